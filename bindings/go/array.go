@@ -9,14 +9,17 @@ import (
 	"unsafe"
 )
 
-// Element is what an array of Go may consist of. Values of 16 or 32 bits that are none of these, such as bfloat16, are named with As.
+// Element is what an array of Go may consist of. Values of 16 or 32 bits that are none of these,
+// such as bfloat16, are named with As.
 type Element interface {
 	~uint8 | ~int16 | ~uint16 | ~int32 | ~uint32 | ~int64 | ~uint64 | ~float32
 }
 
-// Array is an array that the library reads or writes: Go's (ArrayOf), on the host backend only, or any other (DeviceArray). The zero Array is none.
+// Array is an array that the library reads or writes: Go's (ArrayOf), on the host backend only, or
+// any other (DeviceArray). The zero Array is none.
 //
-// Its length is checked before the library sees it, its type by the library. Go's memory is pinned while a call runs and not used after it.
+// Its length is checked before the library sees it, its type by the library. Go's memory is pinned
+// while a call runs and not used after it.
 type Array struct {
 	memory unsafe.Pointer // of Go; or nil
 	device DevicePointer
@@ -26,7 +29,8 @@ type Array struct {
 	origin int // see From
 }
 
-// ArrayOf makes an array of a slice, for a capturer on the host backend. A slice without elements makes none.
+// ArrayOf makes an array of a slice, for a capturer on the host backend. A slice without elements
+// makes none.
 func ArrayOf[T Element](s []T) Array {
 	if len(s) == 0 {
 		return Array{}
@@ -34,8 +38,9 @@ func ArrayOf[T Element](s []T) Array {
 	return Array{memory: unsafe.Pointer(unsafe.SliceData(s)), dtype: typeOf[T](), size: int(unsafe.Sizeof(s[0])), length: len(s)}
 }
 
-// DeviceArray makes an array of `elements` elements from memory that is not Go's. On the CUDA backend it has to stay valid, and what is in it in
-// place, until the stream has reached the call's work.
+// DeviceArray makes an array of `elements` elements from memory that is not Go's. On the CUDA
+// backend it has to stay valid, and what is in it in place, until the stream has reached the call's
+// work.
 func DeviceArray(pointer DevicePointer, dtype DType, elements int) Array {
 	if pointer == 0 {
 		return Array{}
@@ -43,13 +48,15 @@ func DeviceArray(pointer DevicePointer, dtype DType, elements int) Array {
 	return Array{device: pointer, dtype: dtype, size: dtype.Size(), length: max(elements, 0)}
 }
 
-// As returns the array with another type of elements of the same size: uint16 as DTypeF16 or DTypeBF16, uint32 as DTypeID16BF16.
+// As returns the array with another type of elements of the same size: uint16 as DTypeF16 or
+// DTypeBF16, uint32 as DTypeID16BF16.
 func (a Array) As(dtype DType) Array {
 	a.dtype = dtype
 	return a
 }
 
-// From returns the array, beginning at an element, 0..Len(): with strides below 0 elements before it are used, otherwise none.
+// From returns the array, beginning at an element, 0..Len(): with strides below 0 elements before
+// it are used, otherwise none.
 func (a Array) From(element int) Array {
 	a.origin = element
 	return a
@@ -90,7 +97,8 @@ type arrays struct {
 	refused Result // the first reason not to make the call
 }
 
-// callWithArrays is callAlone for calls that take arrays: f passes them and makes the call, unless one was refused.
+// callWithArrays is callAlone for calls that take arrays: f passes them and makes the call, unless
+// one was refused.
 func (c *Capturer) callWithArrays(op string, f func(capturer unsafe.Pointer, a *arrays) Result) (Result, error) {
 	return c.callAlone(op, func(capturer unsafe.Pointer) Result {
 		a := arrays{c: c}
@@ -149,7 +157,8 @@ func (a *arrays) list(name string, array Array, dtype DType, elements uint64) De
 	return a.at(name, array, 0, int64(min(elements, math.MaxInt64))-1)
 }
 
-// table passes an array of int32 that is used from its origin to its end, and says how many elements that is.
+// table passes an array of int32 that is used from its origin to its end, and says how many
+// elements that is.
 func (a *arrays) table(name string, array Array) (address DevicePointer, elements int) {
 	if address = a.list(name, array, DTypeI32, 0); address != 0 {
 		elements = array.length - array.origin

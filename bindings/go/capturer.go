@@ -16,7 +16,8 @@ func Version() (major, minor, patch int) {
 	return v / 10000, v / 100 % 100, v % 100
 }
 
-// Compatible reports whether the loaded library can stand in for the one that this package was made for, which New requires (routecap_get_api).
+// Compatible reports whether the loaded library can stand in for the one that this package was made
+// for, which New requires (routecap_get_api).
 func Compatible() bool { return routecap_get_api(HeaderVersionMajor, HeaderVersionMinor) != nil }
 
 // BackendInfo says what a backend of the loaded library can do on this machine.
@@ -35,8 +36,8 @@ func (b Backend) Info() (BackendInfo, error) {
 	return BackendInfo{Available: info.available != 0, Devices: int(info.devices), Detail: goString(info.detail)}, nil
 }
 
-// Config says what a capturer captures (routecap_config). Backend, Layers, K, Experts (or LayerExperts) and Rows are required; 0 elsewhere is the
-// default.
+// Config says what a capturer captures (routecap_config). Backend, Layers, K, Experts (or
+// LayerExperts) and Rows are required; 0 elsewhere is the default.
 type Config struct {
 	Backend     Backend
 	Role        Role
@@ -57,7 +58,8 @@ type Config struct {
 	LayerProvenance []Provenance // [Layers] default ProvenanceCaptured for all. ProvenanceRecomputed: the layer may be routed
 }
 
-// DefaultConfig returns the defaults; Backend, Layers, K, Experts and Rows remain to be set (routecap_config_init).
+// DefaultConfig returns the defaults; Backend, Layers, K, Experts and Rows remain to be set
+// (routecap_config_init).
 func DefaultConfig() Config {
 	var c cConfig
 	routecap_config_init(&c, unsafe.Sizeof(c))
@@ -85,7 +87,8 @@ func (config *Config) pass(f func(*cConfig) Result) Result {
 	return f(&c)
 }
 
-// Memory says how much memory a capturer of this configuration needs, without creating it (routecap_config_memory). Errors as New.
+// Memory says how much memory a capturer of this configuration needs, without creating it
+// (routecap_config_memory). Errors as New.
 func (config Config) Memory() (Memory, error) {
 	memory := Memory{structSize: uint32(unsafe.Sizeof(Memory{}))}
 	_, err := config.pass(func(c *cConfig) Result { return routecap_config_memory(c, &memory) }).outcome("routecap_config_memory")
@@ -94,8 +97,9 @@ func (config Config) Memory() (Memory, error) {
 
 // Capturer captures the routing of one rank: it owns the sink, the pages and the requests.
 //
-// The methods that take a Stream, SinkBind, SinkLayer and SinkSlice are called by one goroutine at a time, in the engine's order; a second one that
-// comes while one of them runs gets ErrState instead of harm. All others may be called from any goroutine at any time. After Close all return
+// The methods that take a Stream, SinkBind, SinkLayer and SinkSlice are called by one goroutine at
+// a time, in the engine's order; a second one that comes while one of them runs gets ErrState
+// instead of harm. All others may be called from any goroutine at any time. After Close all return
 // ErrClosed.
 type Capturer struct {
 	handle
@@ -103,11 +107,12 @@ type Capturer struct {
 	streaming atomic.Bool // one of the functions for one goroutine at a time is running
 }
 
-// New creates a capturer (routecap_capturer_create). All memory of the device and all page-locked memory is allocated here; create it before CUDA
-// graphs are captured. It has to be closed: Close stops its thread and frees its memory.
+// New creates a capturer (routecap_capturer_create). All memory of the device and all page-locked
+// memory is allocated here; create it before CUDA graphs are captured. It has to be closed: Close
+// stops its thread and frees its memory.
 //
-// Errors: ErrNoBackend, the backend is not in the library or not usable on this machine; ErrDriverTooOld; ErrDevice; ErrThread; ErrArgument;
-// ErrNoMemory.
+// Errors: ErrNoBackend, the backend is not in the library or not usable on this machine;
+// ErrDriverTooOld; ErrDevice; ErrThread; ErrArgument; ErrNoMemory.
 func New(config Config) (*Capturer, error) {
 	const op = "routecap_capturer_create"
 	if !Compatible() {
@@ -131,8 +136,9 @@ func New(config Config) (*Capturer, error) {
 	return c, nil
 }
 
-// Close destroys the capturer (routecap_capturer_destroy). It waits for calls in progress and until all steps issued so far have landed. Routings
-// stay valid, and those of Finish are ready. A second Close does nothing. It returns nil.
+// Close destroys the capturer (routecap_capturer_destroy). It waits for calls in progress and until
+// all steps issued so far have landed. Routings stay valid, and those of Finish are ready. A second
+// Close does nothing. It returns nil.
 func (c *Capturer) Close() error {
 	c.close(routecap_capturer_destroy)
 	collectLoans()
@@ -157,9 +163,10 @@ func (c *Capturer) Stats() (Stats, error) {
 	return stats, err
 }
 
-// Dump describes the capturer as JSON, of at most so many requests, for an engine that hangs (routecap_capturer_dump). It waits for nothing that waits:
-// it returns while another goroutine is stuck in a call, or the worker in a callback. Numbers have 64 bits: decode them with json.Decoder.UseNumber, or
-// into integers.
+// Dump describes the capturer as JSON, of at most so many requests, for an engine that hangs
+// (routecap_capturer_dump). It waits for nothing that waits: it returns while another goroutine is
+// stuck in a call, or the worker in a callback. Numbers have 64 bits: decode them with
+// json.Decoder.UseNumber, or into integers.
 func (c *Capturer) Dump(requests uint32) ([]byte, error) {
 	var dst []byte
 	for {
@@ -174,7 +181,8 @@ func (c *Capturer) Dump(requests uint32) ([]byte, error) {
 	}
 }
 
-// LayerStats reads the counters of layers 0..len(stats)-1 (routecap_capturer_layer_stats). It does not wait.
+// LayerStats reads the counters of layers 0..len(stats)-1 (routecap_capturer_layer_stats). It does
+// not wait.
 //
 // Errors: ErrUnknownLayer, there are fewer layers.
 func (c *Capturer) LayerStats(stats []LayerStats) error {
@@ -184,8 +192,9 @@ func (c *Capturer) LayerStats(stats []LayerStats) error {
 	return err
 }
 
-// Progress files the steps that have landed, on this goroutine: the work of the thread that a capturer with ConfigManualProgress does not have
-// (routecap_capturer_progress). Finalize and Wait make progress themselves; reading does not. Without that flag it does nothing.
+// Progress files the steps that have landed, on this goroutine: the work of the thread that a
+// capturer with ConfigManualProgress does not have (routecap_capturer_progress). Finalize and Wait
+// make progress themselves; reading does not. Without that flag it does nothing.
 func (c *Capturer) Progress() error {
 	_, err := c.call("routecap_capturer_progress", func(p unsafe.Pointer) Result { return routecap_capturer_progress(p) })
 	return err

@@ -13,8 +13,9 @@ import (
 	routecap "github.com/routecap/routecap/bindings/go"
 )
 
-// capture makes a capturer on the host backend and captures one forward pass of three tokens through two MoE layers, 2 of 8 experts each. In row 1,
-// layer 1 an id is no expert: that cell is missing.
+// capture makes a capturer on the host backend and captures one forward pass of three tokens
+// through two MoE layers, 2 of 8 experts each. In row 1, layer 1 an id is no expert: that cell is
+// missing.
 func capture() (*routecap.Capturer, routecap.Request) {
 	config := routecap.DefaultConfig()
 	config.Backend = routecap.BackendHost

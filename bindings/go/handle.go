@@ -8,15 +8,17 @@ import (
 	"unsafe"
 )
 
-// A handle guards a C object, which Close frees once and nobody uses afterwards. Every call is made between enter and leave; leave also keeps
-// the Go object, and so what it refers to, alive until then.
+// A handle guards a C object, which Close frees once and nobody uses afterwards. Every call is made
+// between enter and leave; leave also keeps the Go object, and so what it refers to, alive until
+// then.
 type handle struct {
 	mu      sync.RWMutex    // held for reading by calls, for writing by close
 	object  *unsafe.Pointer // nil after close. It lies outside of the handle's owner, where the cleanup finds it
 	cleanup runtime.Cleanup // frees the object if the owner is collected without close; none if the owner is one of a batch, which has one
 }
 
-// enter fails if the object is closed or about to be. It does not wait: a goroutine that is inside may enter again.
+// enter fails if the object is closed or about to be. It does not wait: a goroutine that is inside
+// may enter again.
 func (h *handle) enter() bool {
 	if !h.mu.TryRLock() {
 		return false

@@ -7,11 +7,13 @@ import (
 	"unsafe"
 )
 
-// Source is the expert ids as a router leaves them: a matrix of Rows x KSource elements (routecap_source).
+// Source is the expert ids as a router leaves them: a matrix of Rows x KSource elements
+// (routecap_source).
 //
-// What it takes to make ids of the capturer from them: columns at and after the capturer's K are dropped (fused shared experts); then
-// Table, if there is one, replaces an id by Table[id], and an id outside the table becomes invalid; then Offset is added. An id that is
-// outside the layer's range in the end makes its cell missing; nothing wraps.
+// What it takes to make ids of the capturer from them: columns at and after the capturer's K are
+// dropped (fused shared experts); then Table, if there is one, replaces an id by Table[id], and an
+// id outside the table becomes invalid; then Offset is added. An id that is outside the layer's
+// range in the end makes its cell missing; nothing wraps.
 type Source struct {
 	IDs          Array  // of int16, int32, uint32, int64 or DTypeID16BF16, beginning at row 0, column 0
 	RowStride    int64  // elements from one row to the next; 0 means KSource; arbitrary if there is one row
@@ -51,14 +53,16 @@ func (s *Source) passIDs(a *arrays, ids Array) DevicePointer {
 	return a.matrix("IDs", ids, s.Rows, columns, cmp.Or(s.RowStride, int64(columns)), cmp.Or(s.ColumnStride, 1))
 }
 
-// Record copies the ids that a router chose into the sink of one layer (routecap_layer_record). Call it after top-k and before anything
-// rewrites the ids, between Begin and Snapshot. The header says which other ways there are, and when they are cheaper.
+// Record copies the ids that a router chose into the sink of one layer (routecap_layer_record).
+// Call it after top-k and before anything rewrites the ids, between Begin and Snapshot. The header
+// says which other ways there are, and when they are cheaper.
 //
-// Rows of one layer may come in several calls as long as they are disjoint: of a row recorded twice one is kept. Rows at or beyond the number
-// begun are dropped and counted. On the host backend the ids are copied before the call returns; on the CUDA backend it may be part of a graph.
+// Rows of one layer may come in several calls as long as they are disjoint: of a row recorded twice
+// one is kept. Rows at or beyond the number begun are dropped and counted. On the host backend the
+// ids are copied before the call returns; on the CUDA backend it may be part of a graph.
 //
-// Errors: ErrUnknownLayer; ErrDType; ErrShapeMismatch, fewer columns than K; ErrCapacity, rows outside the sink; ErrConflict; ErrState, the
-// layer has no sink; ErrArgument, an array too short.
+// Errors: ErrUnknownLayer; ErrDType; ErrShapeMismatch, fewer columns than K; ErrCapacity, rows
+// outside the sink; ErrConflict; ErrState, the layer has no sink; ErrArgument, an array too short.
 func (c *Capturer) Record(layer uint32, source Source, stream Stream) error {
 	_, err := c.callWithArrays("routecap_layer_record", func(p unsafe.Pointer, a *arrays) Result {
 		cc := source.pass(a)
@@ -77,8 +81,9 @@ type LayerSource struct {
 	Table Array // as in Source, of one length in all layers
 }
 
-// RecordLayers copies the ids of several layers in one launch, each layer once, where all of them still exist at the end of a forward pass
-// (routecap_layers_record). `common` says what they have in common; its IDs and Table are none. If one of them is refused, nothing is recorded.
+// RecordLayers copies the ids of several layers in one launch, each layer once, where all of them
+// still exist at the end of a forward pass (routecap_layers_record). `common` says what they have
+// in common; its IDs and Table are none. If one of them is refused, nothing is recorded.
 //
 // Errors: as Record; ErrArgument, a layer twice.
 func (c *Capturer) RecordLayers(common Source, layers []LayerSource, stream Stream) error {
@@ -109,8 +114,9 @@ func (c *Capturer) RecordLayers(common Source, layers []LayerSource, stream Stre
 	return err
 }
 
-// Router is how a router chooses K of its experts (routecap_router). The key of an expert is its score plus its bias. With groups, only
-// experts of the GroupsKept groups with the largest group scores remain. The K largest keys win; of equal ones the lower id.
+// Router is how a router chooses K of its experts (routecap_router). The key of an expert is its
+// score plus its bias. With groups, only experts of the GroupsKept groups with the largest group
+// scores remain. The K largest keys win; of equal ones the lower id.
 type Router struct {
 	Score      Score
 	GroupScore GroupScore
@@ -123,7 +129,8 @@ type Router struct {
 	HashTable  Array   // [tokens, K] ids by token, of int32: no key is looked at, logits serve for weights only
 }
 
-// NewRouter returns a method in use; what it takes from the model remains to be set (routecap_router_init).
+// NewRouter returns a method in use; what it takes from the model remains to be set
+// (routecap_router_init).
 //
 // Errors: ErrArgument, no such method.
 func NewRouter(method Method) (Router, error) {
@@ -149,11 +156,13 @@ type Logits struct {
 	WeightsStride int64  // elements from one row to the next, at least K; 0 means K
 }
 
-// Route chooses experts from logits, into the sink of one layer whose provenance is ProvenanceRecomputed (routecap_layer_route): for
-// kernels that route internally and expose no ids. Rows go where Record would put them, and are kept or dropped by the same rules.
+// Route chooses experts from logits, into the sink of one layer whose provenance is
+// ProvenanceRecomputed (routecap_layer_route): for kernels that route internally and expose no ids.
+// Rows go where Record would put them, and are kept or dropped by the same rules.
 //
-// Errors: ErrUnknownLayer; ErrDType; ErrArgument, also groups that do not divide the experts, too few or too many experts, a HashTable
-// without Tokens, an array too short; ErrCapacity; ErrConflict; ErrState.
+// Errors: ErrUnknownLayer; ErrDType; ErrArgument, also groups that do not divide the experts, too
+// few or too many experts, a HashTable without Tokens, an array too short; ErrCapacity;
+// ErrConflict; ErrState.
 func (c *Capturer) Route(layer uint32, router Router, logits Logits, stream Stream) error {
 	_, err := c.callWithArrays("routecap_layer_route", func(p unsafe.Pointer, a *arrays) Result {
 		k, experts := c.config.K, cmp.Or(logits.Experts, c.expertsOf(layer))
@@ -182,12 +191,14 @@ func (c *Capturer) Route(layer uint32, router Router, logits Logits, stream Stre
 	return err
 }
 
-// Probe looks at what the last forward pass wrote (routecap_capturer_probe): for one warm-up at start, of many different tokens, to learn
-// which layers are captured and which only seem to be. It fills layers 0..len(layers)-1 from sink rows 0..rows-1, which are at most those
-// begun, without padding. Call it between a Begin with its forward and what issues or discards that; it changes nothing. It waits until the
-// stream has run.
+// Probe looks at what the last forward pass wrote (routecap_capturer_probe): for one warm-up at
+// start, of many different tokens, to learn which layers are captured and which only seem to be. It
+// fills layers 0..len(layers)-1 from sink rows 0..rows-1, which are at most those begun, without
+// padding. Call it between a Begin with its forward and what issues or discards that; it changes
+// nothing. It waits until the stream has run.
 //
-// Result: Partial, something was found: see each layer. Errors: ErrUnknownLayer; ErrCapacity; ErrState, no row is begun; ErrCapturing.
+// Result: Partial, something was found: see each layer. Errors: ErrUnknownLayer; ErrCapacity;
+// ErrState, no row is begun; ErrCapturing.
 func (c *Capturer) Probe(rows uint32, layers []LayerProbe, stream Stream) (Result, error) {
 	return c.callAlone("routecap_capturer_probe", func(p unsafe.Pointer) Result {
 		return routecap_capturer_probe(p, rows, unsafe.SliceData(layers), unsafe.Sizeof(LayerProbe{}), uintptr(len(layers)), stream)

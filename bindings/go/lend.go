@@ -15,10 +15,12 @@ import (
 	"unsafe"
 )
 
-// A loan is memory that a routing refers to in place: pinned, until the library says that it is no longer used.
+// A loan is memory that a routing refers to in place: pinned, until the library says that it is no
+// longer used.
 //
-// The library releases on any thread and from within any call. Go is not called from there: the other calls lend C their goroutine's stack, which
-// would move. lend.c notes the loans that are over, and collectLoans ends them, after the calls that most often end some.
+// The library releases on any thread and from within any call. Go is not called from there: the
+// other calls lend C their goroutine's stack, which would move. lend.c notes the loans that are
+// over, and collectLoans ends them, after the calls that most often end some.
 type loan struct {
 	pin     runtime.Pinner
 	release func()
@@ -31,7 +33,8 @@ var loans = struct {
 	open map[uint64]*loan
 }{open: map[uint64]*loan{}}
 
-// openLoans is len(loans.open), to be read without the lock: nearly always it is 0 and nothing is to be done.
+// openLoans is len(loans.open), to be read without the lock: nearly always it is 0 and nothing is
+// to be done.
 var openLoans atomic.Int64
 
 // lend makes a call that lends the library what l has pinned; the call passes the context on.

@@ -21,7 +21,8 @@ func (l *Load) Of(phase Phase, layer int) []uint64 {
 	return l.Counts[at : at+l.Experts : at+l.Experts]
 }
 
-// Since returns what was counted after an earlier reading of the same capturer and tag: a window. Its FirstStep is one past the earlier LastStep. It panics if that has another shape or is later.
+// Since returns what was counted after an earlier reading of the same capturer and tag: a window.
+// Its FirstStep is one past the earlier LastStep. It panics if that has another shape or is later.
 func (l *Load) Since(earlier *Load) Load {
 	if l.Layers != earlier.Layers || l.Experts != earlier.Experts || l.Steps < earlier.Steps {
 		panic("routecap: not an earlier reading of this load")
@@ -43,8 +44,9 @@ func (l *Load) Since(earlier *Load) Load {
 	return window
 }
 
-// Load reads how often each expert was chosen since the capturer was created (routecap_capturer_load). The capturer needs ConfigLoad. The reading
-// has all steps that had landed before, each whole; it may wait for the one that is being filed or counted.
+// Load reads how often each expert was chosen since the capturer was created
+// (routecap_capturer_load). The capturer needs ConfigLoad. The reading has all steps that had
+// landed before, each whole; it may wait for the one that is being filed or counted.
 //
 // Errors: ErrArgument, the capturer was created without ConfigLoad.
 func (c *Capturer) Load() (Load, error) { return c.load(nil) }
@@ -74,8 +76,8 @@ func (c *Capturer) load(tag *uint64) (Load, error) {
 	}
 }
 
-// LoadTags lists the tags whose load is kept apart, in the order in which they were first counted: the newest MaxLoadTags
-// (routecap_capturer_load_tags). The capturer needs ConfigLoadTags.
+// LoadTags lists the tags whose load is kept apart, in the order in which they were first counted:
+// the newest MaxLoadTags (routecap_capturer_load_tags). The capturer needs ConfigLoadTags.
 //
 // Errors: ErrArgument, the capturer was created without it.
 func (c *Capturer) LoadTags() ([]uint64, error) {

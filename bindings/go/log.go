@@ -20,18 +20,20 @@ import (
 	"unsafe"
 )
 
-// The library calls on any thread and from within any call, so Go is not called from there (see lend.go): log.c writes each line into a pipe, and a
-// goroutine reads it.
+// The library calls on any thread and from within any call, so Go is not called from there (see
+// lend.go): log.c writes each line into a pipe, and a goroutine reads it.
 var logging struct {
 	sync.Mutex
 	stop func() // ends what SetLog began last
 }
 
-// SetLog gives the library's lines to a logger (routecap_set_log), as many levels as it is enabled for now. Without one, and with nil, ROUTECAP_LOG in
-// the environment says which lines go to stderr.
+// SetLog gives the library's lines to a logger (routecap_set_log), as many levels as it is enabled
+// for now. Without one, and with nil, ROUTECAP_LOG in the environment says which lines go to
+// stderr.
 //
-// Lines arrive in order, a little later than they were said. What a slow handler has no time for is left out; the next record then has the attribute
-// left_out, with their number. When SetLog returns, the logger before it has got all lines that were its own.
+// Lines arrive in order, a little later than they were said. What a slow handler has no time for is
+// left out; the next record then has the attribute left_out, with their number. When SetLog
+// returns, the logger before it has got all lines that were its own.
 func SetLog(logger *slog.Logger) error {
 	logging.Lock()
 	defer logging.Unlock()

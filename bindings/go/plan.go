@@ -8,7 +8,8 @@ import (
 	"unsafe"
 )
 
-// PlanConfig is a rank of a trainer, and one micro-batch: see routecap_plan_config, whose words these are. What is 0 or nil is the default.
+// PlanConfig is a rank of a trainer, and one micro-batch: see routecap_plan_config, whose words
+// these are. What is 0 or nil is the default.
 type PlanConfig struct {
 	Layout        PlanLayout
 	Context       PlanContext
@@ -48,8 +49,8 @@ func DefaultPlanConfig() PlanConfig {
 	return PlanConfig{LostValue: c.lostValue}
 }
 
-// Plan is which token each row of a trainer's rank is, and what its routers are to be given, as ids of type T. It is immutable: any number of
-// goroutines may use it at once. It has to be closed.
+// Plan is which token each row of a trainer's rank is, and what its routers are to be given, as ids
+// of type T. It is immutable: any number of goroutines may use it at once. It has to be closed.
 type Plan[T ID] struct {
 	handle
 	lengths []uint64
@@ -57,8 +58,8 @@ type Plan[T ID] struct {
 
 // NewPlan makes the plan of a rank for one micro-batch (routecap_plan_create).
 //
-// Errors: ErrArgument, also where rows cannot be divided evenly: the text says what is no multiple of what; ErrDType, T does not hold the ids, or a
-// value.
+// Errors: ErrArgument, also where rows cannot be divided evenly: the text says what is no multiple
+// of what; ErrDType, T does not hold the ids, or a value.
 func NewPlan[T ID](config PlanConfig) (*Plan[T], error) {
 	const op = "routecap_plan_create"
 	samples := len(config.Lengths)
@@ -186,10 +187,13 @@ func (p *Plan[T]) withSources(op string, sources []PlanSource, f func(plan unsaf
 	})
 }
 
-// Gather writes the ids of this rank, in its layout, to dst, and the PlanClass of each cell to classes, unless nil (routecap_plan_gather).
+// Gather writes the ids of this rank, in its layout, to dst, and the PlanClass of each cell to
+// classes, unless nil (routecap_plan_gather).
 //
-// Result: OK; Incomplete, cells are lost. Errors: ErrIncomplete, with PlanLostError; ErrOutOfRange, no such sample, or a routing with rows behind its
-// last token; ErrOverlap; ErrUnknownLayer; ErrShapeMismatch; ErrNotReady; ErrBufferTooSmall; ErrArgument, a lost cell would look like experts.
+// Result: OK; Incomplete, cells are lost. Errors: ErrIncomplete, with PlanLostError; ErrOutOfRange,
+// no such sample, or a routing with rows behind its last token; ErrOverlap; ErrUnknownLayer;
+// ErrShapeMismatch; ErrNotReady; ErrBufferTooSmall; ErrArgument, a lost cell would look like
+// experts.
 func (p *Plan[T]) Gather(sources []PlanSource, dst []T, classes []uint8) (PlanReport, Result, error) {
 	report := PlanReport{structSize: uint32(unsafe.Sizeof(PlanReport{}))}
 	r, err := p.withSources("routecap_plan_gather", sources, func(plan unsafe.Pointer, first *cPlanSource, count uintptr) Result {
@@ -199,8 +203,9 @@ func (p *Plan[T]) Gather(sources []PlanSource, dst []T, classes []uint8) (PlanRe
 	return report, r, err
 }
 
-// GatherValues sends one element for each token the same way (routecap_plan_gather_values): token ids for instance. `values` has those of each
-// sample, or nil where this rank has no row of it; `fill` is written where there is no token. E must not have pointers in it.
+// GatherValues sends one element for each token the same way (routecap_plan_gather_values): token
+// ids for instance. `values` has those of each sample, or nil where this rank has no row of it;
+// `fill` is written where there is no token. E must not have pointers in it.
 //
 // Errors: ErrShapeMismatch, a sample has not one value for each token; ErrBufferTooSmall.
 func GatherValues[E any, T ID](p *Plan[T], values [][]E, fill E, dst []E) error {
@@ -223,8 +228,9 @@ func GatherValues[E any, T ID](p *Plan[T], values [][]E, fill E, dst []E) error 
 	return err
 }
 
-// Scatter makes a routing for each sample of ids that this rank's routers have recorded (routecap_plan_scatter); a cell that is PlanClassLost in
-// classes, unless nil, is missing. The routings have to be closed.
+// Scatter makes a routing for each sample of ids that this rank's routers have recorded
+// (routecap_plan_scatter); a cell that is PlanClassLost in classes, unless nil, is missing. The
+// routings have to be closed.
 //
 // Result: OK; Incomplete. Errors: ErrArgument, a length is another than the plan's.
 func (p *Plan[T]) Scatter(ids []T, classes []uint8) ([]*Routing, Result, error) {
@@ -243,8 +249,8 @@ func (p *Plan[T]) Scatter(ids []T, classes []uint8) ([]*Routing, Result, error) 
 	return routings, r, nil
 }
 
-// Pack writes what is to be uploaded (routecap_plan_pack) to memory of PackedBytes (Describe), aligned to 8 bytes: best page-locked memory, which is not
-// Go's.
+// Pack writes what is to be uploaded (routecap_plan_pack) to memory of PackedBytes (Describe),
+// aligned to 8 bytes: best page-locked memory, which is not Go's.
 //
 // Result and errors: those of Gather.
 func (p *Plan[T]) Pack(sources []PlanSource, packed []byte) (PlanReport, Result, error) {
@@ -256,7 +262,8 @@ func (p *Plan[T]) Pack(sources []PlanSource, packed []byte) (PlanReport, Result,
 	return report, r, err
 }
 
-// PlanTarget is where the ids of a rank go on a device; sizes are in bytes. What is nil is not wanted, or on the host not needed.
+// PlanTarget is where the ids of a rank go on a device; sizes are in bytes. What is nil is not
+// wanted, or on the host not needed.
 type PlanTarget struct {
 	Device       int32
 	Scratch      DevicePointer // room for what is uploaded: PackedBytes
@@ -267,11 +274,13 @@ type PlanTarget struct {
 	ClassesBytes uint64
 }
 
-// Unpack uploads what was packed and writes the ids on a device: one copy and one kernel, which a CUDA graph can capture (routecap_plan_unpack).
-// The stream's work reads packed, which stays valid and unchanged until the stream has reached the end of the copy: it must not be Go's memory, unless
-// it is pinned.
+// Unpack uploads what was packed and writes the ids on a device: one copy and one kernel, which a
+// CUDA graph can capture (routecap_plan_unpack). The stream's work reads packed, which stays valid
+// and unchanged until the stream has reached the end of the copy: it must not be Go's memory,
+// unless it is pinned.
 //
-// Errors: ErrState, packed holds nothing of this plan; ErrBufferTooSmall; ErrArgument; ErrNoBackend; ErrDriverTooOld.
+// Errors: ErrState, packed holds nothing of this plan; ErrBufferTooSmall; ErrArgument;
+// ErrNoBackend; ErrDriverTooOld.
 func (p *Plan[T]) Unpack(packed []byte, target PlanTarget, stream Stream) error {
 	c := cPlanTarget{structSize: uint32(unsafe.Sizeof(cPlanTarget{})), backend: BackendCUDA, device: target.Device, scratch: target.Scratch,
 		scratchBytes: target.ScratchBytes, dst: target.Dst, dstBytes: target.DstBytes, classes: target.Classes, classesBytes: target.ClassesBytes}

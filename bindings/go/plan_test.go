@@ -36,7 +36,8 @@ func routingOf(t *testing.T, sample, rows, layers int) *routecap.Routing {
 	return routing
 }
 
-// Which token every row of every rank is, as slime, verl and Megatron-Core say it: tests/plan/golden.
+// Which token every row of every rank is, as slime, verl and Megatron-Core say it:
+// tests/plan/golden.
 func TestPlansPutTokensWhereTrainersPutThem(t *testing.T) {
 	text, err := os.ReadFile("../../tests/plan/golden/layouts.json")
 	if err != nil {

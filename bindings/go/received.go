@@ -8,7 +8,8 @@ import (
 	"unsafe"
 )
 
-// Received is what one dispatch brought to this rank (routecap_received, experimental): tensors of DeepEP v2, whose names are in the header.
+// Received is what one dispatch brought to this rank (routecap_received, experimental): tensors of
+// DeepEP v2, whose names are in the header.
 type Received struct {
 	Flags           ReceivedFlags
 	Ranks           uint32 // of the dispatch, 1..1024
@@ -29,12 +30,13 @@ type Received struct {
 	Ignored         Array  // one uint64 (DTypeI64 of a device), to which is added how many columns were ignored; none: not counted
 }
 
-// ReadReceived reads what an expert-parallel dispatch brought to this rank, into memory of the caller (routecap_received_read,
-// experimental): the ids of the received rows, and which experts were executed here for each source token. Of `layer` only its number of
-// experts is used.
+// ReadReceived reads what an expert-parallel dispatch brought to this rank, into memory of the
+// caller (routecap_received_read, experimental): the ids of the received rows, and which experts
+// were executed here for each source token. Of `layer` only its number of experts is used.
 //
-// Errors: ErrUnknownLayer; ErrDType; ErrArgument, a number beyond its limit, an array that is needed or too short, nothing wanted;
-// ErrShapeMismatch, Experts not a multiple of Ranks, or Rows beyond Ranks * TokensPerRank.
+// Errors: ErrUnknownLayer; ErrDType; ErrArgument, a number beyond its limit, an array that is
+// needed or too short, nothing wanted; ErrShapeMismatch, Experts not a multiple of Ranks, or Rows
+// beyond Ranks * TokensPerRank.
 func (c *Capturer) ReadReceived(layer uint32, received Received, stream Stream) error {
 	_, err := c.callWithArrays("routecap_received_read", func(p unsafe.Pointer, a *arrays) Result {
 		r := &received
@@ -63,10 +65,12 @@ func (c *Capturer) ReadReceived(layer uint32, received Received, stream Stream) 
 	return err
 }
 
-// ReceivedMerge merges the Executed tables of all ranks, copied to the host, into the whole rows of all tokens (routecap_received_merge,
-// experimental): the highest id of each cell, -1 where no table has one. All have the length of `merged`, which may be one of them.
+// ReceivedMerge merges the Executed tables of all ranks, copied to the host, into the whole rows of
+// all tokens (routecap_received_merge, experimental): the highest id of each cell, -1 where no
+// table has one. All have the length of `merged`, which may be one of them.
 //
-// Errors: ErrConflict, two tables have different ids in one cell, and nothing is written; ErrArgument, tables of different lengths.
+// Errors: ErrConflict, two tables have different ids in one cell, and nothing is written;
+// ErrArgument, tables of different lengths.
 func ReceivedMerge(executed [][]int32, merged []int32) error {
 	call := func() Result {
 		var pin runtime.Pinner

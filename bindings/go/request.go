@@ -16,7 +16,8 @@ func (c *Capturer) Open(policy Policy) (Request, error) {
 	return one[0], err
 }
 
-// OpenBatch opens as many requests as the slice has elements, and puts them there (routecap_request_open). On error none is opened.
+// OpenBatch opens as many requests as the slice has elements, and puts them there
+// (routecap_request_open). On error none is opened.
 //
 // Errors: ErrTooManyRequests.
 func (c *Capturer) OpenBatch(requests []Request, policy Policy) error {
@@ -27,10 +28,12 @@ func (c *Capturer) OpenBatch(requests []Request, policy Policy) error {
 	return err
 }
 
-// Accept settles the speculative rows of a request in one step: the first `count` are kept, the others dropped (routecap_request_accept).
-// It may come before the step has landed and after later steps were issued. The rows of a step are settled once.
+// Accept settles the speculative rows of a request in one step: the first `count` are kept, the
+// others dropped (routecap_request_accept). It may come before the step has landed and after later
+// steps were issued. The rows of a step are settled once.
 //
-// Errors: ErrUnknownRequest; ErrUnknownStep, no speculative rows of this request wait there; ErrOutOfRange, more rows than there are.
+// Errors: ErrUnknownRequest; ErrUnknownStep, no speculative rows of this request wait there;
+// ErrOutOfRange, more rows than there are.
 func (c *Capturer) Accept(request Request, step Step, count uint64) error {
 	_, err := c.call("routecap_request_accept", func(p unsafe.Pointer) Result {
 		return routecap_request_accept(p, request, step, nil, uintptr(count))
@@ -38,8 +41,8 @@ func (c *Capturer) Accept(request Request, step Step, count uint64) error {
 	return err
 }
 
-// AcceptRows is Accept for the accepted path of a tree: `rows` are strictly ascending indices into the request's speculative rows of that
-// step as they were issued, in the order of the spans.
+// AcceptRows is Accept for the accepted path of a tree: `rows` are strictly ascending indices into
+// the request's speculative rows of that step as they were issued, in the order of the spans.
 func (c *Capturer) AcceptRows(request Request, step Step, rows []uint32) error {
 	_, err := c.call("routecap_request_accept", func(p unsafe.Pointer) Result {
 		return routecap_request_accept(p, request, step, unsafe.SliceData(rows), uintptr(len(rows)))
@@ -47,12 +50,14 @@ func (c *Capturer) AcceptRows(request Request, step Step, rows []uint32) error {
 	return err
 }
 
-// SetRows makes the item one of AcceptRows, with these rows instead of the first Count, which is now theirs and must not be changed.
+// SetRows makes the item one of AcceptRows, with these rows instead of the first Count, which is
+// now theirs and must not be changed.
 func (item *AcceptItem) SetRows(rows []uint32) {
 	item.rows, item.Count = unsafe.Pointer(unsafe.SliceData(rows)), uint64(len(rows))
 }
 
-// AcceptBatch settles the speculative rows of many requests in one call (routecap_request_accept_batch), and sets the Status of each item.
+// AcceptBatch settles the speculative rows of many requests in one call
+// (routecap_request_accept_batch), and sets the Status of each item.
 //
 // Result: Partial, some items were refused.
 func (c *Capturer) AcceptBatch(items []AcceptItem) (Result, error) {
@@ -68,8 +73,9 @@ func (c *Capturer) AcceptBatch(items []AcceptItem) (Result, error) {
 	})
 }
 
-// Truncate cuts a request: rows at and after position `rows` are gone, whether settled, provisional or in flight
-// (routecap_request_truncate). Later spans may record those positions anew. Nothing happens if the request is shorter.
+// Truncate cuts a request: rows at and after position `rows` are gone, whether settled, provisional
+// or in flight (routecap_request_truncate). Later spans may record those positions anew. Nothing
+// happens if the request is shorter.
 //
 // Errors: ErrUnknownRequest.
 func (c *Capturer) Truncate(request Request, rows uint64) error {
@@ -77,9 +83,9 @@ func (c *Capturer) Truncate(request Request, rows uint64) error {
 	return err
 }
 
-// Fork opens a request that begins with the first `rows` rows of another, or RowsAll: several samples of one prompt, a beam
-// (routecap_request_fork). The pages are shared. Rows in flight are included once they land; provisional rows are not. The child has the
-// parent's policy.
+// Fork opens a request that begins with the first `rows` rows of another, or RowsAll: several
+// samples of one prompt, a beam (routecap_request_fork). The pages are shared. Rows in flight are
+// included once they land; provisional rows are not. The child has the parent's policy.
 //
 // Errors: ErrUnknownRequest; ErrOutOfRange, more rows than the parent's length; ErrTooManyRequests.
 func (c *Capturer) Fork(request Request, rows uint64) (Request, error) {
@@ -88,12 +94,14 @@ func (c *Capturer) Fork(request Request, rows uint64) (Request, error) {
 	return child, err
 }
 
-// Attach supplies rows of a routing as rows of a request: positions before `rows`, or RowsAll, that an engine took from its prefix cache, from
-// the routing of the request that computed them (routecap_request_attach). Cells that the request has already are kept. The routing may be
-// closed at once. It may be pending if it comes from a request of the same capturer.
+// Attach supplies rows of a routing as rows of a request: positions before `rows`, or RowsAll, that
+// an engine took from its prefix cache, from the routing of the request that computed them
+// (routecap_request_attach). Cells that the request has already are kept. The routing may be closed
+// at once. It may be pending if it comes from a request of the same capturer.
 //
-// Errors: ErrUnknownRequest; ErrShapeMismatch, also a layer that is recomputed in the routing and captured here; ErrOutOfRange, rows beyond
-// the routing; ErrNotReady, pending and of another capturer.
+// Errors: ErrUnknownRequest; ErrShapeMismatch, also a layer that is recomputed in the routing and
+// captured here; ErrOutOfRange, rows beyond the routing; ErrNotReady, pending and of another
+// capturer.
 func (c *Capturer) Attach(request Request, routing *Routing, rows uint64) error {
 	const op = "routecap_request_attach"
 	if !routing.enter() {
@@ -105,10 +113,11 @@ func (c *Capturer) Attach(request Request, routing *Routing, rows uint64) error 
 	return err
 }
 
-// Finish ends a request and returns its rows: the ordinary end (routecap_request_finish). The request is unknown at once; the routing is
-// ready when the last step issued before has landed (Wait). It has exactly `rows` rows, from position 0 on: later ones are cut, absent ones
-// are missing. A sequence of S tokens has S-1. RowsAll: the request's length, rows issued ahead included. Speculative rows that were not
-// accepted are dropped.
+// Finish ends a request and returns its rows: the ordinary end (routecap_request_finish). The
+// request is unknown at once; the routing is ready when the last step issued before has landed
+// (Wait). It has exactly `rows` rows, from position 0 on: later ones are cut, absent ones are
+// missing. A sequence of S tokens has S-1. RowsAll: the request's length, rows issued ahead
+// included. Speculative rows that were not accepted are dropped.
 //
 // Errors: ErrUnknownRequest; ErrOutOfRange, rows beyond MaxPosition; ErrDisabled.
 func (c *Capturer) Finish(request Request, rows uint64) (*Routing, error) {
@@ -117,8 +126,9 @@ func (c *Capturer) Finish(request Request, rows uint64) (*Routing, error) {
 	return newRouting(routing), err
 }
 
-// FinishBatch ends many requests in one call (routecap_request_finish_batch), and sets the Status of each item. The routings are those of
-// the items, nil for those that were refused. Those that are not closed are collected together.
+// FinishBatch ends many requests in one call (routecap_request_finish_batch), and sets the Status
+// of each item. The routings are those of the items, nil for those that were refused. Those that
+// are not closed are collected together.
 //
 // Result: Partial, some items were refused. Errors: ErrDisabled.
 func (c *Capturer) FinishBatch(items []FinishItem) ([]*Routing, Result, error) {
@@ -131,7 +141,8 @@ func (c *Capturer) FinishBatch(items []FinishItem) ([]*Routing, Result, error) {
 	return newRoutings(len(items), func(i int) *unsafe.Pointer { return &items[i].routing }), r, nil
 }
 
-// CloseRequest ends a request and drops its rows: an abort, or a preemption whose rows are not wanted (routecap_request_close). 0 is ignored.
+// CloseRequest ends a request and drops its rows: an abort, or a preemption whose rows are not
+// wanted (routecap_request_close). 0 is ignored.
 //
 // Errors: ErrUnknownRequest.
 func (c *Capturer) CloseRequest(request Request) error {
@@ -139,7 +150,8 @@ func (c *Capturer) CloseRequest(request Request) error {
 	return err
 }
 
-// CloseRequests ends many requests and drops their rows (routecap_request_close_batch). `status` is nil or receives the status of each.
+// CloseRequests ends many requests and drops their rows (routecap_request_close_batch). `status` is
+// nil or receives the status of each.
 //
 // Result: Partial, some were unknown. Errors: ErrArgument, a status of another length.
 func (c *Capturer) CloseRequests(requests []Request, status []Status) (Result, error) {

@@ -11,11 +11,12 @@ import (
 	"unsafe"
 )
 
-// Routing is rows that were read out: immutable, and independent of its request and its capturer. Its methods may be called from any
-// goroutine at any time. It has to be closed: its memory is C's and counts in the capturer's budget until then. After Close all methods
-// return ErrClosed.
+// Routing is rows that were read out: immutable, and independent of its request and its capturer.
+// Its methods may be called from any goroutine at any time. It has to be closed: its memory is C's
+// and counts in the capturer's budget until then. After Close all methods return ErrClosed.
 //
-// A routing of Finish is pending until its last step has landed; until then all methods but Wait, Poll, Clone and Close return ErrNotReady.
+// A routing of Finish is pending until its last step has landed; until then all methods but Wait,
+// Poll, Clone and Close return ErrNotReady.
 type Routing struct {
 	handle
 }
@@ -36,7 +37,8 @@ func (r *Routing) set(pointer unsafe.Pointer) {
 	r.cleanup = runtime.AddCleanup(r, freeAll, objects)
 }
 
-// newRoutings takes over the references that the items of a batch received. They share a cleanup, which costs ten times what the rest does.
+// newRoutings takes over the references that the items of a batch received. They share a cleanup,
+// which costs ten times what the rest does.
 func newRoutings(n int, received func(item int) *unsafe.Pointer) []*Routing {
 	all, objects, routings := make([]Routing, n), make([]unsafe.Pointer, n), make([]*Routing, n)
 	for i := range n {
@@ -60,8 +62,8 @@ func freeAll(objects []unsafe.Pointer) {
 	collectLoans()
 }
 
-// Close frees the routing; its memory goes with the last that shares it (routecap_routing_free). Slices of its View are invalid from then
-// on. A second Close does nothing. It returns nil.
+// Close frees the routing; its memory goes with the last that shares it (routecap_routing_free).
+// Slices of its View are invalid from then on. A second Close does nothing. It returns nil.
 func (r *Routing) Close() error {
 	r.close(routecap_routing_free)
 	collectLoans()
@@ -81,22 +83,25 @@ func (r *Routing) Clone() (*Routing, error) {
 	return newRouting(same), err
 }
 
-// Wait waits until the routing is ready, or ctx ends (routecap_routing_wait). A goroutine that waits takes a thread; it looks at least
-// once, and notices the end of ctx within 20 ms.
+// Wait waits until the routing is ready, or ctx ends (routecap_routing_wait). A goroutine that
+// waits takes a thread; it looks at least once, and notices the end of ctx within 20 ms.
 //
-// Result: OK, ready and complete; Incomplete, ready; NotCaptured, ready; Pending, with the error of ctx.
+// Result: OK, ready and complete; Incomplete, ready; NotCaptured, ready; Pending, with the error of
+// ctx.
 func (r *Routing) Wait(ctx context.Context) (Result, error) {
 	return wait(ctx, func(timeout time.Duration) (Result, error) {
 		return r.call("routecap_routing_wait", func(p unsafe.Pointer) Result { return routecap_routing_wait(p, timeout.Nanoseconds()) })
 	})
 }
 
-// Poll says whether the routing is ready (routecap_routing_poll), with the results of Wait. It does not wait.
+// Poll says whether the routing is ready (routecap_routing_poll), with the results of Wait. It does
+// not wait.
 func (r *Routing) Poll() (Result, error) {
 	return r.call("routecap_routing_poll", func(p unsafe.Pointer) Result { return routecap_routing_poll(p) })
 }
 
-// Coverage says which cells of the routing are there and which are missing (routecap_routing_coverage), as that of Capturer does.
+// Coverage says which cells of the routing are there and which are missing
+// (routecap_routing_coverage), as that of Capturer does.
 func (r *Routing) Coverage(missing []Missing) (Coverage, Result, error) {
 	coverage := Coverage{structSize: uint32(unsafe.Sizeof(Coverage{}))}
 	outcome, err := r.call("routecap_routing_coverage", func(p unsafe.Pointer) Result {
@@ -105,8 +110,9 @@ func (r *Routing) Coverage(missing []Missing) (Coverage, Result, error) {
 	return coverage, outcome, err
 }
 
-// Split divides the routing at the end of the prompt (routecap_routing_split): rows before position promptTokens go to `prompt`; of the
-// others at most generatedTokens, or RowsAll, to `generated`. Pages are shared.
+// Split divides the routing at the end of the prompt (routecap_routing_split): rows before position
+// promptTokens go to `prompt`; of the others at most generatedTokens, or RowsAll, to `generated`.
+// Pages are shared.
 //
 // Errors: ErrNotReady.
 func (r *Routing) Split(promptTokens, generatedTokens uint64) (prompt, generated *Routing, err error) {
@@ -117,7 +123,8 @@ func (r *Routing) Split(promptTokens, generatedTokens uint64) (prompt, generated
 	return newRouting(first), newRouting(second), err
 }
 
-// Slice returns a routing of `rows` rows from position `first` on, or RowsAll (routecap_routing_slice). Pages are shared; positions stay what they are.
+// Slice returns a routing of `rows` rows from position `first` on, or RowsAll
+// (routecap_routing_slice). Pages are shared; positions stay what they are.
 //
 // Errors: ErrOutOfRange; ErrNotReady.
 func (r *Routing) Slice(first, rows uint64) (*Routing, error) {
@@ -126,12 +133,13 @@ func (r *Routing) Slice(first, rows uint64) (*Routing, error) {
 	return newRouting(slice), err
 }
 
-// Merge unites routings of one sequence that hold different rows, different layers, or both (routecap_routing_merge). Layers are matched by
-// their index in the decoder, rows by position; what nobody has is missing. A row keeps the tag of the first routing that has any cell of
-// it. At least one is needed.
+// Merge unites routings of one sequence that hold different rows, different layers, or both
+// (routecap_routing_merge). Layers are matched by their index in the decoder, rows by position;
+// what nobody has is missing. A row keeps the tag of the first routing that has any cell of it. At
+// least one is needed.
 //
-// Result: OK; Incomplete; NotCaptured. Errors: ErrConflict, two have a cell with different sets of ids; ErrShapeMismatch, k, the id space
-// or the experts of one layer differ; ErrNotReady.
+// Result: OK; Incomplete; NotCaptured. Errors: ErrConflict, two have a cell with different sets of
+// ids; ErrShapeMismatch, k, the id space or the experts of one layer differ; ErrNotReady.
 func Merge(routings ...*Routing) (*Routing, Result, error) {
 	const op = "routecap_routing_merge"
 	pointers := make([]unsafe.Pointer, len(routings))
@@ -150,9 +158,10 @@ func Merge(routings ...*Routing) (*Routing, Result, error) {
 
 // ---- Views
 
-// View is a routing's contents (routecap_view). The slices of the view of a routing are its memory: they must not be written, and they are
-// valid only until the routing is closed. Keep the View itself as long as they are used: as long as it is reachable, the routing is not
-// collected. Clone copies.
+// View is a routing's contents (routecap_view). The slices of the view of a routing are its memory:
+// they must not be written, and they are valid only until the routing is closed. Keep the View
+// itself as long as they are used: as long as it is reachable, the routing is not collected. Clone
+// copies.
 type View struct {
 	DType           DType // of the ids: U8 if no layer has more than 256 experts, otherwise I16
 	Layers          uint32
@@ -171,9 +180,9 @@ type View struct {
 	routing *Routing // what the slices belong to
 }
 
-// Segment is consecutive rows whose ids lie next to one another in memory (routecap_segment). The ids are in IDs8 or in IDs16, as the view's DType
-// says; without either, all cells of these rows are missing, for Reason. Ids of a cell that is not
-// valid have no meaning.
+// Segment is consecutive rows whose ids lie next to one another in memory (routecap_segment). The
+// ids are in IDs8 or in IDs16, as the view's DType says; without either, all cells of these rows
+// are missing, for Reason. Ids of a cell that is not valid have no meaning.
 type Segment struct {
 	First    uint64 // position of the first row
 	Rows     uint64

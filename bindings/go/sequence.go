@@ -19,8 +19,9 @@ type SequenceConfig struct {
 	LayerExperts []uint32 // experts of each layer where they differ
 }
 
-// Sequence is one conversation: its token ids, and the rows that its calls brought, each once. S tokens have S-1 rows. It has to be closed. It may be
-// used from one goroutine at a time; its forks are other sequences.
+// Sequence is one conversation: its token ids, and the rows that its calls brought, each once. S
+// tokens have S-1 rows. It has to be closed. It may be used from one goroutine at a time; its forks
+// are other sequences.
 type Sequence struct {
 	handle
 }
@@ -38,7 +39,8 @@ func newSequence(pointer unsafe.Pointer) *Sequence {
 
 // NewSequence makes an empty sequence (routecap_sequence_create).
 //
-// Errors: ErrArgument; ErrShapeMismatch, LayerMap or LayerExperts is not as long as there are layers.
+// Errors: ErrArgument; ErrShapeMismatch, LayerMap or LayerExperts is not as long as there are
+// layers.
 func NewSequence(config SequenceConfig) (*Sequence, error) {
 	const op = "routecap_sequence_create"
 	layers := config.Layers
@@ -61,19 +63,21 @@ func NewSequence(config SequenceConfig) (*Sequence, error) {
 	return newSequence(sequence), err
 }
 
-// Close frees the sequence (routecap_sequence_free). Routings that it gave out and its forks stay as they are. A second Close does nothing. It
-// returns nil.
+// Close frees the sequence (routecap_sequence_free). Routings that it gave out and its forks stay
+// as they are. A second Close does nothing. It returns nil.
 func (s *Sequence) Close() error {
 	s.close(routecap_sequence_free)
 	collectLoans()
 	return nil
 }
 
-// Append adds a call: its tokens, of which the first is at position tokenStart, and its rows, at their own positions; routing may be nil
-// (routecap_sequence_append). Give all tokens of the call, from 0 on, if you have them: only tokens that are given are compared.
+// Append adds a call: its tokens, of which the first is at position tokenStart, and its rows, at
+// their own positions; routing may be nil (routecap_sequence_append). Give all tokens of the call,
+// from 0 on, if you have them: only tokens that are given are compared.
 //
-// Result: OK; Incomplete, cells of the sequence are missing now. Errors: ErrOutOfRange; ErrShapeMismatch; ErrConflict, with AppendEqual; ErrNotReady;
-// ErrState, the sequence does not know its tokens; ErrNoMemory. Nothing has changed on an error.
+// Result: OK; Incomplete, cells of the sequence are missing now. Errors: ErrOutOfRange;
+// ErrShapeMismatch; ErrConflict, with AppendEqual; ErrNotReady; ErrState, the sequence does not
+// know its tokens; ErrNoMemory. Nothing has changed on an error.
 func (s *Sequence) Append(tokens []int32, tokenStart uint64, routing *Routing, options AppendOptions) (AppendReport, Result, error) {
 	const op = "routecap_sequence_append"
 	options.structSize = uint32(unsafe.Sizeof(options))
@@ -99,13 +103,15 @@ func newAppendReport() AppendReport {
 
 // Truncate keeps the first tokens (routecap_sequence_truncate).
 //
-// Errors: ErrState, the sequence does not know its tokens, and `tokens` is not a multiple of DigestTokens.
+// Errors: ErrState, the sequence does not know its tokens, and `tokens` is not a multiple of
+// DigestTokens.
 func (s *Sequence) Truncate(tokens uint64) error {
 	_, err := s.call("routecap_sequence_truncate", func(p unsafe.Pointer) Result { return routecap_sequence_truncate(p, tokens) })
 	return err
 }
 
-// Fork returns a sequence that begins with the first tokens of this one, or with RowsAll (routecap_sequence_fork). Rows are shared.
+// Fork returns a sequence that begins with the first tokens of this one, or with RowsAll
+// (routecap_sequence_fork). Rows are shared.
 //
 // Errors: ErrOutOfRange; ErrState, as of Truncate; ErrNoMemory.
 func (s *Sequence) Fork(tokens uint64) (*Sequence, error) {
@@ -114,7 +120,8 @@ func (s *Sequence) Fork(tokens uint64) (*Sequence, error) {
 	return newSequence(child), err
 }
 
-// Routing returns the rows of the whole conversation, as they are now (routecap_sequence_routing). Pages are shared.
+// Routing returns the rows of the whole conversation, as they are now (routecap_sequence_routing).
+// Pages are shared.
 //
 // Result: OK; Incomplete; NotCaptured.
 func (s *Sequence) Routing() (*Routing, Result, error) {
@@ -153,14 +160,16 @@ func (s *Sequence) Tokens(first uint64) ([]int32, error) {
 	return tokens, err
 }
 
-// Report says what all appends together did, and what the sequence is now (routecap_sequence_report).
+// Report says what all appends together did, and what the sequence is now
+// (routecap_sequence_report).
 func (s *Sequence) Report() (AppendReport, error) {
 	report := newAppendReport()
 	_, err := s.call("routecap_sequence_report", func(p unsafe.Pointer) Result { return routecap_sequence_report(p, &report) })
 	return report, err
 }
 
-// Serialize returns the sequence as bytes: with SequenceWithTokens its tokens, otherwise digests of them only (routecap_sequence_serialize).
+// Serialize returns the sequence as bytes: with SequenceWithTokens its tokens, otherwise digests of
+// them only (routecap_sequence_serialize).
 //
 // Errors: ErrState, the sequence does not know its tokens.
 func (s *Sequence) Serialize(flags SequenceFlags) ([]byte, error) {
@@ -173,8 +182,8 @@ func (s *Sequence) Serialize(flags SequenceFlags) ([]byte, error) {
 	return data, err
 }
 
-// DeserializeSequence makes a sequence of such bytes: nothing in them is trusted (routecap_sequence_deserialize). The budget is that of
-// SequenceConfig.
+// DeserializeSequence makes a sequence of such bytes: nothing in them is trusted
+// (routecap_sequence_deserialize). The budget is that of SequenceConfig.
 //
 // Errors: ErrFormat, the text says what is wrong; ErrNoMemory.
 func DeserializeSequence(data []byte, budgetBytes uint64) (*Sequence, error) {

@@ -13,8 +13,9 @@ import (
 
 // ---- Routings to bytes
 
-// Serialize writes the routing in the serialised form to dst, and returns how many bytes it takes, also with ErrBufferTooSmall: with a dst
-// of nil that is a way to ask (routecap_routing_serialize). The header describes the form. Equal routings give equal bytes.
+// Serialize writes the routing in the serialised form to dst, and returns how many bytes it takes,
+// also with ErrBufferTooSmall: with a dst of nil that is a way to ask (routecap_routing_serialize).
+// The header describes the form. Equal routings give equal bytes.
 //
 // Errors: ErrNotReady; ErrBufferTooSmall, nothing is written.
 func (r *Routing) Serialize(dst []byte) (int, error) {
@@ -58,19 +59,22 @@ func (r *Routing) WriteTo(w io.Writer) (int64, error) {
 
 // ---- Bytes to routings
 
-// Deserialize makes a routing of bytes in the serialised form, from wherever they come: nothing in them is trusted
-// (routecap_routing_deserialize). The data is copied and exactly that of one routing. No capturer is needed, and the memory counts in no
-// budget. With ImportTrusted the ids are not looked at, everything else is.
+// Deserialize makes a routing of bytes in the serialised form, from wherever they come: nothing in
+// them is trusted (routecap_routing_deserialize). The data is copied and exactly that of one
+// routing. No capturer is needed, and the memory counts in no budget. With ImportTrusted the ids
+// are not looked at, everything else is.
 //
 // Result: OK; Incomplete; NotCaptured. Errors: ErrFormat, the text says what is wrong.
 func Deserialize(data []byte, flags ImportFlags) (*Routing, Result, error) {
 	return deserialize(data, flags, func(call func(unsafe.Pointer) Result) Result { return call(nil) })
 }
 
-// DeserializeInPlace is Deserialize without a copy: the routing, and all that shares rows with it, refers to data, which is pinned and must
-// not be changed. When that is over, release is called, unless nil: by a Close of a routing or capturer, or by a later call that lends
-// memory, on its goroutine. It is not called if the call fails. Memory that is not Go's, such as a mapped file, may be lent too. Data that
-// does not begin at a multiple of 8 bytes is copied all the same, and released at once.
+// DeserializeInPlace is Deserialize without a copy: the routing, and all that shares rows with it,
+// refers to data, which is pinned and must not be changed. When that is over, release is called,
+// unless nil: by a Close of a routing or capturer, or by a later call that lends memory, on its
+// goroutine. It is not called if the call fails. Memory that is not Go's, such as a mapped file,
+// may be lent too. Data that does not begin at a multiple of 8 bytes is copied all the same, and
+// released at once.
 func DeserializeInPlace(data []byte, flags ImportFlags, release func()) (*Routing, Result, error) {
 	return deserialize(data, flags, func(call func(unsafe.Pointer) Result) Result {
 		l := &loan{release: release}
@@ -95,8 +99,8 @@ func start(data []byte) unsafe.Pointer {
 	return unsafe.Pointer(unsafe.SliceData(data))
 }
 
-// UnmarshalBinary makes r the routing that the data holds, and closes what r was before. It implements encoding.BinaryUnmarshaler. The data
-// is copied, and nothing in it is trusted.
+// UnmarshalBinary makes r the routing that the data holds, and closes what r was before. It
+// implements encoding.BinaryUnmarshaler. The data is copied, and nothing in it is trusted.
 //
 // Errors: ErrFormat.
 func (r *Routing) UnmarshalBinary(data []byte) error {
@@ -112,9 +116,11 @@ func (r *Routing) UnmarshalBinary(data []byte) error {
 	return nil
 }
 
-// ReadRouting reads one serialised routing, and no byte beyond it, from a stream that is not trusted: one of more than `limit` bytes is an error.
+// ReadRouting reads one serialised routing, and no byte beyond it, from a stream that is not
+// trusted: one of more than `limit` bytes is an error.
 //
-// Result: OK; Incomplete; NotCaptured. Errors: ErrFormat; ErrNoMemory, more than the limit; those of the reader, io.EOF if it is at its end.
+// Result: OK; Incomplete; NotCaptured. Errors: ErrFormat; ErrNoMemory, more than the limit; those
+// of the reader, io.EOF if it is at its end.
 func ReadRouting(from io.Reader, limit uint64) (*Routing, Result, error) {
 	var b bytes.Buffer
 	if _, err := io.CopyN(&b, from, SerializedMin); err != nil {
@@ -141,8 +147,8 @@ func ReadRouting(from io.Reader, limit uint64) (*Routing, Result, error) {
 	return DeserializeInPlace(b.Bytes(), 0, nil)
 }
 
-// SerializedInfo reads the fixed part of a serialised routing's header: what it is, and how much is still to come from a stream
-// (routecap_serialized_info). Of data SerializedMin bytes are enough.
+// SerializedInfo reads the fixed part of a serialised routing's header: what it is, and how much is
+// still to come from a stream (routecap_serialized_info). Of data SerializedMin bytes are enough.
 //
 // Errors: ErrFormat; ErrBufferTooSmall.
 func SerializedInfo(data []byte) (Serialized, error) {
@@ -153,23 +159,25 @@ func SerializedInfo(data []byte) (Serialized, error) {
 
 // ---- Arrays to routings
 
-// Import makes a routing of arrays of any origin, the inverse of Routing.View (routecap_routing_import): for rows that another process,
-// file format or engine has. The rows and cells are checked as those of Deserialize; all arrays are copied.
+// Import makes a routing of arrays of any origin, the inverse of Routing.View
+// (routecap_routing_import): for rows that another process, file format or engine has. The rows and
+// cells are checked as those of Deserialize; all arrays are copied.
 //
-// Experts and Complete are not looked at; ValidityBytes may be 0; LayerMap, LayerExperts and LayerProvenance may be nil: 0..Layers-1,
-// Experts (which is then needed) and ProvenanceCaptured. Segments need not hold rows that are
-// MissingAbsent, but are in order.
+// Experts and Complete are not looked at; ValidityBytes may be 0; LayerMap, LayerExperts and
+// LayerProvenance may be nil: 0..Layers-1, Experts (which is then needed) and ProvenanceCaptured.
+// Segments need not hold rows that are MissingAbsent, but are in order.
 //
-// Result: OK; Incomplete; NotCaptured. Errors: ErrArgument, limits, order or segments, or an array that has not the length that it should;
-// ErrDType; ErrFormat, an id of a valid cell out of range or twice.
+// Result: OK; Incomplete; NotCaptured. Errors: ErrArgument, limits, order or segments, or an array
+// that has not the length that it should; ErrDType; ErrFormat, an id of a valid cell out of range
+// or twice.
 func Import(view View, flags ImportFlags) (*Routing, Result, error) {
 	l := &loan{}
 	defer l.pin.Unpin()
 	return importView(&view, flags, l, func(call func(unsafe.Pointer) Result) Result { return call(nil) })
 }
 
-// ImportInPlace is Import without a copy of the arrays of segments, which are lent as DeserializeInPlace lends its data.
-// Those of the view of a routing are valid until that is closed.
+// ImportInPlace is Import without a copy of the arrays of segments, which are lent as
+// DeserializeInPlace lends its data. Those of the view of a routing are valid until that is closed.
 func ImportInPlace(view View, flags ImportFlags, release func()) (*Routing, Result, error) {
 	l := &loan{release: release, owner: view.routing}
 	return importView(&view, flags, l, l.lend)
@@ -191,7 +199,8 @@ func importView(view *View, flags ImportFlags, l *loan, lend func(call func(cont
 	return newRouting(routing), r, err
 }
 
-// pass pins the arrays of a view and returns it as C has it, or says which of them has a wrong length.
+// pass pins the arrays of a view and returns it as C has it, or says which of them has a wrong
+// length.
 func (v *View) pass(l *loan) (cView, Result) {
 	fail := func(name string, length int, want uint64) (cView, Result) {
 		return cView{}, Result{ErrArgument, fmt.Sprintf("%s has %d elements, not %d", name, length, want)}
@@ -245,16 +254,18 @@ func (v *View) pass(l *loan) (cView, Result) {
 
 // ---- Splicing
 
-// Spliced is a serialised routing as a list of pieces: written one after another they are it (routecap_splice).
+// Spliced is a serialised routing as a list of pieces: written one after another they are it
+// (routecap_splice).
 type Spliced struct {
 	Header []byte  // the new header
 	Pieces []Piece // in order
 	Bytes  uint64  // of everything
 }
 
-// Splice splices two serialised routings of one sequence: the rows of `head` before position `row`, and the rows of `tail` from it on
-// (routecap_serialized_splice). Prefill and decode on different machines, the turns of a conversation; no id is read, and none needs to be there:
-// of both at least the first HeaderBytes (SerializedInfo) are needed.
+// Splice splices two serialised routings of one sequence: the rows of `head` before position `row`,
+// and the rows of `tail` from it on (routecap_serialized_splice). Prefill and decode on different
+// machines, the turns of a conversation; no id is read, and none needs to be there: of both at
+// least the first HeaderBytes (SerializedInfo) are needed.
 //
 // Errors: ErrFormat; ErrShapeMismatch, k, the id space, the layers or their experts differ.
 func Splice(head, tail []byte, row uint64) (*Spliced, error) {
@@ -265,8 +276,9 @@ func Splice(head, tail []byte, row uint64) (*Spliced, error) {
 	})
 }
 
-// SliceSerialized cuts rows out of a serialised routing, `rows` from position `first` on or all of them (RowsAll), without reading others
-// (routecap_serialized_slice): a new header, and which bytes of the data follow it, as pieces of PieceHead. Of the data at least the first HeaderBytes
+// SliceSerialized cuts rows out of a serialised routing, `rows` from position `first` on or all of
+// them (RowsAll), without reading others (routecap_serialized_slice): a new header, and which bytes
+// of the data follow it, as pieces of PieceHead. Of the data at least the first HeaderBytes
 // (SerializedInfo) are needed.
 //
 // Errors: ErrFormat; ErrOutOfRange, the routing has no such rows.
@@ -295,7 +307,8 @@ func spliced(op string, call func(header []byte, pieces []Piece, sizes *cSplice)
 
 var zeros [64]byte // padding is shorter
 
-// Buffers returns the pieces of the whole head and tail, without a copy: net.Buffers of them is one writev.
+// Buffers returns the pieces of the whole head and tail, without a copy: net.Buffers of them is one
+// writev.
 func (s *Spliced) Buffers(head, tail []byte) ([][]byte, error) {
 	buffers := make([][]byte, 0, len(s.Pieces))
 	sources := map[PieceSource][]byte{PieceHeader: s.Header, PieceHead: head, PieceTail: tail, PieceZero: zeros[:]}

@@ -7,24 +7,28 @@ import (
 	"unsafe"
 )
 
-// SinkBind adopts memory of the engine as the sink of `layers` layers from firstLayer on, instead of the library's (routecap_sink_bind): a router
-// then writes its ids there and nothing has to be recorded. sink.Rows is at least the capturer's Rows, sink.K is its K.
+// SinkBind adopts memory of the engine as the sink of `layers` layers from firstLayer on, instead
+// of the library's (routecap_sink_bind): a router then writes its ids there and nothing has to be
+// recorded. sink.Rows is at least the capturer's Rows, sink.K is its K.
 //
-// The memory must stay valid and in place until the capturer is closed, and as long as graphs that write it are replayed. So it is never Go's:
-// it belongs to the device or, on the host backend, to C. SinkSlice gives Go memory to write to.
+// The memory must stay valid and in place until the capturer is closed, and as long as graphs that
+// write it are replayed. So it is never Go's: it belongs to the device or, on the host backend, to
+// C. SinkSlice gives Go memory to write to.
 //
-// Errors: ErrUnknownLayer; ErrShapeMismatch, rows or strides too small, or another k; ErrDType; ErrState, the address of a layer is fixed;
-// ErrCapturing.
+// Errors: ErrUnknownLayer; ErrShapeMismatch, rows or strides too small, or another k; ErrDType;
+// ErrState, the address of a layer is fixed; ErrCapturing.
 func (c *Capturer) SinkBind(firstLayer, layers uint32, sink Sink) error {
 	sink.structSize = uint32(unsafe.Sizeof(sink))
 	_, err := c.callAlone("routecap_sink_bind", func(p unsafe.Pointer) Result { return routecap_sink_bind(p, firstLayer, layers, &sink) })
 	return err
 }
 
-// SinkLayer returns where a layer is written: what to give a router as its output of ids (routecap_sink_layer). From now on the address is fixed.
-// IDs is 0 if the layer has no memory yet (ConfigExternalSink).
+// SinkLayer returns where a layer is written: what to give a router as its output of ids
+// (routecap_sink_layer). From now on the address is fixed. IDs is 0 if the layer has no memory yet
+// (ConfigExternalSink).
 //
-// Write a row at most once in a step, between its begin and its snapshot, in the order of the stream.
+// Write a row at most once in a step, between its begin and its snapshot, in the order of the
+// stream.
 //
 // Errors: ErrUnknownLayer.
 func (c *Capturer) SinkLayer(layer uint32) (Sink, error) {
@@ -33,10 +37,11 @@ func (c *Capturer) SinkLayer(layer uint32) (Sink, error) {
 	return sink, err
 }
 
-// SinkSlice returns the memory of SinkLayer as a slice, on the host backend: row r begins at r * stride and has the capturer's K ids. It is
-// not Go's memory and is gone with Close.
+// SinkSlice returns the memory of SinkLayer as a slice, on the host backend: row r begins at r *
+// stride and has the capturer's K ids. It is not Go's memory and is gone with Close.
 //
-// Errors: as SinkLayer; ErrDType, T is not the sink's type; ErrState, the sink is on a device or the layer has none.
+// Errors: as SinkLayer; ErrDType, T is not the sink's type; ErrState, the sink is on a device or
+// the layer has none.
 func SinkSlice[T int16 | int32 | int64](c *Capturer, layer uint32) (ids []T, stride int, err error) {
 	const op = "routecap_sink_layer"
 	sink, err := c.SinkLayer(layer)

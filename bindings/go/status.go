@@ -7,13 +7,15 @@ import (
 	"fmt"
 )
 
-// Status is what a function of the library returned: OK, or a positive value for partial success with all outputs delivered, or a negative one for
-// an error, after which nothing has changed. The negative ones are errors to compare with:
+// Status is what a function of the library returned: OK, or a positive value for partial success
+// with all outputs delivered, or a negative one for an error, after which nothing has changed. The
+// negative ones are errors to compare with:
 //
 //	if errors.Is(err, routecap.ErrUnknownRequest) { ... }
 type Status int32
 
-// String returns the C name, "ROUTECAP_ERR_CAPACITY" for instance, or "ROUTECAP_STATUS_UNKNOWN" (routecap_status_name).
+// String returns the C name, "ROUTECAP_ERR_CAPACITY" for instance, or "ROUTECAP_STATUS_UNKNOWN"
+// (routecap_status_name).
 func (s Status) String() string { return routecap_status_name(int32(s)) }
 
 // Error returns what String does.

@@ -8,9 +8,10 @@ import (
 	"unsafe"
 )
 
-// Begin begins a step: forget what the sink holds and expect up to `rows` rows from this forward pass (routecap_step_begin). It belongs at
-// the head of the forward pass; rows that are not begun are missing. A Begin after a forward that was never issued discards that forward.
-// On the CUDA backend it may be part of a graph.
+// Begin begins a step: forget what the sink holds and expect up to `rows` rows from this forward
+// pass (routecap_step_begin). It belongs at the head of the forward pass; rows that are not begun
+// are missing. A Begin after a forward that was never issued discards that forward. On the CUDA
+// backend it may be part of a graph.
 //
 // Errors: ErrCapacity, more than the capturer's Rows.
 func (c *Capturer) Begin(rows uint32, stream Stream) error {
@@ -18,8 +19,9 @@ func (c *Capturer) Begin(rows uint32, stream Stream) error {
 	return err
 }
 
-// Snapshot takes a snapshot of the rows begun, so that the next forward may write the sink (routecap_step_snapshot). It belongs behind the
-// last write of the forward pass, on a stream that has joined all writers. On the CUDA backend it may be part of a graph.
+// Snapshot takes a snapshot of the rows begun, so that the next forward may write the sink
+// (routecap_step_snapshot). It belongs behind the last write of the forward pass, on a stream that
+// has joined all writers. On the CUDA backend it may be part of a graph.
 func (c *Capturer) Snapshot(stream Stream) error {
 	_, err := c.callAlone("routecap_step_snapshot", func(p unsafe.Pointer) Result { return routecap_step_snapshot(p, stream) })
 	return err
@@ -32,8 +34,9 @@ type IssueOptions struct {
 	Positions Array    // of int32 or int64: the position of each sink row, up to the last that a span with SpanDevicePositions names
 }
 
-// Issue hands the last forward pass to the library: it says which of its rows belong to which request (routecap_step_issue). They are filed in the
-// background, in order of issue; the ticket refers to the step from now on. The spans are read in place and may be used again.
+// Issue hands the last forward pass to the library: it says which of its rows belong to which
+// request (routecap_step_issue). They are filed in the background, in order of issue; the ticket
+// refers to the step from now on. The spans are read in place and may be used again.
 //
 // A span of an unknown request, or one that could need more memory than the budget has, is skipped
 // and counted; the others are not affected. Rows that were accepted are refused later only where
@@ -47,11 +50,11 @@ type IssueOptions struct {
 // replayed as part of a graph, at most Slots - 2 when you call Issue. On the host backend nothing
 // is lost without ConfigMayLose.
 //
-// Result: Partial, spans were skipped; Lost, with ErrLost. Other errors, with the step neither issued
-// nor discarded: ErrArgument, a span without rows, unknown flags, positions beyond MaxPosition, empty
-// bounds, no positions where a span needs them, or a status of another length; ErrCapacity, rows
-// outside the sink; ErrOverlap; ErrDType; ErrCapturing. With ConfigChecked also, once, the slip
-// that a device found in an earlier step.
+// Result: Partial, spans were skipped; Lost, with ErrLost. Other errors, with the step neither
+// issued nor discarded: ErrArgument, a span without rows, unknown flags, positions beyond
+// MaxPosition, empty bounds, no positions where a span needs them, or a status of another length;
+// ErrCapacity, rows outside the sink; ErrOverlap; ErrDType; ErrCapturing. With ConfigChecked also,
+// once, the slip that a device found in an earlier step.
 func (c *Capturer) Issue(spans []Span, options IssueOptions, status []Status, stream Stream) (Step, Result, error) {
 	var step Step
 	r, err := c.callWithArrays("routecap_step_issue", func(p unsafe.Pointer, a *arrays) Result {
@@ -80,8 +83,8 @@ func (c *Capturer) Issue(spans []Span, options IssueOptions, status []Status, st
 	return step, r, err
 }
 
-// Discard forgets the last forward pass: for warm-up, profiling and dummy runs that will not be issued (routecap_step_discard). The next
-// Begin does the same.
+// Discard forgets the last forward pass: for warm-up, profiling and dummy runs that will not be
+// issued (routecap_step_discard). The next Begin does the same.
 //
 // Errors: ErrCapturing.
 func (c *Capturer) Discard(stream Stream) error {
@@ -89,7 +92,8 @@ func (c *Capturer) Discard(stream Stream) error {
 	return err
 }
 
-// Poll says whether a step has landed, that is, whether its rows can be read (routecap_step_poll). It does not wait.
+// Poll says whether a step has landed, that is, whether its rows can be read (routecap_step_poll).
+// It does not wait.
 //
 // Result: OK; Lost, landed and lost (known for the last 1024 steps), with a text that says why;
 // Pending. Errors: ErrUnknownStep, never issued.
@@ -97,8 +101,9 @@ func (c *Capturer) Poll(step Step) (Result, error) {
 	return c.call("routecap_step_poll", func(p unsafe.Pointer) Result { return routecap_step_poll(p, step) })
 }
 
-// Finalize waits until a step has landed, or ctx ends (routecap_step_finalize), and says how many cells of the step were recorded twice
-// (known for the last 1024 steps). A goroutine that waits takes a thread; it looks at least once, and notices the end of ctx within 20 ms.
+// Finalize waits until a step has landed, or ctx ends (routecap_step_finalize), and says how many
+// cells of the step were recorded twice (known for the last 1024 steps). A goroutine that waits
+// takes a thread; it looks at least once, and notices the end of ctx within 20 ms.
 //
 // Result: OK; Lost; Pending, with the error of ctx. Errors: ErrUnknownStep, never issued; the error
 // of ctx; with ConfigChecked the slips that a device found in this step, which has landed all the
@@ -112,7 +117,8 @@ func (c *Capturer) Finalize(ctx context.Context, step Step) (conflicting uint64,
 	return conflicting, r, err
 }
 
-// How long C may wait before somebody looks whether the context has ended or the object is to be closed.
+// How long C may wait before somebody looks whether the context has ended or the object is to be
+// closed.
 const patience = 20 * time.Millisecond
 
 // wait calls f, which waits for a time, until it no longer says Pending or the context ends.

@@ -30,8 +30,9 @@ func DefaultStoreConfig() StoreConfig {
 	return StoreConfig{Flags: c.flags, BlockRows: 16, KeyBytes: 32, BudgetBytes: 1 << 30, Generation: c.generation}
 }
 
-// Store keeps rows that were captured when a prefix was computed, for whoever takes the prefix from a cache. The unit is a block of rows under
-// a key. Capturers publish to it and adopt from it; its methods may be called from any goroutine at any time. What was adopted outlives it.
+// Store keeps rows that were captured when a prefix was computed, for whoever takes the prefix from
+// a cache. The unit is a block of rows under a key. Capturers publish to it and adopt from it; its
+// methods may be called from any goroutine at any time. What was adopted outlives it.
 //
 // Keys are passed one after another, KeyBytes each.
 type Store struct {
@@ -54,14 +55,15 @@ func newStore(op string, config StoreConfig, shape Config, create func(*cStoreCo
 	return s, nil
 }
 
-// NewStore creates a store in the memory of this process (routecap_store_create). Of `shape`, a capturer's configuration, it takes Layers, K,
-// Experts, IDSpace, LayerMap, LayerExperts and LayerProvenance.
+// NewStore creates a store in the memory of this process (routecap_store_create). Of `shape`, a
+// capturer's configuration, it takes Layers, K, Experts, IDSpace, LayerMap, LayerExperts and
+// LayerProvenance.
 func NewStore(config StoreConfig, shape Config) (*Store, error) {
 	return newStore("routecap_store_create", config, shape, routecap_store_create)
 }
 
-// NewSharedStore creates a store that several processes share, and returns the file descriptor by which they open it, which is the caller's
-// (routecap_store_create_shared).
+// NewSharedStore creates a store that several processes share, and returns the file descriptor by
+// which they open it, which is the caller's (routecap_store_create_shared).
 //
 // Errors: ErrNoBackend, this system has no such memory.
 func NewSharedStore(config StoreConfig, shape Config) (*Store, int, error) {
@@ -81,7 +83,8 @@ func OpenSharedStore(descriptor int, config StoreConfig, shape Config) (*Store, 
 	})
 }
 
-// Close frees the store (routecap_store_free). What was adopted stays with its requests. A second Close does nothing. It returns nil.
+// Close frees the store (routecap_store_free). What was adopted stays with its requests. A second
+// Close does nothing. It returns nil.
 func (s *Store) Close() error {
 	s.close(routecap_store_free)
 	return nil
@@ -104,8 +107,9 @@ func (s *Store) withKeys(op string, keys []byte, f func(store, keys unsafe.Point
 	return s.call(op, func(p unsafe.Pointer) Result { return f(p, start(keys), count) })
 }
 
-// Contains says how many leading keys an adopt of this generation would find (routecap_store_contains), and in reasons, if it is long enough
-// for all keys, why each is not there, or 0.
+// Contains says how many leading keys an adopt of this generation would find
+// (routecap_store_contains), and in reasons, if it is long enough for all keys, why each is not
+// there, or 0.
 //
 // Errors: ErrState, a generation that the store has not advanced to.
 func (s *Store) Contains(keys []byte, generation uint64, reasons []Reason) (leading uint64, err error) {
@@ -122,8 +126,8 @@ func (s *Store) reasons(reasons []Reason, count uintptr) *int32 {
 	return (*int32)(unsafe.SliceData(reasons))
 }
 
-// Retain keeps blocks until they are released (routecap_store_retain). It says in reasons, if it is long enough for all keys, which are
-// retained now: those with 0.
+// Retain keeps blocks until they are released (routecap_store_retain). It says in reasons, if it is
+// long enough for all keys, which are retained now: those with 0.
 func (s *Store) Retain(keys []byte, reasons []Reason) error {
 	_, err := s.withKeys("routecap_store_retain", keys, func(store, k unsafe.Pointer, count uintptr) Result {
 		return routecap_store_retain(store, k, count, s.reasons(reasons, count))
@@ -145,7 +149,8 @@ func (s *Store) Evict(keys []byte) (evicted uint64, err error) {
 	return evicted, err
 }
 
-// Move follows a cache that moves its slots: the blocks of `from` become those of `to`, all at once (routecap_store_move).
+// Move follows a cache that moves its slots: the blocks of `from` become those of `to`, all at once
+// (routecap_store_move).
 //
 // Errors: ErrState, a store of content keys.
 func (s *Store) Move(from, to []byte) error {
@@ -160,7 +165,8 @@ func (s *Store) Move(from, to []byte) error {
 	return err
 }
 
-// Advance advances the store to a generation of weights: everything older is gone for adopters (routecap_store_advance).
+// Advance advances the store to a generation of weights: everything older is gone for adopters
+// (routecap_store_advance).
 func (s *Store) Advance(generation uint64) error {
 	_, err := s.call("routecap_store_advance", func(p unsafe.Pointer) Result { return routecap_store_advance(p, generation) })
 	return err
@@ -175,7 +181,8 @@ func (s *Store) Stats() (StoreStats, error) {
 
 // Export returns the blocks that are there as bytes (routecap_store_export).
 //
-// Result: OK; Incomplete, some were left out. Errors: ErrState, a generation that the store has not advanced to.
+// Result: OK; Incomplete, some were left out. Errors: ErrState, a generation that the store has not
+// advanced to.
 func (s *Store) Export(keys []byte, generation uint64) ([]byte, Result, error) {
 	var data []byte
 	for {
@@ -193,7 +200,8 @@ func (s *Store) Export(keys []byte, generation uint64) ([]byte, Result, error) {
 	}
 }
 
-// Import publishes blocks that another store exported, and says how many the bytes have (routecap_store_import).
+// Import publishes blocks that another store exported, and says how many the bytes have
+// (routecap_store_import).
 //
 // Errors: ErrFormat; ErrShapeMismatch; ErrState, a generation that the store has not advanced to.
 func (s *Store) Import(data []byte) (blocks uint64, err error) {
@@ -203,8 +211,8 @@ func (s *Store) Import(data []byte) (blocks uint64, err error) {
 	return blocks, err
 }
 
-// KeyChain makes content keys from token ids, one for each whole block (routecap_key_chain). `seed` is what else decides the rows, or the last
-// key of the tokens before.
+// KeyChain makes content keys from token ids, one for each whole block (routecap_key_chain). `seed`
+// is what else decides the rows, or the last key of the tokens before.
 func KeyChain(seed []byte, tokens []int32, blockRows, keyBytes uint32) ([]byte, error) {
 	keys := make([]byte, len(tokens)/int(max(blockRows, 1))*int(keyBytes))
 	_, err := routecap_key_chain(start(seed), uintptr(len(seed)), unsafe.SliceData(tokens), uintptr(len(tokens)), blockRows, keyBytes,
@@ -223,11 +231,11 @@ func (c *Capturer) withStore(op string, store *Store, f func(capturer, store uns
 	return c.call(op, func(p unsafe.Pointer) Result { return f(p, *store.object) })
 }
 
-// Publish publishes rows of a request from position `first` on, a block for each key (routecap_request_publish). It returns at once; the rows
-// may be in flight.
+// Publish publishes rows of a request from position `first` on, a block for each key
+// (routecap_request_publish). It returns at once; the rows may be in flight.
 //
-// Errors: ErrUnknownRequest; ErrShapeMismatch; ErrOutOfRange, rows that were not issued; ErrState, a generation that the store has not
-// advanced to.
+// Errors: ErrUnknownRequest; ErrShapeMismatch; ErrOutOfRange, rows that were not issued; ErrState,
+// a generation that the store has not advanced to.
 func (c *Capturer) Publish(request Request, store *Store, first uint64, keys []byte, generation uint64) error {
 	const op = "routecap_request_publish"
 	count, refused := store.count(keys)
@@ -241,8 +249,8 @@ func (c *Capturer) Publish(request Request, store *Store, first uint64, keys []b
 	return err
 }
 
-// Adopt adds rows of a store to a request from position `first` on, a block for each key (routecap_request_adopt). What is not there is
-// missing, with its reason.
+// Adopt adds rows of a store to a request from position `first` on, a block for each key
+// (routecap_request_adopt). What is not there is missing, with its reason.
 //
 // Errors: as Publish; ErrOutOfRange, rows beyond MaxPosition.
 func (c *Capturer) Adopt(request Request, store *Store, first uint64, keys []byte, generation uint64) (Adoption, error) {
@@ -266,7 +274,8 @@ type Prefix struct {
 	Keys    []byte
 }
 
-// PublishBatch publishes rows of many requests in one call (routecap_request_publish_batch). It returns the status of each.
+// PublishBatch publishes rows of many requests in one call (routecap_request_publish_batch). It
+// returns the status of each.
 //
 // Result: OK; Partial. Errors: ErrShapeMismatch; ErrState.
 func (c *Capturer) PublishBatch(store *Store, prefixes []Prefix, generation uint64) ([]Status, Result, error) {
@@ -283,7 +292,8 @@ func (c *Capturer) PublishBatch(store *Store, prefixes []Prefix, generation uint
 	return statuses, outcome, err
 }
 
-// AdoptBatch adds rows of a store to many requests in one call (routecap_request_adopt_batch). It returns what each found, and its status.
+// AdoptBatch adds rows of a store to many requests in one call (routecap_request_adopt_batch). It
+// returns what each found, and its status.
 //
 // Result: OK; Partial. Errors: ErrShapeMismatch; ErrState.
 func (c *Capturer) AdoptBatch(store *Store, prefixes []Prefix, generation uint64) ([]Adoption, []Status, Result, error) {

@@ -2,19 +2,21 @@
 
 package routecap
 
-// Request names a request of one capturer; other capturers do not know it. 0 is none. A request that was closed or finished is an error from then
-// on, never another one.
+// Request names a request of one capturer; other capturers do not know it. 0 is none. A request
+// that was closed or finished is an error from then on, never another one.
 type Request uint64
 
 // Step is the ticket of a step of one capturer: 1, 2, 3, ... in order of issue. 0 is none.
 type Step uint64
 
-// Stream is what CUDA calls cudaStream_t and CUstream, as a number: 0 is the legacy default stream, 2 the per-thread one (for which the goroutine
-// has to be locked to its thread). On the host backend it is 0.
+// Stream is what CUDA calls cudaStream_t and CUstream, as a number: 0 is the legacy default stream,
+// 2 the per-thread one (for which the goroutine has to be locked to its thread). On the host
+// backend it is 0.
 type Stream uintptr
 
-// DevicePointer is the address of memory that is not Go's: of the device, or on the host backend of memory from C. Such memory has to stay valid
-// until the work of the stream that reads it has run; on the host backend, until the call returns. 0 is none.
+// DevicePointer is the address of memory that is not Go's: of the device, or on the host backend of
+// memory from C. Such memory has to stay valid until the work of the stream that reads it has run;
+// on the host backend, until the call returns. 0 is none.
 type DevicePointer uintptr
 
 // Backend says where the sink is: BackendHost or BackendCUDA.
@@ -72,22 +74,26 @@ type ProbeFlags uint32
 // ReceivedFlags of a Received.
 type ReceivedFlags uint32
 
-// SpanFlags of a Span: SpanSpeculative, SpanDevicePositions, and SpanPrefill or SpanDecode for the load.
+// SpanFlags of a Span: SpanSpeculative, SpanDevicePositions, and SpanPrefill or SpanDecode for the
+// load.
 type SpanFlags uint32
 
-// Snapshot says who takes the snapshot: the forward pass, SnapshotTaken, or the issue, SnapshotMake.
+// Snapshot says who takes the snapshot: the forward pass, SnapshotTaken, or the issue,
+// SnapshotMake.
 type Snapshot int32
 
 // Phase is that of a step's rows, by which their load is counted: PhasePrefill or PhaseDecode.
 type Phase int32
 
-// Policy says which of two rows for one position is kept: PolicyKeep, the first, or PolicyReplace, the last.
+// Policy says which of two rows for one position is kept: PolicyKeep, the first, or PolicyReplace,
+// the last.
 type Policy int32
 
 // Reason says why a cell is missing.
 type Reason int32
 
-// ExtractMode says what reading does to the rows of a request: ExtractShare, ExtractTake or ExtractCopy.
+// ExtractMode says what reading does to the rows of a request: ExtractShare, ExtractTake or
+// ExtractCopy.
 type ExtractMode int32
 
 // ReadFlags of reading calls: 0, or ReadStrict, with or without ReadAllowRecomputed.
@@ -117,8 +123,8 @@ type WireHintFlags uint32
 // StoreFlags of a StoreConfig: 0 or StoreSlotKeys.
 type StoreFlags uint32
 
-// AppendPolicy says which cell stays where a sequence and a call both have one: AppendKeep, the sequence's; AppendNewest, the call's; or
-// AppendEqual, both must be equal.
+// AppendPolicy says which cell stays where a sequence and a call both have one: AppendKeep, the
+// sequence's; AppendNewest, the call's; or AppendEqual, both must be equal.
 type AppendPolicy int32
 
 // SequenceFlags of Sequence.Serialize: 0 or SequenceWithTokens.

@@ -876,7 +876,8 @@ func replaySerialize(r *replay, in, out *said) {
 	}
 }
 
-// lending returns a release function for a call that lends, and what is to be called with the call's outcome.
+// lending returns a release function for a call that lends, and what is to be called with the
+// call's outcome.
 func (r *replay) lending() (release func(), ended func(delivered bool) bool) {
 	l := &testLoan{}
 	r.loans = append(r.loans, l)

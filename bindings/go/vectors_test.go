@@ -21,11 +21,12 @@ import (
 	"unsafe"
 )
 
-// The conformance vectors of the project (tests/vectors/README.md), replayed through this package. ROUTECAP_VECTORS names their folder; without it,
-// it is the one beside this module in the project.
+// The conformance vectors of the project (tests/vectors/README.md), replayed through this package.
+// ROUTECAP_VECTORS names their folder; without it, it is the one beside this module in the project.
 //
-// The raw layer is used for what the types of this package cannot say: an unknown dtype of copies, lengths in bytes that are no elements,
-// get_api for another version, reserved fields that are not 0.
+// The raw layer is used for what the types of this package cannot say: an unknown dtype of copies,
+// lengths in bytes that are no elements, get_api for another version, reserved fields that are not
+// 0.
 
 func TestTheConformanceVectors(t *testing.T) {
 	t.Setenv("ROUTECAP_CHECKED", "0") // the vectors say what becomes of slips that are forgiven
@@ -78,7 +79,8 @@ func replayFile(t *testing.T, file string) {
 
 // ---- What a vector says
 
-// said is an object of a vector. Everything in it must be looked at: what the replayer does not know it must not pass over.
+// said is an object of a vector. Everything in it must be looked at: what the replayer does not
+// know it must not pass over.
 type said struct {
 	r      *replay
 	values map[string]any
@@ -367,7 +369,8 @@ func (r *replay) call(text []byte) {
 	}
 }
 
-// returned compares what a call has returned with the status of the vector, and says whether it delivers its outputs.
+// returned compares what a call has returned with the status of the vector, and says whether it
+// delivers its outputs.
 func (r *replay) returned(result Result, err error) bool {
 	r.t.Helper()
 	r.checked = true

@@ -11,7 +11,8 @@ import (
 
 // ---- Formats
 
-// FindWire returns the format of a name ("nrlre1"), of who writes it ("vllm"), or of the ending of files (".npy") (routecap_wire_find).
+// FindWire returns the format of a name ("nrlre1"), of who writes it ("vllm"), or of the ending of
+// files (".npy") (routecap_wire_find).
 //
 // Errors: ErrArgument, the text lists all names.
 func FindWire(name string) (WireFormat, error) {
@@ -51,7 +52,8 @@ func cString(text unsafe.Pointer) string {
 	return string(unsafe.Slice((*byte)(text), n))
 }
 
-// ProbeWire says what a message is, from its beginning, of which 512 bytes are enough (routecap_wire_probe).
+// ProbeWire says what a message is, from its beginning, of which 512 bytes are enough
+// (routecap_wire_probe).
 //
 // Errors: ErrFormat; ErrBufferTooSmall, the bytes end within what stands at the beginning.
 func ProbeWire(data []byte) (WireInfo, error) {
@@ -62,8 +64,8 @@ func ProbeWire(data []byte) (WireInfo, error) {
 
 // ---- Decoding
 
-// WireHint is what is known of a message beside its bytes. Where they say it too, both must agree (ErrShapeMismatch); what is 0 or nil is taken from
-// the bytes.
+// WireHint is what is known of a message beside its bytes. Where they say it too, both must agree
+// (ErrShapeMismatch); what is 0 or nil is taken from the bytes.
 type WireHint struct {
 	Layers       uint32 // captured (MoE) layers; default those of LayerMap, or as many as there are columns
 	Columns      uint32 // where the bytes do not say it: the length of the layer axis
@@ -110,11 +112,12 @@ func (h *WireHint) with(op string, f func(*cWireHint) Result) (Result, error) {
 
 func newReport() WireReport { return WireReport{structSize: uint32(unsafe.Sizeof(WireReport{}))} }
 
-// DecodeWire makes a routing of a message, from wherever it comes: nothing in it is trusted (routecap_wire_decode). Cells that are not k distinct
-// experts are missing, and counted in the report.
+// DecodeWire makes a routing of a message, from wherever it comes: nothing in it is trusted
+// (routecap_wire_decode). Cells that are not k distinct experts are missing, and counted in the
+// report.
 //
-// Result: OK; Incomplete; NotCaptured. Errors: ErrFormat; ErrShapeMismatch, the hint says otherwise; ErrNoMemory, beyond its budget;
-// ErrIncomplete, if it is strict.
+// Result: OK; Incomplete; NotCaptured. Errors: ErrFormat; ErrShapeMismatch, the hint says
+// otherwise; ErrNoMemory, beyond its budget; ErrIncomplete, if it is strict.
 func DecodeWire(data []byte, format WireFormat, hint WireHint) (*Routing, WireReport, Result, error) {
 	report := newReport()
 	var routing unsafe.Pointer
@@ -124,8 +127,8 @@ func DecodeWire(data []byte, format WireFormat, hint WireHint) (*Routing, WireRe
 	return newRouting(routing), report, r, err
 }
 
-// DecodeWireInto writes the ids of a message to dst without making a routing: options, dst, mask and what it returns are those of CopyTo
-// (routecap_wire_decode_into).
+// DecodeWireInto writes the ids of a message to dst without making a routing: options, dst, mask
+// and what it returns are those of CopyTo (routecap_wire_decode_into).
 //
 // Result and errors: those of DecodeWire and of CopyTo.
 func DecodeWireInto[T ID](data []byte, format WireFormat, hint WireHint, options CopyOptions, dst []T, mask []uint8) (
@@ -140,8 +143,9 @@ func DecodeWireInto[T ID](data []byte, format WireFormat, hint WireHint, options
 	return needed, report, r, err
 }
 
-// WireDecoder decodes a message that arrives piece by piece: Write as often as there is some, then Finish. It has to be closed. It may be used from
-// one goroutine at a time; it implements io.WriteCloser.
+// WireDecoder decodes a message that arrives piece by piece: Write as often as there is some, then
+// Finish. It has to be closed. It may be used from one goroutine at a time; it implements
+// io.WriteCloser.
 type WireDecoder struct {
 	handle
 }
@@ -161,7 +165,8 @@ func NewWireDecoder(format WireFormat, hint WireHint) (*WireDecoder, error) {
 	return d, nil
 }
 
-// Write decodes the next bytes of the message (routecap_wire_decoder_write). An error is repeated from then on.
+// Write decodes the next bytes of the message (routecap_wire_decoder_write). An error is repeated
+// from then on.
 func (d *WireDecoder) Write(data []byte) (int, error) {
 	_, err := d.call("routecap_wire_decoder_write", func(p unsafe.Pointer) Result {
 		return routecap_wire_decoder_write(p, start(data), uintptr(len(data)))
@@ -172,7 +177,8 @@ func (d *WireDecoder) Write(data []byte) (int, error) {
 	return len(data), nil
 }
 
-// Finish is the end of the message (routecap_wire_decoder_finish). Result and errors: those of DecodeWire.
+// Finish is the end of the message (routecap_wire_decoder_finish). Result and errors: those of
+// DecodeWire.
 func (d *WireDecoder) Finish() (*Routing, WireReport, Result, error) {
 	report := newReport()
 	var routing unsafe.Pointer
@@ -182,7 +188,8 @@ func (d *WireDecoder) Finish() (*Routing, WireReport, Result, error) {
 	return newRouting(routing), report, r, err
 }
 
-// Close frees the decoder, at any time (routecap_wire_decoder_free). A second Close does nothing. It returns nil.
+// Close frees the decoder, at any time (routecap_wire_decoder_free). A second Close does nothing.
+// It returns nil.
 func (d *WireDecoder) Close() error {
 	d.close(routecap_wire_decoder_free)
 	return nil
@@ -190,8 +197,8 @@ func (d *WireDecoder) Close() error {
 
 // ---- Encoding and splicing
 
-// EncodeWire returns the routing as a message (routecap_wire_encode). What the format cannot say is an error, unless options.Allow has it; then it is
-// in the report's Lost.
+// EncodeWire returns the routing as a message (routecap_wire_encode). What the format cannot say is
+// an error, unless options.Allow has it; then it is in the report's Lost.
 //
 // Errors: ErrNotReady; ErrLossy, the text names what would be lost; ErrDType; ErrShapeMismatch.
 func (r *Routing) EncodeWire(options WireOptions) ([]byte, WireReport, error) {
@@ -206,8 +213,9 @@ func (r *Routing) EncodeWire(options WireOptions) ([]byte, WireReport, error) {
 	return message, report, err
 }
 
-// SpliceWire returns one message of two: the rows of `head` before position `row`, and those of `tail` from it on (routecap_wire_splice). No id is
-// looked at. The hints have what the bytes do not say of Columns, K, DType and First.
+// SpliceWire returns one message of two: the rows of `head` before position `row`, and those of
+// `tail` from it on (routecap_wire_splice). No id is looked at. The hints have what the bytes do
+// not say of Columns, K, DType and First.
 //
 // Errors: ErrFormat; ErrShapeMismatch; ErrOutOfRange, rows are in neither.
 func SpliceWire(format WireFormat, head []byte, headHint WireHint, tail []byte, tailHint WireHint, row uint64) ([]byte, error) {

@@ -1,4 +1,5 @@
-//! Lets a program see which experts the models of this crate choose: they call `observe` after every router.
+//! Lets a program see which experts the models of this crate choose: they call `observe` after
+//! every router.
 
 use std::cell::RefCell;
 
@@ -6,8 +7,8 @@ type Observer = Box<dyn FnMut(&candle::Tensor) -> candle::Result<()>>;
 
 thread_local!(static OBSERVER: RefCell<Option<Observer>> = const { RefCell::new(None) });
 
-/// Calls `observer` for every MoE block that runs on this thread from now on, in the order of the layers, with ids [tokens, k] of experts; or nobody.
-/// Returns the one that was called before.
+/// Calls `observer` for every MoE block that runs on this thread from now on, in the order of the
+/// layers, with ids [tokens, k] of experts; or nobody. Returns the one that was called before.
 pub fn set_observer(observer: Option<Observer>) -> Option<Observer> {
     OBSERVER.with(|cell| cell.replace(observer))
 }

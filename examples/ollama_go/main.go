@@ -1,12 +1,15 @@
-// Ollama's engine as a library, and the routing of a mixture-of-experts model in it, through routecap's Go package.
+// Ollama's engine as a library, and the routing of a mixture-of-experts model in it, through
+// routecap's Go package.
 //
 //	ollama_go [-prune] [-save FOLDER] MODEL.gguf PROMPT...
 //
-// Tokens are bytes, as in the models of this project. All prompts are prefilled together, in batches, and then continued together, one token each.
-// What is routecap's here is in tap.go; the rest is an engine's loop, that of Ollama's runner in small.
+// Tokens are bytes, as in the models of this project. All prompts are prefilled together, in
+// batches, and then continued together, one token each. What is routecap's here is in tap.go; the
+// rest is an engine's loop, that of Ollama's runner in small.
 //
-// With -prune only the last token of each prompt wants logits, as in serving: the engine then computes only those rows of the last layer, and the
-// others are reported as missing. -save writes each request's routing to FOLDER/request-0.routecap and so on, for `routecap show FOLDER`.
+// With -prune only the last token of each prompt wants logits, as in serving: the engine then
+// computes only those rows of the last layer, and the others are reported as missing. -save writes
+// each request's routing to FOLDER/request-0.routecap and so on, for `routecap show FOLDER`.
 package main
 
 import (
@@ -167,7 +170,8 @@ func forward(m model.Model, tap *Tap, tokens, outputs []int32, batch input.Batch
 	return best, nil
 }
 
-// report waits for a request's routing and prints it: how much is there, what is missing, and the busiest expert of each layer.
+// report waits for a request's routing and prints it: how much is there, what is missing, and the
+// busiest expert of each layer.
 func report(name string, routing *routecap.Routing) error {
 	result, err := routing.Wait(context.Background())
 	if err != nil {
@@ -207,8 +211,8 @@ func report(name string, routing *routecap.Routing) error {
 	return nil
 }
 
-// write writes a request's routing in the serialised form, and beside it the texts of its tokens, which are bytes: what the command
-// `routecap show FOLDER` shows.
+// write writes a request's routing in the serialised form, and beside it the texts of its tokens,
+// which are bytes: what the command `routecap show FOLDER` shows.
 func write(folder string, number int, s *sequence, routing *routecap.Routing) error {
 	data, err := routing.MarshalBinary()
 	if err != nil {

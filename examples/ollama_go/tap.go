@@ -17,8 +17,9 @@ import (
 	routecap "github.com/routecap/routecap/bindings/go"
 )
 
-// Tap captures the routing of a mixture-of-experts model in Ollama's engine, without a patch: every family multiplies a token's hidden state by the
-// experts' last matrix with MulmatID(ctx, states, ids), ml.Tensor is an interface, and the weights are exported fields. Take this file as it is.
+// Tap captures the routing of a mixture-of-experts model in Ollama's engine, without a patch: every
+// family multiplies a token's hidden state by the experts' last matrix with MulmatID(ctx, states,
+// ids), ml.Tensor is an interface, and the weights are exported fields. Take this file as it is.
 //
 //	tap, err := Install(m, maxBatch, routecap.DefaultConfig())  // once, after Load
 //	err = tap.Open(sequence)                                    // every sequence that is to be captured, before its first token
@@ -30,8 +31,9 @@ import (
 //
 //	routing, err := tap.Finish(sequence)                        // the end of a sequence; wait for it on any goroutine
 //
-// Beside cache.Remove(sequence, position, math.MaxInt32) belongs tap.Truncate(sequence, position), and beside cache.CopyPrefix(from, to, length)
-// tap.Fork(from, to, length). A Tap is one goroutine's at a time; its Capturer and routings are everyone's.
+// Beside cache.Remove(sequence, position, math.MaxInt32) belongs tap.Truncate(sequence, position),
+// and beside cache.CopyPrefix(from, to, length) tap.Fork(from, to, length). A Tap is one
+// goroutine's at a time; its Capturer and routings are everyone's.
 type Tap struct {
 	Capturer *routecap.Capturer
 
@@ -56,7 +58,8 @@ func (g Graph) Outputs(logits ml.Tensor) []ml.Tensor {
 	return outputs
 }
 
-// tapped stands in for the last expert weight of one layer. The interface that it embeds forwards all other methods.
+// tapped stands in for the last expert weight of one layer. The interface that it embeds forwards
+// all other methods.
 type tapped struct {
 	ml.Tensor
 	tap          *Tap
@@ -66,14 +69,16 @@ type tapped struct {
 }
 
 func (w *tapped) MulmatID(ctx ml.Context, states, ids ml.Tensor) ml.Tensor {
-	// A node of its own: the memory of the ids, a view into all experts sorted by weight, is used again after their last consumer.
+	// A node of its own: the memory of the ids, a view into all experts sorted by weight, is used
+	// again after their last consumer.
 	kept := ids.Contiguous(ctx)
 	ctx.Forward(kept)
 	w.tap.built[w.layer] = kept
 	return w.Tensor.MulmatID(ctx, states, ids)
 }
 
-// Install makes a model call a new tap, and creates the capturer: config with the layers and experts of this model, for batches of so many tokens.
+// Install makes a model call a new tap, and creates the capturer: config with the layers and
+// experts of this model, for batches of so many tokens.
 func Install(m model.Model, maxBatch int, config routecap.Config) (*Tap, error) {
 	config.Slots = cmp.Or(config.Slots, 4)
 	t := &Tap{requests: make(map[int]routecap.Request), slots: config.Slots}
@@ -104,7 +109,8 @@ func Install(m model.Model, maxBatch int, config routecap.Config) (*Tap, error) 
 	return t, nil
 }
 
-// walk finds the last expert weight of every layer: a field Down of this type, in an element of a slice of layers.
+// walk finds the last expert weight of every layer: a field Down of this type, in an element of a
+// slice of layers.
 func walk(v reflect.Value, layer int, found func(int, *nn.LinearBatch)) {
 	switch v.Kind() {
 	case reflect.Pointer, reflect.Interface:
@@ -184,7 +190,8 @@ func (t *Tap) Built() Graph {
 	return built
 }
 
-// Issue captures a forward pass that was computed. outputs are those of the batch, ascending. After an error its rows are missing.
+// Issue captures a forward pass that was computed. outputs are those of the batch, ascending. After
+// an error its rows are missing.
 func (t *Tap) Issue(graph Graph, batch input.Batch, outputs []int32) error {
 	if t.step >= routecap.Step(t.slots) { // a step without a slot would be lost: wait for an old one, which has long landed
 		if _, _, err := t.Capturer.Finalize(context.Background(), t.step+1-routecap.Step(t.slots)); err != nil {
@@ -206,7 +213,8 @@ func (t *Tap) Issue(graph Graph, batch input.Batch, outputs []int32) error {
 		}
 		source := routecap.Source{IDs: routecap.ArrayOf(ids), KSource: uint32(tensor.Dim(0)), Rows: uint32(tensor.Dim(1))}
 		if tensor.Dim(1) != rows {
-			// The last layer: only rows that want logits go through it. The others of this layer do not exist.
+			// The last layer: only rows that want logits go through it. The others of this layer do not
+			// exist.
 			if tensor.Dim(1) != len(outputs) || !slices.IsSorted(outputs) {
 				return fmt.Errorf("layer %d has %d rows, the batch %d, of which %d want logits", layer, tensor.Dim(1), rows, len(outputs))
 			}
@@ -229,7 +237,8 @@ func (t *Tap) Issue(graph Graph, batch input.Batch, outputs []int32) error {
 	return nil
 }
 
-// spans says whose the rows of a batch are: each run of consecutive positions of one sequence is a span.
+// spans says whose the rows of a batch are: each run of consecutive positions of one sequence is a
+// span.
 func (t *Tap) spans(batch input.Batch) []routecap.Span {
 	var spans []routecap.Span
 	for row, position := range batch.Positions {

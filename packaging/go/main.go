@@ -1,4 +1,5 @@
-// Writes a folder as a version of a module, in the layout of a Go proxy. Usage: go run . PATH VERSION FOLDER OUTPUT
+// Writes a folder as a version of a module, in the layout of a Go proxy. Usage: go run . PATH
+// VERSION FOLDER OUTPUT
 package main
 
 import (

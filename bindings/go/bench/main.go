@@ -1,5 +1,5 @@
-// Bench measures calls of this package on the host backend, for comparison with the same calls from C: one JSON object per line, the median
-// in nanoseconds.
+// Bench measures calls of this package on the host backend, for comparison with the same calls from
+// C: one JSON object per line, the median in nanoseconds.
 package main
 
 import (
@@ -56,7 +56,8 @@ type bench struct {
 	ids [rows * k]int32
 }
 
-// measure prints the median time of f, which is timed `count` times together if it is short; before and after are not timed.
+// measure prints the median time of f, which is timed `count` times together if it is short; before
+// and after are not timed.
 func measure(name string, count int, before, f, after func()) {
 	times := make([]float64, 0, repetitions)
 	for i := range warmUp + repetitions {

@@ -24,7 +24,8 @@ fn main() {
 }
 
 fn find_by_pkg_config() {
-    match pkg_config::Config::new().range_version(VERSIONS).statik(wants_static()).probe("routecap") {
+    match pkg_config::Config::new().range_version(VERSIONS).statik(wants_static()).probe("routecap")
+    {
         Ok(_) if wants_static() => println!("{CPP_RUNTIME}"),
         Ok(_) => {}
         Err(error) => panic!(
@@ -64,8 +65,11 @@ fn build_vendored() {
         println!("cargo:rerun-if-changed=vendor/{part}");
     }
     println!("cargo:rerun-if-env-changed=CUDA_HOME");
-    let installed =
-        cmake::Config::new("vendor").profile("Release").define("BUILD_SHARED_LIBS", "OFF").define("CMAKE_INSTALL_LIBDIR", "lib").build();
+    let installed = cmake::Config::new("vendor")
+        .profile("Release")
+        .define("BUILD_SHARED_LIBS", "OFF")
+        .define("CMAKE_INSTALL_LIBDIR", "lib")
+        .build();
     println!("cargo:rustc-link-search=native={}", installed.join("lib").display());
     println!("cargo:include={}", installed.join("include").display());
     link_static();

@@ -1,4 +1,5 @@
-//! Captures the routing of the models of candle-transformers that call an observer behind their routers (patch.sh): take this file as it is.
+//! Captures the routing of the models of candle-transformers that call an observer behind their
+//! routers (patch.sh): take this file as it is.
 //!
 //! ```text
 //! let mut tap = Tap::new(&layers, k, experts, max_rows)?;   // once for a thread that runs a model
@@ -33,18 +34,31 @@ struct Seen {
 }
 
 impl Tap {
-    /// `layers` are the decoder layers that have experts, `rows` the most tokens of one forward pass.
+    /// `layers` are the decoder layers that have experts, `rows` the most tokens of one forward
+    /// pass.
     pub fn new(layers: &[i32], k: u32, experts: u32, rows: u32) -> Result<Tap> {
         if layers.is_empty() {
             return Err("this model has no MoE layers".into());
         }
         let count = layers.len() as u32;
-        let (capturer, forward) = Config::host().layers(count).k(k).experts(experts).rows(rows).layer_map(layers).slots(SLOTS).create()?;
+        let (capturer, forward) = Config::host()
+            .layers(count)
+            .k(k)
+            .experts(experts)
+            .rows(rows)
+            .layer_map(layers)
+            .slots(SLOTS)
+            .create()?;
         let seen = Rc::new(RefCell::new(Seen { forward, layer: None }));
         let observer = seen.clone();
-        if let Some(other) = set_observer(Some(Box::new(move |ids| observer.borrow_mut().record(ids)))) {
+        if let Some(other) =
+            set_observer(Some(Box::new(move |ids| observer.borrow_mut().record(ids))))
+        {
             set_observer(Some(other));
-            return Err("this thread has an observer already: two taps would take each other's place".into());
+            return Err(
+                "this thread has an observer already: two taps would take each other's place"
+                    .into(),
+            );
         }
         Ok(Tap { capturer, seen, layers: count, step: Step(0) })
     }
@@ -54,8 +68,14 @@ impl Tap {
     }
 
     /// Captures one forward pass of `rows` tokens. After an error nothing of it was captured.
-    pub fn forward<T>(&mut self, rows: u32, spans: &[Span], run: impl FnOnce() -> candle_core::Result<T>) -> Result<T> {
-        // A step that finds no slot free would be lost: wait for an old one, which has long landed unless this machine has no core to spare.
+    pub fn forward<T>(
+        &mut self,
+        rows: u32,
+        spans: &[Span],
+        run: impl FnOnce() -> candle_core::Result<T>,
+    ) -> Result<T> {
+        // A step that finds no slot free would be lost: wait for an old one, which has long landed
+        // unless this machine has no core to spare.
         if self.step.0 >= u64::from(SLOTS) {
             let _ = self.capturer.finalize(Step(self.step.0 + 1 - u64::from(SLOTS)))?;
         }
@@ -94,7 +114,9 @@ impl Seen {
         self.layer = Some(layer + 1);
         let (rows, columns) = ids.dims2()?;
         let (storage, layout) = ids.storage_and_layout();
-        let Storage::Cpu(memory) = &*storage else { candle_core::bail!("run the model on the CPU") };
+        let Storage::Cpu(memory) = &*storage else {
+            candle_core::bail!("run the model on the CPU")
+        };
         let source = Source::new(memory.as_slice::<u32>()?, rows as u32)
             .start(layout.start_offset())
             .columns(columns as u32)

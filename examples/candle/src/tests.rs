@@ -31,24 +31,37 @@ fn a_forward_pass_whose_layers_do_not_fire_is_not_issued() {
     let mut tap = Tap::new(&[0, 1], 2, 8, 4).unwrap();
     let request = tap.capturer().open().unwrap();
     refused(tap.forward(3, &[Span::new(request, 0, 0, 3)], || Ok(())), "0 of 2 layers");
-    assert_eq!(tap.capturer().finish(request, 3).unwrap().wait().unwrap(), Completeness::NotCaptured);
+    assert_eq!(
+        tap.capturer().finish(request, 3).unwrap().wait().unwrap(),
+        Completeness::NotCaptured
+    );
 }
 
 #[test]
 fn a_model_that_fails_is_not_captured() {
     let mut tap = Tap::new(&[0], 2, 8, 4).unwrap();
-    let failed = tap.forward(3, &[], || -> candle_core::Result<()> { candle_core::bail!("out of order") });
+    let failed =
+        tap.forward(3, &[], || -> candle_core::Result<()> { candle_core::bail!("out of order") });
     refused(failed, "out of order");
     assert_eq!(tap.capturer().stats().unwrap().steps_issued, 0);
 }
 
 /// Runs a model with weights of 0, whose routers choose any experts, over three tokens.
-fn every_layer_fires(layers: &[i32], run: impl FnOnce(VarBuilder, &Tensor) -> candle_core::Result<Tensor>) {
+fn every_layer_fires(
+    layers: &[i32],
+    run: impl FnOnce(VarBuilder, &Tensor) -> candle_core::Result<Tensor>,
+) {
     let mut tap = Tap::new(layers, 2, 8, 4).unwrap();
     let request = tap.capturer().open().unwrap();
     let tokens = Tensor::new(&[[1u32, 2, 3]], &Device::Cpu).unwrap();
-    tap.forward(3, &[Span::new(request, 0, 0, 3)], || run(VarBuilder::zeros(DType::F32, &Device::Cpu), &tokens)).unwrap();
-    assert_eq!(tap.capturer().finish(request, ALL).unwrap().wait().unwrap(), Completeness::Complete);
+    tap.forward(3, &[Span::new(request, 0, 0, 3)], || {
+        run(VarBuilder::zeros(DType::F32, &Device::Cpu), &tokens)
+    })
+    .unwrap();
+    assert_eq!(
+        tap.capturer().finish(request, ALL).unwrap().wait().unwrap(),
+        Completeness::Complete
+    );
 }
 
 #[test]
@@ -60,7 +73,8 @@ fn qwen2_moe_is_seen() {
         "moe_intermediate_size": 16, "shared_expert_intermediate_size": 16, "num_experts_per_tok": 2, "num_experts": 8, "norm_topk_prob": true
     });
     every_layer_fires(&[0, 1], |weights, tokens| {
-        qwen2_moe::Model::new(&serde_json::from_value(config).expect("a configuration"), weights)?.forward(tokens, 0)
+        qwen2_moe::Model::new(&serde_json::from_value(config).expect("a configuration"), weights)?
+            .forward(tokens, 0)
     });
 }
 
@@ -75,6 +89,10 @@ fn deepseek2_is_seen() {
         "qk_nope_head_dim": 8, "n_group": 1, "topk_group": 1
     });
     every_layer_fires(&[1], |weights, tokens| {
-        deepseek2::DeepSeekV2::new(&serde_json::from_value(config).expect("a configuration"), weights)?.forward(tokens, 0)
+        deepseek2::DeepSeekV2::new(
+            &serde_json::from_value(config).expect("a configuration"),
+            weights,
+        )?
+        .forward(tokens, 0)
     });
 }

@@ -1,14 +1,18 @@
-//! llama.cpp as a crate, and the routing of a mixture-of-experts model in it, through the crate `routecap`.
+//! llama.cpp as a crate, and the routing of a mixture-of-experts model in it, through the crate
+//! `routecap`.
 //!
 //! ```text
 //! llama-cpp-capture MODEL.gguf [--prune] [--save FOLDER] PROMPT...
 //! ```
 //!
-//! Tokens are bytes, as in the models of this project. All prompts are prefilled together, in batches that the engine splits into micro-batches, and
-//! then continued together, one token each. What is routecap's here is in tap.rs; the rest is an engine's loop.
+//! Tokens are bytes, as in the models of this project. All prompts are prefilled together, in
+//! batches that the engine splits into micro-batches, and then continued together, one token each.
+//! What is routecap's here is in tap.rs; the rest is an engine's loop.
 //!
-//! With --prune only the last token of each prompt wants logits, as in serving: the engine then computes only those rows of the last layer, and the
-//! others are reported as missing. --save writes each request's routing to FOLDER/request-0.routecap and so on, for `routecap show FOLDER`.
+//! With --prune only the last token of each prompt wants logits, as in serving: the engine then
+//! computes only those rows of the last layer, and the others are reported as missing. --save
+//! writes each request's routing to FOLDER/request-0.routecap and so on, for
+//! `routecap show FOLDER`.
 
 mod report;
 mod tap;
@@ -43,10 +47,16 @@ fn main() -> Result<()> {
         }
     }
     let [_, path, prompts @ ..] = &texts[..] else { return Err("the model is missing".into()) };
-    let new_sequence = |prompt: &String| Sequence { prompt: prompt.clone().into_bytes(), generated: Vec::new(), rows: 0 };
+    let new_sequence = |prompt: &String| Sequence {
+        prompt: prompt.clone().into_bytes(),
+        generated: Vec::new(),
+        rows: 0,
+    };
     let mut sequences: Vec<Sequence> = prompts.iter().map(new_sequence).collect();
     if sequences.is_empty()
-        || sequences.iter().any(|s| s.prompt.is_empty() || s.prompt.len() + GENERATE > CONTEXT as usize / sequences.len())
+        || sequences.iter().any(|s| {
+            s.prompt.is_empty() || s.prompt.len() + GENERATE > CONTEXT as usize / sequences.len()
+        })
     {
         return Err("prompts are missing, empty or too long".into());
     }
@@ -64,7 +74,11 @@ fn main() -> Result<()> {
         let mut logits_of = Vec::new();
         engine.batch.n_tokens = 0;
         for (number, s) in sequences.iter_mut().enumerate() {
-            let ready = if prefilling { &s.prompt[s.rows.min(s.prompt.len())..] } else { &s.generated[s.generated.len() - 1..] };
+            let ready = if prefilling {
+                &s.prompt[s.rows.min(s.prompt.len())..]
+            } else {
+                &s.generated[s.generated.len() - 1..]
+            };
             let room = BATCH - engine.batch.n_tokens as usize;
             for token in &ready[..ready.len().min(room)] {
                 let last = s.rows + 1 >= s.prompt.len();
@@ -83,7 +97,8 @@ fn main() -> Result<()> {
 
     for (number, s) in sequences.iter().enumerate() {
         let routing = tap.finish(number as i32)?; // the last token generated was never input
-        let (prompt, generated) = (String::from_utf8_lossy(&s.prompt), String::from_utf8_lossy(&s.generated));
+        let (prompt, generated) =
+            (String::from_utf8_lossy(&s.prompt), String::from_utf8_lossy(&s.generated));
         report::print(&format!("request {number}, {prompt:?} -> {generated:?}"), &routing)?;
         if let Some(folder) = &save {
             report::save(folder, number, &s.prompt, &s.generated, &routing)?;
@@ -127,7 +142,8 @@ impl Engine {
                 return Err("no context".into());
             }
             let batch = llama::llama_batch_init(BATCH as i32, 0, 1);
-            let vocabulary = llama::llama_vocab_n_tokens(llama::llama_model_get_vocab(model)) as usize;
+            let vocabulary =
+                llama::llama_vocab_n_tokens(llama::llama_model_get_vocab(model)) as usize;
             Ok((tap, Engine { model, context, batch, vocabulary }))
         }
     }
@@ -147,7 +163,12 @@ impl Engine {
     }
 
     fn best_token(&self, row: usize) -> u8 {
-        let logits = unsafe { std::slice::from_raw_parts(llama::llama_get_logits_ith(self.context, row as i32), self.vocabulary) };
+        let logits = unsafe {
+            std::slice::from_raw_parts(
+                llama::llama_get_logits_ith(self.context, row as i32),
+                self.vocabulary,
+            )
+        };
         (0..logits.len()).max_by(|a, b| logits[*a].total_cmp(&logits[*b])).unwrap_or_default() as u8
     }
 }
@@ -162,7 +183,11 @@ impl Drop for Engine {
     }
 }
 
-unsafe extern "C" fn only_errors(level: llama::ggml_log_level, text: *const c_char, _: *mut c_void) {
+unsafe extern "C" fn only_errors(
+    level: llama::ggml_log_level,
+    text: *const c_char,
+    _: *mut c_void,
+) {
     if level == llama::GGML_LOG_LEVEL_ERROR {
         eprint!("{}", unsafe { std::ffi::CStr::from_ptr(text) }.to_string_lossy());
     }

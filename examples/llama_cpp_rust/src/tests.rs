@@ -36,7 +36,10 @@ fn nothing_is_captured_before_the_start() {
     refused(tap.open(0), "not started");
     refused(tap.start(&[], |config| config), "no layers");
     let layer = MoeLayer { decoder_layer: 0, experts: 8, k: 2 };
-    refused(tap.start(&[layer, MoeLayer { decoder_layer: 1, k: 1, ..layer }], |config| config), "how many experts");
+    refused(
+        tap.start(&[layer, MoeLayer { decoder_layer: 1, k: 1, ..layer }], |config| config),
+        "how many experts",
+    );
 }
 
 #[test]

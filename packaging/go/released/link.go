@@ -2,7 +2,8 @@
 
 package routecap
 
-// The library is in this module: an object for each processor, which is linked by itself, and its header. It needs the C library and nothing else.
+// The library is in this module: an object for each processor, which is linked by itself, and its
+// header. It needs the C library and nothing else.
 
 /*
 #cgo CFLAGS: -I${SRCDIR}

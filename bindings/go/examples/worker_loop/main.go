@@ -1,8 +1,11 @@
-// Worker_loop is the worker loop of a GPU engine: asynchronous scheduling, chunked prefill, drafts, preemption.
+// Worker_loop is the worker loop of a GPU engine: asynchronous scheduling, chunked prefill, drafts,
+// preemption.
 //
-// The engine is imitated: a "model" whose routers choose experts by a formula, a "device" that samples, and a scheduler that plans step t+1
-// before it knows what step t sampled. What is routecap's here is what an engine writes. The program runs on the host backend, so the
-// stream is 0 and device memory is host memory; with CUDA, Begin, the routers and Snapshot are what the engine captures into its graph.
+// The engine is imitated: a "model" whose routers choose experts by a formula, a "device" that
+// samples, and a scheduler that plans step t+1 before it knows what step t sampled. What is
+// routecap's here is what an engine writes. The program runs on the host backend, so the stream is
+// 0 and device memory is host memory; with CUDA, Begin, the routers and Snapshot are what the
+// engine captures into its graph.
 //
 // Every row that comes out is compared with the formula.
 package main
@@ -52,7 +55,8 @@ type token struct {
 	position int32 // on the device
 }
 
-// forward is one forward pass on the device. Fused kernels write their ids straight into the sink, so capture adds no kernel to a layer.
+// forward is one forward pass on the device. Fused kernels write their ids straight into the sink,
+// so capture adds no kernel to a layer.
 func forward(c *routecap.Capturer, batch []token) {
 	check(c.Begin(uint32(len(batch)), 0))
 	for layer := range layers {
@@ -132,7 +136,8 @@ func main() {
 
 		forward(capturer, batch)
 
-		// Throttle as an engine does by itself: steps beyond the slots would be lost. This imitation computes nothing and runs away otherwise.
+		// Throttle as an engine does by itself: steps beyond the slots would be lost. This imitation
+		// computes nothing and runs away otherwise.
 		previous := step
 		if previous >= slots-1 {
 			_, _, err := capturer.Finalize(context.Background(), previous-(slots-2))
@@ -168,13 +173,15 @@ func main() {
 			switch {
 			case s.routing != nil:
 			case s.known >= s.rows:
-				// Done. The step in flight ran ahead for nothing: what it adds beyond the sequence's rows is cut, what was drafted is dropped.
+				// Done. The step in flight ran ahead for nothing: what it adds beyond the sequence's rows is
+				// cut, what was drafted is dropped.
 				s.routing, err = capturer.Finish(s.request, uint64(s.rows))
 				check(err)
 				running--
 			case s.preempt && s.known >= s.prompt+6:
-				// Preempted: its cache is gone and all its tokens are computed again, but they were sampled under the rows captured first,
-				// which stay. (To drop them: capturer.Truncate(s.request, 0).) The drafts in flight will not be wanted.
+				// Preempted: its cache is gone and all its tokens are computed again, but they were sampled
+				// under the rows captured first, which stay. (To drop them: capturer.Truncate(s.request, 0).)
+				// The drafts in flight will not be wanted.
 				s.preempt = false
 				s.toFill, s.filled = s.known, 0
 				if s.deciding {

@@ -31,7 +31,8 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// routed is what a layer's router chooses for the token at a position of a sequence: k distinct ids.
+// routed is what a layer's router chooses for the token at a position of a sequence: k distinct
+// ids.
 func routed(seed, position, layer, column int) int {
 	return (seed*7 + position*13 + layer*29 + column*5) % experts
 }
@@ -169,7 +170,8 @@ func compare(r *routecap.Routing, seed, n int) error {
 	return nil
 }
 
-// decode runs sequences of a prompt and then token by token, several steps in flight; pass makes the forward pass of a batch.
+// decode runs sequences of a prompt and then token by token, several steps in flight; pass makes
+// the forward pass of a batch.
 func (e *engine) decode(pass func(batch []token)) {
 	const sequences, prompt, length = 3, 8, 30
 	var requests [sequences]routecap.Request

@@ -1,5 +1,6 @@
-// Package cudatest is what tests need of an engine on a GPU: memory, streams and graphs, through the driver that is loaded at run time. Its
-// tests are those of package routecap on the CUDA backend.
+// Package cudatest is what tests need of an engine on a GPU: memory, streams and graphs, through
+// the driver that is loaded at run time. Its tests are those of package routecap on the CUDA
+// backend.
 package cudatest
 
 /*
@@ -8,7 +9,8 @@ package cudatest
 #include <stddef.h>
 #include <stdint.h>
 
-// What of the driver API an engine needs. Handles are pointers; CUdeviceptr and streams are numbers here.
+// What of the driver API an engine needs. Handles are pointers; CUdeviceptr and streams are numbers
+// here.
 static struct {
     int (*Init)(unsigned);
     int (*DevicePrimaryCtxRetain)(void **, int);
@@ -104,8 +106,8 @@ func check(code C.int) {
 
 const stagingBytes = 1 << 20
 
-// Device is an engine's device: a stream, and memory that lives as long. Its methods are called by one goroutine at a time, and panic where
-// the driver refuses something.
+// Device is an engine's device: a stream, and memory that lives as long. Its methods are called by
+// one goroutine at a time, and panic where the driver refuses something.
 type Device struct {
 	Stream  uintptr
 	staging unsafe.Pointer // page-locked

@@ -1,4 +1,5 @@
-// Generate writes zz_generated.go, the raw layer: every constant, struct and function of the headers.
+// Generate writes zz_generated.go, the raw layer: every constant, struct and function of the
+// headers.
 //
 //	go run ./internal/generate [-headers FOLDER] [-check]
 //
@@ -21,7 +22,8 @@ import (
 	"strings"
 )
 
-// Constants by the beginning of their names: Go's name for that beginning, and their type, which types.go has.
+// Constants by the beginning of their names: Go's name for that beginning, and their type, which
+// types.go has.
 var constants = []struct{ prefix, name, kind string }{
 	{"ROUTECAP_VERSION_", "HeaderVersion", ""},
 	{"ROUTECAP_DTYPE_", "DType", "DType"},
@@ -75,7 +77,8 @@ var constantsAlone = map[string]string{ // name: type
 }
 var notConstants = []string{"ROUTECAP_API"}
 
-// Structs that users of the package see as they are. The others get a name with a c in front, and hand-written types on top.
+// Structs that users of the package see as they are. The others get a name with a c in front, and
+// hand-written types on top.
 var public = map[string]string{
 	"routecap_memory": "Memory", "routecap_stats": "Stats", "routecap_layer_stats": "LayerStats", "routecap_sink": "Sink",
 	"routecap_layer_probe": "LayerProbe", "routecap_span": "Span", "routecap_accept_item": "AcceptItem", "routecap_missing": "Missing",
@@ -191,9 +194,10 @@ func generate(header string, declarations []node) []byte {
 	return source
 }
 
-// What all wrappers share. They call the function and fetch its text in one crossing: the text belongs to the thread, and the next call of a
-// goroutine may run on another one. No function of the library calls Go, and none keeps a pointer to Go memory unless it is lent (lend.go), which
-// is pinned: so their arguments need not escape.
+// What all wrappers share. They call the function and fetch its text in one crossing: the text
+// belongs to the thread, and the next call of a goroutine may run on another one. No function of
+// the library calls Go, and none keeps a pointer to Go memory unless it is lent (lend.go), which is
+// pinned: so their arguments need not escape.
 const intro = `#include "lend.h"
 #include "log.h"
 #include <routecap.h>
@@ -469,7 +473,8 @@ func camel(name string, exported bool) string {
 	return b.String()
 }
 
-// trailing returns the comment on the rest of the line that the offset is in, which may go on on the next ones, and where it ends.
+// trailing returns the comment on the rest of the line that the offset is in, which may go on on
+// the next ones, and where it ends.
 func (g *generator) trailing(offset int) (comment string, end int) {
 	line := g.header[offset : offset+strings.IndexByte(g.header[offset:], '\n')]
 	start := strings.Index(line, "/*")

@@ -304,24 +304,41 @@ pub struct routecap_config {
 const _: () = {
     ["Size of routecap_config"][::core::mem::size_of::<routecap_config>() - 88usize];
     ["Alignment of routecap_config"][::core::mem::align_of::<routecap_config>() - 8usize];
-    ["Offset of field: routecap_config::struct_size"][::core::mem::offset_of!(routecap_config, struct_size) - 0usize];
-    ["Offset of field: routecap_config::backend"][::core::mem::offset_of!(routecap_config, backend) - 4usize];
-    ["Offset of field: routecap_config::role"][::core::mem::offset_of!(routecap_config, role) - 8usize];
-    ["Offset of field: routecap_config::device"][::core::mem::offset_of!(routecap_config, device) - 12usize];
-    ["Offset of field: routecap_config::layers"][::core::mem::offset_of!(routecap_config, layers) - 16usize];
+    ["Offset of field: routecap_config::struct_size"]
+        [::core::mem::offset_of!(routecap_config, struct_size) - 0usize];
+    ["Offset of field: routecap_config::backend"]
+        [::core::mem::offset_of!(routecap_config, backend) - 4usize];
+    ["Offset of field: routecap_config::role"]
+        [::core::mem::offset_of!(routecap_config, role) - 8usize];
+    ["Offset of field: routecap_config::device"]
+        [::core::mem::offset_of!(routecap_config, device) - 12usize];
+    ["Offset of field: routecap_config::layers"]
+        [::core::mem::offset_of!(routecap_config, layers) - 16usize];
     ["Offset of field: routecap_config::k"][::core::mem::offset_of!(routecap_config, k) - 20usize];
-    ["Offset of field: routecap_config::experts"][::core::mem::offset_of!(routecap_config, experts) - 24usize];
-    ["Offset of field: routecap_config::rows"][::core::mem::offset_of!(routecap_config, rows) - 28usize];
-    ["Offset of field: routecap_config::slots"][::core::mem::offset_of!(routecap_config, slots) - 32usize];
-    ["Offset of field: routecap_config::sink_dtype"][::core::mem::offset_of!(routecap_config, sink_dtype) - 36usize];
-    ["Offset of field: routecap_config::flags"][::core::mem::offset_of!(routecap_config, flags) - 40usize];
-    ["Offset of field: routecap_config::id_space"][::core::mem::offset_of!(routecap_config, id_space) - 44usize];
-    ["Offset of field: routecap_config::max_requests"][::core::mem::offset_of!(routecap_config, max_requests) - 48usize];
-    ["Offset of field: routecap_config::reserved"][::core::mem::offset_of!(routecap_config, reserved) - 52usize];
-    ["Offset of field: routecap_config::budget_bytes"][::core::mem::offset_of!(routecap_config, budget_bytes) - 56usize];
-    ["Offset of field: routecap_config::layer_map"][::core::mem::offset_of!(routecap_config, layer_map) - 64usize];
-    ["Offset of field: routecap_config::layer_experts"][::core::mem::offset_of!(routecap_config, layer_experts) - 72usize];
-    ["Offset of field: routecap_config::layer_provenance"][::core::mem::offset_of!(routecap_config, layer_provenance) - 80usize];
+    ["Offset of field: routecap_config::experts"]
+        [::core::mem::offset_of!(routecap_config, experts) - 24usize];
+    ["Offset of field: routecap_config::rows"]
+        [::core::mem::offset_of!(routecap_config, rows) - 28usize];
+    ["Offset of field: routecap_config::slots"]
+        [::core::mem::offset_of!(routecap_config, slots) - 32usize];
+    ["Offset of field: routecap_config::sink_dtype"]
+        [::core::mem::offset_of!(routecap_config, sink_dtype) - 36usize];
+    ["Offset of field: routecap_config::flags"]
+        [::core::mem::offset_of!(routecap_config, flags) - 40usize];
+    ["Offset of field: routecap_config::id_space"]
+        [::core::mem::offset_of!(routecap_config, id_space) - 44usize];
+    ["Offset of field: routecap_config::max_requests"]
+        [::core::mem::offset_of!(routecap_config, max_requests) - 48usize];
+    ["Offset of field: routecap_config::reserved"]
+        [::core::mem::offset_of!(routecap_config, reserved) - 52usize];
+    ["Offset of field: routecap_config::budget_bytes"]
+        [::core::mem::offset_of!(routecap_config, budget_bytes) - 56usize];
+    ["Offset of field: routecap_config::layer_map"]
+        [::core::mem::offset_of!(routecap_config, layer_map) - 64usize];
+    ["Offset of field: routecap_config::layer_experts"]
+        [::core::mem::offset_of!(routecap_config, layer_experts) - 72usize];
+    ["Offset of field: routecap_config::layer_provenance"]
+        [::core::mem::offset_of!(routecap_config, layer_provenance) - 80usize];
 };
 impl Default for routecap_config {
     fn default() -> Self {
@@ -361,7 +378,10 @@ unsafe extern "C" {
     /// @return ROUTECAP_OK; ROUTECAP_ERR_NO_BACKEND (unknown, not in this build, or not usable on this
     ///         machine); ROUTECAP_ERR_DRIVER_TOO_OLD; ROUTECAP_ERR_DEVICE; ROUTECAP_ERR_DEVICE_LOST;
     ///         ROUTECAP_ERR_THREAD.
-    pub fn routecap_capturer_create(config: *const routecap_config, capturer: *mut *mut routecap_capturer) -> i32;
+    pub fn routecap_capturer_create(
+        config: *const routecap_config,
+        capturer: *mut *mut routecap_capturer,
+    ) -> i32;
 }
 unsafe extern "C" {
     /// Destroy a capturer.
@@ -395,7 +415,11 @@ unsafe extern "C" {
     ///                      all of them.
     /// @param[in] stream    The stream of the forward pass, or one forked from it.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_CAPACITY (more rows than the capturer's).
-    pub fn routecap_step_begin(capturer: *mut routecap_capturer, rows: u32, stream: routecap_stream) -> i32;
+    pub fn routecap_step_begin(
+        capturer: *mut routecap_capturer,
+        rows: u32,
+        stream: routecap_stream,
+    ) -> i32;
 }
 unsafe extern "C" {
     /// Take a snapshot of the rows begun. After that the next forward pass may write the sink.
@@ -411,7 +435,8 @@ unsafe extern "C" {
     ///
     /// @param[in] capturer  The capturer.
     /// @param[in] stream    The stream that has joined all writers.
-    pub fn routecap_step_snapshot(capturer: *mut routecap_capturer, stream: routecap_stream) -> i32;
+    pub fn routecap_step_snapshot(capturer: *mut routecap_capturer, stream: routecap_stream)
+    -> i32;
 }
 /// Sink rows of one step that belong to one request.
 ///
@@ -441,13 +466,20 @@ pub struct routecap_span {
 const _: () = {
     ["Size of routecap_span"][::core::mem::size_of::<routecap_span>() - 40usize];
     ["Alignment of routecap_span"][::core::mem::align_of::<routecap_span>() - 8usize];
-    ["Offset of field: routecap_span::request"][::core::mem::offset_of!(routecap_span, request) - 0usize];
-    ["Offset of field: routecap_span::position"][::core::mem::offset_of!(routecap_span, position) - 8usize];
-    ["Offset of field: routecap_span::position_end"][::core::mem::offset_of!(routecap_span, position_end) - 16usize];
-    ["Offset of field: routecap_span::sink_row"][::core::mem::offset_of!(routecap_span, sink_row) - 24usize];
-    ["Offset of field: routecap_span::rows"][::core::mem::offset_of!(routecap_span, rows) - 28usize];
-    ["Offset of field: routecap_span::flags"][::core::mem::offset_of!(routecap_span, flags) - 32usize];
-    ["Offset of field: routecap_span::reserved"][::core::mem::offset_of!(routecap_span, reserved) - 36usize];
+    ["Offset of field: routecap_span::request"]
+        [::core::mem::offset_of!(routecap_span, request) - 0usize];
+    ["Offset of field: routecap_span::position"]
+        [::core::mem::offset_of!(routecap_span, position) - 8usize];
+    ["Offset of field: routecap_span::position_end"]
+        [::core::mem::offset_of!(routecap_span, position_end) - 16usize];
+    ["Offset of field: routecap_span::sink_row"]
+        [::core::mem::offset_of!(routecap_span, sink_row) - 24usize];
+    ["Offset of field: routecap_span::rows"]
+        [::core::mem::offset_of!(routecap_span, rows) - 28usize];
+    ["Offset of field: routecap_span::flags"]
+        [::core::mem::offset_of!(routecap_span, flags) - 32usize];
+    ["Offset of field: routecap_span::reserved"]
+        [::core::mem::offset_of!(routecap_span, reserved) - 36usize];
 };
 /// What holds for all spans of an issue.
 #[repr(C)]
@@ -469,14 +501,20 @@ pub struct routecap_issue_options {
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of routecap_issue_options"][::core::mem::size_of::<routecap_issue_options>() - 32usize];
-    ["Alignment of routecap_issue_options"][::core::mem::align_of::<routecap_issue_options>() - 8usize];
-    ["Offset of field: routecap_issue_options::struct_size"][::core::mem::offset_of!(routecap_issue_options, struct_size) - 0usize];
-    ["Offset of field: routecap_issue_options::snapshot"][::core::mem::offset_of!(routecap_issue_options, snapshot) - 4usize];
-    ["Offset of field: routecap_issue_options::tag"][::core::mem::offset_of!(routecap_issue_options, tag) - 8usize];
-    ["Offset of field: routecap_issue_options::positions"][::core::mem::offset_of!(routecap_issue_options, positions) - 16usize];
+    ["Alignment of routecap_issue_options"]
+        [::core::mem::align_of::<routecap_issue_options>() - 8usize];
+    ["Offset of field: routecap_issue_options::struct_size"]
+        [::core::mem::offset_of!(routecap_issue_options, struct_size) - 0usize];
+    ["Offset of field: routecap_issue_options::snapshot"]
+        [::core::mem::offset_of!(routecap_issue_options, snapshot) - 4usize];
+    ["Offset of field: routecap_issue_options::tag"]
+        [::core::mem::offset_of!(routecap_issue_options, tag) - 8usize];
+    ["Offset of field: routecap_issue_options::positions"]
+        [::core::mem::offset_of!(routecap_issue_options, positions) - 16usize];
     ["Offset of field: routecap_issue_options::positions_dtype"]
         [::core::mem::offset_of!(routecap_issue_options, positions_dtype) - 24usize];
-    ["Offset of field: routecap_issue_options::reserved"][::core::mem::offset_of!(routecap_issue_options, reserved) - 28usize];
+    ["Offset of field: routecap_issue_options::reserved"]
+        [::core::mem::offset_of!(routecap_issue_options, reserved) - 28usize];
 };
 impl Default for routecap_issue_options {
     fn default() -> Self {
@@ -582,7 +620,12 @@ unsafe extern "C" {
     /// @return ROUTECAP_OK; ROUTECAP_LOST (see routecap_step_poll); ROUTECAP_PENDING (timeout);
     ///         ROUTECAP_ERR_UNKNOWN_STEP (never issued). In checked mode also a slip that the device
     ///         found; the step has landed nevertheless.
-    pub fn routecap_step_finalize(capturer: *mut routecap_capturer, step: routecap_step, timeout_ns: i64, conflicting: *mut u64) -> i32;
+    pub fn routecap_step_finalize(
+        capturer: *mut routecap_capturer,
+        step: routecap_step,
+        timeout_ns: i64,
+        conflicting: *mut u64,
+    ) -> i32;
 }
 /// Memory that a capturer of some configuration needs.
 #[repr(C)]
@@ -611,15 +654,24 @@ pub struct routecap_memory {
 const _: () = {
     ["Size of routecap_memory"][::core::mem::size_of::<routecap_memory>() - 64usize];
     ["Alignment of routecap_memory"][::core::mem::align_of::<routecap_memory>() - 8usize];
-    ["Offset of field: routecap_memory::struct_size"][::core::mem::offset_of!(routecap_memory, struct_size) - 0usize];
-    ["Offset of field: routecap_memory::page_rows"][::core::mem::offset_of!(routecap_memory, page_rows) - 4usize];
-    ["Offset of field: routecap_memory::device_bytes"][::core::mem::offset_of!(routecap_memory, device_bytes) - 8usize];
-    ["Offset of field: routecap_memory::pinned_bytes"][::core::mem::offset_of!(routecap_memory, pinned_bytes) - 16usize];
-    ["Offset of field: routecap_memory::host_bytes"][::core::mem::offset_of!(routecap_memory, host_bytes) - 24usize];
-    ["Offset of field: routecap_memory::row_bytes"][::core::mem::offset_of!(routecap_memory, row_bytes) - 32usize];
-    ["Offset of field: routecap_memory::page_bytes"][::core::mem::offset_of!(routecap_memory, page_bytes) - 40usize];
-    ["Offset of field: routecap_memory::request_bytes"][::core::mem::offset_of!(routecap_memory, request_bytes) - 48usize];
-    ["Offset of field: routecap_memory::tag_bytes"][::core::mem::offset_of!(routecap_memory, tag_bytes) - 56usize];
+    ["Offset of field: routecap_memory::struct_size"]
+        [::core::mem::offset_of!(routecap_memory, struct_size) - 0usize];
+    ["Offset of field: routecap_memory::page_rows"]
+        [::core::mem::offset_of!(routecap_memory, page_rows) - 4usize];
+    ["Offset of field: routecap_memory::device_bytes"]
+        [::core::mem::offset_of!(routecap_memory, device_bytes) - 8usize];
+    ["Offset of field: routecap_memory::pinned_bytes"]
+        [::core::mem::offset_of!(routecap_memory, pinned_bytes) - 16usize];
+    ["Offset of field: routecap_memory::host_bytes"]
+        [::core::mem::offset_of!(routecap_memory, host_bytes) - 24usize];
+    ["Offset of field: routecap_memory::row_bytes"]
+        [::core::mem::offset_of!(routecap_memory, row_bytes) - 32usize];
+    ["Offset of field: routecap_memory::page_bytes"]
+        [::core::mem::offset_of!(routecap_memory, page_bytes) - 40usize];
+    ["Offset of field: routecap_memory::request_bytes"]
+        [::core::mem::offset_of!(routecap_memory, request_bytes) - 48usize];
+    ["Offset of field: routecap_memory::tag_bytes"]
+        [::core::mem::offset_of!(routecap_memory, tag_bytes) - 56usize];
 };
 unsafe extern "C" {
     /// Say how much memory a capturer of a configuration needs, without creating it.
@@ -629,7 +681,10 @@ unsafe extern "C" {
     /// @param[in] config   The configuration.
     /// @param[out] memory  The sizes, in bytes.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_NO_BACKEND (unknown, or not in this build).
-    pub fn routecap_config_memory(config: *const routecap_config, memory: *mut routecap_memory) -> i32;
+    pub fn routecap_config_memory(
+        config: *const routecap_config,
+        memory: *mut routecap_memory,
+    ) -> i32;
 }
 /// What a backend of this build can do on this machine.
 #[repr(C)]
@@ -649,11 +704,16 @@ pub struct routecap_backend {
 const _: () = {
     ["Size of routecap_backend"][::core::mem::size_of::<routecap_backend>() - 24usize];
     ["Alignment of routecap_backend"][::core::mem::align_of::<routecap_backend>() - 8usize];
-    ["Offset of field: routecap_backend::struct_size"][::core::mem::offset_of!(routecap_backend, struct_size) - 0usize];
-    ["Offset of field: routecap_backend::available"][::core::mem::offset_of!(routecap_backend, available) - 4usize];
-    ["Offset of field: routecap_backend::devices"][::core::mem::offset_of!(routecap_backend, devices) - 8usize];
-    ["Offset of field: routecap_backend::reserved"][::core::mem::offset_of!(routecap_backend, reserved) - 12usize];
-    ["Offset of field: routecap_backend::detail"][::core::mem::offset_of!(routecap_backend, detail) - 16usize];
+    ["Offset of field: routecap_backend::struct_size"]
+        [::core::mem::offset_of!(routecap_backend, struct_size) - 0usize];
+    ["Offset of field: routecap_backend::available"]
+        [::core::mem::offset_of!(routecap_backend, available) - 4usize];
+    ["Offset of field: routecap_backend::devices"]
+        [::core::mem::offset_of!(routecap_backend, devices) - 8usize];
+    ["Offset of field: routecap_backend::reserved"]
+        [::core::mem::offset_of!(routecap_backend, reserved) - 12usize];
+    ["Offset of field: routecap_backend::detail"]
+        [::core::mem::offset_of!(routecap_backend, detail) - 16usize];
 };
 impl Default for routecap_backend {
     fn default() -> Self {
@@ -740,34 +800,62 @@ pub struct routecap_stats {
 const _: () = {
     ["Size of routecap_stats"][::core::mem::size_of::<routecap_stats>() - 216usize];
     ["Alignment of routecap_stats"][::core::mem::align_of::<routecap_stats>() - 8usize];
-    ["Offset of field: routecap_stats::struct_size"][::core::mem::offset_of!(routecap_stats, struct_size) - 0usize];
-    ["Offset of field: routecap_stats::silent_layers"][::core::mem::offset_of!(routecap_stats, silent_layers) - 4usize];
-    ["Offset of field: routecap_stats::steps_issued"][::core::mem::offset_of!(routecap_stats, steps_issued) - 8usize];
-    ["Offset of field: routecap_stats::steps_landed"][::core::mem::offset_of!(routecap_stats, steps_landed) - 16usize];
-    ["Offset of field: routecap_stats::steps_lost"][::core::mem::offset_of!(routecap_stats, steps_lost) - 24usize];
-    ["Offset of field: routecap_stats::rows_issued"][::core::mem::offset_of!(routecap_stats, rows_issued) - 32usize];
-    ["Offset of field: routecap_stats::rows_in_flight"][::core::mem::offset_of!(routecap_stats, rows_in_flight) - 40usize];
-    ["Offset of field: routecap_stats::rows_provisional"][::core::mem::offset_of!(routecap_stats, rows_provisional) - 48usize];
-    ["Offset of field: routecap_stats::rows_delivered"][::core::mem::offset_of!(routecap_stats, rows_delivered) - 56usize];
-    ["Offset of field: routecap_stats::rows_missing"][::core::mem::offset_of!(routecap_stats, rows_missing) - 64usize];
-    ["Offset of field: routecap_stats::rows_lost"][::core::mem::offset_of!(routecap_stats, rows_lost) - 72usize];
-    ["Offset of field: routecap_stats::rows_late"][::core::mem::offset_of!(routecap_stats, rows_late) - 80usize];
-    ["Offset of field: routecap_stats::rows_rejected"][::core::mem::offset_of!(routecap_stats, rows_rejected) - 88usize];
-    ["Offset of field: routecap_stats::rows_unplaced"][::core::mem::offset_of!(routecap_stats, rows_unplaced) - 96usize];
-    ["Offset of field: routecap_stats::rows_refused"][::core::mem::offset_of!(routecap_stats, rows_refused) - 104usize];
-    ["Offset of field: routecap_stats::rows_skipped"][::core::mem::offset_of!(routecap_stats, rows_skipped) - 112usize];
-    ["Offset of field: routecap_stats::rows_overlapped"][::core::mem::offset_of!(routecap_stats, rows_overlapped) - 120usize];
-    ["Offset of field: routecap_stats::rows_mismatched"][::core::mem::offset_of!(routecap_stats, rows_mismatched) - 128usize];
-    ["Offset of field: routecap_stats::rows_dropped"][::core::mem::offset_of!(routecap_stats, rows_dropped) - 136usize];
-    ["Offset of field: routecap_stats::cells_conflicting"][::core::mem::offset_of!(routecap_stats, cells_conflicting) - 144usize];
-    ["Offset of field: routecap_stats::cells_unwritten"][::core::mem::offset_of!(routecap_stats, cells_unwritten) - 152usize];
-    ["Offset of field: routecap_stats::cells_out_of_range"][::core::mem::offset_of!(routecap_stats, cells_out_of_range) - 160usize];
-    ["Offset of field: routecap_stats::cells_duplicate"][::core::mem::offset_of!(routecap_stats, cells_duplicate) - 168usize];
-    ["Offset of field: routecap_stats::requests_open"][::core::mem::offset_of!(routecap_stats, requests_open) - 176usize];
-    ["Offset of field: routecap_stats::steps_in_flight"][::core::mem::offset_of!(routecap_stats, steps_in_flight) - 184usize];
-    ["Offset of field: routecap_stats::bytes_in_use"][::core::mem::offset_of!(routecap_stats, bytes_in_use) - 192usize];
-    ["Offset of field: routecap_stats::bytes_peak"][::core::mem::offset_of!(routecap_stats, bytes_peak) - 200usize];
-    ["Offset of field: routecap_stats::bytes_budget"][::core::mem::offset_of!(routecap_stats, bytes_budget) - 208usize];
+    ["Offset of field: routecap_stats::struct_size"]
+        [::core::mem::offset_of!(routecap_stats, struct_size) - 0usize];
+    ["Offset of field: routecap_stats::silent_layers"]
+        [::core::mem::offset_of!(routecap_stats, silent_layers) - 4usize];
+    ["Offset of field: routecap_stats::steps_issued"]
+        [::core::mem::offset_of!(routecap_stats, steps_issued) - 8usize];
+    ["Offset of field: routecap_stats::steps_landed"]
+        [::core::mem::offset_of!(routecap_stats, steps_landed) - 16usize];
+    ["Offset of field: routecap_stats::steps_lost"]
+        [::core::mem::offset_of!(routecap_stats, steps_lost) - 24usize];
+    ["Offset of field: routecap_stats::rows_issued"]
+        [::core::mem::offset_of!(routecap_stats, rows_issued) - 32usize];
+    ["Offset of field: routecap_stats::rows_in_flight"]
+        [::core::mem::offset_of!(routecap_stats, rows_in_flight) - 40usize];
+    ["Offset of field: routecap_stats::rows_provisional"]
+        [::core::mem::offset_of!(routecap_stats, rows_provisional) - 48usize];
+    ["Offset of field: routecap_stats::rows_delivered"]
+        [::core::mem::offset_of!(routecap_stats, rows_delivered) - 56usize];
+    ["Offset of field: routecap_stats::rows_missing"]
+        [::core::mem::offset_of!(routecap_stats, rows_missing) - 64usize];
+    ["Offset of field: routecap_stats::rows_lost"]
+        [::core::mem::offset_of!(routecap_stats, rows_lost) - 72usize];
+    ["Offset of field: routecap_stats::rows_late"]
+        [::core::mem::offset_of!(routecap_stats, rows_late) - 80usize];
+    ["Offset of field: routecap_stats::rows_rejected"]
+        [::core::mem::offset_of!(routecap_stats, rows_rejected) - 88usize];
+    ["Offset of field: routecap_stats::rows_unplaced"]
+        [::core::mem::offset_of!(routecap_stats, rows_unplaced) - 96usize];
+    ["Offset of field: routecap_stats::rows_refused"]
+        [::core::mem::offset_of!(routecap_stats, rows_refused) - 104usize];
+    ["Offset of field: routecap_stats::rows_skipped"]
+        [::core::mem::offset_of!(routecap_stats, rows_skipped) - 112usize];
+    ["Offset of field: routecap_stats::rows_overlapped"]
+        [::core::mem::offset_of!(routecap_stats, rows_overlapped) - 120usize];
+    ["Offset of field: routecap_stats::rows_mismatched"]
+        [::core::mem::offset_of!(routecap_stats, rows_mismatched) - 128usize];
+    ["Offset of field: routecap_stats::rows_dropped"]
+        [::core::mem::offset_of!(routecap_stats, rows_dropped) - 136usize];
+    ["Offset of field: routecap_stats::cells_conflicting"]
+        [::core::mem::offset_of!(routecap_stats, cells_conflicting) - 144usize];
+    ["Offset of field: routecap_stats::cells_unwritten"]
+        [::core::mem::offset_of!(routecap_stats, cells_unwritten) - 152usize];
+    ["Offset of field: routecap_stats::cells_out_of_range"]
+        [::core::mem::offset_of!(routecap_stats, cells_out_of_range) - 160usize];
+    ["Offset of field: routecap_stats::cells_duplicate"]
+        [::core::mem::offset_of!(routecap_stats, cells_duplicate) - 168usize];
+    ["Offset of field: routecap_stats::requests_open"]
+        [::core::mem::offset_of!(routecap_stats, requests_open) - 176usize];
+    ["Offset of field: routecap_stats::steps_in_flight"]
+        [::core::mem::offset_of!(routecap_stats, steps_in_flight) - 184usize];
+    ["Offset of field: routecap_stats::bytes_in_use"]
+        [::core::mem::offset_of!(routecap_stats, bytes_in_use) - 192usize];
+    ["Offset of field: routecap_stats::bytes_peak"]
+        [::core::mem::offset_of!(routecap_stats, bytes_peak) - 200usize];
+    ["Offset of field: routecap_stats::bytes_budget"]
+        [::core::mem::offset_of!(routecap_stats, bytes_budget) - 208usize];
 };
 /// The same for one layer, without late and unplaced rows.
 #[repr(C)]
@@ -788,18 +876,26 @@ pub struct routecap_layer_stats {
 const _: () = {
     ["Size of routecap_layer_stats"][::core::mem::size_of::<routecap_layer_stats>() - 40usize];
     ["Alignment of routecap_layer_stats"][::core::mem::align_of::<routecap_layer_stats>() - 8usize];
-    ["Offset of field: routecap_layer_stats::rows_written"][::core::mem::offset_of!(routecap_layer_stats, rows_written) - 0usize];
-    ["Offset of field: routecap_layer_stats::unwritten"][::core::mem::offset_of!(routecap_layer_stats, unwritten) - 8usize];
-    ["Offset of field: routecap_layer_stats::out_of_range"][::core::mem::offset_of!(routecap_layer_stats, out_of_range) - 16usize];
-    ["Offset of field: routecap_layer_stats::duplicate"][::core::mem::offset_of!(routecap_layer_stats, duplicate) - 24usize];
-    ["Offset of field: routecap_layer_stats::silent_steps"][::core::mem::offset_of!(routecap_layer_stats, silent_steps) - 32usize];
+    ["Offset of field: routecap_layer_stats::rows_written"]
+        [::core::mem::offset_of!(routecap_layer_stats, rows_written) - 0usize];
+    ["Offset of field: routecap_layer_stats::unwritten"]
+        [::core::mem::offset_of!(routecap_layer_stats, unwritten) - 8usize];
+    ["Offset of field: routecap_layer_stats::out_of_range"]
+        [::core::mem::offset_of!(routecap_layer_stats, out_of_range) - 16usize];
+    ["Offset of field: routecap_layer_stats::duplicate"]
+        [::core::mem::offset_of!(routecap_layer_stats, duplicate) - 24usize];
+    ["Offset of field: routecap_layer_stats::silent_steps"]
+        [::core::mem::offset_of!(routecap_layer_stats, silent_steps) - 32usize];
 };
 unsafe extern "C" {
     /// Read the counters.
     ///
     /// @param[in] capturer  The capturer.
     /// @param[out] stats    The counters.
-    pub fn routecap_capturer_stats(capturer: *const routecap_capturer, stats: *mut routecap_stats) -> i32;
+    pub fn routecap_capturer_stats(
+        capturer: *const routecap_capturer,
+        stats: *mut routecap_stats,
+    ) -> i32;
 }
 unsafe extern "C" {
     /// Read the counters of layers 0..count-1.
@@ -851,13 +947,18 @@ pub struct routecap_sink {
 const _: () = {
     ["Size of routecap_sink"][::core::mem::size_of::<routecap_sink>() - 40usize];
     ["Alignment of routecap_sink"][::core::mem::align_of::<routecap_sink>() - 8usize];
-    ["Offset of field: routecap_sink::struct_size"][::core::mem::offset_of!(routecap_sink, struct_size) - 0usize];
-    ["Offset of field: routecap_sink::dtype"][::core::mem::offset_of!(routecap_sink, dtype) - 4usize];
+    ["Offset of field: routecap_sink::struct_size"]
+        [::core::mem::offset_of!(routecap_sink, struct_size) - 0usize];
+    ["Offset of field: routecap_sink::dtype"]
+        [::core::mem::offset_of!(routecap_sink, dtype) - 4usize];
     ["Offset of field: routecap_sink::ids"][::core::mem::offset_of!(routecap_sink, ids) - 8usize];
-    ["Offset of field: routecap_sink::rows"][::core::mem::offset_of!(routecap_sink, rows) - 16usize];
+    ["Offset of field: routecap_sink::rows"]
+        [::core::mem::offset_of!(routecap_sink, rows) - 16usize];
     ["Offset of field: routecap_sink::k"][::core::mem::offset_of!(routecap_sink, k) - 20usize];
-    ["Offset of field: routecap_sink::row_stride"][::core::mem::offset_of!(routecap_sink, row_stride) - 24usize];
-    ["Offset of field: routecap_sink::layer_stride"][::core::mem::offset_of!(routecap_sink, layer_stride) - 32usize];
+    ["Offset of field: routecap_sink::row_stride"]
+        [::core::mem::offset_of!(routecap_sink, row_stride) - 24usize];
+    ["Offset of field: routecap_sink::layer_stride"]
+        [::core::mem::offset_of!(routecap_sink, layer_stride) - 32usize];
 };
 impl Default for routecap_sink {
     fn default() -> Self {
@@ -879,7 +980,11 @@ unsafe extern "C" {
     /// @param[out] sink     The sink of this layer. ids is NULL if the layer has no memory yet
     ///                      (ROUTECAP_CONFIG_EXTERNAL_SINK); its address is then not fixed.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_LAYER.
-    pub fn routecap_sink_layer(capturer: *mut routecap_capturer, layer: u32, sink: *mut routecap_sink) -> i32;
+    pub fn routecap_sink_layer(
+        capturer: *mut routecap_capturer,
+        layer: u32,
+        sink: *mut routecap_sink,
+    ) -> i32;
 }
 unsafe extern "C" {
     /// Adopt memory of the engine as the sink of some layers, in the place of the library's.
@@ -904,7 +1009,12 @@ unsafe extern "C" {
     /// @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_LAYER; ROUTECAP_ERR_SHAPE_MISMATCH (rows or strides too
     ///         small, or another k); ROUTECAP_ERR_DTYPE; ROUTECAP_ERR_STATE (the address is fixed);
     ///         ROUTECAP_ERR_DEVICE; ROUTECAP_ERR_DEVICE_LOST.
-    pub fn routecap_sink_bind(capturer: *mut routecap_capturer, first_layer: u32, layers: u32, sink: *const routecap_sink) -> i32;
+    pub fn routecap_sink_bind(
+        capturer: *mut routecap_capturer,
+        first_layer: u32,
+        layers: u32,
+        sink: *const routecap_sink,
+    ) -> i32;
 }
 /// Expert ids as a router leaves them: a matrix [rows, k_source]. They become ids of the capturer in
 /// this order:
@@ -954,21 +1064,36 @@ pub struct routecap_source {
 const _: () = {
     ["Size of routecap_source"][::core::mem::size_of::<routecap_source>() - 88usize];
     ["Alignment of routecap_source"][::core::mem::align_of::<routecap_source>() - 8usize];
-    ["Offset of field: routecap_source::struct_size"][::core::mem::offset_of!(routecap_source, struct_size) - 0usize];
-    ["Offset of field: routecap_source::dtype"][::core::mem::offset_of!(routecap_source, dtype) - 4usize];
-    ["Offset of field: routecap_source::ids"][::core::mem::offset_of!(routecap_source, ids) - 8usize];
-    ["Offset of field: routecap_source::row_stride"][::core::mem::offset_of!(routecap_source, row_stride) - 16usize];
-    ["Offset of field: routecap_source::column_stride"][::core::mem::offset_of!(routecap_source, column_stride) - 24usize];
-    ["Offset of field: routecap_source::rows"][::core::mem::offset_of!(routecap_source, rows) - 32usize];
-    ["Offset of field: routecap_source::k_source"][::core::mem::offset_of!(routecap_source, k_source) - 36usize];
-    ["Offset of field: routecap_source::live_rows"][::core::mem::offset_of!(routecap_source, live_rows) - 40usize];
-    ["Offset of field: routecap_source::row_base"][::core::mem::offset_of!(routecap_source, row_base) - 48usize];
-    ["Offset of field: routecap_source::row_index"][::core::mem::offset_of!(routecap_source, row_index) - 56usize];
-    ["Offset of field: routecap_source::first_row"][::core::mem::offset_of!(routecap_source, first_row) - 64usize];
-    ["Offset of field: routecap_source::offset"][::core::mem::offset_of!(routecap_source, offset) - 68usize];
-    ["Offset of field: routecap_source::table"][::core::mem::offset_of!(routecap_source, table) - 72usize];
-    ["Offset of field: routecap_source::table_size"][::core::mem::offset_of!(routecap_source, table_size) - 80usize];
-    ["Offset of field: routecap_source::flags"][::core::mem::offset_of!(routecap_source, flags) - 84usize];
+    ["Offset of field: routecap_source::struct_size"]
+        [::core::mem::offset_of!(routecap_source, struct_size) - 0usize];
+    ["Offset of field: routecap_source::dtype"]
+        [::core::mem::offset_of!(routecap_source, dtype) - 4usize];
+    ["Offset of field: routecap_source::ids"]
+        [::core::mem::offset_of!(routecap_source, ids) - 8usize];
+    ["Offset of field: routecap_source::row_stride"]
+        [::core::mem::offset_of!(routecap_source, row_stride) - 16usize];
+    ["Offset of field: routecap_source::column_stride"]
+        [::core::mem::offset_of!(routecap_source, column_stride) - 24usize];
+    ["Offset of field: routecap_source::rows"]
+        [::core::mem::offset_of!(routecap_source, rows) - 32usize];
+    ["Offset of field: routecap_source::k_source"]
+        [::core::mem::offset_of!(routecap_source, k_source) - 36usize];
+    ["Offset of field: routecap_source::live_rows"]
+        [::core::mem::offset_of!(routecap_source, live_rows) - 40usize];
+    ["Offset of field: routecap_source::row_base"]
+        [::core::mem::offset_of!(routecap_source, row_base) - 48usize];
+    ["Offset of field: routecap_source::row_index"]
+        [::core::mem::offset_of!(routecap_source, row_index) - 56usize];
+    ["Offset of field: routecap_source::first_row"]
+        [::core::mem::offset_of!(routecap_source, first_row) - 64usize];
+    ["Offset of field: routecap_source::offset"]
+        [::core::mem::offset_of!(routecap_source, offset) - 68usize];
+    ["Offset of field: routecap_source::table"]
+        [::core::mem::offset_of!(routecap_source, table) - 72usize];
+    ["Offset of field: routecap_source::table_size"]
+        [::core::mem::offset_of!(routecap_source, table_size) - 80usize];
+    ["Offset of field: routecap_source::flags"]
+        [::core::mem::offset_of!(routecap_source, flags) - 84usize];
 };
 impl Default for routecap_source {
     fn default() -> Self {
@@ -1026,11 +1151,16 @@ pub struct routecap_layer_source {
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of routecap_layer_source"][::core::mem::size_of::<routecap_layer_source>() - 24usize];
-    ["Alignment of routecap_layer_source"][::core::mem::align_of::<routecap_layer_source>() - 8usize];
-    ["Offset of field: routecap_layer_source::layer"][::core::mem::offset_of!(routecap_layer_source, layer) - 0usize];
-    ["Offset of field: routecap_layer_source::reserved"][::core::mem::offset_of!(routecap_layer_source, reserved) - 4usize];
-    ["Offset of field: routecap_layer_source::ids"][::core::mem::offset_of!(routecap_layer_source, ids) - 8usize];
-    ["Offset of field: routecap_layer_source::table"][::core::mem::offset_of!(routecap_layer_source, table) - 16usize];
+    ["Alignment of routecap_layer_source"]
+        [::core::mem::align_of::<routecap_layer_source>() - 8usize];
+    ["Offset of field: routecap_layer_source::layer"]
+        [::core::mem::offset_of!(routecap_layer_source, layer) - 0usize];
+    ["Offset of field: routecap_layer_source::reserved"]
+        [::core::mem::offset_of!(routecap_layer_source, reserved) - 4usize];
+    ["Offset of field: routecap_layer_source::ids"]
+        [::core::mem::offset_of!(routecap_layer_source, ids) - 8usize];
+    ["Offset of field: routecap_layer_source::table"]
+        [::core::mem::offset_of!(routecap_layer_source, table) - 16usize];
 };
 impl Default for routecap_layer_source {
     fn default() -> Self {
@@ -1108,18 +1238,30 @@ pub struct routecap_router {
 const _: () = {
     ["Size of routecap_router"][::core::mem::size_of::<routecap_router>() - 56usize];
     ["Alignment of routecap_router"][::core::mem::align_of::<routecap_router>() - 8usize];
-    ["Offset of field: routecap_router::struct_size"][::core::mem::offset_of!(routecap_router, struct_size) - 0usize];
-    ["Offset of field: routecap_router::score"][::core::mem::offset_of!(routecap_router, score) - 4usize];
-    ["Offset of field: routecap_router::group_score"][::core::mem::offset_of!(routecap_router, group_score) - 8usize];
-    ["Offset of field: routecap_router::flags"][::core::mem::offset_of!(routecap_router, flags) - 12usize];
-    ["Offset of field: routecap_router::groups"][::core::mem::offset_of!(routecap_router, groups) - 16usize];
-    ["Offset of field: routecap_router::groups_kept"][::core::mem::offset_of!(routecap_router, groups_kept) - 20usize];
-    ["Offset of field: routecap_router::scale"][::core::mem::offset_of!(routecap_router, scale) - 24usize];
-    ["Offset of field: routecap_router::floor"][::core::mem::offset_of!(routecap_router, floor) - 28usize];
-    ["Offset of field: routecap_router::bias"][::core::mem::offset_of!(routecap_router, bias) - 32usize];
-    ["Offset of field: routecap_router::bias_dtype"][::core::mem::offset_of!(routecap_router, bias_dtype) - 40usize];
-    ["Offset of field: routecap_router::hash_tokens"][::core::mem::offset_of!(routecap_router, hash_tokens) - 44usize];
-    ["Offset of field: routecap_router::hash_table"][::core::mem::offset_of!(routecap_router, hash_table) - 48usize];
+    ["Offset of field: routecap_router::struct_size"]
+        [::core::mem::offset_of!(routecap_router, struct_size) - 0usize];
+    ["Offset of field: routecap_router::score"]
+        [::core::mem::offset_of!(routecap_router, score) - 4usize];
+    ["Offset of field: routecap_router::group_score"]
+        [::core::mem::offset_of!(routecap_router, group_score) - 8usize];
+    ["Offset of field: routecap_router::flags"]
+        [::core::mem::offset_of!(routecap_router, flags) - 12usize];
+    ["Offset of field: routecap_router::groups"]
+        [::core::mem::offset_of!(routecap_router, groups) - 16usize];
+    ["Offset of field: routecap_router::groups_kept"]
+        [::core::mem::offset_of!(routecap_router, groups_kept) - 20usize];
+    ["Offset of field: routecap_router::scale"]
+        [::core::mem::offset_of!(routecap_router, scale) - 24usize];
+    ["Offset of field: routecap_router::floor"]
+        [::core::mem::offset_of!(routecap_router, floor) - 28usize];
+    ["Offset of field: routecap_router::bias"]
+        [::core::mem::offset_of!(routecap_router, bias) - 32usize];
+    ["Offset of field: routecap_router::bias_dtype"]
+        [::core::mem::offset_of!(routecap_router, bias_dtype) - 40usize];
+    ["Offset of field: routecap_router::hash_tokens"]
+        [::core::mem::offset_of!(routecap_router, hash_tokens) - 44usize];
+    ["Offset of field: routecap_router::hash_table"]
+        [::core::mem::offset_of!(routecap_router, hash_table) - 48usize];
 };
 impl Default for routecap_router {
     fn default() -> Self {
@@ -1137,7 +1279,11 @@ unsafe extern "C" {
     /// @param[out] router      The router.
     /// @param[in] struct_size  sizeof(routecap_router) of the caller, in bytes.
     /// @param[in] method       ROUTECAP_METHOD_*.
-    pub fn routecap_router_init(router: *mut routecap_router, struct_size: usize, method: i32) -> i32;
+    pub fn routecap_router_init(
+        router: *mut routecap_router,
+        struct_size: usize,
+        method: i32,
+    ) -> i32;
 }
 /// The logits of one layer: a matrix [rows, experts].
 #[repr(C)]
@@ -1183,21 +1329,36 @@ pub struct routecap_logits {
 const _: () = {
     ["Size of routecap_logits"][::core::mem::size_of::<routecap_logits>() - 96usize];
     ["Alignment of routecap_logits"][::core::mem::align_of::<routecap_logits>() - 8usize];
-    ["Offset of field: routecap_logits::struct_size"][::core::mem::offset_of!(routecap_logits, struct_size) - 0usize];
-    ["Offset of field: routecap_logits::dtype"][::core::mem::offset_of!(routecap_logits, dtype) - 4usize];
-    ["Offset of field: routecap_logits::logits"][::core::mem::offset_of!(routecap_logits, logits) - 8usize];
-    ["Offset of field: routecap_logits::row_stride"][::core::mem::offset_of!(routecap_logits, row_stride) - 16usize];
-    ["Offset of field: routecap_logits::column_stride"][::core::mem::offset_of!(routecap_logits, column_stride) - 24usize];
-    ["Offset of field: routecap_logits::rows"][::core::mem::offset_of!(routecap_logits, rows) - 32usize];
-    ["Offset of field: routecap_logits::first_row"][::core::mem::offset_of!(routecap_logits, first_row) - 36usize];
-    ["Offset of field: routecap_logits::live_rows"][::core::mem::offset_of!(routecap_logits, live_rows) - 40usize];
-    ["Offset of field: routecap_logits::row_base"][::core::mem::offset_of!(routecap_logits, row_base) - 48usize];
-    ["Offset of field: routecap_logits::row_index"][::core::mem::offset_of!(routecap_logits, row_index) - 56usize];
-    ["Offset of field: routecap_logits::tokens"][::core::mem::offset_of!(routecap_logits, tokens) - 64usize];
-    ["Offset of field: routecap_logits::tokens_dtype"][::core::mem::offset_of!(routecap_logits, tokens_dtype) - 72usize];
-    ["Offset of field: routecap_logits::experts"][::core::mem::offset_of!(routecap_logits, experts) - 76usize];
-    ["Offset of field: routecap_logits::weights"][::core::mem::offset_of!(routecap_logits, weights) - 80usize];
-    ["Offset of field: routecap_logits::weights_stride"][::core::mem::offset_of!(routecap_logits, weights_stride) - 88usize];
+    ["Offset of field: routecap_logits::struct_size"]
+        [::core::mem::offset_of!(routecap_logits, struct_size) - 0usize];
+    ["Offset of field: routecap_logits::dtype"]
+        [::core::mem::offset_of!(routecap_logits, dtype) - 4usize];
+    ["Offset of field: routecap_logits::logits"]
+        [::core::mem::offset_of!(routecap_logits, logits) - 8usize];
+    ["Offset of field: routecap_logits::row_stride"]
+        [::core::mem::offset_of!(routecap_logits, row_stride) - 16usize];
+    ["Offset of field: routecap_logits::column_stride"]
+        [::core::mem::offset_of!(routecap_logits, column_stride) - 24usize];
+    ["Offset of field: routecap_logits::rows"]
+        [::core::mem::offset_of!(routecap_logits, rows) - 32usize];
+    ["Offset of field: routecap_logits::first_row"]
+        [::core::mem::offset_of!(routecap_logits, first_row) - 36usize];
+    ["Offset of field: routecap_logits::live_rows"]
+        [::core::mem::offset_of!(routecap_logits, live_rows) - 40usize];
+    ["Offset of field: routecap_logits::row_base"]
+        [::core::mem::offset_of!(routecap_logits, row_base) - 48usize];
+    ["Offset of field: routecap_logits::row_index"]
+        [::core::mem::offset_of!(routecap_logits, row_index) - 56usize];
+    ["Offset of field: routecap_logits::tokens"]
+        [::core::mem::offset_of!(routecap_logits, tokens) - 64usize];
+    ["Offset of field: routecap_logits::tokens_dtype"]
+        [::core::mem::offset_of!(routecap_logits, tokens_dtype) - 72usize];
+    ["Offset of field: routecap_logits::experts"]
+        [::core::mem::offset_of!(routecap_logits, experts) - 76usize];
+    ["Offset of field: routecap_logits::weights"]
+        [::core::mem::offset_of!(routecap_logits, weights) - 80usize];
+    ["Offset of field: routecap_logits::weights_stride"]
+        [::core::mem::offset_of!(routecap_logits, weights_stride) - 88usize];
 };
 impl Default for routecap_logits {
     fn default() -> Self {
@@ -1257,15 +1418,22 @@ pub struct routecap_layer_probe {
 const _: () = {
     ["Size of routecap_layer_probe"][::core::mem::size_of::<routecap_layer_probe>() - 32usize];
     ["Alignment of routecap_layer_probe"][::core::mem::align_of::<routecap_layer_probe>() - 4usize];
-    ["Offset of field: routecap_layer_probe::found"][::core::mem::offset_of!(routecap_layer_probe, found) - 0usize];
-    ["Offset of field: routecap_layer_probe::rows_unwritten"][::core::mem::offset_of!(routecap_layer_probe, rows_unwritten) - 4usize];
-    ["Offset of field: routecap_layer_probe::rows_incomplete"][::core::mem::offset_of!(routecap_layer_probe, rows_incomplete) - 8usize];
-    ["Offset of field: routecap_layer_probe::rows_written"][::core::mem::offset_of!(routecap_layer_probe, rows_written) - 12usize];
+    ["Offset of field: routecap_layer_probe::found"]
+        [::core::mem::offset_of!(routecap_layer_probe, found) - 0usize];
+    ["Offset of field: routecap_layer_probe::rows_unwritten"]
+        [::core::mem::offset_of!(routecap_layer_probe, rows_unwritten) - 4usize];
+    ["Offset of field: routecap_layer_probe::rows_incomplete"]
+        [::core::mem::offset_of!(routecap_layer_probe, rows_incomplete) - 8usize];
+    ["Offset of field: routecap_layer_probe::rows_written"]
+        [::core::mem::offset_of!(routecap_layer_probe, rows_written) - 12usize];
     ["Offset of field: routecap_layer_probe::rows_out_of_range"]
         [::core::mem::offset_of!(routecap_layer_probe, rows_out_of_range) - 16usize];
-    ["Offset of field: routecap_layer_probe::rows_duplicate"][::core::mem::offset_of!(routecap_layer_probe, rows_duplicate) - 20usize];
-    ["Offset of field: routecap_layer_probe::lowest"][::core::mem::offset_of!(routecap_layer_probe, lowest) - 24usize];
-    ["Offset of field: routecap_layer_probe::highest"][::core::mem::offset_of!(routecap_layer_probe, highest) - 28usize];
+    ["Offset of field: routecap_layer_probe::rows_duplicate"]
+        [::core::mem::offset_of!(routecap_layer_probe, rows_duplicate) - 20usize];
+    ["Offset of field: routecap_layer_probe::lowest"]
+        [::core::mem::offset_of!(routecap_layer_probe, lowest) - 24usize];
+    ["Offset of field: routecap_layer_probe::highest"]
+        [::core::mem::offset_of!(routecap_layer_probe, highest) - 28usize];
 };
 unsafe extern "C" {
     /// Look at what the last forward pass wrote, layer by layer.
@@ -1317,12 +1485,18 @@ pub struct routecap_missing {
 const _: () = {
     ["Size of routecap_missing"][::core::mem::size_of::<routecap_missing>() - 32usize];
     ["Alignment of routecap_missing"][::core::mem::align_of::<routecap_missing>() - 8usize];
-    ["Offset of field: routecap_missing::first"][::core::mem::offset_of!(routecap_missing, first) - 0usize];
-    ["Offset of field: routecap_missing::rows"][::core::mem::offset_of!(routecap_missing, rows) - 8usize];
-    ["Offset of field: routecap_missing::first_layer"][::core::mem::offset_of!(routecap_missing, first_layer) - 16usize];
-    ["Offset of field: routecap_missing::layers"][::core::mem::offset_of!(routecap_missing, layers) - 20usize];
-    ["Offset of field: routecap_missing::reason"][::core::mem::offset_of!(routecap_missing, reason) - 24usize];
-    ["Offset of field: routecap_missing::reserved"][::core::mem::offset_of!(routecap_missing, reserved) - 28usize];
+    ["Offset of field: routecap_missing::first"]
+        [::core::mem::offset_of!(routecap_missing, first) - 0usize];
+    ["Offset of field: routecap_missing::rows"]
+        [::core::mem::offset_of!(routecap_missing, rows) - 8usize];
+    ["Offset of field: routecap_missing::first_layer"]
+        [::core::mem::offset_of!(routecap_missing, first_layer) - 16usize];
+    ["Offset of field: routecap_missing::layers"]
+        [::core::mem::offset_of!(routecap_missing, layers) - 20usize];
+    ["Offset of field: routecap_missing::reason"]
+        [::core::mem::offset_of!(routecap_missing, reason) - 24usize];
+    ["Offset of field: routecap_missing::reserved"]
+        [::core::mem::offset_of!(routecap_missing, reserved) - 28usize];
 };
 /// How much of a range of rows is there.
 #[repr(C)]
@@ -1352,17 +1526,28 @@ pub struct routecap_coverage {
 const _: () = {
     ["Size of routecap_coverage"][::core::mem::size_of::<routecap_coverage>() - 80usize];
     ["Alignment of routecap_coverage"][::core::mem::align_of::<routecap_coverage>() - 8usize];
-    ["Offset of field: routecap_coverage::struct_size"][::core::mem::offset_of!(routecap_coverage, struct_size) - 0usize];
-    ["Offset of field: routecap_coverage::layers"][::core::mem::offset_of!(routecap_coverage, layers) - 4usize];
-    ["Offset of field: routecap_coverage::first"][::core::mem::offset_of!(routecap_coverage, first) - 8usize];
-    ["Offset of field: routecap_coverage::rows"][::core::mem::offset_of!(routecap_coverage, rows) - 16usize];
-    ["Offset of field: routecap_coverage::length"][::core::mem::offset_of!(routecap_coverage, length) - 24usize];
-    ["Offset of field: routecap_coverage::rows_complete"][::core::mem::offset_of!(routecap_coverage, rows_complete) - 32usize];
-    ["Offset of field: routecap_coverage::rows_partial"][::core::mem::offset_of!(routecap_coverage, rows_partial) - 40usize];
-    ["Offset of field: routecap_coverage::rows_empty"][::core::mem::offset_of!(routecap_coverage, rows_empty) - 48usize];
-    ["Offset of field: routecap_coverage::cells_missing"][::core::mem::offset_of!(routecap_coverage, cells_missing) - 56usize];
-    ["Offset of field: routecap_coverage::blocks"][::core::mem::offset_of!(routecap_coverage, blocks) - 64usize];
-    ["Offset of field: routecap_coverage::cells_recomputed"][::core::mem::offset_of!(routecap_coverage, cells_recomputed) - 72usize];
+    ["Offset of field: routecap_coverage::struct_size"]
+        [::core::mem::offset_of!(routecap_coverage, struct_size) - 0usize];
+    ["Offset of field: routecap_coverage::layers"]
+        [::core::mem::offset_of!(routecap_coverage, layers) - 4usize];
+    ["Offset of field: routecap_coverage::first"]
+        [::core::mem::offset_of!(routecap_coverage, first) - 8usize];
+    ["Offset of field: routecap_coverage::rows"]
+        [::core::mem::offset_of!(routecap_coverage, rows) - 16usize];
+    ["Offset of field: routecap_coverage::length"]
+        [::core::mem::offset_of!(routecap_coverage, length) - 24usize];
+    ["Offset of field: routecap_coverage::rows_complete"]
+        [::core::mem::offset_of!(routecap_coverage, rows_complete) - 32usize];
+    ["Offset of field: routecap_coverage::rows_partial"]
+        [::core::mem::offset_of!(routecap_coverage, rows_partial) - 40usize];
+    ["Offset of field: routecap_coverage::rows_empty"]
+        [::core::mem::offset_of!(routecap_coverage, rows_empty) - 48usize];
+    ["Offset of field: routecap_coverage::cells_missing"]
+        [::core::mem::offset_of!(routecap_coverage, cells_missing) - 56usize];
+    ["Offset of field: routecap_coverage::blocks"]
+        [::core::mem::offset_of!(routecap_coverage, blocks) - 64usize];
+    ["Offset of field: routecap_coverage::cells_recomputed"]
+        [::core::mem::offset_of!(routecap_coverage, cells_recomputed) - 72usize];
 };
 /// How ids are written into the caller's memory.
 #[repr(C)]
@@ -1390,23 +1575,36 @@ pub struct routecap_copy_options {
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of routecap_copy_options"][::core::mem::size_of::<routecap_copy_options>() - 48usize];
-    ["Alignment of routecap_copy_options"][::core::mem::align_of::<routecap_copy_options>() - 8usize];
-    ["Offset of field: routecap_copy_options::struct_size"][::core::mem::offset_of!(routecap_copy_options, struct_size) - 0usize];
-    ["Offset of field: routecap_copy_options::dtype"][::core::mem::offset_of!(routecap_copy_options, dtype) - 4usize];
-    ["Offset of field: routecap_copy_options::order"][::core::mem::offset_of!(routecap_copy_options, order) - 8usize];
-    ["Offset of field: routecap_copy_options::flags"][::core::mem::offset_of!(routecap_copy_options, flags) - 12usize];
-    ["Offset of field: routecap_copy_options::first_layer"][::core::mem::offset_of!(routecap_copy_options, first_layer) - 16usize];
-    ["Offset of field: routecap_copy_options::layers"][::core::mem::offset_of!(routecap_copy_options, layers) - 20usize];
-    ["Offset of field: routecap_copy_options::row_stride"][::core::mem::offset_of!(routecap_copy_options, row_stride) - 24usize];
-    ["Offset of field: routecap_copy_options::layer_stride"][::core::mem::offset_of!(routecap_copy_options, layer_stride) - 32usize];
-    ["Offset of field: routecap_copy_options::fill"][::core::mem::offset_of!(routecap_copy_options, fill) - 40usize];
+    ["Alignment of routecap_copy_options"]
+        [::core::mem::align_of::<routecap_copy_options>() - 8usize];
+    ["Offset of field: routecap_copy_options::struct_size"]
+        [::core::mem::offset_of!(routecap_copy_options, struct_size) - 0usize];
+    ["Offset of field: routecap_copy_options::dtype"]
+        [::core::mem::offset_of!(routecap_copy_options, dtype) - 4usize];
+    ["Offset of field: routecap_copy_options::order"]
+        [::core::mem::offset_of!(routecap_copy_options, order) - 8usize];
+    ["Offset of field: routecap_copy_options::flags"]
+        [::core::mem::offset_of!(routecap_copy_options, flags) - 12usize];
+    ["Offset of field: routecap_copy_options::first_layer"]
+        [::core::mem::offset_of!(routecap_copy_options, first_layer) - 16usize];
+    ["Offset of field: routecap_copy_options::layers"]
+        [::core::mem::offset_of!(routecap_copy_options, layers) - 20usize];
+    ["Offset of field: routecap_copy_options::row_stride"]
+        [::core::mem::offset_of!(routecap_copy_options, row_stride) - 24usize];
+    ["Offset of field: routecap_copy_options::layer_stride"]
+        [::core::mem::offset_of!(routecap_copy_options, layer_stride) - 32usize];
+    ["Offset of field: routecap_copy_options::fill"]
+        [::core::mem::offset_of!(routecap_copy_options, fill) - 40usize];
 };
 unsafe extern "C" {
     /// Fill copy options with the defaults: fill -1, everything else 0. The caller then sets `dtype`.
     ///
     /// @param[out] options     The options.
     /// @param[in] struct_size  sizeof(routecap_copy_options) of the caller, in bytes.
-    pub fn routecap_copy_options_init(options: *mut routecap_copy_options, struct_size: usize) -> i32;
+    pub fn routecap_copy_options_init(
+        options: *mut routecap_copy_options,
+        struct_size: usize,
+    ) -> i32;
 }
 /// How a request behaves.
 #[repr(C)]
@@ -1419,9 +1617,12 @@ pub struct routecap_open_options {
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of routecap_open_options"][::core::mem::size_of::<routecap_open_options>() - 8usize];
-    ["Alignment of routecap_open_options"][::core::mem::align_of::<routecap_open_options>() - 4usize];
-    ["Offset of field: routecap_open_options::struct_size"][::core::mem::offset_of!(routecap_open_options, struct_size) - 0usize];
-    ["Offset of field: routecap_open_options::policy"][::core::mem::offset_of!(routecap_open_options, policy) - 4usize];
+    ["Alignment of routecap_open_options"]
+        [::core::mem::align_of::<routecap_open_options>() - 4usize];
+    ["Offset of field: routecap_open_options::struct_size"]
+        [::core::mem::offset_of!(routecap_open_options, struct_size) - 0usize];
+    ["Offset of field: routecap_open_options::policy"]
+        [::core::mem::offset_of!(routecap_open_options, policy) - 4usize];
 };
 unsafe extern "C" {
     /// Open requests.
@@ -1491,12 +1692,18 @@ pub struct routecap_accept_item {
 const _: () = {
     ["Size of routecap_accept_item"][::core::mem::size_of::<routecap_accept_item>() - 40usize];
     ["Alignment of routecap_accept_item"][::core::mem::align_of::<routecap_accept_item>() - 8usize];
-    ["Offset of field: routecap_accept_item::request"][::core::mem::offset_of!(routecap_accept_item, request) - 0usize];
-    ["Offset of field: routecap_accept_item::step"][::core::mem::offset_of!(routecap_accept_item, step) - 8usize];
-    ["Offset of field: routecap_accept_item::rows"][::core::mem::offset_of!(routecap_accept_item, rows) - 16usize];
-    ["Offset of field: routecap_accept_item::count"][::core::mem::offset_of!(routecap_accept_item, count) - 24usize];
-    ["Offset of field: routecap_accept_item::status"][::core::mem::offset_of!(routecap_accept_item, status) - 32usize];
-    ["Offset of field: routecap_accept_item::reserved"][::core::mem::offset_of!(routecap_accept_item, reserved) - 36usize];
+    ["Offset of field: routecap_accept_item::request"]
+        [::core::mem::offset_of!(routecap_accept_item, request) - 0usize];
+    ["Offset of field: routecap_accept_item::step"]
+        [::core::mem::offset_of!(routecap_accept_item, step) - 8usize];
+    ["Offset of field: routecap_accept_item::rows"]
+        [::core::mem::offset_of!(routecap_accept_item, rows) - 16usize];
+    ["Offset of field: routecap_accept_item::count"]
+        [::core::mem::offset_of!(routecap_accept_item, count) - 24usize];
+    ["Offset of field: routecap_accept_item::status"]
+        [::core::mem::offset_of!(routecap_accept_item, status) - 32usize];
+    ["Offset of field: routecap_accept_item::reserved"]
+        [::core::mem::offset_of!(routecap_accept_item, reserved) - 36usize];
 };
 impl Default for routecap_accept_item {
     fn default() -> Self {
@@ -1531,7 +1738,11 @@ unsafe extern "C" {
     /// @param[in] request   The request.
     /// @param[in] rows      How many rows stay: the position of the first row that is dropped.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_REQUEST.
-    pub fn routecap_request_truncate(capturer: *mut routecap_capturer, request: routecap_request, rows: u64) -> i32;
+    pub fn routecap_request_truncate(
+        capturer: *mut routecap_capturer,
+        request: routecap_request,
+        rows: u64,
+    ) -> i32;
 }
 unsafe extern "C" {
     /// Open a request that begins with the first rows of another: several samples of one prompt, a beam.
@@ -1620,11 +1831,16 @@ pub struct routecap_finish_item {
 const _: () = {
     ["Size of routecap_finish_item"][::core::mem::size_of::<routecap_finish_item>() - 32usize];
     ["Alignment of routecap_finish_item"][::core::mem::align_of::<routecap_finish_item>() - 8usize];
-    ["Offset of field: routecap_finish_item::request"][::core::mem::offset_of!(routecap_finish_item, request) - 0usize];
-    ["Offset of field: routecap_finish_item::rows"][::core::mem::offset_of!(routecap_finish_item, rows) - 8usize];
-    ["Offset of field: routecap_finish_item::routing"][::core::mem::offset_of!(routecap_finish_item, routing) - 16usize];
-    ["Offset of field: routecap_finish_item::status"][::core::mem::offset_of!(routecap_finish_item, status) - 24usize];
-    ["Offset of field: routecap_finish_item::reserved"][::core::mem::offset_of!(routecap_finish_item, reserved) - 28usize];
+    ["Offset of field: routecap_finish_item::request"]
+        [::core::mem::offset_of!(routecap_finish_item, request) - 0usize];
+    ["Offset of field: routecap_finish_item::rows"]
+        [::core::mem::offset_of!(routecap_finish_item, rows) - 8usize];
+    ["Offset of field: routecap_finish_item::routing"]
+        [::core::mem::offset_of!(routecap_finish_item, routing) - 16usize];
+    ["Offset of field: routecap_finish_item::status"]
+        [::core::mem::offset_of!(routecap_finish_item, status) - 24usize];
+    ["Offset of field: routecap_finish_item::reserved"]
+        [::core::mem::offset_of!(routecap_finish_item, reserved) - 28usize];
 };
 impl Default for routecap_finish_item {
     fn default() -> Self {
@@ -1658,7 +1874,10 @@ unsafe extern "C" {
     /// @param[in] capturer  The capturer.
     /// @param[in] request   The request; 0 is allowed and ignored.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_REQUEST.
-    pub fn routecap_request_close(capturer: *mut routecap_capturer, request: routecap_request) -> i32;
+    pub fn routecap_request_close(
+        capturer: *mut routecap_capturer,
+        request: routecap_request,
+    ) -> i32;
 }
 unsafe extern "C" {
     /// End many requests and drop their rows, in one call.
@@ -1752,15 +1971,24 @@ pub struct routecap_extract_item {
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of routecap_extract_item"][::core::mem::size_of::<routecap_extract_item>() - 48usize];
-    ["Alignment of routecap_extract_item"][::core::mem::align_of::<routecap_extract_item>() - 8usize];
-    ["Offset of field: routecap_extract_item::request"][::core::mem::offset_of!(routecap_extract_item, request) - 0usize];
-    ["Offset of field: routecap_extract_item::first"][::core::mem::offset_of!(routecap_extract_item, first) - 8usize];
-    ["Offset of field: routecap_extract_item::rows"][::core::mem::offset_of!(routecap_extract_item, rows) - 16usize];
-    ["Offset of field: routecap_extract_item::mode"][::core::mem::offset_of!(routecap_extract_item, mode) - 24usize];
-    ["Offset of field: routecap_extract_item::flags"][::core::mem::offset_of!(routecap_extract_item, flags) - 28usize];
-    ["Offset of field: routecap_extract_item::routing"][::core::mem::offset_of!(routecap_extract_item, routing) - 32usize];
-    ["Offset of field: routecap_extract_item::status"][::core::mem::offset_of!(routecap_extract_item, status) - 40usize];
-    ["Offset of field: routecap_extract_item::reserved"][::core::mem::offset_of!(routecap_extract_item, reserved) - 44usize];
+    ["Alignment of routecap_extract_item"]
+        [::core::mem::align_of::<routecap_extract_item>() - 8usize];
+    ["Offset of field: routecap_extract_item::request"]
+        [::core::mem::offset_of!(routecap_extract_item, request) - 0usize];
+    ["Offset of field: routecap_extract_item::first"]
+        [::core::mem::offset_of!(routecap_extract_item, first) - 8usize];
+    ["Offset of field: routecap_extract_item::rows"]
+        [::core::mem::offset_of!(routecap_extract_item, rows) - 16usize];
+    ["Offset of field: routecap_extract_item::mode"]
+        [::core::mem::offset_of!(routecap_extract_item, mode) - 24usize];
+    ["Offset of field: routecap_extract_item::flags"]
+        [::core::mem::offset_of!(routecap_extract_item, flags) - 28usize];
+    ["Offset of field: routecap_extract_item::routing"]
+        [::core::mem::offset_of!(routecap_extract_item, routing) - 32usize];
+    ["Offset of field: routecap_extract_item::status"]
+        [::core::mem::offset_of!(routecap_extract_item, status) - 40usize];
+    ["Offset of field: routecap_extract_item::reserved"]
+        [::core::mem::offset_of!(routecap_extract_item, reserved) - 44usize];
 };
 impl Default for routecap_extract_item {
     fn default() -> Self {
@@ -1852,14 +2080,22 @@ pub struct routecap_segment {
 const _: () = {
     ["Size of routecap_segment"][::core::mem::size_of::<routecap_segment>() - 56usize];
     ["Alignment of routecap_segment"][::core::mem::align_of::<routecap_segment>() - 8usize];
-    ["Offset of field: routecap_segment::first"][::core::mem::offset_of!(routecap_segment, first) - 0usize];
-    ["Offset of field: routecap_segment::rows"][::core::mem::offset_of!(routecap_segment, rows) - 8usize];
-    ["Offset of field: routecap_segment::ids"][::core::mem::offset_of!(routecap_segment, ids) - 16usize];
-    ["Offset of field: routecap_segment::validity"][::core::mem::offset_of!(routecap_segment, validity) - 24usize];
-    ["Offset of field: routecap_segment::tags"][::core::mem::offset_of!(routecap_segment, tags) - 32usize];
-    ["Offset of field: routecap_segment::tag"][::core::mem::offset_of!(routecap_segment, tag) - 40usize];
-    ["Offset of field: routecap_segment::reason"][::core::mem::offset_of!(routecap_segment, reason) - 48usize];
-    ["Offset of field: routecap_segment::reserved"][::core::mem::offset_of!(routecap_segment, reserved) - 52usize];
+    ["Offset of field: routecap_segment::first"]
+        [::core::mem::offset_of!(routecap_segment, first) - 0usize];
+    ["Offset of field: routecap_segment::rows"]
+        [::core::mem::offset_of!(routecap_segment, rows) - 8usize];
+    ["Offset of field: routecap_segment::ids"]
+        [::core::mem::offset_of!(routecap_segment, ids) - 16usize];
+    ["Offset of field: routecap_segment::validity"]
+        [::core::mem::offset_of!(routecap_segment, validity) - 24usize];
+    ["Offset of field: routecap_segment::tags"]
+        [::core::mem::offset_of!(routecap_segment, tags) - 32usize];
+    ["Offset of field: routecap_segment::tag"]
+        [::core::mem::offset_of!(routecap_segment, tag) - 40usize];
+    ["Offset of field: routecap_segment::reason"]
+        [::core::mem::offset_of!(routecap_segment, reason) - 48usize];
+    ["Offset of field: routecap_segment::reserved"]
+        [::core::mem::offset_of!(routecap_segment, reserved) - 52usize];
 };
 impl Default for routecap_segment {
     fn default() -> Self {
@@ -1908,22 +2144,37 @@ pub struct routecap_view {
 const _: () = {
     ["Size of routecap_view"][::core::mem::size_of::<routecap_view>() - 96usize];
     ["Alignment of routecap_view"][::core::mem::align_of::<routecap_view>() - 8usize];
-    ["Offset of field: routecap_view::struct_size"][::core::mem::offset_of!(routecap_view, struct_size) - 0usize];
-    ["Offset of field: routecap_view::dtype"][::core::mem::offset_of!(routecap_view, dtype) - 4usize];
-    ["Offset of field: routecap_view::layers"][::core::mem::offset_of!(routecap_view, layers) - 8usize];
+    ["Offset of field: routecap_view::struct_size"]
+        [::core::mem::offset_of!(routecap_view, struct_size) - 0usize];
+    ["Offset of field: routecap_view::dtype"]
+        [::core::mem::offset_of!(routecap_view, dtype) - 4usize];
+    ["Offset of field: routecap_view::layers"]
+        [::core::mem::offset_of!(routecap_view, layers) - 8usize];
     ["Offset of field: routecap_view::k"][::core::mem::offset_of!(routecap_view, k) - 12usize];
-    ["Offset of field: routecap_view::experts"][::core::mem::offset_of!(routecap_view, experts) - 16usize];
-    ["Offset of field: routecap_view::validity_bytes"][::core::mem::offset_of!(routecap_view, validity_bytes) - 20usize];
-    ["Offset of field: routecap_view::id_space"][::core::mem::offset_of!(routecap_view, id_space) - 24usize];
-    ["Offset of field: routecap_view::complete"][::core::mem::offset_of!(routecap_view, complete) - 28usize];
-    ["Offset of field: routecap_view::first"][::core::mem::offset_of!(routecap_view, first) - 32usize];
-    ["Offset of field: routecap_view::rows"][::core::mem::offset_of!(routecap_view, rows) - 40usize];
-    ["Offset of field: routecap_view::layer_map"][::core::mem::offset_of!(routecap_view, layer_map) - 48usize];
-    ["Offset of field: routecap_view::layer_experts"][::core::mem::offset_of!(routecap_view, layer_experts) - 56usize];
-    ["Offset of field: routecap_view::segments"][::core::mem::offset_of!(routecap_view, segments) - 64usize];
-    ["Offset of field: routecap_view::segment_size"][::core::mem::offset_of!(routecap_view, segment_size) - 72usize];
-    ["Offset of field: routecap_view::segment_count"][::core::mem::offset_of!(routecap_view, segment_count) - 80usize];
-    ["Offset of field: routecap_view::layer_provenance"][::core::mem::offset_of!(routecap_view, layer_provenance) - 88usize];
+    ["Offset of field: routecap_view::experts"]
+        [::core::mem::offset_of!(routecap_view, experts) - 16usize];
+    ["Offset of field: routecap_view::validity_bytes"]
+        [::core::mem::offset_of!(routecap_view, validity_bytes) - 20usize];
+    ["Offset of field: routecap_view::id_space"]
+        [::core::mem::offset_of!(routecap_view, id_space) - 24usize];
+    ["Offset of field: routecap_view::complete"]
+        [::core::mem::offset_of!(routecap_view, complete) - 28usize];
+    ["Offset of field: routecap_view::first"]
+        [::core::mem::offset_of!(routecap_view, first) - 32usize];
+    ["Offset of field: routecap_view::rows"]
+        [::core::mem::offset_of!(routecap_view, rows) - 40usize];
+    ["Offset of field: routecap_view::layer_map"]
+        [::core::mem::offset_of!(routecap_view, layer_map) - 48usize];
+    ["Offset of field: routecap_view::layer_experts"]
+        [::core::mem::offset_of!(routecap_view, layer_experts) - 56usize];
+    ["Offset of field: routecap_view::segments"]
+        [::core::mem::offset_of!(routecap_view, segments) - 64usize];
+    ["Offset of field: routecap_view::segment_size"]
+        [::core::mem::offset_of!(routecap_view, segment_size) - 72usize];
+    ["Offset of field: routecap_view::segment_count"]
+        [::core::mem::offset_of!(routecap_view, segment_count) - 80usize];
+    ["Offset of field: routecap_view::layer_provenance"]
+        [::core::mem::offset_of!(routecap_view, layer_provenance) - 88usize];
 };
 impl Default for routecap_view {
     fn default() -> Self {
@@ -1959,7 +2210,8 @@ unsafe extern "C" {
     /// @param[out] view    Its contents. The pointers are valid until the last reference to the routing
     ///                     is freed.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_NOT_READY.
-    pub fn routecap_routing_view(routing: *const routecap_routing, view: *mut routecap_view) -> i32;
+    pub fn routecap_routing_view(routing: *const routecap_routing, view: *mut routecap_view)
+    -> i32;
 }
 unsafe extern "C" {
     /// Say which cells of a routing are there and which are missing.
@@ -2037,7 +2289,12 @@ unsafe extern "C" {
     /// @param[in] rows     How many rows; ROUTECAP_ROWS_ALL: up to the end.
     /// @param[out] slice   The new routing; NULL on error.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_OUT_OF_RANGE; ROUTECAP_ERR_NOT_READY.
-    pub fn routecap_routing_slice(routing: *const routecap_routing, first: u64, rows: u64, slice: *mut *mut routecap_routing) -> i32;
+    pub fn routecap_routing_slice(
+        routing: *const routecap_routing,
+        first: u64,
+        rows: u64,
+        slice: *mut *mut routecap_routing,
+    ) -> i32;
 }
 unsafe extern "C" {
     /// Unite routings of one sequence that have different rows, different layers, or both: those of
@@ -2107,7 +2364,8 @@ unsafe extern "C" {
 /// that free rows (close, free, truncate, destroy). No lock of the library is held meanwhile. So it
 /// may take a lock that other threads hold while they call routecap. It must not call routecap
 /// itself.
-pub type routecap_release = ::core::option::Option<unsafe extern "C" fn(context: *mut ::core::ffi::c_void)>;
+pub type routecap_release =
+    ::core::option::Option<unsafe extern "C" fn(context: *mut ::core::ffi::c_void)>;
 unsafe extern "C" {
     /// Make a routing from bytes in the serialised form.
     ///
@@ -2196,16 +2454,26 @@ pub struct routecap_serialized {
 const _: () = {
     ["Size of routecap_serialized"][::core::mem::size_of::<routecap_serialized>() - 56usize];
     ["Alignment of routecap_serialized"][::core::mem::align_of::<routecap_serialized>() - 8usize];
-    ["Offset of field: routecap_serialized::struct_size"][::core::mem::offset_of!(routecap_serialized, struct_size) - 0usize];
-    ["Offset of field: routecap_serialized::version"][::core::mem::offset_of!(routecap_serialized, version) - 4usize];
-    ["Offset of field: routecap_serialized::bytes"][::core::mem::offset_of!(routecap_serialized, bytes) - 8usize];
-    ["Offset of field: routecap_serialized::header_bytes"][::core::mem::offset_of!(routecap_serialized, header_bytes) - 16usize];
-    ["Offset of field: routecap_serialized::first"][::core::mem::offset_of!(routecap_serialized, first) - 24usize];
-    ["Offset of field: routecap_serialized::rows"][::core::mem::offset_of!(routecap_serialized, rows) - 32usize];
-    ["Offset of field: routecap_serialized::layers"][::core::mem::offset_of!(routecap_serialized, layers) - 40usize];
-    ["Offset of field: routecap_serialized::k"][::core::mem::offset_of!(routecap_serialized, k) - 44usize];
-    ["Offset of field: routecap_serialized::dtype"][::core::mem::offset_of!(routecap_serialized, dtype) - 48usize];
-    ["Offset of field: routecap_serialized::id_space"][::core::mem::offset_of!(routecap_serialized, id_space) - 52usize];
+    ["Offset of field: routecap_serialized::struct_size"]
+        [::core::mem::offset_of!(routecap_serialized, struct_size) - 0usize];
+    ["Offset of field: routecap_serialized::version"]
+        [::core::mem::offset_of!(routecap_serialized, version) - 4usize];
+    ["Offset of field: routecap_serialized::bytes"]
+        [::core::mem::offset_of!(routecap_serialized, bytes) - 8usize];
+    ["Offset of field: routecap_serialized::header_bytes"]
+        [::core::mem::offset_of!(routecap_serialized, header_bytes) - 16usize];
+    ["Offset of field: routecap_serialized::first"]
+        [::core::mem::offset_of!(routecap_serialized, first) - 24usize];
+    ["Offset of field: routecap_serialized::rows"]
+        [::core::mem::offset_of!(routecap_serialized, rows) - 32usize];
+    ["Offset of field: routecap_serialized::layers"]
+        [::core::mem::offset_of!(routecap_serialized, layers) - 40usize];
+    ["Offset of field: routecap_serialized::k"]
+        [::core::mem::offset_of!(routecap_serialized, k) - 44usize];
+    ["Offset of field: routecap_serialized::dtype"]
+        [::core::mem::offset_of!(routecap_serialized, dtype) - 48usize];
+    ["Offset of field: routecap_serialized::id_space"]
+        [::core::mem::offset_of!(routecap_serialized, id_space) - 52usize];
 };
 unsafe extern "C" {
     /// Read the fixed part of a serialised routing's header: what it is, and how many bytes a stream
@@ -2218,7 +2486,11 @@ unsafe extern "C" {
     /// @param[out] info  What they say.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT; ROUTECAP_ERR_BUFFER_TOO_SMALL (too few bytes, but those
     ///         that are there may begin a serialised routing).
-    pub fn routecap_serialized_info(data: *const ::core::ffi::c_void, bytes: usize, info: *mut routecap_serialized) -> i32;
+    pub fn routecap_serialized_info(
+        data: *const ::core::ffi::c_void,
+        bytes: usize,
+        info: *mut routecap_serialized,
+    ) -> i32;
 }
 /// Bytes of a spliced routing that lie next to one another in one source.
 #[repr(C)]
@@ -2236,10 +2508,14 @@ pub struct routecap_piece {
 const _: () = {
     ["Size of routecap_piece"][::core::mem::size_of::<routecap_piece>() - 24usize];
     ["Alignment of routecap_piece"][::core::mem::align_of::<routecap_piece>() - 8usize];
-    ["Offset of field: routecap_piece::offset"][::core::mem::offset_of!(routecap_piece, offset) - 0usize];
-    ["Offset of field: routecap_piece::bytes"][::core::mem::offset_of!(routecap_piece, bytes) - 8usize];
-    ["Offset of field: routecap_piece::source"][::core::mem::offset_of!(routecap_piece, source) - 16usize];
-    ["Offset of field: routecap_piece::reserved"][::core::mem::offset_of!(routecap_piece, reserved) - 20usize];
+    ["Offset of field: routecap_piece::offset"]
+        [::core::mem::offset_of!(routecap_piece, offset) - 0usize];
+    ["Offset of field: routecap_piece::bytes"]
+        [::core::mem::offset_of!(routecap_piece, bytes) - 8usize];
+    ["Offset of field: routecap_piece::source"]
+        [::core::mem::offset_of!(routecap_piece, source) - 16usize];
+    ["Offset of field: routecap_piece::reserved"]
+        [::core::mem::offset_of!(routecap_piece, reserved) - 20usize];
 };
 /// A serialised routing as a list of pieces: written one after another (writev), they are it.
 #[repr(C)]
@@ -2257,10 +2533,14 @@ pub struct routecap_splice {
 const _: () = {
     ["Size of routecap_splice"][::core::mem::size_of::<routecap_splice>() - 24usize];
     ["Alignment of routecap_splice"][::core::mem::align_of::<routecap_splice>() - 8usize];
-    ["Offset of field: routecap_splice::struct_size"][::core::mem::offset_of!(routecap_splice, struct_size) - 0usize];
-    ["Offset of field: routecap_splice::pieces"][::core::mem::offset_of!(routecap_splice, pieces) - 4usize];
-    ["Offset of field: routecap_splice::bytes"][::core::mem::offset_of!(routecap_splice, bytes) - 8usize];
-    ["Offset of field: routecap_splice::header_bytes"][::core::mem::offset_of!(routecap_splice, header_bytes) - 16usize];
+    ["Offset of field: routecap_splice::struct_size"]
+        [::core::mem::offset_of!(routecap_splice, struct_size) - 0usize];
+    ["Offset of field: routecap_splice::pieces"]
+        [::core::mem::offset_of!(routecap_splice, pieces) - 4usize];
+    ["Offset of field: routecap_splice::bytes"]
+        [::core::mem::offset_of!(routecap_splice, bytes) - 8usize];
+    ["Offset of field: routecap_splice::header_bytes"]
+        [::core::mem::offset_of!(routecap_splice, header_bytes) - 16usize];
 };
 unsafe extern "C" {
     /// Put two serialised routings of one sequence together: the rows of `head` before position `row`,
@@ -2367,15 +2647,24 @@ pub struct routecap_wire_description {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of routecap_wire_description"][::core::mem::size_of::<routecap_wire_description>() - 40usize];
-    ["Alignment of routecap_wire_description"][::core::mem::align_of::<routecap_wire_description>() - 8usize];
-    ["Offset of field: routecap_wire_description::struct_size"][::core::mem::offset_of!(routecap_wire_description, struct_size) - 0usize];
-    ["Offset of field: routecap_wire_description::format"][::core::mem::offset_of!(routecap_wire_description, format) - 4usize];
-    ["Offset of field: routecap_wire_description::version"][::core::mem::offset_of!(routecap_wire_description, version) - 8usize];
-    ["Offset of field: routecap_wire_description::facts"][::core::mem::offset_of!(routecap_wire_description, facts) - 12usize];
-    ["Offset of field: routecap_wire_description::name"][::core::mem::offset_of!(routecap_wire_description, name) - 16usize];
-    ["Offset of field: routecap_wire_description::aliases"][::core::mem::offset_of!(routecap_wire_description, aliases) - 24usize];
-    ["Offset of field: routecap_wire_description::ending"][::core::mem::offset_of!(routecap_wire_description, ending) - 32usize];
+    ["Size of routecap_wire_description"]
+        [::core::mem::size_of::<routecap_wire_description>() - 40usize];
+    ["Alignment of routecap_wire_description"]
+        [::core::mem::align_of::<routecap_wire_description>() - 8usize];
+    ["Offset of field: routecap_wire_description::struct_size"]
+        [::core::mem::offset_of!(routecap_wire_description, struct_size) - 0usize];
+    ["Offset of field: routecap_wire_description::format"]
+        [::core::mem::offset_of!(routecap_wire_description, format) - 4usize];
+    ["Offset of field: routecap_wire_description::version"]
+        [::core::mem::offset_of!(routecap_wire_description, version) - 8usize];
+    ["Offset of field: routecap_wire_description::facts"]
+        [::core::mem::offset_of!(routecap_wire_description, facts) - 12usize];
+    ["Offset of field: routecap_wire_description::name"]
+        [::core::mem::offset_of!(routecap_wire_description, name) - 16usize];
+    ["Offset of field: routecap_wire_description::aliases"]
+        [::core::mem::offset_of!(routecap_wire_description, aliases) - 24usize];
+    ["Offset of field: routecap_wire_description::ending"]
+        [::core::mem::offset_of!(routecap_wire_description, ending) - 32usize];
 };
 impl Default for routecap_wire_description {
     fn default() -> Self {
@@ -2429,16 +2718,26 @@ pub struct routecap_wire_info {
 const _: () = {
     ["Size of routecap_wire_info"][::core::mem::size_of::<routecap_wire_info>() - 48usize];
     ["Alignment of routecap_wire_info"][::core::mem::align_of::<routecap_wire_info>() - 8usize];
-    ["Offset of field: routecap_wire_info::struct_size"][::core::mem::offset_of!(routecap_wire_info, struct_size) - 0usize];
-    ["Offset of field: routecap_wire_info::format"][::core::mem::offset_of!(routecap_wire_info, format) - 4usize];
-    ["Offset of field: routecap_wire_info::version"][::core::mem::offset_of!(routecap_wire_info, version) - 8usize];
-    ["Offset of field: routecap_wire_info::certain"][::core::mem::offset_of!(routecap_wire_info, certain) - 12usize];
-    ["Offset of field: routecap_wire_info::facts"][::core::mem::offset_of!(routecap_wire_info, facts) - 16usize];
-    ["Offset of field: routecap_wire_info::dtype"][::core::mem::offset_of!(routecap_wire_info, dtype) - 20usize];
-    ["Offset of field: routecap_wire_info::columns"][::core::mem::offset_of!(routecap_wire_info, columns) - 24usize];
-    ["Offset of field: routecap_wire_info::k"][::core::mem::offset_of!(routecap_wire_info, k) - 28usize];
-    ["Offset of field: routecap_wire_info::first"][::core::mem::offset_of!(routecap_wire_info, first) - 32usize];
-    ["Offset of field: routecap_wire_info::rows"][::core::mem::offset_of!(routecap_wire_info, rows) - 40usize];
+    ["Offset of field: routecap_wire_info::struct_size"]
+        [::core::mem::offset_of!(routecap_wire_info, struct_size) - 0usize];
+    ["Offset of field: routecap_wire_info::format"]
+        [::core::mem::offset_of!(routecap_wire_info, format) - 4usize];
+    ["Offset of field: routecap_wire_info::version"]
+        [::core::mem::offset_of!(routecap_wire_info, version) - 8usize];
+    ["Offset of field: routecap_wire_info::certain"]
+        [::core::mem::offset_of!(routecap_wire_info, certain) - 12usize];
+    ["Offset of field: routecap_wire_info::facts"]
+        [::core::mem::offset_of!(routecap_wire_info, facts) - 16usize];
+    ["Offset of field: routecap_wire_info::dtype"]
+        [::core::mem::offset_of!(routecap_wire_info, dtype) - 20usize];
+    ["Offset of field: routecap_wire_info::columns"]
+        [::core::mem::offset_of!(routecap_wire_info, columns) - 24usize];
+    ["Offset of field: routecap_wire_info::k"]
+        [::core::mem::offset_of!(routecap_wire_info, k) - 28usize];
+    ["Offset of field: routecap_wire_info::first"]
+        [::core::mem::offset_of!(routecap_wire_info, first) - 32usize];
+    ["Offset of field: routecap_wire_info::rows"]
+        [::core::mem::offset_of!(routecap_wire_info, rows) - 40usize];
 };
 unsafe extern "C" {
     /// Say what bytes are, from their beginning. They are not checked beyond it, and ids are not looked
@@ -2453,7 +2752,11 @@ unsafe extern "C" {
     /// @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT (none that this library knows, or damaged);
     ///         ROUTECAP_ERR_BUFFER_TOO_SMALL (they may be one, but end within what stands at its
     ///         beginning).
-    pub fn routecap_wire_probe(data: *const ::core::ffi::c_void, bytes: usize, info: *mut routecap_wire_info) -> i32;
+    pub fn routecap_wire_probe(
+        data: *const ::core::ffi::c_void,
+        bytes: usize,
+        info: *mut routecap_wire_info,
+    ) -> i32;
 }
 /// What is known of bytes beside them. Where the bytes say it too, both must agree
 /// (ROUTECAP_ERR_SHAPE_MISMATCH); 0 or NULL takes what the bytes say.
@@ -2501,22 +2804,38 @@ pub struct routecap_wire_hint {
 const _: () = {
     ["Size of routecap_wire_hint"][::core::mem::size_of::<routecap_wire_hint>() - 88usize];
     ["Alignment of routecap_wire_hint"][::core::mem::align_of::<routecap_wire_hint>() - 8usize];
-    ["Offset of field: routecap_wire_hint::struct_size"][::core::mem::offset_of!(routecap_wire_hint, struct_size) - 0usize];
-    ["Offset of field: routecap_wire_hint::layers"][::core::mem::offset_of!(routecap_wire_hint, layers) - 4usize];
-    ["Offset of field: routecap_wire_hint::columns"][::core::mem::offset_of!(routecap_wire_hint, columns) - 8usize];
-    ["Offset of field: routecap_wire_hint::k"][::core::mem::offset_of!(routecap_wire_hint, k) - 12usize];
-    ["Offset of field: routecap_wire_hint::experts"][::core::mem::offset_of!(routecap_wire_hint, experts) - 16usize];
-    ["Offset of field: routecap_wire_hint::dtype"][::core::mem::offset_of!(routecap_wire_hint, dtype) - 20usize];
-    ["Offset of field: routecap_wire_hint::column_kind"][::core::mem::offset_of!(routecap_wire_hint, column_kind) - 24usize];
-    ["Offset of field: routecap_wire_hint::id_space"][::core::mem::offset_of!(routecap_wire_hint, id_space) - 28usize];
-    ["Offset of field: routecap_wire_hint::flags"][::core::mem::offset_of!(routecap_wire_hint, flags) - 32usize];
-    ["Offset of field: routecap_wire_hint::reserved"][::core::mem::offset_of!(routecap_wire_hint, reserved) - 36usize];
-    ["Offset of field: routecap_wire_hint::first"][::core::mem::offset_of!(routecap_wire_hint, first) - 40usize];
-    ["Offset of field: routecap_wire_hint::rows"][::core::mem::offset_of!(routecap_wire_hint, rows) - 48usize];
-    ["Offset of field: routecap_wire_hint::tag"][::core::mem::offset_of!(routecap_wire_hint, tag) - 56usize];
-    ["Offset of field: routecap_wire_hint::budget_bytes"][::core::mem::offset_of!(routecap_wire_hint, budget_bytes) - 64usize];
-    ["Offset of field: routecap_wire_hint::layer_map"][::core::mem::offset_of!(routecap_wire_hint, layer_map) - 72usize];
-    ["Offset of field: routecap_wire_hint::layer_experts"][::core::mem::offset_of!(routecap_wire_hint, layer_experts) - 80usize];
+    ["Offset of field: routecap_wire_hint::struct_size"]
+        [::core::mem::offset_of!(routecap_wire_hint, struct_size) - 0usize];
+    ["Offset of field: routecap_wire_hint::layers"]
+        [::core::mem::offset_of!(routecap_wire_hint, layers) - 4usize];
+    ["Offset of field: routecap_wire_hint::columns"]
+        [::core::mem::offset_of!(routecap_wire_hint, columns) - 8usize];
+    ["Offset of field: routecap_wire_hint::k"]
+        [::core::mem::offset_of!(routecap_wire_hint, k) - 12usize];
+    ["Offset of field: routecap_wire_hint::experts"]
+        [::core::mem::offset_of!(routecap_wire_hint, experts) - 16usize];
+    ["Offset of field: routecap_wire_hint::dtype"]
+        [::core::mem::offset_of!(routecap_wire_hint, dtype) - 20usize];
+    ["Offset of field: routecap_wire_hint::column_kind"]
+        [::core::mem::offset_of!(routecap_wire_hint, column_kind) - 24usize];
+    ["Offset of field: routecap_wire_hint::id_space"]
+        [::core::mem::offset_of!(routecap_wire_hint, id_space) - 28usize];
+    ["Offset of field: routecap_wire_hint::flags"]
+        [::core::mem::offset_of!(routecap_wire_hint, flags) - 32usize];
+    ["Offset of field: routecap_wire_hint::reserved"]
+        [::core::mem::offset_of!(routecap_wire_hint, reserved) - 36usize];
+    ["Offset of field: routecap_wire_hint::first"]
+        [::core::mem::offset_of!(routecap_wire_hint, first) - 40usize];
+    ["Offset of field: routecap_wire_hint::rows"]
+        [::core::mem::offset_of!(routecap_wire_hint, rows) - 48usize];
+    ["Offset of field: routecap_wire_hint::tag"]
+        [::core::mem::offset_of!(routecap_wire_hint, tag) - 56usize];
+    ["Offset of field: routecap_wire_hint::budget_bytes"]
+        [::core::mem::offset_of!(routecap_wire_hint, budget_bytes) - 64usize];
+    ["Offset of field: routecap_wire_hint::layer_map"]
+        [::core::mem::offset_of!(routecap_wire_hint, layer_map) - 72usize];
+    ["Offset of field: routecap_wire_hint::layer_experts"]
+        [::core::mem::offset_of!(routecap_wire_hint, layer_experts) - 80usize];
 };
 impl Default for routecap_wire_hint {
     fn default() -> Self {
@@ -2580,29 +2899,50 @@ pub struct routecap_wire_report {
 const _: () = {
     ["Size of routecap_wire_report"][::core::mem::size_of::<routecap_wire_report>() - 136usize];
     ["Alignment of routecap_wire_report"][::core::mem::align_of::<routecap_wire_report>() - 8usize];
-    ["Offset of field: routecap_wire_report::struct_size"][::core::mem::offset_of!(routecap_wire_report, struct_size) - 0usize];
-    ["Offset of field: routecap_wire_report::format"][::core::mem::offset_of!(routecap_wire_report, format) - 4usize];
-    ["Offset of field: routecap_wire_report::version"][::core::mem::offset_of!(routecap_wire_report, version) - 8usize];
-    ["Offset of field: routecap_wire_report::dtype"][::core::mem::offset_of!(routecap_wire_report, dtype) - 12usize];
-    ["Offset of field: routecap_wire_report::facts"][::core::mem::offset_of!(routecap_wire_report, facts) - 16usize];
-    ["Offset of field: routecap_wire_report::lost"][::core::mem::offset_of!(routecap_wire_report, lost) - 20usize];
-    ["Offset of field: routecap_wire_report::columns"][::core::mem::offset_of!(routecap_wire_report, columns) - 24usize];
-    ["Offset of field: routecap_wire_report::columns_left_out"][::core::mem::offset_of!(routecap_wire_report, columns_left_out) - 28usize];
-    ["Offset of field: routecap_wire_report::columns_in_use"][::core::mem::offset_of!(routecap_wire_report, columns_in_use) - 32usize];
-    ["Offset of field: routecap_wire_report::layers_empty"][::core::mem::offset_of!(routecap_wire_report, layers_empty) - 36usize];
-    ["Offset of field: routecap_wire_report::bytes"][::core::mem::offset_of!(routecap_wire_report, bytes) - 40usize];
-    ["Offset of field: routecap_wire_report::first"][::core::mem::offset_of!(routecap_wire_report, first) - 48usize];
-    ["Offset of field: routecap_wire_report::rows"][::core::mem::offset_of!(routecap_wire_report, rows) - 56usize];
-    ["Offset of field: routecap_wire_report::cells_valid"][::core::mem::offset_of!(routecap_wire_report, cells_valid) - 64usize];
-    ["Offset of field: routecap_wire_report::cells_negative"][::core::mem::offset_of!(routecap_wire_report, cells_negative) - 72usize];
-    ["Offset of field: routecap_wire_report::cells_zero"][::core::mem::offset_of!(routecap_wire_report, cells_zero) - 80usize];
+    ["Offset of field: routecap_wire_report::struct_size"]
+        [::core::mem::offset_of!(routecap_wire_report, struct_size) - 0usize];
+    ["Offset of field: routecap_wire_report::format"]
+        [::core::mem::offset_of!(routecap_wire_report, format) - 4usize];
+    ["Offset of field: routecap_wire_report::version"]
+        [::core::mem::offset_of!(routecap_wire_report, version) - 8usize];
+    ["Offset of field: routecap_wire_report::dtype"]
+        [::core::mem::offset_of!(routecap_wire_report, dtype) - 12usize];
+    ["Offset of field: routecap_wire_report::facts"]
+        [::core::mem::offset_of!(routecap_wire_report, facts) - 16usize];
+    ["Offset of field: routecap_wire_report::lost"]
+        [::core::mem::offset_of!(routecap_wire_report, lost) - 20usize];
+    ["Offset of field: routecap_wire_report::columns"]
+        [::core::mem::offset_of!(routecap_wire_report, columns) - 24usize];
+    ["Offset of field: routecap_wire_report::columns_left_out"]
+        [::core::mem::offset_of!(routecap_wire_report, columns_left_out) - 28usize];
+    ["Offset of field: routecap_wire_report::columns_in_use"]
+        [::core::mem::offset_of!(routecap_wire_report, columns_in_use) - 32usize];
+    ["Offset of field: routecap_wire_report::layers_empty"]
+        [::core::mem::offset_of!(routecap_wire_report, layers_empty) - 36usize];
+    ["Offset of field: routecap_wire_report::bytes"]
+        [::core::mem::offset_of!(routecap_wire_report, bytes) - 40usize];
+    ["Offset of field: routecap_wire_report::first"]
+        [::core::mem::offset_of!(routecap_wire_report, first) - 48usize];
+    ["Offset of field: routecap_wire_report::rows"]
+        [::core::mem::offset_of!(routecap_wire_report, rows) - 56usize];
+    ["Offset of field: routecap_wire_report::cells_valid"]
+        [::core::mem::offset_of!(routecap_wire_report, cells_valid) - 64usize];
+    ["Offset of field: routecap_wire_report::cells_negative"]
+        [::core::mem::offset_of!(routecap_wire_report, cells_negative) - 72usize];
+    ["Offset of field: routecap_wire_report::cells_zero"]
+        [::core::mem::offset_of!(routecap_wire_report, cells_zero) - 80usize];
     ["Offset of field: routecap_wire_report::cells_out_of_range"]
         [::core::mem::offset_of!(routecap_wire_report, cells_out_of_range) - 88usize];
-    ["Offset of field: routecap_wire_report::cells_duplicate"][::core::mem::offset_of!(routecap_wire_report, cells_duplicate) - 96usize];
-    ["Offset of field: routecap_wire_report::rows_zero"][::core::mem::offset_of!(routecap_wire_report, rows_zero) - 104usize];
-    ["Offset of field: routecap_wire_report::rows_repeated"][::core::mem::offset_of!(routecap_wire_report, rows_repeated) - 112usize];
-    ["Offset of field: routecap_wire_report::rows_counting"][::core::mem::offset_of!(routecap_wire_report, rows_counting) - 120usize];
-    ["Offset of field: routecap_wire_report::largest_id"][::core::mem::offset_of!(routecap_wire_report, largest_id) - 128usize];
+    ["Offset of field: routecap_wire_report::cells_duplicate"]
+        [::core::mem::offset_of!(routecap_wire_report, cells_duplicate) - 96usize];
+    ["Offset of field: routecap_wire_report::rows_zero"]
+        [::core::mem::offset_of!(routecap_wire_report, rows_zero) - 104usize];
+    ["Offset of field: routecap_wire_report::rows_repeated"]
+        [::core::mem::offset_of!(routecap_wire_report, rows_repeated) - 112usize];
+    ["Offset of field: routecap_wire_report::rows_counting"]
+        [::core::mem::offset_of!(routecap_wire_report, rows_counting) - 120usize];
+    ["Offset of field: routecap_wire_report::largest_id"]
+        [::core::mem::offset_of!(routecap_wire_report, largest_id) - 128usize];
 };
 unsafe extern "C" {
     /// Make a routing of bytes, from wherever they come: nothing in them is trusted.
@@ -2687,7 +3027,11 @@ unsafe extern "C" {
     ///                      SERIALIZED.
     /// @param[out] decoder  The decoder, to be freed with routecap_wire_decoder_free; NULL on error.
     /// @return ROUTECAP_OK or an error.
-    pub fn routecap_wire_decoder_create(format: i32, hint: *const routecap_wire_hint, decoder: *mut *mut routecap_wire_decoder) -> i32;
+    pub fn routecap_wire_decoder_create(
+        format: i32,
+        hint: *const routecap_wire_hint,
+        decoder: *mut *mut routecap_wire_decoder,
+    ) -> i32;
 }
 unsafe extern "C" {
     /// Take the next bytes of the message, of any number. After an error the decoder returns that error
@@ -2697,7 +3041,11 @@ unsafe extern "C" {
     /// @param[in] data         [bytes] the next bytes. They may be freed afterwards.
     /// @param[in] bytes        How many.
     /// @return As routecap_wire_decode, but that OK says nothing of missing cells.
-    pub fn routecap_wire_decoder_write(decoder: *mut routecap_wire_decoder, data: *const ::core::ffi::c_void, bytes: usize) -> i32;
+    pub fn routecap_wire_decoder_write(
+        decoder: *mut routecap_wire_decoder,
+        data: *const ::core::ffi::c_void,
+        bytes: usize,
+    ) -> i32;
 }
 unsafe extern "C" {
     /// End the message: all of it must have been written. The decoder is then used up
@@ -2744,14 +3092,22 @@ pub struct routecap_wire_options {
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of routecap_wire_options"][::core::mem::size_of::<routecap_wire_options>() - 32usize];
-    ["Alignment of routecap_wire_options"][::core::mem::align_of::<routecap_wire_options>() - 8usize];
-    ["Offset of field: routecap_wire_options::struct_size"][::core::mem::offset_of!(routecap_wire_options, struct_size) - 0usize];
-    ["Offset of field: routecap_wire_options::format"][::core::mem::offset_of!(routecap_wire_options, format) - 4usize];
-    ["Offset of field: routecap_wire_options::dtype"][::core::mem::offset_of!(routecap_wire_options, dtype) - 8usize];
-    ["Offset of field: routecap_wire_options::column_kind"][::core::mem::offset_of!(routecap_wire_options, column_kind) - 12usize];
-    ["Offset of field: routecap_wire_options::columns"][::core::mem::offset_of!(routecap_wire_options, columns) - 16usize];
-    ["Offset of field: routecap_wire_options::allow"][::core::mem::offset_of!(routecap_wire_options, allow) - 20usize];
-    ["Offset of field: routecap_wire_options::fill"][::core::mem::offset_of!(routecap_wire_options, fill) - 24usize];
+    ["Alignment of routecap_wire_options"]
+        [::core::mem::align_of::<routecap_wire_options>() - 8usize];
+    ["Offset of field: routecap_wire_options::struct_size"]
+        [::core::mem::offset_of!(routecap_wire_options, struct_size) - 0usize];
+    ["Offset of field: routecap_wire_options::format"]
+        [::core::mem::offset_of!(routecap_wire_options, format) - 4usize];
+    ["Offset of field: routecap_wire_options::dtype"]
+        [::core::mem::offset_of!(routecap_wire_options, dtype) - 8usize];
+    ["Offset of field: routecap_wire_options::column_kind"]
+        [::core::mem::offset_of!(routecap_wire_options, column_kind) - 12usize];
+    ["Offset of field: routecap_wire_options::columns"]
+        [::core::mem::offset_of!(routecap_wire_options, columns) - 16usize];
+    ["Offset of field: routecap_wire_options::allow"]
+        [::core::mem::offset_of!(routecap_wire_options, allow) - 20usize];
+    ["Offset of field: routecap_wire_options::fill"]
+        [::core::mem::offset_of!(routecap_wire_options, fill) - 24usize];
 };
 unsafe extern "C" {
     /// Write a routing in a format.
@@ -2859,16 +3215,26 @@ pub struct routecap_sequence_config {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of routecap_sequence_config"][::core::mem::size_of::<routecap_sequence_config>() - 48usize];
-    ["Alignment of routecap_sequence_config"][::core::mem::align_of::<routecap_sequence_config>() - 8usize];
-    ["Offset of field: routecap_sequence_config::struct_size"][::core::mem::offset_of!(routecap_sequence_config, struct_size) - 0usize];
-    ["Offset of field: routecap_sequence_config::layers"][::core::mem::offset_of!(routecap_sequence_config, layers) - 4usize];
-    ["Offset of field: routecap_sequence_config::k"][::core::mem::offset_of!(routecap_sequence_config, k) - 8usize];
-    ["Offset of field: routecap_sequence_config::experts"][::core::mem::offset_of!(routecap_sequence_config, experts) - 12usize];
-    ["Offset of field: routecap_sequence_config::id_space"][::core::mem::offset_of!(routecap_sequence_config, id_space) - 16usize];
-    ["Offset of field: routecap_sequence_config::reserved"][::core::mem::offset_of!(routecap_sequence_config, reserved) - 20usize];
-    ["Offset of field: routecap_sequence_config::budget_bytes"][::core::mem::offset_of!(routecap_sequence_config, budget_bytes) - 24usize];
-    ["Offset of field: routecap_sequence_config::layer_map"][::core::mem::offset_of!(routecap_sequence_config, layer_map) - 32usize];
+    ["Size of routecap_sequence_config"]
+        [::core::mem::size_of::<routecap_sequence_config>() - 48usize];
+    ["Alignment of routecap_sequence_config"]
+        [::core::mem::align_of::<routecap_sequence_config>() - 8usize];
+    ["Offset of field: routecap_sequence_config::struct_size"]
+        [::core::mem::offset_of!(routecap_sequence_config, struct_size) - 0usize];
+    ["Offset of field: routecap_sequence_config::layers"]
+        [::core::mem::offset_of!(routecap_sequence_config, layers) - 4usize];
+    ["Offset of field: routecap_sequence_config::k"]
+        [::core::mem::offset_of!(routecap_sequence_config, k) - 8usize];
+    ["Offset of field: routecap_sequence_config::experts"]
+        [::core::mem::offset_of!(routecap_sequence_config, experts) - 12usize];
+    ["Offset of field: routecap_sequence_config::id_space"]
+        [::core::mem::offset_of!(routecap_sequence_config, id_space) - 16usize];
+    ["Offset of field: routecap_sequence_config::reserved"]
+        [::core::mem::offset_of!(routecap_sequence_config, reserved) - 20usize];
+    ["Offset of field: routecap_sequence_config::budget_bytes"]
+        [::core::mem::offset_of!(routecap_sequence_config, budget_bytes) - 24usize];
+    ["Offset of field: routecap_sequence_config::layer_map"]
+        [::core::mem::offset_of!(routecap_sequence_config, layer_map) - 32usize];
     ["Offset of field: routecap_sequence_config::layer_experts"]
         [::core::mem::offset_of!(routecap_sequence_config, layer_experts) - 40usize];
 };
@@ -2887,7 +3253,10 @@ unsafe extern "C" {
     /// @param[in] config     The shape of its rows, and its budget.
     /// @param[out] sequence  The sequence, to be freed with routecap_sequence_free; NULL on error.
     /// @return ROUTECAP_OK.
-    pub fn routecap_sequence_create(config: *const routecap_sequence_config, sequence: *mut *mut routecap_sequence) -> i32;
+    pub fn routecap_sequence_create(
+        config: *const routecap_sequence_config,
+        sequence: *mut *mut routecap_sequence,
+    ) -> i32;
 }
 unsafe extern "C" {
     /// Free a sequence. Routings that it gave out and its forks stay as they are. In a forked child
@@ -2921,15 +3290,24 @@ pub struct routecap_append_options {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of routecap_append_options"][::core::mem::size_of::<routecap_append_options>() - 40usize];
-    ["Alignment of routecap_append_options"][::core::mem::align_of::<routecap_append_options>() - 8usize];
-    ["Offset of field: routecap_append_options::struct_size"][::core::mem::offset_of!(routecap_append_options, struct_size) - 0usize];
-    ["Offset of field: routecap_append_options::policy"][::core::mem::offset_of!(routecap_append_options, policy) - 4usize];
-    ["Offset of field: routecap_append_options::prompt_tokens"][::core::mem::offset_of!(routecap_append_options, prompt_tokens) - 8usize];
-    ["Offset of field: routecap_append_options::call"][::core::mem::offset_of!(routecap_append_options, call) - 16usize];
-    ["Offset of field: routecap_append_options::tag"][::core::mem::offset_of!(routecap_append_options, tag) - 24usize];
-    ["Offset of field: routecap_append_options::origin"][::core::mem::offset_of!(routecap_append_options, origin) - 32usize];
-    ["Offset of field: routecap_append_options::flags"][::core::mem::offset_of!(routecap_append_options, flags) - 36usize];
+    ["Size of routecap_append_options"]
+        [::core::mem::size_of::<routecap_append_options>() - 40usize];
+    ["Alignment of routecap_append_options"]
+        [::core::mem::align_of::<routecap_append_options>() - 8usize];
+    ["Offset of field: routecap_append_options::struct_size"]
+        [::core::mem::offset_of!(routecap_append_options, struct_size) - 0usize];
+    ["Offset of field: routecap_append_options::policy"]
+        [::core::mem::offset_of!(routecap_append_options, policy) - 4usize];
+    ["Offset of field: routecap_append_options::prompt_tokens"]
+        [::core::mem::offset_of!(routecap_append_options, prompt_tokens) - 8usize];
+    ["Offset of field: routecap_append_options::call"]
+        [::core::mem::offset_of!(routecap_append_options, call) - 16usize];
+    ["Offset of field: routecap_append_options::tag"]
+        [::core::mem::offset_of!(routecap_append_options, tag) - 24usize];
+    ["Offset of field: routecap_append_options::origin"]
+        [::core::mem::offset_of!(routecap_append_options, origin) - 32usize];
+    ["Offset of field: routecap_append_options::flags"]
+        [::core::mem::offset_of!(routecap_append_options, flags) - 36usize];
 };
 /// What one append did, or all together.
 ///
@@ -2979,24 +3357,42 @@ pub struct routecap_append_report {
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of routecap_append_report"][::core::mem::size_of::<routecap_append_report>() - 128usize];
-    ["Alignment of routecap_append_report"][::core::mem::align_of::<routecap_append_report>() - 8usize];
-    ["Offset of field: routecap_append_report::struct_size"][::core::mem::offset_of!(routecap_append_report, struct_size) - 0usize];
-    ["Offset of field: routecap_append_report::reserved"][::core::mem::offset_of!(routecap_append_report, reserved) - 4usize];
-    ["Offset of field: routecap_append_report::call"][::core::mem::offset_of!(routecap_append_report, call) - 8usize];
-    ["Offset of field: routecap_append_report::tokens"][::core::mem::offset_of!(routecap_append_report, tokens) - 16usize];
-    ["Offset of field: routecap_append_report::tokens_common"][::core::mem::offset_of!(routecap_append_report, tokens_common) - 24usize];
-    ["Offset of field: routecap_append_report::tokens_cut"][::core::mem::offset_of!(routecap_append_report, tokens_cut) - 32usize];
-    ["Offset of field: routecap_append_report::rows_cut"][::core::mem::offset_of!(routecap_append_report, rows_cut) - 40usize];
-    ["Offset of field: routecap_append_report::rows_overlap"][::core::mem::offset_of!(routecap_append_report, rows_overlap) - 48usize];
-    ["Offset of field: routecap_append_report::rows_differed"][::core::mem::offset_of!(routecap_append_report, rows_differed) - 56usize];
-    ["Offset of field: routecap_append_report::first_differed"][::core::mem::offset_of!(routecap_append_report, first_differed) - 64usize];
-    ["Offset of field: routecap_append_report::rows_taken"][::core::mem::offset_of!(routecap_append_report, rows_taken) - 72usize];
-    ["Offset of field: routecap_append_report::rows_boundary"][::core::mem::offset_of!(routecap_append_report, rows_boundary) - 80usize];
-    ["Offset of field: routecap_append_report::rows_filled"][::core::mem::offset_of!(routecap_append_report, rows_filled) - 88usize];
-    ["Offset of field: routecap_append_report::rows_replaced"][::core::mem::offset_of!(routecap_append_report, rows_replaced) - 96usize];
-    ["Offset of field: routecap_append_report::rows_beyond"][::core::mem::offset_of!(routecap_append_report, rows_beyond) - 104usize];
-    ["Offset of field: routecap_append_report::rows_missing"][::core::mem::offset_of!(routecap_append_report, rows_missing) - 112usize];
-    ["Offset of field: routecap_append_report::bytes"][::core::mem::offset_of!(routecap_append_report, bytes) - 120usize];
+    ["Alignment of routecap_append_report"]
+        [::core::mem::align_of::<routecap_append_report>() - 8usize];
+    ["Offset of field: routecap_append_report::struct_size"]
+        [::core::mem::offset_of!(routecap_append_report, struct_size) - 0usize];
+    ["Offset of field: routecap_append_report::reserved"]
+        [::core::mem::offset_of!(routecap_append_report, reserved) - 4usize];
+    ["Offset of field: routecap_append_report::call"]
+        [::core::mem::offset_of!(routecap_append_report, call) - 8usize];
+    ["Offset of field: routecap_append_report::tokens"]
+        [::core::mem::offset_of!(routecap_append_report, tokens) - 16usize];
+    ["Offset of field: routecap_append_report::tokens_common"]
+        [::core::mem::offset_of!(routecap_append_report, tokens_common) - 24usize];
+    ["Offset of field: routecap_append_report::tokens_cut"]
+        [::core::mem::offset_of!(routecap_append_report, tokens_cut) - 32usize];
+    ["Offset of field: routecap_append_report::rows_cut"]
+        [::core::mem::offset_of!(routecap_append_report, rows_cut) - 40usize];
+    ["Offset of field: routecap_append_report::rows_overlap"]
+        [::core::mem::offset_of!(routecap_append_report, rows_overlap) - 48usize];
+    ["Offset of field: routecap_append_report::rows_differed"]
+        [::core::mem::offset_of!(routecap_append_report, rows_differed) - 56usize];
+    ["Offset of field: routecap_append_report::first_differed"]
+        [::core::mem::offset_of!(routecap_append_report, first_differed) - 64usize];
+    ["Offset of field: routecap_append_report::rows_taken"]
+        [::core::mem::offset_of!(routecap_append_report, rows_taken) - 72usize];
+    ["Offset of field: routecap_append_report::rows_boundary"]
+        [::core::mem::offset_of!(routecap_append_report, rows_boundary) - 80usize];
+    ["Offset of field: routecap_append_report::rows_filled"]
+        [::core::mem::offset_of!(routecap_append_report, rows_filled) - 88usize];
+    ["Offset of field: routecap_append_report::rows_replaced"]
+        [::core::mem::offset_of!(routecap_append_report, rows_replaced) - 96usize];
+    ["Offset of field: routecap_append_report::rows_beyond"]
+        [::core::mem::offset_of!(routecap_append_report, rows_beyond) - 104usize];
+    ["Offset of field: routecap_append_report::rows_missing"]
+        [::core::mem::offset_of!(routecap_append_report, rows_missing) - 112usize];
+    ["Offset of field: routecap_append_report::bytes"]
+        [::core::mem::offset_of!(routecap_append_report, bytes) - 120usize];
 };
 unsafe extern "C" {
     /// Add a call: its tokens and its rows. "What append does" above has the rules.
@@ -3055,7 +3451,11 @@ unsafe extern "C" {
     /// @param[out] child    The new sequence, to be freed with routecap_sequence_free; NULL on error.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_OUT_OF_RANGE; ROUTECAP_ERR_STATE (as
     ///         routecap_sequence_truncate).
-    pub fn routecap_sequence_fork(sequence: *const routecap_sequence, tokens: u64, child: *mut *mut routecap_sequence) -> i32;
+    pub fn routecap_sequence_fork(
+        sequence: *const routecap_sequence,
+        tokens: u64,
+        child: *mut *mut routecap_sequence,
+    ) -> i32;
 }
 unsafe extern "C" {
     /// Get the rows of the whole conversation: S-1 rows from position 0 on, for S tokens. Pages are
@@ -3065,7 +3465,10 @@ unsafe extern "C" {
     /// @param[out] routing  The routing, to be freed with routecap_routing_free; NULL on error.
     /// @return ROUTECAP_OK; ROUTECAP_INCOMPLETE; ROUTECAP_NOT_CAPTURED (a routing whose cells are all
     ///         missing).
-    pub fn routecap_sequence_routing(sequence: *const routecap_sequence, routing: *mut *mut routecap_routing) -> i32;
+    pub fn routecap_sequence_routing(
+        sequence: *const routecap_sequence,
+        routing: *mut *mut routecap_routing,
+    ) -> i32;
 }
 /// Consecutive rows that came from one call.
 #[repr(C)]
@@ -3086,13 +3489,20 @@ pub struct routecap_sequence_span {
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of routecap_sequence_span"][::core::mem::size_of::<routecap_sequence_span>() - 40usize];
-    ["Alignment of routecap_sequence_span"][::core::mem::align_of::<routecap_sequence_span>() - 8usize];
-    ["Offset of field: routecap_sequence_span::first"][::core::mem::offset_of!(routecap_sequence_span, first) - 0usize];
-    ["Offset of field: routecap_sequence_span::rows"][::core::mem::offset_of!(routecap_sequence_span, rows) - 8usize];
-    ["Offset of field: routecap_sequence_span::call"][::core::mem::offset_of!(routecap_sequence_span, call) - 16usize];
-    ["Offset of field: routecap_sequence_span::tag"][::core::mem::offset_of!(routecap_sequence_span, tag) - 24usize];
-    ["Offset of field: routecap_sequence_span::origin"][::core::mem::offset_of!(routecap_sequence_span, origin) - 32usize];
-    ["Offset of field: routecap_sequence_span::reserved"][::core::mem::offset_of!(routecap_sequence_span, reserved) - 36usize];
+    ["Alignment of routecap_sequence_span"]
+        [::core::mem::align_of::<routecap_sequence_span>() - 8usize];
+    ["Offset of field: routecap_sequence_span::first"]
+        [::core::mem::offset_of!(routecap_sequence_span, first) - 0usize];
+    ["Offset of field: routecap_sequence_span::rows"]
+        [::core::mem::offset_of!(routecap_sequence_span, rows) - 8usize];
+    ["Offset of field: routecap_sequence_span::call"]
+        [::core::mem::offset_of!(routecap_sequence_span, call) - 16usize];
+    ["Offset of field: routecap_sequence_span::tag"]
+        [::core::mem::offset_of!(routecap_sequence_span, tag) - 24usize];
+    ["Offset of field: routecap_sequence_span::origin"]
+        [::core::mem::offset_of!(routecap_sequence_span, origin) - 32usize];
+    ["Offset of field: routecap_sequence_span::reserved"]
+        [::core::mem::offset_of!(routecap_sequence_span, reserved) - 36usize];
 };
 unsafe extern "C" {
     /// Say which rows came from which call.
@@ -3141,7 +3551,10 @@ unsafe extern "C" {
     /// @param[in] sequence  The sequence.
     /// @param[out] report   The sums, and what the sequence is now.
     /// @return ROUTECAP_OK.
-    pub fn routecap_sequence_report(sequence: *const routecap_sequence, report: *mut routecap_append_report) -> i32;
+    pub fn routecap_sequence_report(
+        sequence: *const routecap_sequence,
+        report: *mut routecap_append_report,
+    ) -> i32;
 }
 unsafe extern "C" {
     /// Write a sequence as bytes: its rows in the serialised form of serialized.h, its spans, and
@@ -3215,20 +3628,30 @@ pub struct routecap_store_config {
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of routecap_store_config"][::core::mem::size_of::<routecap_store_config>() - 32usize];
-    ["Alignment of routecap_store_config"][::core::mem::align_of::<routecap_store_config>() - 8usize];
-    ["Offset of field: routecap_store_config::struct_size"][::core::mem::offset_of!(routecap_store_config, struct_size) - 0usize];
-    ["Offset of field: routecap_store_config::flags"][::core::mem::offset_of!(routecap_store_config, flags) - 4usize];
-    ["Offset of field: routecap_store_config::block_rows"][::core::mem::offset_of!(routecap_store_config, block_rows) - 8usize];
-    ["Offset of field: routecap_store_config::key_bytes"][::core::mem::offset_of!(routecap_store_config, key_bytes) - 12usize];
-    ["Offset of field: routecap_store_config::budget_bytes"][::core::mem::offset_of!(routecap_store_config, budget_bytes) - 16usize];
-    ["Offset of field: routecap_store_config::generation"][::core::mem::offset_of!(routecap_store_config, generation) - 24usize];
+    ["Alignment of routecap_store_config"]
+        [::core::mem::align_of::<routecap_store_config>() - 8usize];
+    ["Offset of field: routecap_store_config::struct_size"]
+        [::core::mem::offset_of!(routecap_store_config, struct_size) - 0usize];
+    ["Offset of field: routecap_store_config::flags"]
+        [::core::mem::offset_of!(routecap_store_config, flags) - 4usize];
+    ["Offset of field: routecap_store_config::block_rows"]
+        [::core::mem::offset_of!(routecap_store_config, block_rows) - 8usize];
+    ["Offset of field: routecap_store_config::key_bytes"]
+        [::core::mem::offset_of!(routecap_store_config, key_bytes) - 12usize];
+    ["Offset of field: routecap_store_config::budget_bytes"]
+        [::core::mem::offset_of!(routecap_store_config, budget_bytes) - 16usize];
+    ["Offset of field: routecap_store_config::generation"]
+        [::core::mem::offset_of!(routecap_store_config, generation) - 24usize];
 };
 unsafe extern "C" {
     /// Fill a configuration with the defaults.
     ///
     /// @param[out] config      The configuration.
     /// @param[in] struct_size  sizeof(routecap_store_config) of the caller, in bytes.
-    pub fn routecap_store_config_init(config: *mut routecap_store_config, struct_size: usize) -> i32;
+    pub fn routecap_store_config_init(
+        config: *mut routecap_store_config,
+        struct_size: usize,
+    ) -> i32;
 }
 unsafe extern "C" {
     /// Create a store in the memory of this process.
@@ -3303,40 +3726,64 @@ pub struct routecap_store_counts {
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of routecap_store_counts"][::core::mem::size_of::<routecap_store_counts>() - 168usize];
-    ["Alignment of routecap_store_counts"][::core::mem::align_of::<routecap_store_counts>() - 8usize];
-    ["Offset of field: routecap_store_counts::struct_size"][::core::mem::offset_of!(routecap_store_counts, struct_size) - 0usize];
-    ["Offset of field: routecap_store_counts::block_rows"][::core::mem::offset_of!(routecap_store_counts, block_rows) - 4usize];
-    ["Offset of field: routecap_store_counts::key_bytes"][::core::mem::offset_of!(routecap_store_counts, key_bytes) - 8usize];
-    ["Offset of field: routecap_store_counts::flags"][::core::mem::offset_of!(routecap_store_counts, flags) - 12usize];
-    ["Offset of field: routecap_store_counts::generation"][::core::mem::offset_of!(routecap_store_counts, generation) - 16usize];
-    ["Offset of field: routecap_store_counts::blocks"][::core::mem::offset_of!(routecap_store_counts, blocks) - 24usize];
+    ["Alignment of routecap_store_counts"]
+        [::core::mem::align_of::<routecap_store_counts>() - 8usize];
+    ["Offset of field: routecap_store_counts::struct_size"]
+        [::core::mem::offset_of!(routecap_store_counts, struct_size) - 0usize];
+    ["Offset of field: routecap_store_counts::block_rows"]
+        [::core::mem::offset_of!(routecap_store_counts, block_rows) - 4usize];
+    ["Offset of field: routecap_store_counts::key_bytes"]
+        [::core::mem::offset_of!(routecap_store_counts, key_bytes) - 8usize];
+    ["Offset of field: routecap_store_counts::flags"]
+        [::core::mem::offset_of!(routecap_store_counts, flags) - 12usize];
+    ["Offset of field: routecap_store_counts::generation"]
+        [::core::mem::offset_of!(routecap_store_counts, generation) - 16usize];
+    ["Offset of field: routecap_store_counts::blocks"]
+        [::core::mem::offset_of!(routecap_store_counts, blocks) - 24usize];
     ["Offset of field: routecap_store_counts::blocks_in_flight"]
         [::core::mem::offset_of!(routecap_store_counts, blocks_in_flight) - 32usize];
-    ["Offset of field: routecap_store_counts::blocks_retained"][::core::mem::offset_of!(routecap_store_counts, blocks_retained) - 40usize];
-    ["Offset of field: routecap_store_counts::bytes_in_use"][::core::mem::offset_of!(routecap_store_counts, bytes_in_use) - 48usize];
-    ["Offset of field: routecap_store_counts::bytes_peak"][::core::mem::offset_of!(routecap_store_counts, bytes_peak) - 56usize];
-    ["Offset of field: routecap_store_counts::bytes_budget"][::core::mem::offset_of!(routecap_store_counts, bytes_budget) - 64usize];
+    ["Offset of field: routecap_store_counts::blocks_retained"]
+        [::core::mem::offset_of!(routecap_store_counts, blocks_retained) - 40usize];
+    ["Offset of field: routecap_store_counts::bytes_in_use"]
+        [::core::mem::offset_of!(routecap_store_counts, bytes_in_use) - 48usize];
+    ["Offset of field: routecap_store_counts::bytes_peak"]
+        [::core::mem::offset_of!(routecap_store_counts, bytes_peak) - 56usize];
+    ["Offset of field: routecap_store_counts::bytes_budget"]
+        [::core::mem::offset_of!(routecap_store_counts, bytes_budget) - 64usize];
     ["Offset of field: routecap_store_counts::blocks_published"]
         [::core::mem::offset_of!(routecap_store_counts, blocks_published) - 72usize];
-    ["Offset of field: routecap_store_counts::blocks_repeated"][::core::mem::offset_of!(routecap_store_counts, blocks_repeated) - 80usize];
-    ["Offset of field: routecap_store_counts::blocks_empty"][::core::mem::offset_of!(routecap_store_counts, blocks_empty) - 88usize];
-    ["Offset of field: routecap_store_counts::blocks_refused"][::core::mem::offset_of!(routecap_store_counts, blocks_refused) - 96usize];
-    ["Offset of field: routecap_store_counts::blocks_stale"][::core::mem::offset_of!(routecap_store_counts, blocks_stale) - 104usize];
-    ["Offset of field: routecap_store_counts::blocks_adopted"][::core::mem::offset_of!(routecap_store_counts, blocks_adopted) - 112usize];
-    ["Offset of field: routecap_store_counts::blocks_absent"][::core::mem::offset_of!(routecap_store_counts, blocks_absent) - 120usize];
+    ["Offset of field: routecap_store_counts::blocks_repeated"]
+        [::core::mem::offset_of!(routecap_store_counts, blocks_repeated) - 80usize];
+    ["Offset of field: routecap_store_counts::blocks_empty"]
+        [::core::mem::offset_of!(routecap_store_counts, blocks_empty) - 88usize];
+    ["Offset of field: routecap_store_counts::blocks_refused"]
+        [::core::mem::offset_of!(routecap_store_counts, blocks_refused) - 96usize];
+    ["Offset of field: routecap_store_counts::blocks_stale"]
+        [::core::mem::offset_of!(routecap_store_counts, blocks_stale) - 104usize];
+    ["Offset of field: routecap_store_counts::blocks_adopted"]
+        [::core::mem::offset_of!(routecap_store_counts, blocks_adopted) - 112usize];
+    ["Offset of field: routecap_store_counts::blocks_absent"]
+        [::core::mem::offset_of!(routecap_store_counts, blocks_absent) - 120usize];
     ["Offset of field: routecap_store_counts::blocks_mismatched"]
         [::core::mem::offset_of!(routecap_store_counts, blocks_mismatched) - 128usize];
-    ["Offset of field: routecap_store_counts::blocks_replaced"][::core::mem::offset_of!(routecap_store_counts, blocks_replaced) - 136usize];
-    ["Offset of field: routecap_store_counts::blocks_evicted"][::core::mem::offset_of!(routecap_store_counts, blocks_evicted) - 144usize];
-    ["Offset of field: routecap_store_counts::blocks_imported"][::core::mem::offset_of!(routecap_store_counts, blocks_imported) - 152usize];
-    ["Offset of field: routecap_store_counts::rows_copied"][::core::mem::offset_of!(routecap_store_counts, rows_copied) - 160usize];
+    ["Offset of field: routecap_store_counts::blocks_replaced"]
+        [::core::mem::offset_of!(routecap_store_counts, blocks_replaced) - 136usize];
+    ["Offset of field: routecap_store_counts::blocks_evicted"]
+        [::core::mem::offset_of!(routecap_store_counts, blocks_evicted) - 144usize];
+    ["Offset of field: routecap_store_counts::blocks_imported"]
+        [::core::mem::offset_of!(routecap_store_counts, blocks_imported) - 152usize];
+    ["Offset of field: routecap_store_counts::rows_copied"]
+        [::core::mem::offset_of!(routecap_store_counts, rows_copied) - 160usize];
 };
 unsafe extern "C" {
     /// Read the counters of a store.
     ///
     /// @param[in] store    The store.
     /// @param[out] counts  The counters.
-    pub fn routecap_store_stats(store: *const routecap_store, counts: *mut routecap_store_counts) -> i32;
+    pub fn routecap_store_stats(
+        store: *const routecap_store,
+        counts: *mut routecap_store_counts,
+    ) -> i32;
 }
 unsafe extern "C" {
     /// Advance a store to a generation: everything older is gone for adopters, at once.
@@ -3398,13 +3845,20 @@ pub struct routecap_adoption {
 const _: () = {
     ["Size of routecap_adoption"][::core::mem::size_of::<routecap_adoption>() - 48usize];
     ["Alignment of routecap_adoption"][::core::mem::align_of::<routecap_adoption>() - 8usize];
-    ["Offset of field: routecap_adoption::struct_size"][::core::mem::offset_of!(routecap_adoption, struct_size) - 0usize];
-    ["Offset of field: routecap_adoption::reserved"][::core::mem::offset_of!(routecap_adoption, reserved) - 4usize];
-    ["Offset of field: routecap_adoption::rows"][::core::mem::offset_of!(routecap_adoption, rows) - 8usize];
-    ["Offset of field: routecap_adoption::found"][::core::mem::offset_of!(routecap_adoption, found) - 16usize];
-    ["Offset of field: routecap_adoption::evicted"][::core::mem::offset_of!(routecap_adoption, evicted) - 24usize];
-    ["Offset of field: routecap_adoption::not_published"][::core::mem::offset_of!(routecap_adoption, not_published) - 32usize];
-    ["Offset of field: routecap_adoption::stale"][::core::mem::offset_of!(routecap_adoption, stale) - 40usize];
+    ["Offset of field: routecap_adoption::struct_size"]
+        [::core::mem::offset_of!(routecap_adoption, struct_size) - 0usize];
+    ["Offset of field: routecap_adoption::reserved"]
+        [::core::mem::offset_of!(routecap_adoption, reserved) - 4usize];
+    ["Offset of field: routecap_adoption::rows"]
+        [::core::mem::offset_of!(routecap_adoption, rows) - 8usize];
+    ["Offset of field: routecap_adoption::found"]
+        [::core::mem::offset_of!(routecap_adoption, found) - 16usize];
+    ["Offset of field: routecap_adoption::evicted"]
+        [::core::mem::offset_of!(routecap_adoption, evicted) - 24usize];
+    ["Offset of field: routecap_adoption::not_published"]
+        [::core::mem::offset_of!(routecap_adoption, not_published) - 32usize];
+    ["Offset of field: routecap_adoption::stale"]
+        [::core::mem::offset_of!(routecap_adoption, stale) - 40usize];
 };
 unsafe extern "C" {
     /// Add rows of a store to a request: `count` blocks, one after another in the request. They are the
@@ -3456,13 +3910,20 @@ pub struct routecap_publish_item {
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of routecap_publish_item"][::core::mem::size_of::<routecap_publish_item>() - 40usize];
-    ["Alignment of routecap_publish_item"][::core::mem::align_of::<routecap_publish_item>() - 8usize];
-    ["Offset of field: routecap_publish_item::request"][::core::mem::offset_of!(routecap_publish_item, request) - 0usize];
-    ["Offset of field: routecap_publish_item::first"][::core::mem::offset_of!(routecap_publish_item, first) - 8usize];
-    ["Offset of field: routecap_publish_item::keys"][::core::mem::offset_of!(routecap_publish_item, keys) - 16usize];
-    ["Offset of field: routecap_publish_item::count"][::core::mem::offset_of!(routecap_publish_item, count) - 24usize];
-    ["Offset of field: routecap_publish_item::status"][::core::mem::offset_of!(routecap_publish_item, status) - 32usize];
-    ["Offset of field: routecap_publish_item::reserved"][::core::mem::offset_of!(routecap_publish_item, reserved) - 36usize];
+    ["Alignment of routecap_publish_item"]
+        [::core::mem::align_of::<routecap_publish_item>() - 8usize];
+    ["Offset of field: routecap_publish_item::request"]
+        [::core::mem::offset_of!(routecap_publish_item, request) - 0usize];
+    ["Offset of field: routecap_publish_item::first"]
+        [::core::mem::offset_of!(routecap_publish_item, first) - 8usize];
+    ["Offset of field: routecap_publish_item::keys"]
+        [::core::mem::offset_of!(routecap_publish_item, keys) - 16usize];
+    ["Offset of field: routecap_publish_item::count"]
+        [::core::mem::offset_of!(routecap_publish_item, count) - 24usize];
+    ["Offset of field: routecap_publish_item::status"]
+        [::core::mem::offset_of!(routecap_publish_item, status) - 32usize];
+    ["Offset of field: routecap_publish_item::reserved"]
+        [::core::mem::offset_of!(routecap_publish_item, reserved) - 36usize];
 };
 impl Default for routecap_publish_item {
     fn default() -> Self {
@@ -3516,17 +3977,28 @@ pub struct routecap_adopt_item {
 const _: () = {
     ["Size of routecap_adopt_item"][::core::mem::size_of::<routecap_adopt_item>() - 80usize];
     ["Alignment of routecap_adopt_item"][::core::mem::align_of::<routecap_adopt_item>() - 8usize];
-    ["Offset of field: routecap_adopt_item::request"][::core::mem::offset_of!(routecap_adopt_item, request) - 0usize];
-    ["Offset of field: routecap_adopt_item::first"][::core::mem::offset_of!(routecap_adopt_item, first) - 8usize];
-    ["Offset of field: routecap_adopt_item::keys"][::core::mem::offset_of!(routecap_adopt_item, keys) - 16usize];
-    ["Offset of field: routecap_adopt_item::count"][::core::mem::offset_of!(routecap_adopt_item, count) - 24usize];
-    ["Offset of field: routecap_adopt_item::rows"][::core::mem::offset_of!(routecap_adopt_item, rows) - 32usize];
-    ["Offset of field: routecap_adopt_item::found"][::core::mem::offset_of!(routecap_adopt_item, found) - 40usize];
-    ["Offset of field: routecap_adopt_item::evicted"][::core::mem::offset_of!(routecap_adopt_item, evicted) - 48usize];
-    ["Offset of field: routecap_adopt_item::not_published"][::core::mem::offset_of!(routecap_adopt_item, not_published) - 56usize];
-    ["Offset of field: routecap_adopt_item::stale"][::core::mem::offset_of!(routecap_adopt_item, stale) - 64usize];
-    ["Offset of field: routecap_adopt_item::status"][::core::mem::offset_of!(routecap_adopt_item, status) - 72usize];
-    ["Offset of field: routecap_adopt_item::reserved"][::core::mem::offset_of!(routecap_adopt_item, reserved) - 76usize];
+    ["Offset of field: routecap_adopt_item::request"]
+        [::core::mem::offset_of!(routecap_adopt_item, request) - 0usize];
+    ["Offset of field: routecap_adopt_item::first"]
+        [::core::mem::offset_of!(routecap_adopt_item, first) - 8usize];
+    ["Offset of field: routecap_adopt_item::keys"]
+        [::core::mem::offset_of!(routecap_adopt_item, keys) - 16usize];
+    ["Offset of field: routecap_adopt_item::count"]
+        [::core::mem::offset_of!(routecap_adopt_item, count) - 24usize];
+    ["Offset of field: routecap_adopt_item::rows"]
+        [::core::mem::offset_of!(routecap_adopt_item, rows) - 32usize];
+    ["Offset of field: routecap_adopt_item::found"]
+        [::core::mem::offset_of!(routecap_adopt_item, found) - 40usize];
+    ["Offset of field: routecap_adopt_item::evicted"]
+        [::core::mem::offset_of!(routecap_adopt_item, evicted) - 48usize];
+    ["Offset of field: routecap_adopt_item::not_published"]
+        [::core::mem::offset_of!(routecap_adopt_item, not_published) - 56usize];
+    ["Offset of field: routecap_adopt_item::stale"]
+        [::core::mem::offset_of!(routecap_adopt_item, stale) - 64usize];
+    ["Offset of field: routecap_adopt_item::status"]
+        [::core::mem::offset_of!(routecap_adopt_item, status) - 72usize];
+    ["Offset of field: routecap_adopt_item::reserved"]
+        [::core::mem::offset_of!(routecap_adopt_item, reserved) - 76usize];
 };
 impl Default for routecap_adopt_item {
     fn default() -> Self {
@@ -3621,7 +4093,12 @@ unsafe extern "C" {
     /// @param[in] count     How many keys.
     /// @param[out] reasons  [count] 0 for a block that is retained now, otherwise ROUTECAP_MISSING_*;
     ///                      may be NULL.
-    pub fn routecap_store_retain(store: *mut routecap_store, keys: *const ::core::ffi::c_void, count: usize, reasons: *mut i32) -> i32;
+    pub fn routecap_store_retain(
+        store: *mut routecap_store,
+        keys: *const ::core::ffi::c_void,
+        count: usize,
+        reasons: *mut i32,
+    ) -> i32;
 }
 unsafe extern "C" {
     /// Release blocks that were retained. Keys that nobody retains are left alone.
@@ -3629,7 +4106,11 @@ unsafe extern "C" {
     /// @param[in] store  The store.
     /// @param[in] keys   [count, key_bytes] the keys.
     /// @param[in] count  How many keys.
-    pub fn routecap_store_release(store: *mut routecap_store, keys: *const ::core::ffi::c_void, count: usize) -> i32;
+    pub fn routecap_store_release(
+        store: *mut routecap_store,
+        keys: *const ::core::ffi::c_void,
+        count: usize,
+    ) -> i32;
 }
 unsafe extern "C" {
     /// Drop blocks, also retained ones and those in flight. Requests that adopted them keep the rows.
@@ -3638,7 +4119,12 @@ unsafe extern "C" {
     /// @param[in] keys      [count, key_bytes] the keys; those that are not there are left alone.
     /// @param[in] count     How many keys.
     /// @param[out] evicted  How many were there; may be NULL.
-    pub fn routecap_store_evict(store: *mut routecap_store, keys: *const ::core::ffi::c_void, count: usize, evicted: *mut u64) -> i32;
+    pub fn routecap_store_evict(
+        store: *mut routecap_store,
+        keys: *const ::core::ffi::c_void,
+        count: usize,
+        evicted: *mut u64,
+    ) -> i32;
 }
 unsafe extern "C" {
     /// Follow a cache that moves its slots: the block of from[i] becomes that of to[i], for all i at
@@ -3701,7 +4187,12 @@ unsafe extern "C" {
     /// @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT (the text says what is wrong);
     ///         ROUTECAP_ERR_SHAPE_MISMATCH (another shape, block_rows or key_bytes); ROUTECAP_ERR_STATE
     ///         (a generation that the store has not advanced to).
-    pub fn routecap_store_import(store: *mut routecap_store, data: *const ::core::ffi::c_void, bytes: usize, blocks: *mut u64) -> i32;
+    pub fn routecap_store_import(
+        store: *mut routecap_store,
+        data: *const ::core::ffi::c_void,
+        bytes: usize,
+        blocks: *mut u64,
+    ) -> i32;
 }
 unsafe extern "C" {
     /// Create a store that several processes of one machine share. Each of them opens it by a
@@ -3852,37 +4343,68 @@ pub struct routecap_plan_config {
 const _: () = {
     ["Size of routecap_plan_config"][::core::mem::size_of::<routecap_plan_config>() - 184usize];
     ["Alignment of routecap_plan_config"][::core::mem::align_of::<routecap_plan_config>() - 8usize];
-    ["Offset of field: routecap_plan_config::struct_size"][::core::mem::offset_of!(routecap_plan_config, struct_size) - 0usize];
-    ["Offset of field: routecap_plan_config::layout"][::core::mem::offset_of!(routecap_plan_config, layout) - 4usize];
-    ["Offset of field: routecap_plan_config::context"][::core::mem::offset_of!(routecap_plan_config, context) - 8usize];
-    ["Offset of field: routecap_plan_config::context_size"][::core::mem::offset_of!(routecap_plan_config, context_size) - 12usize];
-    ["Offset of field: routecap_plan_config::context_rank"][::core::mem::offset_of!(routecap_plan_config, context_rank) - 16usize];
-    ["Offset of field: routecap_plan_config::tensor_size"][::core::mem::offset_of!(routecap_plan_config, tensor_size) - 20usize];
-    ["Offset of field: routecap_plan_config::tensor_rank"][::core::mem::offset_of!(routecap_plan_config, tensor_rank) - 24usize];
-    ["Offset of field: routecap_plan_config::flags"][::core::mem::offset_of!(routecap_plan_config, flags) - 28usize];
-    ["Offset of field: routecap_plan_config::samples"][::core::mem::offset_of!(routecap_plan_config, samples) - 32usize];
-    ["Offset of field: routecap_plan_config::lengths"][::core::mem::offset_of!(routecap_plan_config, lengths) - 40usize];
-    ["Offset of field: routecap_plan_config::cu_lengths"][::core::mem::offset_of!(routecap_plan_config, cu_lengths) - 48usize];
-    ["Offset of field: routecap_plan_config::needed"][::core::mem::offset_of!(routecap_plan_config, needed) - 56usize];
-    ["Offset of field: routecap_plan_config::padded_lengths"][::core::mem::offset_of!(routecap_plan_config, padded_lengths) - 64usize];
-    ["Offset of field: routecap_plan_config::starts"][::core::mem::offset_of!(routecap_plan_config, starts) - 72usize];
-    ["Offset of field: routecap_plan_config::width"][::core::mem::offset_of!(routecap_plan_config, width) - 80usize];
-    ["Offset of field: routecap_plan_config::align"][::core::mem::offset_of!(routecap_plan_config, align) - 88usize];
-    ["Offset of field: routecap_plan_config::align_total"][::core::mem::offset_of!(routecap_plan_config, align_total) - 96usize];
-    ["Offset of field: routecap_plan_config::least_total"][::core::mem::offset_of!(routecap_plan_config, least_total) - 104usize];
-    ["Offset of field: routecap_plan_config::align_rank"][::core::mem::offset_of!(routecap_plan_config, align_rank) - 112usize];
-    ["Offset of field: routecap_plan_config::layers"][::core::mem::offset_of!(routecap_plan_config, layers) - 120usize];
-    ["Offset of field: routecap_plan_config::k"][::core::mem::offset_of!(routecap_plan_config, k) - 124usize];
-    ["Offset of field: routecap_plan_config::experts"][::core::mem::offset_of!(routecap_plan_config, experts) - 128usize];
-    ["Offset of field: routecap_plan_config::expert_parallel"][::core::mem::offset_of!(routecap_plan_config, expert_parallel) - 132usize];
-    ["Offset of field: routecap_plan_config::layer_map"][::core::mem::offset_of!(routecap_plan_config, layer_map) - 136usize];
-    ["Offset of field: routecap_plan_config::layer_experts"][::core::mem::offset_of!(routecap_plan_config, layer_experts) - 144usize];
-    ["Offset of field: routecap_plan_config::dtype"][::core::mem::offset_of!(routecap_plan_config, dtype) - 152usize];
-    ["Offset of field: routecap_plan_config::order"][::core::mem::offset_of!(routecap_plan_config, order) - 156usize];
-    ["Offset of field: routecap_plan_config::fill"][::core::mem::offset_of!(routecap_plan_config, fill) - 160usize];
-    ["Offset of field: routecap_plan_config::lost"][::core::mem::offset_of!(routecap_plan_config, lost) - 164usize];
-    ["Offset of field: routecap_plan_config::fill_value"][::core::mem::offset_of!(routecap_plan_config, fill_value) - 168usize];
-    ["Offset of field: routecap_plan_config::lost_value"][::core::mem::offset_of!(routecap_plan_config, lost_value) - 176usize];
+    ["Offset of field: routecap_plan_config::struct_size"]
+        [::core::mem::offset_of!(routecap_plan_config, struct_size) - 0usize];
+    ["Offset of field: routecap_plan_config::layout"]
+        [::core::mem::offset_of!(routecap_plan_config, layout) - 4usize];
+    ["Offset of field: routecap_plan_config::context"]
+        [::core::mem::offset_of!(routecap_plan_config, context) - 8usize];
+    ["Offset of field: routecap_plan_config::context_size"]
+        [::core::mem::offset_of!(routecap_plan_config, context_size) - 12usize];
+    ["Offset of field: routecap_plan_config::context_rank"]
+        [::core::mem::offset_of!(routecap_plan_config, context_rank) - 16usize];
+    ["Offset of field: routecap_plan_config::tensor_size"]
+        [::core::mem::offset_of!(routecap_plan_config, tensor_size) - 20usize];
+    ["Offset of field: routecap_plan_config::tensor_rank"]
+        [::core::mem::offset_of!(routecap_plan_config, tensor_rank) - 24usize];
+    ["Offset of field: routecap_plan_config::flags"]
+        [::core::mem::offset_of!(routecap_plan_config, flags) - 28usize];
+    ["Offset of field: routecap_plan_config::samples"]
+        [::core::mem::offset_of!(routecap_plan_config, samples) - 32usize];
+    ["Offset of field: routecap_plan_config::lengths"]
+        [::core::mem::offset_of!(routecap_plan_config, lengths) - 40usize];
+    ["Offset of field: routecap_plan_config::cu_lengths"]
+        [::core::mem::offset_of!(routecap_plan_config, cu_lengths) - 48usize];
+    ["Offset of field: routecap_plan_config::needed"]
+        [::core::mem::offset_of!(routecap_plan_config, needed) - 56usize];
+    ["Offset of field: routecap_plan_config::padded_lengths"]
+        [::core::mem::offset_of!(routecap_plan_config, padded_lengths) - 64usize];
+    ["Offset of field: routecap_plan_config::starts"]
+        [::core::mem::offset_of!(routecap_plan_config, starts) - 72usize];
+    ["Offset of field: routecap_plan_config::width"]
+        [::core::mem::offset_of!(routecap_plan_config, width) - 80usize];
+    ["Offset of field: routecap_plan_config::align"]
+        [::core::mem::offset_of!(routecap_plan_config, align) - 88usize];
+    ["Offset of field: routecap_plan_config::align_total"]
+        [::core::mem::offset_of!(routecap_plan_config, align_total) - 96usize];
+    ["Offset of field: routecap_plan_config::least_total"]
+        [::core::mem::offset_of!(routecap_plan_config, least_total) - 104usize];
+    ["Offset of field: routecap_plan_config::align_rank"]
+        [::core::mem::offset_of!(routecap_plan_config, align_rank) - 112usize];
+    ["Offset of field: routecap_plan_config::layers"]
+        [::core::mem::offset_of!(routecap_plan_config, layers) - 120usize];
+    ["Offset of field: routecap_plan_config::k"]
+        [::core::mem::offset_of!(routecap_plan_config, k) - 124usize];
+    ["Offset of field: routecap_plan_config::experts"]
+        [::core::mem::offset_of!(routecap_plan_config, experts) - 128usize];
+    ["Offset of field: routecap_plan_config::expert_parallel"]
+        [::core::mem::offset_of!(routecap_plan_config, expert_parallel) - 132usize];
+    ["Offset of field: routecap_plan_config::layer_map"]
+        [::core::mem::offset_of!(routecap_plan_config, layer_map) - 136usize];
+    ["Offset of field: routecap_plan_config::layer_experts"]
+        [::core::mem::offset_of!(routecap_plan_config, layer_experts) - 144usize];
+    ["Offset of field: routecap_plan_config::dtype"]
+        [::core::mem::offset_of!(routecap_plan_config, dtype) - 152usize];
+    ["Offset of field: routecap_plan_config::order"]
+        [::core::mem::offset_of!(routecap_plan_config, order) - 156usize];
+    ["Offset of field: routecap_plan_config::fill"]
+        [::core::mem::offset_of!(routecap_plan_config, fill) - 160usize];
+    ["Offset of field: routecap_plan_config::lost"]
+        [::core::mem::offset_of!(routecap_plan_config, lost) - 164usize];
+    ["Offset of field: routecap_plan_config::fill_value"]
+        [::core::mem::offset_of!(routecap_plan_config, fill_value) - 168usize];
+    ["Offset of field: routecap_plan_config::lost_value"]
+        [::core::mem::offset_of!(routecap_plan_config, lost_value) - 176usize];
 };
 impl Default for routecap_plan_config {
     fn default() -> Self {
@@ -3911,7 +4433,10 @@ unsafe extern "C" {
     /// @return ROUTECAP_OK; ROUTECAP_ERR_ARGUMENT (also where rows cannot be divided evenly, and the
     ///         text says what is no multiple of what); ROUTECAP_ERR_DTYPE (ids, fill_value or lost_value
     ///         do not fit dtype).
-    pub fn routecap_plan_create(config: *const routecap_plan_config, plan: *mut *mut routecap_plan) -> i32;
+    pub fn routecap_plan_create(
+        config: *const routecap_plan_config,
+        plan: *mut *mut routecap_plan,
+    ) -> i32;
 }
 unsafe extern "C" {
     /// Free a plan.
@@ -3959,23 +4484,40 @@ pub struct routecap_plan_shape {
 const _: () = {
     ["Size of routecap_plan_shape"][::core::mem::size_of::<routecap_plan_shape>() - 112usize];
     ["Alignment of routecap_plan_shape"][::core::mem::align_of::<routecap_plan_shape>() - 8usize];
-    ["Offset of field: routecap_plan_shape::struct_size"][::core::mem::offset_of!(routecap_plan_shape, struct_size) - 0usize];
-    ["Offset of field: routecap_plan_shape::layers"][::core::mem::offset_of!(routecap_plan_shape, layers) - 4usize];
-    ["Offset of field: routecap_plan_shape::k"][::core::mem::offset_of!(routecap_plan_shape, k) - 8usize];
-    ["Offset of field: routecap_plan_shape::dtype"][::core::mem::offset_of!(routecap_plan_shape, dtype) - 12usize];
-    ["Offset of field: routecap_plan_shape::order"][::core::mem::offset_of!(routecap_plan_shape, order) - 16usize];
-    ["Offset of field: routecap_plan_shape::reserved"][::core::mem::offset_of!(routecap_plan_shape, reserved) - 20usize];
-    ["Offset of field: routecap_plan_shape::rows"][::core::mem::offset_of!(routecap_plan_shape, rows) - 24usize];
-    ["Offset of field: routecap_plan_shape::rows_needed"][::core::mem::offset_of!(routecap_plan_shape, rows_needed) - 32usize];
-    ["Offset of field: routecap_plan_shape::rows_not_needed"][::core::mem::offset_of!(routecap_plan_shape, rows_not_needed) - 40usize];
-    ["Offset of field: routecap_plan_shape::rows_padding"][::core::mem::offset_of!(routecap_plan_shape, rows_padding) - 48usize];
-    ["Offset of field: routecap_plan_shape::total_rows"][::core::mem::offset_of!(routecap_plan_shape, total_rows) - 56usize];
-    ["Offset of field: routecap_plan_shape::width"][::core::mem::offset_of!(routecap_plan_shape, width) - 64usize];
-    ["Offset of field: routecap_plan_shape::ranges"][::core::mem::offset_of!(routecap_plan_shape, ranges) - 72usize];
-    ["Offset of field: routecap_plan_shape::runs"][::core::mem::offset_of!(routecap_plan_shape, runs) - 80usize];
-    ["Offset of field: routecap_plan_shape::ids_bytes"][::core::mem::offset_of!(routecap_plan_shape, ids_bytes) - 88usize];
-    ["Offset of field: routecap_plan_shape::classes_bytes"][::core::mem::offset_of!(routecap_plan_shape, classes_bytes) - 96usize];
-    ["Offset of field: routecap_plan_shape::packed_bytes"][::core::mem::offset_of!(routecap_plan_shape, packed_bytes) - 104usize];
+    ["Offset of field: routecap_plan_shape::struct_size"]
+        [::core::mem::offset_of!(routecap_plan_shape, struct_size) - 0usize];
+    ["Offset of field: routecap_plan_shape::layers"]
+        [::core::mem::offset_of!(routecap_plan_shape, layers) - 4usize];
+    ["Offset of field: routecap_plan_shape::k"]
+        [::core::mem::offset_of!(routecap_plan_shape, k) - 8usize];
+    ["Offset of field: routecap_plan_shape::dtype"]
+        [::core::mem::offset_of!(routecap_plan_shape, dtype) - 12usize];
+    ["Offset of field: routecap_plan_shape::order"]
+        [::core::mem::offset_of!(routecap_plan_shape, order) - 16usize];
+    ["Offset of field: routecap_plan_shape::reserved"]
+        [::core::mem::offset_of!(routecap_plan_shape, reserved) - 20usize];
+    ["Offset of field: routecap_plan_shape::rows"]
+        [::core::mem::offset_of!(routecap_plan_shape, rows) - 24usize];
+    ["Offset of field: routecap_plan_shape::rows_needed"]
+        [::core::mem::offset_of!(routecap_plan_shape, rows_needed) - 32usize];
+    ["Offset of field: routecap_plan_shape::rows_not_needed"]
+        [::core::mem::offset_of!(routecap_plan_shape, rows_not_needed) - 40usize];
+    ["Offset of field: routecap_plan_shape::rows_padding"]
+        [::core::mem::offset_of!(routecap_plan_shape, rows_padding) - 48usize];
+    ["Offset of field: routecap_plan_shape::total_rows"]
+        [::core::mem::offset_of!(routecap_plan_shape, total_rows) - 56usize];
+    ["Offset of field: routecap_plan_shape::width"]
+        [::core::mem::offset_of!(routecap_plan_shape, width) - 64usize];
+    ["Offset of field: routecap_plan_shape::ranges"]
+        [::core::mem::offset_of!(routecap_plan_shape, ranges) - 72usize];
+    ["Offset of field: routecap_plan_shape::runs"]
+        [::core::mem::offset_of!(routecap_plan_shape, runs) - 80usize];
+    ["Offset of field: routecap_plan_shape::ids_bytes"]
+        [::core::mem::offset_of!(routecap_plan_shape, ids_bytes) - 88usize];
+    ["Offset of field: routecap_plan_shape::classes_bytes"]
+        [::core::mem::offset_of!(routecap_plan_shape, classes_bytes) - 96usize];
+    ["Offset of field: routecap_plan_shape::packed_bytes"]
+        [::core::mem::offset_of!(routecap_plan_shape, packed_bytes) - 104usize];
 };
 unsafe extern "C" {
     /// Say how large a plan's results are.
@@ -3983,7 +4525,10 @@ unsafe extern "C" {
     /// @param[in] plan    The plan.
     /// @param[out] shape  Its sizes.
     /// @return ROUTECAP_OK.
-    pub fn routecap_plan_describe(plan: *const routecap_plan, shape: *mut routecap_plan_shape) -> i32;
+    pub fn routecap_plan_describe(
+        plan: *const routecap_plan,
+        shape: *mut routecap_plan_shape,
+    ) -> i32;
 }
 /// Rows of one sample that a rank must have.
 #[repr(C)]
@@ -3998,9 +4543,12 @@ pub struct routecap_plan_range {
 const _: () = {
     ["Size of routecap_plan_range"][::core::mem::size_of::<routecap_plan_range>() - 24usize];
     ["Alignment of routecap_plan_range"][::core::mem::align_of::<routecap_plan_range>() - 8usize];
-    ["Offset of field: routecap_plan_range::sample"][::core::mem::offset_of!(routecap_plan_range, sample) - 0usize];
-    ["Offset of field: routecap_plan_range::first"][::core::mem::offset_of!(routecap_plan_range, first) - 8usize];
-    ["Offset of field: routecap_plan_range::rows"][::core::mem::offset_of!(routecap_plan_range, rows) - 16usize];
+    ["Offset of field: routecap_plan_range::sample"]
+        [::core::mem::offset_of!(routecap_plan_range, sample) - 0usize];
+    ["Offset of field: routecap_plan_range::first"]
+        [::core::mem::offset_of!(routecap_plan_range, first) - 8usize];
+    ["Offset of field: routecap_plan_range::rows"]
+        [::core::mem::offset_of!(routecap_plan_range, rows) - 16usize];
 };
 unsafe extern "C" {
     /// Say which rows this rank needs, of which sample: those that it must fetch.
@@ -4049,14 +4597,22 @@ pub struct routecap_plan_run {
 const _: () = {
     ["Size of routecap_plan_run"][::core::mem::size_of::<routecap_plan_run>() - 56usize];
     ["Alignment of routecap_plan_run"][::core::mem::align_of::<routecap_plan_run>() - 8usize];
-    ["Offset of field: routecap_plan_run::sample"][::core::mem::offset_of!(routecap_plan_run, sample) - 0usize];
-    ["Offset of field: routecap_plan_run::first"][::core::mem::offset_of!(routecap_plan_run, first) - 8usize];
-    ["Offset of field: routecap_plan_run::rows"][::core::mem::offset_of!(routecap_plan_run, rows) - 16usize];
-    ["Offset of field: routecap_plan_run::row"][::core::mem::offset_of!(routecap_plan_run, row) - 24usize];
-    ["Offset of field: routecap_plan_run::step"][::core::mem::offset_of!(routecap_plan_run, step) - 32usize];
-    ["Offset of field: routecap_plan_run::ordinal"][::core::mem::offset_of!(routecap_plan_run, ordinal) - 40usize];
-    ["Offset of field: routecap_plan_run::row_class"][::core::mem::offset_of!(routecap_plan_run, row_class) - 48usize];
-    ["Offset of field: routecap_plan_run::reserved"][::core::mem::offset_of!(routecap_plan_run, reserved) - 52usize];
+    ["Offset of field: routecap_plan_run::sample"]
+        [::core::mem::offset_of!(routecap_plan_run, sample) - 0usize];
+    ["Offset of field: routecap_plan_run::first"]
+        [::core::mem::offset_of!(routecap_plan_run, first) - 8usize];
+    ["Offset of field: routecap_plan_run::rows"]
+        [::core::mem::offset_of!(routecap_plan_run, rows) - 16usize];
+    ["Offset of field: routecap_plan_run::row"]
+        [::core::mem::offset_of!(routecap_plan_run, row) - 24usize];
+    ["Offset of field: routecap_plan_run::step"]
+        [::core::mem::offset_of!(routecap_plan_run, step) - 32usize];
+    ["Offset of field: routecap_plan_run::ordinal"]
+        [::core::mem::offset_of!(routecap_plan_run, ordinal) - 40usize];
+    ["Offset of field: routecap_plan_run::row_class"]
+        [::core::mem::offset_of!(routecap_plan_run, row_class) - 48usize];
+    ["Offset of field: routecap_plan_run::reserved"]
+        [::core::mem::offset_of!(routecap_plan_run, reserved) - 52usize];
 };
 unsafe extern "C" {
     /// Give out the plan itself: every local row, in runs, each row once.
@@ -4090,8 +4646,10 @@ pub struct routecap_plan_source {
 const _: () = {
     ["Size of routecap_plan_source"][::core::mem::size_of::<routecap_plan_source>() - 16usize];
     ["Alignment of routecap_plan_source"][::core::mem::align_of::<routecap_plan_source>() - 8usize];
-    ["Offset of field: routecap_plan_source::sample"][::core::mem::offset_of!(routecap_plan_source, sample) - 0usize];
-    ["Offset of field: routecap_plan_source::routing"][::core::mem::offset_of!(routecap_plan_source, routing) - 8usize];
+    ["Offset of field: routecap_plan_source::sample"]
+        [::core::mem::offset_of!(routecap_plan_source, sample) - 0usize];
+    ["Offset of field: routecap_plan_source::routing"]
+        [::core::mem::offset_of!(routecap_plan_source, routing) - 8usize];
 };
 impl Default for routecap_plan_source {
     fn default() -> Self {
@@ -4124,15 +4682,24 @@ pub struct routecap_plan_report {
 const _: () = {
     ["Size of routecap_plan_report"][::core::mem::size_of::<routecap_plan_report>() - 64usize];
     ["Alignment of routecap_plan_report"][::core::mem::align_of::<routecap_plan_report>() - 8usize];
-    ["Offset of field: routecap_plan_report::struct_size"][::core::mem::offset_of!(routecap_plan_report, struct_size) - 0usize];
-    ["Offset of field: routecap_plan_report::layers"][::core::mem::offset_of!(routecap_plan_report, layers) - 4usize];
-    ["Offset of field: routecap_plan_report::rows"][::core::mem::offset_of!(routecap_plan_report, rows) - 8usize];
-    ["Offset of field: routecap_plan_report::rows_valid"][::core::mem::offset_of!(routecap_plan_report, rows_valid) - 16usize];
-    ["Offset of field: routecap_plan_report::rows_partial"][::core::mem::offset_of!(routecap_plan_report, rows_partial) - 24usize];
-    ["Offset of field: routecap_plan_report::rows_lost"][::core::mem::offset_of!(routecap_plan_report, rows_lost) - 32usize];
-    ["Offset of field: routecap_plan_report::rows_not_needed"][::core::mem::offset_of!(routecap_plan_report, rows_not_needed) - 40usize];
-    ["Offset of field: routecap_plan_report::rows_padding"][::core::mem::offset_of!(routecap_plan_report, rows_padding) - 48usize];
-    ["Offset of field: routecap_plan_report::cells_lost"][::core::mem::offset_of!(routecap_plan_report, cells_lost) - 56usize];
+    ["Offset of field: routecap_plan_report::struct_size"]
+        [::core::mem::offset_of!(routecap_plan_report, struct_size) - 0usize];
+    ["Offset of field: routecap_plan_report::layers"]
+        [::core::mem::offset_of!(routecap_plan_report, layers) - 4usize];
+    ["Offset of field: routecap_plan_report::rows"]
+        [::core::mem::offset_of!(routecap_plan_report, rows) - 8usize];
+    ["Offset of field: routecap_plan_report::rows_valid"]
+        [::core::mem::offset_of!(routecap_plan_report, rows_valid) - 16usize];
+    ["Offset of field: routecap_plan_report::rows_partial"]
+        [::core::mem::offset_of!(routecap_plan_report, rows_partial) - 24usize];
+    ["Offset of field: routecap_plan_report::rows_lost"]
+        [::core::mem::offset_of!(routecap_plan_report, rows_lost) - 32usize];
+    ["Offset of field: routecap_plan_report::rows_not_needed"]
+        [::core::mem::offset_of!(routecap_plan_report, rows_not_needed) - 40usize];
+    ["Offset of field: routecap_plan_report::rows_padding"]
+        [::core::mem::offset_of!(routecap_plan_report, rows_padding) - 48usize];
+    ["Offset of field: routecap_plan_report::cells_lost"]
+        [::core::mem::offset_of!(routecap_plan_report, cells_lost) - 56usize];
 };
 unsafe extern "C" {
     /// Write the ids of this rank, in its layout, to host memory.
@@ -4281,16 +4848,26 @@ pub struct routecap_plan_target {
 const _: () = {
     ["Size of routecap_plan_target"][::core::mem::size_of::<routecap_plan_target>() - 64usize];
     ["Alignment of routecap_plan_target"][::core::mem::align_of::<routecap_plan_target>() - 8usize];
-    ["Offset of field: routecap_plan_target::struct_size"][::core::mem::offset_of!(routecap_plan_target, struct_size) - 0usize];
-    ["Offset of field: routecap_plan_target::backend"][::core::mem::offset_of!(routecap_plan_target, backend) - 4usize];
-    ["Offset of field: routecap_plan_target::device"][::core::mem::offset_of!(routecap_plan_target, device) - 8usize];
-    ["Offset of field: routecap_plan_target::reserved"][::core::mem::offset_of!(routecap_plan_target, reserved) - 12usize];
-    ["Offset of field: routecap_plan_target::scratch"][::core::mem::offset_of!(routecap_plan_target, scratch) - 16usize];
-    ["Offset of field: routecap_plan_target::scratch_bytes"][::core::mem::offset_of!(routecap_plan_target, scratch_bytes) - 24usize];
-    ["Offset of field: routecap_plan_target::dst"][::core::mem::offset_of!(routecap_plan_target, dst) - 32usize];
-    ["Offset of field: routecap_plan_target::dst_bytes"][::core::mem::offset_of!(routecap_plan_target, dst_bytes) - 40usize];
-    ["Offset of field: routecap_plan_target::classes"][::core::mem::offset_of!(routecap_plan_target, classes) - 48usize];
-    ["Offset of field: routecap_plan_target::classes_bytes"][::core::mem::offset_of!(routecap_plan_target, classes_bytes) - 56usize];
+    ["Offset of field: routecap_plan_target::struct_size"]
+        [::core::mem::offset_of!(routecap_plan_target, struct_size) - 0usize];
+    ["Offset of field: routecap_plan_target::backend"]
+        [::core::mem::offset_of!(routecap_plan_target, backend) - 4usize];
+    ["Offset of field: routecap_plan_target::device"]
+        [::core::mem::offset_of!(routecap_plan_target, device) - 8usize];
+    ["Offset of field: routecap_plan_target::reserved"]
+        [::core::mem::offset_of!(routecap_plan_target, reserved) - 12usize];
+    ["Offset of field: routecap_plan_target::scratch"]
+        [::core::mem::offset_of!(routecap_plan_target, scratch) - 16usize];
+    ["Offset of field: routecap_plan_target::scratch_bytes"]
+        [::core::mem::offset_of!(routecap_plan_target, scratch_bytes) - 24usize];
+    ["Offset of field: routecap_plan_target::dst"]
+        [::core::mem::offset_of!(routecap_plan_target, dst) - 32usize];
+    ["Offset of field: routecap_plan_target::dst_bytes"]
+        [::core::mem::offset_of!(routecap_plan_target, dst_bytes) - 40usize];
+    ["Offset of field: routecap_plan_target::classes"]
+        [::core::mem::offset_of!(routecap_plan_target, classes) - 48usize];
+    ["Offset of field: routecap_plan_target::classes_bytes"]
+        [::core::mem::offset_of!(routecap_plan_target, classes_bytes) - 56usize];
 };
 impl Default for routecap_plan_target {
     fn default() -> Self {
@@ -4358,15 +4935,24 @@ pub struct routecap_load {
 const _: () = {
     ["Size of routecap_load"][::core::mem::size_of::<routecap_load>() - 56usize];
     ["Alignment of routecap_load"][::core::mem::align_of::<routecap_load>() - 8usize];
-    ["Offset of field: routecap_load::struct_size"][::core::mem::offset_of!(routecap_load, struct_size) - 0usize];
-    ["Offset of field: routecap_load::layers"][::core::mem::offset_of!(routecap_load, layers) - 4usize];
-    ["Offset of field: routecap_load::experts"][::core::mem::offset_of!(routecap_load, experts) - 8usize];
-    ["Offset of field: routecap_load::reserved"][::core::mem::offset_of!(routecap_load, reserved) - 12usize];
-    ["Offset of field: routecap_load::steps"][::core::mem::offset_of!(routecap_load, steps) - 16usize];
-    ["Offset of field: routecap_load::first_step"][::core::mem::offset_of!(routecap_load, first_step) - 24usize];
-    ["Offset of field: routecap_load::last_step"][::core::mem::offset_of!(routecap_load, last_step) - 32usize];
-    ["Offset of field: routecap_load::rows_prefill"][::core::mem::offset_of!(routecap_load, rows_prefill) - 40usize];
-    ["Offset of field: routecap_load::rows_decode"][::core::mem::offset_of!(routecap_load, rows_decode) - 48usize];
+    ["Offset of field: routecap_load::struct_size"]
+        [::core::mem::offset_of!(routecap_load, struct_size) - 0usize];
+    ["Offset of field: routecap_load::layers"]
+        [::core::mem::offset_of!(routecap_load, layers) - 4usize];
+    ["Offset of field: routecap_load::experts"]
+        [::core::mem::offset_of!(routecap_load, experts) - 8usize];
+    ["Offset of field: routecap_load::reserved"]
+        [::core::mem::offset_of!(routecap_load, reserved) - 12usize];
+    ["Offset of field: routecap_load::steps"]
+        [::core::mem::offset_of!(routecap_load, steps) - 16usize];
+    ["Offset of field: routecap_load::first_step"]
+        [::core::mem::offset_of!(routecap_load, first_step) - 24usize];
+    ["Offset of field: routecap_load::last_step"]
+        [::core::mem::offset_of!(routecap_load, last_step) - 32usize];
+    ["Offset of field: routecap_load::rows_prefill"]
+        [::core::mem::offset_of!(routecap_load, rows_prefill) - 40usize];
+    ["Offset of field: routecap_load::rows_decode"]
+        [::core::mem::offset_of!(routecap_load, rows_decode) - 48usize];
 };
 unsafe extern "C" {
     /// Read how often each expert was chosen since the capturer was created.
@@ -4409,7 +4995,12 @@ unsafe extern "C" {
     /// @param[out] count     How many tags there are. More than capacity are not an error.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_ARGUMENT (the capturer was created without
     ///         ROUTECAP_CONFIG_LOAD_TAGS).
-    pub fn routecap_capturer_load_tags(capturer: *const routecap_capturer, tags: *mut u64, capacity: usize, count: *mut u64) -> i32;
+    pub fn routecap_capturer_load_tags(
+        capturer: *const routecap_capturer,
+        tags: *mut u64,
+        capacity: usize,
+        count: *mut u64,
+    ) -> i32;
 }
 /// Takes one line.
 ///
@@ -4425,8 +5016,13 @@ unsafe extern "C" {
 ///
 /// context is that of routecap_set_log. level is ROUTECAP_LOG_ERROR..ROUTECAP_LOG_DEBUG. text is one
 /// line without a newline, at most 511 bytes and a 0; it is valid during the call.
-pub type routecap_log =
-    ::core::option::Option<unsafe extern "C" fn(context: *mut ::core::ffi::c_void, level: i32, text: *const ::core::ffi::c_char)>;
+pub type routecap_log = ::core::option::Option<
+    unsafe extern "C" fn(
+        context: *mut ::core::ffi::c_void,
+        level: i32,
+        text: *const ::core::ffi::c_char,
+    ),
+>;
 unsafe extern "C" {
     /// Say where the lines of this process go.
     ///
@@ -4442,7 +5038,11 @@ unsafe extern "C" {
     /// @param[in] context  Passed to log.
     /// @param[in] level    ROUTECAP_LOG_*: the lines that log takes. Without a hook 0.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_STATE (called by a hook).
-    pub fn routecap_set_log(log: routecap_log, context: *mut ::core::ffi::c_void, level: i32) -> i32;
+    pub fn routecap_set_log(
+        log: routecap_log,
+        context: *mut ::core::ffi::c_void,
+        level: i32,
+    ) -> i32;
 }
 unsafe extern "C" {
     /// Describe a capturer as JSON: its settings, memory, counters, what the worker thread does, every
@@ -4537,25 +5137,44 @@ pub struct routecap_received {
 const _: () = {
     ["Size of routecap_received"][::core::mem::size_of::<routecap_received>() - 104usize];
     ["Alignment of routecap_received"][::core::mem::align_of::<routecap_received>() - 8usize];
-    ["Offset of field: routecap_received::struct_size"][::core::mem::offset_of!(routecap_received, struct_size) - 0usize];
-    ["Offset of field: routecap_received::flags"][::core::mem::offset_of!(routecap_received, flags) - 4usize];
-    ["Offset of field: routecap_received::ranks"][::core::mem::offset_of!(routecap_received, ranks) - 8usize];
-    ["Offset of field: routecap_received::rank"][::core::mem::offset_of!(routecap_received, rank) - 12usize];
-    ["Offset of field: routecap_received::experts"][::core::mem::offset_of!(routecap_received, experts) - 16usize];
-    ["Offset of field: routecap_received::k"][::core::mem::offset_of!(routecap_received, k) - 20usize];
-    ["Offset of field: routecap_received::tokens_per_rank"][::core::mem::offset_of!(routecap_received, tokens_per_rank) - 24usize];
-    ["Offset of field: routecap_received::rows"][::core::mem::offset_of!(routecap_received, rows) - 28usize];
-    ["Offset of field: routecap_received::live_rows"][::core::mem::offset_of!(routecap_received, live_rows) - 32usize];
-    ["Offset of field: routecap_received::metadata"][::core::mem::offset_of!(routecap_received, metadata) - 40usize];
-    ["Offset of field: routecap_received::ids"][::core::mem::offset_of!(routecap_received, ids) - 48usize];
-    ["Offset of field: routecap_received::expert_ends"][::core::mem::offset_of!(routecap_received, expert_ends) - 56usize];
-    ["Offset of field: routecap_received::expert_alignment"][::core::mem::offset_of!(routecap_received, expert_alignment) - 64usize];
-    ["Offset of field: routecap_received::expanded_rows"][::core::mem::offset_of!(routecap_received, expanded_rows) - 68usize];
-    ["Offset of field: routecap_received::dtype"][::core::mem::offset_of!(routecap_received, dtype) - 72usize];
-    ["Offset of field: routecap_received::reserved"][::core::mem::offset_of!(routecap_received, reserved) - 76usize];
-    ["Offset of field: routecap_received::global_ids"][::core::mem::offset_of!(routecap_received, global_ids) - 80usize];
-    ["Offset of field: routecap_received::executed"][::core::mem::offset_of!(routecap_received, executed) - 88usize];
-    ["Offset of field: routecap_received::ignored"][::core::mem::offset_of!(routecap_received, ignored) - 96usize];
+    ["Offset of field: routecap_received::struct_size"]
+        [::core::mem::offset_of!(routecap_received, struct_size) - 0usize];
+    ["Offset of field: routecap_received::flags"]
+        [::core::mem::offset_of!(routecap_received, flags) - 4usize];
+    ["Offset of field: routecap_received::ranks"]
+        [::core::mem::offset_of!(routecap_received, ranks) - 8usize];
+    ["Offset of field: routecap_received::rank"]
+        [::core::mem::offset_of!(routecap_received, rank) - 12usize];
+    ["Offset of field: routecap_received::experts"]
+        [::core::mem::offset_of!(routecap_received, experts) - 16usize];
+    ["Offset of field: routecap_received::k"]
+        [::core::mem::offset_of!(routecap_received, k) - 20usize];
+    ["Offset of field: routecap_received::tokens_per_rank"]
+        [::core::mem::offset_of!(routecap_received, tokens_per_rank) - 24usize];
+    ["Offset of field: routecap_received::rows"]
+        [::core::mem::offset_of!(routecap_received, rows) - 28usize];
+    ["Offset of field: routecap_received::live_rows"]
+        [::core::mem::offset_of!(routecap_received, live_rows) - 32usize];
+    ["Offset of field: routecap_received::metadata"]
+        [::core::mem::offset_of!(routecap_received, metadata) - 40usize];
+    ["Offset of field: routecap_received::ids"]
+        [::core::mem::offset_of!(routecap_received, ids) - 48usize];
+    ["Offset of field: routecap_received::expert_ends"]
+        [::core::mem::offset_of!(routecap_received, expert_ends) - 56usize];
+    ["Offset of field: routecap_received::expert_alignment"]
+        [::core::mem::offset_of!(routecap_received, expert_alignment) - 64usize];
+    ["Offset of field: routecap_received::expanded_rows"]
+        [::core::mem::offset_of!(routecap_received, expanded_rows) - 68usize];
+    ["Offset of field: routecap_received::dtype"]
+        [::core::mem::offset_of!(routecap_received, dtype) - 72usize];
+    ["Offset of field: routecap_received::reserved"]
+        [::core::mem::offset_of!(routecap_received, reserved) - 76usize];
+    ["Offset of field: routecap_received::global_ids"]
+        [::core::mem::offset_of!(routecap_received, global_ids) - 80usize];
+    ["Offset of field: routecap_received::executed"]
+        [::core::mem::offset_of!(routecap_received, executed) - 88usize];
+    ["Offset of field: routecap_received::ignored"]
+        [::core::mem::offset_of!(routecap_received, ignored) - 96usize];
 };
 impl Default for routecap_received {
     fn default() -> Self {
@@ -4617,7 +5236,12 @@ unsafe extern "C" {
     ///                      of the tables.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_CONFLICT (two tables have different ids in one cell; nothing is
     ///         written).
-    pub fn routecap_received_merge(executed: *const *const i32, count: usize, cells: usize, merged: *mut i32) -> i32;
+    pub fn routecap_received_merge(
+        executed: *const *const i32,
+        count: usize,
+        cells: usize,
+        merged: *mut i32,
+    ) -> i32;
 }
 /// All functions but routecap_get_api, each under its name without the prefix. Entries are only
 /// added, at the end.
@@ -4630,24 +5254,60 @@ pub struct routecap_api {
     pub major: u32,
     pub minor: u32,
     pub version: ::core::option::Option<unsafe extern "C" fn() -> u32>,
-    pub status_name: ::core::option::Option<unsafe extern "C" fn(arg1: i32) -> *const ::core::ffi::c_char>,
+    pub status_name:
+        ::core::option::Option<unsafe extern "C" fn(arg1: i32) -> *const ::core::ffi::c_char>,
     pub last_error: ::core::option::Option<unsafe extern "C" fn() -> *const ::core::ffi::c_char>,
-    pub backend_info: ::core::option::Option<unsafe extern "C" fn(arg1: i32, arg2: *mut routecap_backend) -> i32>,
-    pub config_init: ::core::option::Option<unsafe extern "C" fn(arg1: *mut routecap_config, arg2: usize) -> i32>,
-    pub config_memory: ::core::option::Option<unsafe extern "C" fn(arg1: *const routecap_config, arg2: *mut routecap_memory) -> i32>,
-    pub capturer_create:
-        ::core::option::Option<unsafe extern "C" fn(arg1: *const routecap_config, arg2: *mut *mut routecap_capturer) -> i32>,
-    pub capturer_destroy: ::core::option::Option<unsafe extern "C" fn(arg1: *mut routecap_capturer)>,
-    pub capturer_stats: ::core::option::Option<unsafe extern "C" fn(arg1: *const routecap_capturer, arg2: *mut routecap_stats) -> i32>,
-    pub capturer_layer_stats: ::core::option::Option<
-        unsafe extern "C" fn(arg1: *const routecap_capturer, arg2: *mut routecap_layer_stats, arg3: usize, arg4: usize) -> i32,
+    pub backend_info:
+        ::core::option::Option<unsafe extern "C" fn(arg1: i32, arg2: *mut routecap_backend) -> i32>,
+    pub config_init: ::core::option::Option<
+        unsafe extern "C" fn(arg1: *mut routecap_config, arg2: usize) -> i32,
     >,
-    pub capturer_progress: ::core::option::Option<unsafe extern "C" fn(arg1: *mut routecap_capturer) -> i32>,
-    pub sink_bind:
-        ::core::option::Option<unsafe extern "C" fn(arg1: *mut routecap_capturer, arg2: u32, arg3: u32, arg4: *const routecap_sink) -> i32>,
-    pub sink_layer: ::core::option::Option<unsafe extern "C" fn(arg1: *mut routecap_capturer, arg2: u32, arg3: *mut routecap_sink) -> i32>,
+    pub config_memory: ::core::option::Option<
+        unsafe extern "C" fn(arg1: *const routecap_config, arg2: *mut routecap_memory) -> i32,
+    >,
+    pub capturer_create: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *const routecap_config,
+            arg2: *mut *mut routecap_capturer,
+        ) -> i32,
+    >,
+    pub capturer_destroy:
+        ::core::option::Option<unsafe extern "C" fn(arg1: *mut routecap_capturer)>,
+    pub capturer_stats: ::core::option::Option<
+        unsafe extern "C" fn(arg1: *const routecap_capturer, arg2: *mut routecap_stats) -> i32,
+    >,
+    pub capturer_layer_stats: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *const routecap_capturer,
+            arg2: *mut routecap_layer_stats,
+            arg3: usize,
+            arg4: usize,
+        ) -> i32,
+    >,
+    pub capturer_progress:
+        ::core::option::Option<unsafe extern "C" fn(arg1: *mut routecap_capturer) -> i32>,
+    pub sink_bind: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *mut routecap_capturer,
+            arg2: u32,
+            arg3: u32,
+            arg4: *const routecap_sink,
+        ) -> i32,
+    >,
+    pub sink_layer: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *mut routecap_capturer,
+            arg2: u32,
+            arg3: *mut routecap_sink,
+        ) -> i32,
+    >,
     pub layer_record: ::core::option::Option<
-        unsafe extern "C" fn(arg1: *mut routecap_capturer, arg2: u32, arg3: *const routecap_source, arg4: routecap_stream) -> i32,
+        unsafe extern "C" fn(
+            arg1: *mut routecap_capturer,
+            arg2: u32,
+            arg3: *const routecap_source,
+            arg4: routecap_stream,
+        ) -> i32,
     >,
     pub layers_record: ::core::option::Option<
         unsafe extern "C" fn(
@@ -4659,7 +5319,9 @@ pub struct routecap_api {
             arg6: routecap_stream,
         ) -> i32,
     >,
-    pub router_init: ::core::option::Option<unsafe extern "C" fn(arg1: *mut routecap_router, arg2: usize, arg3: i32) -> i32>,
+    pub router_init: ::core::option::Option<
+        unsafe extern "C" fn(arg1: *mut routecap_router, arg2: usize, arg3: i32) -> i32,
+    >,
     pub layer_route: ::core::option::Option<
         unsafe extern "C" fn(
             arg1: *mut routecap_capturer,
@@ -4680,13 +5342,28 @@ pub struct routecap_api {
         ) -> i32,
     >,
     pub received_read: ::core::option::Option<
-        unsafe extern "C" fn(arg1: *mut routecap_capturer, arg2: u32, arg3: *const routecap_received, arg4: routecap_stream) -> i32,
+        unsafe extern "C" fn(
+            arg1: *mut routecap_capturer,
+            arg2: u32,
+            arg3: *const routecap_received,
+            arg4: routecap_stream,
+        ) -> i32,
     >,
     /// experimental
-    pub received_merge:
-        ::core::option::Option<unsafe extern "C" fn(arg1: *const *const i32, arg2: usize, arg3: usize, arg4: *mut i32) -> i32>,
-    pub step_begin: ::core::option::Option<unsafe extern "C" fn(arg1: *mut routecap_capturer, arg2: u32, arg3: routecap_stream) -> i32>,
-    pub step_snapshot: ::core::option::Option<unsafe extern "C" fn(arg1: *mut routecap_capturer, arg2: routecap_stream) -> i32>,
+    pub received_merge: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *const *const i32,
+            arg2: usize,
+            arg3: usize,
+            arg4: *mut i32,
+        ) -> i32,
+    >,
+    pub step_begin: ::core::option::Option<
+        unsafe extern "C" fn(arg1: *mut routecap_capturer, arg2: u32, arg3: routecap_stream) -> i32,
+    >,
+    pub step_snapshot: ::core::option::Option<
+        unsafe extern "C" fn(arg1: *mut routecap_capturer, arg2: routecap_stream) -> i32,
+    >,
     pub step_issue: ::core::option::Option<
         unsafe extern "C" fn(
             arg1: *mut routecap_capturer,
@@ -4699,10 +5376,20 @@ pub struct routecap_api {
             arg8: routecap_stream,
         ) -> i32,
     >,
-    pub step_discard: ::core::option::Option<unsafe extern "C" fn(arg1: *mut routecap_capturer, arg2: routecap_stream) -> i32>,
-    pub step_poll: ::core::option::Option<unsafe extern "C" fn(arg1: *mut routecap_capturer, arg2: routecap_step) -> i32>,
-    pub step_finalize:
-        ::core::option::Option<unsafe extern "C" fn(arg1: *mut routecap_capturer, arg2: routecap_step, arg3: i64, arg4: *mut u64) -> i32>,
+    pub step_discard: ::core::option::Option<
+        unsafe extern "C" fn(arg1: *mut routecap_capturer, arg2: routecap_stream) -> i32,
+    >,
+    pub step_poll: ::core::option::Option<
+        unsafe extern "C" fn(arg1: *mut routecap_capturer, arg2: routecap_step) -> i32,
+    >,
+    pub step_finalize: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *mut routecap_capturer,
+            arg2: routecap_step,
+            arg3: i64,
+            arg4: *mut u64,
+        ) -> i32,
+    >,
     pub request_open: ::core::option::Option<
         unsafe extern "C" fn(
             arg1: *mut routecap_capturer,
@@ -4721,15 +5408,35 @@ pub struct routecap_api {
         ) -> i32,
     >,
     pub request_accept_batch: ::core::option::Option<
-        unsafe extern "C" fn(arg1: *mut routecap_capturer, arg2: *mut routecap_accept_item, arg3: usize, arg4: usize) -> i32,
+        unsafe extern "C" fn(
+            arg1: *mut routecap_capturer,
+            arg2: *mut routecap_accept_item,
+            arg3: usize,
+            arg4: usize,
+        ) -> i32,
     >,
-    pub request_truncate:
-        ::core::option::Option<unsafe extern "C" fn(arg1: *mut routecap_capturer, arg2: routecap_request, arg3: u64) -> i32>,
+    pub request_truncate: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *mut routecap_capturer,
+            arg2: routecap_request,
+            arg3: u64,
+        ) -> i32,
+    >,
     pub request_fork: ::core::option::Option<
-        unsafe extern "C" fn(arg1: *mut routecap_capturer, arg2: routecap_request, arg3: u64, arg4: *mut routecap_request) -> i32,
+        unsafe extern "C" fn(
+            arg1: *mut routecap_capturer,
+            arg2: routecap_request,
+            arg3: u64,
+            arg4: *mut routecap_request,
+        ) -> i32,
     >,
     pub request_attach: ::core::option::Option<
-        unsafe extern "C" fn(arg1: *mut routecap_capturer, arg2: routecap_request, arg3: *const routecap_routing, arg4: u64) -> i32,
+        unsafe extern "C" fn(
+            arg1: *mut routecap_capturer,
+            arg2: routecap_request,
+            arg3: *const routecap_routing,
+            arg4: u64,
+        ) -> i32,
     >,
     pub request_coverage: ::core::option::Option<
         unsafe extern "C" fn(
@@ -4755,9 +5462,16 @@ pub struct routecap_api {
         ) -> i32,
     >,
     pub request_extract_batch: ::core::option::Option<
-        unsafe extern "C" fn(arg1: *mut routecap_capturer, arg2: *mut routecap_extract_item, arg3: usize, arg4: usize) -> i32,
+        unsafe extern "C" fn(
+            arg1: *mut routecap_capturer,
+            arg2: *mut routecap_extract_item,
+            arg3: usize,
+            arg4: usize,
+        ) -> i32,
     >,
-    pub copy_options_init: ::core::option::Option<unsafe extern "C" fn(arg1: *mut routecap_copy_options, arg2: usize) -> i32>,
+    pub copy_options_init: ::core::option::Option<
+        unsafe extern "C" fn(arg1: *mut routecap_copy_options, arg2: usize) -> i32,
+    >,
     pub request_extract_into: ::core::option::Option<
         unsafe extern "C" fn(
             arg1: *mut routecap_capturer,
@@ -4773,18 +5487,40 @@ pub struct routecap_api {
         ) -> i32,
     >,
     pub request_finish: ::core::option::Option<
-        unsafe extern "C" fn(arg1: *mut routecap_capturer, arg2: routecap_request, arg3: u64, arg4: *mut *mut routecap_routing) -> i32,
+        unsafe extern "C" fn(
+            arg1: *mut routecap_capturer,
+            arg2: routecap_request,
+            arg3: u64,
+            arg4: *mut *mut routecap_routing,
+        ) -> i32,
     >,
     pub request_finish_batch: ::core::option::Option<
-        unsafe extern "C" fn(arg1: *mut routecap_capturer, arg2: *mut routecap_finish_item, arg3: usize, arg4: usize) -> i32,
+        unsafe extern "C" fn(
+            arg1: *mut routecap_capturer,
+            arg2: *mut routecap_finish_item,
+            arg3: usize,
+            arg4: usize,
+        ) -> i32,
     >,
-    pub request_close: ::core::option::Option<unsafe extern "C" fn(arg1: *mut routecap_capturer, arg2: routecap_request) -> i32>,
+    pub request_close: ::core::option::Option<
+        unsafe extern "C" fn(arg1: *mut routecap_capturer, arg2: routecap_request) -> i32,
+    >,
     pub request_close_batch: ::core::option::Option<
-        unsafe extern "C" fn(arg1: *mut routecap_capturer, arg2: *const routecap_request, arg3: *mut i32, arg4: usize) -> i32,
+        unsafe extern "C" fn(
+            arg1: *mut routecap_capturer,
+            arg2: *const routecap_request,
+            arg3: *mut i32,
+            arg4: usize,
+        ) -> i32,
     >,
-    pub routing_wait: ::core::option::Option<unsafe extern "C" fn(arg1: *const routecap_routing, arg2: i64) -> i32>,
-    pub routing_poll: ::core::option::Option<unsafe extern "C" fn(arg1: *const routecap_routing) -> i32>,
-    pub routing_view: ::core::option::Option<unsafe extern "C" fn(arg1: *const routecap_routing, arg2: *mut routecap_view) -> i32>,
+    pub routing_wait: ::core::option::Option<
+        unsafe extern "C" fn(arg1: *const routecap_routing, arg2: i64) -> i32,
+    >,
+    pub routing_poll:
+        ::core::option::Option<unsafe extern "C" fn(arg1: *const routecap_routing) -> i32>,
+    pub routing_view: ::core::option::Option<
+        unsafe extern "C" fn(arg1: *const routecap_routing, arg2: *mut routecap_view) -> i32,
+    >,
     pub routing_coverage: ::core::option::Option<
         unsafe extern "C" fn(
             arg1: *const routecap_routing,
@@ -4804,10 +5540,20 @@ pub struct routecap_api {
         ) -> i32,
     >,
     pub routing_slice: ::core::option::Option<
-        unsafe extern "C" fn(arg1: *const routecap_routing, arg2: u64, arg3: u64, arg4: *mut *mut routecap_routing) -> i32,
+        unsafe extern "C" fn(
+            arg1: *const routecap_routing,
+            arg2: u64,
+            arg3: u64,
+            arg4: *mut *mut routecap_routing,
+        ) -> i32,
     >,
     pub routing_merge: ::core::option::Option<
-        unsafe extern "C" fn(arg1: *const *const routecap_routing, arg2: usize, arg3: u32, arg4: *mut *mut routecap_routing) -> i32,
+        unsafe extern "C" fn(
+            arg1: *const *const routecap_routing,
+            arg2: usize,
+            arg3: u32,
+            arg4: *mut *mut routecap_routing,
+        ) -> i32,
     >,
     pub routing_copy_to: ::core::option::Option<
         unsafe extern "C" fn(
@@ -4820,10 +5566,17 @@ pub struct routecap_api {
             arg7: *mut u64,
         ) -> i32,
     >,
-    pub routing_retain: ::core::option::Option<unsafe extern "C" fn(arg1: *const routecap_routing) -> i32>,
+    pub routing_retain:
+        ::core::option::Option<unsafe extern "C" fn(arg1: *const routecap_routing) -> i32>,
     pub routing_free: ::core::option::Option<unsafe extern "C" fn(arg1: *mut routecap_routing)>,
     pub routing_serialize: ::core::option::Option<
-        unsafe extern "C" fn(arg1: *const routecap_routing, arg2: u32, arg3: *mut ::core::ffi::c_void, arg4: usize, arg5: *mut u64) -> i32,
+        unsafe extern "C" fn(
+            arg1: *const routecap_routing,
+            arg2: u32,
+            arg3: *mut ::core::ffi::c_void,
+            arg4: usize,
+            arg5: *mut u64,
+        ) -> i32,
     >,
     pub routing_deserialize: ::core::option::Option<
         unsafe extern "C" fn(
@@ -4844,8 +5597,13 @@ pub struct routecap_api {
             arg5: *mut *mut routecap_routing,
         ) -> i32,
     >,
-    pub serialized_info:
-        ::core::option::Option<unsafe extern "C" fn(arg1: *const ::core::ffi::c_void, arg2: usize, arg3: *mut routecap_serialized) -> i32>,
+    pub serialized_info: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *const ::core::ffi::c_void,
+            arg2: usize,
+            arg3: *mut routecap_serialized,
+        ) -> i32,
+    >,
     pub serialized_splice: ::core::option::Option<
         unsafe extern "C" fn(
             arg1: *const ::core::ffi::c_void,
@@ -4862,10 +5620,19 @@ pub struct routecap_api {
         ) -> i32,
     >,
     /// Since 1.1.
-    pub wire_describe: ::core::option::Option<unsafe extern "C" fn(arg1: i32, arg2: *mut routecap_wire_description) -> i32>,
-    pub wire_find: ::core::option::Option<unsafe extern "C" fn(arg1: *const ::core::ffi::c_char, arg2: *mut i32) -> i32>,
-    pub wire_probe:
-        ::core::option::Option<unsafe extern "C" fn(arg1: *const ::core::ffi::c_void, arg2: usize, arg3: *mut routecap_wire_info) -> i32>,
+    pub wire_describe: ::core::option::Option<
+        unsafe extern "C" fn(arg1: i32, arg2: *mut routecap_wire_description) -> i32,
+    >,
+    pub wire_find: ::core::option::Option<
+        unsafe extern "C" fn(arg1: *const ::core::ffi::c_char, arg2: *mut i32) -> i32,
+    >,
+    pub wire_probe: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *const ::core::ffi::c_void,
+            arg2: usize,
+            arg3: *mut routecap_wire_info,
+        ) -> i32,
+    >,
     pub wire_decode: ::core::option::Option<
         unsafe extern "C" fn(
             arg1: *const ::core::ffi::c_void,
@@ -4892,15 +5659,28 @@ pub struct routecap_api {
         ) -> i32,
     >,
     pub wire_decoder_create: ::core::option::Option<
-        unsafe extern "C" fn(arg1: i32, arg2: *const routecap_wire_hint, arg3: *mut *mut routecap_wire_decoder) -> i32,
+        unsafe extern "C" fn(
+            arg1: i32,
+            arg2: *const routecap_wire_hint,
+            arg3: *mut *mut routecap_wire_decoder,
+        ) -> i32,
     >,
     pub wire_decoder_write: ::core::option::Option<
-        unsafe extern "C" fn(arg1: *mut routecap_wire_decoder, arg2: *const ::core::ffi::c_void, arg3: usize) -> i32,
+        unsafe extern "C" fn(
+            arg1: *mut routecap_wire_decoder,
+            arg2: *const ::core::ffi::c_void,
+            arg3: usize,
+        ) -> i32,
     >,
     pub wire_decoder_finish: ::core::option::Option<
-        unsafe extern "C" fn(arg1: *mut routecap_wire_decoder, arg2: *mut routecap_wire_report, arg3: *mut *mut routecap_routing) -> i32,
+        unsafe extern "C" fn(
+            arg1: *mut routecap_wire_decoder,
+            arg2: *mut routecap_wire_report,
+            arg3: *mut *mut routecap_routing,
+        ) -> i32,
     >,
-    pub wire_decoder_free: ::core::option::Option<unsafe extern "C" fn(arg1: *mut routecap_wire_decoder)>,
+    pub wire_decoder_free:
+        ::core::option::Option<unsafe extern "C" fn(arg1: *mut routecap_wire_decoder)>,
     pub wire_encode: ::core::option::Option<
         unsafe extern "C" fn(
             arg1: *const routecap_routing,
@@ -4927,8 +5707,12 @@ pub struct routecap_api {
         ) -> i32,
     >,
     /// Sequences.
-    pub sequence_create:
-        ::core::option::Option<unsafe extern "C" fn(arg1: *const routecap_sequence_config, arg2: *mut *mut routecap_sequence) -> i32>,
+    pub sequence_create: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *const routecap_sequence_config,
+            arg2: *mut *mut routecap_sequence,
+        ) -> i32,
+    >,
     pub sequence_free: ::core::option::Option<unsafe extern "C" fn(arg1: *mut routecap_sequence)>,
     pub sequence_append: ::core::option::Option<
         unsafe extern "C" fn(
@@ -4941,11 +5725,22 @@ pub struct routecap_api {
             arg7: *mut routecap_append_report,
         ) -> i32,
     >,
-    pub sequence_truncate: ::core::option::Option<unsafe extern "C" fn(arg1: *mut routecap_sequence, arg2: u64) -> i32>,
-    pub sequence_fork:
-        ::core::option::Option<unsafe extern "C" fn(arg1: *const routecap_sequence, arg2: u64, arg3: *mut *mut routecap_sequence) -> i32>,
-    pub sequence_routing:
-        ::core::option::Option<unsafe extern "C" fn(arg1: *const routecap_sequence, arg2: *mut *mut routecap_routing) -> i32>,
+    pub sequence_truncate: ::core::option::Option<
+        unsafe extern "C" fn(arg1: *mut routecap_sequence, arg2: u64) -> i32,
+    >,
+    pub sequence_fork: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *const routecap_sequence,
+            arg2: u64,
+            arg3: *mut *mut routecap_sequence,
+        ) -> i32,
+    >,
+    pub sequence_routing: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *const routecap_sequence,
+            arg2: *mut *mut routecap_routing,
+        ) -> i32,
+    >,
     pub sequence_spans: ::core::option::Option<
         unsafe extern "C" fn(
             arg1: *const routecap_sequence,
@@ -4956,24 +5751,54 @@ pub struct routecap_api {
         ) -> i32,
     >,
     pub sequence_tokens: ::core::option::Option<
-        unsafe extern "C" fn(arg1: *const routecap_sequence, arg2: u64, arg3: *mut i32, arg4: usize, arg5: *mut u64) -> i32,
+        unsafe extern "C" fn(
+            arg1: *const routecap_sequence,
+            arg2: u64,
+            arg3: *mut i32,
+            arg4: usize,
+            arg5: *mut u64,
+        ) -> i32,
     >,
-    pub sequence_report:
-        ::core::option::Option<unsafe extern "C" fn(arg1: *const routecap_sequence, arg2: *mut routecap_append_report) -> i32>,
+    pub sequence_report: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *const routecap_sequence,
+            arg2: *mut routecap_append_report,
+        ) -> i32,
+    >,
     pub sequence_serialize: ::core::option::Option<
-        unsafe extern "C" fn(arg1: *const routecap_sequence, arg2: u32, arg3: *mut ::core::ffi::c_void, arg4: usize, arg5: *mut u64) -> i32,
+        unsafe extern "C" fn(
+            arg1: *const routecap_sequence,
+            arg2: u32,
+            arg3: *mut ::core::ffi::c_void,
+            arg4: usize,
+            arg5: *mut u64,
+        ) -> i32,
     >,
     pub sequence_deserialize: ::core::option::Option<
-        unsafe extern "C" fn(arg1: *const ::core::ffi::c_void, arg2: usize, arg3: u64, arg4: *mut *mut routecap_sequence) -> i32,
+        unsafe extern "C" fn(
+            arg1: *const ::core::ffi::c_void,
+            arg2: usize,
+            arg3: u64,
+            arg4: *mut *mut routecap_sequence,
+        ) -> i32,
     >,
     /// The store.
-    pub store_config_init: ::core::option::Option<unsafe extern "C" fn(arg1: *mut routecap_store_config, arg2: usize) -> i32>,
+    pub store_config_init: ::core::option::Option<
+        unsafe extern "C" fn(arg1: *mut routecap_store_config, arg2: usize) -> i32,
+    >,
     pub store_create: ::core::option::Option<
-        unsafe extern "C" fn(arg1: *const routecap_store_config, arg2: *const routecap_config, arg3: *mut *mut routecap_store) -> i32,
+        unsafe extern "C" fn(
+            arg1: *const routecap_store_config,
+            arg2: *const routecap_config,
+            arg3: *mut *mut routecap_store,
+        ) -> i32,
     >,
     pub store_free: ::core::option::Option<unsafe extern "C" fn(arg1: *mut routecap_store)>,
-    pub store_stats: ::core::option::Option<unsafe extern "C" fn(arg1: *const routecap_store, arg2: *mut routecap_store_counts) -> i32>,
-    pub store_advance: ::core::option::Option<unsafe extern "C" fn(arg1: *mut routecap_store, arg2: u64) -> i32>,
+    pub store_stats: ::core::option::Option<
+        unsafe extern "C" fn(arg1: *const routecap_store, arg2: *mut routecap_store_counts) -> i32,
+    >,
+    pub store_advance:
+        ::core::option::Option<unsafe extern "C" fn(arg1: *mut routecap_store, arg2: u64) -> i32>,
     pub request_publish: ::core::option::Option<
         unsafe extern "C" fn(
             arg1: *mut routecap_capturer,
@@ -5040,12 +5865,27 @@ pub struct routecap_api {
         ) -> i32,
     >,
     pub store_retain: ::core::option::Option<
-        unsafe extern "C" fn(arg1: *mut routecap_store, arg2: *const ::core::ffi::c_void, arg3: usize, arg4: *mut i32) -> i32,
+        unsafe extern "C" fn(
+            arg1: *mut routecap_store,
+            arg2: *const ::core::ffi::c_void,
+            arg3: usize,
+            arg4: *mut i32,
+        ) -> i32,
     >,
-    pub store_release:
-        ::core::option::Option<unsafe extern "C" fn(arg1: *mut routecap_store, arg2: *const ::core::ffi::c_void, arg3: usize) -> i32>,
+    pub store_release: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *mut routecap_store,
+            arg2: *const ::core::ffi::c_void,
+            arg3: usize,
+        ) -> i32,
+    >,
     pub store_evict: ::core::option::Option<
-        unsafe extern "C" fn(arg1: *mut routecap_store, arg2: *const ::core::ffi::c_void, arg3: usize, arg4: *mut u64) -> i32,
+        unsafe extern "C" fn(
+            arg1: *mut routecap_store,
+            arg2: *const ::core::ffi::c_void,
+            arg3: usize,
+            arg4: *mut u64,
+        ) -> i32,
     >,
     pub store_move: ::core::option::Option<
         unsafe extern "C" fn(
@@ -5067,7 +5907,12 @@ pub struct routecap_api {
         ) -> i32,
     >,
     pub store_import: ::core::option::Option<
-        unsafe extern "C" fn(arg1: *mut routecap_store, arg2: *const ::core::ffi::c_void, arg3: usize, arg4: *mut u64) -> i32,
+        unsafe extern "C" fn(
+            arg1: *mut routecap_store,
+            arg2: *const ::core::ffi::c_void,
+            arg3: usize,
+            arg4: *mut u64,
+        ) -> i32,
     >,
     pub store_create_shared: ::core::option::Option<
         unsafe extern "C" fn(
@@ -5086,15 +5931,36 @@ pub struct routecap_api {
         ) -> i32,
     >,
     /// Plans.
-    pub plan_config_init: ::core::option::Option<unsafe extern "C" fn(arg1: *mut routecap_plan_config, arg2: usize) -> i32>,
-    pub plan_create: ::core::option::Option<unsafe extern "C" fn(arg1: *const routecap_plan_config, arg2: *mut *mut routecap_plan) -> i32>,
+    pub plan_config_init: ::core::option::Option<
+        unsafe extern "C" fn(arg1: *mut routecap_plan_config, arg2: usize) -> i32,
+    >,
+    pub plan_create: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *const routecap_plan_config,
+            arg2: *mut *mut routecap_plan,
+        ) -> i32,
+    >,
     pub plan_free: ::core::option::Option<unsafe extern "C" fn(arg1: *mut routecap_plan)>,
-    pub plan_describe: ::core::option::Option<unsafe extern "C" fn(arg1: *const routecap_plan, arg2: *mut routecap_plan_shape) -> i32>,
+    pub plan_describe: ::core::option::Option<
+        unsafe extern "C" fn(arg1: *const routecap_plan, arg2: *mut routecap_plan_shape) -> i32,
+    >,
     pub plan_ranges: ::core::option::Option<
-        unsafe extern "C" fn(arg1: *const routecap_plan, arg2: *mut routecap_plan_range, arg3: usize, arg4: usize, arg5: *mut u64) -> i32,
+        unsafe extern "C" fn(
+            arg1: *const routecap_plan,
+            arg2: *mut routecap_plan_range,
+            arg3: usize,
+            arg4: usize,
+            arg5: *mut u64,
+        ) -> i32,
     >,
     pub plan_runs: ::core::option::Option<
-        unsafe extern "C" fn(arg1: *const routecap_plan, arg2: *mut routecap_plan_run, arg3: usize, arg4: usize, arg5: *mut u64) -> i32,
+        unsafe extern "C" fn(
+            arg1: *const routecap_plan,
+            arg2: *mut routecap_plan_run,
+            arg3: usize,
+            arg4: usize,
+            arg5: *mut u64,
+        ) -> i32,
     >,
     pub plan_gather: ::core::option::Option<
         unsafe extern "C" fn(
@@ -5174,12 +6040,26 @@ pub struct routecap_api {
             arg5: usize,
         ) -> i32,
     >,
-    pub capturer_load_tags:
-        ::core::option::Option<unsafe extern "C" fn(arg1: *const routecap_capturer, arg2: *mut u64, arg3: usize, arg4: *mut u64) -> i32>,
+    pub capturer_load_tags: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *const routecap_capturer,
+            arg2: *mut u64,
+            arg3: usize,
+            arg4: *mut u64,
+        ) -> i32,
+    >,
     /// To see inside.
-    pub set_log: ::core::option::Option<unsafe extern "C" fn(arg1: routecap_log, arg2: *mut ::core::ffi::c_void, arg3: i32) -> i32>,
+    pub set_log: ::core::option::Option<
+        unsafe extern "C" fn(arg1: routecap_log, arg2: *mut ::core::ffi::c_void, arg3: i32) -> i32,
+    >,
     pub capturer_dump: ::core::option::Option<
-        unsafe extern "C" fn(arg1: *const routecap_capturer, arg2: u32, arg3: *mut ::core::ffi::c_void, arg4: usize, arg5: *mut u64) -> i32,
+        unsafe extern "C" fn(
+            arg1: *const routecap_capturer,
+            arg2: u32,
+            arg3: *mut ::core::ffi::c_void,
+            arg4: usize,
+            arg5: *mut u64,
+        ) -> i32,
     >,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -5188,120 +6068,234 @@ const _: () = {
     ["Alignment of routecap_api"][::core::mem::align_of::<routecap_api>() - 8usize];
     ["Offset of field: routecap_api::size"][::core::mem::offset_of!(routecap_api, size) - 0usize];
     ["Offset of field: routecap_api::major"][::core::mem::offset_of!(routecap_api, major) - 8usize];
-    ["Offset of field: routecap_api::minor"][::core::mem::offset_of!(routecap_api, minor) - 12usize];
-    ["Offset of field: routecap_api::version"][::core::mem::offset_of!(routecap_api, version) - 16usize];
-    ["Offset of field: routecap_api::status_name"][::core::mem::offset_of!(routecap_api, status_name) - 24usize];
-    ["Offset of field: routecap_api::last_error"][::core::mem::offset_of!(routecap_api, last_error) - 32usize];
-    ["Offset of field: routecap_api::backend_info"][::core::mem::offset_of!(routecap_api, backend_info) - 40usize];
-    ["Offset of field: routecap_api::config_init"][::core::mem::offset_of!(routecap_api, config_init) - 48usize];
-    ["Offset of field: routecap_api::config_memory"][::core::mem::offset_of!(routecap_api, config_memory) - 56usize];
-    ["Offset of field: routecap_api::capturer_create"][::core::mem::offset_of!(routecap_api, capturer_create) - 64usize];
-    ["Offset of field: routecap_api::capturer_destroy"][::core::mem::offset_of!(routecap_api, capturer_destroy) - 72usize];
-    ["Offset of field: routecap_api::capturer_stats"][::core::mem::offset_of!(routecap_api, capturer_stats) - 80usize];
-    ["Offset of field: routecap_api::capturer_layer_stats"][::core::mem::offset_of!(routecap_api, capturer_layer_stats) - 88usize];
-    ["Offset of field: routecap_api::capturer_progress"][::core::mem::offset_of!(routecap_api, capturer_progress) - 96usize];
-    ["Offset of field: routecap_api::sink_bind"][::core::mem::offset_of!(routecap_api, sink_bind) - 104usize];
-    ["Offset of field: routecap_api::sink_layer"][::core::mem::offset_of!(routecap_api, sink_layer) - 112usize];
-    ["Offset of field: routecap_api::layer_record"][::core::mem::offset_of!(routecap_api, layer_record) - 120usize];
-    ["Offset of field: routecap_api::layers_record"][::core::mem::offset_of!(routecap_api, layers_record) - 128usize];
-    ["Offset of field: routecap_api::router_init"][::core::mem::offset_of!(routecap_api, router_init) - 136usize];
-    ["Offset of field: routecap_api::layer_route"][::core::mem::offset_of!(routecap_api, layer_route) - 144usize];
-    ["Offset of field: routecap_api::capturer_probe"][::core::mem::offset_of!(routecap_api, capturer_probe) - 152usize];
-    ["Offset of field: routecap_api::received_read"][::core::mem::offset_of!(routecap_api, received_read) - 160usize];
-    ["Offset of field: routecap_api::received_merge"][::core::mem::offset_of!(routecap_api, received_merge) - 168usize];
-    ["Offset of field: routecap_api::step_begin"][::core::mem::offset_of!(routecap_api, step_begin) - 176usize];
-    ["Offset of field: routecap_api::step_snapshot"][::core::mem::offset_of!(routecap_api, step_snapshot) - 184usize];
-    ["Offset of field: routecap_api::step_issue"][::core::mem::offset_of!(routecap_api, step_issue) - 192usize];
-    ["Offset of field: routecap_api::step_discard"][::core::mem::offset_of!(routecap_api, step_discard) - 200usize];
-    ["Offset of field: routecap_api::step_poll"][::core::mem::offset_of!(routecap_api, step_poll) - 208usize];
-    ["Offset of field: routecap_api::step_finalize"][::core::mem::offset_of!(routecap_api, step_finalize) - 216usize];
-    ["Offset of field: routecap_api::request_open"][::core::mem::offset_of!(routecap_api, request_open) - 224usize];
-    ["Offset of field: routecap_api::request_accept"][::core::mem::offset_of!(routecap_api, request_accept) - 232usize];
-    ["Offset of field: routecap_api::request_accept_batch"][::core::mem::offset_of!(routecap_api, request_accept_batch) - 240usize];
-    ["Offset of field: routecap_api::request_truncate"][::core::mem::offset_of!(routecap_api, request_truncate) - 248usize];
-    ["Offset of field: routecap_api::request_fork"][::core::mem::offset_of!(routecap_api, request_fork) - 256usize];
-    ["Offset of field: routecap_api::request_attach"][::core::mem::offset_of!(routecap_api, request_attach) - 264usize];
-    ["Offset of field: routecap_api::request_coverage"][::core::mem::offset_of!(routecap_api, request_coverage) - 272usize];
-    ["Offset of field: routecap_api::request_extract"][::core::mem::offset_of!(routecap_api, request_extract) - 280usize];
-    ["Offset of field: routecap_api::request_extract_batch"][::core::mem::offset_of!(routecap_api, request_extract_batch) - 288usize];
-    ["Offset of field: routecap_api::copy_options_init"][::core::mem::offset_of!(routecap_api, copy_options_init) - 296usize];
-    ["Offset of field: routecap_api::request_extract_into"][::core::mem::offset_of!(routecap_api, request_extract_into) - 304usize];
-    ["Offset of field: routecap_api::request_finish"][::core::mem::offset_of!(routecap_api, request_finish) - 312usize];
-    ["Offset of field: routecap_api::request_finish_batch"][::core::mem::offset_of!(routecap_api, request_finish_batch) - 320usize];
-    ["Offset of field: routecap_api::request_close"][::core::mem::offset_of!(routecap_api, request_close) - 328usize];
-    ["Offset of field: routecap_api::request_close_batch"][::core::mem::offset_of!(routecap_api, request_close_batch) - 336usize];
-    ["Offset of field: routecap_api::routing_wait"][::core::mem::offset_of!(routecap_api, routing_wait) - 344usize];
-    ["Offset of field: routecap_api::routing_poll"][::core::mem::offset_of!(routecap_api, routing_poll) - 352usize];
-    ["Offset of field: routecap_api::routing_view"][::core::mem::offset_of!(routecap_api, routing_view) - 360usize];
-    ["Offset of field: routecap_api::routing_coverage"][::core::mem::offset_of!(routecap_api, routing_coverage) - 368usize];
-    ["Offset of field: routecap_api::routing_split"][::core::mem::offset_of!(routecap_api, routing_split) - 376usize];
-    ["Offset of field: routecap_api::routing_slice"][::core::mem::offset_of!(routecap_api, routing_slice) - 384usize];
-    ["Offset of field: routecap_api::routing_merge"][::core::mem::offset_of!(routecap_api, routing_merge) - 392usize];
-    ["Offset of field: routecap_api::routing_copy_to"][::core::mem::offset_of!(routecap_api, routing_copy_to) - 400usize];
-    ["Offset of field: routecap_api::routing_retain"][::core::mem::offset_of!(routecap_api, routing_retain) - 408usize];
-    ["Offset of field: routecap_api::routing_free"][::core::mem::offset_of!(routecap_api, routing_free) - 416usize];
-    ["Offset of field: routecap_api::routing_serialize"][::core::mem::offset_of!(routecap_api, routing_serialize) - 424usize];
-    ["Offset of field: routecap_api::routing_deserialize"][::core::mem::offset_of!(routecap_api, routing_deserialize) - 432usize];
-    ["Offset of field: routecap_api::routing_import"][::core::mem::offset_of!(routecap_api, routing_import) - 440usize];
-    ["Offset of field: routecap_api::serialized_info"][::core::mem::offset_of!(routecap_api, serialized_info) - 448usize];
-    ["Offset of field: routecap_api::serialized_splice"][::core::mem::offset_of!(routecap_api, serialized_splice) - 456usize];
-    ["Offset of field: routecap_api::wire_describe"][::core::mem::offset_of!(routecap_api, wire_describe) - 464usize];
-    ["Offset of field: routecap_api::wire_find"][::core::mem::offset_of!(routecap_api, wire_find) - 472usize];
-    ["Offset of field: routecap_api::wire_probe"][::core::mem::offset_of!(routecap_api, wire_probe) - 480usize];
-    ["Offset of field: routecap_api::wire_decode"][::core::mem::offset_of!(routecap_api, wire_decode) - 488usize];
-    ["Offset of field: routecap_api::wire_decode_into"][::core::mem::offset_of!(routecap_api, wire_decode_into) - 496usize];
-    ["Offset of field: routecap_api::wire_decoder_create"][::core::mem::offset_of!(routecap_api, wire_decoder_create) - 504usize];
-    ["Offset of field: routecap_api::wire_decoder_write"][::core::mem::offset_of!(routecap_api, wire_decoder_write) - 512usize];
-    ["Offset of field: routecap_api::wire_decoder_finish"][::core::mem::offset_of!(routecap_api, wire_decoder_finish) - 520usize];
-    ["Offset of field: routecap_api::wire_decoder_free"][::core::mem::offset_of!(routecap_api, wire_decoder_free) - 528usize];
-    ["Offset of field: routecap_api::wire_encode"][::core::mem::offset_of!(routecap_api, wire_encode) - 536usize];
-    ["Offset of field: routecap_api::wire_splice"][::core::mem::offset_of!(routecap_api, wire_splice) - 544usize];
-    ["Offset of field: routecap_api::sequence_create"][::core::mem::offset_of!(routecap_api, sequence_create) - 552usize];
-    ["Offset of field: routecap_api::sequence_free"][::core::mem::offset_of!(routecap_api, sequence_free) - 560usize];
-    ["Offset of field: routecap_api::sequence_append"][::core::mem::offset_of!(routecap_api, sequence_append) - 568usize];
-    ["Offset of field: routecap_api::sequence_truncate"][::core::mem::offset_of!(routecap_api, sequence_truncate) - 576usize];
-    ["Offset of field: routecap_api::sequence_fork"][::core::mem::offset_of!(routecap_api, sequence_fork) - 584usize];
-    ["Offset of field: routecap_api::sequence_routing"][::core::mem::offset_of!(routecap_api, sequence_routing) - 592usize];
-    ["Offset of field: routecap_api::sequence_spans"][::core::mem::offset_of!(routecap_api, sequence_spans) - 600usize];
-    ["Offset of field: routecap_api::sequence_tokens"][::core::mem::offset_of!(routecap_api, sequence_tokens) - 608usize];
-    ["Offset of field: routecap_api::sequence_report"][::core::mem::offset_of!(routecap_api, sequence_report) - 616usize];
-    ["Offset of field: routecap_api::sequence_serialize"][::core::mem::offset_of!(routecap_api, sequence_serialize) - 624usize];
-    ["Offset of field: routecap_api::sequence_deserialize"][::core::mem::offset_of!(routecap_api, sequence_deserialize) - 632usize];
-    ["Offset of field: routecap_api::store_config_init"][::core::mem::offset_of!(routecap_api, store_config_init) - 640usize];
-    ["Offset of field: routecap_api::store_create"][::core::mem::offset_of!(routecap_api, store_create) - 648usize];
-    ["Offset of field: routecap_api::store_free"][::core::mem::offset_of!(routecap_api, store_free) - 656usize];
-    ["Offset of field: routecap_api::store_stats"][::core::mem::offset_of!(routecap_api, store_stats) - 664usize];
-    ["Offset of field: routecap_api::store_advance"][::core::mem::offset_of!(routecap_api, store_advance) - 672usize];
-    ["Offset of field: routecap_api::request_publish"][::core::mem::offset_of!(routecap_api, request_publish) - 680usize];
-    ["Offset of field: routecap_api::request_adopt"][::core::mem::offset_of!(routecap_api, request_adopt) - 688usize];
-    ["Offset of field: routecap_api::request_publish_batch"][::core::mem::offset_of!(routecap_api, request_publish_batch) - 696usize];
-    ["Offset of field: routecap_api::request_adopt_batch"][::core::mem::offset_of!(routecap_api, request_adopt_batch) - 704usize];
-    ["Offset of field: routecap_api::key_chain"][::core::mem::offset_of!(routecap_api, key_chain) - 712usize];
-    ["Offset of field: routecap_api::store_contains"][::core::mem::offset_of!(routecap_api, store_contains) - 720usize];
-    ["Offset of field: routecap_api::store_retain"][::core::mem::offset_of!(routecap_api, store_retain) - 728usize];
-    ["Offset of field: routecap_api::store_release"][::core::mem::offset_of!(routecap_api, store_release) - 736usize];
-    ["Offset of field: routecap_api::store_evict"][::core::mem::offset_of!(routecap_api, store_evict) - 744usize];
-    ["Offset of field: routecap_api::store_move"][::core::mem::offset_of!(routecap_api, store_move) - 752usize];
-    ["Offset of field: routecap_api::store_export"][::core::mem::offset_of!(routecap_api, store_export) - 760usize];
-    ["Offset of field: routecap_api::store_import"][::core::mem::offset_of!(routecap_api, store_import) - 768usize];
-    ["Offset of field: routecap_api::store_create_shared"][::core::mem::offset_of!(routecap_api, store_create_shared) - 776usize];
-    ["Offset of field: routecap_api::store_open_shared"][::core::mem::offset_of!(routecap_api, store_open_shared) - 784usize];
-    ["Offset of field: routecap_api::plan_config_init"][::core::mem::offset_of!(routecap_api, plan_config_init) - 792usize];
-    ["Offset of field: routecap_api::plan_create"][::core::mem::offset_of!(routecap_api, plan_create) - 800usize];
-    ["Offset of field: routecap_api::plan_free"][::core::mem::offset_of!(routecap_api, plan_free) - 808usize];
-    ["Offset of field: routecap_api::plan_describe"][::core::mem::offset_of!(routecap_api, plan_describe) - 816usize];
-    ["Offset of field: routecap_api::plan_ranges"][::core::mem::offset_of!(routecap_api, plan_ranges) - 824usize];
-    ["Offset of field: routecap_api::plan_runs"][::core::mem::offset_of!(routecap_api, plan_runs) - 832usize];
-    ["Offset of field: routecap_api::plan_gather"][::core::mem::offset_of!(routecap_api, plan_gather) - 840usize];
-    ["Offset of field: routecap_api::plan_gather_values"][::core::mem::offset_of!(routecap_api, plan_gather_values) - 848usize];
-    ["Offset of field: routecap_api::plan_scatter"][::core::mem::offset_of!(routecap_api, plan_scatter) - 856usize];
-    ["Offset of field: routecap_api::plan_pack"][::core::mem::offset_of!(routecap_api, plan_pack) - 864usize];
-    ["Offset of field: routecap_api::plan_unpack"][::core::mem::offset_of!(routecap_api, plan_unpack) - 872usize];
-    ["Offset of field: routecap_api::serialized_slice"][::core::mem::offset_of!(routecap_api, serialized_slice) - 880usize];
-    ["Offset of field: routecap_api::capturer_load"][::core::mem::offset_of!(routecap_api, capturer_load) - 888usize];
-    ["Offset of field: routecap_api::capturer_load_tags"][::core::mem::offset_of!(routecap_api, capturer_load_tags) - 896usize];
-    ["Offset of field: routecap_api::set_log"][::core::mem::offset_of!(routecap_api, set_log) - 904usize];
-    ["Offset of field: routecap_api::capturer_dump"][::core::mem::offset_of!(routecap_api, capturer_dump) - 912usize];
+    ["Offset of field: routecap_api::minor"]
+        [::core::mem::offset_of!(routecap_api, minor) - 12usize];
+    ["Offset of field: routecap_api::version"]
+        [::core::mem::offset_of!(routecap_api, version) - 16usize];
+    ["Offset of field: routecap_api::status_name"]
+        [::core::mem::offset_of!(routecap_api, status_name) - 24usize];
+    ["Offset of field: routecap_api::last_error"]
+        [::core::mem::offset_of!(routecap_api, last_error) - 32usize];
+    ["Offset of field: routecap_api::backend_info"]
+        [::core::mem::offset_of!(routecap_api, backend_info) - 40usize];
+    ["Offset of field: routecap_api::config_init"]
+        [::core::mem::offset_of!(routecap_api, config_init) - 48usize];
+    ["Offset of field: routecap_api::config_memory"]
+        [::core::mem::offset_of!(routecap_api, config_memory) - 56usize];
+    ["Offset of field: routecap_api::capturer_create"]
+        [::core::mem::offset_of!(routecap_api, capturer_create) - 64usize];
+    ["Offset of field: routecap_api::capturer_destroy"]
+        [::core::mem::offset_of!(routecap_api, capturer_destroy) - 72usize];
+    ["Offset of field: routecap_api::capturer_stats"]
+        [::core::mem::offset_of!(routecap_api, capturer_stats) - 80usize];
+    ["Offset of field: routecap_api::capturer_layer_stats"]
+        [::core::mem::offset_of!(routecap_api, capturer_layer_stats) - 88usize];
+    ["Offset of field: routecap_api::capturer_progress"]
+        [::core::mem::offset_of!(routecap_api, capturer_progress) - 96usize];
+    ["Offset of field: routecap_api::sink_bind"]
+        [::core::mem::offset_of!(routecap_api, sink_bind) - 104usize];
+    ["Offset of field: routecap_api::sink_layer"]
+        [::core::mem::offset_of!(routecap_api, sink_layer) - 112usize];
+    ["Offset of field: routecap_api::layer_record"]
+        [::core::mem::offset_of!(routecap_api, layer_record) - 120usize];
+    ["Offset of field: routecap_api::layers_record"]
+        [::core::mem::offset_of!(routecap_api, layers_record) - 128usize];
+    ["Offset of field: routecap_api::router_init"]
+        [::core::mem::offset_of!(routecap_api, router_init) - 136usize];
+    ["Offset of field: routecap_api::layer_route"]
+        [::core::mem::offset_of!(routecap_api, layer_route) - 144usize];
+    ["Offset of field: routecap_api::capturer_probe"]
+        [::core::mem::offset_of!(routecap_api, capturer_probe) - 152usize];
+    ["Offset of field: routecap_api::received_read"]
+        [::core::mem::offset_of!(routecap_api, received_read) - 160usize];
+    ["Offset of field: routecap_api::received_merge"]
+        [::core::mem::offset_of!(routecap_api, received_merge) - 168usize];
+    ["Offset of field: routecap_api::step_begin"]
+        [::core::mem::offset_of!(routecap_api, step_begin) - 176usize];
+    ["Offset of field: routecap_api::step_snapshot"]
+        [::core::mem::offset_of!(routecap_api, step_snapshot) - 184usize];
+    ["Offset of field: routecap_api::step_issue"]
+        [::core::mem::offset_of!(routecap_api, step_issue) - 192usize];
+    ["Offset of field: routecap_api::step_discard"]
+        [::core::mem::offset_of!(routecap_api, step_discard) - 200usize];
+    ["Offset of field: routecap_api::step_poll"]
+        [::core::mem::offset_of!(routecap_api, step_poll) - 208usize];
+    ["Offset of field: routecap_api::step_finalize"]
+        [::core::mem::offset_of!(routecap_api, step_finalize) - 216usize];
+    ["Offset of field: routecap_api::request_open"]
+        [::core::mem::offset_of!(routecap_api, request_open) - 224usize];
+    ["Offset of field: routecap_api::request_accept"]
+        [::core::mem::offset_of!(routecap_api, request_accept) - 232usize];
+    ["Offset of field: routecap_api::request_accept_batch"]
+        [::core::mem::offset_of!(routecap_api, request_accept_batch) - 240usize];
+    ["Offset of field: routecap_api::request_truncate"]
+        [::core::mem::offset_of!(routecap_api, request_truncate) - 248usize];
+    ["Offset of field: routecap_api::request_fork"]
+        [::core::mem::offset_of!(routecap_api, request_fork) - 256usize];
+    ["Offset of field: routecap_api::request_attach"]
+        [::core::mem::offset_of!(routecap_api, request_attach) - 264usize];
+    ["Offset of field: routecap_api::request_coverage"]
+        [::core::mem::offset_of!(routecap_api, request_coverage) - 272usize];
+    ["Offset of field: routecap_api::request_extract"]
+        [::core::mem::offset_of!(routecap_api, request_extract) - 280usize];
+    ["Offset of field: routecap_api::request_extract_batch"]
+        [::core::mem::offset_of!(routecap_api, request_extract_batch) - 288usize];
+    ["Offset of field: routecap_api::copy_options_init"]
+        [::core::mem::offset_of!(routecap_api, copy_options_init) - 296usize];
+    ["Offset of field: routecap_api::request_extract_into"]
+        [::core::mem::offset_of!(routecap_api, request_extract_into) - 304usize];
+    ["Offset of field: routecap_api::request_finish"]
+        [::core::mem::offset_of!(routecap_api, request_finish) - 312usize];
+    ["Offset of field: routecap_api::request_finish_batch"]
+        [::core::mem::offset_of!(routecap_api, request_finish_batch) - 320usize];
+    ["Offset of field: routecap_api::request_close"]
+        [::core::mem::offset_of!(routecap_api, request_close) - 328usize];
+    ["Offset of field: routecap_api::request_close_batch"]
+        [::core::mem::offset_of!(routecap_api, request_close_batch) - 336usize];
+    ["Offset of field: routecap_api::routing_wait"]
+        [::core::mem::offset_of!(routecap_api, routing_wait) - 344usize];
+    ["Offset of field: routecap_api::routing_poll"]
+        [::core::mem::offset_of!(routecap_api, routing_poll) - 352usize];
+    ["Offset of field: routecap_api::routing_view"]
+        [::core::mem::offset_of!(routecap_api, routing_view) - 360usize];
+    ["Offset of field: routecap_api::routing_coverage"]
+        [::core::mem::offset_of!(routecap_api, routing_coverage) - 368usize];
+    ["Offset of field: routecap_api::routing_split"]
+        [::core::mem::offset_of!(routecap_api, routing_split) - 376usize];
+    ["Offset of field: routecap_api::routing_slice"]
+        [::core::mem::offset_of!(routecap_api, routing_slice) - 384usize];
+    ["Offset of field: routecap_api::routing_merge"]
+        [::core::mem::offset_of!(routecap_api, routing_merge) - 392usize];
+    ["Offset of field: routecap_api::routing_copy_to"]
+        [::core::mem::offset_of!(routecap_api, routing_copy_to) - 400usize];
+    ["Offset of field: routecap_api::routing_retain"]
+        [::core::mem::offset_of!(routecap_api, routing_retain) - 408usize];
+    ["Offset of field: routecap_api::routing_free"]
+        [::core::mem::offset_of!(routecap_api, routing_free) - 416usize];
+    ["Offset of field: routecap_api::routing_serialize"]
+        [::core::mem::offset_of!(routecap_api, routing_serialize) - 424usize];
+    ["Offset of field: routecap_api::routing_deserialize"]
+        [::core::mem::offset_of!(routecap_api, routing_deserialize) - 432usize];
+    ["Offset of field: routecap_api::routing_import"]
+        [::core::mem::offset_of!(routecap_api, routing_import) - 440usize];
+    ["Offset of field: routecap_api::serialized_info"]
+        [::core::mem::offset_of!(routecap_api, serialized_info) - 448usize];
+    ["Offset of field: routecap_api::serialized_splice"]
+        [::core::mem::offset_of!(routecap_api, serialized_splice) - 456usize];
+    ["Offset of field: routecap_api::wire_describe"]
+        [::core::mem::offset_of!(routecap_api, wire_describe) - 464usize];
+    ["Offset of field: routecap_api::wire_find"]
+        [::core::mem::offset_of!(routecap_api, wire_find) - 472usize];
+    ["Offset of field: routecap_api::wire_probe"]
+        [::core::mem::offset_of!(routecap_api, wire_probe) - 480usize];
+    ["Offset of field: routecap_api::wire_decode"]
+        [::core::mem::offset_of!(routecap_api, wire_decode) - 488usize];
+    ["Offset of field: routecap_api::wire_decode_into"]
+        [::core::mem::offset_of!(routecap_api, wire_decode_into) - 496usize];
+    ["Offset of field: routecap_api::wire_decoder_create"]
+        [::core::mem::offset_of!(routecap_api, wire_decoder_create) - 504usize];
+    ["Offset of field: routecap_api::wire_decoder_write"]
+        [::core::mem::offset_of!(routecap_api, wire_decoder_write) - 512usize];
+    ["Offset of field: routecap_api::wire_decoder_finish"]
+        [::core::mem::offset_of!(routecap_api, wire_decoder_finish) - 520usize];
+    ["Offset of field: routecap_api::wire_decoder_free"]
+        [::core::mem::offset_of!(routecap_api, wire_decoder_free) - 528usize];
+    ["Offset of field: routecap_api::wire_encode"]
+        [::core::mem::offset_of!(routecap_api, wire_encode) - 536usize];
+    ["Offset of field: routecap_api::wire_splice"]
+        [::core::mem::offset_of!(routecap_api, wire_splice) - 544usize];
+    ["Offset of field: routecap_api::sequence_create"]
+        [::core::mem::offset_of!(routecap_api, sequence_create) - 552usize];
+    ["Offset of field: routecap_api::sequence_free"]
+        [::core::mem::offset_of!(routecap_api, sequence_free) - 560usize];
+    ["Offset of field: routecap_api::sequence_append"]
+        [::core::mem::offset_of!(routecap_api, sequence_append) - 568usize];
+    ["Offset of field: routecap_api::sequence_truncate"]
+        [::core::mem::offset_of!(routecap_api, sequence_truncate) - 576usize];
+    ["Offset of field: routecap_api::sequence_fork"]
+        [::core::mem::offset_of!(routecap_api, sequence_fork) - 584usize];
+    ["Offset of field: routecap_api::sequence_routing"]
+        [::core::mem::offset_of!(routecap_api, sequence_routing) - 592usize];
+    ["Offset of field: routecap_api::sequence_spans"]
+        [::core::mem::offset_of!(routecap_api, sequence_spans) - 600usize];
+    ["Offset of field: routecap_api::sequence_tokens"]
+        [::core::mem::offset_of!(routecap_api, sequence_tokens) - 608usize];
+    ["Offset of field: routecap_api::sequence_report"]
+        [::core::mem::offset_of!(routecap_api, sequence_report) - 616usize];
+    ["Offset of field: routecap_api::sequence_serialize"]
+        [::core::mem::offset_of!(routecap_api, sequence_serialize) - 624usize];
+    ["Offset of field: routecap_api::sequence_deserialize"]
+        [::core::mem::offset_of!(routecap_api, sequence_deserialize) - 632usize];
+    ["Offset of field: routecap_api::store_config_init"]
+        [::core::mem::offset_of!(routecap_api, store_config_init) - 640usize];
+    ["Offset of field: routecap_api::store_create"]
+        [::core::mem::offset_of!(routecap_api, store_create) - 648usize];
+    ["Offset of field: routecap_api::store_free"]
+        [::core::mem::offset_of!(routecap_api, store_free) - 656usize];
+    ["Offset of field: routecap_api::store_stats"]
+        [::core::mem::offset_of!(routecap_api, store_stats) - 664usize];
+    ["Offset of field: routecap_api::store_advance"]
+        [::core::mem::offset_of!(routecap_api, store_advance) - 672usize];
+    ["Offset of field: routecap_api::request_publish"]
+        [::core::mem::offset_of!(routecap_api, request_publish) - 680usize];
+    ["Offset of field: routecap_api::request_adopt"]
+        [::core::mem::offset_of!(routecap_api, request_adopt) - 688usize];
+    ["Offset of field: routecap_api::request_publish_batch"]
+        [::core::mem::offset_of!(routecap_api, request_publish_batch) - 696usize];
+    ["Offset of field: routecap_api::request_adopt_batch"]
+        [::core::mem::offset_of!(routecap_api, request_adopt_batch) - 704usize];
+    ["Offset of field: routecap_api::key_chain"]
+        [::core::mem::offset_of!(routecap_api, key_chain) - 712usize];
+    ["Offset of field: routecap_api::store_contains"]
+        [::core::mem::offset_of!(routecap_api, store_contains) - 720usize];
+    ["Offset of field: routecap_api::store_retain"]
+        [::core::mem::offset_of!(routecap_api, store_retain) - 728usize];
+    ["Offset of field: routecap_api::store_release"]
+        [::core::mem::offset_of!(routecap_api, store_release) - 736usize];
+    ["Offset of field: routecap_api::store_evict"]
+        [::core::mem::offset_of!(routecap_api, store_evict) - 744usize];
+    ["Offset of field: routecap_api::store_move"]
+        [::core::mem::offset_of!(routecap_api, store_move) - 752usize];
+    ["Offset of field: routecap_api::store_export"]
+        [::core::mem::offset_of!(routecap_api, store_export) - 760usize];
+    ["Offset of field: routecap_api::store_import"]
+        [::core::mem::offset_of!(routecap_api, store_import) - 768usize];
+    ["Offset of field: routecap_api::store_create_shared"]
+        [::core::mem::offset_of!(routecap_api, store_create_shared) - 776usize];
+    ["Offset of field: routecap_api::store_open_shared"]
+        [::core::mem::offset_of!(routecap_api, store_open_shared) - 784usize];
+    ["Offset of field: routecap_api::plan_config_init"]
+        [::core::mem::offset_of!(routecap_api, plan_config_init) - 792usize];
+    ["Offset of field: routecap_api::plan_create"]
+        [::core::mem::offset_of!(routecap_api, plan_create) - 800usize];
+    ["Offset of field: routecap_api::plan_free"]
+        [::core::mem::offset_of!(routecap_api, plan_free) - 808usize];
+    ["Offset of field: routecap_api::plan_describe"]
+        [::core::mem::offset_of!(routecap_api, plan_describe) - 816usize];
+    ["Offset of field: routecap_api::plan_ranges"]
+        [::core::mem::offset_of!(routecap_api, plan_ranges) - 824usize];
+    ["Offset of field: routecap_api::plan_runs"]
+        [::core::mem::offset_of!(routecap_api, plan_runs) - 832usize];
+    ["Offset of field: routecap_api::plan_gather"]
+        [::core::mem::offset_of!(routecap_api, plan_gather) - 840usize];
+    ["Offset of field: routecap_api::plan_gather_values"]
+        [::core::mem::offset_of!(routecap_api, plan_gather_values) - 848usize];
+    ["Offset of field: routecap_api::plan_scatter"]
+        [::core::mem::offset_of!(routecap_api, plan_scatter) - 856usize];
+    ["Offset of field: routecap_api::plan_pack"]
+        [::core::mem::offset_of!(routecap_api, plan_pack) - 864usize];
+    ["Offset of field: routecap_api::plan_unpack"]
+        [::core::mem::offset_of!(routecap_api, plan_unpack) - 872usize];
+    ["Offset of field: routecap_api::serialized_slice"]
+        [::core::mem::offset_of!(routecap_api, serialized_slice) - 880usize];
+    ["Offset of field: routecap_api::capturer_load"]
+        [::core::mem::offset_of!(routecap_api, capturer_load) - 888usize];
+    ["Offset of field: routecap_api::capturer_load_tags"]
+        [::core::mem::offset_of!(routecap_api, capturer_load_tags) - 896usize];
+    ["Offset of field: routecap_api::set_log"]
+        [::core::mem::offset_of!(routecap_api, set_log) - 904usize];
+    ["Offset of field: routecap_api::capturer_dump"]
+        [::core::mem::offset_of!(routecap_api, capturer_dump) - 912usize];
 };
 unsafe extern "C" {
     /// Get the library's functions as one table.

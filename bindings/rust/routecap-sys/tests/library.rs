@@ -7,7 +7,8 @@ use routecap_sys::*;
 #[test]
 fn the_function_table_is_complete_and_of_this_version() {
     // SAFETY: never fails, and gives a table in static storage that has what this version has.
-    let api = unsafe { routecap_get_api(ROUTECAP_VERSION_MAJOR, ROUTECAP_VERSION_MINOR).as_ref() }.expect("a table");
+    let api = unsafe { routecap_get_api(ROUTECAP_VERSION_MAJOR, ROUTECAP_VERSION_MINOR).as_ref() }
+        .expect("a table");
     assert_eq!((api.major, api.minor), (ROUTECAP_VERSION_MAJOR, ROUTECAP_VERSION_MINOR));
     assert!(api.size >= size_of::<routecap_api>());
     // Behind its three numbers the table is functions alone.
@@ -21,7 +22,8 @@ fn the_function_table_is_complete_and_of_this_version() {
 
 #[test]
 fn constants_have_the_types_of_what_takes_them() {
-    let _: (i32, u32, u64, u32) = (ROUTECAP_ERR_FORMAT, ROUTECAP_SPAN_SPECULATIVE, ROUTECAP_ROWS_ALL, ROUTECAP_MAX_K);
+    let _: (i32, u32, u64, u32) =
+        (ROUTECAP_ERR_FORMAT, ROUTECAP_SPAN_SPECULATIVE, ROUTECAP_ROWS_ALL, ROUTECAP_MAX_K);
     assert_eq!(ROUTECAP_ROWS_ALL, u64::MAX);
     assert_eq!(ROUTECAP_ROWS_LANDED, u64::MAX - 1);
     // SAFETY: never fails; the text is static.

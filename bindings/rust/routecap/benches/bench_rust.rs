@@ -1,11 +1,12 @@
-//! What calls cost from Rust, on the host backend: one JSON object a line, {"name": ..., "ns": median}, to be held against the same calls from C.
+//! What calls cost from Rust, on the host backend: one JSON object a line, {"name": ..., "ns":
+//! median}, to be held against the same calls from C.
 
 use std::hint::black_box;
 use std::time::Instant;
 
 use routecap::{
-    AcceptItem, Capturer, Config, CopyOptions, Extract, FinishItem, Forward, IssueOptions, Kept, Landing, Policy, RequestId, Source, Span,
-    Step, Stream,
+    AcceptItem, Capturer, Config, CopyOptions, Extract, FinishItem, Forward, IssueOptions, Kept,
+    Landing, Policy, RequestId, Source, Span, Step, Stream,
 };
 
 const LAYERS: u32 = 58;
@@ -37,7 +38,9 @@ fn repeat_many<R>(name: &str, mut work: impl FnMut() -> R) {
 
 /// The ids that every step records: k distinct ones in each cell.
 fn ids(rows: u32) -> Vec<i32> {
-    (0..rows).flat_map(|row| (0..K).map(move |column| ((row * 13 + column * 5) % EXPERTS) as i32)).collect()
+    (0..rows)
+        .flat_map(|row| (0..K).map(move |column| ((row * 13 + column * 5) % EXPERTS) as i32))
+        .collect()
 }
 
 /// A forward pass up to its snapshot.
@@ -54,7 +57,14 @@ fn wait(capturer: &Capturer, step: Step) {
 }
 
 /// Requests, each with a span of one row in the array that is used again, and their forward pass.
-fn prepare(capturer: &Capturer, forward: &mut Forward, ids: &[i32], requests: &mut [RequestId], spans: &mut Vec<Span>, speculative: bool) {
+fn prepare(
+    capturer: &Capturer,
+    forward: &mut Forward,
+    ids: &[i32],
+    requests: &mut [RequestId],
+    spans: &mut Vec<Span>,
+    speculative: bool,
+) {
     capturer.open_batch(requests, Policy::Keep).unwrap();
     spans.clear();
     spans.extend(requests.iter().enumerate().map(|(row, request)| {
@@ -65,7 +75,8 @@ fn prepare(capturer: &Capturer, forward: &mut Forward, ids: &[i32], requests: &m
 }
 
 fn main() {
-    let (capturer, mut forward) = Config::host().layers(LAYERS).k(K).experts(EXPERTS).rows(ROWS).create().unwrap();
+    let (capturer, mut forward) =
+        Config::host().layers(LAYERS).k(K).experts(EXPERTS).rows(ROWS).create().unwrap();
     let (all, few) = (ids(ROWS), ids(REQUESTS as u32));
     let options = IssueOptions::new();
     let mut requests = vec![RequestId::NONE; REQUESTS];
@@ -74,7 +85,11 @@ fn main() {
     // One request of 1024 rows that have landed.
     let request = capturer.open().unwrap();
     forward_pass(&mut forward, &all, ROWS);
-    let landed = forward.issue(&[Span::new(request, 0, 0, ROWS)], &options, Stream::HOST).unwrap().step().unwrap();
+    let landed = forward
+        .issue(&[Span::new(request, 0, 0, ROWS)], &options, Stream::HOST)
+        .unwrap()
+        .step()
+        .unwrap();
     wait(&capturer, landed);
 
     repeat_many("poll", || capturer.poll(landed).unwrap());
@@ -89,7 +104,8 @@ fn main() {
 
     repeat("issue_256", || {
         prepare(&capturer, &mut forward, &few, &mut requests, &mut spans, false);
-        let (ns, step) = time(|| forward.issue(&spans, &options, Stream::HOST).unwrap().step().unwrap());
+        let (ns, step) =
+            time(|| forward.issue(&spans, &options, Stream::HOST).unwrap().step().unwrap());
         wait(&capturer, step);
         assert!(capturer.close_batch(&requests).unwrap());
         ns
@@ -101,7 +117,9 @@ fn main() {
         let (ns, step) = time(|| {
             let step = forward.issue(&spans, &options, Stream::HOST).unwrap().step().unwrap();
             accepts.clear();
-            accepts.extend(requests.iter().map(|request| AcceptItem::new(*request, step, Kept::First(1))));
+            accepts.extend(
+                requests.iter().map(|request| AcceptItem::new(*request, step, Kept::First(1))),
+            );
             assert!(capturer.accept_batch(&mut accepts).unwrap());
             ends.extend(requests.iter().map(|request| FinishItem::new(*request, 1)));
             assert!(capturer.finish_batch(&mut ends).unwrap());
@@ -116,9 +134,13 @@ fn main() {
 
     repeat_many("extract_share", || capturer.extract(request, .., Extract::Share).unwrap());
     let routing = capturer.extract(request, .., Extract::Share).unwrap();
-    repeat_many("view", || routing.view().unwrap().segments().next().and_then(|segment| segment.ids()).unwrap());
+    repeat_many("view", || {
+        routing.view().unwrap().segments().next().and_then(|segment| segment.ids()).unwrap()
+    });
     let mut copied = vec![0i32; (ROWS * LAYERS * K) as usize];
-    repeat("copy_to", || time(|| routing.copy_to(&mut copied, None, &CopyOptions::new()).unwrap()).0);
+    repeat("copy_to", || {
+        time(|| routing.copy_to(&mut copied, None, &CopyOptions::new()).unwrap()).0
+    });
     assert_eq!(copied[..K as usize], all[..K as usize]);
     repeat("serialize", || time(|| routing.serialize().unwrap()).0);
 }

@@ -1,14 +1,16 @@
 //! The worker loop of a GPU engine: asynchronous scheduling, chunked prefill, drafts, preemption.
 //!
-//! The engine is imitated: a "model" whose routers choose experts by a formula, a "device" that samples, and a scheduler that plans step t+1 before
-//! it knows what step t sampled. What is routecap's here is what an engine writes. The program runs on the host backend, so there is no stream and
-//! device memory is host memory; with CUDA, begin, the routers and snapshot are what the engine captures into its graph.
+//! The engine is imitated: a "model" whose routers choose experts by a formula, a "device" that
+//! samples, and a scheduler that plans step t+1 before it knows what step t sampled. What is
+//! routecap's here is what an engine writes. The program runs on the host backend, so there is no
+//! stream and device memory is host memory; with CUDA, begin, the routers and snapshot are what the
+//! engine captures into its graph.
 //!
 //! Every row that comes out is compared with the formula.
 
 use routecap::{
-    ALL, AcceptItem, Capturer, Completeness, Config, CopyOptions, Forward, IssueOptions, Kept, RequestId, Result, Routing, Span, Step,
-    Stream,
+    ALL, AcceptItem, Capturer, Completeness, Config, CopyOptions, Forward, IssueOptions, Kept,
+    RequestId, Result, Routing, Span, Step, Stream,
 };
 
 const LAYERS: u32 = 6;
@@ -80,7 +82,8 @@ struct Token {
     position: u32,
 }
 
-/// One forward pass on the device. Fused kernels write their ids straight into the sink, so capture adds no kernel to a layer.
+/// One forward pass on the device. Fused kernels write their ids straight into the sink, so capture
+/// adds no kernel to a layer.
 fn run_forward(forward: &mut Forward, tokens: &[Token]) -> Result<()> {
     forward.begin(tokens.len() as u32, Stream::HOST)?;
     for layer in 0..LAYERS {
@@ -97,7 +100,13 @@ fn run_forward(forward: &mut Forward, tokens: &[Token]) -> Result<()> {
 // ---- The loop
 
 fn main() -> Result<()> {
-    let (capturer, mut forward) = Config::host().layers(LAYERS).k(K).experts(EXPERTS).rows(MAX_TOKENS).slots(SLOTS).create()?;
+    let (capturer, mut forward) = Config::host()
+        .layers(LAYERS)
+        .k(K)
+        .experts(EXPERTS)
+        .rows(MAX_TOKENS)
+        .slots(SLOTS)
+        .create()?;
     let mut sequences = [
         Sequence::new(&capturer, 1, 61, 69, false)?,
         Sequence::new(&capturer, 2, 5, 34, true)?,
@@ -133,25 +142,31 @@ fn main() -> Result<()> {
                     continue;
                 }
                 spans.push(Span::new(s.request, s.filled.into(), row, rows));
-                tokens.extend((s.filled..s.filled + rows).map(|position| Token { seed: s.seed, position }));
+                tokens.extend(
+                    (s.filled..s.filled + rows).map(|position| Token { seed: s.seed, position }),
+                );
                 s.filled += rows;
                 s.known = s.filled;
                 s.next_on_gpu = s.filled;
             } else if row + 1 + DRAFTS <= MAX_TOKENS {
-                // The last token and drafts: where, only the device knows if drafts are being decided.
+                // The last token and drafts: where, only the device knows if drafts are being
+                // decided.
                 let first = u64::from(s.known) + u64::from(s.deciding);
                 let last = u64::from(s.known) + if s.deciding { u64::from(1 + DRAFTS) } else { 0 };
                 spans.push(Span::new(s.request, first, row, 1).device_positions(last + 1));
                 let drafts = Span::new(s.request, first + 1, row + 1, DRAFTS);
                 spans.push(drafts.device_positions(last + 1 + u64::from(DRAFTS)).speculative());
-                tokens.extend((0..1 + DRAFTS).map(|r| Token { seed: s.seed, position: s.next_on_gpu + r }));
+                tokens.extend(
+                    (0..1 + DRAFTS).map(|r| Token { seed: s.seed, position: s.next_on_gpu + r }),
+                );
                 decoding.push(index);
             }
         }
 
         run_forward(&mut forward, &tokens)?;
 
-        // Throttle as an engine does by itself: steps beyond the slots would be lost. This imitation computes nothing and runs away otherwise.
+        // Throttle as an engine does by itself: steps beyond the slots would be lost. This
+        // imitation computes nothing and runs away otherwise.
         let previous = step;
         if previous.0 >= u64::from(SLOTS - 1) {
             let _ = capturer.finalize(Step(previous.0 - u64::from(SLOTS - 2)))?;
@@ -180,12 +195,14 @@ fn main() -> Result<()> {
         }
         for s in sequences.iter_mut().filter(|s| s.routing.is_none()) {
             if s.known >= s.rows {
-                // Done. The step in flight ran ahead for nothing: what it adds beyond the sequence's rows is cut, what was drafted is dropped.
+                // Done. The step in flight ran ahead for nothing: what it adds beyond the
+                // sequence's rows is cut, what was drafted is dropped.
                 s.routing = Some(capturer.finish(s.request, s.rows.into())?);
                 running -= 1;
             } else if s.preempt && s.known >= s.prompt + 6 {
-                // Preempted: its cache is gone and all its tokens are computed again, but they were sampled under the rows captured first, which
-                // stay. (To drop them: capturer.truncate(s.request, 0).) The drafts in flight will not be wanted.
+                // Preempted: its cache is gone and all its tokens are computed again, but they were
+                // sampled under the rows captured first, which stay. (To drop them:
+                // capturer.truncate(s.request, 0).) The drafts in flight will not be wanted.
                 s.preempt = false;
                 (s.to_fill, s.filled) = (s.known, 0);
                 if s.deciding {
@@ -203,10 +220,15 @@ fn main() -> Result<()> {
         let routing = s.routing.as_ref().expect("it is finished");
         let completeness = routing.wait()?;
         let ids = routing.to_vec::<i16>(&CopyOptions::new())?.ids; // missing cells would be -1
-        let expected = (0..s.rows)
-            .flat_map(|position| (0..LAYERS).flat_map(move |layer| (0..K).map(move |column| routed(s.seed, position, layer, column))));
+        let expected = (0..s.rows).flat_map(|position| {
+            (0..LAYERS).flat_map(move |layer| {
+                (0..K).map(move |column| routed(s.seed, position, layer, column))
+            })
+        });
         wrong += ids.iter().zip(expected).filter(|(is, expected)| *is != expected).count();
-        wrong += usize::from(ids.len() as u32 != s.rows * LAYERS * K || completeness != Completeness::Complete);
+        wrong += usize::from(
+            ids.len() as u32 != s.rows * LAYERS * K || completeness != Completeness::Complete,
+        );
 
         let (prompt, generated) = routing.split(s.prompt.into(), ALL)?;
         let (prompt, generated) = (prompt.view()?, generated.view()?);
@@ -222,7 +244,11 @@ fn main() -> Result<()> {
     let stats = capturer.stats()?;
     println!(
         "{} steps, {} lost; {} rows delivered, of which {} again after a preemption; {} drafts rejected; {wrong} differences",
-        stats.steps_issued, stats.steps_lost, stats.rows_delivered, stats.rows_overlapped, stats.rows_rejected
+        stats.steps_issued,
+        stats.steps_lost,
+        stats.rows_delivered,
+        stats.rows_overlapped,
+        stats.rows_rejected
     );
     assert_eq!(wrong, 0);
     Ok(())

@@ -17,27 +17,51 @@ struct Matrix<'a> {
 
 impl<'a> Matrix<'a> {
     fn of<T: Element>(array: ArrayView2<'a, T>) -> Result<Self> {
-        let number = |n: usize| u32::try_from(n).map_err(|_| Error::new(ErrorKind::Argument, format!("an axis of {n} elements")));
+        let number = |n: usize| {
+            u32::try_from(n)
+                .map_err(|_| Error::new(ErrorKind::Argument, format!("an axis of {n} elements")))
+        };
         let (rows, columns) = (number(array.nrows())?, number(array.ncols())?);
         // Strides of axes with one element are of no account, and 0 means dense to the library.
         let stride = |axis: usize| match (array.shape()[axis], array.strides()[axis]) {
             (0 | 1, _) => Ok(0),
-            (_, 0) => Err(Error::new(ErrorKind::Argument, "a broadcast axis: its elements are one")),
+            (_, 0) => {
+                Err(Error::new(ErrorKind::Argument, "a broadcast axis: its elements are one"))
+            }
             (_, stride) => Ok(stride as i64),
         };
         let (row_stride, column_stride) = (stride(0)?, stride(1)?);
-        let (low, high) = reach(rows.into(), columns.into(), row_stride, column_stride).unwrap_or((0, 0));
+        let (low, high) =
+            reach(rows.into(), columns.into(), row_stride, column_stride).unwrap_or((0, 0));
         let start = low.unsigned_abs() as usize;
-        // SAFETY: these are the elements from the lowest to the highest of the view, which borrows its own for 'a; the layout reaches no other, and
-        // is fixed.
-        let elements = unsafe { AnySlice::host(array.as_ptr().wrapping_sub(start).cast(), T::DTYPE, (high - low) as usize) };
-        Ok(Matrix { elements, rows, layout: Layout { start, row_stride, column_stride, columns, fixed: true, changed: false } })
+        // SAFETY: these are the elements from the lowest to the highest of the view, which borrows
+        // its own for 'a; the layout reaches no other, and is fixed.
+        let elements = unsafe {
+            AnySlice::host(
+                array.as_ptr().wrapping_sub(start).cast(),
+                T::DTYPE,
+                (high - low) as usize,
+            )
+        };
+        Ok(Matrix {
+            elements,
+            rows,
+            layout: Layout {
+                start,
+                row_stride,
+                column_stride,
+                columns,
+                fixed: true,
+                changed: false,
+            },
+        })
     }
 }
 
 impl<'a> Source<'a> {
-    /// Of a host array `[rows, columns]` with any strides. Its layout is the array's: a call with a source whose start, strides or columns were set
-    /// afterwards is [`Argument`](ErrorKind::Argument). Needs the feature `ndarray`.
+    /// Of a host array `[rows, columns]` with any strides. Its layout is the array's: a call with a
+    /// source whose start, strides or columns were set afterwards is
+    /// [`Argument`](ErrorKind::Argument). Needs the feature `ndarray`.
     ///
     /// # Errors
     ///
@@ -51,8 +75,9 @@ impl<'a> Source<'a> {
 }
 
 impl<'a> Logits<'a> {
-    /// Of a host array `[rows, experts]` with any strides. Its layout is the array's: a call with logits whose start, strides or experts were set
-    /// afterwards is [`Argument`](ErrorKind::Argument). Needs the feature `ndarray`.
+    /// Of a host array `[rows, experts]` with any strides. Its layout is the array's: a call with
+    /// logits whose start, strides or experts were set afterwards is
+    /// [`Argument`](ErrorKind::Argument). Needs the feature `ndarray`.
     ///
     /// # Errors
     ///
@@ -77,7 +102,8 @@ pub struct CopiedArray<T> {
 }
 
 impl Routing {
-    /// Copy ids and mask into arrays, dense whatever strides the options have. Needs the feature `ndarray`.
+    /// Copy ids and mask into arrays, dense whatever strides the options have. Needs the feature
+    /// `ndarray`.
     ///
     /// # Errors
     ///
@@ -87,7 +113,8 @@ impl Routing {
         let copied = self.to_vec::<T>(&options.strides(0, 0))?;
         let (rows, layers) = (view.rows() as usize, options.copied_layers(view.layers()) as usize);
         let (a, b) = if options.is_row_major() { (rows, layers) } else { (layers, rows) };
-        let misfit = |error: ndarray::ShapeError| Error::new(ErrorKind::Internal, error.to_string());
+        let misfit =
+            |error: ndarray::ShapeError| Error::new(ErrorKind::Internal, error.to_string());
         Ok(CopiedArray {
             ids: Array3::from_shape_vec((a, b, view.k() as usize), copied.ids).map_err(misfit)?,
             mask: Array2::from_shape_vec((a, b), copied.mask).map_err(misfit)?,
@@ -95,31 +122,57 @@ impl Routing {
         })
     }
 
-    /// Copy the ids of all layers to `dst`, `[rows, layers, k]` with any strides that keep the ids of a cell next to one another. Of `options`,
-    /// fill and strictness are looked at. Needs the feature `ndarray`.
+    /// Copy the ids of all layers to `dst`, `[rows, layers, k]` with any strides that keep the ids
+    /// of a cell next to one another. Of `options`, fill and strictness are looked at. Needs the
+    /// feature `ndarray`.
     ///
     /// # Errors
     ///
-    /// As [`copy_to`](Routing::copy_to), and [`ShapeMismatch`](ErrorKind::ShapeMismatch) if `dst` has another shape;
-    /// [`Argument`](ErrorKind::Argument) for negative strides, or ids of a cell that are apart.
-    pub fn copy_to_array<T: IdElement>(&self, mut dst: ArrayViewMut3<'_, T>, options: &CopyOptions) -> Result<Completeness> {
+    /// As [`copy_to`](Routing::copy_to), and [`ShapeMismatch`](ErrorKind::ShapeMismatch) if `dst`
+    /// has another shape; [`Argument`](ErrorKind::Argument) for negative strides, or ids of a cell
+    /// that are apart.
+    pub fn copy_to_array<T: IdElement>(
+        &self,
+        mut dst: ArrayViewMut3<'_, T>,
+        options: &CopyOptions,
+    ) -> Result<Completeness> {
         let view = self.view()?;
         let shape = [view.rows() as usize, view.layers() as usize, view.k() as usize];
         if dst.shape() != shape {
-            return Err(Error::new(ErrorKind::ShapeMismatch, format!("an array of {:?} for a routing of {shape:?}", dst.shape())));
+            return Err(Error::new(
+                ErrorKind::ShapeMismatch,
+                format!("an array of {:?} for a routing of {shape:?}", dst.shape()),
+            ));
         }
-        let stride = |axis: usize, alone: isize| if shape[axis] > 1 { dst.strides()[axis] } else { alone };
+        let stride =
+            |axis: usize, alone: isize| if shape[axis] > 1 { dst.strides()[axis] } else { alone };
         let (row, layer, column) = (stride(0, 0), stride(1, 0), stride(2, 1));
         if row < 0 || layer < 0 || column != 1 {
-            return Err(Error::new(ErrorKind::Argument, format!("strides of {:?}: the last is 1, none is negative", dst.strides())));
+            return Err(Error::new(
+                ErrorKind::Argument,
+                format!("strides of {:?}: the last is 1, none is negative", dst.strides()),
+            ));
         }
         let options = options.order(Order::RowMajor).layers(0, 0).strides(row as i64, layer as i64);
-        let reach: usize = if dst.is_empty() { 0 } else { (shape[0] - 1) * row as usize + (shape[1] - 1) * layer as usize + shape[2] };
+        let reach: usize = if dst.is_empty() {
+            0
+        } else {
+            (shape[0] - 1) * row as usize + (shape[1] - 1) * layer as usize + shape[2]
+        };
         let bytes = reach * size_of::<T>();
         let data = dst.as_mut_ptr();
-        // SAFETY: the library writes the cells of the view, which borrows them exclusively, and nothing between them.
+        // SAFETY: the library writes the cells of the view, which borrows them exclusively, and
+        // nothing between them.
         copy_into::<T>(&options, &mut [], None, &|options, _, _, mask, mask_bytes, needed| unsafe {
-            crate::sys::routecap_routing_copy_to(self.as_raw(), options, data.cast(), bytes, mask, mask_bytes, needed)
+            crate::sys::routecap_routing_copy_to(
+                self.as_raw(),
+                options,
+                data.cast(),
+                bytes,
+                mask,
+                mask_bytes,
+                needed,
+            )
         })
     }
 }
@@ -134,7 +187,8 @@ pub enum SegmentArray<'a> {
 }
 
 impl<'a> Segment<'a> {
-    /// The ids as an array, in place; `None`: all cells of these rows are missing. Needs the feature `ndarray`.
+    /// The ids as an array, in place; `None`: all cells of these rows are missing. Needs the
+    /// feature `ndarray`.
     pub fn array(&self) -> Option<SegmentArray<'a>> {
         let shape = (self.rows() as usize, self.layers() as usize, self.k() as usize);
         match self.ids()? {

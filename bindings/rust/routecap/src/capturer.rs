@@ -13,21 +13,28 @@ use crate::memory::IdElement;
 use crate::range::Rows;
 use crate::step::status_for_each;
 use crate::{
-    AcceptItem, Backend, Completeness, CopyOptions, Coverage, Extract, ExtractItem, Finalized, FinishItem, ItemStatus, Kept, Landing,
-    LayerStats, Load, MAX_LOAD_TAGS, Missing, Policy, RequestGuard, RequestId, Routing, Stats, Step, Strictness, sys,
+    AcceptItem, Backend, Completeness, CopyOptions, Coverage, Extract, ExtractItem, Finalized,
+    FinishItem, ItemStatus, Kept, Landing, LayerStats, Load, MAX_LOAD_TAGS, Missing, Policy,
+    RequestGuard, RequestId, Routing, Stats, Step, Strictness, sys,
 };
 
-/// A capturer, shared: the calls that every thread may make at any time, also while steps are in flight (`routecap_capturer`).
+/// A capturer, shared: the calls that every thread may make at any time, also while steps are in
+/// flight (`routecap_capturer`).
 ///
-/// Made by [`Config::create`](crate::Config::create), together with the [`Forward`](crate::Forward) that takes what the engine computes. Clones are
-/// the same capturer. When the last of them and the `Forward` are dropped it is destroyed (`routecap_capturer_destroy`): that waits until all
-/// steps issued so far have landed, after which the library touches no memory of the engine. Routings stay valid.
+/// Made by [`Config::create`](crate::Config::create), together with the [`Forward`](crate::Forward)
+/// that takes what the engine computes. Clones are the same capturer. When the last of them and the
+/// `Forward` are dropped it is destroyed (`routecap_capturer_destroy`): that waits until all steps
+/// issued so far have landed, after which the library touches no memory of the engine. Routings
+/// stay valid.
 ///
-/// No call here waits for a step or for the device, but for [`finalize`](Self::finalize). Reading a request waits for one thing: a change of that
-/// request which no step in flight holds up, for a fraction of a second at most, then [`NotReady`](crate::ErrorKind::NotReady).
+/// No call here waits for a step or for the device, but for [`finalize`](Self::finalize). Reading a
+/// request waits for one thing: a change of that request which no step in flight holds up, for a
+/// fraction of a second at most, then [`NotReady`](crate::ErrorKind::NotReady).
 ///
-/// Errors beside those that a method names are listed at [`ErrorKind`](crate::ErrorKind): [`Argument`](crate::ErrorKind::Argument),
-/// [`NoMemory`](crate::ErrorKind::NoMemory), [`Forked`](crate::ErrorKind::Forked) and [`Internal`](crate::ErrorKind::Internal) can come from all.
+/// Errors beside those that a method names are listed at [`ErrorKind`](crate::ErrorKind):
+/// [`Argument`](crate::ErrorKind::Argument), [`NoMemory`](crate::ErrorKind::NoMemory),
+/// [`Forked`](crate::ErrorKind::Forked) and [`Internal`](crate::ErrorKind::Internal) can come from
+/// all.
 #[derive(Clone)]
 pub struct Capturer {
     shared: Arc<Shared>,
@@ -56,14 +63,16 @@ struct Shared {
     layer_experts: Vec<u32>,
 }
 
-// SAFETY: all functions but those of `Forward` may be called on any thread at any time; destroy runs when nobody is left to call one.
+// SAFETY: all functions but those of `Forward` may be called on any thread at any time; destroy
+// runs when nobody is left to call one.
 unsafe impl Send for Shared {}
 // SAFETY: as above.
 unsafe impl Sync for Shared {}
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // SAFETY: the last reference is gone, and with it every way to call a function of this capturer.
+        // SAFETY: the last reference is gone, and with it every way to call a function of this
+        // capturer.
         unsafe { sys::routecap_capturer_destroy(self.raw.as_ptr()) }
     }
 }
@@ -83,7 +92,8 @@ impl Capturer {
         Capturer { shared: Arc::new(Shared { raw, backend, disabled, k, layer_experts }) }
     }
 
-    /// The library's handle, for functions of [`sys`]. It is valid as long as this capturer lives, and must not be destroyed.
+    /// The library's handle, for functions of [`sys`]. It is valid as long as this capturer lives,
+    /// and must not be destroyed.
     pub fn as_raw(&self) -> *mut sys::routecap_capturer {
         self.shared.raw.as_ptr()
     }
@@ -109,22 +119,34 @@ impl Capturer {
 
     /// Read the counters (`routecap_capturer_stats`).
     pub fn stats(&self) -> Result<Stats> {
-        let mut stats = sys::routecap_stats { struct_size: size_of::<sys::routecap_stats>() as u32, ..Default::default() };
+        let mut stats = sys::routecap_stats {
+            struct_size: size_of::<sys::routecap_stats>() as u32,
+            ..Default::default()
+        };
         // SAFETY: `stats` has the size that it says.
         check(unsafe { sys::routecap_capturer_stats(self.as_raw(), &mut stats) })?;
         Ok(stats.into())
     }
 
-    /// Describe the capturer as JSON, of at most so many requests, for an engine that hangs (`routecap_capturer_dump`).
+    /// Describe the capturer as JSON, of at most so many requests, for an engine that hangs
+    /// (`routecap_capturer_dump`).
     ///
-    /// Waits for nothing that waits: it returns while another thread is stuck in a call, or the worker in a callback.
+    /// Waits for nothing that waits: it returns while another thread is stuck in a call, or the
+    /// worker in a callback.
     pub fn dump(&self, requests: u32) -> Result<String> {
         let mut json = Vec::<u8>::new();
         loop {
             let mut needed = 0;
             // SAFETY: `json` has room for as many bytes as it says.
-            let status =
-                unsafe { sys::routecap_capturer_dump(self.as_raw(), requests, json.as_mut_ptr().cast(), json.capacity(), &mut needed) };
+            let status = unsafe {
+                sys::routecap_capturer_dump(
+                    self.as_raw(),
+                    requests,
+                    json.as_mut_ptr().cast(),
+                    json.capacity(),
+                    &mut needed,
+                )
+            };
             if status == sys::ROUTECAP_ERR_BUFFER_TOO_SMALL {
                 json.reserve_exact(needed as usize);
                 continue;
@@ -136,7 +158,8 @@ impl Capturer {
         }
     }
 
-    /// Read the counters of layers 0, 1, ... as many as `stats` holds (`routecap_capturer_layer_stats`).
+    /// Read the counters of layers 0, 1, ... as many as `stats` holds
+    /// (`routecap_capturer_layer_stats`).
     ///
     /// # Errors
     ///
@@ -144,12 +167,17 @@ impl Capturer {
     pub fn layer_stats(&self, stats: &mut [LayerStats]) -> Result<()> {
         let (data, count) = (stats.as_mut_ptr().cast(), stats.len());
         // SAFETY: `stats` are that many, of C's layout.
-        check(unsafe { sys::routecap_capturer_layer_stats(self.as_raw(), data, size_of::<LayerStats>(), count) }).map(drop)
+        check(unsafe {
+            sys::routecap_capturer_layer_stats(self.as_raw(), data, size_of::<LayerStats>(), count)
+        })
+        .map(drop)
     }
 
-    /// Read how often each expert was chosen since the capturer was created (`routecap_capturer_load`). It needs [`Config::load`](crate::Config::load).
+    /// Read how often each expert was chosen since the capturer was created
+    /// (`routecap_capturer_load`). It needs [`Config::load`](crate::Config::load).
     ///
-    /// The reading has all steps that had landed before, each whole. It may wait for the step that is being filed or counted.
+    /// The reading has all steps that had landed before, each whole. It may wait for the step that
+    /// is being filed or counted.
     ///
     /// # Errors
     ///
@@ -158,22 +186,35 @@ impl Capturer {
         self.read_load(None)
     }
 
-    /// The same of the steps with one tag. It needs [`Config::load_tags`](crate::Config::load_tags).
+    /// The same of the steps with one tag. It needs
+    /// [`Config::load_tags`](crate::Config::load_tags).
     ///
     /// # Errors
     ///
-    /// Those of [`load`](Self::load); [`OutOfRange`](crate::ErrorKind::OutOfRange) if no step of the tag was counted, or it is no longer kept apart.
+    /// Those of [`load`](Self::load); [`OutOfRange`](crate::ErrorKind::OutOfRange) if no step of
+    /// the tag was counted, or it is no longer kept apart.
     pub fn load_of_tag(&self, tag: u64) -> Result<Load> {
         self.read_load(Some(&tag))
     }
 
     fn read_load(&self, tag: Option<&u64>) -> Result<Load> {
         let tag = tag.map_or(std::ptr::null(), std::ptr::from_ref);
-        let mut load = sys::routecap_load { struct_size: size_of::<sys::routecap_load>() as u32, ..Default::default() };
+        let mut load = sys::routecap_load {
+            struct_size: size_of::<sys::routecap_load>() as u32,
+            ..Default::default()
+        };
         let mut counts = Vec::new();
         loop {
             // SAFETY: `load` has the size that it says, `counts` are that many.
-            check(unsafe { sys::routecap_capturer_load(self.as_raw(), tag, &mut load, counts.as_mut_ptr(), counts.len()) })?;
+            check(unsafe {
+                sys::routecap_capturer_load(
+                    self.as_raw(),
+                    tag,
+                    &mut load,
+                    counts.as_mut_ptr(),
+                    counts.len(),
+                )
+            })?;
             let (layers, experts) = (load.layers as usize, load.experts as usize);
             let size = sys::ROUTECAP_LOAD_PHASES as usize * layers * experts;
             if counts.len() != size {
@@ -198,17 +239,26 @@ impl Capturer {
     ///
     /// # Errors
     ///
-    /// [`Argument`](crate::ErrorKind::Argument) if the capturer was created without [`Config::load_tags`](crate::Config::load_tags).
+    /// [`Argument`](crate::ErrorKind::Argument) if the capturer was created without
+    /// [`Config::load_tags`](crate::Config::load_tags).
     pub fn load_tags(&self) -> Result<Vec<u64>> {
         let (mut tags, mut count) = (vec![0; MAX_LOAD_TAGS], 0);
         // SAFETY: `tags` are that many.
-        check(unsafe { sys::routecap_capturer_load_tags(self.as_raw(), tags.as_mut_ptr(), tags.len(), &mut count) })?;
+        check(unsafe {
+            sys::routecap_capturer_load_tags(
+                self.as_raw(),
+                tags.as_mut_ptr(),
+                tags.len(),
+                &mut count,
+            )
+        })?;
         tags.truncate(count as usize);
         Ok(tags)
     }
 
-    /// File the steps that have landed, on this thread: the work of the worker thread that a capturer with
-    /// [`Config::manual_progress`](crate::Config::manual_progress) does not have (`routecap_capturer_progress`). Does not wait for the device.
+    /// File the steps that have landed, on this thread: the work of the worker thread that a
+    /// capturer with [`Config::manual_progress`](crate::Config::manual_progress) does not have
+    /// (`routecap_capturer_progress`). Does not wait for the device.
     pub fn progress(&self) -> Result<()> {
         // SAFETY: the capturer lives.
         check(unsafe { sys::routecap_capturer_progress(self.as_raw()) }).map(drop)
@@ -227,7 +277,8 @@ impl Capturer {
         check(unsafe { sys::routecap_step_poll(self.as_raw(), step.0) }).map(Landing::of)
     }
 
-    /// Wait until a step has landed (`routecap_step_finalize`), without limit. With manual progress it files what has landed itself.
+    /// Wait until a step has landed (`routecap_step_finalize`), without limit. With manual progress
+    /// it files what has landed itself.
     ///
     /// # Errors
     ///
@@ -246,7 +297,9 @@ impl Capturer {
     fn finalize_within(&self, step: Step, timeout_ns: i64) -> Result<Finalized> {
         let mut conflicting = 0;
         // SAFETY: the capturer lives.
-        let status = check(unsafe { sys::routecap_step_finalize(self.as_raw(), step.0, timeout_ns, &mut conflicting) })?;
+        let status = check(unsafe {
+            sys::routecap_step_finalize(self.as_raw(), step.0, timeout_ns, &mut conflicting)
+        })?;
         Ok(Finalized { landing: Landing::of(status), conflicting })
     }
 
@@ -280,33 +333,60 @@ impl Capturer {
     ///
     /// As [`open`](Self::open); then none is opened.
     pub fn open_batch(&self, requests: &mut [RequestId], policy: Policy) -> Result<()> {
-        let options = sys::routecap_open_options { struct_size: size_of::<sys::routecap_open_options>() as u32, policy: policy as i32 };
+        let options = sys::routecap_open_options {
+            struct_size: size_of::<sys::routecap_open_options>() as u32,
+            policy: policy as i32,
+        };
         // SAFETY: `requests` are that many handles.
-        check(unsafe { sys::routecap_request_open(self.as_raw(), &options, requests.as_mut_ptr().cast(), requests.len()) }).map(drop)
+        check(unsafe {
+            sys::routecap_request_open(
+                self.as_raw(),
+                &options,
+                requests.as_mut_ptr().cast(),
+                requests.len(),
+            )
+        })
+        .map(drop)
     }
 
-    /// Settle the speculative rows of one request in one step: keep some, drop the others (`routecap_request_accept`).
+    /// Settle the speculative rows of one request in one step: keep some, drop the others
+    /// (`routecap_request_accept`).
     ///
-    /// May come before the step has landed and after later steps were issued. The rows of a step are settled once.
+    /// May come before the step has landed and after later steps were issued. The rows of a step
+    /// are settled once.
     ///
     /// # Errors
     ///
-    /// [`UnknownRequest`](crate::ErrorKind::UnknownRequest); [`UnknownStep`](crate::ErrorKind::UnknownStep) if no speculative rows of this request
-    /// wait there; [`OutOfRange`](crate::ErrorKind::OutOfRange) for more rows than there are, or an index outside them.
+    /// [`UnknownRequest`](crate::ErrorKind::UnknownRequest);
+    /// [`UnknownStep`](crate::ErrorKind::UnknownStep) if no speculative rows of this request wait
+    /// there; [`OutOfRange`](crate::ErrorKind::OutOfRange) for more rows than there are, or an
+    /// index outside them.
     pub fn accept(&self, request: RequestId, step: Step, kept: Kept<'_>) -> Result<()> {
         let (rows, count) = kept.raw();
         // SAFETY: `rows` is NULL or that many indices.
-        check(unsafe { sys::routecap_request_accept(self.as_raw(), request.0, step.0, rows, count as usize) }).map(drop)
+        check(unsafe {
+            sys::routecap_request_accept(self.as_raw(), request.0, step.0, rows, count as usize)
+        })
+        .map(drop)
     }
 
-    /// Settle the speculative rows of many requests in one call (`routecap_request_accept_batch`). Whether all items succeeded: if not, see each.
+    /// Settle the speculative rows of many requests in one call (`routecap_request_accept_batch`).
+    /// Whether all items succeeded: if not, see each.
     pub fn accept_batch(&self, items: &mut [AcceptItem<'_>]) -> Result<bool> {
         let (data, count) = (items.as_mut_ptr().cast(), items.len());
         // SAFETY: `items` are that many, of C's layout, and borrow their rows.
-        whole(unsafe { sys::routecap_request_accept_batch(self.as_raw(), data, size_of::<AcceptItem<'_>>(), count) })
+        whole(unsafe {
+            sys::routecap_request_accept_batch(
+                self.as_raw(),
+                data,
+                size_of::<AcceptItem<'_>>(),
+                count,
+            )
+        })
     }
 
-    /// Cut a request: rows at and after position `rows` are gone, whether settled, provisional or in flight (`routecap_request_truncate`).
+    /// Cut a request: rows at and after position `rows` are gone, whether settled, provisional or
+    /// in flight (`routecap_request_truncate`).
     ///
     /// # Errors
     ///
@@ -316,13 +396,15 @@ impl Capturer {
         check(unsafe { sys::routecap_request_truncate(self.as_raw(), request.0, rows) }).map(drop)
     }
 
-    /// Open a request that begins with the rows of another before position `rows`, or with [`ALL`](crate::ALL) all it has at this moment: several
-    /// samples of one prompt, a beam (`routecap_request_fork`). The pages are shared. Rows in flight are included once they land; provisional
-    /// ones are not.
+    /// Open a request that begins with the rows of another before position `rows`, or with
+    /// [`ALL`](crate::ALL) all it has at this moment: several samples of one prompt, a beam
+    /// (`routecap_request_fork`). The pages are shared. Rows in flight are included once they land;
+    /// provisional ones are not.
     ///
     /// # Errors
     ///
-    /// [`UnknownRequest`](crate::ErrorKind::UnknownRequest); [`OutOfRange`](crate::ErrorKind::OutOfRange) for more rows than there are;
+    /// [`UnknownRequest`](crate::ErrorKind::UnknownRequest);
+    /// [`OutOfRange`](crate::ErrorKind::OutOfRange) for more rows than there are;
     /// [`TooManyRequests`](crate::ErrorKind::TooManyRequests).
     pub fn fork(&self, request: RequestId, rows: u64) -> Result<RequestId> {
         let mut child = RequestId::NONE;
@@ -331,17 +413,23 @@ impl Capturer {
         Ok(child)
     }
 
-    /// Supply rows of a routing as rows of a request, before position `rows` or with [`ALL`](crate::ALL) all of it: what an engine took from its
-    /// prefix cache and did not compute (`routecap_request_attach`). The routing may be pending if it comes from this capturer.
+    /// Supply rows of a routing as rows of a request, before position `rows` or with
+    /// [`ALL`](crate::ALL) all of it: what an engine took from its prefix cache and did not compute
+    /// (`routecap_request_attach`). The routing may be pending if it comes from this capturer.
     ///
     /// # Errors
     ///
-    /// [`UnknownRequest`](crate::ErrorKind::UnknownRequest); [`ShapeMismatch`](crate::ErrorKind::ShapeMismatch);
-    /// [`OutOfRange`](crate::ErrorKind::OutOfRange) for rows beyond the routing; [`NotReady`](crate::ErrorKind::NotReady) if it is pending and of
-    /// another capturer.
+    /// [`UnknownRequest`](crate::ErrorKind::UnknownRequest);
+    /// [`ShapeMismatch`](crate::ErrorKind::ShapeMismatch);
+    /// [`OutOfRange`](crate::ErrorKind::OutOfRange) for rows beyond the routing;
+    /// [`NotReady`](crate::ErrorKind::NotReady) if it is pending and of another capturer.
     pub fn attach(&self, request: RequestId, routing: &Routing, rows: u64) -> Result<()> {
-        // SAFETY: capturer and routing live; the library retains the routing as long as it needs it.
-        check(unsafe { sys::routecap_request_attach(self.as_raw(), request.0, routing.as_raw(), rows) }).map(drop)
+        // SAFETY: capturer and routing live; the library retains the routing as long as it needs
+        // it.
+        check(unsafe {
+            sys::routecap_request_attach(self.as_raw(), request.0, routing.as_raw(), rows)
+        })
+        .map(drop)
     }
 
     // ---- Reading
@@ -350,22 +438,38 @@ impl Capturer {
     ///
     /// # Errors
     ///
-    /// [`UnknownRequest`](crate::ErrorKind::UnknownRequest); [`OutOfRange`](crate::ErrorKind::OutOfRange);
-    /// [`NotReady`](crate::ErrorKind::NotReady); [`Disabled`](crate::ErrorKind::Disabled).
+    /// [`UnknownRequest`](crate::ErrorKind::UnknownRequest);
+    /// [`OutOfRange`](crate::ErrorKind::OutOfRange); [`NotReady`](crate::ErrorKind::NotReady);
+    /// [`Disabled`](crate::ErrorKind::Disabled).
     pub fn coverage(&self, request: RequestId, rows: impl Into<Rows>) -> Result<Coverage> {
         self.coverage_into(request, rows, &mut [])
     }
 
-    /// The same, with the first blocks of missing cells, as many as `missing` holds; [`Coverage::blocks`] says how many there are.
+    /// The same, with the first blocks of missing cells, as many as `missing` holds;
+    /// [`Coverage::blocks`] says how many there are.
     ///
     /// # Errors
     ///
     /// As [`coverage`](Self::coverage).
-    pub fn coverage_into(&self, request: RequestId, rows: impl Into<Rows>, missing: &mut [Missing]) -> Result<Coverage> {
+    pub fn coverage_into(
+        &self,
+        request: RequestId,
+        rows: impl Into<Rows>,
+        missing: &mut [Missing],
+    ) -> Result<Coverage> {
         let rows = rows.into();
         // SAFETY: coverage_into passes a struct that says its size, and as many blocks as it says.
         coverage_into(missing, |coverage, blocks, size, capacity| unsafe {
-            sys::routecap_request_coverage(self.as_raw(), request.0, rows.first, rows.count, coverage, blocks, size, capacity)
+            sys::routecap_request_coverage(
+                self.as_raw(),
+                request.0,
+                rows.first,
+                rows.count,
+                coverage,
+                blocks,
+                size,
+                capacity,
+            )
         })
     }
 
@@ -379,8 +483,8 @@ impl Capturer {
         all_missing(|missing| self.coverage_into(request, rows, missing))
     }
 
-    /// Read rows of a request into a routing, at any time of its life (`routecap_request_extract`). What is missing is for the routing to say:
-    /// [`Routing::poll`].
+    /// Read rows of a request into a routing, at any time of its life (`routecap_request_extract`).
+    /// What is missing is for the routing to say: [`Routing::poll`].
     ///
     /// ```
     /// # use routecap::{Config, Extract, Rows};
@@ -396,7 +500,12 @@ impl Capturer {
     /// # Errors
     ///
     /// As [`coverage`](Self::coverage).
-    pub fn extract(&self, request: RequestId, rows: impl Into<Rows>, mode: Extract) -> Result<Routing> {
+    pub fn extract(
+        &self,
+        request: RequestId,
+        rows: impl Into<Rows>,
+        mode: Extract,
+    ) -> Result<Routing> {
         self.extract_with(request, rows, mode, Strictness::Lenient)
     }
 
@@ -404,19 +513,37 @@ impl Capturer {
     ///
     /// # Errors
     ///
-    /// As [`coverage`](Self::coverage), and when strict [`Incomplete`](crate::ErrorKind::Incomplete) and
+    /// As [`coverage`](Self::coverage), and when strict
+    /// [`Incomplete`](crate::ErrorKind::Incomplete) and
     /// [`Recomputed`](crate::ErrorKind::Recomputed).
-    pub fn extract_with(&self, request: RequestId, rows: impl Into<Rows>, mode: Extract, strictness: Strictness) -> Result<Routing> {
+    pub fn extract_with(
+        &self,
+        request: RequestId,
+        rows: impl Into<Rows>,
+        mode: Extract,
+        strictness: Strictness,
+    ) -> Result<Routing> {
         let rows = rows.into();
         let (mode, flags) = (mode as i32, strictness as u32);
         let mut routing = std::ptr::null_mut();
         // SAFETY: the capturer lives.
-        check(unsafe { sys::routecap_request_extract(self.as_raw(), request.0, rows.first, rows.count, mode, flags, &mut routing) })?;
+        check(unsafe {
+            sys::routecap_request_extract(
+                self.as_raw(),
+                request.0,
+                rows.first,
+                rows.count,
+                mode,
+                flags,
+                &mut routing,
+            )
+        })?;
         // SAFETY: the call gave out this reference.
         Ok(unsafe { Routing::delivered(routing) })
     }
 
-    /// Read rows of many requests in one call (`routecap_request_extract_batch`). Whether all items are complete: if not, see each.
+    /// Read rows of many requests in one call (`routecap_request_extract_batch`). Whether all items
+    /// are complete: if not, see each.
     ///
     /// # Errors
     ///
@@ -425,12 +552,21 @@ impl Capturer {
         items.iter_mut().for_each(ExtractItem::reset);
         let (data, count) = (items.as_mut_ptr().cast(), items.len());
         // SAFETY: `items` are that many, of C's layout, without routings.
-        whole(unsafe { sys::routecap_request_extract_batch(self.as_raw(), data, size_of::<ExtractItem>(), count) })
+        whole(unsafe {
+            sys::routecap_request_extract_batch(
+                self.as_raw(),
+                data,
+                size_of::<ExtractItem>(),
+                count,
+            )
+        })
     }
 
-    /// Copy rows of a request to `dst` without making a routing, and to `mask` which of them are valid (`routecap_request_extract_into`).
+    /// Copy rows of a request to `dst` without making a routing, and to `mask` which of them are
+    /// valid (`routecap_request_extract_into`).
     ///
-    /// `dst` is `[rows, layers, k]` in the layout of `options`, `mask` `[rows, layers]` or `[layers, rows]`.
+    /// `dst` is `[rows, layers, k]` in the layout of `options`, `mask` `[rows, layers]` or
+    /// `[layers, rows]`.
     ///
     /// # Errors
     ///
@@ -454,7 +590,12 @@ impl Capturer {
     /// # Errors
     ///
     /// As [`extract_into`](Self::extract_into).
-    pub fn extract_len<T: IdElement>(&self, request: RequestId, rows: impl Into<Rows>, options: &CopyOptions) -> Result<usize> {
+    pub fn extract_len<T: IdElement>(
+        &self,
+        request: RequestId,
+        rows: impl Into<Rows>,
+        options: &CopyOptions,
+    ) -> Result<usize> {
         let rows = rows.into();
         copy_len::<T>(options, &|options, dst, bytes, mask, mask_bytes, needed| {
             self.copy(request, rows, options, dst, bytes, mask, mask_bytes, needed)
@@ -494,23 +635,27 @@ impl Capturer {
 
     /// End a request and get its rows: the ordinary end (`routecap_request_finish`).
     ///
-    /// The handle is stale at once. Steps issued before still file into the routing, which is ready when the last of them has landed; nobody waits
-    /// here. The routing has exactly `rows` rows from position 0 on: a sequence of S tokens has S-1, whatever was issued ahead. With
+    /// The handle is stale at once. Steps issued before still file into the routing, which is ready
+    /// when the last of them has landed; nobody waits here. The routing has exactly `rows` rows
+    /// from position 0 on: a sequence of S tokens has S-1, whatever was issued ahead. With
     /// [`ALL`](crate::ALL) it has the request's length.
     ///
     /// # Errors
     ///
-    /// [`UnknownRequest`](crate::ErrorKind::UnknownRequest); [`OutOfRange`](crate::ErrorKind::OutOfRange);
-    /// [`Disabled`](crate::ErrorKind::Disabled).
+    /// [`UnknownRequest`](crate::ErrorKind::UnknownRequest);
+    /// [`OutOfRange`](crate::ErrorKind::OutOfRange); [`Disabled`](crate::ErrorKind::Disabled).
     pub fn finish(&self, request: RequestId, rows: u64) -> Result<Routing> {
         let mut routing = std::ptr::null_mut();
         // SAFETY: the capturer lives.
-        check(unsafe { sys::routecap_request_finish(self.as_raw(), request.0, rows, &mut routing) })?;
+        check(unsafe {
+            sys::routecap_request_finish(self.as_raw(), request.0, rows, &mut routing)
+        })?;
         // SAFETY: the call gave out this reference.
         Ok(unsafe { Routing::delivered(routing) })
     }
 
-    /// End many requests in one call (`routecap_request_finish_batch`). Whether all items succeeded: if not, see each.
+    /// End many requests in one call (`routecap_request_finish_batch`). Whether all items
+    /// succeeded: if not, see each.
     ///
     /// # Errors
     ///
@@ -519,11 +664,13 @@ impl Capturer {
         items.iter_mut().for_each(FinishItem::reset);
         let (data, count) = (items.as_mut_ptr().cast(), items.len());
         // SAFETY: `items` are that many, of C's layout, without routings.
-        whole(unsafe { sys::routecap_request_finish_batch(self.as_raw(), data, size_of::<FinishItem>(), count) })
+        whole(unsafe {
+            sys::routecap_request_finish_batch(self.as_raw(), data, size_of::<FinishItem>(), count)
+        })
     }
 
-    /// End a request and drop its rows: an abort, or a preemption whose rows are not wanted (`routecap_request_close`). Closing
-    /// [`RequestId::NONE`] does nothing.
+    /// End a request and drop its rows: an abort, or a preemption whose rows are not wanted
+    /// (`routecap_request_close`). Closing [`RequestId::NONE`] does nothing.
     ///
     /// # Errors
     ///
@@ -533,20 +680,32 @@ impl Capturer {
         check(unsafe { sys::routecap_request_close(self.as_raw(), request.0) }).map(drop)
     }
 
-    /// End many requests and drop their rows (`routecap_request_close_batch`). Whether all succeeded.
+    /// End many requests and drop their rows (`routecap_request_close_batch`). Whether all
+    /// succeeded.
     pub fn close_batch(&self, requests: &[RequestId]) -> Result<bool> {
         self.close_raw(requests, std::ptr::null_mut())
     }
 
     /// The same, with the status of each in `status`, which is as long as `requests`.
-    pub fn close_batch_into(&self, requests: &[RequestId], status: &mut [ItemStatus]) -> Result<bool> {
+    pub fn close_batch_into(
+        &self,
+        requests: &[RequestId],
+        status: &mut [ItemStatus],
+    ) -> Result<bool> {
         status_for_each(status.len(), requests.len())?;
         self.close_raw(requests, status.as_mut_ptr().cast())
     }
 
     fn close_raw(&self, requests: &[RequestId], status: *mut i32) -> Result<bool> {
         // SAFETY: `requests` are that many handles; `status` is NULL or as many statuses.
-        whole(unsafe { sys::routecap_request_close_batch(self.as_raw(), requests.as_ptr().cast(), status, requests.len()) })
+        whole(unsafe {
+            sys::routecap_request_close_batch(
+                self.as_raw(),
+                requests.as_ptr().cast(),
+                status,
+                requests.len(),
+            )
+        })
     }
 }
 

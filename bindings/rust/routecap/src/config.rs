@@ -34,7 +34,10 @@ pub struct BackendInfo {
 impl Backend {
     /// Describe this backend of this build on this machine (`routecap_backend_info`).
     pub fn info(self) -> Result<BackendInfo> {
-        let mut info = sys::routecap_backend { struct_size: size_of::<sys::routecap_backend>() as u32, ..Default::default() };
+        let mut info = sys::routecap_backend {
+            struct_size: size_of::<sys::routecap_backend>() as u32,
+            ..Default::default()
+        };
         // SAFETY: `info` has the size that it says.
         check(unsafe { sys::routecap_backend_info(self as i32, &mut info) })?;
         // SAFETY: `detail` is a text in static storage.
@@ -51,7 +54,8 @@ pub enum Role {
     /// Captures (`ROUTECAP_ROLE_OWNER`).
     #[default]
     Owner = sys::ROUTECAP_ROLE_OWNER,
-    /// Tensor-parallel replica: same calls on the forward path as the owner, rows go nowhere (`ROUTECAP_ROLE_MIRROR`).
+    /// Tensor-parallel replica: same calls on the forward path as the owner, rows go nowhere
+    /// (`ROUTECAP_ROLE_MIRROR`).
     Mirror = sys::ROUTECAP_ROLE_MIRROR,
     /// Off: nothing is allocated or started, every call returns at once (`ROUTECAP_ROLE_DISABLED`).
     Disabled = sys::ROUTECAP_ROLE_DISABLED,
@@ -64,7 +68,8 @@ numbers! {
         /// Ids as the router chose them (`ROUTECAP_ID_SPACE_LOGICAL`).
         #[default]
         Logical = ROUTECAP_ID_SPACE_LOGICAL;
-        /// Ids of replicas, after load balancing, where nothing else can be had (`ROUTECAP_ID_SPACE_PHYSICAL`).
+        /// Ids of replicas, after load balancing, where nothing else can be had
+        /// (`ROUTECAP_ID_SPACE_PHYSICAL`).
         Physical = ROUTECAP_ID_SPACE_PHYSICAL;
     }
 }
@@ -132,8 +137,15 @@ impl fmt::Debug for Config {
         let mut shown = f.debug_struct("Config");
         shown.field("backend", named!(raw.backend, Backend: Host, Cuda));
         shown.field("role", named!(raw.role, Role: Owner, Mirror, Disabled));
-        shown.field("device", &raw.device).field("layers", &raw.layers).field("k", &raw.k).field("experts", &raw.experts);
-        shown.field("rows", &raw.rows).field("slots", &raw.slots).field("sink_dtype", &DType::of(raw.sink_dtype));
+        shown
+            .field("device", &raw.device)
+            .field("layers", &raw.layers)
+            .field("k", &raw.k)
+            .field("experts", &raw.experts);
+        shown
+            .field("rows", &raw.rows)
+            .field("slots", &raw.slots)
+            .field("sink_dtype", &DType::of(raw.sink_dtype));
         for (name, flag) in [
             ("compare", sys::ROUTECAP_CONFIG_COMPARE),
             ("external_sink", sys::ROUTECAP_CONFIG_EXTERNAL_SINK),
@@ -145,9 +157,15 @@ impl fmt::Debug for Config {
         ] {
             shown.field(name, &(raw.flags & flag != 0));
         }
-        shown.field("id_space", &IdSpace::of(raw.id_space)).field("max_requests", &raw.max_requests);
-        shown.field("budget_bytes", &raw.budget_bytes).field("layer_map", &self.layer_map).field("layer_experts", &self.layer_experts);
-        let provenance: Vec<_> = self.layer_provenance.iter().map(|value| Provenance::of(*value)).collect();
+        shown
+            .field("id_space", &IdSpace::of(raw.id_space))
+            .field("max_requests", &raw.max_requests);
+        shown
+            .field("budget_bytes", &raw.budget_bytes)
+            .field("layer_map", &self.layer_map)
+            .field("layer_experts", &self.layer_experts);
+        let provenance: Vec<_> =
+            self.layer_provenance.iter().map(|value| Provenance::of(*value)).collect();
         shown.field("layer_provenance", &provenance).finish()
     }
 }
@@ -158,15 +176,22 @@ impl Config {
         // SAFETY: `raw` is a configuration of the size given; with that the call cannot fail.
         unsafe { sys::routecap_config_init(&mut raw, size_of_val(&raw)) };
         raw.backend = backend as i32;
-        Config { raw, layer_map: Vec::new(), layer_experts: Vec::new(), layer_provenance: Vec::new() }
+        Config {
+            raw,
+            layer_map: Vec::new(),
+            layer_experts: Vec::new(),
+            layer_provenance: Vec::new(),
+        }
     }
 
-    /// On the host backend, with the defaults (`routecap_config_init`). Layers, k, experts and rows remain to be set.
+    /// On the host backend, with the defaults (`routecap_config_init`). Layers, k, experts and rows
+    /// remain to be set.
     pub fn host() -> Config {
         Config::new(Backend::Host)
     }
 
-    /// On a CUDA device, by its ordinal, with the defaults. Layers, k, experts and rows remain to be set.
+    /// On a CUDA device, by its ordinal, with the defaults. Layers, k, experts and rows remain to
+    /// be set.
     pub fn cuda(device: u32) -> Config {
         let mut config = Config::new(Backend::Cuda);
         config.raw.device = i32::try_from(device).unwrap_or(i32::MAX); // no machine has it: refused
@@ -196,14 +221,15 @@ impl Config {
         self
     }
 
-    /// Ids are in `0..experts`, zero experts included; up to [`MAX_EXPERTS`](crate::MAX_EXPERTS). Required unless
-    /// [`layer_experts`](Self::layer_experts) is set.
+    /// Ids are in `0..experts`, zero experts included; up to [`MAX_EXPERTS`](crate::MAX_EXPERTS).
+    /// Required unless [`layer_experts`](Self::layer_experts) is set.
     pub fn experts(mut self, experts: u32) -> Self {
         self.raw.experts = experts;
         self
     }
 
-    /// Sink rows: the most tokens of one forward pass, padding included; 1..=[`MAX_ROWS`](crate::MAX_ROWS). Required.
+    /// Sink rows: the most tokens of one forward pass, padding included;
+    /// 1..=[`MAX_ROWS`](crate::MAX_ROWS). Required.
     pub fn rows(mut self, rows: u32) -> Self {
         self.raw.rows = rows;
         self
@@ -227,18 +253,20 @@ impl Config {
         self
     }
 
-    /// Compare rows that are issued again with what is kept: [`Stats::rows_mismatched`](crate::Stats::rows_mismatched)
-    /// (`ROUTECAP_CONFIG_COMPARE`).
+    /// Compare rows that are issued again with what is kept:
+    /// [`Stats::rows_mismatched`](crate::Stats::rows_mismatched) (`ROUTECAP_CONFIG_COMPARE`).
     pub fn compare(self, on: bool) -> Self {
         self.flag(sys::ROUTECAP_CONFIG_COMPARE, on)
     }
 
-    /// Allocate no sink: every layer that is used gets its own by [`Forward::bind`] (`ROUTECAP_CONFIG_EXTERNAL_SINK`).
+    /// Allocate no sink: every layer that is used gets its own by [`Forward::bind`]
+    /// (`ROUTECAP_CONFIG_EXTERNAL_SINK`).
     pub fn external_sink(self, on: bool) -> Self {
         self.flag(sys::ROUTECAP_CONFIG_EXTERNAL_SINK, on)
     }
 
-    /// Start no thread: steps land inside [`Capturer::progress`] and the calls that wait (`ROUTECAP_CONFIG_MANUAL_PROGRESS`).
+    /// Start no thread: steps land inside [`Capturer::progress`] and the calls that wait
+    /// (`ROUTECAP_CONFIG_MANUAL_PROGRESS`).
     pub fn manual_progress(self, on: bool) -> Self {
         self.flag(sys::ROUTECAP_CONFIG_MANUAL_PROGRESS, on)
     }
@@ -261,7 +289,8 @@ impl Config {
         self.flag(sys::ROUTECAP_CONFIG_LOAD, on)
     }
 
-    /// And each tag apart: [`Capturer::load_of_tag`] (`ROUTECAP_CONFIG_LOAD_TAGS`). Needs [`load`](Self::load).
+    /// And each tag apart: [`Capturer::load_of_tag`] (`ROUTECAP_CONFIG_LOAD_TAGS`). Needs
+    /// [`load`](Self::load).
     pub fn load_tags(self, on: bool) -> Self {
         self.flag(sys::ROUTECAP_CONFIG_LOAD_TAGS, on)
     }
@@ -278,13 +307,15 @@ impl Config {
         self
     }
 
-    /// Upper limit of the memory for captured rows, routings included. Default 1 GiB; at least one page ([`memory`](Self::memory)).
+    /// Upper limit of the memory for captured rows, routings included. Default 1 GiB; at least one
+    /// page ([`memory`](Self::memory)).
     pub fn budget_bytes(mut self, bytes: u64) -> Self {
         self.raw.budget_bytes = bytes;
         self
     }
 
-    /// `[layers]` index of each captured layer in the decoder, strictly ascending. Default 0, 1, 2...
+    /// `[layers]` index of each captured layer in the decoder, strictly ascending. Default 0, 1,
+    /// 2...
     pub fn layer_map(mut self, map: impl Into<Vec<i32>>) -> Self {
         self.layer_map = map.into();
         self
@@ -296,7 +327,8 @@ impl Config {
         self
     }
 
-    /// `[layers]` how the ids of each layer are had; only recomputed layers may be routed. Default all captured.
+    /// `[layers]` how the ids of each layer are had; only recomputed layers may be routed. Default
+    /// all captured.
     pub fn layer_provenance(mut self, provenance: &[Provenance]) -> Self {
         self.layer_provenance = provenance.iter().map(|p| p.value()).collect();
         self
@@ -308,7 +340,10 @@ impl Config {
             match table.len() {
                 0 => Ok(std::ptr::null()),
                 n if n == layers as usize => Ok(table.as_ptr()),
-                n => Err(Error::new(ErrorKind::Argument, format!("{name} has {n} entries for {layers} layers"))),
+                n => Err(Error::new(
+                    ErrorKind::Argument,
+                    format!("{name} has {n} entries for {layers} layers"),
+                )),
             }
         }
         let layers = self.raw.layers;
@@ -320,15 +355,20 @@ impl Config {
         })
     }
 
-    /// Say how much memory a capturer of this configuration needs, without creating it (`routecap_config_memory`).
+    /// Say how much memory a capturer of this configuration needs, without creating it
+    /// (`routecap_config_memory`).
     ///
     /// # Errors
     ///
     /// As [`create`](Self::create).
     pub fn memory(&self) -> Result<Memory> {
         let raw = self.raw()?;
-        let mut memory = sys::routecap_memory { struct_size: size_of::<sys::routecap_memory>() as u32, ..Default::default() };
-        // SAFETY: both structs have the sizes that they say; the tables of `raw` have an entry for each layer.
+        let mut memory = sys::routecap_memory {
+            struct_size: size_of::<sys::routecap_memory>() as u32,
+            ..Default::default()
+        };
+        // SAFETY: both structs have the sizes that they say; the tables of `raw` have an entry for
+        // each layer.
         check(unsafe { sys::routecap_config_memory(&raw, &mut memory) })?;
         Ok(Memory {
             page_rows: memory.page_rows,
@@ -342,24 +382,39 @@ impl Config {
         })
     }
 
-    /// Create a capturer: the handle that all threads share, and the forward path, which one thread has (`routecap_capturer_create`).
+    /// Create a capturer: the handle that all threads share, and the forward path, which one thread
+    /// has (`routecap_capturer_create`).
     ///
-    /// Create it before CUDA graphs are captured: all memory of the device and all page-locked memory is allocated here. Starts one worker thread
-    /// unless progress is manual.
+    /// Create it before CUDA graphs are captured: all memory of the device and all page-locked
+    /// memory is allocated here. Starts one worker thread unless progress is manual.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Argument`] for a value that is missing or outside its range, or a table that is not as long as there are layers;
-    /// [`ErrorKind::NoBackend`], [`ErrorKind::DriverTooOld`], [`ErrorKind::Device`], [`ErrorKind::Thread`], [`ErrorKind::NoMemory`].
+    /// [`ErrorKind::Argument`] for a value that is missing or outside its range, or a table that is
+    /// not as long as there are layers; [`ErrorKind::NoBackend`], [`ErrorKind::DriverTooOld`],
+    /// [`ErrorKind::Device`], [`ErrorKind::Thread`], [`ErrorKind::NoMemory`].
     pub fn create(&self) -> Result<(Capturer, Forward)> {
         let raw = self.raw()?;
         let mut capturer = std::ptr::null_mut();
         // SAFETY: as in `memory`; the tables are copied.
         check(unsafe { sys::routecap_capturer_create(&raw, &mut capturer) })?;
-        let backend = if raw.backend == sys::ROUTECAP_BACKEND_CUDA { Backend::Cuda } else { Backend::Host };
-        let layer_experts = if self.layer_experts.is_empty() { vec![raw.experts; raw.layers as usize] } else { self.layer_experts.clone() };
+        let backend =
+            if raw.backend == sys::ROUTECAP_BACKEND_CUDA { Backend::Cuda } else { Backend::Host };
+        let layer_experts = if self.layer_experts.is_empty() {
+            vec![raw.experts; raw.layers as usize]
+        } else {
+            self.layer_experts.clone()
+        };
         // SAFETY: `capturer` was created above, for these values, and is given to nobody else.
-        let capturer = unsafe { Capturer::new(capturer, backend, raw.role == sys::ROUTECAP_ROLE_DISABLED, raw.k, layer_experts) };
+        let capturer = unsafe {
+            Capturer::new(
+                capturer,
+                backend,
+                raw.role == sys::ROUTECAP_ROLE_DISABLED,
+                raw.k,
+                layer_experts,
+            )
+        };
         let forward = Forward::new(capturer.clone());
         Ok((capturer, forward))
     }

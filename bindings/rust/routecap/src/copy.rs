@@ -27,9 +27,11 @@ pub enum Strictness {
     /// Missing cells are reported, not refused.
     #[default]
     Lenient = 0,
-    /// Missing cells are [`ErrorKind::Incomplete`], recomputed ones [`ErrorKind::Recomputed`] (`ROUTECAP_READ_STRICT`).
+    /// Missing cells are [`ErrorKind::Incomplete`], recomputed ones [`ErrorKind::Recomputed`]
+    /// (`ROUTECAP_READ_STRICT`).
     Strict = sys::ROUTECAP_READ_STRICT,
-    /// Missing cells are [`ErrorKind::Incomplete`], recomputed ones are taken (`ROUTECAP_READ_STRICT | ROUTECAP_READ_ALLOW_RECOMPUTED`).
+    /// Missing cells are [`ErrorKind::Incomplete`], recomputed ones are taken
+    /// (`ROUTECAP_READ_STRICT | ROUTECAP_READ_ALLOW_RECOMPUTED`).
     StrictButRecomputed = sys::ROUTECAP_READ_STRICT | sys::ROUTECAP_READ_ALLOW_RECOMPUTED,
 }
 
@@ -45,7 +47,10 @@ impl fmt::Debug for CopyOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CopyOptions")
             .field("order", named!(self.raw.order, Order: RowMajor, LayerMajor))
-            .field("strictness", named!(self.raw.flags, Strictness: Lenient, Strict, StrictButRecomputed))
+            .field(
+                "strictness",
+                named!(self.raw.flags, Strictness: Lenient, Strict, StrictButRecomputed),
+            )
             .field("first_layer", &self.raw.first_layer)
             .field("layers", &self.raw.layers)
             .field("row_stride", &self.raw.row_stride)
@@ -96,7 +101,8 @@ impl CopyOptions {
 
     /// For the ids of missing cells, in two's complement. Default -1.
     ///
-    /// A fill that, in the type copied to, is an expert id needs a mask or strictness: missing cells must not pass for routing.
+    /// A fill that, in the type copied to, is an expert id needs a mask or strictness: missing
+    /// cells must not pass for routing.
     pub fn fill(mut self, fill: i64) -> Self {
         self.raw.fill = fill;
         self
@@ -113,7 +119,11 @@ impl CopyOptions {
 
     /// Layers that are copied of `layers`.
     pub(crate) fn copied_layers(&self, layers: u32) -> u32 {
-        if self.raw.layers != 0 { self.raw.layers } else { layers.saturating_sub(self.raw.first_layer) }
+        if self.raw.layers != 0 {
+            self.raw.layers
+        } else {
+            layers.saturating_sub(self.raw.first_layer)
+        }
     }
 }
 
@@ -129,7 +139,14 @@ pub struct Copied<T> {
 }
 
 /// Makes a call that copies: options, dst, bytes of it, mask, bytes of it, needed.
-pub(crate) type Copy<'a> = &'a dyn Fn(*const sys::routecap_copy_options, *mut std::ffi::c_void, usize, *mut u8, usize, *mut u64) -> i32;
+pub(crate) type Copy<'a> = &'a dyn Fn(
+    *const sys::routecap_copy_options,
+    *mut std::ffi::c_void,
+    usize,
+    *mut u8,
+    usize,
+    *mut u64,
+) -> i32;
 
 /// Copies into `dst` and `mask`.
 pub(crate) fn copy_into<T: IdElement>(
@@ -139,8 +156,17 @@ pub(crate) fn copy_into<T: IdElement>(
     copy: Copy<'_>,
 ) -> Result<Completeness> {
     let raw = options.raw::<T>();
-    let (mask, mask_bytes) = mask.map_or((std::ptr::null_mut(), 0), |mask| (mask.as_mut_ptr().cast(), mask.len()));
-    check(copy(&raw, dst.as_mut_ptr().cast(), size_of_val(dst), mask, mask_bytes, std::ptr::null_mut())).map(Completeness::of)
+    let (mask, mask_bytes) =
+        mask.map_or((std::ptr::null_mut(), 0), |mask| (mask.as_mut_ptr().cast(), mask.len()));
+    check(copy(
+        &raw,
+        dst.as_mut_ptr().cast(),
+        size_of_val(dst),
+        mask,
+        mask_bytes,
+        std::ptr::null_mut(),
+    ))
+    .map(Completeness::of)
 }
 
 /// How many elements of `T` a copy with a mask takes.

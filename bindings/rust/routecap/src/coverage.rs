@@ -45,7 +45,8 @@ numbers! {
         /// Nothing is known of the row: never issued, cut, not begun, or not in the snapshot
         /// (`ROUTECAP_MISSING_ABSENT`).
         Absent = ROUTECAP_MISSING_ABSENT;
-        /// The layer did not write it, or not completely, in its step (`ROUTECAP_MISSING_UNWRITTEN`).
+        /// The layer did not write it, or not completely, in its step
+        /// (`ROUTECAP_MISSING_UNWRITTEN`).
         Unwritten = ROUTECAP_MISSING_UNWRITTEN;
         /// An id outside the layer's range (`ROUTECAP_MISSING_OUT_OF_RANGE`).
         OutOfRange = ROUTECAP_MISSING_OUT_OF_RANGE;
@@ -93,7 +94,11 @@ const _: () = assert!(size_of::<Missing>() == size_of::<sys::routecap_missing>()
 impl std::fmt::Debug for Missing {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let layers = self.first_layer..self.first_layer + self.layers;
-        f.debug_struct("Missing").field("positions", &self.positions()).field("layers", &layers).field("reason", &self.reason()).finish()
+        f.debug_struct("Missing")
+            .field("positions", &self.positions())
+            .field("layers", &layers)
+            .field("reason", &self.reason())
+            .finish()
     }
 }
 
@@ -109,12 +114,16 @@ impl Missing {
     }
 }
 
-/// Asks for coverage and as many blocks as `missing` holds. `ask` makes the call: coverage, blocks, bytes of one, capacity.
+/// Asks for coverage and as many blocks as `missing` holds. `ask` makes the call: coverage, blocks,
+/// bytes of one, capacity.
 pub(crate) fn coverage_into(
     missing: &mut [Missing],
     ask: impl FnOnce(*mut sys::routecap_coverage, *mut sys::routecap_missing, usize, usize) -> i32,
 ) -> Result<Coverage> {
-    let mut raw = sys::routecap_coverage { struct_size: size_of::<sys::routecap_coverage>() as u32, ..Default::default() };
+    let mut raw = sys::routecap_coverage {
+        struct_size: size_of::<sys::routecap_coverage>() as u32,
+        ..Default::default()
+    };
     check(ask(&mut raw, missing.as_mut_ptr().cast(), size_of::<Missing>(), missing.len()))?;
     Ok(Coverage {
         layers: raw.layers,
@@ -131,7 +140,9 @@ pub(crate) fn coverage_into(
 }
 
 /// All blocks, however many there are by the time they are asked for.
-pub(crate) fn all_missing(mut ask: impl FnMut(&mut [Missing]) -> Result<Coverage>) -> Result<Vec<Missing>> {
+pub(crate) fn all_missing(
+    mut ask: impl FnMut(&mut [Missing]) -> Result<Coverage>,
+) -> Result<Vec<Missing>> {
     let mut missing = Vec::new();
     loop {
         let blocks = ask(&mut missing)?.blocks as usize;

@@ -15,7 +15,8 @@ numbers! {
     ///
     /// Newer libraries may know more; those are [`ErrorKind::Other`].
     ErrorKind, "The kind of a status of C's that is an error.", status: "The status in C." {
-        /// `ROUTECAP_ERR_ARGUMENT`: a value outside its documented set, or memory that is too short or in the wrong place for the call.
+        /// `ROUTECAP_ERR_ARGUMENT`: a value outside its documented set, or memory that is too short
+        /// or in the wrong place for the call.
         Argument = ROUTECAP_ERR_ARGUMENT;
         /// `ROUTECAP_ERR_STRUCT_SIZE`: the library is older than this crate.
         StructSize = ROUTECAP_ERR_STRUCT_SIZE;
@@ -31,15 +32,18 @@ numbers! {
         Capacity = ROUTECAP_ERR_CAPACITY;
         /// `ROUTECAP_ERR_OVERLAP`: one step, one request, one position twice.
         Overlap = ROUTECAP_ERR_OVERLAP;
-        /// `ROUTECAP_ERR_DTYPE`: a dtype that is not taken here, or ids of this model or the fill do not fit into it.
+        /// `ROUTECAP_ERR_DTYPE`: a dtype that is not taken here, or ids of this model or the fill
+        /// do not fit into it.
         DType = ROUTECAP_ERR_DTYPE;
         /// `ROUTECAP_ERR_SHAPE_MISMATCH`: layers, k, experts or id space differ.
         ShapeMismatch = ROUTECAP_ERR_SHAPE_MISMATCH;
         /// `ROUTECAP_ERR_BUFFER_TOO_SMALL`: nothing was written.
         BufferTooSmall = ROUTECAP_ERR_BUFFER_TOO_SMALL;
-        /// `ROUTECAP_ERR_FORMAT`: not a serialised routing, damaged, or of a version that this library does not read.
+        /// `ROUTECAP_ERR_FORMAT`: not a serialised routing, damaged, or of a version that this
+        /// library does not read.
         Format = ROUTECAP_ERR_FORMAT;
-        /// `ROUTECAP_ERR_LOSSY`: a format cannot say what a routing says, and the caller did not allow that to be lost.
+        /// `ROUTECAP_ERR_LOSSY`: a format cannot say what a routing says, and the caller did not
+        /// allow that to be lost.
         Lossy = ROUTECAP_ERR_LOSSY;
         /// `ROUTECAP_ERR_STATE`: wrong order of calls.
         State = ROUTECAP_ERR_STATE;
@@ -49,11 +53,14 @@ numbers! {
         NotReady = ROUTECAP_ERR_NOT_READY;
         /// `ROUTECAP_ERR_INCOMPLETE`: strict reading, and cells are missing.
         Incomplete = ROUTECAP_ERR_INCOMPLETE;
-        /// `ROUTECAP_ERR_CONFLICT`: recorded twice in one step, or different ids where equal ones are required.
+        /// `ROUTECAP_ERR_CONFLICT`: recorded twice in one step, or different ids where equal ones
+        /// are required.
         Conflict = ROUTECAP_ERR_CONFLICT;
-        /// `ROUTECAP_ERR_FORKED`: called in a child process that was forked after the object was made.
+        /// `ROUTECAP_ERR_FORKED`: called in a child process that was forked after the object was
+        /// made.
         Forked = ROUTECAP_ERR_FORKED;
-        /// `ROUTECAP_ERR_CAPTURING`: this call cannot be part of a CUDA graph, and the stream is being captured; the capture goes on.
+        /// `ROUTECAP_ERR_CAPTURING`: this call cannot be part of a CUDA graph, and the stream is
+        /// being captured; the capture goes on.
         Capturing = ROUTECAP_ERR_CAPTURING;
         /// `ROUTECAP_ERR_RECOMPUTED`: strict reading, and cells were recomputed from logits.
         Recomputed = ROUTECAP_ERR_RECOMPUTED;
@@ -83,7 +90,8 @@ numbers! {
         DriverTooOld = ROUTECAP_ERR_DRIVER_TOO_OLD;
         /// `ROUTECAP_ERR_DEVICE`: a call of the driver failed; the text says which and how.
         Device = ROUTECAP_ERR_DEVICE;
-        /// `ROUTECAP_ERR_DEVICE_LOST`: the device works no more. Final; what has landed can still be read, the rest is missing.
+        /// `ROUTECAP_ERR_DEVICE_LOST`: the device works no more. Final; what has landed can still
+        /// be read, the rest is missing.
         DeviceLost = ROUTECAP_ERR_DEVICE_LOST;
         /// `ROUTECAP_ERR_INTERNAL`: a defect of the library.
         Internal = ROUTECAP_ERR_INTERNAL;
@@ -99,7 +107,8 @@ impl fmt::Display for ErrorKind {
     }
 }
 
-/// A call that failed; nothing was changed by it. Displays as the name of the status and the library's line of text.
+/// A call that failed; nothing was changed by it. Displays as the name of the status and the
+/// library's line of text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
     kind: ErrorKind,
@@ -116,7 +125,8 @@ impl Error {
         self.kind
     }
 
-    /// What went wrong in this case, one line. Empty in an error made of an [`ErrorKind`] alone, as those of the items of a batch.
+    /// What went wrong in this case, one line. Empty in an error made of an [`ErrorKind`] alone, as
+    /// those of the items of a batch.
     pub fn message(&self) -> &str {
         &self.message
     }
@@ -124,7 +134,11 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.message.is_empty() { self.kind.fmt(f) } else { write!(f, "{}: {}", self.kind, self.message) }
+        if self.message.is_empty() {
+            self.kind.fmt(f)
+        } else {
+            write!(f, "{}: {}", self.kind, self.message)
+        }
     }
 }
 
@@ -136,13 +150,15 @@ impl From<ErrorKind> for Error {
     }
 }
 
-/// The name of a status in C, `"ROUTECAP_ERR_CAPACITY"` for instance; `"ROUTECAP_STATUS_UNKNOWN"` for others.
+/// The name of a status in C, `"ROUTECAP_ERR_CAPACITY"` for instance; `"ROUTECAP_STATUS_UNKNOWN"`
+/// for others.
 pub fn status_name(status: i32) -> &'static str {
     // SAFETY: routecap_status_name never fails; its texts are static.
     unsafe { CStr::from_ptr(sys::routecap_status_name(status)) }.to_str().unwrap_or_default()
 }
 
-/// The library's line about the last call on this thread that left one: an error, or a success that is not whole. Empty if none did.
+/// The library's line about the last call on this thread that left one: an error, or a success that
+/// is not whole. Empty if none did.
 ///
 /// Errors carry their text already; this is for incomplete results and partial batches.
 pub fn last_message() -> String {

@@ -11,10 +11,12 @@ use crate::{IdSpace, Provenance, Reason, Routing, sys};
 #[repr(u32)]
 #[non_exhaustive]
 pub enum Trust {
-    /// Nothing is trusted: a cell that claims to be valid and is not k distinct experts of its layer is an error.
+    /// Nothing is trusted: a cell that claims to be valid and is not k distinct experts of its
+    /// layer is an error.
     #[default]
     None = 0,
-    /// The ids are known to be right: they are not looked at (`ROUTECAP_IMPORT_TRUSTED`). Everything else is checked all the same.
+    /// The ids are known to be right: they are not looked at (`ROUTECAP_IMPORT_TRUSTED`).
+    /// Everything else is checked all the same.
     Ids = sys::ROUTECAP_IMPORT_TRUSTED,
 }
 
@@ -42,7 +44,8 @@ impl<'a> ArraySegment<'a> {
         self
     }
 
-    /// `[rows, validity_bytes]`: bit l % 8 of byte l / 8 is set if layer l is valid. Default all are.
+    /// `[rows, validity_bytes]`: bit l % 8 of byte l / 8 is set if layer l is valid. Default all
+    /// are.
     pub fn validity(mut self, validity: &'a [u8]) -> Self {
         self.validity = Some(validity);
         self
@@ -67,7 +70,8 @@ impl<'a> ArraySegment<'a> {
     }
 }
 
-/// Rows that another process, file format or engine has, to be imported (`routecap_view` the other way round), a builder.
+/// Rows that another process, file format or engine has, to be imported (`routecap_view` the other
+/// way round), a builder.
 ///
 /// ```
 /// use routecap::{ArraySegment, Arrays, Routing, Trust};
@@ -157,7 +161,10 @@ impl<'a> Arrays<'a> {
     fn checked(&self) -> Result<(Vec<sys::routecap_segment>, i32)> {
         let long_enough = |name: &str, len: usize, needed: Option<u64>| match needed {
             Some(needed) if needed == len as u64 => Ok(()),
-            _ => Err(Error::new(ErrorKind::Argument, format!("{name} has {len} elements, which is not what its rows take"))),
+            _ => Err(Error::new(
+                ErrorKind::Argument,
+                format!("{name} has {len} elements, which is not what its rows take"),
+            )),
         };
         for (name, len) in [
             ("layer_map", self.layer_map.map(<[_]>::len)),
@@ -166,13 +173,17 @@ impl<'a> Arrays<'a> {
         ] {
             long_enough(name, len.unwrap_or(self.layers as usize), Some(self.layers.into()))?;
         }
-        let validity_bytes = if self.validity_bytes == 0 { self.layers.div_ceil(8) } else { self.validity_bytes };
+        let validity_bytes =
+            if self.validity_bytes == 0 { self.layers.div_ceil(8) } else { self.validity_bytes };
         let mut dtype = None;
         let mut segments = Vec::with_capacity(self.segments.len());
         for segment in &self.segments {
             if let Some(ids) = &segment.ids {
                 if ids.place != Place::Host {
-                    return Err(Error::new(ErrorKind::Argument, "ids are memory of the device: import takes slices"));
+                    return Err(Error::new(
+                        ErrorKind::Argument,
+                        "ids are memory of the device: import takes slices",
+                    ));
                 }
                 if *dtype.get_or_insert(ids.dtype) != ids.dtype {
                     return Err(Error::new(ErrorKind::DType, "segments have ids of one dtype"));
@@ -181,7 +192,11 @@ impl<'a> Arrays<'a> {
                 long_enough("ids", ids.len, segment.rows.checked_mul(per_row))?;
             }
             if let Some(validity) = segment.validity {
-                long_enough("validity", validity.len(), segment.rows.checked_mul(validity_bytes.into()))?;
+                long_enough(
+                    "validity",
+                    validity.len(),
+                    segment.rows.checked_mul(validity_bytes.into()),
+                )?;
             }
             if let Some(tags) = segment.tags {
                 long_enough("tags", tags.len(), Some(segment.rows))?;
@@ -200,14 +215,21 @@ impl<'a> Arrays<'a> {
         Ok((segments, dtype.map_or(0, |dtype| dtype as i32)))
     }
 
-    /// Imports; the memory of the segments is copied, or lent until `release` is called with `context`.
+    /// Imports; the memory of the segments is copied, or lent until `release` is called with
+    /// `context`.
     ///
     /// # Safety
     ///
     /// With `release`, the segments' memory stays until it is called.
-    unsafe fn import(&self, trust: Trust, release: sys::routecap_release, context: *mut c_void) -> Result<Routing> {
+    unsafe fn import(
+        &self,
+        trust: Trust,
+        release: sys::routecap_release,
+        context: *mut c_void,
+    ) -> Result<Routing> {
         let (segments, dtype) = self.checked()?;
-        let default_dtype = if self.experts <= 256 { sys::ROUTECAP_DTYPE_U8 } else { sys::ROUTECAP_DTYPE_I16 };
+        let default_dtype =
+            if self.experts <= 256 { sys::ROUTECAP_DTYPE_U8 } else { sys::ROUTECAP_DTYPE_I16 };
         let view = sys::routecap_view {
             struct_size: size_of::<sys::routecap_view>() as u32,
             dtype: if dtype == 0 { default_dtype } else { dtype },
@@ -227,8 +249,11 @@ impl<'a> Arrays<'a> {
             layer_provenance: self.layer_provenance.as_ref().map_or(std::ptr::null(), Vec::as_ptr),
         };
         let mut routing = std::ptr::null_mut();
-        // SAFETY: every array was checked to be as long as the view says; they live until the call returns, or as the caller promises.
-        check(unsafe { sys::routecap_routing_import(&view, trust as u32, release, context, &mut routing) })?;
+        // SAFETY: every array was checked to be as long as the view says; they live until the call
+        // returns, or as the caller promises.
+        check(unsafe {
+            sys::routecap_routing_import(&view, trust as u32, release, context, &mut routing)
+        })?;
         // SAFETY: the call gave out this reference.
         Ok(unsafe { Routing::delivered(routing) })
     }
@@ -249,15 +274,17 @@ impl Routing {
     ///
     /// # Errors
     ///
-    /// [`Argument`](ErrorKind::Argument) for numbers beyond their limits, segments out of order or arrays of the wrong length;
-    /// [`DType`](ErrorKind::DType); [`Format`](ErrorKind::Format) for an id of a valid cell that is out of range or there twice.
+    /// [`Argument`](ErrorKind::Argument) for numbers beyond their limits, segments out of order or
+    /// arrays of the wrong length; [`DType`](ErrorKind::DType); [`Format`](ErrorKind::Format) for
+    /// an id of a valid cell that is out of range or there twice.
     pub fn import(arrays: &Arrays<'_>, trust: Trust) -> Result<Routing> {
         // SAFETY: nothing is lent.
         unsafe { arrays.import(trust, None, std::ptr::null_mut()) }
     }
 
-    /// The same without a copy: `arrays` describes memory of `owner`, which the routing keeps. It is dropped on any thread when the routing, and all
-    /// that shares rows with it, is gone, and at once if the call fails; dropping it must not use routecap.
+    /// The same without a copy: `arrays` describes memory of `owner`, which the routing keeps. It
+    /// is dropped on any thread when the routing, and all that shares rows with it, is gone, and at
+    /// once if the call fails; dropping it must not use routecap.
     ///
     /// ```
     /// use routecap::{ArraySegment, Arrays, Routing, Trust};
@@ -276,9 +303,14 @@ impl Routing {
     /// # Errors
     ///
     /// As [`import`](Self::import).
-    pub fn import_lent<T: Send + 'static>(owner: T, arrays: impl for<'a> FnOnce(&'a T) -> Arrays<'a>, trust: Trust) -> Result<Routing> {
+    pub fn import_lent<T: Send + 'static>(
+        owner: T,
+        arrays: impl for<'a> FnOnce(&'a T) -> Arrays<'a>,
+        trust: Trust,
+    ) -> Result<Routing> {
         let owner = Box::into_raw(Box::new(owner));
-        // SAFETY: what is borrowed from the box stays where it is, unchanged, until `release` drops it.
+        // SAFETY: what is borrowed from the box stays where it is, unchanged, until `release` drops
+        // it.
         let imported = unsafe { arrays(&*owner).import(trust, Some(release::<T>), owner.cast()) };
         if imported.is_err() {
             // SAFETY: a call that fails does not call release.

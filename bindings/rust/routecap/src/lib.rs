@@ -1,14 +1,18 @@
-//! routecap captures which experts every token of a mixture-of-experts model was sent to, in every layer, from any inference engine, and hands
-//! that out request by request.
+//! routecap captures which experts every token of a mixture-of-experts model was sent to, in every
+//! layer, from any inference engine, and hands that out request by request.
 //!
-//! This crate is the safe layer over the C library, whose header is the manual; its words mean the same here:
+//! This crate is the safe layer over the C library, whose header is the manual; its words mean the
+//! same here:
 //!
-//! - A *capturer*, one per rank and device, is two values: the [`Capturer`], which all threads share, and the [`Forward`], whose calls take the
-//!   engine's stream and are made by one thread at a time.
-//! - A *step* is one forward pass. Its ids get into the *sink*, because routers write them there ([`Forward::sink`]) or they are recorded
-//!   ([`Forward::record`]). [`Span`]s say which of its rows belong to which *request*.
-//! - A [`Routing`] is what is read out: rows of ids, with validity beside them, because every id, zero included, is an ordinary expert. Row i is the
-//!   routing when token i was *input*, so a sequence of S tokens has S-1 rows.
+//! - A *capturer*, one per rank and device, is two values: the [`Capturer`], which all threads
+//!   share, and the [`Forward`], whose calls take the engine's stream and are made by one thread at
+//!   a time.
+//! - A *step* is one forward pass. Its ids get into the *sink*, because routers write them there
+//!   ([`Forward::sink`]) or they are recorded ([`Forward::record`]). [`Span`]s say which of its
+//!   rows belong to which *request*.
+//! - A [`Routing`] is what is read out: rows of ids, with validity beside them, because every id,
+//!   zero included, is an ordinary expert. Row i is the routing when token i was *input*, so a
+//!   sequence of S tokens has S-1 rows.
 //!
 //! ```
 //! use routecap::{Config, CopyOptions, IssueOptions, Source, Span, Stream};
@@ -47,14 +51,16 @@
 //!
 //! # Memory and `unsafe`
 //!
-//! On the host backend everything is safe: calls take slices, and check that they are long enough. On the CUDA backend the library reads and writes
-//! memory of the device when a stream reaches its work, which nobody can check: streams ([`Stream::from_raw`]), memory of the device
-//! ([`Slice::device`] and its like) and adopted sinks ([`Forward::bind`]) are made by `unsafe` functions that say what to keep. All calls that take
-//! them are safe.
+//! On the host backend everything is safe: calls take slices, and check that they are long enough.
+//! On the CUDA backend the library reads and writes memory of the device when a stream reaches its
+//! work, which nobody can check: streams ([`Stream::from_raw`]), memory of the device
+//! ([`Slice::device`] and its like) and adopted sinks ([`Forward::bind`]) are made by `unsafe`
+//! functions that say what to keep. All calls that take them are safe.
 //!
 //! # Features
 //!
-//! - `vendored`: build the C++ library from the sources in `routecap-sys` and link it statically, instead of finding an installed one.
+//! - `vendored`: build the C++ library from the sources in `routecap-sys` and link it statically,
+//!   instead of finding an installed one.
 //! - `ndarray`: sources from, and copies to, arrays of the crate `ndarray`.
 #![deny(missing_docs)]
 #![deny(unsafe_op_in_unsafe_fn)]
@@ -99,17 +105,24 @@ pub use forward::{Forward, Sink};
 pub use import::{ArraySegment, Arrays, Trust};
 pub use load::{Load, Phase};
 pub use log::{LogLevel, set_log, unset_log};
-pub use memory::{AnySlice, AnySliceMut, BF16, DType, Element, F16, IdElement, IdWeight, Slice, SliceMut, Stream};
+pub use memory::{
+    AnySlice, AnySliceMut, BF16, DType, Element, F16, IdElement, IdWeight, Slice, SliceMut, Stream,
+};
 pub use plan::{
-    Plan, PlanClass, PlanConfig, PlanContext, PlanFill, PlanLayout, PlanLost, PlanRange, PlanReport, PlanRun, PlanShape, PlanTarget,
+    Plan, PlanClass, PlanConfig, PlanContext, PlanFill, PlanLayout, PlanLost, PlanRange,
+    PlanReport, PlanRun, PlanShape, PlanTarget,
 };
 pub use probe::LayerProbe;
 pub use range::{ALL, LANDED, Rows};
 pub use received::{Received, received_merge};
-pub use request::{AcceptItem, Extract, ExtractItem, FinishItem, Kept, Policy, RequestGuard, RequestId};
+pub use request::{
+    AcceptItem, Extract, ExtractItem, FinishItem, Kept, Policy, RequestGuard, RequestId,
+};
 pub use router::{GroupScore, Logits, Method, Router, Score};
 pub use routing::Routing;
-pub use sequence::{AppendOptions, AppendPolicy, AppendReport, Sequence, SequenceConfig, SequenceSpan};
+pub use sequence::{
+    AppendOptions, AppendPolicy, AppendReport, Sequence, SequenceConfig, SequenceSpan,
+};
 pub use serialized::{Piece, SerializedInfo, Splice, serialized_info, slice_serialized, splice};
 pub use source::{LayerSource, Source};
 pub use stats::{LayerStats, Stats};
@@ -117,8 +130,8 @@ pub use step::{Filing, Finalized, IssueOptions, Issued, Landing, Snapshot, Span,
 pub use store::{Adoption, Prefix, Store, StoreConfig, key_chain};
 pub use view::{Ids, Row, Segment, View};
 pub use wire::{
-    WireColumns, WireDecoder, WireDescription, WireFacts, WireFormat, WireHint, WireInfo, WireOptions, WireReport, wire_decode_into,
-    wire_probe, wire_splice,
+    WireColumns, WireDecoder, WireDescription, WireFacts, WireFormat, WireHint, WireInfo,
+    WireOptions, WireReport, wire_decode_into, wire_probe, wire_splice,
 };
 
 /// The README's program, compiled and run.
@@ -168,16 +181,20 @@ pub const MAX_RANKS: u32 = sys::ROUTECAP_MAX_RANKS;
 /// Bytes of the fixed part of a serialised routing's header.
 pub const SERIALIZED_MIN: usize = sys::ROUTECAP_SERIALIZED_MIN as usize;
 
-/// The version of the loaded library: major * 10000 + minor * 100 + patch (`routecap_version`). This crate was made for the one of
-/// `ROUTECAP_VERSION_MAJOR`, `ROUTECAP_VERSION_MINOR` and `ROUTECAP_VERSION_PATCH`, and runs with every later one of the same major version.
+/// The version of the loaded library: major * 10000 + minor * 100 + patch (`routecap_version`).
+/// This crate was made for the one of `ROUTECAP_VERSION_MAJOR`, `ROUTECAP_VERSION_MINOR` and
+/// `ROUTECAP_VERSION_PATCH`, and runs with every later one of the same major version.
 pub fn version() -> u32 {
     // SAFETY: never fails.
     unsafe { sys::routecap_version() }
 }
 
-/// The library's functions as one table (`routecap_get_api`), to be handed to code that was not linked with it; `None` if the loaded library cannot
-/// stand in for the version that this crate was made for.
+/// The library's functions as one table (`routecap_get_api`), to be handed to code that was not
+/// linked with it; `None` if the loaded library cannot stand in for the version that this crate was
+/// made for.
 pub fn api() -> Option<&'static sys::routecap_api> {
     // SAFETY: the table is in static storage, and at least as large as that version's.
-    unsafe { sys::routecap_get_api(sys::ROUTECAP_VERSION_MAJOR, sys::ROUTECAP_VERSION_MINOR).as_ref() }
+    unsafe {
+        sys::routecap_get_api(sys::ROUTECAP_VERSION_MAJOR, sys::ROUTECAP_VERSION_MINOR).as_ref()
+    }
 }

@@ -45,14 +45,16 @@ impl Load {
         &self.counts[at..at + self.experts]
     }
 
-    /// What was counted after an earlier reading of the same capturer and tag: a window. Its first step has at least the ticket that it says.
+    /// What was counted after an earlier reading of the same capturer and tag: a window. Its first
+    /// step has at least the ticket that it says.
     ///
     /// # Panics
     ///
     /// If that has another shape, or is later.
     pub fn since(&self, earlier: &Load) -> Load {
         assert!(
-            (self.layers, self.experts) == (earlier.layers, earlier.experts) && self.steps >= earlier.steps,
+            (self.layers, self.experts) == (earlier.layers, earlier.experts)
+                && self.steps >= earlier.steps,
             "not an earlier reading of this load"
         );
         let steps = self.steps - earlier.steps;

@@ -43,11 +43,12 @@ thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Give the library's lines, up to a level, to a closure (`routecap_set_log`). Without one `ROUTECAP_LOG` in the environment says which lines go to
-/// stderr.
+/// Give the library's lines, up to a level, to a closure (`routecap_set_log`). Without one
+/// `ROUTECAP_LOG` in the environment says which lines go to stderr.
 ///
-/// The closure is called on the thread on which something happened, by several threads at once. It must not drop a [`Capturer`](crate::Capturer); a
-/// panic in it is caught and ends there. The one before it is dropped when this returns. For the crate `log`:
+/// The closure is called on the thread on which something happened, by several threads at once. It
+/// must not drop a [`Capturer`](crate::Capturer); a panic in it is caught and ends there. The one
+/// before it is dropped when this returns. For the crate `log`:
 ///
 /// ```ignore
 /// routecap::set_log(LogLevel::Info, |level, line| {
@@ -64,7 +65,10 @@ thread_local! {
 /// # Errors
 ///
 /// [`State`](crate::ErrorKind::State), called by such a closure.
-pub fn set_log(level: LogLevel, hook: impl Fn(LogLevel, &str) + Send + Sync + 'static) -> Result<()> {
+pub fn set_log(
+    level: LogLevel,
+    hook: impl Fn(LogLevel, &str) + Send + Sync + 'static,
+) -> Result<()> {
     replace(level as i32, Some(Box::new(Box::new(hook))))
 }
 
@@ -81,12 +85,17 @@ fn replace(level: i32, hook: Option<Box<Hook>>) -> Result<()> {
     if INSIDE.get() {
         // Refused, with the library's text: another thread may wait in here for this one.
         // SAFETY: nothing is passed.
-        return check(unsafe { sys::routecap_set_log(None, std::ptr::null_mut(), sys::ROUTECAP_LOG_OFF) }).map(drop);
+        return check(unsafe {
+            sys::routecap_set_log(None, std::ptr::null_mut(), sys::ROUTECAP_LOG_OFF)
+        })
+        .map(drop);
     }
     let mut current = CURRENT.lock().unwrap_or_else(PoisonError::into_inner);
     let context = hook.as_deref().map_or(std::ptr::null(), std::ptr::from_ref).cast_mut();
-    let call: sys::routecap_log = hook.as_ref().map(|_| line as unsafe extern "C" fn(*mut c_void, i32, *const c_char));
-    // SAFETY: the closure lives until another call has replaced it, which waits until nobody is in it.
+    let call: sys::routecap_log =
+        hook.as_ref().map(|_| line as unsafe extern "C" fn(*mut c_void, i32, *const c_char));
+    // SAFETY: the closure lives until another call has replaced it, which waits until nobody is in
+    // it.
     check(unsafe { sys::routecap_set_log(call, context.cast(), level) })?;
     *current = hook;
     Ok(())

@@ -1,4 +1,5 @@
-//! Memory that calls read and write: slices of this process, or addresses on the device; and streams.
+//! Memory that calls read and write: slices of this process, or addresses on the device; and
+//! streams.
 
 use std::ffi::c_void;
 use std::marker::PhantomData;
@@ -23,7 +24,8 @@ pub enum DType {
     U32 = sys::ROUTECAP_DTYPE_U32,
     /// Signed 64 bits.
     I64 = sys::ROUTECAP_DTYPE_I64,
-    /// 32 bits: id in the upper 16, bfloat16 weight in the lower 16. As a source only; see [`IdWeight`].
+    /// 32 bits: id in the upper 16, bfloat16 weight in the lower 16. As a source only; see
+    /// [`IdWeight`].
     IdWeight = sys::ROUTECAP_DTYPE_ID16_BF16,
     /// Signed 8 bits. On the wire only.
     I8 = sys::ROUTECAP_DTYPE_I8,
@@ -41,7 +43,9 @@ impl DType {
     /// The one that has this number in C, if there is one.
     pub fn of(value: i32) -> Option<DType> {
         use DType::*;
-        [U8, I16, U16, I32, U32, I64, IdWeight, I8, U64, F32, F16, BF16].into_iter().find(|dtype| *dtype as i32 == value)
+        [U8, I16, U16, I32, U32, I64, IdWeight, I8, U64, F32, F16, BF16]
+            .into_iter()
+            .find(|dtype| *dtype as i32 == value)
     }
 
     /// Bytes of one element.
@@ -101,7 +105,8 @@ impl IdElement for i64 {}
 
 /// A CUDA stream: what `cudaStream_t` and `CUstream` are.
 ///
-/// Calls that take one run in its order, and some may be captured into a CUDA graph. The host backend has no streams: pass [`Stream::HOST`].
+/// Calls that take one run in its order, and some may be captured into a CUDA graph. The host
+/// backend has no streams: pass [`Stream::HOST`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct Stream(sys::routecap_stream);
@@ -123,7 +128,8 @@ impl Stream {
     ///
     /// # Safety
     ///
-    /// `stream` is a `cudaStream_t` or `CUstream` of the device of every capturer that it is used with, and exists as long as it is used.
+    /// `stream` is a `cudaStream_t` or `CUstream` of the device of every capturer that it is used
+    /// with, and exists as long as it is used.
     pub unsafe fn from_raw(stream: *mut c_void) -> Stream {
         Stream(stream.cast())
     }
@@ -142,8 +148,9 @@ pub(crate) enum Place {
 
 /// Elements that a call reads: a slice, or memory of the device.
 ///
-/// Made of `&[T]`, `&Vec<T>`, `&[T; N]` or `&T` by `into()`, which most methods do themselves. The host backend takes slices, the CUDA backend
-/// memory of the device; the other kind is [`ErrorKind::Argument`](crate::ErrorKind::Argument).
+/// Made of `&[T]`, `&Vec<T>`, `&[T; N]` or `&T` by `into()`, which most methods do themselves. The
+/// host backend takes slices, the CUDA backend memory of the device; the other kind is
+/// [`ErrorKind::Argument`](crate::ErrorKind::Argument).
 #[derive(Clone, Copy, Debug)]
 pub struct Slice<'a, T> {
     pub(crate) address: *const T,
@@ -157,8 +164,9 @@ impl<T> Slice<'_, T> {
     ///
     /// # Safety
     ///
-    /// The device can read these elements, and nothing else writes them, until the work of every call that the slice is given to has run on its
-    /// stream; where that was captured into a graph, whenever the graph runs.
+    /// The device can read these elements, and nothing else writes them, until the work of every
+    /// call that the slice is given to has run on its stream; where that was captured into a graph,
+    /// whenever the graph runs.
     pub unsafe fn device(address: *const T, len: usize) -> Self {
         Slice { address, len, place: Place::Device, lifetime: PhantomData }
     }
@@ -188,7 +196,8 @@ impl<'a> AnySlice<'a> {
     ///
     /// # Safety
     ///
-    /// What the call that it is given to reads of these elements is initialised, and unchanged for `'a`.
+    /// What the call that it is given to reads of these elements is initialised, and unchanged for
+    /// `'a`.
     #[cfg(feature = "ndarray")]
     pub(crate) unsafe fn host(address: *const c_void, dtype: DType, len: usize) -> Self {
         AnySlice { address, len, dtype, place: Place::Host, lifetime: PhantomData }
@@ -197,7 +206,13 @@ impl<'a> AnySlice<'a> {
 
 impl<'a, T: Element> From<Slice<'a, T>> for AnySlice<'a> {
     fn from(slice: Slice<'a, T>) -> Self {
-        AnySlice { address: slice.address.cast(), len: slice.len, dtype: T::DTYPE, place: slice.place, lifetime: PhantomData }
+        AnySlice {
+            address: slice.address.cast(),
+            len: slice.len,
+            dtype: T::DTYPE,
+            place: slice.place,
+            lifetime: PhantomData,
+        }
     }
 }
 
@@ -215,8 +230,9 @@ impl<T> SliceMut<'_, T> {
     ///
     /// # Safety
     ///
-    /// The device can read and write these elements, and nothing else uses them, until the work of every call that the slice is given to has run
-    /// on its stream; where that was captured into a graph, whenever the graph runs.
+    /// The device can read and write these elements, and nothing else uses them, until the work of
+    /// every call that the slice is given to has run on its stream; where that was captured into a
+    /// graph, whenever the graph runs.
     pub unsafe fn device(address: *mut T, len: usize) -> Self {
         SliceMut { address, len, place: Place::Device, lifetime: PhantomData }
     }
@@ -245,11 +261,18 @@ impl AnySliceMut<'_> {
 
 impl<'a, T: Element> From<SliceMut<'a, T>> for AnySliceMut<'a> {
     fn from(slice: SliceMut<'a, T>) -> Self {
-        AnySliceMut { address: slice.address.cast(), len: slice.len, dtype: T::DTYPE, place: slice.place, lifetime: PhantomData }
+        AnySliceMut {
+            address: slice.address.cast(),
+            len: slice.len,
+            dtype: T::DTYPE,
+            place: slice.place,
+            lifetime: PhantomData,
+        }
     }
 }
 
-// SAFETY: they are borrows of elements that are Send and Sync, or addresses that the constructors' contracts make as good.
+// SAFETY: they are borrows of elements that are Send and Sync, or addresses that the constructors'
+// contracts make as good.
 unsafe impl<T: Sync> Send for Slice<'_, T> {}
 // SAFETY: as above.
 unsafe impl<T: Sync> Sync for Slice<'_, T> {}
@@ -268,7 +291,12 @@ unsafe impl Sync for AnySliceMut<'_> {}
 
 impl<'a, T> From<&'a [T]> for Slice<'a, T> {
     fn from(slice: &'a [T]) -> Self {
-        Slice { address: slice.as_ptr(), len: slice.len(), place: Place::Host, lifetime: PhantomData }
+        Slice {
+            address: slice.as_ptr(),
+            len: slice.len(),
+            place: Place::Host,
+            lifetime: PhantomData,
+        }
     }
 }
 impl<'a, T> From<&'a T> for Slice<'a, T> {
@@ -278,7 +306,12 @@ impl<'a, T> From<&'a T> for Slice<'a, T> {
 }
 impl<'a, T> From<&'a mut [T]> for SliceMut<'a, T> {
     fn from(slice: &'a mut [T]) -> Self {
-        SliceMut { address: slice.as_mut_ptr(), len: slice.len(), place: Place::Host, lifetime: PhantomData }
+        SliceMut {
+            address: slice.as_mut_ptr(),
+            len: slice.len(),
+            place: Place::Host,
+            lifetime: PhantomData,
+        }
     }
 }
 impl<'a, T> From<&'a mut T> for SliceMut<'a, T> {
@@ -329,8 +362,14 @@ macro_rules! from_mut_containers {
 }
 from_mut_containers! { SliceMut<'a, T>: Sized; AnySliceMut<'a>: Element; }
 
-/// The elements that a matrix with strides reaches: from the lowest to one past the highest, relative to row 0, column 0. None: no element.
-pub(crate) fn reach(rows: u64, columns: u64, row_stride: i64, column_stride: i64) -> Option<(i128, i128)> {
+/// The elements that a matrix with strides reaches: from the lowest to one past the highest,
+/// relative to row 0, column 0. None: no element.
+pub(crate) fn reach(
+    rows: u64,
+    columns: u64,
+    row_stride: i64,
+    column_stride: i64,
+) -> Option<(i128, i128)> {
     if rows == 0 || columns == 0 {
         return None;
     }
@@ -368,9 +407,19 @@ impl Layout {
     }
 
     /// Whether `memory` holds `rows` rows of it; `columns` is the default.
-    pub(crate) fn check(&self, checker: &Checker, name: &str, memory: &AnySlice<'_>, rows: u32, columns: u32) -> Result<()> {
+    pub(crate) fn check(
+        &self,
+        checker: &Checker,
+        name: &str,
+        memory: &AnySlice<'_>,
+        rows: u32,
+        columns: u32,
+    ) -> Result<()> {
         if self.changed {
-            return Err(Error::new(ErrorKind::Argument, format!("the layout of {name} was changed, and is that of an array")));
+            return Err(Error::new(
+                ErrorKind::Argument,
+                format!("the layout of {name} was changed, and is that of an array"),
+            ));
         }
         let columns = self.columns_or(columns);
         let row_stride = if self.row_stride == 0 { i64::from(columns) } else { self.row_stride };
@@ -398,16 +447,29 @@ impl Checker {
             return Err(Error::new(ErrorKind::Argument, format!("{name} is {is}: {takes}")));
         }
         if (len as u64) < needed {
-            return Err(Error::new(ErrorKind::Argument, format!("{name} has {len} elements and needs {needed}")));
+            return Err(Error::new(
+                ErrorKind::Argument,
+                format!("{name} has {len} elements and needs {needed}"),
+            ));
         }
         Ok(())
     }
 
     /// The same for a matrix whose row 0, column 0 is element `start`.
-    pub(crate) fn reaches(&self, name: &str, place: Place, len: usize, start: usize, reach: Option<(i128, i128)>) -> Result<()> {
+    pub(crate) fn reaches(
+        &self,
+        name: &str,
+        place: Place,
+        len: usize,
+        start: usize,
+        reach: Option<(i128, i128)>,
+    ) -> Result<()> {
         let (low, high) = reach.unwrap_or((0, 0));
         if low + (start as i128) < 0 {
-            return Err(Error::new(ErrorKind::Argument, format!("{name} is reached before its first element")));
+            return Err(Error::new(
+                ErrorKind::Argument,
+                format!("{name} is reached before its first element"),
+            ));
         }
         self.holds(name, place, len, u64::try_from(high + start as i128).unwrap_or(u64::MAX))
     }

@@ -11,7 +11,8 @@ use crate::{Order, Routing, Stream, sys};
 numbers! {
     /// How a micro-batch lies before it is divided.
     PlanLayout, "The layout of C's number.", number: "The number in C." {
-        /// Sequences one after another, each with its padding behind it (`ROUTECAP_PLAN_LAYOUT_PACKED`).
+        /// Sequences one after another, each with its padding behind it
+        /// (`ROUTECAP_PLAN_LAYOUT_PACKED`).
         Packed = ROUTECAP_PLAN_LAYOUT_PACKED;
         /// `[samples, width]`, padding behind the tokens (`ROUTECAP_PLAN_LAYOUT_PADDED_RIGHT`).
         PaddedRight = ROUTECAP_PLAN_LAYOUT_PADDED_RIGHT;
@@ -25,11 +26,14 @@ numbers! {
     PlanContext, "The division of C's number.", number: "The number in C." {
         /// Not at all (`ROUTECAP_PLAN_CONTEXT_NONE`).
         None = ROUTECAP_PLAN_CONTEXT_NONE;
-        /// Each sequence in twice as many chunks as ranks: two for each (`ROUTECAP_PLAN_CONTEXT_ZIGZAG`).
+        /// Each sequence in twice as many chunks as ranks: two for each
+        /// (`ROUTECAP_PLAN_CONTEXT_ZIGZAG`).
         Zigzag = ROUTECAP_PLAN_CONTEXT_ZIGZAG;
-        /// The whole in intervals, or where it is padded each sequence (`ROUTECAP_PLAN_CONTEXT_CONTIGUOUS`).
+        /// The whole in intervals, or where it is padded each sequence
+        /// (`ROUTECAP_PLAN_CONTEXT_CONTIGUOUS`).
         Contiguous = ROUTECAP_PLAN_CONTEXT_CONTIGUOUS;
-        /// The same intervals, of sequences that are not padded (`ROUTECAP_PLAN_CONTEXT_ALLGATHER`).
+        /// The same intervals, of sequences that are not padded
+        /// (`ROUTECAP_PLAN_CONTEXT_ALLGATHER`).
         Allgather = ROUTECAP_PLAN_CONTEXT_ALLGATHER;
     }
 }
@@ -51,7 +55,8 @@ numbers! {
 /// What padding, and rows that are not needed, are filled with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlanFill {
-    /// Experts, so that these and the ranks that share them are loaded evenly (`ROUTECAP_PLAN_FILL_BALANCED`).
+    /// Experts, so that these and the ranks that share them are loaded evenly
+    /// (`ROUTECAP_PLAN_FILL_BALANCED`).
     Balanced,
     /// This number (`ROUTECAP_PLAN_FILL_VALUE`).
     Value(i64),
@@ -68,7 +73,8 @@ pub enum PlanLost {
     Error,
 }
 
-/// A rank of a trainer, and one micro-batch (`routecap_plan_config`), a builder. What is not set has the default.
+/// A rank of a trainer, and one micro-batch (`routecap_plan_config`), a builder. What is not set
+/// has the default.
 #[derive(Clone, Debug)]
 pub struct PlanConfig {
     raw: sys::routecap_plan_config,
@@ -86,15 +92,23 @@ unsafe impl Send for PlanConfig {}
 unsafe impl Sync for PlanConfig {}
 
 impl PlanConfig {
-    /// Sequences of so many tokens, of a model with `layers` MoE layers in this stage, the first ones of the decoder, and k of `experts` in each
-    /// (`routecap_plan_config_init`).
+    /// Sequences of so many tokens, of a model with `layers` MoE layers in this stage, the first
+    /// ones of the decoder, and k of `experts` in each (`routecap_plan_config_init`).
     pub fn new(lengths: impl Into<Vec<u64>>, layers: u32, k: u32, experts: u32) -> Self {
         let mut raw = sys::routecap_plan_config::default();
         // SAFETY: `raw` has the size given; with that the call cannot fail.
         unsafe { sys::routecap_plan_config_init(&mut raw, size_of_val(&raw)) };
         (raw.layers, raw.k, raw.experts) = (layers, k, experts);
         let (needed, padded_lengths, starts) = (Vec::new(), Vec::new(), Vec::new());
-        PlanConfig { raw, lengths: lengths.into(), needed, padded_lengths, starts, layer_map: Vec::new(), layer_experts: Vec::new() }
+        PlanConfig {
+            raw,
+            lengths: lengths.into(),
+            needed,
+            padded_lengths,
+            starts,
+            layer_map: Vec::new(),
+            layer_experts: Vec::new(),
+        }
     }
 
     /// How the micro-batch lies.
@@ -105,7 +119,8 @@ impl PlanConfig {
 
     /// How `size` context-parallel ranks divide it; this is `rank`.
     pub fn context(mut self, context: PlanContext, size: u32, rank: u32) -> Self {
-        (self.raw.context, self.raw.context_size, self.raw.context_rank) = (context.number(), size, rank);
+        (self.raw.context, self.raw.context_size, self.raw.context_rank) =
+            (context.number(), size, rank);
         self
     }
 
@@ -152,7 +167,8 @@ impl PlanConfig {
         self
     }
 
-    /// Packed: the last sequence is padded on until the whole is a multiple of `rows`, and has `least` of them.
+    /// Packed: the last sequence is padded on until the whole is a multiple of `rows`, and has
+    /// `least` of them.
     pub fn align_total(mut self, rows: u64, least: u64) -> Self {
         (self.raw.align_total, self.raw.least_total) = (rows, least);
         self
@@ -211,8 +227,9 @@ impl PlanConfig {
     ///
     /// # Errors
     ///
-    /// [`Argument`](ErrorKind::Argument), also where rows cannot be divided evenly: the text says what is no multiple of what;
-    /// [`DType`](ErrorKind::DType) if `T` does not hold the ids or a value; [`ShapeMismatch`](ErrorKind::ShapeMismatch) for a list of another length.
+    /// [`Argument`](ErrorKind::Argument), also where rows cannot be divided evenly: the text says
+    /// what is no multiple of what; [`DType`](ErrorKind::DType) if `T` does not hold the ids or a
+    /// value; [`ShapeMismatch`](ErrorKind::ShapeMismatch) for a list of another length.
     pub fn create<T: IdElement>(&self) -> Result<Plan<T>> {
         let (samples, layers) = (self.lengths.len(), self.raw.layers as usize);
         for (name, given, wanted) in [
@@ -223,7 +240,10 @@ impl PlanConfig {
             ("layer_experts", self.layer_experts.len(), layers),
         ] {
             if given != 0 && given != wanted {
-                return Err(Error::new(ErrorKind::ShapeMismatch, format!("{name} has {given} elements, not {wanted}")));
+                return Err(Error::new(
+                    ErrorKind::ShapeMismatch,
+                    format!("{name} has {given} elements, not {wanted}"),
+                ));
             }
         }
         fn list<E>(values: &[E]) -> *const E {
@@ -260,8 +280,8 @@ pub type PlanReport = sys::routecap_plan_report;
 /// Where the ids of a rank go on a device (`routecap_plan_target`).
 pub type PlanTarget = sys::routecap_plan_target;
 
-/// Which token each row of a trainer's rank is, and what its routers are to be given, as ids of type `T` (`routecap_plan`). Immutable: any number of
-/// threads may use it at once.
+/// Which token each row of a trainer's rank is, and what its routers are to be given, as ids of
+/// type `T` (`routecap_plan`). Immutable: any number of threads may use it at once.
 ///
 /// ```
 /// use routecap::{PlanConfig, PlanContext, PlanLost};
@@ -292,7 +312,10 @@ impl<T: IdElement> Drop for Plan<T> {
 }
 
 fn sources_of(sources: &[(u64, &Routing)]) -> Vec<sys::routecap_plan_source> {
-    sources.iter().map(|&(sample, routing)| sys::routecap_plan_source { sample, routing: routing.as_raw() }).collect()
+    sources
+        .iter()
+        .map(|&(sample, routing)| sys::routecap_plan_source { sample, routing: routing.as_raw() })
+        .collect()
 }
 
 fn no_report() -> PlanReport {
@@ -307,7 +330,8 @@ fn classes_of(classes: Option<&mut [u8]>) -> (*mut u8, usize) {
 impl<T: IdElement> Plan<T> {
     /// How large its results are (`routecap_plan_describe`).
     pub fn describe(&self) -> Result<PlanShape> {
-        let mut shape = PlanShape { struct_size: size_of::<PlanShape>() as u32, ..Default::default() };
+        let mut shape =
+            PlanShape { struct_size: size_of::<PlanShape>() as u32, ..Default::default() };
         // SAFETY: the plan lives; `shape` has the size that it says.
         check(unsafe { sys::routecap_plan_describe(self.raw.as_ptr(), &mut shape) })?;
         Ok(shape)
@@ -315,9 +339,18 @@ impl<T: IdElement> Plan<T> {
 
     /// The rows that this rank needs, of which sample (`routecap_plan_ranges`).
     pub fn ranges(&self) -> Result<Vec<PlanRange>> {
-        let (mut count, mut list) = (0, vec![PlanRange::default(); self.describe()?.ranges as usize]);
+        let (mut count, mut list) =
+            (0, vec![PlanRange::default(); self.describe()?.ranges as usize]);
         // SAFETY: the plan lives; the list is as long as it is said.
-        check(unsafe { sys::routecap_plan_ranges(self.raw.as_ptr(), list.as_mut_ptr(), size_of::<PlanRange>(), list.len(), &mut count) })?;
+        check(unsafe {
+            sys::routecap_plan_ranges(
+                self.raw.as_ptr(),
+                list.as_mut_ptr(),
+                size_of::<PlanRange>(),
+                list.len(),
+                &mut count,
+            )
+        })?;
         Ok(list)
     }
 
@@ -325,20 +358,36 @@ impl<T: IdElement> Plan<T> {
     pub fn runs(&self) -> Result<Vec<PlanRun>> {
         let (mut count, mut list) = (0, vec![PlanRun::default(); self.describe()?.runs as usize]);
         // SAFETY: the plan lives; the list is as long as it is said.
-        check(unsafe { sys::routecap_plan_runs(self.raw.as_ptr(), list.as_mut_ptr(), size_of::<PlanRun>(), list.len(), &mut count) })?;
+        check(unsafe {
+            sys::routecap_plan_runs(
+                self.raw.as_ptr(),
+                list.as_mut_ptr(),
+                size_of::<PlanRun>(),
+                list.len(),
+                &mut count,
+            )
+        })?;
         Ok(list)
     }
 
-    /// Write the ids of this rank, in its layout, to `dst`, and the class of each cell (a [`PlanClass`]) to `classes` (`routecap_plan_gather`). Cells
-    /// that no source has are lost, and counted in the report.
+    /// Write the ids of this rank, in its layout, to `dst`, and the class of each cell (a
+    /// [`PlanClass`]) to `classes` (`routecap_plan_gather`). Cells that no source has are lost, and
+    /// counted in the report.
     ///
     /// # Errors
     ///
-    /// [`Incomplete`](ErrorKind::Incomplete) with [`PlanLost::Error`]; [`OutOfRange`](ErrorKind::OutOfRange) of a sample that is not, or a routing
-    /// with rows behind its last token; [`Overlap`](ErrorKind::Overlap); [`UnknownLayer`](ErrorKind::UnknownLayer);
-    /// [`ShapeMismatch`](ErrorKind::ShapeMismatch); [`NotReady`](ErrorKind::NotReady); [`BufferTooSmall`](ErrorKind::BufferTooSmall);
-    /// [`Argument`](ErrorKind::Argument) if a lost cell would look like experts.
-    pub fn gather(&self, sources: &[(u64, &Routing)], dst: &mut [T], classes: Option<&mut [u8]>) -> Result<PlanReport> {
+    /// [`Incomplete`](ErrorKind::Incomplete) with [`PlanLost::Error`];
+    /// [`OutOfRange`](ErrorKind::OutOfRange) of a sample that is not, or a routing with rows behind
+    /// its last token; [`Overlap`](ErrorKind::Overlap); [`UnknownLayer`](ErrorKind::UnknownLayer);
+    /// [`ShapeMismatch`](ErrorKind::ShapeMismatch); [`NotReady`](ErrorKind::NotReady);
+    /// [`BufferTooSmall`](ErrorKind::BufferTooSmall); [`Argument`](ErrorKind::Argument) if a lost
+    /// cell would look like experts.
+    pub fn gather(
+        &self,
+        sources: &[(u64, &Routing)],
+        dst: &mut [T],
+        classes: Option<&mut [u8]>,
+    ) -> Result<PlanReport> {
         let (sources, mut report) = (sources_of(sources), no_report());
         let (classes, classes_len) = classes_of(classes);
         // SAFETY: the plan and the routings live; `dst` and `classes` are as long as it is said.
@@ -358,19 +407,33 @@ impl<T: IdElement> Plan<T> {
         Ok(report)
     }
 
-    /// Send one element for each token the same way, token ids for instance (`routecap_plan_gather_values`): of each sample its elements, or none where
-    /// this rank has no row of it. `fill` is written where there is no token.
+    /// Send one element for each token the same way, token ids for instance
+    /// (`routecap_plan_gather_values`): of each sample its elements, or none where this rank has no
+    /// row of it. `fill` is written where there is no token.
     ///
     /// # Errors
     ///
-    /// [`ShapeMismatch`](ErrorKind::ShapeMismatch) if a sample has not one value for each token; [`BufferTooSmall`](ErrorKind::BufferTooSmall).
-    pub fn gather_values<V: Copy>(&self, values: &[Option<&[V]>], fill: V, dst: &mut [V]) -> Result<()> {
-        let fits = |(each, &length): (&Option<&[V]>, &u64)| each.is_none_or(|each| each.len() as u64 == length);
+    /// [`ShapeMismatch`](ErrorKind::ShapeMismatch) if a sample has not one value for each token;
+    /// [`BufferTooSmall`](ErrorKind::BufferTooSmall).
+    pub fn gather_values<V: Copy>(
+        &self,
+        values: &[Option<&[V]>],
+        fill: V,
+        dst: &mut [V],
+    ) -> Result<()> {
+        let fits = |(each, &length): (&Option<&[V]>, &u64)| {
+            each.is_none_or(|each| each.len() as u64 == length)
+        };
         if values.len() != self.lengths.len() || !values.iter().zip(&self.lengths).all(fits) {
-            return Err(Error::new(ErrorKind::ShapeMismatch, "each sample must have one value for each token"));
+            return Err(Error::new(
+                ErrorKind::ShapeMismatch,
+                "each sample must have one value for each token",
+            ));
         }
-        let pointers: Vec<_> = values.iter().map(|each| each.map_or(null(), |each| each.as_ptr().cast())).collect();
-        // SAFETY: the plan lives; every sample has an element for each token, and `dst` is as long as it is said.
+        let pointers: Vec<_> =
+            values.iter().map(|each| each.map_or(null(), |each| each.as_ptr().cast())).collect();
+        // SAFETY: the plan lives; every sample has an element for each token, and `dst` is as long
+        // as it is said.
         check(unsafe {
             sys::routecap_plan_gather_values(
                 self.raw.as_ptr(),
@@ -384,15 +447,17 @@ impl<T: IdElement> Plan<T> {
         .map(drop)
     }
 
-    /// A routing for each sample of ids that this rank's routers have recorded (`routecap_plan_scatter`). A cell that is lost by its class, or is not k
-    /// distinct experts, is missing.
+    /// A routing for each sample of ids that this rank's routers have recorded
+    /// (`routecap_plan_scatter`). A cell that is lost by its class, or is not k distinct experts,
+    /// is missing.
     ///
     /// # Errors
     ///
     /// [`Argument`](ErrorKind::Argument) if a length is another than the plan's.
     pub fn scatter(&self, ids: &[T], classes: Option<&[u8]>) -> Result<Vec<Routing>> {
         let mut routings = vec![null_mut(); self.lengths.len()];
-        let (classes, classes_len) = classes.map_or((null(), 0), |classes| (classes.as_ptr(), classes.len()));
+        let (classes, classes_len) =
+            classes.map_or((null(), 0), |classes| (classes.as_ptr(), classes.len()));
         // SAFETY: the plan lives; `ids`, `classes` and `routings` are as long as it is said.
         check(unsafe {
             sys::routecap_plan_scatter(
@@ -409,8 +474,8 @@ impl<T: IdElement> Plan<T> {
         Ok(routings.into_iter().map(|routing| unsafe { Routing::delivered(routing) }).collect())
     }
 
-    /// Write what is to be uploaded (`routecap_plan_pack`) to memory of [`packed_bytes`](PlanShape::packed_bytes), in words of 8: best page-locked
-    /// memory.
+    /// Write what is to be uploaded (`routecap_plan_pack`) to memory of
+    /// [`packed_bytes`](PlanShape::packed_bytes), in words of 8: best page-locked memory.
     ///
     /// # Errors
     ///
@@ -436,8 +501,14 @@ impl<T: IdElement> Plan<T> {
     ///
     /// # Errors
     ///
-    /// [`State`](ErrorKind::State) if it was not packed for this plan; [`BufferTooSmall`](ErrorKind::BufferTooSmall).
-    pub fn unpack_on_host(&self, packed: &[u64], dst: &mut [T], classes: Option<&mut [u8]>) -> Result<()> {
+    /// [`State`](ErrorKind::State) if it was not packed for this plan;
+    /// [`BufferTooSmall`](ErrorKind::BufferTooSmall).
+    pub fn unpack_on_host(
+        &self,
+        packed: &[u64],
+        dst: &mut [T],
+        classes: Option<&mut [u8]>,
+    ) -> Result<()> {
         let (classes, classes_len) = classes_of(classes);
         let target = PlanTarget {
             backend: sys::ROUTECAP_BACKEND_HOST,
@@ -447,26 +518,39 @@ impl<T: IdElement> Plan<T> {
             classes_bytes: classes_len as u64,
             ..Default::default()
         };
-        // SAFETY: `dst` and `classes` are as long as it is said, and on the host all is done when the call returns.
+        // SAFETY: `dst` and `classes` are as long as it is said, and on the host all is done when
+        // the call returns.
         unsafe { self.unpack(packed, &target, Stream::HOST) }
     }
 
-    /// Upload what was packed and write the ids on a device: one copy and one kernel, which a CUDA graph can capture (`routecap_plan_unpack`).
-    /// [`struct_size`](PlanTarget::struct_size) need not be set.
+    /// Upload what was packed and write the ids on a device: one copy and one kernel, which a CUDA
+    /// graph can capture (`routecap_plan_unpack`). [`struct_size`](PlanTarget::struct_size) need
+    /// not be set.
     ///
     /// # Errors
     ///
-    /// [`State`](ErrorKind::State) if it was not packed for this plan; [`BufferTooSmall`](ErrorKind::BufferTooSmall);
-    /// [`NoBackend`](ErrorKind::NoBackend); [`DriverTooOld`](ErrorKind::DriverTooOld).
+    /// [`State`](ErrorKind::State) if it was not packed for this plan;
+    /// [`BufferTooSmall`](ErrorKind::BufferTooSmall); [`NoBackend`](ErrorKind::NoBackend);
+    /// [`DriverTooOld`](ErrorKind::DriverTooOld).
     ///
     /// # Safety
     ///
-    /// The memory of the target is of its device, as large as it says, and used by nothing else until the stream has reached the work; until then, and
-    /// in every replay of a graph, `packed` lives and is not written.
+    /// The memory of the target is of its device, as large as it says, and used by nothing else
+    /// until the stream has reached the work; until then, and in every replay of a graph, `packed`
+    /// lives and is not written.
     pub unsafe fn unpack(&self, packed: &[u64], target: &PlanTarget, stream: Stream) -> Result<()> {
         let target = PlanTarget { struct_size: size_of::<PlanTarget>() as u32, ..*target };
-        // SAFETY: the plan lives; `packed` is as long as it is said; the rest is the caller's promise.
-        check(unsafe { sys::routecap_plan_unpack(self.raw.as_ptr(), packed.as_ptr().cast(), size_of_val(packed), &target, stream.raw()) })
-            .map(drop)
+        // SAFETY: the plan lives; `packed` is as long as it is said; the rest is the caller's
+        // promise.
+        check(unsafe {
+            sys::routecap_plan_unpack(
+                self.raw.as_ptr(),
+                packed.as_ptr().cast(),
+                size_of_val(packed),
+                &target,
+                stream.raw(),
+            )
+        })
+        .map(drop)
     }
 }

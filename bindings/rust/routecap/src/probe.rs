@@ -4,9 +4,11 @@ use std::fmt;
 
 use crate::sys;
 
-/// What a layer's sink holds (`routecap_layer_probe`). Each row is in exactly one of the first three counts.
+/// What a layer's sink holds (`routecap_layer_probe`). Each row is in exactly one of the first
+/// three counts.
 ///
-/// One forward of many different tokens shows none of the findings in a layer that is captured well.
+/// One forward of many different tokens shows none of the findings in a layer that is captured
+/// well.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C)]
 #[non_exhaustive]
@@ -39,7 +41,11 @@ impl fmt::Debug for LayerProbe {
             (sys::ROUTECAP_PROBE_CONSTANT, "constant"),
             (sys::ROUTECAP_PROBE_REPEATED, "repeated"),
         ];
-        let mut found: Vec<String> = names.iter().filter(|(bit, _)| self.found(*bit)).map(|(_, name)| name.to_string()).collect();
+        let mut found: Vec<String> = names
+            .iter()
+            .filter(|(bit, _)| self.found(*bit))
+            .map(|(_, name)| name.to_string())
+            .collect();
         let unknown = names.iter().fold(self.found, |unknown, (bit, _)| unknown & !bit);
         if unknown != 0 {
             found.push(format!("{unknown:#x}"));
@@ -76,7 +82,8 @@ impl LayerProbe {
         self.found(sys::ROUTECAP_PROBE_INCOMPLETE)
     }
 
-    /// Ids outside the layer's range: shared experts, local ids or another dtype (`ROUTECAP_PROBE_OUT_OF_RANGE`).
+    /// Ids outside the layer's range: shared experts, local ids or another dtype
+    /// (`ROUTECAP_PROBE_OUT_OF_RANGE`).
     pub fn has_out_of_range(&self) -> bool {
         self.found(sys::ROUTECAP_PROBE_OUT_OF_RANGE)
     }
@@ -86,7 +93,8 @@ impl LayerProbe {
         self.found(sys::ROUTECAP_PROBE_DUPLICATE)
     }
 
-    /// Several rows, all of them 0, 1, ... k-1: what a router makes of no logits (`ROUTECAP_PROBE_SEQUENCE`).
+    /// Several rows, all of them 0, 1, ... k-1: what a router makes of no logits
+    /// (`ROUTECAP_PROBE_SEQUENCE`).
     pub fn is_sequence(&self) -> bool {
         self.found(sys::ROUTECAP_PROBE_SEQUENCE)
     }
@@ -96,7 +104,8 @@ impl LayerProbe {
         self.found(sys::ROUTECAP_PROBE_CONSTANT)
     }
 
-    /// Several rows, the same in each as in the layer before: one buffer for two layers (`ROUTECAP_PROBE_REPEATED`).
+    /// Several rows, the same in each as in the layer before: one buffer for two layers
+    /// (`ROUTECAP_PROBE_REPEATED`).
     pub fn is_repeated(&self) -> bool {
         self.found(sys::ROUTECAP_PROBE_REPEATED)
     }

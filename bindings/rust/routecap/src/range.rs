@@ -6,13 +6,14 @@ use crate::sys;
 
 /// In a count of rows: up to the end.
 pub const ALL: u64 = sys::ROUTECAP_ROWS_ALL;
-/// In a count of rows: up to the first row in flight, or the end: what of a running request can be read now.
+/// In a count of rows: up to the first row in flight, or the end: what of a running request can be
+/// read now.
 pub const LANDED: u64 = sys::ROUTECAP_ROWS_LANDED;
 
 /// Rows of a request or routing by position: where the first is, and how many.
 ///
-/// Made of ranges: `..`, `10..`, `10..20`, `10..=19`; and [`Rows::landed`] for what can be read of a running request now. A range that ends before
-/// it begins is empty.
+/// Made of ranges: `..`, `10..`, `10..20`, `10..=19`; and [`Rows::landed`] for what can be read of
+/// a running request now. A range that ends before it begins is empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Rows {
     /// Position of the first row.

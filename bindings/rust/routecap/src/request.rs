@@ -10,8 +10,9 @@ use crate::{Capturer, Completeness, Routing, Step, Strictness, sys};
 
 /// Names a request, a sequence being captured, of one capturer (`routecap_request`).
 ///
-/// A plain handle, to be kept with the engine's own record of the sequence. One that was closed or finished is not given out again: using it is
-/// [`ErrorKind::UnknownRequest`], never another request's rows. [`RequestGuard`] is one that closes itself.
+/// A plain handle, to be kept with the engine's own record of the sequence. One that was closed or
+/// finished is not given out again: using it is [`ErrorKind::UnknownRequest`], never another
+/// request's rows. [`RequestGuard`] is one that closes itself.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
 pub struct RequestId(pub u64);
@@ -36,7 +37,8 @@ pub enum Policy {
     /// A valid cell is final (`ROUTECAP_POLICY_KEEP`).
     #[default]
     Keep = sys::ROUTECAP_POLICY_KEEP,
-    /// A later row with a valid cell replaces the whole row, tag and missing cells included (`ROUTECAP_POLICY_REPLACE`).
+    /// A later row with a valid cell replaces the whole row, tag and missing cells included
+    /// (`ROUTECAP_POLICY_REPLACE`).
     Replace = sys::ROUTECAP_POLICY_REPLACE,
 }
 
@@ -50,7 +52,8 @@ pub enum Extract {
     Share = sys::ROUTECAP_EXTRACT_SHARE,
     /// The rows leave the request, where they are missing from then on (`ROUTECAP_EXTRACT_TAKE`).
     Take = sys::ROUTECAP_EXTRACT_TAKE,
-    /// The request keeps the rows; the routing is one array (one segment) of its own (`ROUTECAP_EXTRACT_COPY`).
+    /// The request keeps the rows; the routing is one array (one segment) of its own
+    /// (`ROUTECAP_EXTRACT_COPY`).
     Copy = sys::ROUTECAP_EXTRACT_COPY,
 }
 
@@ -59,7 +62,8 @@ pub enum Extract {
 pub enum Kept<'a> {
     /// So many leading ones; 0 keeps none.
     First(u64),
-    /// Those with these strictly ascending indices, in the order of the spans: the accepted path of a tree.
+    /// Those with these strictly ascending indices, in the order of the spans: the accepted path of
+    /// a tree.
     Indices(&'a [u32]),
 }
 
@@ -91,7 +95,14 @@ impl<'a> AcceptItem<'a> {
     /// Settle the speculative rows of `request` in `step`.
     pub fn new(request: RequestId, step: Step, kept: Kept<'a>) -> Self {
         let (rows, count) = kept.raw();
-        let raw = sys::routecap_accept_item { request: request.0, step: step.0, rows, count, status: 0, reserved: 0 };
+        let raw = sys::routecap_accept_item {
+            request: request.0,
+            step: step.0,
+            rows,
+            count,
+            status: 0,
+            reserved: 0,
+        };
         AcceptItem { raw, rows: PhantomData }
     }
 
@@ -138,7 +149,8 @@ macro_rules! routing_item {
             /// Shows the routing that is here, if there is one.
             fn show_routing<R>(&self, show: impl FnOnce(&dyn fmt::Debug) -> R) -> R {
                 // SAFETY: the reference stays the item's: it is not dropped here.
-                let routing = unsafe { Routing::from_raw(self.0.routing) }.map(std::mem::ManuallyDrop::new);
+                let routing =
+                    unsafe { Routing::from_raw(self.0.routing) }.map(std::mem::ManuallyDrop::new);
                 show(&routing.as_deref())
             }
 
@@ -167,7 +179,12 @@ routing_item!(ExtractItem, routecap_extract_item);
 
 impl ExtractItem {
     /// Read rows of `request` into a routing.
-    pub fn new(request: RequestId, rows: impl Into<Rows>, mode: Extract, strictness: Strictness) -> Self {
+    pub fn new(
+        request: RequestId,
+        rows: impl Into<Rows>,
+        mode: Extract,
+        strictness: Strictness,
+    ) -> Self {
         let rows = rows.into();
         ExtractItem(sys::routecap_extract_item {
             request: request.0,
@@ -190,10 +207,17 @@ impl ExtractItem {
 impl fmt::Debug for ExtractItem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct("ExtractItem");
-        shown.field("request", &RequestId(self.0.request)).field("rows", &Rows::new(self.0.first, self.0.rows));
+        shown
+            .field("request", &RequestId(self.0.request))
+            .field("rows", &Rows::new(self.0.first, self.0.rows));
         shown.field("mode", named!(self.0.mode, Extract: Share, Take, Copy));
-        shown.field("strictness", named!(self.0.flags, Strictness: Lenient, Strict, StrictButRecomputed));
-        self.show_routing(|routing| shown.field("routing", routing).field("result", &self.result()).finish())
+        shown.field(
+            "strictness",
+            named!(self.0.flags, Strictness: Lenient, Strict, StrictButRecomputed),
+        );
+        self.show_routing(|routing| {
+            shown.field("routing", routing).field("result", &self.result()).finish()
+        })
     }
 }
 
@@ -203,9 +227,16 @@ pub struct FinishItem(sys::routecap_finish_item);
 routing_item!(FinishItem, routecap_finish_item);
 
 impl FinishItem {
-    /// End `request`; its routing has exactly `rows` rows, or with [`ALL`](crate::ALL) the request's length.
+    /// End `request`; its routing has exactly `rows` rows, or with [`ALL`](crate::ALL) the
+    /// request's length.
     pub fn new(request: RequestId, rows: u64) -> Self {
-        FinishItem(sys::routecap_finish_item { request: request.0, rows, routing: std::ptr::null_mut(), status: 0, reserved: 0 })
+        FinishItem(sys::routecap_finish_item {
+            request: request.0,
+            rows,
+            routing: std::ptr::null_mut(),
+            status: 0,
+            reserved: 0,
+        })
     }
 
     /// What the call said of this item.
@@ -218,7 +249,9 @@ impl fmt::Debug for FinishItem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct("FinishItem");
         shown.field("request", &RequestId(self.0.request)).field("rows", &self.0.rows);
-        self.show_routing(|routing| shown.field("routing", routing).field("result", &self.result()).finish())
+        self.show_routing(|routing| {
+            shown.field("routing", routing).field("result", &self.result()).finish()
+        })
     }
 }
 
@@ -252,7 +285,8 @@ impl RequestGuard {
         self.id
     }
 
-    /// End the request and get its rows, as [`Capturer::finish`]. If that fails the request is closed.
+    /// End the request and get its rows, as [`Capturer::finish`]. If that fails the request is
+    /// closed.
     pub fn finish(self, rows: u64) -> Result<Routing> {
         self.capturer.finish(self.id, rows)
     }

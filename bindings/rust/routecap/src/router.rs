@@ -15,7 +15,8 @@ use crate::sys;
 pub enum Method {
     /// Rank probabilities; weights are probabilities: OLMoE, Qwen2 (`ROUTECAP_METHOD_SOFTMAX`).
     Softmax = sys::ROUTECAP_METHOD_SOFTMAX,
-    /// Rank probabilities; weights sum to 1: Mixtral, Qwen3 (`ROUTECAP_METHOD_SOFTMAX_RENORMALIZE`).
+    /// Rank probabilities; weights sum to 1: Mixtral, Qwen3
+    /// (`ROUTECAP_METHOD_SOFTMAX_RENORMALIZE`).
     SoftmaxRenormalize = sys::ROUTECAP_METHOD_SOFTMAX_RENORMALIZE,
     /// Rank logits; softmax over the chosen: gpt-oss (`ROUTECAP_METHOD_TOPK_SOFTMAX`).
     TopkSoftmax = sys::ROUTECAP_METHOD_TOPK_SOFTMAX,
@@ -29,11 +30,14 @@ pub enum Method {
     SigmoidRenormalize = sys::ROUTECAP_METHOD_SIGMOID_RENORMALIZE,
     /// Softmax, groups by their maximum; set groups and scale (`ROUTECAP_METHOD_DEEPSEEK_V2`).
     DeepSeekV2 = sys::ROUTECAP_METHOD_DEEPSEEK_V2,
-    /// Sigmoid + bias, groups by their top two, sum 1: also GLM, Kimi, Nemotron; set groups, bias and scale (`ROUTECAP_METHOD_DEEPSEEK_V3`).
+    /// Sigmoid + bias, groups by their top two, sum 1: also GLM, Kimi, Nemotron; set groups, bias
+    /// and scale (`ROUTECAP_METHOD_DEEPSEEK_V3`).
     DeepSeekV3 = sys::ROUTECAP_METHOD_DEEPSEEK_V3,
-    /// Sqrt-softplus + bias, sum 1; set bias and scale, or the hash table in layers that have one (`ROUTECAP_METHOD_DEEPSEEK_V4`).
+    /// Sqrt-softplus + bias, sum 1; set bias and scale, or the hash table in layers that have one
+    /// (`ROUTECAP_METHOD_DEEPSEEK_V4`).
     DeepSeekV4 = sys::ROUTECAP_METHOD_DEEPSEEK_V4,
-    /// Rank softmax + bias; weights are probabilities, sum 1; set bias and floor (`ROUTECAP_METHOD_ERNIE`).
+    /// Rank softmax + bias; weights are probabilities, sum 1; set bias and floor
+    /// (`ROUTECAP_METHOD_ERNIE`).
     Ernie = sys::ROUTECAP_METHOD_ERNIE,
 }
 
@@ -61,14 +65,16 @@ pub enum GroupScore {
     Max = sys::ROUTECAP_GROUP_MAX,
     /// Sum of the two largest, which may be equal (`ROUTECAP_GROUP_TOP2`).
     Top2 = sys::ROUTECAP_GROUP_TOP2,
-    /// Sum of the two largest different ones; of one, if all are equal (`ROUTECAP_GROUP_TOP2_DISTINCT`).
+    /// Sum of the two largest different ones; of one, if all are equal
+    /// (`ROUTECAP_GROUP_TOP2_DISTINCT`).
     Top2Distinct = sys::ROUTECAP_GROUP_TOP2_DISTINCT,
 }
 
 /// How a router chooses k of its experts (`routecap_router`).
 ///
-/// The key of an expert is its score plus its bias. With groups, only experts of the kept groups with the largest group scores remain. The k
-/// largest keys win; of equal ones the lower id (of equal groups the lower group). Ids are in order of falling keys, a column each.
+/// The key of an expert is its score plus its bias. With groups, only experts of the kept groups
+/// with the largest group scores remain. The k largest keys win; of equal ones the lower id (of
+/// equal groups the lower group). Ids are in order of falling keys, a column each.
 #[derive(Clone, Copy)]
 pub struct Router<'a> {
     raw: sys::routecap_router,
@@ -87,7 +93,11 @@ impl fmt::Debug for Router<'_> {
         let mut shown = f.debug_struct("Router");
         shown.field("score", named!(raw.score, Score: Logit, Softmax, Sigmoid, SqrtSoftplus));
         shown.field("group_score", named!(raw.group_score, GroupScore: Max, Top2, Top2Distinct));
-        shown.field("groups", &raw.groups).field("groups_kept", &raw.groups_kept).field("scale", &raw.scale).field("floor", &raw.floor);
+        shown
+            .field("groups", &raw.groups)
+            .field("groups_kept", &raw.groups_kept)
+            .field("scale", &raw.scale)
+            .field("floor", &raw.floor);
         for (name, flag) in [
             ("rank_logits", sys::ROUTECAP_ROUTER_RANK_LOGITS),
             ("renormalize", sys::ROUTECAP_ROUTER_RENORMALIZE),
@@ -97,7 +107,11 @@ impl fmt::Debug for Router<'_> {
         ] {
             shown.field(name, &(raw.flags & flag != 0));
         }
-        shown.field("bias", &self.bias).field("hash_table", &self.hash_table).field("hash_tokens", &raw.hash_tokens).finish()
+        shown
+            .field("bias", &self.bias)
+            .field("hash_table", &self.hash_table)
+            .field("hash_tokens", &raw.hash_tokens)
+            .finish()
     }
 }
 
@@ -110,19 +124,26 @@ impl<'a> Router<'a> {
         Ok(Router { raw, bias: None, hash_table: None })
     }
 
-    /// One that is built from nothing: it ranks the scores and weighs with them, without bias, groups or normalisation, until more is set.
+    /// One that is built from nothing: it ranks the scores and weighs with them, without bias,
+    /// groups or normalisation, until more is set.
     pub fn custom(score: Score) -> Self {
-        let raw = sys::routecap_router { struct_size: size_of::<sys::routecap_router>() as u32, score: score as i32, ..Default::default() };
+        let raw = sys::routecap_router {
+            struct_size: size_of::<sys::routecap_router>() as u32,
+            score: score as i32,
+            ..Default::default()
+        };
         Router { raw, bias: None, hash_table: None }
     }
 
-    /// `groups` groups of equal size, up to [`MAX_GROUPS`](crate::MAX_GROUPS), of which `kept` remain, with k experts at least.
+    /// `groups` groups of equal size, up to [`MAX_GROUPS`](crate::MAX_GROUPS), of which `kept`
+    /// remain, with k experts at least.
     pub fn groups(mut self, groups: u32, kept: u32) -> Self {
         (self.raw.groups, self.raw.groups_kept) = (groups, kept);
         self
     }
 
-    /// `[experts]` of `f32`, [`F16`](crate::F16) or [`BF16`](crate::BF16): ranks experts and does not weigh them.
+    /// `[experts]` of `f32`, [`F16`](crate::F16) or [`BF16`](crate::BF16): ranks experts and does
+    /// not weigh them.
     pub fn bias(mut self, bias: impl Into<AnySlice<'a>>) -> Self {
         self.bias = Some(bias.into());
         self
@@ -169,7 +190,8 @@ impl<'a> Router<'a> {
         self.flag(sys::ROUTECAP_ROUTER_RANK_LOGITS, on)
     }
 
-    /// Weights are divided by their sum, and the floor is added to that (`ROUTECAP_ROUTER_RENORMALIZE`).
+    /// Weights are divided by their sum, and the floor is added to that
+    /// (`ROUTECAP_ROUTER_RENORMALIZE`).
     pub fn renormalize(self, on: bool) -> Self {
         self.flag(sys::ROUTECAP_ROUTER_RENORMALIZE, on)
     }
@@ -184,18 +206,29 @@ impl<'a> Router<'a> {
         self.flag(sys::ROUTECAP_ROUTER_SIGMOID_TANH, on)
     }
 
-    /// Experts of groups that are not kept have the key 0; without it they are out of the running (`ROUTECAP_ROUTER_GROUPS_ZERO`).
+    /// Experts of groups that are not kept have the key 0; without it they are out of the running
+    /// (`ROUTECAP_ROUTER_GROUPS_ZERO`).
     pub fn groups_zero(self, on: bool) -> Self {
         self.flag(sys::ROUTECAP_ROUTER_GROUPS_ZERO, on)
     }
 
     /// In C's form, its memory checked against what a layer of `experts` experts will read.
-    pub(crate) fn checked(&self, checker: &Checker, k: u32, experts: u32) -> Result<sys::routecap_router> {
+    pub(crate) fn checked(
+        &self,
+        checker: &Checker,
+        k: u32,
+        experts: u32,
+    ) -> Result<sys::routecap_router> {
         if let Some(bias) = &self.bias {
             checker.holds("bias", bias.place, bias.len, experts.into())?;
         }
         if let Some(table) = self.hash_table {
-            checker.holds("hash_table", table.place, table.len, u64::from(self.raw.hash_tokens) * u64::from(k))?;
+            checker.holds(
+                "hash_table",
+                table.place,
+                table.len,
+                u64::from(self.raw.hash_tokens) * u64::from(k),
+            )?;
         }
         Ok(sys::routecap_router {
             bias: address_at(self.bias, 0),
@@ -206,7 +239,8 @@ impl<'a> Router<'a> {
     }
 }
 
-/// The logits of one layer: a matrix of rows x experts elements of `f32`, [`F16`](crate::F16) or [`BF16`](crate::BF16) (`routecap_logits`).
+/// The logits of one layer: a matrix of rows x experts elements of `f32`, [`F16`](crate::F16) or
+/// [`BF16`](crate::BF16) (`routecap_logits`).
 #[derive(Debug)]
 pub struct Logits<'a> {
     logits: Option<AnySlice<'a>>,
@@ -261,13 +295,15 @@ impl<'a> Logits<'a> {
         self
     }
 
-    /// Columns: k or more, and no more than the layer's or [`MAX_ROUTED_EXPERTS`](crate::MAX_ROUTED_EXPERTS). Default the layer's.
+    /// Columns: k or more, and no more than the layer's or
+    /// [`MAX_ROUTED_EXPERTS`](crate::MAX_ROUTED_EXPERTS). Default the layer's.
     pub fn experts(mut self, experts: u32) -> Self {
         self.layout.change().columns = experts;
         self
     }
 
-    /// `[rows, stride]` receives the weight of each column, for every live row; `stride` 0 means k. A disabled capturer writes none.
+    /// `[rows, stride]` receives the weight of each column, for every live row; `stride` 0 means k.
+    /// A disabled capturer writes none.
     pub fn weights(mut self, weights: impl Into<SliceMut<'a, f32>>, stride: i64) -> Self {
         self.weights = Some(weights.into());
         self.weights_stride = stride;
@@ -279,8 +315,14 @@ impl<'a> Logits<'a> {
         self.layout.columns_or(layer_experts)
     }
 
-    /// In C's form, its memory checked against what routing of `experts` experts will read and write.
-    pub(crate) fn checked(&mut self, checker: &Checker, k: u32, experts: u32) -> Result<sys::routecap_logits> {
+    /// In C's form, its memory checked against what routing of `experts` experts will read and
+    /// write.
+    pub(crate) fn checked(
+        &mut self,
+        checker: &Checker,
+        k: u32,
+        experts: u32,
+    ) -> Result<sys::routecap_logits> {
         let rows = self.placement.rows;
         if let Some(logits) = &self.logits {
             self.layout.check(checker, "logits", logits, rows, experts)?;
@@ -293,7 +335,13 @@ impl<'a> Logits<'a> {
             if stride < 0 {
                 return Err(Error::new(ErrorKind::Argument, "the stride of weights is negative"));
             }
-            checker.reaches("weights", weights.place, weights.len, 0, reach(rows.into(), k.into(), stride, 1))?;
+            checker.reaches(
+                "weights",
+                weights.place,
+                weights.len,
+                0,
+                reach(rows.into(), k.into(), stride, 1),
+            )?;
         }
         self.placement.check(checker)?;
         Ok(sys::routecap_logits {

@@ -24,7 +24,13 @@ impl SequenceConfig {
     pub fn new(layers: u32, k: u32, experts: u32) -> Self {
         let struct_size = size_of::<sys::routecap_sequence_config>() as u32;
         SequenceConfig {
-            raw: sys::routecap_sequence_config { struct_size, layers, k, experts, ..Default::default() },
+            raw: sys::routecap_sequence_config {
+                struct_size,
+                layers,
+                k,
+                experts,
+                ..Default::default()
+            },
             ..Default::default()
         }
     }
@@ -47,7 +53,8 @@ impl SequenceConfig {
         self
     }
 
-    /// The most memory for rows and tokens, of the sequence and all its forks together; 0: no limit.
+    /// The most memory for rows and tokens, of the sequence and all its forks together; 0: no
+    /// limit.
     pub fn budget_bytes(mut self, bytes: u64) -> Self {
         self.raw.budget_bytes = bytes;
         self
@@ -60,16 +67,23 @@ impl SequenceConfig {
     /// [`Argument`](ErrorKind::Argument).
     pub fn create(&self) -> Result<Sequence> {
         let layers = self.raw.layers as usize;
-        for (name, given) in [("layer_map", self.layer_map.len()), ("layer_experts", self.layer_experts.len())] {
+        for (name, given) in
+            [("layer_map", self.layer_map.len()), ("layer_experts", self.layer_experts.len())]
+        {
             if given != 0 && given != layers {
-                return Err(Error::new(ErrorKind::ShapeMismatch, format!("{name} has {given} elements for {layers} layers")));
+                return Err(Error::new(
+                    ErrorKind::ShapeMismatch,
+                    format!("{name} has {given} elements for {layers} layers"),
+                ));
             }
         }
         let layer_map = if self.layer_map.is_empty() { null() } else { self.layer_map.as_ptr() };
-        let layer_experts = if self.layer_experts.is_empty() { null() } else { self.layer_experts.as_ptr() };
+        let layer_experts =
+            if self.layer_experts.is_empty() { null() } else { self.layer_experts.as_ptr() };
         let config = sys::routecap_sequence_config { layer_map, layer_experts, ..self.raw };
         let mut sequence = null_mut();
-        // SAFETY: the struct has the size that it says, and its arrays are as long as there are layers.
+        // SAFETY: the struct has the size that it says, and its arrays are as long as there are
+        // layers.
         check(unsafe { sys::routecap_sequence_create(&config, &mut sequence) })?;
         // SAFETY: the call gave it out.
         Ok(unsafe { Sequence::delivered(sequence) })
@@ -86,7 +100,8 @@ pub enum AppendPolicy {
     Keep = sys::ROUTECAP_APPEND_KEEP,
     /// The call's (`ROUTECAP_APPEND_NEWEST`).
     Newest = sys::ROUTECAP_APPEND_NEWEST,
-    /// Both must be the same set of ids, and all tokens that both have must be equal (`ROUTECAP_APPEND_EQUAL`).
+    /// Both must be the same set of ids, and all tokens that both have must be equal
+    /// (`ROUTECAP_APPEND_EQUAL`).
     Equal = sys::ROUTECAP_APPEND_EQUAL,
 }
 
@@ -99,7 +114,10 @@ pub struct AppendOptions {
 impl Default for AppendOptions {
     fn default() -> Self {
         AppendOptions {
-            raw: sys::routecap_append_options { struct_size: size_of::<sys::routecap_append_options>() as u32, ..Default::default() },
+            raw: sys::routecap_append_options {
+                struct_size: size_of::<sys::routecap_append_options>() as u32,
+                ..Default::default()
+            },
         }
     }
 }
@@ -116,7 +134,8 @@ impl AppendOptions {
         self
     }
 
-    /// How many tokens, counted from token 0 of the sequence, the call was given; it sampled the others.
+    /// How many tokens, counted from token 0 of the sequence, the call was given; it sampled the
+    /// others.
     pub fn prompt_tokens(mut self, tokens: u64) -> Self {
         self.raw.prompt_tokens = tokens;
         self
@@ -179,7 +198,10 @@ pub struct AppendReport {
 
 impl AppendReport {
     fn memory() -> sys::routecap_append_report {
-        sys::routecap_append_report { struct_size: size_of::<sys::routecap_append_report>() as u32, ..Default::default() }
+        sys::routecap_append_report {
+            struct_size: size_of::<sys::routecap_append_report>() as u32,
+            ..Default::default()
+        }
     }
 
     fn of(raw: &sys::routecap_append_report) -> AppendReport {
@@ -224,9 +246,11 @@ pub struct SequenceSpan {
     pub origin: u32,
 }
 
-/// One conversation: its token ids, and the rows that its calls brought, each once (`routecap_sequence`).
+/// One conversation: its token ids, and the rows that its calls brought, each once
+/// (`routecap_sequence`).
 ///
-/// S tokens have S-1 rows. One thread at a time uses a sequence; its forks are other sequences. Dropping it frees it (`routecap_sequence_free`).
+/// S tokens have S-1 rows. One thread at a time uses a sequence; its forks are other sequences.
+/// Dropping it frees it (`routecap_sequence_free`).
 ///
 /// ```
 /// use routecap::{AppendOptions, Arrays, ArraySegment, Routing, SequenceConfig, Trust};
@@ -254,7 +278,11 @@ unsafe impl Send for Sequence {}
 impl fmt::Debug for Sequence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.report() {
-            Ok(report) => f.debug_struct("Sequence").field("tokens", &report.tokens).field("rows_missing", &report.rows_missing).finish(),
+            Ok(report) => f
+                .debug_struct("Sequence")
+                .field("tokens", &report.tokens)
+                .field("rows_missing", &report.rows_missing)
+                .finish(),
             Err(error) => write!(f, "Sequence({})", error.kind()),
         }
     }
@@ -274,10 +302,13 @@ impl Sequence {
     ///
     /// Nobody else frees `sequence`.
     unsafe fn delivered(sequence: *mut sys::routecap_sequence) -> Sequence {
-        Sequence { raw: NonNull::new(sequence).expect("a call that succeeds delivers its sequence") }
+        Sequence {
+            raw: NonNull::new(sequence).expect("a call that succeeds delivers its sequence"),
+        }
     }
 
-    /// The library's handle, for functions of [`sys`]. It is valid as long as this sequence lives, and must not be freed.
+    /// The library's handle, for functions of [`sys`]. It is valid as long as this sequence lives,
+    /// and must not be freed.
     pub fn as_raw(&self) -> *mut sys::routecap_sequence {
         self.raw.as_ptr()
     }
@@ -285,24 +316,42 @@ impl Sequence {
     /// An empty sequence for rows as those of a routing.
     pub fn like(routing: &Routing) -> Result<Sequence> {
         let view = routing.view()?;
-        let config = SequenceConfig::new(view.layers(), view.k(), 0).layer_map(view.layer_map()).layer_experts(view.layer_experts());
+        let config = SequenceConfig::new(view.layers(), view.k(), 0)
+            .layer_map(view.layer_map())
+            .layer_experts(view.layer_experts());
         config.id_space(view.id_space()).create()
     }
 
-    /// Add a call: its tokens from position `token_start` on, and its rows (`routecap_sequence_append`). Give all tokens of the call, from 0 on, if
-    /// you have them: only tokens that are given are compared.
+    /// Add a call: its tokens from position `token_start` on, and its rows
+    /// (`routecap_sequence_append`). Give all tokens of the call, from 0 on, if you have them: only
+    /// tokens that are given are compared.
     ///
     /// # Errors
     ///
-    /// [`OutOfRange`](ErrorKind::OutOfRange), [`ShapeMismatch`](ErrorKind::ShapeMismatch), [`Conflict`](ErrorKind::Conflict) with
-    /// [`AppendPolicy::Equal`], [`NotReady`](ErrorKind::NotReady), [`State`](ErrorKind::State) if the sequence does not know its tokens,
-    /// [`NoMemory`](ErrorKind::NoMemory). Nothing has changed then.
-    pub fn append(&mut self, tokens: &[i32], token_start: u64, routing: Option<&Routing>, options: &AppendOptions) -> Result<AppendReport> {
+    /// [`OutOfRange`](ErrorKind::OutOfRange), [`ShapeMismatch`](ErrorKind::ShapeMismatch),
+    /// [`Conflict`](ErrorKind::Conflict) with [`AppendPolicy::Equal`],
+    /// [`NotReady`](ErrorKind::NotReady), [`State`](ErrorKind::State) if the sequence does not know
+    /// its tokens, [`NoMemory`](ErrorKind::NoMemory). Nothing has changed then.
+    pub fn append(
+        &mut self,
+        tokens: &[i32],
+        token_start: u64,
+        routing: Option<&Routing>,
+        options: &AppendOptions,
+    ) -> Result<AppendReport> {
         let mut report = AppendReport::memory();
         let rows = routing.map_or(null_mut(), Routing::as_raw);
         // SAFETY: the sequence and the routing live, and the structs have the sizes that they say.
         check(unsafe {
-            sys::routecap_sequence_append(self.as_raw(), tokens.as_ptr(), token_start, tokens.len() as u64, rows, &options.raw, &mut report)
+            sys::routecap_sequence_append(
+                self.as_raw(),
+                tokens.as_ptr(),
+                token_start,
+                tokens.len() as u64,
+                rows,
+                &options.raw,
+                &mut report,
+            )
         })?;
         Ok(AppendReport::of(&report))
     }
@@ -311,17 +360,20 @@ impl Sequence {
     ///
     /// # Errors
     ///
-    /// [`State`](ErrorKind::State) if the sequence does not know its tokens, and `tokens` is not a multiple of [`DIGEST_TOKENS`](crate::DIGEST_TOKENS).
+    /// [`State`](ErrorKind::State) if the sequence does not know its tokens, and `tokens` is not a
+    /// multiple of [`DIGEST_TOKENS`](crate::DIGEST_TOKENS).
     pub fn truncate(&mut self, tokens: u64) -> Result<()> {
         // SAFETY: the sequence lives.
         check(unsafe { sys::routecap_sequence_truncate(self.as_raw(), tokens) }).map(drop)
     }
 
-    /// A sequence that begins with the first `tokens` tokens of this one, or with [`ALL`] (`routecap_sequence_fork`). Rows are shared.
+    /// A sequence that begins with the first `tokens` tokens of this one, or with [`ALL`]
+    /// (`routecap_sequence_fork`). Rows are shared.
     ///
     /// # Errors
     ///
-    /// [`OutOfRange`](ErrorKind::OutOfRange); [`State`](ErrorKind::State) as of [`truncate`](Self::truncate); [`NoMemory`](ErrorKind::NoMemory).
+    /// [`OutOfRange`](ErrorKind::OutOfRange); [`State`](ErrorKind::State) as of
+    /// [`truncate`](Self::truncate); [`NoMemory`](ErrorKind::NoMemory).
     pub fn fork(&self, tokens: u64) -> Result<Sequence> {
         let mut child = null_mut();
         // SAFETY: the sequence lives.
@@ -330,7 +382,8 @@ impl Sequence {
         Ok(unsafe { Sequence::delivered(child) })
     }
 
-    /// The rows of the whole conversation, as they are now (`routecap_sequence_routing`). Pages are shared.
+    /// The rows of the whole conversation, as they are now (`routecap_sequence_routing`). Pages are
+    /// shared.
     pub fn routing(&self) -> Result<Routing> {
         let mut routing = null_mut();
         // SAFETY: the sequence lives.
@@ -344,13 +397,29 @@ impl Sequence {
         let size = size_of::<sys::routecap_sequence_span>();
         let mut count = 0;
         // SAFETY: nothing is written but the count.
-        check(unsafe { sys::routecap_sequence_spans(self.as_raw(), null_mut(), size, 0, &mut count) })?;
+        check(unsafe {
+            sys::routecap_sequence_spans(self.as_raw(), null_mut(), size, 0, &mut count)
+        })?;
         let mut raw = vec![sys::routecap_sequence_span::default(); count as usize];
         // SAFETY: there is room for as many as are said.
-        check(unsafe { sys::routecap_sequence_spans(self.as_raw(), raw.as_mut_ptr(), size, raw.len(), &mut count) })?;
+        check(unsafe {
+            sys::routecap_sequence_spans(
+                self.as_raw(),
+                raw.as_mut_ptr(),
+                size,
+                raw.len(),
+                &mut count,
+            )
+        })?;
         Ok(raw
             .iter()
-            .map(|span| SequenceSpan { first: span.first, rows: span.rows, call: span.call, tag: span.tag, origin: span.origin })
+            .map(|span| SequenceSpan {
+                first: span.first,
+                rows: span.rows,
+                call: span.call,
+                tag: span.tag,
+                origin: span.origin,
+            })
             .collect())
     }
 
@@ -358,14 +427,25 @@ impl Sequence {
     ///
     /// # Errors
     ///
-    /// [`OutOfRange`](ErrorKind::OutOfRange); [`State`](ErrorKind::State) if the sequence does not know them.
+    /// [`OutOfRange`](ErrorKind::OutOfRange); [`State`](ErrorKind::State) if the sequence does not
+    /// know them.
     pub fn tokens(&self, first: u64) -> Result<Vec<i32>> {
         let mut count = 0;
         // SAFETY: nothing is written but the count.
-        check(unsafe { sys::routecap_sequence_tokens(self.as_raw(), first, null_mut(), 0, &mut count) })?;
+        check(unsafe {
+            sys::routecap_sequence_tokens(self.as_raw(), first, null_mut(), 0, &mut count)
+        })?;
         let mut tokens = vec![0; count as usize];
         // SAFETY: there is room for as many as are said.
-        check(unsafe { sys::routecap_sequence_tokens(self.as_raw(), first, tokens.as_mut_ptr(), tokens.len(), &mut count) })?;
+        check(unsafe {
+            sys::routecap_sequence_tokens(
+                self.as_raw(),
+                first,
+                tokens.as_mut_ptr(),
+                tokens.len(),
+                &mut count,
+            )
+        })?;
         Ok(tokens)
     }
 
@@ -377,7 +457,8 @@ impl Sequence {
         Ok(AppendReport::of(&report))
     }
 
-    /// The sequence as bytes (`routecap_sequence_serialize`), with its tokens or with digests of them only.
+    /// The sequence as bytes (`routecap_sequence_serialize`), with its tokens or with digests of
+    /// them only.
     ///
     /// # Errors
     ///
@@ -386,19 +467,30 @@ impl Sequence {
         let flags = if with_tokens { sys::ROUTECAP_SEQUENCE_WITH_TOKENS } else { 0 };
         let mut needed = 0;
         // SAFETY: nothing is written but the size.
-        match check(unsafe { sys::routecap_sequence_serialize(self.as_raw(), flags, null_mut(), 0, &mut needed) }) {
+        match check(unsafe {
+            sys::routecap_sequence_serialize(self.as_raw(), flags, null_mut(), 0, &mut needed)
+        }) {
             Err(error) if error.kind() != ErrorKind::BufferTooSmall => return Err(error),
             _ => {}
         }
         let mut bytes = Vec::<u8>::with_capacity(needed as usize);
         // SAFETY: there is room for so many bytes.
-        check(unsafe { sys::routecap_sequence_serialize(self.as_raw(), flags, bytes.as_mut_ptr().cast(), needed as usize, null_mut()) })?;
+        check(unsafe {
+            sys::routecap_sequence_serialize(
+                self.as_raw(),
+                flags,
+                bytes.as_mut_ptr().cast(),
+                needed as usize,
+                null_mut(),
+            )
+        })?;
         // SAFETY: the call has written them.
         unsafe { bytes.set_len(needed as usize) };
         Ok(bytes)
     }
 
-    /// The sequence of such bytes (`routecap_sequence_deserialize`). Nothing in them is trusted. `budget_bytes` is as of [`SequenceConfig`].
+    /// The sequence of such bytes (`routecap_sequence_deserialize`). Nothing in them is trusted.
+    /// `budget_bytes` is as of [`SequenceConfig`].
     ///
     /// # Errors
     ///
@@ -406,7 +498,14 @@ impl Sequence {
     pub fn deserialize(bytes: &[u8], budget_bytes: u64) -> Result<Sequence> {
         let mut sequence = null_mut();
         // SAFETY: so many bytes are there.
-        check(unsafe { sys::routecap_sequence_deserialize(bytes.as_ptr().cast(), bytes.len(), budget_bytes, &mut sequence) })?;
+        check(unsafe {
+            sys::routecap_sequence_deserialize(
+                bytes.as_ptr().cast(),
+                bytes.len(),
+                budget_bytes,
+                &mut sequence,
+            )
+        })?;
         // SAFETY: the call gave it out.
         Ok(unsafe { Sequence::delivered(sequence) })
     }

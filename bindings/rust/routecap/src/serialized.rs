@@ -8,12 +8,15 @@ impl Routing {
     /// How many bytes the serialised form takes.
     pub fn serialized_len(&self) -> Result<usize> {
         match self.serialize_raw(std::ptr::null_mut(), 0) {
-            (needed, Err(error)) if error.kind() != ErrorKind::BufferTooSmall => Err(error).map(|()| needed),
+            (needed, Err(error)) if error.kind() != ErrorKind::BufferTooSmall => {
+                Err(error).map(|()| needed)
+            }
             (needed, _) => Ok(needed),
         }
     }
 
-    /// Write the routing in the serialised form (`routecap_routing_serialize`). Equal routings give equal bytes.
+    /// Write the routing in the serialised form (`routecap_routing_serialize`). Equal routings give
+    /// equal bytes.
     pub fn serialize(&self) -> Result<Vec<u8>> {
         let len = self.serialized_len()?;
         let mut bytes = Vec::with_capacity(len);
@@ -37,11 +40,14 @@ impl Routing {
     fn serialize_raw(&self, dst: *mut u8, bytes: usize) -> (usize, Result<()>) {
         let mut needed = 0;
         // SAFETY: `dst` is NULL or so many bytes.
-        let status = unsafe { sys::routecap_routing_serialize(self.as_raw(), 0, dst.cast(), bytes, &mut needed) };
+        let status = unsafe {
+            sys::routecap_routing_serialize(self.as_raw(), 0, dst.cast(), bytes, &mut needed)
+        };
         (needed as usize, check(status).map(drop))
     }
 
-    /// Make a routing of bytes in the serialised form, from wherever they come (`routecap_routing_deserialize`). They are copied.
+    /// Make a routing of bytes in the serialised form, from wherever they come
+    /// (`routecap_routing_deserialize`). They are copied.
     ///
     /// # Errors
     ///
@@ -51,16 +57,21 @@ impl Routing {
         unsafe { deserialize(bytes.as_ptr(), bytes.len(), trust, None, std::ptr::null_mut()) }
     }
 
-    /// The same without a copy: the routing refers to the bytes in place and keeps `owner`, a `Vec<u8>`, an `Arc<[u8]>`, a mapped file. It is dropped
-    /// on any thread when the routing, and all that shares rows with it, is gone, and at once if the call fails; dropping it must not use routecap.
-    /// Bytes that do not begin at a multiple of 8 are copied all the same.
+    /// The same without a copy: the routing refers to the bytes in place and keeps `owner`, a
+    /// `Vec<u8>`, an `Arc<[u8]>`, a mapped file. It is dropped on any thread when the routing, and
+    /// all that shares rows with it, is gone, and at once if the call fails; dropping it must not
+    /// use routecap. Bytes that do not begin at a multiple of 8 are copied all the same.
     ///
     /// # Errors
     ///
     /// As [`deserialize`](Self::deserialize).
-    pub fn deserialize_lent<T: AsRef<[u8]> + Send + 'static>(owner: T, trust: Trust) -> Result<Routing> {
+    pub fn deserialize_lent<T: AsRef<[u8]> + Send + 'static>(
+        owner: T,
+        trust: Trust,
+    ) -> Result<Routing> {
         let owner = Box::into_raw(Box::new(owner));
-        // SAFETY: what is borrowed from the box stays where it is, unchanged, until `release` drops it.
+        // SAFETY: what is borrowed from the box stays where it is, unchanged, until `release` drops
+        // it.
         let deserialized = unsafe {
             let bytes: &[u8] = (*owner).as_ref();
             deserialize(bytes.as_ptr(), bytes.len(), trust, Some(release::<T>), owner.cast())
@@ -73,7 +84,8 @@ impl Routing {
     }
 }
 
-/// Takes no slice, as a slice that is an argument must outlive the call, and `release` may be called within it.
+/// Takes no slice, as a slice that is an argument must outlive the call, and `release` may be
+/// called within it.
 ///
 /// # Safety
 ///
@@ -87,12 +99,22 @@ unsafe fn deserialize(
 ) -> Result<Routing> {
     let mut routing = std::ptr::null_mut();
     // SAFETY: as the caller promises.
-    check(unsafe { sys::routecap_routing_deserialize(data.cast(), bytes, trust as u32, release, context, &mut routing) })?;
+    check(unsafe {
+        sys::routecap_routing_deserialize(
+            data.cast(),
+            bytes,
+            trust as u32,
+            release,
+            context,
+            &mut routing,
+        )
+    })?;
     // SAFETY: the call gave out this reference.
     Ok(unsafe { Routing::delivered(routing) })
 }
 
-/// What the first [`SERIALIZED_MIN`](crate::SERIALIZED_MIN) bytes of the serialised form say (`routecap_serialized`).
+/// What the first [`SERIALIZED_MIN`](crate::SERIALIZED_MIN) bytes of the serialised form say
+/// (`routecap_serialized`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SerializedInfo {
@@ -116,13 +138,18 @@ pub struct SerializedInfo {
     pub id_space: IdSpace,
 }
 
-/// Read the fixed part of a serialised routing's header (`routecap_serialized_info`): what it is, and how much is still to come from a stream.
+/// Read the fixed part of a serialised routing's header (`routecap_serialized_info`): what it is,
+/// and how much is still to come from a stream.
 ///
 /// # Errors
 ///
-/// [`BufferTooSmall`](ErrorKind::BufferTooSmall) for fewer than [`SERIALIZED_MIN`](crate::SERIALIZED_MIN) bytes; [`Format`](ErrorKind::Format).
+/// [`BufferTooSmall`](ErrorKind::BufferTooSmall) for fewer than
+/// [`SERIALIZED_MIN`](crate::SERIALIZED_MIN) bytes; [`Format`](ErrorKind::Format).
 pub fn serialized_info(bytes: &[u8]) -> Result<SerializedInfo> {
-    let mut raw = sys::routecap_serialized { struct_size: size_of::<sys::routecap_serialized>() as u32, ..Default::default() };
+    let mut raw = sys::routecap_serialized {
+        struct_size: size_of::<sys::routecap_serialized>() as u32,
+        ..Default::default()
+    };
     // SAFETY: `raw` has the size that it says.
     check(unsafe { sys::routecap_serialized_info(bytes.as_ptr().cast(), bytes.len(), &mut raw) })?;
     Ok(SerializedInfo {
@@ -133,7 +160,8 @@ pub fn serialized_info(bytes: &[u8]) -> Result<SerializedInfo> {
         rows: raw.rows,
         layers: raw.layers,
         k: raw.k,
-        dtype: DType::of(raw.dtype).ok_or_else(|| Error::new(ErrorKind::Format, format!("dtype {}", raw.dtype)))?,
+        dtype: DType::of(raw.dtype)
+            .ok_or_else(|| Error::new(ErrorKind::Format, format!("dtype {}", raw.dtype)))?,
         id_space: IdSpace::of(raw.id_space),
     })
 }
@@ -152,7 +180,8 @@ pub enum Piece {
     Zero(u64),
 }
 
-/// A serialised routing as a list of pieces: written one after another they are it (`routecap_splice`).
+/// A serialised routing as a list of pieces: written one after another they are it
+/// (`routecap_splice`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Splice {
@@ -164,15 +193,17 @@ pub struct Splice {
     pub bytes: u64,
 }
 
-/// Splice two serialised routings of one sequence: the rows of `head` before position `row`, and the rows of `tail` from it on
-/// (`routecap_serialized_splice`).
+/// Splice two serialised routings of one sequence: the rows of `head` before position `row`, and
+/// the rows of `tail` from it on (`routecap_serialized_splice`).
 ///
-/// Prefill and decode on different machines, the turns of a conversation, the parts of a stream; no id is read, and none needs to be there: both may
-/// be headers alone, [`SerializedInfo::header_bytes`] of them.
+/// Prefill and decode on different machines, the turns of a conversation, the parts of a stream; no
+/// id is read, and none needs to be there: both may be headers alone,
+/// [`SerializedInfo::header_bytes`] of them.
 ///
 /// # Errors
 ///
-/// [`Format`](ErrorKind::Format); [`ShapeMismatch`](ErrorKind::ShapeMismatch) if k, the id space, the layers or their experts differ.
+/// [`Format`](ErrorKind::Format); [`ShapeMismatch`](ErrorKind::ShapeMismatch) if k, the id space,
+/// the layers or their experts differ.
 pub fn splice(head: &[u8], tail: &[u8], row: u64) -> Result<Splice> {
     // SAFETY: `head` and `tail` are as long as it is said; the rest is as `spliced` promises.
     spliced(|header, capacity, pieces, piece_count, sizes| unsafe {
@@ -192,12 +223,14 @@ pub fn splice(head: &[u8], tail: &[u8], row: u64) -> Result<Splice> {
     })
 }
 
-/// Cut rows out of a serialised routing (`routecap_serialized_slice`): a new header, and which bytes of the routing follow it, as pieces of
-/// [`Head`](Piece::Head). No id is read, and none needs to be there: the header is enough, [`SerializedInfo::header_bytes`].
+/// Cut rows out of a serialised routing (`routecap_serialized_slice`): a new header, and which
+/// bytes of the routing follow it, as pieces of [`Head`](Piece::Head). No id is read, and none
+/// needs to be there: the header is enough, [`SerializedInfo::header_bytes`].
 ///
 /// # Errors
 ///
-/// [`Format`](ErrorKind::Format); [`OutOfRange`](ErrorKind::OutOfRange) if the routing has no such rows.
+/// [`Format`](ErrorKind::Format); [`OutOfRange`](ErrorKind::OutOfRange) if the routing has no such
+/// rows.
 pub fn slice_serialized(data: &[u8], rows: Rows) -> Result<Splice> {
     // SAFETY: `data` is as long as it is said; the rest is as `spliced` promises.
     spliced(|header, capacity, pieces, piece_count, sizes| unsafe {
@@ -216,13 +249,24 @@ pub fn slice_serialized(data: &[u8], rows: Rows) -> Result<Splice> {
     })
 }
 
-/// Make room for what a call gives. It is given a header or NULL and its size, pieces and their number, and the sizes to fill.
+/// Make room for what a call gives. It is given a header or NULL and its size, pieces and their
+/// number, and the sizes to fill.
 fn spliced(
-    call: impl Fn(*mut std::ffi::c_void, usize, *mut sys::routecap_piece, usize, *mut sys::routecap_splice) -> i32,
+    call: impl Fn(
+        *mut std::ffi::c_void,
+        usize,
+        *mut sys::routecap_piece,
+        usize,
+        *mut sys::routecap_splice,
+    ) -> i32,
 ) -> Result<Splice> {
-    let mut raw = sys::routecap_splice { struct_size: size_of::<sys::routecap_splice>() as u32, ..Default::default() };
+    let mut raw = sys::routecap_splice {
+        struct_size: size_of::<sys::routecap_splice>() as u32,
+        ..Default::default()
+    };
     let mut call = |header: &mut [u8], pieces: &mut [sys::routecap_piece]| {
-        let data = if header.is_empty() { std::ptr::null_mut() } else { header.as_mut_ptr().cast() };
+        let data =
+            if header.is_empty() { std::ptr::null_mut() } else { header.as_mut_ptr().cast() };
         let status = call(data, header.len(), pieces.as_mut_ptr(), pieces.len(), &mut raw);
         (check(status).map(drop), raw)
     };
@@ -267,7 +311,9 @@ impl Splice {
                 }
             };
             let bytes = source.get(range.start as usize..range.end as usize);
-            joined.extend_from_slice(bytes.ok_or_else(|| Error::new(ErrorKind::OutOfRange, format!("{name} has no bytes {range:?}")))?);
+            joined.extend_from_slice(bytes.ok_or_else(|| {
+                Error::new(ErrorKind::OutOfRange, format!("{name} has no bytes {range:?}"))
+            })?);
         }
         Ok(joined)
     }

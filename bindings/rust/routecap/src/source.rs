@@ -16,9 +16,11 @@ pub(crate) struct Placement<'a> {
 
 impl Placement<'_> {
     pub(crate) fn check(&self, checker: &Checker) -> Result<()> {
-        for (name, slice, needed) in
-            [("live_rows", self.live_rows, 1), ("row_base", self.row_base, 1), ("row_index", self.row_index, u64::from(self.rows))]
-        {
+        for (name, slice, needed) in [
+            ("live_rows", self.live_rows, 1),
+            ("row_base", self.row_base, 1),
+            ("row_index", self.row_index, u64::from(self.rows)),
+        ] {
             if let Some(slice) = slice {
                 checker.holds(name, slice.place, slice.len, needed)?;
             }
@@ -34,7 +36,9 @@ pub(crate) fn address<T>(slice: Option<Slice<'_, T>>) -> *const T {
 
 /// The address of element `start` of optional memory, NULL for none.
 pub(crate) fn address_at(slice: Option<AnySlice<'_>>, start: usize) -> *const std::ffi::c_void {
-    slice.map_or(std::ptr::null(), |slice| slice.address.wrapping_byte_add(start.wrapping_mul(slice.dtype.size())))
+    slice.map_or(std::ptr::null(), |slice| {
+        slice.address.wrapping_byte_add(start.wrapping_mul(slice.dtype.size()))
+    })
 }
 
 /// The methods by which sources and logits say where their rows go.
@@ -67,12 +71,13 @@ macro_rules! placement_methods {
 }
 pub(crate) use placement_methods;
 
-/// Expert ids as a router leaves them: a matrix of rows x `columns` elements of `i16`, `i32`, `u32`, `i64` or [`IdWeight`](crate::IdWeight)
-/// (`routecap_source`).
+/// Expert ids as a router leaves them: a matrix of rows x `columns` elements of `i16`, `i32`,
+/// `u32`, `i64` or [`IdWeight`](crate::IdWeight) (`routecap_source`).
 ///
-/// What it takes to make ids of this capturer from them: columns at and after the capturer's k are dropped (fused shared experts); then the table,
-/// if there is one, replaces an id by `table[id]`, and an id outside the table becomes invalid; then the offset is added. An id that is outside
-/// the layer's range in the end makes its cell missing; nothing wraps.
+/// What it takes to make ids of this capturer from them: columns at and after the capturer's k are
+/// dropped (fused shared experts); then the table, if there is one, replaces an id by `table[id]`,
+/// and an id outside the table becomes invalid; then the offset is added. An id that is outside the
+/// layer's range in the end makes its cell missing; nothing wraps.
 ///
 /// ```
 /// use routecap::Source;
@@ -95,7 +100,8 @@ impl<'a> Source<'a> {
         Source { ids: Some(ids.into()), ..Source::common(rows) }
     }
 
-    /// What several layers have in common, for [`Forward::record_layers`](crate::Forward::record_layers): without ids and table.
+    /// What several layers have in common, for
+    /// [`Forward::record_layers`](crate::Forward::record_layers): without ids and table.
     pub fn common(rows: u32) -> Self {
         Source {
             ids: None,
@@ -145,8 +151,9 @@ impl<'a> Source<'a> {
         self
     }
 
-    /// Launch the copy with programmatic dependent launch (`ROUTECAP_SOURCE_OVERLAP`), so that it may start while a router that allows it is still
-    /// running. Compute capability 9.0 or newer; elsewhere without effect.
+    /// Launch the copy with programmatic dependent launch (`ROUTECAP_SOURCE_OVERLAP`), so that it
+    /// may start while a router that allows it is still running. Compute capability 9.0 or newer;
+    /// elsewhere without effect.
     pub fn overlap(mut self, overlap: bool) -> Self {
         self.flags = if overlap { sys::ROUTECAP_SOURCE_OVERLAP } else { 0 };
         self
@@ -206,10 +213,16 @@ impl<'a> Source<'a> {
                 source.table_size = size;
             }
             if layer.ids.dtype as i32 != source.dtype {
-                return Err(Error::new(ErrorKind::DType, "layers that are recorded together have ids of one dtype"));
+                return Err(Error::new(
+                    ErrorKind::DType,
+                    "layers that are recorded together have ids of one dtype",
+                ));
             }
             if size != source.table_size {
-                return Err(Error::new(ErrorKind::Argument, "layers that are recorded together have tables of one size, or none"));
+                return Err(Error::new(
+                    ErrorKind::Argument,
+                    "layers that are recorded together have tables of one size, or none",
+                ));
             }
             raw.push(sys::routecap_layer_source {
                 layer: layer.layer,
@@ -223,7 +236,8 @@ impl<'a> Source<'a> {
 }
 
 fn table_size(table: Slice<'_, i32>) -> Result<u32> {
-    u32::try_from(table.len).map_err(|_| Error::new(ErrorKind::Argument, format!("table has {} entries", table.len)))
+    u32::try_from(table.len)
+        .map_err(|_| Error::new(ErrorKind::Argument, format!("table has {} entries", table.len)))
 }
 
 /// The ids of one layer among several that are recorded at once (`routecap_layer_source`).

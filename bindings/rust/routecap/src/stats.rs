@@ -6,8 +6,9 @@ macro_rules! stats {
     ($($(#[$doc:meta])* $field:ident: $type:ty,)*) => {
         /// What the capturer saw since it was created (`routecap_stats`).
         ///
-        /// Fields are read one after another while it runs; no row is counted as landed before it is issued. Every row of the spans that issue was
-        /// given, those of unknown requests apart, is in one of the nine counts from `rows_in_flight` to `rows_refused`.
+        /// Fields are read one after another while it runs; no row is counted as landed before it
+        /// is issued. Every row of the spans that issue was given, those of unknown requests apart,
+        /// is in one of the nine counts from `rows_in_flight` to `rows_refused`.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct Stats {
@@ -55,7 +56,8 @@ stats! {
     rows_skipped: u64,
     /// Delivered with a valid cell where one was.
     rows_overlapped: u64,
-    /// Of those, with another set of ids in a cell valid in both; needs [`Config::compare`](crate::Config::compare).
+    /// Of those, with another set of ids in a cell valid in both; needs
+    /// [`Config::compare`](crate::Config::compare).
     rows_mismatched: u64,
     /// Recorded rows outside the rows begun, of steps that landed.
     rows_dropped: u64,
@@ -71,7 +73,8 @@ stats! {
     requests_open: u64,
     /// Steps in flight now.
     steps_in_flight: u64,
-    /// Of the budget: pages of requests and routings, provisional rows, and what is promised to rows that were issued.
+    /// Of the budget: pages of requests and routings, provisional rows, and what is promised to
+    /// rows that were issued.
     bytes_in_use: u64,
     /// The most that was in use.
     bytes_peak: u64,

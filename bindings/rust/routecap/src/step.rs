@@ -15,7 +15,8 @@ pub struct Step(pub u64);
 
 /// Sink rows of one step that belong to one request (`routecap_span`).
 ///
-/// Spans have C's layout: a slice of them reaches the library as it is, and can be kept and filled anew for every step.
+/// Spans have C's layout: a slice of them reaches the library as it is, and can be kept and filled
+/// anew for every step.
 #[derive(Clone, Copy, Default)]
 #[repr(transparent)]
 pub struct Span(sys::routecap_span);
@@ -34,10 +35,18 @@ impl fmt::Debug for Span {
 }
 
 impl Span {
-    /// `rows` rows (at least 1) from `sink_row` on, which are the rows of `request` from `position` on: indices in the sequence, not rotary
-    /// positions.
+    /// `rows` rows (at least 1) from `sink_row` on, which are the rows of `request` from `position`
+    /// on: indices in the sequence, not rotary positions.
     pub const fn new(request: RequestId, position: u64, sink_row: u32, rows: u32) -> Span {
-        Span(sys::routecap_span { request: request.0, position, position_end: 0, sink_row, rows, flags: 0, reserved: 0 })
+        Span(sys::routecap_span {
+            request: request.0,
+            position,
+            position_end: 0,
+            sink_row,
+            rows,
+            flags: 0,
+            reserved: 0,
+        })
     }
 
     /// Draft tokens: provisional until they are accepted (`ROUTECAP_SPAN_SPECULATIVE`).
@@ -46,8 +55,8 @@ impl Span {
         self
     }
 
-    /// Its rows count as load of this phase (`ROUTECAP_SPAN_PREFILL`, `ROUTECAP_SPAN_DECODE`). Without it one row, and drafts, are decode, and
-    /// others are prefill.
+    /// Its rows count as load of this phase (`ROUTECAP_SPAN_PREFILL`, `ROUTECAP_SPAN_DECODE`).
+    /// Without it one row, and drafts, are decode, and others are prefill.
     pub const fn phase(mut self, phase: Phase) -> Span {
         self.0.flags &= !(sys::ROUTECAP_SPAN_PREFILL | sys::ROUTECAP_SPAN_DECODE);
         self.0.flags |= match phase {
@@ -57,8 +66,8 @@ impl Span {
         self
     }
 
-    /// Positions come from [`IssueOptions::positions`] and are from the span's position up to, not including, `end`; rows outside are dropped
-    /// (`ROUTECAP_SPAN_DEVICE_POSITIONS`).
+    /// Positions come from [`IssueOptions::positions`] and are from the span's position up to, not
+    /// including, `end`; rows outside are dropped (`ROUTECAP_SPAN_DEVICE_POSITIONS`).
     pub const fn device_positions(mut self, end: u64) -> Span {
         self.0.flags |= sys::ROUTECAP_SPAN_DEVICE_POSITIONS;
         self.0.position_end = end;
@@ -92,7 +101,11 @@ impl Span {
 
     /// Whether positions come from memory, and then one past the highest.
     pub const fn position_end(&self) -> Option<u64> {
-        if self.0.flags & sys::ROUTECAP_SPAN_DEVICE_POSITIONS != 0 { Some(self.0.position_end) } else { None }
+        if self.0.flags & sys::ROUTECAP_SPAN_DEVICE_POSITIONS != 0 {
+            Some(self.0.position_end)
+        } else {
+            None
+        }
     }
 }
 
@@ -101,15 +114,16 @@ impl Span {
 #[repr(i32)]
 #[non_exhaustive]
 pub enum Snapshot {
-    /// The forward took it, by [`Forward::snapshot`](crate::Forward::snapshot) (`ROUTECAP_SNAPSHOT_TAKEN`).
+    /// The forward took it, by [`Forward::snapshot`](crate::Forward::snapshot)
+    /// (`ROUTECAP_SNAPSHOT_TAKEN`).
     #[default]
     Taken = sys::ROUTECAP_SNAPSHOT_TAKEN,
     /// Issue takes it (`ROUTECAP_SNAPSHOT_MAKE`).
     Make = sys::ROUTECAP_SNAPSHOT_MAKE,
 }
 
-/// Options of [`Forward::issue`](crate::Forward::issue) (`routecap_issue_options`), a builder. By default the forward took its snapshot, and the
-/// tag is 0.
+/// Options of [`Forward::issue`](crate::Forward::issue) (`routecap_issue_options`), a builder. By
+/// default the forward took its snapshot, and the tag is 0.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct IssueOptions<'a> {
     snapshot: Snapshot,
@@ -135,17 +149,23 @@ impl<'a> IssueOptions<'a> {
         self
     }
 
-    /// The position of each sink row, up to the last that a span with device positions names; `i32` or `i64`.
+    /// The position of each sink row, up to the last that a span with device positions names; `i32`
+    /// or `i64`.
     pub fn positions(mut self, positions: impl Into<AnySlice<'a>>) -> Self {
         self.positions = Some(positions.into());
         self
     }
 
     /// In C's form, its memory checked against what these spans will read.
-    pub(crate) fn checked(&self, checker: &Checker, spans: &[Span]) -> Result<sys::routecap_issue_options> {
+    pub(crate) fn checked(
+        &self,
+        checker: &Checker,
+        spans: &[Span],
+    ) -> Result<sys::routecap_issue_options> {
         if let Some(positions) = &self.positions {
             let spans = spans.iter().filter(|span| span.position_end().is_some());
-            let needed = spans.map(|span| u64::from(span.sink_row()) + u64::from(span.rows())).max();
+            let needed =
+                spans.map(|span| u64::from(span.sink_row()) + u64::from(span.rows())).max();
             checker.holds("positions", positions.place, positions.len, needed.unwrap_or(0))?;
         }
         Ok(sys::routecap_issue_options {
@@ -240,7 +260,11 @@ impl Issued {
     /// Of the last call on this thread, whose text this is.
     pub(crate) fn new(step: Step, status: i32) -> Issued {
         let filing = Filing::of(status);
-        Issued { step, filing, why: if filing == Filing::Lost { last_message() } else { String::new() } }
+        Issued {
+            step,
+            filing,
+            why: if filing == Filing::Lost { last_message() } else { String::new() },
+        }
     }
 
     /// The step's ticket, if it is not lost. [`Step`] 0 of a disabled capturer.
@@ -251,7 +275,10 @@ impl Issued {
     /// [`ticket`](Self::ticket) all the same, and accepting drafts of it works.
     pub fn step(&self) -> Result<Step> {
         if self.is_lost() {
-            return Err(Error::new(ErrorKind::Lost, format!("step {} is lost: {}", self.step.0, self.why)));
+            return Err(Error::new(
+                ErrorKind::Lost,
+                format!("step {} is lost: {}", self.step.0, self.why),
+            ));
         }
         Ok(self.step)
     }
@@ -293,7 +320,8 @@ numbers! {
 pub struct Finalized {
     /// Whether it has landed.
     pub landing: Landing,
-    /// How many of its cells were recorded twice; of each the first was kept. Known for the last 1024 steps.
+    /// How many of its cells were recorded twice; of each the first was kept. Known for the last
+    /// 1024 steps.
     pub conflicting: u64,
 }
 

@@ -6,10 +6,12 @@ use std::ptr::{NonNull, null, null_mut};
 use crate::error::{ErrorKind, ItemStatus, Result, check};
 use crate::{Capturer, Completeness, Config, Error, RequestId, sys};
 
-/// What a store is (`routecap_store_config`). The default has blocks of 16 rows, keys of 32 bytes and 1 GiB.
+/// What a store is (`routecap_store_config`). The default has blocks of 16 rows, keys of 32 bytes
+/// and 1 GiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StoreConfig {
-    /// Keys are places in a cache, which are used again; otherwise they stand for content (`ROUTECAP_STORE_SLOT_KEYS`).
+    /// Keys are places in a cache, which are used again; otherwise they stand for content
+    /// (`ROUTECAP_STORE_SLOT_KEYS`).
     pub slot_keys: bool,
     /// Rows of a block, 1..`MAX_BLOCK_ROWS`.
     pub block_rows: u32,
@@ -25,8 +27,16 @@ impl Default for StoreConfig {
     fn default() -> Self {
         let mut raw = sys::routecap_store_config::default();
         // SAFETY: `raw` has the size that is said. It does not fail.
-        unsafe { sys::routecap_store_config_init(&mut raw, size_of::<sys::routecap_store_config>()) };
-        StoreConfig { slot_keys: raw.flags != 0, block_rows: 16, key_bytes: 32, budget_bytes: 1 << 30, generation: raw.generation }
+        unsafe {
+            sys::routecap_store_config_init(&mut raw, size_of::<sys::routecap_store_config>())
+        };
+        StoreConfig {
+            slot_keys: raw.flags != 0,
+            block_rows: 16,
+            key_bytes: 32,
+            budget_bytes: 1 << 30,
+            generation: raw.generation,
+        }
     }
 }
 
@@ -42,7 +52,8 @@ impl StoreConfig {
         }
     }
 
-    /// Create a store in the memory of this process, in the shape of a capturer's configuration (`routecap_store_create`).
+    /// Create a store in the memory of this process, in the shape of a capturer's configuration
+    /// (`routecap_store_create`).
     ///
     /// # Errors
     ///
@@ -50,22 +61,26 @@ impl StoreConfig {
     pub fn create(&self, shape: &Config) -> Result<Store> {
         let (raw, of) = (self.raw(), shape.raw()?);
         let mut store = null_mut();
-        // SAFETY: both structs have the sizes that they say; the tables of `of` have an entry for each layer.
+        // SAFETY: both structs have the sizes that they say; the tables of `of` have an entry for
+        // each layer.
         check(unsafe { sys::routecap_store_create(&raw, &of, &mut store) })?;
         Ok(self.store(store))
     }
 
-    /// Create a store that several processes share, and the file descriptor by which they open it, which is the caller's
-    /// (`routecap_store_create_shared`).
+    /// Create a store that several processes share, and the file descriptor by which they open it,
+    /// which is the caller's (`routecap_store_create_shared`).
     ///
     /// # Errors
     ///
-    /// As [`create`](Self::create); [`NoBackend`](ErrorKind::NoBackend) where the system has no such memory.
+    /// As [`create`](Self::create); [`NoBackend`](ErrorKind::NoBackend) where the system has no
+    /// such memory.
     pub fn create_shared(&self, shape: &Config) -> Result<(Store, i32)> {
         let (raw, of) = (self.raw(), shape.raw()?);
         let (mut store, mut descriptor) = (null_mut(), -1);
         // SAFETY: as in `create`.
-        check(unsafe { sys::routecap_store_create_shared(&raw, &of, &mut descriptor, &mut store) })?;
+        check(unsafe {
+            sys::routecap_store_create_shared(&raw, &of, &mut descriptor, &mut store)
+        })?;
         Ok((self.store(store), descriptor))
     }
 
@@ -73,7 +88,8 @@ impl StoreConfig {
     ///
     /// # Errors
     ///
-    /// [`Format`](ErrorKind::Format); [`ShapeMismatch`](ErrorKind::ShapeMismatch); [`NoBackend`](ErrorKind::NoBackend).
+    /// [`Format`](ErrorKind::Format); [`ShapeMismatch`](ErrorKind::ShapeMismatch);
+    /// [`NoBackend`](ErrorKind::NoBackend).
     pub fn open_shared(&self, shape: &Config, descriptor: i32) -> Result<Store> {
         let (raw, of) = (self.raw(), shape.raw()?);
         let mut store = null_mut();
@@ -87,9 +103,11 @@ impl StoreConfig {
     }
 }
 
-/// Rows that were captured when a prefix was computed, for whoever takes the prefix from a cache (`routecap_store`).
+/// Rows that were captured when a prefix was computed, for whoever takes the prefix from a cache
+/// (`routecap_store`).
 ///
-/// The unit is a block of rows under a key. Keys are passed one after another, `key_bytes` each. What was adopted outlives the store.
+/// The unit is a block of rows under a key. Keys are passed one after another, `key_bytes` each.
+/// What was adopted outlives the store.
 #[derive(Debug)]
 pub struct Store {
     raw: NonNull<sys::routecap_store>,
@@ -145,10 +163,14 @@ impl Store {
         if keys.len() % self.key_bytes == 0 {
             return Ok(keys.len() / self.key_bytes);
         }
-        Err(Error::new(ErrorKind::Argument, format!("{} bytes of keys, of {} each", keys.len(), self.key_bytes)))
+        Err(Error::new(
+            ErrorKind::Argument,
+            format!("{} bytes of keys, of {} each", keys.len(), self.key_bytes),
+        ))
     }
 
-    /// Say why each key is not there, or 0, and how many leading keys are there (`routecap_store_contains`). Reasons are `ROUTECAP_MISSING_*`.
+    /// Say why each key is not there, or 0, and how many leading keys are there
+    /// (`routecap_store_contains`). Reasons are `ROUTECAP_MISSING_*`.
     ///
     /// # Errors
     ///
@@ -158,12 +180,20 @@ impl Store {
         let (mut reasons, mut leading) = (vec![0; count], 0);
         // SAFETY: there are as many keys as is said, and as many reasons.
         check(unsafe {
-            sys::routecap_store_contains(self.as_raw(), pointer(keys), count, generation, reasons.as_mut_ptr(), &mut leading)
+            sys::routecap_store_contains(
+                self.as_raw(),
+                pointer(keys),
+                count,
+                generation,
+                reasons.as_mut_ptr(),
+                &mut leading,
+            )
         })?;
         Ok((reasons, leading))
     }
 
-    /// Keep blocks until they are released: 0 for each that is retained now, otherwise why not (`routecap_store_retain`).
+    /// Keep blocks until they are released: 0 for each that is retained now, otherwise why not
+    /// (`routecap_store_retain`).
     ///
     /// # Errors
     ///
@@ -172,7 +202,9 @@ impl Store {
         let count = self.count(keys)?;
         let mut reasons = vec![0; count];
         // SAFETY: as in `contains`.
-        check(unsafe { sys::routecap_store_retain(self.as_raw(), pointer(keys), count, reasons.as_mut_ptr()) })?;
+        check(unsafe {
+            sys::routecap_store_retain(self.as_raw(), pointer(keys), count, reasons.as_mut_ptr())
+        })?;
         Ok(reasons)
     }
 
@@ -196,11 +228,14 @@ impl Store {
         let count = self.count(keys)?;
         let mut evicted = 0;
         // SAFETY: there are as many keys as is said.
-        check(unsafe { sys::routecap_store_evict(self.as_raw(), pointer(keys), count, &mut evicted) })?;
+        check(unsafe {
+            sys::routecap_store_evict(self.as_raw(), pointer(keys), count, &mut evicted)
+        })?;
         Ok(evicted)
     }
 
-    /// Follow a cache that moves its slots: the blocks of `from` become those of `to`, all at once (`routecap_store_move`).
+    /// Follow a cache that moves its slots: the blocks of `from` become those of `to`, all at once
+    /// (`routecap_store_move`).
     ///
     /// # Errors
     ///
@@ -208,13 +243,18 @@ impl Store {
     pub fn move_slots(&self, from: &[u8], to: &[u8]) -> Result<()> {
         let count = self.count(from)?;
         if to.len() != from.len() {
-            return Err(Error::new(ErrorKind::Argument, format!("{} bytes of keys for {}", to.len(), from.len())));
+            return Err(Error::new(
+                ErrorKind::Argument,
+                format!("{} bytes of keys for {}", to.len(), from.len()),
+            ));
         }
         // SAFETY: there are as many keys as is said in both.
-        check(unsafe { sys::routecap_store_move(self.as_raw(), pointer(from), pointer(to), count) }).map(drop)
+        check(unsafe { sys::routecap_store_move(self.as_raw(), pointer(from), pointer(to), count) })
+            .map(drop)
     }
 
-    /// Advance to a generation of weights: everything older is gone for adopters (`routecap_store_advance`).
+    /// Advance to a generation of weights: everything older is gone for adopters
+    /// (`routecap_store_advance`).
     ///
     /// # Errors
     ///
@@ -230,13 +270,17 @@ impl Store {
     ///
     /// [`Forked`](ErrorKind::Forked).
     pub fn stats(&self) -> Result<sys::routecap_store_counts> {
-        let mut counts = sys::routecap_store_counts { struct_size: size_of::<sys::routecap_store_counts>() as u32, ..Default::default() };
+        let mut counts = sys::routecap_store_counts {
+            struct_size: size_of::<sys::routecap_store_counts>() as u32,
+            ..Default::default()
+        };
         // SAFETY: the struct has the size that it says.
         check(unsafe { sys::routecap_store_stats(self.as_raw(), &mut counts) })?;
         Ok(counts)
     }
 
-    /// The blocks that are there as bytes; [`Incomplete`](Completeness::Incomplete) if some are not (`routecap_store_export`).
+    /// The blocks that are there as bytes; [`Incomplete`](Completeness::Incomplete) if some are not
+    /// (`routecap_store_export`).
     ///
     /// # Errors
     ///
@@ -259,7 +303,9 @@ impl Store {
                 )
             });
             match status {
-                Err(error) if error.kind() == ErrorKind::BufferTooSmall => bytes = vec![0; needed as usize],
+                Err(error) if error.kind() == ErrorKind::BufferTooSmall => {
+                    bytes = vec![0; needed as usize]
+                }
                 Err(error) => return Err(error),
                 Ok(status) => {
                     bytes.truncate(needed as usize); // blocks may go between two calls
@@ -269,16 +315,24 @@ impl Store {
         }
     }
 
-    /// Publish blocks that another store exported; how many the bytes have (`routecap_store_import`).
+    /// Publish blocks that another store exported; how many the bytes have
+    /// (`routecap_store_import`).
     ///
     /// # Errors
     ///
-    /// [`Format`](ErrorKind::Format); [`ShapeMismatch`](ErrorKind::ShapeMismatch); [`State`](ErrorKind::State) for a generation that the store has
-    /// not advanced to.
+    /// [`Format`](ErrorKind::Format); [`ShapeMismatch`](ErrorKind::ShapeMismatch);
+    /// [`State`](ErrorKind::State) for a generation that the store has not advanced to.
     pub fn import(&self, bytes: &[u8]) -> Result<u64> {
         let mut blocks = 0;
         // SAFETY: there are as many bytes as is said.
-        check(unsafe { sys::routecap_store_import(self.as_raw(), bytes.as_ptr().cast(), bytes.len(), &mut blocks) })?;
+        check(unsafe {
+            sys::routecap_store_import(
+                self.as_raw(),
+                bytes.as_ptr().cast(),
+                bytes.len(),
+                &mut blocks,
+            )
+        })?;
         Ok(blocks)
     }
 }
@@ -287,8 +341,8 @@ fn pointer(bytes: &[u8]) -> *const c_void {
     if bytes.is_empty() { null() } else { bytes.as_ptr().cast() }
 }
 
-/// Content keys of token ids, one for each whole block (`routecap_key_chain`). `seed` is what else decides the rows, or the last key of the tokens
-/// before.
+/// Content keys of token ids, one for each whole block (`routecap_key_chain`). `seed` is what else
+/// decides the rows, or the last key of the tokens before.
 ///
 /// # Errors
 ///
@@ -312,32 +366,70 @@ pub fn key_chain(seed: &[u8], tokens: &[i32], block_rows: u32, key_bytes: u32) -
 }
 
 impl Capturer {
-    /// Publish rows of a request from position `first` on, a block for each key; returns at once, the rows may be in flight
-    /// (`routecap_request_publish`).
+    /// Publish rows of a request from position `first` on, a block for each key; returns at once,
+    /// the rows may be in flight (`routecap_request_publish`).
     ///
     /// # Errors
     ///
-    /// [`UnknownRequest`](ErrorKind::UnknownRequest); [`ShapeMismatch`](ErrorKind::ShapeMismatch); [`OutOfRange`](ErrorKind::OutOfRange) for rows
-    /// that were not issued; [`State`](ErrorKind::State) for a generation that the store has not advanced to.
-    pub fn publish(&self, request: RequestId, store: &Store, first: u64, keys: &[u8], generation: u64) -> Result<()> {
+    /// [`UnknownRequest`](ErrorKind::UnknownRequest); [`ShapeMismatch`](ErrorKind::ShapeMismatch);
+    /// [`OutOfRange`](ErrorKind::OutOfRange) for rows that were not issued;
+    /// [`State`](ErrorKind::State) for a generation that the store has not advanced to.
+    pub fn publish(
+        &self,
+        request: RequestId,
+        store: &Store,
+        first: u64,
+        keys: &[u8],
+        generation: u64,
+    ) -> Result<()> {
         let count = store.count(keys)?;
         // SAFETY: capturer and store live; there are as many keys as is said.
-        check(unsafe { sys::routecap_request_publish(self.as_raw(), request.0, store.as_raw(), first, pointer(keys), count, generation) })
-            .map(drop)
+        check(unsafe {
+            sys::routecap_request_publish(
+                self.as_raw(),
+                request.0,
+                store.as_raw(),
+                first,
+                pointer(keys),
+                count,
+                generation,
+            )
+        })
+        .map(drop)
     }
 
-    /// Add rows of a store to a request from position `first` on, a block for each key; what is not there is missing, with its reason
-    /// (`routecap_request_adopt`).
+    /// Add rows of a store to a request from position `first` on, a block for each key; what is not
+    /// there is missing, with its reason (`routecap_request_adopt`).
     ///
     /// # Errors
     ///
-    /// As [`publish`](Self::publish); [`OutOfRange`](ErrorKind::OutOfRange) for rows beyond `MAX_POSITION`.
-    pub fn adopt(&self, request: RequestId, store: &Store, first: u64, keys: &[u8], generation: u64) -> Result<Adoption> {
+    /// As [`publish`](Self::publish); [`OutOfRange`](ErrorKind::OutOfRange) for rows beyond
+    /// `MAX_POSITION`.
+    pub fn adopt(
+        &self,
+        request: RequestId,
+        store: &Store,
+        first: u64,
+        keys: &[u8],
+        generation: u64,
+    ) -> Result<Adoption> {
         let count = store.count(keys)?;
-        let mut found = sys::routecap_adoption { struct_size: size_of::<sys::routecap_adoption>() as u32, ..Default::default() };
+        let mut found = sys::routecap_adoption {
+            struct_size: size_of::<sys::routecap_adoption>() as u32,
+            ..Default::default()
+        };
         // SAFETY: as in `publish`; the struct has the size that it says.
         check(unsafe {
-            sys::routecap_request_adopt(self.as_raw(), request.0, store.as_raw(), first, pointer(keys), count, generation, &mut found)
+            sys::routecap_request_adopt(
+                self.as_raw(),
+                request.0,
+                store.as_raw(),
+                first,
+                pointer(keys),
+                count,
+                generation,
+                &mut found,
+            )
         })?;
         Ok(Adoption {
             rows: found.rows,
@@ -348,12 +440,18 @@ impl Capturer {
         })
     }
 
-    /// Publish rows of many requests in one call; what became of each (`routecap_request_publish_batch`).
+    /// Publish rows of many requests in one call; what became of each
+    /// (`routecap_request_publish_batch`).
     ///
     /// # Errors
     ///
     /// As [`publish`](Self::publish), but for what concerns one item.
-    pub fn publish_batch(&self, store: &Store, prefixes: &[Prefix<'_>], generation: u64) -> Result<Vec<ItemStatus>> {
+    pub fn publish_batch(
+        &self,
+        store: &Store,
+        prefixes: &[Prefix<'_>],
+        generation: u64,
+    ) -> Result<Vec<ItemStatus>> {
         let mut items = Vec::with_capacity(prefixes.len());
         for p in prefixes {
             let count = store.count(p.keys)? as u64;
@@ -380,12 +478,18 @@ impl Capturer {
         Ok(items.iter().map(|item| ItemStatus(item.status)).collect())
     }
 
-    /// Add rows of a store to many requests in one call; what each found, and what became of it (`routecap_request_adopt_batch`).
+    /// Add rows of a store to many requests in one call; what each found, and what became of it
+    /// (`routecap_request_adopt_batch`).
     ///
     /// # Errors
     ///
     /// As [`adopt`](Self::adopt), but for what concerns one item.
-    pub fn adopt_batch(&self, store: &Store, prefixes: &[Prefix<'_>], generation: u64) -> Result<Vec<(Adoption, ItemStatus)>> {
+    pub fn adopt_batch(
+        &self,
+        store: &Store,
+        prefixes: &[Prefix<'_>],
+        generation: u64,
+    ) -> Result<Vec<(Adoption, ItemStatus)>> {
         let mut items = Vec::with_capacity(prefixes.len());
         for p in prefixes {
             let count = store.count(p.keys)? as u64;

@@ -7,7 +7,8 @@ use std::ops::Range;
 use crate::sys;
 use crate::{DType, IdSpace, Provenance, Reason};
 
-/// A routing's contents, in place (`routecap_view`): segments of consecutive rows, and rows one by one.
+/// A routing's contents, in place (`routecap_view`): segments of consecutive rows, and rows one by
+/// one.
 ///
 /// ```
 /// # fn example(routing: &routecap::Routing) -> routecap::Result<()> {
@@ -133,7 +134,13 @@ impl<'a> View<'a> {
         (0..view.segment_count).map(move |i| {
             // SAFETY: there are segment_count of them, segment_size bytes apart, for 'a.
             let raw = unsafe { &*view.segments.byte_add(i * view.segment_size) };
-            Segment { raw, layers: view.layers, k: view.k, dtype: view.dtype, validity_bytes: view.validity_bytes as usize }
+            Segment {
+                raw,
+                layers: view.layers,
+                k: view.k,
+                dtype: view.dtype,
+                validity_bytes: view.validity_bytes as usize,
+            }
         })
     }
 
@@ -289,10 +296,13 @@ impl<'a> Segment<'a> {
         self.raw.ids.is_null().then(|| Reason::of(self.raw.reason))
     }
 
-    /// `[rows, validity_bytes]`: bit l % 8 of byte l / 8 is set if layer l is valid; `None`: all are, if there are ids.
+    /// `[rows, validity_bytes]`: bit l % 8 of byte l / 8 is set if layer l is valid; `None`: all
+    /// are, if there are ids.
     pub fn validity(&self) -> Option<&'a [u8]> {
         // SAFETY: a segment with validity has so many bytes of it, for 'a.
-        (!self.raw.validity.is_null()).then(|| unsafe { slice(self.raw.validity, self.raw.rows as usize * self.validity_bytes) })
+        (!self.raw.validity.is_null()).then(|| unsafe {
+            slice(self.raw.validity, self.raw.rows as usize * self.validity_bytes)
+        })
     }
 
     /// Bytes of validity in a row.
@@ -337,8 +347,13 @@ pub struct Row<'a> {
 
 impl fmt::Debug for Row<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let cells: Vec<Option<Vec<u16>>> = self.cells().map(|cell| cell.map(|ids| ids.iter().collect())).collect();
-        f.debug_struct("Row").field("position", &self.position()).field("tag", &self.tag()).field("cells", &cells).finish()
+        let cells: Vec<Option<Vec<u16>>> =
+            self.cells().map(|cell| cell.map(|ids| ids.iter().collect())).collect();
+        f.debug_struct("Row")
+            .field("position", &self.position())
+            .field("tag", &self.tag())
+            .field("cells", &cells)
+            .finish()
     }
 }
 
@@ -353,7 +368,8 @@ impl<'a> Row<'a> {
         self.segment.tags().map_or(self.segment.tag(), |tags| tags[self.index])
     }
 
-    /// `[layers, k]`; `None`: all cells are missing. Those of a cell that is not valid have no meaning.
+    /// `[layers, k]`; `None`: all cells are missing. Those of a cell that is not valid have no
+    /// meaning.
     pub fn ids(&self) -> Option<Ids<'a>> {
         let n = self.segment.per_row();
         Some(self.segment.ids()?.slice(self.index * n..(self.index + 1) * n))
@@ -364,7 +380,11 @@ impl<'a> Row<'a> {
         if layer >= self.segment.layers || self.segment.raw.ids.is_null() {
             return false;
         }
-        let of_row = |validity: &[u8]| validity[self.index * self.segment.validity_bytes + layer as usize / 8] >> (layer % 8) & 1 != 0;
+        let of_row = |validity: &[u8]| {
+            validity[self.index * self.segment.validity_bytes + layer as usize / 8] >> (layer % 8)
+                & 1
+                != 0
+        };
         self.segment.validity().is_none_or(of_row)
     }
 

@@ -35,13 +35,15 @@ numbers! {
 }
 
 impl WireFormat {
-    /// The format of a name ("nrlre1"), of who writes it ("vllm"), or of the ending of files (".npy") (`routecap_wire_find`).
+    /// The format of a name ("nrlre1"), of who writes it ("vllm"), or of the ending of files
+    /// (".npy") (`routecap_wire_find`).
     ///
     /// # Errors
     ///
     /// [`Argument`](ErrorKind::Argument); the text lists all names.
     pub fn find(name: &str) -> Result<WireFormat> {
-        let name = CString::new(name).map_err(|_| Error::new(ErrorKind::Argument, "a name with a zero in it"))?;
+        let name = CString::new(name)
+            .map_err(|_| Error::new(ErrorKind::Argument, "a name with a zero in it"))?;
         let mut format = 0;
         // SAFETY: the name ends with a zero.
         check(unsafe { sys::routecap_wire_find(name.as_ptr(), &mut format) })?;
@@ -52,16 +54,25 @@ impl WireFormat {
     ///
     /// # Errors
     ///
-    /// [`Argument`](ErrorKind::Argument) of [`Any`](Self::Any), and of one that the library does not know.
+    /// [`Argument`](ErrorKind::Argument) of [`Any`](Self::Any), and of one that the library does
+    /// not know.
     pub fn describe(self) -> Result<WireDescription> {
-        let mut raw =
-            sys::routecap_wire_description { struct_size: size_of::<sys::routecap_wire_description>() as u32, ..Default::default() };
+        let mut raw = sys::routecap_wire_description {
+            struct_size: size_of::<sys::routecap_wire_description>() as u32,
+            ..Default::default()
+        };
         // SAFETY: `raw` has the size that it says.
         check(unsafe { sys::routecap_wire_describe(self.number(), &mut raw) })?;
         // SAFETY: the texts are static.
         let text = |text| unsafe { CStr::from_ptr(text) }.to_str().unwrap_or_default();
         let (name, aliases, ending) = (text(raw.name), text(raw.aliases), text(raw.ending));
-        Ok(WireDescription { version: raw.version, facts: WireFacts(raw.facts), name, aliases, ending })
+        Ok(WireDescription {
+            version: raw.version,
+            facts: WireFacts(raw.facts),
+            name,
+            aliases,
+            ending,
+        })
     }
 }
 
@@ -122,8 +133,24 @@ impl std::ops::BitOr for WireFacts {
 
 impl fmt::Debug for WireFacts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const NAMES: [&str; 10] = ["SHAPE", "DTYPE", "EXPERTS", "LAYERS", "FIRST", "VALIDITY", "REASONS", "TAGS", "ID_SPACE", "PROVENANCE"];
-        let named: Vec<_> = NAMES.iter().enumerate().filter(|(bit, _)| self.0 >> bit & 1 != 0).map(|(_, name)| *name).collect();
+        const NAMES: [&str; 10] = [
+            "SHAPE",
+            "DTYPE",
+            "EXPERTS",
+            "LAYERS",
+            "FIRST",
+            "VALIDITY",
+            "REASONS",
+            "TAGS",
+            "ID_SPACE",
+            "PROVENANCE",
+        ];
+        let named: Vec<_> = NAMES
+            .iter()
+            .enumerate()
+            .filter(|(bit, _)| self.0 >> bit & 1 != 0)
+            .map(|(_, name)| *name)
+            .collect();
         write!(f, "WireFacts({})", named.join(" | "))
     }
 }
@@ -133,7 +160,8 @@ impl fmt::Debug for WireFacts {
 #[repr(i32)]
 #[non_exhaustive]
 pub enum WireColumns {
-    /// As many as captured layers: these; more: those of the decoder (`ROUTECAP_WIRE_COLUMNS_FOUND`).
+    /// As many as captured layers: these; more: those of the decoder
+    /// (`ROUTECAP_WIRE_COLUMNS_FOUND`).
     #[default]
     Found = sys::ROUTECAP_WIRE_COLUMNS_FOUND,
     /// The captured layers, in order (`ROUTECAP_WIRE_COLUMNS_CAPTURED`).
@@ -142,7 +170,8 @@ pub enum WireColumns {
     Decoder = sys::ROUTECAP_WIRE_COLUMNS_DECODER,
 }
 
-/// What is known of bytes beside them (`routecap_wire_hint`), a builder. Where the bytes say it too, both must agree.
+/// What is known of bytes beside them (`routecap_wire_hint`), a builder. Where the bytes say it
+/// too, both must agree.
 #[derive(Clone, Debug, Default)]
 pub struct WireHint {
     raw: sys::routecap_wire_hint,
@@ -156,9 +185,14 @@ unsafe impl Send for WireHint {}
 unsafe impl Sync for WireHint {}
 
 impl WireHint {
-    /// Ids are in `[0, experts)`. 0: the bytes say it, or [`layer_experts`](Self::layer_experts) do.
+    /// Ids are in `[0, experts)`. 0: the bytes say it, or [`layer_experts`](Self::layer_experts)
+    /// do.
     pub fn new(experts: u32) -> Self {
-        let raw = sys::routecap_wire_hint { struct_size: size_of::<sys::routecap_wire_hint>() as u32, experts, ..Default::default() };
+        let raw = sys::routecap_wire_hint {
+            struct_size: size_of::<sys::routecap_wire_hint>() as u32,
+            experts,
+            ..Default::default()
+        };
         WireHint { raw, ..Default::default() }
     }
 
@@ -245,13 +279,19 @@ impl WireHint {
     /// With pointers into this hint: for calls while it is borrowed.
     fn raw(&self) -> Result<sys::routecap_wire_hint> {
         let layers = self.raw.layers as usize;
-        for (name, given) in [("layer_map", self.layer_map.len()), ("layer_experts", self.layer_experts.len())] {
+        for (name, given) in
+            [("layer_map", self.layer_map.len()), ("layer_experts", self.layer_experts.len())]
+        {
             if given != 0 && given != layers {
-                return Err(Error::new(ErrorKind::ShapeMismatch, format!("{name} has {given} elements for {layers} layers")));
+                return Err(Error::new(
+                    ErrorKind::ShapeMismatch,
+                    format!("{name} has {given} elements for {layers} layers"),
+                ));
             }
         }
         let layer_map = if self.layer_map.is_empty() { null() } else { self.layer_map.as_ptr() };
-        let layer_experts = if self.layer_experts.is_empty() { null() } else { self.layer_experts.as_ptr() };
+        let layer_experts =
+            if self.layer_experts.is_empty() { null() } else { self.layer_experts.as_ptr() };
         Ok(sys::routecap_wire_hint { layer_map, layer_experts, ..self.raw })
     }
 }
@@ -274,7 +314,8 @@ pub struct WireReport {
     pub columns: u32,
     /// Decoder layers that are not captured.
     pub columns_left_out: u32,
-    /// Of those left out: with a cell of k distinct ids. Such a layer may be missing in the layer map.
+    /// Of those left out: with a cell of k distinct ids. Such a layer may be missing in the layer
+    /// map.
     pub columns_in_use: u32,
     /// Captured layers without one valid cell.
     pub layers_empty: u32,
@@ -306,7 +347,10 @@ pub struct WireReport {
 
 impl WireReport {
     fn memory() -> sys::routecap_wire_report {
-        sys::routecap_wire_report { struct_size: size_of::<sys::routecap_wire_report>() as u32, ..Default::default() }
+        sys::routecap_wire_report {
+            struct_size: size_of::<sys::routecap_wire_report>() as u32,
+            ..Default::default()
+        }
     }
 
     fn of(raw: &sys::routecap_wire_report) -> WireReport {
@@ -364,9 +408,13 @@ pub struct WireInfo {
 ///
 /// # Errors
 ///
-/// [`Format`](ErrorKind::Format); [`BufferTooSmall`](ErrorKind::BufferTooSmall) if they end within what stands at its beginning.
+/// [`Format`](ErrorKind::Format); [`BufferTooSmall`](ErrorKind::BufferTooSmall) if they end within
+/// what stands at its beginning.
 pub fn wire_probe(bytes: &[u8]) -> Result<WireInfo> {
-    let mut raw = sys::routecap_wire_info { struct_size: size_of::<sys::routecap_wire_info>() as u32, ..Default::default() };
+    let mut raw = sys::routecap_wire_info {
+        struct_size: size_of::<sys::routecap_wire_info>() as u32,
+        ..Default::default()
+    };
     // SAFETY: `raw` has the size that it says.
     check(unsafe { sys::routecap_wire_probe(bytes.as_ptr().cast(), bytes.len(), &mut raw) })?;
     Ok(WireInfo {
@@ -382,8 +430,8 @@ pub fn wire_probe(bytes: &[u8]) -> Result<WireInfo> {
     })
 }
 
-/// Write the ids of a message into memory of the caller, without making a routing (`routecap_wire_decode_into`). Options, memory and mask as in
-/// [`Routing::copy_to`].
+/// Write the ids of a message into memory of the caller, without making a routing
+/// (`routecap_wire_decode_into`). Options, memory and mask as in [`Routing::copy_to`].
 ///
 /// # Errors
 ///
@@ -398,39 +446,49 @@ pub fn wire_decode_into<T: IdElement>(
 ) -> Result<(Completeness, WireReport)> {
     let raw = hint.raw()?;
     let report = std::cell::Cell::new(WireReport::memory());
-    let completeness = copy_into(options, dst, mask, &|options, dst, dst_bytes, mask, mask_bytes, needed| {
-        let mut memory = report.get();
-        // SAFETY: `dst` and `mask` are as long as it is said; the hint and its arrays live until the call returns.
-        let status = unsafe {
-            sys::routecap_wire_decode_into(
-                bytes.as_ptr().cast(),
-                bytes.len(),
-                format.number(),
-                &raw,
-                options,
-                dst,
-                dst_bytes,
-                mask,
-                mask_bytes,
-                needed,
-                &mut memory,
-            )
-        };
-        report.set(memory);
-        status
-    })?;
+    let completeness =
+        copy_into(options, dst, mask, &|options, dst, dst_bytes, mask, mask_bytes, needed| {
+            let mut memory = report.get();
+            // SAFETY: `dst` and `mask` are as long as it is said; the hint and its arrays live until
+            // the call returns.
+            let status = unsafe {
+                sys::routecap_wire_decode_into(
+                    bytes.as_ptr().cast(),
+                    bytes.len(),
+                    format.number(),
+                    &raw,
+                    options,
+                    dst,
+                    dst_bytes,
+                    mask,
+                    mask_bytes,
+                    needed,
+                    &mut memory,
+                )
+            };
+            report.set(memory);
+            status
+        })?;
     Ok((completeness, WireReport::of(&report.get())))
 }
 
-/// One message of two: the rows of `head` before position `row`, and those of `tail` from it on (`routecap_wire_splice`).
+/// One message of two: the rows of `head` before position `row`, and those of `tail` from it on
+/// (`routecap_wire_splice`).
 ///
 /// # Errors
 ///
-/// [`Format`](ErrorKind::Format); [`ShapeMismatch`](ErrorKind::ShapeMismatch); [`OutOfRange`](ErrorKind::OutOfRange) if rows are in neither.
-pub fn wire_splice(format: WireFormat, head: (&[u8], &WireHint), tail: (&[u8], &WireHint), row: u64) -> Result<Vec<u8>> {
+/// [`Format`](ErrorKind::Format); [`ShapeMismatch`](ErrorKind::ShapeMismatch);
+/// [`OutOfRange`](ErrorKind::OutOfRange) if rows are in neither.
+pub fn wire_splice(
+    format: WireFormat,
+    head: (&[u8], &WireHint),
+    tail: (&[u8], &WireHint),
+    row: u64,
+) -> Result<Vec<u8>> {
     let (head_hint, tail_hint) = (head.1.raw()?, tail.1.raw()?);
     let call = |dst: *mut u8, bytes: usize, needed: &mut u64| {
-        // SAFETY: `dst` is NULL or so many bytes; the hints and their arrays live until the call returns.
+        // SAFETY: `dst` is NULL or so many bytes; the hints and their arrays live until the call
+        // returns.
         check(unsafe {
             sys::routecap_wire_splice(
                 format.number(),
@@ -475,7 +533,13 @@ impl WireOptions {
     /// In this format, in the type that its writers use; nothing may be lost.
     pub fn new(format: WireFormat) -> Self {
         let struct_size = size_of::<sys::routecap_wire_options>() as u32;
-        WireOptions { raw: sys::routecap_wire_options { struct_size, format: format.number(), ..Default::default() } }
+        WireOptions {
+            raw: sys::routecap_wire_options {
+                struct_size,
+                format: format.number(),
+                ..Default::default()
+            },
+        }
     }
 
     /// Of the ids.
@@ -484,7 +548,8 @@ impl WireOptions {
         self
     }
 
-    /// All layers of the decoder, of which there are so many (0: up to the last captured one): those that are not captured are zeros.
+    /// All layers of the decoder, of which there are so many (0: up to the last captured one):
+    /// those that are not captured are zeros.
     pub fn decoder(mut self, columns: u32) -> Self {
         (self.raw.column_kind, self.raw.columns) = (sys::ROUTECAP_WIRE_COLUMNS_DECODER, columns);
         self
@@ -504,14 +569,16 @@ impl WireOptions {
 }
 
 impl Routing {
-    /// Make a routing of a message, from wherever it comes: nothing in it is trusted (`routecap_wire_decode`).
+    /// Make a routing of a message, from wherever it comes: nothing in it is trusted
+    /// (`routecap_wire_decode`).
     ///
     /// Cells that are not k distinct experts are missing, and counted in the report.
     ///
     /// # Errors
     ///
-    /// [`Format`](ErrorKind::Format); [`ShapeMismatch`](ErrorKind::ShapeMismatch) if the hint says otherwise; [`NoMemory`](ErrorKind::NoMemory) beyond
-    /// its budget; [`Incomplete`](ErrorKind::Incomplete) if it is strict.
+    /// [`Format`](ErrorKind::Format); [`ShapeMismatch`](ErrorKind::ShapeMismatch) if the hint says
+    /// otherwise; [`NoMemory`](ErrorKind::NoMemory) beyond its budget;
+    /// [`Incomplete`](ErrorKind::Incomplete) if it is strict.
     ///
     /// ```
     /// use routecap::{Routing, WireFormat, WireHint};
@@ -521,10 +588,23 @@ impl Routing {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn from_wire(bytes: &[u8], format: WireFormat, hint: &WireHint) -> Result<(Routing, WireReport)> {
+    pub fn from_wire(
+        bytes: &[u8],
+        format: WireFormat,
+        hint: &WireHint,
+    ) -> Result<(Routing, WireReport)> {
         let (raw, mut report, mut routing) = (hint.raw()?, WireReport::memory(), null_mut());
         // SAFETY: the hint and its arrays live until the call returns.
-        check(unsafe { sys::routecap_wire_decode(bytes.as_ptr().cast(), bytes.len(), format.number(), &raw, &mut report, &mut routing) })?;
+        check(unsafe {
+            sys::routecap_wire_decode(
+                bytes.as_ptr().cast(),
+                bytes.len(),
+                format.number(),
+                &raw,
+                &mut report,
+                &mut routing,
+            )
+        })?;
         // SAFETY: the call gave out this reference.
         Ok((unsafe { Routing::delivered(routing) }, WireReport::of(&report)))
     }
@@ -533,13 +613,23 @@ impl Routing {
     ///
     /// # Errors
     ///
-    /// [`Lossy`](ErrorKind::Lossy) if the format cannot say what the routing says and the options do not allow that to be lost; the text names it.
+    /// [`Lossy`](ErrorKind::Lossy) if the format cannot say what the routing says and the options
+    /// do not allow that to be lost; the text names it.
     pub fn to_wire(&self, options: &WireOptions) -> Result<(Vec<u8>, WireReport)> {
         let report = std::cell::Cell::new(WireReport::memory());
         let bytes = written(|dst, bytes, needed| {
             let mut memory = report.get();
             // SAFETY: `dst` is NULL or so many bytes.
-            let status = unsafe { sys::routecap_wire_encode(self.as_raw(), &options.raw, dst.cast(), bytes, needed, &mut memory) };
+            let status = unsafe {
+                sys::routecap_wire_encode(
+                    self.as_raw(),
+                    &options.raw,
+                    dst.cast(),
+                    bytes,
+                    needed,
+                    &mut memory,
+                )
+            };
             report.set(memory);
             check(status)
         })?;
@@ -564,7 +654,9 @@ impl WireDecoder {
         let (raw, mut decoder) = (hint.raw()?, null_mut());
         // SAFETY: the hint and its arrays live until the call returns.
         check(unsafe { sys::routecap_wire_decoder_create(format.number(), &raw, &mut decoder) })?;
-        NonNull::new(decoder).map(WireDecoder).ok_or_else(|| Error::new(ErrorKind::Internal, "no decoder"))
+        NonNull::new(decoder)
+            .map(WireDecoder)
+            .ok_or_else(|| Error::new(ErrorKind::Internal, "no decoder"))
     }
 
     /// The next bytes of the message (`routecap_wire_decoder_write`).
@@ -574,7 +666,10 @@ impl WireDecoder {
     /// As [`Routing::from_wire`]; the decoder repeats it from then on.
     pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
         // SAFETY: the decoder is this one's.
-        check(unsafe { sys::routecap_wire_decoder_write(self.0.as_ptr(), bytes.as_ptr().cast(), bytes.len()) }).map(drop)
+        check(unsafe {
+            sys::routecap_wire_decoder_write(self.0.as_ptr(), bytes.as_ptr().cast(), bytes.len())
+        })
+        .map(drop)
     }
 
     /// The end of the message (`routecap_wire_decoder_finish`).
@@ -585,7 +680,9 @@ impl WireDecoder {
     pub fn finish(self) -> Result<(Routing, WireReport)> {
         let (mut report, mut routing) = (WireReport::memory(), null_mut());
         // SAFETY: the decoder is this one's.
-        check(unsafe { sys::routecap_wire_decoder_finish(self.0.as_ptr(), &mut report, &mut routing) })?;
+        check(unsafe {
+            sys::routecap_wire_decoder_finish(self.0.as_ptr(), &mut report, &mut routing)
+        })?;
         // SAFETY: the call gave out this reference.
         Ok((unsafe { Routing::delivered(routing) }, WireReport::of(&report)))
     }

@@ -11,7 +11,9 @@ const ROWS: u64 = 6;
 
 /// `[rows, k]` of a layer.
 fn topk(layer: u32) -> Array2<i32> {
-    Array2::from_shape_fn((ROWS as usize, K as usize), |(row, column)| routed(4, row as u64, layer)[column])
+    Array2::from_shape_fn((ROWS as usize, K as usize), |(row, column)| {
+        routed(4, row as u64, layer)[column]
+    })
 }
 
 /// What comes out when each layer is recorded from the array that `of` makes.
@@ -23,7 +25,11 @@ fn captured(of: impl Fn(&mut Forward, u32)) -> Routing {
         of(&mut forward, layer);
     }
     forward.snapshot(Stream::HOST).unwrap();
-    forward.issue(&[Span::new(request, 0, 0, ROWS as u32)], &IssueOptions::new(), Stream::HOST).unwrap().step().unwrap();
+    forward
+        .issue(&[Span::new(request, 0, 0, ROWS as u32)], &IssueOptions::new(), Stream::HOST)
+        .unwrap()
+        .step()
+        .unwrap();
     let routing = capturer.finish(request, ROWS).unwrap();
     assert!(routing.wait().unwrap().is_complete());
     routing
@@ -66,14 +72,17 @@ fn an_array_whose_elements_are_one_is_refused() {
 #[test]
 fn the_layout_of_an_array_cannot_be_changed_to_reach_what_lies_between_its_elements() {
     let provenance = [Provenance::Captured, Provenance::Recomputed, Provenance::Captured];
-    let (_capturer, mut forward) = support::config().layer_provenance(&provenance).create().unwrap();
+    let (_capturer, mut forward) =
+        support::config().layer_provenance(&provenance).create().unwrap();
     forward.begin(3, Stream::HOST).unwrap();
     let changed = "layout of";
 
     let mut wide = Array2::from_shape_fn((3, 4), |(row, column)| (4 * row + column) as i32);
     let (left, mut right) = wide.view_mut().split_at(Axis(1), K as usize);
     let source = Source::from_array(left.view()).unwrap();
-    for source in [source.row_stride(2), source.column_stride(-1), source.columns(3), source.start(1)] {
+    for source in
+        [source.row_stride(2), source.column_stride(-1), source.columns(3), source.start(1)]
+    {
         refused(forward.record(0, &source, Stream::HOST), ErrorKind::Argument, changed);
     }
     right.fill(77);
@@ -83,7 +92,12 @@ fn the_layout_of_an_array_cannot_be_changed_to_reach_what_lies_between_its_eleme
     let (left, mut right) = wide.view_mut().split_at(Axis(1), EXPERTS as usize);
     let router = Router::new(Method::Topk).unwrap();
     let logits = || Logits::from_array(left.view()).unwrap();
-    for mut logits in [logits().row_stride(32), logits().column_stride(-1), logits().experts(16), logits().start(1)] {
+    for mut logits in [
+        logits().row_stride(32),
+        logits().column_stride(-1),
+        logits().experts(16),
+        logits().start(1),
+    ] {
         refused(forward.route(1, &router, &mut logits, Stream::HOST), ErrorKind::Argument, changed);
     }
     right.fill(77.0);
@@ -96,18 +110,30 @@ fn logits_are_routed_from_an_array() {
     let (capturer, mut forward) = support::config().layer_provenance(&recomputed).create().unwrap();
     let request = capturer.open().unwrap();
     // The experts in the order of their logits: row r prefers r, then r + 1.
-    let logits = Array2::from_shape_fn((EXPERTS as usize, 4), |(expert, row)| -((expert as f32) - row as f32 - 0.1).abs());
+    let logits = Array2::from_shape_fn((EXPERTS as usize, 4), |(expert, row)| {
+        -((expert as f32) - row as f32 - 0.1).abs()
+    });
     let router = Router::new(Method::Topk).unwrap();
     forward.begin(4, Stream::HOST).unwrap();
     for layer in 0..LAYERS {
-        forward.route(layer, &router, &mut Logits::from_array(logits.t()).unwrap(), Stream::HOST).unwrap();
+        forward
+            .route(layer, &router, &mut Logits::from_array(logits.t()).unwrap(), Stream::HOST)
+            .unwrap();
     }
     forward.snapshot(Stream::HOST).unwrap();
-    forward.issue(&[Span::new(request, 0, 0, 4)], &IssueOptions::new(), Stream::HOST).unwrap().step().unwrap();
+    forward
+        .issue(&[Span::new(request, 0, 0, 4)], &IssueOptions::new(), Stream::HOST)
+        .unwrap()
+        .step()
+        .unwrap();
     let routing = capturer.finish(request, 4).unwrap();
     assert!(routing.wait().unwrap().is_complete());
     let copied = routing.to_array::<u8>(&CopyOptions::new()).unwrap();
-    assert_eq!(copied.ids, Array3::from_shape_fn((4, LAYERS as usize, K as usize), |(row, _, column)| (row + column) as u8));
+    assert_eq!(
+        copied.ids,
+        Array3::from_shape_fn((4, LAYERS as usize, K as usize), |(row, _, column)| (row + column)
+            as u8)
+    );
 }
 
 #[test]
@@ -120,7 +146,8 @@ fn routings_are_copied_into_arrays() {
     let rows = routing.to_array::<i32>(&CopyOptions::new().strides(1000, 100)).unwrap();
     assert_eq!(rows.ids, expected);
     assert!(rows.mask.iter().all(|valid| *valid));
-    let layers = routing.to_array::<i32>(&CopyOptions::new().order(Order::LayerMajor).layers(1, 2)).unwrap();
+    let layers =
+        routing.to_array::<i32>(&CopyOptions::new().order(Order::LayerMajor).layers(1, 2)).unwrap();
     assert_eq!(layers.ids, expected.view().permuted_axes([1, 0, 2]).slice(s![1.., .., ..]));
     assert_eq!(layers.mask.dim(), (2, 5));
 
@@ -132,12 +159,18 @@ fn routings_are_copied_into_arrays() {
     assert_eq!(large.iter().filter(|id| **id == -9).count(), large.len() - expected.len());
 
     let mut other = Array3::<i32>::zeros((4, LAYERS as usize, K as usize));
-    assert_eq!(routing.copy_to_array(other.view_mut(), &CopyOptions::new()).unwrap_err().kind(), ErrorKind::ShapeMismatch);
+    assert_eq!(
+        routing.copy_to_array(other.view_mut(), &CopyOptions::new()).unwrap_err().kind(),
+        ErrorKind::ShapeMismatch
+    );
     let mut apart = Array3::<i32>::zeros((5, LAYERS as usize, 2 * K as usize));
-    let error = routing.copy_to_array(apart.slice_mut(s![.., .., ..;2]), &CopyOptions::new()).unwrap_err();
+    let error =
+        routing.copy_to_array(apart.slice_mut(s![.., .., ..;2]), &CopyOptions::new()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Argument);
     let mut backwards = Array3::<i32>::zeros(shape);
-    let error = routing.copy_to_array(backwards.slice_mut(s![..;-1, .., ..]), &CopyOptions::new()).unwrap_err();
+    let error = routing
+        .copy_to_array(backwards.slice_mut(s![..;-1, .., ..]), &CopyOptions::new())
+        .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Argument);
 }
 
@@ -159,8 +192,13 @@ fn segments_are_arrays_in_place() {
     }
     assert_eq!(position, 40);
 
-    let wide = Arrays::new(1, 2, 3, 2).experts(600).segment(ArraySegment::new(3, 2).ids(&[599i16, 0, 1, 2]));
+    let wide = Arrays::new(1, 2, 3, 2)
+        .experts(600)
+        .segment(ArraySegment::new(3, 2).ids(&[599i16, 0, 1, 2]));
     let routing = Routing::import(&wide, Trust::None).unwrap();
-    let Some(SegmentArray::I16(ids)) = routing.view().unwrap().segments().next().unwrap().array() else { panic!("no 16 bits") };
+    let Some(SegmentArray::I16(ids)) = routing.view().unwrap().segments().next().unwrap().array()
+    else {
+        panic!("no 16 bits")
+    };
     assert_eq!(ids.iter().copied().collect::<Vec<_>>(), [599, 0, 1, 2]);
 }

@@ -28,9 +28,18 @@ fn a_routing_shows_its_shape_and_what_is_missing_or_that_it_is_pending() {
     let routing = capturer.finish(request, 2).unwrap();
     assert_eq!(format!("{routing:?}"), "Routing(pending)");
     capturer.progress().unwrap();
-    assert_eq!(format!("{routing:?}"), "Routing { first: 0, rows: 2, layers: 3, k: 2, missing: 1 }");
-    assert_eq!(format!("{:?}", routing.slice(1..).unwrap()), "Routing { first: 1, rows: 1, layers: 3, k: 2, missing: 1 }");
-    assert_eq!(format!("{:?}", routing.slice(..1).unwrap()), "Routing { first: 0, rows: 1, layers: 3, k: 2, missing: 0 }");
+    assert_eq!(
+        format!("{routing:?}"),
+        "Routing { first: 0, rows: 2, layers: 3, k: 2, missing: 1 }"
+    );
+    assert_eq!(
+        format!("{:?}", routing.slice(1..).unwrap()),
+        "Routing { first: 1, rows: 1, layers: 3, k: 2, missing: 1 }"
+    );
+    assert_eq!(
+        format!("{:?}", routing.slice(..1).unwrap()),
+        "Routing { first: 0, rows: 1, layers: 3, k: 2, missing: 0 }"
+    );
 }
 
 #[test]
@@ -48,10 +57,24 @@ fn what_is_seen_in_a_routing_shows_its_rows_and_cells() {
     assert_eq!(segments[1], "Segment { first: 2, rows: 1, layers: 3, k: 2, missing: 3 }");
     let row = |position| format!("{:?}", view.row(position).unwrap());
     let cell = |position, layer| format!("Some({:?})", routed(0, position, layer));
-    assert_eq!(row(0), format!("Row {{ position: 0, tag: 7, cells: [{}, {}, {}] }}", cell(0, 0), cell(0, 1), cell(0, 2)));
-    assert_eq!(row(1), format!("Row {{ position: 1, tag: 7, cells: [{}, None, {}] }}", cell(1, 0), cell(1, 2)));
+    assert_eq!(
+        row(0),
+        format!(
+            "Row {{ position: 0, tag: 7, cells: [{}, {}, {}] }}",
+            cell(0, 0),
+            cell(0, 1),
+            cell(0, 2)
+        )
+    );
+    assert_eq!(
+        row(1),
+        format!("Row {{ position: 1, tag: 7, cells: [{}, None, {}] }}", cell(1, 0), cell(1, 2))
+    );
     assert_eq!(row(2), "Row { position: 2, tag: 0, cells: [None, None, None] }");
-    assert_eq!(format!("{:?}", routing.missing().unwrap()[0]), "Missing { positions: 1..2, layers: 1..2, reason: Unwritten }");
+    assert_eq!(
+        format!("{:?}", routing.missing().unwrap()[0]),
+        "Missing { positions: 1..2, layers: 1..2, reason: Unwritten }"
+    );
 }
 
 #[test]
@@ -68,7 +91,10 @@ fn a_capturer_and_its_forward_path_show_what_they_capture() {
 
 #[test]
 fn what_is_passed_to_calls_shows_names_and_not_numbers_of_c() {
-    let configured = format!("{:?}", config().role(Role::Mirror).sink_dtype(DType::I32).compare(true).slots(2).checked(true));
+    let configured = format!(
+        "{:?}",
+        config().role(Role::Mirror).sink_dtype(DType::I32).compare(true).slots(2).checked(true)
+    );
     for text in [
         "backend: Host",
         "role: Mirror",
@@ -102,7 +128,13 @@ fn what_is_passed_to_calls_shows_names_and_not_numbers_of_c() {
             "FinishItem { request: RequestId(0000000000000004), rows: 9, routing: None, result: Ok(()) }",
         ),
         (
-            format!("{:?}", CopyOptions::new().order(Order::LayerMajor).strictness(Strictness::StrictButRecomputed).layers(1, 2)),
+            format!(
+                "{:?}",
+                CopyOptions::new()
+                    .order(Order::LayerMajor)
+                    .strictness(Strictness::StrictButRecomputed)
+                    .layers(1, 2)
+            ),
             "CopyOptions { order: LayerMajor, strictness: StrictButRecomputed, first_layer: 1, layers: 2, row_stride: 0, layer_stride: 0, \
              fill: -1 }",
         ),
@@ -110,8 +142,22 @@ fn what_is_passed_to_calls_shows_names_and_not_numbers_of_c() {
     for (is, expected) in shown {
         assert_eq!(is, expected);
     }
-    let router = format!("{:?}", Router::custom(Score::Sigmoid).groups(8, 4).group_score(GroupScore::Top2).bias(&[1f32]).renormalize(true));
-    for text in ["score: Sigmoid", "group_score: Top2", "groups: 8", "groups_kept: 4", "renormalize: true", "dtype: F32"] {
+    let router = format!(
+        "{:?}",
+        Router::custom(Score::Sigmoid)
+            .groups(8, 4)
+            .group_score(GroupScore::Top2)
+            .bias(&[1f32])
+            .renormalize(true)
+    );
+    for text in [
+        "score: Sigmoid",
+        "group_score: Top2",
+        "groups: 8",
+        "groups_kept: 4",
+        "renormalize: true",
+        "dtype: F32",
+    ] {
         assert!(router.contains(text), "{text} is not in {router}");
     }
     let received = format!("{:?}", Received::new(8, 3, 64, 200).experts(256));
@@ -129,7 +175,10 @@ fn what_calls_answered_shows_names_and_not_numbers_of_c() {
     assert!(
         format!("{:?}", items[0]).ends_with("routing: Some(Routing { first: 0, rows: 2, layers: 3, k: 2, missing: 1 }), result: Ok(()) }")
     );
-    assert!(format!("{:?}", items[1]).ends_with("rows: 1, routing: None, result: Err(UnknownRequest) }"));
+    assert!(
+        format!("{:?}", items[1])
+            .ends_with("rows: 1, routing: None, result: Err(UnknownRequest) }")
+    );
     let mut status = [ItemStatus::default()];
     assert!(!capturer.close_batch_into(&[request], &mut status).unwrap());
     assert_eq!(format!("{status:?}"), "[ItemStatus(ROUTECAP_ERR_UNKNOWN_REQUEST)]");
@@ -139,6 +188,14 @@ fn what_calls_answered_shows_names_and_not_numbers_of_c() {
     let mut probes = [LayerProbe::default(); 2];
     assert!(forward.probe(2, &mut probes, Stream::HOST).unwrap());
     let probe = format!("{:?}", probes[0]);
-    assert!(probe.starts_with("LayerProbe { found: [\"out of range\"]") && probe.ends_with("range: Some((1, 3)) }"), "{probe}");
-    assert!(format!("{:?}", probes[1]).starts_with("LayerProbe { found: [\"silent\""), "{:?}", probes[1]);
+    assert!(
+        probe.starts_with("LayerProbe { found: [\"out of range\"]")
+            && probe.ends_with("range: Some((1, 3)) }"),
+        "{probe}"
+    );
+    assert!(
+        format!("{:?}", probes[1]).starts_with("LayerProbe { found: [\"silent\""),
+        "{:?}",
+        probes[1]
+    );
 }

@@ -10,6 +10,9 @@ fn a_dump_is_json_of_the_requests_that_fit() {
     let request = capturer.open().unwrap();
     let dump = capturer.dump(10).unwrap();
     assert!(dump.starts_with("{\"routecap\": \"1."), "{dump}");
-    assert!(dump.contains(&format!("\"requests\": [{{\"request\": {}, \"rows\": 0", request.0)), "{dump}");
+    assert!(
+        dump.contains(&format!("\"requests\": [{{\"request\": {}, \"rows\": 0", request.0)),
+        "{dump}"
+    );
     assert!(capturer.dump(0).unwrap().ends_with("\"requests\": []}"));
 }

@@ -102,8 +102,10 @@ fn a_pending_routing_is_ready_after_the_capturer_is_gone() {
 fn routings_are_dropped_on_any_thread_in_any_order() {
     let _alone = alone();
     let (capturer, mut forward) = config().create().unwrap();
-    let mut routings: Vec<Routing> = (0..24).map(|seed| sequence(&capturer, &mut forward, seed, 30)).collect();
-    let parts: Vec<(u64, Routing)> = (0..24).map(|i| (i as u64, routings[i].slice(10..).unwrap())).collect();
+    let mut routings: Vec<Routing> =
+        (0..24).map(|seed| sequence(&capturer, &mut forward, seed, 30)).collect();
+    let parts: Vec<(u64, Routing)> =
+        (0..24).map(|i| (i as u64, routings[i].slice(10..).unwrap())).collect();
     let handle = std::thread::spawn(move || {
         routings.reverse();
         routings.swap_remove(5);
@@ -111,7 +113,9 @@ fn routings_are_dropped_on_any_thread_in_any_order() {
     });
     std::thread::scope(|scope| {
         for chunk in parts.chunks(6) {
-            scope.spawn(move || chunk.iter().for_each(|(seed, part)| expect_rows(part, *seed, 10..30)));
+            scope.spawn(move || {
+                chunk.iter().for_each(|(seed, part)| expect_rows(part, *seed, 10..30))
+            });
         }
     });
     handle.join().unwrap();
@@ -124,7 +128,8 @@ fn a_view_shows_the_same_rows_while_the_request_goes_on() {
     let _alone = alone();
     let (capturer, mut forward) = config().create().unwrap();
     let request = capturer.open().unwrap();
-    let first = step(&capturer, &mut forward, &[Tokens { request, seed: 8, position: 0, count: 10 }]);
+    let first =
+        step(&capturer, &mut forward, &[Tokens { request, seed: 8, position: 0, count: 10 }]);
     let _ = capturer.finalize(first).unwrap();
     let routing = capturer.extract(request, .., Extract::Share).unwrap();
     let view = routing.view().unwrap();
@@ -150,7 +155,8 @@ fn lent_memory_is_dropped_once_when_nobody_reads_it_any_more() {
     let (capturer, mut forward) = config().create().unwrap();
     let bytes = sequence(&capturer, &mut forward, 6, 40).serialize().unwrap();
     let drops = Arc::new(AtomicUsize::new(0));
-    let routing = Routing::deserialize_lent(Lent(bytes.clone(), drops.clone()), Trust::None).unwrap();
+    let routing =
+        Routing::deserialize_lent(Lent(bytes.clone(), drops.clone()), Trust::None).unwrap();
     let slice = routing.slice(7..9).unwrap();
     drop(routing);
     assert_eq!(drops.load(Ordering::SeqCst), 0);
@@ -158,7 +164,8 @@ fn lent_memory_is_dropped_once_when_nobody_reads_it_any_more() {
     assert_eq!(drops.load(Ordering::SeqCst), 1);
 
     // A call that fails gives it back at once.
-    let error = Routing::deserialize_lent(Lent(vec![0; 100], drops.clone()), Trust::None).unwrap_err();
+    let error =
+        Routing::deserialize_lent(Lent(vec![0; 100], drops.clone()), Trust::None).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Format);
     assert_eq!(drops.load(Ordering::SeqCst), 2);
 
@@ -171,20 +178,28 @@ fn lent_memory_is_dropped_once_when_nobody_reads_it_any_more() {
             &self.0.0[1..]
         }
     }
-    let routing = Routing::deserialize_lent(Behind(Lent(shifted, drops.clone())), Trust::Ids).unwrap();
+    let routing =
+        Routing::deserialize_lent(Behind(Lent(shifted, drops.clone())), Trust::Ids).unwrap();
     assert_eq!(drops.load(Ordering::SeqCst), 3);
     expect_rows(&routing, 6, 0..40);
 
     // Arrays likewise.
     let lent = Lent(vec![1, 2, 3, 4], drops.clone());
     let arrays = |lent: &Lent, rows| {
-        Routing::import(&Arrays::new(1, 2, 0, rows).experts(8).segment(ArraySegment::new(0, rows).ids(&lent.0)), Trust::None)
+        Routing::import(
+            &Arrays::new(1, 2, 0, rows).experts(8).segment(ArraySegment::new(0, rows).ids(&lent.0)),
+            Trust::None,
+        )
     };
     assert!(arrays(&lent, 2).is_ok());
     let import = |lent, rows| {
         Routing::import_lent(
             lent,
-            move |lent: &Lent| Arrays::new(1, 2, 0, rows).experts(8).segment(ArraySegment::new(0, rows).ids(&lent.0)),
+            move |lent: &Lent| {
+                Arrays::new(1, 2, 0, rows)
+                    .experts(8)
+                    .segment(ArraySegment::new(0, rows).ids(&lent.0))
+            },
             Trust::None,
         )
     };
@@ -210,7 +225,11 @@ fn a_request_that_is_guarded_ends_with_its_guard() {
     assert_eq!(capturer.close(id).unwrap_err().kind(), ErrorKind::UnknownRequest);
 
     let guard = capturer.open_guarded(Policy::Keep).unwrap();
-    step(&capturer, &mut forward, &[Tokens { request: guard.id(), seed: 5, position: 0, count: 4 }]);
+    step(
+        &capturer,
+        &mut forward,
+        &[Tokens { request: guard.id(), seed: 5, position: 0, count: 4 }],
+    );
     let routing = guard.finish(4).unwrap();
     let _ = routing.wait().unwrap();
     expect_rows(&routing, 5, 0..4);
@@ -226,11 +245,17 @@ fn items_of_batches_give_back_what_nobody_takes() {
     let (capturer, mut forward) = config().manual_progress(true).create().unwrap();
     let mut requests = [RequestId::NONE; 3];
     capturer.open_batch(&mut requests, Policy::Keep).unwrap();
-    let batch: Vec<Tokens> =
-        requests.iter().enumerate().map(|(i, request)| Tokens { request: *request, seed: i as u64, position: 0, count: 5 }).collect();
+    let batch: Vec<Tokens> = requests
+        .iter()
+        .enumerate()
+        .map(|(i, request)| Tokens { request: *request, seed: i as u64, position: 0, count: 5 })
+        .collect();
     let last = step(&capturer, &mut forward, &batch);
     let _ = capturer.finalize(last).unwrap();
-    let mut items: Vec<ExtractItem> = requests.iter().map(|r| ExtractItem::new(*r, .., Extract::Share, Strictness::Strict)).collect();
+    let mut items: Vec<ExtractItem> = requests
+        .iter()
+        .map(|r| ExtractItem::new(*r, .., Extract::Share, Strictness::Strict))
+        .collect();
     assert!(capturer.extract_batch(&mut items).unwrap());
     assert!(capturer.extract_batch(&mut items).unwrap()); // the first routings are freed
     for (seed, item) in items.iter_mut().enumerate() {
@@ -238,7 +263,9 @@ fn items_of_batches_give_back_what_nobody_takes() {
         expect_rows(&item.take().unwrap(), seed as u64, 0..5);
         assert!(item.take().is_none());
     }
-    let mut ends: Vec<FinishItem> = [requests[0], RequestId(12345), requests[2]].map(|request| FinishItem::new(request, 5)).into();
+    let mut ends: Vec<FinishItem> = [requests[0], RequestId(12345), requests[2]]
+        .map(|request| FinishItem::new(request, 5))
+        .into();
     assert!(!capturer.finish_batch(&mut ends).unwrap());
     assert_eq!(ends[1].result(), Err(ErrorKind::UnknownRequest));
     assert!(ends[1].take().is_none());

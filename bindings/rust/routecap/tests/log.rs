@@ -28,6 +28,12 @@ fn a_closure_hears_what_happens_and_is_dropped_when_it_is_replaced() {
     assert_eq!(heard[0].0, LogLevel::Info);
     assert!(heard[0].1.starts_with("capturer 1 made: owner on host"), "{}", heard[0].1);
     assert_eq!(heard[1].0, LogLevel::Debug);
-    assert!(heard[1].1.starts_with("routecap_step_poll: ROUTECAP_ERR_UNKNOWN_STEP: step 7 was not issued"), "{}", heard[1].1);
+    assert!(
+        heard[1]
+            .1
+            .starts_with("routecap_step_poll: ROUTECAP_ERR_UNKNOWN_STEP: step 7 was not issued"),
+        "{}",
+        heard[1].1
+    );
     assert!(heard[2].1.starts_with("capturer 1 destroyed"), "{}", heard[2].1);
 }

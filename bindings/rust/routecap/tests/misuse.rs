@@ -1,4 +1,5 @@
-//! Memory of the wrong length, type or place, and calls in the wrong order: errors that say what is wrong, and nothing happens.
+//! Memory of the wrong length, type or place, and calls in the wrong order: errors that say what is
+//! wrong, and nothing happens.
 
 mod support;
 
@@ -17,29 +18,79 @@ fn begun() -> (Capturer, Forward) {
 fn a_source_that_is_too_short_is_refused_before_it_is_read() {
     let (_capturer, mut forward) = begun();
     let ids = [0i32, 1, 2, 3, 4, 5, 6];
-    refused(forward.record(0, &Source::new(&ids, 4), Stream::HOST), ErrorKind::Argument, "ids has 7 elements and needs 8");
-    refused(forward.record(0, &Source::new(&ids, 2).row_stride(6), Stream::HOST), ErrorKind::Argument, "needs 8");
-    refused(forward.record(0, &Source::new(&ids, 2).column_stride(5), Stream::HOST), ErrorKind::Argument, "needs 8");
-    refused(forward.record(0, &Source::new(&ids, 2).start(4), Stream::HOST), ErrorKind::Argument, "needs 8");
-    refused(forward.record(0, &Source::new(&ids, 2).columns(4), Stream::HOST), ErrorKind::Argument, "needs 8");
-    refused(forward.record(0, &Source::new(&ids, 2).row_stride(i64::MAX), Stream::HOST), ErrorKind::Argument, "ids has 7");
-    refused(forward.record(0, &Source::new(&ids, 2).row_stride(-2), Stream::HOST), ErrorKind::Argument, "before its first element");
-    refused(forward.record(0, &Source::new(&ids, 3).row_index(&[0, 1]), Stream::HOST), ErrorKind::Argument, "row_index has 2");
-    refused(forward.record(0, &Source::new(&ids, 3).live_rows(&[]), Stream::HOST), ErrorKind::Argument, "live_rows has 0");
+    refused(
+        forward.record(0, &Source::new(&ids, 4), Stream::HOST),
+        ErrorKind::Argument,
+        "ids has 7 elements and needs 8",
+    );
+    refused(
+        forward.record(0, &Source::new(&ids, 2).row_stride(6), Stream::HOST),
+        ErrorKind::Argument,
+        "needs 8",
+    );
+    refused(
+        forward.record(0, &Source::new(&ids, 2).column_stride(5), Stream::HOST),
+        ErrorKind::Argument,
+        "needs 8",
+    );
+    refused(
+        forward.record(0, &Source::new(&ids, 2).start(4), Stream::HOST),
+        ErrorKind::Argument,
+        "needs 8",
+    );
+    refused(
+        forward.record(0, &Source::new(&ids, 2).columns(4), Stream::HOST),
+        ErrorKind::Argument,
+        "needs 8",
+    );
+    refused(
+        forward.record(0, &Source::new(&ids, 2).row_stride(i64::MAX), Stream::HOST),
+        ErrorKind::Argument,
+        "ids has 7",
+    );
+    refused(
+        forward.record(0, &Source::new(&ids, 2).row_stride(-2), Stream::HOST),
+        ErrorKind::Argument,
+        "before its first element",
+    );
+    refused(
+        forward.record(0, &Source::new(&ids, 3).row_index(&[0, 1]), Stream::HOST),
+        ErrorKind::Argument,
+        "row_index has 2",
+    );
+    refused(
+        forward.record(0, &Source::new(&ids, 3).live_rows(&[]), Stream::HOST),
+        ErrorKind::Argument,
+        "live_rows has 0",
+    );
     // What is long enough is taken, strides that go back included.
     forward.record(0, &Source::new(&ids, 2).start(2).row_stride(-2), Stream::HOST).unwrap();
-    forward.record(1, &Source::new(&ids, 3).row_index(&[2, 1, 0]).live_rows(&2), Stream::HOST).unwrap();
+    forward
+        .record(1, &Source::new(&ids, 3).row_index(&[2, 1, 0]).live_rows(&2), Stream::HOST)
+        .unwrap();
 }
 
 #[test]
 fn ids_of_a_type_that_is_no_id_are_refused() {
     let (_capturer, mut forward) = begun();
-    refused(forward.record(0, &Source::new(&[0.5f32; 4], 2), Stream::HOST), ErrorKind::DType, "dtype");
+    refused(
+        forward.record(0, &Source::new(&[0.5f32; 4], 2), Stream::HOST),
+        ErrorKind::DType,
+        "dtype",
+    );
     refused(forward.record(0, &Source::new(&[1u8; 4], 2), Stream::HOST), ErrorKind::DType, "dtype");
     let layers = [LayerSource::new(0, &[0i32, 1]), LayerSource::new(1, &[0i64, 1])];
-    refused(forward.record_layers(&Source::common(1), &layers, Stream::HOST), ErrorKind::DType, "one dtype");
+    refused(
+        forward.record_layers(&Source::common(1), &layers, Stream::HOST),
+        ErrorKind::DType,
+        "one dtype",
+    );
     let layers = [LayerSource::new(0, &[0i32, 1]).table(&[0, 1]), LayerSource::new(1, &[0i32, 1])];
-    refused(forward.record_layers(&Source::common(1), &layers, Stream::HOST), ErrorKind::Argument, "one size");
+    refused(
+        forward.record_layers(&Source::common(1), &layers, Stream::HOST),
+        ErrorKind::Argument,
+        "one size",
+    );
     refused(forward.record(0, &Source::common(1), Stream::HOST), ErrorKind::DType, "");
 }
 
@@ -49,31 +100,62 @@ fn memory_of_the_device_is_refused_by_the_host_backend() {
     let ids = [0i32, 1];
     // SAFETY: it is refused before anybody reads it.
     let on_device = unsafe { AnySlice::device(ids.as_ptr().cast(), DType::I32, 2) };
-    refused(forward.record(0, &Source::new(on_device, 1), Stream::HOST), ErrorKind::Argument, "the host backend takes slices");
-    refused(forward.record(0, &Source::new(&ids, 1), Stream::PER_THREAD), ErrorKind::Argument, "stream");
+    refused(
+        forward.record(0, &Source::new(on_device, 1), Stream::HOST),
+        ErrorKind::Argument,
+        "the host backend takes slices",
+    );
+    refused(
+        forward.record(0, &Source::new(&ids, 1), Stream::PER_THREAD),
+        ErrorKind::Argument,
+        "stream",
+    );
 }
 
 #[test]
 fn routing_from_logits_checks_all_that_it_reads_and_writes() {
     let recomputed = [Provenance::Recomputed; LAYERS as usize];
-    let (_capturer, mut forward) = support::config().layer_provenance(&recomputed).create().unwrap();
+    let (_capturer, mut forward) =
+        support::config().layer_provenance(&recomputed).create().unwrap();
     forward.begin(2, Stream::HOST).unwrap();
     let router = Router::new(Method::Softmax).unwrap();
     let logits: Vec<f32> = (0..2 * EXPERTS).map(|i| ((i * 37) % 101) as f32).collect();
     let short = &logits[..2 * EXPERTS as usize - 1];
-    refused(forward.route(0, &router, &mut Logits::new(short, 2), Stream::HOST), ErrorKind::Argument, "logits has 63");
+    refused(
+        forward.route(0, &router, &mut Logits::new(short, 2), Stream::HOST),
+        ErrorKind::Argument,
+        "logits has 63",
+    );
     let mut weights = [0f32; 3];
     let mut wanted = Logits::new(&logits, 2).weights(&mut weights, 0);
-    refused(forward.route(0, &router, &mut wanted, Stream::HOST), ErrorKind::Argument, "weights has 3");
+    refused(
+        forward.route(0, &router, &mut wanted, Stream::HOST),
+        ErrorKind::Argument,
+        "weights has 3",
+    );
     let biased = router.bias(&[0f32; 31]);
-    refused(forward.route(0, &biased, &mut Logits::new(&logits, 2), Stream::HOST), ErrorKind::Argument, "bias has 31");
+    refused(
+        forward.route(0, &biased, &mut Logits::new(&logits, 2), Stream::HOST),
+        ErrorKind::Argument,
+        "bias has 31",
+    );
     let hashed = router.hash_table(&[1, 2, 3], 2);
-    refused(forward.route(0, &hashed, &mut Logits::new(&logits, 2), Stream::HOST), ErrorKind::Argument, "hash_table has 3");
+    refused(
+        forward.route(0, &hashed, &mut Logits::new(&logits, 2), Stream::HOST),
+        ErrorKind::Argument,
+        "hash_table has 3",
+    );
     let mut tokens = Logits::new(&logits, 2).tokens(&[1i32]);
-    refused(forward.route(0, &router, &mut tokens, Stream::HOST), ErrorKind::Argument, "tokens has 1");
+    refused(
+        forward.route(0, &router, &mut tokens, Stream::HOST),
+        ErrorKind::Argument,
+        "tokens has 1",
+    );
 
     let mut weights = [0f32; 2 * K as usize];
-    forward.route(0, &router, &mut Logits::new(&logits, 2).weights(&mut weights, 0), Stream::HOST).unwrap();
+    forward
+        .route(0, &router, &mut Logits::new(&logits, 2).weights(&mut weights, 0), Stream::HOST)
+        .unwrap();
     assert!(weights.iter().all(|weight| *weight > 0.0 && *weight <= 1.0), "{weights:?}");
 }
 
@@ -83,11 +165,23 @@ fn what_a_dispatch_brought_is_checked_before_it_is_read_or_written() {
     let (metadata, ids) = ([0i32; 4], [0i32, -1]);
     let mut executed = [0i32; 7];
     let received = || Received::new(2, 0, 2, 1).metadata(&metadata).ids(&ids);
-    refused(forward.read_received(0, &mut received().executed(&mut executed), Stream::HOST), ErrorKind::Argument, "executed has 7");
+    refused(
+        forward.read_received(0, &mut received().executed(&mut executed), Stream::HOST),
+        ErrorKind::Argument,
+        "executed has 7",
+    );
     let mut wide = [0i64; 2];
-    refused(forward.read_received(0, &mut received().global_ids(&mut wide), Stream::HOST), ErrorKind::DType, "global_ids");
+    refused(
+        forward.read_received(0, &mut received().global_ids(&mut wide), Stream::HOST),
+        ErrorKind::DType,
+        "global_ids",
+    );
     let mut short = [0i32; 1];
-    refused(forward.read_received(0, &mut received().global_ids(&mut short), Stream::HOST), ErrorKind::Argument, "global_ids has 1");
+    refused(
+        forward.read_received(0, &mut received().global_ids(&mut short), Stream::HOST),
+        ErrorKind::Argument,
+        "global_ids has 1",
+    );
     refused(received_merge(&[&[1, 2], &[1]], &mut [0, 0]), ErrorKind::Argument, "cells");
 
     let mut executed = [0i32; 8];
@@ -101,20 +195,54 @@ fn issue_wants_a_status_and_a_position_for_everything() {
     let request = capturer.open().unwrap();
     let span = Span::new(request, 0, 0, 8);
     let options = IssueOptions::new().snapshot(Snapshot::Make);
-    refused(forward.issue_into(&[span], &options, &mut [], Stream::HOST), ErrorKind::Argument, "0 statuses for 1");
+    refused(
+        forward.issue_into(&[span], &options, &mut [], Stream::HOST),
+        ErrorKind::Argument,
+        "0 statuses for 1",
+    );
     let spread = [span.device_positions(8)];
-    refused(forward.issue(&spread, &options.positions(&[0i32; 7]), Stream::HOST), ErrorKind::Argument, "positions has 7");
-    refused(forward.issue(&spread, &options.positions(&[0f32; 8]), Stream::HOST), ErrorKind::DType, "");
+    refused(
+        forward.issue(&spread, &options.positions(&[0i32; 7]), Stream::HOST),
+        ErrorKind::Argument,
+        "positions has 7",
+    );
+    refused(
+        forward.issue(&spread, &options.positions(&[0f32; 8]), Stream::HOST),
+        ErrorKind::DType,
+        "",
+    );
     refused(forward.issue(&spread, &options, Stream::HOST), ErrorKind::Argument, "");
-    assert_eq!(forward.issue(&spread, &options.positions(&[7i64, 6, 5, 4, 3, 2, 1, 0]), Stream::HOST).unwrap().filing(), Filing::Whole);
-    refused(capturer.close_batch_into(&[request], &mut []), ErrorKind::Argument, "0 statuses for 1");
+    assert_eq!(
+        forward
+            .issue(&spread, &options.positions(&[7i64, 6, 5, 4, 3, 2, 1, 0]), Stream::HOST)
+            .unwrap()
+            .filing(),
+        Filing::Whole
+    );
+    refused(
+        capturer.close_batch_into(&[request], &mut []),
+        ErrorKind::Argument,
+        "0 statuses for 1",
+    );
 }
 
 #[test]
 fn tables_of_a_configuration_are_as_long_as_there_are_layers() {
-    refused(support::config().layer_map([1, 2]).create(), ErrorKind::Argument, "layer_map has 2 entries for 3 layers");
-    refused(support::config().layer_experts([8]).memory(), ErrorKind::Argument, "layer_experts has 1");
-    refused(support::config().layer_provenance(&[Provenance::Captured]).create(), ErrorKind::Argument, "layer_provenance has 1");
+    refused(
+        support::config().layer_map([1, 2]).create(),
+        ErrorKind::Argument,
+        "layer_map has 2 entries for 3 layers",
+    );
+    refused(
+        support::config().layer_experts([8]).memory(),
+        ErrorKind::Argument,
+        "layer_experts has 1",
+    );
+    refused(
+        support::config().layer_provenance(&[Provenance::Captured]).create(),
+        ErrorKind::Argument,
+        "layer_provenance has 1",
+    );
     refused(Config::host().create(), ErrorKind::Argument, "");
     refused(support::config().sink_dtype(DType::F32).create(), ErrorKind::Argument, "");
 }
@@ -127,31 +255,81 @@ fn copies_into_memory_that_is_too_small_write_nothing() {
     refused(routing.copy_to(&mut dst, None, &CopyOptions::new()), ErrorKind::BufferTooSmall, "dst");
     let mut mask = [true; (4 * LAYERS) as usize - 1];
     let mut room = [77i32; 100];
-    refused(routing.copy_to(&mut room, Some(&mut mask), &CopyOptions::new()), ErrorKind::BufferTooSmall, "mask");
+    refused(
+        routing.copy_to(&mut room, Some(&mut mask), &CopyOptions::new()),
+        ErrorKind::BufferTooSmall,
+        "mask",
+    );
     assert!(dst.iter().chain(&room).all(|id| *id == 77));
-    refused(routing.copy_to(&mut [0u8; 100], None, &CopyOptions::new().fill(3)), ErrorKind::Argument, "expert 3");
-    refused(routing.copy_to(&mut [0u8; 100], None, &CopyOptions::new().fill(300)), ErrorKind::DType, "fill");
+    refused(
+        routing.copy_to(&mut [0u8; 100], None, &CopyOptions::new().fill(3)),
+        ErrorKind::Argument,
+        "expert 3",
+    );
+    refused(
+        routing.copy_to(&mut [0u8; 100], None, &CopyOptions::new().fill(300)),
+        ErrorKind::DType,
+        "fill",
+    );
     refused(routing.serialize_into(&mut [0; 64]), ErrorKind::BufferTooSmall, "");
-    assert_eq!(routing.copy_len::<i64>(&CopyOptions::new().layers(1, 1)).unwrap(), (4 * K) as usize);
+    assert_eq!(
+        routing.copy_len::<i64>(&CopyOptions::new().layers(1, 1)).unwrap(),
+        (4 * K) as usize
+    );
 }
 
 #[test]
 fn arrays_of_the_wrong_length_are_not_imported() {
     let ids = [1u8, 2, 3, 4];
     let arrays = |segment| Arrays::new(1, 2, 0, 2).experts(8).segment(segment);
-    refused(Routing::import(&arrays(ArraySegment::new(0, 3).ids(&ids)), Trust::None), ErrorKind::Argument, "ids has 4");
-    refused(Routing::import(&arrays(ArraySegment::new(0, u64::MAX).ids(&ids)), Trust::None), ErrorKind::Argument, "ids has 4");
+    refused(
+        Routing::import(&arrays(ArraySegment::new(0, 3).ids(&ids)), Trust::None),
+        ErrorKind::Argument,
+        "ids has 4",
+    );
+    refused(
+        Routing::import(&arrays(ArraySegment::new(0, u64::MAX).ids(&ids)), Trust::None),
+        ErrorKind::Argument,
+        "ids has 4",
+    );
     let good = ArraySegment::new(0, 2).ids(&ids);
-    refused(Routing::import(&arrays(good.validity(&[1])), Trust::None), ErrorKind::Argument, "validity has 1");
-    refused(Routing::import(&arrays(good.tags(&[1, 2, 3])), Trust::None), ErrorKind::Argument, "tags has 3");
-    refused(Routing::import(&arrays(good).layer_map(&[0, 1]), Trust::None), ErrorKind::Argument, "layer_map has 2");
-    refused(Routing::import(&arrays(good).layer_experts(&[]), Trust::None), ErrorKind::Argument, "layer_experts has 0");
-    let two = Arrays::new(1, 2, 0, 4).experts(8).segment(good).segment(ArraySegment::new(2, 2).ids(&[1i16, 2, 3, 4]));
+    refused(
+        Routing::import(&arrays(good.validity(&[1])), Trust::None),
+        ErrorKind::Argument,
+        "validity has 1",
+    );
+    refused(
+        Routing::import(&arrays(good.tags(&[1, 2, 3])), Trust::None),
+        ErrorKind::Argument,
+        "tags has 3",
+    );
+    refused(
+        Routing::import(&arrays(good).layer_map(&[0, 1]), Trust::None),
+        ErrorKind::Argument,
+        "layer_map has 2",
+    );
+    refused(
+        Routing::import(&arrays(good).layer_experts(&[]), Trust::None),
+        ErrorKind::Argument,
+        "layer_experts has 0",
+    );
+    let two = Arrays::new(1, 2, 0, 4)
+        .experts(8)
+        .segment(good)
+        .segment(ArraySegment::new(2, 2).ids(&[1i16, 2, 3, 4]));
     refused(Routing::import(&two, Trust::None), ErrorKind::DType, "one dtype");
-    refused(Routing::import(&arrays(ArraySegment::new(0, 2).ids(&[1u8, 1, 2, 3])), Trust::None), ErrorKind::Format, "");
+    refused(
+        Routing::import(&arrays(ArraySegment::new(0, 2).ids(&[1u8, 1, 2, 3])), Trust::None),
+        ErrorKind::Format,
+        "",
+    );
     // SAFETY: it is refused before anybody reads it.
     let on_device = unsafe { AnySlice::device(ids.as_ptr().cast::<c_void>(), DType::U8, 4) };
-    refused(Routing::import(&arrays(ArraySegment::new(0, 2).ids(on_device)), Trust::None), ErrorKind::Argument, "device");
+    refused(
+        Routing::import(&arrays(ArraySegment::new(0, 2).ids(on_device)), Trust::None),
+        ErrorKind::Argument,
+        "device",
+    );
     assert!(Routing::import(&arrays(good), Trust::None).is_ok());
 }
 
@@ -175,7 +353,9 @@ fn a_disabled_capturer_answers_at_once_and_looks_at_nothing() {
     forward.begin(1000, Stream::HOST).unwrap();
     forward.record(5, &Source::new(&[0i32; 1], 1000), Stream::HOST).unwrap();
     forward.snapshot(Stream::HOST).unwrap();
-    let issued = forward.issue(&[Span::new(request, 0, 0, 1000)], &IssueOptions::new(), Stream::HOST).unwrap();
+    let issued = forward
+        .issue(&[Span::new(request, 0, 0, 1000)], &IssueOptions::new(), Stream::HOST)
+        .unwrap();
     assert_eq!((issued.step(), issued.filing()), (Ok(Step(0)), Filing::Whole));
     refused(capturer.finish(request, 3), ErrorKind::Disabled, "");
     refused(capturer.extract(request, .., Extract::Share), ErrorKind::Disabled, "");

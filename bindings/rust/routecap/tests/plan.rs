@@ -1,8 +1,9 @@
-//! Plans from Rust: the layouts of slime, verl and Megatron-Core, and what only this layer can get wrong.
+//! Plans from Rust: the layouts of slime, verl and Megatron-Core, and what only this layer can get
+//! wrong.
 
 use routecap::{
-    ArraySegment, Arrays, ErrorKind, Order, PlanClass, PlanConfig, PlanContext, PlanFill, PlanLayout, PlanLost, Routing, Trust,
-    serialized_info, slice_serialized,
+    ArraySegment, Arrays, ErrorKind, Order, PlanClass, PlanConfig, PlanContext, PlanFill,
+    PlanLayout, PlanLost, Routing, Trust, serialized_info, slice_serialized,
 };
 use serde_json::Value;
 
@@ -32,22 +33,37 @@ fn tokens_go_where_trainers_put_them() {
     let cases = cases.as_array().unwrap();
     assert!(cases.len() > 50);
     for case in cases {
-        let lengths: Vec<u64> = case["lengths"].as_array().unwrap().iter().map(|n| n.as_u64().unwrap()).collect();
-        let tokens: Vec<(usize, usize)> = lengths.iter().enumerate().flat_map(|(i, &n)| (0..n as usize).map(move |t| (i, t))).collect();
-        let routings: Vec<Routing> = lengths.iter().enumerate().map(|(i, &n)| routing(i, n as usize - 1, 5)).collect();
-        let sources: Vec<(u64, &Routing)> = routings.iter().enumerate().map(|(i, r)| (i as u64, r)).collect();
+        let lengths: Vec<u64> =
+            case["lengths"].as_array().unwrap().iter().map(|n| n.as_u64().unwrap()).collect();
+        let tokens: Vec<(usize, usize)> = lengths
+            .iter()
+            .enumerate()
+            .flat_map(|(i, &n)| (0..n as usize).map(move |t| (i, t)))
+            .collect();
+        let routings: Vec<Routing> =
+            lengths.iter().enumerate().map(|(i, &n)| routing(i, n as usize - 1, 5)).collect();
+        let sources: Vec<(u64, &Routing)> =
+            routings.iter().enumerate().map(|(i, r)| (i as u64, r)).collect();
         let context = match case["context"].as_str().unwrap() {
             "zigzag" => PlanContext::Zigzag,
             "contiguous" => PlanContext::Contiguous,
             "allgather" => PlanContext::Allgather,
             _ => PlanContext::None,
         };
-        let (context_size, tensor_size) = (number(case, "context_size") as u32, number(case, "tensor_size") as u32);
+        let (context_size, tensor_size) =
+            (number(case, "context_size") as u32, number(case, "tensor_size") as u32);
         let parallel = case["sequence_parallel"].as_bool().unwrap();
         let mut golden = case["ranks"].as_array().unwrap().iter();
         for context_rank in 0..context_size {
             for tensor_rank in 0..if parallel { tensor_size } else { 1 } {
-                let rows: Vec<i64> = golden.next().unwrap().as_array().unwrap().iter().map(|n| n.as_i64().unwrap()).collect();
+                let rows: Vec<i64> = golden
+                    .next()
+                    .unwrap()
+                    .as_array()
+                    .unwrap()
+                    .iter()
+                    .map(|n| n.as_i64().unwrap())
+                    .collect();
                 let mut config = PlanConfig::new(lengths.clone(), 2, 2, 256)
                     .layer_map([1, 3])
                     .context(context, context_size, context_rank)
@@ -72,10 +88,14 @@ fn tokens_go_where_trainers_put_them() {
                 for (row, &number) in rows.iter().enumerate() {
                     for layer in 0..2 {
                         let cell = layer * rows.len() + row;
-                        assert_eq!(PlanClass::of(classes[cell].into()) == PlanClass::Valid, number >= 0);
+                        assert_eq!(
+                            PlanClass::of(classes[cell].into()) == PlanClass::Valid,
+                            number >= 0
+                        );
                         if number >= 0 {
                             let (sample, token) = tokens[number as usize];
-                            let expected = [0, 1].map(|column| routed(sample, token, 1 + 2 * layer, column));
+                            let expected =
+                                [0, 1].map(|column| routed(sample, token, 1 + 2 * layer, column));
                             assert_eq!(ids[cell * 2..cell * 2 + 2], expected);
                         }
                     }
@@ -85,8 +105,14 @@ fn tokens_go_where_trainers_put_them() {
                 let (mut again, mut again_classes) = (vec![1; ids.len()], vec![8; classes.len()]);
                 plan.unpack_on_host(&packed, &mut again, Some(&mut again_classes)).unwrap();
                 assert!(ids == again && classes == again_classes);
-                assert_eq!(plan.runs().unwrap().iter().map(|run| run.rows).sum::<u64>(), shape.rows);
-                assert_eq!(plan.ranges().unwrap().iter().map(|range| range.rows).sum::<u64>(), shape.rows_needed);
+                assert_eq!(
+                    plan.runs().unwrap().iter().map(|run| run.rows).sum::<u64>(),
+                    shape.rows
+                );
+                assert_eq!(
+                    plan.ranges().unwrap().iter().map(|range| range.rows).sum::<u64>(),
+                    shape.rows_needed
+                );
             }
         }
     }
@@ -110,16 +136,22 @@ fn the_golden_cells_are_gathered() {
             .iter()
             .enumerate()
             .map(|(sample, bits)| {
-                let at = |i: usize| ((977 * sample + 31 * (i / k / 5) + 7 * (i / k % 5) + i % k) % experts) as u8;
+                let at = |i: usize| {
+                    ((977 * sample + 31 * (i / k / 5) + 7 * (i / k % 5) + i % k) % experts) as u8
+                };
                 let ids: Vec<u8> = (0..bits.len() * 5 * k).map(at).collect();
-                let mut arrays = Arrays::new(5, k as u32, 0, bits.len() as u64).experts(experts as u32);
+                let mut arrays =
+                    Arrays::new(5, k as u32, 0, bits.len() as u64).experts(experts as u32);
                 if !bits.is_empty() {
-                    arrays = arrays.segment(ArraySegment::new(0, bits.len() as u64).ids(&ids[..]).validity(bits));
+                    arrays = arrays.segment(
+                        ArraySegment::new(0, bits.len() as u64).ids(&ids[..]).validity(bits),
+                    );
                 }
                 Routing::import(&arrays, Trust::None).unwrap()
             })
             .collect();
-        let sources: Vec<(u64, &Routing)> = routings.iter().enumerate().map(|(i, r)| (i as u64, r)).collect();
+        let sources: Vec<(u64, &Routing)> =
+            routings.iter().enumerate().map(|(i, r)| (i as u64, r)).collect();
         let context = match case["context"].as_str().unwrap() {
             "zigzag" => PlanContext::Zigzag,
             "contiguous" => PlanContext::Contiguous,
@@ -130,15 +162,20 @@ fn the_golden_cells_are_gathered() {
         let layers: Vec<i32> = all(&case["layers"]);
         for (rank, expected) in case["ranks"].as_array().unwrap().iter().enumerate() {
             let rank = rank as u32;
-            let mut config = PlanConfig::new(all::<u64>(&case["lengths"]), layers.len() as u32, k as u32, experts as u32)
-                .layer_map(layers.clone())
-                .needed(all::<u64>(&case["needed"]))
-                .context(context, number(case, "context_size") as u32, rank / tensor_ranks)
-                .expert_parallel(number(case, "expert_parallel") as u32)
-                .align(number(case, "align"))
-                .order(if case["order"] == "row_major" { Order::RowMajor } else { Order::LayerMajor })
-                .fill(case["fill"].as_i64().map_or(PlanFill::Balanced, PlanFill::Value))
-                .lost(PlanLost::Mark(case["lost"].as_i64().unwrap()));
+            let mut config = PlanConfig::new(
+                all::<u64>(&case["lengths"]),
+                layers.len() as u32,
+                k as u32,
+                experts as u32,
+            )
+            .layer_map(layers.clone())
+            .needed(all::<u64>(&case["needed"]))
+            .context(context, number(case, "context_size") as u32, rank / tensor_ranks)
+            .expert_parallel(number(case, "expert_parallel") as u32)
+            .align(number(case, "align"))
+            .order(if case["order"] == "row_major" { Order::RowMajor } else { Order::LayerMajor })
+            .fill(case["fill"].as_i64().map_or(PlanFill::Balanced, PlanFill::Value))
+            .lost(PlanLost::Mark(case["lost"].as_i64().unwrap()));
             if parallel {
                 config = config.sequence_parallel(tensor_ranks, rank % tensor_ranks);
             }
@@ -146,40 +183,63 @@ fn the_golden_cells_are_gathered() {
                 config = config.layout(PlanLayout::PaddedRight);
             }
             let plan = config.create::<i64>().unwrap();
-            let (wanted, classes): (Vec<i64>, Vec<u8>) = (all(&expected["ids"]), all(&expected["classes"]));
+            let (wanted, classes): (Vec<i64>, Vec<u8>) =
+                (all(&expected["ids"]), all(&expected["classes"]));
             let (mut ids, mut found) = (vec![99; wanted.len()], vec![9; classes.len()]);
             let report = plan.gather(&sources, &mut ids, Some(&mut found)).unwrap();
-            assert_eq!((ids, found, report.cells_lost), (wanted, classes, number(expected, "cells_lost")));
+            assert_eq!(
+                (ids, found, report.cells_lost),
+                (wanted, classes, number(expected, "cells_lost"))
+            );
         }
     }
 }
 
 #[test]
 fn what_is_gathered_is_scattered_and_tokens_go_the_same_way() {
-    let plan = PlanConfig::new([6, 4], 2, 2, 256).layer_map([0, 2]).align(4).create::<i16>().unwrap();
+    let plan =
+        PlanConfig::new([6, 4], 2, 2, 256).layer_map([0, 2]).align(4).create::<i16>().unwrap();
     let (mut ids, mut classes) = (vec![0; 12 * 4], vec![0; 12 * 2]);
     let first = routing(0, 5, 3);
     let report = plan.gather(&[(0, &first)], &mut ids, Some(&mut classes)).unwrap();
-    assert_eq!((report.rows_valid, report.rows_lost, report.rows_not_needed, report.rows_padding), (5, 3, 2, 2));
+    assert_eq!(
+        (report.rows_valid, report.rows_lost, report.rows_not_needed, report.rows_padding),
+        (5, 3, 2, 2)
+    );
     assert_eq!(ids[8 * 4], -1);
     let back = plan.scatter(&ids, Some(&classes)).unwrap();
     assert_eq!(back.iter().map(|r| r.view().unwrap().rows()).collect::<Vec<_>>(), [6, 4]);
     let mut sent = [0u16; 12];
     plan.gather_values(&[Some(&[1, 2, 3, 4, 5, 6]), Some(&[7, 8, 9, 10])], 0, &mut sent).unwrap();
     assert_eq!(sent, [1, 2, 3, 4, 5, 6, 0, 0, 7, 8, 9, 10]);
-    assert_eq!(plan.gather_values(&[Some(&[1]), None], 0, &mut sent).unwrap_err().kind(), ErrorKind::ShapeMismatch);
+    assert_eq!(
+        plan.gather_values(&[Some(&[1]), None], 0, &mut sent).unwrap_err().kind(),
+        ErrorKind::ShapeMismatch
+    );
     assert_eq!(plan.scatter(&ids[1..], None).unwrap_err().kind(), ErrorKind::Argument);
-    assert_eq!(plan.gather(&[(2, &first)], &mut ids, None).unwrap_err().kind(), ErrorKind::OutOfRange);
-    assert_eq!(plan.unpack_on_host(&[0; 4096], &mut ids, None).unwrap_err().kind(), ErrorKind::State);
+    assert_eq!(
+        plan.gather(&[(2, &first)], &mut ids, None).unwrap_err().kind(),
+        ErrorKind::OutOfRange
+    );
+    assert_eq!(
+        plan.unpack_on_host(&[0; 4096], &mut ids, None).unwrap_err().kind(),
+        ErrorKind::State
+    );
 }
 
 #[test]
 fn what_does_not_fit_is_refused() {
     let config = PlanConfig::new([3, 4], 2, 2, 300);
     assert_eq!(config.create::<u8>().unwrap_err().kind(), ErrorKind::DType);
-    assert_eq!(config.clone().needed([1]).create::<i64>().unwrap_err().kind(), ErrorKind::ShapeMismatch);
+    assert_eq!(
+        config.clone().needed([1]).create::<i64>().unwrap_err().kind(),
+        ErrorKind::ShapeMismatch
+    );
     let odd = config.context(PlanContext::Zigzag, 2, 0).align(1).create::<i64>().unwrap_err();
-    assert!(odd.kind() == ErrorKind::Argument && odd.message().contains("no multiple of 4"), "{odd}");
+    assert!(
+        odd.kind() == ErrorKind::Argument && odd.message().contains("no multiple of 4"),
+        "{odd}"
+    );
 }
 
 #[test]

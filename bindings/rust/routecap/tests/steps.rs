@@ -18,24 +18,35 @@ fn issue(forward: &mut Forward, request: RequestId, position: u64) -> Result<Iss
 #[test]
 fn a_lost_step_is_an_error_for_those_who_want_a_step_and_a_ticket_for_those_who_go_on() {
     // Nobody files: with one slot the second step finds none free.
-    let (capturer, mut forward) = config().slots(1).manual_progress(true).may_lose(true).create().unwrap();
+    let (capturer, mut forward) =
+        config().slots(1).manual_progress(true).may_lose(true).create().unwrap();
     let request = capturer.open().unwrap();
     let first = issue(&mut forward, request, 0).unwrap();
-    assert_eq!((first.step(), first.ticket(), first.filing(), first.is_lost()), (Ok(Step(1)), Step(1), Filing::Whole, false));
+    assert_eq!(
+        (first.step(), first.ticket(), first.filing(), first.is_lost()),
+        (Ok(Step(1)), Step(1), Filing::Whole, false)
+    );
 
     let second = issue(&mut forward, request, 1).unwrap();
     assert_eq!((second.ticket(), second.filing(), second.is_lost()), (Step(2), Filing::Lost, true));
     let error = second.step().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Lost);
-    assert!(error.to_string().starts_with("ROUTECAP_LOST: step 2 is lost: no slot was free"), "{error}");
+    assert!(
+        error.to_string().starts_with("ROUTECAP_LOST: step 2 is lost: no slot was free"),
+        "{error}"
+    );
     assert_eq!(capturer.poll(second.ticket()).unwrap(), Landing::Lost);
     assert!(last_message().contains("no slot was free"), "{}", last_message());
 
     let routing = capturer.finish(request, 2).unwrap();
     assert_eq!(routing.wait().unwrap(), Completeness::Incomplete);
     let missing = routing.missing().unwrap();
-    assert_eq!((missing.len(), missing[0].positions(), missing[0].reason()), (1, 1..2, Reason::Lost));
-    let reasons: Vec<_> = routing.view().unwrap().segments().map(|s| (s.positions(), s.reason())).collect();
+    assert_eq!(
+        (missing.len(), missing[0].positions(), missing[0].reason()),
+        (1, 1..2, Reason::Lost)
+    );
+    let reasons: Vec<_> =
+        routing.view().unwrap().segments().map(|s| (s.positions(), s.reason())).collect();
     assert_eq!(reasons, [(0..1, None), (1..2, Some(Reason::Lost))]);
 }
 
@@ -62,9 +73,13 @@ fn a_checked_capturer_says_which_call_was_out_of_order() {
     support::refused(not_snapshot, ErrorKind::NotSnapshot, "snapshot");
     forward.snapshot(Stream::HOST).unwrap();
     support::refused(forward.snapshot(Stream::HOST), ErrorKind::SnapshotTwice, "snapshot");
-    let not_begun = forward.issue(&[Span::new(request, 0, 0, 2)], &IssueOptions::new(), Stream::HOST);
+    let not_begun =
+        forward.issue(&[Span::new(request, 0, 0, 2)], &IssueOptions::new(), Stream::HOST);
     support::refused(not_begun, ErrorKind::RowsNotBegun, "rows");
-    assert_eq!(forward.issue(&spans, &IssueOptions::new(), Stream::HOST).unwrap().step(), Ok(Step(1)));
+    assert_eq!(
+        forward.issue(&spans, &IssueOptions::new(), Stream::HOST).unwrap().step(),
+        Ok(Step(1))
+    );
     let again = forward.issue(&spans, &IssueOptions::new(), Stream::HOST);
     support::refused(again, ErrorKind::IssuedTwice, "issue");
 }
@@ -75,7 +90,10 @@ fn a_step_of_which_a_span_was_skipped_is_a_step() {
     let request = capturer.open().unwrap();
     capturer.close(request).unwrap();
     let issued = issue(&mut forward, request, 0).unwrap();
-    assert_eq!((issued.step(), issued.filing(), issued.is_lost()), (Ok(Step(1)), Filing::Partial, false));
+    assert_eq!(
+        (issued.step(), issued.filing(), issued.is_lost()),
+        (Ok(Step(1)), Filing::Partial, false)
+    );
 }
 
 #[test]

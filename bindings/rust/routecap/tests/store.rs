@@ -22,20 +22,31 @@ fn rows_of_a_prefix_come_from_the_request_that_computed_them() {
     capturer.publish(a, &store, 0, &slots(&[1, 2]), 0).unwrap();
     let found = capturer.adopt(b, &store, 0, &slots(&[1, 2, 3]), 0).unwrap();
     assert_eq!((found.rows, found.found, found.not_published), (8, 2, 1));
-    let of_many = capturer.adopt_batch(&store, &[Prefix { request: c, first: 4, keys: &slots(&[2]) }], 0).unwrap();
+    let of_many = capturer
+        .adopt_batch(&store, &[Prefix { request: c, first: 4, keys: &slots(&[2]) }], 0)
+        .unwrap();
     assert_eq!((of_many[0].0.found, of_many[0].1.result()), (1, Ok(())));
     let published = capturer
         .publish_batch(
             &store,
-            &[Prefix { request: a, first: 0, keys: &slots(&[3]) }, Prefix { request: a, first: 8, keys: &slots(&[4]) }],
+            &[
+                Prefix { request: a, first: 0, keys: &slots(&[3]) },
+                Prefix { request: a, first: 8, keys: &slots(&[4]) },
+            ],
             0,
         )
         .unwrap();
-    assert_eq!((published[0].result(), published[1].result()), (Ok(()), Err(ErrorKind::OutOfRange)));
+    assert_eq!(
+        (published[0].result(), published[1].result()),
+        (Ok(()), Err(ErrorKind::OutOfRange))
+    );
     let routing = capturer.finish(b, 8).unwrap();
     assert_eq!(routing.wait().unwrap(), Completeness::Complete);
     let mut ids = vec![0i32; routed_rows(1, 0..8).len()];
-    assert_eq!(routing.copy_to(&mut ids, None, &CopyOptions::new()).unwrap(), Completeness::Complete);
+    assert_eq!(
+        routing.copy_to(&mut ids, None, &CopyOptions::new()).unwrap(),
+        Completeness::Complete
+    );
     assert_eq!(ids, routed_rows(1, 0..8));
 
     let (bytes, completeness) = store.export(&slots(&[1, 9]), 0).unwrap();
@@ -49,7 +60,10 @@ fn rows_of_a_prefix_come_from_the_request_that_computed_them() {
     assert_eq!(store.evict(&slots(&[1, 9])).unwrap(), 1);
     store.advance(1).unwrap();
     let (reasons, leading) = store.contains(&slots(&[2, 1]), 1).unwrap();
-    assert_eq!((reasons.as_slice(), leading), ([sys::ROUTECAP_MISSING_STALE, sys::ROUTECAP_MISSING_EVICTED].as_slice(), 0));
+    assert_eq!(
+        (reasons.as_slice(), leading),
+        ([sys::ROUTECAP_MISSING_STALE, sys::ROUTECAP_MISSING_EVICTED].as_slice(), 0)
+    );
     refused(store.move_slots(&slots(&[1]), &slots(&[2])), ErrorKind::State, "content");
     let counts = store.stats().unwrap();
     assert_eq!((counts.generation, counts.blocks_adopted), (1, 3));

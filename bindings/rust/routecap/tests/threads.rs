@@ -15,11 +15,20 @@ fn read(capturer: &Capturer, request: RequestId, seed: u64) {
             let rows = routing.view().unwrap().rows();
             expect_rows_if_complete(&routing, seed, rows);
         }
-        Err(error) => assert!([ErrorKind::UnknownRequest, ErrorKind::NotReady].contains(&error.kind()), "{error}"),
+        Err(error) => assert!(
+            [ErrorKind::UnknownRequest, ErrorKind::NotReady].contains(&error.kind()),
+            "{error}"
+        ),
     }
     match capturer.coverage(request, Rows::landed(0)) {
-        Ok(coverage) => assert_eq!(coverage.rows_complete + coverage.rows_partial + coverage.rows_empty, coverage.rows),
-        Err(error) => assert!([ErrorKind::UnknownRequest, ErrorKind::NotReady].contains(&error.kind()), "{error}"),
+        Ok(coverage) => assert_eq!(
+            coverage.rows_complete + coverage.rows_partial + coverage.rows_empty,
+            coverage.rows
+        ),
+        Err(error) => assert!(
+            [ErrorKind::UnknownRequest, ErrorKind::NotReady].contains(&error.kind()),
+            "{error}"
+        ),
     }
 }
 
@@ -52,7 +61,8 @@ fn threads_read_and_end_requests_while_another_runs_forwards() {
                     }
                     let stats = capturer.stats().unwrap();
                     assert!(stats.steps_landed <= stats.steps_issued + 8);
-                    let message = capturer.close(RequestId(u64::MAX)).unwrap_err().message().to_string();
+                    let message =
+                        capturer.close(RequestId(u64::MAX)).unwrap_err().message().to_string();
                     assert!(!message.is_empty());
                 }
             });
@@ -74,7 +84,12 @@ fn threads_read_and_end_requests_while_another_runs_forwards() {
             while batch.len() < 8 && next < SEQUENCES {
                 let request = capturer.open().unwrap();
                 live.lock().unwrap().push((request, next));
-                batch.push(Tokens { request, seed: next, position: 0, count: (ROWS / 8).min(1 + next as u32 % 8) });
+                batch.push(Tokens {
+                    request,
+                    seed: next,
+                    position: 0,
+                    count: (ROWS / 8).min(1 + next as u32 % 8),
+                });
                 next += 1;
             }
             step(&capturer, &mut forward, &batch);
@@ -131,7 +146,11 @@ fn one_routing_is_read_by_many_threads() {
             scope.spawn(move || {
                 for i in 0..200 {
                     let first = (n * 7 + i) % 50;
-                    expect_rows(&routing.clone().slice(first..first + 10).unwrap(), 11, first..first + 10);
+                    expect_rows(
+                        &routing.clone().slice(first..first + 10).unwrap(),
+                        11,
+                        first..first + 10,
+                    );
                 }
                 assert_eq!(view.iter().count(), 60);
             });

@@ -1,4 +1,5 @@
-//! What types promise: which may go to other threads, which have C's layout, and that every status is a kind of error.
+//! What types promise: which may go to other threads, which have C's layout, and that every status
+//! is a kind of error.
 
 mod support;
 
@@ -27,21 +28,35 @@ fn values_may_move_between_threads_as_the_header_says() {
     send::<Forward>();
     send::<Logits<'static>>();
     send::<Received<'static>>();
-    // What makes the forward path's calls one thread's is that they take `&mut Forward`, and that it is no `Clone`: see its documentation.
+    // What makes the forward path's calls one thread's is that they take `&mut Forward`, and that
+    // it is no `Clone`: see its documentation.
 }
 
 #[test]
 fn a_number_that_only_a_later_header_has_is_kept() {
-    assert_eq!((IdSpace::of(99).value(), Provenance::of(99).value(), Reason::of(99).value()), (99, 99, 99));
-    assert_eq!((Completeness::of(99).status(), Filing::of(99).status(), Landing::of(99).status()), (99, 99, 99));
+    assert_eq!(
+        (IdSpace::of(99).value(), Provenance::of(99).value(), Reason::of(99).value()),
+        (99, 99, 99)
+    );
+    assert_eq!(
+        (Completeness::of(99).status(), Filing::of(99).status(), Landing::of(99).status()),
+        (99, 99, 99)
+    );
     assert_eq!(ErrorKind::of(-999).status(), -999);
     for known in 1..=10 {
-        assert!(!matches!(Reason::of(known), Reason::Other(_)) && Reason::of(known).value() == known);
+        assert!(
+            !matches!(Reason::of(known), Reason::Other(_)) && Reason::of(known).value() == known
+        );
     }
     assert!(!Completeness::of(99).is_complete());
     for known in 0..2 {
-        assert!(!matches!(IdSpace::of(known), IdSpace::Other(_)) && IdSpace::of(known).value() == known);
-        assert!(!matches!(Provenance::of(known), Provenance::Other(_)) && Provenance::of(known).value() == known);
+        assert!(
+            !matches!(IdSpace::of(known), IdSpace::Other(_)) && IdSpace::of(known).value() == known
+        );
+        assert!(
+            !matches!(Provenance::of(known), Provenance::Other(_))
+                && Provenance::of(known).value() == known
+        );
     }
 }
 
@@ -52,7 +67,10 @@ fn arrays_of_structs_reach_the_library_as_they_are() {
     assert_eq!(size_of::<ItemStatus>(), size_of::<i32>());
     assert_eq!(size_of::<AcceptItem<'_>>(), size_of::<sys::routecap_accept_item>());
     let span = Span::new(RequestId(5), 1, 2, 3).device_positions(9).speculative();
-    assert_eq!((span.request(), span.position(), span.sink_row(), span.rows()), (RequestId(5), 1, 2, 3));
+    assert_eq!(
+        (span.request(), span.position(), span.sink_row(), span.rows()),
+        (RequestId(5), 1, 2, 3)
+    );
     assert_eq!((span.position_end(), span.is_speculative()), (Some(9), true));
     assert_eq!(Span::new(RequestId(5), 1, 2, 3).position_end(), None);
 }

@@ -1,17 +1,25 @@
-//! Messages of the wire from Rust: the golden files of the projects, and what only this layer can get wrong.
+//! Messages of the wire from Rust: the golden files of the projects, and what only this layer can
+//! get wrong.
 
 use routecap::{
-    CopyOptions, DType, ErrorKind, Routing, WireDecoder, WireFacts, WireFormat, WireHint, WireOptions, wire_decode_into, wire_probe,
-    wire_splice,
+    CopyOptions, DType, ErrorKind, Routing, WireDecoder, WireFacts, WireFormat, WireHint,
+    WireOptions, wire_decode_into, wire_probe, wire_splice,
 };
 
 fn golden(name: &str) -> Vec<u8> {
-    std::fs::read(format!("{}/../../../tests/wire/golden/{name}", env!("CARGO_MANIFEST_DIR"))).unwrap()
+    std::fs::read(format!("{}/../../../tests/wire/golden/{name}", env!("CARGO_MANIFEST_DIR")))
+        .unwrap()
 }
 
 // The ids that tests/wire/golden/README.md says.
 fn expected(rows: u64, columns: std::ops::Range<u64>, k: u64, experts: u64) -> Vec<i64> {
-    (0..rows).flat_map(|r| columns.clone().flat_map(move |c| (0..k).map(move |i| ((5 * r + 3 * c + i) % experts) as i64))).collect()
+    (0..rows)
+        .flat_map(|r| {
+            columns
+                .clone()
+                .flat_map(move |c| (0..k).map(move |i| ((5 * r + 3 * c + i) % experts) as i64))
+        })
+        .collect()
 }
 
 #[test]
@@ -41,7 +49,8 @@ fn the_projects_messages_arrive_whole_in_pieces_and_in_memory() {
         let (again, same) = decoder.finish().unwrap();
         assert_eq!((again.serialize().unwrap(), same), (routing.serialize().unwrap(), report));
         let mut into = vec![0i64; ids.len()];
-        let (completeness, _) = wire_decode_into(&bytes, format, &hint, &CopyOptions::new(), &mut into, None).unwrap();
+        let (completeness, _) =
+            wire_decode_into(&bytes, format, &hint, &CopyOptions::new(), &mut into, None).unwrap();
         assert!(completeness.is_complete() && into == ids);
         assert_eq!(wire_probe(&bytes).unwrap().format, format);
     }
@@ -49,7 +58,9 @@ fn the_projects_messages_arrive_whole_in_pieces_and_in_memory() {
 
 #[test]
 fn nothing_is_lost_without_leave() {
-    let (routing, _) = Routing::from_wire(b"[[[1,2]],[[-1,-1]]]", WireFormat::Lists, &WireHint::new(8).first(4)).unwrap();
+    let (routing, _) =
+        Routing::from_wire(b"[[[1,2]],[[-1,-1]]]", WireFormat::Lists, &WireHint::new(8).first(4))
+            .unwrap();
     let error = routing.to_wire(&WireOptions::new(WireFormat::Npy)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Lossy);
     assert!(error.message().contains("first, validity, reasons"), "{error}");
@@ -65,7 +76,10 @@ fn nothing_is_lost_without_leave() {
 fn two_messages_become_one() {
     let hint = |first| WireHint::new(0).first(first);
     let one = golden("nemo-rl-8.nrlre1");
-    assert_eq!(wire_splice(WireFormat::Nrlre1, (&one, &hint(0)), (&one, &hint(0)), 3).unwrap(), one);
+    assert_eq!(
+        wire_splice(WireFormat::Nrlre1, (&one, &hint(0)), (&one, &hint(0)), 3).unwrap(),
+        one
+    );
     let gap = wire_splice(WireFormat::Nrlre1, (&one, &hint(0)), (&one, &hint(9)), 9).unwrap_err();
     assert_eq!(gap.kind(), ErrorKind::OutOfRange);
 }
@@ -73,7 +87,10 @@ fn two_messages_become_one() {
 #[test]
 fn a_map_of_another_length_than_the_layers_is_refused() {
     let hint = WireHint::new(8).layer_map([0, 1]).layer_experts([8, 8, 8]);
-    assert_eq!(Routing::from_wire(b"[]", WireFormat::Lists, &hint).unwrap_err().kind(), ErrorKind::ShapeMismatch);
+    assert_eq!(
+        Routing::from_wire(b"[]", WireFormat::Lists, &hint).unwrap_err().kind(),
+        ErrorKind::ShapeMismatch
+    );
     assert_eq!(WireFormat::find("no\0name").unwrap_err().kind(), ErrorKind::Argument);
     assert_eq!(WireFormat::NpyBase64.describe().unwrap().aliases, "vllm");
 }

@@ -1,4 +1,5 @@
-//! As much of an engine's side of CUDA as the tests need: the driver API by dlopen, memory, streams and graphs.
+//! As much of an engine's side of CUDA as the tests need: the driver API by dlopen, memory, streams
+//! and graphs.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::sync::OnceLock;
@@ -20,7 +21,8 @@ macro_rules! driver {
 
         impl Driver {
             fn load() -> Driver {
-                // SAFETY: the symbols have these types in every driver since the version that is asked for.
+                // SAFETY: the symbols have these types in every driver since the version that is
+                // asked for.
                 unsafe {
                     let library = dlopen(c"libcuda.so.1".as_ptr(), RTLD_NOW);
                     assert!(!library.is_null(), "there is no libcuda.so.1: these tests need a CUDA driver, a real one or the fake one");
@@ -66,7 +68,8 @@ fn driver() -> &'static Driver {
 /// Calls the driver, which must not fail.
 macro_rules! cu {
     ($name:ident($($argument:expr),*)) => {
-        // SAFETY: arguments are what the function of that name takes; handles are alive while their owners below are.
+        // SAFETY: arguments are what the function of that name takes; handles are alive while their
+        // owners below are.
         assert_eq!(unsafe { (driver().$name)($($argument),*) }, 0, concat!("cu: ", stringify!($name)))
     };
 }

@@ -1,7 +1,8 @@
 //! The crate on the CUDA backend: memory of the device, streams and graphs.
 //!
-//! These tests need a driver, a real one or the fake one of tests/fault, and are ignored without being asked for: run the program with
-//! `--include-ignored`. It needs nothing beside libroutecap.so.1 and libcuda.so.1.
+//! These tests need a driver, a real one or the fake one of tests/fault, and are ignored without
+//! being asked for: run the program with `--include-ignored`. It needs nothing beside
+//! libroutecap.so.1 and libcuda.so.1.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -38,7 +39,8 @@ impl Engine {
     fn feed(&self, seed: u64, position: u64, rows: u32) {
         self.stream.synchronize();
         for (layer, ids) in self.ids.iter().enumerate() {
-            let routed = (position..position + u64::from(rows)).flat_map(|position| routed(seed, position, layer as u32));
+            let routed = (position..position + u64::from(rows))
+                .flat_map(|position| routed(seed, position, layer as u32));
             ids.write(&routed.collect::<Vec<_>>());
         }
     }
@@ -60,7 +62,10 @@ impl Engine {
     }
 
     fn land(&self, step: Step) {
-        assert_eq!(self.capturer.finalize(step).unwrap(), Finalized { landing: Landing::Landed, conflicting: 0 });
+        assert_eq!(
+            self.capturer.finalize(step).unwrap(),
+            Finalized { landing: Landing::Landed, conflicting: 0 }
+        );
     }
 }
 
@@ -93,27 +98,43 @@ fn sources_of_every_type_and_layout_are_read() {
     let request = engine.capturer.open().unwrap();
     let stream = engine.stream.get();
     let rows = 6u32;
-    let wide: Vec<i64> = (0..u64::from(rows)).flat_map(|position| [routed(1, position, 0).map(i64::from), [99, 99]].concat()).collect();
+    let wide: Vec<i64> = (0..u64::from(rows))
+        .flat_map(|position| [routed(1, position, 0).map(i64::from), [99, 99]].concat())
+        .collect();
     let wide = Array::new(&wide);
-    let packed: Vec<IdWeight> =
-        (0..u64::from(rows)).flat_map(|position| routed(1, position, 1)).map(|id| IdWeight((id as u32) << 16 | 0x3f80)).collect();
+    let packed: Vec<IdWeight> = (0..u64::from(rows))
+        .flat_map(|position| routed(1, position, 1))
+        .map(|id| IdWeight((id as u32) << 16 | 0x3f80))
+        .collect();
     let packed = Array::new(&packed);
     // The last layer by halves, rows in the reverse order, from physical ids.
-    let physical: Vec<i16> = (0..u64::from(rows)).rev().flat_map(|position| routed(1, position, 2)).map(|id| (id + 100) as i16).collect();
+    let physical: Vec<i16> = (0..u64::from(rows))
+        .rev()
+        .flat_map(|position| routed(1, position, 2))
+        .map(|id| (id + 100) as i16)
+        .collect();
     let physical = Array::new(&physical);
-    let table = Array::new(&(0..200).map(|id| if id < 100 { -1 } else { id - 100 }).collect::<Vec<i32>>());
+    let table =
+        Array::new(&(0..200).map(|id| if id < 100 { -1 } else { id - 100 }).collect::<Vec<i32>>());
     let index = Array::new(&(0..rows as i32).rev().collect::<Vec<_>>());
     let live = Array::new(&[rows as i32]);
 
     engine.forward.begin(rows, stream).unwrap();
     engine.forward.record(0, &Source::new(wide.any(), rows).row_stride(4), stream).unwrap();
     engine.forward.record(1, &Source::new(packed.any(), rows), stream).unwrap();
-    let source = Source::new(physical.any(), rows).table(table.slice()).row_index(index.slice()).live_rows(live.slice());
+    let source = Source::new(physical.any(), rows)
+        .table(table.slice())
+        .row_index(index.slice())
+        .live_rows(live.slice());
     engine.forward.record(2, &source, stream).unwrap();
     engine.forward.snapshot(stream).unwrap();
     let step = engine.issue(&[Span::new(request, 0, 0, rows)]);
     engine.land(step);
-    expect_rows(&engine.capturer.extract(request, .., Extract::Share).unwrap(), 1, 0..u64::from(rows));
+    expect_rows(
+        &engine.capturer.extract(request, .., Extract::Share).unwrap(),
+        1,
+        0..u64::from(rows),
+    );
 }
 
 #[test]
@@ -127,10 +148,16 @@ fn a_graph_is_captured_once_and_replayed() {
         let Engine { ids, stream: own, forward, .. } = &mut engine;
         own.capture(|| {
             forward.begin(8, stream).unwrap();
-            let layers: Vec<LayerSource<'_>> =
-                ids.iter().enumerate().map(|(layer, ids)| LayerSource::new(layer as u32, ids.any())).collect();
+            let layers: Vec<LayerSource<'_>> = ids
+                .iter()
+                .enumerate()
+                .map(|(layer, ids)| LayerSource::new(layer as u32, ids.any()))
+                .collect();
             forward.record_layers(&Source::common(8), &layers, stream).unwrap();
-            assert_eq!(forward.issue(&[], &IssueOptions::new(), stream).unwrap_err().kind(), ErrorKind::Capturing);
+            assert_eq!(
+                forward.issue(&[], &IssueOptions::new(), stream).unwrap_err().kind(),
+                ErrorKind::Capturing
+            );
             assert_eq!(forward.discard(stream).unwrap_err().kind(), ErrorKind::Capturing);
             forward.snapshot(stream).unwrap();
         })
@@ -165,7 +192,10 @@ fn drafts_at_positions_that_only_the_device_knows_are_settled() {
     engine.run(6);
     // The device says where the rows are: 0, 1 and the drafts 2..6.
     let positions = Array::new(&[0i64, 1, 2, 3, 4, 5]);
-    let spans = [Span::new(request, 0, 0, 2), Span::new(request, 1, 2, 4).device_positions(8).speculative()];
+    let spans = [
+        Span::new(request, 0, 0, 2),
+        Span::new(request, 1, 2, 4).device_positions(8).speculative(),
+    ];
     let options = IssueOptions::new().tag(11).positions(positions.any());
     let issued = engine.forward.issue(&spans, &options, engine.stream.get()).unwrap();
     let mut accepts = [AcceptItem::new(request, issued.ticket(), Kept::Indices(&[0, 1, 2]))];
@@ -184,7 +214,14 @@ fn memory_of_the_engine_is_adopted_as_the_sink() {
     // [layers, rows, k] as a fused kernel writes it; here a copy stands for the kernel.
     let sink = Array::new(&vec![0i16; (LAYERS * ROWS * K) as usize]);
     let mut engine = Engine::of(config().external_sink(true));
-    let described = Sink { ids: sink.address().cast(), dtype: DType::I16, rows: ROWS, k: K, row_stride: 0, layer_stride: 0 };
+    let described = Sink {
+        ids: sink.address().cast(),
+        dtype: DType::I16,
+        rows: ROWS,
+        k: K,
+        row_stride: 0,
+        layer_stride: 0,
+    };
     // SAFETY: the array outlives the engine, and nothing else uses it.
     unsafe { engine.forward.bind(0, LAYERS, &described) }.unwrap();
     let second = engine.forward.sink(1).unwrap().unwrap();
@@ -219,7 +256,8 @@ fn memory_of_the_engine_is_adopted_as_the_sink() {
 fn experts_are_chosen_from_logits_as_on_the_host() {
     let recomputed = [Provenance::Recomputed; LAYERS as usize];
     let rows = 16u32;
-    let logits: Vec<f32> = (0..rows * EXPERTS).map(|i| (i.wrapping_mul(2654435761) >> 8) as f32 / 1e6 - 8.0).collect();
+    let logits: Vec<f32> =
+        (0..rows * EXPERTS).map(|i| (i.wrapping_mul(2654435761) >> 8) as f32 / 1e6 - 8.0).collect();
     let bias: Vec<f32> = (0..EXPERTS).map(|e| e as f32 / 64.0).collect();
     let router = || Router::new(Method::DeepSeekV3).unwrap().groups(4, 2).scale(2.5);
 
@@ -232,7 +270,11 @@ fn experts_are_chosen_from_logits_as_on_the_host() {
     }
     on_host.snapshot(Stream::HOST).unwrap();
     let of_host = host.open().unwrap();
-    on_host.issue(&[Span::new(of_host, 0, 0, rows)], &IssueOptions::new(), Stream::HOST).unwrap().step().unwrap();
+    on_host
+        .issue(&[Span::new(of_host, 0, 0, rows)], &IssueOptions::new(), Stream::HOST)
+        .unwrap()
+        .step()
+        .unwrap();
     let expected = host.finish(of_host, ALL).unwrap();
     assert!(expected.wait().unwrap().is_complete());
 
@@ -243,7 +285,10 @@ fn experts_are_chosen_from_logits_as_on_the_host() {
     engine.forward.begin(rows, stream).unwrap();
     for layer in 0..LAYERS {
         let mut logits = Logits::new(device_logits.any(), rows).weights(weights.slice_mut(), 0);
-        engine.forward.route(layer, &router().bias(device_bias.any()), &mut logits, stream).unwrap();
+        engine
+            .forward
+            .route(layer, &router().bias(device_bias.any()), &mut logits, stream)
+            .unwrap();
     }
     engine.forward.snapshot(stream).unwrap();
     let request = engine.capturer.open().unwrap();
@@ -264,7 +309,8 @@ fn experts_are_chosen_from_logits_as_on_the_host() {
 fn what_a_rank_executed_is_read_from_its_dispatch() {
     let mut engine = Engine::new();
     let stream = engine.stream.get();
-    // Two ranks of four tokens; rank 1 received token 2 of rank 0 with its first column, whose local expert is 3.
+    // Two ranks of four tokens; rank 1 received token 2 of rank 0 with its first column, whose
+    // local expert is 3.
     let metadata = Array::new(&[2, 0, 0, 0]);
     let ids = Array::new(&[3, -1]);
     let mut executed = Array::new(&[77i32; 2 * 4 * K as usize]);
@@ -273,7 +319,8 @@ fn what_a_rank_executed_is_read_from_its_dispatch() {
     // SAFETY: a number of 64 bits, which outlives the call's work.
     let count = unsafe { SliceMut::device(ignored.address().cast::<u64>(), 1) };
     let mut received = Received::new(2, 1, 4, 1).metadata(metadata.slice()).ids(ids.any());
-    received = received.executed(executed.slice_mut()).global_ids(global.slice_mut()).ignored(count);
+    received =
+        received.executed(executed.slice_mut()).global_ids(global.slice_mut()).ignored(count);
     engine.forward.read_received(0, &mut received, stream).unwrap();
     engine.stream.synchronize();
     let local = EXPERTS as i32 / 2;
@@ -294,7 +341,10 @@ fn slices_of_the_host_are_refused() {
     assert_eq!(error.kind(), ErrorKind::Argument);
     assert!(error.message().contains("the CUDA backend takes memory of the device"), "{error}");
     let options = IssueOptions::new().positions(&[0i32]);
-    assert_eq!(engine.forward.issue(&[], &options, stream).unwrap_err().kind(), ErrorKind::Argument);
+    assert_eq!(
+        engine.forward.issue(&[], &options, stream).unwrap_err().kind(),
+        ErrorKind::Argument
+    );
 }
 
 #[test]

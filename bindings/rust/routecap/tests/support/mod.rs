@@ -3,7 +3,10 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use routecap::{Capturer, Config, CopyOptions, ErrorKind, Forward, IssueOptions, RequestId, Result, Routing, Source, Span, Step, Stream};
+use routecap::{
+    Capturer, Config, CopyOptions, ErrorKind, Forward, IssueOptions, RequestId, Result, Routing,
+    Source, Span, Step, Stream,
+};
 
 pub const LAYERS: u32 = 3;
 pub const K: u32 = 2;
@@ -18,7 +21,9 @@ pub fn routed(seed: u64, position: u64, layer: u32) -> [i32; K as usize] {
 
 /// `[rows, layers, k]` of the tokens of a sequence.
 pub fn routed_rows(seed: u64, positions: std::ops::Range<u64>) -> Vec<i32> {
-    positions.flat_map(|position| (0..LAYERS).flat_map(move |layer| routed(seed, position, layer))).collect()
+    positions
+        .flat_map(|position| (0..LAYERS).flat_map(move |layer| routed(seed, position, layer)))
+        .collect()
 }
 
 pub fn config() -> Config {
@@ -49,7 +54,10 @@ pub fn step(capturer: &Capturer, forward: &mut Forward, batch: &[Tokens]) -> Ste
     for layer in 0..LAYERS {
         let ids: Vec<i32> = batch
             .iter()
-            .flat_map(|tokens| (0..u64::from(tokens.count)).flat_map(move |i| routed(tokens.seed, tokens.position + i, layer)))
+            .flat_map(|tokens| {
+                (0..u64::from(tokens.count))
+                    .flat_map(move |i| routed(tokens.seed, tokens.position + i, layer))
+            })
             .collect();
         forward.record(layer, &Source::new(&ids, rows), Stream::HOST).unwrap();
     }
@@ -62,7 +70,8 @@ pub fn step(capturer: &Capturer, forward: &mut Forward, batch: &[Tokens]) -> Ste
             Span::new(tokens.request, tokens.position, row - tokens.count, tokens.count)
         })
         .collect();
-    let step = forward.issue(&spans, &IssueOptions::new().tag(7), Stream::HOST).unwrap().step().unwrap();
+    let step =
+        forward.issue(&spans, &IssueOptions::new().tag(7), Stream::HOST).unwrap().step().unwrap();
     if step.0 > 1 {
         let _ = capturer.finalize(Step(step.0 - 1)).unwrap();
     }

@@ -1,4 +1,5 @@
-//! Calls through the raw layer: those that the crate's types rule out, and the few whose outputs it keeps to itself.
+//! Calls through the raw layer: those that the crate's types rule out, and the few whose outputs it
+//! keeps to itself.
 
 use std::ffi::CStr;
 
@@ -35,7 +36,10 @@ impl Kept {
     fn elements(&mut self, values: Option<&Value>, of: i32) -> *mut std::ffi::c_void {
         let Some(values) = values else { return std::ptr::null_mut() };
         let values = values.as_array().expect("an array");
-        self.1.push(DType::of(of).map_or_else(|| Elements::untouched(DType::I64, values.len()), |of| Elements::of(of, values)));
+        self.1.push(DType::of(of).map_or_else(
+            || Elements::untouched(DType::I64, values.len()),
+            |of| Elements::of(of, values),
+        ));
         self.1.last_mut().unwrap().as_mut_ptr()
     }
 }
@@ -44,7 +48,12 @@ impl Call<'_> {
     /// Compares a status and the text that must be there. Whether outputs are delivered.
     fn returned(&self, status: i32) -> bool {
         assert_eq!(self.status, routecap::status_name(status), "{}", routecap::last_message());
-        let texts = [sys::ROUTECAP_INCOMPLETE, sys::ROUTECAP_NOT_CAPTURED, sys::ROUTECAP_PARTIAL, sys::ROUTECAP_LOST];
+        let texts = [
+            sys::ROUTECAP_INCOMPLETE,
+            sys::ROUTECAP_NOT_CAPTURED,
+            sys::ROUTECAP_PARTIAL,
+            sys::ROUTECAP_LOST,
+        ];
         if status < 0 || texts.contains(&status) {
             let text = routecap::last_message();
             assert!(!text.is_empty() && !text.contains('\n'), "text: {text:?}");
@@ -70,7 +79,13 @@ impl Replay {
     }
 
     /// A routing that a call has delivered, or none.
-    fn raw_made(&mut self, call: &Call<'_>, key: &str, status: i32, routing: *mut sys::routecap_routing) {
+    fn raw_made(
+        &mut self,
+        call: &Call<'_>,
+        key: &str,
+        status: i32,
+        routing: *mut sys::routecap_routing,
+    ) {
         let delivered = call.returned(status);
         assert_eq!(delivered, !routing.is_null());
         // SAFETY: the call gave out this reference, or none.
@@ -82,8 +97,8 @@ pub fn call(replay: &mut Replay, call: &Call<'_>) {
     let input = call.input;
     let mut kept = Kept::default();
     let stream = std::ptr::without_provenance_mut(input.number::<usize>("stream"));
-    // SAFETY: every struct has the size that it says and points to arrays of `kept` or of the vector, which are as long as the header demands of
-    // what the vector says.
+    // SAFETY: every struct has the size that it says and points to arrays of `kept` or of the
+    // vector, which are as long as the header demands of what the vector says.
     unsafe {
         match call.name {
             "get_api" => {
@@ -93,7 +108,11 @@ pub fn call(replay: &mut Replay, call: &Call<'_>) {
             "backend_info" => {
                 let mut info = sized!(routecap_backend);
                 let status = sys::routecap_backend_info(input.number("backend"), &mut info);
-                call.returned_object(status, "info", || object!(info; available, devices, reserved));
+                call.returned_object(
+                    status,
+                    "info",
+                    || object!(info; available, devices, reserved),
+                );
                 assert!(status < 0 || !CStr::from_ptr(info.detail).is_empty());
             }
             "config_init" => {
@@ -111,7 +130,11 @@ pub fn call(replay: &mut Replay, call: &Call<'_>) {
             }
             "router_init" => {
                 let mut router = sys::routecap_router::default();
-                let status = sys::routecap_router_init(&mut router, size_of_val(&router), input.number("method"));
+                let status = sys::routecap_router_init(
+                    &mut router,
+                    size_of_val(&router),
+                    input.number("method"),
+                );
                 call.returned_object(
                     status,
                     "router",
@@ -145,8 +168,12 @@ pub fn call(replay: &mut Replay, call: &Call<'_>) {
                     );
                 } else {
                     let mut capturer = std::ptr::dangling_mut();
-                    let delivered = call.returned(sys::routecap_capturer_create(&config, &mut capturer));
-                    assert!(!delivered && capturer.is_null(), "a raw configuration is one that is refused");
+                    let delivered =
+                        call.returned(sys::routecap_capturer_create(&config, &mut capturer));
+                    assert!(
+                        !delivered && capturer.is_null(),
+                        "a raw configuration is one that is refused"
+                    );
                 }
             }
             "capturer_destroy" => sys::routecap_capturer_destroy(replay.raw_capturer(call)),
@@ -158,15 +185,28 @@ pub fn call(replay: &mut Replay, call: &Call<'_>) {
                 if let Some(memory) = said.object("ids") {
                     let name = memory.text("memory").unwrap().to_string();
                     let of = DType::of(sink.dtype).unwrap_or(DType::I32);
-                    let elements = replay.memory.entry(name).or_insert_with(|| Elements::untouched(of, memory.number("elements")));
-                    sink.ids = elements.as_mut_ptr().byte_add(memory.number::<usize>("start") * of.size());
+                    let elements = replay
+                        .memory
+                        .entry(name)
+                        .or_insert_with(|| Elements::untouched(of, memory.number("elements")));
+                    sink.ids =
+                        elements.as_mut_ptr().byte_add(memory.number::<usize>("start") * of.size());
                 }
                 let capturer = replay.raw_capturer(call);
-                call.returned(sys::routecap_sink_bind(capturer, input.number("first_layer"), input.number("layers"), &sink));
+                call.returned(sys::routecap_sink_bind(
+                    capturer,
+                    input.number("first_layer"),
+                    input.number("layers"),
+                    &sink,
+                ));
             }
             "sink_layer" => {
                 let mut sink = sized!(routecap_sink);
-                let status = sys::routecap_sink_layer(replay.raw_capturer(call), input.number("layer"), &mut sink);
+                let status = sys::routecap_sink_layer(
+                    replay.raw_capturer(call),
+                    input.number("layer"),
+                    &mut sink,
+                );
                 call.returned_object(status, "sink", || {
                     assert!(sink.ids.is_null());
                     let mut is = object!(sink; dtype, rows, k, row_stride, layer_stride);
@@ -178,7 +218,8 @@ pub fn call(replay: &mut Replay, call: &Call<'_>) {
                 let said = input.object("source").unwrap();
                 let mut source = sized!(routecap_source);
                 fill!(source, said; dtype, row_stride, column_stride, rows, k_source, first_row, offset, table_size, flags);
-                let start = said.number::<usize>("ids_start") * DType::of(source.dtype).unwrap_or(DType::I32).size();
+                let start = said.number::<usize>("ids_start")
+                    * DType::of(source.dtype).unwrap_or(DType::I32).size();
                 let ids = kept.elements(said.get("ids"), source.dtype);
                 source.ids = if ids.is_null() { ids } else { ids.byte_add(start) };
                 source.table = kept.i32(said, "table");
@@ -190,7 +231,12 @@ pub fn call(replay: &mut Replay, call: &Call<'_>) {
                 }
                 let capturer = replay.raw_capturer(call);
                 if call.name == "layer_record" {
-                    call.returned(sys::routecap_layer_record(capturer, input.number("layer"), &source, stream));
+                    call.returned(sys::routecap_layer_record(
+                        capturer,
+                        input.number("layer"),
+                        &source,
+                        stream,
+                    ));
                     return;
                 }
                 let mut layers = Vec::new();
@@ -205,13 +251,27 @@ pub fn call(replay: &mut Replay, call: &Call<'_>) {
                     layers.push(layer);
                 }
                 let size = size_of::<sys::routecap_layer_source>();
-                call.returned(sys::routecap_layers_record(capturer, &source, layers.as_ptr(), size, layers.len(), stream));
+                call.returned(sys::routecap_layers_record(
+                    capturer,
+                    &source,
+                    layers.as_ptr(),
+                    size,
+                    layers.len(),
+                    stream,
+                ));
             }
             "layer_route" => {
                 let said = input.object("router").unwrap();
                 let mut router = sized!(routecap_router);
                 if said.has("method") {
-                    assert_eq!(sys::routecap_router_init(&mut router, size_of_val(&router), said.number("method")), sys::ROUTECAP_OK);
+                    assert_eq!(
+                        sys::routecap_router_init(
+                            &mut router,
+                            size_of_val(&router),
+                            said.number("method")
+                        ),
+                        sys::ROUTECAP_OK
+                    );
                 }
                 fill!(router, said; score, group_score, flags, groups, groups_kept, bias_dtype, hash_tokens; scale, floor);
                 router.bias = kept.elements(said.get("bias"), router.bias_dtype);
@@ -229,7 +289,13 @@ pub fn call(replay: &mut Replay, call: &Call<'_>) {
                     logits.weights = weights.as_mut_ptr();
                 }
                 let capturer = replay.raw_capturer(call);
-                let delivered = call.returned(sys::routecap_layer_route(capturer, input.number("layer"), &router, &logits, stream));
+                let delivered = call.returned(sys::routecap_layer_route(
+                    capturer,
+                    input.number("layer"),
+                    &router,
+                    &logits,
+                    stream,
+                ));
                 assert!(!delivered, "raw logits are some that are refused");
                 assert!(weights.iter().all(|weight| *weight == UNTOUCHED as f32));
             }
@@ -249,13 +315,26 @@ pub fn call(replay: &mut Replay, call: &Call<'_>) {
                     received.executed = written.as_mut_ptr().cast();
                 }
                 let capturer = replay.raw_capturer(call);
-                let delivered = call.returned(sys::routecap_received_read(capturer, input.number("layer"), &received, stream));
+                let delivered = call.returned(sys::routecap_received_read(
+                    capturer,
+                    input.number("layer"),
+                    &received,
+                    stream,
+                ));
                 assert!(!delivered, "what is received raw is refused");
                 assert!(written.iter().all(|id| *id == UNTOUCHED));
             }
-            "step_begin" => drop(call.returned(sys::routecap_step_begin(replay.raw_capturer(call), input.number("rows"), stream))),
-            "step_snapshot" => drop(call.returned(sys::routecap_step_snapshot(replay.raw_capturer(call), stream))),
-            "step_discard" => drop(call.returned(sys::routecap_step_discard(replay.raw_capturer(call), stream))),
+            "step_begin" => drop(call.returned(sys::routecap_step_begin(
+                replay.raw_capturer(call),
+                input.number("rows"),
+                stream,
+            ))),
+            "step_snapshot" => {
+                drop(call.returned(sys::routecap_step_snapshot(replay.raw_capturer(call), stream)))
+            }
+            "step_discard" => {
+                drop(call.returned(sys::routecap_step_discard(replay.raw_capturer(call), stream)))
+            }
             "capturer_probe" => {
                 let mut layers = vec![sys::routecap_layer_probe::default(); input.number("count")];
                 let size = size_of::<sys::routecap_layer_probe>();
@@ -272,22 +351,41 @@ pub fn call(replay: &mut Replay, call: &Call<'_>) {
             "step_issue" => {
                 let mut spans = Vec::new();
                 for said in input.list("spans").iter().map(Said::of) {
-                    let mut span = sys::routecap_span { request: replay.request(said).0, ..Default::default() };
+                    let mut span = sys::routecap_span {
+                        request: replay.request(said).0,
+                        ..Default::default()
+                    };
                     fill!(span, said; position, position_end, sink_row, rows, flags, reserved);
                     spans.push(span);
                 }
                 let mut options = sized!(routecap_issue_options);
                 if let Some(said) = input.object("options") {
                     fill!(options, said; snapshot, tag, positions_dtype, reserved);
-                    options.positions = kept.elements(said.get("positions"), options.positions_dtype);
+                    options.positions =
+                        kept.elements(said.get("positions"), options.positions_dtype);
                 }
                 let mut status = vec![UNTOUCHED as i32; spans.len()];
                 let mut step = UNTOUCHED as u64;
-                let (size, count, status_data) = (size_of::<sys::routecap_span>(), spans.len(), status.as_mut_ptr());
+                let (size, count, status_data) =
+                    (size_of::<sys::routecap_span>(), spans.len(), status.as_mut_ptr());
                 let capturer = replay.raw_capturer(call);
-                let returned = sys::routecap_step_issue(capturer, spans.as_ptr(), size, count, &options, status_data, &mut step, stream);
+                let returned = sys::routecap_step_issue(
+                    capturer,
+                    spans.as_ptr(),
+                    size,
+                    count,
+                    &options,
+                    status_data,
+                    &mut step,
+                    stream,
+                );
                 if call.returned(returned) {
-                    call.expect_statuses(status.iter().map(|status| routecap::status_name(*status).to_string()).collect());
+                    call.expect_statuses(
+                        status
+                            .iter()
+                            .map(|status| routecap::status_name(*status).to_string())
+                            .collect(),
+                    );
                     call.expect("step", step);
                 } else {
                     assert_eq!((step, status), (0, vec![UNTOUCHED as i32; count]));
@@ -298,31 +396,64 @@ pub fn call(replay: &mut Replay, call: &Call<'_>) {
                 fill!(options, input.object("options").unwrap(); policy);
                 let mut requests = vec![UNTOUCHED as u64; input.number("count")];
                 let capturer = replay.raw_capturer(call);
-                assert!(!call.returned(sys::routecap_request_open(capturer, &options, requests.as_mut_ptr(), requests.len())));
+                assert!(!call.returned(sys::routecap_request_open(
+                    capturer,
+                    &options,
+                    requests.as_mut_ptr(),
+                    requests.len()
+                )));
                 assert!(requests.iter().all(|request| *request == 0));
             }
             "request_extract" => {
                 let request = replay.request(input).0;
-                let (first, rows, mode, flags) = (input.number("first"), input.number("rows"), input.number("mode"), input.number("flags"));
+                let (first, rows, mode, flags) = (
+                    input.number("first"),
+                    input.number("rows"),
+                    input.number("mode"),
+                    input.number("flags"),
+                );
                 let mut routing = std::ptr::dangling_mut();
                 let capturer = replay.raw_capturer(call);
-                let status = sys::routecap_request_extract(capturer, request, first, rows, mode, flags, &mut routing);
+                let status = sys::routecap_request_extract(
+                    capturer,
+                    request,
+                    first,
+                    rows,
+                    mode,
+                    flags,
+                    &mut routing,
+                );
                 replay.raw_made(call, "routing", status, routing);
             }
             "request_extract_batch" => {
                 let mut items = Vec::new();
                 for said in input.list("items").iter().map(Said::of) {
-                    let mut item = sys::routecap_extract_item { request: replay.request(said).0, ..Default::default() };
+                    let mut item = sys::routecap_extract_item {
+                        request: replay.request(said).0,
+                        ..Default::default()
+                    };
                     fill!(item, said; first, rows, mode, flags, reserved);
                     items.push(item);
                 }
                 let size = size_of::<sys::routecap_extract_item>();
                 let capturer = replay.raw_capturer(call);
-                if call.returned(sys::routecap_request_extract_batch(capturer, items.as_mut_ptr(), size, items.len())) {
-                    call.expect_statuses(items.iter().map(|item| routecap::status_name(item.status).to_string()).collect());
+                if call.returned(sys::routecap_request_extract_batch(
+                    capturer,
+                    items.as_mut_ptr(),
+                    size,
+                    items.len(),
+                )) {
+                    call.expect_statuses(
+                        items
+                            .iter()
+                            .map(|item| routecap::status_name(item.status).to_string())
+                            .collect(),
+                    );
                     for (item, name) in items.iter().zip(call.out.list("routings")) {
                         assert_eq!(item.routing.is_null(), name.is_null());
-                        if let (Some(routing), Some(name)) = (Routing::from_raw(item.routing), name.as_str()) {
+                        if let (Some(routing), Some(name)) =
+                            (Routing::from_raw(item.routing), name.as_str())
+                        {
                             assert!(replay.routings.insert(name.into(), routing).is_none());
                         }
                     }
@@ -333,17 +464,29 @@ pub fn call(replay: &mut Replay, call: &Call<'_>) {
                 let mut options = sys::routecap_copy_options::default();
                 sys::routecap_copy_options_init(&mut options, size_of_val(&options));
                 fill!(options, said; dtype, order, flags, first_layer, layers, row_stride, layer_stride, fill);
-                let (bytes, mask_bytes): (usize, usize) = (input.number("dst_bytes"), input.number("mask_bytes"));
+                let (bytes, mask_bytes): (usize, usize) =
+                    (input.number("dst_bytes"), input.number("mask_bytes"));
                 let of = DType::of(options.dtype).unwrap_or(DType::I32);
                 let mut dst = Elements::untouched(of, bytes.div_ceil(of.size()));
                 let mut mask = vec![UNTOUCHED as u8; mask_bytes];
-                let dst_data = if input.has("dst_bytes") { dst.as_mut_ptr() } else { std::ptr::null_mut() };
-                let mask_data = if input.has("mask_bytes") { mask.as_mut_ptr() } else { std::ptr::null_mut() };
+                let dst_data =
+                    if input.has("dst_bytes") { dst.as_mut_ptr() } else { std::ptr::null_mut() };
+                let mask_data =
+                    if input.has("mask_bytes") { mask.as_mut_ptr() } else { std::ptr::null_mut() };
                 let mut needed = UNTOUCHED as u64;
                 let status = if call.name == "routing_copy_to" {
-                    sys::routecap_routing_copy_to(replay.raw_routing(call), &options, dst_data, bytes, mask_data, mask_bytes, &mut needed)
+                    sys::routecap_routing_copy_to(
+                        replay.raw_routing(call),
+                        &options,
+                        dst_data,
+                        bytes,
+                        mask_data,
+                        mask_bytes,
+                        &mut needed,
+                    )
                 } else {
-                    let (request, first, rows) = (replay.request(input).0, input.number("first"), input.number("rows"));
+                    let (request, first, rows) =
+                        (replay.request(input).0, input.number("first"), input.number("rows"));
                     let capturer = replay.raw_capturer(call);
                     sys::routecap_request_extract_into(
                         capturer,
@@ -367,7 +510,14 @@ pub fn call(replay: &mut Replay, call: &Call<'_>) {
                 let data = input.bytes("data");
                 let mut routing = std::ptr::dangling_mut();
                 let (flags, none) = (input.number("flags"), std::ptr::null_mut());
-                let status = sys::routecap_routing_deserialize(data.as_ptr().cast(), data.len(), flags, None, none, &mut routing);
+                let status = sys::routecap_routing_deserialize(
+                    data.as_ptr().cast(),
+                    data.len(),
+                    flags,
+                    None,
+                    none,
+                    &mut routing,
+                );
                 replay.raw_made(call, "routing", status, routing);
             }
             "routing_import" => {
@@ -382,15 +532,23 @@ pub fn call(replay: &mut Replay, call: &Call<'_>) {
                     let mut segment = sys::routecap_segment::default();
                     fill!(segment, said; first, rows, tag, reason, reserved);
                     segment.ids = kept.elements(said.get("ids"), view.dtype);
-                    segment.validity = kept.elements(said.get("validity"), sys::ROUTECAP_DTYPE_U8).cast();
+                    segment.validity =
+                        kept.elements(said.get("validity"), sys::ROUTECAP_DTYPE_U8).cast();
                     segment.tags = kept.elements(said.get("tags"), sys::ROUTECAP_DTYPE_I64).cast();
                     segments.push(segment);
                 }
                 view.segments = segments.as_ptr();
                 view.segment_count = segments.len();
-                view.segment_size = said.number_or("segment_size", size_of::<sys::routecap_segment>() as i128);
+                view.segment_size =
+                    said.number_or("segment_size", size_of::<sys::routecap_segment>() as i128);
                 let mut routing = std::ptr::dangling_mut();
-                let status = sys::routecap_routing_import(&view, input.number("flags"), None, std::ptr::null_mut(), &mut routing);
+                let status = sys::routecap_routing_import(
+                    &view,
+                    input.number("flags"),
+                    None,
+                    std::ptr::null_mut(),
+                    &mut routing,
+                );
                 replay.raw_made(call, "routing", status, routing);
             }
             "sequence_create" => {
@@ -408,7 +566,15 @@ pub fn call(replay: &mut Replay, call: &Call<'_>) {
                 let sequence = replay.sequences[input.text("sequence").unwrap()].as_raw();
                 let count = tokens.len() as u64;
                 let report = std::ptr::null_mut();
-                call.returned(sys::routecap_sequence_append(sequence, tokens.as_ptr(), 0, count, std::ptr::null(), &options, report));
+                call.returned(sys::routecap_sequence_append(
+                    sequence,
+                    tokens.as_ptr(),
+                    0,
+                    count,
+                    std::ptr::null(),
+                    &options,
+                    report,
+                ));
             }
             name => panic!("no raw form of {name}"),
         }

@@ -6,11 +6,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use routecap::{
-    AcceptItem, AppendOptions, AppendPolicy, AppendReport, ArraySegment, Arrays, Backend, Capturer, Completeness, Config, CopyOptions,
-    Coverage, DType, Error, ErrorKind, Extract, ExtractItem, FinishItem, Forward, GroupScore, IdElement, IdSpace, IssueOptions, ItemStatus,
-    Kept, Landing, LayerProbe, LayerSource, LayerStats, Logits, Method, Missing, Order, Phase, Policy, Provenance, Reason, Received,
-    RequestId, Role, Router, Routing, Rows, Score, Sequence, SequenceConfig, Sink, Slice, Snapshot, Source, Span, Step, Stream, Strictness,
-    Trust, View, status_name, sys,
+    AcceptItem, AppendOptions, AppendPolicy, AppendReport, ArraySegment, Arrays, Backend, Capturer,
+    Completeness, Config, CopyOptions, Coverage, DType, Error, ErrorKind, Extract, ExtractItem,
+    FinishItem, Forward, GroupScore, IdElement, IdSpace, IssueOptions, ItemStatus, Kept, Landing,
+    LayerProbe, LayerSource, LayerStats, Logits, Method, Missing, Order, Phase, Policy, Provenance,
+    Reason, Received, RequestId, Role, Router, Routing, Rows, Score, Sequence, SequenceConfig,
+    Sink, Slice, Snapshot, Source, Span, Step, Stream, Strictness, Trust, View, status_name, sys,
 };
 use serde_json::{Value, json};
 
@@ -53,12 +54,19 @@ pub fn vector(vector: &Value) {
         };
         let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             if replay.call(&call).is_err() {
-                assert_eq!(said.get("raw"), Some(&Value::Bool(true)), "the crate cannot make this call, and it is not raw");
+                assert_eq!(
+                    said.get("raw"),
+                    Some(&Value::Bool(true)),
+                    "the crate cannot make this call, and it is not raw"
+                );
                 raw::call(&mut replay, &call);
             }
         }));
         if let Err(panic) = told {
-            let text = panic.downcast_ref::<String>().cloned().or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
+            let text = panic
+                .downcast_ref::<String>()
+                .cloned()
+                .or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
             let said = said.to_string().chars().take(600).collect::<String>();
             panic!("call {i}: {}\n    {said}", text.unwrap_or_default());
         }
@@ -108,7 +116,8 @@ fn rows(said: Said<'_>) -> Rows {
 fn some_dtype(said: Said<'_>, key: &str) -> Result<DType, Inexpressible> {
     DType::of(said.number(key)).ok_or(Inexpressible)
 }
-/// Refuses what is in none of the crate's types: a reserved field that is not 0, flags that do not exist.
+/// Refuses what is in none of the crate's types: a reserved field that is not 0, flags that do not
+/// exist.
 fn only(said: Said<'_>, key: &str, known: u32) -> Made {
     if said.number::<i128>(key) & !i128::from(known) != 0 { Err(Inexpressible) } else { Ok(()) }
 }
@@ -163,13 +172,25 @@ macro_rules! with_type {
 }
 
 impl Call<'_> {
-    /// Compares the status that the crate's answer stands for, and the text that must be there. Gives what was delivered.
-    pub fn answered<T>(&self, result: Result<T, Error>, status: impl FnOnce(&T) -> &'static str) -> Option<T> {
+    /// Compares the status that the crate's answer stands for, and the text that must be there.
+    /// Gives what was delivered.
+    pub fn answered<T>(
+        &self,
+        result: Result<T, Error>,
+        status: impl FnOnce(&T) -> &'static str,
+    ) -> Option<T> {
         match result {
             Ok(value) => {
                 let status = status(&value);
                 assert_eq!(self.status, status);
-                if ["ROUTECAP_INCOMPLETE", "ROUTECAP_NOT_CAPTURED", "ROUTECAP_PARTIAL", "ROUTECAP_LOST"].contains(&status) {
+                if [
+                    "ROUTECAP_INCOMPLETE",
+                    "ROUTECAP_NOT_CAPTURED",
+                    "ROUTECAP_PARTIAL",
+                    "ROUTECAP_LOST",
+                ]
+                .contains(&status)
+                {
                     one_line(&routecap::last_message());
                 }
                 Some(value)
@@ -200,7 +221,14 @@ impl Call<'_> {
 
     pub fn expect_statuses(&self, is: Vec<String>) {
         if self.out.has("status") {
-            assert_eq!(self.out.list("status").iter().map(|name| name.as_str().unwrap()).collect::<Vec<_>>(), is);
+            assert_eq!(
+                self.out
+                    .list("status")
+                    .iter()
+                    .map(|name| name.as_str().unwrap())
+                    .collect::<Vec<_>>(),
+                is
+            );
         }
     }
 
@@ -239,7 +267,9 @@ impl Replay {
 
     pub fn request_named(&self, name: &Value) -> RequestId {
         match name {
-            Value::String(name) => *self.requests.get(name).unwrap_or_else(|| panic!("no request {name}")),
+            Value::String(name) => {
+                *self.requests.get(name).unwrap_or_else(|| panic!("no request {name}"))
+            }
             Value::Null => RequestId::NONE,
             number_of_one => RequestId(u64::try_from(number(number_of_one)).expect("a handle")),
         }
@@ -248,7 +278,10 @@ impl Replay {
     pub fn bind_routing(&mut self, call: &Call<'_>, key: &str, routing: Option<Routing>) {
         if let Some(routing) = routing {
             let name = call.out.text(key).unwrap_or_else(|| panic!("no name for {key}"));
-            assert!(self.routings.insert(name.into(), routing).is_none(), "{name} is bound already");
+            assert!(
+                self.routings.insert(name.into(), routing).is_none(),
+                "{name} is bound already"
+            );
         }
     }
 
@@ -256,8 +289,14 @@ impl Replay {
         match name {
             Value::String(name) => {
                 assert_ne!(request, RequestId::NONE);
-                assert!(self.requests.values().all(|other| *other != request), "a handle is given out again");
-                assert!(self.requests.insert(name.clone(), request).is_none(), "{name} is bound already");
+                assert!(
+                    self.requests.values().all(|other| *other != request),
+                    "a handle is given out again"
+                );
+                assert!(
+                    self.requests.insert(name.clone(), request).is_none(),
+                    "{name} is bound already"
+                );
             }
             number_of_one => assert_eq!(i128::from(request.0), number(number_of_one)),
         }
@@ -278,7 +317,10 @@ impl Replay {
                     raw::call(self, call);
                 }
             }
-            "status_name" => assert_eq!(call.out.text("name"), Some(routecap::status_name(call.input.number("status")))),
+            "status_name" => assert_eq!(
+                call.out.text("name"),
+                Some(routecap::status_name(call.input.number("status")))
+            ),
             "backend_info" => {
                 let backend = choice!(call.input.number("backend"), Backend: Host, Cuda)?;
                 if let Some(info) = call.done(backend.info()) {
@@ -289,7 +331,9 @@ impl Replay {
             // What these fill, builders keep to themselves.
             "config_init" | "router_init" | "copy_options_init" => raw::call(self, call),
             "config_memory" => {
-                if let Some(memory) = call.done(config(call.input.object("config").ok_or(Inexpressible)?)?.memory()) {
+                if let Some(memory) =
+                    call.done(config(call.input.object("config").ok_or(Inexpressible)?)?.memory())
+                {
                     let memory = object!(memory; page_rows, device_bytes, pinned_bytes, host_bytes, row_bytes, page_bytes, request_bytes,
                         tag_bytes);
                     call.expect_object("memory", memory);
@@ -299,7 +343,8 @@ impl Replay {
                 let mut config = config(call.input.object("config").ok_or(Inexpressible)?)?;
                 if call.input.has("budget_pages") {
                     let page_bytes = config.memory().expect("a size").page_bytes;
-                    config = config.budget_bytes(call.input.number::<u64>("budget_pages") * page_bytes);
+                    config =
+                        config.budget_bytes(call.input.number::<u64>("budget_pages") * page_bytes);
                 }
                 if let Some(made) = call.done(config.create()) {
                     self.capturers.insert(call.out.text("capturer").expect("a name").into(), made);
@@ -329,7 +374,11 @@ impl Replay {
             }
             "capturer_load" => {
                 let capturer = &self.capturer(call)?.0;
-                let load = if call.input.has("tag") { capturer.load_of_tag(call.input.number("tag")) } else { capturer.load() };
+                let load = if call.input.has("tag") {
+                    capturer.load_of_tag(call.input.number("tag"))
+                } else {
+                    capturer.load()
+                };
                 if let Some(load) = call.done(load) {
                     call.expect("counts", load.counts.clone());
                     let (first_step, last_step) = (load.first_step.0, load.last_step.0);
@@ -350,9 +399,12 @@ impl Replay {
             }
             name if name.starts_with("sink_") => self.sinks(call)?,
             name if name.starts_with("step_") => self.steps(call)?,
-            "layer_record" | "layers_record" | "layer_route" | "capturer_probe" | "received_read" | "received_merge" => self.taps(call)?,
+            "layer_record" | "layers_record" | "layer_route" | "capturer_probe"
+            | "received_read" | "received_merge" => self.taps(call)?,
             name if name.starts_with("request_") => self.requests(call)?,
-            name if name.starts_with("routing_") || name.starts_with("serialized_") => self.routings(call)?,
+            name if name.starts_with("routing_") || name.starts_with("serialized_") => {
+                self.routings(call)?
+            }
             name if name.starts_with("sequence_") => self.sequences(call)?,
             name => panic!("no such call: {name}"),
         }
@@ -368,8 +420,13 @@ impl Replay {
                 let dtype = some_dtype(said, "dtype")?;
                 let ids = said.object("ids").map_or(std::ptr::null_mut(), |memory| {
                     let name = memory.text("memory").expect("a name").to_string();
-                    let elements = self.memory.entry(name).or_insert_with(|| Elements::untouched(dtype, memory.number("elements")));
-                    elements.as_mut_ptr().wrapping_byte_add(memory.number::<usize>("start") * dtype.size())
+                    let elements = self
+                        .memory
+                        .entry(name)
+                        .or_insert_with(|| Elements::untouched(dtype, memory.number("elements")));
+                    elements
+                        .as_mut_ptr()
+                        .wrapping_byte_add(memory.number::<usize>("start") * dtype.size())
                 });
                 let sink = Sink {
                     ids,
@@ -380,11 +437,16 @@ impl Replay {
                     layer_stride: said.number("layer_stride"),
                 };
                 let forward = &mut self.capturer(call)?.1;
-                // SAFETY: the vector's memory holds what its sink describes, and outlives the capturers.
-                call.done(unsafe { forward.bind(input.number("first_layer"), input.number("layers"), &sink) });
+                // SAFETY: the vector's memory holds what its sink describes, and outlives the
+                // capturers.
+                call.done(unsafe {
+                    forward.bind(input.number("first_layer"), input.number("layers"), &sink)
+                });
             }
             "sink_layer" => {
-                let Some(sink) = call.done(self.capturer(call)?.1.sink(layer)) else { return Ok(()) };
+                let Some(sink) = call.done(self.capturer(call)?.1.sink(layer)) else {
+                    return Ok(());
+                };
                 let Some(expected) = call.out.object("sink") else { return Ok(()) };
                 let Some(sink) = sink else {
                     raw::call(self, call); // what else the library says of a layer without memory, the crate keeps to itself
@@ -395,8 +457,16 @@ impl Replay {
                 is["ids"] = match expected.get("ids") {
                     Some(Value::Object(memory)) => {
                         let memory = Said(memory);
-                        let elements = self.memory.get_mut(memory.text("memory").unwrap()).expect("bound memory");
-                        assert_eq!(sink.ids, elements.as_mut_ptr().wrapping_byte_add(memory.number::<usize>("start") * sink.dtype.size()));
+                        let elements = self
+                            .memory
+                            .get_mut(memory.text("memory").unwrap())
+                            .expect("bound memory");
+                        assert_eq!(
+                            sink.ids,
+                            elements.as_mut_ptr().wrapping_byte_add(
+                                memory.number::<usize>("start") * sink.dtype.size()
+                            )
+                        );
                         expected.0["ids"].clone()
                     }
                     _ => (!sink.ids.is_null()).into(),
@@ -407,10 +477,14 @@ impl Replay {
                 let forward = &mut self.capturer(call)?.1;
                 let sink = forward.sink(layer).expect("a sink").expect("memory");
                 let ids = Elements::of(sink.dtype, input.list("ids"));
-                let row_stride = if sink.row_stride == 0 { i64::from(sink.k) } else { sink.row_stride };
+                let row_stride =
+                    if sink.row_stride == 0 { i64::from(sink.k) } else { sink.row_stride };
                 let ids = ids.numbers();
                 for (i, id) in ids.iter().enumerate() {
-                    let (row, column) = (input.number::<usize>("first_row") + i / sink.k as usize, i % sink.k as usize);
+                    let (row, column) = (
+                        input.number::<usize>("first_row") + i / sink.k as usize,
+                        i % sink.k as usize,
+                    );
                     let at = row * row_stride as usize + column;
                     // SAFETY: a vector writes rows that the sink has.
                     unsafe {
@@ -431,27 +505,46 @@ impl Replay {
         let input = call.input;
         let step = Step(input.number("step"));
         match call.name {
-            "step_begin" => drop(call.done(self.capturer(call)?.1.begin(input.number("rows"), Stream::HOST))),
+            "step_begin" => {
+                drop(call.done(self.capturer(call)?.1.begin(input.number("rows"), Stream::HOST)))
+            }
             "step_snapshot" => drop(call.done(self.capturer(call)?.1.snapshot(Stream::HOST))),
             "step_discard" => drop(call.done(self.capturer(call)?.1.discard(Stream::HOST))),
             "step_issue" => {
-                let spans = input.list("spans").iter().map(|said| self.span(Said::of(said))).collect::<Result<Vec<_>, _>>()?;
+                let spans = input
+                    .list("spans")
+                    .iter()
+                    .map(|said| self.span(Said::of(said)))
+                    .collect::<Result<Vec<_>, _>>()?;
                 let mut options = IssueOptions::new();
                 let mut positions = None;
                 if let Some(said) = input.object("options") {
                     only(said, "reserved", 0)?;
-                    options = options.tag(said.number("tag")).snapshot(choice!(said.number("snapshot"), Snapshot: Taken, Make)?);
+                    options = options
+                        .tag(said.number("tag"))
+                        .snapshot(choice!(said.number("snapshot"), Snapshot: Taken, Make)?);
                     if said.has("positions") {
-                        positions = Some(Elements::of(some_dtype(said, "positions_dtype")?, said.list("positions")));
+                        positions = Some(Elements::of(
+                            some_dtype(said, "positions_dtype")?,
+                            said.list("positions"),
+                        ));
                     }
                 }
                 if let Some(positions) = &positions {
                     options = options.positions(positions.slice());
                 }
                 let mut status = vec![ItemStatus::default(); spans.len()];
-                let issued = self.capturer(call)?.1.issue_into(&spans, &options, &mut status, Stream::HOST);
-                if let Some(issued) = call.answered(issued, |issued| status_name(issued.filing().status())) {
-                    call.expect_statuses(status.iter().map(|status| item(status.result(), |()| "ROUTECAP_OK")).collect());
+                let issued =
+                    self.capturer(call)?.1.issue_into(&spans, &options, &mut status, Stream::HOST);
+                if let Some(issued) =
+                    call.answered(issued, |issued| status_name(issued.filing().status()))
+                {
+                    call.expect_statuses(
+                        status
+                            .iter()
+                            .map(|status| item(status.result(), |()| "ROUTECAP_OK"))
+                            .collect(),
+                    );
                     call.expect("step", issued.ticket().0);
                 }
             }
@@ -466,7 +559,9 @@ impl Replay {
                     Ok(timeout) => capturer.finalize_timeout(step, Duration::from_nanos(timeout)),
                     Err(_) => capturer.finalize(step),
                 };
-                if let Some(finalized) = call.answered(result, |finalized| landing(finalized.landing)) {
+                if let Some(finalized) =
+                    call.answered(result, |finalized| landing(finalized.landing))
+                {
                     call.expect("conflicting", finalized.conflicting);
                 }
             }
@@ -478,9 +573,18 @@ impl Replay {
     fn span(&self, said: Said<'_>) -> Result<Span, Inexpressible> {
         only(said, "reserved", 0)?;
         let (prefill, decode) = (sys::ROUTECAP_SPAN_PREFILL, sys::ROUTECAP_SPAN_DECODE);
-        only(said, "flags", sys::ROUTECAP_SPAN_SPECULATIVE | sys::ROUTECAP_SPAN_DEVICE_POSITIONS | prefill | decode)?;
+        only(
+            said,
+            "flags",
+            sys::ROUTECAP_SPAN_SPECULATIVE | sys::ROUTECAP_SPAN_DEVICE_POSITIONS | prefill | decode,
+        )?;
         let flags: u32 = said.number("flags");
-        let mut span = Span::new(self.request(said), said.number("position"), said.number("sink_row"), said.number("rows"));
+        let mut span = Span::new(
+            self.request(said),
+            said.number("position"),
+            said.number("sink_row"),
+            said.number("rows"),
+        );
         if flags & sys::ROUTECAP_SPAN_SPECULATIVE != 0 {
             span = span.speculative();
         }
@@ -524,7 +628,10 @@ impl Replay {
                 for layer in input.list("layers") {
                     let layer = Said::of(layer);
                     only(layer, "reserved", 0)?;
-                    let ids = Elements::of(some_dtype(said, "dtype")?, layer.get("ids").ok_or(Inexpressible)?.as_array().expect("ids"));
+                    let ids = Elements::of(
+                        some_dtype(said, "dtype")?,
+                        layer.get("ids").ok_or(Inexpressible)?.as_array().expect("ids"),
+                    );
                     arrays.push((layer.number("layer"), ids, layer.numbers::<i32>("table")));
                 }
                 let layers: Vec<LayerSource<'_>> = arrays
@@ -539,11 +646,13 @@ impl Replay {
             "layer_route" => self.route(call, layer)?,
             "capturer_probe" => {
                 let mut layers = vec![LayerProbe::default(); input.number("count")];
-                let result = self.capturer(call)?.1.probe(input.number("rows"), &mut layers, Stream::HOST);
+                let result =
+                    self.capturer(call)?.1.probe(input.number("rows"), &mut layers, Stream::HOST);
                 if call.answered(result, |found| whole(!*found)).is_some() {
                     let of = |probe: &LayerProbe| {
                         let mut is = object!(probe; rows_unwritten, rows_incomplete, rows_written, rows_out_of_range, rows_duplicate);
-                        let (lowest, highest) = probe.range().map_or((-1, -1), |(low, high)| (low as i32, high as i32));
+                        let (lowest, highest) =
+                            probe.range().map_or((-1, -1), |(low, high)| (low as i32, high as i32));
                         is["found"] = probe.bits().into();
                         is["lowest"] = lowest.into();
                         is["highest"] = highest.into();
@@ -558,10 +667,13 @@ impl Replay {
                 let tables: Vec<Vec<i32>> = input
                     .list("executed")
                     .iter()
-                    .map(|table| table.as_array().unwrap().iter().map(|id| number(id) as i32).collect())
+                    .map(|table| {
+                        table.as_array().unwrap().iter().map(|id| number(id) as i32).collect()
+                    })
                     .collect();
                 let tables: Vec<&[i32]> = tables.iter().map(Vec::as_slice).collect();
-                let mut merged = vec![UNTOUCHED as i32; tables.first().map_or(0, |table| table.len())];
+                let mut merged =
+                    vec![UNTOUCHED as i32; tables.first().map_or(0, |table| table.len())];
                 let delivered = call.done(routecap::received_merge(&tables, &mut merged)).is_some();
                 call.expect_elements("merged", delivered, &Elements::I32(merged.into()), 0.0);
             }
@@ -587,7 +699,9 @@ impl Replay {
         ];
         let score = choice!(said.number("score"), Score: Logit, Softmax, Sigmoid, SqrtSoftplus)?;
         let mut router = if said.has("method") {
-            let made = Router::new(choice(said.number("method"), &methods, |method| method as i128)?).expect("a method in use");
+            let made =
+                Router::new(choice(said.number("method"), &methods, |method| method as i128)?)
+                    .expect("a method in use");
             if said.has("score") { made.score(score) } else { made }
         } else {
             Router::custom(score)
@@ -599,7 +713,9 @@ impl Replay {
             | sys::ROUTECAP_ROUTER_GROUPS_ZERO;
         only(said, "flags", flags)?;
         if said.has("group_score") {
-            router = router.group_score(choice!(said.number("group_score"), GroupScore: Max, Top2, Top2Distinct)?);
+            router = router.group_score(
+                choice!(said.number("group_score"), GroupScore: Max, Top2, Top2Distinct)?,
+            );
         }
         if said.has("flags") {
             let flags: u32 = said.number("flags");
@@ -621,7 +737,9 @@ impl Replay {
             router = router.floor(floor.as_f64().unwrap() as f32);
         }
         let bias = match said.get("bias") {
-            Some(bias) => Some(Elements::of(some_dtype(said, "bias_dtype")?, bias.as_array().unwrap())),
+            Some(bias) => {
+                Some(Elements::of(some_dtype(said, "bias_dtype")?, bias.as_array().unwrap()))
+            }
             None => None,
         };
         if let Some(bias) = &bias {
@@ -635,16 +753,22 @@ impl Replay {
         let said = call.input.object("logits").ok_or(Inexpressible)?;
         let rows: u32 = said.number("rows");
         let elements = match said.get("logits") {
-            Some(logits) => Some(Elements::of(some_dtype(said, "dtype")?, logits.as_array().unwrap())),
+            Some(logits) => {
+                Some(Elements::of(some_dtype(said, "dtype")?, logits.as_array().unwrap()))
+            }
             None => None,
         };
         let mut logits = match &elements {
-            Some(elements) => Logits::new(elements.slice(), rows).start(said.number("logits_start")),
+            Some(elements) => {
+                Logits::new(elements.slice(), rows).start(said.number("logits_start"))
+            }
             None => Logits::none(rows),
         };
         let numbers = Placed::of(said);
-        logits =
-            logits.row_stride(said.number("row_stride")).column_stride(said.number("column_stride")).first_row(said.number("first_row"));
+        logits = logits
+            .row_stride(said.number("row_stride"))
+            .column_stride(said.number("column_stride"))
+            .first_row(said.number("first_row"));
         logits = logits.experts(said.number("experts"));
         if let Some(rows) = numbers.live_rows() {
             logits = logits.live_rows(rows);
@@ -656,7 +780,9 @@ impl Replay {
             logits = logits.row_index(index);
         }
         let tokens = match said.get("tokens") {
-            Some(tokens) => Some(Elements::of(some_dtype(said, "tokens_dtype")?, tokens.as_array().unwrap())),
+            Some(tokens) => {
+                Some(Elements::of(some_dtype(said, "tokens_dtype")?, tokens.as_array().unwrap()))
+            }
             None => None,
         };
         if let Some(tokens) = &tokens {
@@ -664,13 +790,22 @@ impl Replay {
         }
         let stride: i64 = said.number("weights_stride");
         let wanted = call.out.list("weights").len();
-        let mut weights =
-            vec![UNTOUCHED as f32; wanted.max(if said.has("weights") { rows as usize * stride.unsigned_abs() as usize } else { 0 })];
+        let mut weights = vec![
+            UNTOUCHED as f32;
+            wanted.max(if said.has("weights") {
+                rows as usize * stride.unsigned_abs() as usize
+            } else {
+                0
+            })
+        ];
         if said.has("weights") {
             logits = logits.weights(&mut weights, stride);
         }
-        let delivered = call.done(self.capturer(call)?.1.route(layer, &router, &mut logits, Stream::HOST)).is_some();
-        let tolerance = call.out.get("tolerance").map_or(0.0, |tolerance| tolerance.as_f64().unwrap());
+        let delivered = call
+            .done(self.capturer(call)?.1.route(layer, &router, &mut logits, Stream::HOST))
+            .is_some();
+        let tolerance =
+            call.out.get("tolerance").map_or(0.0, |tolerance| tolerance.as_f64().unwrap());
         call.expect_elements("weights", delivered, &Elements::F32(weights.into()), tolerance);
         Ok(())
     }
@@ -681,9 +816,15 @@ impl Replay {
         only(said, "flags", sys::ROUTECAP_RECEIVED_EXPANDED | sys::ROUTECAP_RECEIVED_GLOBAL)?;
         let flags: u32 = said.number("flags");
         let expanded = flags & sys::ROUTECAP_RECEIVED_EXPANDED != 0;
-        let (live_rows, metadata, ends) =
-            (said.numbers::<i32>("live_rows"), said.numbers::<i32>("metadata"), said.numbers::<i32>("expert_ends"));
-        if expanded != ends.is_some() || (!expanded && (said.number::<u32>("expert_alignment") | said.number::<u32>("expanded_rows")) != 0)
+        let (live_rows, metadata, ends) = (
+            said.numbers::<i32>("live_rows"),
+            said.numbers::<i32>("metadata"),
+            said.numbers::<i32>("expert_ends"),
+        );
+        if expanded != ends.is_some()
+            || (!expanded
+                && (said.number::<u32>("expert_alignment") | said.number::<u32>("expanded_rows"))
+                    != 0)
         {
             return Err(Inexpressible);
         }
@@ -696,7 +837,12 @@ impl Replay {
         let mut executed = vec![UNTOUCHED as i32; size("executed")];
         let mut ignored = 0u64;
 
-        let mut received = Received::new(said.number("ranks"), said.number("rank"), said.number("tokens_per_rank"), said.number("rows"));
+        let mut received = Received::new(
+            said.number("ranks"),
+            said.number("rank"),
+            said.number("tokens_per_rank"),
+            said.number("rows"),
+        );
         received = received.experts(said.number("experts")).k(said.number("k"));
         if let Some(rows) = &live_rows {
             received = received.live_rows(rows);
@@ -705,7 +851,11 @@ impl Replay {
             received = received.metadata(metadata);
         }
         if let Some(ends) = &ends {
-            received = received.expanded(ends, said.number("expert_alignment"), said.number("expanded_rows"));
+            received = received.expanded(
+                ends,
+                said.number("expert_alignment"),
+                said.number("expanded_rows"),
+            );
         }
         if flags & sys::ROUTECAP_RECEIVED_GLOBAL != 0 {
             received = received.already_global();
@@ -726,7 +876,9 @@ impl Replay {
         if said.has("ignored") {
             received = received.ignored(&mut ignored);
         }
-        let delivered = call.done(self.capturer(call)?.1.read_received(layer, &mut received, Stream::HOST)).is_some();
+        let delivered = call
+            .done(self.capturer(call)?.1.read_received(layer, &mut received, Stream::HOST))
+            .is_some();
         call.expect_elements("executed", delivered, &Elements::I32(executed.into()), 0.0);
         if in_place && delivered {
             call.expect_elements("global_ids", true, ids.as_ref().expect("ids"), 0.0);
@@ -756,26 +908,42 @@ impl Replay {
             }
             "request_accept" => {
                 let rows = input.numbers::<u32>("rows");
-                let kept = rows.as_ref().map_or(Kept::First(input.number("count")), |rows| Kept::Indices(rows));
+                let kept = rows
+                    .as_ref()
+                    .map_or(Kept::First(input.number("count")), |rows| Kept::Indices(rows));
                 call.done(self.capturer(call)?.0.accept(request, Step(input.number("step")), kept));
             }
             "request_accept_batch" => {
                 let items = input.list("items").iter().map(Said::of);
-                let items: Vec<_> =
-                    items.map(|said| (self.request(said), Step(said.number("step")), said.numbers::<u32>("rows"), said)).collect();
+                let items: Vec<_> = items
+                    .map(|said| {
+                        (
+                            self.request(said),
+                            Step(said.number("step")),
+                            said.numbers::<u32>("rows"),
+                            said,
+                        )
+                    })
+                    .collect();
                 let mut items: Vec<AcceptItem<'_>> = items
                     .iter()
                     .map(|(request, step, rows, said)| {
-                        let kept = rows.as_ref().map_or(Kept::First(said.number("count")), |rows| Kept::Indices(rows));
+                        let kept = rows
+                            .as_ref()
+                            .map_or(Kept::First(said.number("count")), |rows| Kept::Indices(rows));
                         AcceptItem::new(*request, *step, kept)
                     })
                     .collect();
                 let result = self.capturer(call)?.0.accept_batch(&mut items);
                 if call.answered(result, |all| whole(*all)).is_some() {
-                    call.expect_statuses(items.iter().map(|done| item(done.result(), |()| "ROUTECAP_OK")).collect());
+                    call.expect_statuses(
+                        items.iter().map(|done| item(done.result(), |()| "ROUTECAP_OK")).collect(),
+                    );
                 }
             }
-            "request_truncate" => drop(call.done(self.capturer(call)?.0.truncate(request, input.number("rows")))),
+            "request_truncate" => {
+                drop(call.done(self.capturer(call)?.0.truncate(request, input.number("rows"))))
+            }
             "request_fork" => {
                 let result = self.capturer(call)?.0.fork(request, input.number("rows"));
                 if let Some(child) = call.done(result) {
@@ -795,7 +963,12 @@ impl Replay {
             }
             "request_extract" => {
                 let mode = choice!(input.number("mode"), Extract: Share, Take, Copy)?;
-                let result = self.capturer(call)?.0.extract_with(request, rows(input), mode, strictness(input)?);
+                let result = self.capturer(call)?.0.extract_with(
+                    request,
+                    rows(input),
+                    mode,
+                    strictness(input)?,
+                );
                 let routing = call.answered(result, poll);
                 self.bind_routing(call, "routing", routing);
             }
@@ -804,11 +977,18 @@ impl Replay {
                 for said in input.list("items").iter().map(Said::of) {
                     only(said, "reserved", 0)?;
                     let mode = choice!(said.number("mode"), Extract: Share, Take, Copy)?;
-                    items.push(ExtractItem::new(self.request(said), rows(said), mode, strictness(said)?));
+                    items.push(ExtractItem::new(
+                        self.request(said),
+                        rows(said),
+                        mode,
+                        strictness(said)?,
+                    ));
                 }
                 let result = self.capturer(call)?.0.extract_batch(&mut items);
                 if call.answered(result, |all| whole(*all)).is_some() {
-                    call.expect_statuses(items.iter().map(|done| item(done.result(), completeness)).collect());
+                    call.expect_statuses(
+                        items.iter().map(|done| item(done.result(), completeness)).collect(),
+                    );
                     self.bind_all(call, items.iter_mut().map(ExtractItem::take).collect());
                 }
             }
@@ -823,27 +1003,42 @@ impl Replay {
                 )?)
             }
             "request_finish" => {
-                let routing = call.done(self.capturer(call)?.0.finish(request, input.number("rows")));
+                let routing =
+                    call.done(self.capturer(call)?.0.finish(request, input.number("rows")));
                 self.bind_routing(call, "routing", routing);
             }
             "request_finish_batch" => {
                 let items = input.list("items").iter().map(Said::of);
-                let mut items: Vec<_> = items.map(|said| FinishItem::new(self.request(said), said.number("rows"))).collect();
+                let mut items: Vec<_> = items
+                    .map(|said| FinishItem::new(self.request(said), said.number("rows")))
+                    .collect();
                 let result = self.capturer(call)?.0.finish_batch(&mut items);
                 if call.answered(result, |all| whole(*all)).is_some() {
-                    call.expect_statuses(items.iter().map(|done| item(done.result(), |()| "ROUTECAP_OK")).collect());
+                    call.expect_statuses(
+                        items.iter().map(|done| item(done.result(), |()| "ROUTECAP_OK")).collect(),
+                    );
                     self.bind_all(call, items.iter_mut().map(FinishItem::take).collect());
                 }
             }
             "request_close" => drop(call.done(self.capturer(call)?.0.close(request))),
             "request_close_batch" => {
-                let requests: Vec<_> = input.list("requests").iter().map(|name| self.request_named(name)).collect();
+                let requests: Vec<_> =
+                    input.list("requests").iter().map(|name| self.request_named(name)).collect();
                 let mut status = vec![ItemStatus::default(); requests.len()];
                 let capturer = &self.capturer(call)?.0;
                 let wanted = call.out.has("status");
-                let result = if wanted { capturer.close_batch_into(&requests, &mut status) } else { capturer.close_batch(&requests) };
+                let result = if wanted {
+                    capturer.close_batch_into(&requests, &mut status)
+                } else {
+                    capturer.close_batch(&requests)
+                };
                 if call.answered(result, |all| whole(*all)).is_some() {
-                    call.expect_statuses(status.iter().map(|status| item(status.result(), |()| "ROUTECAP_OK")).collect());
+                    call.expect_statuses(
+                        status
+                            .iter()
+                            .map(|status| item(status.result(), |()| "ROUTECAP_OK"))
+                            .collect(),
+                    );
                 }
             }
             name => panic!("no such call: {name}"),
@@ -856,15 +1051,27 @@ impl Replay {
         assert_eq!(names.len(), routings.len(), "routings");
         for (name, routing) in names.iter().zip(routings) {
             match (name.as_str(), routing) {
-                (Some(name), Some(routing)) => assert!(self.routings.insert(name.into(), routing).is_none()),
+                (Some(name), Some(routing)) => {
+                    assert!(self.routings.insert(name.into(), routing).is_none())
+                }
                 (None, None) => {}
                 (name, routing) => panic!("{routing:?} for {name:?}"),
             }
         }
     }
 
-    fn coverage(&self, call: &Call<'_>, result: Result<Coverage, Error>, missing: &[Missing], all: Result<Vec<Missing>, Error>) {
-        let Some(coverage) = call.answered(result, |c| if c.is_complete() { "ROUTECAP_OK" } else { "ROUTECAP_INCOMPLETE" }) else { return };
+    fn coverage(
+        &self,
+        call: &Call<'_>,
+        result: Result<Coverage, Error>,
+        missing: &[Missing],
+        all: Result<Vec<Missing>, Error>,
+    ) {
+        let Some(coverage) = call.answered(result, |c| {
+            if c.is_complete() { "ROUTECAP_OK" } else { "ROUTECAP_INCOMPLETE" }
+        }) else {
+            return;
+        };
         let of = |m: &Missing| {
             let mut is = object!(m; first, rows, first_layer, layers);
             is["reason"] = m.reason().value().into();
@@ -944,7 +1151,10 @@ impl Replay {
                 self.coverage(call, result, &missing, routing.missing());
             }
             "routing_split" => {
-                let halves = call.done(self.routing(call)?.split(input.number("prompt_tokens"), input.number("generated_tokens")));
+                let halves = call.done(
+                    self.routing(call)?
+                        .split(input.number("prompt_tokens"), input.number("generated_tokens")),
+                );
                 let (prompt, generated) = halves.unzip();
                 self.bind_routing(call, "prompt", prompt);
                 self.bind_routing(call, "generated", generated);
@@ -954,7 +1164,11 @@ impl Replay {
                 self.bind_routing(call, "slice", slice);
             }
             "routing_merge" => {
-                let all = input.list("routings").iter().map(|name| self.routing_named(name)).collect::<Result<Vec<_>, _>>()?;
+                let all = input
+                    .list("routings")
+                    .iter()
+                    .map(|name| self.routing_named(name))
+                    .collect::<Result<Vec<_>, _>>()?;
                 let merged = call.answered(Routing::merge(all), poll);
                 self.bind_routing(call, "merged", merged);
             }
@@ -1002,7 +1216,9 @@ impl Replay {
                 let arrays = Imported::of(input.object("view").ok_or(Inexpressible)?)?;
                 let trust = trust(input)?;
                 let result = if input.number::<u32>("lent") != 0 {
-                    self.lend(arrays, |loan| Routing::import_lent(loan, |loan| loan.0.arrays(), trust))
+                    self.lend(arrays, |loan| {
+                        Routing::import_lent(loan, |loan| loan.0.arrays(), trust)
+                    })
                 } else {
                     Routing::import(&arrays.arrays(), trust)
                 };
@@ -1011,7 +1227,8 @@ impl Replay {
             }
             "serialized_info" => {
                 if let Some(info) = call.done(routecap::serialized_info(&input.bytes("data"))) {
-                    let mut is = object!(info; version, bytes, header_bytes, first, rows, layers, k);
+                    let mut is =
+                        object!(info; version, bytes, header_bytes, first, rows, layers, k);
                     is["dtype"] = (info.dtype as i32).into();
                     is["id_space"] = info.id_space.value().into();
                     call.expect_object("info", is);
@@ -1019,14 +1236,19 @@ impl Replay {
             }
             "serialized_splice" => {
                 let (head, tail) = (input.bytes("head"), input.bytes("tail"));
-                if let Some(splice) = call.done(routecap::splice(&head, &tail, input.number("row"))) {
+                if let Some(splice) = call.done(routecap::splice(&head, &tail, input.number("row")))
+                {
                     call.expect_object(
                         "splice",
                         json!({"pieces": splice.pieces.len(), "bytes": splice.bytes, "header_bytes": splice.header.len()}),
                     );
                     let joined = splice.join(&head, &tail).expect("both whole");
                     assert_eq!(joined.len() as u64, splice.bytes);
-                    self.bind_routing(call, "routing", Some(Routing::deserialize(&joined, Trust::None).expect("a routing")));
+                    self.bind_routing(
+                        call,
+                        "routing",
+                        Some(Routing::deserialize(&joined, Trust::None).expect("a routing")),
+                    );
                 }
             }
             name => panic!("no such call: {name}"),
@@ -1041,7 +1263,10 @@ impl Replay {
     fn bind_sequence(&mut self, call: &Call<'_>, key: &str, sequence: Option<Sequence>) {
         if let Some(sequence) = sequence {
             let name = call.out.text(key).unwrap_or_else(|| panic!("no name for {key}"));
-            assert!(self.sequences.insert(name.into(), sequence).is_none(), "{name} is bound already");
+            assert!(
+                self.sequences.insert(name.into(), sequence).is_none(),
+                "{name} is bound already"
+            );
         }
     }
 
@@ -1051,14 +1276,20 @@ impl Replay {
             "sequence_create" => {
                 let said = input.object("config").ok_or(Inexpressible)?;
                 only(said, "reserved", 0)?;
-                let mut config = SequenceConfig::new(said.number("layers"), said.number("k"), said.number("experts"))
-                    .layer_map(said.numbers("layer_map").unwrap_or_default())
-                    .layer_experts(said.numbers("layer_experts").unwrap_or_default());
+                let mut config = SequenceConfig::new(
+                    said.number("layers"),
+                    said.number("k"),
+                    said.number("experts"),
+                )
+                .layer_map(said.numbers("layer_map").unwrap_or_default())
+                .layer_experts(said.numbers("layer_experts").unwrap_or_default());
                 config = config.id_space(IdSpace::of(said.number("id_space")));
                 let sequence = call.done(config.create());
                 self.bind_sequence(call, "sequence", sequence);
             }
-            "sequence_free" => drop(self.sequences.remove(input.text("sequence").expect("a name")).expect("a sequence")),
+            "sequence_free" => drop(
+                self.sequences.remove(input.text("sequence").expect("a name")).expect("a sequence"),
+            ),
             "sequence_append" => {
                 let mut options = AppendOptions::new();
                 if let Some(said) = input.object("options") {
@@ -1071,9 +1302,17 @@ impl Replay {
                         .origin(said.number("origin"));
                 }
                 let tokens: Vec<i32> = input.numbers("tokens").expect("tokens");
-                let routing = input.get("routing").map(|name| self.routing_named(name)).transpose()?.cloned();
-                let result = self.sequence(call).append(&tokens, input.number("token_start"), routing.as_ref(), &options);
-                if let Some(report) = call.answered(result, |report| completeness(report.completeness())) {
+                let routing =
+                    input.get("routing").map(|name| self.routing_named(name)).transpose()?.cloned();
+                let result = self.sequence(call).append(
+                    &tokens,
+                    input.number("token_start"),
+                    routing.as_ref(),
+                    &options,
+                );
+                if let Some(report) =
+                    call.answered(result, |report| completeness(report.completeness()))
+                {
                     call.expect_object("report", reported(report));
                 }
             }
@@ -1093,13 +1332,21 @@ impl Replay {
                 if let Some(spans) = call.done(self.sequence(call).spans()) {
                     call.expect("count", spans.len());
                     let shown = spans.iter().take(input.number("capacity"));
-                    call.expect("spans", shown.map(|span| object!(span; first, rows, call, tag, origin)).collect::<Vec<_>>());
+                    call.expect(
+                        "spans",
+                        shown
+                            .map(|span| object!(span; first, rows, call, tag, origin))
+                            .collect::<Vec<_>>(),
+                    );
                 }
             }
             "sequence_tokens" => {
                 if let Some(tokens) = call.done(self.sequence(call).tokens(input.number("first"))) {
                     call.expect("count", tokens.len());
-                    call.expect("tokens", tokens.into_iter().take(input.number("capacity")).collect::<Vec<_>>());
+                    call.expect(
+                        "tokens",
+                        tokens.into_iter().take(input.number("capacity")).collect::<Vec<_>>(),
+                    );
                 }
             }
             "sequence_report" => {
@@ -1108,7 +1355,9 @@ impl Replay {
                 }
             }
             "sequence_serialize" => {
-                if let Some(bytes) = call.done(self.sequence(call).serialize(input.number::<u32>("flags") != 0)) {
+                if let Some(bytes) =
+                    call.done(self.sequence(call).serialize(input.number::<u32>("flags") != 0))
+                {
                     assert_eq!(call.out.bytes("dst"), bytes);
                     call.expect("needed", bytes.len());
                 }
@@ -1123,7 +1372,11 @@ impl Replay {
     }
 
     /// Lends `memory`, and sees that it is dropped at once if it is not taken.
-    fn lend<T>(&mut self, memory: T, take: impl FnOnce(Loan<T>) -> Result<Routing, Error>) -> Result<Routing, Error> {
+    fn lend<T>(
+        &mut self,
+        memory: T,
+        take: impl FnOnce(Loan<T>) -> Result<Routing, Error>,
+    ) -> Result<Routing, Error> {
         let released = Arc::new(AtomicUsize::new(0));
         self.loans.push(released.clone());
         let result = take(Loan(memory, released.clone()));
@@ -1157,7 +1410,10 @@ fn config(said: Said<'_>) -> Result<Config, Inexpressible> {
     let role = choice!(said.number("role"), Role: Owner, Mirror, Disabled)?;
     let mut config = match said.number("backend") {
         sys::ROUTECAP_BACKEND_HOST => Config::host().role(role),
-        sys::ROUTECAP_BACKEND_CUDA => Config::cuda(u32::try_from(said.number::<i32>("device")).map_err(|_| Inexpressible)?).role(role),
+        sys::ROUTECAP_BACKEND_CUDA => {
+            Config::cuda(u32::try_from(said.number::<i32>("device")).map_err(|_| Inexpressible)?)
+                .role(role)
+        }
         0 if role == Role::Disabled => Config::disabled(),
         _ => return Err(Inexpressible),
     };
@@ -1188,7 +1444,8 @@ fn config(said: Said<'_>) -> Result<Config, Inexpressible> {
         config = config.layer_experts(experts.iter().map(|n| *n as u32).collect::<Vec<_>>());
     }
     if let Some(provenance) = said.numbers::<i32>("layer_provenance") {
-        config = config.layer_provenance(&provenance.into_iter().map(Provenance::of).collect::<Vec<_>>());
+        config = config
+            .layer_provenance(&provenance.into_iter().map(Provenance::of).collect::<Vec<_>>());
     }
     Ok(config)
 }
@@ -1201,7 +1458,10 @@ fn reasons_of_absent_rows(routing: &Routing, view: &View<'_>) {
         let Some(reason) = segment.reason() else { continue };
         for position in segment.positions() {
             let cells = blocks.iter().filter(|block| block.positions().contains(&position));
-            let layers: u32 = cells.inspect(|block| assert_eq!(block.reason(), reason)).map(|block| block.layers).sum();
+            let layers: u32 = cells
+                .inspect(|block| assert_eq!(block.reason(), reason))
+                .map(|block| block.layers)
+                .sum();
             assert_eq!(layers, view.layers(), "position {position}");
         }
     }
@@ -1242,7 +1502,11 @@ fn ids_of(said: Said<'_>) -> Result<Option<Elements>, Inexpressible> {
     }
 }
 
-fn common_source<'a>(mut source: Source<'a>, said: Said<'_>, numbers: &'a Placed) -> Result<Source<'a>, Inexpressible> {
+fn common_source<'a>(
+    mut source: Source<'a>,
+    said: Said<'_>,
+    numbers: &'a Placed,
+) -> Result<Source<'a>, Inexpressible> {
     only(said, "flags", sys::ROUTECAP_SOURCE_OVERLAP)?;
     source = source
         .start(said.number("ids_start"))
@@ -1264,7 +1528,9 @@ fn common_source<'a>(mut source: Source<'a>, said: Said<'_>, numbers: &'a Placed
     if let Some(table) = &numbers.table {
         source = source.table(table);
     }
-    if said.number::<usize>("table_size") != numbers.table.as_ref().map_or(0, Vec::len) && said.has("table_size") {
+    if said.number::<usize>("table_size") != numbers.table.as_ref().map_or(0, Vec::len)
+        && said.has("table_size")
+    {
         return Err(Inexpressible);
     }
     Ok(source)
@@ -1286,7 +1552,8 @@ fn copied<T: IdElement + Into<i64> + TryFrom<i64>>(
         options = options.fill(said.number("fill"));
     }
     let bytes: usize = call.input.number("dst_bytes");
-    let mut mask = call.input.has("mask_bytes").then(|| vec![true; call.input.number("mask_bytes")]);
+    let mut mask =
+        call.input.has("mask_bytes").then(|| vec![true; call.input.number("mask_bytes")]);
     if !call.input.has("dst_bytes") && call.status == "ROUTECAP_ERR_BUFFER_TOO_SMALL" {
         // The crate asks for the size in a call of its own, which finds it.
         call.expect("needed", len(&options).expect("a size") * size_of::<T>());
@@ -1294,7 +1561,9 @@ fn copied<T: IdElement + Into<i64> + TryFrom<i64>>(
     }
     let Ok(untouched) = T::try_from(UNTOUCHED) else { unreachable!() };
     let mut dst = vec![untouched; bytes / size_of::<T>()];
-    let delivered = call.answered(copy(&mut dst, mask.as_deref_mut(), &options), |is| completeness(*is)).is_some();
+    let delivered = call
+        .answered(copy(&mut dst, mask.as_deref_mut(), &options), |is| completeness(*is))
+        .is_some();
     let dst: Vec<Value> = dst.into_iter().map(|id| Value::from(id.into())).collect();
     if delivered {
         call.expect("dst", dst);
@@ -1308,7 +1577,10 @@ fn copied<T: IdElement + Into<i64> + TryFrom<i64>>(
         }
     }
     if !delivered {
-        assert!(mask.iter().flatten().all(|valid| *valid), "mask was written by a call that failed");
+        assert!(
+            mask.iter().flatten().all(|valid| *valid),
+            "mask was written by a call that failed"
+        );
     }
     if call.out.has("needed") {
         call.expect("needed", len(&options).expect("a size") * size_of::<T>());

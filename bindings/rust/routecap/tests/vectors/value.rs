@@ -1,4 +1,5 @@
-//! Values of vectors: numbers, arrays of some dtype, bytes, and comparison of what is with what is expected.
+//! Values of vectors: numbers, arrays of some dtype, bytes, and comparison of what is with what is
+//! expected.
 
 use routecap::{AnySlice, AnySliceMut, BF16, DType, F16, IdWeight};
 use serde_json::{Map, Value};
@@ -29,7 +30,8 @@ impl<'a> Said<'a> {
     }
 
     pub fn list(&self, key: &str) -> &'a [Value] {
-        self.get(key).map_or(&[], |value| value.as_array().unwrap_or_else(|| panic!("no array: {value}")))
+        self.get(key)
+            .map_or(&[], |value| value.as_array().unwrap_or_else(|| panic!("no array: {value}")))
     }
 
     pub fn text(&self, key: &str) -> Option<&'a str> {
@@ -48,17 +50,28 @@ impl<'a> Said<'a> {
 
     /// An array of numbers, or one number as an array.
     pub fn numbers<T: TryFrom<i128>>(&self, key: &str) -> Option<Vec<T>> {
-        let cast = |value: &Value| T::try_from(number(value)).unwrap_or_else(|_| panic!("{key} has {value}"));
-        self.get(key).map(|value| value.as_array().map_or_else(|| vec![cast(value)], |values| values.iter().map(cast).collect()))
+        let cast = |value: &Value| {
+            T::try_from(number(value)).unwrap_or_else(|_| panic!("{key} has {value}"))
+        };
+        self.get(key).map(|value| {
+            value
+                .as_array()
+                .map_or_else(|| vec![cast(value)], |values| values.iter().map(cast).collect())
+        })
     }
 
     pub fn bytes(&self, key: &str) -> Vec<u8> {
         let digits: String = match self.get(key) {
-            Some(Value::Array(lines)) => lines.iter().map(|line| line.as_str().expect("digits")).collect(),
+            Some(Value::Array(lines)) => {
+                lines.iter().map(|line| line.as_str().expect("digits")).collect()
+            }
             Some(Value::String(digits)) => digits.clone(),
             other => panic!("{key} is no bytes: {other:?}"),
         };
-        (0..digits.len()).step_by(2).map(|i| u8::from_str_radix(&digits[i..i + 2], 16).expect("digits")).collect()
+        (0..digits.len())
+            .step_by(2)
+            .map(|i| u8::from_str_radix(&digits[i..i + 2], 16).expect("digits"))
+            .collect()
     }
 }
 
@@ -68,7 +81,11 @@ pub fn number(value: &Value) -> i128 {
         Value::String(text) if text == "LANDED" => routecap::LANDED.into(),
         Value::String(text) => text.parse().unwrap_or_else(|_| panic!("no number: {text}")),
         Value::Bool(bool) => (*bool).into(),
-        _ => value.as_i64().map(i128::from).or_else(|| value.as_u64().map(i128::from)).unwrap_or_else(|| panic!("no number: {value}")),
+        _ => value
+            .as_i64()
+            .map(i128::from)
+            .or_else(|| value.as_u64().map(i128::from))
+            .unwrap_or_else(|| panic!("no number: {value}")),
     }
 }
 
@@ -154,7 +171,10 @@ impl Elements {
     }
 
     pub fn expect_untouched(&self, key: &str) {
-        assert!(self.numbers().iter().all(|v| *v == UNTOUCHED as f64), "{key} was written by a call that failed");
+        assert!(
+            self.numbers().iter().all(|v| *v == UNTOUCHED as f64),
+            "{key} was written by a call that failed"
+        );
     }
 }
 
@@ -184,10 +204,14 @@ pub fn expect_value(what: &str, is: &Value, expected: &Value) {
             }
             return;
         }
-        (Value::Object(_), Value::Object(expected)) => return expect_fields(what, is, Said(expected)),
+        (Value::Object(_), Value::Object(expected)) => {
+            return expect_fields(what, is, Said(expected));
+        }
         (Value::Null, _) | (_, Value::Null) => is == expected,
         (Value::String(is), Value::String(expected)) => is == expected,
-        (Value::Number(a), Value::Number(b)) if a.is_f64() || b.is_f64() => (a.as_f64().unwrap() - b.as_f64().unwrap()).abs() < 1e-12,
+        (Value::Number(a), Value::Number(b)) if a.is_f64() || b.is_f64() => {
+            (a.as_f64().unwrap() - b.as_f64().unwrap()).abs() < 1e-12
+        }
         _ => number(is) == number(expected),
     };
     assert!(same, "{what} is {is}, expected {expected}");
