@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Builds the site into build/docs/html: bash docs/build.sh, in the project's root. A warning is an error.
+# Builds the site into build/docs/html: bash docs/build.sh, in the project's root. A warning is an
+# error.
 . examples/setup.sh
 
 need doxygen=doxygen python3=python3

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The main job: runs a small mixture-of-experts model in llama.cpp on real text, captures the routing of every request, and shows it: in the terminal,
-# as files, and as a page for a browser. Sets up all it needs.
+# The main job: runs a small mixture-of-experts model in llama.cpp on real text, captures the
+# routing of every request, and shows it: in the terminal, as files, and as a page for a browser.
+# Sets up all it needs.
 cd "$(dirname "$0")/.." && . examples/setup.sh
 
 install_library

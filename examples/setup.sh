@@ -1,4 +1,5 @@
-# What the examples and the tests need, made once under build/ and found there the next time. To be sourced by bash, in the project's root.
+# What the examples and the tests need, made once under build/ and found there the next time. To be
+# sourced by bash, in the project's root.
 set -euo pipefail
 
 root=$PWD
@@ -10,7 +11,8 @@ mkdir -p "$build"
 
 say() { printf '%s\n' "$*"; }
 
-# need COMMAND=PACKAGE...: installs Debian or Ubuntu packages for commands that are not there. A FILE in the place of a command is looked for as it is.
+# need COMMAND=PACKAGE...: installs Debian or Ubuntu packages for commands that are not there. A
+# FILE in the place of a command is looked for as it is.
 need() {
     local missing=() pair command
     for pair in "$@"; do
@@ -41,7 +43,8 @@ python_environment() {
     printf '%s' "$*" > "$folder/packages"
 }
 
-# nvcc, for the kernels: the one that is there, or else that of NVIDIA's packages, without the rest of a toolkit.
+# nvcc, for the kernels: the one that is there, or else that of NVIDIA's packages, without the rest
+# of a toolkit.
 install_nvcc() {
     need python3=python3
     command -v nvcc > /dev/null && return
@@ -62,7 +65,8 @@ install_library() {
     library=$(find "$prefix" -name 'libroutecap.so.1')
 }
 
-# use_library [PREFIX]: the library that is installed there, or else one that is built and installed, for pkg-config and for the loader.
+# use_library [PREFIX]: the library that is installed there, or else one that is built and
+# installed, for pkg-config and for the loader.
 use_library() {
     if [ $# = 0 ]; then
         install_library
@@ -78,7 +82,8 @@ use_library() {
 # NumPy; gguf, which writes models for llama.cpp; rich, for tables in a terminal.
 install_python() { python_environment "$build/python" gguf==0.19.0 rich==15.0.0; }
 
-# The Python package with the installed library in it, unpacked: PYTHONPATH=$package. Built again when its sources or the library change.
+# The Python package with the installed library in it, unpacked: PYTHONPATH=$package. Built again
+# when its sources or the library change.
 install_package() {
     local tools=$build/package/tools content
     package=$build/package/unpacked
@@ -97,7 +102,8 @@ install_package() {
     printf '%s' "$content" > "$build/package/content"
 }
 
-# PyTorch for the CPU, out of the wheel for CUDA (540 MB) and without the libraries that one needs on a GPU.
+# PyTorch for the CPU, out of the wheel for CUDA (540 MB) and without the libraries that one needs
+# on a GPU.
 install_torch() {
     local environment=$build/torch
     torch_python=$environment/bin/python
@@ -119,7 +125,8 @@ install_transformers() {
     "$torch_python" -c 'import site; print(site.getsitepackages()[0])' > "$(ls -d "$build"/transformers/lib/python3*/site-packages)/torch.pth"
 }
 
-# released VERSION...: wheels as they are on PyPI (name==version), unpacked beside one another without what they need: $build/released/name==version.
+# released VERSION...: wheels as they are on PyPI (name==version), unpacked beside one another
+# without what they need: $build/released/name==version.
 released() {
     local package folder
     install_torch
@@ -148,7 +155,8 @@ install_verl_needs() {
     touch "$environment/ready"
 }
 
-# llama.cpp: the engine's prebuilt libraries and its headers from npm, four small models made on the spot.
+# llama.cpp: the engine's prebuilt libraries and its headers from npm, four small models made on the
+# spot.
 llama_version=3.22.1
 install_llama() {
     need npm=npm git=git python3=python3
@@ -179,7 +187,8 @@ install_llama() {
     done
 }
 
-# link_llama PROGRAM SOURCE...: a C program on llama.cpp. The prebuilt libraries' names carry a version in some releases and none in others.
+# link_llama PROGRAM SOURCE...: a C program on llama.cpp. The prebuilt libraries' names carry a
+# version in some releases and none in others.
 link_llama() {
     local so program=$1 names=()
     shift
@@ -194,7 +203,8 @@ build_llama_example() {
     local program
     for program in capture scenarios bench prefill_decode; do link_llama "$llama/$program" examples/llama_cpp/{"$program",tap,oracle,support}.c || return 1; done
 }
-# capture_llama MODEL ARGUMENTS..., scenarios_llama MODEL, bench_llama MODEL ARGUMENTS..., prefill_decode_llama MODEL TEXT:BYTES
+# capture_llama MODEL ARGUMENTS..., scenarios_llama MODEL, bench_llama MODEL ARGUMENTS...,
+# prefill_decode_llama MODEL TEXT:BYTES
 on_llama() {
     local program=$1 model=$2
     shift 2
@@ -222,7 +232,8 @@ check() {
     fi
     rm -f "$log"
 }
-# tests NAME COMMAND...: pytest; each of its tests is a check. What it skips, and a run without tests, is a failure.
+# tests NAME COMMAND...: pytest; each of its tests is a check. What it skips, and a run without
+# tests, is a failure.
 tests() {
     local name=$1 line status log=$build/check.$$.log
     shift
@@ -236,7 +247,8 @@ tests() {
     rm -f "$log"
     say "$name: $line"
 }
-# prints TEXT COMMAND..., refuses TEXT COMMAND...: whether a command succeeds, or fails, and says so.
+# prints TEXT COMMAND..., refuses TEXT COMMAND...: whether a command succeeds, or fails, and says
+# so.
 prints() {
     local text=$1 output
     shift

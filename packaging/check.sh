@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# Installs and uses every artefact of build/packaging/dist, which packaging/release.sh makes if it is not there, in a place that has nothing else of the
-# project: fresh prefixes, unpacked packages, CPythons of Debian and of Maven Central, modules and crates without a network. What is for the other
-# processor runs under qemu. Ends with one line and exit status 0 if all passed. --keep leaves the CPythons for the next time.
+# Installs and uses every artefact of build/packaging/dist, which packaging/release.sh makes if it
+# is not there, in a place that has nothing else of the project: fresh prefixes, unpacked packages,
+# CPythons of Debian and of Maven Central, modules and crates without a network. What is for the
+# other processor runs under qemu. Ends with one line and exit status 0 if all passed. --keep leaves
+# the CPythons for the next time.
 cd "$(dirname "$0")/.." && . examples/setup.sh
 set +e
 
@@ -17,7 +19,8 @@ left_out=()
 declare -A debian=([x86_64]=amd64 [aarch64]=arm64)
 # emulator PROCESSOR: what runs its programs here.
 emulator() { [ "$1" = "$(uname -m)" ] || echo "qemu-$1-static"; }
-# on PROCESSOR PROGRAM...: runs it, with the cross compiler's libraries where it is not the machine's.
+# on PROCESSOR PROGRAM...: runs it, with the cross compiler's libraries where it is not the
+# machine's.
 on() {
     local run
     run=$(emulator "$1")
@@ -41,7 +44,8 @@ check "the bill of materials names every artefact" listed
 
 # ---- The library: archives and Debian packages
 
-# plain LIBRARY: for glibc 2.28, with kernels, with no other library and with routecap's functions alone.
+# plain LIBRARY: for glibc 2.28, with kernels, with no other library and with routecap's functions
+# alone.
 plain() {
     local newest
     newest=$(readelf -V "$1" | grep -oE 'GLIBC_2\.[0-9]+' | sort -uV | tail -n 1)
@@ -72,7 +76,8 @@ for processor in x86_64 aarch64; do
     check "there are two packages for ${debian[$processor]}" test ${#packages[@]} = 2
     for package in "${packages[@]}"; do
         check "${package##*/} is unpacked" dpkg -x "$package" "$tree"
-        # What is left out: a release is no upload to Debian, which wants a changelog of its own and an address.
+        # What is left out: a release is no upload to Debian, which wants a changelog of its own and
+        # an address.
         check "lintian finds no error in it" lintian --fail-on error \
             --suppress-tags no-changelog,malformed-contact,bogus-mail-host,embedded-library "$package"
     done
@@ -114,8 +119,9 @@ sudo=
 python3 -m venv "$place/pip"
 pythons=$work/pythons
 mkdir -p "$pythons"
-# system PROCESSOR SUITE PACKAGE: a folder with that of Debian, what it needs and what NumPy does; afterwards `tree` is its path. A mirror may be behind:
-# what it has is signed all the same. What links /lib and the like to /usr is no package in each suite.
+# system PROCESSOR SUITE PACKAGE: a folder with that of Debian, what it needs and what NumPy does;
+# afterwards `tree` is its path. A mirror may be behind: what it has is signed all the same. What
+# links /lib and the like to /usr is no package in each suite.
 system() {
     local folder
     tree=$pythons/$2-$1

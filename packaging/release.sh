@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# Makes a release: every artefact, their checksums and a bill of materials, under build/packaging/dist. Usage:
+# Makes a release: every artefact, their checksums and a bill of materials, under
+# build/packaging/dist. Usage:
 #
 #     bash packaging/release.sh             # everything
 #     bash packaging/release.sh wheels      # one family again: library, wheels, crates or go; the last three need the first
 #
-# Both processors are built here, on either, by zig's clang for glibc 2.28. The kernels are made by nvcc. docs/releasing.md says what comes next.
+# Both processors are built here, on either, by zig's clang for glibc 2.28. The kernels are made by
+# nvcc. docs/releasing.md says what comes next.
 cd "$(dirname "$0")/.." && . examples/setup.sh
 
 work=$build/packaging

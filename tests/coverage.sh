@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# Which lines and branches of src/ and kernels/ the tests run, as a table of files: coverage.sh [--json FILE]
+# Which lines and branches of src/ and kernels/ the tests run, as a table of files: coverage.sh
+# [--json FILE]
 #
-# A branch is one outcome of one condition. A template counts as that instance of it of which most was run. Kernels' bodies run on the host: in the
-# host backend, in the driver that needs no device, and in the tests of them alone.
+# A branch is one outcome of one condition. A template counts as that instance of it of which most
+# was run. Kernels' bodies run on the host: in the host backend, in the driver that needs no device,
+# and in the tests of them alone.
 cd "$(dirname "$0")/.." && . examples/setup.sh
 to=$build/coverage json=
 [ "${1:-}" = --json ] && json=$2
@@ -11,8 +13,9 @@ need cmake=cmake ninja=ninja-build python3=python3 clang++-14=clang-14 llvm-cov-
     /usr/include/gtest/gtest.h=libgtest-dev /usr/include/nlohmann/json.hpp=nlohmann-json3-dev
 install_nvcc
 
-# Counters are in files that processes map, so that nothing is lost of one that ends without running destructors. The run time complains where a
-# program counts nothing: hence the last two entries of the list.
+# Counters are in files that processes map, so that nothing is lost of one that ends without running
+# destructors. The run time complains where a program counts nothing: hence the last two entries of
+# the list.
 mkdir -p "$to"
 printf '%s\n' '[clang]' "src:$root/src/*" 'src:*/kernels/*' 'src:*/tests/support/*' fun:main > "$to/instrumented"
 flags="-O1 -fprofile-instr-generate -fcoverage-mapping -fprofile-update=atomic -fprofile-list=$to/instrumented -mllvm -runtime-counter-relocation"

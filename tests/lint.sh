@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The layout of C++ by .clang-format, and .clang-tidy over the library: lint.sh, in the project's root.
+# The layout of C++ by .clang-format, and .clang-tidy over the library: lint.sh, in the project's
+# root.
 . examples/setup.sh
 set +e
 need clang-format-14=clang-format-14 clang-tidy-14=clang-tidy-14 cmake=cmake ninja=ninja-build \

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The rooms of src/ include only what lies below them: api, then capture, wire, sequence and plan, then store,
-# then routing and backend, then storage, then base.
+# The rooms of src/ include only what lies below them: api, then capture, wire, sequence and plan,
+# then store, then routing and backend, then storage, then base.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 declare -A height=([base]=0 [storage]=1 [routing]=2 [backend]=2 [store]=3 [capture]=4 [wire]=4 [sequence]=4 [plan]=4 [api]=5)

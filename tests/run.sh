@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Runs every suite, after setting up all they need. --full adds the slow ones. Ends with one line per suite and exit status 0 if all passed.
-# With names it runs these suites alone: run.sh headers abi. Some need what the suite `tests` has built.
+# Runs every suite, after setting up all they need. --full adds the slow ones. Ends with one line
+# per suite and exit status 0 if all passed. With names it runs these suites alone: run.sh headers
+# abi. Some need what the suite `tests` has built.
 cd "$(dirname "$0")/.." && . examples/setup.sh
 set +e
 
@@ -15,7 +16,8 @@ mkdir -p "$logs"
 results=$logs/results
 : > "$results"
 
-# suite NAME FUNCTION: runs it, keeps its output, and notes the line it ends with. Two may run at once.
+# suite NAME FUNCTION: runs it, keeps its output, and notes the line it ends with. Two may run at
+# once.
 suite() {
     local name=$1 started=$SECONDS status
     shift
@@ -134,7 +136,8 @@ installed_tree() {
     closing
 }
 
-# ctest_in DIRECTORY: prints ctest's own count as the closing line. Many of the tests wait more than they compute.
+# ctest_in DIRECTORY: prints ctest's own count as the closing line. Many of the tests wait more than
+# they compute.
 ctest_in() {
     ctest --test-dir "$1" -j $((2 * jobs)) --output-on-failure --no-tests=error > "$1/ctest.log" 2>&1
     local status=$?
@@ -153,7 +156,8 @@ sanitized() { cmake --preset "$1" && cmake --build --preset "$1" -j "$jobs" && c
 # Routing from logits, against NumPy.
 routing() { install_python && "$build/python/bin/python" tests/recording/route.py "$library"; }
 
-# The packages, each against the installed library; on CUDA with the driver that needs no device, which the suite "tests" has built.
+# The packages, each against the installed library; on CUDA with the driver that needs no device,
+# which the suite "tests" has built.
 export ROUTECAP_FAKE_CUDA=$build/tests/fake
 python_package() { install_torch && ROUTECAP_TORCH_PYTHON=$torch_python bash bindings/python/test.sh "$prefix"; }
 loading() { install_torch && ROUTECAP_TORCH_PYTHON=$torch_python bash tests/loading/check.sh "$library" "$build/tests/fake"; }
@@ -227,7 +231,8 @@ need cmake=cmake ninja=ninja-build c++=g++ cc=gcc pkg-config=pkg-config python3=
     /usr/include/gtest/gtest.h=libgtest-dev /usr/include/nlohmann/json.hpp=nlohmann-json3-dev
 install_nvcc
 install_library
-# All else is built whole and once. The library that is installed has shown that no include is missing.
+# All else is built whole and once. The library that is installed has shown that no include is
+# missing.
 [ -n "${CMAKE_CXX_COMPILER_LAUNCHER:-}" ] || export ROUTECAP_PRECOMPILED=ON
 
 suite headers headers

@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# Checks the Go package against an installed library. Usage, in the project's root: bash bindings/go/test.sh PREFIX
+# Checks the Go package against an installed library. Usage, in the project's root: bash
+# bindings/go/test.sh PREFIX
 #
-# The tests of the CUDA backend run if there is a libcuda.so.1: the system's, or the driver without a device of tests/fault, which
-# ROUTECAP_FAKE_CUDA (a folder) names or which is found under build/. Ends with one line and exit status 0 if all passed.
+# The tests of the CUDA backend run if there is a libcuda.so.1: the system's, or the driver without
+# a device of tests/fault, which ROUTECAP_FAKE_CUDA (a folder) names or which is found under build/.
+# Ends with one line and exit status 0 if all passed.
 . examples/setup.sh
 set +e
 
@@ -34,7 +36,8 @@ run() {
         say "failed: $name"
     fi
 }
-# run_tests NAME COMMAND...: the tests of a command that writes what go test -v does; each is a check.
+# run_tests NAME COMMAND...: the tests of a command that writes what go test -v does; each is a
+# check.
 run_tests() {
     local name=$1 log
     log=$work/${name// /_}.log
@@ -60,7 +63,8 @@ install_staticcheck() {
     (cd "$work" && go install honnef.co/go/tools/cmd/staticcheck@$staticcheck_version) && touch "$work/staticcheck-$staticcheck_version"
 }
 
-# A program of somebody else, in a folder of its own, with nothing of the project but a copy of the module.
+# A program of somebody else, in a folder of its own, with nothing of the project but a copy of the
+# module.
 outside() (
     local folder status
     local path=github.com/routecap/routecap/bindings/go

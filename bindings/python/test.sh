@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# Builds the Python package and checks it against an installed library. Usage, in the project's root: bash bindings/python/test.sh PREFIX
+# Builds the Python package and checks it against an installed library. Usage, in the project's
+# root: bash bindings/python/test.sh PREFIX
 #
-# The wheel that is tested contains the library of PREFIX; another is built from the sources, without CUDA. What needs torch runs if
-# ROUTECAP_TORCH_PYTHON names an interpreter that has it, what needs CUDA on the driver without a device of tests/fault, which ROUTECAP_FAKE_CUDA (a
-# folder) names or which is found under build/. Ends with one line and exit status 0 if all passed.
+# The wheel that is tested contains the library of PREFIX; another is built from the sources,
+# without CUDA. What needs torch runs if ROUTECAP_TORCH_PYTHON names an interpreter that has it,
+# what needs CUDA on the driver without a device of tests/fault, which ROUTECAP_FAKE_CUDA (a folder)
+# names or which is found under build/. Ends with one line and exit status 0 if all passed.
 . examples/setup.sh
 set +e
 
@@ -26,7 +28,8 @@ extras=(rich==15.0.0 matplotlib==3.11.2 safetensors==0.8.0 prometheus-client==0.
 python_environment "$tools" scikit-build-core==1.1.2 build==1.6.1 swig==4.5.1 cmake==4.4.4 ninja==1.13.2 numpy==2.4.6 pytest==9.2.0 msgpack==1.2.4 \
     auditwheel==6.8.2 abi3audit==0.0.26 mypy==2.4.1 pyright==1.1.414 "${extras[@]}"
 python_environment "$work/tested" numpy==2.4.6 pytest==9.2.0 msgpack==1.2.4 "${extras[@]}"
-# What writes and reads messages of the wire, for single functions of it: nothing of these is imported.
+# What writes and reads messages of the wire, for single functions of it: nothing of these is
+# imported.
 writers=$work/writers
 if [ ! -e "$writers/ready" ]; then
     say "setup: fetching sglang, verifiers and megatron-core, without what they need"
@@ -35,8 +38,8 @@ if [ ! -e "$writers/ready" ]; then
     touch "$writers/ready"
 fi
 
-# wheel NAME SOURCE OPTION...: builds a wheel, of the package's folder or a source distribution, in a build folder of its
-# own; afterwards `wheel` is its path.
+# wheel NAME SOURCE OPTION...: builds a wheel, of the package's folder or a source distribution, in
+# a build folder of its own; afterwards `wheel` is its path.
 wheel() {
     local name=$1 source=$2
     shift 2
@@ -46,7 +49,8 @@ wheel() {
     wheel=$(ls "$work/$name"/wheel/routecap-*-cp311-abi3-*.whl 2> /dev/null)
     [ -n "$wheel" ] || { failed=$((failed + 1)); closing; exit 1; }
 }
-# in_empty_environment: installs $wheel where there is neither a compiler nor anything else, and runs the example and the command there.
+# in_empty_environment: installs $wheel where there is neither a compiler nor anything else, and
+# runs the example and the command there.
 in_empty_environment() {
     rm -rf "$work/empty"
     python3 -m venv "$work/empty" && env -i HOME="$HOME" PATH="$work/empty/bin" pip install --quiet --disable-pip-version-check "$wheel" &&

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Writes routecap-sys/src/bindings.rs: what bindgen makes of the headers. --check fails instead if it is not that already.
-# Needs cargo and Debian's libclang-dev; bindgen is built once, under build/rust.
+# Writes routecap-sys/src/bindings.rs: what bindgen makes of the headers. --check fails instead if
+# it is not that already. Needs cargo and Debian's libclang-dev; bindgen is built once, under
+# build/rust.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 version=0.73.2
@@ -9,8 +10,8 @@ bindings=bindings/rust/routecap-sys/src/bindings.rs
 generated=build/rust/bindings.rs
 mkdir -p build/rust
 
-# bindgen-cli is a program of its own: nothing of it enters the crates. It runs for a moment, so that
-# it is not optimized.
+# bindgen-cli is a program of its own: nothing of it enters the crates. It runs for a moment, so
+# that it is not optimized.
 if [ ! -x "$tools/bin/bindgen" ]; then
     echo "generate: building bindgen $version (once, a minute)"
     CARGO_TARGET_DIR=$tools/target CARGO_PROFILE_DEV_DEBUG=0 cargo install --debug --quiet --locked --root "$tools" "bindgen-cli@$version"
@@ -21,9 +22,11 @@ fi
 "$tools/bin/bindgen" include/routecap.h --allowlist-item '(routecap|ROUTECAP)_.*' --rust-target 1.85 --rust-edition 2024 --use-core \
     --with-derive-default --no-prepend-enum-name --disable-header-comment -- -Iinclude -fparse-all-comments > "$generated.raw"
 
-# Two things that bindgen cannot be told: the types of constants, which C leaves to their use, and documentation in lines of ordinary length.
+# Two things that bindgen cannot be told: the types of constants, which C leaves to their use, and
+# documentation in lines of ordinary length.
 cat include/routecap/*.h | awk '
-    # The headers: 1u is a flag, 1ull a count, everything else an int but for versions and limits, which unsigned fields and arguments take.
+    # The headers: 1u is a flag, 1ull a count, everything else an int but for versions and limits,
+    # which unsigned fields and arguments take.
     FNR == NR {
         if ($1 == "#define" && $2 ~ /^ROUTECAP_/ && $3 ~ /^\(?-?[0-9]/) {
             value = tolower($3)

@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# Everything there is to check of the Rust crates, against a library installed under PREFIX. To be run in the project's root:
+# Everything there is to check of the Rust crates, against a library installed under PREFIX. To be
+# run in the project's root:
 #
 #     bash bindings/rust/test.sh PREFIX
 #
-# The CUDA tests run with the fake driver of tests/fault, in the folder that ROUTECAP_FAKE_CUDA names or where tests/run.sh builds it. Left under
-# build/rust: cuda_tests and bench_rust, the programs to carry to another machine.
+# The CUDA tests run with the fake driver of tests/fault, in the folder that ROUTECAP_FAKE_CUDA
+# names or where tests/run.sh builds it. Left under build/rust: cuda_tests and bench_rust, the
+# programs to carry to another machine.
 . examples/setup.sh
 set +e
 installed=$(cd "${1:?usage: bash bindings/rust/test.sh PREFIX}" && pwd) || exit 1
@@ -33,7 +35,8 @@ check() { # NAME COMMAND...: one check
         say "failed: $name"
     fi
 }
-# NAME COMMAND...: as many checks as its tests. A command that fails without a test that does, as one that does not compile, is one.
+# NAME COMMAND...: as many checks as its tests. A command that fails without a test that does, as
+# one that does not compile, is one.
 count() {
     local name=$1 status good bad
     shift
@@ -75,10 +78,12 @@ bench=$(built bench -p routecap --bench bench_rust)
 check "benchmark" test -x "$bench"
 [ -x "$bench" ] && cp "$bench" "$work/bench_rust"
 
-# The packages alone, anywhere: with the sources that they contain, and no installed library. Once for each content.
+# The packages alone, anywhere: with the sources that they contain, and no installed library. Once
+# for each content.
 rm -f "$work"/target/package/routecap*.crate # of another version
-# Cargo unpacks routecap-sys into its home to build routecap with it, once for each version, and later takes that whatever the package contains. So
-# it gets a home of its own, whose unpacked packages are not kept; what it has downloaded is that of the other.
+# Cargo unpacks routecap-sys into its home to build routecap with it, once for each version, and
+# later takes that whatever the package contains. So it gets a home of its own, whose unpacked
+# packages are not kept; what it has downloaded is that of the other.
 packages() {
     local home=$work/cargo_home others=${CARGO_HOME:-$HOME/.cargo} shared
     rm -rf "$home" && mkdir -p "$home/registry" "$others/registry/index" "$others/registry/cache" || return 1

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Runs the main job, and looks at the page of routings in a real browser, Debian's Chromium without a window: what it shows, what happens when one
-# points and clicks, that nothing is fetched and nothing goes wrong. Screenshots are left in build/html.
+# Runs the main job, and looks at the page of routings in a real browser, Debian's Chromium without
+# a window: what it shows, what happens when one points and clicks, that nothing is fetched and
+# nothing goes wrong. Screenshots are left in build/html.
 cd "$(dirname "$0")/../.." && . examples/setup.sh
 export ROUTECAP_CHECKED=1 # a slip in the order of calls is an error
 

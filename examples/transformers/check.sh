@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs the example with the model of examples/model, and the tests of routecap.transformers on the CPU. usage: check.sh [PREFIX]
+# Runs the example with the model of examples/model, and the tests of routecap.transformers on the
+# CPU. usage: check.sh [PREFIX]
 cd "$(dirname "$0")/../.." && . examples/setup.sh
 export ROUTECAP_CHECKED=1 # a slip in the order of calls is an error
 

@@ -1,22 +1,23 @@
 #!/usr/bin/env bash
-# The ABI gate: check.sh LIBRARY HEADER_DIR COMPILER
-#   exported symbols with their versions   tests/abi/symbols.txt
-#   values, sizes and offsets              tests/abi/layout.c, which has to name every constant and every field of the headers
-#   functions and types as compiled        tests/abi/routecap.abi, by abidiff without filters or suppressions, what it calls harmless included
-# LIBRARY needs debug information. Prints what differs; exit status 1 if anything does.
-# After a wanted change, in the commit that makes it: check.sh --refresh LIBRARY HEADER_DIR COMPILER
-#   It writes symbols.txt and routecap.abi, and adds to layout.c what that says nothing of. What
-#   layout.c says already is changed by hand.
-#   tests/abi/frozen is another matter: consumer.c is built with that header of 1.0 and has to run
-#   with every later library, so that it never changes.
+# The ABI gate: check.sh LIBRARY HEADER_DIR COMPILER exported symbols with their versions
+#   tests/abi/symbols.txt values, sizes and offsets              tests/abi/layout.c, which has to
+#   name every constant and every field of the headers functions and types as compiled
+#   tests/abi/routecap.abi, by abidiff without filters or suppressions, what it calls harmless
+#   included LIBRARY needs debug information. Prints what differs; exit status 1 if anything does.
+#   After a wanted change, in the commit that makes it: check.sh --refresh LIBRARY HEADER_DIR
+#   COMPILER It writes symbols.txt and routecap.abi, and adds to layout.c what that says nothing of.
+#   What layout.c says already is changed by hand. tests/abi/frozen is another matter: consumer.c is
+#   built with that header of 1.0 and has to run with every later library, so that it never changes.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 
 symbols() { nm -D --defined-only "$1" | awk '$2 == "T" { print $3 }' | LC_ALL=C sort; }
-# exported-interfaces-only limits the dump to what can be reached from exported functions; it hides nothing of that.
+# exported-interfaces-only limits the dump to what can be reached from exported functions; it hides
+# nothing of that.
 dump() { abidw --exported-interfaces-only --no-comp-dir-path --short-locs "$1"; }
 
-# What layout.c has to say about the headers, as it says it: constants, sizes, and offsets of fields.
+# What layout.c has to say about the headers, as it says it: constants, sizes, and offsets of
+# fields.
 asserted() {
     local text
     text=$(echo '#include <routecap.h>' | "$compiler" -std=c11 -I"$headers" -E -dD -x c -) || return

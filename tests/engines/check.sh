@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# The same models and prompts through transformers, llama.cpp (from C and from Rust), Ollama's engine and candle, captured through routecap in each:
-# oracle.py says what is compared. Two models; twenty with --full. Built from nothing the engines take five minutes of two cores.
-# usage: check.sh [--full] [--library PREFIX] [--without ENGINE]...   ENGINE: rust, ollama or candle
+# The same models and prompts through transformers, llama.cpp (from C and from Rust), Ollama's
+# engine and candle, captured through routecap in each: oracle.py says what is compared. Two models;
+# twenty with --full. Built from nothing the engines take five minutes of two cores. usage: check.sh
+# [--full] [--library PREFIX] [--without ENGINE]...   ENGINE: rust, ollama or candle
 cd "$(dirname "$0")/../.." && . examples/setup.sh
 export ROUTECAP_CHECKED=1 # a slip in the order of calls is an error
 

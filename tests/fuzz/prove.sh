@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Proves the fuzz targets: breaks the library in copies, one way each, and expects the target to notice with its corpus and inputs drawn at random.
+# Proves the fuzz targets: breaks the library in copies, one way each, and expects the target to
+# notice with its corpus and inputs drawn at random.
 #
 #   prove.sh [COMPILER [PATTERN]]     PATTERN: only breaks whose description matches
 set -u
@@ -34,7 +35,8 @@ notices() {
     "$compiler" -pthread "$work/objects/"*.o "$work/"{model,check,plain,device,"$1"}.o -ldl -o "$work/fuzz_$1" || exit 2
     ! timeout 120 "$work/fuzz_$1" --generated 6000 "tests/fuzz/corpus/$1.inputs" > "$work/log" 2>&1
 }
-# breaks TARGET DESCRIPTION FILE SED_SCRIPT [COMPILED]: the script must change its file; a header's break is compiled into the file COMPILED.
+# breaks TARGET DESCRIPTION FILE SED_SCRIPT [COMPILED]: the script must change its file; a header's
+# break is compiled into the file COMPILED.
 breaks() {
     local target=$1 description=$2 file=$3 script=$4 compiled=${5:-$3}
     [[ $description =~ $pattern ]] || return

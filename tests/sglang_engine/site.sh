@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# site.sh OUT.tar.xz: SGLang 0.5.23 out of its released wheel, with what it needs beside PyTorch 2.11
-# for CUDA 13, transformers and nvcc on Python 3.12, in an archive of 41 MiB for compute
+# site.sh OUT.tar.xz: SGLang 0.5.23 out of its released wheel, with what it needs beside PyTorch
+# 2.11 for CUDA 13, transformers and nvcc on Python 3.12, in an archive of 41 MiB for compute
 # capability 9.0. For a GPU machine without a network.
 #
-# SGLang wants PyTorch 2.14. Its own kernels are compiled where they run, by nvcc and Triton; those of
-# sglang-kernel 0.4.5 are the last that load beside 2.11, and come in the place of 0.4.10's. Left out:
-# FlashAttention 3, FlashMLA, FlashInfer, Rust's tree of the cache (Python's takes its place).
+# SGLang wants PyTorch 2.14. Its own kernels are compiled where they run, by nvcc and Triton; those
+# of sglang-kernel 0.4.5 are the last that load beside 2.11, and come in the place of 0.4.10's. Left
+# out: FlashAttention 3, FlashMLA, FlashInfer, Rust's tree of the cache (Python's takes its place).
 set -euo pipefail
 cd "$(dirname "$0")"
 out=$(realpath "$1")

@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
-# The soak in five ways at once, for a time (50 s): on the host backend, and on CUDA with the driver that needs no device, eager and in
-# graphs. host_store and cuda_store are of sequences that share a store.
+# The soak in five ways at once, for a time (50 s): on the host backend, and on CUDA with the driver
+# that needs no device, eager and in graphs. host_store and cuda_store are of sequences that share a
+# store.
 #
 #     check.sh [--seconds N] [--seed S]         after tests/CMakeLists.txt was built in build/tests
 #
-# 17 million steps with stores on 16 cores, where each process has three threads:
-#     seq 6 | xargs -P 6 -I{} ./soak --store 1 --steps 2900000 --seconds 36000 --seed {} --json soak_store_{}.json
+# 17 million steps with stores on 16 cores, where each process has three threads: seq 6 | xargs -P 6
+#     -I{} ./soak --store 1 --steps 2900000 --seconds 36000 --seed {} --json soak_store_{}.json
 #
-# On a machine with a device, where these two files and libroutecap.so.1 are:
-#     for graph in 0 1; do LD_LIBRARY_PATH=. ROUTECAP_TEST_BACKEND=cuda ROUTECAP_TEST_GRAPH=$graph ./soak --seconds 300 --json soak_$graph.json; done
+# On a machine with a device, where these two files and libroutecap.so.1 are: for graph in 0 1; do
+#     LD_LIBRARY_PATH=. ROUTECAP_TEST_BACKEND=cuda ROUTECAP_TEST_GRAPH=$graph ./soak --seconds 300
+#     --json soak_$graph.json; done
 cd "$(dirname "$0")/../.." && . examples/setup.sh
 set +e
 seconds=50 seed=1

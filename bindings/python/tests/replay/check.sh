@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Runs the tests of routecap.replay with released trainers, on the CPU: check.sh [--full] [--library PREFIX]. By itself Megatron-Core 0.19, Automodel,
-# slime and miles; --full adds Megatron-Core 0.16 and verl, with what verl needs (290 MB).
+# Runs the tests of routecap.replay with released trainers, on the CPU: check.sh [--full]
+# [--library PREFIX]. By itself Megatron-Core 0.19, Automodel, slime and miles; --full adds
+# Megatron-Core 0.16 and verl, with what verl needs (290 MB).
 cd "$(dirname "$0")/../../../.." && . examples/setup.sh
 export ROUTECAP_CHECKED=1 # a slip in the order of calls is an error
 full=0
