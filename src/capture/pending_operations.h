@@ -2,8 +2,9 @@
 // capturer's mutex.
 //
 // They have numbers, which ascend in the order of the log. What is noted here of an operation holds
-// until RowStore::applied, which callers pass as `applied`, has come to its number; from then on the
-// RowStore has it. Operations of one request are applied in order, so one number tells of all before.
+// until RowStore::applied, which callers pass as `applied`, has come to its number; from then on
+// the RowStore has it. Operations of one request are applied in order, so one number tells of all
+// before.
 #pragma once
 
 #include <algorithm>

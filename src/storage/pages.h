@@ -136,9 +136,9 @@ public:
     PageRef borrow(uint32_t rows, const uint8_t *ids, const uint8_t *validity, const uint64_t *tags,
                    uint64_t tag, std::shared_ptr<const void> lender, uint64_t charged = 0);
 
-    // Gets memory of the system before somebody waits for it, a huge page at a time: the first touch
-    // of one takes up to a millisecond, and the requests of a batch often need new pages at once.
-    // False if enough is ready, or the budget has no room. Not for threads of an engine.
+    // Gets memory of the system before somebody waits for it, a huge page at a time: the first
+    // touch of one takes up to a millisecond, and the requests of a batch often need new pages at
+    // once. False if enough is ready, or the budget has no room. Not for threads of an engine.
     bool prepare();
 
     // Moves a page from the budget it counts in to this one, in which so many bytes are reserved.

@@ -9,9 +9,9 @@
 //   rows       ids, validity and tags of each block
 //
 // What is true is in a slot's word, and there only: the state of the slot (free, claimed by a
-// process, published), a number that grows with every claim, and the checksum of what was published.
-// Index and ages are hints. A cell that leads to a slot of another key is passed over and is used
-// again; what is lost with a cell is a block that nobody finds, which goes with age.
+// process, published), a number that grows with every claim, and the checksum of what was
+// published. Index and ages are hints. A cell that leads to a slot of another key is passed over
+// and is used again; what is lost with a cell is a block that nobody finds, which goes with age.
 //
 // Writing. A process claims a slot that is free, or that has a block which is to go, by one
 // compare-and-swap of its word. Then it alone writes there. One release store of the word publishes
@@ -119,8 +119,8 @@ public:
     void touch(std::span<const Found> found);
     // Copies blocks that were found to rows one after another, block_rows each, and checks them.
     // What has gone since is looked for anew, but not under a slot key, which may be another's by
-    // now. Rows of a block that is not there are missing, for its reason. Takes no lock, but to drop
-    // a block that is damaged.
+    // now. Rows of a block that is not there are missing, for its reason. Takes no lock, but to
+    // drop a block that is damaged.
     void read(const uint8_t *keys, uint64_t generation, std::span<Found> found, RowPlanes rows);
 
     enum class Published { stored, repeated, refused, stale };

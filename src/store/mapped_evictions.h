@@ -1,10 +1,10 @@
-// The keys of the last 65,536 blocks that went, and why, in memory that several processes write: one
-// atomic store for each, so a process may die anywhere.
+// The keys of the last 65,536 blocks that went, and why, in memory that several processes write:
+// one atomic store for each, so a process may die anywhere.
 //
 // A key has two buckets of 16 cells, and is in the emptier one: a bucket has 8 of the last 65,536
 // on average and practically never 16. A cell has 31 bits of the key's hash, whether the block was
-// stale, and the number of the eviction, by which it ages. Two keys with the same bits in one bucket
-// pass for each other, about once in 10^8 questions: the reason of a hole is then another.
+// stale, and the number of the eviction, by which it ages. Two keys with the same bits in one
+// bucket pass for each other, about once in 10^8 questions: the reason of a hole is then another.
 #pragma once
 
 #include <array>

@@ -51,8 +51,8 @@ public:
     const size_t key_bytes_;
     std::vector<uint8_t> keys_;
     std::vector<Flight> flights_;
-    // For who adopted blocks in flight; whoever files has it: the rows, and which blocks of them are
-    // in the store now.
+    // For who adopted blocks in flight; whoever files has it: the rows, and which blocks of them
+    // are in the store now.
     std::vector<Segment> rows_;
     std::vector<bool> landed_;
 

@@ -1,14 +1,15 @@
 // Many long requests live at once in one process: bench_scale [--quick] [--json FILE]
 //
-// 10,000 requests of 131,072 rows each, of one layer and one expert per token, so that they fit into
-// the memory of a small machine. What is shown holds for larger rows as well: pages, tables of pages
-// and requests are the same, and only the bytes of a row differ. That one row has another size is
-// what the last table computes, from routecap_config_memory alone.
+// 10,000 requests of 131,072 rows each, of one layer and one expert per token, so that they fit
+// into the memory of a small machine. What is shown holds for larger rows as well: pages, tables of
+// pages and requests are the same, and only the bytes of a row differ. That one row has another
+// size is what the last table computes, from routecap_config_memory alone.
 //
 // With as many requests alive as each group says: what a decode step of 256 rows costs the engine's
-// thread, and what filing it costs the worker. The batch stays the same, or is another at each step.
-// Times are CPU time of one thread, on which the steps land too (manual progress). The memory that
-// is in use is compared with what routecap_config_memory promises: a difference ends the program.
+// thread, and what filing it costs the worker. The batch stays the same, or is another at each
+// step. Times are CPU time of one thread, on which the steps land too (manual progress). The memory
+// that is in use is compared with what routecap_config_memory promises: a difference ends the
+// program.
 #include <routecap.h>
 #include <unistd.h>
 
@@ -164,8 +165,8 @@ void model(Report &report, const std::string &name, uint32_t layers, uint32_t k,
            size_t requests) {
     const routecap_memory memory = memory_of(config_of(layers, k, experts));
     const uint64_t pages = (rows_each + memory.page_rows - 1) / memory.page_rows;
-    const std::string group = std::to_string(requests) + " requests of " +
-                              std::to_string(rows_each) + " rows, " + name;
+    const std::string group =
+        std::to_string(requests) + " requests of " + std::to_string(rows_each) + " rows, " + name;
     report.add(group, "bytes of a row", "", "bytes", exactly(memory.row_bytes));
     report.add(group, "pages of a request", "", "pages", exactly(pages));
     report.add(group, "of the budget", "", "bytes", exactly(requests * pages * memory.page_bytes));
@@ -194,8 +195,8 @@ int main(int argc, char **argv) {
         const double start = wall_us();
         engine.grow(level);
         const double filled = wall_us() - start;
-        const std::string group = std::to_string(level) + " requests of " +
-                                  std::to_string(rows_each) + " rows live";
+        const std::string group =
+            std::to_string(level) + " requests of " + std::to_string(rows_each) + " rows live";
         const auto measured = [&](const char *batch, bool changing) {
             std::vector<double> thread, filing;
             engine.decode(changing, thread, filing);

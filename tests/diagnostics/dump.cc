@@ -1,5 +1,5 @@
-// The dump of a capturer: valid JSON by a parser of other hands, with the numbers of a model, on any
-// thread and whatever hangs.
+// The dump of a capturer: valid JSON by a parser of other hands, with the numbers of a model, on
+// any thread and whatever hangs.
 #include <rig.h>
 
 #include <atomic>
@@ -22,8 +22,8 @@ json dump(const routecap_capturer *capturer, uint32_t requests = 1000) {
                   routecap_capturer_dump(capturer, requests, nullptr, 0, &needed));
     std::string text(needed, '?');
     uint64_t written = 0;
-    EXPECT_STATUS(ROUTECAP_OK, routecap_capturer_dump(capturer, requests, text.data(), text.size(),
-                                                      &written));
+    EXPECT_STATUS(ROUTECAP_OK,
+                  routecap_capturer_dump(capturer, requests, text.data(), text.size(), &written));
     EXPECT_LE(written, needed);
     EXPECT_EQ(text.find_first_not_of('?', written), std::string::npos) << "written beyond its end";
     return json::parse(text.begin(), text.begin() + static_cast<ptrdiff_t>(written));
@@ -173,8 +173,7 @@ TEST(Dump, can_be_made_while_the_worker_hangs_in_a_callback) {
     routecap_routing *lent = nullptr;
     ASSERT_STATUS(ROUTECAP_OK, routecap_routing_import(&view, 0, release, nullptr, &lent));
     const routecap_request r = rig.open();
-    ASSERT_STATUS(ROUTECAP_OK,
-                  routecap_request_attach(rig.capturer(), r, lent, ROUTECAP_ROWS_ALL));
+    ASSERT_STATUS(ROUTECAP_OK, routecap_request_attach(rig.capturer(), r, lent, ROUTECAP_ROWS_ALL));
     rig.open_gate();
     routecap_routing_free(lent);
     rig.close(r);

@@ -27,7 +27,9 @@ public:
         std::string text;
         std::thread::id thread;
     };
-    explicit Heard(int32_t level) { EXPECT_STATUS(ROUTECAP_OK, routecap_set_log(hear, this, level)); }
+    explicit Heard(int32_t level) {
+        EXPECT_STATUS(ROUTECAP_OK, routecap_set_log(hear, this, level));
+    }
     ~Heard() {
         open();
         EXPECT_STATUS(ROUTECAP_OK, routecap_set_log(nullptr, nullptr, 0));
@@ -213,8 +215,7 @@ TEST(Log, whoever_replaces_a_hook_waits_until_nobody_is_in_it) {
     {
         Heard heard(ROUTECAP_LOG_DEBUG);
         heard.shut();
-        other = std::async(std::launch::async,
-                           [&] { routecap_request_close(rig.capturer(), 7); });
+        other = std::async(std::launch::async, [&] { routecap_request_close(rig.capturer(), 7); });
         ASSERT_TRUE(heard.wait_until_inside());
         replacing = std::async(std::launch::async, [&] {
             EXPECT_STATUS(ROUTECAP_OK, routecap_set_log(nullptr, nullptr, 0));

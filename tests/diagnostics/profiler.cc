@@ -13,7 +13,8 @@ thread_local int depth = 0;
 
 nvtxDomainHandle_t create(const char *name) {
     static int domain;
-    return std::string(name) == "routecap" ? reinterpret_cast<nvtxDomainHandle_t>(&domain) : nullptr;
+    return std::string(name) == "routecap" ? reinterpret_cast<nvtxDomainHandle_t>(&domain)
+                                           : nullptr;
 }
 int push(nvtxDomainHandle_t domain, const nvtxEventAttributes_t *range) {
     if (domain == nullptr) return 0;

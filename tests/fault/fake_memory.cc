@@ -173,8 +173,8 @@ CUresult MemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream st
     });
 }
 
-// The host's side of a copy may be memory that the driver does not know. Where it begins decides: an
-// allocator may place it right behind an allocation.
+// The host's side of a copy may be memory that the driver does not know. Where it begins decides:
+// an allocator may place it right behind an allocation.
 bool is_known(const State &s, const void *host) { return s.find(host, 1) != nullptr; }
 
 // Memory that the driver does not know is copied before the call returns, as far as it is read.

@@ -371,9 +371,9 @@ void Engine::abort(const SequencePtr &s) {
 }
 
 void Engine::finish(const SequencePtr &s) {
-    const uint64_t rows = chance(200)   ? ROUTECAP_ROWS_ALL
+    const uint64_t rows = chance(200)  ? ROUTECAP_ROWS_ALL
                           : fault(100) ? below(s->computed + 3)
-                                        : s->computed;
+                                       : s->computed;
     if (store_ != nullptr) publish(s);
     note(s, "finish with %lld rows", static_cast<long long>(rows));
     stop(s);

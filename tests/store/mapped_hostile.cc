@@ -105,11 +105,14 @@ size_t mappings_of_stores() {
     return n;
 }
 
-const Options kSmall{.layers = 2, .k = 2, .experts = 20, .block_rows = 2, .key_bytes = 8,
-                     .blocks = 8};
+const Options kSmall{
+    .layers = 2, .k = 2, .experts = 20, .block_rows = 2, .key_bytes = 8, .blocks = 8};
 
 TEST(FailingSystem, every_call_that_fails_is_an_error_with_a_line_and_leaves_nothing_open) {
-    { Descriptor warm; Process all(kSmall, warm); }
+    {
+        Descriptor warm;
+        Process all(kSmall, warm);
+    }
     for (const int error : {ENOSPC, EPERM, ENOSYS, EMFILE}) {
         fail_with = error;
         const size_t descriptors = open_descriptors(), mappings = mappings_of_stores();
@@ -184,7 +187,8 @@ TEST(FullDisk, is_an_error_when_the_table_is_made) {
     const pid_t child = fork();
     if (child == 0) {
         // Elsewhere nobody sees the mount, and it goes with this process.
-        if (unshare(CLONE_NEWNS) != 0 || mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        if (unshare(CLONE_NEWNS) != 0 ||
+            mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
             mount("none", folder, "tmpfs", 0, "size=2m") != 0)
             _exit(77);
         const std::string path = std::string(folder) + "/store";
@@ -200,8 +204,7 @@ TEST(FullDisk, is_an_error_when_the_table_is_made) {
         if (MappedBlocks::open(config(kSmall), descriptor.get(), blocks) != ROUTECAP_OK) _exit(5);
         // What is full now does not matter to it.
         Descriptor other(open((path + "2").c_str(), O_RDWR | O_CREAT, 0600));
-        while (fallocate(other.get(), 0, lseek(other.get(), 0, SEEK_END), 4096) == 0) {
-        }
+        while (fallocate(other.get(), 0, lseek(other.get(), 0, SEEK_END), 4096) == 0) {}
         for (uint64_t k = 0; k < 100; k++) {
             Block b = block_of(*config(kSmall).shape, 2, k);
             bool mismatched;
@@ -327,8 +330,7 @@ TEST(Refused, a_header_with_any_byte_changed) {
         const uint64_t flip = uint64_t{1 + byte % 255} << byte % 8 * 8;
         bytes[byte / 8].fetch_xor(flip);
         std::unique_ptr<MappedBlocks> blocks;
-        EXPECT_EQ(MappedBlocks::open(config(kSmall), descriptor.get(), blocks),
-                  ROUTECAP_ERR_FORMAT)
+        EXPECT_EQ(MappedBlocks::open(config(kSmall), descriptor.get(), blocks), ROUTECAP_ERR_FORMAT)
             << byte;
         bytes[byte / 8].fetch_xor(flip);
     }
@@ -366,8 +368,13 @@ TEST(Refused, a_whole_header_that_says_something_else) {
 // moved and evicted. Two bits of one word, or two words of one block, may well be wrong at once.
 TEST(Hostile, turned_bits_never_deliver_a_wrong_id) {
     for (const bool slot_keys : {false, true}) {
-        Options o{.layers = 2, .k = 2, .experts = 20, .block_rows = 2, .key_bytes = 8,
-                  .slot_keys = slot_keys, .blocks = 256};
+        Options o{.layers = 2,
+                  .k = 2,
+                  .experts = 20,
+                  .block_rows = 2,
+                  .key_bytes = 8,
+                  .slot_keys = slot_keys,
+                  .blocks = 256};
         Descriptor descriptor;
         Process first(o, descriptor);
         Bytes bytes(descriptor);

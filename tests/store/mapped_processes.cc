@@ -132,20 +132,29 @@ TEST(Killed, at_every_stage_of_every_call) {
         {"retain", false, false, [](Process &p) { p.retain(2); }},
         {"release", false, false, [](Process &p) { p.release(4); }},
         {"evict", false, false, [](Process &p) { p.evict(2); }},
-        {"move", true, false, [](Process &p) { p.move({1, 2}, {2, 6}); }},
+        {"move", true, false,
+         [](Process &p) {
+             p.move({1, 2}, {2, 6});
+         }},
         {"leave", false, false, [](Process &p) { p.end(); }},
     };
     const bool all = std::getenv("ROUTECAP_EVERY_INSTRUCTION") != nullptr;
     std::mt19937 random(1);
     for (const Call &call : calls) {
         SCOPED_TRACE(call.name);
-        const Options o{.layers = 2, .k = 2, .experts = 20, .block_rows = 2, .key_bytes = 8,
-                        .slot_keys = call.slot_keys, .blocks = 5};
+        const Options o{.layers = 2,
+                        .k = 2,
+                        .experts = 20,
+                        .block_rows = 2,
+                        .key_bytes = 8,
+                        .slot_keys = call.slot_keys,
+                        .blocks = 5};
         // The first run is to the end, and says how many instructions there are.
         uint64_t instructions = 0;
         for (uint64_t point = 0; point <= (all ? instructions : 20); point++) {
-            const uint64_t steps =
-                point == 0 ? UINT64_MAX : all ? point : 1 + random() % instructions;
+            const uint64_t steps = point == 0 ? UINT64_MAX
+                                   : all      ? point
+                                              : 1 + random() % instructions;
             Descriptor descriptor;
             Process parent(o, descriptor);
             for (uint64_t k = 1; k <= (call.full ? 5u : 4u); k++)
@@ -175,7 +184,9 @@ TEST(Killed, at_every_stage_of_every_call) {
                 if (parent.read(k) != 0) continue;
                 // What was moved has the rows of the key that it had.
                 const bool moved = std::string(call.name) == "move";
-                const uint64_t seed = moved && k == 6 ? 2 : moved && k == 2 && parent.has(2, 1) ? 1 : k;
+                const uint64_t seed = moved && k == 6                       ? 2
+                                      : moved && k == 2 && parent.has(2, 1) ? 1
+                                                                            : k;
                 parent.read(k);
                 ASSERT_NO_FATAL_FAILURE(expect_whole(parent, seed)) << steps << " " << k;
             }
@@ -264,8 +275,13 @@ void run_until(const std::function<bool()> &enough) {
 
 // Each thread has an object of its own, with a lock of its own, and is a process to the others.
 TEST(AtOnce, every_read_of_a_slot_is_of_a_use_between_the_last_complete_and_the_last_begun) {
-    const Options o{.layers = 2, .k = 2, .experts = 20, .block_rows = 2, .key_bytes = 8,
-                    .slot_keys = true, .blocks = 64};
+    const Options o{.layers = 2,
+                    .k = 2,
+                    .experts = 20,
+                    .block_rows = 2,
+                    .key_bytes = 8,
+                    .slot_keys = true,
+                    .blocks = 64};
     constexpr uint32_t kWriters = 2, kReaders = 2, kSlots = 16;
     Descriptor descriptor;
     Process first(o, descriptor);
@@ -322,8 +338,8 @@ TEST(AtOnce, every_read_of_a_slot_is_of_a_use_between_the_last_complete_and_the_
 }
 
 TEST(AtOnce, content_that_all_publish_evict_fill_and_retain_is_never_of_another_key) {
-    const Options o{.layers = 2, .k = 2, .experts = 20, .block_rows = 2, .key_bytes = 8,
-                    .blocks = 24};
+    const Options o{
+        .layers = 2, .k = 2, .experts = 20, .block_rows = 2, .key_bytes = 8, .blocks = 24};
     constexpr uint32_t kThreads = 4;
     Descriptor descriptor;
     Process first(o, descriptor);
@@ -377,8 +393,8 @@ TEST(AtOnce, content_that_all_publish_evict_fill_and_retain_is_never_of_another_
 }
 
 TEST(AtOnce, what_is_retained_is_there_until_it_is_released) {
-    const Options o{.layers = 2, .k = 2, .experts = 20, .block_rows = 2, .key_bytes = 8,
-                    .blocks = 16};
+    const Options o{
+        .layers = 2, .k = 2, .experts = 20, .block_rows = 2, .key_bytes = 8, .blocks = 16};
     Descriptor descriptor;
     Process first(o, descriptor);
     std::atomic<bool> stop{false};
