@@ -330,10 +330,10 @@ pub fn call(replay: &mut Replay, call: &Call<'_>) {
                 stream,
             ))),
             "step_snapshot" => {
-                drop(call.returned(sys::routecap_step_snapshot(replay.raw_capturer(call), stream)))
+                _ = call.returned(sys::routecap_step_snapshot(replay.raw_capturer(call), stream));
             }
             "step_discard" => {
-                drop(call.returned(sys::routecap_step_discard(replay.raw_capturer(call), stream)))
+                _ = call.returned(sys::routecap_step_discard(replay.raw_capturer(call), stream));
             }
             "capturer_probe" => {
                 let mut layers = vec![sys::routecap_layer_probe::default(); input.number("count")];

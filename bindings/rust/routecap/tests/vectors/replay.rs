@@ -506,7 +506,7 @@ impl Replay {
         let step = Step(input.number("step"));
         match call.name {
             "step_begin" => {
-                drop(call.done(self.capturer(call)?.1.begin(input.number("rows"), Stream::HOST)))
+                _ = call.done(self.capturer(call)?.1.begin(input.number("rows"), Stream::HOST));
             }
             "step_snapshot" => drop(call.done(self.capturer(call)?.1.snapshot(Stream::HOST))),
             "step_discard" => drop(call.done(self.capturer(call)?.1.discard(Stream::HOST))),
@@ -942,7 +942,7 @@ impl Replay {
                 }
             }
             "request_truncate" => {
-                drop(call.done(self.capturer(call)?.0.truncate(request, input.number("rows"))))
+                _ = call.done(self.capturer(call)?.0.truncate(request, input.number("rows")));
             }
             "request_fork" => {
                 let result = self.capturer(call)?.0.fork(request, input.number("rows"));
