@@ -122,8 +122,11 @@ public:
     }
 
     uint32_t slots() const { return static_cast<uint32_t>(slots_); }
-    // The step in a slot, or 0.
-    uint64_t in_slot(uint32_t slot) const { return in_slot_[slot].load(std::memory_order_acquire); }
+    // The step in flight in a slot, or 0.
+    uint64_t in_slot(uint32_t slot) const {
+        const uint64_t step = in_slot_[slot].load(std::memory_order_acquire);
+        return step != kLanded ? step : 0;
+    }
 
     // The slot that the next snapshot fills, as issue, discard or begin named it.
     int32_t named() const { return named_; }

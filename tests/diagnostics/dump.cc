@@ -8,6 +8,7 @@
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <set>
 #include <string>
 #include <thread>
 
@@ -121,6 +122,18 @@ TEST(Dump, says_what_the_capturer_is) {
     EXPECT_FALSE(dump(mirror.capturer()).contains("steps"));
     EXPECT_EQ(dump(disabled.capturer())["role"], "disabled");
     EXPECT_FALSE(dump(disabled.capturer()).contains("config"));
+}
+
+// A begin files the oldest step, whose rows are still to be counted.
+TEST(Dump, has_no_step_whose_load_alone_is_to_be_counted) {
+    Rig rig({.slots = 2, .flags = ROUTECAP_CONFIG_LOAD | ROUTECAP_CONFIG_MANUAL_PROGRESS});
+    const routecap_request request = rig.open();
+    for (uint64_t p = 0; p < 3; p++) rig.step({{request, {1, p, 1}}});
+    const json d = dump(rig.capturer());
+    EXPECT_EQ(d["counters"]["steps_in_flight"], 2);
+    std::set<uint64_t> steps;
+    for (const json &step : d["steps"]) steps.insert(step["step"].get<uint64_t>());
+    EXPECT_EQ(steps, (std::set<uint64_t>{2, 3}));
 }
 
 TEST(Dump, fits_what_was_asked_for_though_requests_come_meanwhile) {
