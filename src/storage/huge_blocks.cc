@@ -76,35 +76,28 @@ void *HugeBlocks::take() {
     return page;
 }
 
-HugeBlocks::Block *HugeBlocks::make() const {
+HugeBlocks::Block *HugeBlocks::make(bool touched) const {
     void *memory = ::operator new(block_bytes_, kBlockAlignment, std::nothrow);
     if (memory == nullptr) return nullptr;
 #if defined(__linux__)
     if (block_bytes_ == kHugePage) madvise(memory, kHugePage, MADV_HUGEPAGE);
 #endif
+    constexpr size_t kSmallPage = 4096;
+    for (size_t at = 0; touched && at < block_bytes_; at += kSmallPage)
+        *(static_cast<volatile uint8_t *>(memory) + at) = 0;
     auto *block = new (memory) Block{};
     forbid(block + 1, block_bytes_ - sizeof(Block));
     return block;
 }
 
-void HugeBlocks::touch(Block *block) const {
-    constexpr size_t kSmallPage = 4096;
-    for (size_t at = kSmallPage; at < block_bytes_; at += kSmallPage) {
-        allow(reinterpret_cast<uint8_t *>(block) + at, 1);
-        *(reinterpret_cast<volatile uint8_t *>(block) + at) = 0;
-    }
-    forbid(block + 1, block_bytes_ - sizeof(Block));
-}
-
 void HugeBlocks::add(Block *block) {
     link(block);
     blocks_++;
-    room_ += block_pages_ - block->in_use;
+    room_ += block_pages_;
 }
 
 void HugeBlocks::add_idle(Block *block) {
-    block->next = std::exchange(idle_, block);
-    idle_blocks_++;
+    put_aside(block);
     blocks_++;
     room_ += block_pages_;
 }
@@ -118,8 +111,7 @@ void HugeBlocks::give(void *page) {
     if (block->in_use == block_pages_) link(block);
     if (--block->in_use > 0) return;
     unlink(block);
-    block->next = std::exchange(idle_, block);
-    idle_blocks_++;
+    put_aside(block);
 }
 
 HugeBlocks::Block *HugeBlocks::take_idle() {
@@ -143,6 +135,11 @@ void HugeBlocks::release(Block *block) const {
     }
 #endif
     ::operator delete(block, kBlockAlignment);
+}
+
+void HugeBlocks::put_aside(Block *block) {
+    block->next = std::exchange(idle_, block);
+    idle_blocks_++;
 }
 
 void HugeBlocks::link(Block *block) {

@@ -27,19 +27,17 @@ public:
     // Null if there is no block with room: make one, where nothing guards this, and add it.
     void *take();
     void give(void *page);
-    // Null without memory.
-    Block *make() const;
+    // `touched`: the system finds its memory now, and not when it is needed. Null without memory.
+    Block *make(bool touched = false) const;
     void add(Block *block);
+    // For later: blocks with pages in use come first.
+    void add_idle(Block *block);
 
     // Whether pages are in use, and fewer than `bytes` of memory are ready for more of them.
     bool wants(size_t bytes) const {
         return blocks_ > idle_blocks_ && room_ * stride_ < bytes && block_bytes_ == kHugePage;
     }
     size_t block_bytes() const { return block_bytes_; }
-    // Has the system find the memory of a block that was not added yet, before it is needed.
-    void touch(Block *block) const;
-    // For pages; none of them is in use.
-    void add_idle(Block *block);
 
     // Bytes of blocks without a page in use; and one of them, which is then its caller's to
     // release, at any time.
@@ -50,6 +48,7 @@ public:
 private:
     void link(Block *block);
     void unlink(Block *block);
+    void put_aside(Block *block);
 
     const size_t page_bytes_;
     const size_t stride_;  // from page to page

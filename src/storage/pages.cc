@@ -107,9 +107,8 @@ bool PagePool::prepare() {
         if (!blocks_.wants(kReadyBytes) || more > kIdleBytes || used() + more > budget_)
             return false;
     }
-    HugeBlocks::Block *block = blocks_.make();
+    HugeBlocks::Block *block = blocks_.make(true);
     if (block == nullptr) return false;
-    blocks_.touch(block);
     const std::lock_guard lock(mutex_);
     blocks_.add_idle(block);
     return true;
