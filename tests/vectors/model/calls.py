@@ -456,18 +456,7 @@ class World:
         return status, {"status": statuses, "routings": routings}
 
     def copy_options_init(self):
-        return "OK", {
-            "options": {
-                "dtype": 0,
-                "order": 0,
-                "flags": 0,
-                "first_layer": 0,
-                "layers": 0,
-                "row_stride": 0,
-                "layer_stride": 0,
-                "fill": -1,
-            }
-        }
+        return "OK", {"options": dict(r.COPY_OPTIONS)}
 
     def copied(self, routing, options, dst_bytes, mask_bytes):
         status, dst, mask, needed = routing.copy(options, dst_bytes, mask_bytes)

@@ -29,6 +29,16 @@ RECOMPUTED = 1
 STRICT, ALLOW_RECOMPUTED = 1, 2
 U8, I16, U16, I32, U32, I64, ID16_BF16 = 1, 2, 3, 4, 5, 6, 7
 LAYER_MAJOR = 1
+COPY_OPTIONS = {  # as copy_options_init has them
+    "dtype": 0,
+    "order": 0,
+    "flags": 0,
+    "first_layer": 0,
+    "layers": 0,
+    "row_stride": 0,
+    "layer_stride": 0,
+    "fill": -1,
+}
 
 
 class Failure(Exception):
@@ -231,15 +241,7 @@ class Routing:
         written, None for NULL.
         """
         self.need_ready()
-        options = {
-            "order": 0,
-            "flags": 0,
-            "first_layer": 0,
-            "layers": 0,
-            "row_stride": 0,
-            "layer_stride": 0,
-            "fill": -1,
-        } | options
+        options = COPY_OPTIONS | options
         sizes = {U8: 1, I16: 2, U16: 2, I32: 4, U32: 4, I64: 8}
         check(options["dtype"] in sizes, "ERR_DTYPE")
         check(options["order"] in (0, 1))

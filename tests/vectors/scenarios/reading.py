@@ -130,36 +130,17 @@ def _(v):
     request = v.open(c)
     v.step(c, (request, 1, 0, 1))
     v.land(c)
-    v.request_extract(
-        capturer=c,
-        request=request,
-        first=0,
-        rows=ALL,
-        mode=3,
-        flags=0,
-        expect="ERR_ARGUMENT",
-        raw=True,
-    )
-    v.request_extract(
-        capturer=c,
-        request=request,
-        first=0,
-        rows=ALL,
-        mode=-1,
-        flags=0,
-        expect="ERR_ARGUMENT",
-        raw=True,
-    )
-    v.request_extract(
-        capturer=c,
-        request=request,
-        first=0,
-        rows=ALL,
-        mode=0,
-        flags=4,
-        expect="ERR_ARGUMENT",
-        raw=True,
-    )
+    for mode, flags in ((3, 0), (-1, 0), (0, 4)):
+        v.request_extract(
+            capturer=c,
+            request=request,
+            first=0,
+            rows=ALL,
+            mode=mode,
+            flags=flags,
+            expect="ERR_ARGUMENT",
+            raw=True,
+        )
 
 
 @topic.vector("rows of many requests are read in one call")
