@@ -19,6 +19,7 @@ import os
 import sys
 from ctypes import byref, c_int32, c_uint32, c_uint64, c_void_p, sizeof
 from dataclasses import dataclass, field
+from functools import partial
 
 try:
     import numpy as np
@@ -1439,16 +1440,17 @@ class Tests:
             check(provenance_of(left) == provenance, "provenance after the capturer's end")
             lib.routing_free(left)
 
+        one_layer = partial(
+            lib.config,
+            backend=self.memory.backend,
+            device=self.memory.device,
+            layers=1,
+            k=k,
+            experts=experts,
+            rows=rows,
+        )
         for given in (2, -1):
-            config = lib.config(
-                backend=self.memory.backend,
-                device=self.memory.device,
-                layers=1,
-                k=k,
-                experts=experts,
-                rows=rows,
-                layer_provenance=(c_int32 * 1)(given),
-            )
+            config = one_layer(layer_provenance=(c_int32 * 1)(given))
             handle = c_void_p()
             status(
                 lib,
@@ -1456,15 +1458,7 @@ class Tests:
                 rc.ERR_ARGUMENT,
                 f"layer_provenance {given}",
             )
-        config = lib.config(
-            backend=self.memory.backend,
-            device=self.memory.device,
-            layers=1,
-            k=k,
-            experts=experts,
-            rows=rows,
-            reserved=1,
-        )
+        config = one_layer(reserved=1)
         status(
             lib, lib.capturer_create(config, byref(c_void_p())), rc.ERR_ARGUMENT, "config.reserved"
         )
