@@ -280,8 +280,8 @@ void run_seeds(uint64_t seeds, bool manual) {
 
 }  // namespace
 
-// Under ThreadSanitizer a seed takes more than a second.
-#if defined(__SANITIZE_THREAD__)
+// Under a sanitizer a seed takes a second.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 constexpr uint64_t kSeeds = 15;
 #else
 constexpr uint64_t kSeeds = 60;
