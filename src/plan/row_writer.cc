@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 
 #if defined(__SSE2__)
 #include <emmintrin.h>
@@ -41,6 +42,17 @@ void copy_past_caches(void *to, const void *from, size_t bytes) {
     out += at, in += at, bytes -= at;
 #endif
     std::memcpy(out, in, bytes);
+}
+
+// Widens to such memory, some at a time.
+template <class T, class Id>
+void widen_past_caches(T *to, const Id *from, uint64_t n) {
+    alignas(64) T memory[kBytesAtOnce / sizeof(T)];
+    for (uint64_t first = 0; first < n; first += std::size(memory)) {
+        const uint64_t count = std::min<uint64_t>(n - first, std::size(memory));
+        widen(memory, from + first, count);
+        copy_past_caches(to + first, memory, count * sizeof(T));
+    }
 }
 
 }  // namespace
@@ -106,10 +118,16 @@ void RowWriter::copy(const Piece &piece) {
 template <class T, class Id>
 void RowWriter::copy_rows(const Piece &piece) {
     const uint64_t n = piece.source->layers.size() * plan_.k();
-    if (n == size_t{piece.source->routing->shape().layers} * plan_.k())
-        return widen(cell<T>(piece.row, 0), piece.cell<Id>(0, 0, plan_.k()), piece.rows * n);
-    for (uint64_t r = 0; r < piece.rows; r++)
-        widen(cell<T>(piece.row + r, 0), piece.cell<Id>(r, 0, plan_.k()), n);
+    const bool all_layers = n == size_t{piece.source->routing->shape().layers} * plan_.k();
+    const uint64_t stretches = all_layers ? 1 : piece.rows, ids = all_layers ? piece.rows * n : n;
+    for (uint64_t r = 0; r < stretches; r++) {
+        T *const to = cell<T>(piece.row + r, 0);
+        const Id *const from = piece.cell<Id>(r, 0, plan_.k());
+        if (past_caches_)
+            widen_past_caches(to, from, ids);
+        else
+            widen(to, from, ids);
+    }
 }
 
 // The rows of a layer follow one another in the target: some rows of each layer at a time.

@@ -1,10 +1,9 @@
 """Plans beside the functions of trainers that do the same: plan_peers.py FOLDER [--rows N], with
-the
-FOLDER of tests/plan/golden/make.py, PyTorch and this package.
+the FOLDER of tests/plan/golden/make.py, PyTorch and this package.
 
 From routings of one byte for each id (routecap) or from the tensors that each function takes (int32
-for slime, int16 for verl) to int64 [layers, rows, k] in host memory, as Megatron's routers take it.
-One thread each; medians of 5 runs, interleaved.
+for slime, int16 for verl, left-padded uint8 for SkyRL) to int64 [layers, rows, k] in host memory,
+as Megatron's routers take it. One thread each; medians of 5 runs, interleaved.
 """
 
 import argparse
@@ -20,13 +19,14 @@ import torch
 LAYERS, K, EXPERTS = 48, 8, 128
 
 
-def trainers(folder):
+def layouts():
+    """tests/plan/golden/make.py, which runs the functions of trainers."""
     spec = importlib.util.spec_from_file_location(
         "make", Path(__file__).parents[1] / "plan/golden/make.py"
     )
     make = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(make)
-    return make.Trainers(folder)
+    return make
 
 
 def main():
@@ -35,7 +35,8 @@ def main():
     parser.add_argument("--rows", type=int, default=65536)
     given = parser.parse_args()
     torch.set_num_threads(1)
-    theirs = trainers(given.folder)
+    make = layouts()
+    theirs = make.Trainers(given.folder)
     theirs.ranks.context_size, theirs.ranks.context_rank = 2, 0
     lengths, left, n = [], given.rows, 700
     while left > 0:
@@ -54,6 +55,7 @@ def main():
         [torch.from_numpy(each.astype(np.int16)) for each in ids], layout=torch.jagged
     )
     inputs = torch.nested.as_nested_tensor(tokens, layout=torch.jagged)
+    for_skyrl, mask = make.left_padded([torch.from_numpy(each) for each in ids])
     plan = routecap.Plan(
         lengths, layers=LAYERS, k=K, experts=EXPERTS, context="zigzag", context_size=2
     )
@@ -81,23 +83,30 @@ def main():
         rows = rows.squeeze(0).permute(1, 0, 2)
         return [rows[layer].to(torch.int64).contiguous() for layer in range(LAYERS)]
 
-    times = {"routecap": [], "slime": [], "verl": []}
+    def skyrl():
+        rows = theirs.skyrl._split_replay_indices(theirs.skyrl._pack_replay_indices(for_skyrl, mask))
+        return [each.to(torch.int64) for each in rows]
+
+    calls = {"routecap": ours, "slime": slime, "verl": verl, "SkyRL": skyrl}
+    times = {name: [] for name in calls}
     results = {}
     for _ in range(6):
-        for name, call in (("routecap", ours), ("slime", slime), ("verl", verl)):
+        for name, call in calls.items():
             start = time.perf_counter()
             results[name] = call()
             times[name].append(time.perf_counter() - start)
     valid = plan.gather(routings).classes[0] == routecap.PlanClass.VALID
-    for name in ("slime", "verl"):
+    for name in ("slime", "verl", "SkyRL"):
         same = all(
             (results[name][layer].numpy()[valid] == results["routecap"][layer][valid]).all()
             for layer in range(LAYERS)
         )
         assert same, name
     print(f"{given.rows} tokens in {len(lengths)} sequences, {LAYERS} x {K}, zigzag rank 0 of 2")
+    own = statistics.median(times["routecap"][1:])
     for name, each in times.items():
-        print(f"{name:10} {statistics.median(each[1:]) * 1e3:9.1f} ms")
+        median = statistics.median(each[1:])
+        print(f"{name:10} {median * 1e3:9.1f} ms {median / own:8.1f} x")
 
 
 if __name__ == "__main__":

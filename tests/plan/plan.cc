@@ -1,6 +1,6 @@
 // A plan puts every row of a trainer's rank where the trainer's own functions put its token. The
-// judges: layouts of slime and verl (golden/), and a model that makes the whole micro-batch row by
-// row and cuts it up as lists.
+// judges: layouts of slime, verl and SkyRL (golden/), and a model that makes the whole micro-batch
+// row by row and cuts it up as lists.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -537,13 +537,21 @@ Rows check_rank(Config &c, const std::vector<routecap_plan_source> &sources, con
     return rows;
 }
 
-// ---- Tests ----------------------------------------------------------------------------------
+// ---- Golden files and ranks ------------------------------------------------------------------
 
-// slime, verl and Megatron say for each row of each rank which token it is.
-TEST(Plan, puts_each_token_where_slime_and_verl_put_it) {
-    std::ifstream file(ROUTECAP_GOLDEN_LAYOUTS);
-    const auto cases = nlohmann::json::parse(file);
-    ASSERT_GT(cases.size(), 50u);
+// A file of golden/: where it was when this was compiled, or on another machine in the project's
+// root.
+nlohmann::json golden(const std::string &name) {
+    for (const std::string folder : {ROUTECAP_GOLDEN_PLANS, "tests/plan/golden"}) {
+        std::ifstream file(folder + "/" + name);
+        if (file) return nlohmann::json::parse(file);
+    }
+    ADD_FAILURE() << name << " is not there: run this in the project's root";
+    return nlohmann::json::array();
+}
+
+// The layout of all ranks of a golden case.
+void lay_out(Config &c, const nlohmann::json &golden) {
     const std::map<std::string, int32_t> layouts = {
         {"packed", ROUTECAP_PLAN_LAYOUT_PACKED},
         {"padded_right", ROUTECAP_PLAN_LAYOUT_PADDED_RIGHT}};
@@ -552,116 +560,127 @@ TEST(Plan, puts_each_token_where_slime_and_verl_put_it) {
         {"zigzag", ROUTECAP_PLAN_CONTEXT_ZIGZAG},
         {"contiguous", ROUTECAP_PLAN_CONTEXT_CONTIGUOUS},
         {"allgather", ROUTECAP_PLAN_CONTEXT_ALLGATHER}};
+    c.layout = layouts.at(golden["layout"]), c.context = contexts.at(golden["context"]);
+    c.context_size = golden["context_size"], c.tensor_size = golden["tensor_size"];
+    if (golden["sequence_parallel"]) c.flags |= ROUTECAP_PLAN_SEQUENCE_PARALLEL;
+    if (golden.value("sequence_first", false)) c.flags |= ROUTECAP_PLAN_SEQUENCE_FIRST;
+    c.lengths_ = golden["lengths"].get<std::vector<uint64_t>>();
+    c.align = golden.value("align", 0), c.align_total = golden.value("align_total", 0);
+    c.align_rank = golden.value("align_rank", 0), c.width = golden.value("width", 0);
+    c.least_total = golden.value("least_total", 0);
+}
+
+// Visits each rank that has rows of its own, context-parallel rank by rank.
+template <class Visit>
+void each_rank(Config &c, Visit visit) {
+    const uint32_t tensor_ranks =
+        (c.flags & ROUTECAP_PLAN_SEQUENCE_PARALLEL) != 0 ? c.tensor_size : 1;
+    for (c.context_rank = 0; c.context_rank < c.context_size; c.context_rank++)
+        for (c.tensor_rank = 0; c.tensor_rank < tensor_ranks; c.tensor_rank++) visit();
+}
+
+// A routing for each sample: of S tokens all S-1 rows.
+std::vector<RoutingPtr> whole_routings(const Config &c, const std::vector<int32_t> &map,
+                                       const Truth &there) {
+    const std::vector<uint32_t> experts(map.size(), c.experts);
+    std::vector<RoutingPtr> routings;
+    for (size_t i = 0; i < c.lengths_.size(); i++)
+        routings.push_back(routing_of(c, i, 0, c.lengths_[i] - 1, map, experts, there, 1000));
+    return routings;
+}
+
+std::vector<routecap_plan_source> sources_of(const std::vector<RoutingPtr> &routings) {
+    std::vector<routecap_plan_source> sources;
+    for (size_t i = 0; i < routings.size(); i++) sources.push_back({i, routings[i].get()});
+    return sources;
+}
+
+// ---- Tests ----------------------------------------------------------------------------------
+
+// slime, verl, SkyRL and Megatron say for each row of each rank which token it is.
+TEST(Plan, puts_each_token_where_trainers_put_it) {
+    const auto cases = golden("layouts.json");
+    ASSERT_GT(cases.size(), 50u);
     for (const auto &golden : cases) {
         SCOPED_TRACE(golden["by"].get<std::string>() + " " + golden["context"].get<std::string>());
         Config c;
-        c.layout = layouts.at(golden["layout"]), c.context = contexts.at(golden["context"]);
-        c.context_size = golden["context_size"], c.tensor_size = golden["tensor_size"];
-        if (golden["sequence_parallel"]) c.flags |= ROUTECAP_PLAN_SEQUENCE_PARALLEL;
-        if (golden.value("sequence_first", false)) c.flags |= ROUTECAP_PLAN_SEQUENCE_FIRST;
-        c.lengths_ = golden["lengths"].get<std::vector<uint64_t>>();
-        c.align = golden.value("align", 0), c.align_total = golden.value("align_total", 0);
-        c.align_rank = golden.value("align_rank", 0), c.width = golden.value("width", 0);
-        c.least_total = golden.value("least_total", 0);
+        lay_out(c, golden);
         c.experts = 256, c.k = 2;
         std::vector<uint64_t> first{0};
         for (const uint64_t n : c.lengths_) first.push_back(first.back() + n);
         const Truth all = [](size_t, uint64_t, int32_t) { return true; };
-        std::vector<RoutingPtr> routings;
-        std::vector<routecap_plan_source> sources;
-        for (size_t i = 0; i < c.lengths_.size(); i++) {
-            routings.push_back(routing_of(c, i, 0, c.lengths_[i] - 1, {0}, {c.experts}, all, 1000));
-            sources.push_back({i, routings.back().get()});
-        }
-        size_t n = 0;
-        for (c.context_rank = 0; c.context_rank < c.context_size; c.context_rank++)
-            for (c.tensor_rank = 0;
-                 c.tensor_rank < (golden["sequence_parallel"] ? c.tensor_size : 1);
-                 c.tensor_rank++, n++) {
-                const auto rows = golden["ranks"][n].get<std::vector<int64_t>>();
-                const PlanPtr plan = make(c);
-                const routecap_plan_shape shape = shape_of(plan);
-                ASSERT_EQ(rows.size(), shape.rows);
-                Result result{std::vector<uint8_t>(shape.ids_bytes),
-                              std::vector<uint8_t>(shape.classes_bytes)};
-                ASSERT_STATUS(
-                    ROUTECAP_OK,
-                    routecap_plan_gather(plan.get(), sources.data(), sizeof sources[0],
-                                         sources.size(), result.ids.data(), result.ids.size(),
-                                         result.classes.data(), result.classes.size(), nullptr));
-                for (size_t r = 0; r < rows.size(); r++) {
-                    const bool token = rows[r] >= 0;
-                    ASSERT_EQ(token, result.classes[r] == ROUTECAP_PLAN_CLASS_VALID) << "row " << r;
-                    if (!token) continue;
-                    const auto number = static_cast<uint64_t>(rows[r]);
-                    const auto sample = static_cast<size_t>(
-                        std::upper_bound(first.begin(), first.end(), number) - first.begin() - 1);
-                    for (uint32_t column = 0; column < c.k; column++)
-                        ASSERT_EQ(routed_id(sample, number - first[sample], 0, column, c.experts),
-                                  id_at(c, result, rows.size(), r, 0, column));
-                }
+        const auto routings = whole_routings(c, {0}, all);
+        const auto sources = sources_of(routings);
+        auto expected = golden["ranks"].begin();
+        each_rank(c, [&] {
+            const auto rows = (expected++)->get<std::vector<int64_t>>();
+            const PlanPtr plan = make(c);
+            const routecap_plan_shape shape = shape_of(plan);
+            ASSERT_EQ(rows.size(), shape.rows);
+            Result result{std::vector<uint8_t>(shape.ids_bytes),
+                          std::vector<uint8_t>(shape.classes_bytes)};
+            ASSERT_STATUS(ROUTECAP_OK, routecap_plan_gather(
+                                           plan.get(), sources.data(), sizeof sources[0],
+                                           sources.size(), result.ids.data(), result.ids.size(),
+                                           result.classes.data(), result.classes.size(), nullptr));
+            for (size_t r = 0; r < rows.size(); r++) {
+                const bool token = rows[r] >= 0;
+                ASSERT_EQ(token, result.classes[r] == ROUTECAP_PLAN_CLASS_VALID) << "row " << r;
+                if (!token) continue;
+                const auto number = static_cast<uint64_t>(rows[r]);
+                const auto sample = static_cast<size_t>(
+                    std::upper_bound(first.begin(), first.end(), number) - first.begin() - 1);
+                for (uint32_t column = 0; column < c.k; column++)
+                    ASSERT_EQ(routed_id(sample, number - first[sample], 0, column, c.experts),
+                              id_at(c, result, rows.size(), r, 0, column));
             }
+        });
+        EXPECT_EQ(golden["ranks"].end(), expected);
     }
 }
 
 // What small plans with holes gather, cell by cell, which all languages read.
 TEST(Plan, gathers_what_the_golden_cells_are) {
-    std::ifstream file(ROUTECAP_GOLDEN_GATHERS);
-    const auto cases = nlohmann::json::parse(file);
+    const auto cases = golden("gathers.json");
     ASSERT_GT(cases.size(), 5u);
     for (const auto &golden : cases) {
         SCOPED_TRACE(golden.dump().substr(0, 200));
         Config c;
-        c.layout = golden["layout"] == "packed" ? ROUTECAP_PLAN_LAYOUT_PACKED
-                                                : ROUTECAP_PLAN_LAYOUT_PADDED_RIGHT;
-        c.context = golden["context"] == "zigzag"       ? ROUTECAP_PLAN_CONTEXT_ZIGZAG
-                    : golden["context"] == "contiguous" ? ROUTECAP_PLAN_CONTEXT_CONTIGUOUS
-                                                        : ROUTECAP_PLAN_CONTEXT_NONE;
-        c.context_size = golden["context_size"], c.tensor_size = golden["tensor_size"];
-        if (golden["sequence_parallel"]) c.flags |= ROUTECAP_PLAN_SEQUENCE_PARALLEL;
-        c.lengths_ = golden["lengths"].get<std::vector<uint64_t>>();
+        lay_out(c, golden);
         c.needed_ = golden["needed"].get<std::vector<uint64_t>>();
         c.map_ = golden["layers"].get<std::vector<int32_t>>();
         c.layers = static_cast<uint32_t>(c.map_.size());
         c.k = golden["k"], c.experts = golden["experts"];
-        c.expert_parallel = golden["expert_parallel"], c.align = golden["align"];
+        c.expert_parallel = golden["expert_parallel"];
         c.order = golden["order"] == "layer_major" ? ROUTECAP_ORDER_LAYER_MAJOR
                                                    : ROUTECAP_ORDER_ROW_MAJOR;
         if (!golden["fill"].is_null())
             c.fill = ROUTECAP_PLAN_FILL_VALUE, c.fill_value = golden["fill"];
         c.lost_value = golden["lost"];
-        const std::vector<int32_t> map{0, 1, 2, 3, 4};
         const Truth there = [&](size_t sample, uint64_t token, int32_t layer) {
             return (golden["valid"][sample][token].get<int>() >> layer & 1) != 0;
         };
-        std::vector<RoutingPtr> routings;
-        std::vector<routecap_plan_source> sources;
-        for (size_t i = 0; i < c.lengths_.size(); i++) {
-            routings.push_back(routing_of(c, i, 0, c.lengths_[i] - 1, map,
-                                          std::vector<uint32_t>(5, c.experts), there, 1000));
-            sources.push_back({i, routings.back().get()});
-        }
-        size_t n = 0;
-        for (c.context_rank = 0; c.context_rank < c.context_size; c.context_rank++)
-            for (c.tensor_rank = 0;
-                 c.tensor_rank < (golden["sequence_parallel"] ? c.tensor_size : 1);
-                 c.tensor_rank++, n++) {
-                const auto &expected = golden["ranks"][n];
-                const PlanPtr plan = make(c);
-                const routecap_plan_shape shape = shape_of(plan);
-                std::vector<int64_t> ids(shape.ids_bytes / 8);
-                std::vector<uint8_t> classes(shape.classes_bytes);
-                routecap_plan_report report{};
-                report.struct_size = sizeof report;
-                const bool lost = expected["cells_lost"] != 0;
-                ASSERT_STATUS(lost ? ROUTECAP_INCOMPLETE : ROUTECAP_OK,
-                              routecap_plan_gather(plan.get(), sources.data(), sizeof sources[0],
-                                                   sources.size(), ids.data(), shape.ids_bytes,
-                                                   classes.data(), classes.size(), &report));
-                EXPECT_EQ(expected["ids"].get<std::vector<int64_t>>(), ids);
-                EXPECT_EQ(expected["classes"].get<std::vector<uint8_t>>(), classes);
-                EXPECT_EQ(expected["cells_lost"].get<uint64_t>(), report.cells_lost);
-            }
+        const auto routings = whole_routings(c, {0, 1, 2, 3, 4}, there);
+        const auto sources = sources_of(routings);
+        auto next = golden["ranks"].begin();
+        each_rank(c, [&] {
+            const auto &expected = *next++;
+            const PlanPtr plan = make(c);
+            const routecap_plan_shape shape = shape_of(plan);
+            std::vector<int64_t> ids(shape.ids_bytes / 8);
+            std::vector<uint8_t> classes(shape.classes_bytes);
+            routecap_plan_report report{};
+            report.struct_size = sizeof report;
+            const bool lost = expected["cells_lost"] != 0;
+            ASSERT_STATUS(lost ? ROUTECAP_INCOMPLETE : ROUTECAP_OK,
+                          routecap_plan_gather(plan.get(), sources.data(), sizeof sources[0],
+                                               sources.size(), ids.data(), shape.ids_bytes,
+                                               classes.data(), classes.size(), &report));
+            EXPECT_EQ(expected["ids"].get<std::vector<int64_t>>(), ids);
+            EXPECT_EQ(expected["classes"].get<std::vector<uint8_t>>(), classes);
+            EXPECT_EQ(expected["cells_lost"].get<uint64_t>(), report.cells_lost);
+        });
+        EXPECT_EQ(golden["ranks"].end(), next);
     }
 }
 
@@ -702,31 +721,27 @@ TEST(Plan, agrees_with_the_model_and_all_ranks_together_have_the_input) {
         std::vector<std::vector<RoutingPtr>> scattered(c.lengths_.size());
         std::map<std::pair<size_t, int64_t>, int> seen;
         bool divides = true;
-        const uint32_t tensor_ranks =
-            (c.flags & ROUTECAP_PLAN_SEQUENCE_PARALLEL) != 0 ? c.tensor_size : 1;
-        for (c.context_rank = 0; c.context_rank < c.context_size; c.context_rank++)
-            for (c.tensor_rank = 0; c.tensor_rank < tensor_ranks; c.tensor_rank++) {
-                divides &= model(c).has_value();
-                for (const Row &row : check_rank(c, sources, there))
-                    if (row.token != kPadding) seen[{row.sample, row.token}]++;
-                if (!divides || HasFailure()) continue;
-                const PlanPtr plan = make(c);
-                const routecap_plan_shape shape = shape_of(plan);
-                Result result{std::vector<uint8_t>(shape.ids_bytes),
-                              std::vector<uint8_t>(shape.classes_bytes)};
-                routecap_plan_report report{};
-                report.struct_size = sizeof report;
-                routecap_plan_gather(plan.get(), sources.data(), sizeof sources[0], sources.size(),
-                                     result.ids.data(), result.ids.size(), result.classes.data(),
-                                     result.classes.size(), &report);
-                std::vector<routecap_routing *> back(c.lengths_.size());
-                EXPECT_STATUS(
-                    report.cells_lost > 0 ? ROUTECAP_INCOMPLETE : ROUTECAP_OK,
-                    routecap_plan_scatter(plan.get(), result.ids.data(), result.ids.size(),
-                                          result.classes.data(), result.classes.size(), back.data(),
-                                          back.size()));
-                for (size_t i = 0; i < back.size(); i++) scattered[i].emplace_back(back[i]);
-            }
+        each_rank(c, [&] {
+            divides &= model(c).has_value();
+            for (const Row &row : check_rank(c, sources, there))
+                if (row.token != kPadding) seen[{row.sample, row.token}]++;
+            if (!divides || HasFailure()) return;
+            const PlanPtr plan = make(c);
+            const routecap_plan_shape shape = shape_of(plan);
+            Result result{std::vector<uint8_t>(shape.ids_bytes),
+                          std::vector<uint8_t>(shape.classes_bytes)};
+            routecap_plan_report report{};
+            report.struct_size = sizeof report;
+            routecap_plan_gather(plan.get(), sources.data(), sizeof sources[0], sources.size(),
+                                 result.ids.data(), result.ids.size(), result.classes.data(),
+                                 result.classes.size(), &report);
+            std::vector<routecap_routing *> back(c.lengths_.size());
+            EXPECT_STATUS(report.cells_lost > 0 ? ROUTECAP_INCOMPLETE : ROUTECAP_OK,
+                          routecap_plan_scatter(plan.get(), result.ids.data(), result.ids.size(),
+                                                result.classes.data(), result.classes.size(),
+                                                back.data(), back.size()));
+            for (size_t i = 0; i < back.size(); i++) scattered[i].emplace_back(back[i]);
+        });
         if (!divides) continue;
         divided++;
         for (size_t i = 0; i < c.lengths_.size(); i++) {
@@ -1063,12 +1078,6 @@ std::vector<RoutingPtr> routings_of(const Config &c, uint64_t seed) {
     for (size_t i = 0; i < c.lengths_.size(); i++)
         routings.push_back(routing_of(c, i, 0, c.lengths_[i], map, experts, there, 17));
     return routings;
-}
-
-std::vector<routecap_plan_source> sources_of(const std::vector<RoutingPtr> &routings) {
-    std::vector<routecap_plan_source> sources;
-    for (size_t i = 0; i < routings.size(); i++) sources.push_back({i, routings[i].get()});
-    return sources;
 }
 
 Result gathered(const PlanPtr &plan, const std::vector<RoutingPtr> &routings) {

@@ -30,6 +30,7 @@ class Ranks:
         mpu.get_context_parallel_rank = lambda *_: self.context_rank
         mpu.get_tensor_model_parallel_world_size = lambda *_: self.tensor_size
         mpu.get_tensor_model_parallel_rank = lambda *_: self.tensor_rank
+        mpu.get_pipeline_model_parallel_rank = lambda *_: 0
         return mpu
 
     # A process group of tensor-parallel ranks.
@@ -84,6 +85,7 @@ class Trainers:
         for name in ("verl", "verl.utils"):
             stand_in(name).__path__ = []
         stand_in("verl.utils.device", is_npu_available=False)
+        self.skyrl = self._skyrl(folder / "skyrl")
         stand_in("verl.utils.model", CausalLMOutputForPPO=object)
         self.slime = load(folder / "slime/cp_utils.py", "slime_cp_utils")
         self.verl = load(folder / "verl/models/mcore/util.py", "verl_util")
@@ -94,6 +96,37 @@ class Trainers:
         self.split = function(
             folder / "megatron_core/mappings.py", "_split_along_first_dim", torch=torch
         )
+
+    def _skyrl(self, folder):
+        """SkyRL's replay_utils, between stand-ins for the modules of Megatron that it asks."""
+
+        class RouterReplay:
+            """One router, which keeps the rows that it is given."""
+
+            global_router_replay_instances = [None]
+
+            @classmethod
+            def set_replay_data(cls, layers):
+                [cls.rows] = layers
+
+            @staticmethod
+            def set_global_router_replay_action(action):
+                pass
+
+        transformer = "megatron.core.transformer"
+        for name in (transformer, f"{transformer}.moe"):
+            stand_in(name).__path__ = []
+        action = types.SimpleNamespace(REPLAY_FORWARD=None)
+        stand_in(
+            f"{transformer}.moe.router_replay", RouterReplay=RouterReplay, RouterReplayAction=action
+        )
+        stand_in(f"{transformer}.transformer_block", get_num_layers_to_build=lambda *_, **__: 1)
+        stand_in(
+            f"{transformer}.transformer_layer", get_transformer_layer_offset=lambda *_, **__: 0
+        )
+        name = "skyrl.backends.skyrl_train.distributed.megatron.packing_utils"
+        sys.modules[name] = self.packing = load(folder / "packing_utils.py", name)
+        return load(folder / "replay_utils.py", "skyrl_replay_utils")
 
     def over_ranks(self, case, rows_of):
         """The case with what rows_of() gives on each of its ranks."""
@@ -224,6 +257,42 @@ def verl_padded(trainers, lengths, cp, tp, fp8):
     return case, rows_of
 
 
+def left_padded(parts):
+    """[samples, tokens, ...] of rows [tokens - 1, ...] of each, and the mask of tokens."""
+    width = max(len(part) + 1 for part in parts)
+    rows = torch.zeros(len(parts), width, *parts[0].shape[1:], dtype=parts[0].dtype)
+    mask = torch.zeros(len(parts), width, dtype=torch.int64)
+    for part, to, tokens in zip(parts, rows, mask):
+        first = width - len(part) - 1
+        to[first : width - 1] = part
+        tokens[first:] = 1
+    return rows, mask
+
+
+def skyrl(trainers, lengths, cp, tp, packed, fp8):
+    rows, mask = left_padded([(t[:-1] + 1).reshape(-1, 1, 1) for t in numbered(lengths)])
+
+    def rows_of():
+        trainers.skyrl.setup_per_microbatch_replay_forward(
+            rows, mask, types.SimpleNamespace(fp8=fp8), remove_microbatch_padding=packed
+        )
+        router = sys.modules["megatron.core.transformer.moe.router_replay"].RouterReplay
+        return [n - 1 for n in router.rows.flatten().tolist()]
+
+    return {
+        "by": "skyrl",
+        "layout": "packed" if packed else "padded_right",
+        "context": "zigzag" if cp > 1 else "none",
+        "context_size": cp,
+        "tensor_size": tp,
+        "sequence_parallel": tp > 1,
+        "lengths": lengths,
+        "align": trainers.packing.get_packed_seq_align_size(tp, cp, fp8)
+        if packed
+        else trainers.packing.get_unpacked_seq_align_size(tp, fp8),
+    }, rows_of
+
+
 def main(folder):
     trainers = Trainers(folder)
     chance = random.Random(20261122)
@@ -255,6 +324,13 @@ def main(folder):
             for fp8 in (False, True):
                 made = verl_padded(trainers, lengths(24), cp, tp, fp8)
                 cases.append(trainers.over_ranks(*made))
+    for fp8 in (False, True):
+        for tp in (1, 2):
+            for cp in (1, 2, 4):
+                cases.append(
+                    trainers.over_ranks(*skyrl(trainers, lengths(40), cp, tp, True, fp8))
+                )
+            cases.append(trainers.over_ranks(*skyrl(trainers, lengths(24), 1, tp, False, fp8)))
     text = ",\n".join(json.dumps(case, separators=(",", ":")) for case in cases)
     Path(__file__).with_name("layouts.json").write_text(f"[\n{text}\n]\n")
     print(len(cases), "cases,", sum(len(case["ranks"]) for case in cases), "ranks")
