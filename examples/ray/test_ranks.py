@@ -205,7 +205,15 @@ def test_a_program_that_fails_leaves_neither_a_process_nor_a_file():
     assert commands_with(session) == []
 
 
-def test_a_trainers_rank_reads_only_its_rows_from_the_object_store(reference):
+def test_a_trainers_rank_reads_only_its_rows_from_the_object_store(reference, monkeypatch):
+    arrived = []
+
+    def get(reference):
+        arrived.append(wait(reference))
+        return arrived[-1]
+
+    wait = ray.get
+    monkeypatch.setattr(ray, "get", get)
     readers = [routecap.RayRouting.put(routing) for routing in reference.values()]
     lengths = [rows + 1 for rows in ROWS.values()]
     for rank in range(2):
@@ -224,5 +232,11 @@ def test_a_trainers_rank_reads_only_its_rows_from_the_object_store(reference):
             == plan.rows_needed
             < sum(ROWS.values())
         )
+        read.clear()
+        arrived.clear()
         gathered, expected = plan.gather(readers), plan.gather(list(reference.values()))
         assert np.array_equal(gathered.ids, expected.ids) and gathered.report == expected.report
+        # Their ids, a header for each range, and no copy of them.
+        own, headers = plan.rows_needed * LAYERS * K, 1024 * len(plan.ranges)
+        assert len(arrived) == len(plan.ranges) and all(map(in_object_store, arrived))
+        assert own <= sum(each.nbytes for each in arrived) <= own + headers

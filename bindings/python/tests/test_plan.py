@@ -3,6 +3,9 @@ read what a rank needs.
 """
 
 import json
+import re
+import subprocess
+import sys
 import tarfile
 import threading
 from io import BytesIO
@@ -328,6 +331,81 @@ def test_a_rank_reads_the_rows_that_it_needs_and_no_others(tmp_path: Path) -> No
     assert (reader.first, reader.rows) == (0, 39) and reader.read(30, 0).rows == 0
     assert reader.read(20, 3).first == 20
     assert routecap.slice_pieces(whole.serialize(), 3)[0][:8] == b"ROUTECAP"
+
+
+def mapped_bytes(path: Path) -> int:
+    """How much of a mapped file this process has read, in whole pages."""
+    found = re.findall(
+        rf"^\S+ \S+ \S+ \S+ \S+ +{re.escape(str(path))}\n.*?^Rss: +(\d+) kB$",
+        Path("/proc/self/smaps").read_text(),
+        re.MULTILINE | re.DOTALL,
+    )
+    return sum(1024 * int(each) for each in found)
+
+
+AROUND = 64 << 10
+"""Linux brings so many bytes around one that is read."""
+
+
+def large(path: Path, samples: int, rows: int, layers: int) -> list[int]:
+    """An archive of routings of k 8; returns the tokens of each sample."""
+    routings = {f"{i:02}": routing_of(i, rows - i, layers, 8) for i in range(samples)}
+    routecap.save(path, routings)
+    return [rows - i + 1 for i in range(samples)]
+
+
+@pytest.mark.parametrize("rank", [0, 3])
+def test_of_an_archive_so_many_bytes_are_read_as_a_rank_has_rows(tmp_path: Path, rank: int) -> None:
+    path = tmp_path / "rollouts.tar"
+    lengths = large(path, samples=3, rows=20_000, layers=48)
+    files = routecap.stored(path)
+    headers = mapped_bytes(path)
+    assert headers <= len(files) * AROUND
+    plan = routecap.Plan(
+        lengths, layers=48, k=8, experts=256, context="zigzag", context_size=4, context_rank=rank
+    )
+    plan.gather(list(files.values()))
+    own, ranges = plan.rows_needed * 48 * 8, len(plan.ranges)
+    assert own <= mapped_bytes(path) <= headers + own + 2 * ranges * AROUND
+    assert own + 2 * ranges * AROUND < path.stat().st_size / 3  # or this would show nothing
+
+
+OF_A_RANK = """
+import resource, sys
+import numpy, routecap
+
+path, lengths, may_take, what = sys.argv[1], eval(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+plan = routecap.Plan(
+    lengths, layers=48, k=8, experts=256, context="zigzag", context_size=4, dtype="uint8"
+)
+out, classes = numpy.ones(plan.shape, "u1"), numpy.ones(plan.shape[:2], "u1")
+sources = list(routecap.stored(path).values())
+with open("/proc/self/status") as status:
+    [has] = [1024 * int(line.split()[1]) for line in status if line.startswith("VmData")]
+resource.setrlimit(resource.RLIMIT_DATA, (has + may_take, resource.RLIM_INFINITY))
+try:
+    if what == "everything":
+        sources = [each.read(each.first, each.rows) for each in sources]
+    lost = plan.gather(sources, out=out, classes=classes).report.cells_lost
+    print("gathered", lost == 0)
+except MemoryError:
+    print("too much")
+"""
+
+
+def test_a_rank_takes_memory_for_its_own_rows_and_16_mib(tmp_path: Path) -> None:
+    """The system refuses more: its limit is put on a process that has its result already."""
+    path = tmp_path / "rollouts.tar"
+    lengths = large(path, samples=5, rows=21_000, layers=48)
+    own = sum(lengths) * 48 * 8 // 4
+
+    def gathers(may_take: int, what: str) -> str:
+        run = [sys.executable, "-c", OF_A_RANK, str(path), str(lengths), str(may_take), what]
+        return subprocess.run(run, capture_output=True, text=True, check=True).stdout.strip()
+
+    assert gathers(own + (16 << 20), "its rows") == "gathered True"
+    assert gathers(own // 2, "its rows") == "too much"
+    assert gathers(own + (16 << 20), "everything") == "too much"
 
 
 def test_files_archives_and_folders_are_read_in_place(tmp_path: Path) -> None:

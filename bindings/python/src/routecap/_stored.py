@@ -9,6 +9,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ._constants import Status
 from ._errors import error
 from ._routing import Routing, Serialized, serialized_info, slice_pieces
@@ -45,9 +48,13 @@ class StoredRouting:
 
         Only their bytes and the header are read; the ids are checked.
         """
+        return Routing.deserialize(self.cut(first, rows))
+
+    def cut(self, first: int, rows: int) -> bytes:
+        """The same rows in the serialised form. Their ids are not checked."""
         begin = min(max(first, self.first), self.first + self.rows)
         end = min(max(first + rows, begin), self.first + self.rows)
-        return Routing.deserialize(b"".join(slice_pieces(self._data, begin, end - begin)))
+        return b"".join(slice_pieces(self._data, begin, end - begin))
 
     def __repr__(self) -> str:
         return f"StoredRouting(rows {self.first} to {self.first + self.rows}, {self.info.layers} layers)"
@@ -106,6 +113,7 @@ class RayRouting:
     """A serialised routing that is an object of Ray: a reader.
 
     Rows are cut out by a task, which Ray runs where the object lies, so that no other bytes travel.
+    They are used where Ray puts them, and not copied again.
 
     reference: what ray.put gave for the bytes, or for a NumPy array of them, which tasks of that
     machine read in place.
@@ -117,7 +125,6 @@ class RayRouting:
     @staticmethod
     def put(routing: Routing) -> "RayRouting":
         """Make an object of a routing."""
-        import numpy as np
         import ray
 
         return RayRouting(ray.put(np.frombuffer(routing.serialize(), np.uint8)))
@@ -134,5 +141,5 @@ class RayRouting:
         return self.begin(first, rows)()
 
 
-def _cut(data: Any, first: int, rows: int) -> bytes:
-    return StoredRouting(data).read(first, rows).serialize()
+def _cut(data: Any, first: int, rows: int) -> NDArray[np.uint8]:
+    return np.frombuffer(StoredRouting(data).cut(first, rows), np.uint8)
