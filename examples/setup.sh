@@ -38,7 +38,7 @@ python_environment() {
     need python3=python3
     say "setup: making a Python environment with $*"
     rm -rf "$folder"
-    python3 -m venv "$folder" 2> /dev/null || { rm -rf "$folder"; need /no/venv=python3-venv; python3 -m venv "$folder"; }
+    python3 -m venv "$folder" > /dev/null 2>&1 || { rm -rf "$folder"; need /no/venv=python3-venv; python3 -m venv "$folder"; }
     "$folder/bin/pip" install --quiet --disable-pip-version-check "$@" || exit 1
     printf '%s' "$*" > "$folder/packages"
 }
@@ -77,6 +77,13 @@ use_library() {
     PKG_CONFIG_PATH=$(dirname "$(find "$prefix" -name routecap.pc)")
     LD_LIBRARY_PATH=$(dirname "$library")${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
     export PKG_CONFIG_PATH LD_LIBRARY_PATH
+}
+
+# rust_packages ARGUMENTS...: the two crates as packages, each built from what is in it; to be called
+# in bindings/rust. The second finds the first beside it: crates.io need not have this version.
+rust_packages() {
+    cargo package -p routecap-sys --allow-dirty "$@" &&
+        cargo package -p routecap --allow-dirty --config 'patch.crates-io.routecap-sys.path="routecap-sys"' "$@"
 }
 
 # NumPy; gguf, which writes models for llama.cpp; rich, for tables in a terminal.

@@ -1,8 +1,7 @@
 # The Go module as its users get it: with the header and, for each processor, the library as one
 # object, which `go build` links by itself. The object has the C++ runtime in it and shows nothing
 # but routecap's functions. Sourced by release.sh, after library.sh.
-command -v go > /dev/null || { say "Go 1.24 or newer is needed"; exit 1; }
-need ld=binutils x86_64-linux-gnu-ld=binutils-x86-64-linux-gnu aarch64-linux-gnu-ld=binutils-aarch64-linux-gnu
+need go=golang-go ld=binutils x86_64-linux-gnu-ld=binutils-x86-64-linux-gnu aarch64-linux-gnu-ld=binutils-aarch64-linux-gnu
 path=github.com/routecap/routecap/bindings/go
 module=$work/go/module
 rm -rf "$work/go" && mkdir -p "$module"

@@ -12,6 +12,7 @@ cd "$(dirname "$0")/.." && . examples/setup.sh
 work=$build/packaging
 dist=$work/dist
 processors=(x86_64 aarch64)
+need git=git
 version=$(sed -n -E 's/^#define ROUTECAP_VERSION_(MAJOR|MINOR|PATCH) ([0-9]+).*/\2/p' include/routecap/base.h | paste -sd.)
 SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
 export SOURCE_DATE_EPOCH

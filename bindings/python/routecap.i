@@ -906,7 +906,6 @@ static void free_unused(PyObject *capsule) { /* consumers rename what they take 
 %checked_array(int32_t, reasons, 1)
 %checked_array(const int32_t, tokens, 0)
 
-/* The owner of memory that is lent, or None: then it is copied. */
 /* The hook is a pipe to write lines into, by its descriptor; a negative one: there is none. */
 %typemap(in) (routecap_log log, void *context) {
     const long descriptor = PyLong_AsLong($input);
@@ -915,6 +914,7 @@ static void free_unused(PyObject *capsule) { /* consumers rename what they take 
     $2 = (void *)(intptr_t)descriptor;
 }
 
+/* The owner of memory that is lent, or None: then it is copied. */
 %typemap(in) (routecap_release release, void *context) (struct lent *lent = NULL) {
     if (atomic_load(&returned) != NULL) drop_returned();
     if ($input != Py_None) {

@@ -81,18 +81,7 @@ check "benchmark" test -x "$bench"
 # The packages alone, anywhere: with the sources that they contain, and no installed library. Once
 # for each content.
 rm -f "$work"/target/package/routecap*.crate # of another version
-# Cargo unpacks routecap-sys into its home to build routecap with it, once for each version, and
-# later takes that whatever the package contains. So it gets a home of its own, whose unpacked
-# packages are not kept; what it has downloaded is that of the other.
-packages() {
-    local home=$work/cargo_home others=${CARGO_HOME:-$HOME/.cargo} shared
-    rm -rf "$home" && mkdir -p "$home/registry" "$others/registry/index" "$others/registry/cache" || return 1
-    for shared in registry/index registry/cache config.toml; do
-        [ ! -e "$others/$shared" ] || ln -s "$others/$shared" "$home/$shared" || return 1
-    done
-    CARGO_HOME=$home cargo package --quiet --workspace --allow-dirty
-}
-check "packages" packages
+check "packages" rust_packages --quiet
 outside() {
     local place crate content status
     content=$(for crate in "$work"/target/package/routecap*.crate; do
