@@ -1,5 +1,5 @@
 # Archives of the library, Debian packages, and the sources. Sourced by release.sh.
-need cmake=cmake ninja=ninja-build c++=g++ dpkg-deb=dpkg
+need cmake=cmake ninja=ninja-build c++=g++ dpkg-deb=dpkg file=file
 install_nvcc
 
 # packed PROCESSOR LIBDIR GENERATOR: the same objects, for another folder of libraries.
