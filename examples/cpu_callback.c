@@ -1,9 +1,11 @@
 /*
- * A CPU engine that calls back after every router, with the library loaded by dlopen: no link, no build dependency but the header.
+ * A CPU engine that calls back after every router, with the library loaded by dlopen: no link, no
+ * build dependency but the header.
  *
- * The engine is imitated by decode() below: it computes a batch in micro-batches, layer by layer, and shows the top-k tensor of each layer to a
- * callback, as a strided view into a wider tensor. The callback knows nothing about requests; who owns which row is said once, at issue. In
- * the last layer the engine computes only the rows whose output it needs, as real engines do.
+ * The engine is imitated by decode() below: it computes a batch in micro-batches, layer by layer,
+ * and shows the top-k tensor of each layer to a callback, as a strided view into a wider tensor.
+ * The callback knows nothing about requests; who owns which row is said once, at issue. In the last
+ * layer the engine computes only the rows whose output it needs, as real engines do.
  */
 #include <routecap.h>
 
@@ -132,7 +134,8 @@ int main(int argc, char **argv) {
     routecap_request requests[2];
     check(&tap, tap.api->request_open(tap.capturer, NULL, requests, 2), "request_open");
 
-    /* One batch: seven tokens of sequence 0, five of sequence 1, each sequence's last token wants output. */
+    /* One batch: seven tokens of sequence 0, five of sequence 1, each sequence's last token wants
+     * output. */
     struct batch batch = {.tokens = BATCH};
     for (int i = 0; i < BATCH; i++) {
         batch.sequence[i] = i >= 7;

@@ -1,9 +1,11 @@
 /*
  * The worker loop of a GPU engine: asynchronous scheduling, chunked prefill, drafts, preemption.
  *
- * The engine is imitated: a "model" whose routers choose experts by a formula, a "device" that samples, and a scheduler that plans step t+1 before
- * it knows what step t sampled. What is routecap's here is what an engine writes. The program runs on the host backend, so the stream
- * is NULL and device memory is host memory; with CUDA, begin, the routers and snapshot are what the engine captures into its graph.
+ * The engine is imitated: a "model" whose routers choose experts by a formula, a "device" that
+ * samples, and a scheduler that plans step t+1 before it knows what step t sampled. What is
+ * routecap's here is what an engine writes. The program runs on the host backend, so the stream is
+ * NULL and device memory is host memory; with CUDA, begin, the routers and snapshot are what the
+ * engine captures into its graph.
  *
  * Every row that comes out is compared with the formula.
  */
@@ -36,10 +38,9 @@ static int32_t check(int32_t status, const char *call) {
 /* ---- The engine --------------------------------------------------------------------------- */
 
 struct sequence {
-    uint32_t seed;   /* stands for its tokens */
-    uint32_t prompt; /* tokens */
-    uint32_t
-        rows; /* of the whole sequence: the last token is never input, so one fewer than its tokens */
+    uint32_t seed;    /* stands for its tokens */
+    uint32_t prompt;  /* tokens */
+    uint32_t rows;    /* of the sequence: one fewer than its tokens, for the last is never input */
     int preempt;      /* the scheduler will preempt it once */
     uint32_t to_fill; /* tokens that are certain and have to be computed before decoding goes on */
     uint32_t filled;
@@ -60,7 +61,8 @@ static int32_t drafts_kept(const struct sequence *s, int32_t position) {
     return (int32_t)((s->seed + (uint32_t)position) % (DRAFTS + 1));
 }
 
-/* One forward pass on the device. Fused kernels write their ids straight into the sink, so capture adds no kernel to a layer. */
+/* One forward pass on the device. Fused kernels write their ids straight into the sink, so capture
+ * adds no kernel to a layer. */
 static void forward(routecap_capturer *capturer, const routecap_sink *sinks,
                     struct sequence *const *owner, const int32_t *positions, uint32_t tokens,
                     routecap_stream stream) {
@@ -132,9 +134,9 @@ int main(void) {
                 s->filled += rows;
                 s->known = s->filled;
                 s->next_on_gpu = (int32_t)s->filled;
-            } else if (
-                tokens + 1 + DRAFTS <=
-                MAX_TOKENS) { /* the last token and drafts: where, only the device knows if drafts are being decided */
+            } else if (tokens + 1 + DRAFTS <= MAX_TOKENS) {
+                /* The last token and drafts. Where they go, only the device knows while earlier
+                 * drafts are being decided. */
                 uint64_t first = s->known + (s->deciding ? 1u : 0u),
                          last = s->known + (s->deciding ? 1u + DRAFTS : 0u);
                 spans[span_count++] = (routecap_span){.request = s->request,
@@ -157,7 +159,8 @@ int main(void) {
 
         forward(capturer, sinks, owner, positions, tokens, stream);
 
-        /* Throttle as an engine does by itself: steps beyond the slots would be lost. This imitation computes nothing and runs away otherwise. */
+        /* Throttle as an engine does by itself: steps beyond the slots would be lost. This
+         * imitation computes nothing and runs away otherwise. */
         routecap_step previous = step;
         if (previous >= SLOTS - 1)
             CHECK(routecap_step_finalize(capturer, previous - (SLOTS - 2), -1, NULL));
@@ -192,12 +195,15 @@ int main(void) {
             struct sequence *s = &sequences[i];
             if (s->routing != NULL) continue;
             if (s->known >= s->rows) {
-                /* Done. The step in flight ran ahead for nothing: what it adds beyond the sequence's rows is cut, what was drafted is dropped. */
+                /* Done. The step in flight ran ahead for nothing: what it adds beyond the
+                 * sequence's rows is cut, what was drafted is dropped. */
                 CHECK(routecap_request_finish(capturer, s->request, s->rows, &s->routing));
                 running--;
             } else if (s->preempt && s->known >= s->prompt + 6) {
-                /* Preempted: its cache is gone and all its tokens are computed again, but they were sampled under the rows captured first, which
-                 * stay. (To drop them: routecap_request_truncate(capturer, s->request, 0).) The drafts in flight will not be wanted. */
+                /* Preempted: its cache is gone and all its tokens are computed again, but they were
+                 * sampled under the rows captured first, which stay. (To drop them:
+                 * routecap_request_truncate(capturer, s->request, 0).) The drafts in flight will
+                 * not be wanted. */
                 s->preempt = 0;
                 s->to_fill = s->known, s->filled = 0;
                 if (s->deciding)

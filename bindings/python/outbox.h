@@ -2,11 +2,12 @@
  * Rows of finished requests, which other processes of this machine fetch.
  *
  * Threads of its own serve them. These never need the interpreter, which an engine may keep busy
- * without end: a thread of Python's got it tens of milliseconds late, several times for each request.
+ * without end: a thread of Python's got it tens of milliseconds late, several times for each
+ * request.
  *
- * A client connects to the outbox's name, in Linux's abstract namespace of local sockets, and writes
- * tickets. For each it reads a signed 64-bit number of bytes and so many bytes: the rows in the
- * serialised form. -1 says that there are none for this ticket.
+ * A client connects to the outbox's name, in Linux's abstract namespace of local sockets, and
+ * writes tickets. For each it reads a signed 64-bit number of bytes and so many bytes: the rows in
+ * the serialised form. -1 says that there are none for this ticket.
  */
 #ifndef ROUTECAP_PYTHON_OUTBOX_H
 #define ROUTECAP_PYTHON_OUTBOX_H

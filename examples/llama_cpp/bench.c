@@ -1,14 +1,17 @@
 /*
- * What capture costs in llama.cpp, per token: the same work in three contexts of one model, one after another in every repetition.
+ * What capture costs in llama.cpp, per token: the same work in three contexts of one model, one
+ * after another in every repetition.
  *
  * usage: bench LIBROUTECAP MODEL.gguf [REPETITIONS [THREADS]]
  *
  *   plain      no callback: the engine runs its graph in one go
- *   callback   the tap, on a disabled capturer: the engine asks about every tensor, and stops behind each layer's router
+ *   callback   the tap, on a disabled capturer: the engine asks about every tensor, and stops
+ *              behind each layer's router
  *   routecap   the tap, capturing
  *
- * Prints one JSON object per line, times in microseconds per token: the median over the repetitions, and for the latter two the median of what
- * they add to the plain context in the same repetition, on the wall's clock and in CPU time of the whole process, routecap's thread included.
+ * Prints one JSON object per line, times in microseconds per token: the median over the
+ * repetitions, and for the latter two the median of what they add to the plain context in the same
+ * repetition, on the wall's clock and in CPU time of the whole process, routecap's thread included.
  */
 #include <stdio.h>
 #include <stdlib.h>

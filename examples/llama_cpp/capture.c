@@ -1,16 +1,20 @@
 /*
- * Routing of a mixture-of-experts model running in llama.cpp, captured through the engine's own public callback (tap.h).
+ * Routing of a mixture-of-experts model running in llama.cpp, captured through the engine's own
+ * public callback (tap.h).
  *
  * usage: capture LIBROUTECAP MODEL.gguf [--prune] [--save FOLDER] TEXT:BYTES...
  *
- * The first BYTES bytes of each TEXT are one prompt; all prompts are prefilled in one batch, which the engine splits into micro-batches, and then
- * each is continued token by token. routecap is loaded by dlopen. Every row it gives back is compared with ids copied straight from the engine's
+ * The first BYTES bytes of each TEXT are one prompt; all prompts are prefilled in one batch, which
+ * the engine splits into micro-batches, and then each is continued token by token. routecap is
+ * loaded by dlopen. Every row it gives back is compared with ids copied straight from the engine's
  * tensors (oracle.h).
  *
- * With --prune only the last token of each prompt wants logits, as in serving: the engine then computes only those rows of the last layer, and
- * routecap has to report all others of that layer as missing.
+ * With --prune only the last token of each prompt wants logits, as in serving: the engine then
+ * computes only those rows of the last layer, and routecap has to report all others of that layer
+ * as missing.
  *
- * With --save each request leaves two files in FOLDER: its routing in the serialised form, request-N.routecap, and its text, request-N.json.
+ * With --save each request leaves two files in FOLDER: its routing in the serialised form,
+ * request-N.routecap, and its text, request-N.json.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -60,7 +64,8 @@ static const uint32_t *cell_of(const routecap_view *view, const routecap_segment
     return ids;
 }
 
-/* Prints a request's routing and adds its experts to load [layers][experts], by the segments of its view: without a copy. */
+/* Prints a request's routing and adds its experts to load [layers][experts], by the segments of its
+ * view: without a copy. */
 static void show(const routecap_routing *routing, int sequence, int prompt, int32_t status,
                  uint64_t *load) {
     routecap_view view = {.struct_size = sizeof view};
@@ -141,7 +146,8 @@ static void write_routing(const char *folder, int request, const routecap_routin
     free(data);
 }
 
-/* Tokens as JSON. Each is one byte here; one beyond ASCII is part of a character and stands as U+DC80 to U+DCFF. */
+/* Tokens as JSON. Each is one byte here; one beyond ASCII is part of a character and stands as
+ * U+DC80 to U+DCFF. */
 static void write_text(const char *folder, int request, const unsigned char *text, int length,
                        int prompt) {
     FILE *file = create(folder, request, "json");

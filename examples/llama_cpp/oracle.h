@@ -1,7 +1,9 @@
 /*
- * What the engine really chose: ids copied straight from its tensors, by sequence and row, without routecap and without the tap's way to tell whose
- * a row is. Here a row that runs is known by its token, as the first one of the batch with that token which has not run yet: that is right if all
- * tokens of a batch differ, or if the engine runs the batch in its order. Rows that the last layer spares are known by their want of no logits.
+ * What the engine really chose: ids copied straight from its tensors, by sequence and row, without
+ * routecap and without the tap's way to tell whose a row is. Here a row that runs is known by its
+ * token, as the first one of the batch with that token which has not run yet: that is right if all
+ * tokens of a batch differ, or if the engine runs the batch in its order. Rows that the last layer
+ * spares are known by their want of no logits.
  */
 #ifndef ORACLE_H
 #define ORACLE_H
@@ -23,8 +25,8 @@ struct oracle {
     int *row;  /* [rows of the micro-batch] in the batch */
     int rows;
     int micro_batches, topks; /* seen: how many of each; */
-    int reordered,
-        stride; /* rows that ran after a later one of the batch; ids from one row of a top-k to the next; */
+    int reordered;            /* rows that ran after a later one of the batch; */
+    int stride;               /* ids from one row of a top-k to the next; */
     uint64_t spared; /* and rows that the last layer did not run, because they want no logits */
 };
 
@@ -41,7 +43,8 @@ void oracle_attach(struct oracle *oracle, const struct tap *tap,
 void oracle_start(struct oracle *oracle, const routecap_config *config); /* after tap_start */
 void oracle_stop(struct oracle *oracle);
 
-/** @param batch  With all its arrays, also if the engine is given fewer. NULL: what runs now is not looked at. */
+/** @param batch  With all its arrays, also if the engine is given fewer. NULL: what runs now is not
+ * looked at. */
 void oracle_begin(struct oracle *oracle, const struct llama_batch *batch);
 
 /** Forget a sequence from a row on. What is not forgotten stays when it is computed again. */

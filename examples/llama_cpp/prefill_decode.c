@@ -3,10 +3,12 @@
  *
  * usage: prefill_decode LIBROUTECAP MODEL.gguf TEXT:BYTES
  *
- * The KV cache travels as llama.cpp's saved state, in a file. The decode process takes whole blocks of it and computes the rest of the prompt itself,
- * as engines do. The rows of these blocks come in two ways, and both are compared with a run that was not divided:
+ * The KV cache travels as llama.cpp's saved state, in a file. The decode process takes whole blocks
+ * of it and computes the rest of the prompt itself, as engines do. The rows of these blocks come in
+ * two ways, and both are compared with a run that was not divided:
  *
- *   - from a store that both processes share: prefill publishes the blocks under keys of their tokens, decode adopts them
+ *   - from a store that both processes share: prefill publishes the blocks under keys of their
+ *     tokens, decode adopts them
  *   - as prefill's routing, in the serialised form, spliced with decode's
  */
 #include <fcntl.h>
@@ -45,13 +47,16 @@ static struct bytes serialized(const routecap_routing *routing) {
     tap.api->routing_serialize(routing, 0, NULL, 0, &bytes.count);
     bytes.data = malloc(bytes.count);
     if (bytes.data == NULL) die("out of memory");
-    check(tap.api->routing_serialize(routing, 0, bytes.data, bytes.count, NULL), "routing_serialize");
+    check(tap.api->routing_serialize(routing, 0, bytes.data, bytes.count, NULL),
+          "routing_serialize");
     return bytes;
 }
 
 static void write_file(const char *path, struct bytes bytes) {
     FILE *file = fopen(path, "wb");
-    if (file == NULL || fwrite(bytes.data, 1, bytes.count, file) != bytes.count || fclose(file) != 0) die("%s cannot be written", path);
+    if (file == NULL || fwrite(bytes.data, 1, bytes.count, file) != bytes.count ||
+        fclose(file) != 0)
+        die("%s cannot be written", path);
 }
 
 static struct bytes read_file(const char *path) {
@@ -61,7 +66,8 @@ static struct bytes read_file(const char *path) {
     bytes.count = (uint64_t)ftell(file);
     bytes.data = malloc(bytes.count);
     rewind(file);
-    if (bytes.data == NULL || fread(bytes.data, 1, bytes.count, file) != bytes.count) die("%s cannot be read", path);
+    if (bytes.data == NULL || fread(bytes.data, 1, bytes.count, file) != bytes.count)
+        die("%s cannot be read", path);
     fclose(file);
     return bytes;
 }
@@ -74,12 +80,16 @@ static struct bytes spliced(struct bytes head, struct bytes tail, uint64_t row) 
     unsigned char *header = malloc(room);
     struct bytes whole = {malloc(2 * room), 0};
     if (header == NULL || whole.data == NULL) die("out of memory");
-    check(tap.api->serialized_splice(head.data, head.count, tail.data, tail.count, row, header, room, pieces, sizeof *pieces, ROUTECAP_MAX_PIECES,
-                                     &splice), "serialized_splice");
+    check(tap.api->serialized_splice(head.data, head.count, tail.data, tail.count, row, header,
+                                     room, pieces, sizeof *pieces, ROUTECAP_MAX_PIECES, &splice),
+          "serialized_splice");
     for (uint32_t p = 0; p < splice.pieces; p++) {
         const unsigned char *from[] = {header, head.data, tail.data, NULL};
-        if (pieces[p].source == ROUTECAP_PIECE_ZERO) memset(whole.data + whole.count, 0, pieces[p].bytes);
-        else memcpy(whole.data + whole.count, from[pieces[p].source] + pieces[p].offset, pieces[p].bytes);
+        if (pieces[p].source == ROUTECAP_PIECE_ZERO)
+            memset(whole.data + whole.count, 0, pieces[p].bytes);
+        else
+            memcpy(whole.data + whole.count, from[pieces[p].source] + pieces[p].offset,
+                   pieces[p].bytes);
         whole.count += pieces[p].bytes;
     }
     free(header);
@@ -105,7 +115,8 @@ static void start(struct engine *engine, char **argv) {
     *colon = '\0';
     const struct bytes text = read_file(argv[3]);
     *colon = ':';
-    if (bytes < 1 || bytes > CONTEXT - GENERATE || (uint64_t)bytes > text.count) die("%s has not so many bytes, or too many", argv[3]);
+    if (bytes < 1 || bytes > CONTEXT - GENERATE || (uint64_t)bytes > text.count)
+        die("%s has not so many bytes, or too many", argv[3]);
     engine->prompt = bytes;
     for (int t = 0; t < bytes; t++) engine->tokens[t] = text.data[t];
     free(text.data);
@@ -123,9 +134,12 @@ static void start(struct engine *engine, char **argv) {
     must(tap_start(&tap, &engine->config));
     engine->batch = llama_batch_init(CONTEXT, 0, 1);
 
-    /* What decides the rows of a block are the tokens up to its end: one key for each whole block. */
+    /* What decides the rows of a block are the tokens up to its end: one key for each whole block.
+     * */
     engine->blocks = engine->prompt / BLOCK_ROWS;
-    check(api->key_chain(NULL, 0, engine->tokens, (size_t)engine->prompt, BLOCK_ROWS, KEY_BYTES, engine->keys, sizeof engine->keys), "key_chain");
+    check(api->key_chain(NULL, 0, engine->tokens, (size_t)engine->prompt, BLOCK_ROWS, KEY_BYTES,
+                         engine->keys, sizeof engine->keys),
+          "key_chain");
 }
 
 /* Runs tokens [from, to) in one pass, and returns the best token behind them. */
@@ -146,7 +160,8 @@ static llama_token run(struct engine *engine, int from, int to) {
 static routecap_routing *answer(struct engine *engine) {
     const int behind = engine->blocks * BLOCK_ROWS;
     int length = engine->prompt;
-    llama_token next = behind < length ? run(engine, behind, length) : run(engine, length - 1, length);
+    llama_token next =
+        behind < length ? run(engine, behind, length) : run(engine, length - 1, length);
     for (int i = 0; i < GENERATE; i++, length++) {
         engine->tokens[length] = next;
         next = run(engine, length, length + 1);
@@ -157,7 +172,9 @@ static routecap_routing *answer(struct engine *engine) {
     return routing;
 }
 
-static void forget(struct engine *engine) { llama_memory_seq_rm(llama_get_memory(engine->context), -1, -1, -1); }
+static void forget(struct engine *engine) {
+    llama_memory_seq_rm(llama_get_memory(engine->context), -1, -1, -1);
+}
 
 static void stop(struct engine *engine) {
     llama_batch_free(engine->batch);
@@ -176,22 +193,29 @@ static void store_config(routecap_store_config *config) {
     config->budget_bytes = 16 << 20;
 }
 
-/* Computes the prompt; leaves its state in FOLDER/state, its routing in FOLDER/prefill.routecap, and its blocks in the store. */
+/* Computes the prompt; leaves its state in FOLDER/state, its routing in FOLDER/prefill.routecap,
+ * and its blocks in the store. */
 static int prefill(struct engine *engine, int descriptor, const char *folder) {
     char path[4096];
     routecap_store_config config;
     routecap_store *store;
     store_config(&config);
-    check(tap.api->store_open_shared(&config, &engine->config, descriptor, &store), "store_open_shared");
+    check(tap.api->store_open_shared(&config, &engine->config, descriptor, &store),
+          "store_open_shared");
     must(tap_open(&tap, 0));
     run(engine, 0, engine->blocks * BLOCK_ROWS);
-    check(tap.api->request_publish(tap.capturer, tap.requests[0], store, 0, engine->keys, (size_t)engine->blocks, 0), "request_publish");
+    check(tap.api->request_publish(tap.capturer, tap.requests[0], store, 0, engine->keys,
+                                   (size_t)engine->blocks, 0),
+          "request_publish");
     routecap_routing *routing;
     must(tap_end(&tap, 0, &routing));
-    check(tap.api->routing_wait(routing, -1), "routing_wait"); /* and what was published before the end is in the store */
+    check(tap.api->routing_wait(routing, -1),
+          "routing_wait"); /* and what was published before the end is in the store */
 
     snprintf(path, sizeof path, "%s/state", folder);
-    if (llama_state_seq_save_file(engine->context, path, 0, engine->tokens, (size_t)(engine->blocks * BLOCK_ROWS)) == 0) die("%s: not saved", path);
+    if (llama_state_seq_save_file(engine->context, path, 0, engine->tokens,
+                                  (size_t)(engine->blocks * BLOCK_ROWS)) == 0)
+        die("%s: not saved", path);
     snprintf(path, sizeof path, "%s/prefill.routecap", folder);
     const struct bytes bytes = serialized(routing);
     write_file(path, bytes);
@@ -250,30 +274,38 @@ int main(int argc, char **argv) {
     routecap_store *store;
     int32_t descriptor;
     store_config(&config);
-    check(api->store_create_shared(&config, &engine.config, &descriptor, &store), "store_create_shared");
+    check(api->store_create_shared(&config, &engine.config, &descriptor, &store),
+          "store_create_shared");
     start_prefill(argv, descriptor, folder);
 
     /* Decode here. */
     llama_token saved[CONTEXT];
     size_t count = 0;
     snprintf(path, sizeof path, "%s/state", folder);
-    if (llama_state_seq_load_file(engine.context, path, 0, saved, CONTEXT, &count) == 0 || count != behind) die("%s: not loaded", path);
+    if (llama_state_seq_load_file(engine.context, path, 0, saved, CONTEXT, &count) == 0 ||
+        count != behind)
+        die("%s: not loaded", path);
     unlink(path);
     must(tap_open(&tap, 0));
     routecap_adoption adoption = {.struct_size = sizeof adoption};
-    check(api->request_adopt(tap.capturer, tap.requests[0], store, 0, engine.keys, (size_t)engine.blocks, 0, &adoption), "request_adopt");
+    check(api->request_adopt(tap.capturer, tap.requests[0], store, 0, engine.keys,
+                             (size_t)engine.blocks, 0, &adoption),
+          "request_adopt");
     routing = answer(&engine);
-    printf("prompt of %d tokens: %" PRIu64 " of %d blocks adopted from the prefill process, %d tokens generated\n", engine.prompt, adoption.found,
-           engine.blocks, GENERATE);
+    printf("prompt of %d tokens: %" PRIu64
+           " of %d blocks adopted from the prefill process, %d tokens generated\n",
+           engine.prompt, adoption.found, engine.blocks, GENERATE);
 
     const struct bytes adopted = serialized(routing);
     bool ok = adoption.found == (uint64_t)engine.blocks && same("adopted", adopted, undivided);
 
-    /* The other way: decode's own rows behind prefill's, as a router between the two would join them. */
+    /* The other way: decode's own rows behind prefill's, as a router between the two would join
+     * them. */
     routecap_routing *own;
     check(api->routing_slice(routing, behind, ROUTECAP_ROWS_ALL, &own), "routing_slice");
     snprintf(path, sizeof path, "%s/prefill.routecap", folder);
-    const struct bytes head = read_file(path), tail = serialized(own), joined = spliced(head, tail, behind);
+    const struct bytes head = read_file(path), tail = serialized(own),
+                       joined = spliced(head, tail, behind);
     ok &= same("spliced", joined, undivided);
     unlink(path);
     rmdir(folder);

@@ -1,10 +1,13 @@
 /*
- * What engines built on llama.cpp do with batches and sequences, one situation after another, and that routecap has every row of each.
+ * What engines built on llama.cpp do with batches and sequences, one situation after another, and
+ * that routecap has every row of each.
  *
  * usage: scenarios LIBROUTECAP MODEL.gguf DENSE_MODEL.gguf
  *
- * Each function below drives llama.cpp into one situation, with the calls of tap.h beside those of llama.cpp, and in the end every row of every
- * request is compared with the oracle: ids copied straight from the engine's tensors. One line is printed for each; exit status 1 on any difference.
+ * Each function below drives llama.cpp into one situation, with the calls of tap.h beside those of
+ * llama.cpp, and in the end every row of every request is compared with the oracle: ids copied
+ * straight from the engine's tensors. One line is printed for each; exit status 1 on any
+ * difference.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -85,7 +88,8 @@ static struct session *session_open(struct shape shape, int sequences) {
     return session;
 }
 
-/* Tokens of a batch all differ, as the oracle needs it, if no sequence has more than WINDOW of them in it. */
+/* Tokens of a batch all differ, as the oracle needs it, if no sequence has more than WINDOW of them
+ * in it. */
 static llama_token token_of(const struct session *session, llama_seq_id sequence, int position) {
     return (sequence * WINDOW + (position + 13 * session->version[sequence]) % WINDOW) * 37 %
            (SEQUENCES * WINDOW);
@@ -125,7 +129,8 @@ static void end(struct session *session, llama_seq_id sequence, int rows) {
     session->differences += verdict.differences;
 }
 
-/* Prints a situation's line: what it proves if it has not failed. `missing`: cells that the engine did not compute, or was not asked to show. */
+/* Prints a situation's line: what it proves if it has not failed. `missing`: cells that the engine
+ * did not compute, or was not asked to show. */
 static void session_close(struct session *session, const char *situation, uint64_t missing,
                           const char *proof) {
     expect(session, session->differences == 0, "routecap has what the engine chose");
@@ -145,7 +150,8 @@ static void session_close(struct session *session, const char *situation, uint64
 
 /* ---- Batches ------------------------------------------------------------------------------- */
 
-/* A top-k tensor is a view into all experts sorted by weight: its rows do not follow one another. One row alone looks contiguous. */
+/* A top-k tensor is a view into all experts sorted by weight: its rows do not follow one another.
+ * One row alone looks contiguous. */
 static void strided_views(void) {
     struct session *session = session_open((struct shape){0}, 1);
     add_all(session, 0, 0, 40);
@@ -161,7 +167,8 @@ static void strided_views(void) {
                   "ids are read where the engine left them, k of every `experts`");
 }
 
-/* Prompts of different length in one batch, then token by token, as a server does it. Nobody wants sequence 3, and it costs no row. */
+/* Prompts of different length in one batch, then token by token, as a server does it. Nobody wants
+ * sequence 3, and it costs no row. */
 static void several_sequences(void) {
     struct session *session = session_open((struct shape){0}, 3);
     const int prompt[SEQUENCES] = {50, 31, 7, 12};
@@ -208,7 +215,8 @@ static void micro_batches(void) {
     session_close(session, "micro-batches", 0, "a batch of 105 rows, run 7 by 7, is one step");
 }
 
-/* With a part of the memory for each sequence, micro-batches take equally many rows of each: in another order than the batch has them. */
+/* With a part of the memory for each sequence, micro-batches take equally many rows of each: in
+ * another order than the batch has them. */
 static void reordered_batches(void) {
     struct session *session = session_open((struct shape){.split = true, .micro_batch = 16}, 3);
     const int length[] = {40, 23, 31};
@@ -228,7 +236,8 @@ static void reordered_batches(void) {
         "rows are known by their cell in the engine's memory, and checked by token and position");
 }
 
-/* Only the last token of a prompt wants logits, as in serving: the engine spares the other rows of the last layer. Some micro-batches have none. */
+/* Only the last token of a prompt wants logits, as in serving: the engine spares the other rows of
+ * the last layer. Some micro-batches have none. */
 static void pruned(bool split, const char *situation) {
     struct session *session = session_open((struct shape){.split = split, .micro_batch = 12}, 3);
     const int prompt[] = {40, 25, 9};
@@ -299,7 +308,8 @@ static void some_layers(void) {
                   "two layers of the model are captured, the others are not even asked for");
 }
 
-/* With no thread in the library nothing lands before somebody waits for it: more steps than there are slots, and none is lost. */
+/* With no thread in the library nothing lands before somebody waits for it: more steps than there
+ * are slots, and none is lost. */
 static void more_steps_than_slots(void) {
     struct session *session = session_new((struct shape){0});
     session->config.flags = ROUTECAP_CONFIG_MANUAL_PROGRESS;
@@ -317,7 +327,8 @@ static void more_steps_than_slots(void) {
 
 /* ---- Memory -------------------------------------------------------------------------------- */
 
-/* Drafts: four tokens are tried at a time, two of them are accepted, and others take the place of the rest. */
+/* Drafts: four tokens are tried at a time, two of them are accepted, and others take the place of
+ * the rest. */
 static void rollback(void) {
     struct session *session = session_open((struct shape){.micro_batch = 16}, 2);
     add_all(session, 0, 0, 30);
@@ -340,7 +351,8 @@ static void rollback(void) {
                   "rows of rejected tokens are gone, those of the tokens in their place are kept");
 }
 
-/* Preempted: the memory is taken away and computed again, in other batches. The rows that were captured first stay. */
+/* Preempted: the memory is taken away and computed again, in other batches. The rows that were
+ * captured first stay. */
 static void recomputed(void) {
     struct session *session = session_open((struct shape){0}, 2);
     add_all(session, 0, 0, 40);
@@ -379,7 +391,8 @@ static void removed(void) {
                   "nothing of an aborted sequence is found in the next one of its number");
 }
 
-/* Several samples of one prompt: the engine shares the cells of its memory, routecap the pages of its rows. */
+/* Several samples of one prompt: the engine shares the cells of its memory, routecap the pages of
+ * its rows. */
 static void copied(void) {
     struct session *session = session_open((struct shape){.micro_batch = 16}, 1);
     add_all(session, 0, 0, 40);
@@ -418,7 +431,8 @@ static void copied_between_parts(void) {
                   "the same where every sequence has memory of its own");
 }
 
-/* A full context: tokens 4 to 19 are thrown away, those behind move down, and positions are used again that older rows had. */
+/* A full context: tokens 4 to 19 are thrown away, those behind move down, and positions are used
+ * again that older rows had. */
 static void shifted(void) {
     struct session *session = session_open((struct shape){0}, 1);
     const bool can = llama_memory_can_shift(session->memory);
@@ -441,7 +455,8 @@ static void shifted(void) {
                       : "the memory of this model cannot be shifted");
 }
 
-/* No room in the engine's memory: llama_decode has changed nothing, and the forward is discarded. */
+/* No room in the engine's memory: llama_decode has changed nothing, and the forward is discarded.
+ * */
 static void no_room(void) {
     struct session *session = session_open((struct shape){.context = 256}, 2);
     for (int length = 0; length < 200; length += 50) {
@@ -528,7 +543,8 @@ static void wrong_calls(void) {
     refused(session, tap_begin(tap, &other), "embeddings");
     refused(session, tap_issue(tap), "embeddings");
 
-    /* A part of the memory for each sequence has no place for a token of two: the engine refuses. */
+    /* A part of the memory for each sequence has no place for a token of two: the engine refuses.
+     * */
     add(session, 0, 0, true);
     session->batch.n_seq_id[0] = 2;
     session->batch.seq_id[0][1] = 1;
@@ -538,7 +554,8 @@ static void wrong_calls(void) {
     tap_discard(tap);
     session->batch.n_tokens = 0;
 
-    /* What is begun is not what runs: nothing of that is captured, and the next forward is whole again. */
+    /* What is begun is not what runs: nothing of that is captured, and the next forward is whole
+     * again. */
     add_all(session, 0, 0, 8);
     other = session->batch;
     other.n_tokens = 5;

@@ -1,4 +1,5 @@
-/* What the programs of this folder need beside the tap: to load things, to fill a batch, and to give up. */
+/* What the programs of this folder need beside the tap: to load things, to fill a batch, and to
+ * give up. */
 #ifndef SUPPORT_H
 #define SUPPORT_H
 

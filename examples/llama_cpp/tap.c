@@ -1,6 +1,7 @@
 /*
- * See tap.h. llama.cpp calls on_tensor() for every tensor of its graph, first to ask whether it is of interest, and again behind its
- * computation if it is. That is where both halves of capture are had: ids behind "ffn_moe_topk-<layer>", and whose they are in the questions.
+ * See tap.h. llama.cpp calls on_tensor() for every tensor of its graph, first to ask whether it is
+ * of interest, and again behind its computation if it is. That is where both halves of capture are
+ * had: ids behind "ffn_moe_topk-<layer>", and whose they are in the questions.
  */
 #include "tap.h"
 
@@ -37,8 +38,9 @@ static bool check(struct tap *tap, int32_t status, const char *what) {
 /* ---- In the forward pass ------------------------------------------------------------------- */
 
 /*
- * Copies an input of the graph, one number for each row. Inputs lie in memory that is used again as soon as their last consumer has run: they must
- * be read when a consumer is asked about, and never when a result is there.
+ * Copies an input of the graph, one number for each row. Inputs lie in memory that is used again as
+ * soon as their last consumer has run: they must be read when a consumer is asked about, and never
+ * when a result is there.
  */
 static void copy_input(struct tap *tap, const struct ggml_tensor *input, int64_t *to) {
     int64_t count = input->ne[0];
@@ -89,7 +91,8 @@ static void identify(struct tap *tap, const struct ggml_tensor *tensor) {
     }
 }
 
-/* The experts of one layer are chosen: a view [rows][k] into all experts sorted by weight, so its rows are `experts` elements apart. */
+/* The experts of one layer are chosen: a view [rows][k] into all experts sorted by weight, so its
+ * rows are `experts` elements apart. */
 static void record(struct tap *tap, const struct ggml_tensor *topk, int layer) {
     uint32_t rows = (uint32_t)topk->ne[1];
     if (topk->type != GGML_TYPE_I32 || topk->nb[0] != sizeof(int32_t) || topk->ne[0] != tap->k) {
@@ -110,7 +113,8 @@ static void record(struct tap *tap, const struct ggml_tensor *topk, int layer) {
                               .first_row = tap->first_row};
     if (rows == 0) return;
     if (rows != tap->rows) {
-        /* The last layer: only rows that want logits go through it, by an index list. The other rows of this layer do not exist. */
+        /* The last layer: only rows that want logits go through it, by an index list. The other
+         * rows of this layer do not exist. */
         if (rows != tap->outputs) {
             fail(tap, "%s has %u rows, and the micro-batch %u, of which %u want logits", topk->name,
                  rows, tap->rows, tap->outputs);
@@ -124,7 +128,8 @@ static void record(struct tap *tap, const struct ggml_tensor *topk, int layer) {
           "layer_record");
 }
 
-/* The warm-up forward: note what runs. The ids were cut out of, or chosen among, one number for each expert. */
+/* The warm-up forward: note what runs. The ids were cut out of, or chosen among, one number for
+ * each expert. */
 static void discover(struct tap *tap, const struct ggml_tensor *topk, int decoder_layer) {
     int32_t k = (int32_t)topk->ne[0], experts = (int32_t)topk->src[0]->ne[0];
     if (tap->layers > 0 && (k != tap->k || experts != tap->experts))
@@ -247,8 +252,8 @@ void tap_stop(struct tap *tap) {
 
 bool tap_begin(struct tap *tap, const struct llama_batch *batch) {
     if (tap->capturer == NULL) return fail(tap, "the tap was not started");
-    tap->state =
-        FORWARD; /* FAILED after every fail() below: the engine may go on, and tap_issue says it again */
+    /* FAILED after every fail() below: the engine may go on, and tap_issue says it again. */
+    tap->state = FORWARD;
     if (batch->token == NULL) return fail(tap, "the batch has embeddings in the place of tokens");
     if (batch->n_tokens < 1 || (uint32_t)batch->n_tokens > tap->max_rows)
         return fail(tap, "%d tokens in a batch of at most %u", batch->n_tokens, tap->max_rows);
@@ -262,7 +267,8 @@ bool tap_begin(struct tap *tap, const struct llama_batch *batch) {
         if (tap->spans == NULL) return fail(tap, "out of memory");
     }
 
-    /* A step that finds no slot free would be lost: wait for an old one, which has long landed unless this machine has no core to spare. */
+    /* A step that finds no slot free would be lost: wait for an old one, which has long landed
+     * unless this machine has no core to spare. */
     if (tap->step >= tap->slots)
         tap->api->step_finalize(tap->capturer, tap->step + 1 - tap->slots, -1, NULL);
     if (!check(tap, tap->api->step_begin(tap->capturer, (uint32_t)batch->n_tokens, NULL),
@@ -274,8 +280,9 @@ bool tap_begin(struct tap *tap, const struct llama_batch *batch) {
 }
 
 /*
- * Whose are the rows that ran? The engine runs a batch's rows in their order or, where its memory has a stream for each sequence, in an order of its
- * own among sequences, but in their order within each: the memory cell tells which. Tokens and positions must agree, or the order is another one.
+ * Whose are the rows that ran? The engine runs a batch's rows in their order or, where its memory
+ * has a stream for each sequence, in an order of its own among sequences, but in their order within
+ * each: the memory cell tells which. Tokens and positions must agree, or the order is another one.
  */
 static bool find_spans(struct tap *tap, size_t *span_count) {
     static const llama_seq_id first = 0; /* what llama.cpp takes where a batch does not say */

@@ -1,35 +1,46 @@
 /*
- * Captures the routing of a mixture-of-experts model that runs in llama.cpp, through the engine's own public callback: no patch. Take tap.h and
- * tap.c as they are. They need the headers of llama.cpp, ggml and routecap, and of routecap nothing but its function table, so it can be loaded
+ * Captures the routing of a mixture-of-experts model that runs in llama.cpp, through the engine's
+ * own public callback: no patch. Take tap.h and tap.c as they are. They need the headers of
+ * llama.cpp, ggml and routecap, and of routecap nothing but its function table, so it can be loaded
  * by dlopen.
  *
- *     tap_attach(&tap, api, &params);                     before llama_init_from_model(model, params)
- *     tap_discover(&tap, context, &config);               after it: what is there to capture; then change config as you like
+ *     tap_attach(&tap, api, &params);       before llama_init_from_model(model, params)
+ *     tap_discover(&tap, context, &config); after it: what there is to capture; then change config
  *     tap_start(&tap, &config);
  *
- *     tap_open(&tap, sequence);                           every sequence that is to be captured, before its first token
+ *     tap_open(&tap, sequence);             every sequence to be captured, before its first token
  *
- *     tap_begin(&tap, &batch);                            every forward pass
+ *     tap_begin(&tap, &batch);              every forward pass
  *     if (llama_decode(context, batch) == 0) tap_issue(&tap); else tap_discard(&tap);
  *
- *     tap_end(&tap, sequence, &routing);                  the end of a sequence; or read it before that, by tap.requests[sequence]
+ *     tap_end(&tap, sequence, &routing);    the end of a sequence; before that, read it by
+ *                                           tap.requests[sequence]
  *
- * What changes llama.cpp's memory has a call beside it; m is llama_get_memory(context), s a sequence:
+ * What changes llama.cpp's memory has a call beside it; m is llama_get_memory(context), s a
+ * sequence:
  *
- *     llama_memory_seq_rm(m, s, p, -1)                    tap_rollback(&tap, s, p)        the tail is dropped: rejected drafts, an edited prompt
- *     llama_memory_seq_rm(m, s, -1, -1)                   tap_end(&tap, s, NULL)          dropped for good
- *                                                         nothing                         preempted: computed again later, and the first rows stay
- *     llama_memory_seq_cp(m, s, to, -1, p)                tap_copy(&tap, s, to, p)        several samples of one prompt
- *     llama_memory_seq_rm(m, s, p, p + n) and             tap_shift(&tap, s, n)           a full context: rows keep their number, though their
- *       llama_memory_seq_add(m, s, p + n, -1, -n)                                         tokens move to other positions
+ *     the tail is dropped: rejected drafts, an edited prompt
+ *         llama_memory_seq_rm(m, s, p, -1)             tap_rollback(&tap, s, p)
+ *     dropped for good
+ *         llama_memory_seq_rm(m, s, -1, -1)            tap_end(&tap, s, NULL)
+ *     preempted: computed again later, and the first rows stay
+ *         llama_memory_seq_rm(m, s, -1, -1)            nothing
+ *     several samples of one prompt
+ *         llama_memory_seq_cp(m, s, to, -1, p)         tap_copy(&tap, s, to, p)
+ *     a full context: rows keep their number, though their tokens move to other positions
+ *         llama_memory_seq_rm(m, s, p, p + n) and
+ *         llama_memory_seq_add(m, s, p + n, -1, -n)    tap_shift(&tap, s, n)
  *
- * (llama_memory_seq_rm returns false where a memory cannot drop that: then leave the call beside it out, too.)
+ * (llama_memory_seq_rm returns false where a memory cannot drop that: then leave the call beside it
+ * out, too.)
  *
- * A function returns false if it could not do its work, and tap.error says why. The engine can go on: rows are then missing, never wrong.
- * All are called on the thread that calls llama_decode; what reads routecap may be called on any.
+ * A function returns false if it could not do its work, and tap.error says why. The engine can go
+ * on: rows are then missing, never wrong. All are called on the thread that calls llama_decode;
+ * what reads routecap may be called on any.
  *
- * Limits: the model's layers run on the CPU; batches are of tokens, not of embeddings; models with recurrent layers, which run the rows of several
- * sequences in yet another order, are refused when they do so.
+ * Limits: the model's layers run on the CPU; batches are of tokens, not of embeddings; models with
+ * recurrent layers, which run the rows of several sequences in yet another order, are refused when
+ * they do so.
  */
 #ifndef TAP_H
 #define TAP_H
@@ -58,10 +69,10 @@ struct tap {
     int64_t shift[TAP_MAX_SEQUENCES];  /* row of a token, less its position */
     /* The forward pass that is running: */
     struct llama_batch batch;
-    const struct ggml_tensor
-        *embedding; /* the weights whose rows a micro-batch's tokens select first of all */
-    uint32_t first_row,
-        rows; /* of the current micro-batch, in the order in which the engine runs the batch's rows */
+    /* The weights whose rows a micro-batch's tokens select first of all. */
+    const struct ggml_tensor *embedding;
+    /* Of the current micro-batch, in the order in which the engine runs the batch's rows. */
+    uint32_t first_row, rows;
     uint32_t outputs; /* rows of the micro-batch that want logits, */
     void *memory;     /* of these five, [max_rows] each: */
     int64_t *output, *token, *position,
@@ -75,35 +86,41 @@ struct tap {
 };
 
 /**
- * Make the engine call the tap: sets cb_eval and cb_eval_user_data, so `tap` must stay where it is as long as the context exists. A callback that
- * is set already is refused; to have both, set your own afterwards and pass every call on.
+ * Make the engine call the tap: sets cb_eval and cb_eval_user_data, so `tap` must stay where it is
+ * as long as the context exists. A callback that is set already is refused; to have both, set your
+ * own afterwards and pass every call on.
  */
 bool tap_attach(struct tap *tap, const routecap_api *api, struct llama_context_params *params);
 
 /**
- * Run one token through a new context and look at what the engine chooses: which decoder layers have experts, how many, and how many of them run.
- * The memory of sequence 0 is empty before and after. Fails if no layer has experts.
+ * Run one token through a new context and look at what the engine chooses: which decoder layers
+ * have experts, how many, and how many of them run. The memory of sequence 0 is empty before and
+ * after. Fails if no layer has experts.
  *
  * @param config  Filled: host backend, as many rows as a batch may have. Points into the tap.
  */
 bool tap_discover(struct tap *tap, struct llama_context *context, routecap_config *config);
 
 /**
- * Create the capturer. A configuration that does not fit the model and the context is refused: layers without experts, another k or number of
- * experts, fewer rows than a batch may have. Some of the layers that have experts are enough.
+ * Create the capturer. A configuration that does not fit the model and the context is refused:
+ * layers without experts, another k or number of experts, fewer rows than a batch may have. Some of
+ * the layers that have experts are enough.
  */
 bool tap_start(struct tap *tap, const routecap_config *config);
 
-/** Destroy the capturer and free what the tap holds. The context may go on without it. Routings stay valid. */
+/** Destroy the capturer and free what the tap holds. The context may go on without it. Routings
+ * stay valid. */
 void tap_stop(struct tap *tap);
 
 bool tap_open(struct tap *tap, llama_seq_id sequence);
-/** @param routing  Receives the sequence's rows, to be waited for and freed as routecap_request_finish says; NULL: they are dropped. */
+/** @param routing  Receives the sequence's rows, to be waited for and freed as
+ * routecap_request_finish says; NULL: they are dropped. */
 bool tap_end(struct tap *tap, llama_seq_id sequence, routecap_routing **routing);
 
 /**
- * Begin and end the capture of one llama_decode. The batch's arrays must not change in between; tokens of sequences that are not open are let pass.
- * What llama_decode runs outside of them (a warm-up) is not captured and costs next to nothing.
+ * Begin and end the capture of one llama_decode. The batch's arrays must not change in between;
+ * tokens of sequences that are not open are let pass. What llama_decode runs outside of them (a
+ * warm-up) is not captured and costs next to nothing.
  */
 bool tap_begin(struct tap *tap, const struct llama_batch *batch);
 bool tap_issue(struct tap *tap);

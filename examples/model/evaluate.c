@@ -1,10 +1,12 @@
 /*
- * Logits and routing of a mixture-of-experts model over bytes in llama.cpp, for comparison with other engines.
+ * Logits and routing of a mixture-of-experts model over bytes in llama.cpp, for comparison with
+ * other engines.
  *
  * usage: evaluate MODEL.gguf TEXT BYTES OUTPUT
  *
- * The first BYTES bytes of TEXT are one prompt, evaluated at once with a float32 KV cache and without flash attention. OUTPUT: the logits,
- * float32 [BYTES][256], then the chosen experts of each layer in turn, int32 [layers][BYTES][k].
+ * The first BYTES bytes of TEXT are one prompt, evaluated at once with a float32 KV cache and
+ * without flash attention. OUTPUT: the logits, float32 [BYTES][256], then the chosen experts of
+ * each layer in turn, int32 [layers][BYTES][k].
  */
 #include <stdbool.h>
 #include <stdint.h>

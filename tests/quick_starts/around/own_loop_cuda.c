@@ -1,4 +1,5 @@
-/* Around the loop of a GPU engine in docs/guides/own_loop.md, which leaves its model to its reader. */
+/* Around the loop of a GPU engine in docs/guides/own_loop.md, which leaves its model to its reader.
+ * */
 #include <routecap.h>
 #include <stdio.h>
 #include <stdlib.h>
