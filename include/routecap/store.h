@@ -53,9 +53,10 @@
  * For another capturer a block in flight is not there yet. A publish under a content key that is
  * there adds its cells once its rows have landed.
  *
- * What is published. Rows that are settled. Drafts are published when they are settled, under the
- * same key; until then their rows are missing in the block. Rows that were cut or rejected are not
- * published, nor is a row that a later one replaced before it was published.
+ * What is published. Rows that are settled. A block with drafts, and those behind it in the same
+ * call, are published when the drafts are settled; until then they are not there. Rows that were
+ * cut or rejected are not published, nor is a row that a later one replaced before it was
+ * published.
  *
  * Holes. A row of a block that is not there is missing in the adopter, for one of three reasons:
  *   - ROUTECAP_MISSING_STALE: the store has the block, of older weights only.
@@ -68,9 +69,10 @@
  * at. A row is of the generation that the store was at when its step was issued: advance the store
  * between the last step with old weights and the first one with new weights. A block with a row of
  * an older generation is refused, and what lands after the store has advanced is dropped. Both are
- * counted (blocks_stale). Rows from routecap_request_attach count as older than any advance. Where
- * stores advance one without the other, a capturer knows the last two advances; rows that are
- * older are refused by both stores. Rows keep their tags in the store.
+ * counted (blocks_stale). Rows from routecap_request_attach count as older than any advance, and
+ * rows before an older one in the request as old as that. Where stores advance one without the
+ * other, a capturer knows the last two advances; rows that are older are refused by both stores.
+ * Rows keep their tags in the store.
  *
  * Memory. A store is bounded by bytes. Blocks that were published, adopted or released longest ago
  * go first, retained ones stay. A page counts in one budget: in the capturer's until rows of it are

@@ -61,7 +61,8 @@ int32_t Capturer::publish(const StorePtr &store, routecap_publish_item &item, ui
         if (old_end > item.first)
             old = std::min<uint64_t>(item.count, (old_end - item.first + rows - 1) / rows);
         for (const DraftSpan *d = request->drafts; d != nullptr; d = d->next)
-            if (d->missing == 0 && d->position < std::min(d->cut, end))
+            if (d->missing == 0 && d->position < std::min(d->cut, end) &&
+                std::min(d->cut, d->position_end) > item.first)
                 landing = std::min<uint64_t>(
                     landing, (std::max(d->position, item.first) - item.first) / rows);
     }

@@ -22,15 +22,12 @@ private:
 // Which rows of a request were there before which advance. Guarded by the capturer's mutex.
 class RowAges {
 public:
-    // Rows before `end` were issued before the advance of this number.
+    RowAges() = default;
+    // All rows are issued after the advance of this number.
+    explicit RowAges(uint64_t advance) : last_{{{}, {advance, 0}}} {}
+    // Rows before `end` were issued before the advance of this number, those after it later.
     void note(uint64_t advance, uint64_t end) {
-        if (end == 0) return;
-        if (last_[1].end == end && last_[1].advance != 0) {  // none came since
-            if (last_[0].advance == 0) last_[0] = last_[1];
-            last_[1].advance = advance;
-            return;
-        }
-        last_[0] = last_[1];
+        if (last_[1].end != end) last_[0] = last_[1];  // some came since
         last_[1] = {advance, end};
     }
     // Of these nobody knows the age.

@@ -21,12 +21,7 @@ public:
     // After its first lines nothing throws: what was placed is finished.
     void run() {
         dropped_.reserve(2 * kAtOnce);
-        look_before();
-        size_t at = 0;
-        for (size_t i = 0; i < blocks_.size(); i++) scan(i, at);
-        share();
-        for (size_t i = 0; i < blocks_.size(); i++)
-            if (blocks_[i].todo == Todo::copy) copy(i);
+        if (p_.generation_ == s_.generation()) place();
         finish();
     }
 
@@ -42,6 +37,15 @@ private:
         Todo todo = Todo::nothing;
         bool complete = true, one_tag = true, mismatched = false;
     };
+
+    void place() {
+        look_before();
+        size_t at = 0;
+        for (size_t i = 0; i < blocks_.size(); i++) scan(i, at);
+        share();
+        for (size_t i = 0; i < blocks_.size(); i++)
+            if (blocks_[i].todo == Todo::copy) copy(i);
+    }
 
     uint64_t first_of(size_t i) const { return p_.first + i * block_rows_; }
     const uint8_t *ids(const Rows &rows, uint64_t r) const { return rows.page->ids(rows.row + r); }
@@ -83,7 +87,7 @@ private:
         b.from = at;
         if (p_.blocks_[i] == 0) return;
         uint64_t there = 0;
-        bool any = false, news = false;
+        bool any = false, news = false, tagged = false;
         for_each_part(i, [&](const Segment &segment, uint64_t from, uint64_t block_row,
                              uint64_t n) {
             if (n == block_rows_)
@@ -95,10 +99,12 @@ private:
                 const uint8_t *validity = segment.validity(r);
                 const bool full = segment.complete || shape_.row_full(validity);
                 b.complete &= full;
-                if (!full && shape_.row_empty(validity)) continue;
+                const bool some = full || !shape_.row_empty(validity);
+                if (!some && shape_.row_reason(segment.ids(r), validity) != 0) continue;
                 const uint64_t tag = segment.tag(r);
-                if (!any) b.tag = tag;
+                if (!std::exchange(tagged, true)) b.tag = tag;
                 b.one_tag &= tag == b.tag;
+                if (!some) continue;
                 any = true;
                 if (b.before.page) meet(b, block_row + (r - from), segment.ids(r), validity, news);
                 if (whole && one_tag) break;  // the others are the same
@@ -232,11 +238,13 @@ private:
         b.todo = Todo::done;
     }
 
-    // Cells that the row lacks come from another. Whether these are the first of it.
+    // Cells that the row lacks come from another. Whether its tag does, too.
     bool merge(uint8_t *to_ids, uint8_t *to_validity, const uint8_t *from_ids,
                const uint8_t *from_validity) const {
-        const bool first = shape_.row_empty(to_validity) && !shape_.row_empty(from_validity);
         if (shape_.row_reason(from_ids, from_validity) != 0) return false;
+        const bool first =
+            shape_.row_empty(to_validity) &&
+            (!shape_.row_empty(from_validity) || shape_.row_reason(to_ids, to_validity) != 0);
         for (uint32_t l = 0; l < shape_.layers; l++) {
             const size_t cell = size_t{l} * shape_.cell_bytes;
             if (Shape::valid(to_validity, l)) continue;
@@ -269,10 +277,17 @@ private:
         const Id id = std::exchange(p_.blocks_[i], 0);
         if (id == 0) return;
         routecap_store_counts &counted = s_.counted_;
-        counted.blocks_mismatched += b.mismatched;
-        counted.blocks_empty += b.todo == Todo::empty;
-        counted.blocks_refused += b.todo == Todo::refused || b.todo == Todo::nothing;
-        counted.blocks_repeated += b.todo == Todo::repeated;
+        const bool current = s_.current(s_.table_.at(id));
+        if (!current) {
+            counted.blocks_stale++;  // whatever its rows are
+        } else {
+            counted.blocks_published += b.todo == Todo::done;
+            counted.blocks_mismatched += b.mismatched;
+            counted.blocks_empty += b.todo == Todo::empty;
+            counted.blocks_refused += b.todo == Todo::refused || b.todo == Todo::nothing;
+            counted.blocks_repeated += b.todo == Todo::repeated;
+        }
+        const bool adopted = current && p_.weak_from_this().use_count() > 1;
         if (b.todo != Todo::done) {
             const uint64_t hash = s_.table_.hash(s_.table_.key(id));
             const Id there = s_.table_.find(s_.table_.key(id), hash);
@@ -281,12 +296,11 @@ private:
             else if (b.todo == Todo::repeated && there != 0)
                 s_.use(there);
             s_.table_.free(id);
+            // Another publisher of the key was faster, after this one had been adopted.
+            if (adopted && b.todo == Todo::repeated) p_.landed_[i] = std::move(b.before);
             return;
         }
-        const bool current = s_.current(s_.table_.at(id));
-        counted.blocks_published += current;
-        if (current && p_.weak_from_this().use_count() > 1)
-            p_.landed_[i] = {s_.pages_.page(b.place), b.row, b.complete};
+        if (adopted) p_.landed_[i] = {s_.pages_.page(b.place), b.row, b.complete};
         s_.commit(id, b.place, b.complete, b.before, dropped_);
     }
 

@@ -245,7 +245,6 @@ void LocalStore::commit(Id id, uint32_t place, bool complete, const Rows &before
     Block &block = table_.at(id);
     const uint64_t hash = table_.hash(table_.key(id));
     bool wanted = !block.superseded && current(block);
-    counted_.blocks_stale += !current(block);
     uint16_t retained = 0;
     if (block.linked) {
         retained = unlink(id, hash);

@@ -753,7 +753,8 @@ bool MappedBlocks::merge(RowPlanes old_rows, RowPlanes new_rows, bool &mismatche
     for (uint32_t r = 0; r < config_.block_rows; r++) {
         const RowPlanes to = old_rows.from(shape, r), from = new_rows.from(shape, r);
         if (shape.row_reason(from.ids, from.validity) != 0) continue;
-        const bool empty = shape.row_empty(to.validity);
+        const bool empty = shape.row_empty(to.validity),
+                   nothing = empty && shape.row_reason(to.ids, to.validity) != 0;
         bool filled_row = false;
         for (uint32_t l = 0; l < shape.layers; l++) {
             uint8_t *cell = to.ids + size_t{l} * shape.cell_bytes;
@@ -770,7 +771,7 @@ bool MappedBlocks::merge(RowPlanes old_rows, RowPlanes new_rows, bool &mismatche
                 shape.mark(to.ids, l, reason);
             }
         }
-        if (filled_row && empty) *to.tags = *from.tags;
+        if (nothing || (filled_row && empty)) *to.tags = *from.tags;
         filled |= filled_row;
     }
     return filled;

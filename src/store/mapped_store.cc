@@ -202,7 +202,8 @@ void MappedStore::Published::land(std::span<const Segment> rows) noexcept try {
     const auto add = [&](MappedCount what) { counts[static_cast<size_t>(what)]++; };
     for (size_t i = 0; i < flights_.size(); i++) {
         bool mismatched = false;
-        const bool any = gather(i, rows, to);
+        const bool stale = generation_ != blocks.generation();  // whatever its rows are
+        const bool any = !stale && gather(i, rows, to);
         MappedBlocks::Published result = MappedBlocks::Published::refused;
         bool wanted;
         {
@@ -211,10 +212,10 @@ void MappedStore::Published::land(std::span<const Segment> rows) noexcept try {
             store_->unlist(flights_[i]);
             if (any && wanted) result = blocks.publish(key(i), generation_, to, mismatched);
         }
-        if (!any)
-            add(MappedCount::empty);
-        else if (wanted && result == MappedBlocks::Published::stale)
+        if (stale || (wanted && result == MappedBlocks::Published::stale))
             add(MappedCount::stale);
+        else if (!any)
+            add(MappedCount::empty);
         else if (!wanted || result == MappedBlocks::Published::stored)
             add(MappedCount::published);  // though it was dropped again before it was there
         else if (result == MappedBlocks::Published::repeated)

@@ -622,6 +622,7 @@ void Capturer::land(Step &step) {
                 counted++;
                 count_cells(*filed, written, valid);
             }
+            if (part.speculative && placed && !late) part.request->provisional.push_back(filed);
             if (filed->nowhere)
                 (placed ? stats.rows_late : stats.rows_unplaced)++;
             else if (part.speculative)
@@ -704,6 +705,7 @@ RequestPtr Capturer::open(int32_t policy) {
     stats.requests_open++;
     auto r = std::make_shared<Request>();
     r->policy = policy;
+    r->ages = {{advances, 0}};
     return r;
 }
 
@@ -749,6 +751,10 @@ int32_t Capturer::accept(const RequestPtr &r, uint64_t ticket, const uint32_t *r
             else
                 file(*r, row);
         }
+        std::erase_if(r->provisional, [&](const FiledPtr &row) {
+            return std::find(drafts.begin(), drafts.end(), row) != drafts.end();
+        });
+        publish_settled(*r);
     });
     return ROUTECAP_OK;
 }
@@ -769,7 +775,7 @@ void Capturer::cut_in_flight(const RequestPtr &r, uint64_t end, bool closes) {
 }
 
 void Capturer::truncate(const RequestPtr &r, uint64_t rows) {
-    if (rows >= std::max(r->length(), r->issued_end)) return;
+    if (rows >= r->issued()) return;
     r->issued_end = rows;
     cut_in_flight(r, rows);
     for (const Entry &entry : log_)
@@ -781,9 +787,15 @@ void Capturer::truncate(const RequestPtr &r, uint64_t rows) {
     r->reached({.rows = {}, .cut = rows});
     r->reasons.erase(r->reasons.lower_bound(rows), r->reasons.end());
     r->changing_end = std::min(r->changing_end, rows);
+    r->unknown_end = std::min(r->unknown_end, rows);
+    for (Request::Age &age : r->ages) age.end = std::min(age.end, rows);
     r->cuts.push_back(rows);
-    change(r, 0, 0, [r, rows] {
+    change(r, 0, 0, [this, r, rows] {
         r->content.erase(r->content.lower_bound(rows), r->content.end());
+        std::erase_if(r->provisional, [&](const FiledPtr &row) { return row->real >= rows; });
+        for (const auto &publication : r->unsettled)
+            publication->end = std::clamp(rows, publication->first, publication->end);
+        publish_settled(*r);
         r->cuts.erase(std::find(r->cuts.begin(), r->cuts.end(), rows));
     });
 }
@@ -796,6 +808,9 @@ int32_t Capturer::fork(const RequestPtr &r, uint64_t rows, RequestPtr &child) {
     child = open(r->policy);
     child->reached({.rows = {}, .at_least = rows});
     child->reasons = {r->reasons.begin(), r->reasons.lower_bound(rows)};
+    child->ages = r->ages;
+    for (Request::Age &age : child->ages) age.end = std::min(age.end, rows);
+    child->unknown_end = std::min(r->unknown_end, rows);
     r->lending_end = r->lending++ > 0 ? std::max(r->lending_end, rows) : rows;
     r->lending_step = std::max(r->lending_step, newest_step(r));
     change(child, 0, rows, [r, child = child, rows] {
@@ -820,6 +835,7 @@ int32_t Capturer::attach(const RequestPtr &r, const RoutingPtr &routing, uint64_
     if (rows > routing->end()) return ROUTECAP_ERR_OUT_OF_RANGE;
     if (rows <= routing->first) return ROUTECAP_OK;
     r->reached({.rows = {}, .at_least = rows});
+    r->unknown_end = std::max(r->unknown_end, rows);
     change(r, routing->first, rows, [r, routing, rows] {
         for (auto row = routing->content.begin(); row != routing->content.lower_bound(rows);
              ++row) {
@@ -839,22 +855,102 @@ uint64_t Capturer::newest_step(const RequestPtr &r) const {
     return newest;
 }
 
-uint8_t Store::why(uint64_t key) const {
-    if (blocks.count(key) > 0) return 0;
-    return gone.count(key) > 0 ? ROUTECAP_MISSING_EVICTED : ROUTECAP_MISSING_NOT_PUBLISHED;
+// ---- Stores --------------------------------------------------------------------------------
+
+uint64_t Request::issued() const { return std::max(length(), issued_end); }
+
+void Request::aged(uint64_t advance) {
+    if (ages.back().end != issued()) ages.push_back({});
+    ages.back() = {advance, issued()};
+    if (ages.size() > 2) ages.erase(ages.begin());
+}
+
+uint64_t Request::older_end(uint64_t advance) const {
+    if (advance == 0) return 0;
+    for (const Age &age : ages)
+        if (age.advance >= advance) return std::max(age.end, unknown_end);
+    return unknown_end;
+}
+
+uint8_t Store::why(uint64_t key, uint64_t at) const {
+    const auto found = blocks.find(key);
+    if (found == blocks.end())
+        return gone.count(key) > 0 ? gone.at(key) : uint8_t{ROUTECAP_MISSING_NOT_PUBLISHED};
+    const Block &block = *found->second;
+    if (current(block) && at == generation && (block.landed || !block.drafts)) return 0;
+    return block.landed ? ROUTECAP_MISSING_STALE : ROUTECAP_MISSING_NOT_PUBLISHED;
+}
+
+// The block of a key loses it.
+BlockPtr Store::unlink(uint64_t key) {
+    const auto found = blocks.find(key);
+    if (found == blocks.end()) return nullptr;
+    const BlockPtr block = found->second;
+    blocks.erase(found);
+    return block;
+}
+
+void Store::note(const BlockPtr &block) {
+    const auto found = blocks.find(block->key);
+    const bool there = found != blocks.end() && current(*found->second);
+    if (!slots && (block->drafts || there)) return;  // it meets the other when it lands
+    counts.blocks_replaced += there;
+    if (const BlockPtr before = unlink(block->key); before != nullptr)
+        block->retained = before->retained, before->unwanted = true;
+    blocks[block->key] = block;
+}
+
+void Store::land(const Shape &shape, const BlockPtr &block, std::vector<RowPtr> rows) {
+    const auto found = blocks.find(block->key);
+    const BlockPtr there = found != blocks.end() ? found->second : nullptr;
+    const bool ours = there == block;
+    if (!current(*block)) {
+        counts.blocks_stale++;
+        if (ours) blocks.erase(found);
+        return;
+    }
+    const BlockPtr before = !slots && !ours && !block->unwanted && there != nullptr &&
+                                    there->landed && current(*there)
+                                ? there
+                                : nullptr;
+    bool any = false, news = false, differs = false;
+    for (uint64_t p = 0; p < block_rows; p++) {
+        RowPtr &row = rows[p];
+        if (row != nullptr && !row->there()) row = nullptr;
+        const RowPtr old = before != nullptr ? before->rows[p]
+                                             : empty_row(shape, ROUTECAP_MISSING_NOT_PUBLISHED);
+        any |= row != nullptr && row->any();
+        for (size_t l = 0; row != nullptr && l < shape.cells(); l++) {
+            if (!row->valid(l)) continue;
+            news |= !old->valid(l);
+            differs |= old->valid(l) && !old->same_set(*row, l);
+        }
+        row = unite(old, row);
+    }
+    counts.blocks_mismatched += differs;
+    (!any    ? counts.blocks_empty
+     : !news ? counts.blocks_repeated
+             : counts.blocks_published)++;
+    block->landed = any;
+    block->rows = std::move(rows);
+    if (!any || !news) {
+        if (ours) blocks.erase(found);
+    } else if (!ours && !block->unwanted) {
+        if (there != nullptr) block->retained = there->retained;
+        blocks[block->key] = block;
+    }
 }
 
 void Store::evict(uint64_t key) {
-    const auto block = blocks.find(key);
-    if (block == blocks.end()) return;
-    block->second->evicted = true;
-    blocks.erase(block);
-    gone.insert(key);
-    counts.blocks_evicted++;
+    const BlockPtr block = unlink(key);
+    if (block == nullptr) return;
+    block->unwanted = true;
+    gone[key] = current(*block) ? ROUTECAP_MISSING_EVICTED : ROUTECAP_MISSING_STALE;
+    counts.blocks_evicted += current(*block);
 }
 
 uint8_t Store::retain(uint64_t key) {
-    const uint8_t reason = why(key);
+    const uint8_t reason = why(key, generation);
     if (reason == 0) blocks[key]->retained++;
     return reason;
 }
@@ -864,104 +960,122 @@ void Store::release(uint64_t key) {
     if (block != blocks.end() && block->second->retained > 0) block->second->retained--;
 }
 
-uint64_t Store::retained() const {
-    uint64_t n = 0;
-    for (const auto &[key, block] : blocks) n += block->retained > 0;
+Store::Kept Store::kept() const {
+    Kept n;
+    for (const auto &[key, block] : blocks)
+        n.retained += block->retained > 0, n.in_flight += !block->landed;
     return n;
 }
 
 void Store::move(const std::vector<uint64_t> &from, const std::vector<uint64_t> &to) {
     std::map<uint64_t, BlockPtr> moved;
     for (size_t i = 0; i < from.size(); i++)
-        if (const auto block = blocks.find(from[i]); block != blocks.end()) {
-            moved[to[i]] = block->second;
-            blocks.erase(block);
-            gone.insert(from[i]);
+        if (const BlockPtr block = unlink(from[i]); block != nullptr) {
+            gone[from[i]] = current(*block) ? ROUTECAP_MISSING_EVICTED : ROUTECAP_MISSING_STALE;
+            block->key = to[i];
+            moved[to[i]] = block;
         }
     for (const uint64_t key : to) evict(key);
-    for (const auto &[key, block] : moved) blocks[key] = block;
+    blocks.merge(moved);
 }
 
-Store Store::imported(const std::vector<uint64_t> &keys) const {
-    Store other{slots, block_rows};
+StorePtr Store::imported(const std::vector<uint64_t> &keys) const {
+    auto other = std::make_shared<Store>(
+        Store{.slots = slots, .block_rows = block_rows, .generation = generation});
     for (const uint64_t key : keys)
-        if (const auto block = blocks.find(key); block != blocks.end())
-            other.blocks[key] = std::make_shared<Block>(
-                Block{.landed = true, .rows = block->second->rows});
-    other.counts.blocks_published = other.counts.blocks_imported = other.blocks.size();
+        if (why(key, generation) == 0 && blocks.at(key)->landed)
+            other->blocks[key] = std::make_shared<Block>(Block{.key = key,
+                                                               .generation = generation,
+                                                               .landed = true,
+                                                               .rows = blocks.at(key)->rows});
+    other->counts.blocks_published = other->counts.blocks_imported = other->blocks.size();
     return other;
 }
 
-int32_t Capturer::publish(const RequestPtr &r, Store &store, uint64_t first,
-                          const std::vector<uint64_t> &keys) {
-    const uint64_t end = first + keys.size() * store.block_rows;
-    if (!keys.empty() && end > std::max(r->length(), r->issued_end))
-        return ROUTECAP_ERR_OUT_OF_RANGE;
+int32_t Capturer::publish(const RequestPtr &r, const StorePtr &store, uint64_t first,
+                          const std::vector<uint64_t> &keys, uint64_t generation) {
+    const uint64_t n = store->block_rows, end = first + keys.size() * n;
     if (keys.empty()) return ROUTECAP_OK;
-    r->publishing_end = r->publishing++ > 0 ? std::max(r->publishing_end, end) : end;
-    r->publishing_step = newest_step(r);
-    std::vector<BlockPtr> made;
-    for (uint64_t key : keys) {
-        made.push_back(std::make_shared<Block>());
-        if (store.slots && store.blocks.count(key) > 0) {
-            store.counts.blocks_replaced++;
-            made.back()->retained = store.blocks[key]->retained;
+    if (end > r->issued()) return ROUTECAP_ERR_OUT_OF_RANGE;
+    if (generation > store->generation) return ROUTECAP_ERR_STATE;
+    const auto block_of = [&](uint64_t row) { return (row - first) / n; };
+    // Blocks with rows of older weights, then those without drafts, then those with some and what
+    // comes after.
+    uint64_t old = generation < store->generation ? keys.size() : 0;
+    if (const uint64_t older = std::min(r->older_end(store->advanced), end); older > first)
+        old = std::max(old, block_of(older - 1) + 1);
+    uint64_t drafts = keys.size();
+    for (const FiledPtr &row : r->waiting())
+        if (const uint64_t low = std::max(row->first, first);
+            row->never == 0 && low < std::min({row->end, row->cut, end}))
+            drafts = std::min(drafts, block_of(low));
+    drafts = std::max(drafts, old);
+    store->counts.blocks_stale += old;
+    for (const auto &[from, to] : {std::pair(old, drafts), std::pair(drafts, keys.size())}) {
+        if (from == to) continue;
+        auto publication = std::make_shared<Publication>(
+            Publication{.store = store, .first = first + from * n, .end = first + to * n});
+        for (uint64_t i = from; i < to; i++) {
+            publication->blocks.push_back(std::make_shared<Block>(
+                Block{.key = keys[i], .generation = generation, .drafts = from == drafts}));
+            store->note(publication->blocks.back());
         }
-        if (store.slots || store.blocks.count(key) == 0) store.blocks[key] = made.back();
+        r->publishing_end =
+            r->publishing++ > 0 ? std::max(r->publishing_end, publication->end) : publication->end;
+        r->publishing_step = newest_step(r);
+        change(r, 0, 0, [this, r, publication] {
+            r->publishing--;
+            r->unsettled.push_back(publication);
+            publish_settled(*r);
+        });
     }
-    change(r, 0, 0, [this, r, &store, first, keys, made] {
-        r->publishing--;
-        for (size_t i = 0; i < keys.size(); i++) {
-            const auto at = store.blocks.find(keys[i]);
-            const bool there = at != store.blocks.end(), ours = there && at->second == made[i];
-            const BlockPtr before =
-                !store.slots && there && !ours && at->second->landed ? at->second : nullptr;
-            std::vector<RowPtr> &rows = made[i]->rows;
-            bool any = false, news = false, differs = false;
-            for (uint64_t p = 0; p < store.block_rows; p++) {
-                const auto mine = r->content.find(first + i * store.block_rows + p);
-                RowPtr row = mine != r->content.end() ? mine->second : nullptr;
-                if (row != nullptr && !row->there()) row = nullptr;
-                const RowPtr old = before != nullptr ? before->rows[p] : nullptr;
-                any |= row != nullptr && row->any();
-                for (size_t l = 0; row != nullptr && l < shape->cells(); l++) {
-                    if (!row->valid(l)) continue;
-                    news |= old == nullptr || !old->valid(l);
-                    differs |= old != nullptr && old->valid(l) && !old->same_set(*row, l);
-                }
-                rows.push_back(unite(
-                    old != nullptr ? old : empty_row(*shape, ROUTECAP_MISSING_NOT_PUBLISHED), row));
-            }
-            store.counts.blocks_mismatched += differs;
-            (!any    ? store.counts.blocks_empty
-             : !news ? store.counts.blocks_repeated
-                     : store.counts.blocks_published)++;
-            if (any && news) {
-                made[i]->landed = true;
-                if (before != nullptr) made[i]->retained = before->retained;
-                if (ours || (!store.slots && !made[i]->evicted && (before != nullptr || !there)))
-                    store.blocks[keys[i]] = made[i];
-            } else if (ours) {
-                store.blocks.erase(keys[i]);
-            }
-        }
-    });
     return ROUTECAP_OK;
 }
 
-void Capturer::adopt(const RequestPtr &r, Store &store, uint64_t first,
-                     const std::vector<uint64_t> &keys, routecap_adoption &found) {
-    if (keys.empty()) return;
+void Capturer::publish_settled(Request &r, bool all) {
+    const auto waits = [&](const Publication &p) {
+        return !all && std::any_of(r.provisional.begin(), r.provisional.end(),
+                                   [&](const FiledPtr &row) {
+                                       return row->real >= p.first && row->real < p.end;
+                                   });
+    };
+    for (size_t i = 0; i < r.unsettled.size();) {
+        const Publication p = *r.unsettled[i];
+        if (waits(p)) {
+            i++;
+            continue;
+        }
+        r.unsettled.erase(r.unsettled.begin() + static_cast<ptrdiff_t>(i));
+        uint64_t position = p.first;
+        for (const BlockPtr &block : p.blocks) {
+            std::vector<RowPtr> rows;
+            for (uint64_t n = 0; n < p.store->block_rows; n++, position++) {
+                const auto row = r.content.find(position);
+                rows.push_back(row != r.content.end() && position < p.end ? row->second : nullptr);
+            }
+            p.store->land(*shape, block, std::move(rows));
+        }
+    }
+}
+
+int32_t Capturer::adopt(const RequestPtr &r, Store &store, uint64_t first,
+                        const std::vector<uint64_t> &keys, uint64_t generation,
+                        routecap_adoption &found) {
+    if (keys.empty()) return ROUTECAP_OK;
+    if (generation > store.generation) return ROUTECAP_ERR_STATE;
     const uint64_t end = first + keys.size() * store.block_rows;
     std::vector<std::pair<uint8_t, BlockPtr>> blocks;
     for (uint64_t key : keys) {
-        const uint8_t why = store.why(key);
+        const uint8_t why = store.why(key, generation);
         blocks.emplace_back(why, why == 0 ? store.blocks[key] : nullptr);
         found.found += why == 0;
         if (found.found == blocks.size()) found.rows = found.found * store.block_rows;
         found.evicted += why == ROUTECAP_MISSING_EVICTED;
         found.not_published += why == ROUTECAP_MISSING_NOT_PUBLISHED;
+        found.stale += why == ROUTECAP_MISSING_STALE;
     }
+    store.counts.blocks_adopted += found.found;
+    store.counts.blocks_absent += keys.size() - found.found;
     r->reached({.rows = {}, .at_least = end});
     change(r, first, end, [this, r, first, blocks, rows = store.block_rows] {
         for (size_t i = 0; i < blocks.size(); i++) {
@@ -977,6 +1091,7 @@ void Capturer::adopt(const RequestPtr &r, Store &store, uint64_t first,
             }
         }
     });
+    return ROUTECAP_OK;
 }
 
 std::vector<FiledPtr> Request::waiting() const {
@@ -1000,6 +1115,7 @@ RoutingPtr Capturer::finish(const RequestPtr &r, uint64_t rows) {
     auto routing = std::make_shared<Routing>(Routing{shape, 0, all ? r->length() : rows, {}, this});
     if (!all) cut_in_flight(r, rows);
     change(r, 0, 0, [this, r, routing, all] {
+        publish_settled(*r, true);
         if (all) routing->rows = r->length();
         routing->content = r->rows(*shape, 0, routing->rows);
         routing->pending = nullptr;
@@ -1011,7 +1127,10 @@ RoutingPtr Capturer::finish(const RequestPtr &r, uint64_t rows) {
 
 void Capturer::close(const RequestPtr &r) {
     cut_in_flight(r, 0, true);
-    change(r, 0, 0, [this, r] { drop_drafts(r->waiting(), [](const Filed &) { return true; }); });
+    change(r, 0, 0, [this, r] {
+        publish_settled(*r, true);
+        drop_drafts(r->waiting(), [](const Filed &) { return true; });
+    });
     stats.requests_open--;
 }
 

@@ -199,8 +199,20 @@ struct Request {
     // The same for what stores are to have, if the request is closed.
     int publishing = 0;
     uint64_t publishing_end = 0, publishing_step = 0;
+    std::vector<FiledPtr> provisional{};  // drafts that landed and are neither settled nor cut
+    std::vector<std::shared_ptr<struct Publication>> unsettled{};  // publications with such rows
+    // Of the last two advances of stores between which it got rows: the number, and one past the
+    // last row that was issued before. Of rows before `unknown_end` nobody knows that.
+    struct Age {
+        uint64_t advance, end;
+    };
+    std::vector<Age> ages{};
+    uint64_t unknown_end = 0;
 
     uint64_t length() const;
+    uint64_t issued() const;  // one past the last row, drafts included
+    void aged(uint64_t advance);  // a store advances now
+    uint64_t older_end(uint64_t advance) const;
     void reached(Reach reach);
     void note(uint8_t reason, uint64_t first, uint64_t end);
     std::vector<FiledPtr> waiting() const;                              // drafts
@@ -218,31 +230,59 @@ struct Span {
 
 // ---- The store -----------------------------------------------------------------------------
 
+// How many advances of stores there were.
+inline uint64_t advances = 0;
+
 // What was published under one key. Its rows come when they land; they do not change then.
 struct Block {
-    bool landed = false, evicted = false;
-    int retained = 0;  // how often
+    uint64_t key, generation;
+    bool drafts = false;    // it is not there before it has landed
+    bool landed = false;    // those who adopted it get its rows
+    bool unwanted = false;  // it lost its key while it was in flight
+    int retained = 0;       // how often
     std::vector<RowPtr> rows{};
 };
 using BlockPtr = std::shared_ptr<Block>;
 
-// For a budget that is never reached, and one generation.
+// For a budget that is never reached.
 struct Store {
     bool slots;
     uint32_t block_rows;
-    std::map<uint64_t, BlockPtr> blocks{};
-    std::set<uint64_t> gone{};  // keys
+    uint64_t generation = 0;
+    uint64_t advanced = 0;                  // the number of its last advance
+    std::map<uint64_t, BlockPtr> blocks{};  // by key; also some in flight
+    std::map<uint64_t, uint8_t> gone{};     // keys, and why
     routecap_store_counts counts{};
 
-    uint8_t why(uint64_t key) const;  // 0 if there is a block
+    bool current(const Block &block) const { return block.generation == generation; }
+    // What an adopter hears who is at this generation: 0 if there is a block.
+    uint8_t why(uint64_t key, uint64_t at) const;
+    void note(const BlockPtr &block);  // that it is published
+    void land(const Shape &shape, const BlockPtr &block, std::vector<RowPtr> rows);
     void evict(uint64_t key);
     uint8_t retain(uint64_t key);  // 0, or why it is not there
     void release(uint64_t key);
-    uint64_t retained() const;  // blocks
-    // When everything has landed. Keys are there once in each.
+    // Keys are there once in each.
     void move(const std::vector<uint64_t> &from, const std::vector<uint64_t> &to);
     // What a store that has nothing of these keys is then, whose counters begin at 0.
-    Store imported(const std::vector<uint64_t> &keys) const;
+    std::shared_ptr<Store> imported(const std::vector<uint64_t> &keys) const;
+
+    struct Kept {
+        uint64_t in_flight = 0, retained = 0;
+    };
+    Kept kept() const;
+
+private:
+    BlockPtr unlink(uint64_t key);
+};
+using StorePtr = std::shared_ptr<Store>;
+
+// Blocks of one call, one after another in a request from row `first` on; rows from `end` on were
+// cut.
+struct Publication {
+    StorePtr store;
+    uint64_t first, end;
+    std::vector<BlockPtr> blocks{};
 };
 
 // How often each expert was chosen, by phase, layer and expert.
@@ -290,11 +330,10 @@ struct Capturer {
     void truncate(const RequestPtr &r, uint64_t rows);
     int32_t fork(const RequestPtr &r, uint64_t rows, RequestPtr &child);
     int32_t attach(const RequestPtr &r, const RoutingPtr &routing, uint64_t rows);
-    // Of a request without drafts that wait.
-    int32_t publish(const RequestPtr &r, Store &store, uint64_t first,
-                    const std::vector<uint64_t> &keys);
-    void adopt(const RequestPtr &r, Store &store, uint64_t first, const std::vector<uint64_t> &keys,
-               routecap_adoption &found);
+    int32_t publish(const RequestPtr &r, const StorePtr &store, uint64_t first,
+                    const std::vector<uint64_t> &keys, uint64_t generation);
+    int32_t adopt(const RequestPtr &r, Store &store, uint64_t first,
+                  const std::vector<uint64_t> &keys, uint64_t generation, routecap_adoption &found);
     RoutingPtr finish(const RequestPtr &r, uint64_t rows);
     void close(const RequestPtr &r);
     // Reads rows, ALL and LANDED included; a negative status if that is refused.
@@ -329,6 +368,8 @@ private:
     // and not rejected.
     void drop_drafts(const std::vector<FiledPtr> &drafts,
                      const std::function<bool(const Filed &)> &late);
+    // Publications of which no row is a draft any more; at the request's end all.
+    void publish_settled(Request &r, bool all = false);
 
     std::vector<Entry> log_;
     std::map<uint64_t, int32_t> steps_;         // by ticket

@@ -42,7 +42,7 @@ struct Engine {
     routecap_config config;
     routecap_store_config store_config;
     routecap_store *store = nullptr;
-    std::shared_ptr<model::Store> blocks;  // and its model
+    model::StorePtr blocks;  // and its model
     std::map<routecap_request, RequestPtr> requests;
     std::vector<routecap_request> gone;                         // handles that were given back
     std::vector<std::pair<routecap_request, uint64_t>> drafts;  // requests and tickets
@@ -116,7 +116,8 @@ private:
         store.flags = in_.chance(100) ? ROUTECAP_STORE_SLOT_KEYS : 0;
         store.budget_bytes = 64 << 20;
         SAME_STATUS(ROUTECAP_OK, routecap_store_create(&store, &config, &e.store));
-        e.blocks = std::make_shared<model::Store>(model::Store{store.flags != 0, store.block_rows});
+        e.blocks = std::make_shared<model::Store>(
+            model::Store{.slots = store.flags != 0, .block_rows = store.block_rows});
         engines_.push_back(std::move(e));
         open();
     }
@@ -287,7 +288,7 @@ private:
             &World::discard,       &World::probe,        &World::import,   &World::splice,
             &World::look,          &World::publish,      &World::adopt,    &World::publish,
             &World::adopt,         &World::evict,        &World::retain,   &World::retain,
-            &World::release,       &World::move,         &World::travel};
+            &World::release,       &World::move,         &World::travel,   &World::advance};
         engine_ = &engines_[in_.below(engines_.size())];
         (this->*kOperations[in_.below(std::size(kOperations))])();
         check_counters(*engine_);
@@ -799,34 +800,57 @@ private:
         return keys;
     }
 
+    // Mostly the one that the store is at.
+    uint64_t any_generation() {
+        const uint64_t now = engine_->blocks->generation, other = in_.below(64);
+        return other == 0 ? now + 1 : other == 1 ? now / 2 : now;
+    }
+
     void publish() {
         Engine &e = *engine_;
         const auto [handle, r] = any_request();
         const std::vector<uint64_t> keys = some_keys();
-        const uint64_t first = in_.below((r != nullptr ? r->length() : 0) + 2);
-        if (r != nullptr && !r->waiting().empty()) return;
-        check::trace("  %zu blocks of %llx from row %llu\n", keys.size(), ull(handle), ull(first));
+        const uint64_t first = in_.below((r != nullptr ? r->length() : 0) + 2),
+                       generation = any_generation();
+        check::trace("  %zu blocks of %llx from row %llu in generation %llu\n", keys.size(),
+                     ull(handle), ull(first), ull(generation));
         SAME_STATUS(r == nullptr ? ROUTECAP_ERR_UNKNOWN_REQUEST
-                                 : e.model->publish(r, *e.blocks, first, keys),
+                                 : e.model->publish(r, e.blocks, first, keys, generation),
                     routecap_request_publish(e.capturer, handle, e.store, first, keys.data(),
-                                             keys.size(), 0));
+                                             keys.size(), generation));
     }
 
     void adopt() {
         Engine &e = *engine_;
         const auto [handle, r] = any_request();
         const std::vector<uint64_t> keys = some_keys();
-        const uint64_t first = in_.below((r != nullptr ? r->length() : 0) + 2);
+        const uint64_t first = in_.below((r != nullptr ? r->length() : 0) + 2),
+                       generation = any_generation();
         if (first + keys.size() * e.blocks->block_rows > kFarthest) return;
-        check::trace("  %zu blocks to %llx from row %llu\n", keys.size(), ull(handle), ull(first));
+        check::trace("  %zu blocks to %llx from row %llu in generation %llu\n", keys.size(),
+                     ull(handle), ull(first), ull(generation));
         routecap_adoption found{}, expected{};
         found.struct_size = expected.struct_size = sizeof found;
-        if (r != nullptr) e.model->adopt(r, *e.blocks, first, keys, expected);
-        SAME_STATUS(r == nullptr ? ROUTECAP_ERR_UNKNOWN_REQUEST : ROUTECAP_OK,
+        SAME_STATUS(r == nullptr ? ROUTECAP_ERR_UNKNOWN_REQUEST
+                                 : e.model->adopt(r, *e.blocks, first, keys, generation, expected),
                     routecap_request_adopt(e.capturer, handle, e.store, first, keys.data(),
-                                           keys.size(), 0, &found));
+                                           keys.size(), generation, &found));
         if (std::memcmp(&found, &expected, sizeof found) != 0)
             check::fail("found %llu blocks, expected %llu", ull(found.found), ull(expected.found));
+    }
+
+    // The weights change, for requests of all capturers.
+    void advance() {
+        Engine &e = *engine_;
+        const uint64_t generation = e.blocks->generation - in_.below(2) + in_.below(4);
+        if (generation == UINT64_MAX) return;
+        SAME_STATUS(ROUTECAP_OK, routecap_store_advance(e.store, generation));
+        if (generation > e.blocks->generation) {
+            e.blocks->generation = generation, e.blocks->advanced = ++model::advances;
+            for (const Engine &each : engines_)
+                for (const auto &[handle, r] : each.requests) r->aged(model::advances);
+        }
+        check_blocks(e);
     }
 
     void evict() {
@@ -873,24 +897,26 @@ private:
         Engine &e = *engine_;
         const std::vector<uint64_t> keys = some_keys();
         progress(e);
-        model::Store there = e.blocks->imported(keys);
+        const model::StorePtr there = e.blocks->imported(keys);
         const int32_t expected =
-            there.blocks.size() == keys.size() ? ROUTECAP_OK : ROUTECAP_INCOMPLETE;
+            there->blocks.size() == keys.size() ? ROUTECAP_OK : ROUTECAP_INCOMPLETE;
+        const uint64_t generation = there->generation;
         uint64_t needed = 0, blocks = 0;
         SAME_STATUS(ROUTECAP_ERR_BUFFER_TOO_SMALL,
-                    routecap_store_export(e.store, keys.data(), keys.size(), 0, nullptr, 0,
+                    routecap_store_export(e.store, keys.data(), keys.size(), generation, nullptr, 0,
                                           &needed));
         std::vector<uint8_t> bytes(needed);
-        SAME_STATUS(expected, routecap_store_export(e.store, keys.data(), keys.size(), 0,
+        SAME_STATUS(expected, routecap_store_export(e.store, keys.data(), keys.size(), generation,
                                                     bytes.data(), bytes.size(), &needed));
         SAME(bytes.size(), needed);
         check_blocks(e);
         free_store(e);
+        e.store_config.generation = generation;
         SAME_STATUS(ROUTECAP_OK, routecap_store_create(&e.store_config, &e.config, &e.store));
         SAME_STATUS(ROUTECAP_OK,
                     routecap_store_import(e.store, bytes.data(), bytes.size(), &blocks));
-        SAME(there.blocks.size(), blocks);
-        *e.blocks = std::move(there);
+        SAME(there->blocks.size(), blocks);
+        e.blocks = there;
         check_blocks(e);
     }
 
@@ -901,7 +927,10 @@ private:
         SAME_STATUS(ROUTECAP_OK, routecap_store_stats(e.store, &counts));
         const routecap_store_counts &m = e.blocks->counts;
         SAME(e.blocks->blocks.size(), counts.blocks);
-        SAME(0, counts.blocks_in_flight);
+        const model::Store::Kept kept = e.blocks->kept();
+        SAME(e.blocks->generation, counts.generation);
+        SAME(kept.in_flight, counts.blocks_in_flight);
+        SAME(kept.retained, counts.blocks_retained);
         SAME(m.blocks_published, counts.blocks_published);
         SAME(m.blocks_repeated, counts.blocks_repeated);
         SAME(m.blocks_empty, counts.blocks_empty);
@@ -909,13 +938,16 @@ private:
         SAME(m.blocks_replaced, counts.blocks_replaced);
         SAME(m.blocks_evicted, counts.blocks_evicted);
         SAME(m.blocks_imported, counts.blocks_imported);
-        SAME(e.blocks->retained(), counts.blocks_retained);
+        SAME(m.blocks_stale, counts.blocks_stale);
+        SAME(m.blocks_adopted, counts.blocks_adopted);
+        SAME(m.blocks_absent, counts.blocks_absent);
         SAME(0, counts.blocks_refused);
         for (uint64_t key = 0; key < 13; key++) {
             int32_t reason = -1;
             SAME_STATUS(ROUTECAP_OK,
-                        routecap_store_contains(e.store, &key, 1, 0, &reason, nullptr));
-            SAME(e.blocks->why(key), reason);
+                        routecap_store_contains(e.store, &key, 1, counts.generation, &reason,
+                                                nullptr));
+            SAME(e.blocks->why(key, counts.generation), reason);
         }
     }
 

@@ -1,6 +1,8 @@
 // Publishing and adopting: what another request computed is there, and what is not says why.
 #include "shelf.h"
 
+#include <thread>
+
 using namespace rig;
 
 namespace {
@@ -137,6 +139,18 @@ TEST(Drafts, are_published_when_they_are_settled) {
     EXPECT_EQ((Reasons{kNever, kNever, kNever, kNever}), why(rig, b, 0, 4));
 }
 
+TEST(Drafts, before_a_block_do_not_hold_it_up) {
+    Rig rig({.held = true});
+    Shelf shelf(rig.shape());
+    const routecap_request a = rig.open(), b = rig.open();
+    rig.step({{a, {1, 0, 4}}}, ROUTECAP_SPAN_SPECULATIVE);
+    rig.step({{a, {1, 4, 4}}});
+    shelf.publish(rig, a, 4, {11});
+    EXPECT_EQ(1u, shelf.adopt(rig, b, 4, {11}).found);
+    rig.open_gate();
+    rig.expect(b, 4, routed_rows(rig.shape(), 1, 4, 4));
+}
+
 // vLLM: rejected drafts leave a gap in the block that the next step fills.
 TEST(Drafts, that_were_rejected_are_filled_by_a_later_publish) {
     Rig rig;
@@ -256,6 +270,24 @@ TEST(Adopt, keeps_what_the_request_has) {
 // ---- Slots ----------------------------------------------------------------------------------
 
 // SGLang keys rows by cache slot, and uses slots again: a row of the last owner is another's.
+// Another publisher's rows land first, so that those which were adopted in flight add nothing.
+TEST(Adopt, of_the_slower_of_two_publishers_has_its_rows) {
+    Rig rig({.held = true});
+    Shelf shelf(rig.shape());
+    const routecap_request a = rig.open(), b = rig.open(), c = rig.open();
+    const routecap_step drafts = rig.step({{a, {1, 0, 4}}}, ROUTECAP_SPAN_SPECULATIVE);
+    rig.land(drafts);
+    shelf.publish(rig, a, 0, {10});
+    rig.step({{b, {1, 0, 4}}});
+    shelf.publish(rig, b, 0, {10});
+    EXPECT_EQ(1u, shelf.adopt(rig, c, 0, {10}).found);
+    EXPECT_STATUS(ROUTECAP_OK, routecap_request_accept(rig.capturer(), a, drafts, nullptr, 4));
+    while (shelf.counts().blocks_published == 0) std::this_thread::yield();
+    rig.open_gate();
+    rig.expect(c, 0, routed_rows(rig.shape(), 1, 0, 4));
+    EXPECT_EQ(1u, shelf.counts().blocks_repeated);
+}
+
 TEST(Slots, are_of_whoever_published_them_last) {
     Rig rig({.held = true});
     Shelf shelf(rig.shape(), {.block_rows = 1, .flags = ROUTECAP_STORE_SLOT_KEYS});
@@ -378,6 +410,42 @@ TEST(Generation, that_ends_in_flight_drops_what_lands_late) {
     EXPECT_EQ(0u, shelf.counts().blocks);
     rig.expect(a, 0, routed_rows(rig.shape(), 1, 0, 4));
     EXPECT_EQ((Reasons{kNever, kNever, kNever, kNever}), why(rig, b, 0, 4));
+}
+
+// Drafts with old weights that land after the key has rows of the new ones: that is no sign of a
+// poisoned key.
+TEST(Generation, that_is_over_is_not_compared_with_the_next) {
+    Rig rig;
+    Shelf shelf(rig.shape());
+    const routecap_request a = rig.open(), b = rig.open();
+    const routecap_step drafts = rig.step({{a, {1, 0, 4}}}, ROUTECAP_SPAN_SPECULATIVE);
+    rig.land(drafts);
+    shelf.publish(rig, a, 0, {10});
+    shelf.advance(1);
+    rig.land(rig.step({{b, {2, 0, 4}}}));
+    shelf.publish(rig, b, 0, {10});
+    EXPECT_EQ(1u, shelf.settled(rig).blocks_published);
+    EXPECT_STATUS(ROUTECAP_OK, routecap_request_accept(rig.capturer(), a, drafts, nullptr, 4));
+    const routecap_store_counts counts = shelf.settled(rig);
+    EXPECT_EQ(1u, counts.blocks_stale);
+    EXPECT_EQ(0u, counts.blocks_mismatched);
+    EXPECT_EQ(1u, counts.blocks_published);
+}
+
+// Two stages of a pipeline in one process, each with its store: the second one's weights change
+// later.
+TEST(Generation, of_one_store_is_not_that_of_another) {
+    Rig rig;
+    Shelf first(rig.shape()), second(rig.shape());
+    first.advance(1);
+    const routecap_request a = rig.open();
+    rig.land(rig.step({{a, {1, 0, 4}}}));
+    second.advance(1);
+    first.publish(rig, a, 0, {10});
+    second.publish(rig, a, 0, {10});
+    EXPECT_EQ(0u, first.settled(rig).blocks_stale);
+    EXPECT_EQ((Reasons{0}), first.contains({10}));
+    EXPECT_EQ(1u, second.settled(rig).blocks_stale);
 }
 
 TEST(Generation, may_end_thousands_of_times) {
