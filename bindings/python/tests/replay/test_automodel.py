@@ -8,6 +8,7 @@ from nemo_automodel.components.moe.config import MoEConfig
 from nemo_automodel.components.moe.layers import Gate
 from nemo_automodel.components.moe.router_replay import RouterReplay
 from routecap.replay import ReplayError
+from torch.distributed.pipelining import PipelineStage, ScheduleInterleaved1F1B
 
 EXPERTS, K, TOKENS, WIDTH = 8, 2, 12, 16
 attach = routecap.replay.automodel.attach
@@ -155,6 +156,65 @@ def test_checkpointing_chooses_what_its_own_forward_chose_in_any_order():
         )
         assert torch.equal(indices[2], batches[2][layer].long())
     assert report.lost == 3 and report.passes == 3
+
+
+class Part(Model):
+    """Some of the layers of a Model, as a pipeline's stage has them."""
+
+    def __init__(self, layers, **settings):
+        super().__init__(**settings)
+        for layer in {"0", "1", "2", "3"} - set(layers):
+            del self.layers[layer]
+        self.last = "3" in layers
+        if not self.last:
+            del self.mtp
+
+    def forward(self, hidden):
+        hidden = hidden.flatten(0, 1)
+        for layer in self.layers.values():
+            hidden = torch.utils.checkpoint.checkpoint(layer, hidden, use_reentrant=False)
+        return (hidden + self.mtp["layers"][0](hidden) if self.last else hidden).unflatten(0, (1, -1))
+
+
+def test_virtual_stages_and_recompute_under_the_interleaved_schedule(alone):
+    """A rank with two stages, of which the first begins with a dense layer, and four
+    micro-batches.
+    """
+    parts = [Part("01"), Part("23")]
+    like = torch.randn(1, TOKENS, WIDTH, requires_grad=True)
+    stages = [
+        PipelineStage(part, number, 2, like.device, input_args=like, output_args=like)
+        for number, part in enumerate(parts)
+    ]
+    loss = lambda output, target: (output - target).square().mean()
+    schedule = ScheduleInterleaved1F1B(stages, 4, loss_fn=loss)
+    batches, hidden = [rows_of(seed) for seed in range(4)], torch.randn(4, TOKENS, WIDTH)
+    seen = {}
+    for part in parts:
+        for name, layer in part.layers.items():
+            if name != "0":
+                layer.mlp.gate.register_forward_hook(
+                    lambda gate, args, output, layer=int(name): seen.setdefault(layer, []).append(
+                        (torch._C._current_graph_task_id() != -1, output[1])
+                    )
+                )
+    with attach(parts) as replay:
+        with replay.schedule(stages, batches):
+            schedule.step(hidden, target=torch.randn(4, TOKENS, WIDTH))
+        report = replay.report()
+        with pytest.raises(ReplayError, match="rows of 3 micro-batches, none of 3"):
+            with replay.schedule(stages, batches[:3]):
+                schedule.step(hidden, target=hidden)
+        with pytest.raises(ReplayError, match="stage 0 of this rank ran micro-batch 0 0 times"):
+            with replay.schedule(stages, batches):
+                pass
+    assert report.passes == 8 and report.replayed == 4 * 3 * TOKENS
+    for layer in (1, 2, 3):
+        for backward in (False, True):
+            chosen = [ids for again, ids in seen[layer] if again == backward][:4]
+            assert len(chosen) == 4
+            for ids, rows in zip(chosen, batches):
+                assert torch.equal(ids, rows[layer].long())
 
 
 def test_its_own_recording_goes_on():

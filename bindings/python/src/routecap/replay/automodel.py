@@ -5,6 +5,10 @@
         loss = model(**batch)
     loss.backward()                                 # also outside, and with activation checkpointing
 
+    replay = routecap.replay.automodel.attach(pipeline.parts)    # an AutoPipeline's, on this rank
+    with replay.schedule(pipeline.info.stages, rows):            # rows[n]: of micro-batch n
+        pipeline.step(...)
+
 It stands in for each gate's own `RouterReplay`, and needs no `enable_routing_replay`. Weights are
 gathered from the gate's own scores, as Automodel does. Layers are the numbers in the gates' names:
 indices in the decoder, as in `Routing.layer_map`. Gates of multi-token prediction are routed live.
@@ -12,6 +16,9 @@ indices in the decoder, as in `Routing.layer_map`. Gates of multi-token predicti
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -21,49 +28,107 @@ from torch import nn
 from ..transformers._taps import layer_of
 from ._passes import Router
 from ._rank import RankReplay
+from ._report import ReplayError
 
 __all__ = ["AutomodelReplay", "attach"]
 
 
-def attach(model: nn.Module, *, agreement: bool = False) -> AutomodelReplay:
-    """Make a model's gates ready for replay. Without rows they choose as before.
+def attach(model: nn.Module | Sequence[nn.Module], *, agreement: bool = False) -> AutomodelReplay:
+    """Make a rank's gates ready for replay. Without rows they choose as before.
 
+    model: As the trainer calls it; or all its parts on this rank, one for each (virtual) stage.
     agreement: Whether its report says how often live routing agrees.
 
     Raises:
         ValueError: It has no gates, or some that cannot be replayed; the text says why.
     """
-    return AutomodelReplay(model, agreement=agreement)
+    parts = [model] if isinstance(model, nn.Module) else list(model)
+    return AutomodelReplay(parts, agreement=agreement)
 
 
 class AutomodelReplay(RankReplay):
     """What `attach` returns."""
 
-    def __init__(self, model: nn.Module, *, agreement: bool) -> None:
-        gates: list[tuple[Router, Any]] = []
-        live = []
-        for name, module in model.named_modules():
-            if not (hasattr(module, "router_replay") and hasattr(module, "n_experts")):
-                continue
-            if "mtp" in name.split("."):
-                live.append(name)
-                continue
-            if getattr(module, "use_routing_core", False):
-                raise ValueError(f"{name} runs in a CUDA graph, which would replay its first rows")
-            gates.append((Router(layer_of(name), name), module))
-        gates.sort(key=lambda each: each[0].layer)
+    def __init__(self, parts: Sequence[nn.Module], *, agreement: bool) -> None:
+        found = [_gates_of(part) for part in parts]
+        gates = sorted((each for own, _ in found for each in own), key=lambda each: each[0].layer)
         if not gates:
             raise ValueError("the model has no gates of Automodel that can be replayed")
         super().__init__([router for router, _ in gates], agreement=agreement)
-        self.live = tuple(live)
+        self.live = tuple(name for _, live in found for name in live)
         """Names of the gates that are left alone: those of multi-token prediction."""
-        self._undo += [
-            model.register_forward_pre_hook(lambda module, args: self.begin(self.routers)).remove,
-            model.register_forward_hook(lambda module, args, output: self.end(output)).remove,
-        ]
+        for part, (own, _) in zip(parts, found):
+            routers = [router for router, _ in own]
+            self._undo += [
+                part.register_forward_pre_hook(partial(self._before, routers)).remove,
+                part.register_forward_hook(self._behind).remove,
+            ]
         for router, gate in gates:
             self._undo.append(partial(setattr, gate, "router_replay", gate.router_replay))
             gate.router_replay = _Gate(self, router, gate)
+
+    def _before(self, routers: Sequence[Router], part: nn.Module, args: Any) -> None:
+        self.begin(routers)
+
+    def _behind(self, part: nn.Module, args: Any, output: Any) -> None:
+        self.end(output)
+
+    @contextmanager
+    def schedule(
+        self,
+        stages: Sequence[Any],
+        rows: Sequence[Mapping[int, torch.Tensor] | torch.Tensor],
+        layers: Sequence[int] | None = None,
+    ) -> Iterator[None]:
+        """Within it a schedule of torch.distributed.pipelining makes one step, and micro-batch n is
+        replayed with rows[n] in each of this rank's stages, whatever order they run in.
+
+        stages: Its PipelineStages. rows, layers: For each micro-batch what `load` takes.
+
+        Raises:
+            ReplayError: A stage did not run each micro-batch once.
+        """
+        ran: Counter[tuple[int, int]] = Counter()
+
+        def forward(number: int, run: Any, micro_batch: int, *args: Any, **kwargs: Any) -> Any:
+            ran[number, micro_batch] += 1
+            if not 0 <= micro_batch < len(rows):
+                raise ReplayError(f"there are rows of {len(rows)} micro-batches, none of {micro_batch}")
+            with self(rows[micro_batch], layers):
+                return run(micro_batch, *args, **kwargs)
+
+        with ExitStack() as undo:
+            for number, stage in enumerate(stages):
+                run = stage.forward_one_chunk
+                stage.forward_one_chunk = partial(forward, number, run)
+                undo.callback(delattr, stage, "forward_one_chunk")
+            yield
+        expected = {(number, each) for number in range(len(stages)) for each in range(len(rows))}
+        if wrong := sorted(each for each in expected | ran.keys() if ran[each] != 1):
+            number, micro_batch = wrong[0]
+            raise ReplayError(
+                f"stage {number} of this rank ran micro-batch {micro_batch} {ran[wrong[0]]} times"
+            )
+
+
+def _gates_of(part: nn.Module) -> tuple[list[tuple[Router, Any]], list[str]]:
+    """Of a model or part: the gates that can be replayed, and names of those that are not to be.
+
+    Raises:
+        ValueError: One cannot be replayed.
+    """
+    replayed: list[tuple[Router, Any]] = []
+    live = []
+    for name, module in part.named_modules():
+        if not (hasattr(module, "router_replay") and hasattr(module, "n_experts")):
+            continue
+        if "mtp" in name.split("."):
+            live.append(name)
+            continue
+        if getattr(module, "use_routing_core", False):
+            raise ValueError(f"{name} runs in a CUDA graph, which would replay its first rows")
+        replayed.append((Router(layer_of(name), name), module))
+    return replayed, live
 
 
 class _Gate:
