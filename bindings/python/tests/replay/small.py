@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -59,6 +62,13 @@ class MicroBatch:
             for layer in range(1, layers)
         }
 
+    def captured(self, layers: int) -> torch.Tensor:
+        """The rows as an engine captures them: [LENGTH - 1, layers, k], zeros in the dense layer."""
+        rows = torch.zeros(LENGTH - 1, layers, K, dtype=torch.int16)
+        for layer, ids in self.rows.items():
+            rows[:, layer] = ids[:-1]
+        return rows
+
     def through(self, model: GPTModel) -> torch.Tensor:
         """The loss of each token on the last stage, hidden states on others."""
         mask = torch.triu(torch.ones(1, 1, LENGTH, LENGTH), 1).bool()
@@ -71,6 +81,26 @@ class MicroBatch:
 def experts_of(rows: torch.Tensor) -> torch.Tensor:
     """[T, experts] which of them a routing map has to have."""
     return torch.zeros(len(rows), EXPERTS, dtype=torch.bool).scatter(1, rows.long(), True)
+
+
+def on_two_ranks(store: Path, *by: str) -> None:
+    """Two ranks of a pipeline with two stages each, four micro-batches, through Megatron's
+    schedule: stages.py, by whose functions rows are given.
+    """
+    program = Path(__file__).with_name("stages.py")
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, program, str(rank), str(store), *by],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    outputs = [rank.communicate()[0] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(outputs)
+    assert "layers [1, 4, 5], 8 passes" in outputs[0]
+    assert "layers [2, 3, 6, 7], 8 passes" in outputs[1]
 
 
 class Seen:

@@ -2,17 +2,23 @@
 could not.
 """
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import routecap.replay.megatron
 import torch
 from megatron.core.transformer.moe.router_replay import RouterReplay
 from routecap.replay import ReplayError
 
-from small import EXPERTS, K, LENGTH, MicroBatch, Seen, config_of, experts_of, model_of
+from small import (
+    EXPERTS,
+    K,
+    LENGTH,
+    MicroBatch,
+    Seen,
+    config_of,
+    experts_of,
+    model_of,
+    on_two_ranks,
+)
 
 attach = routecap.replay.megatron.attach
 pytestmark = pytest.mark.usefixtures("alone")
@@ -262,24 +268,7 @@ def test_rows_given_by_megatrons_own_calls_are_taken_once_each():
 
 
 def test_virtual_stages_and_recompute_under_the_interleaved_schedule(tmp_path):
-    """Two ranks of a pipeline with two stages each, four micro-batches, through Megatron's
-    schedule.
-    """
-    program = Path(__file__).with_name("stages.py")
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, program, str(rank), str(tmp_path / "store")],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    outputs = [rank.communicate()[0] for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(outputs)
-    assert (
-        "layers [1, 4, 5], 8 passes" in outputs[0] and "layers [2, 3, 6, 7], 8 passes" in outputs[1]
-    )
+    on_two_ranks(tmp_path / "store")
 
 
 # ---- What is refused

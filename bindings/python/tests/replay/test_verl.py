@@ -15,23 +15,15 @@ verl = plugin.load()  # as verl does when it is imported: before it has imported
 assert not any(name.startswith(("verl.", "megatron.")) for name in sys.modules)
 
 from routecap.replay import ReplayError
-from small import EXPERTS, K, Seen, config_of, experts_of, model_of
+from small import EXPERTS, K, Seen, config_of, experts_of, model_of, on_two_ranks
+from verl_steps import jagged, prepare, replayed
 
 LENGTHS = [5, 7]
 
 
 @pytest.fixture(scope="module")
 def utils(alone):
-    import verl.utils.megatron.router_replay_utils as utils
-    from verl.utils.megatron.router_replay_patch import apply_router_replay_patch
-
-    utils.device_name = "cpu"
-    apply_router_replay_patch()
-    return utils
-
-
-def jagged(parts):
-    return torch.nested.as_nested_tensor(parts, layout=torch.jagged)
+    return prepare()
 
 
 def batch(layers=4, seed=1):
@@ -47,17 +39,13 @@ def batch(layers=4, seed=1):
     return jagged(tokens), torch.tensor([[1, 1, 0], [1, 1, 1]]), rows
 
 
-def step(utils, model, config, data, action):
-    """What verl's engine does around a forward of a micro-batch."""
-    tokens, response, rows = data
-    aligned = utils.align_r3_router_replay_data(jagged(rows), tokens)
-    mask = utils.build_r3_replay_mask(tokens, response)
-    utils.set_model_router_replay_action(model, action.REPLAY_FORWARD)
-    utils.set_router_replay_data(aligned, None, config, 0, replay_mask=mask, model=model)
-    packed = tokens.values()[None]
-    causal = torch.triu(torch.ones(1, 1, packed.shape[1], packed.shape[1]), 1).bool()
-    output = model(packed, torch.arange(packed.shape[1])[None], causal, labels=packed)
-    utils.set_model_router_replay_action(model, action.REPLAY_BACKWARD)
+def step(utils, model, config, data):
+    """A forward of a micro-batch."""
+    tokens, _, rows = data
+    with replayed(utils, model, config, tokens.unbind(), rows):
+        packed = tokens.values()[None]
+        causal = torch.triu(torch.ones(1, 1, packed.shape[1], packed.shape[1]), 1).bool()
+        output = model(packed, torch.arange(packed.shape[1])[None], causal, labels=packed)
     return output.sum()
 
 
@@ -69,8 +57,6 @@ def expected(data, layer):
 
 
 def test_rows_reach_their_layers_and_recompute_their_micro_batch(utils):
-    from verl.utils.megatron.router_replay_patch import RouterReplayAction
-
     config = config_of(
         enable_routing_replay=True,
         recompute_granularity="full",
@@ -80,7 +66,7 @@ def test_rows_reach_their_layers_and_recompute_their_micro_batch(utils):
     model = model_of(config)
     seen, batches = Seen(model), [batch(seed=seed) for seed in range(2)]
     batches[1][2][1][2:4] = 0  # rows that the engine lost and verl filled up
-    losses = [step(utils, model, config, data, RouterReplayAction) for data in batches]
+    losses = [step(utils, model, config, data) for data in batches]
     for loss in reversed(losses):
         loss.backward()
     forward, again = seen.maps(), seen.maps(again=True)
@@ -100,6 +86,10 @@ def test_rows_reach_their_layers_and_recompute_their_micro_batch(utils):
         3 * 2,
         0,
     )
+
+
+def test_virtual_stages_and_recompute_under_the_interleaved_schedule(tmp_path):
+    on_two_ranks(tmp_path / "store", "verl")
 
 
 def test_rows_that_no_forward_took_are_an_error(utils):
