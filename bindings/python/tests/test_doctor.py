@@ -343,6 +343,54 @@ def test_rows_of_another_request_are_found() -> None:
     }
 
 
+def test_what_a_sequence_says_of_its_tokens_is_held_against_them(tmp_path: Path) -> None:
+    """Digests alone say how many tokens there are, whether those given are these, and with how many
+    two texts begin alike.
+    """
+    model = MODELS[1]
+    text = model.text(200)
+    ends = model.text(150, seed=2).tokens
+    shared = np.concatenate([text.tokens[:150], ends])  # begins as `text` does
+    files = {}
+    for name, tokens, ids in (
+        ("a", text.tokens, text.ids),
+        ("b", shared, model.route(shared)[:-1]),
+        ("stale", shared, Model(24, 8, 256, 7).route(shared)[:-1]),
+    ):
+        routing = routecap.Routing.from_arrays(ids, experts=model.experts)
+        sequence = routecap.Sequence.like(routing)
+        sequence.append(tokens, routing)
+        for known in (False, True):
+            file = tmp_path / f"{name}{'-known' * known}.sequence"
+            file.write_bytes(sequence.serialize(tokens=known))
+            files[file.stem] = doctor.read(file)[file.stem]
+    right = {name: files[name] for name in ("a", "b")}
+
+    alone = doctor.examine(right)
+    assert alone.findings == () and all(
+        {"length", "prefix"} <= set(each) for each in alone.checked.values()
+    )
+    assert all("shift" not in each for each in alone.checked.values())
+    given = doctor.examine(right, tokens={"a": text.tokens, "b": shared})
+    assert given.findings == () and all("shift" in each for each in given.checked.values())
+    known = doctor.examine({name: files[f"{name}-known"] for name in right})
+    assert known.findings == () and all("shift" in each for each in known.checked.values())
+
+    report = doctor.examine({"a": files["a"], "stale": files["stale"]})
+    assert found(report) == {("prefix", "F05")}
+    assert "it begins with 128 tokens as" in report.findings[0].what
+    other = text.tokens.copy()
+    other[130] += 1
+    report = doctor.examine({"a": files["a"]}, tokens=other)
+    assert found(report) == {("shift", "F32")} and "from one of 128 to 191 on" in str(report)
+    cut = doctor.examine({"a": files["a"]}, tokens=text.tokens[:190])
+    assert found(cut) == {("length", "F30")}
+    (tmp_path / "damaged").write_bytes((tmp_path / "a.sequence").read_bytes()[:-1])
+    with pytest.raises(routecap.Error):
+        doctor.read(tmp_path / "damaged")
+    assert main(["doctor", str(tmp_path / "a.sequence")]) == 0
+
+
 def test_texts_that_begin_alike_and_are_not_routed_alike_are_found() -> None:
     model = MODELS[0]
     text = model.text(160)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .._constants import DIGEST_TOKENS
 from ._against import ALIKE, SHIFTS, overlap
 from ._alone import CHANCE
 from ._subject import Found, NotCheckedError, Subject, away, runs
@@ -31,7 +34,9 @@ def _tokens(subject: Subject) -> NDArray[np.int64]:
 
 def length(subject: Subject) -> Iterator[Found]:
     """Of S tokens there are S-1 rows, or S if the last was input, too."""
-    tokens, end = len(_tokens(subject)), subject.case.first + len(subject.ids)
+    given = subject.tokens is not None or subject.case.length is None
+    tokens = len(_tokens(subject)) if given else subject.case.length or 0
+    end = subject.case.first + len(subject.ids)
     if end > tokens:
         yield Found(
             f"it has rows up to {end - 1}, the text {tokens} tokens",
@@ -51,6 +56,14 @@ def length(subject: Subject) -> Iterator[Found]:
 def shift(subject: Subject) -> Iterator[Found]:
     """Rows are where their tokens are: those of one token are more alike than its neighbours'."""
     tokens = _tokens(subject)
+    if (other := _first_other(subject, tokens)) is not None:
+        yield Found(
+            f"the tokens are others than the file has digests of, from one of {other} to "
+            f"{other + DIGEST_TOKENS - 1} on",
+            "Rows from there on are routing of another text.",
+            "F32",
+        )
+        return
     found = {shift: _alike(subject, tokens, shift) for shift in SHIFTS}
     alike = {shift: share for shift, share in found.items() if share is not None}
     if 0 not in alike:
@@ -68,6 +81,27 @@ def shift(subject: Subject) -> Iterator[Found]:
             f"Every row is the routing of the token {away(best)}.",
             "F07",
         )
+
+
+def _first_other(subject: Subject, tokens: NDArray[np.int64]) -> int | None:
+    """The first token of the first block that has another digest than the file says."""
+    digests = digests_of(tokens)
+    if len(tokens) != subject.case.length:
+        digests = digests[: min(len(tokens), subject.case.length or 0) // DIGEST_TOKENS]
+    for block, (ours, theirs) in enumerate(zip(digests, subject.case.digests)):
+        if ours != theirs:
+            return block * DIGEST_TOKENS
+    return None
+
+
+def digests_of(tokens: NDArray[np.int64]) -> list[bytes]:
+    """As docs/format.md has them: each is of a block and all before it."""
+    made, digest = [], bytes(16)
+    for first in range(0, len(tokens), DIGEST_TOKENS):
+        block = tokens[first : first + DIGEST_TOKENS].astype("<i4").tobytes()
+        digest = hashlib.sha256(digest + block).digest()[:16]
+        made.append(digest)
+    return made
 
 
 def _alike(subject: Subject, tokens: NDArray[np.int64], shift: int) -> float | None:
@@ -93,11 +127,12 @@ def _alike(subject: Subject, tokens: NDArray[np.int64], shift: int) -> float | N
 
 def prefix(subject: Subject) -> Iterator[Found]:
     """Where texts begin alike their rows are alike, and nowhere are rows those of another text."""
-    tokens = _tokens(subject)
+    if not subject.case.digests:
+        _tokens(subject)
     others = [other for other in subject.others if _is_comparable(subject, other)]
     if not others:
         raise NotCheckedError("there is no other text with tokens to compare it with")
-    alike = [(_common(tokens, _tokens(other)), other) for other in others]
+    alike = [(_common(subject, other), other) for other in others]
     alike.sort(key=lambda each: -each[0])
     for shared, other in alike[:_COMPARED]:
         if other.case.name > subject.case.name:  # once for a pair
@@ -106,15 +141,30 @@ def prefix(subject: Subject) -> Iterator[Found]:
 
 
 def _is_comparable(subject: Subject, other: Subject) -> bool:
-    if other.tokens is None or other.are_ids != subject.are_ids or not other.is_routing:
+    if not other.is_routing or other.ids.shape[1:] != subject.ids.shape[1:]:
         return False
-    return bool(other.ids.shape[1:] == subject.ids.shape[1:])
+    return _know_tokens(subject, other) or bool(subject.case.digests and other.case.digests)
 
 
-def _common(tokens: NDArray[np.int64], others: NDArray[np.int64]) -> int:
-    """With how many tokens two texts begin alike."""
-    both = min(len(tokens), len(others))
-    differ = np.flatnonzero(tokens[:both] != others[:both])
+def _know_tokens(subject: Subject, other: Subject) -> bool:
+    known = subject.tokens is not None and other.tokens is not None
+    return known and subject.are_ids == other.are_ids
+
+
+def _common(subject: Subject, other: Subject) -> int:
+    """With how many tokens two texts begin alike; by their digests, whole blocks of them."""
+    if _know_tokens(subject, other):
+        return _same(_tokens(subject), _tokens(other))
+    ours, theirs = subject.case, other.case
+    both = min(ours.length or 0, theirs.length or 0) // DIGEST_TOKENS
+    digests = [np.frombuffer(b"".join(each.digests[:both]), "V16") for each in (ours, theirs)]
+    return _same(*digests) * DIGEST_TOKENS
+
+
+def _same(one: NDArray[Any], other: NDArray[Any]) -> int:
+    """How many elements they have in common from the first on."""
+    both = min(len(one), len(other))
+    differ = np.flatnonzero(one[:both] != other[:both])
     return int(differ[0]) if len(differ) else both
 
 

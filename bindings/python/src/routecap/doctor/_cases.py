@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,14 +13,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .._constants import Status
+from .._constants import DIGEST_TOKENS, SequenceFlag, Status
 from .._errors import error
 from .._files import WIRE_ENDINGS, load, wire_ending
 from .._samples import Sample
+from .._sequence import Sequence
 from ..models import Description
 from ._messages import Shape, unwrap
 
 _ARRAYS = (".npy", ".npz")
+_SEQUENCE = struct.Struct("<8sIIQQQ")  # the begin of docs/format.md's header of a sequence
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +44,10 @@ class Case:
     """[rows, layers] why cells are missing (`Missing`), or 0; None: the file does not say."""
     info: Mapping[str, Any] = field(default_factory=dict)
     """What is known beside it (see `Sample`)."""
+    length: int | None = None
+    """How many tokens there are; None: the file does not say."""
+    digests: tuple[bytes, ...] = ()
+    """Of all tokens up to the end of each block of `DIGEST_TOKENS`, if the file has them."""
 
 
 def read(
@@ -55,7 +62,8 @@ def read(
 ) -> dict[str, Case]:
     """The routings of a file or folder, by their names.
 
-    It is of any kind that `routecap.load` reads; or .npy with [rows, layers, k]; or .npz with such
+    It is of any kind that `routecap.load` reads; or the bytes of a `routecap.Sequence`, whatever the
+    file is called; or .npy with [rows, layers, k]; or .npz with such
     an array for each name. A cell of an array that is -1 in every column is missing. Of messages of
     the wire every id is taken as it is; `load` would keep none that is no routing.
 
@@ -67,6 +75,8 @@ def read(
         Error: It is none of these, or damaged.
     """
     path = Path(path)
+    if path.is_file() and _begin(path)[:8] == b"ROUTESEQ":
+        return {path.stem: of_sequence(path.stem, path.read_bytes())}
     if path.is_dir() or not (path.suffix == ".npz" or wire_ending(path)):
         return {name: of_sample(name, sample) for name, sample in load(path, mmap=True).items()}
     if path.suffix in _ARRAYS:
@@ -126,6 +136,30 @@ def of_sample(name: str, sample: Sample) -> Case:
         experts=routing.layer_experts.astype(np.int64),
         reasons=routing.reasons(),
         info=sample.info,
+    )
+
+
+def _begin(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(8)
+
+
+def of_sequence(name: str, data: bytes) -> Case:
+    """A case of the serialised form of a sequence, with the digests of its tokens, or these.
+
+    Raises:
+        Error: It is damaged.
+    """
+    sequence = Sequence.deserialize(data)
+    _, _, flags, _, length, spans = _SEQUENCE.unpack_from(data)
+    first, blocks = 64 + 40 * spans, -(-length // DIGEST_TOKENS)
+    info = {}
+    if flags & SequenceFlag.WITH_TOKENS:
+        info["token_ids"] = sequence.tokens.tolist()
+    return replace(
+        of_sample(name, Sample(sequence.routing(), info)),
+        length=length,
+        digests=tuple(data[first + 16 * n :][:16] for n in range(blocks)),
     )
 
 
