@@ -177,7 +177,10 @@ def _by_name(given: Any, cases: Mapping[str, Case], what: str) -> dict[str, Any]
     named = {name: given[name] for name in cases if name in given}
     if not named:
         strangers = ", ".join(given) or "one text"
-        raise error(Status.ERR_ARGUMENT, f"there is no routing for the {what} of {strangers}")
+        raise error(
+            Status.ERR_ARGUMENT,
+            f"there is no routing for the {what} of {strangers}: name them as the routings are named",
+        )
     return named
 
 

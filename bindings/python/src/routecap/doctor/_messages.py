@@ -41,13 +41,15 @@ def unwrap(format: str, data: bytes, shape: Shape) -> Unwrapped:
     try:
         return _FORMATS[format](data, shape)
     except (KeyError, TypeError, AttributeError, EOFError, RecursionError) as reason:
-        raise ValueError(f"this is no message of {format} ({reason!r})") from None
+        raise ValueError(
+            f"this is no message of {format} ({reason!r}): give the file the ending of what it is"
+        ) from None
 
 
 def _npy(data: bytes, shape: Shape) -> Unwrapped:
     ids = np.load(BytesIO(data), allow_pickle=False)
     if not isinstance(ids, np.ndarray):
-        raise ValueError("this is no array")
+        raise ValueError("this is no array: it must be one of numpy.save")
     return Unwrapped(ids, 0)
 
 
@@ -72,7 +74,7 @@ def _object(data: bytes, shape: Shape) -> Unwrapped:
 def _nrlre1(data: bytes, shape: Shape) -> Unwrapped:
     name, dtype, sizes, text = data.decode("ascii").split(":")
     if name != "nrlre1":
-        raise ValueError("it does not begin with nrlre1")
+        raise ValueError("it does not begin with nrlre1: give the file the ending of what it is")
     return _array(_binary(text), dtype, [int(size) for size in sizes.split("x")])
 
 
@@ -100,5 +102,5 @@ def _binary(text: bytes | str) -> bytes:
 def _array(data: bytes, dtype: str, shape: Any) -> Unwrapped:
     kind = np.dtype(dtype)
     if kind.kind not in "iu":
-        raise ValueError(f"{dtype} are no integers")
+        raise ValueError(f"{dtype} are no integers: ids must be")
     return Unwrapped(np.frombuffer(data, kind).reshape(shape), 0)

@@ -114,7 +114,9 @@ class Replay:
         missing = [each for each in self._running.routers if each.layer not in rows]
         if missing:
             self._running = None
-            raise ReplayError(f"there are no rows for {_names(missing)}")
+            raise ReplayError(
+                f"there are no rows for {_names(missing)}: give those of every layer that routes"
+            )
         self._was_given_rows = True
         self._passes += 1
 
@@ -124,7 +126,10 @@ class Replay:
             return
         self._running = None
         if ended.rows is not None and (left := ended.routers - ended.taken):
-            raise ReplayError(f"{_names(left)} did not run, or chose its experts in another way")
+            raise ReplayError(
+                f"{_names(left)} did not run, or chose its experts in another way: "
+                "attach to the model that runs, after whatever changes its routers"
+            )
 
         def reached(gradient: torch.Tensor) -> None:
             if self._backward is not ended:
@@ -164,12 +169,14 @@ class Replay:
         if now is None or now.rows is None:
             return None
         if router in now.taken:
-            raise ReplayError(f"{router.name} ran twice in one forward pass")
+            raise ReplayError(
+                f"{router.name} ran twice in one forward pass: give rows for each pass by itself"
+            )
         now.taken.add(router)
         given = now.rows[router.layer]
         if given.shape != live.shape:
             raise ReplayError(
-                f"{router.name} has {_shape(live)} tokens and experts, the rows for it {_shape(given)}"
+                f"{router.name} has {_shape(live)} tokens and experts, the rows for it {_shape(given)}: give a row for each token of the batch"
             )
         chosen = self._forced(router, live, given.to(live.device, non_blocking=True), now, experts)
         narrow = experts - 1 <= torch.iinfo(given.dtype).max
@@ -183,16 +190,22 @@ class Replay:
                 return None
             raise ReplayError(
                 f"{router.name} runs again in backward, and of which forward pass is not known: its "
-                "output had no gradient (is the whole model checkpointed with use_reentrant=True?)"
+                "output had no gradient (is the whole model checkpointed with use_reentrant=True? Make it use_reentrant=False)"
             )
         if of.rows is None:
             return None
         if router in of.again:
-            raise ReplayError(f"{router.name} ran again twice in the backward of one forward pass")
+            raise ReplayError(
+                f"{router.name} ran again twice in the backward of one forward pass: "
+                "leave one of the nested checkpoints out"
+            )
         of.again.add(router)
         chosen = of.rows[router.layer]
         if router not in of.taken or chosen.shape != live.shape:
-            raise ReplayError(f"{router.name} runs in backward as it did not in its forward pass")
+            raise ReplayError(
+                f"{router.name} runs in backward as it did not in its forward pass: "
+                "give recomputation the inputs of the forward pass"
+            )
         return chosen.long()
 
     def _forced(

@@ -39,10 +39,14 @@ class RankReplay(Replay):
             ReplayError: The rows of an earlier call are not taken yet.
         """
         if self._given is not None:
-            raise ReplayError("the rows of an earlier load() were not taken: no forward pass ran")
+            raise ReplayError(
+                "the rows of an earlier load() were not taken: no forward pass ran. Give rows just before each"
+            )
         if isinstance(rows, torch.Tensor):
             if layers is None or len(layers) != len(rows):
-                raise ValueError(f"rows of {len(rows)} layers need as many layers, not {layers}")
+                raise ValueError(
+                    f"rows of {len(rows)} layers need as many layers, not {layers}: give the index of each"
+                )
             rows = dict(zip(layers, rows))
         self._given = dict(rows), valid
 
@@ -61,6 +65,8 @@ class RankReplay(Replay):
         try:
             yield
             if self._given is not None:
-                raise ReplayError("no forward pass took the rows")
+                raise ReplayError(
+                    "no forward pass took the rows: call the model that is attached inside the with block"
+                )
         finally:
             self._given = self._running = None

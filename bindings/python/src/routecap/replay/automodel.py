@@ -53,7 +53,10 @@ class AutomodelReplay(RankReplay):
         found = [_gates_of(part) for part in parts]
         gates = sorted((each for own, _ in found for each in own), key=lambda each: each[0].layer)
         if not gates:
-            raise ValueError("the model has no gates of Automodel that can be replayed")
+            raise ValueError(
+                "the model has no gates of Automodel that can be replayed: give a mixture-of-experts "
+                "model"
+            )
         super().__init__([router for router, _ in gates], agreement=agreement)
         self.live = tuple(name for _, live in found for name in live)
         """Names of the gates that are left alone: those of multi-token prediction."""

@@ -68,10 +68,14 @@ class MegatronReplay(RankReplay):
         bound = [routers for routers, _ in found]
         flat = sorted((each for stage in bound for each in stage), key=lambda each: each[0].layer)
         if not flat:
-            raise ValueError("the model has no routers of Megatron-Core that can be replayed")
+            raise ValueError(
+                "the model has no routers of Megatron-Core that can be replayed: give a mixture-of-experts model"
+            )
         for (one, _), (other, _) in zip(flat, flat[1:]):
             if one.layer == other.layer:
-                raise ValueError(f"{one.name} and {other.name} both are layer {one.layer}")
+                raise ValueError(
+                    f"{one.name} and {other.name} both are layer {one.layer}: give each layer_number once"
+                )
         super().__init__([router for router, _ in flat], agreement=agreement)
         self._targets: dict[Router, torch.Tensor] = {}  # set_target_indices, till a forward pass
         self.live = tuple(name for _, live in found for name in live)
@@ -136,7 +140,9 @@ class MegatronReplay(RankReplay):
             asked = replay_mask.view(-1, 1).to(topk_indices.device, torch.bool)
             topk_indices = torch.where(asked, topk_indices, LIVE)
         if router in self._targets:
-            raise ReplayError(f"{router.name} was given rows twice: no forward pass took the first")
+            raise ReplayError(
+                f"{router.name} was given rows twice: no forward pass took the first. Give rows just before each"
+            )
         self._targets[router] = topk_indices
 
     def _clear(self, router: Router, otherwise: Callable[[], None]) -> None:
@@ -178,13 +184,19 @@ def routers_of(stage: nn.Module) -> tuple[list[tuple[Router, nn.Module]], list[s
             live.append(name)
             continue
         if not hasattr(module, "router_replay"):
-            raise ValueError(f"{name} knows no replay: it takes Megatron-Core 0.16 or newer")
+            raise ValueError(f"{name} knows no replay: install Megatron-Core 0.16 or newer")
         for setting, (value, why) in _REFUSED.items():
             if (has := getattr(module.config, setting, value)) != value:
-                raise ValueError(f"{name} cannot be replayed with {setting}={has!r}: {why}")
+                raise ValueError(
+                    f"{name} cannot be replayed with {setting}={has!r}: {why}. Leave it out"
+                )
         if module.routing_type in _KINDS:
-            raise ValueError(f"{name} cannot be replayed: {module.routing_type} chooses by itself")
+            raise ValueError(
+                f"{name} cannot be replayed: {module.routing_type} chooses by itself. Take another load balancing"
+            )
         if module.layer_number is None:
-            raise ValueError(f"{name} has no layer_number: it is in no layer of a decoder")
+            raise ValueError(
+                f"{name} has no layer_number: it is in no layer of a decoder. Give it one, from 1 on"
+            )
         replayed.append((Router(int(module.layer_number) - 1, name), module))
     return replayed, live

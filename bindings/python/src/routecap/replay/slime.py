@@ -111,7 +111,7 @@ class _Slime:
         if [id(each) for each in filled] != [id(each) for each in queues]:
             raise ReplayError(
                 f"slime fills {len(filled)} queues in the order in which they were made, and the "
-                f"{len(queues)} of this model's routers are others, or in another order"
+                f"{len(queues)} of this model's routers are others, or in another order: attach to this model alone, just after it is made"
             )
 
     def wrap(self, wrapper: Callable[[Choice, Choice], Choice]) -> Callable[[], None]:
@@ -150,7 +150,7 @@ class _Miles:
         filled = {id(each) for each in self._manager.replays}
         if missing := sum(id(each) not in filled for each in queues):
             raise ReplayError(
-                f"miles does not fill the queues of {missing} of this model's routers"
+                f"miles does not fill the queues of {missing} of this model's routers: attach to the model that it trains"
             )
 
     def wrap(self, wrapper: Callable[[Choice, Choice], Choice]) -> Callable[[], None]:
@@ -176,7 +176,7 @@ class QueueReplay(Replay):
         ]
         queues: dict[Router, Any] = {router: queue for each in found for router, _, queue in each}
         if not queues or None in queues.values():
-            raise ReplayError("routers have no queues: --use-rollout-routing-replay is not set")
+            raise ReplayError("routers have no queues: give --use-rollout-routing-replay")
         trainer.check(list(queues.values()))
         super().__init__(sorted(queues, key=lambda each: each.layer), agreement=agreement)
         self._trainer, self._queues = trainer, queues

@@ -47,7 +47,9 @@ def install(utils: Any) -> None:
 
     missing = [name for name in _USED if not hasattr(utils, name)]
     if missing:
-        raise ReplayError(f"routecap.replay.verl knows verl 0.9; this one has no {missing}")
+        raise ReplayError(
+            f"routecap.replay.verl knows verl 0.9; this one has no {missing}: install verl 0.9"
+        )
     align, set_data = utils.align_r3_router_replay_data, utils.set_router_replay_data
 
     def align_r3_router_replay_data(layers_topk_idx: Any, input_ids: Any) -> Any:
@@ -69,7 +71,9 @@ def install(utils: Any) -> None:
         model: Any = None,
     ) -> None:
         if model is None:
-            raise ReplayError("verl does not say which model the rows are for, as verl 0.9 does")
+            raise ReplayError(
+                "verl does not say which model the rows are for, as verl 0.9 does: install that"
+            )
         for stage in model if isinstance(model, (list, tuple)) else [model]:
             if id(stage) not in _replays:
                 _replays[id(stage)] = stage, attach(stage)

@@ -50,7 +50,9 @@ def install(options: Options | None = None) -> None:
             find the plugin: SGLANG_PLUGINS does not name it.
     """
     if _version() not in _KNOWN:
-        raise RuntimeError(f"routecap knows SGLang {', '.join(_KNOWN)}, not {_version()}")
+        raise RuntimeError(
+            f"routecap knows SGLang {', '.join(_KNOWN)}, not {_version()}: install one of these"
+        )
     allowed = os.environ.get("SGLANG_PLUGINS")
     if allowed and "routecap" not in allowed.split(","):
         raise RuntimeError(f"SGLANG_PLUGINS is {allowed!r}: it must name routecap")

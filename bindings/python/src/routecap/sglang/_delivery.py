@@ -122,7 +122,9 @@ def _ask(name: str, ticket: bytes) -> bytearray:
             raise ConnectionError("it has ended")
         (rows,) = _SIZE.unpack(size)
         if rows < 0:
-            raise RuntimeError("the scheduler's process does not have these rows")
+            raise RuntimeError(
+                "the scheduler's process does not have these rows: take them once, and before others push them out"
+            )
         received = _receive(connection, rows)
         if received is None:
             raise ConnectionError("it has ended")
@@ -130,7 +132,9 @@ def _ask(name: str, ticket: bytes) -> bytearray:
     except OSError as error:
         if name in _connections:
             _connections.pop(name).close()
-        raise RuntimeError(f"the scheduler's process does not answer: {error}") from None
+        raise RuntimeError(
+            f"the scheduler's process does not answer: {error}. Look into its log, and make the request again"
+        ) from None
 
 
 def _connect(name: str) -> socket.socket:

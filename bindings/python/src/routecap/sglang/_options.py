@@ -38,7 +38,7 @@ class Options:
             raise ValueError(f"callback is {self.callback!r}: it must be 'module:function'")
         if self.slots < 3:
             raise ValueError(
-                f"slots is {self.slots}: with fewer than 3, steps are lost under overlap scheduling"
+                f"slots is {self.slots}: with fewer than 3, steps are lost under overlap scheduling. Give 3 or more"
             )
 
     @classmethod
@@ -51,7 +51,10 @@ class Options:
             try:
                 values[field.name] = _value(field.default, text)
             except ValueError:
-                raise ValueError(f"{ASKED}_{field.name.upper()} is {text!r}") from None
+                wanted = "1 or 0" if isinstance(field.default, bool) else "a number"
+                raise ValueError(
+                    f"{ASKED}_{field.name.upper()} is {text!r}: it must be {wanted}"
+                ) from None
         if environment.get(ASKED, "").lower() == "beside":
             values["beside"] = True
         return cls(**values)

@@ -68,7 +68,9 @@ class Capture:
             (device for device in self._devices if device.type != "meta"), torch.device("cpu")
         )
         if self._device.type not in ("cpu", "cuda"):
-            raise ValueError(f"the model is on {self._device}, where routecap cannot go")
+            raise ValueError(
+                f"the model is on {self._device}, where routecap cannot go: move it to the host or a CUDA device"
+            )
         self._cuda = self._device.type == "cuda"
         own: routecap.Settings = {
             "backend": "cuda" if self._cuda else "host",
@@ -194,7 +196,7 @@ class Capture:
             self._plan = self._plan_of(module, args, kwargs)
         if self._plan is not None and self._plan.rows not in (None, inputs.rows):
             raise ValueError(
-                f"the forward pass has {inputs.rows} rows, {self._plan.rows} were placed"
+                f"the forward pass has {inputs.rows} rows, {self._plan.rows} were placed: give place() a position for each of its rows"
             )
         self._begin(inputs.rows)
 
@@ -214,14 +216,14 @@ class Capture:
         here = threading.get_ident()
         if self._generation is not None and self._generation.thread != here:
             raise RuntimeError(
-                "generate is running on this model, and another thread runs it: a capture is for one forward pass at a time"
+                "generate is running on this model, and another thread runs it: a capture is for one forward pass at a time. Wait until it has ended"
             )
         if self._owner == (here, module):  # it was interrupted
             self._plan = None if self._generation is None else self._plan
         elif self._owner is None or self._owner[0] != here:
             if not self._lock.acquire(blocking=False):
                 raise RuntimeError(
-                    "two threads run the model at the same time: a capture is for one forward pass at a time"
+                    "two threads run the model at the same time: a capture is for one forward pass at a time. Call them one after another"
                 )
             self._owner = here, module
 
@@ -290,7 +292,7 @@ class Capture:
             self.capturer.route(index, tap.router, ids)
         elif ids.shape[1] != tap.k:
             raise ValueError(
-                f"{tap.name} is given {ids.shape[1]} experts per token, {tap.k} were expected"
+                f"{tap.name} is given {ids.shape[1]} experts per token, {tap.k} were expected: give attach() the tap with its k"
             )
         elif not (
             hold and index not in self._held and self._held.hold(index, ids, self._capturing())
@@ -321,7 +323,7 @@ class Capture:
         mask = inputs.mask
         if mask is not None and not (isinstance(mask, torch.Tensor) and mask.ndim == 2):
             raise ValueError(
-                "attention_mask is no [batch, length] tensor, so that padding cannot be told: say where the rows are by capture.place()"
+                "attention_mask is no [batch, length] tensor, so that padding cannot be told: give one, or say where the rows are by capture.place()"
             )
         batch = None if inputs.cache is None else self._of_cache.get(inputs.cache)
         cached = 0 if inputs.cache is None else cached_columns(inputs.cache)
@@ -365,7 +367,7 @@ class Capture:
         )
         if cached or any(begun):
             raise ValueError(
-                "a packed batch goes on with sequences of a cache, and nothing says with which: say it by capture.place()"
+                "a packed batch goes on with sequences of a cache, and nothing says with which: name them by capture.place()"
             )
         batch = self._new_batch(len(runs))
         return plan_of_runs(batch.requests, runs, 0, inputs.rows)._replace(begun=batch)
@@ -373,7 +375,7 @@ class Capture:
     def _plan_placed(self, positions: torch.Tensor, new: bool) -> Plan:
         if positions.ndim != 2:
             raise ValueError(
-                f"positions has shape {tuple(positions.shape)}, [batch, length] is needed: a row for each sequence"
+                f"positions has shape {tuple(positions.shape)}, [batch, length] is expected: a row for each sequence"
             )
         if new or not self._batches or self._batches[-1].name:
             batch = self._new_batch(len(positions))
@@ -506,7 +508,9 @@ class Capture:
             items += zip(batch.requests.tolist(), self._lengths(batch))
         if lengths is not None:
             if len(lengths) != len(items):
-                raise ValueError(f"{len(lengths)} lengths for {len(items)} sequences")
+                raise ValueError(
+                    f"{len(lengths)} lengths for {len(items)} sequences: give one for each"
+                )
             items = [(request, rows) for (request, _), rows in zip(items, lengths)]
         self._end_batches(batches)
         routings = [self.capturer.finish(request, rows) for request, rows in items]
@@ -530,7 +534,7 @@ class Capture:
         Changes that are made by methods of the model's cache are noticed without it.
         """
         if not self._batches:
-            raise RuntimeError("no sequence is in progress")
+            raise RuntimeError("no sequence is in progress: call the model first")
         self._reorder(self._batches[-1], [int(index) for index in indices])
 
     def place(self, positions: torch.Tensor, *, new: bool = False) -> None:
@@ -614,7 +618,7 @@ class Capture:
 
     def _expect_idle(self, what: str) -> None:
         if self._generation is not None or self._lock.locked():
-            raise RuntimeError(f"{what}: the model is running")
+            raise RuntimeError(f"{what}: the model is running. Wait until it has ended")
 
     def _wait(self) -> None:
         for step in self._steps:
@@ -624,7 +628,9 @@ class Capture:
     def _batches_of(self, requests: Sequence[str]) -> list[Batch]:
         unknown = [name for name in requests if name not in self._named]
         if unknown:
-            raise KeyError(f"no request {unknown[0]!r} was captured")
+            raise KeyError(
+                f"no request {unknown[0]!r} was captured: give one of those that the capture has"
+            )
         return [self._named[name] for name in requests]
 
     def _lengths(self, batch: Batch) -> Sequence[int | None]:

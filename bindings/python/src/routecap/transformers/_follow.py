@@ -44,7 +44,7 @@ def follow_generate(capture: Capture, model: nn.Module, add: Add) -> None:
             return generate(*args, **kwargs)
         if capture._generation is not None:
             raise RuntimeError(
-                "generate is running on this model already: a capture follows one at a time"
+                "generate is running on this model already: a capture follows one at a time. Wait until it has ended"
             )
         generation = capture._generation = Generation(capture, owner, args, kwargs)
         try:

@@ -79,7 +79,9 @@ def find(model: nn.Module) -> list[Tap]:
             raise ValueError(
                 f"{kind} routes in a way that routecap does not know ({', '.join(suspects)}): give attach() taps of your own"
             )
-        raise ValueError(f"{kind} has no mixture-of-experts layers: there is nothing to capture")
+        raise ValueError(
+            f"{kind} has no mixture-of-experts layers: there is nothing to capture. Give a mixture-of-experts model"
+        )
     return in_order(taps)
 
 
@@ -98,7 +100,7 @@ def in_order(taps: list[Tap]) -> list[Tap]:
             )
     if len({tap.k for tap in taps}) > 1:
         raise ValueError(
-            f"layers with different numbers of experts per token ({sorted({tap.k for tap in taps})}) cannot be captured together"
+            f"layers with different numbers of experts per token ({sorted({tap.k for tap in taps})}) cannot be captured together: give attach() the taps of one number"
         )
     return taps
 
@@ -117,7 +119,9 @@ def _split(name: str) -> tuple[list[str], int]:
     parts = name.split(".")
     number = next((i for i, part in enumerate(parts) if part.isdigit()), None)
     if number is None:
-        raise ValueError(f"{name} is in no numbered layer of a decoder")
+        raise ValueError(
+            f"{name} is in no numbered layer of a decoder: give attach() taps of your own"
+        )
     return parts[: number - 1], int(parts[number])
 
 
@@ -216,7 +220,7 @@ def _tap(
     part = getattr(module, "num_experts", experts) < experts - said.zero_experts
     if part or getattr(module, "_is_expert_parallel", False):
         raise ValueError(
-            f"{name} has a part of the experts (expert parallelism), and its ids count from the first of these: it cannot be captured"
+            f"{name} has a part of the experts (expert parallelism), and its ids count from the first of these: it cannot be captured. Give a model that has them all"
         )
     return Tap(layer, name, module, before, ids, k, experts, router, gate)
 

@@ -81,7 +81,9 @@ def install(name: str | None = None) -> None:
         return
     face = _face()
     if face is None:
-        raise RuntimeError(f"routecap knows vLLM {_KNOWN}, not {_version()}")
+        raise RuntimeError(
+            f"routecap knows vLLM {_KNOWN}, not {_version()}: install one of these, or unset {_ASKED}"
+        )
     import_module(f".{face.module}", __name__).apply()
     os.environ[_ASKED] = "1"
 

@@ -196,11 +196,11 @@ def _assign(layers: list[Layer], layer_map: list[int]) -> list[tuple[int, Layer]
                 )
                 continue
             raise ValueError(
-                f"{layer.name} routes, but by the model's configuration only layers {layer_map} of the decoder do"
+                f"{layer.name} routes, but by the model's configuration only layers {layer_map} of the decoder do: give the configuration that the model was made from"
             )
         if (other := assigned.get(layer.place)) is not None:
             raise NotImplementedError(
-                f"{other.name} and {layer.name} route in one decoder layer: only one router for each is captured"
+                f"{other.name} and {layer.name} route in one decoder layer: only one router for each is captured. Take vLLM's own routed experts for this model"
             )
         assigned[layer.place] = layer
     return [(captured[index], layer) for index, layer in assigned.items()]
@@ -214,7 +214,7 @@ def _assign_by_id(layers: list[Layer], count: int) -> list[tuple[int, Layer]]:
     first = min(ids, default=0) if max(ids, default=0) >= count else 0
     if len(set(ids)) != len(ids) or max(ids, default=0) - first >= count:
         raise ValueError(
-            f"{len(layers)} modules route with the numbers {ids}, but by the model's configuration {count} layers do"
+            f"{len(layers)} modules route with the numbers {ids}, but by the model's configuration {count} layers do: give the configuration that the model was made from"
         )
     return [(i - first, layer) for i, layer in zip(ids, layers, strict=True)]
 
@@ -238,7 +238,7 @@ def _check_layout(layer: Layer, experts: int, placed: bool) -> None:
     logical = getattr(layer.module, "logical_num_experts", None)
     if isinstance(logical, int) and logical > experts:
         raise ValueError(
-            f"{layer.name} has {logical} experts, but by the model's configuration there are {experts}"
+            f"{layer.name} has {logical} experts, but by the model's configuration there are {experts}: give the configuration that the model was made from"
         )
 
 

@@ -85,7 +85,9 @@ class _RoutedExpertsDeviceCache:
         Ids that are no int16 become -1; nothing wraps.
         """
         if not 0 <= layer_id < self.num_hidden_layers:
-            raise IndexError(f"layer {layer_id} of {self.num_hidden_layers}")
+            raise IndexError(
+                f"layer {layer_id} of {self.num_hidden_layers}: give the index of a captured layer, from 0 on"
+            )
         if self.forward is not None:
             self.forward.record(layer_id, topk_ids)
             return

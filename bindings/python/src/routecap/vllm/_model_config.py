@@ -19,7 +19,7 @@ def moe_layers(config: Any) -> list[int]:
     said = models.describe(config)
     if said.layer_map is None:
         raise ValueError(
-            "the configuration does not tell the number of layers, or which of them route"
+            "the configuration does not tell the number of layers, or which of them route: give one with num_hidden_layers"
         )
     language_model = models._language_model(config)[0]
     if not said.layer_map and said.assumed and models._first(language_model, EXPERTS) is None:
@@ -31,11 +31,13 @@ def experts_per_token(config: Any) -> int:
     """How many experts each token gets: K."""
     chosen = set(models.describe(config).layer_k or ())
     if not chosen:
-        raise ValueError("the configuration names no number of experts per token")
+        raise ValueError(
+            "the configuration names no number of experts per token: give one with num_experts_per_tok"
+        )
     if len(chosen) > 1:
         raise ValueError(
             f"layers with different numbers of experts per token ({sorted(chosen)}) "
-            "cannot be captured together"
+            "cannot be captured together: leave capture off for this model"
         )
     return chosen.pop()
 
@@ -49,5 +51,5 @@ def experts_of_layers(config: Any) -> list[int]:
     """How many experts each of `moe_layers` chooses from, zero experts included."""
     experts = models.describe(config).layer_experts
     if not experts:
-        raise ValueError("the configuration names no number of experts")
+        raise ValueError("the configuration names no number of experts: give one with num_experts")
     return list(experts)

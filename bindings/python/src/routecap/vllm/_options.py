@@ -68,10 +68,10 @@ class Options:
         if self.preempted not in ("drop", "keep"):
             raise ValueError(f"preempted is {self.preempted!r}: it must be 'drop' or 'keep'")
         if self.keep_ended < 0:
-            raise ValueError(f"keep_ended is {self.keep_ended}")
+            raise ValueError(f"keep_ended is {self.keep_ended}: it must be 0 or more")
         if self.slots < 2:
             raise ValueError(
-                f"slots is {self.slots}: with fewer than 2, steps whose begin is in a CUDA graph are lost"
+                f"slots is {self.slots}: with fewer than 2, steps whose begin is in a CUDA graph are lost. Give 2 or more"
             )
 
     @classmethod
@@ -91,7 +91,10 @@ class Options:
                     else text
                 )
             except ValueError:
-                raise ValueError(f"{_PREFIX}{field.name.upper()} is {text!r}") from None
+                wanted = "1 or 0" if isinstance(default, bool) else "a number"
+                raise ValueError(
+                    f"{_PREFIX}{field.name.upper()} is {text!r}: it must be {wanted}"
+                ) from None
         return cls(**values)
 
 

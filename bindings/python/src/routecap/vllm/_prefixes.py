@@ -61,7 +61,7 @@ class Prefixes:
         self.store = None if isinstance(store, int) else store
         if self.store is not None and self.store.block_rows != block_rows:
             raise ValueError(
-                f"the store has blocks of {self.store.block_rows} rows, the engine of {block_rows}"
+                f"the store has blocks of {self.store.block_rows} rows, the engine of {block_rows}: make it with block_rows={block_rows}"
             )
         self.waiting: list[_Blocks] = []
         self._broken = False
@@ -114,7 +114,7 @@ class Prefixes:
             )
         if self.store.key_bytes != len(key):
             raise ValueError(
-                f"the store has keys of {self.store.key_bytes} bytes, the engine of {len(key)}"
+                f"the store has keys of {self.store.key_bytes} bytes, the engine of {len(key)}: make it with key_bytes={len(key)}"
             )
         return self.store
 

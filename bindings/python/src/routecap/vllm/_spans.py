@@ -97,7 +97,9 @@ def runs(
     """
     total = int(rows.sum())
     if len(positions) < total:
-        raise ValueError(f"the batch has {total} rows, but {len(positions)} positions")
+        raise ValueError(
+            f"the batch has {total} rows, but {len(positions)} positions: give one for each row"
+        )
     positions = positions[:total].astype(np.int64, copy=False)
     if total == len(rows) and (positions >= 0).all() and (positions < limit).all():
         return routecap.spans(

@@ -47,7 +47,7 @@ def check(asked: Asked) -> None:
     """Raises: ValueError: this server has no folder for the files that are asked for."""
     if asked.format == "file" and not get_options().folder:
         raise ValueError(
-            "routed_experts_format is 'file', and this server has no ROUTECAP_VLLM_FOLDER"
+            "routed_experts_format is 'file', and this server has no ROUTECAP_VLLM_FOLDER: name a folder by it, or take another format"
         )
 
 

@@ -91,7 +91,7 @@ def put_worker(runner_module: Any) -> None:
 def make_connector(model: Any, vllm_config: Any, kv_cache_config: Any) -> RowsConnector:
     """Raises: NotImplementedError: what routers see is not known to be the step's own rows."""
     if getattr(vllm_config.parallel_config, "enable_dbo", False):
-        raise NotImplementedError("two micro-batches run at once")
+        raise NotImplementedError("two micro-batches run at once: leave --enable-dbo out")
     config, scheduling = vllm_config.model_config, vllm_config.scheduler_config
     first_rank = import_module("vllm.distributed.parallel_state").get_tp_group().is_first_rank
     resolve = import_module("vllm.v1.core.kv_cache_utils").resolve_kv_cache_block_sizes
