@@ -4,6 +4,10 @@
 #include <cstddef>
 #include <utility>
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 #include "kernels/snapshot.h"
 
 namespace routecap {
@@ -50,6 +54,14 @@ template <class Id, uint32_t K>
 }
 
 #if defined(__x86_64__)
+// Asked by ourselves: __builtin_cpu_supports says no of every processor where zig brings the
+// runtime.
+bool has_avx2() {
+    uint32_t a, b, c, d, kept;
+    if (__get_cpuid(1, &a, &b, &c, &d) == 0 || (c & bit_OSXSAVE) == 0) return false;
+    __asm__("xgetbv" : "=a"(kept), "=d"(d) : "c"(0));  // the registers that the system keeps
+    return (kept & 6) == 6 && __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (b & bit_AVX2) != 0;
+}
 template <class Id, uint32_t K>
 [[gnu::target("avx2")]] bool all_avx2(const Id *ids, uint64_t cells) {
     return all_in_vectors<Id, K>(ids, cells) == 0;
@@ -59,7 +71,7 @@ template <class Id, uint32_t K>
 template <class Id, uint32_t K>
 bool all_of(const Id *ids, uint64_t cells) {
 #if defined(__x86_64__)
-    static const bool avx2 = __builtin_cpu_supports("avx2");
+    static const bool avx2 = has_avx2();
     if (avx2) return all_avx2<Id, K>(ids, cells);
     bool all = true;
     for (uint64_t c = 0; c < cells; c++) all &= kernels::distinct<Id, K>(ids + c * K, K);
