@@ -53,12 +53,14 @@ method.apply = apply
 update_config = CpuPlatform.check_and_update_config
 
 
-def in_this_process(config):
+def as_on_a_gpu(config):
+    """Where the worker is stays as it was chosen, in the engine's process or in one of its own."""
+    chosen = config.parallel_config.distributed_executor_backend
     update_config(config)
-    config.parallel_config.distributed_executor_backend = "uni"
+    config.parallel_config.distributed_executor_backend = chosen
 
 
-CpuPlatform.check_and_update_config = staticmethod(in_this_process)
+CpuPlatform.check_and_update_config = staticmethod(as_on_a_gpu)
 
 
 def topk_softmax(

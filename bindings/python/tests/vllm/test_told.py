@@ -166,9 +166,11 @@ def test_a_library_without_cuda_is_refused_with_the_configuration_and_async_sche
     monkeypatch,
 ):
     class Config:
-        def __init__(self, workers=1):
+        def __init__(self, workers=1, executor="uni"):
             self.scheduler_config = SimpleNamespace(async_scheduling=True)
-            self.parallel_config = SimpleNamespace(world_size=workers)
+            self.parallel_config = SimpleNamespace(
+                world_size=workers, distributed_executor_backend=executor
+            )
 
         def _validate_return_routed_experts(self):
             if self.scheduler_config.async_scheduling:
@@ -176,19 +178,36 @@ def test_a_library_without_cuda_is_refused_with_the_configuration_and_async_sche
 
     _v021.lift_refusal(Config)
     monkeypatch.setattr(_v021, "engine_is_on_cuda", lambda: True)
-    for without, workers, said in (
-        (False, 1, None),
-        (False, 2, "not with async"),
-        (True, 1, "built without it"),
+    for without, workers, executor, said in (
+        (False, 1, "uni", None),
+        (False, 1, "mp", None),  # of a data-parallel rank: it comes into the engine's process
+        (False, 1, "ray", "not with async"),
+        (False, 2, "mp", "not with async"),
+        (True, 1, "uni", "built without it"),
     ):
         monkeypatch.setattr(_v021, "without_cuda", lambda without=without: without)
-        config = Config(workers)
+        config = Config(workers, executor)
         if said is None:
             config._validate_return_routed_experts()
         else:
             with pytest.raises(ValueError, match=said):
                 config._validate_return_routed_experts()
         assert config.scheduler_config.async_scheduling
+        chosen = config.parallel_config.distributed_executor_backend
+        assert chosen == ("uni" if said is None else executor)
+
+
+def test_without_async_scheduling_a_worker_stays_where_it_was_put():
+    class Config:
+        scheduler_config = SimpleNamespace(async_scheduling=False)
+        parallel_config = SimpleNamespace(world_size=1, distributed_executor_backend="mp")
+
+        def _validate_return_routed_experts(self):
+            assert not self.scheduler_config.async_scheduling
+
+    _v021.lift_refusal(Config)
+    Config()._validate_return_routed_experts()
+    assert Config.parallel_config.distributed_executor_backend == "mp"
 
 
 def test_rows_say_how_often_weights_were_changed_before_them(start):

@@ -3,7 +3,7 @@
     own_module      its module that captures, by routecap.vllm.routed_experts_capturer, which asks
                     `replayed_pieces` in the forward pass
     refusal         of capture together with async scheduling: lifted where the worker is in the
-                    engine's process
+                    engine's process, into which a single worker is put
     scheduler       tells the capturer who ended, with how many rows, whatever ended it; and puts
                     the rows on the way to the caller
     worker          says when its weights are changed; takes their version by collective_rpc
@@ -44,6 +44,9 @@ logger = logging.getLogger(__name__)
 
 # Whether an engine of this process, or one that it has in another, captures.
 _captures = False
+
+# Executors whose worker is in the process of the scheduler.
+ONE_PROCESS = ("uni", "external_launcher")
 
 MODULE = "vllm.model_executor.layers.fused_moe.routed_experts_capturer"
 # What others import from it by name.
@@ -139,11 +142,8 @@ def lift_refusal(config_class: Any) -> None:
         if engine_is_on_cuda() and without_cuda():
             raise ValueError(WITHOUT_CUDA)
         scheduling = config.scheduler_config
-        one_process = config.parallel_config.world_size == 1
-        ahead, scheduling.async_scheduling = (
-            scheduling.async_scheduling,
-            scheduling.async_scheduling and not one_process,
-        )
+        ahead = scheduling.async_scheduling
+        scheduling.async_scheduling = ahead and not in_one_process(config.parallel_config)
         try:
             validate(config)
         finally:
@@ -155,6 +155,19 @@ def lift_refusal(config_class: Any) -> None:
             )
 
     replace(config_class, "_validate_return_routed_experts", validate, validate_without_async)
+
+
+def in_one_process(parallel: Any) -> bool:
+    """Whether an engine's worker is in its process, as async scheduling needs it: a worker elsewhere
+    learns of an end by a token one step late, when the scheduler has forgotten the request.
+
+    With data parallelism vLLM starts a process for each worker of an engine, also for a single one.
+    That has nobody to share work with, and comes into the engine's.
+    """
+    if parallel.world_size == 1 and parallel.distributed_executor_backend == "mp":
+        parallel.distributed_executor_backend = "uni"
+        logger.info("routed experts: the worker is in the engine's process, not in one of its own")
+    return parallel.world_size == 1 and parallel.distributed_executor_backend in ONE_PROCESS
 
 
 # ---- Who ends

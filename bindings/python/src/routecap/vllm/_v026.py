@@ -31,9 +31,6 @@ from ._wrap import once, replace
 
 logger = logging.getLogger(__name__)
 
-# Executors whose worker is in the process of the scheduler.
-_ONE_PROCESS = ("uni", "external_launcher")
-
 
 def apply() -> None:
     """Replace all of it. What is replaced already stays."""
@@ -54,7 +51,7 @@ def captures(config: Any) -> bool:
     return bool(
         config.model_config is not None
         and config.model_config.enable_return_routed_experts
-        and config.parallel_config.distributed_executor_backend in _ONE_PROCESS
+        and config.parallel_config.distributed_executor_backend in _v021.ONE_PROCESS
     )
 
 
