@@ -140,7 +140,7 @@ def ids_of(value, kind, start=0):
     """An array [rows, layers, k] of what was answered."""
     import numpy as np
 
-    import routecap
+    import routecap.vllm
 
     if kind == "lists":
         return np.array(value)
@@ -149,9 +149,8 @@ def ids_of(value, kind, start=0):
     if kind == "routecap.base64":
         return routecap.Routing.deserialize(base64.b64decode(value)).ids()
     if kind == "file":
-        [sample] = routecap.load(value["file"]).values()
         assert value["bytes"] == os.path.getsize(value["file"]) and value["offset"] == 0
-        return sample.routing.ids()
+        return routecap.vllm.read(value).ids()
     hint = {"experts": 32, "first": start}
     if kind == "raw.base64":
         hint |= {"columns": LAYERS, "k": K, "dtype": "uint8"}
@@ -298,7 +297,7 @@ def times():
     """ms for each MB of int16 ids, of one choice, in a thread of the front end."""
     import numpy as np
 
-    import routecap
+    import routecap.vllm
     from routecap.vllm import _answers, _asked, _results
 
     draw = np.random.default_rng(0)
@@ -321,7 +320,9 @@ def times():
             asked = _asked.Asked(dtype=dtype or "int16", format=kind)
             folder = _answers.Folder("/dev/shm/routecap_times", 1 << 26)
             name = f"{kind} {dtype}".strip()
-            found = time_one(name, lambda a=asked, f=folder: _answers.answer(rows, a, f))
+            found = time_one(
+                name, lambda a=asked, f=folder: _answers.Answer(rows, a, f).for_json()
+            )
             time_one(f"{name}: as JSON", lambda f=found: json.dumps(f))
     for each in Path("/dev/shm/routecap_times").iterdir():
         each.unlink()

@@ -2,8 +2,12 @@
 
 import asyncio
 import base64
+import dataclasses
 import io
 import json
+import pickle
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,7 +15,8 @@ import numpy as np
 import pytest
 
 import routecap
-from routecap.vllm import _answers, _asked, _options
+from routecap import vllm
+from routecap.vllm import _answers, _asked, _options, _v021
 from routecap.vllm import _v021_server as server
 from routecap.vllm._results import PendingRoutedExperts
 
@@ -26,7 +31,7 @@ def rows_of(ids=IDS, experts=64, start=0):
 def answered(rows=None, folder=None, **asked):
     asked = {f"routed_experts_{name}": value for name, value in asked.items()}
     asked = _asked.asked_by(SimpleNamespace(extra_args=asked))
-    return _answers.answer(rows_of() if rows is None else rows, asked, folder)
+    return _answers.Answer(rows_of() if rows is None else rows, asked, folder).for_json()
 
 
 def test_each_format_gives_the_same_rows(tmp_path):
@@ -39,7 +44,7 @@ def test_each_format_gives_the_same_rows(tmp_path):
         "object": lambda value: routecap.wire_decode(value, "object", experts=64)[0].ids(),
         "nrlre1": lambda text: routecap.wire_decode(text, "nrlre1", experts=64)[0].ids(),
         "routecap.base64": lambda text: routecap.Routing.deserialize(base64.b64decode(text)).ids(),
-        "file": lambda place: routecap.Routing.deserialize(Path(place["file"]).read_bytes()).ids(),
+        "file": lambda place: vllm.read(place).ids(),
     }
     assert sorted(read) == sorted(_asked.FORMATS)
     for kind, ids_of in read.items():
@@ -49,6 +54,10 @@ def test_each_format_gives_the_same_rows(tmp_path):
     assert answered(rows, format="object")["routed_experts"]["start"] == 2
     place = answered(rows, folder, format="file")["routed_experts"]
     assert place["start"] == 2 and place["shape"] == [3, 3, 4] and place["offset"] == 0
+    assert vllm.read(place, keep=True).tags.tolist() == [7] * 3
+    assert vllm.read(place).first == 2
+    with pytest.raises(FileNotFoundError):
+        vllm.read(place)
     narrow = answered(rows, format="npy.base64", dtype="uint8")["routed_experts"]
     assert read["npy.base64"](narrow).dtype == np.uint8
 
@@ -114,12 +123,99 @@ def test_files_are_refused_without_a_folder(monkeypatch, tmp_path):
     assert _options.get_options().folder == str(tmp_path)
 
 
+# ---- A program, and whoever it sends outputs to
+
+
+@dataclasses.dataclass
+class Completion:
+    index: int
+    routed_experts: object = None
+
+
+@dataclasses.dataclass
+class Output:
+    outputs: list
+    prompt_routed_experts: object = None
+
+
+@pytest.fixture
+def made(monkeypatch, tmp_path):
+    """made(**asked): an output of a prompt of two tokens, as an engine's front end makes it."""
+    monkeypatch.setenv("ROUTECAP_VLLM_FOLDER", str(tmp_path))
+    names = ((Completion, "routed_experts"), (Output, "prompt_routed_experts"))
+    for cls, name in names:
+        _v021.make_lazy(cls, name)
+    yield make_output
+    for cls, name in names:
+        for attribute in (name, f"{name}_validity", "__getstate__"):
+            delattr(cls, attribute)
+        setattr(cls, name, None)
+
+
+def make_output(**asked):
+    rows = rows_of()
+    output = Output([Completion(0, rows[2:])], rows[:2])
+    if asked:
+        asked = _asked.asked_by(sampling(**{f"routed_experts_{k}": v for k, v in asked.items()}))
+        server.keep(output.outputs[0], _answers.Answer(rows[asked.start :], asked))
+    return output
+
+
+def test_a_program_gets_a_reference_to_rows_and_a_client_reads_them(made, tmp_path):
+    [completion] = made(format="file", start=1).outputs
+    reference = completion.routed_experts
+    assert completion.routed_experts is reference and len(list(tmp_path.iterdir())) == 1
+    assert completion.routed_experts_validity.shape == (4, 3)
+    np.testing.assert_array_equal(vllm.read(reference).ids(), IDS[1:])
+    assert not list(tmp_path.iterdir())
+    [completion] = made(format="npy.base64", dtype="uint8").outputs
+    array = np.load(io.BytesIO(base64.b64decode(completion.routed_experts)))
+    assert array.dtype == np.uint8
+    np.testing.assert_array_equal(array, IDS)
+    ids = IDS.copy()
+    ids[1, 2] = -1
+    asked = _asked.Asked(format="npy.base64", dtype="uint8")
+    server.keep(completion, _answers.Answer(rows_of(ids, experts=256), asked))
+    with pytest.raises(routecap.Error, match="cannot say all: validity"):
+        completion.routed_experts  # noqa: B018
+
+
+def test_a_pickled_output_has_what_was_asked_for_and_a_reference_stays_one(made):
+    output = pickle.loads(pickle.dumps(made()))
+    np.testing.assert_array_equal(output.prompt_routed_experts, IDS[:2])
+    np.testing.assert_array_equal(output.outputs[0].routed_experts, IDS[2:])
+    sent = pickle.dumps(made(format="file"))
+    assert len(sent) < 1000
+    output = pickle.loads(sent)
+    assert output.prompt_routed_experts is None
+    np.testing.assert_array_equal(vllm.read(output.outputs[0].routed_experts).ids(), IDS)
+
+
+def test_a_process_that_knows_nothing_of_routecap_finds_rows_in_a_pickled_output(made):
+    sent = pickle.dumps(made().outputs[0])
+    script = (
+        "import dataclasses, pickle, sys, types\n"
+        "module = sys.modules['test_server'] = types.ModuleType('test_server')\n"
+        "@dataclasses.dataclass\nclass Completion:\n"
+        "    index: int\n    routed_experts: object = None\n"
+        "module.Completion = Completion\nCompletion.__module__ = 'test_server'\n"
+        "output = pickle.loads(sys.stdin.buffer.read())\n"
+        "assert 'routecap' not in sys.modules\n"
+        "print(output.index, output.routed_experts.tolist())"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", script], input=sent, capture_output=True, check=False
+    )
+    assert found.stdout.decode().strip() == f"0 {IDS[2:].tolist()}", found.stderr.decode()
+
+
 # ---- Responses and streams
 
 
-def completion(index, finish_reason=None, rows=None):
+def completion(index, finish_reason=None, rows=None, parameters=None):
     found = SimpleNamespace(index=index, finish_reason=finish_reason, routed_experts="array")
-    server.keep(found, rows)
+    if rows is not None:
+        server.keep(found, _answers.Answer(rows, _asked.asked_by(parameters)))
     return found
 
 
@@ -131,9 +227,10 @@ class Engine:
     async def generate(self, prompt, sampling_params, request_id):
         try:
             yield SimpleNamespace(outputs=[completion(0), completion(1)])
-            ends = completion(1, "stop", rows_of(start=3))
+            ends = completion(1, "stop", rows_of(start=3), sampling_params)
             yield SimpleNamespace(outputs=[completion(0), ends])
-            yield SimpleNamespace(outputs=[completion(0, "length", rows_of())])
+            last = completion(0, "length", rows_of(), sampling_params)
+            yield SimpleNamespace(outputs=[last])
         finally:
             Engine.closed += 1
 
@@ -196,9 +293,9 @@ def test_a_response_has_the_rows_of_its_last_output():
 
     class Last(Engine):
         async def generate(self, prompt, sampling_params, request_id):
+            first = completion(0, "length", rows_of(), sampling_params)
             yield SimpleNamespace(
-                outputs=[completion(0, "length", rows_of()), completion(1, "stop")],
-                prompt_routed_experts="array",
+                outputs=[first, completion(1, "stop")], prompt_routed_experts="array"
             )
 
     server.answer_later(Last)

@@ -18,7 +18,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["install", "plugin"]
+from ._answers import read
+
+__all__ = ["install", "plugin", "read"]
 
 logger = logging.getLogger("vllm.routecap")
 

@@ -1,4 +1,4 @@
-"""What a server answers with the rows of one completion, as it asked for them.
+"""What a server answers, or a program gets, with the rows of one completion, as it asked for them.
 
 By `Asked.format`:
 
@@ -19,12 +19,14 @@ expert. Where a value cannot say what is missing there is an error in its place.
 from __future__ import annotations
 
 import base64
+import functools
 import io
 import json
 import os
 import secrets
 import threading
 from collections import deque
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,7 @@ import routecap
 
 from ..names import WireFactName
 from ._asked import Asked
+from ._options import get_options
 from ._results import PendingRoutedExperts, of_array
 
 ROWS, VALIDITY, ERROR = "routed_experts", "routed_experts_validity", "routed_experts_error"
@@ -42,35 +45,63 @@ ROWS, VALIDITY, ERROR = "routed_experts", "routed_experts_validity", "routed_exp
 _UNSAID: tuple[WireFactName, ...] = ("first", "layers", "reasons", "tags", "id_space", "provenance")
 
 
-def answer(rows: Any, asked: Asked, folder: Folder | None) -> dict[str, Any]:
-    """Values for JSON, by their names. Waits for rows in flight. From any thread.
+class Answer:
+    """Rows of one completion, and what was asked of them.
 
-    Args:
+    Waits for rows in flight, where they are looked at. From any thread.
+
+    Attributes:
         rows: PendingRoutedExperts, or an array [rows, layers, k] of workers in processes of their
             own.
+        asked: with a format.
     """
-    try:
-        if not isinstance(rows, PendingRoutedExperts):
-            rows = of_array(rows, asked.start)
-        found = {ROWS: _value(rows, asked, folder)}
-        if asked.validity:
-            valid = rows.validity()
-            found[VALIDITY] = valid.tolist() if asked.format == "lists" else _npy(valid)
-    except (routecap.Error, OSError, ValueError) as error:
-        return {ROWS: None, ERROR: str(error)}
-    return found
+
+    def __init__(self, rows: Any, asked: Asked, folder: Folder | None = None) -> None:
+        """
+        Args:
+            folder: for a file; that of the options unless given.
+        """
+        self.rows, self.asked, self._folder = rows, asked, folder
+
+    @functools.cached_property
+    def value(self) -> Any:
+        """Raises: routecap.Error, OSError, ValueError: it cannot say what is missing, or there is
+        no room for a file."""
+        rows, kind = self._pending, self.asked.format
+        if kind == "lists":
+            return rows.tolist()
+        routing = rows.part()
+        if kind == "file":
+            place = (self._folder or _folder()).write(routing.serialize())
+            return place | {"format": "routecap", "start": rows.first, "shape": list(rows.shape)}
+        if kind == "routecap.base64":
+            return _base64(routing.serialize())
+        return _message(routing, self.asked)
+
+    def validity(self) -> NDArray[np.bool_]:
+        """[rows, layers]: which cells are there."""
+        return self._pending.validity()
+
+    def for_json(self) -> dict[str, Any]:
+        """Values by their names; where there is none an error in its place."""
+        try:
+            found = {ROWS: self.value}
+            if self.asked.validity:
+                valid = self.validity()
+                found[VALIDITY] = valid.tolist() if self.asked.format == "lists" else _npy(valid)
+        except (routecap.Error, OSError, ValueError) as error:
+            return {ROWS: None, ERROR: str(error)}
+        return found
+
+    @property
+    def _pending(self) -> PendingRoutedExperts:
+        if isinstance(self.rows, PendingRoutedExperts):
+            return self.rows
+        return of_array(self.rows, self.asked.start)
 
 
-def _value(rows: PendingRoutedExperts, asked: Asked, folder: Folder | None) -> Any:
-    if asked.format == "lists":
-        return rows.tolist()
-    routing = rows.part()
-    if asked.format == "file":
-        assert folder is not None
-        place = folder.write(routing.serialize())
-        return place | {"format": "routecap", "start": rows.first, "shape": list(rows.shape)}
-    if asked.format == "routecap.base64":
-        return _base64(routing.serialize())
+def _message(routing: routecap.Routing, asked: Asked) -> Any:
+    """In a format of the wire."""
     allow, fill = _UNSAID, 0
     if np.dtype(asked.dtype).kind == "u":
         fill = int(np.iinfo(asked.dtype).max)
@@ -138,3 +169,32 @@ class Folder:
         with self._lock:
             self._files.append((path, len(data)))
         return {"file": str(path), "offset": 0, "bytes": len(data)}
+
+
+def _folder() -> Folder:
+    options = get_options()
+    return _folder_of(options.folder, options.folder_bytes)
+
+
+@functools.cache
+def _folder_of(path: str, budget: int) -> Folder:
+    return Folder(path, budget)
+
+
+def read(reference: Mapping[str, Any], *, keep: bool = False) -> routecap.Routing:
+    """The rows that an answer of format "file" tells the place of, in a process of the same
+    machine. The file is deleted then, unless it is to be kept for others.
+
+    Raises:
+        FileNotFoundError: it has been read already, or had to go: a process keeps as many bytes of
+            files as ROUTECAP_VLLM_FOLDER_BYTES says.
+        routecap.Error: these are no rows.
+    """
+    path = Path(reference["file"])
+    with path.open("rb") as file:
+        file.seek(reference["offset"])
+        data = file.read(reference["bytes"])
+    routing = routecap.Routing.deserialize(data)
+    if not keep:
+        path.unlink(missing_ok=True)
+    return routing

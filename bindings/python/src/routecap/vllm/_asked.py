@@ -5,7 +5,7 @@ Over HTTP they are vllm_xargs, or sampling_params.extra_args where a request has
 routed_experts           false or 0: it is not captured, and costs nothing; true or 1: it is
 routed_experts_start     rows before this one are left out: the client has them
 routed_experts_dtype     of its arrays: "int16" (the default), "uint8", "uint16" or "int32"
-routed_experts_format    what a server answers (`_answers`); without it, what the engine's own does
+routed_experts_format    what a server answers, and a program gets, instead of arrays (`_answers`)
 routed_experts_validity  true or 1: a server says too which cells are there
 """
 
@@ -20,7 +20,7 @@ _FORMAT, _VALIDITY = "routed_experts_format", "routed_experts_validity"
 
 
 class Asked(NamedTuple):
-    """format: None for what the engine's own server answers."""
+    """format: None for what the engine's own gives."""
 
     capture: bool = True
     start: int = 0

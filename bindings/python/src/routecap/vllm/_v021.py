@@ -18,6 +18,7 @@ sends outputs, for `transport`; whoever looks at the outputs, for the arrays.
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import sys
@@ -32,12 +33,13 @@ from numpy.typing import NDArray
 
 import routecap
 
+from ._answers import Answer
 from ._asked import Asked, asked_by
 from ._forward import say_pieces
 from ._options import get_options
 from ._platform import WITHOUT_CUDA, engine_is_on_cuda, without_cuda
 from ._results import PendingRoutedExperts
-from ._v021_server import check, keep, kept, serve
+from ._v021_server import check, forget, keep, kept, serve
 from ._wrap import once, replace
 
 logger = logging.getLogger(__name__)
@@ -442,7 +444,8 @@ def from_bytes(data: NDArray[np.uint8], fill: int) -> PendingRoutedExperts:
 
 
 class _Rows:
-    """An attribute of an output: the array of what was set, made when somebody reads it."""
+    """An attribute of an output: the array of what was set, or what was asked for instead, made
+    when somebody reads it."""
 
     def __init__(self, name: str) -> None:
         self._name = f"_{name}"
@@ -450,7 +453,10 @@ class _Rows:
     def __get__(self, output: Any, owner: Any = None) -> Any:
         if output is None:
             return None  # the default of the field
-        rows = vars(output).get(self._name)
+        if (answer := kept(output)) is not None:
+            return answer.value
+        found = vars(output)
+        rows = found.get(self._name, found.get(self._name[1:]))  # that of one that was pickled
         return rows.array() if isinstance(rows, PendingRoutedExperts) else rows
 
     def __set__(self, output: Any, rows: Any) -> None:
@@ -468,7 +474,7 @@ class _Validity:
         self._rows = rows
 
     def __get__(self, output: Any, owner: Any = None) -> Any:
-        rows = None if output is None else self._rows.pending(output)
+        rows = None if output is None else kept(output) or self._rows.pending(output)
         return None if rows is None else rows.validity()
 
 
@@ -478,6 +484,18 @@ def make_lazy(cls: Any, name: str) -> None:
         rows = _Rows(name)
         setattr(cls, name, rows)
         setattr(cls, f"{name}_validity", _Validity(rows))
+        cls.__getstate__ = functools.partialmethod(_state, name)
+
+
+def _state(output: Any, name: str) -> dict[str, Any]:
+    """What an output is pickled as: with what was asked for under the engine's own name, for
+    processes that know nothing of this."""
+    answers = [kept(each) for each in (output, *getattr(output, "outputs", ()))]
+    state = {key: value for key, value in vars(output).items() if key != f"_{name}"}
+    forget(state)
+    # The rows of a prompt are in the answers of the completions.
+    state[name] = getattr(output, name) if answers[0] or not any(answers) else None
+    return state
 
 
 def look_later(outputs: Any, processor: Any) -> None:
@@ -522,7 +540,7 @@ def _keep_rows(state_class: Any) -> None:
         completion = make(state, *args, **kwargs)
         asking = getattr(state, "routecap", None)
         if asking is not None:
-            keep(completion, asking.rows)
+            keep(completion, asking.answer)
         return completion
 
     replace(state_class, "_new_completion_output", make, new_completion_output)
@@ -556,14 +574,14 @@ def ask(state_class: Any, ends: frozenset[str] = frozenset({"stop string"})) -> 
 class _Asking:
     """What a request in the front end asked for, and the output that waits for its rows.
 
-    rows: as it asked for them, where a server is to answer them.
+    answer: its rows, where it asked for a format.
     """
 
-    __slots__ = ("asked", "ends", "output", "rows")
+    __slots__ = ("answer", "asked", "ends", "output")
 
     def __init__(self, asked: Asked, ends: frozenset[str]) -> None:
         self.asked, self.ends = asked, ends
-        self.rows: Any = None
+        self.answer: Answer | None = None
         self.output: tuple[Any, ...] | None = None
 
     def waits(self, finish_reason: Any, stop_reason: Any) -> bool:
@@ -616,7 +634,7 @@ def wait_for_rows(state_class: Any, processor_class: Any, place: Any = RowsAsPar
             rows = place.found(state, parameters)
             if rows is not None:
                 rows = _as_asked(rows, asking.asked)
-                asking.rows = None if asking.asked.format is None else rows
+                asking.answer = Answer(rows, asking.asked) if asking.asked.format else None
                 parameters = place.put(state, parameters, rows)
             elif asking.output is None and asking.waits(finish_reason, stop_reason):
                 asking.output = what, parameters, named

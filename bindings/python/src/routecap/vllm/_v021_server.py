@@ -14,20 +14,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import json
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator
 from importlib import import_module
 from typing import Any
 
-from ._answers import Folder, answer
+from ._answers import Answer
 from ._asked import Asked, asked_by
-from ._options import Options, get_options
+from ._options import get_options
 from ._wrap import once, replace
 
 _SERVER = "vllm.entrypoints.openai.api_server"
-_KEPT, _ANSWER = "routecap_rows", "routecap_answer"  # in the dictionary of a completion output
+_KEPT, _ANSWER = "routecap_asked", "routecap_answer"  # in the dictionary of a completion output
 
 
 def serve() -> None:
@@ -44,21 +43,28 @@ def serve() -> None:
 
 
 def check(asked: Asked) -> None:
-    """Raises: ValueError: this server has no folder for the files that are asked for."""
+    """Raises: ValueError: this process has no folder for the files that are asked for."""
     if asked.format == "file" and not get_options().folder:
         raise ValueError(
-            "routed_experts_format is 'file', and this server has no ROUTECAP_VLLM_FOLDER: name a folder by it, or take another format"
+            "routed_experts_format is 'file', and this process has no ROUTECAP_VLLM_FOLDER: name a "
+            "folder by it, or take another format"
         )
 
 
-def keep(completion: Any, rows: Any) -> None:
-    """These rows are to be answered with this completion output; None: none."""
-    if rows is not None:
-        vars(completion)[_KEPT] = rows
+def keep(completion: Any, answer: Answer | None) -> None:
+    """This completion output has that answer; None: it asked for none."""
+    if answer is not None:
+        vars(completion)[_KEPT] = answer
 
 
-def kept(completion: Any) -> Any:
+def kept(completion: Any) -> Answer | None:
     return vars(completion).get(_KEPT)
+
+
+def forget(attributes: dict[str, Any]) -> None:
+    """Take out of the attributes of a completion output what was put into them here."""
+    for name in (_KEPT, _ANSWER):
+        attributes.pop(name, None)
 
 
 # ---- Making answers
@@ -73,33 +79,23 @@ def answer_later(engine_class: Any) -> None:
         outputs = generate(engine, prompt, sampling_params, *args, **kwargs)
         asked = asked_by(sampling_params)
         check(asked)  # before a stream begins
-        return outputs if asked.format is None else _with_answers(outputs, asked)
+        return outputs if asked.format is None else _with_answers(outputs)
 
     replace(engine_class, "generate", generate, answering)
 
 
-async def _with_answers(outputs: Any, asked: Asked) -> AsyncGenerator[Any, None]:
+async def _with_answers(outputs: Any) -> AsyncGenerator[Any, None]:
     async with contextlib.aclosing(outputs):
         async for output in outputs:
             ended = [each for each in output.outputs if kept(each) is not None]
             if ended:
-                await asyncio.to_thread(_answer, ended, asked)
+                await asyncio.to_thread(_answer, ended)
             yield output
 
 
-def _answer(completions: list[Any], asked: Asked) -> None:
-    folder = _folder(get_options()) if asked.format == "file" else None
+def _answer(completions: list[Any]) -> None:
     for completion in completions:
-        vars(completion)[_ANSWER] = answer(vars(completion).pop(_KEPT), asked, folder)
-
-
-@functools.cache
-def _folder_of(path: str, budget: int) -> Folder:
-    return Folder(path, budget)
-
-
-def _folder(options: Options) -> Folder:
-    return _folder_of(options.folder, options.folder_bytes)
+        vars(completion)[_ANSWER] = vars(completion).pop(_KEPT).for_json()
 
 
 # ---- Giving them out
