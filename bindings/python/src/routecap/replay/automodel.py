@@ -129,7 +129,10 @@ def _gates_of(part: nn.Module) -> tuple[list[tuple[Router, Any]], list[str]]:
             live.append(name)
             continue
         if getattr(module, "use_routing_core", False):
-            raise ValueError(f"{name} runs in a CUDA graph, which would replay its first rows")
+            raise ValueError(
+                f"{name} runs in a CUDA graph, which would replay its first rows: leave "
+                "use_routing_core out"
+            )
         replayed.append((Router(layer_of(name), name), module))
     return replayed, live
 
