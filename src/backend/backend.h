@@ -82,9 +82,9 @@ public:
     // Called before whoever files can see the step in `slot`: it has not landed until copy() has
     // returned.
     virtual void expect(int32_t slot) = 0;
-    // Brings the first `rows` rows of a slot, and positions behind them, to the host. After the
-    // next slot was named.
-    virtual void copy(int32_t slot, uint32_t rows, const DevicePositions &positions,
+    // Names `next` as name_slot() does, and brings the first `rows` rows of `slot`, and positions
+    // behind them, to the host.
+    virtual void copy(int32_t slot, uint32_t rows, const DevicePositions &positions, int32_t next,
                       routecap_stream stream) = 0;
 
     // For probes, on the forward path. Waits for the stream and says how many rows are begun; then

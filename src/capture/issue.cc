@@ -359,7 +359,7 @@ int32_t Capturer::issue_special(Issue &issue, uint32_t index) {
 [[gnu::noinline]] void Capturer::copy(int32_t slot, uint32_t rows, const DevicePositions &positions,
                                       routecap_stream stream) {
     const ProfilerRange range("copy");
-    backend_->copy(slot, rows, positions, stream);
+    backend_->copy(slot, rows, positions, capture_->steps.named(), stream);
 }
 
 int32_t Capturer::issue(const routecap_span *spans, size_t span_size, size_t count,
@@ -490,9 +490,10 @@ int32_t Capturer::issue(const routecap_span *spans, size_t span_size, size_t cou
     begun_ = false;
     if (check_) check_->issued();
     if (to_file || slot == kernels::kNoSlot) steps.name(steps.free_slot());
-    backend_->name_slot(steps.named(), stream);
     ROUTECAP_PROBE(issued, number_, issue.ticket, issue.rows_issued, issue.lost);
-    if (to_file) {
+    if (!to_file) {
+        backend_->name_slot(steps.named(), stream);
+    } else {
         copy(slot, issue.sink_rows, {o.positions, o.positions_dtype, issue.positions}, stream);
         worker.wake();
     }

@@ -108,10 +108,9 @@ class Measured:
         time_one(_v021.TellingScheduler, "_attach", "ends")
 
     def probes_driver(self) -> bool:
-        """Every fourth time: what one call of the driver takes in the place of issue, whose own
-        time
-        does not count then, as that call has brought the driver into the caches. issue makes
-        eleven, four of which only ask where it is.
+        """Every fourth time: what one call of the driver takes in the place of issue, whose own time
+        does not count then, as that call has brought the driver into the caches. issue makes eight,
+        two of which only ask where it is (tests/fault/hot_path.cc).
         """
         self.issued += 1
         if self.issued % 4 or self.engine.ON_CPU:

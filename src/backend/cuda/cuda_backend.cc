@@ -83,11 +83,14 @@ public:
     int32_t wait_for(routecap_stream stream, uint32_t &rows_begun) override;
     int32_t read_layer(uint32_t layer, uint32_t rows, void *ids) override;
     int32_t snapshot(routecap_stream stream) override;
-    void name_slot(int32_t slot, routecap_stream stream) override { name(slot, stream); }
+    void name_slot(int32_t slot, routecap_stream stream) override {
+        const Current current(context_, entered_);
+        name(slot, stream);
+    }
     void expect(int32_t slot) override {
         in(slot).state.store(State::kExpected, std::memory_order_relaxed);
     }
-    void copy(int32_t slot, uint32_t rows, const DevicePositions &positions,
+    void copy(int32_t slot, uint32_t rows, const DevicePositions &positions, int32_t next,
               routecap_stream stream) override;
 
     bool landed(int32_t slot) override;
@@ -126,8 +129,9 @@ private:
     int32_t follow(CUstream stream);
     int32_t name(int32_t slot, CUstream stream);
     int32_t try_name(int32_t slot, CUstream stream);
-    int32_t try_copy(int32_t slot, uint32_t rows, const DevicePositions &positions,
-                     CUstream stream);
+    int32_t keep_positions(int32_t slot, uint32_t rows, const DevicePositions &positions,
+                           CUstream stream);
+    int32_t bring(int32_t slot, uint32_t rows, const DevicePositions &positions);
     int32_t alive() const;
     uint32_t blocks(uint64_t items, uint32_t layers) const;
     template <class Body>
@@ -202,6 +206,7 @@ private:
         bool operator==(const Capture &) const = default;
     } capture_, retained_, leaf_capture_;
     bool capturing_ = false;
+    bool entered_ = false;  // enter() found the context current on its caller's thread
     Capture here() const { return capturing_ ? capture_ : Capture{}; }
     // To choose the size of a snapshot's launch: the largest begin, of those captured and all
     // others; and the last one, if it is known to be that which the snapshot will find: in the same
@@ -364,6 +369,7 @@ int32_t CudaBackend::bind(uint32_t first_layer, uint32_t layers, const routecap_
 int32_t CudaBackend::enter(routecap_stream stream, bool &capturing) {
     if (int32_t s = alive(); s < 0) return s;
     const Current current(context_);
+    entered_ = current.found();
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
     capture_ = {};
     ROUTECAP_TRY(StreamGetCaptureInfo, stream, &status, &capture_.id, &capture_.graph, nullptr,
@@ -378,7 +384,7 @@ int32_t CudaBackend::enter(routecap_stream stream, bool &capturing) {
 // that can be reached from this one depends on more than the address.
 int32_t CudaBackend::check_memory(const void *address, const char *name) {
     if (reads_pageable_) return ROUTECAP_OK;
-    const Current current(context_);
+    const Current current(context_, entered_);
     unsigned int type = 0;
     CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE};
     void *values[] = {&type};
@@ -469,7 +475,7 @@ kernels::Begin CudaBackend::begin_body(uint32_t rows) const {
 }
 
 int32_t CudaBackend::begin(uint32_t rows, routecap_stream stream) {
-    const Current current(context_);
+    const Current current(context_, entered_);
     if (int32_t s = retain(); s < 0) return s;
     // An earlier step's snapshot, which must have read the sink before.
     if (capturing_ && leaf_ != nullptr && leaf_capture_ == capture_)
@@ -500,7 +506,7 @@ int32_t CudaBackend::record_layers(const kernels::Source &source,
 
 int32_t CudaBackend::record(const kernels::Source &source, std::span<const RecordedLayer> layers,
                             bool overlap, routecap_stream stream) {
-    const Current current(context_);
+    const Current current(context_, entered_);
     if (int32_t s = retain(); s < 0) return s;
     overlap = overlap && overlaps_;
     int32_t status = ROUTECAP_OK;
@@ -520,7 +526,7 @@ int32_t CudaBackend::record(const kernels::Source &source, std::span<const Recor
 
 int32_t CudaBackend::route(uint32_t layer, const kernels::Router &router,
                            const kernels::Logits &logits, routecap_stream stream) {
-    const Current current(context_);
+    const Current current(context_, entered_);
     if (int32_t s = retain(); s < 0) return s;
     int32_t status = ROUTECAP_OK;
     kernels::with_lane_experts(logits.experts, [&]<uint32_t V>() {
@@ -533,7 +539,7 @@ int32_t CudaBackend::route(uint32_t layer, const kernels::Router &router,
 // It touches memory of the caller only, so that nothing is retained.
 template <class Body>
 int32_t CudaBackend::read_any_dispatch(const Body &body, CUstream stream) {
-    const Current current(context_);
+    const Current current(context_, entered_);
     if (body.from.executed != nullptr)
         ROUTECAP_TRY(MemsetD8Async, reinterpret_cast<CUdeviceptr>(body.from.executed),
                      kernels::kNotExecutedByte, body.from.executed_bytes(), stream);
@@ -555,7 +561,7 @@ int32_t CudaBackend::with_snapshot(F f) {
 }
 
 int32_t CudaBackend::snapshot(routecap_stream stream) {
-    const Current current(context_);
+    const Current current(context_, entered_);
     if (int32_t s = retain(); s < 0) return s;
     const uint64_t rows = begun_ && begun_->where == here() ? begun_->rows : largest_begin_;
     const uint64_t items = rows * shape_->validity_bytes * 8;
@@ -603,7 +609,6 @@ int32_t CudaBackend::try_name(int32_t slot, CUstream stream) {
 }
 
 int32_t CudaBackend::name(int32_t slot, CUstream stream) {
-    const Current current(context_);
     const int32_t status = try_name(slot, stream);
     naming_ = slot;
     unnamed_.note(status);
@@ -611,42 +616,51 @@ int32_t CudaBackend::name(int32_t slot, CUstream stream) {
     return status;
 }
 
-int32_t CudaBackend::try_copy(int32_t slot, uint32_t rows, const DevicePositions &positions,
-                              CUstream stream) {
+CUdeviceptr address_of(const void *p) { return reinterpret_cast<CUdeviceptr>(p); }
+
+// On the engine's stream, from memory that is the engine's again afterwards.
+int32_t CudaBackend::keep_positions(int32_t slot, uint32_t rows, const DevicePositions &positions,
+                                    CUstream stream) {
+    if (positions.rows == 0) return ROUTECAP_OK;
     if (int32_t s = alive(); s < 0) return s;
+    if (int32_t s = follow(stream); s < 0) return s;
+    ROUTECAP_TRY(MemcpyAsync, address_of(plan_.layout.positions(device_slot(slot), rows)),
+                 address_of(positions.positions), positions.bytes(), stream);
+    return ROUTECAP_OK;
+}
+
+// On a stream of its own, behind the last naming.
+int32_t CudaBackend::bring(int32_t slot, uint32_t rows, const DevicePositions &positions) {
     uint8_t *device = device_slot(slot), *host = host_slot(slot);
-    const auto address = [](const void *p) { return reinterpret_cast<CUdeviceptr>(p); };
-    uint8_t *end = plan_.layout.ids(device, rows);
-    if (positions.rows > 0) {
-        uint8_t *to = plan_.layout.positions(device, rows);
-        end = to + positions.bytes();
-        ROUTECAP_TRY(MemcpyAsync, address(to), address(positions.positions), positions.bytes(),
-                     stream);
-        ROUTECAP_TRY(EventRecord, named_, stream);
-    }
     const uint8_t *first = plan_.layout.validity(device, rows - 1);
+    const uint8_t *end = positions.rows > 0
+                             ? plan_.layout.positions(device, rows) + positions.bytes()
+                             : plan_.layout.ids(device, rows);
     ROUTECAP_TRY(StreamWaitEvent, side_, named_, CU_EVENT_WAIT_DEFAULT);
-    ROUTECAP_TRY(MemcpyDtoHAsync, host + (first - device), address(first),
+    ROUTECAP_TRY(MemcpyDtoHAsync, host + (first - device), address_of(first),
                  static_cast<size_t>(end - first), side_);
     ROUTECAP_TRY(StreamWriteValue64, side_, arrived(slot),
                  in(slot).epoch.load(std::memory_order_relaxed), CU_STREAM_WRITE_VALUE_DEFAULT);
     return ROUTECAP_OK;
 }
 
-// While the device has an older name, what it runs next may write the slot that this would read.
-void CudaBackend::copy(int32_t slot, uint32_t rows, const DevicePositions &positions,
+// The event of the naming stands for the positions too. While the device has an older name, what it
+// runs next may write the slot that this would read.
+void CudaBackend::copy(int32_t slot, uint32_t rows, const DevicePositions &positions, int32_t next,
                        routecap_stream stream) {
-    const Current current(context_);
+    const Current current(context_, entered_);
     Slot &s = in(slot);
+    if (!s.failure) s.failure.note(keep_positions(slot, rows, positions, stream));
+    name(next, stream);
     if (!s.failure) s.failure = unnamed_;
-    if (!s.failure) s.failure.note(try_copy(slot, rows, positions, stream));
+    if (!s.failure) s.failure.note(bring(slot, rows, positions));
     s.state.store(s.failure ? State::kFailed : State::kCopied, std::memory_order_release);
 }
 
 // ---- Probing --------------------------------------------------------------------------------
 
 int32_t CudaBackend::wait_for(routecap_stream stream, uint32_t &rows_begun) {
-    const Current current(context_);
+    const Current current(context_, entered_);
     const Uncaptured uncaptured;
     kernels::Control words;
     ROUTECAP_TRY(StreamSynchronize, stream);
@@ -657,7 +671,7 @@ int32_t CudaBackend::wait_for(routecap_stream stream, uint32_t &rows_begun) {
 }
 
 int32_t CudaBackend::read_layer(uint32_t layer, uint32_t rows, void *ids) {
-    const Current current(context_);
+    const Current current(context_, entered_);
     const Uncaptured uncaptured;
     const kernels::SinkLayer &from = sink_->layers()[layer];
     const size_t element = sink_element_bytes(from.dtype);

@@ -9,11 +9,15 @@ namespace routecap::cuda {
 
 class Current {
 public:
-    explicit Current(CUcontext context) {
+    // `known`: it was found to be current already, in the same call of the caller's thread.
+    explicit Current(CUcontext context, bool known = false) {
+        if (known) return;
         CUcontext now = nullptr;
-        if (driver().CtxGetCurrent(&now) == CUDA_SUCCESS && now == context) return;
+        found_ = driver().CtxGetCurrent(&now) == CUDA_SUCCESS && now == context;
+        if (found_) return;
         pushed_ = driver().CtxPushCurrent(context) == CUDA_SUCCESS;
     }
+    bool found() const { return found_; }  // it was current before
     ~Current() {
         CUcontext popped = nullptr;
         if (pushed_) driver().CtxPopCurrent(&popped);
@@ -21,7 +25,7 @@ public:
     Current(const Current &) = delete;
 
 private:
-    bool pushed_ = false;
+    bool found_ = false, pushed_ = false;
 };
 
 class Uncaptured {

@@ -136,9 +136,11 @@ public:
         in_slots_[static_cast<size_t>(slot)].landed.store(false, std::memory_order_relaxed);
     }
 
-    void copy(int32_t slot, uint32_t rows, const DevicePositions &from, routecap_stream) override {
+    void copy(int32_t slot, uint32_t rows, const DevicePositions &from, int32_t next,
+              routecap_stream stream) override {
         if (from.rows > 0)
             std::memcpy(layout_.positions(this->slot(slot), rows), from.positions, from.bytes());
+        name_slot(next, stream);
         in_slots_[static_cast<size_t>(slot)].landed.store(true, std::memory_order_release);
     }
 
