@@ -42,6 +42,9 @@ class HeldIds:
     def __contains__(self, layer: int) -> bool:
         return layer in self._ids
 
+    def __len__(self) -> int:
+        return len(self._ids)
+
     @property
     def proven(self) -> bool:
         return self._proven.get(self._kind, False)
@@ -59,13 +62,15 @@ class HeldIds:
         self._ids[layer] = ids
         return True
 
-    def record(self) -> None:
-        """The last router has run: record what was held, or prove. On the current stream."""
+    def record(self, stream: Any = None) -> None:
+        """The last router has run: record what was held, or prove. On the current stream, or on
+        another that is behind it; then the ids are held until `forget`."""
         if self._copies:
             self._prove()
         elif self._ids:
-            self.record_sources(self.sources(self._ids))
-        self.forget()
+            self.record_sources(self.sources(self._ids), stream)
+        if stream is None:
+            self.forget()
 
     def sources(self, ids: Mapping[int, Any]) -> list[LayerSources]:
         """What records the ids of these layers, in as few calls as there are types and shapes."""
@@ -74,10 +79,10 @@ class HeldIds:
             alike.setdefault((tensor.dtype, tensor.shape, tensor.stride()), {})[layer] = tensor
         return [self._capturer.layer_sources(some) for some in alike.values()]
 
-    def record_sources(self, sources: list[LayerSources]) -> None:
+    def record_sources(self, sources: list[LayerSources], stream: Any = None) -> None:
         self.recorded = sum(len(each.layers) for each in sources)
         for each in sources:
-            self._capturer.record_layers(each)
+            self._capturer.record_layers(each, stream=stream)
 
     def _prove(self) -> None:
         """Whether each layer's ids are still what its router chose, in memory of their own.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import routecap
 
+from .._branch import Branch
 from .._held import HeldIds
 
 if TYPE_CHECKING:
@@ -21,14 +22,17 @@ class Forward:
     """Everything here may be captured into a CUDA graph. By one thread at a time.
 
     Where a pass is eager, or one graph, nothing is launched for a layer: all ids are recorded at
-    once at its end. In a graph of a part of the model, which begins and ends elsewhere, each layer
-    is recorded where it is.
+    once behind the last router. In one graph that runs on a branch, beside what the engine has
+    still to do. In a graph of a part of the model, which begins and ends elsewhere, each layer is
+    recorded where it is.
     """
 
     def __init__(self, capturer: routecap.Capturer) -> None:
         self._capturer = capturer
         self._on_gpu = capturer.backend is routecap.Backend.CUDA
         self._capturing: bool | None = None  # a graph, when this pass began; None outside of one
+        self._branch: Branch | None = None  # of the graph that is this pass
+        self._recorded = False  # there, all layers of this pass
         self._told = False
         self.held = HeldIds(capturer)
 
@@ -43,20 +47,40 @@ class Forward:
             softly(self.begin, rows)
             output = forward(input_ids, positions, forward_batch, *args, **more)
             softly(self.end)
+            self._join()
             return output
 
         return delimited
 
     def begin(self, rows: int) -> None:
         """A pass whose routers see up to `rows` rows, padding included."""
-        self._capturing = self._is_capturing()
+        self._capturing, self._recorded = self._is_capturing(), False
         self.held.begin()
-        self._capturer.begin(min(rows, self._capturer.rows))
+        self._branch = Branch() if self._capturing and self.held.proven else None
+        self._capturer.begin(min(rows, self._capturer.rows), stream=self._aside)
 
     def end(self) -> None:
-        self.held.record()
-        self._capturer.snapshot()
+        if not self._recorded:
+            self._record_all()
         self._capturing = None
+
+    @property
+    def _aside(self) -> Any:
+        return None if self._branch is None else self._branch.stream
+
+    def _record_all(self) -> None:
+        if self._branch is not None:
+            self._branch.follow()
+        self.held.record(self._aside)
+        self._capturer.snapshot(stream=self._aside)
+        self._recorded = True
+
+    def _join(self) -> None:
+        """Also if capture failed: the engine's graph would be lost with a branch that is open."""
+        if self._branch is not None:
+            self._branch.join()
+            self._branch = None
+            self.held.forget()
 
     def route(self, layer: int, ids: torch.Tensor) -> None:
         """A router chose these, [rows, >= k], of rows from the first on."""
@@ -69,6 +93,8 @@ class Forward:
             self._tell_conflict(layer)
         elif not self.held.hold(layer, ids, capturing):
             self._record(layer, ids)
+        elif self._branch is not None and len(self.held) == self._capturer.layers:
+            self._record_all()
 
     def _record(self, layer: int, ids: torch.Tensor) -> None:
         try:
