@@ -1,7 +1,8 @@
 """Row for row: what clients of SGLang get from routecap, SGLang's own capturer, and a forward pass
 of transformers that is given all tokens at once.
 
-    python3 check.py [--beside] [--sync] [--retract] [--no-tokenizer] [--gpu] [--seed N] FOLDER
+    python3 check.py [--beside] [--sync] [--retract] [--no-tokenizer] [--drafts chain|tree|ngram]
+        [--gpu] [--seed N] FOLDER
 
 Random traffic in a real engine, with chunked prefill and a small cache: prompts that share
 prefixes, requests that are aborted, start later, ask for a narrow type or for nothing, sessions of
@@ -25,12 +26,37 @@ parser.add_argument("--beside", action="store_true", help="SGLang's own capturer
 parser.add_argument("--sync", action="store_true", help="no overlap scheduling")
 parser.add_argument("--retract", action="store_true", help="every third pass retracts requests")
 parser.add_argument("--no-tokenizer", action="store_true", help="nor a detokenizer")
+parser.add_argument("--drafts", choices=("chain", "tree", "ngram"), help="speculative decoding")
 parser.add_argument("--gpu", action="store_true", help="in CUDA graphs with padding")
 parser.add_argument("--seed", type=int, default=0)
 options = parser.parse_args()
 
 KINDS = ("int32", "int16", "uint8", "uint16", "routecap")
 VOCABULARY = 128
+DRAFTS = {
+    "chain": {"speculative_eagle_topk": 1, "speculative_num_draft_tokens": 4},
+    "tree": {"speculative_eagle_topk": 2, "speculative_num_draft_tokens": 6},
+}
+
+
+def speculative(model):
+    """Settings of an engine; the drafts are those of nearly the same model."""
+    if options.drafts is None:
+        return {}
+    if options.drafts == "ngram":
+        return {
+            "speculative_algorithm": "NGRAM",
+            "speculative_num_draft_tokens": 6,
+            "speculative_ngram_max_bfs_breadth": 3,
+        }
+    return {
+        "speculative_algorithm": "STANDALONE",
+        "speculative_draft_model_path": str(
+            model.make(options.folder / "draft", blur=0.05, architecture="WholeDraftModel")
+        ),
+        "speculative_num_steps": 3,
+        **DRAFTS[options.drafts],
+    }
 
 
 def main():
@@ -45,6 +71,7 @@ def main():
     routings = options.folder / "routings"
     retractions = options.folder / "retractions"
     os.environ["ROUTECAP_TEST_RETRACTIONS"] = str(retractions)
+    os.environ["SGLANG_EXTERNAL_MODEL_PACKAGE"] = "routecap_sglang_models"
     if options.retract:
         os.environ["SGLANG_TEST_RETRACT"] = "1"
     routecap.sglang.install(
@@ -52,11 +79,12 @@ def main():
     )
     import sglang
 
+    attention = "triton" if options.gpu else "intel_amx" if options.drafts else "torch_native"
     engine = sglang.Engine(
         model_path=str(first),
         device="cuda" if options.gpu else "cpu",
         dtype="float16" if options.gpu else "float32",  # SGLang's kernels are not for float32
-        attention_backend="triton" if options.gpu else "torch_native",
+        attention_backend=attention,
         sampling_backend="pytorch",
         grammar_backend="none",
         skip_tokenizer_init=options.no_tokenizer,
@@ -68,6 +96,7 @@ def main():
         mem_fraction_static=0.5,
         disable_overlap_schedule=options.sync,
         log_level="warning",
+        **speculative(model),
     )
     draw = random.Random(options.seed)
     counts = collections.Counter()

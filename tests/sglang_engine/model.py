@@ -41,8 +41,9 @@ CONFIG = {
 ROUTED = list(range(LAYERS))
 
 
-def make(folder, seed=0):
-    """A checkpoint."""
+def make(folder, seed=0, blur=0.0, architecture=None):
+    """A checkpoint. blur: how far its weights are from those of the same seed, in their own size.
+    architecture: under which an engine loads it."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     folder = Path(folder)
@@ -59,7 +60,12 @@ def make(folder, seed=0):
             else:
                 large = "embed_tokens" in name or "mlp.gate.weight" in name
                 parameter.normal_(0, 1.0 if large else 0.35, generator=generator)
+                if blur:
+                    parameter += blur * parameter.std() * torch.randn(parameter.shape)
     model.save_pretrained(folder)
+    if architecture is not None:
+        content = CONFIG | {"architectures": [architecture]}
+        (folder / "config.json").write_text(json.dumps(content))
     return folder
 
 

@@ -4,11 +4,13 @@
 def register():
     import torch
     from sglang.srt.mem_cache.pool_host import common
+    from sglang.srt.runtime_context import override_platform
 
     def unpinned(dims, dtype, *args, **kwargs):
         return torch.zeros(dims, dtype=dtype)
 
     common.ALLOC_MEMORY_FUNCS["cpu"] = unpinned
+    override_platform(has_amx=True).install()  # its attention for drafts is in sgl_kernel.drafts
     _count_retractions()
 
 

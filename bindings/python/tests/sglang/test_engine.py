@@ -399,8 +399,10 @@ def test_of_a_tree_whose_path_nobody_tells_the_rows_are_missing(start, ranks):
     assert (got[:5] == right(request)[:5]).all() and (got[5:] == -1).all()
 
 
-def test_of_a_tree_of_drafts_the_accepted_path_stays(start, ranks):
-    """Each request verifies a root and two drafts for each of two positions."""
+@pytest.mark.parametrize("ngram", (False, True))
+def test_of_a_tree_of_drafts_the_accepted_path_stays(start, ranks, ngram):
+    """Each request verifies a root and two drafts for each of two positions. Who guesses by n-grams
+    says the path only where KV is moved, and does not carry what was captured."""
     ranks.topk = 2
     engine = start()
     requests = [Request(tokens(n)) for n in (5, 9)]
@@ -417,10 +419,15 @@ def test_of_a_tree_of_drafts_the_accepted_path_stays(start, ranks):
         positions += [first, first + 1, first + 1, first + 2, first + 2]
         paths.append([5 * i, 5 * i + 1 + branch, 5 * i + 3 + branch])
         request.pending = [*branches[branch], 7]
-    result = types.SimpleNamespace(accept_index=torch.tensor(paths))
-    result.routed_experts_output = issued = engine.run_rows(
+    issued = engine.run_rows(
         "verify", requests, [0, 0], [5, 5], np.concatenate(rows), positions=torch.tensor(positions)
     )
+    result = types.SimpleNamespace(routed_experts_output=issued, accept_index=torch.tensor(paths))
+    if ngram:
+        _v0523.keep_moved_paths(None, result.accept_index, None, None)
+        result.routed_experts_output = result.accept_index = None
+        _v0523.carry_drafts(result, None)
+        assert result.routed_experts_output is issued
     _v0523.keep_paths(result)
     issued.map_device_tensors(lambda tensor: tensor.clone())
     issued.finalize()

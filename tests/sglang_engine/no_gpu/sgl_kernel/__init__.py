@@ -1,4 +1,18 @@
-"""In the place of SGLang's kernels for CUDA: every name is there, and fails when it is called."""
+"""In the place of SGLang's kernels: those for drafts on a CPU, in PyTorch. Every other name is
+there, and fails when it is called."""
+
+from .drafts import (
+    assign_draft_cache_locs_contiguous_cpu as assign_draft_cache_locs_contiguous_cpu,
+)
+from .drafts import assign_extend_cache_locs_cpu as assign_extend_cache_locs_cpu
+from .drafts import assign_req_to_token_pool_cpu as assign_req_to_token_pool_cpu
+from .drafts import build_draft_decode_metadata_cpu as build_draft_decode_metadata_cpu
+from .drafts import build_tree_kernel_efficient_cpu as build_tree_kernel_efficient_cpu
+from .drafts import copy_all_layer_kv_cache_cpu as copy_all_layer_kv_cache_cpu
+from .drafts import fill_accept_out_cache_loc_cpu as fill_accept_out_cache_loc_cpu
+from .drafts import fill_bonus_tokens_cpu as fill_bonus_tokens_cpu
+from .drafts import rotate_input_ids_cpu as rotate_input_ids_cpu
+from .drafts import verify_tree_greedy_cpu as verify_tree_greedy_cpu
 
 __version__ = "0.4.10"
 

@@ -1,14 +1,17 @@
 """The face to SGLang 0.5.23: what of it is hooked, each in one function.
 
-In the scheduler's process: RoutedExpertsCapturer.create        gives ours, which SGLang keeps and
-    calls as its own: `capture` in the routers, `on_forward_end` behind the pass
+In the scheduler's process:
+    RoutedExpertsCapturer.create        gives ours, which SGLang keeps and calls as its own:
+                                        `capture` in the routers, `on_forward_end` behind the pass
     ForwardBatch.init_new               says which requests a pass is of
     _maybe_collect_routed_experts       a request has ended: its ticket travels as its rows
-    _resolve_spec_v2_tokens, copy_to_cpu  which drafts were accepted UnifiedRadixCache.checkpoint,
-    insert, reset; StreamingSession.try_cache_finished_req what the cache holds, and whose it is
-    record_weight_version_after_update  the weights are others now In the detokenizer's:
-    _b64_encode_per_request. In the tokenizer manager's: _handle_batch_output, for servers without a
-    tokenizer, whose scheduler answers it.
+    _resolve_spec_v2_tokens, copy_to_cpu, move_accept_tokens_to_target_kvcache,
+    NGRAMWorker.forward_batch_generation  which drafts were accepted
+    UnifiedRadixCache.checkpoint, insert, reset; StreamingSession.try_cache_finished_req
+                                        what the cache holds, and whose it is
+    record_weight_version_after_update  the weights are others now
+In the detokenizer's: _b64_encode_per_request. In the tokenizer manager's: _handle_batch_output, for
+servers without a tokenizer, whose scheduler answers it.
 
 Hooks fail softly: what one raises is logged once, capture ends, and the engine goes on. From then
 on requests have no rows.
@@ -59,6 +62,16 @@ def register(options: Options) -> None:
         (results + "_maybe_collect_routed_experts", collect, HookType.AROUND),
         (results + "_resolve_spec_v2_tokens", accept, HookType.AFTER),
         ("managers.utils.GenerationBatchResult.copy_to_cpu", keep_paths, HookType.BEFORE),
+        (
+            "speculative.spec_utils.move_accept_tokens_to_target_kvcache",
+            keep_moved_paths,
+            HookType.BEFORE,
+        ),
+        (
+            "speculative.ngram_worker.NGRAMWorker.forward_batch_generation",
+            carry_drafts,
+            HookType.AFTER,
+        ),
         (cache + "checkpoint", checkpoint, HookType.AROUND),
         (cache + "insert", inserted, HookType.AFTER),
         (cache + "reset", flushed, HookType.AFTER),
@@ -167,6 +180,7 @@ def create(original: Callable[..., Any], **kwargs: Any) -> Any:
 class SGLangCapturer(Capturer):
     """With the methods that SGLang calls."""
 
+    verifying: Issued | None = None  # the last pass, if it verified drafts
     settling: Issued | None = None  # whose results are being processed
     drafts_in_chains = False
 
@@ -193,6 +207,7 @@ class SGLangCapturer(Capturer):
         if own is not None:
             issued = issued or Issued(self, None, 0)
             issued.own = own
+        self.verifying = issued
         return issued  # type: ignore[no-any-return]
 
     def get_topk(self, *args: Any, **kwargs: Any) -> Any:
@@ -339,9 +354,26 @@ def _accept(
 def keep_paths(result: Any, *args: Any, **kwargs: Any) -> None:
     """Of a tree of drafts, which nodes were accepted: copied with the other results."""
     issued = result.routed_experts_output
-    index = getattr(result, "accept_index", None)
-    if isinstance(issued, Issued) and issued.step is not None and index is not None:
+    if isinstance(issued, Issued):
+        _keep_paths(issued, getattr(result, "accept_index", None))
+
+
+def keep_moved_paths(batch: Any, accept_index: Any, *args: Any, **kwargs: Any) -> None:
+    """The same where the result does not say it: their KV is moved to where it would be without
+    the other drafts."""
+    if _capturer is not None and _capturer.verifying is not None:
+        _keep_paths(_capturer.verifying, accept_index)
+
+
+def _keep_paths(issued: Issued, index: Any) -> None:
+    if index is not None and issued.step is not None and not issued.capturer.drafts_in_chains:
         issued.paths = index
+
+
+def carry_drafts(result: Any, worker: Any, *args: Any, **kwargs: Any) -> None:
+    """Of n-gram drafts SGLang drops what its capturer gives it to carry."""
+    if _capturer is not None and result.routed_experts_output is None:
+        result.routed_experts_output = _capturer.verifying
 
 
 def updated(result: Any, updater: Any, weight_version: str | None = None) -> None:

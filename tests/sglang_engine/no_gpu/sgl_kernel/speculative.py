@@ -1,0 +1,1 @@
+from .drafts import reconstruct_indices_from_tree_mask as reconstruct_indices_from_tree_mask
