@@ -199,7 +199,7 @@ void Engine::adopt(const SequencePtr &s) {
     note(s, "adopt %zu blocks", keys.size());
     SAME_STATUS(ROUTECAP_OK, routecap_request_adopt(capturer_, s->handle, store_, 0, keys.data(),
                                                     keys.size(), 0, &found));
-    model_->adopt(s->request, *blocks_, 0, keys, expected);
+    model_->adopt(s->request, *blocks_, 0, keys, 0, expected);
     model_->land();
     SAME(expected.rows, found.rows);
     SAME(expected.found, found.found);
@@ -216,7 +216,7 @@ void Engine::publish(const SequencePtr &s) {
     note(s, "publish %zu blocks", keys.size());
     SAME_STATUS(ROUTECAP_OK, routecap_request_publish(capturer_, s->handle, store_, 0, keys.data(),
                                                       keys.size(), 0));
-    SAME(ROUTECAP_OK, model_->publish(s->request, *blocks_, 0, keys));
+    SAME(ROUTECAP_OK, model_->publish(s->request, *blocks_, 0, keys, 0));
     model_->land();
     totals_.published += keys.size();
     published_.emplace_back(s->tokens.begin(),

@@ -282,7 +282,7 @@ TEST(Adopt, of_the_slower_of_two_publishers_has_its_rows) {
     shelf.publish(rig, b, 0, {10});
     EXPECT_EQ(1u, shelf.adopt(rig, c, 0, {10}).found);
     EXPECT_STATUS(ROUTECAP_OK, routecap_request_accept(rig.capturer(), a, drafts, nullptr, 4));
-    while (shelf.counts().blocks_published == 0) std::this_thread::yield();
+    EXPECT_STATUS(ROUTECAP_OK, routecap_capturer_progress(rig.capturer()));
     rig.open_gate();
     rig.expect(c, 0, routed_rows(rig.shape(), 1, 0, 4));
     EXPECT_EQ(1u, shelf.counts().blocks_repeated);
