@@ -114,7 +114,7 @@ void Engine::create_store(const routecap_config &config) {
     } else {
         SAME_STATUS(ROUTECAP_OK, routecap_store_create(&store, &config, &store_));
     }
-    blocks_ = std::make_unique<model::Store>(model::Store{false, shape_.block_rows});
+    blocks_ = std::make_shared<model::Store>(model::Store{false, shape_.block_rows});
 }
 
 void Engine::note(const SequencePtr &s, const char *format, ...) {
@@ -216,7 +216,7 @@ void Engine::publish(const SequencePtr &s) {
     note(s, "publish %zu blocks", keys.size());
     SAME_STATUS(ROUTECAP_OK, routecap_request_publish(capturer_, s->handle, store_, 0, keys.data(),
                                                       keys.size(), 0));
-    SAME(ROUTECAP_OK, model_->publish(s->request, *blocks_, 0, keys, 0));
+    SAME(ROUTECAP_OK, model_->publish(s->request, blocks_, 0, keys, 0));
     model_->land();
     totals_.published += keys.size();
     published_.emplace_back(s->tokens.begin(),

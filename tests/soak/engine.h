@@ -159,7 +159,7 @@ private:
     routecap_store *store_ = nullptr;
     std::shared_ptr<model::Shape> model_shape_;
     std::unique_ptr<model::Capturer> model_;
-    std::unique_ptr<model::Store> blocks_;
+    model::StorePtr blocks_;
     uint64_t numbers_ = 0, tag_ = 1, last_step_ = 0;
 
     // Device memory that the routers write: ids [layers, rows, k], how many rows are live, and
