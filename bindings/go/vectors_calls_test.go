@@ -446,6 +446,122 @@ func init() {
 			sequence, err := DeserializeSequence(in.bytes("data"), 0)
 			r.sequence(r.done(err), out.value("sequence"), sequence)
 		},
+
+		"store_config_init": func(r *replay, in, out *said) {
+			config := DefaultStoreConfig()
+			r.done(nil)
+			out.object("config").same(&config)
+		},
+		"store_create": func(r *replay, in, out *said) {
+			var config StoreConfig
+			in.object("config").fill(&config)
+			shape, err := r.config(in.object("shape"))
+			var store *Store
+			if err == nil {
+				store, err = NewStore(config, shape)
+			}
+			delivered := r.done(err)
+			r.equal("a store", delivered, store != nil)
+			if delivered {
+				r.stores[out.text("store")] = store
+			}
+		},
+		"store_free": func(r *replay, in, out *said) {
+			in.store().Close()
+			delete(r.stores, in.text("store"))
+		},
+		"store_stats": func(r *replay, in, out *said) {
+			stats, err := in.store().Stats()
+			if r.done(err) {
+				out.object("counts").same(&stats)
+			}
+		},
+		"store_advance": func(r *replay, in, out *said) { r.done(in.store().Advance(in.uint("generation"))) },
+		"store_contains": func(r *replay, in, out *said) {
+			keys := in.bytes("keys")
+			reasons := make([]Reason, len(keys)) // some more than there are keys
+			leading, err := in.store().Contains(keys, in.uint("generation"), reasons)
+			if r.done(err) {
+				r.equal("leading", out.uint("leading"), leading)
+				r.reasons(out, reasons)
+			}
+		},
+		"store_retain": func(r *replay, in, out *said) {
+			keys := in.bytes("keys")
+			reasons := make([]Reason, len(keys))
+			if r.done(in.store().Retain(keys, reasons)) {
+				r.reasons(out, reasons)
+			}
+		},
+		"store_release": func(r *replay, in, out *said) { r.done(in.store().Release(in.bytes("keys"))) },
+		"store_evict": func(r *replay, in, out *said) {
+			evicted, err := in.store().Evict(in.bytes("keys"))
+			if r.done(err) {
+				r.equal("evicted", out.uint("evicted"), evicted)
+			}
+		},
+		"store_move": func(r *replay, in, out *said) {
+			r.done(in.store().Move(in.bytes("source"), in.bytes("destination")))
+		},
+		"store_export": func(r *replay, in, out *said) {
+			data, result, err := in.store().Export(in.bytes("keys"), in.uint("generation"))
+			if r.returned(result, err) {
+				r.equal("dst", hex.EncodeToString(out.bytes("dst")), hex.EncodeToString(data))
+			}
+		},
+		"store_import": func(r *replay, in, out *said) {
+			blocks, err := in.store().Import(in.bytes("data"))
+			if r.done(err) {
+				r.equal("blocks", out.uint("blocks"), blocks)
+			}
+		},
+		"key_chain": func(r *replay, in, out *said) {
+			keys, err := KeyChain(in.bytes("seed"), numbers[int32](in.list("tokens")), in.uint32("block_rows"), in.uint32("key_bytes"))
+			if r.done(err) {
+				r.equal("keys", hex.EncodeToString(out.bytes("keys")), hex.EncodeToString(keys))
+			}
+		},
+		"request_publish": func(r *replay, in, out *said) {
+			r.done(in.capturer().Publish(in.request(), in.store(), in.uint("first"), in.bytes("keys"), in.uint("generation")))
+		},
+		"request_adopt": func(r *replay, in, out *said) {
+			found, err := in.capturer().Adopt(in.request(), in.store(), in.uint("first"), in.bytes("keys"), in.uint("generation"))
+			if r.done(err) {
+				out.object("adoption").same(&found)
+			}
+		},
+		"request_publish_batch": func(r *replay, in, out *said) {
+			status, result, err := in.capturer().PublishBatch(in.store(), r.prefixes(in), in.uint("generation"))
+			if r.returned(result, err) {
+				r.statuses(out, status)
+			}
+		},
+		"request_adopt_batch": func(r *replay, in, out *said) {
+			found, status, result, err := in.capturer().AdoptBatch(in.store(), r.prefixes(in), in.uint("generation"))
+			if r.returned(result, err) {
+				r.statuses(out, status)
+				for i, expected := range out.list("adoptions") {
+					r.said(expected).same(&found[i])
+				}
+			}
+		},
+	}
+}
+
+func (r *replay) prefixes(in *said) (prefixes []Prefix) {
+	for _, item := range in.list("items") {
+		one := r.said(item)
+		prefixes = append(prefixes, Prefix{one.request(), one.uint("first"), one.bytes("keys")})
+	}
+	return prefixes
+}
+
+// reasons compares as many reasons as there are keys.
+func (r *replay) reasons(out *said, got []Reason) {
+	r.t.Helper()
+	expected := out.list("reasons")
+	for i := range expected {
+		r.equal(fmt.Sprint("reason ", i), uinteger(expected[i]), uint64(got[i]))
 	}
 }
 

@@ -67,7 +67,7 @@ func replayFile(t *testing.T, file string) {
 	for _, v := range topic.Vectors {
 		t.Run(topic.Topic+"/"+v.Name, func(t *testing.T) {
 			r := &replay{t: t, capturers: map[string]*Capturer{}, requests: map[string]Request{}, routings: map[string]*Routing{},
-				sequences: map[string]*Sequence{}, memory: map[string][]byte{}}
+				sequences: map[string]*Sequence{}, stores: map[string]*Store{}, memory: map[string][]byte{}}
 			defer r.end()
 			for i, call := range v.Calls {
 				r.where = fmt.Sprintf("call %d: %.400s", i, call)
@@ -109,6 +109,7 @@ func (s *said) object(key string) *said     { return s.r.said(s.value(key)) }
 func (s *said) capturer() *Capturer         { return named(s.r, s.r.capturers, s.value("capturer")) }
 func (s *said) routing(key string) *Routing { return named(s.r, s.r.routings, s.value(key)) }
 func (s *said) sequence() *Sequence         { return named(s.r, s.r.sequences, s.value("sequence")) }
+func (s *said) store() *Store               { return named(s.r, s.r.stores, s.value("store")) }
 func (s *said) request() Request            { return s.r.request(s.value("request")) }
 func (s *said) bytes(key string) (all []byte) {
 	for _, digits := range s.list(key) {
@@ -302,6 +303,7 @@ type replay struct {
 	requests  map[string]Request
 	routings  map[string]*Routing
 	sequences map[string]*Sequence
+	stores    map[string]*Store
 	memory    map[string][]byte // of bound sinks: not Go's
 	loans     []*testLoan
 	open      []*said // objects of the call
@@ -331,6 +333,9 @@ func (r *replay) end() {
 	}
 	for _, c := range r.capturers {
 		c.Close()
+	}
+	for _, s := range r.stores {
+		s.Close()
 	}
 	for _, l := range r.loans {
 		r.equal("the number of releases", l.taken, l.released)

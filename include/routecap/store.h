@@ -178,7 +178,7 @@ typedef struct routecap_store_counts {
     uint64_t blocks_mismatched; /* published again with other ids in a cell that was there */
     uint64_t blocks_replaced;   /* a later publish took their slot key */
     uint64_t blocks_evicted;    /* went for room, or by routecap_store_evict */
-    uint64_t blocks_imported;   /* of blocks_published: by routecap_store_import */
+    uint64_t blocks_imported;   /* that routecap_store_import brought, whatever became of them */
     uint64_t rows_copied;       /* that the store copied, because it did not share their page */
 } routecap_store_counts;
 

@@ -146,6 +146,23 @@ void fields(routecap_splice &s, F &&f) {
     FIELD(pieces) FIELD(bytes) FIELD(header_bytes)
 }
 template <class F>
+void fields(routecap_store_config &s, F &&f) {
+    FIELD(flags) FIELD(block_rows) FIELD(key_bytes) FIELD(budget_bytes) FIELD(generation)
+}
+template <class F>
+void fields(routecap_store_counts &s, F &&f) {
+    FIELD(block_rows)
+    FIELD(key_bytes) FIELD(flags) FIELD(generation) FIELD(blocks) FIELD(blocks_in_flight)
+        FIELD(blocks_retained) FIELD(blocks_published) FIELD(blocks_repeated) FIELD(blocks_empty)
+            FIELD(blocks_refused) FIELD(blocks_stale) FIELD(blocks_adopted) FIELD(blocks_absent)
+                FIELD(blocks_mismatched) FIELD(blocks_replaced) FIELD(blocks_evicted)
+                    FIELD(blocks_imported)
+}
+template <class F>
+void fields(routecap_adoption &s, F &&f) {
+    FIELD(rows) FIELD(found) FIELD(evicted) FIELD(not_published) FIELD(stale)
+}
+template <class F>
 void fields(routecap_sequence_config &s, F &&f) {
     FIELD(layers) FIELD(k) FIELD(experts) FIELD(id_space) FIELD(reserved) FIELD(budget_bytes)
 }

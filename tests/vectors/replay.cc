@@ -44,6 +44,7 @@ private:
     routecap_capturer *capturer() const { return of_name(capturers_, "capturer"); }
     routecap_routing *routing(const char *key = "routing") const { return of_name(routings_, key); }
     routecap_sequence *sequence() const { return of_name(sequences_, "sequence"); }
+    routecap_store *store() const { return of_name(stores_, "store"); }
     routecap_request request(const json &name) const {
         return name.is_number() ? name.get<routecap_request>()
                                 : requests_.at(name.get<std::string>());
@@ -100,7 +101,20 @@ private:
     void copying(Copy &&copy);
     template <class Make>
     void lending(Make &&make);
-    const uint8_t *kept_bytes(const char *key, size_t &size);
+    const uint8_t *kept_bytes(const json &said, size_t &size);
+    const uint8_t *kept_bytes(const char *key, size_t &size) {
+        return kept_bytes((*in_)[key], size);
+    }
+    // Keys of the store that the call names.
+    struct Keys {
+        const uint8_t *bytes;
+        size_t count;
+    };
+    Keys keys(const json &said) {
+        size_t size = 0;
+        const uint8_t *data = kept_bytes(said, size);
+        return {data, size / key_bytes_.at((*in_)["store"].get<std::string>())};
+    }
     template <class Serialize>
     void serializing(Serialize &&serialize);
 
@@ -114,12 +128,16 @@ private:
     void routings(const std::string &call);
     void serialized(const std::string &call);
     void sequences(const std::string &call);
+    void stores(const std::string &call);
+    void prefixes(const std::string &call);
 
     const json &vector_;
     std::map<std::string, routecap_capturer *> capturers_;
     std::map<std::string, routecap_request> requests_;
     std::map<std::string, routecap_routing *> routings_;
     std::map<std::string, routecap_sequence *> sequences_;
+    std::map<std::string, routecap_store *> stores_;
+    std::map<std::string, size_t> key_bytes_;  // of stores
     std::map<std::string, Elements> memory_;  // of bound sinks
     struct Loan {
         std::vector<Elements> arrays;
@@ -138,6 +156,7 @@ Replay::~Replay() {
     for (const auto &[name, routing] : routings_) routecap_routing_free(routing);
     for (const auto &[name, sequence] : sequences_) routecap_sequence_free(sequence);
     for (const auto &[name, capturer] : capturers_) routecap_capturer_destroy(capturer);
+    for (const auto &[name, store] : stores_) routecap_store_free(store);
     for (const Loan &loan : loans_)
         EXPECT_EQ(loan.taken, loan.released) << "times that lent memory was released";
 }
@@ -161,7 +180,7 @@ void Replay::call(const json &said) {
     in_ = &in, out_ = &out, known_ = false;
     kept_.clear();
     library(name), configuration(name), sinks(name), taps(name), steps(name), requests(name),
-        reading(name), routings(name), serialized(name), sequences(name);
+        reading(name), routings(name), serialized(name), sequences(name), stores(name), prefixes(name);
     EXPECT_TRUE(known_) << "no such call";
 }
 
@@ -881,8 +900,8 @@ void Replay::lending(Make &&make) {
 }
 
 // Bytes that a call is given.
-const uint8_t *Replay::kept_bytes(const char *key, size_t &size) {
-    const std::vector<uint8_t> data = bytes((*in_)[key]);
+const uint8_t *Replay::kept_bytes(const json &said, size_t &size) {
+    const std::vector<uint8_t> data = bytes(said);
     size = data.size();
     auto *memory = static_cast<uint8_t *>(keep(Elements(size, ROUTECAP_DTYPE_U8)));
     std::copy(data.begin(), data.end(), memory);
@@ -1070,6 +1089,139 @@ void Replay::sequences(const std::string &call) {
         const uint8_t *data = kept_bytes("data", size);
         const bool delivered = returned(routecap_sequence_deserialize(data, size, 0, &made));
         this->made(delivered, "sequence", made);
+    }
+}
+
+void Replay::stores(const std::string &call) {
+    const auto generation = in_->get<uint64_t>("generation");
+    const auto expect_reasons = [&](const std::vector<int32_t> &reasons) {
+        EXPECT_EQ((*out_)["reasons"], json(reasons));
+    };
+    if (call == "store_config_init") {
+        Struct<routecap_store_config> made;
+        if (returned(routecap_store_config_init(made.get(), sizeof(routecap_store_config))))
+            expect_fields(*made, (*out_)["config"]);
+    } else if (call == "store_create") {
+        Struct<routecap_store_config> config((*in_)["config"]);
+        fill(*config, Said((*in_)["config"]));
+        Struct<routecap_config> shape((*in_)["shape"]);
+        fill_config(*shape, Said((*in_)["shape"]));
+        auto *made = reinterpret_cast<routecap_store *>(this);
+        if (!returned(routecap_store_create(config.get(), shape.get(), &made)))
+            return expect_null(made);
+        const std::string name = (*out_)["store"].get<std::string>();
+        stores_[name] = made;
+        key_bytes_[name] = config->key_bytes != 0 ? config->key_bytes : 32;
+    } else if (call == "store_free") {
+        known_ = true;
+        routecap_store_free(store());
+        stores_.erase((*in_)["store"].get<std::string>());
+    } else if (call == "store_stats") {
+        Struct<routecap_store_counts> counts;
+        if (!returned(routecap_store_stats(store(), counts.get()))) return;
+        expect_fields(*counts, (*out_)["counts"]);
+        counts.expect_filled();
+    } else if (call == "store_advance") {
+        returned(routecap_store_advance(store(), generation));
+    } else if (call == "store_contains") {
+        const Keys k = keys((*in_)["keys"]);
+        std::vector<int32_t> reasons(k.count, kUntouched);
+        uint64_t leading = kUntouched;
+        if (!returned(routecap_store_contains(store(), k.bytes, k.count, generation, reasons.data(),
+                                              &leading)))
+            return;
+        expect_reasons(reasons);
+        expect_number("leading", leading);
+    } else if (call == "store_retain") {
+        const Keys k = keys((*in_)["keys"]);
+        std::vector<int32_t> reasons(k.count, kUntouched);
+        if (returned(routecap_store_retain(store(), k.bytes, k.count, reasons.data())))
+            expect_reasons(reasons);
+    } else if (call == "store_release") {
+        const Keys k = keys((*in_)["keys"]);
+        returned(routecap_store_release(store(), k.bytes, k.count));
+    } else if (call == "store_evict") {
+        const Keys k = keys((*in_)["keys"]);
+        uint64_t evicted = kUntouched;
+        if (returned(routecap_store_evict(store(), k.bytes, k.count, &evicted)))
+            expect_number("evicted", evicted);
+    } else if (call == "store_move") {
+        const Keys from = keys((*in_)["source"]), to = keys((*in_)["destination"]);
+        returned(routecap_store_move(store(), from.bytes, to.bytes, from.count));
+    } else if (call == "store_export") {
+        const Keys k = keys((*in_)["keys"]);
+        serializing([&](void *dst, size_t size, uint64_t *needed) {
+            return routecap_store_export(store(), k.bytes, k.count, generation, dst, size, needed);
+        });
+    } else if (call == "store_import") {
+        size_t size = 0;
+        const uint8_t *data = kept_bytes("data", size);
+        uint64_t blocks = kUntouched;
+        if (returned(routecap_store_import(store(), data, size, &blocks)))
+            expect_number("blocks", blocks);
+    } else if (call == "key_chain") {
+        size_t seed_bytes = 0;
+        const uint8_t *seed = kept_bytes("seed", seed_bytes);
+        const std::vector<int32_t> tokens = numbers<int32_t>((*in_)["tokens"]);
+        const std::vector<uint8_t> expected = bytes((*out_)["keys"]);
+        std::vector<uint8_t> made(expected.size(), kUntouched);
+        if (returned(routecap_key_chain(seed, seed_bytes, tokens.data(), tokens.size(),
+                                        in_->get<uint32_t>("block_rows"),
+                                        in_->get<uint32_t>("key_bytes"), made.data(),
+                                        made.size()))) {
+            EXPECT_EQ(expected, made);
+        }
+    }
+}
+
+// What requests and stores have to do with one another.
+void Replay::prefixes(const std::string &call) {
+    const auto generation = in_->get<uint64_t>("generation");
+    if (call == "request_publish") {
+        const Keys k = keys((*in_)["keys"]);
+        returned(routecap_request_publish(capturer(), request((*in_)["request"]), store(),
+                                          in_->get<uint64_t>("first"), k.bytes, k.count,
+                                          generation));
+    } else if (call == "request_adopt") {
+        const Keys k = keys((*in_)["keys"]);
+        Struct<routecap_adoption> found;
+        if (!returned(routecap_request_adopt(capturer(), request((*in_)["request"]), store(),
+                                             in_->get<uint64_t>("first"), k.bytes, k.count,
+                                             generation, found.get())))
+            return;
+        expect_fields(*found, (*out_)["adoption"]);
+        found.expect_filled();
+    } else if (call == "request_publish_batch" || call == "request_adopt_batch") {
+        const bool publishes = call == "request_publish_batch";
+        std::vector<routecap_publish_item> published;
+        std::vector<routecap_adopt_item> adopted;
+        std::vector<int32_t> statuses;
+        for (const json &item : (*in_)["items"]) {
+            const Said said(item);
+            const Keys k = keys(said["keys"]);
+            const routecap_request r = request(said["request"]);
+            const auto first = said.get<uint64_t>("first");
+            if (publishes)
+                published.push_back({r, first, k.bytes, k.count, kUntouched, 0});
+            else
+                adopted.push_back({r, first, k.bytes, k.count, 77, 77, 77, 77, 77, kUntouched, 0});
+        }
+        returned(publishes ? routecap_request_publish_batch(capturer(), store(), published.data(),
+                                                            sizeof published[0], published.size(),
+                                                            generation)
+                           : routecap_request_adopt_batch(capturer(), store(), adopted.data(),
+                                                          sizeof adopted[0], adopted.size(),
+                                                          generation));
+        for (const auto &item : published) statuses.push_back(item.status);
+        for (const auto &item : adopted) statuses.push_back(item.status);
+        expect_statuses(statuses);
+        for (size_t i = 0; i < adopted.size(); i++) {
+            const routecap_adopt_item &item = adopted[i];
+            routecap_adoption found{sizeof found, 0,          item.rows,
+                                    item.found,   item.evicted, item.not_published,
+                                    item.stale};
+            expect_fields(found, (*out_)["adoptions"][i]);
+        }
     }
 }
 

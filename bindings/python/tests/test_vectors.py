@@ -157,6 +157,7 @@ class Replayer:
                     "capturer",
                     "routing",
                     "sequence",
+                    "store",
                     "child",
                     "prompt",
                     "generated",
@@ -183,7 +184,7 @@ class Replayer:
             self.buffers = {}
 
     def finish(self) -> None:
-        for kind in (routecap.Routing, routecap.Capturer):
+        for kind in (routecap.Routing, routecap.Capturer, routecap.Store):
             for each in self.names.values():
                 if isinstance(each, kind):
                     each.free() if isinstance(each, routecap.Routing) else each.close()
@@ -1316,6 +1317,117 @@ class Replayer:
 
     def sequence_deserialize(self, call: Any, out: Any) -> Any:
         return 0, {"sequence": routecap.Sequence.deserialize(pieces_of(call["data"]))}
+
+    # ---- Stores
+
+    def keys(self, value: Any, store: routecap.Store) -> list[bytes]:
+        whole, size = data(value), store.key_bytes
+        return [whole[i : i + size] for i in range(0, len(whole), size)]
+
+    def prefix(self, call: Any, store: routecap.Store) -> Any:
+        request = self.request(call["request"])
+        return request, number(call["first"]), self.keys(call["keys"], store)
+
+    def store_config_init(self, call: Any, out: Any) -> Any:
+        memory = structs.store_config.empty()
+        status = raw.routecap_store_config_init(memory, structs.store_config.size)
+        fields = structs.store_config.fields
+        return status, {"config": dict(zip(fields, structs.store_config.read(memory)))}
+
+    def store_create(self, call: Any, out: Any) -> Any:
+        settings = {name: number(value) for name, value in call["config"].items()}
+        settings["slot_keys"] = bool(settings.pop("flags", 0))
+        of = {name: call["shape"][name] for name in call["shape"] if name not in ("backend", "rows")}
+        return 0, {"store": routecap.Store(**settings, **of)}
+
+    def store_free(self, call: Any, out: Any) -> Any:
+        self.names.pop(call["store"]).close()
+        return 0, {}
+
+    def store_stats(self, call: Any, out: Any) -> Any:
+        return 0, {"counts": self.names[call["store"]].stats()._asdict()}
+
+    def store_advance(self, call: Any, out: Any) -> Any:
+        self.names[call["store"]].advance(number(call["generation"]))
+        return 0, {}
+
+    def store_contains(self, call: Any, out: Any) -> Any:
+        store, generation = self.names[call["store"]], number(call["generation"])
+        keys = self.keys(call["keys"], store)
+        reasons = store.reasons(keys, generation=generation)
+        return 0, {"reasons": reasons, "leading": store.leading(keys, generation=generation)}
+
+    def store_retain(self, call: Any, out: Any) -> Any:
+        store = self.names[call["store"]]
+        return 0, {"reasons": store.retain(self.keys(call["keys"], store))}
+
+    def store_release(self, call: Any, out: Any) -> Any:
+        store = self.names[call["store"]]
+        store.release(self.keys(call["keys"], store))
+        return 0, {}
+
+    def store_evict(self, call: Any, out: Any) -> Any:
+        store = self.names[call["store"]]
+        return 0, {"evicted": store.evict(self.keys(call["keys"], store))}
+
+    def store_move(self, call: Any, out: Any) -> Any:
+        store = self.names[call["store"]]
+        store.move(self.keys(call["source"], store), self.keys(call["destination"], store))
+        return 0, {}
+
+    def store_export(self, call: Any, out: Any) -> Any:
+        store, generation = self.names[call["store"]], number(call["generation"])
+        keys = self.keys(call["keys"], store)
+        content = store.export(keys, generation=generation)
+        assert content == pieces_of(out.pop("dst", content.hex()))
+        there = int.from_bytes(content[32:40], "little")  # which the header of the bytes says
+        return 0 if there == len(keys) else 1, {}
+
+    def store_import(self, call: Any, out: Any) -> Any:
+        return 0, {"blocks": self.names[call["store"]].import_blocks(data(call["data"]))}
+
+    def key_chain(self, call: Any, out: Any) -> Any:
+        made = routecap.key_chain(
+            call["tokens"],
+            call["block_rows"],
+            seed=data(call["seed"]),
+            key_bytes=call["key_bytes"],
+        )
+        assert made.tobytes() == pieces_of(out.pop("keys"))
+        return 0, {}
+
+    def request_publish(self, call: Any, out: Any) -> Any:
+        store = self.names[call["store"]]
+        request, first, keys = self.prefix(call, store)
+        self.capturer(call).publish(
+            request, store, first, keys, generation=number(call["generation"])
+        )
+        return 0, {}
+
+    def request_adopt(self, call: Any, out: Any) -> Any:
+        store = self.names[call["store"]]
+        request, first, keys = self.prefix(call, store)
+        found = self.capturer(call).adopt(
+            request, store, first, keys, generation=number(call["generation"])
+        )
+        return 0, {"adoption": found._asdict()}
+
+    def request_publish_batch(self, call: Any, out: Any) -> Any:
+        store = self.names[call["store"]]
+        items = [self.prefix(item, store) for item in call["items"]]
+        generation = number(call["generation"])
+        statuses = self.capturer(call).publish_batch(store, items, generation=generation)
+        return routecap.Status.PARTIAL if statuses.any() else 0, {"status": list(map(name_of, statuses))}
+
+    def request_adopt_batch(self, call: Any, out: Any) -> Any:
+        store = self.names[call["store"]]
+        items = [self.prefix(item, store) for item in call["items"]]
+        generation = number(call["generation"])
+        found = self.capturer(call).adopt_batch(store, items, generation=generation)
+        return routecap.Status.PARTIAL if found["status"].any() else 0, {
+            "status": list(map(name_of, found["status"])),
+            "adoptions": records(found),
+        }
 
 
 @pytest.mark.parametrize("vector", load())

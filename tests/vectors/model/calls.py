@@ -4,6 +4,7 @@ from . import capturer as c
 from . import routing as r
 from . import sequence as q
 from . import serialized, recording
+from . import store as t
 from .routing import Failure, Layer, check
 
 HOST, CUDA = 1, 2
@@ -51,7 +52,9 @@ class World:
             return None, {}
         if name in READING:
             return "ROUTECAP_ERR_DISABLED", {}
+        absent = dict.fromkeys(("rows", "found", "evicted", "not_published", "stale"), 0)
         nothing = {
+            "request_adopt": lambda: {"adoption": absent},
             "request_open": lambda: {"requests": [0] * arguments["count"]}, "request_fork": lambda: {"child": 0}, "step_issue": lambda: {"step": 0},
             "capturer_stats": lambda: {"stats": {name: 0 for name in c.Capturer(capturer.config, layers).stats()}},
         }  # fmt: skip
@@ -651,3 +654,102 @@ class World:
 
     def sequence_deserialize(self, data):
         return "OK", {"sequence": self.name("q", q.deserialize(data))}
+
+    # ---- Stores
+
+    def store_config_init(self):
+        return "OK", {"config": {"flags": 0, "generation": 0}}
+
+    def store_create(self, config, shape):
+        layers = self.shape(shape)
+        store = t.Store(config, layers, shape["k"], shape.get("id_space", 0))
+        return "OK", {"store": self.name("s", store)}
+
+    def store_free(self, store):
+        if store is not None:
+            del self.named[store]
+        return None, {}
+
+    def store_stats(self, store):
+        return "OK", {"counts": self.named[store].stats()}
+
+    def store_advance(self, store, generation):
+        if self.named[store].advance(generation):
+            for thing in self.named.values():
+                for request in thing.open if isinstance(thing, c.Capturer) else ():
+                    request.ages.advance(request.issued_end())
+        return "OK", {}
+
+    def prefix(self, capturer, store, first, keys, gives):
+        """What publish and adopt look at first."""
+        capturer, store = self.named[capturer], self.named[store]
+        keys = store.keys(keys)
+        store.check_rows(
+            capturer.layers, capturer.k, capturer.config.get("id_space", 0), gives=gives
+        )
+        end = first + len(keys) * store.block_rows
+        check(first <= r.MAX_POSITION and end <= r.MAX_POSITION, "ERR_OUT_OF_RANGE")
+        return capturer, store, keys
+
+    def request_publish(self, capturer, request, store, first, keys, generation):
+        named, stored, keys = self.prefix(capturer, store, first, keys, False)
+        named.publish(self.known(capturer, request), stored, first, keys, generation)
+        return "OK", {}
+
+    def request_adopt(self, capturer, request, store, first, keys, generation):
+        named, stored, keys = self.prefix(capturer, store, first, keys, True)
+        found = named.adopt(self.known(capturer, request), stored, first, keys, generation)
+        return "OK", {"adoption": found}
+
+    def request_publish_batch(self, capturer, store, items, generation):
+        def one(**item):
+            self.request_publish(capturer, store=store, generation=generation, **item)
+            return "OK", None
+
+        status, statuses, _ = self.batch(capturer, items, one)
+        return status, {"status": statuses}
+
+    def request_adopt_batch(self, capturer, store, items, generation):
+        def one(**item):
+            _, out = self.request_adopt(capturer, store=store, generation=generation, **item)
+            return "OK", out["adoption"]
+
+        status, statuses, found = self.batch(capturer, items, one)
+        nothing = dict.fromkeys(("rows", "found", "evicted", "not_published", "stale"), 0)
+        return status, {"status": statuses, "adoptions": [each or nothing for each in found]}
+
+    def key_chain(self, seed, tokens, block_rows, key_bytes, keys_bytes=None):
+        return "OK", {"keys": t.key_chain(seed, tokens, block_rows, key_bytes, keys_bytes)}
+
+    def store_contains(self, store, keys, generation):
+        store = self.named[store]
+        store.check_generation(generation)
+        reasons = [store.why(key, generation) for key in store.keys(keys)]
+        leading = next((i for i, reason in enumerate(reasons) if reason), len(reasons))
+        return "OK", {"reasons": reasons, "leading": leading}
+
+    def store_retain(self, store, keys):
+        store = self.named[store]
+        return "OK", {"reasons": store.retain(store.keys(keys))}
+
+    def store_release(self, store, keys):
+        store = self.named[store]
+        store.release(store.keys(keys))
+        return "OK", {}
+
+    def store_evict(self, store, keys):
+        store = self.named[store]
+        return "OK", {"evicted": store.evict(store.keys(keys))}
+
+    def store_move(self, store, source, destination):
+        store = self.named[store]
+        store.move(store.keys(source), store.keys(destination))
+        return "OK", {}
+
+    def store_export(self, store, keys, generation):
+        store = self.named[store]
+        complete, data = store.export(store.keys(keys), generation)
+        return "OK" if complete else "INCOMPLETE", {"dst": data}
+
+    def store_import(self, store, data):
+        return "OK", {"blocks": self.named[store].import_blocks(data)}

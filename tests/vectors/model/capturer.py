@@ -10,6 +10,7 @@ import weakref
 
 from . import routing as r
 from .routing import Routing, Row, better, check, judge, same_ids, unite
+from .store import Ages, Block
 
 COMPARE, EXTERNAL_SINK, MAY_LOSE, CHECKED, LOAD, LOAD_TAGS = (
     1,
@@ -141,6 +142,14 @@ class Change:
         )  # changed: range of rows that cannot be read until then
 
 
+class Publication:
+    """Blocks of one call, one after another in a request; rows from `end` on were cut."""
+
+    def __init__(self, store, first, blocks):
+        self.store, self.first, self.blocks = store, first, blocks
+        self.end = first + len(blocks) * store.block_rows
+
+
 class Request:
     def __init__(self, policy=0):
         self.policy = policy
@@ -150,6 +159,11 @@ class Request:
         self.lengths = []  # what determines the length, in the order of the calls: see length()
         self.lending = []  # (Change of a fork, its rows)
         self.page = None
+        self.issued = 0  # one past the highest position that was issued and is not cut
+        self.provisional = []  # drafts that landed and are neither settled nor cut
+        self.publishing = []  # (newest step, end) of publications that are not applied
+        self.unsettled = []  # publications of which some rows are drafts
+        self.ages = Ages()
 
     def length(self):
         n = 0
@@ -159,6 +173,9 @@ class Request:
             else:
                 n = max([n] + [row.end() if kind == "device" else row.position + 1 for row in what])
         return n
+
+    def issued_end(self):
+        return max(self.length(), self.issued)
 
     def miss(self, row, reason):
         """A row will never come.
@@ -424,6 +441,7 @@ class Capturer:
                 missing = r.LOST if lost else None
                 if not lost:
                     filed.append(Span(request, rows, speculative))
+            request.issued = max([request.issued] + [row.bounds[1] for row in rows])
             for row in rows:
                 row.missing = missing
                 if missing and not speculative:
@@ -506,6 +524,7 @@ class Capturer:
                 counted += 1
                 if span.speculative:
                     self.counters["provisional"] += 1
+                    span.request.provisional.append(row)
                 else:
                     self.file(span.request, row)
         if counted == 0:
@@ -606,6 +625,8 @@ class Capturer:
                     self.counters["late"] += 1
                 else:
                     self.file(request, row)
+            request.provisional = [row for row in request.provisional if row not in drafts]
+            self.publish_settled(request)
 
         filed = [row for row in chosen if not row.missing and row.end()]
         self.change(
@@ -616,16 +637,21 @@ class Capturer:
             else None,
         )
 
-    def cut(self, request, end):
-        for span in self.spans_in_flight(request):
-            for row in span.rows:
-                row.cut_at = min(row.cut_at, end)
+    def cut(self, request, end, closes=False):
+        for entry in self.log:
+            for span in entry.spans if isinstance(entry, Step) else ():
+                wanted = [e for step, e in request.publishing if entry.ticket <= step and closes]
+                kept = 0 if span.speculative else max(wanted, default=0)
+                for row in span.rows if span.request is request else ():
+                    row.cut_at = min(row.cut_at, max(end, kept))
         for rows in request.drafts.values():
             for row in rows:
                 row.cut_at = min(row.cut_at, end)
 
     def truncate(self, request, rows):
         self.cut(request, rows)
+        request.issued = min(request.issued, rows)
+        request.ages = request.ages.cut(rows)
         request.gone = {
             position: reason for position, reason in request.gone.items() if position < rows
         }
@@ -635,6 +661,10 @@ class Capturer:
             request.content = {
                 position: row for position, row in request.content.items() if position < rows
             }
+            request.provisional = [row for row in request.provisional if row.position < rows]
+            for publication in request.unsettled:
+                publication.end = min(publication.end, max(rows, publication.first))
+            self.publish_settled(request)
 
         self.change(request, apply)
 
@@ -645,6 +675,7 @@ class Capturer:
         child = self.open_one(request.policy)
         child.reach(rows)
         child.page = request.page
+        child.ages = request.ages.cut(rows)
         child.gone = {
             position: reason for position, reason in request.gone.items() if position < rows
         }
@@ -682,6 +713,7 @@ class Capturer:
         if rows <= routing.first:
             return
         request.reach(rows)
+        request.ages.unknown = max(request.ages.unknown, rows)
 
         def apply():
             for position, row in enumerate(routing.rows[: rows - routing.first], routing.first):
@@ -716,6 +748,7 @@ class Capturer:
         routing.page = request.page
 
         def apply():
+            self.publish_settled(request, True)
             end = request.length() if rows == r.ALL else rows
             routing.rows = [request.row(position, len(self.layers)) for position in range(end)]
             routing.ready = True
@@ -726,9 +759,91 @@ class Capturer:
         return routing
 
     def close(self, request):
-        self.cut(request, 0)
-        self.change(request, lambda: self.reject_drafts(request))
+        self.cut(request, 0, closes=True)
+
+        def apply():
+            self.publish_settled(request, True)
+            self.reject_drafts(request)
+
+        self.change(request, apply)
         self.end(request)
+
+    def publish(self, request, store, first, keys, generation):
+        n = store.block_rows
+        end = first + len(keys) * n
+        check(not keys or end <= request.issued_end(), "ERR_OUT_OF_RANGE")
+        if not keys:
+            return
+        store.check_generation(generation)
+        # Blocks with rows of older weights, then those without drafts, then those with some and
+        # what comes after.
+        older = min(request.ages.older_end(store.advanced), end)
+        old = max(0, -(-(older - first) // n)) if generation == store.generation else len(keys)
+        drafts = len(keys)
+        for row in (row for rows in request.drafts.values() for row in rows):
+            low = max(row.bounds[0], first)
+            if not row.missing and low < min(row.bounds[1], row.cut_at, end):
+                drafts = min(drafts, (low - first) // n)
+        drafts = max(drafts, old)
+        store.counts["stale"] += old
+        for a, b in ((old, drafts), (drafts, len(keys))):
+            if a < b:
+                blocks = [Block(key, generation, drafts=a == drafts) for key in keys[a:b]]
+                self.publish_blocks(request, Publication(store, first + a * n, blocks))
+
+    def publish_blocks(self, request, publication):
+        for block in publication.blocks:
+            publication.store.note(block)
+        steps = [
+            entry.ticket
+            for entry in self.log
+            if isinstance(entry, Step) and any(span.request is request for span in entry.spans)
+        ]
+        wanted = (max(steps, default=0), publication.end)
+        request.publishing.append(wanted)
+
+        def apply():
+            request.publishing.remove(wanted)
+            request.unsettled.append(publication)
+            self.publish_settled(request)
+
+        self.change(request, apply)
+
+    def publish_settled(self, request, everything=False):
+        """Publications of which no row is a draft any more."""
+        waiting = []
+        for p in request.unsettled:
+            drafts = any(p.first <= row.position < p.end for row in request.provisional)
+            if drafts and not everything:
+                waiting.append(p)
+                continue
+            for i, block in enumerate(p.blocks):
+                first = p.first + i * p.store.block_rows
+                rows = [
+                    request.content.get(position) if position < p.end else None
+                    for position in range(first, first + p.store.block_rows)
+                ]
+                p.store.land(block, rows)
+        request.unsettled = waiting
+
+    def adopt(self, request, store, first, keys, generation):
+        if not keys:
+            return dict.fromkeys(("rows", "found", "evicted", "not_published", "stale"), 0)
+        blocks, adoption = store.adopt(keys, generation)
+        n = store.block_rows
+        end = first + len(keys) * n
+        request.reach(end)
+
+        def apply():
+            for i, block in enumerate(blocks):
+                reason = block if isinstance(block, int) else r.NOT_PUBLISHED
+                hole = Row((reason,) * len(self.layers))
+                rows = getattr(block, "rows", None) or [hole] * n
+                for position, row in enumerate(rows, first + i * n):
+                    request.content[position] = unite(request.content.get(position), row)
+
+        self.change(request, apply, (first, end))
+        return adoption
 
     def end(self, request):
         self.open.remove(request)

@@ -95,7 +95,7 @@ var notStructs = []string{"routecap_api"} // the function table is for programs 
 var fieldTypes = map[string]string{
 	"dtype": "DType", "sink_dtype": "DType", "bias_dtype": "DType", "tokens_dtype": "DType", "positions_dtype": "DType",
 	"backend": "Backend", "role": "Role", "id_space": "IDSpace", "status": "Status", "policy": "Policy", "snapshot": "Snapshot",
-	"mode": "ExtractMode", "order": "Order", "reason": "Reason", "score": "Score", "group_score": "GroupScore", "found": "ProbeFlags",
+	"mode": "ExtractMode", "order": "Order", "reason": "Reason", "score": "Score", "group_score": "GroupScore", "routecap_layer_probe.found": "ProbeFlags",
 	"routecap_piece.source": "PieceSource", "routecap_config.flags": "ConfigFlags", "routecap_router.flags": "RouterFlags",
 	"routecap_source.flags": "SourceFlags", "routecap_received.flags": "ReceivedFlags", "routecap_span.flags": "SpanFlags",
 	"routecap_extract_item.flags": "ReadFlags", "routecap_copy_options.flags": "ReadFlags",

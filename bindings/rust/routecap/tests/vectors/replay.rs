@@ -11,7 +11,8 @@ use routecap::{
     FinishItem, Forward, GroupScore, IdElement, IdSpace, IssueOptions, ItemStatus, Kept, Landing,
     LayerProbe, LayerSource, LayerStats, Logits, Method, Missing, Order, Phase, Policy, Provenance,
     Reason, Received, RequestId, Role, Router, Routing, Rows, Score, Sequence, SequenceConfig,
-    Sink, Slice, Snapshot, Source, Span, Step, Stream, Strictness, Trust, View, status_name, sys,
+    Prefix, Sink, Slice, Snapshot, Source, Span, Step, Store, StoreConfig, Stream, Strictness,
+    Trust, View, key_chain, status_name, sys,
 };
 use serde_json::{Value, json};
 
@@ -27,6 +28,7 @@ type Made = Result<(), Inexpressible>;
 pub struct Replay {
     pub routings: HashMap<String, Routing>,
     pub sequences: HashMap<String, Sequence>,
+    pub stores: HashMap<String, Store>,
     pub capturers: HashMap<String, (Capturer, Forward)>,
     pub requests: HashMap<String, RequestId>,
     pub memory: HashMap<String, Elements>,
@@ -401,11 +403,14 @@ impl Replay {
             name if name.starts_with("step_") => self.steps(call)?,
             "layer_record" | "layers_record" | "layer_route" | "capturer_probe"
             | "received_read" | "received_merge" => self.taps(call)?,
+            "request_publish" | "request_adopt" | "request_publish_batch"
+            | "request_adopt_batch" => self.prefixes(call)?,
             name if name.starts_with("request_") => self.requests(call)?,
             name if name.starts_with("routing_") || name.starts_with("serialized_") => {
                 self.routings(call)?
             }
             name if name.starts_with("sequence_") => self.sequences(call)?,
+            name if name.starts_with("store_") || name == "key_chain" => self.stores(call)?,
             name => panic!("no such call: {name}"),
         }
         Ok(())
@@ -1367,6 +1372,155 @@ impl Replay {
                 self.bind_sequence(call, "sequence", sequence);
             }
             name => panic!("no such call: {name}"),
+        }
+        Ok(())
+    }
+
+    fn store(&self, call: &Call<'_>) -> &Store {
+        &self.stores[call.input.text("store").expect("a name")]
+    }
+
+    fn stores(&mut self, call: &Call<'_>) -> Made {
+        let input = call.input;
+        let keys = |key| if input.has(key) { input.bytes(key) } else { Vec::new() };
+        let (generation, chosen) = (input.number("generation"), keys("keys"));
+        match call.name {
+            "store_config_init" => {
+                let config = StoreConfig::default();
+                let flags = u32::from(config.slot_keys);
+                let mut said = object!(config; block_rows, key_bytes, budget_bytes, generation);
+                said["flags"] = flags.into();
+                call.expect_object("config", said);
+            }
+            "store_create" => {
+                let said = input.object("config").expect("a config");
+                only(said, "flags", sys::ROUTECAP_STORE_SLOT_KEYS)?;
+                let usual = StoreConfig::default();
+                let config = StoreConfig {
+                    slot_keys: said.number::<u32>("flags") != 0,
+                    block_rows: said.number_or("block_rows", usual.block_rows.into()),
+                    key_bytes: said.number_or("key_bytes", usual.key_bytes.into()),
+                    budget_bytes: said.number_or("budget_bytes", usual.budget_bytes.into()),
+                    generation: said.number("generation"),
+                };
+                let shape = self::config(input.object("shape").expect("a shape"))?;
+                if let Some(store) = call.done(config.create(&shape)) {
+                    self.stores.insert(call.out.text("store").expect("a name").into(), store);
+                }
+            }
+            "store_free" => {
+                drop(self.stores.remove(input.text("store").expect("a name")).expect("a store"));
+            }
+            "store_stats" => {
+                if let Some(counts) = call.done(self.store(call).stats()) {
+                    let counts = object!(counts; block_rows, key_bytes, flags, generation, blocks,
+                        blocks_in_flight, blocks_retained, blocks_published, blocks_repeated,
+                        blocks_empty, blocks_refused, blocks_stale, blocks_adopted, blocks_absent,
+                        blocks_mismatched, blocks_replaced, blocks_evicted, blocks_imported);
+                    call.expect_object("counts", counts);
+                }
+            }
+            "store_advance" => {
+                call.done(self.store(call).advance(generation));
+            }
+            "store_contains" => {
+                if let Some((reasons, leading)) =
+                    call.done(self.store(call).contains(&chosen, generation))
+                {
+                    call.expect("reasons", reasons);
+                    call.expect("leading", leading);
+                }
+            }
+            "store_retain" => {
+                if let Some(reasons) = call.done(self.store(call).retain(&chosen)) {
+                    call.expect("reasons", reasons);
+                }
+            }
+            "store_release" => {
+                call.done(self.store(call).release(&chosen));
+            }
+            "store_evict" => {
+                if let Some(evicted) = call.done(self.store(call).evict(&chosen)) {
+                    call.expect("evicted", evicted);
+                }
+            }
+            "store_move" => {
+                let moved = self.store(call).move_slots(&keys("source"), &keys("destination"));
+                call.done(moved);
+            }
+            "store_export" => {
+                let exported = self.store(call).export(&chosen, generation);
+                if let Some((bytes, _)) = call.answered(exported, |(_, all)| completeness(*all)) {
+                    assert_eq!(call.out.bytes("dst"), bytes);
+                }
+            }
+            "store_import" => {
+                if let Some(blocks) = call.done(self.store(call).import(&input.bytes("data"))) {
+                    call.expect("blocks", blocks);
+                }
+            }
+            "key_chain" => {
+                let tokens: Vec<i32> = input.numbers("tokens").expect("tokens");
+                let (rows, bytes) = (input.number("block_rows"), input.number("key_bytes"));
+                let made = key_chain(&input.bytes("seed"), &tokens, rows, bytes);
+                if let Some(made) = call.done(made) {
+                    assert_eq!(call.out.bytes("keys"), made);
+                }
+            }
+            name => panic!("no such call: {name}"),
+        }
+        Ok(())
+    }
+
+    /// What requests and stores have to do with one another.
+    fn prefixes(&mut self, call: &Call<'_>) -> Made {
+        let input = call.input;
+        let (generation, store) = (input.number("generation"), self.store(call));
+        let capturer = &self.capturer(call)?.0;
+        let adopted = |found: routecap::Adoption| object!(found; rows, found, evicted, not_published, stale);
+        if !call.name.ends_with("_batch") {
+            let (request, first) = (self.request(input), input.number("first"));
+            let keys = input.bytes("keys");
+            if call.name == "request_publish" {
+                call.done(capturer.publish(request, store, first, &keys, generation));
+            } else if let Some(found) =
+                call.done(capturer.adopt(request, store, first, &keys, generation))
+            {
+                call.expect_object("adoption", adopted(found));
+            }
+            return Ok(());
+        }
+        let items: Vec<_> = input.list("items").iter().map(Said::of).collect();
+        let keys: Vec<_> = items.iter().map(|item| item.bytes("keys")).collect();
+        let prefixes: Vec<_> = items
+            .iter()
+            .zip(&keys)
+            .map(|(item, keys)| Prefix {
+                request: self.request(*item),
+                first: item.number("first"),
+                keys,
+            })
+            .collect();
+        let all = |statuses: &mut dyn Iterator<Item = ItemStatus>| {
+            whole(statuses.all(|status| status.result().is_ok()))
+        };
+        let named = |status: &ItemStatus| item(status.result(), |()| "ROUTECAP_OK");
+        if call.name == "request_publish_batch" {
+            let result = capturer.publish_batch(store, &prefixes, generation);
+            if let Some(statuses) =
+                call.answered(result, |statuses| all(&mut statuses.iter().copied()))
+            {
+                call.expect_statuses(statuses.iter().map(named).collect());
+            }
+        } else {
+            let result = capturer.adopt_batch(store, &prefixes, generation);
+            if let Some(found) =
+                call.answered(result, |found| all(&mut found.iter().map(|(_, status)| *status)))
+            {
+                call.expect_statuses(found.iter().map(|(_, status)| named(status)).collect());
+                let found: Vec<_> = found.into_iter().map(|(found, _)| adopted(found)).collect();
+                call.expect("adoptions", found);
+            }
         }
         Ok(())
     }
