@@ -1,8 +1,6 @@
 // Publishing and adopting: what another request computed is there, and what is not says why.
 #include "shelf.h"
 
-#include <thread>
-
 using namespace rig;
 
 namespace {
@@ -270,21 +268,19 @@ TEST(Adopt, keeps_what_the_request_has) {
 // ---- Slots ----------------------------------------------------------------------------------
 
 // SGLang keys rows by cache slot, and uses slots again: a row of the last owner is another's.
-// Another publisher's rows land first, so that those which were adopted in flight add nothing.
+// Another capturer's rows land first, so that those which were adopted in flight add nothing.
 TEST(Adopt, of_the_slower_of_two_publishers_has_its_rows) {
-    Rig rig({.held = true});
-    Shelf shelf(rig.shape());
-    const routecap_request a = rig.open(), b = rig.open(), c = rig.open();
-    const routecap_step drafts = rig.step({{a, {1, 0, 4}}}, ROUTECAP_SPAN_SPECULATIVE);
-    rig.land(drafts);
-    shelf.publish(rig, a, 0, {10});
-    rig.step({{b, {1, 0, 4}}});
-    shelf.publish(rig, b, 0, {10});
-    EXPECT_EQ(1u, shelf.adopt(rig, c, 0, {10}).found);
-    EXPECT_STATUS(ROUTECAP_OK, routecap_request_accept(rig.capturer(), a, drafts, nullptr, 4));
-    EXPECT_STATUS(ROUTECAP_OK, routecap_capturer_progress(rig.capturer()));
-    rig.open_gate();
-    rig.expect(c, 0, routed_rows(rig.shape(), 1, 0, 4));
+    Rig slower({.held = true}), faster;
+    Shelf shelf(slower.shape());
+    const routecap_request a = slower.open(), b = faster.open(), c = slower.open();
+    slower.step({{a, {1, 0, 4}}});
+    shelf.publish(slower, a, 0, {10});
+    EXPECT_EQ(1u, shelf.adopt(slower, c, 0, {10}).found);
+    faster.land(faster.step({{b, {1, 0, 4}}}));
+    shelf.publish(faster, b, 0, {10});
+    EXPECT_EQ(1u, shelf.settled(faster).blocks_published);
+    slower.open_gate();
+    slower.expect(c, 0, routed_rows(slower.shape(), 1, 0, 4));
     EXPECT_EQ(1u, shelf.counts().blocks_repeated);
 }
 

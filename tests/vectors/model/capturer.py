@@ -788,7 +788,7 @@ class Capturer:
         store.counts["stale"] += old
         for a, b in ((old, drafts), (drafts, len(keys))):
             if a < b:
-                blocks = [Block(key, generation, drafts=a == drafts) for key in keys[a:b]]
+                blocks = [Block(key, generation, self, a == drafts) for key in keys[a:b]]
                 self.publish_blocks(request, Publication(store, first + a * n, blocks))
 
     def publish_blocks(self, request, publication):
@@ -829,7 +829,7 @@ class Capturer:
     def adopt(self, request, store, first, keys, generation):
         if not keys:
             return dict.fromkeys(("rows", "found", "evicted", "not_published", "stale"), 0)
-        blocks, adoption = store.adopt(keys, generation)
+        blocks, adoption = store.adopt(keys, generation, self)
         n = store.block_rows
         end = first + len(keys) * n
         request.reach(end)

@@ -48,9 +48,10 @@ class Ages:
 
 
 class Block:
-    def __init__(self, key, generation, drafts=False, rows=None):
+    def __init__(self, key, generation, owner=None, drafts=False):
         self.key, self.generation, self.drafts = key, generation, drafts
-        self.rows = rows  # None: not landed
+        self.owner = owner  # the capturer for which it is there while it is in flight
+        self.rows = None  # until it has landed
         self.unwanted = False  # lost its key while it was in flight
         self.retained = 0
 
@@ -94,13 +95,14 @@ class Store:
     def current(self, block):
         return block.generation == self.generation
 
-    def why(self, key, generation):
+    def why(self, key, generation, adopter=None):
         """What an adopter hears who is at this generation: 0 if there is a block."""
         block = self.blocks.get(key)
         if block is None:
             return self.gone.get(key, r.NOT_PUBLISHED)
         landed = block.rows is not None
-        if self.current(block) and generation == self.generation and (landed or not block.drafts):
+        there = landed or (not block.drafts and adopter in (None, block.owner))
+        if self.current(block) and generation == self.generation and there:
             return 0
         return r.STALE if landed else r.NOT_PUBLISHED
 
@@ -153,10 +155,10 @@ class Store:
 
     # ---- Adopting
 
-    def adopt(self, keys, generation):
+    def adopt(self, keys, generation, adopter):
         """The blocks, or why they are not there; and what is said of them."""
         self.check_generation(generation)
-        reasons = [self.why(key, generation) for key in keys]
+        reasons = [self.why(key, generation, adopter) for key in keys]
         found = reasons.count(0)
         self.counts["adopted"] += found
         self.counts["absent"] += len(keys) - found
