@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <iterator>
 
 #if defined(__SSE2__)
 #include <emmintrin.h>
@@ -44,15 +43,50 @@ void copy_past_caches(void *to, const void *from, size_t bytes) {
     std::memcpy(out, in, bytes);
 }
 
-// Widens to such memory, some at a time.
+constexpr uint32_t kStreamed = 8;  // ids that are widened to whole vectors of any width
+
+#if defined(__SSE2__)
+template <class Id>
+__m128i as_16_bits(const Id *ids) {
+    if constexpr (sizeof(Id) == 1)
+        return _mm_unpacklo_epi8(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(ids)),
+                                 _mm_setzero_si128());
+    else
+        return _mm_loadu_si128(reinterpret_cast<const __m128i *>(ids));
+}
+
+// To memory at a multiple of 16.
+template <class T>
+void stream(T *to, __m128i ids) {
+    auto *out = reinterpret_cast<__m128i *>(to);
+    if constexpr (sizeof(T) == 2) return _mm_stream_si128(out, ids);
+    const __m128i zero = _mm_setzero_si128();
+    const __m128i low = _mm_unpacklo_epi16(ids, zero), high = _mm_unpackhi_epi16(ids, zero);
+    if constexpr (sizeof(T) == 4) {
+        _mm_stream_si128(out, low);
+        _mm_stream_si128(out + 1, high);
+    } else {
+        _mm_stream_si128(out, _mm_unpacklo_epi32(low, zero));
+        _mm_stream_si128(out + 1, _mm_unpackhi_epi32(low, zero));
+        _mm_stream_si128(out + 2, _mm_unpacklo_epi32(high, zero));
+        _mm_stream_si128(out + 3, _mm_unpackhi_epi32(high, zero));
+    }
+}
+#endif
+
+// Widens to memory that nobody will read soon.
 template <class T, class Id>
 void widen_past_caches(T *to, const Id *from, uint64_t n) {
-    alignas(64) T memory[kBytesAtOnce / sizeof(T)];
-    for (uint64_t first = 0; first < n; first += std::size(memory)) {
-        const uint64_t count = std::min<uint64_t>(n - first, std::size(memory));
-        widen(memory, from + first, count);
-        copy_past_caches(to + first, memory, count * sizeof(T));
+    if constexpr (sizeof(T) == sizeof(Id)) return copy_past_caches(to, from, n * sizeof(T));
+#if defined(__SSE2__)
+    if constexpr (sizeof(T) > sizeof(Id)) {
+        for (; n > 0 && reinterpret_cast<uintptr_t>(to) % 16 != 0; n--)
+            *to++ = static_cast<T>(*from++);
+        for (; n >= kStreamed; n -= kStreamed, to += kStreamed, from += kStreamed)
+            stream(to, as_16_bits(from));
     }
+#endif
+    widen(to, from, n);
 }
 
 }  // namespace
@@ -135,15 +169,19 @@ template <class T, class Id, uint32_t K>
 void RowWriter::copy_layers(const Piece &piece) {
     alignas(64) T memory[kBytesAtOnce / sizeof(T)];
     const uint32_t k = kernels::columns<K>(plan_.k());
+    const bool gathered = past_caches_ && k % kStreamed != 0;  // in memory, to be copied as one
     const uint64_t at_once = std::min<uint64_t>(kBytesAtOnce / piece.source->row_bytes + 1,
                                                 kBytesAtOnce / (k * sizeof(T)));
     for (uint64_t first = 0; first < piece.rows; first += at_once) {
         const uint64_t rows = std::min(at_once, piece.rows - first);
         for (size_t l = 0; l < plan_.layers().size(); l++) {
-            T *const to = cell<T>(piece.row + first, l), *const wide = past_caches_ ? memory : to;
+            T *const to = cell<T>(piece.row + first, l), *const wide = gathered ? memory : to;
             for (uint64_t r = 0; r < rows; r++)
-                widen(wide + r * k, piece.cell<Id>(first + r, l, k), k);
-            if (past_caches_) copy_past_caches(to, memory, rows * k * sizeof(T));
+                if (past_caches_ && !gathered)
+                    widen_past_caches(to + r * k, piece.cell<Id>(first + r, l, k), k);
+                else
+                    widen(wide + r * k, piece.cell<Id>(first + r, l, k), k);
+            if (gathered) copy_past_caches(to, memory, rows * k * sizeof(T));
         }
     }
 }

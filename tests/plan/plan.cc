@@ -776,6 +776,60 @@ TEST(Plan, agrees_with_the_model_and_all_ranks_together_have_the_input) {
     EXPECT_GT(divided, rounds / 4);
 }
 
+// Results of 8 MiB and more are written past the processor's caches, in whole vectors where the
+// memory and k allow it.
+TEST(Plan, has_the_same_ids_in_results_larger_than_caches) {
+    struct Large {
+        int32_t dtype, order;
+        uint32_t k, experts;
+        std::vector<int32_t> map;
+        uint64_t offset;  // of the memory, in ids
+    };
+    const int32_t by_row = ROUTECAP_ORDER_ROW_MAJOR, by_layer = ROUTECAP_ORDER_LAYER_MAJOR;
+    const std::vector<int32_t> all{0, 1, 2, 3}, some{1, 2};
+    for (const Large &large : {Large{ROUTECAP_DTYPE_I64, by_layer, 8, 200, all, 0},
+                               Large{ROUTECAP_DTYPE_I64, by_row, 8, 300, some, 1},
+                               Large{ROUTECAP_DTYPE_I64, by_layer, 3, 300, some, 0},
+                               Large{ROUTECAP_DTYPE_I32, by_layer, 8, 300, some, 3},
+                               Large{ROUTECAP_DTYPE_I32, by_row, 3, 200, all, 1},
+                               Large{ROUTECAP_DTYPE_I16, by_layer, 8, 200, all, 5},
+                               Large{ROUTECAP_DTYPE_I16, by_row, 8, 300, all, 1},
+                               Large{ROUTECAP_DTYPE_U8, by_row, 8, 200, all, 1},
+                               Large{ROUTECAP_DTYPE_U8, by_layer, 8, 200, all, 7}}) {
+        SCOPED_TRACE(testing::Message()
+                     << "dtype " << large.dtype << " order " << large.order << " k " << large.k);
+        Config c;
+        c.dtype = large.dtype, c.order = large.order, c.k = large.k, c.experts = large.experts;
+        c.map_ = large.map, c.layers = static_cast<uint32_t>(c.map_.size());
+        const size_t bytes = bytes_of(c.dtype);
+        const uint64_t rows = (8 << 20) / (c.layers * c.k * bytes) + 5;
+        c.lengths_ = {rows};
+        c.needed_ = {ROUTECAP_ROWS_ALL};
+        const Truth there = [](size_t, uint64_t, int32_t) { return true; };
+        const RoutingPtr routing =
+            routing_of(c, 0, 0, rows, all, std::vector<uint32_t>(4, c.experts), there, rows);
+        const std::vector<routecap_plan_source> sources{{0, routing.get()}};
+        const PlanPtr plan = make(c);
+        const routecap_plan_shape shape = shape_of(plan);
+        Guarded memory(shape.ids_bytes + large.offset * bytes, 0x5a);
+        ASSERT_STATUS(ROUTECAP_OK,
+                      routecap_plan_gather(plan.get(), sources.data(), sizeof sources[0], 1,
+                                           memory.data() + large.offset * bytes, shape.ids_bytes,
+                                           nullptr, 0, nullptr));
+        EXPECT_TRUE(memory.intact());
+        std::vector<uint8_t> ids = memory.contents();
+        ids.erase(ids.begin(), ids.begin() + static_cast<ptrdiff_t>(large.offset * bytes));
+        const Result result{std::move(ids), {}};
+        uint64_t wrong = 0;
+        for (uint64_t r = 0; r < rows; r++)
+            for (uint32_t l = 0; l < c.layers; l++)
+                for (uint32_t column = 0; column < c.k; column++)
+                    wrong += routed_id(0, r, c.index_of(l), column, c.experts) !=
+                             id_at(c, result, rows, r, l, column);
+        EXPECT_EQ(0u, wrong);
+    }
+}
+
 // Layer l of pipeline stages: together they fill as one stage with all layers would.
 TEST(Plan, fills_a_layer_the_same_in_every_pipeline_stage) {
     Config whole;
