@@ -26,7 +26,7 @@ def ids(rows, columns, k, experts):
 
 def functions(path, names, globals_):
     """Functions and assignments of a file by name, without what it imports."""
-    body = []
+    body, assigned = [], []
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.FunctionDef) and node.name in names:
             node.decorator_list, node.returns = [], None
@@ -34,8 +34,8 @@ def functions(path, names, globals_):
                 argument.annotation = None
             body.append(node)
         elif isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") in names:
-            body.insert(0, node)
-    exec(compile(ast.Module(body, []), str(path), "exec"), globals_)
+            assigned.append(node)
+    exec(compile(ast.Module(assigned + body, []), str(path), "exec"), globals_)
     return [globals_[name] for name in names if callable(globals_[name])]
 
 
