@@ -1,8 +1,8 @@
 """Find what is wrong with routings, and say which published failure it resembles.
 
-FILE is FILE.routecap, a folder of them, FILE.tar, FILE.safetensors, FILE.npy with an array [rows,
-layers, k], FILE.npz with one for each name, or a message of the wire as a server sent it. More is
-found the more is given.
+FILE is FILE.routecap, a folder of them, FILE.tar, FILE.safetensors, the bytes of a sequence,
+FILE.npy with an array [rows, layers, k], FILE.npz with one for each name, or a message of the wire
+as a server sent it. More is found the more is given.
 
 Exit status: 0 if nothing was found; 1 if something was; 2 for an error; 3 if nothing was found, and
 a check for which an option was given could not be made (with --strict: any check). What could not
