@@ -2,7 +2,7 @@
 """The measurement of measure.py on a model of a few hundred million parameters, which it trains
 first, for some minutes on one GPU.
 
-    larger.py --json FILE --markdown FILE [--minutes 5]        # needs torch, transformers and the package routecap, and no network
+    larger.py --json FILE --markdown FILE [--minutes 5] [--commit ID]    # needs torch, transformers and the package routecap, and no network
 
 Why it trains: with random weights routers are nearly even and predictions nearly flat, so neither
 the sets of experts nor the probabilities would be those of a model that somebody replays. Some
@@ -139,8 +139,7 @@ def main() -> int:
     parser.add_argument("--experts", type=int, default=64)
     parser.add_argument("--k", type=int, default=8)
     parser.add_argument("--width", type=int, default=192, help="of an expert")
-    parser.set_defaults(sequences=64, new_tokens=192)
-    arguments = arguments_of(parser)
+    arguments = arguments_of(parser, sequences=64, new_tokens=192)
 
     torch.manual_seed(arguments.seed)
     generator = model_of(arguments, torch.bfloat16).train()
@@ -155,7 +154,7 @@ def main() -> int:
             parameter.copy_(weight)
     del weights
     result = measure(generator, trainer, arguments.sequences, arguments.new_tokens, arguments.seed)
-    return report(result | training, arguments.json, arguments.markdown)
+    return report(result | training, arguments)
 
 
 if __name__ == "__main__":

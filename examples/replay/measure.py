@@ -233,7 +233,8 @@ def measure(
 
 def markdown(result: dict[str, Any]) -> str:
     lines = [
-        f"{result['model']}. {result['machine']}, {result['versions']}.",
+        f"{result['model']}. {result['machine']}, {result['versions']}"
+        + (f", commit {result['commit']}." if "commit" in result else "."),
         f"{result['sequences']} sequences of {result['generated_tokens']} generated tokens, {result['next_token_entropy_bits']:.2f} bits of entropy; "
         f"{result['cells_captured']:,} cells captured, {result['cells_missing']:,} missing.",
         f"The chosen experts have {result['chosen_probability']:.0%} of the routers' probability (even routers: {result['even_probability']:.0%}); "
@@ -277,25 +278,30 @@ def failures(result: dict[str, Any]) -> list[str]:
     return found
 
 
-def report(result: dict[str, Any], json_file: Path | None, markdown_file: Path | None) -> int:
+def report(result: dict[str, Any], arguments: argparse.Namespace) -> int:
     """Print and write a result; return the exit status."""
+    if arguments.commit:
+        result = {"commit": arguments.commit} | result
     print(markdown(result))
-    if json_file:
-        json_file.write_text(json.dumps(result, indent=1) + "\n")
-    if markdown_file:
-        markdown_file.write_text(markdown(result))
+    if arguments.json:
+        arguments.json.write_text(json.dumps(result, indent=1) + "\n")
+    if arguments.markdown:
+        arguments.markdown.write_text(markdown(result))
     for failure in failures(result):
         print(f"does not hold: {failure}")
     return bool(failures(result))
 
 
-def arguments_of(parser: argparse.ArgumentParser) -> argparse.Namespace:
-    parser.add_argument("--sequences", type=int, default=24)
-    parser.add_argument("--new-tokens", type=int, default=96)
+def arguments_of(
+    parser: argparse.ArgumentParser, sequences: int = 24, new_tokens: int = 96
+) -> argparse.Namespace:
+    parser.add_argument("--sequences", type=int, default=sequences)
+    parser.add_argument("--new-tokens", type=int, default=new_tokens)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--markdown", type=Path)
+    parser.add_argument("--commit", help="of the library, to be kept with the result")
     return parser.parse_args()
 
 
@@ -315,7 +321,7 @@ def main() -> int:
         for dtype in (torch.float32, torch.bfloat16)
     )
     result = measure(generator, trainer, arguments.sequences, arguments.new_tokens, arguments.seed)
-    return report(result, arguments.json, arguments.markdown)
+    return report(result, arguments)
 
 
 if __name__ == "__main__":
