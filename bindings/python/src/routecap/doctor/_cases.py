@@ -19,7 +19,7 @@ from .._files import WIRE_ENDINGS, load, wire_ending
 from .._samples import Sample
 from .._sequence import Sequence
 from ..models import Description
-from ._messages import Shape, unwrap
+from ._messages import DAMAGED, Shape, unwrap
 
 _ARRAYS = (".npy", ".npz")
 _SEQUENCE = struct.Struct("<8sIIQQQ")  # the begin of docs/format.md's header of a sequence
@@ -110,7 +110,7 @@ def _arrays(path: Path) -> Iterator[tuple[str, NDArray[Any]]]:
             yield path.stem, content
         else:
             yield from ((name, content[name]) for name in content.files)
-    except (ValueError, EOFError, KeyError) as reason:
+    except DAMAGED as reason:
         raise error(Status.ERR_FORMAT, f"{path}: {reason}") from None
 
 

@@ -11,10 +11,14 @@ import base64
 import json
 from collections.abc import Callable
 from io import BytesIO
+from tokenize import TokenError
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+DAMAGED = (ValueError, EOFError, KeyError, TokenError, MemoryError)
+"""What NumPy raises for a file that is damaged, or claims to be larger than memory."""
 
 
 class Unwrapped(NamedTuple):
@@ -40,7 +44,9 @@ def unwrap(format: str, data: bytes, shape: Shape) -> Unwrapped:
     """
     try:
         return _FORMATS[format](data, shape)
-    except (KeyError, TypeError, AttributeError, EOFError, RecursionError) as reason:
+    except ValueError:
+        raise
+    except (*DAMAGED, TypeError, AttributeError, RecursionError) as reason:
         raise ValueError(
             f"this is no message of {format} ({reason!r}): give the file the ending of what it is"
         ) from None
