@@ -212,6 +212,9 @@ def test_an_ending_that_no_kind_of_file_has_is_refused(
     for word in (name, ".routecap", ".tar", ".safetensors", "folder", "slash"):
         assert word in str(raised.value)
     assert not list(tmp_path.iterdir())
+    (tmp_path / name).write_bytes(routing.serialize())
+    with pytest.raises(routecap.ArgumentError, match="does not read: a file ends in .routecap"):
+        routecap.load(tmp_path / name)
 
 
 def test_a_folder_is_a_name_without_an_ending_or_with_a_slash_or_one_that_is_there(

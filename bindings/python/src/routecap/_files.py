@@ -96,14 +96,19 @@ def kind_to_write(path: str | os.PathLike[str]) -> str:
     kind = _ending(Path(path))
     if not kind or os.fspath(path).endswith(os.sep) or os.path.isdir(path):
         return ""
+    _expect_known(path, kind, "write")
+    return kind
+
+
+def _expect_known(path: str | os.PathLike[str], kind: str, does: str) -> None:
+    """Refuse the ending of a file's name that routecap does not write, or read."""
     if kind not in (_ROUTING, _TAR, _SAFETENSORS, *WIRE_ENDINGS):
         raise error(
             Status.ERR_ARGUMENT,
-            f"{path} ends in {kind}, which routecap does not write: a file ends in {_ROUTING}, "
+            f"{path} ends in {kind}, which routecap does not {does}: a file ends in {_ROUTING}, "
             f"{_TAR}, {_SAFETENSORS} or, for a message of the wire, {', '.join(WIRE_ENDINGS)}; "
             "a folder has no ending, ends in a slash or is there",
         )
-    return kind
 
 
 def _ending(path: Path) -> str:
@@ -128,17 +133,21 @@ def load(
     """The routings of a file or folder that `save` wrote, or a program in C, by their names.
 
     A file whose name ends as a message of the wire does (see `save`) is decoded: `wire` is what is
-    known of it beside its bytes, `experts` above all.
+    known of it beside its bytes, `experts` above all. Any other ending is refused; a file without
+    one is in the serialised form.
 
     Nothing in it is trusted. With `mmap` files are mapped and used in place: they must not change
     as long as the routings live (safetensors are copied all the same).
     """
     path = Path(path)
-    if (kind := _ending(path)) in WIRE_ENDINGS and not path.is_dir():
+    kind = "" if path.is_dir() else _ending(path)
+    if kind:
+        _expect_known(path, kind, "read")
+    if kind in WIRE_ENDINGS:
         return {path.name.removesuffix(kind): _load_message(path, kind, wire or {})}
-    if path.suffix == _SAFETENSORS and not path.is_dir():
+    if kind == _SAFETENSORS:
         return _load_safetensors(path, progress)
-    if path.suffix == _TAR and not path.is_dir():
+    if kind == _TAR:
         return _load_tar(path, mmap, progress)
     files = sorted(path.glob("*" + _ROUTING), key=_natural) if path.is_dir() else [path]
     return {
