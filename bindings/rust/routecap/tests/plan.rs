@@ -1,5 +1,5 @@
-//! Plans from Rust: the layouts of slime, verl and Megatron-Core, and what only this layer can get
-//! wrong.
+//! Plans from Rust: the layouts of slime, verl, SkyRL and Megatron-Core, and what only this layer can
+//! get wrong.
 
 use routecap::{
     ArraySegment, Arrays, ErrorKind, Order, PlanClass, PlanConfig, PlanContext, PlanFill,
@@ -77,7 +77,10 @@ fn tokens_go_where_trainers_put_them() {
                     config = config.sequence_parallel(tensor_size, tensor_rank);
                 }
                 if case["layout"] == "padded_right" {
-                    config = config.layout(PlanLayout::PaddedRight).sequence_first();
+                    config = config.layout(PlanLayout::PaddedRight);
+                }
+                if case["sequence_first"].as_bool().unwrap_or(false) {
+                    config = config.sequence_first();
                 }
                 let plan = config.create::<i64>().unwrap();
                 let shape = plan.describe().unwrap();
