@@ -338,6 +338,12 @@ int32_t Capturer::layer_stats(routecap_layer_stats *stats, size_t stat_size, siz
 
 // ---- Load -----------------------------------------------------------------------------------
 
+LoadCounter &Capturer::Capture::counted_load() {
+    worker.hand_over_load();
+    load->merge();
+    return *load;
+}
+
 int32_t Capturer::load(const uint64_t *tag, routecap_load *load, uint64_t *counts, size_t count) {
     if (int32_t s = check_output(load, "load"); s < 0) return s;
     if (counts == nullptr && count > 0) return report(ROUTECAP_ERR_ARGUMENT, "counts is NULL");
@@ -350,10 +356,8 @@ int32_t Capturer::load(const uint64_t *tag, routecap_load *load, uint64_t *count
     if (!config_.load || (tag != nullptr && !config_.load_tags))
         return report(ROUTECAP_ERR_ARGUMENT, "the capturer was created without %s",
                       config_.load ? "ROUTECAP_CONFIG_LOAD_TAGS" : "ROUTECAP_CONFIG_LOAD");
-    LoadCounter &counter = *capture_->load;
-    const TakenTurn reads(counter.readers());
-    capture_->worker.hand_over_load();
-    counter.merge();
+    const TakenTurn reads(capture_->load->readers());
+    const LoadCounter &counter = capture_->counted_load();
     const bool fits = count == counter.size();
     LoadCounter::Reading reading;
     if (!counter.read(tag, reading, fits ? counts : nullptr))
@@ -380,13 +384,8 @@ int32_t Capturer::load_tags(uint64_t *tags, size_t capacity, uint64_t *count) {
     if (!config_.load_tags)
         return report(ROUTECAP_ERR_ARGUMENT,
                       "the capturer was created without ROUTECAP_CONFIG_LOAD_TAGS");
-    LoadCounter &counter = *capture_->load;
-    const TakenTurn reads(counter.readers());
-    capture_->worker.hand_over_load();
-    counter.merge();
-    const std::vector<uint64_t> known = counter.tags();
-    std::copy_n(known.begin(), std::min(capacity, known.size()), tags);
-    *count = known.size();
+    const TakenTurn reads(capture_->load->readers());
+    *count = capture_->counted_load().tags({tags, capacity});
     return ROUTECAP_OK;
 }
 

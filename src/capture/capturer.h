@@ -111,6 +111,8 @@ private:
     // What an owner has and a mirror has not.
     struct Capture {
         Capture(const Config &config, uint64_t number, Backend &backend);
+        // With the turn of its readers: what has landed is counted in it.
+        LoadCounter &counted_load();
 
         // Guards requests, the log and the nodes. Held for as long as one call's arguments take:
         // never while waiting, copying rows, calling the driver or a callback, or allocating

@@ -103,7 +103,8 @@ struct Capturer::Dump {
         text.member("budget_bytes", c.budget_bytes);
         text.add(", \"external_sink\": %s, \"manual_progress\": %s, \"may_lose\": %s",
                  name_of(c.external_sink), name_of(c.manual_progress), name_of(c.may_lose));
-        text.add(", \"compare\": %s, \"checked\": %s", name_of(c.compare), name_of(c.checked));
+        text.add(", \"compare\": %s, \"checked\": %s, \"load\": %s, \"load_tags\": %s",
+                 name_of(c.compare), name_of(c.checked), name_of(c.load), name_of(c.load_tags));
         text.end('}');
     }
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <new>
 
 namespace routecap {
 
@@ -31,13 +30,9 @@ size_t LoadCounter::bytes(const Shape &shape, uint32_t sink_rows, bool by_tag) {
            most_runs(sink_rows) * sizeof(Run) + kMostPages * sizeof(PageRef);
 }
 
-// Zeros that are in memory only once they are counted in.
 LoadCounter::Block LoadCounter::make_block() const {
-    Block block;
-    block.counts.reset(static_cast<uint64_t *>(
-        std::calloc((by_tag_ ? kMostSeries : 1) * size_, sizeof(uint64_t))));
-    if (block.counts == nullptr) throw std::bad_alloc();
-    return block;
+    return {.series = {},
+            .counts = std::make_unique<uint64_t[]>((by_tag_ ? kMostSeries : 1) * size_)};
 }
 
 // ---- Noting -----------------------------------------------------------------------------------
@@ -201,14 +196,17 @@ bool LoadCounter::read(const uint64_t *tag, Reading &reading, uint64_t *to) cons
     return true;
 }
 
-std::vector<uint64_t> LoadCounter::tags() const {
+size_t LoadCounter::tags(std::span<uint64_t> tags) const {
     Tags sorted = known_tags_;
     std::sort(sorted.begin(), sorted.end(),
               [](const Tag &a, const Tag &b) { return a.serial < b.serial; });
-    std::vector<uint64_t> tags;
-    for (const Tag &tag : sorted)
-        if (tag.serial != 0) tags.push_back(tag.tag);
-    return tags;
+    size_t known = 0;
+    for (const Tag &tag : sorted) {
+        if (tag.serial == 0) continue;
+        if (known < tags.size()) tags[known] = tag.tag;
+        known++;
+    }
+    return known;
 }
 
 }  // namespace routecap

@@ -8,7 +8,6 @@
 
 #include <array>
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
 #include <span>
 #include <vector>
@@ -51,7 +50,8 @@ public:
     };
     // Of a tag, or without one of all. False if no such tag is known. counts may be null.
     bool read(const uint64_t *tag, Reading &reading, uint64_t *counts) const;
-    std::vector<uint64_t> tags() const;
+    // How many tags are known, and the first of them as they came.
+    size_t tags(std::span<uint64_t> tags) const;
 
 private:
     // Rows that are still to be counted.
@@ -69,12 +69,9 @@ private:
         bool used = false;  // a count is not 0
     };
     static constexpr uint32_t kMostSeries = 1 + ROUTECAP_MAX_LOAD_TAGS;
-    struct Free {
-        void operator()(uint64_t *counts) const { std::free(counts); }
-    };
     struct Block {
         std::array<Series, kMostSeries> series{};
-        std::unique_ptr<uint64_t, Free> counts;  // [series, phases, layers, experts]
+        std::unique_ptr<uint64_t[]> counts;  // [series, phases, layers, experts]
     };
     struct Tag {
         uint64_t tag = 0;
