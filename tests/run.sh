@@ -266,6 +266,7 @@ suite replay bash examples/replay/check.sh "$prefix"
 suite trainers bash bindings/python/tests/replay/check.sh --library "$prefix"
 suite grpo bash examples/grpo/check.sh "$prefix"
 suite ray bash examples/ray/check.sh "$prefix"
+suite load bash examples/load/check.sh "$prefix"
 suite html bash examples/html/check.sh
 suite engines engines
 rest

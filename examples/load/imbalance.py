@@ -1,21 +1,27 @@
 """Load that becomes uneven, as routecap counts it, and what replicas of hot experts would gain.
 
-    python examples/load/imbalance.py
+    python examples/load/imbalance.py               # four windows
+    python examples/load/imbalance.py --port 9400   # on and on, for Prometheus and routecap top
 
 An engine is simulated: its routers choose evenly first, and prefer a few experts from then on. A
 balancer gets the counts of the last window: it gives the hottest experts a second copy, and puts
 copies on the least loaded GPU. A layer takes as long as its busiest GPU.
 """
 
+import argparse
+import itertools
+from collections.abc import Iterator
+
 import numpy as np
 import routecap
+import routecap.metrics
 
 LAYERS, K, EXPERTS, ROWS, GPUS, SPARE = 8, 4, 64, 256, 8, 16
 
 
-def chosen(random: np.random.Generator, weights: np.ndarray) -> np.ndarray:
+def chosen(random: np.random.Generator, weights: np.ndarray, rows: int) -> np.ndarray:
     """k distinct experts for each row, an expert the likelier the higher its weight: [rows, k]"""
-    keys = np.log(weights) - np.log(-np.log(random.random((ROWS, EXPERTS))))
+    keys = np.log(weights) - np.log(-np.log(random.random((rows, EXPERTS))))
     return np.argsort(-keys, axis=1)[:, :K].astype(np.int32)
 
 
@@ -43,29 +49,57 @@ def replicated(counts: np.ndarray) -> np.ndarray:
     return copies
 
 
-def main() -> None:
-    random = np.random.default_rng(1)
-    even = np.ones(EXPERTS)
-    uneven = np.ones(EXPERTS)
+def serve(capturer: routecap.Capturer, random: np.random.Generator, weights: np.ndarray) -> None:
+    """Ten requests: a prompt each, and four tokens after it."""
+    for _ in range(10):
+        with capturer.open() as request:
+            position = 0
+            for rows in (ROWS, 1, 1, 1, 1):
+                capturer.begin(rows)
+                for layer in range(LAYERS):
+                    capturer.record(layer, chosen(random, weights, rows))
+                capturer.snapshot()
+                spans = routecap.spans(request=request, position=position, rows=rows)
+                capturer.issue(spans).wait()
+                position += rows
+
+
+def windows(capturer: routecap.Capturer) -> Iterator[routecap.Load]:
+    """The load of each window: two of even routing, and uneven ones without end."""
+    even, uneven = np.ones(EXPERTS), np.ones(EXPERTS)
     uneven[:6] = 12
-    print("window  busiest expert  busiest GPU  with replicas   (over the mean, worst layer)")
+    random = np.random.default_rng(1)
+    before = capturer.load()
+    for weights in itertools.chain((even, even), itertools.repeat(uneven)):
+        serve(capturer, random, weights)
+        now = capturer.load()
+        yield now.since(before)
+        before = now
+
+
+def gains(load: routecap.Load) -> tuple[float, float, float]:
+    """The busiest expert, the busiest GPU, and that GPU with replicas: over the mean, in the layer
+    where it is highest."""
+    return (
+        load.imbalance().max(),
+        max(as_it_is(counts) for counts in load.total),
+        max(busiest(counts, replicated(counts)) for counts in load.total),
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--port", type=int, help="serve the metrics there, and do not end")
+    port = parser.parse_args().port
     shape = {"layers": LAYERS, "k": K, "experts": EXPERTS, "rows": ROWS}
     with routecap.Capturer(**shape, load=True) as capturer:
-        before = capturer.load()
-        for window, weights in enumerate([even, even, uneven, uneven]):
-            for _ in range(10):
-                with capturer.open() as request:
-                    capturer.begin(ROWS)
-                    for layer in range(LAYERS):
-                        capturer.record(layer, chosen(random, weights))
-                    capturer.snapshot()
-                    capturer.issue(routecap.spans(request=request, rows=ROWS)).wait()
-            now = capturer.load()
-            load = now.since(before)
-            before = now
-            gains = [busiest(counts, replicated(counts)) for counts in load.total]
-            worst = max(as_it_is(counts) for counts in load.total)
-            print(f"{window:6}  {load.imbalance().max():14.2f}  {worst:11.2f}  {max(gains):13.2f}")
+        if port is not None:
+            routecap.metrics.serve(capturer, port, window=1)
+        print("window  busiest expert  busiest GPU  with replicas   (over the mean, worst layer)")
+        shown = itertools.islice(windows(capturer), 4 if port is None else None)
+        for window, load in enumerate(shown):
+            expert, gpu, balanced = gains(load)
+            print(f"{window:6}  {expert:14.2f}  {gpu:11.2f}  {balanced:13.2f}", flush=True)
 
 
 if __name__ == "__main__":
