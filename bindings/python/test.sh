@@ -122,7 +122,7 @@ else
     left_out+=("the CUDA backend (no driver)")
 fi
 if [ -n "${ROUTECAP_TORCH_PYTHON:-}" ]; then
-    tests "torch" env PYTHONPATH="$work/unpacked" "$ROUTECAP_TORCH_PYTHON" -m pytest "$package/tests/torch_tensors"
+    tests "torch" env PYTHONPATH="$work/unpacked:$writers" "$ROUTECAP_TORCH_PYTHON" -m pytest "$package/tests/torch_tensors"
     tests "the drop-in module" env PYTHONPATH="$work/unpacked" "$ROUTECAP_TORCH_PYTHON" -m pytest "$package/tests/vllm"
     tests "SGLang's adapter" env PYTHONPATH="$work/unpacked:$writers" "$ROUTECAP_TORCH_PYTHON" -m pytest "$package/tests/sglang"
 else

@@ -74,23 +74,26 @@ class Load:
             rows_decode=self.rows_decode - earlier.rows_decode,
         )
 
+    def _over_mean(self, phase: Phase | None) -> NDArray[np.float64]:
+        """[layers, experts] each expert over the mean of its layer, 0 where none was chosen."""
+        counts = self.total if phase is None else self.counts[phase]
+        over = np.zeros(counts.shape)
+        if counts.size:
+            mean = counts.sum(axis=1, keepdims=True) / self.layer_experts[:, None]
+            np.divide(counts, mean, out=over, where=mean > 0)
+        return over
+
     def imbalance(self, phase: Phase | None = None) -> NDArray[np.float64]:
         """[layers] the most chosen expert over the mean of the layer's experts: 1 where all are
         chosen alike, NaN where none was."""
-        counts = self.total if phase is None else self.counts[phase]
-        if not counts.size:
-            return np.full(len(counts), np.nan)
-        mean = counts.sum(axis=1) / self.layer_experts
-        with np.errstate(invalid="ignore"):
-            return np.asarray(counts.max(axis=1) / np.where(mean > 0, mean, np.nan))
+        over = self._over_mean(phase)
+        highest = over.max(axis=1, initial=0)
+        return np.where(highest > 0, highest, np.nan)
 
     def hottest(self, n: int = 8, phase: Phase | None = None) -> list[tuple[int, int, float]]:
         """The n experts most above their layer's mean: (index of the layer, expert, over the mean),
         the highest first."""
-        counts = self.total if phase is None else self.counts[phase]
-        over = np.zeros(counts.shape)
-        mean = (counts.sum(axis=1) / self.layer_experts)[:, None] if counts.size else 0
-        np.divide(counts, mean, out=over, where=mean > 0)
+        over = self._over_mean(phase)
         flat = np.argsort(over, axis=None, kind="stable")[::-1][:n]
         places = np.unravel_index(flat, over.shape)
         return [(int(l), int(e), float(over[l, e])) for l, e in zip(*places) if over[l, e] > 0]
@@ -114,15 +117,15 @@ class Load:
 
         .json: {"logical_count": [1, decoder_layers, experts]}, which SGLang's
             --init-expert-location reads; decoder_layers is the model's num_hidden_layers.
-        .npy: [layers, experts] of the captured layers, the weights that rebalance_experts of
-            DeepSeek's EPLB, and of vLLM's policies, takes.
+        .npy: int64 [layers, experts] of the captured layers, the weights that rebalance_experts
+            of DeepSeek's EPLB, and of vLLM's policy, takes. No vLLM up to 0.33 reads a file itself.
         """
         ending = os.path.splitext(path)[1]
         if ending == ".json":
             with open(path, "w", encoding="utf-8") as file:
                 json.dump({"logical_count": [self.logical_count(decoder_layers).tolist()]}, file)
         elif ending == ".npy":
-            np.save(path, self.total)
+            np.save(path, self.total.astype(np.int64))
         else:
             raise error(Status.ERR_ARGUMENT, f"{path}: name a file that ends in .json or .npy")
 
