@@ -5037,7 +5037,8 @@ unsafe extern "C" {
     /// @param[in] log      Takes the lines. NULL: there is no hook, and ROUTECAP_LOG holds again.
     /// @param[in] context  Passed to log.
     /// @param[in] level    ROUTECAP_LOG_*: the lines that log takes. Without a hook 0.
-    /// @return ROUTECAP_OK; ROUTECAP_ERR_STATE (called by a hook).
+    /// @return ROUTECAP_OK; ROUTECAP_ERR_ARGUMENT (level is none of these, or not 0 without a hook);
+    ///         ROUTECAP_ERR_STATE (called by a hook).
     pub fn routecap_set_log(
         log: routecap_log,
         context: *mut ::core::ffi::c_void,
