@@ -111,6 +111,7 @@ int32_t Workload::call(const char *function, F f, std::initializer_list<int32_t>
         if (status >= 0) return status;
         EXPECT_NE(*routecap_last_error(), 0) << function;
         failures_++;
+        look_inside();
         lost_ |= status == ROUTECAP_ERR_DEVICE_LOST;
         if (!retry_ || lost_) return status;
         EXPECT_EQ(attempt, 0) << function << ", made again, returned " << Status{status} << ": "
@@ -118,11 +119,55 @@ int32_t Workload::call(const char *function, F f, std::initializer_list<int32_t>
         if (attempt > 0) return status;
     }
 }
+
+// Whatever has failed, and while it still does, an operator sees what there is.
+void Workload::look_inside() const {
+    if (capturer_ == nullptr) return;
+    char dump[16384];
+    uint64_t bytes = 0;
+    EXPECT_STATUS(ROUTECAP_OK, inside("routecap_capturer_dump", [&] {
+                      return routecap_capturer_dump(capturer_, 8, dump, sizeof dump, &bytes);
+                  }));
+    EXPECT_TRUE(bytes > 1 && dump[0] == '{' && dump[bytes - 1] == '}');
+    check_load(false);
+}
+
+// No cell is counted that was not computed; if there was no fault, each is.
+void Workload::check_load(bool all) const {
+    routecap_load load{};
+    load.struct_size = sizeof load;
+    std::vector<uint64_t> counts(ROUTECAP_LOAD_PHASES * computed_.size());
+    EXPECT_STATUS(ROUTECAP_OK, inside("routecap_capturer_load", [&] {
+                      return routecap_capturer_load(capturer_, nullptr, &load, counts.data(),
+                                                    counts.size());
+                  }));
+    for (size_t i = 0; i < computed_.size(); i++) {
+        const uint64_t counted = counts[i] + counts[computed_.size() + i];
+        ASSERT_TRUE(all ? counted == computed_[i] : counted <= computed_[i])
+            << "layer " << i / kShape.experts << ": expert " << i % kShape.experts << " was chosen "
+            << computed_[i] << " times, and is counted " << counted << " times";
+    }
+    uint64_t tags[ROUTECAP_MAX_LOAD_TAGS], count = 0;
+    EXPECT_STATUS(ROUTECAP_OK, inside("routecap_capturer_load_tags", [&] {
+                      return routecap_capturer_load_tags(capturer_, tags, std::size(tags), &count);
+                  }));
+    EXPECT_LE(count, 2u);
+}
+
 #define CALL(function, ...) call(#function, [&] { return function(__VA_ARGS__); })
 #define CALL_FOR(untouched, function, ...) \
     call(#function, [&] { return function(__VA_ARGS__); }, {untouched})
 
 // ---- What is there ------------------------------------------------------------------------
+
+// From now on the load of these rows may be counted, once more; or will not be.
+void Workload::compute(const Sequence &sequence, uint64_t first, uint64_t end, int times) {
+    for (uint64_t p = first; p < end; p++)
+        for (uint32_t l = 0; l < kShape.layers; l++)
+            for (const int64_t id : routed(kShape, sequence.seed, p, l))
+                computed_[l * kShape.experts + static_cast<size_t>(id)] +=
+                    static_cast<uint64_t>(times);
+}
 
 void Workload::Sequence::forget(uint64_t first, uint64_t end) {
     for (std::vector<bool> *rows : {&due, &seen})
@@ -137,6 +182,9 @@ bool Workload::intact() const {
     if (injected() == 0) return true;
     return retry_ && !lost_ && !refused_ && injected() == failures_;
 }
+
+// Whether what is in flight stays there until the workload lands it.
+bool Workload::waits_to_land() const { return manual_ || fake() != nullptr; }
 
 // Every row of a routing is right or missing; it is there if it was there before, and, in an intact
 // run, if it is due.
@@ -186,7 +234,10 @@ void Workload::observe(Sequence &sequence) {
 // ---- The forward path ---------------------------------------------------------------------
 
 Workload::Workload(bool manual, bool retry)
-    : manual_(manual), retry_(retry), device_(std::make_unique<Device>()) {
+    : manual_(manual),
+      retry_(retry),
+      device_(std::make_unique<Device>()),
+      computed_(size_t{kShape.layers} * kShape.experts) {
     bound_ = device_->allocate(size_t{kShape.rows} * kShape.k * sizeof(int32_t));
 }
 
@@ -202,7 +253,8 @@ void Workload::create() {
     config.backend = backend();
     config.layers = kShape.layers, config.k = kShape.k, config.experts = kShape.experts,
     config.rows = kShape.rows;
-    config.flags = manual_ ? ROUTECAP_CONFIG_MANUAL_PROGRESS : 0;
+    config.flags = ROUTECAP_CONFIG_LOAD | ROUTECAP_CONFIG_LOAD_TAGS |
+                   (manual_ ? ROUTECAP_CONFIG_MANUAL_PROGRESS : 0u);
     config.layer_provenance = provenance.data();
     routecap_memory memory{};
     memory.struct_size = sizeof memory;
@@ -291,6 +343,7 @@ void Workload::land(routecap_step step) {
 
 void Workload::first_steps() {
     pass({{a_.seed, 0, 30}, {b_.seed, 250, 20}});  // a page's end among the rows of b
+    compute(a_, 0, 30), compute(b_, 250, 270);
     land(issue({Rig::span(a_.handle, 0, 0, 30), Rig::span(b_.handle, 250, 30, 20)}));
     a_.expect(0, 30);
     b_.expect(250, 270);
@@ -361,6 +414,7 @@ void Workload::prefixes(bool shared) {
 // Three steps that land later, and everything that may happen to their requests meanwhile.
 void Workload::several_in_flight() {
     if (fake() != nullptr) fake()->hold();
+    compute(b_, 270, 274), compute(c_, 0, 20), compute(ended_, 0, 5), compute(a_, 30, 33);
     // A tree of drafts, in two spans that begin at one position; the second token of the second
     // branch follows the first of the first.
     pass({{a_.seed, 30, 4}, {a_.seed, 30, 2}});
@@ -395,7 +449,10 @@ void Workload::several_in_flight() {
     }
     if (CALL(routecap_request_fork, capturer_, a_.handle, 20, &forked_.handle) == ROUTECAP_OK)
         forked_.expect(0, 20);
-    if (CALL(routecap_request_truncate, capturer_, c_.handle, 15) == ROUTECAP_OK) c_.forget(15, 20);
+    if (CALL(routecap_request_truncate, capturer_, c_.handle, 15) == ROUTECAP_OK) {
+        c_.forget(15, 20);
+        if (waits_to_land()) compute(c_, 15, 20, -1);
+    }
     if (ended_.handle != 0) {
         routecap_routing *routing = nullptr;
         if (CALL(routecap_request_finish, capturer_, ended_.handle, 5, &routing) == ROUTECAP_OK) {
@@ -424,6 +481,7 @@ void Workload::graphs() {
     if (!on_cuda() || !engine_stays()) return;
     graph_ = std::make_unique<Device::Graph>(device_->capture([&] { pass({{c_.seed, 15, 8}}); }));
     graph_->replay(device_->stream());
+    compute(c_, 15, 23);
     const routecap_step step = issue({Rig::span(c_.handle, 15, 0, 8)});
     c_.expect(15, 23);
     graph_->replay(device_->stream());
@@ -561,6 +619,8 @@ void Workload::other_memory() {
 // ---- The end ------------------------------------------------------------------------------
 
 void Workload::ending() {
+    check_load(intact() && waits_to_land());
+    compute(b_, 274, 277);
     // What is in flight when its request ends and when the capturer does.
     pass({{b_.seed, 274, 3}});
     const routecap_step last = issue({Rig::span(b_.handle, 274, 0, 3, ROUTECAP_SPAN_SPECULATIVE)});

@@ -40,6 +40,10 @@ private:
                  std::initializer_list<int32_t> untouched = {ROUTECAP_OK});
     bool allowed(const char *function, int32_t status) const;
     bool intact() const;
+    bool waits_to_land() const;
+    void look_inside() const;
+    void check_load(bool all) const;
+    void compute(const Sequence &sequence, uint64_t first, uint64_t end, int times = 1);
 
     void create();
     void open(std::initializer_list<Sequence *> sequences);
@@ -70,6 +74,7 @@ private:
     Sequence a_{1}, b_{2}, c_{3}, forked_{1}, ended_{4}, attached_{4},
         adopted_{1};
     rig::RoutingPtr pending_;  // of ended_
+    std::vector<uint64_t> computed_;  // [layers, experts] how often the load may count each
 };
 
 }  // namespace faults

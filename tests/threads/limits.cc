@@ -10,7 +10,9 @@
 #include <unistd.h>
 
 #include <condition_variable>
+#include <functional>
 #include <mutex>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <thread>
@@ -19,8 +21,28 @@ using namespace rig;
 
 namespace {
 
-const Shape kShape{.layers = 3, .k = 2, .experts = 64, .rows = 64};
+constexpr Shape kShape{.layers = 3, .k = 2, .experts = 64, .rows = 64};
 constexpr uint64_t kSteps = 600;
+constexpr size_t kLoad = size_t{ROUTECAP_LOAD_PHASES} * kShape.layers * kShape.experts;
+
+// Of the load of a capturer: whole steps and accepts, and more than this thread read before.
+void read_load(const Rig &rig) {
+    thread_local std::vector<uint64_t> before(kLoad);
+    std::vector<uint64_t> counts(kLoad);
+    routecap_load load{};
+    load.struct_size = sizeof load;
+    ASSERT_STATUS(ROUTECAP_OK,
+                  routecap_capturer_load(rig.capturer(), nullptr, &load, counts.data(), kLoad));
+    const uint64_t rows[] = {load.rows_prefill, load.rows_decode};
+    for (size_t i = 0; i < kLoad; i += kShape.experts) {
+        const auto layer = counts.begin() + static_cast<ptrdiff_t>(i);
+        ASSERT_EQ(std::accumulate(layer, layer + kShape.experts, uint64_t{0}),
+                  kShape.k * rows[i / (kLoad / ROUTECAP_LOAD_PHASES)]);
+    }
+    ASSERT_TRUE(
+        std::equal(counts.begin(), counts.end(), before.begin(), std::greater_equal<>()));
+    before = counts;
+}
 
 // Rows of a routing are those of `seed`, or missing.
 void expect_right_or_missing(const routecap_routing *routing, uint64_t seed) {
@@ -88,7 +110,7 @@ void call_anything(Rig &rig, Sequences &sequences, std::mt19937_64 &random) {
         return status >= 0 || status == ROUTECAP_ERR_UNKNOWN_REQUEST ||
                status == ROUTECAP_ERR_NOT_READY;
     };
-    switch (random() % 9) {
+    switch (random() % 10) {
         case 0: {
             const Sequences::One ended = sequences.replace(random);
             ASSERT_STATUS(ROUTECAP_OK,
@@ -189,6 +211,12 @@ void call_anything(Rig &rig, Sequences &sequences, std::mt19937_64 &random) {
             ASSERT_STATUS(ROUTECAP_OK, routecap_capturer_progress(c));
             break;
         }
+        case 8: {
+            read_load(rig);
+            char dump[16384];
+            ASSERT_STATUS(ROUTECAP_OK, routecap_capturer_dump(c, 8, dump, sizeof dump, nullptr));
+            break;
+        }
         default: {  // an error, and its text on this thread
             const uint64_t nobody = random() | 1;
             ASSERT_STATUS(ROUTECAP_ERR_UNKNOWN_STEP,
@@ -255,7 +283,7 @@ void issue_steps(Rig &rig, Sequences &sequences, const Threads &others, uint64_t
 }
 
 void everything_at_once(bool held, uint64_t steps) {
-    Rig rig({.shape = kShape, .slots = 8, .held = held});
+    Rig rig({.shape = kShape, .slots = 8, .flags = ROUTECAP_CONFIG_LOAD, .held = held});
     Sequences sequences(rig, 6);
     Threads threads;
     for (int i = 0; i < 3; i++)
@@ -268,6 +296,10 @@ void everything_at_once(bool held, uint64_t steps) {
                                  s.rows_missing + s.rows_lost + s.rows_late + s.rows_rejected +
                                  s.rows_unplaced + s.rows_refused);
     EXPECT_EQ(s.rows_missing + s.rows_refused + s.rows_lost, 0u);
+    routecap_load load{};
+    load.struct_size = sizeof load;
+    EXPECT_STATUS(ROUTECAP_OK, routecap_capturer_load(rig.capturer(), nullptr, &load, nullptr, 0));
+    EXPECT_EQ(load.rows_prefill + load.rows_decode, s.rows_delivered - s.rows_overlapped);
 }
 
 }  // namespace
@@ -360,7 +392,7 @@ TEST(Limits, no_call_waits_for_anothers_step) {
 // A process that forks while its threads are in the middle of everything: the child's calls are
 // refused and hang nowhere, its frees do nothing, and the parent goes on.
 TEST(Limits, fork_in_the_middle_of_everything) {
-    Rig rig({.shape = kShape, .slots = 8});
+    Rig rig({.shape = kShape, .slots = 8, .flags = ROUTECAP_CONFIG_LOAD});
     Sequences sequences(rig, 4);
     const routecap_request kept = rig.open();
     rig.land(rig.step({{kept, {1000, 0, 4}}}));
@@ -430,7 +462,7 @@ TEST(Limits, signals_interrupt_nothing) {
 
 // Two capturers share nothing: one goes while the other is in the middle of everything.
 TEST(Limits, capturers_come_and_go_beside_one_that_stays) {
-    Rig rig({.shape = kShape, .slots = 8});
+    Rig rig({.shape = kShape, .slots = 8, .flags = ROUTECAP_CONFIG_LOAD});
     Sequences sequences(rig, 4);
     Threads threads;
     threads.repeat([&](std::mt19937_64 &random) { call_anything(rig, sequences, random); });
