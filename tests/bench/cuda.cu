@@ -430,7 +430,8 @@ double timed(F f, double (*clock)() = wall_us) {
 
 class Engine {
 public:
-    Engine(const Workload &workload, const Shape &shape, const Batch &batch, const Work &work)
+    Engine(const Workload &workload, const Shape &shape, const Batch &batch, const Work &work,
+           uint32_t flags = 0)
         : workload_(workload),
           shape_(shape),
           row_bytes_(row_bytes_of(shape, workload.device())),
@@ -439,7 +440,8 @@ public:
           requests_(batch.open),
           spans_(batch.requests),
           sinks_(shape.layers) {
-        const routecap_config config = config_of(shape, workload.device());
+        routecap_config config = config_of(shape, workload.device());
+        config.flags = flags;
         CHECK(routecap_capturer_create(&config, &capturer_.value));
         for (uint32_t l = 0; l < shape.layers; l++) {
             sinks_[l].struct_size = sizeof sinks_[l];
@@ -967,6 +969,36 @@ void prefill_step(Report &report, const Workload &workload, uint32_t rows, const
     }
 }
 
+void await(const Event &event) {
+    for (cudaError_t e = cudaErrorNotReady; e == cudaErrorNotReady;)
+        if (e = cudaEventQuery(event); e != cudaErrorNotReady) CUDA(e);
+}
+
+// A step, from the end of its forward to rows that can be read: the engine's thread polls the one,
+// then the other.
+double polled_landing(Engine &engine, const Event &end) {
+    engine.forward(Mode::kForked);
+    CUDA(cudaEventRecord(end, engine.stream()));
+    const routecap_step step = engine.issue();
+    await(end);
+    const double start = wall_us();
+    int32_t status = ROUTECAP_PENDING;
+    while (status == ROUTECAP_PENDING) status = routecap_step_poll(engine.capturer(), step);
+    const double used = wall_us() - start;
+    check(status, "routecap_step_poll");
+    return used;
+}
+
+void add_landing(Report &report, const std::string &group, const std::string &name,
+                 const std::string &parameters, const std::vector<double> &samples,
+                 const std::string &target) {
+    const double most = *std::max_element(samples.begin(), samples.end());
+    report.add(group, name + ": median", parameters, "us", estimate(samples), target);
+    report.add(group, name + ": 5 %", parameters, "us", quantile(samples, 0.05));
+    report.add(group, name + ": 95 %", parameters, "us", quantile(samples, 0.95));
+    report.add(group, name + ": largest", parameters, "us", {most, most, most});
+}
+
 // From the end of the forward, as the host sees it, to rows that can be read.
 void landing(Report &report, const Workload &workload) {
     for (const uint32_t n : {256u, 8192u}) {
@@ -977,23 +1009,6 @@ void landing(Report &report, const Workload &workload) {
         const Event end;
         std::vector<double> polled, waited;
 
-        const auto await = [](const Event &event) {
-            for (cudaError_t e = cudaErrorNotReady; e == cudaErrorNotReady;)
-                if (e = cudaEventQuery(event); e != cudaErrorNotReady) CUDA(e);
-        };
-        // The engine's thread polls the forward's event, then the step.
-        const auto poll = [&] {
-            engine.forward(Mode::kForked);
-            CUDA(cudaEventRecord(end, engine.stream()));
-            const routecap_step step = engine.issue();
-            await(end);
-            const double start = wall_us();
-            int32_t status = ROUTECAP_PENDING;
-            while (status == ROUTECAP_PENDING) status = routecap_step_poll(engine.capturer(), step);
-            const double used = wall_us() - start;
-            check(status, "routecap_step_poll");
-            return used;
-        };
         // The engine's thread is busy and calls nothing; another waits in finalize. The forward's
         // end is a word that the device writes.
         PinnedArray<uint32_t> word(1);
@@ -1027,7 +1042,7 @@ void landing(Report &report, const Workload &workload) {
             }
             engine.close();
         };
-        sample(polled, poll);
+        sample(polled, [&] { return polled_landing(engine, end); });
         sample(waited, wait);
 
         // The limits: from the same moment to rows in the host's memory, and to rows that another
@@ -1059,17 +1074,53 @@ void landing(Report &report, const Workload &workload) {
         const std::string p = parameters(Shape{}, n);
         const auto add = [&](const std::string &name, const std::vector<double> &samples,
                              const std::string &target) {
-            const double most = *std::max_element(samples.begin(), samples.end());
-            report.add(group, name + ": median", p, "us", estimate(samples), target);
-            report.add(group, name + ": 5 %", p, "us", quantile(samples, 0.05));
-            report.add(group, name + ": 95 %", p, "us", quantile(samples, 0.95));
-            report.add(group, name + ": largest", p, "us", {most, most, most});
+            add_landing(report, group, name, p, samples, target);
         };
         add("the engine's thread polls", polled, decode ? "target 60" : "target 800");
         add("another thread waits", waited, "");
         add("limit: rows have come", arrived, "");
         add("limit: found and copied by another thread", copied, "");
     }
+}
+
+// Landing where the load of the experts is counted, and where it is not, in turns; and when a step
+// is counted.
+void load(Report &report, const Workload &workload) {
+    constexpr uint32_t n = 256;
+    Engine plain(workload, Shape{}, decode_batch(n), kDecode);
+    Engine counting(workload, Shape{}, decode_batch(n), kDecode, ROUTECAP_CONFIG_LOAD);
+    Engine *const engines[] = {&plain, &counting};
+    for (Engine *engine : engines) engine->prepare(Mode::kForked), engine->open();
+    const int steps = repetitions * 8;
+    const Event end;
+    std::vector<double> landed[2], ratio, counted;
+    routecap_load load{};
+    load.struct_size = sizeof load;
+    for (int i = -8; i < steps; i++) {
+        double used[2], waited = 0;
+        for (const int turn : {0, 1}) {
+            const int k = (i + turn) & 1;
+            engines[k]->arrange(static_cast<uint64_t>(i + 8));
+            used[k] = polled_landing(*engines[k], end);
+            if (k == 1)
+                waited = timed([&] {
+                    CHECK(routecap_capturer_load(counting.capturer(), nullptr, &load, nullptr, 0));
+                });
+        }
+        if (i < 0) continue;
+        for (const int k : {0, 1}) landed[k].push_back(used[k]);
+        ratio.push_back(used[1] / used[0]);
+        counted.push_back(waited);
+    }
+    for (Engine *engine : engines) engine->close();
+    const std::string p = parameters(Shape{}, n),
+                      group = "Load of the experts: landing of " + std::to_string(n) + " rows, " +
+                              std::to_string(steps) + " steps of each in turns";
+    add_landing(report, group, "not counted", p, landed[0], "");
+    add_landing(report, group, "counted", p, landed[1], "");
+    report.add(group, "counted over not counted: median of the pairs", p, "ratio", estimate(ratio),
+               "target 1.0");
+    report.add(group, "from readable to counted", p, "us", estimate(counted), "by the worker");
 }
 
 // A stream that is busy for 20 ms takes no more work when its queue is full: then the library's own
@@ -1324,6 +1375,7 @@ std::vector<Group> groups() {
         {"prefill n=8192", prefill(8192, kPrefill, 6, two, "target 0.1")},
         {"realistic prefill n=2048", prefill(2048, kSmallPrefill, 20, {Mode::kForked}, "")},
         {"landing", landing},
+        {"load", load},
         {"stalls", stalls},
         {"worker", worker},
         {"extraction", extraction_of_32768},

@@ -127,39 +127,6 @@ def test_a_window_is_what_was_counted_between_two_readings() -> None:
             before.since(now)
 
 
-def test_readings_beside_an_engine_have_whole_steps() -> None:
-    random = np.random.default_rng(4)
-    with capturer() as c:
-        ended = threading.Event()
-        torn: list[Any] = []
-
-        def read() -> None:
-            previous = c.load()
-            while not ended.is_set():
-                load = c.load()
-                sums = load.counts.sum(axis=2)
-                whole = (sums[0] == K * load.rows_prefill).all() and (
-                    sums[1] == K * load.rows_decode
-                ).all()
-                if not whole or load.steps < previous.steps or load.rows_prefill != 7 * load.steps:
-                    torn.append(load)
-                load.since(previous)
-                previous = load
-
-        readers = [threading.Thread(target=read) for _ in range(2)]
-        for reader in readers:
-            reader.start()
-        request = c.open()
-        ids = drawn(random, 7)
-        for number in range(300):
-            step(c, ids, routecap.spans(request=request, position=7 * number, rows=7))
-        ended.set()
-        for reader in readers:
-            reader.join()
-        assert not torn
-        assert c.load().steps == 300
-
-
 def test_imbalance_is_the_most_over_the_mean() -> None:
     with capturer(layers=2, layer_experts=[4, 12], k=1, experts=None) as c:
         request = c.open()

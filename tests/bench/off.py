@@ -1,0 +1,64 @@
+"""What is there to see inside costs when nobody looks: instructions of the calls of a step.
+
+    off.py WITHOUT WITH
+
+Two libraries, built with ROUTECAP_TRACING=OFF and ON (cmake). Valgrind's callgrind counts, so that
+the numbers are those of the code, whatever else the machine does. off.c is the program.
+"""
+
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+root = Path(__file__).parents[2]
+CALLS = {
+    "begin": "routecap_step_begin",
+    "record, 4 layers": "routecap_layer_record",
+    "snapshot": "routecap_step_snapshot",
+    "issue": "routecap_step_issue",
+    "filing": "routecap_capturer_progress",
+    "finish of 256 requests": "routecap_request_finish_batch",
+}
+STEPS = 100
+
+
+def counted(library: Path, folder: Path, *arguments: str) -> dict[str, float]:
+    """Instructions of each call, a step."""
+    out = folder / "callgrind.out"
+    run = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}", str(folder / "off")]
+    environment = {"LD_LIBRARY_PATH": str(library.parent), "LD_BIND_NOW": "1"}
+    subprocess.run([*run, *arguments], env=environment, check=True, capture_output=True)
+    annotate = ["callgrind_annotate", "--inclusive=yes", "--threshold=100", str(out)]
+    listing = subprocess.run(annotate, check=True, capture_output=True, text=True).stdout
+    numbers = {}
+    for call, function in CALLS.items():
+        found = re.search(rf"^\s*([\d,]+) .*:{function}(?:'| |$)", listing, re.MULTILINE)
+        if found is None:
+            sys.exit(f"callgrind has not seen {function}")
+        steps = 1 if function == "routecap_request_finish_batch" else STEPS
+        numbers[call] = int(found[1].replace(",", "")) / steps
+    return numbers
+
+
+def main() -> None:
+    without, with_ = (Path(argument).resolve() for argument in sys.argv[1:3])
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        link = [f"-I{root}/include", str(with_), "-o", str(folder / "off")]
+        subprocess.run(["cc", "-std=c11", "-O2", str(root / "tests/bench/off.c"), *link], check=True)
+        columns = {
+            "without ranges and probes": counted(without, folder),
+            "with them": counted(with_, folder),
+            "and a hook that hears nothing": counted(with_, folder, "log"),
+            "and load counted": counted(with_, folder, "load"),
+        }
+    print("Instructions of the calls of a step: 256 rows and requests, 4 layers, host backend\n")
+    print(f"{'':24}", *(f"{column:>30}" for column in columns))
+    for call in CALLS:
+        print(f"{call:24}", *(f"{numbers[call]:30,.0f}" for numbers in columns.values()))
+
+
+if __name__ == "__main__":
+    main()
