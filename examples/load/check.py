@@ -1,5 +1,5 @@
-"""Checks the example, and watches it as an operator does: a real Prometheus scrapes it, and is asked
-every expression of the dashboard and of the alerts.
+"""Checks the example, and watches it as an operator does: a real Prometheus scrapes it, and is
+asked every expression of the dashboard and of the alerts.
 
     check.py FOLDER        where Prometheus and its tool write
 """
@@ -71,9 +71,7 @@ def check_rules(folder: Path) -> None:
     for name in (routecap.metrics.folder / "alerts.yml", here / "alerts_test.yml"):
         shutil.copy(name, folder)
     for command in (["check", "rules", "alerts.yml"], ["test", "rules", "alerts_test.yml"]):
-        done = subprocess.run(
-            ["promtool", *command], cwd=folder, capture_output=True, text=True
-        )
+        done = subprocess.run(["promtool", *command], cwd=folder, capture_output=True, text=True)
         check(f"promtool {' '.join(command)}", done.returncode == 0, done.stdout + done.stderr)
 
 
@@ -149,7 +147,7 @@ def check_watched(folder: Path) -> None:
         try:
             wait_for("the example answers", lambda: get(url))
             check_metrics(url)
-            wait_for("Prometheus has its rules", lambda: b"RoutecapStepsLost" in get(f"{api}/rules"))
+            wait_for("Prometheus has its rules", lambda: b"Routecap" in get(f"{api}/rules"))
             check_dashboard(api)
             check_alerts(api)
             top = routecap.command.main(["top", url, "--interval", "1", "--count", "1"])

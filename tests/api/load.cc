@@ -54,8 +54,8 @@ Load read(const Rig &rig, const uint64_t *tag, uint64_t *first_step = nullptr) {
 std::vector<uint64_t> tags(const Rig &rig) {
     std::vector<uint64_t> tags(ROUTECAP_MAX_LOAD_TAGS);
     uint64_t count = 0;
-    EXPECT_STATUS(ROUTECAP_OK, routecap_capturer_load_tags(rig.capturer(), tags.data(),
-                                                           tags.size(), &count));
+    EXPECT_STATUS(ROUTECAP_OK,
+                  routecap_capturer_load_tags(rig.capturer(), tags.data(), tags.size(), &count));
     tags.resize(count);
     return tags;
 }
@@ -101,8 +101,8 @@ TEST(Load, a_window_of_each_tag_is_what_its_steps_brought_in_it) {
             const Load now = read(rig, &tag);
             const Load &then = before.try_emplace(tag, shape).first->second;
             const auto in_window = expected.find(tag);
-            EXPECT_EQ(now.since(then), in_window != expected.end() ? in_window->second
-                                                                   : Load(shape))
+            EXPECT_EQ(now.since(then),
+                      in_window != expected.end() ? in_window->second : Load(shape))
                 << "tag " << tag << " in window " << window;
             before.at(tag) = now;
             apart += now.steps;

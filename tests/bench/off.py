@@ -2,8 +2,9 @@
 
     off.py WITHOUT WITH
 
-Two libraries, built with ROUTECAP_TRACING=OFF and ON (cmake). Valgrind's callgrind counts, so that
-the numbers are those of the code, whatever else the machine does. off.c is the program.
+Two libraries, built with ROUTECAP_TRACING=OFF and ON (cmake). The last two columns have a hook of
+the log that takes every line, and the load of the experts counted. Valgrind's callgrind counts, so
+that the numbers are those of the code, whatever else the machine does. off.c is the program.
 """
 
 import re
@@ -47,17 +48,18 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         link = [f"-I{root}/include", str(with_), "-o", str(folder / "off")]
-        subprocess.run(["cc", "-std=c11", "-O2", str(root / "tests/bench/off.c"), *link], check=True)
+        source = str(root / "tests/bench/off.c")
+        subprocess.run(["cc", "-std=c11", "-O2", source, *link], check=True)
         columns = {
-            "without ranges and probes": counted(without, folder),
-            "with them": counted(with_, folder),
-            "and a hook that hears nothing": counted(with_, folder, "log"),
-            "and load counted": counted(with_, folder, "load"),
+            "without": counted(without, folder),
+            "with": counted(with_, folder),
+            "with, a hook": counted(with_, folder, "log"),
+            "with, load": counted(with_, folder, "load"),
         }
     print("Instructions of the calls of a step: 256 rows and requests, 4 layers, host backend\n")
-    print(f"{'':24}", *(f"{column:>30}" for column in columns))
+    print(f"{'ranges and probes':22}", *(f"{column:>14}" for column in columns))
     for call in CALLS:
-        print(f"{call:24}", *(f"{numbers[call]:30,.0f}" for numbers in columns.values()))
+        print(f"{call:22}", *(f"{numbers[call]:14,.0f}" for numbers in columns.values()))
 
 
 if __name__ == "__main__":

@@ -73,7 +73,7 @@ private:
     uint64_t failures_ = 0;  // calls that returned an error
     Sequence a_{1}, b_{2}, c_{3}, forked_{1}, ended_{4}, attached_{4},
         adopted_{1};
-    rig::RoutingPtr pending_;  // of ended_
+    rig::RoutingPtr pending_;         // of ended_
     std::vector<uint64_t> computed_;  // [layers, experts] how often the load may count each
 };
 

@@ -39,8 +39,7 @@ void read_load(const Rig &rig) {
         ASSERT_EQ(std::accumulate(layer, layer + kShape.experts, uint64_t{0}),
                   kShape.k * rows[i / (kLoad / ROUTECAP_LOAD_PHASES)]);
     }
-    ASSERT_TRUE(
-        std::equal(counts.begin(), counts.end(), before.begin(), std::greater_equal<>()));
+    ASSERT_TRUE(std::equal(counts.begin(), counts.end(), before.begin(), std::greater_equal<>()));
     before = counts;
 }
 

@@ -54,6 +54,7 @@ every_row() {
         check "$version: every row, check.py $options" "$python" tests/vllm_engine/check.py $options
     done
     check "$version: the plugin, points.py" "$python" tests/vllm_engine/points.py "$build/vllm_engine_points_$version"
+    check "$version: a saved load for its balancer, load.py" "$python" tests/vllm_engine/load.py
 }
 check_0.21() {
     every_row 0.21 "" --sync "--preempt --prefix" "--sync --prefix --seed 2" "--drafts --prefix" \
@@ -70,6 +71,7 @@ check_0.33() {
     sources 0.33
     check "0.33: beside its own connector, aux_output.py" env PYTHONPATH="$build/vllm_sources_0.33:$PYTHONPATH" \
         "$python" tests/vllm_engine/aux_output.py
+    check "0.33: a saved load for its balancer, load.py" "$python" tests/vllm_engine/load.py "$build/vllm_sources_0.33"
 }
 
 install_library

@@ -19,14 +19,12 @@ LAYERS, EXPERTS, K, SPARE, RANKS = 3, 8, 2, 4, 2
 
 
 def policy(vllm: Path) -> type:
-    name = "vllm"
-    for folder in (vllm, *(vllm / part for part in ("distributed", "distributed/eplb"))):
+    name, folder = "vllm", vllm
+    for below in ("distributed", "eplb", "policy", ""):
         package = types.ModuleType(name)
         package.__path__ = [str(folder)]
         sys.modules[name] = package
-        name += ".distributed" if name == "vllm" else ".eplb"
-    sys.modules["vllm.distributed.eplb.policy"] = package = types.ModuleType(name)
-    package.__path__ = [str(vllm / "distributed/eplb/policy")]
+        name, folder = f"{name}.{below}", folder / below
     return importlib.import_module("vllm.distributed.eplb.policy.default").DefaultEplbPolicy
 
 
