@@ -158,6 +158,18 @@ def test_text_is_on_the_colour_of_its_first_expert(samples: dict[str, routecap.S
     assert [each.get_text() for each in axes.texts] == ["a", "b", "c"]
 
 
+def test_a_token_is_on_one_line_where_there_is_room(
+    monkeypatch: pytest.MonkeyPatch, samples: dict[str, routecap.Sample]
+) -> None:
+    """The number 77 was a 7 at the end of a line and another in the next."""
+    monkeypatch.setattr(plot, "_COLUMNS", 10)
+    lines, _ = plot._typeset(samples["plain"]._replace(routing=samples["plain"].routing[9:13]), 0)
+    assert lines == [" 9  10 ", " 11  12 "]
+    tokens = ["abcd efgh", "ijkl", "a" * 12]
+    text = samples["plain"]._replace(info={"tokens": tokens + ["b"] * 18})
+    assert plot._typeset(text, 0)[0][:3] == ["abcd efgh", "ijklaaaaaa", "aaaaaabbbb"]
+
+
 def test_of_a_long_request_nothing_that_is_missing_vanishes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -138,8 +138,7 @@ def coverage(axes: "Axes", routing: Routing) -> None:
 
 def text(axes: "Axes", sample: Sample, layer: int) -> None:
     """The beginning of a sample's text, or the numbers of its rows, each token on the colour of its
-    first expert in a layer, an index in the
-    decoder.
+    first expert in a layer, an index in the decoder.
     """
     lines, image = _typeset(sample, layer)
     axes.imshow(image, aspect="auto", interpolation="nearest", extent=(0, _COLUMNS, len(lines), 0))
@@ -171,6 +170,8 @@ def _typeset(sample: Sample, layer: int) -> tuple[list[str], Any]:
     image = np.full((_LINES, _COLUMNS, 3), _rgb(_CARD), np.uint8)
     lines, line, column = [""], 0, 0
     for token, chosen, there in zip(texts, ids[:, 0, 0].tolist(), valid[:, 0]):
+        if column + len(token) > _COLUMNS >= len(token):  # it begins the next line
+            column = _COLUMNS
         for character in token:
             if column == _COLUMNS:
                 line, column = line + 1, 0
@@ -186,8 +187,8 @@ def _typeset(sample: Sample, layer: int) -> tuple[list[str], Any]:
 
 def overview(samples: Mapping[str, Sample], layer: int | None = None) -> Figure:
     """A figure of samples of one model: the load and balance of all together; of the first one the
-    tokens and positions in a layer, an index in the
-    decoder (the first one is the default), and what is missing.
+    tokens and positions in a layer, an index in the decoder (the first one is the default), and
+    what is missing.
     """
     if len(alike(samples)) != 1:
         raise error(
@@ -216,9 +217,10 @@ def overview(samples: Mapping[str, Sample], layer: int | None = None) -> Figure:
         "Load of the experts"
         + ("" if len(samples) == 1 else f", {len(samples)} routings together"),
     )
-    parts[0].suptitle(
-        f"{name}: {', '.join(facts(routing))}", x=0.009, ha="left", fontsize=12, color=_INK
-    )
+    title = f"{name}: {', '.join(facts(routing))}"
+    if len(samples) > 1:
+        title = f"{len(samples)} routings; below their load {title}"
+    parts[0].suptitle(title, x=0.009, ha="left", fontsize=12, color=_INK)
     middle = parts[1].subplots()
     text(middle, first, layer)
     _title(
