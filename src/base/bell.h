@@ -1,11 +1,16 @@
 // What wakes the worker thread. Ringing takes no lock.
 #pragma once
 
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
+#include <thread>
 
 namespace routecap {
 
@@ -17,8 +22,15 @@ public:
     // doze(), misses nothing.
     uint32_t rings() const { return rings_.load(std::memory_order_seq_cst); }
 
-    // One thread sleeps until it rings, unless it rang since `seen`.
-    void sleep(uint32_t seen) { rings_.wait(seen, std::memory_order_seq_cst); }
+    // One thread sleeps until it rings, unless it rang since `seen`. First it lets others run a few
+    // times: who rings meanwhile need not wake it. By the futex itself, for std::atomic's wait is
+    // another in each C++ runtime, and in libc++'s the engine's thread waits for the worker.
+    void sleep(uint32_t seen) {
+        for (int look = 0; look < kLooks && rings() == seen; look++) std::this_thread::yield();
+        sleeping_.store(true, std::memory_order_seq_cst);
+        while (rings() == seen) futex(FUTEX_WAIT_PRIVATE, seen);
+        sleeping_.store(false, std::memory_order_relaxed);
+    }
     // The same while there is work that only time brings on: until then, or until somebody calls.
     // Ringing does not end it.
     void doze(uint32_t seen, Clock::time_point until) {
@@ -32,7 +44,7 @@ public:
     // There is something to do.
     void ring() {
         rings_.fetch_add(1, std::memory_order_seq_cst);
-        rings_.notify_one();
+        if (sleeping_.load(std::memory_order_seq_cst)) futex(FUTEX_WAKE_PRIVATE, 1);
     }
     // And somebody waits for it.
     void call() {
@@ -46,8 +58,15 @@ public:
     }
 
 private:
+    static constexpr int kLooks = 4;
+
+    void futex(int what, uint32_t value) {
+        static_assert(sizeof rings_ == sizeof value);
+        syscall(SYS_futex, &rings_, what, value, nullptr);
+    }
+
     std::atomic<uint32_t> rings_{0};
-    std::atomic<bool> dozing_{false};
+    std::atomic<bool> sleeping_{false}, dozing_{false};
     std::mutex mutex_;  // guards called_
     std::condition_variable calls_;
     bool called_ = false;
