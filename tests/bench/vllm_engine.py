@@ -3,14 +3,21 @@
     python3 tests/bench/vllm_engine.py [--engines N] [--modes async,sync] [--own] [--json FILE]
 
 Engine processes without capture and with it alternate on one GPU, N of each, with --own also with
-vLLM's own; two more are imported meanwhile, and do nothing else. The shape is that of Qwen3-30B-A3B
-with random weights: 48 layers, 8 of 128 experts, in CUDA graphs. For a decode step at 1, 64 and 256
-requests, a prefill of 64 x 1,024 tokens and a mixed batch of 384 requests it tells the median of
-the engines without capture, how much the median of those with it differs, and as the noise how far
-those without it are apart. Then, of the first engine with capture: what the engine's thread spends
-in each of routecap's functions, and in one call of the driver at the place of issue; what 64
-requests of 1,024 rows cost it that end at once; and how long routecap's own kernels take on the
-device in a step, beside what all copies take there with capture and without.
+vLLM's own. Two more are imported while one is made, and wait while it is measured. The shape is
+that of Qwen3-30B-A3B with random weights: 48 layers, 8 of 128 experts, in CUDA graphs. For a decode
+step at 1, 64 and 256 requests, a prefill of 64 x 1,024 tokens and a mixed batch of 384 requests it
+tells the median of the engines without capture, how much the median of those with it differs, and
+as the noise how far those without it are apart. Then, of the first engine with capture: what the
+engine's thread spends in each of routecap's functions, and in one call of the driver at the place
+of issue; what 64 requests of 1,024 rows cost it that end at once; and how long routecap's own
+kernels take on the device in a step, beside what all copies take there with capture and without.
+
+    python3 tests/bench/vllm_engine.py --own --modes sync --model small \\
+        --samples "context 8192,context 32768"
+
+tells what a step costs the host, in the scheduler and in capture, where 256 requests have so many
+tokens each, which they share in the prefix cache: ms of the functions that capture is in, beside
+those of an engine without it.
 
 It needs the package routecap, built with CUDA, and vLLM.
 """
@@ -57,15 +64,19 @@ class Measured:
         if capture:
             self.time_functions()
 
-    def make(self, model: str, asynchronous: bool, memory: int) -> None:
+    def make(self, model: str, asynchronous: bool, memory: int, context: int) -> None:
+        more = {"max_model_len": context + 1024, "enable_prefix_caching": True} if context else {}
         self.timing = False
         self.llm, self.runner = self.engine.make(
             model,
             self.kind != "off",
             async_scheduling=asynchronous,
-            kv_cache_memory_bytes=memory << 30,
+            **self.engine.cache_of(memory),
+            **more,
         )
         self.eng = self.llm.llm_engine
+        if context:
+            self.time_host()
         if not self.engine.ON_CPU:
             import torch
 
@@ -107,10 +118,44 @@ class Measured:
             time_one(_RoutedExpertsCapturerReal, "finalize_pending_copy", "finalize")
         time_one(_v021.TellingScheduler, "_attach", "ends")
 
+    def time_host(self) -> None:
+        """What the host spends in a step where capture has a part in it, in `host`."""
+        self.host = 0
+        scheduler = self.eng.engine_core.engine_core.scheduler
+        places = [(scheduler, "schedule"), (scheduler, "update_from_output")]
+        if self.kind == "on":
+            from routecap.vllm import _face, _v026, routed_experts_capturer
+
+            if _face().module == "_v026":
+                places += [(_v026.Capture, "begin"), (_v026.Capture, "issue")]
+            else:
+                runner = sys.modules["vllm.v1.worker.gpu_model_runner"]
+                names = ("issue_routing_d2h_copy", "extract_routed_experts_for_current_batch")
+                places += [(runner, name) for name in names]
+        elif self.kind == "own":
+            own = sys.modules["vllm.model_executor.layers.fused_moe.routed_experts_capturer"]
+            if hasattr(own.RoutedExpertsCapturer, "clear_buffer"):
+                places.append((own.RoutedExpertsCapturer, "clear_buffer"))
+
+        def time_one(owner: object, name: str) -> None:
+            function = getattr(owner, name)
+
+            def timed(*args: object, **kwargs: object) -> object:
+                begun = time.perf_counter_ns()
+                try:
+                    return function(*args, **kwargs)
+                finally:
+                    self.host += time.perf_counter_ns() - begun
+
+            setattr(owner, name, timed)
+
+        for place in places:
+            time_one(*place)
+
     def probes_driver(self) -> bool:
-        """Every fourth time: what one call of the driver takes in the place of issue, whose own time
-        does not count then, as that call has brought the driver into the caches. issue makes eight,
-        two of which only ask where it is (tests/fault/hot_path.cc).
+        """Every fourth time: what one call of the driver takes in the place of issue, whose own
+        time does not count then, as that call has brought the driver into the caches. issue makes
+        eight, two of which only ask where it is (tests/fault/hot_path.cc).
         """
         self.issued += 1
         if self.issued % 4 or self.engine.ON_CPU:
@@ -166,6 +211,23 @@ class Measured:
         self.expect_rows(outputs)
         return steps[-1][0] * 1e3
 
+    def context(self, length: int, count: int = 256) -> float:
+        """Median ms of the host in a step in which requests of so many tokens get one each."""
+        [prompt] = self.prompts(1, length)
+        self.drive([prompt], [1])  # into the prefix cache
+        for _ in range(count):
+            parameters = self.engine.sampling(self.steps)
+            self.eng.add_request(str(next(self.names)), {"prompt_token_ids": prompt}, parameters)
+        times, done = [], []
+        while self.eng.has_unfinished_requests():
+            self.host = 0
+            outputs = self.eng.step()
+            if len(outputs) == count:
+                times.append(self.host)
+            done += [output for output in outputs if output.finished]
+        self.expect_rows(done)
+        return statistics.median(times[5:-1]) / 1e6
+
     def expect_rows(self, outputs: list[object]) -> None:
         """Each has all its rows, and none is missing; of some, every cell is looked at."""
         if self.kind == "off":
@@ -187,7 +249,9 @@ class Measured:
     def measure(self, name: str) -> float:
         what, _, count = name.partition(" ")
         return (
-            self.decode(int(count))
+            self.context(int(count))
+            if what == "context"
+            else self.decode(int(count))
             if count
             else self.prefill()
             if what == "prefill"
@@ -285,12 +349,14 @@ def serve(arguments: argparse.Namespace) -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what the engine prints is no answer
     measured = Measured(arguments.kind, arguments.steps, arguments.mixed)
+    print(json.dumps("imported"), file=answers, flush=True)
     for line in sys.stdin:
         name, begun = line.strip(), time.perf_counter()
         answer: object = None
         try:
             if name == "make":
-                measured.make(arguments.model, arguments.asynchronous, arguments.memory)
+                context = longest(arguments.samples)
+                measured.make(arguments.model, arguments.asynchronous, arguments.memory, context)
                 answer = round(time.perf_counter() - begun, 1)
             elif name in ("thread", "device", "memory"):
                 answer = getattr(measured, name)()
@@ -302,6 +368,12 @@ def serve(arguments: argparse.Namespace) -> None:
     os._exit(0)  # an engine takes its time to end
 
 
+def longest(samples: str) -> int:
+    """The most tokens of a context that is measured; 0: none is."""
+    found = [name.split()[1] for name in samples.split(",") if name.startswith("context")]
+    return max(map(int, found), default=0)
+
+
 # ---- The process that asks
 
 
@@ -311,6 +383,7 @@ class Engine:
     def __init__(self, kind: str, mode: str, number: int, arguments: argparse.Namespace) -> None:
         self.kind, self.mode = kind, mode
         self.name = f"{mode} {kind} {number}"
+        self._imported = False
         command = [sys.executable, __file__, "--serve", "--memory", str(arguments.memory)]
         command += [
             "--model",
@@ -320,6 +393,7 @@ class Engine:
             "--mixed",
             str(arguments.mixed),
         ]
+        command += ["--samples", arguments.samples]
         command += ["--kind", kind] + ["--asynchronous"] * (mode == "async")
         self.log = Path(arguments.logs) / f"{self.name.replace(' ', '_')}.log"
         with self.log.open("w") as log:
@@ -327,9 +401,18 @@ class Engine:
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
             )
 
+    def imported(self) -> None:
+        """Wait until it has imported all: from then on it waits, and takes no time of others."""
+        if not self._imported:
+            self._imported = self._answer("imports") == "imported"
+
     def ask(self, name: str) -> object:
+        self.imported()
         self.process.stdin.write(f"{name}\n")
         self.process.stdin.flush()
+        return self._answer(name)
+
+    def _answer(self, name: str) -> object:
         line = self.process.stdout.readline()
         answer = json.loads(line) if line else None
         if answer is None:
@@ -345,9 +428,13 @@ class Engine:
             self.process.wait()
 
 
-def measure(engine: Engine, first: bool, arguments: argparse.Namespace) -> dict[str, object]:
+def measure(
+    engine: Engine, ahead: list[Engine], first: bool, arguments: argparse.Namespace
+) -> dict[str, object]:
     found: dict[str, object] = {"name": engine.name, "mode": engine.mode, "kind": engine.kind}
     found["start, s"] = engine.ask("make")
+    for other in ahead:
+        other.imported()
     samples = arguments.samples.split(",")
     times = {name: [] for name in samples}
     for turn in range(arguments.rounds):
@@ -360,7 +447,7 @@ def measure(engine: Engine, first: bool, arguments: argparse.Namespace) -> dict[
         json.dumps({key: found[key] for key in ("start, s", "ms", "memory")}),
         flush=True,
     )
-    if first:
+    if first and not longest(arguments.samples):
         for what in ("device", "thread") if engine.kind == "on" else ("device",):
             found[what] = engine.ask(what)
             print(f"  {what}: {json.dumps(found[what])}", flush=True)
@@ -372,7 +459,7 @@ def compare(results: list[dict[str, object]]) -> list[dict[str, object]]:
     rows = []
     kinds = [kind for kind in KINDS if any(result["kind"] == kind for result in results)]
     for mode in dict.fromkeys(result["mode"] for result in results):
-        for name in SAMPLES:
+        for name in dict.fromkeys(name for result in results for name in result["ms"]):
             medians = {
                 kind: [
                     statistics.median(result["ms"][name])
@@ -441,7 +528,7 @@ def main() -> None:
             result["mode"] for result in results if result["kind"] == engine.kind
         }
         try:
-            results.append(measure(engine, first and arguments.more, arguments))
+            results.append(measure(engine, ahead, first and arguments.more, arguments))
         except RuntimeError as error:
             print(f"FAILED {error}", flush=True)
         engine.end()

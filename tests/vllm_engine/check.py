@@ -28,7 +28,7 @@ parser.add_argument("--weights", action="store_true", help="change those of rout
 parser.add_argument("--drafts", action="store_true", help="by n-grams; without async scheduling")
 parser.add_argument("--lora", action="store_true", help="every third request has an adapter")
 parser.add_argument("--requests", type=int, default=96)
-parser.add_argument("--memory", type=float, default=0.1)
+parser.add_argument("--kv", type=float, default=2, help="GiB of the cache")
 parser.add_argument("--seed", type=int, default=0)
 options = parser.parse_args()
 options.sync |= options.drafts
@@ -69,12 +69,11 @@ llm, runner = engine.make(
     max_model_len=2048 // SCALE,
     max_num_seqs=64 // SCALE,
     enable_prefix_caching=options.prefix,
-    gpu_memory_utilization=options.memory,
+    **engine.cache_of(options.kv),
     **more,
 )
 config = llm.llm_engine.vllm_config
-hf = config.model_config.hf_text_config
-ROUTES = [i for i in range(hf.num_hidden_layers) if i not in hf.mlp_only_layers]
+ROUTES = engine.layers_that_route(llm)
 assert config.scheduler_config.async_scheduling is not options.sync
 oracle.forget()
 

@@ -112,8 +112,21 @@ def options_of(model, capture, sizes=SIZES, eager=False, **arguments):
     if ON_CPU:
         options |= {"dtype": "float32", "enforce_eager": True, "block_size": 16}
         options["compilation_config"] = {"custom_ops": ["none"]}
-        options.pop("gpu_memory_utilization", None)
+        for name in ("gpu_memory_utilization", "kv_cache_memory_bytes"):
+            options.pop(name, None)
     return options
+
+
+def cache_of(gib):
+    """Options for a cache of so much memory, whatever others on the device have: vLLM measures how
+    much is free, beside engines that start and end meanwhile, only where it is not told."""
+    return {"kv_cache_memory_bytes": int(gib * 2**30), "gpu_memory_utilization": 0.02}
+
+
+def layers_that_route(llm):
+    """Their places in the decoder."""
+    config = llm.llm_engine.vllm_config.model_config.hf_text_config
+    return [i for i in range(config.num_hidden_layers) if i not in config.mlp_only_layers]
 
 
 def draw_weights(model, seed):

@@ -1,12 +1,15 @@
 """Several GPUs: what callers of vLLM's engine get, and what the routers of every rank chose.
 
-    python3 parallel.py tensor|expert|data [--ranks N] [--requests N] [--eager]
+    python3 parallel.py tensor|expert|pipeline|data [--ranks N] [--requests N] [--eager] [--sync]
 
-    tensor  tensor parallel: workers in processes of their own, all of which route the same tokens
-    expert  the same, and each rank has its own experts
-    data    data parallel: an engine for each rank, with requests of its own. Also without a GPU
+    tensor    tensor parallel: workers in processes of their own, all of which route the same
+              tokens. Also without a GPU
+    expert    the same, and each rank has its own experts
+    pipeline  pipeline parallel: each rank has layers of its own. Also without a GPU
+    data      data parallel: an engine for each rank, with requests of its own. Also without a GPU
 
-Prints a line for each kind of row, and PASSED or FAILED. One rank shows the program itself.
+Prints a line for each kind of row, and PASSED or FAILED. Of each request without its rows, and of
+each worker then, it says what is known. One rank shows the program itself.
 """
 
 import argparse
@@ -21,11 +24,12 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 parser = argparse.ArgumentParser()
-parser.add_argument("kind", choices=("tensor", "expert", "data"))
+parser.add_argument("kind", choices=("tensor", "expert", "pipeline", "data"))
 parser.add_argument("--ranks", type=int, default=2)
 parser.add_argument("--eager", action="store_true")
+parser.add_argument("--sync", action="store_true", help="no async scheduling")
 parser.add_argument("--requests", type=int, default=48, help="of each engine")
-parser.add_argument("--memory", type=float, default=0.2)
+parser.add_argument("--kv", type=float, default=2, help="GiB of each rank's cache")
 options = parser.parse_args()
 
 
@@ -74,6 +78,30 @@ def rows(worker):
     return pickle.dumps(engine.ORACLE.rows())  # vLLM's own encoding leaves arrays in parts
 
 
+def about(worker):
+    """What this worker's capturer has done."""
+    from routecap.vllm import routed_experts_capturer
+
+    capturer = routed_experts_capturer.get_global_experts_capturer()
+    found = {"process": os.getpid(), "capturer": type(capturer).__name__}
+    if getattr(capturer, "capturer", None) is None:
+        return pickle.dumps(found)
+    stats, held = capturer.capturer.stats(), capturer.forward.held
+    found |= {
+        "keeps rows": capturer.host_cache is not None,
+        "told of ends": capturer._told_of_ends,
+        "last step": capturer._requests.last_ticket,
+        "steps issued": stats.steps_issued,
+        "steps landed": stats.steps_landed,
+        "steps lost": stats.steps_lost,
+        "rows missing": stats.rows_missing,
+        "layers held": held.recorded if held is not None else None,
+        "layers that wrote nothing": capturer.silent_layers(),
+        "live": sorted(capturer._requests.live),
+    }
+    return pickle.dumps(found)
+
+
 def one_engine(rank):
     """Traffic through one engine, judged. Its counts."""
     import engine
@@ -81,12 +109,13 @@ def one_engine(rank):
 
     model, vocabulary = ("tiny", 2048) if engine.ON_CPU else ("small", 32768)
     scale = 8 if engine.ON_CPU else 1
-    more = {"gpu_memory_utilization": options.memory}
+    more = engine.cache_of(options.kv)
     if options.kind != "data" and options.ranks > 1:
-        more["tensor_parallel_size"] = options.ranks
+        size = "pipeline" if options.kind == "pipeline" else "tensor"
+        more[f"{size}_parallel_size"] = options.ranks
         more["distributed_executor_backend"] = "mp"
         more["enable_expert_parallel"] = options.kind == "expert"
-        more["async_scheduling"] = False
+        more["async_scheduling"] = not options.sync
     if engine.ON_CPU:
         engine.cpu.without_streams()
     llm = engine.LLM(
@@ -119,25 +148,36 @@ def one_engine(rank):
             outputs[output.request_id] = output
 
     ranks, counts = list(map(pickle.loads, llm.collective_rpc(rows))), collections.Counter()
+    routes = engine.layers_that_route(llm)
+    without = []
     for name, prompt in requests.items():
         output = outputs[name]
         completion = output.outputs[0]
-        parts = (output.prompt_routed_experts, completion.routed_experts)
-        got = [each for each in parts if each is not None]
+        ids, _ = engine.given(output, routes) or ((), ())
         n = len(prompt) + len(completion.token_ids) - 1
         counts["requests"] += 1
         counts["requests that ended by a stop token"] += completion.stop_reason is not None
-        if sum(map(len, got)) != n:
-            counts[f"WRONG {sum(map(len, got))} rows of {n}"] += 1
+        if len(ids) != n:
+            counts[f"WRONG {len(ids)} rows of {n}"] += 1
+            without.append((names[name], n, completion.finish_reason, completion.stop_reason))
             continue
-        for position, row in enumerate(np.concatenate(got) if got else ()):
+        for position, row in enumerate(ids):
             known = [computed[names[name]][position][-1][0] for computed in ranks]
+            if options.kind == "pipeline":
+                known = [np.concatenate(known)]
             if not all((each == known[0]).all() for each in known):
                 counts["rows that ranks route differently"] += 1
             if (row == known[0]).all():
                 counts["rows equal to what the first rank chose"] += 1
             else:
                 counts["WRONG missing" if (row == -1).all() else "WRONG rows"] += 1
+    for name, n, finish, stop in without:
+        steps = [len(computed.get(name, ())) for computed in ranks]
+        print(f"engine {rank}: {name} has not its {n} rows; it ended by {finish}, {stop}", end="; ")
+        print(f"routers saw {steps} positions of it")
+    if without:
+        for worker in map(pickle.loads, llm.collective_rpc(about)):
+            print(f"engine {rank}: {worker}")
     counts["ranks asked"] = len(ranks)
     return counts
 

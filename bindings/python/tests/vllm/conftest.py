@@ -4,7 +4,7 @@ from importlib.util import find_spec
 
 NEEDS_TORCH = ["test_binding.py", "test_defects.py", "test_drafts.py", "test_engine.py"]
 NEEDS_TORCH += ["test_held.py", "test_told.py", "test_ops.py", "test_peer.py", "test_prefixes.py"]
-NEEDS_TORCH += ["test_sessions.py", "test_without_model.py"]
+NEEDS_TORCH += ["test_sessions.py", "test_without_model.py", "test_workers.py"]
 TORCH = find_spec("torch")
 HAS_TORCH = TORCH is not None and TORCH.origin is not None  # and not a folder of that name
 

@@ -169,20 +169,25 @@ def test_a_library_without_cuda_is_refused_with_the_configuration_and_async_sche
         def __init__(self, workers=1, executor="uni"):
             self.scheduler_config = SimpleNamespace(async_scheduling=True)
             self.parallel_config = SimpleNamespace(
-                world_size=workers, distributed_executor_backend=executor
+                world_size=workers,
+                pipeline_parallel_size=workers,
+                distributed_executor_backend=executor,
             )
 
         def _validate_return_routed_experts(self):
             if self.scheduler_config.async_scheduling:
                 raise ValueError("not with async scheduling")
+            if self.parallel_config.pipeline_parallel_size > 1:
+                raise ValueError("not with pipeline parallelism")
 
     _v021.lift_refusal(Config)
     monkeypatch.setattr(_v021, "engine_is_on_cuda", lambda: True)
     for without, workers, executor, said in (
         (False, 1, "uni", None),
         (False, 1, "mp", None),  # of a data-parallel rank: it comes into the engine's process
+        (False, 2, "mp", None),
         (False, 1, "ray", "not with async"),
-        (False, 2, "mp", "not with async"),
+        (False, 2, "external_launcher", "not with async"),
         (True, 1, "uni", "built without it"),
     ):
         monkeypatch.setattr(_v021, "without_cuda", lambda without=without: without)
@@ -194,13 +199,16 @@ def test_a_library_without_cuda_is_refused_with_the_configuration_and_async_sche
                 config._validate_return_routed_experts()
         assert config.scheduler_config.async_scheduling
         chosen = config.parallel_config.distributed_executor_backend
-        assert chosen == ("uni" if said is None else executor)
+        assert chosen == ("uni" if workers == 1 and executor == "mp" else executor)
+        assert config.parallel_config.pipeline_parallel_size == workers
 
 
 def test_without_async_scheduling_a_worker_stays_where_it_was_put():
     class Config:
         scheduler_config = SimpleNamespace(async_scheduling=False)
-        parallel_config = SimpleNamespace(world_size=1, distributed_executor_backend="mp")
+        parallel_config = SimpleNamespace(
+            world_size=1, pipeline_parallel_size=1, distributed_executor_backend="mp"
+        )
 
         def _validate_return_routed_experts(self):
             assert not self.scheduler_config.async_scheduling

@@ -297,6 +297,7 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         self._waiting: Sequence[Any] = ()  # what these have to do with the next step
         self._look_at_step = 1
         self._found: list[str] = []
+        self._elsewhere: set[int] = set()  # layers that another stage of a pipeline has
 
     def _open(self, experts: list[int]) -> None:
         """Open routecap's capturer, for layers of so many experts each."""
@@ -325,6 +326,7 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         experts = int(self.capturer.layer_experts.max())
         placed = self.options.place is not None
         binding = bind(model, self.device_cache, self.layer_map, experts, placed)
+        self._elsewhere = set(range(self.num_hidden_layers)) - set(binding.layers)
         binding.call_after(model, "load_weights", self.weights_changed)
 
     def set_tag(self, tag: int) -> None:
@@ -487,14 +489,15 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         self._found = found
 
     def silent_layers(self) -> list[int]:
-        """The indices, in the decoder, of layers none of whose cells has been captured so far,
-        where rows have.
+        """The indices, in the decoder, of this model's layers none of whose cells has been captured
+        so far, where rows have.
         """
         if self.capturer.stats().steps_landed == 0:
             return []
         return [
             self.layer_map[i]
             for i in np.flatnonzero(self.capturer.layer_stats()["rows_written"] == 0)
+            if i not in self._elsewhere
         ]
 
     # ---- Requests

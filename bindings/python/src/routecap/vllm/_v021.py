@@ -2,8 +2,9 @@
 
     own_module      its module that captures, by routecap.vllm.routed_experts_capturer, which asks
                     `replayed_pieces` in the forward pass
-    refusal         of capture together with async scheduling: lifted where the worker is in the
-                    engine's process, into which a single worker is put
+    refusal         of capture together with async scheduling and with pipeline parallelism: lifted
+                    where the scheduler can tell workers who ends. A single worker is put into the
+                    engine's process
     scheduler       tells the capturer who ended, with how many rows, whatever ended it; and puts
                     the rows on the way to the caller
     worker          says when its weights are changed; takes their version by collective_rpc
@@ -40,6 +41,8 @@ from ._options import get_options
 from ._platform import WITHOUT_CUDA, engine_is_on_cuda, without_cuda
 from ._results import PendingRoutedExperts
 from ._v021_server import check, forget, keep, kept, serve
+from ._workers import Workers, executor_of_this_process, remember_executor
+from ._workers import serve as serve_scheduler
 from ._wrap import once, replace
 
 logger = logging.getLogger(__name__)
@@ -76,7 +79,8 @@ def apply() -> None:
     lift_refusal(import_module("vllm.config.vllm").VllmConfig)
     tell_ends(import_module("vllm.config.scheduler").SchedulerConfig)
     send_bytes(import_module("vllm.v1.serial_utils").MsgpackEncoder)
-    watch_weights(import_module("vllm.v1.worker.worker_base").WorkerWrapperBase)
+    watch_weights(import_module("vllm.v1.worker.worker_base").WorkerWrapperBase, answers=True)
+    remember_executor(import_module("vllm.v1.executor.abstract").Executor)
     look_later(import_module("vllm.outputs"), import_module("vllm.v1.engine.output_processor"))
     serve()
 
@@ -143,33 +147,49 @@ def lift_refusal(config_class: Any) -> None:
         serve()  # its server may have been imported since
         if engine_is_on_cuda() and without_cuda():
             raise ValueError(WITHOUT_CUDA)
-        scheduling = config.scheduler_config
-        ahead = scheduling.async_scheduling
-        scheduling.async_scheduling = ahead and not in_one_process(config.parallel_config)
+        scheduling, parallel = config.scheduler_config, config.parallel_config
+        ahead, stages = scheduling.async_scheduling, parallel.pipeline_parallel_size
+        if ahead:
+            put_into_one_process(parallel)
+        if workers_can_be_told(parallel):
+            scheduling.async_scheduling, parallel.pipeline_parallel_size = False, 1
         try:
             validate(config)
         finally:
-            scheduling.async_scheduling = ahead
-        if ahead:
-            logger.info(
-                "routed experts: routecap captures them with async scheduling, "
-                "which vLLM's own does not"
-            )
+            scheduling.async_scheduling, parallel.pipeline_parallel_size = ahead, stages
+        for what, there in (("async scheduling", ahead), ("pipeline parallelism", stages > 1)):
+            if there:
+                logger.info(
+                    "routed experts: routecap captures them with %s, which vLLM's own does not",
+                    what,
+                )
 
     replace(config_class, "_validate_return_routed_experts", validate, validate_without_async)
 
 
-def in_one_process(parallel: Any) -> bool:
-    """Whether an engine's worker is in its process, as async scheduling needs it: a worker elsewhere
-    learns of an end by a token one step late, when the scheduler has forgotten the request.
-
-    With data parallelism vLLM starts a process for each worker of an engine, also for a single one.
-    That has nobody to share work with, and comes into the engine's.
+def put_into_one_process(parallel: Any) -> None:
+    """With data parallelism vLLM starts a process for each worker of an engine, also for a single
+    one. That has nobody to share work with, and comes into the engine's: there nothing waits for
+    it where a request ends.
     """
     if parallel.world_size == 1 and parallel.distributed_executor_backend == "mp":
         parallel.distributed_executor_backend = "uni"
         logger.info("routed experts: the worker is in the engine's process, not in one of its own")
-    return parallel.world_size == 1 and parallel.distributed_executor_backend in ONE_PROCESS
+
+
+def workers_can_be_told(parallel: Any) -> bool:
+    """Whether the scheduler can tell workers who ends."""
+    backend = parallel.distributed_executor_backend
+    return backend == "mp" or (parallel.world_size == 1 and backend in ONE_PROCESS)
+
+
+def workers_must_be_told(config: Any) -> bool:
+    """Whether workers in processes of their own do not see by themselves who ends: under async
+    scheduling they know a token that stops a request one step late, when the scheduler has forgotten
+    it; and stages of a pipeline before the last one know no token.
+    """
+    stages: int = config.parallel_config.pipeline_parallel_size
+    return bool(config.scheduler_config.async_scheduling) or stages > 1
 
 
 # ---- Who ends
@@ -216,11 +236,12 @@ class TellingScheduler:
 
     def _find_capturer(self) -> None:
         capturer = _module().get_global_experts_capturer()
-        # In another process than the worker there is none: it finds the ends itself.
         if getattr(capturer, "host_cache", None) is not None:
             self._capturer = capturer
             capturer.tell_ends(self.requests)  # type: ignore[attr-defined]
             self._keep_prefixes()
+        elif workers_must_be_told(self.vllm_config):  # type: ignore[attr-defined]
+            self._capturer = Workers(executor_of_this_process())
 
     def _front_end_waits(self, sampling_params: Any) -> bool:
         """Whether the front end waits for the rows of a request that it has aborted."""
@@ -366,8 +387,12 @@ def waits_for_rows(sampling_params: Any) -> bool:
 # ---- Weights
 
 
-def watch_weights(wrapper_class: Any) -> None:
-    """Workers say when they have changed weights. `load_weights` of the model says so itself."""
+def watch_weights(wrapper_class: Any, answers: bool = False) -> None:
+    """Workers say when they have changed weights. `load_weights` of the model says so itself.
+
+    Args:
+        answers: They answer a scheduler in another process too.
+    """
     init_device = once(wrapper_class, "init_device")
     if init_device is None:
         return
@@ -378,7 +403,10 @@ def watch_weights(wrapper_class: Any) -> None:
             if hasattr(worker_class, name):
                 _say_change(worker_class, name)
         worker_class.routecap_set_tag = _set_tag
-        return init_device(wrapper)
+        made = init_device(wrapper)
+        if answers:
+            serve_scheduler(wrapper.worker)
+        return made
 
     replace(wrapper_class, "init_device", init_device, init_and_watch)
 

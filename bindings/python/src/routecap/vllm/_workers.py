@@ -1,0 +1,139 @@
+"""Capturers of workers in processes of their own: how a scheduler tells them who ends, and gets the
+rows.
+
+Of tensor-parallel ranks the first has the rows. Of the stages of a pipeline each has those of its
+own layers: they are united in the scheduler's process.
+
+    Workers  in the scheduler's process, in the place of a capturer
+    serve    in a worker's: what `Workers` calls, and the stages that sample no token
+
+Rows of cached prefixes are missing there: no store is where the scheduler knows of blocks.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+import routecap
+
+from ._options import get_options
+from ._results import PendingRoutedExperts
+from ._wrap import once, replace
+
+_executor: weakref.ref[Any] | None = None  # the last that was made in this process
+
+
+def remember_executor(executor_class: Any) -> None:
+    """A scheduler is made after the executor of its engine, in the same process."""
+    init = once(executor_class, "__init__")
+    if init is None:
+        return
+
+    def init_and_remember(executor: Any, *args: Any, **kwargs: Any) -> None:
+        global _executor
+        _executor = weakref.ref(executor)
+        init(executor, *args, **kwargs)
+
+    replace(executor_class, "__init__", init, init_and_remember)
+
+
+def executor_of_this_process() -> Any:
+    return None if _executor is None else _executor()
+
+
+class Workers:
+    """What a capturer in the scheduler's process would do, done by those of the workers.
+
+    Each call waits until they have run the steps that are in flight. On the engine's thread.
+    """
+
+    def __init__(self, executor: Any) -> None:
+        self._executor = executor
+        self._call("routecap_tell_ends")
+
+    def _call(self, name: str, *args: Any) -> list[Any]:
+        answers: list[Any] = self._executor.collective_rpc(name, args=args)
+        return answers
+
+    def keep_prefixes(self, block_rows: int) -> None:
+        return None
+
+    def end(self, rows: Mapping[str, int]) -> dict[str, PendingRoutedExperts]:
+        """As of a capturer, with all rows landed."""
+        parts: dict[str, list[routecap.Routing]] = {}
+        for answer in self._call("routecap_end", dict(rows)):
+            for name, data in answer.items():
+                parts.setdefault(name, []).append(routecap.Routing.deserialize(data))
+        ended = {}
+        for name, found in parts.items():
+            routing = found[0] if len(found) == 1 else routecap.merge(found)
+            shape = (routing.rows, routing.layers, routing.k)
+            ended[name] = PendingRoutedExperts(routing, shape, get_options().fill)
+        return ended
+
+    def cut(self, rows: Mapping[str, int]) -> None:
+        self._call("routecap_cut", dict(rows))
+
+    def weights_changed(self) -> None:
+        self._call("routecap_weights_changed")
+
+
+# ---- In a worker
+
+
+def serve(worker: Any) -> None:
+    """A worker answers `Workers` from now on. Its device is initialised."""
+    for function in (routecap_tell_ends, routecap_end, routecap_cut, routecap_weights_changed):
+        setattr(type(worker), function.__name__, function)
+    stage = import_module("vllm.distributed.parallel_state").get_pp_group()
+    if not stage.is_last_rank:
+        issue_after_forward(worker.model_runner)
+
+
+def issue_after_forward(runner: Any) -> None:
+    """A stage that samples no token hands its rows over when its layers have run."""
+    execute = runner.execute_model
+
+    def execute_and_issue(scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
+        output = execute(scheduler_output, *args, **kwargs)
+        counts = scheduler_output.num_scheduled_tokens
+        if runner.routed_experts_initialized and counts:
+            names = list(runner.input_batch.req_ids)
+            _capturer().issue(names, counts, runner.positions)
+            # which looks at no end, as these are told, but keeps the requests
+            _capturer().extract((), runner.requests, {}, None, runner.max_model_len)
+        return output
+
+    runner.execute_model = execute_and_issue
+
+
+def _capturer() -> Any:
+    return import_module("routecap.vllm.routed_experts_capturer").get_global_experts_capturer()
+
+
+def _keeps_rows() -> bool:
+    """Mirrors do not."""
+    return getattr(_capturer(), "host_cache", None) is not None
+
+
+def routecap_tell_ends(worker: Any) -> None:
+    if _keeps_rows():
+        _capturer().tell_ends(worker.model_runner.requests)
+
+
+def routecap_end(worker: Any, rows: dict[str, int]) -> dict[str, bytes]:
+    """Rows of these requests, with their validity and tags. Waits for those in flight."""
+    ended = _capturer().end(rows) if _keeps_rows() else {}
+    return {name: each.part().serialize() for name, each in ended.items()}
+
+
+def routecap_cut(worker: Any, rows: dict[str, int]) -> None:
+    if _keeps_rows():
+        _capturer().cut(rows)
+
+
+def routecap_weights_changed(worker: Any) -> None:
+    _capturer().weights_changed()

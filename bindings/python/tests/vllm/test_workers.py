@@ -1,0 +1,166 @@
+"""A scheduler whose workers are in processes of their own: it tells them who ends, and unites what
+the stages of a pipeline have. The workers here are several capturers of one process."""
+
+import pickle
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from batch import request
+from engine import Model
+
+from routecap.vllm import _v021, _workers
+from routecap.vllm import routed_experts_capturer as module
+
+STAGES = ((0, 1, 2, 3), (4, 5))  # layers of the decoder, of which the first two route nothing
+TOKENS = {"a": [11, 12, 13], "off": [21, 22, 23], "b": [31, 32, 33]}
+
+
+class Stage:
+    """A worker that has some of the layers."""
+
+    def __init__(self, layers, mirror=False):
+        self.model = Model()
+        for i, layer in enumerate(self.model.layers):
+            if i not in layers:
+                layer.mlp = torch.nn.Module()
+        self.model_runner = SimpleNamespace(
+            requests={name: request(**({"routed_experts": 0} if name == "off" else {}))
+                      for name in TOKENS},
+            input_batch=SimpleNamespace(req_ids=list(TOKENS)),
+            positions=torch.zeros(8, dtype=torch.int64),
+            max_model_len=512,
+            routed_experts_initialized=True,
+            execute_model=self.execute,
+        )
+        self.capturer = module.RoutedExpertsCapturer.create(
+            True, self.model.model_config, 0, 64, 512, "cpu", skip_host_cache=mirror
+        )
+        self.capturer.bind(self.model)
+
+    def execute(self, scheduler_output):
+        step = scheduler_output.step
+        self.model_runner.positions[:] = step
+        tokens = torch.tensor([TOKENS[name][step] for name in TOKENS])
+        self.model(tokens, self.model_runner.positions[: len(TOKENS)].clone())
+        return "intermediate tensors"
+
+
+class Executor:
+    """Calls each of its workers, and sends what they answer."""
+
+    def __init__(self, *workers):
+        self.workers, self.called = workers, []
+
+    def collective_rpc(self, method, args=()):
+        self.called.append(method)
+        answers = []
+        for worker in self.workers:
+            with module.use_capturer(worker.capturer):
+                answers.append(pickle.loads(pickle.dumps(getattr(worker, method)(*args))))
+        return answers
+
+    def step(self, step):
+        output = SimpleNamespace(step=step, num_scheduled_tokens=dict.fromkeys(TOKENS, 1))
+        for worker in self.workers:
+            with module.use_capturer(worker.capturer):
+                worker.model_runner.execute_model(output)
+
+
+@pytest.fixture
+def serve(monkeypatch):
+    """serve(workers...): an executor of theirs. The last one is the last stage."""
+
+    def begin(*workers):
+        names = {"is_last_rank": False}
+        monkeypatch.setattr(
+            _workers,
+            "import_module",
+            lambda name: SimpleNamespace(get_pp_group=lambda: SimpleNamespace(**names))
+            if "parallel_state" in name
+            else module,
+        )
+        for worker in workers:
+            _workers.serve(worker)  # the last too: who samples is not what is tested here
+        return Executor(*workers)
+
+    yield begin
+    for name in [name for name in vars(Stage) if name.startswith("routecap_")]:
+        delattr(Stage, name)
+
+
+def test_rows_of_two_stages_are_one_routing(serve):
+    executor = serve(*(Stage(layers) for layers in STAGES))
+    workers = _workers.Workers(executor)
+    for step in range(3):
+        executor.step(step)
+    ended = workers.end({"a": 3, "off": 3, "b": 2, "unknown": 1})
+    assert sorted(ended) == ["a", "b"]
+    model = executor.workers[0].model
+    for name, rows in (("a", 3), ("b", 2)):
+        assert ended[name].routing.complete
+        np.testing.assert_array_equal(ended[name].array(), model.expected(TOKENS[name][:rows]))
+
+
+def test_mirrors_answer_nothing_and_a_stage_that_lost_rows_leaves_them_missing(serve):
+    first, second, mirror = Stage(STAGES[0]), Stage(STAGES[1]), Stage(STAGES[1], mirror=True)
+    executor = serve(first, second, mirror)
+    workers = _workers.Workers(executor)
+    executor.step(0)
+    executor.step(1)
+    with module.use_capturer(second.capturer):
+        second.routecap_cut({"a": 1})
+    [rows] = workers.end({"a": 2}).values()
+    expected = first.model.expected(TOKENS["a"][:2])
+    np.testing.assert_array_equal(rows.array()[0], expected[0])
+    np.testing.assert_array_equal(rows.array()[1, :2], expected[1, :2])
+    assert (rows.array()[1, 2:] == -1).all()
+    assert rows.validity().tolist() == [[True] * 4, [True, True, False, False]]
+
+
+def test_cuts_and_new_weights_reach_every_stage(serve):
+    executor = serve(*(Stage(layers) for layers in STAGES))
+    workers = _workers.Workers(executor)
+    executor.step(0)
+    workers.weights_changed()
+    executor.step(1)
+    executor.step(2)
+    workers.cut({"a": 2})
+    rows = workers.end({"a": 3, "b": 3})
+    assert rows["b"].routing.tags.tolist() == [0, 1, 1]
+    assert rows["a"].validity().all(axis=1).tolist() == [True, True, False]
+    assert workers.keep_prefixes(16) is None
+
+
+def test_a_scheduler_whose_workers_are_elsewhere_has_theirs_where_they_cannot_see_ends(monkeypatch):
+    def scheduler(asynchronous, stages):
+        class Own:
+            requests = {}
+
+            def __init__(self):
+                self.vllm_config = SimpleNamespace(
+                    model_config=SimpleNamespace(enable_return_routed_experts=True),
+                    scheduler_config=SimpleNamespace(async_scheduling=asynchronous),
+                    parallel_config=SimpleNamespace(pipeline_parallel_size=stages),
+                )
+
+        return type("Telling", (_v021.TellingScheduler, Own), {})()
+
+    executor = Executor()
+
+    class OwnExecutor:
+        def __init__(self, workers):
+            self.workers = workers
+
+        def collective_rpc(self, method, args=()):
+            return executor.collective_rpc(method, args)
+
+    _workers.remember_executor(OwnExecutor)
+    made = OwnExecutor(workers=2)
+    assert _workers.executor_of_this_process() is made
+    monkeypatch.setattr(module, "_global_capturer", None)
+    assert scheduler(asynchronous=False, stages=1)._capturer is None
+    for asynchronous, stages in ((True, 1), (False, 2)):
+        assert isinstance(scheduler(asynchronous, stages)._capturer, _workers.Workers)
+    assert executor.called == ["routecap_tell_ends"] * 2
