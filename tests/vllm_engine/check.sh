@@ -60,6 +60,9 @@ check_0.21() {
     every_row 0.21 "" --sync "--preempt --prefix" "--sync --prefix --seed 2" "--drafts --prefix" \
         "--lora --prefix" "--weights --preempt --prefix" "--preempt --prefix --store 20000"
     check "0.21: two data-parallel ranks, parallel.py" "$python" tests/vllm_engine/parallel.py data --requests 120
+    for options in "" --sync; do
+        check "0.21: two stages of a pipeline, parallel.py $options" "$python" tests/vllm_engine/parallel.py pipeline --requests 48 $options
+    done
     check "0.21: the HTTP server, server.py" "$python" tests/vllm_engine/server.py "$build/vllm_engine_server"
 }
 check_0.26() {
@@ -79,5 +82,6 @@ install_package
 
 export PYTHONPATH=$package PYTHONDONTWRITEBYTECODE=1 VLLM_ENGINE_ON_CPU=1 VLLM_CPU_KVCACHE_SPACE=1
 export VLLM_CACHE_ROOT=$build/vllm_engine_cache VLLM_NO_USAGE_STATS=1 HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1
+export VLLM_CPU_OMP_THREADS_BIND=nobind  # of workers in processes of their own
 for version in "${versions[@]}"; do "check_$version"; done
 closing

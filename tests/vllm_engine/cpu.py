@@ -57,7 +57,7 @@ def as_on_a_gpu(config):
     """Where the worker is stays as it was chosen, in the engine's process or in one of its own."""
     chosen = config.parallel_config.distributed_executor_backend
     update_config(config)
-    config.parallel_config.distributed_executor_backend = chosen
+    config.parallel_config.distributed_executor_backend = chosen or "uni"
 
 
 CpuPlatform.check_and_update_config = staticmethod(as_on_a_gpu)

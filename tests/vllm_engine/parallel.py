@@ -2,8 +2,7 @@
 
     python3 parallel.py tensor|expert|pipeline|data [--ranks N] [--requests N] [--eager] [--sync]
 
-    tensor    tensor parallel: workers in processes of their own, all of which route the same
-              tokens. Also without a GPU
+    tensor    tensor parallel: workers in processes of their own, all of which route the same tokens
     expert    the same, and each rank has its own experts
     pipeline  pipeline parallel: each rank has layers of its own. Also without a GPU
     data      data parallel: an engine for each rank, with requests of its own. Also without a GPU

@@ -100,6 +100,19 @@ def test_a_length_of_rows_counts_as_in_a_slice(start, seqlen):
     np.testing.assert_array_equal(got, model.expected(range(10, 15))[:seqlen])
 
 
+# The released module has zeros there, which its own test asks for. But 0 is an expert: a row that
+# nobody wrote would pass for routing. Whoever has to have zeros says so.
+@pytest.mark.parametrize(("fill", "cells"), [(None, -1), (0, 0)])
+def test_what_nobody_wrote_is_no_expert_unless_zeros_are_asked_for(fill, cells):
+    module.set_options(None if fill is None else module.Options(fill=fill))
+    try:
+        cache = module._RoutedExpertsHostCache(40, 8, 1024)
+    finally:
+        module.set_options(None)
+    rows = cache.get_or_grow_buffer("a", max_pos=100)
+    assert rows.dtype == np.int16 and (rows == cells).all()
+
+
 # ---- A configuration that names no number of experts
 
 
