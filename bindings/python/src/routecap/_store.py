@@ -227,13 +227,15 @@ class Store:
         *,
         block_rows: int = 16,
         key_bytes: int = 32,
+        budget_bytes: int | None = None,
         slot_keys: bool = False,
         **shape: Unpack[Shape],
     ) -> "Store":
-        """The store of a descriptor that create_shared gave, in this process or another."""
+        """The store of a descriptor that create_shared gave, in this process or another; or of a
+        file, which the first that opens it empty makes a store of budget_bytes."""
         self = cls.__new__(cls)
         self._handle = None
-        self._take(block_rows, key_bytes, None, 0, slot_keys)
+        self._take(block_rows, key_bytes, budget_bytes, 0, slot_keys)
         of = _shape_of(capturer, shape)
         self._handle = raw.routecap_store_open_shared(self._config, of.memory, descriptor)[1]
         self.generation = self.stats().generation

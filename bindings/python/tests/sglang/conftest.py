@@ -39,6 +39,7 @@ class Ranks:
         self.topk = 1  # drafts for each position
         self.enabled, self.drafts, self.nnodes, self.node_rank = True, None, 1, 0
         self.enable_hierarchical_cache, self.hicache_ratio = False, 2.0
+        self.weight_version = "default"
 
     def slice_of(self, forward_batch, in_graph, graph_rows):
         counts = forward_batch.global_num_tokens_cpu
@@ -93,9 +94,10 @@ def start(ranks, monkeypatch):
 
     engines = []
 
-    def begin(options=None, own=None, **settings):
+    def begin(options=None, own=None, weight_version="default", **settings):
         from engine import Engine
 
+        ranks.weight_version = weight_version
         monkeypatch.setattr(_v0523, "_options", options or Options(budget_bytes=64 << 20))
         engines.append(Engine(_v0523, ranks, own, **settings))
         return engines[-1]

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import sys
 import types
 
 import engine as stand_in
@@ -34,14 +35,16 @@ def test_every_row_of_a_batch_with_padding_and_chunks(start):
     requests = [Request(tokens(n), most=n % 7 + 1) for n in (1, 15, 16, 17, 40)]
     engine.generate(requests)
     for request in requests:
-        assert (rows_of(engine, request) == right(request)).all()
-        shifted = right(request)[1:]
-        assert not len(shifted) or (rows_of_again(request) is None)
+        got = rows_of(engine, request)
+        assert (got == right(request)).all()
+        assert (got[1:] != right(request)[:-1]).any((1, 2)).all()  # shifted by one
 
 
-def rows_of_again(request):
-    """A ticket gives its rows once; what is lost on the way is no answer."""
-    return _v0523.encode_rows(lambda tensors: tensors, [request.routed_experts])[0]
+def test_a_ticket_gives_its_rows_once_and_what_is_lost_on_the_way_is_no_answer(start):
+    engine = start()
+    request = Request(tokens(5), most=1)
+    engine.generate([request])
+    assert engine.answer(request) is not None and engine.answer(request) is None
 
 
 def test_rows_of_a_cached_prefix_are_those_of_who_computed_it(start):
@@ -343,6 +346,69 @@ def test_beside_the_engines_own_both_see_everything(start, tmp_path):
     assert own.ended == 4 and len(own.captured) == 4 * len(ROUTED) and own.destroyed
 
 
+# ---- Between engines
+
+
+@pytest.fixture
+def shared(tmp_path):
+    return Options(budget_bytes=64 << 20, store=str(tmp_path / "store"), store_bytes=8 << 20)
+
+
+def test_rows_that_another_engine_computed_come_out_of_the_store(start, shared):
+    """Its KV does too, out of a storage backend; of the last block, which is not whole, they are
+    missing."""
+    engine = start(shared)
+    first = Request(tokens(40), most=3)
+    engine.generate([first])
+    engine.close()
+    other = start(shared)
+    other.tree.known = engine.tree.known
+    second = Request(first.tokens.tolist() + tokens(5), most=2)
+    assert other.generate([second]) == [43]
+    got = rows_of(other, second)
+    assert (got[:32] == right(second)[:32]).all()
+    assert (got[32:43] == -1).all() and (got[43:] == right(second)[43:]).all()
+    third = Request(first.tokens[:39].tolist() + tokens(5), most=2)
+    third.extra_key = "another adapter"
+    other.tree.known["another adapter", None] = other.tree.known[None, None]
+    other.generate([third])
+    assert (rows_of(other, third)[:32] == -1).all()
+
+
+def test_rows_of_older_weights_are_not_taken_from_the_store(start, shared, caplog):
+    engine = start(shared)
+    first = Request(tokens(40), most=1)
+    engine.generate([first])
+    engine.tree.reset()
+    _v0523.updated(None, None, "3")
+    second = Request(tokens(40), most=1)
+    engine.generate([second])
+    engine.close()
+    store = engine.capturer._shared.store
+    assert store.closed and not caplog.text
+    other = start(shared)
+    assert "these are 0: it is not used" in caplog.text
+    other.close()
+    other = start(shared, weight_version="3")
+    other.tree.known = engine.tree.known
+    other.tree.known[None, None] |= {
+        tuple(first.tokens[: n + 1].tolist()) for n in range(len(first.tokens))
+    }
+    for request, there in ((first, False), (second, True)):
+        again = Request(request.origin_input_ids.tolist() + tokens(3), most=1)
+        other.generate([again])
+        got = rows_of(other, again)[:32]
+        assert (got == (right(again)[:32] if there else -1)).all()
+
+
+def test_a_store_that_cannot_be_is_said_and_left_out(start, tmp_path, caplog):
+    engine = start(Options(store=str(tmp_path / "none" / "store")))
+    request = Request(tokens(20), most=2)
+    engine.generate([request])
+    assert (rows_of(engine, request) == right(request)).all()
+    assert "no rows go to" in caplog.text
+
+
 # ---- Drafts
 
 
@@ -615,3 +681,70 @@ def test_a_compiled_model_calls_an_op(start):
     region(ids)
     assert 0 in capturer._forward.held._copies
     capturer._forward.end()
+
+
+# ---- What the scheduler's thread does
+
+
+def work(call):
+    """How many instructions of Python it takes."""
+    count = 0
+
+    def trace(frame, event, argument):
+        nonlocal count
+        frame.f_trace_opcodes = True
+        count += event == "opcode"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def test_a_step_in_which_nothing_happens_costs_the_same_for_any_number_of_requests(start):
+    counts = []
+    for n in (1, 16):
+        engine = start()
+        requests = [Request(tokens(4), most=9) for _ in range(n)]
+        for request in requests:
+            engine.prefill(request)
+        forward = None
+
+        def keep(batch, *arguments, keep=engine.capturer.on_forward_end):
+            nonlocal forward
+            forward = (batch, *arguments)
+            return keep(*forward)
+
+        engine.capturer.on_forward_end = keep
+        for _ in range(3):
+            engine.decode(requests)
+        batch, *arguments = forward
+        del engine.capturer.on_forward_end
+        result = types.SimpleNamespace(routed_experts_output=None)
+
+        def step():
+            _v0523.name_requests(batch, None, types.SimpleNamespace(reqs=list(requests)))
+            _v0523.keep_paths(result)
+            assert engine.capturer.on_forward_end(batch, *arguments) is None
+
+        engine.capturer.capturer.begin(n)
+        engine.capturer.capturer.snapshot()
+        counts.append(work(step))
+    assert counts[0] == counts[1] > 50
+
+
+def test_an_end_costs_the_same_at_any_length(start):
+    counts = []
+    for n in (5, 600):
+        engine = start()
+        request = Request(tokens(n), most=1)
+        engine.prefill(request)
+        request.output_ids.append(1)
+        counts.append(work(lambda: _v0523.collect(engine.own_collect, None, request)))
+        assert len(request.routed_experts) < 300
+        assert (rows_of(engine, request) == right(request)).all()
+    assert counts[0] == counts[1] > 50

@@ -14,9 +14,10 @@ from .. import models
 from ._answer import dtype_asked
 from ._delivery import Asked, Outbox, in_message
 from ._forward import Forward
-from ._lives import Lives, life_of
+from ._lives import Lives, Rows, life_of, scopes_of, tokens_of
 from ._options import Options
 from ._prefixes import Prefixes, Tokens
+from ._shared import Shared
 from ._sinks import Finished, Sinks
 
 if TYPE_CHECKING:
@@ -113,6 +114,7 @@ class Capturer:
         place: Place,
         options: Options,
         own: Any = None,
+        weight_version: str = "",
     ) -> None:
         from ._op import anchor
 
@@ -137,15 +139,23 @@ class Capturer:
         self.prefixes = Prefixes(
             min(_CACHES * cached_tokens, options.budget_bytes // 2 // row_bytes)
         )
-        self._lives = Lives(self.capturer, self.prefixes)
         self._sinks = Sinks(options)
         self._outbox: Outbox | None = None
-        self.tag = 0
-        self.weight_version = ""
+        self._shared: Shared | None = None
+        self.tag = int(weight_version) if weight_version.isdecimal() else 0
+        self.weight_version = weight_version
+        if options.store and place.owner:
+            try:
+                self._shared = Shared(self.capturer, options.store, options.store_bytes, self.tag)
+            except (OSError, routecap.Error):
+                logger.exception("routed experts: no rows go to %s, or come from it", options.store)
+        self._lives = Lives(self.capturer, self.prefixes, self._shared)
         logger.info("routed experts: %r", self.capturer)
 
     def close(self) -> None:
         self._sinks.close()
+        if self._shared is not None:
+            self._shared.close()
         if self._outbox is not None:
             self._outbox.close()
         self.capturer.close()
@@ -226,10 +236,11 @@ class Capturer:
             return None
         # The last token's row is there if it was input to a pass that ran ahead: who continues the
         # sequence needs it.
+        share = None if self._shared is None else self._sharing(self._shared, life.rows, request)
         routing = life.rows.finish(prompt + output)
         finished = Finished(request.rid, routing, prompt, output, self.weight_version)
-        if self._sinks:
-            self._sinks.put(finished)
+        if self._sinks or share is not None:
+            self._sinks.put(finished, share)
         if not request.return_routed_experts or self.own is not None:
             return None
         dtype = dtype_asked(request.sampling_params)
@@ -239,6 +250,21 @@ class Capturer:
         if self._outbox is None:
             self._outbox = Outbox()
         return self._outbox.put(routing, asked)
+
+    def _sharing(self, shared: Shared, rows: Rows, request: Any) -> Callable[[], None] | None:
+        """What gives the rows of a request that ends to other engines, when they are there."""
+        if not rows.handle:
+            return None
+        tokens = tokens_of(request.origin_input_ids + request.output_ids_through_stop)
+        scope, twin = scopes_of(request)[-1], self.capturer.fork(rows.handle)
+
+        def share() -> None:
+            try:
+                shared.publish(twin, scope, tokens[:-1])
+            finally:
+                twin.close()
+
+        return share
 
     def cached(self, request: Any, scope: Hashable, tokens: Tokens, first: int) -> None:
         """The engine's cache took the KV of a request's first tokens, and from `first` on its own."""
@@ -252,3 +278,5 @@ class Capturer:
         self.weight_version = version or ""
         numbered = self.weight_version.isdecimal()
         self.tag = int(self.weight_version) if numbered else self.tag + 1
+        if self._shared is not None:
+            self._shared.advance(self.tag)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 import routecap
 
 from ._prefixes import Prefixes, Tokens
+from ._shared import Shared
 
 
 class Rows:
@@ -69,9 +70,12 @@ def life_of(request: Any) -> Life | None:
 class Lives:
     """Handles and spans of batches. A batch like the last one costs one comparison."""
 
-    def __init__(self, capturer: routecap.Capturer, prefixes: Prefixes) -> None:
+    def __init__(
+        self, capturer: routecap.Capturer, prefixes: Prefixes, shared: Shared | None = None
+    ) -> None:
         self._capturer = capturer
         self._prefixes = prefixes
+        self._shared = shared
         self._batch: list[Any] = []
         self._spans = routecap.spans(1)
 
@@ -138,13 +142,17 @@ class Lives:
 
     def _adopt(self, life: Life, request: Any, rows: int) -> None:
         tokens = tokens_of(request.full_untruncated_fill_ids)
-        for scope in scopes_of(request):
+        scopes = scopes_of(request)
+        for scope in scopes:
             owners = self._prefixes.find(scope, tokens, rows)
             for owner, end in owners:
                 if owner is not life.rows:
                     owner.give(life.rows.handle, end)
             if owners and owners[-1][1] == rows:
                 break
+        else:  # nobody here computed it
+            if self._shared is not None:
+                self._shared.adopt(life.rows.handle, scopes[-1], tokens[:rows])
         if life.end == 0:
             life.rows.adopted = rows
 
@@ -155,7 +163,7 @@ def tokens_of(tokens: Any) -> Tokens:
 
 
 def scopes_of(request: Any) -> list[tuple[Any, ...]]:
-    """Where the cached prefix of a request may be: what its session keeps, and the tree."""
+    """Where the cached prefix of a request may be: what its session keeps, and at last the tree."""
     tree = (getattr(request, "extra_key", None), getattr(request, "cache_salt", None))
     session = getattr(request, "session", None)
     return [tree] if session is None else [(*tree, session.session_id), tree]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+from collections.abc import Callable
 from importlib import import_module
 from operator import attrgetter
 from pathlib import Path
@@ -55,17 +56,19 @@ class Sinks:
         self._folder = Path(options.folder) if options.folder else None
         if self._folder is not None:
             self._folder.mkdir(parents=True, exist_ok=True)
-        self._queue: queue.SimpleQueue[Finished | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[Finished, Callable[[], None] | None] | None]
+        self._queue = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def __bool__(self) -> bool:
         return self._callback is not None or self._folder is not None
 
-    def put(self, finished: Finished) -> None:
+    def put(self, finished: Finished, share: Callable[[], None] | None = None) -> None:
+        """share: also called, when the rows are there."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="routecap-sinks", daemon=True)
             self._thread.start()
-        self._queue.put(finished)
+        self._queue.put((finished, share))
 
     def close(self) -> None:
         """Waits until everything is delivered."""
@@ -75,10 +78,13 @@ class Sinks:
             self._thread = None
 
     def _run(self) -> None:
-        while (finished := self._queue.get()) is not None:
+        while (item := self._queue.get()) is not None:
+            finished, share = item
             try:
                 routing = rows_of(finished.routing, 0, finished.rows)
                 finished = finished._replace(routing=routing)
+                if share is not None:
+                    share()
                 if self._folder is not None:
                     name = quote(finished.rid, safe="") + ".routecap"
                     routecap.save(self._folder / name, finished.routing)

@@ -139,10 +139,16 @@ def _make(
         place=place,
         options=_options,
         own=own,
+        weight_version=_number(getattr(serving, "weight_version", None)),
     )
     one_each = (spec.speculative_eagle_topk or 1) == 1
     capturer.drafts_in_chains = one_each and str(spec.speculative_algorithm) in _IN_CHAINS
     return capturer
+
+
+def _number(version: str | None) -> str:
+    """A version of weights that is a number; "" for others: the server's is "default"."""
+    return version if version and version.isdecimal() else ""
 
 
 def _host_tokens(serving: Any, device_tokens: int) -> int:
@@ -159,7 +165,7 @@ def create(original: Callable[..., Any], **kwargs: Any) -> Any:
 
     enabled = get_exec().features.enable_return_routed_experts
     if not enabled:
-        if _options.callback or _options.folder:
+        if _options.callback or _options.folder or _options.store:
             logger.warning(
                 "routed experts: without --enable-return-routed-experts SGLang may choose kernels "
                 "that hide what they route; such layers would be missing"

@@ -1,0 +1,69 @@
+"""Rows for other engines of the same model: a store in a file, under the tokens that they are of.
+
+An engine that takes KV from elsewhere, out of a storage backend or after its start, has the rows
+from who computed it, if that one shares the file.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Hashable
+
+import routecap
+
+from ._prefixes import Tokens
+
+logger = logging.getLogger(__name__)
+
+BLOCK_ROWS = 16
+
+
+class Shared:
+    """Of one version of the weights at a time. Any thread may call.
+
+    Raises:
+        routecap.Error: The file is another model's, or of later weights.
+    """
+
+    def __init__(
+        self, capturer: routecap.Capturer, path: str, budget_bytes: int, generation: int
+    ) -> None:
+        self._capturer = capturer
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            self.store = routecap.Store.open_shared(
+                descriptor, capturer, block_rows=BLOCK_ROWS, budget_bytes=budget_bytes
+            )
+        finally:
+            os.close(descriptor)
+        self._usable = True
+        self.advance(generation)
+
+    def close(self) -> None:
+        self.store.close()
+
+    def advance(self, generation: int) -> None:
+        """The weights are of this version from the next pass on."""
+        if generation < self.store.stats().generation:
+            self._usable = False
+            logger.error(
+                "routed experts: the store is of weights %d, and these are %d: it is not used",
+                self.store.stats().generation,
+                generation,
+            )
+        else:
+            self.store.advance(generation)
+
+    def publish(self, rows: routecap.Request, scope: Hashable, tokens: Tokens) -> None:
+        """Whole blocks of what a request has computed for its tokens."""
+        if self._usable:
+            rows.publish(self.store, 0, self._keys(scope, tokens))
+
+    def adopt(self, request: int, scope: Hashable, tokens: Tokens) -> None:
+        """Rows that a request lacks, of whole blocks of its first tokens."""
+        if self._usable:
+            self._capturer.adopt(request, self.store, 0, self._keys(scope, tokens))
+
+    def _keys(self, scope: Hashable, tokens: Tokens) -> routecap.Keys:
+        return self.store.keys(tokens.astype("int32"), seed=repr(scope).encode())
