@@ -2,7 +2,7 @@
 of transformers that is given all tokens at once.
 
     python3 check.py [--beside] [--sync] [--retract] [--no-tokenizer] [--host-cache]
-        [--drafts chain|tree|ngram] [--gpu] [--seed N] FOLDER
+        [--drafts chain|tree|ngram] [--ranks tensor|expert|data] [--gpu] [--seed N] FOLDER
 
 Random traffic in a real engine, with chunked prefill and a small cache: prompts that share
 prefixes, requests that are aborted, start later, ask for a narrow type or for nothing, sessions of
@@ -28,12 +28,19 @@ parser.add_argument("--retract", action="store_true", help="every third pass ret
 parser.add_argument("--no-tokenizer", action="store_true", help="nor a detokenizer")
 parser.add_argument("--host-cache", action="store_true", help="KV that is evicted comes back")
 parser.add_argument("--drafts", choices=("chain", "tree", "ngram"), help="speculative decoding")
+parser.add_argument("--ranks", choices=("tensor", "expert", "data"), help="two, in parallel")
 parser.add_argument("--gpu", action="store_true", help="in CUDA graphs with padding")
 parser.add_argument("--seed", type=int, default=0)
 options = parser.parse_args()
 
 KINDS = ("int32", "int16", "uint8", "uint16", "routecap")
 VOCABULARY = 128
+RANKS = {
+    None: {},
+    "tensor": {"tp_size": 2},
+    "expert": {"tp_size": 2, "ep_size": 2},
+    "data": {"tp_size": 2, "dp_size": 2, "enable_dp_attention": True},
+}
 HOST_CACHE = {
     "enable_hierarchical_cache": True,
     "hicache_ratio": 4.0,
@@ -104,6 +111,7 @@ def main():
         mem_fraction_static=0.5,
         disable_overlap_schedule=options.sync,
         log_level="warning",
+        **RANKS[options.ranks],
         **(HOST_CACHE if options.host_cache else {}),
         **speculative(model),
     )

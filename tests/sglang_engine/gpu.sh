@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# gpu.sh FOLDER [adapter|rows|engines]...: on a GPU machine that has PyTorch 2.11 for CUDA 13,
-# transformers and nvcc, and no network. FOLDER has site.tar.xz, which site.sh made, and routecap/,
-# an unpacked wheel that was built with nvcc. adapter measures the adapter alone (1 minute), rows
-# checks every row in CUDA graphs (3 minutes), engines measures SGLang's own step (9 minutes).
-# Without a name it does all three. $OUT/ gets the figures.
+# gpu.sh FOLDER [adapter|rows|drafts|host|engines]...: on a GPU machine that has PyTorch 2.11 for
+# CUDA 13, transformers and nvcc, and no network. FOLDER has site.tar.xz, which site.sh made, and
+# routecap/, an unpacked wheel that was built with nvcc. adapter measures the adapter alone
+# (1 minute). rows, drafts and host check every row in CUDA graphs: of requests (3 minutes), with
+# speculative decoding (5), with KV that comes back from the host (2). engines measures SGLang's own
+# step (9 minutes). Without a name it does adapter, rows and engines. $OUT/ gets the figures.
 set -uo pipefail
 folder=$(realpath "$1") out=${OUT:-.}
 shift
@@ -16,15 +17,18 @@ export PYTHONPATH=$folder/routecap:$PWD/tests/sglang_engine/plugin:$site PYTHOND
 adapter() { python3 tests/bench/sglang.py cuda --json "$out/sglang_h200.json"; }
 
 # Without --beside, rows are compared with a teacher's alone, which computes in float32.
-rows() {
+every_row() {
     local options
-    for options in "--beside --seed 3" "--beside --retract --seed 4" "--retract --seed 5"; do
+    for options; do
         # shellcheck disable=SC2086
         timeout 150 python3 tests/sglang_engine/check.py --gpu $options /tmp/sglang_run > "$out/check.log" 2>&1
         echo "check.py --gpu $options"
         grep -vE "^\[20|it/s\]|^Triton" "$out/check.log" | tail -n 24
     done
 }
+rows() { every_row "--beside --seed 3" "--beside --retract --seed 4" "--retract --seed 5"; }
+drafts() { every_row "--drafts chain --seed 5" "--drafts ngram --seed 6" "--drafts tree --seed 7"; }
+host() { every_row "--host-cache --seed 8"; }
 
 engines() {
     python3 tests/bench/sglang_engine.py --engines "${ENGINES:-2}" --kinds "${KINDS:-off,own,routecap}" --rounds 3 \
