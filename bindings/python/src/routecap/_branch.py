@@ -11,19 +11,30 @@ from typing import Any
 
 
 class Branch:
-    """Forked from the current stream of a capture. It must be joined before the capture ends."""
+    """Of one capture after another; each joins it before it ends. By one thread at a time."""
 
     def __init__(self) -> None:
         import torch
 
         self._torch = torch
-        self.stream: Any = torch.cuda.Stream()
-        self.follow()
+        self._open = False
+        self._stream: Any = torch.cuda.Stream()  # not while a graph is captured
 
-    def follow(self) -> None:
-        """What comes on the branch waits for what the current stream has now."""
-        self.stream.wait_stream(self._torch.cuda.current_stream())
+    @property
+    def stream(self) -> Any:
+        """Where the branch runs, between a fork and its join; None outside."""
+        return self._stream if self._open else None
 
-    def join(self) -> None:
-        """What comes on the current stream waits for the branch."""
-        self._torch.cuda.current_stream().wait_stream(self.stream)
+    def fork(self) -> None:
+        """What comes on the branch waits for what the current stream has now. Also of one that is
+        open."""
+        self._open = True
+        self._stream.wait_stream(self._torch.cuda.current_stream())
+
+    def join(self) -> bool:
+        """What comes on the current stream waits for the branch. False if none is open."""
+        if not self._open:
+            return False
+        self._open = False
+        self._torch.cuda.current_stream().wait_stream(self._stream)
+        return True

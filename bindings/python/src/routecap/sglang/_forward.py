@@ -31,8 +31,8 @@ class Forward:
         self._capturer = capturer
         self._on_gpu = capturer.backend is routecap.Backend.CUDA
         self._capturing: bool | None = None  # a graph, when this pass began; None outside of one
-        self._branch: Branch | None = None  # of the graph that is this pass
-        self._recorded = False  # there, all layers of this pass
+        self._branch = Branch() if self._on_gpu else None  # of a graph that is a whole pass
+        self._recorded = False  # all layers of this pass, before its end
         self._told = False
         self.held = HeldIds(capturer)
 
@@ -56,7 +56,8 @@ class Forward:
         """A pass whose routers see up to `rows` rows, padding included."""
         self._capturing, self._recorded = self._is_capturing(), False
         self.held.begin()
-        self._branch = Branch() if self._capturing and self.held.proven else None
+        if self._branch is not None and self._capturing and self.held.proven:
+            self._branch.fork()
         self._capturer.begin(min(rows, self._capturer.rows), stream=self._aside)
 
     def end(self) -> None:
@@ -66,20 +67,19 @@ class Forward:
 
     @property
     def _aside(self) -> Any:
+        """The branch's stream while there is one; None is the engine's."""
         return None if self._branch is None else self._branch.stream
 
     def _record_all(self) -> None:
-        if self._branch is not None:
-            self._branch.follow()
+        if self._branch is not None and self._aside is not None:
+            self._branch.fork()
         self.held.record(self._aside)
         self._capturer.snapshot(stream=self._aside)
         self._recorded = True
 
     def _join(self) -> None:
         """Also if capture failed: the engine's graph would be lost with a branch that is open."""
-        if self._branch is not None:
-            self._branch.join()
-            self._branch = None
+        if self._branch is not None and self._branch.join():
             self.held.forget()
 
     def route(self, layer: int, ids: torch.Tensor) -> None:
@@ -93,7 +93,7 @@ class Forward:
             self._tell_conflict(layer)
         elif not self.held.hold(layer, ids, capturing):
             self._record(layer, ids)
-        elif self._branch is not None and len(self.held) == self._capturer.layers:
+        elif self._aside is not None and len(self.held) == self._capturer.layers:
             self._record_all()
 
     def _record(self, layer: int, ids: torch.Tensor) -> None:
