@@ -36,11 +36,13 @@ class Place(NamedTuple):
 
     owner: it has requests; the others of its attention group route the same rows.
     scattered: each rank of the group routes a part of these.
+    sliced: its routers see the rows of other attention groups too.
     apart: the detokenizer runs on another host.
     """
 
     owner: bool = True
     scattered: bool = False
+    sliced: bool = False
     apart: bool = False
 
 

@@ -24,7 +24,8 @@ class Finished(NamedTuple):
 
     routing: row i is that of its i-th token, prompt and output one after another; ready.
     prompt_tokens, output_tokens: how many it has; the last one was never input, and has no row.
-    weight_version: as the engine's last weight update named it; "" before the first.
+    weight_version: as the engine's last weight update named it; before the first "", or the
+        server's if that is a number.
     """
 
     rid: str

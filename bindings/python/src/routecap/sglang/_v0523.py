@@ -109,6 +109,7 @@ def _make(
 ) -> SGLangCapturer:
     import torch
     from sglang.srt import runtime_context as runtime
+    from sglang.srt.layers.dp_attention import is_dp_attention_enabled
     from sglang.srt.state_capturer.routed_experts import _is_scattered_a2a_backend
 
     schedule, parallel = runtime.get_schedule(), runtime.get_parallel()
@@ -123,9 +124,11 @@ def _make(
     if where.type == "cuda":
         where = torch.device("cuda", torch.cuda.current_device())
     serving = runtime.get_server_args()
+    scattered = _is_scattered_a2a_backend()
     place = Place(
         owner=parallel.attn_tp_rank == 0,
-        scattered=_is_scattered_a2a_backend(),
+        scattered=scattered,
+        sliced=is_dp_attention_enabled() and not scattered,
         apart=getattr(serving, "nnodes", 1) > 1 and getattr(serving, "node_rank", 0) > 0,
     )
     capturer = SGLangCapturer(
@@ -282,7 +285,7 @@ def batch_of(forward_batch: Any, place: Place, in_graph: bool, graph_requests: i
     verify, decode = mode.is_target_verify(), mode.is_decode()
     each = len(forward_batch.positions) // len(requests) if verify else 1
     padded = graph_requests * each if graph_requests and (verify or decode) else None
-    sink_row = 0 if place.scattered else _first_row(forward_batch, in_graph, padded)
+    sink_row = _first_row(forward_batch, in_graph, padded) if place.sliced else 0
     if sink_row is None:
         return NOBODYS
     if verify or decode and forward_batch.seq_lens_cpu is None:
@@ -300,14 +303,12 @@ def batch_of(forward_batch: Any, place: Place, in_graph: bool, graph_requests: i
 
 
 def _first_row(forward_batch: Any, in_graph: bool, padded: int | None) -> int | None:
-    """Where a pass' rows begin among those that the routers saw; None if that is not known.
+    """Where a slice begins among the rows that the routers saw; None if that is not known.
 
     padded: how many rows each rank has in a graph. Nobody says it of a prefill's.
     """
-    from sglang.srt.layers.dp_attention import get_dp_local_slice_cpu, is_dp_attention_enabled
+    from sglang.srt.layers.dp_attention import get_dp_local_slice_cpu
 
-    if not is_dp_attention_enabled():
-        return 0
     if in_graph and padded is None:
         return None
     return int(get_dp_local_slice_cpu(forward_batch, in_graph, padded)[0])
