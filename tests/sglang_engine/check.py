@@ -2,7 +2,7 @@
 of transformers that is given all tokens at once.
 
     python3 check.py [--beside] [--sync] [--retract] [--no-tokenizer] [--host-cache]
-        [--drafts chain|tree|ngram] [--ranks tensor|expert|data] [--gpu] [--seed N] FOLDER
+        [--drafts chain|tree|ngram] [--ranks tensor|data] [--gpu] [--seed N] FOLDER
 
 Random traffic in a real engine, with chunked prefill and a small cache: prompts that share
 prefixes, requests that are aborted, start later, ask for a narrow type or for nothing, sessions of
@@ -28,7 +28,7 @@ parser.add_argument("--retract", action="store_true", help="every third pass ret
 parser.add_argument("--no-tokenizer", action="store_true", help="nor a detokenizer")
 parser.add_argument("--host-cache", action="store_true", help="KV that is evicted comes back")
 parser.add_argument("--drafts", choices=("chain", "tree", "ngram"), help="speculative decoding")
-parser.add_argument("--ranks", choices=("tensor", "expert", "data"), help="two, in parallel")
+parser.add_argument("--ranks", choices=("tensor", "data"), help="two, in parallel")
 parser.add_argument("--gpu", action="store_true", help="in CUDA graphs with padding")
 parser.add_argument("--seed", type=int, default=0)
 options = parser.parse_args()
@@ -38,7 +38,6 @@ VOCABULARY = 128
 RANKS = {
     None: {},
     "tensor": {"tp_size": 2},
-    "expert": {"tp_size": 2, "ep_size": 2},
     "data": {"tp_size": 2, "dp_size": 2, "enable_dp_attention": True},
 }
 HOST_CACHE = {
@@ -87,6 +86,9 @@ def main():
     events = options.folder / "events"
     os.environ["ROUTECAP_TEST_EVENTS"] = str(events)
     os.environ["SGLANG_EXTERNAL_MODEL_PACKAGE"] = "routecap_sglang_models"
+    if options.ranks and not options.gpu:
+        os.environ["SGLANG_CPU_OMP_THREADS_BIND"] = "0|1"
+        os.environ["SGLANG_NCCL_SO_PATH"] = "none"
     if options.retract:
         os.environ["SGLANG_TEST_RETRACT"] = "1"
     routecap.sglang.install(
@@ -297,7 +299,7 @@ def main():
     enough = rows > 2000 and counts["rows in the folder, of cached prompts, equal"] > 500
     enough = enough and (happened["retractions"] > 10 or not options.retract)
     enough = enough and (happened["tokens loaded back"] > 100 or not options.host_cache)
-    enough = enough and (happened["drafts accepted"] > 100 or not options.drafts)
+    enough = enough and (happened["drafts accepted"] > 30 or not options.drafts)
     print("PASSED" if enough and proven and not wrong else "FAILED")
     return 0 if enough and proven and not wrong else 1
 

@@ -16,6 +16,7 @@ from routecap.sglang import _v0523
 from routecap.sglang._options import Options
 
 draw = np.random.default_rng(5)
+received = []
 
 
 def tokens(n):
@@ -336,14 +337,21 @@ def test_beside_the_engines_own_both_see_everything(start, tmp_path):
             self.destroyed = True
 
     own = Own()
-    engine = start(Options(beside=True, folder=str(tmp_path)), own)
-    request = Request(tokens(9), most=3)
+    received.clear()
+    options = {"folder": str(tmp_path), "callback": f"{__name__}:received.append"}
+    options |= {"store": str(tmp_path / "store"), "store_bytes": 8 << 20}
+    engine = start(Options(beside=True, **options), own)
+    request = Request(tokens(30), most=3)
     engine.generate([request])
     assert request.routed_experts == "own"
-    engine.close()
+    engine.capturer._sinks.close()
     [saved] = routecap.load(tmp_path / f"{request.rid}.routecap").values()
+    [finished] = received
+    assert saved.routing == finished.routing
     assert (saved.routing.ids() == right(request)).all()
-    assert own.ended == 4 and len(own.captured) == 4 * len(ROUTED) and own.destroyed
+    assert engine.capturer._shared.store.stats().blocks_published == 2
+    engine.close()
+    assert own.ended == 5 and len(own.captured) == 5 * len(ROUTED) and own.destroyed
 
 
 # ---- Between engines
