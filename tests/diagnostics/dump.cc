@@ -126,6 +126,7 @@ TEST(Dump, says_what_the_capturer_is) {
 
 // A begin files the oldest step, whose rows are still to be counted.
 TEST(Dump, has_no_step_whose_load_alone_is_to_be_counted) {
+    if (on_cuda()) GTEST_SKIP() << "on the host backend only";
     Rig rig({.slots = 2, .flags = ROUTECAP_CONFIG_LOAD, .held = true});
     const routecap_request request = rig.open();
     for (uint64_t p = 0; p < 3; p++) rig.step({{request, {1, p, 1}}});
