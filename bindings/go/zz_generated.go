@@ -1973,7 +1973,7 @@ type StoreStats struct {
 	BlocksReplaced uint64
 	// went for room, or by routecap_store_evict
 	BlocksEvicted uint64
-	// of blocks_published: by routecap_store_import
+	// that routecap_store_import brought, whatever became of them
 	BlocksImported uint64
 	// that the store copied, because it did not share their page
 	RowsCopied uint64
@@ -1986,7 +1986,7 @@ type Adoption struct {
 	// up to the first block that was not found
 	Rows uint64
 	// blocks
-	Found ProbeFlags
+	Found uint64
 	// blocks that are missing for this reason
 	Evicted uint64
 	// blocks that are missing for this reason
@@ -2012,7 +2012,7 @@ type cAdoptItem struct {
 	keys         unsafe.Pointer
 	count        uint64
 	rows         uint64
-	found        ProbeFlags
+	found        uint64
 	evicted      uint64
 	notPublished uint64
 	stale        uint64

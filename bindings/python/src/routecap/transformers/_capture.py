@@ -20,6 +20,7 @@ import routecap
 from .._held import HeldIds
 from . import _ops
 from ._follow import Generation, follow_generate, follow_generate_batch
+from ._prefixes import CUTS, REORDERS, Followed, Prefixes, columns_after, rows_after
 from ._sequences import Batch, Inputs, Plan, cached_columns, inputs_of, plan_of_runs, runs_of
 from ._taps import Tap, find, in_order, stack_of
 
@@ -27,21 +28,31 @@ _ROWS, _SLOTS = 16384, 8
 
 
 def attach(
-    model: nn.Module, *, taps: Sequence[Tap] | None = None, **settings: Unpack[routecap.Settings]
+    model: nn.Module,
+    *,
+    taps: Sequence[Tap] | None = None,
+    store: routecap.Store | int | None = None,
+    **settings: Unpack[routecap.Settings],
 ) -> Capture:
     """Capture what a model routes from now on, until the capture is detached: at the end of a
     `with`, or by `detach`.
 
     Args: model: A model of transformers, one in the wrapper of another library (PEFT, what
         torch.compile returned), or a part that has a whole decoder. taps: Some of those of `find`,
-        or taps of your own. Default: all that `find` finds. settings: Of the capturer: `rows`, the
+        or taps of your own. Default: all that `find` finds. store: Where rows of
+        caches are kept that are used again, themselves or as copies (copy.deepcopy): a store of
+        content keys in the model's shape, or how many bytes one of the capture's own may have.
+        Blocks of one row keep every row; of larger ones those that are not full are missing.
+        Default: none, and the rows of a cache that others filled are missing. settings: Of the
+        capturer: `rows`, the
         most tokens of one forward pass with padding (default 16384), budget_bytes, slots and so on.
 
     Raises:
         ValueError: There is nothing to capture, or it is not known how (see `find`).
         RuntimeError: The model is captured already.
     """
-    return Capture(model, find(model) if taps is None else in_order(list(taps)), settings)
+    found = find(model) if taps is None else in_order(list(taps))
+    return Capture(model, found, settings, store)
 
 
 class Capture:
@@ -55,9 +66,16 @@ class Capture:
         capturer: routecap's, for statistics, and for reading requests that go on.
         taps: What is captured, by layer.
         tag: Kept with every row from now on: a version of the weights, for instance.
+        store: Where rows of caches are kept, to be advanced when the weights change; None.
     """
 
-    def __init__(self, model: nn.Module, taps: list[Tap], settings: routecap.Settings) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        taps: list[Tap],
+        settings: routecap.Settings,
+        store: routecap.Store | int | None = None,
+    ) -> None:
         self.taps = taps
         self.tag = 0
         for tap in taps:
@@ -87,6 +105,8 @@ class Capture:
         }
         own.update(settings)
         self.capturer = routecap.Capturer(**own)
+        self._prefixes = None if store is None else Prefixes(self.capturer, store)
+        self.store = None if self._prefixes is None else self._prefixes.store
         self._held = HeldIds(self.capturer)
         self._lock = threading.Lock()  # held from the beginning of a forward pass to its end
         self._owner: tuple[int, nn.Module] | None = (
@@ -341,9 +361,7 @@ class Capture:
                 return self._plan_packed(inputs, runs, cached)
         begun = None
         if batch is None or cached == 0:
-            batch = begun = self._new_batch(inputs.batch)
-            if inputs.cache is not None:
-                self._watch(inputs.cache, batch)
+            batch = begun = self._begin_batch(inputs.batch, inputs.cache, cached)
         elif len(batch.requests) != inputs.batch:
             known = len(batch.requests)
             raise ValueError(
@@ -389,6 +407,15 @@ class Capture:
         self._batches.append(batch)
         return batch
 
+    def _begin_batch(self, sequences: int, cache: Any, columns: int) -> Batch:
+        """New sequences, which begin with what a cache has."""
+        batch = self._new_batch(sequences)
+        if cache is not None:
+            if self._prefixes is not None:
+                self._prefixes.adopt(cache, batch, columns)
+            self._watch(cache, batch)
+        return batch
+
     def _forget(self, batch: Batch | None) -> None:
         if batch is not None and batch in self._batches:
             self._batches.remove(batch)
@@ -411,34 +438,28 @@ class Capture:
         """Follow a cache, and what is done to the order of its rows."""
         self._of_cache[cache] = batch
         batch.cache = weakref.ref(cache)
-        capture = weakref.ref(self)
-        changes: dict[str, Callable[[Any, int], list[int]]] = {
-            "reorder_cache": lambda indices, rows: indices.tolist(),
-            "batch_select_indices": lambda indices, rows: torch.arange(rows, device=indices.device)[
-                indices
-            ].tolist(),
-            "batch_repeat_interleave": lambda repeats, rows: [
-                row for row in range(rows) for _ in range(repeats)
-            ],
-        }
-        for name, rows_of in changes.items():
-            method = getattr(cache, name, None)
-            if method is None or name in vars(cache):
-                continue
+        for name in (*REORDERS, *(CUTS if self._prefixes is not None else ())):
+            if hasattr(type(cache), name) and name not in vars(cache):
+                setattr(cache, name, Followed(weakref.ref(self), cache, name))
 
-            def changed(
-                change: Any,
-                method: Any = method,
-                rows_of: Any = rows_of,
-                cache: Any = weakref.ref(cache),
-            ) -> Any:
-                self = capture()
-                batch = None if self is None else self._of_cache.get(cache())
-                if self is not None and batch is not None:
-                    self._reorder(batch, rows_of(change, len(batch.requests)))
-                return method(change)
+    def _cache_changes(self, cache: Any, name: str, *change: Any) -> None:
+        """A method of that name is about to change a cache."""
+        batch, prefixes = self._of_cache.get(cache), self._prefixes
+        if name in REORDERS:
+            if batch is not None:
+                self._reorder(batch, rows_after(name, change[0], len(batch.requests)))
+            if prefixes is not None:
+                prefixes.reorder(cache, lambda rows: rows_after(name, change[0], rows))
+        elif prefixes is not None:
+            prefixes.cut(cache, columns_after(cache, name, *change))
 
-            setattr(cache, name, changed)
+    def _cache_copied(self, cache: Any, copy: Any) -> None:
+        if self._prefixes is None:
+            return
+        batch = self._of_cache.get(cache)
+        if batch is not None:
+            self._prefixes.keep(cache, batch)
+        self._prefixes.copied(cache, copy)
 
     def _reorder(self, batch: Batch, indices: Sequence[int]) -> None:
         self._wait()  # for the lengths of requests whose positions the device has
@@ -512,6 +533,10 @@ class Capture:
                     f"{len(lengths)} lengths for {len(items)} sequences: give one for each"
                 )
             items = [(request, rows) for (request, _), rows in zip(items, lengths)]
+        for batch in batches if self._prefixes is not None else ():
+            cache = None if batch.cache is None else batch.cache()
+            if cache is not None and cache in self._of_cache:
+                self._prefixes.keep(cache, batch)
         self._end_batches(batches)
         routings = [self.capturer.finish(request, rows) for request, rows in items]
         for routing in routings:

@@ -152,9 +152,7 @@ class Generation:
             )
         if batch is None:
             known = None if cache is None or past == 0 else capture._of_cache.get(cache)
-            batch = self._batch = capture._new_batch(rows) if known is None else known
-            if cache is not None and known is None:
-                capture._watch(cache, batch)
+            batch = self._batch = known or capture._begin_batch(rows, cache, past)
         capture._plan = batch.plan(
             length, past, mask, one_more=length == 1 and past == batch.columns
         )

@@ -113,14 +113,19 @@ class Batch:
         return spans
 
     def live(self, columns: int) -> list[int]:
-        """How many of each row's first columns are no padding.
+        """How many of each row's first columns are no padding."""
+        return live(self.mask, columns, len(self.requests))
 
-        Waits for the device if there is a mask.
-        """
-        if self.mask is None:
-            return [columns] * len(self.requests)
-        counts: list[int] = (self.mask[:, :columns] != 0).sum(1).tolist()
-        return counts
+
+def live(mask: torch.Tensor | None, columns: int, rows: int) -> list[int]:
+    """How many of each row's first columns are no padding.
+
+    Waits for the device if there is a mask.
+    """
+    if mask is None:
+        return [columns] * rows
+    counts: list[int] = (mask[:, :columns] != 0).sum(1).tolist()
+    return counts
 
 
 class Inputs(NamedTuple):

@@ -1476,7 +1476,7 @@ impl Replay {
     fn prefixes(&mut self, call: &Call<'_>) -> Made {
         let input = call.input;
         let (generation, store) = (input.number("generation"), self.store(call));
-        let capturer = &self.capturer(call)?.0;
+        let capturer = &self.capturers[input.text("capturer").expect("a name")].0;
         let adopted = |found: routecap::Adoption| object!(found; rows, found, evicted, not_published, stale);
         if !call.name.ends_with("_batch") {
             let (request, first) = (self.request(input), input.number("first"));
@@ -1501,21 +1501,21 @@ impl Replay {
                 keys,
             })
             .collect();
-        let all = |statuses: &mut dyn Iterator<Item = ItemStatus>| {
+        fn all(mut statuses: impl Iterator<Item = ItemStatus>) -> &'static str {
             whole(statuses.all(|status| status.result().is_ok()))
-        };
+        }
         let named = |status: &ItemStatus| item(status.result(), |()| "ROUTECAP_OK");
         if call.name == "request_publish_batch" {
             let result = capturer.publish_batch(store, &prefixes, generation);
             if let Some(statuses) =
-                call.answered(result, |statuses| all(&mut statuses.iter().copied()))
+                call.answered(result, |statuses| all(statuses.iter().copied()))
             {
                 call.expect_statuses(statuses.iter().map(named).collect());
             }
         } else {
             let result = capturer.adopt_batch(store, &prefixes, generation);
             if let Some(found) =
-                call.answered(result, |found| all(&mut found.iter().map(|(_, status)| *status)))
+                call.answered(result, |found| all(found.iter().map(|(_, status)| *status)))
             {
                 call.expect_statuses(found.iter().map(|(_, status)| named(status)).collect());
                 let found: Vec<_> = found.into_iter().map(|(found, _)| adopted(found)).collect();
