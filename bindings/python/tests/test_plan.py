@@ -1,5 +1,5 @@
-"""Plans: against the layouts of slime, verl and Megatron-Core (tests/plan/golden), and readers that
-read what a rank needs.
+"""Plans: against layouts of slime, verl, SkyRL and Megatron-Core (tests/plan/golden), and readers
+that read what a rank needs.
 """
 
 import json

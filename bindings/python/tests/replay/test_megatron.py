@@ -7,6 +7,8 @@ import routecap.replay.megatron
 import torch
 from megatron.core.transformer.moe.router_replay import RouterReplay
 from routecap.replay import ReplayError
+from routecap.replay._passes import Router
+from routecap.replay._rank import RankReplay
 
 from small import (
     EXPERTS,
@@ -134,6 +136,20 @@ def test_rows_that_are_lost_or_no_choice_are_routed_live_and_counted():
     )
     assert (layer.replayed, layer.lost, layer.invalid) == (LENGTH - 6, 3, 2)
     assert layer.agreement == pytest.approx((live & forced)[6:].sum().item() / (K * (LENGTH - 6)))
+
+
+def test_nothing_waits_for_the_device():
+    """Tensors of the device "meta" have no values: whatever asks for one raises."""
+    rows = torch.empty(LENGTH, K, dtype=torch.int16, device="meta")
+    live = rows.long()
+    replay = RankReplay([Router(1, "router")], agreement=True)
+    with replay({1: rows}, valid=rows[:, 0] > 0):
+        replay.begin(replay.routers)
+        chosen = replay.choose(replay.routers[0], live, EXPERTS)
+        replay.end(chosen)
+    assert chosen.is_meta and chosen.shape == live.shape
+    with pytest.raises((RuntimeError, NotImplementedError)):
+        replay.report()  # which has to wait
 
 
 def test_layers_of_multi_token_prediction_are_left_alone():
