@@ -205,7 +205,17 @@ def test_a_program_that_fails_leaves_neither_a_process_nor_a_file():
     assert commands_with(session) == []
 
 
-def test_a_trainers_rank_reads_only_its_rows_from_the_object_store(reference, monkeypatch):
+@pytest.mark.parametrize(
+    "rank",
+    [
+        {"layers": range(LAYERS), "context": "zigzag", "context_size": 2, "context_rank": 0},
+        {"layers": range(LAYERS), "context": "zigzag", "context_size": 2, "context_rank": 1},
+        {"layers": range(6, 12)},
+    ],
+    ids=["context 0", "context 1", "pipeline"],
+)
+def test_a_trainers_rank_gets_only_its_own_from_the_object_store(rank, reference, monkeypatch):
+    """Its rows and layers, a header for each range, and no copy of them."""
     arrived = []
 
     def get(reference):
@@ -215,28 +225,10 @@ def test_a_trainers_rank_reads_only_its_rows_from_the_object_store(reference, mo
     wait = ray.get
     monkeypatch.setattr(ray, "get", get)
     readers = [routecap.RayRouting.put(routing) for routing in reference.values()]
-    lengths = [rows + 1 for rows in ROWS.values()]
-    for rank in range(2):
-        plan = routecap.Plan(
-            lengths,
-            layers=LAYERS,
-            k=K,
-            experts=EXPERTS,
-            context="zigzag",
-            context_size=2,
-            context_rank=rank,
-        )
-        read = plan.fetch(readers)
-        assert (
-            sum(each.rows for sources in read.values() for each in sources)
-            == plan.rows_needed
-            < sum(ROWS.values())
-        )
-        read.clear()
-        arrived.clear()
-        gathered, expected = plan.gather(readers), plan.gather(list(reference.values()))
-        assert np.array_equal(gathered.ids, expected.ids) and gathered.report == expected.report
-        # Their ids, a header for each range, and no copy of them.
-        own, headers = plan.rows_needed * LAYERS * K, 1024 * len(plan.ranges)
-        assert len(arrived) == len(plan.ranges) and all(map(in_object_store, arrived))
-        assert own <= sum(each.nbytes for each in arrived) <= own + headers
+    plan = routecap.Plan([rows + 1 for rows in ROWS.values()], k=K, experts=EXPERTS, **rank)
+    gathered, expected = plan.gather(readers), plan.gather(list(reference.values()))
+    assert np.array_equal(gathered.ids, expected.ids) and gathered.report == expected.report
+    assert len(arrived) == len(plan.ranges) and all(map(in_object_store, arrived))
+    own = plan.rows_needed * len(rank["layers"]) * K
+    assert own <= sum(each.nbytes for each in arrived) <= own + 1024 * len(arrived)
+    assert own < 0.6 * sum(ROWS.values()) * LAYERS * K

@@ -370,14 +370,39 @@ def test_of_an_archive_so_many_bytes_are_read_as_a_rank_has_rows(tmp_path: Path,
     assert own + 2 * ranges * AROUND < path.stat().st_size / 3  # or this would show nothing
 
 
+def test_a_stage_reads_its_own_layers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And no others, in pieces, with all that is said of their rows."""
+    valid = np.random.default_rng(1).random((60, 5)) < 0.8
+    valid[20:30] = False
+    ids = ids_of(0, 60, 5, 2, 256)
+    holes = Routing.from_arrays(
+        ids, experts=256, first=3, valid=valid, tags=np.arange(60), layer_map=[1, 2, 4, 6, 7]
+    )
+    some = Routing.from_arrays(
+        ids[:, 1:3].copy(), experts=256, first=3, valid=valid[:, 1:3],
+        reasons=holes.reasons()[:, 1:3], tags=np.where(valid.any(axis=1), np.arange(60), 0),
+        layer_map=[2, 4],
+    )  # fmt: skip
+    (tmp_path / "a.routecap").write_bytes(holes.serialize())
+    reader = routecap.stored(tmp_path / "a.routecap")["a"]
+    for at_once in (7 * 10, 4 << 20):  # bytes
+        monkeypatch.setattr("routecap._stored._AT_ONCE", at_once)
+        own = reader.of_layers([2, 4])
+        assert own.read(0, 99) == some and Routing.deserialize(own.cut(0, 99)) == some
+        assert own.read(10, 20) == some.slice(10, 20) and own.read(40, 0).rows == 0
+        assert reader.of_layers([2, 5]).read(0, 99) == holes  # which says that 5 is not there
+        plan = routecap.Plan([64], layers=[2, 4], k=2, experts=256)
+        gathered, expected = plan.gather([reader]), plan.gather([holes])
+        assert np.array_equal(gathered.ids, expected.ids) and gathered.report == expected.report
+        assert all(each.layers == 2 for parts in plan.fetch([reader]).values() for each in parts)
+
+
 OF_A_RANK = """
 import resource, sys
 import numpy, routecap
 
 path, lengths, may_take, what = sys.argv[1], eval(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
-plan = routecap.Plan(
-    lengths, layers=48, k=8, experts=256, context="zigzag", context_size=4, dtype="uint8"
-)
+plan = routecap.Plan(lengths, **eval(sys.argv[5]), k=8, experts=256, dtype="uint8")
 out, classes = numpy.ones(plan.shape, "u1"), numpy.ones(plan.shape[:2], "u1")
 sources = list(routecap.stored(path).values())
 with open("/proc/self/status") as status:
@@ -393,14 +418,25 @@ except MemoryError:
 """
 
 
-def test_a_rank_takes_memory_for_its_own_rows_and_16_mib(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("rank", "share"),
+    [
+        ({"layers": 48, "context": "zigzag", "context_size": 4}, 1 / 4),
+        ({"layers": [6, 7, 8, 9, 10, 11]}, 1 / 8),
+    ],
+    ids=["context", "pipeline"],
+)
+def test_a_rank_takes_memory_for_its_own_rows_and_16_mib(
+    rank: dict[str, Any], share: float, tmp_path: Path
+) -> None:
     """The system refuses more: its limit is put on a process that has its result already."""
     path = tmp_path / "rollouts.tar"
     lengths = large(path, samples=5, rows=21_000, layers=48)
-    own = sum(lengths) * 48 * 8 // 4
+    own = int(sum(lengths) * 48 * 8 * share)
 
     def gathers(may_take: int, what: str) -> str:
-        run = [sys.executable, "-c", OF_A_RANK, str(path), str(lengths), str(may_take), what]
+        given = [str(path), str(lengths), str(may_take), what, str(rank)]
+        run = [sys.executable, "-c", OF_A_RANK, *given]
         return subprocess.run(run, capture_output=True, text=True, check=True).stdout.strip()
 
     assert gathers(own + (16 << 20), "its rows") == "gathered True"

@@ -198,6 +198,7 @@ class Plan:
         self._shape = dict(zip(structs.plan_shape.fields, structs.plan_shape.read(memory)))
         self.samples = samples
         """Sequences of the micro-batch."""
+        self._layers = list(range(count)) if layer_map is None else layer_map.tolist()
         self._lengths: list[int] = []
         if held["lengths"] is not None:
             self._lengths = held["lengths"].tolist()
@@ -293,10 +294,16 @@ class Plan:
         """The rows that this rank needs, read by readers, one for each sample; what is no reader
         stays as it is.
 
-        A reader that has `begin(first, rows)` is asked for all its ranges before the first is
+        A reader that has `of_layers(layers)` is asked for one of this stage's layers alone. A reader that has `begin(first, rows)` is asked for all its ranges before the first is
         waited for: what that gives is called for the routing.
         """
-        given = _by_sample(readers)
+        given = {
+            sample: [
+                each.of_layers(self._layers) if hasattr(each, "of_layers") else each
+                for each in several
+            ]
+            for sample, several in _by_sample(readers).items()
+        }
         read: dict[int, list[Any]] = {
             sample: [each for each in sources if not isinstance(each, Reader)]
             for sample, sources in given.items()

@@ -5,7 +5,7 @@ files that are mapped, archives, objects of Ray.
 import mmap
 import os
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -14,19 +14,23 @@ from numpy.typing import NDArray
 
 from ._constants import Status
 from ._errors import error
-from ._routing import Routing, Serialized, serialized_info, slice_pieces
+from ._routing import Routing, Serialized, merge, serialized_info, slice_pieces
 
 _ENDING = ".routecap"
+_AT_ONCE = 4 << 20
+"""Bytes of ids that are read before those of some layers are kept."""
 
 
 class StoredRouting:
     """A routing in bytes that are not read until rows of it are: a reader, as Plan.gather takes it.
 
-    data: the bytes of one serialised routing, such as a mapped file. They are held.
+    data: the bytes of one serialised routing, such as a mapped file. They are held. layers: see
+    `of_layers`.
     """
 
-    def __init__(self, data: Any) -> None:
+    def __init__(self, data: Any, layers: Sequence[int] | None = None) -> None:
         self._data = memoryview(data).cast("B")
+        self._layers = layers
         self.info: Serialized = serialized_info(self._data[:64])
         if len(self._data) != self.info.bytes:
             raise error(
@@ -48,13 +52,45 @@ class StoredRouting:
 
         Only their bytes and the header are read; the ids are checked.
         """
-        return Routing.deserialize(self.cut(first, rows))
+        begin, end = self._within(first, rows)
+        columns = self._columns()
+        if columns is None:
+            return Routing.deserialize(self._cut(begin, end - begin))
+        at_once = max(_AT_ONCE // (self.info.layers * self.info.k * self.info.dtype.itemsize), 1)
+        parts = [
+            _of_columns(Routing.deserialize(self._cut(at, min(at_once, end - at))), columns)
+            for at in range(begin, max(end, begin + 1), at_once)
+        ]
+        return parts[0] if len(parts) == 1 else merge(parts)
 
     def cut(self, first: int, rows: int) -> bytes:
-        """The same rows in the serialised form. Their ids are not checked."""
+        """The same rows in the serialised form."""
+        if self._layers is not None:
+            return self.read(first, rows).serialize()
+        begin, end = self._within(first, rows)
+        return self._cut(begin, end - begin)
+
+    def of_layers(self, layers: Sequence[int]) -> "StoredRouting":
+        """A reader of these layers of the decoder alone, as a pipeline's stage has them. Where the
+        routing lacks one of them it gives all that there are.
+        """
+        return StoredRouting(self._data, layers)
+
+    def _within(self, first: int, rows: int) -> tuple[int, int]:
+        """Positions of the first of so many rows, and behind the last, of those that there are."""
         begin = min(max(first, self.first), self.first + self.rows)
-        end = min(max(first + rows, begin), self.first + self.rows)
-        return b"".join(slice_pieces(self._data, begin, end - begin))
+        return begin, min(max(first + rows, begin), self.first + self.rows)
+
+    def _cut(self, first: int, rows: int) -> bytes:
+        return b"".join(slice_pieces(self._data, first, rows))
+
+    def _columns(self) -> NDArray[np.intp] | None:
+        """Which of its layers are given; None: all."""
+        if self._layers is None:
+            return None
+        has = Routing.deserialize(self._cut(self.first, 0)).layer_map
+        columns = np.flatnonzero(np.isin(has, self._layers))
+        return columns if len(columns) == len(set(self._layers)) < len(has) else None
 
     def __repr__(self) -> str:
         return f"StoredRouting(rows {self.first} to {self.first + self.rows}, {self.info.layers} layers)"
@@ -116,11 +152,12 @@ class RayRouting:
     They are used where Ray puts them, and not copied again.
 
     reference: what ray.put gave for the bytes, or for a NumPy array of them, which tasks of that
-    machine read in place.
+    machine read in place. layers: see `of_layers`.
     """
 
-    def __init__(self, reference: Any) -> None:
+    def __init__(self, reference: Any, layers: Sequence[int] | None = None) -> None:
         self.reference = reference
+        self._layers = layers
 
     @staticmethod
     def put(routing: Routing) -> "RayRouting":
@@ -133,7 +170,7 @@ class RayRouting:
         """Start to read rows; what it returns waits for them."""
         import ray
 
-        cut = ray.remote(_cut).remote(self.reference, first, rows)
+        cut = ray.remote(_cut).remote(self.reference, first, rows, self._layers)
         return lambda: Routing.deserialize(ray.get(cut))
 
     def read(self, first: int, rows: int) -> Routing:
@@ -141,5 +178,27 @@ class RayRouting:
         return self.begin(first, rows)()
 
 
-def _cut(data: Any, first: int, rows: int) -> NDArray[np.uint8]:
-    return np.frombuffer(StoredRouting(data).cut(first, rows), np.uint8)
+    def of_layers(self, layers: Sequence[int]) -> "RayRouting":
+        """A reader of these layers of the decoder alone: the others do not travel."""
+        return RayRouting(self.reference, layers)
+
+
+def _cut(data: Any, first: int, rows: int, layers: Sequence[int] | None) -> NDArray[np.uint8]:
+    return np.frombuffer(StoredRouting(data, layers).cut(first, rows), np.uint8)
+
+
+def _of_columns(routing: Routing, columns: NDArray[np.intp]) -> Routing:
+    """The same rows of some layers."""
+    ids, valid = routing.masked()
+    return Routing.from_arrays(
+        np.ascontiguousarray(ids[:, columns]),
+        first=routing.first,
+        valid=valid[:, columns],
+        reasons=routing.reasons()[:, columns],
+        tags=routing.tags,
+        layer_map=routing.layer_map[columns],
+        layer_experts=routing.layer_experts[columns],
+        layer_provenance=routing.layer_provenance[columns],
+        id_space=routing.id_space,
+        trusted=True,  # it was checked as it was read
+    )
