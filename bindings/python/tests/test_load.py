@@ -246,3 +246,27 @@ def test_metrics_are_served_and_watched(capsys: pytest.CaptureFixture[str]) -> N
     lines = capsys.readouterr().out.splitlines()
     assert f"{LAYERS} layers with load" in lines[0]
     assert lines[2].split()[:2] == ["2", f"{EXPERTS / K:.2f}"]
+
+
+def test_top_says_when_experts_are_not_served(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("prometheus_client")
+    from routecap import metrics
+
+    with capturer() as c:
+        server, thread = metrics.serve(c, port=0, experts=False)
+        try:
+            url = f"http://127.0.0.1:{server.server_port}/metrics"
+            assert main(["top", url, "--interval", "0.1", "--count", "1"]) != 0
+        finally:
+            server.shutdown()
+            server.server_close()
+            thread.join()
+    assert "experts=True" in capsys.readouterr().err
+
+
+def test_top_counts_anew_when_the_engine_was_started_again() -> None:
+    from routecap.command.top import _lines
+
+    before = {("", 3): {0: 900.0, 1: 100.0}}
+    now = {("", 3): {0: 10.0, 1: 30.0}}
+    assert _lines(before, now, 2.0, 5) == [["", "3", "1.50", "20", "1 (1.5)  0 (0.5)"]]

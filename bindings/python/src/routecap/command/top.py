@@ -9,6 +9,8 @@ import time
 import urllib.request
 from collections import defaultdict
 
+from .._constants import Status
+from .._errors import error
 from .terminal import Terminal
 
 
@@ -38,6 +40,11 @@ def _read(url: str, phase: str | None) -> Chosen:
             if phase in (None, labels.pop("phase")):
                 name = ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
                 chosen[name, layer][expert] += sample.value
+    if not chosen:
+        raise error(
+            Status.ERR_ARGUMENT,
+            f"{url} has no routecap_expert_chosen_total: serve it with experts=True, the default",
+        )
     return chosen
 
 
@@ -46,6 +53,8 @@ def _lines(before: Chosen, now: Chosen, seconds: float, layers: int) -> list[lis
     for (name, layer), counts in now.items():
         earlier = before.get((name, layer), {})
         window = {expert: count - earlier.get(expert, 0) for expert, count in counts.items()}
+        if min(window.values()) < 0:  # the engine was started again
+            window = counts
         total = sum(window.values())
         if total <= 0:
             continue
