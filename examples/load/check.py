@@ -90,7 +90,7 @@ def check_dashboard(api: str) -> None:
 
     wait_for("a first scrape", lambda: series("routecap_steps_total"))
     dashboard = json.loads((routecap.metrics.folder / "dashboard.json").read_text())
-    values = {"__rate_interval": "4s"}
+    values = {"__rate_interval": "4s", "__range": "60s"}
     for variable in dashboard["templating"]["list"]:
         if variable["type"] != "query":
             continue
