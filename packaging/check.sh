@@ -44,20 +44,22 @@ check "the bill of materials names every artefact" listed
 
 # ---- The library: archives and Debian packages
 
-# plain LIBRARY: for glibc 2.28, with kernels, with no other library and with routecap's functions
-# alone.
+# plain LIBRARY: for glibc 2.28, with kernels, with no other library, with routecap's functions
+# alone and with libc's memcpy, which is that for the processor.
 plain() {
     local newest
     newest=$(readelf -V "$1" | grep -oE 'GLIBC_2\.[0-9]+' | sort -uV | tail -n 1)
     [ "$(printf '%s\n' "$newest" GLIBC_2.28 | sort -V | tail -n 1)" = GLIBC_2.28 ] && grep -q -a -m 1 routecap_snapshot8_8 "$1" &&
         ! readelf -d "$1" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | grep -vE '^(libm\.so\.6|libc\.so\.6|libpthread\.so\.0|libdl\.so\.2|ld-linux.*)$' &&
-        ! readelf -W --dyn-syms "$1" | awk '$5 == "GLOBAL" && $7 != "UND" { print $8 }' | grep -vE '^(routecap_|ROUTECAP_)'
+        ! readelf -W --dyn-syms "$1" | awk '$5 == "GLOBAL" && $7 != "UND" { print $8 }' | grep -vE '^(routecap_|ROUTECAP_)' &&
+        readelf -W --dyn-syms "$1" | grep 'UND memcpy@'
 }
 # used PROCESSOR TREE: a C program, by pkg-config and by CMake.
 used() {
     local processor=$1 tree=$2 pc so folder=$place/used
     rm -rf "$folder" && mkdir "$folder"
     pc=$(dirname "$(find "$tree" -name routecap.pc)") so=$(dirname "$(find "$tree" -name libroutecap.so.1)")
+    ! grep -E '(^|[ =]|-[lLI])/' "$pc/routecap.pc" || return 1 # a path of the machine that built it
     "$processor-linux-gnu-gcc" -std=c11 -Wall -Werror examples/worker_loop.c -o "$folder/linked" \
         $(PKG_CONFIG_PATH=$pc pkg-config --cflags --libs routecap) &&
         LD_LIBRARY_PATH=$so on "$processor" "$folder/linked" &&
