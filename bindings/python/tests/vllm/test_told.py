@@ -172,6 +172,7 @@ def test_a_library_without_cuda_is_refused_with_the_configuration_and_async_sche
                 world_size=workers,
                 pipeline_parallel_size=workers,
                 distributed_executor_backend=executor,
+                use_ubatching=False,
             )
 
         def _validate_return_routed_experts(self):
@@ -203,11 +204,14 @@ def test_a_library_without_cuda_is_refused_with_the_configuration_and_async_sche
         assert config.parallel_config.pipeline_parallel_size == workers
 
 
-def test_without_async_scheduling_a_worker_stays_where_it_was_put():
+def test_without_async_scheduling_a_worker_stays_and_micro_batches_are_refused():
     class Config:
         scheduler_config = SimpleNamespace(async_scheduling=False)
         parallel_config = SimpleNamespace(
-            world_size=1, pipeline_parallel_size=1, distributed_executor_backend="mp"
+            world_size=1,
+            pipeline_parallel_size=1,
+            distributed_executor_backend="mp",
+            use_ubatching=False,
         )
 
         def _validate_return_routed_experts(self):
@@ -216,6 +220,9 @@ def test_without_async_scheduling_a_worker_stays_where_it_was_put():
     _v021.lift_refusal(Config)
     Config()._validate_return_routed_experts()
     assert Config.parallel_config.distributed_executor_backend == "mp"
+    Config.parallel_config.use_ubatching = True
+    with pytest.raises(ValueError, match="several micro-batches"):
+        Config()._validate_return_routed_experts()
 
 
 def test_rows_say_how_often_weights_were_changed_before_them(start):

@@ -242,7 +242,9 @@ def test_a_worker_in_the_engine_s_process_gets_ours_before_it_makes_its_own():
 
     class Wrapper:
         def __init__(self, executor):
-            parallel = SimpleNamespace(distributed_executor_backend=executor)
+            parallel = SimpleNamespace(
+                distributed_executor_backend=executor, use_ubatching=False
+            )
             model = SimpleNamespace(enable_return_routed_experts=True)
             self.vllm_config = SimpleNamespace(parallel_config=parallel, model_config=model)
             self.rpc_rank = 0
@@ -281,22 +283,35 @@ class Scheduler:
         return {}
 
 
-def configuration(executor="uni"):
+def configuration(executor="uni", micro_batches=False):
     return SimpleNamespace(
         model_config=SimpleNamespace(enable_return_routed_experts=True),
-        parallel_config=SimpleNamespace(distributed_executor_backend=executor),
+        parallel_config=SimpleNamespace(
+            distributed_executor_backend=executor,
+            use_ubatching=micro_batches,
+            pipeline_parallel_size=1,
+        ),
+        scheduler_config=SimpleNamespace(async_scheduling=True),
     )
 
 
-@pytest.mark.parametrize("executor", ["uni", "mp"])
-def test_a_scheduler_has_the_engine_s_table_only_where_the_engine_captures(make, executor):
+@pytest.mark.parametrize(
+    ("executor", "micro_batches"), [("uni", False), ("mp", False), ("uni", True)]
+)
+def test_a_scheduler_has_the_engine_s_table_only_where_the_engine_captures(
+    make, executor, micro_batches
+):
     runner, capture = make()
+    ours = executor == "uni" and not micro_batches
+    if not ours:
+        routed_experts_capturer.set_global_experts_capturer(None)
     scheduler = type("Telling", (_v026.TellingScheduler, Scheduler), {})(
-        vllm_config=configuration(executor)
+        vllm_config=configuration(executor, micro_batches)
     )
-    assert scheduler.table is (executor == "mp")
+    assert scheduler.table is not ours
+    assert ours or scheduler._capturer is None
     assert scheduler.vllm_config.model_config.enable_return_routed_experts
-    if executor == "uni":
+    if ours:
         assert scheduler._capturer is capture.capturer
         assert scheduler._front_end_waits(SimpleNamespace(extra_args=None))
         assert not scheduler._front_end_waits(SimpleNamespace(extra_args={"routed_experts": False}))

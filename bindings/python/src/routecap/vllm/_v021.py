@@ -50,6 +50,9 @@ logger = logging.getLogger(__name__)
 # Whether an engine of this process, or one that it has in another, captures.
 _captures = False
 
+# Each of two micro-batches sees its rows as the first ones of the step: those of one would pass for
+# the other's.
+TWO_BATCHES = "routed experts are not captured where a step is run as several micro-batches"
 # Executors whose worker is in the process of the scheduler.
 ONE_PROCESS = ("uni", "external_launcher")
 
@@ -148,6 +151,8 @@ def lift_refusal(config_class: Any) -> None:
         if engine_is_on_cuda() and without_cuda():
             raise ValueError(WITHOUT_CUDA)
         scheduling, parallel = config.scheduler_config, config.parallel_config
+        if parallel.use_ubatching:
+            raise ValueError(TWO_BATCHES)
         ahead, stages = scheduling.async_scheduling, parallel.pipeline_parallel_size
         if ahead:
             put_into_one_process(parallel)
@@ -240,7 +245,12 @@ class TellingScheduler:
             self._capturer = capturer
             capturer.tell_ends(self.requests)  # type: ignore[attr-defined]
             self._keep_prefixes()
-        elif workers_must_be_told(self.vllm_config):  # type: ignore[attr-defined]
+        else:
+            self._find_workers()
+
+    def _find_workers(self) -> None:
+        """Capturers in other processes, where they do not find the ends themselves."""
+        if workers_must_be_told(self.vllm_config):  # type: ignore[attr-defined]
             self._capturer = Workers(executor_of_this_process())
 
     def _front_end_waits(self, sampling_params: Any) -> bool:

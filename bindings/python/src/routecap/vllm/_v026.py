@@ -51,8 +51,15 @@ def captures(config: Any) -> bool:
     return bool(
         config.model_config is not None
         and config.model_config.enable_return_routed_experts
-        and config.parallel_config.distributed_executor_backend in _v021.ONE_PROCESS
+        and not _why_not(config.parallel_config)
     )
+
+
+def _why_not(parallel: Any) -> str:
+    """Why engines of this configuration have vLLM's own; "" if nothing speaks against ours."""
+    if parallel.distributed_executor_backend not in _v021.ONE_PROCESS:
+        return "workers are in processes of their own"
+    return "a step is run as several micro-batches" if parallel.use_ubatching else ""
 
 
 # ---- The worker
@@ -72,9 +79,8 @@ def take_worker(wrapper_class: Any) -> None:
             if engine_is_on_cuda() and without_cuda():
                 raise ValueError(WITHOUT_CUDA)
         elif config.model_config.enable_return_routed_experts:
-            logger.warning(
-                "routed experts: workers are in processes of their own: they are vLLM's own"
-            )
+            why = _why_not(config.parallel_config)
+            logger.warning("routed experts: %s: they are vLLM's own", why)
         return init_worker(wrapper, all_kwargs)
 
     def initialize_from_config(wrapper: Any, kv_cache_configs: Any) -> Any:
@@ -197,6 +203,9 @@ class TellingScheduler(_v021.TellingScheduler):
                 config.model_config.enable_return_routed_experts = True
         if ours:
             self._find_capturer()
+
+    def _find_workers(self) -> None:
+        """They have vLLM's own."""
 
     def _keep_prefixes(self) -> None:
         """The worker does, by the numbers of blocks."""
