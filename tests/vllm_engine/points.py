@@ -8,8 +8,10 @@ nothing. FOLDER is for what they write.
 """
 
 import os
+import pickle
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import engine  # vllm before routecap, as in a user's script
@@ -68,6 +70,11 @@ def run(folder, out, asynchronous):
     keep("off", ask(extra_args={"routed_experts": 0}))
     keep("start", ask(extra_args={"routed_experts_start": 35}))
     keep("narrow", ask(extra_args={"routed_experts_dtype": "uint8", "routed_experts_start": 32}))
+    if "ROUTECAP_VLLM_FOLDER" in os.environ:
+        sent = pickle.dumps(ask(extra_args={"routed_experts_format": "file"}))
+        [completion] = pickle.loads(sent).outputs
+        found["reference bytes"] = np.array(len(sent))
+        found["reference"] = sys.modules["routecap.vllm"].read(completion.routed_experts).ids()
     try:
         ask(extra_args={"routed_experts_start": -1})
         found["refused"] = np.array(False)
@@ -130,6 +137,10 @@ def judge(way, found, first):
     whole = np.concatenate((prompt[32:], generated))
     expect(np.array_equal(np.concatenate(narrow), whole), f"{way}: narrow, its ids")
     expect(found["narrow routed_experts_validity"].all(), f"{way}: narrow, its mask")
+    if "reference" in first:
+        both = np.concatenate((prompt, generated))
+        expect(np.array_equal(found["reference"], both), f"{way}: a reference")
+        expect(found.pop("reference bytes") < 2000, f"{way}: a reference is small")
     expect(found["refused"], f"{way}: what makes no sense is refused")
     for name, array in found.items():
         expect(np.array_equal(array, first[name]), f"{way}: {name} is as in this process")
@@ -145,6 +156,8 @@ def main():
         out = folder / f"{way.replace(' ', '_')}.npz"
         out.unlink(missing_ok=True)
         command = [sys.executable, __file__, "--run", str(folder), str(out), str(int(asynchronous))]
+        if version("vllm").startswith("0.21") and way != "not asked for":
+            environment = environment | {"ROUTECAP_VLLM_FOLDER": str(folder / "rows")}
         environment = clean | {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"} | environment
         try:
             result = subprocess.run(

@@ -320,9 +320,7 @@ def times():
             asked = _asked.Asked(dtype=dtype or "int16", format=kind)
             folder = _answers.Folder("/dev/shm/routecap_times", 1 << 26)
             name = f"{kind} {dtype}".strip()
-            found = time_one(
-                name, lambda a=asked, f=folder: _answers.Answer(rows, a, f).for_json()
-            )
+            found = time_one(name, lambda a=asked, f=folder: _answers.Answer(rows, a, f).for_json())
             time_one(f"{name}: as JSON", lambda f=found: json.dumps(f))
     for each in Path("/dev/shm/routecap_times").iterdir():
         each.unlink()

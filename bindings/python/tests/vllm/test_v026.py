@@ -242,9 +242,7 @@ def test_a_worker_in_the_engine_s_process_gets_ours_before_it_makes_its_own():
 
     class Wrapper:
         def __init__(self, executor):
-            parallel = SimpleNamespace(
-                distributed_executor_backend=executor, use_ubatching=False
-            )
+            parallel = SimpleNamespace(distributed_executor_backend=executor, use_ubatching=False)
             model = SimpleNamespace(enable_return_routed_experts=True)
             self.vllm_config = SimpleNamespace(parallel_config=parallel, model_config=model)
             self.rpc_rank = 0

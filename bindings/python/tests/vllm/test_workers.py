@@ -26,8 +26,9 @@ class Stage:
             if i not in layers:
                 layer.mlp = torch.nn.Module()
         self.model_runner = SimpleNamespace(
-            requests={name: request(**({"routed_experts": 0} if name == "off" else {}))
-                      for name in TOKENS},
+            requests={
+                name: request(**({"routed_experts": 0} if name == "off" else {})) for name in TOKENS
+            },
             input_batch=SimpleNamespace(req_ids=list(TOKENS)),
             positions=torch.zeros(8, dtype=torch.int64),
             max_model_len=512,
@@ -77,9 +78,11 @@ def serve(monkeypatch):
         monkeypatch.setattr(
             _workers,
             "import_module",
-            lambda name: SimpleNamespace(get_pp_group=lambda: SimpleNamespace(**names))
-            if "parallel_state" in name
-            else module,
+            lambda name: (
+                SimpleNamespace(get_pp_group=lambda: SimpleNamespace(**names))
+                if "parallel_state" in name
+                else module
+            ),
         )
         for worker in workers:
             _workers.serve(worker)  # the last too: who samples is not what is tested here

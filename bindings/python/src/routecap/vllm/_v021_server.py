@@ -58,7 +58,8 @@ def keep(completion: Any, answer: Answer | None) -> None:
 
 
 def kept(completion: Any) -> Answer | None:
-    return vars(completion).get(_KEPT)
+    answer: Answer | None = vars(completion).get(_KEPT)
+    return answer
 
 
 def forget(attributes: dict[str, Any]) -> None:
