@@ -54,13 +54,13 @@ class Executor:
     def __init__(self, *workers):
         self.workers, self.called = workers, []
 
-    def collective_rpc(self, method, args=()):
+    def collective_rpc(self, method, args=(), non_block=False):
         self.called.append(method)
         answers = []
         for worker in self.workers:
             with module.use_capturer(worker.capturer):
                 answers.append(pickle.loads(pickle.dumps(getattr(worker, method)(*args))))
-        return answers
+        return SimpleNamespace(result=lambda: answers) if non_block else answers
 
     def step(self, step):
         output = SimpleNamespace(step=step, num_scheduled_tokens=dict.fromkeys(TOKENS, 1))
@@ -134,6 +134,51 @@ def test_cuts_and_new_weights_reach_every_stage(serve):
     assert rows["b"].routing.tags.tolist() == [0, 1, 1]
     assert rows["a"].validity().all(axis=1).tolist() == [True, True, False]
     assert workers.keep_prefixes(16) is None
+
+
+def test_outputs_of_requests_that_end_come_with_their_rows_a_step_later_if_one_is_in_flight(
+    serve, monkeypatch
+):
+    class Outputs:
+        def __init__(self, *names):
+            self.outputs = [SimpleNamespace(request_id=name, routed_experts=None) for name in names]
+
+    engine = SimpleNamespace(EngineCoreOutputs=Outputs)
+    monkeypatch.setattr(_v021, "import_module", lambda name: engine)
+
+    class Own:
+        vllm_config = SimpleNamespace(
+            model_config=SimpleNamespace(enable_return_routed_experts=False)
+        )
+
+        def schedule(self):
+            return SimpleNamespace()
+
+        def update_from_output(self, ends, outputs):
+            self._ended.update(ends)
+            return outputs
+
+    executor = serve(*(Stage(layers) for layers in STAGES))
+    scheduler = type("Telling", (_v021.TellingScheduler, Own), {})()
+    scheduler._capturer = _workers.Workers(executor)
+    model = executor.workers[0].model
+    executor.step(0), executor.step(1), executor.step(2)
+
+    def names_of(outputs):
+        return {
+            client: [one.request_id for one in each.outputs] for client, each in outputs.items()
+        }
+
+    scheduler.schedule(), scheduler.schedule()
+    outputs = scheduler.update_from_output({"a": 3}, {0: Outputs("a", "b"), 1: Outputs("other")})
+    assert names_of(outputs) == {0: ["b"], 1: ["other"]}
+    outputs = scheduler.update_from_output({"b": 2}, {1: Outputs("other")} | {2: Outputs("b")})
+    assert names_of(outputs) == {0: ["a"], 1: ["other"], 2: ["b"]}
+    for client, name, rows in ((0, "a", 3), (2, "b", 2)):
+        [output] = outputs[client].outputs
+        expected = model.expected(TOKENS[name][:rows])
+        np.testing.assert_array_equal(output.routed_experts.array(), expected)
+    assert scheduler._held is None and executor.called.count("routecap_end") == 2
 
 
 def test_a_scheduler_whose_workers_are_elsewhere_has_theirs_where_they_cannot_see_ends(monkeypatch):

@@ -41,7 +41,7 @@ from ._options import get_options
 from ._platform import WITHOUT_CUDA, engine_is_on_cuda, without_cuda
 from ._results import PendingRoutedExperts
 from ._v021_server import check, forget, keep, kept, serve
-from ._workers import Workers, executor_of_this_process, remember_executor
+from ._workers import Held, Workers, executor_of_this_process, remember_executor
 from ._workers import serve as serve_scheduler
 from ._wrap import once, replace
 
@@ -234,6 +234,8 @@ class TellingScheduler:
         self._prefixes: Any = None
         if self.vllm_config.model_config.enable_return_routed_experts:  # type: ignore[attr-defined]
             self._find_capturer()
+        self._in_flight = 0  # steps that were scheduled, and have no outputs yet
+        self._held: Held | None = None
         self._ended: dict[str, int] = {}  # rows
         self._late: list[
             tuple[str, int, PendingRoutedExperts | None]
@@ -295,6 +297,7 @@ class TellingScheduler:
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
         output = super().schedule(*args, **kwargs)  # type: ignore[misc]
+        self._in_flight += 1
         if self._prefixes is not None:
             for new in output.scheduled_new_reqs:
                 self._tell_hit(new.req_id, new.num_computed_tokens)
@@ -352,7 +355,8 @@ class TellingScheduler:
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
         update = super().update_from_output  # type: ignore[misc]
         outputs = update(scheduler_output, model_runner_output)
-        if self._ended or self._late:
+        self._in_flight -= 1
+        if self._ended or self._late or self._held:
             self._attach(outputs)
         return outputs
 
@@ -363,21 +367,29 @@ class TellingScheduler:
         return ended
 
     def _attach(self, outputs: dict[int, Any]) -> None:
-        rows, self._ended = self._end(self._ended), {}
-        if rows:
+        held, self._held = self._held, None
+        ended, self._ended = self._ended, {}
+        if ended and self._in_flight > 0 and isinstance(self._capturer, Workers):
+            self._held = Held(outputs, ended, self._capturer)
+        elif ended and (rows := self._end(ended)):
             for each in outputs.values():
                 for output in each.outputs:
                     if output.request_id in rows:
                         output.routed_experts = rows[output.request_id]
+        further = [] if held is None else held.released()
         late, self._late = self._late, []
+        if not further and not late:
+            return
+        engine: Any = import_module("vllm.v1.engine")
         for name, client, found in late:
-            engine = import_module("vllm.v1.engine")
             output = engine.EngineCoreOutput(
                 request_id=name,
                 new_token_ids=[],
                 finish_reason=engine.FinishReason.ABORT,
                 routed_experts=found,
             )
+            further.append((client, output))
+        for client, output in further:
             outputs.setdefault(client, engine.EngineCoreOutputs()).outputs.append(output)
 
 

@@ -5,6 +5,7 @@ Of tensor-parallel ranks the first has the rows. Of the stages of a pipeline eac
 own layers: they are united in the scheduler's process.
 
     Workers  in the scheduler's process, in the place of a capturer
+    Held     outputs whose rows are on their way, for as long as a step is
     serve    in a worker's: what `Workers` calls, and the stages that sample no token
 
 Rows of cached prefixes are missing there: no store is where the scheduler knows of blocks.
@@ -13,7 +14,7 @@ Rows of cached prefixes are missing there: no store is where the scheduler knows
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
@@ -47,7 +48,8 @@ def executor_of_this_process() -> Any:
 class Workers:
     """What a capturer in the scheduler's process would do, done by those of the workers.
 
-    Each call waits until they have run the steps that are in flight. On the engine's thread.
+    Each call but `end_later` waits until they have run the steps that are in flight. On the engine's
+    thread.
     """
 
     def __init__(self, executor: Any) -> None:
@@ -63,22 +65,55 @@ class Workers:
 
     def end(self, rows: Mapping[str, int]) -> dict[str, PendingRoutedExperts]:
         """As of a capturer, with all rows landed."""
-        parts: dict[str, list[routecap.Routing]] = {}
-        for answer in self._call("routecap_end", dict(rows)):
-            for name, data in answer.items():
-                parts.setdefault(name, []).append(routecap.Routing.deserialize(data))
-        ended = {}
-        for name, found in parts.items():
-            routing = found[0] if len(found) == 1 else routecap.merge(found)
-            shape = (routing.rows, routing.layers, routing.k)
-            ended[name] = PendingRoutedExperts(routing, shape, get_options().fill)
-        return ended
+        return _united(self._call("routecap_end", dict(rows)))
+
+    def end_later(self, rows: Mapping[str, int]) -> Callable[[], dict[str, PendingRoutedExperts]]:
+        """The same in two parts: what is returned waits."""
+        answers = self._executor.collective_rpc("routecap_end", args=(dict(rows),), non_block=True)
+        return lambda: _united(answers.result())
 
     def cut(self, rows: Mapping[str, int]) -> None:
         self._call("routecap_cut", dict(rows))
 
     def weights_changed(self) -> None:
         self._call("routecap_weights_changed")
+
+
+def _united(answers: list[dict[str, bytes]]) -> dict[str, PendingRoutedExperts]:
+    """One result for each request, of what the workers have of it."""
+    parts: dict[str, list[routecap.Routing]] = {}
+    for answer in answers:
+        for name, data in answer.items():
+            parts.setdefault(name, []).append(routecap.Routing.deserialize(data))
+    ended = {}
+    for name, found in parts.items():
+        routing = found[0] if len(found) == 1 else routecap.merge(found)
+        shape = (routing.rows, routing.layers, routing.k)
+        ended[name] = PendingRoutedExperts(routing, shape, get_options().fill)
+    return ended
+
+
+class Held:
+    """Outputs of requests that have ended, taken out of those of a step until the workers have sent
+    their rows: behind the step that is in flight, whose outputs they go with.
+    """
+
+    def __init__(
+        self, outputs: Mapping[int, Any], rows: Mapping[str, int], workers: Workers
+    ) -> None:
+        self._rows = workers.end_later(rows)
+        self._outputs: list[tuple[int, Any]] = []  # and whose client's they are
+        for client, each in outputs.items():
+            ends = [one for one in each.outputs if one.request_id in rows]
+            each.outputs = [one for one in each.outputs if one.request_id not in rows]
+            self._outputs += [(client, one) for one in ends]
+
+    def released(self) -> list[tuple[int, Any]]:
+        """The outputs with their rows, which have come if that step has."""
+        rows = self._rows()
+        for _, output in self._outputs:
+            output.routed_experts = rows.get(output.request_id)
+        return self._outputs
 
 
 # ---- In a worker
