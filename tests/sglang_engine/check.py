@@ -96,7 +96,8 @@ def main():
     )
     import sglang
 
-    attention = "triton" if options.gpu else "intel_amx" if options.drafts else "torch_native"
+    written_again = options.drafts or options.ranks  # in sgl_kernel.drafts
+    attention = "triton" if options.gpu else "intel_amx" if written_again else "torch_native"
     engine = sglang.Engine(
         model_path=str(first),
         device="cuda" if options.gpu else "cpu",
@@ -255,8 +256,12 @@ def main():
         run(one(f"again-{i}-", prompt, 9, asking(i, prompt)))
     settle()
 
-    # With drafts SGLang goes on from the KV of one that it rejected: nobody knows the right rows.
-    for streaming in (False,) if options.drafts else (False, True):
+    sessions = [False, True]  # streaming, or not
+    if options.drafts:  # SGLang goes on from the KV of one that it rejected
+        sessions.remove(True)
+    if options.ranks == "data":  # each turn may go to another rank
+        sessions.clear()
+    for streaming in sessions:
         session = engine.open_session(4096, streaming=streaming)
         history, last = [], None
         for turn in range(4):

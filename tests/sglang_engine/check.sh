@@ -21,7 +21,8 @@ install_package
 export PYTHONPATH=$package:$root/tests/sglang_engine/plugin:$root/tests/sglang_engine/no_gpu PYTHONDONTWRITEBYTECODE=1
 export SGLANG_USE_CPU_ENGINE=1 OMP_NUM_THREADS=1
 for options in "" "--retract --seed 1" "--sync --retract --no-tokenizer --seed 2" "--beside --seed 3" "--beside --sync --retract --seed 4" \
-    "--drafts chain --seed 5" "--drafts ngram --seed 6" "--drafts tree --retract --seed 7" "--host-cache --seed 8"; do
+    "--drafts chain --seed 5" "--drafts ngram --seed 6" "--drafts tree --retract --seed 7" "--host-cache --seed 8" \
+    "--ranks data --seed 10"; do
     # shellcheck disable=SC2086
     check "every row, check.py $options" timeout 400 "$environment/bin/python" \
         tests/sglang_engine/check.py $options "$build/sglang_engine_run"
