@@ -350,6 +350,17 @@ void Workload::first_steps() {
     observe(a_), observe(b_);
 }
 
+// Waits for the worker to publish, with memory to do so, or does it.
+void Workload::settle(const routecap_store *store) {
+    const Pause pause;
+    routecap_store_counts counts{};
+    counts.struct_size = sizeof counts;
+    do {
+        EXPECT_STATUS(ROUTECAP_OK, routecap_capturer_progress(capturer_));
+        EXPECT_STATUS(ROUTECAP_OK, routecap_store_stats(store, &counts));
+    } while (counts.blocks_in_flight > 0 && !testing::Test::HasFailure());
+}
+
 // What one sequence computed is there for another, and travels to another store. A store is made in
 // it and freed, with what has not landed. `shared`: in memory that another process opens.
 void Workload::prefixes(bool shared) {
@@ -382,14 +393,15 @@ void Workload::prefixes(bool shared) {
         CALL(routecap_request_publish_batch, capturer_, store, &more, sizeof more, 1, 0);
         routecap_adoption found{};
         found.struct_size = sizeof found;
+        if (shared) settle(store);  // who has opened it sees nothing in flight
         adopted_.expect(0, 30);
         CALL(routecap_request_adopt, capturer_, adopted_.handle, store, 0, keys, 4, 0, &found);
         routecap_adopt_item rest{};
         rest.request = adopted_.handle, rest.first = 20, rest.keys = keys + 4, rest.count = 2;
         CALL(routecap_request_adopt_batch, capturer_, shared ? other : store, &rest, sizeof rest, 1,
              0);
-        CALL(routecap_capturer_progress, capturer_);
         observe(adopted_);
+        settle(store);
         uint64_t bytes = 0, blocks = 0;
         inside("routecap_store_export",
                [&] { return routecap_store_export(store, keys, 6, 0, nullptr, 0, &bytes); });

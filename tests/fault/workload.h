@@ -55,6 +55,7 @@ private:
     void observe(Sequence &sequence);
 
     void first_steps();
+    void settle(const routecap_store *store);
     void prefixes(bool shared);
     void several_in_flight();
     void graphs();
