@@ -102,7 +102,8 @@ Engine::~Engine() {
 }
 
 void Engine::create_store(const routecap_config &config) {
-    routecap_store_config store;
+    config_ = config;
+    routecap_store_config &store = store_config_;
     SAME_STATUS(ROUTECAP_OK, routecap_store_config_init(&store, sizeof store));
     store.block_rows = shape_.block_rows, store.key_bytes = 8;
     if (shape_.store == Shape::shared) {
@@ -114,7 +115,8 @@ void Engine::create_store(const routecap_config &config) {
     } else {
         SAME_STATUS(ROUTECAP_OK, routecap_store_create(&store, &config, &store_));
     }
-    blocks_ = std::make_shared<model::Store>(model::Store{false, shape_.block_rows});
+    blocks_ = std::make_shared<model::Store>(
+        model::Store{.slots = false, .block_rows = shape_.block_rows});
 }
 
 void Engine::note(const SequencePtr &s, const char *format, ...) {
@@ -198,43 +200,109 @@ void Engine::adopt(const SequencePtr &s) {
     found.struct_size = expected.struct_size = sizeof found;
     note(s, "adopt %zu blocks", keys.size());
     SAME_STATUS(ROUTECAP_OK, routecap_request_adopt(capturer_, s->handle, store_, 0, keys.data(),
-                                                    keys.size(), 0, &found));
-    model_->adopt(s->request, *blocks_, 0, keys, 0, expected);
+                                                    keys.size(), blocks_->generation, &found));
+    SAME(ROUTECAP_OK,
+         model_->adopt(s->request, *blocks_, 0, keys, blocks_->generation, expected));
     model_->land();
     SAME(expected.rows, found.rows);
     SAME(expected.found, found.found);
     SAME(expected.evicted, found.evicted);
     SAME(expected.not_published, found.not_published);
+    SAME(expected.stale, found.stale);
     s->computed = std::min<size_t>(found.rows, s->prompt - 1);
     totals_.adopted += found.found;
 }
 
-// The blocks that are full, of which some are in flight.
-void Engine::publish(const SequencePtr &s) {
-    const std::vector<uint64_t> keys = block_keys(s->tokens, s->computed, shape_.block_rows);
+// The blocks that are full, of which some are in flight or drafts.
+void Engine::publish(const SequencePtr &s, size_t rows) {
+    const std::vector<uint64_t> keys = block_keys(s->tokens, rows, shape_.block_rows);
     if (keys.empty()) return;
     note(s, "publish %zu blocks", keys.size());
-    SAME_STATUS(ROUTECAP_OK, routecap_request_publish(capturer_, s->handle, store_, 0, keys.data(),
-                                                      keys.size(), 0));
-    SAME(ROUTECAP_OK, model_->publish(s->request, blocks_, 0, keys, 0));
+    SAME_STATUS(ROUTECAP_OK,
+                routecap_request_publish(capturer_, s->handle, store_, 0, keys.data(), keys.size(),
+                                         blocks_->generation));
+    SAME(ROUTECAP_OK, model_->publish(s->request, blocks_, 0, keys, blocks_->generation));
     model_->land();
-    totals_.published += keys.size();
-    published_.emplace_back(s->tokens.begin(),
-                            s->tokens.begin() + static_cast<ptrdiff_t>(s->computed));
+    named_ += keys.size(), totals_.published += keys.size();
+    published_.emplace_back(s->tokens.begin(), s->tokens.begin() + static_cast<ptrdiff_t>(rows));
     if (published_.size() > 12) published_.pop_front();
 }
 
-// Some blocks of one of the prefixes. A key that two have in flight would be there again.
-void Engine::evict() {
-    if (published_.empty()) return;
-    wait_for_slots(last_step_);
-    routecap_store_counts counts{};
-    counts.struct_size = sizeof counts;
-    do SAME_STATUS(ROUTECAP_OK, routecap_store_stats(store_, &counts));
-    while (counts.blocks_in_flight > 0);
+// What was published has landed, as it has in the model.
+routecap_store_counts Engine::settled() {
+    if (last_step_ > 0) wait_for_slots(last_step_);
+    routecap_store_counts c{};
+    c.struct_size = sizeof c;
+    do SAME_STATUS(ROUTECAP_OK, routecap_store_stats(store_, &c));
+    while (c.blocks_published + c.blocks_repeated + c.blocks_empty + c.blocks_stale +
+               c.blocks_refused <
+           named_);
+    return c;
+}
+
+// Some blocks of one of the prefixes.
+std::vector<uint64_t> Engine::some_keys() {
+    if (published_.empty()) return {};
     const std::vector<uint64_t> &tokens = published_[below(published_.size())];
     std::vector<uint64_t> keys = block_keys(tokens, tokens.size(), shape_.block_rows);
     std::erase_if(keys, [this](uint64_t) { return chance(700); });
+    return keys;
+}
+
+// The weights change: what comes now is of others.
+void Engine::advance() {
+    settled();
+    SAME_STATUS(ROUTECAP_OK, routecap_store_advance(store_, ++blocks_->generation));
+    blocks_->advanced = ++model::advances;
+    for (const SequencePtr &s : running_) s->request->aged(model::advances);
+    totals_.advanced++;
+}
+
+void Engine::retain() {
+    settled();
+    const std::vector<uint64_t> keys = some_keys();
+    std::vector<int32_t> reasons(keys.size());
+    SAME_STATUS(ROUTECAP_OK,
+                routecap_store_retain(store_, keys.data(), keys.size(), reasons.data()));
+    for (size_t i = 0; i < keys.size(); i++) SAME(blocks_->retain(keys[i]), reasons[i]);
+    const std::vector<uint64_t> others = some_keys();
+    SAME_STATUS(ROUTECAP_OK, routecap_store_release(store_, others.data(), others.size()));
+    for (const uint64_t key : others) blocks_->release(key);
+}
+
+// Blocks go as bytes to a store that has nothing.
+void Engine::travel() {
+    settled();
+    const std::vector<uint64_t> keys = some_keys();
+    const model::StorePtr there = blocks_->imported(keys);
+    const uint64_t generation = blocks_->generation;
+    uint64_t needed = 0, blocks = 0;
+    SAME_STATUS(ROUTECAP_ERR_BUFFER_TOO_SMALL,
+                routecap_store_export(store_, keys.data(), keys.size(), generation, nullptr, 0,
+                                      &needed));
+    std::vector<uint8_t> bytes(needed);
+    SAME_STATUS(there->blocks.size() == keys.size() ? ROUTECAP_OK : ROUTECAP_INCOMPLETE,
+                routecap_store_export(store_, keys.data(), keys.size(), generation, bytes.data(),
+                                      bytes.size(), &needed));
+    routecap_store *other = nullptr;
+    store_config_.generation = generation;
+    SAME_STATUS(ROUTECAP_OK, routecap_store_create(&store_config_, &config_, &other));
+    SAME_STATUS(ROUTECAP_OK, routecap_store_import(other, bytes.data(), bytes.size(), &blocks));
+    SAME(there->blocks.size(), blocks);
+    for (const uint64_t key : keys) {
+        int32_t reason = -1;
+        SAME_STATUS(ROUTECAP_OK,
+                    routecap_store_contains(other, &key, 1, generation, &reason, nullptr));
+        SAME(there->why(key, generation), reason);
+    }
+    routecap_store_free(other);
+    totals_.exported += blocks;
+}
+
+// A key that two have in flight would be there again.
+void Engine::evict() {
+    settled();
+    const std::vector<uint64_t> keys = some_keys();
     for (const uint64_t key : keys) blocks_->evict(key);
     SAME_STATUS(ROUTECAP_OK, routecap_store_evict(store_, keys.data(), keys.size(), nullptr));
     totals_.evicted += keys.size();
@@ -242,17 +310,18 @@ void Engine::evict() {
 
 // When everything has landed.
 void Engine::compare_store() {
-    routecap_store_counts counts{};
-    counts.struct_size = sizeof counts;
-    SAME_STATUS(ROUTECAP_OK, routecap_store_stats(store_, &counts));
+    const routecap_store_counts counts = settled();
     SAME(blocks_->blocks.size(), counts.blocks);
+    SAME(blocks_->kept().retained, counts.blocks_retained);
+    SAME(blocks_->counts.blocks_stale, counts.blocks_stale);
     SAME(0, counts.blocks_in_flight);
     SAME(0, counts.blocks_mismatched);
     SAME(0, counts.blocks_refused);
     for (const auto &[key, block] : blocks_->blocks) {
         int32_t reason = -1;
-        SAME_STATUS(ROUTECAP_OK, routecap_store_contains(store_, &key, 1, 0, &reason, nullptr));
-        SAME(0, reason);
+        SAME_STATUS(ROUTECAP_OK, routecap_store_contains(store_, &key, 1, counts.generation,
+                                                         &reason, nullptr));
+        SAME(blocks_->why(key, counts.generation), reason);
     }
     routecap_store_free(std::exchange(store_, nullptr));
 }
@@ -273,6 +342,9 @@ void Engine::verify(const SequencePtr &s) {
     }
     note(s, "accept %zu of %zu drafts of step %llu, from %zu on", kept.size(), s->drafts.size(),
          ull(s->draft_step), from);
+    // Its blocks are published before the drafts in them are settled.
+    const bool publishes = shape_.store == Shape::local && chance(200);
+    if (publishes) publish(s, s->computed + kept.size());
     const bool leading = from == 0 && chance(500);
     SAME_STATUS(ROUTECAP_OK, routecap_request_accept(capturer_, s->handle, s->draft_step,
                                                      leading ? nullptr : kept.data(), kept.size()));
@@ -281,6 +353,7 @@ void Engine::verify(const SequencePtr &s) {
     s->computed += kept.size();
     s->drafts.clear();
     totals_.accepted += kept.size();
+    if (publishes) settled();
 }
 
 void Engine::fork(const SequencePtr &s) {
@@ -374,7 +447,7 @@ void Engine::finish(const SequencePtr &s) {
     const uint64_t rows = chance(200)  ? ROUTECAP_ROWS_ALL
                           : fault(100) ? below(s->computed + 3)
                                        : s->computed;
-    if (store_ != nullptr) publish(s);
+    if (store_ != nullptr) publish(s, s->computed);
     note(s, "finish with %lld rows", static_cast<long long>(rows));
     stop(s);
     Result result{nullptr, nullptr, s, {}};
@@ -425,11 +498,16 @@ void Engine::step() {
         } else if (s->streams && chance(50)) {
             stream(s);
         } else if (store_ != nullptr && chance(30)) {
-            publish(s);
+            publish(s, s->computed);
         }
     }
     // Whoever adopts from a shared store has what is there when the worker copies.
-    if (shape_.store == Shape::local && chance(20)) evict();
+    if (shape_.store == Shape::local) {
+        if (chance(20)) evict();
+        if (chance(20)) retain();
+        if (chance(4)) advance();
+        if (chance(4)) travel();
+    }
     Batch batch;
     schedule(batch);
     forward(batch);

@@ -76,7 +76,8 @@ struct Result {
 
 struct Totals {
     uint64_t steps = 0, rows = 0, requests = 0, forks = 0, attached = 0, aborted = 0, preempted = 0,
-             accepted = 0, published = 0, adopted = 0, evicted = 0;  // blocks, the last three
+             accepted = 0, advanced = 0;
+    uint64_t published = 0, adopted = 0, evicted = 0, exported = 0;  // blocks
     uint64_t rows_issued = 0, rows_delivered = 0;  // of rounds with memory enough
     uint64_t rows_lost = 0, rows_refused = 0, steps_lost = 0, bytes_peak = 0;
     std::atomic<uint64_t> routings{0}, cells_compared{0}, live_cells_compared{0}, cells{0},
@@ -131,8 +132,13 @@ private:
     void stream(const SequencePtr &s);
     void create_store(const routecap_config &config);
     void adopt(const SequencePtr &s);
-    void publish(const SequencePtr &s);
+    void publish(const SequencePtr &s, size_t rows);
+    routecap_store_counts settled();
+    std::vector<uint64_t> some_keys();
     void evict();
+    void advance();
+    void retain();
+    void travel();
     void compare_store();
     void abort(const SequencePtr &s);
     void finish(const SequencePtr &s);
@@ -159,7 +165,10 @@ private:
     routecap_store *store_ = nullptr;
     std::shared_ptr<model::Shape> model_shape_;
     std::unique_ptr<model::Capturer> model_;
-    model::StorePtr blocks_;
+    routecap_config config_{};
+    routecap_store_config store_config_{};
+    model::StorePtr blocks_;  // of the store
+    uint64_t named_ = 0;      // blocks in calls of publish
     uint64_t numbers_ = 0, tag_ = 1, last_step_ = 0;
 
     // Device memory that the routers write: ids [layers, rows, k], how many rows are live, and
