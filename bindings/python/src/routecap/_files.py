@@ -105,7 +105,7 @@ def _expect_known(path: str | os.PathLike[str], kind: str, does: str) -> None:
     if kind not in (_ROUTING, _TAR, _SAFETENSORS, *WIRE_ENDINGS):
         raise error(
             Status.ERR_ARGUMENT,
-            f"{path} ends in {kind}, which routecap does not {does}: a file ends in {_ROUTING}, "
+            f"{path} ends in {kind}, which routecap does not {does}: name a file {_ROUTING}, "
             f"{_TAR}, {_SAFETENSORS} or, for a message of the wire, {', '.join(WIRE_ENDINGS)}; "
             "a folder has no ending, ends in a slash or is there",
         )

@@ -349,7 +349,10 @@ def test_beside_the_engines_own_both_see_everything(start, tmp_path):
     [finished] = received
     assert saved.routing == finished.routing
     assert (saved.routing.ids() == right(request)).all()
-    assert engine.capturer._shared.store.stats().blocks_published == 2
+    store = engine.capturer._shared.store
+    while store.stats().blocks_in_flight:
+        engine.capturer.capturer.progress()
+    assert store.stats().blocks_published == 2
     engine.close()
     assert own.ended == 5 and len(own.captured) == 5 * len(ROUTED) and own.destroyed
 

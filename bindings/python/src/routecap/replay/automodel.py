@@ -110,7 +110,8 @@ class AutomodelReplay(RankReplay):
         if wrong := sorted(each for each in expected | ran.keys() if ran[each] != 1):
             number, micro_batch = wrong[0]
             raise ReplayError(
-                f"stage {number} of this rank ran micro-batch {micro_batch} {ran[wrong[0]]} times"
+                f"stage {number} of this rank ran micro-batch {micro_batch} {ran[wrong[0]]} times: "
+                "give rows of each micro-batch that the schedule runs, and leave all else outside"
             )
 
 

@@ -141,40 +141,24 @@ class Capture:
         modules = dict(model.named_modules())
         decoder = modules[stack_of(self.taps[0].name)]
         add = self._undo.append
+
+        def around(
+            module: nn.Module, before: Callable[..., Any], after: Callable[..., Any]
+        ) -> None:
+            hook = module.register_forward_pre_hook(before, with_kwargs=True, prepend=True)
+            add(hook.remove)
+            add(module.register_forward_hook(after, with_kwargs=True, always_call=True).remove)
+
         if decoder is not model:
-            add(
-                model.register_forward_pre_hook(
-                    self._before_model, with_kwargs=True, prepend=True
-                ).remove
-            )
-            add(
-                model.register_forward_hook(
-                    self._after_model, with_kwargs=True, always_call=True
-                ).remove
-            )
-        add(
-            decoder.register_forward_pre_hook(
-                self._before_decoder, with_kwargs=True, prepend=True
-            ).remove
-        )
-        add(
-            decoder.register_forward_hook(
-                self._after_decoder, with_kwargs=True, always_call=True
-            ).remove
-        )
+            around(model, self._before_model, self._after_model)
+        around(decoder, self._before_decoder, self._after_decoder)
         for index, tap in enumerate(self.taps):
-            if tap.before:
-                add(
-                    tap.module.register_forward_pre_hook(
-                        self._recorder(index, tap), with_kwargs=True
-                    ).remove
-                )
-            else:
-                add(
-                    tap.module.register_forward_hook(
-                        self._recorder(index, tap), with_kwargs=True
-                    ).remove
-                )
+            register = (
+                tap.module.register_forward_pre_hook
+                if tap.before
+                else tap.module.register_forward_hook
+            )
+            add(register(self._recorder(index, tap), with_kwargs=True).remove)
             _tapped.add(tap.module)
             add(partial(_tapped.discard, tap.module))
         follow_generate(self, model, add)
@@ -533,10 +517,11 @@ class Capture:
                     f"{len(lengths)} lengths for {len(items)} sequences: give one for each"
                 )
             items = [(request, rows) for (request, _), rows in zip(items, lengths)]
-        for batch in batches if self._prefixes is not None else ():
-            cache = None if batch.cache is None else batch.cache()
-            if cache is not None and cache in self._of_cache:
-                self._prefixes.keep(cache, batch)
+        if self._prefixes is not None:
+            for batch in batches:
+                cache = None if batch.cache is None else batch.cache()
+                if cache is not None and cache in self._of_cache:
+                    self._prefixes.keep(cache, batch)
         self._end_batches(batches)
         routings = [self.capturer.finish(request, rows) for request, rows in items]
         for routing in routings:
