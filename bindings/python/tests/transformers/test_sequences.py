@@ -444,9 +444,9 @@ def test_training_with_and_without_gradient_checkpointing(
     monkeypatch.setattr(
         routecap.Capturer,
         "record_layers",
-        lambda self, sources: (
+        lambda self, sources, **stream: (
             recorded.extend(sources.layers["layer"].tolist()),
-            record_layers(self, sources),
+            record_layers(self, sources, **stream),
         ),
     )
     if reentrant is not None:

@@ -3718,7 +3718,7 @@ pub struct routecap_store_counts {
     pub blocks_replaced: u64,
     /// went for room, or by routecap_store_evict
     pub blocks_evicted: u64,
-    /// of blocks_published: by routecap_store_import
+    /// that routecap_store_import brought, whatever became of them
     pub blocks_imported: u64,
     /// that the store copied, because it did not share their page
     pub rows_copied: u64,

@@ -9,10 +9,10 @@ use routecap::{
     AcceptItem, AppendOptions, AppendPolicy, AppendReport, ArraySegment, Arrays, Backend, Capturer,
     Completeness, Config, CopyOptions, Coverage, DType, Error, ErrorKind, Extract, ExtractItem,
     FinishItem, Forward, GroupScore, IdElement, IdSpace, IssueOptions, ItemStatus, Kept, Landing,
-    LayerProbe, LayerSource, LayerStats, Logits, Method, Missing, Order, Phase, Policy, Provenance,
-    Reason, Received, RequestId, Role, Router, Routing, Rows, Score, Sequence, SequenceConfig,
-    Prefix, Sink, Slice, Snapshot, Source, Span, Step, Store, StoreConfig, Stream, Strictness,
-    Trust, View, key_chain, status_name, sys,
+    LayerProbe, LayerSource, LayerStats, Logits, Method, Missing, Order, Phase, Policy, Prefix,
+    Provenance, Reason, Received, RequestId, Role, Router, Routing, Rows, Score, Sequence,
+    SequenceConfig, Sink, Slice, Snapshot, Source, Span, Step, Store, StoreConfig, Stream,
+    Strictness, Trust, View, key_chain, status_name, sys,
 };
 use serde_json::{Value, json};
 
@@ -403,7 +403,9 @@ impl Replay {
             name if name.starts_with("step_") => self.steps(call)?,
             "layer_record" | "layers_record" | "layer_route" | "capturer_probe"
             | "received_read" | "received_merge" => self.taps(call)?,
-            "request_publish" | "request_adopt" | "request_publish_batch"
+            "request_publish"
+            | "request_adopt"
+            | "request_publish_batch"
             | "request_adopt_batch" => self.prefixes(call)?,
             name if name.starts_with("request_") => self.requests(call)?,
             name if name.starts_with("routing_") || name.starts_with("serialized_") => {
@@ -1477,7 +1479,8 @@ impl Replay {
         let input = call.input;
         let (generation, store) = (input.number("generation"), self.store(call));
         let capturer = &self.capturers[input.text("capturer").expect("a name")].0;
-        let adopted = |found: routecap::Adoption| object!(found; rows, found, evicted, not_published, stale);
+        let adopted =
+            |found: routecap::Adoption| object!(found; rows, found, evicted, not_published, stale);
         if !call.name.ends_with("_batch") {
             let (request, first) = (self.request(input), input.number("first"));
             let keys = input.bytes("keys");
@@ -1507,8 +1510,7 @@ impl Replay {
         let named = |status: &ItemStatus| item(status.result(), |()| "ROUTECAP_OK");
         if call.name == "request_publish_batch" {
             let result = capturer.publish_batch(store, &prefixes, generation);
-            if let Some(statuses) =
-                call.answered(result, |statuses| all(statuses.iter().copied()))
+            if let Some(statuses) = call.answered(result, |statuses| all(statuses.iter().copied()))
             {
                 call.expect_statuses(statuses.iter().map(named).collect());
             }
