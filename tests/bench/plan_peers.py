@@ -3,8 +3,8 @@ the FOLDER of tests/plan/golden/make.py, PyTorch and this package.
 
 From routings of one byte for each id (routecap) or from the tensors that each function takes (int32
 for slime, int16 for verl, left-padded uint8 for SkyRL) to int64 [layers, rows, k] in host memory,
-as Megatron's routers take it. One thread each, and its processor time, so that others on the machine
-count little; medians of 5 runs, interleaved.
+as Megatron's routers take it. One thread each, and its processor time, so that others on the
+machine count little; medians of 5 runs, interleaved.
 """
 
 import argparse
@@ -85,8 +85,8 @@ def main():
         return [rows[layer].to(torch.int64).contiguous() for layer in range(LAYERS)]
 
     def skyrl():
-        rows = theirs.skyrl._split_replay_indices(theirs.skyrl._pack_replay_indices(for_skyrl, mask))
-        return [each.to(torch.int64) for each in rows]
+        packed = theirs.skyrl._pack_replay_indices(for_skyrl, mask)
+        return [rows.to(torch.int64) for rows in theirs.skyrl._split_replay_indices(packed)]
 
     calls = {"routecap": ours, "slime": slime, "verl": verl, "SkyRL": skyrl}
     times = {name: [] for name in calls}

@@ -77,8 +77,8 @@ class Projects:
 
 
 def pairs(projects, ids, dtype):
-    """For each format what a project writes of ids [rows, columns, k] with -1 in holes, or None where
-    it does not, and functions of projects that read messages.
+    """For each format what a project writes of ids [rows, columns, k] with -1 in holes, or None
+    where it does not, and functions of projects that read messages.
     """
     rows, columns, k = ids.shape
     wide = ids.astype(np.int32)
@@ -150,9 +150,7 @@ def main(folder, rounds=200):
             for reader in readers:
                 assert np.array_equal(np.asarray(reader(ours)).reshape(ids.shape), ids), name
                 read_by_them += 1
-    print(
-        f"{rounds} routings: the projects' functions wrote {written} messages and read {read_by_them}"
-    )
+    print(f"{rounds} routings: the projects' functions wrote {written} and read {read_by_them}")
 
 
 if __name__ == "__main__":

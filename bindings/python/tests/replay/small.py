@@ -63,7 +63,7 @@ class MicroBatch:
         }
 
     def captured(self, layers: int) -> torch.Tensor:
-        """The rows as an engine captures them: [LENGTH - 1, layers, k], zeros in the dense layer."""
+        """The rows as engines capture them: [LENGTH - 1, layers, k], zeros in the dense layer."""
         rows = torch.zeros(LENGTH - 1, layers, K, dtype=torch.int16)
         for layer, ids in self.rows.items():
             rows[:, layer] = ids[:-1]

@@ -1,5 +1,6 @@
-"""One of two ranks of a pipeline with two stages each, for small.py: stages.py RANK STORE [verl]. Its
-routers get their rows by routecap's replay, or by verl's functions.
+"""One of two ranks of a pipeline with two stages each, for small.py: stages.py RANK STORE [verl].
+
+Its routers get their rows by routecap's replay, or by verl's functions.
 """
 
 import os
@@ -30,13 +31,14 @@ from megatron.core.pipeline_parallel import get_forward_backward_func
 from small import LENGTH, MicroBatch, Seen, config_of, experts_of, model_of
 
 LAYERS, BATCHES = 8, 4
+by_verl = {}
 if BY_VERL:
     from verl_steps import prepare, replayed
 
-    utils = prepare()
+    utils, by_verl = prepare(), {"enable_routing_replay": True}
 config = config_of(
     LAYERS, pipeline_model_parallel_size=2, virtual_pipeline_model_parallel_size=2, pipeline_dtype=torch.float32, deallocate_pipeline_outputs=True,
-    recompute_granularity="full", recompute_method="uniform", recompute_num_layers=1, **({"enable_routing_replay": True} if BY_VERL else {}),
+    recompute_granularity="full", recompute_method="uniform", recompute_num_layers=1, **by_verl,
 )  # fmt: skip
 stages = [model_of(config, stage) for stage in range(2)]
 replay = None if BY_VERL else routecap.replay.megatron.attach(stages)

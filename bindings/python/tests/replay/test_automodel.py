@@ -173,7 +173,9 @@ class Part(Model):
         hidden = hidden.flatten(0, 1)
         for layer in self.layers.values():
             hidden = torch.utils.checkpoint.checkpoint(layer, hidden, use_reentrant=False)
-        return (hidden + self.mtp["layers"][0](hidden) if self.last else hidden).unflatten(0, (1, -1))
+        if self.last:
+            hidden = hidden + self.mtp["layers"][0](hidden)
+        return hidden.unflatten(0, (1, -1))
 
 
 def test_virtual_stages_and_recompute_under_the_interleaved_schedule(alone):

@@ -62,9 +62,8 @@ def read(
 ) -> dict[str, Case]:
     """The routings of a file or folder, by their names.
 
-    It is of any kind that `routecap.load` reads; or the bytes of a `routecap.Sequence`, whatever the
-    file is called; or .npy with [rows, layers, k]; or .npz with such
-    an array for each name. A cell of an array that is -1 in every column is missing. Of messages of
+    It is of any kind that `routecap.load` reads; or the bytes of a `routecap.Sequence`, whatever
+    its name; or .npy with [rows, layers, k]; or .npz with such an array for each name. A cell of an array that is -1 in every column is missing. Of messages of
     the wire every id is taken as it is; `load` would keep none that is no routing.
 
     Args: model: What `routecap.models.describe` says: columns (all layers of the decoder) and k,

@@ -96,7 +96,9 @@ class AutomodelReplay(RankReplay):
         def forward(number: int, run: Any, micro_batch: int, *args: Any, **kwargs: Any) -> Any:
             ran[number, micro_batch] += 1
             if not 0 <= micro_batch < len(rows):
-                raise ReplayError(f"there are rows of {len(rows)} micro-batches, none of {micro_batch}")
+                raise ReplayError(
+                    f"there are rows of {len(rows)} micro-batches, none of {micro_batch}"
+                )
             with self(rows[micro_batch], layers):
                 return run(micro_batch, *args, **kwargs)
 
