@@ -121,7 +121,10 @@ def _load(of: "Routing") -> str:
 
 
 def _png(load: NDArray[np.int64]) -> bytes:
-    """A picture with one pixel for each layer and expert, as deep as the load in means is high."""
+    """A picture with one pixel for each layer and expert, as deep as the load in means is high.
+
+    Written here: the package needs NumPy alone, and a library of pictures is larger than all of it.
+    """
     means = load / np.maximum(load.mean(axis=1, keepdims=True), 1e-9)
     ramp = colours.ramp(False)
     most = float(means.max(initial=1))
