@@ -413,7 +413,7 @@ def watch_weights(wrapper_class: Any, answers: bool = False) -> None:
     """Workers say when they have changed weights. `load_weights` of the model says so itself.
 
     Args:
-        answers: They answer a scheduler in another process too.
+        answers: Those of engines that capture answer a scheduler in another process too.
     """
     init_device = once(wrapper_class, "init_device")
     if init_device is None:
@@ -426,7 +426,7 @@ def watch_weights(wrapper_class: Any, answers: bool = False) -> None:
                 _say_change(worker_class, name)
         worker_class.routecap_set_tag = _set_tag
         made = init_device(wrapper)
-        if answers:
+        if answers and wrapper.vllm_config.model_config.enable_return_routed_experts:
             serve_scheduler(wrapper.worker)
         return made
 
