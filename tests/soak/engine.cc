@@ -505,7 +505,7 @@ void Engine::step() {
     if (shape_.store == Shape::local) {
         if (chance(20)) evict();
         if (chance(20)) retain();
-        if (chance(4)) advance();
+        if (chance(1)) advance();
         if (chance(4)) travel();
     }
     Batch batch;
