@@ -91,9 +91,9 @@ def main():
         os.environ["SGLANG_NCCL_SO_PATH"] = "none"
     if options.retract:
         os.environ["SGLANG_TEST_RETRACT"] = "1"
-    routecap.sglang.install(
-        routecap.sglang.Options(beside=options.beside, folder=str(routings), budget_bytes=64 << 20)
-    )
+    chosen = {"beside": options.beside, "folder": str(routings), "budget_bytes": 64 << 20}
+    chosen |= {"store": str(options.folder / "store"), "store_bytes": 32 << 20}
+    routecap.sglang.install(routecap.sglang.Options(**chosen))
     import sglang
 
     written_again = options.drafts or options.ranks  # in sgl_kernel.drafts
@@ -187,6 +187,18 @@ def main():
         counts["shifted by one, equal"] += int((got[1:] == want[:-1]).all((1, 2)).sum())
         counts["shifted by one"] += max(0, len(got) - 1)
         return got
+
+    def judge_store():
+        """Whoever computes tokens again publishes the same rows again."""
+        shape = routecap.models.describe(first / "config.json").settings()
+        with open(options.folder / "store", "r+b") as file:
+            stats = routecap.Store.open_shared(file.fileno(), **shape).stats()
+        counts["blocks published"] = stats.blocks_published
+        counts["blocks published again"] = stats.blocks_repeated
+        counts["WRONG blocks published again, different"] = (
+            0 if options.gpu else stats.blocks_mismatched
+        )
+        counts["WRONG generation of the store"] = stats.generation != 7
 
     async def one(name, prompt, most, asked, delay=0.0, abort=False):
         await asyncio.sleep(delay)
@@ -287,6 +299,7 @@ def main():
     traffic("updated", 20)
     settle()
     engine.shutdown()
+    judge_store()
 
     for what, count in sorted(counts.items()):
         if count:
@@ -302,6 +315,7 @@ def main():
     proven = counts["shifted by one, equal"] < counts["shifted by one"] / 10
     proven &= counts["cells as the teacher's"] >= 0.95 * counts["cells beside the teacher's"]
     enough = rows > 2000 and counts["rows in the folder, of cached prompts, equal"] > 500
+    enough = enough and counts["blocks published"] > 100
     enough = enough and (happened["retractions"] > 10 or not options.retract)
     enough = enough and (happened["tokens loaded back"] > 100 or not options.host_cache)
     enough = enough and (happened["drafts accepted"] > 30 or not options.drafts)

@@ -412,6 +412,15 @@ def test_rows_of_older_weights_are_not_taken_from_the_store(start, shared, caplo
         assert (got == (right(again)[:32] if there else -1)).all()
 
 
+def test_weights_without_a_number_leave_the_store_alone(start, shared, caplog):
+    engine = start(shared)
+    _v0523.updated(None, None, "step-a")
+    engine.generate([Request(tokens(40), most=1)])
+    engine.capturer._sinks.close()
+    assert "without a number: it is not used" in caplog.text
+    assert engine.capturer._shared.store.stats().blocks_published == 0
+
+
 def test_a_store_that_cannot_be_is_said_and_left_out(start, tmp_path, caplog):
     engine = start(Options(store=str(tmp_path / "none" / "store")))
     request = Request(tokens(20), most=2)

@@ -1,1 +1,1 @@
-"""All models that the checks need, so that SGLang imports no others: SGLANG_EXTERNAL_MODEL_PACKAGE."""
+"""All models of the checks, so that SGLang imports no others: SGLANG_EXTERNAL_MODEL_PACKAGE."""

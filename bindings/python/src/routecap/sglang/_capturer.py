@@ -116,6 +116,7 @@ class Capturer:
         place: Place,
         options: Options,
         own: Any = None,
+        model_name: str = "",
         weight_version: str = "",
     ) -> None:
         from ._op import anchor
@@ -148,7 +149,9 @@ class Capturer:
         self.weight_version = weight_version
         if options.store and place.owner:
             try:
-                self._shared = Shared(self.capturer, options.store, options.store_bytes, self.tag)
+                self._shared = Shared(
+                    self.capturer, options.store, options.store_bytes, model_name, self.tag
+                )
             except (OSError, routecap.Error):
                 logger.exception("routed experts: no rows go to %s, or come from it", options.store)
         self._lives = Lives(self.capturer, self.prefixes, self._shared)
@@ -269,7 +272,7 @@ class Capturer:
         return share
 
     def cached(self, request: Any, scope: Hashable, tokens: Tokens, first: int) -> None:
-        """The engine's cache took the KV of a request's first tokens, and from `first` on its own."""
+        """The engine's cache took the KV of a request's first tokens; from `first` on its own."""
         life = life_of(request)
         if life is not None and self.place.owner:
             life.rows.kept = max(life.rows.kept, len(tokens))
@@ -281,4 +284,4 @@ class Capturer:
         numbered = self.weight_version.isdecimal()
         self.tag = int(self.weight_version) if numbered else self.tag + 1
         if self._shared is not None:
-            self._shared.advance(self.tag)
+            self._shared.advance(self.tag if numbered else None)

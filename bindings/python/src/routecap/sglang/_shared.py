@@ -22,14 +22,21 @@ BLOCK_ROWS = 16
 class Shared:
     """Of one version of the weights at a time. Any thread may call.
 
+    model: as the server names it. What another name's engine computed is not found.
+
     Raises:
-        routecap.Error: The file is another model's, or of later weights.
+        OSError, routecap.Error: There can be no such file, or it is of another shape.
     """
 
     def __init__(
-        self, capturer: routecap.Capturer, path: str, budget_bytes: int, generation: int
+        self,
+        capturer: routecap.Capturer,
+        path: str,
+        budget_bytes: int,
+        model: str,
+        generation: int,
     ) -> None:
-        self._capturer = capturer
+        self._capturer, self._model = capturer, model
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             self.store = routecap.Store.open_shared(
@@ -43,22 +50,28 @@ class Shared:
     def close(self) -> None:
         self.store.close()
 
-    def advance(self, generation: int) -> None:
-        """The weights are of this version from the next pass on."""
-        if generation < self.store.stats().generation:
+    def advance(self, generation: int | None) -> None:
+        """The weights are of this version from the next pass on; of one without a number if None,
+        which no other engine could tell from another."""
+        newest = self.store.stats().generation
+        if generation is None or generation < newest:
             self._usable = False
             logger.error(
-                "routed experts: the store is of weights %d, and these are %d: it is not used",
-                self.store.stats().generation,
-                generation,
+                "routed experts: the store is of weights %d, and these are %s: it is not used",
+                newest,
+                "without a number" if generation is None else generation,
             )
         else:
             self.store.advance(generation)
 
     def publish(self, rows: routecap.Request, scope: Hashable, tokens: Tokens) -> None:
         """Whole blocks of what a request has computed for its tokens."""
-        if self._usable:
+        if not self._usable:
+            return
+        try:
             rows.publish(self.store, 0, self._keys(scope, tokens))
+        except routecap.Error:
+            logger.exception("routed experts of a request do not go to the store")
 
     def adopt(self, request: int, scope: Hashable, tokens: Tokens) -> None:
         """Rows that a request lacks, of whole blocks of its first tokens."""
@@ -66,4 +79,4 @@ class Shared:
             self._capturer.adopt(request, self.store, 0, self._keys(scope, tokens))
 
     def _keys(self, scope: Hashable, tokens: Tokens) -> routecap.Keys:
-        return self.store.keys(tokens.astype("int32"), seed=repr(scope).encode())
+        return self.store.keys(tokens.astype("int32"), seed=repr((self._model, scope)).encode())

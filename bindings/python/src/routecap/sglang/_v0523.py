@@ -142,6 +142,7 @@ def _make(
         place=place,
         options=_options,
         own=own,
+        model_name=str(getattr(serving, "model_path", "")),
         weight_version=_number(getattr(serving, "weight_version", None)),
     )
     one_each = (spec.speculative_eagle_topk or 1) == 1
