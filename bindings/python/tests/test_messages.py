@@ -13,7 +13,7 @@ PACKAGE = Path(routecap.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
 WHAT_TO_DO = re.compile(
     r"\b(give|make|take|name|open|wait|leave|copy|convert|import|install|write|draw|reshape|record"
-    r"|append|report|finish|unset|call|bind|attach|detach|look|move|search|set"
+    r"|append|report|finish|unset|call|bind|attach|detach|look|move|search|serve|set"
     r"|pip install|is expected|is one of|must be|must have|come from|are made by"
     r"|there are|it has)\b",
     re.IGNORECASE,
