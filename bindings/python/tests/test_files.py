@@ -213,7 +213,7 @@ def test_an_ending_that_no_kind_of_file_has_is_refused(
         assert word in str(raised.value)
     assert not list(tmp_path.iterdir())
     (tmp_path / name).write_bytes(routing.serialize())
-    with pytest.raises(routecap.ArgumentError, match="does not read: a file ends in .routecap"):
+    with pytest.raises(routecap.ArgumentError, match="does not read: name a file .routecap"):
         routecap.load(tmp_path / name)
 
 
