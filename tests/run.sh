@@ -76,7 +76,6 @@ headers() {
 abi() {
     cmake --preset dev && cmake --build --preset dev -j "$jobs" --target routecap || return 1
     run bash tests/abi/check.sh build/dev/libroutecap.so include cc
-    run bash tests/abi/prove.sh "$root" c++
     run cc -std=c11 -Wall -Wextra -pedantic -Werror -g -Itests/abi/frozen tests/abi/consumer.c -o "$build/abi_consumer" -ldl
     run "$build/abi_consumer" build/dev/libroutecap.so
     closing
@@ -284,6 +283,7 @@ slow vllm-engine bash tests/vllm_engine/check.sh
 slow sglang bash tests/sglang_engine/check.sh
 slow more-random more_random
 slow more-faults more_faults
+slow abi-proof bash tests/abi/prove.sh "$root" c++
 slow fuzz-proof bash tests/fuzz/prove.sh
 slow valgrind valgrinded
 slow artefacts bash packaging/check.sh
