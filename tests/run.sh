@@ -33,7 +33,7 @@ suite() {
 
 # either NAME COMMAND...: a suite for the first of two that asks for it.
 rm -rf "$logs/taken" && mkdir "$logs/taken"
-either() { mkdir "$logs/taken/$1" 2> /dev/null && suite "$@"; }
+either() { ! mkdir "$logs/taken/$1" 2> /dev/null || suite "$@"; }
 
 # slow NAME COMMAND...: a suite that --full adds.
 left_out=()
