@@ -26,13 +26,14 @@ LoadCounter::LoadCounter(ShapePtr shape, uint32_t sink_rows, bool by_tag)
 
 size_t LoadCounter::bytes(const Shape &shape, uint32_t sink_rows, bool by_tag) {
     return sizeof(LoadCounter) +
-           3 * (by_tag ? kMostSeries : 1) * counts_of(shape) * sizeof(uint64_t) +
+           size_t{3} * (by_tag ? kMostSeries : 1) * counts_of(shape) * sizeof(uint64_t) +
            most_runs(sink_rows) * sizeof(Run) + kMostPages * sizeof(PageRef);
 }
 
 LoadCounter::Block LoadCounter::make_block() const {
-    return {.series = {},
-            .counts = std::make_unique<uint64_t[]>((by_tag_ ? kMostSeries : 1) * size_)};
+    Block block{};
+    block.counts = std::make_unique<uint64_t[]>((by_tag_ ? kMostSeries : 1) * size_);
+    return block;
 }
 
 // ---- Noting -----------------------------------------------------------------------------------
