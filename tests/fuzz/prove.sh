@@ -12,19 +12,22 @@ export compiler flags='-std=c++20 -O0 -fPIC -Iinclude -Itests/support -pthread' 
 
 # compile TREE SOURCE OBJECT: a file of the library, of that tree.
 compile() { "$compiler" $flags -I"$1/src" -I"$1" -c "$1/$2" -o "$3"; }
-export -f compile
+# object SOURCE: where it is compiled to. Rooms have files of the same name.
+object() { echo "$work/objects/$(tr / _ <<< "$1").o"; }
+export -f compile object
 
 mkdir -p "$work/tree" "$work/objects"
 cp -r src kernels "$work/tree"
 mapfile -t sources < <(find src -name "*.cc" -not -path "src/backend/cuda/*")
 base64=(src/third_party/base64/lib/{lib,codec_choose,tables/tables,arch/*/codec}.c)
 printf '%s\n' "${sources[@]}" | xargs -P "$(nproc)" -I{} bash -c \
-    'compile "$work/tree" {} "$work/objects/$(basename {}).o"' || exit 2
+    'compile "$work/tree" {} "$(object {})"' || exit 2
 for source in "${base64[@]}"; do
     case $source in *avx512*) simd='-mavx512vl -mavx512vbmi' ;; *avx2*) simd=-mavx2 ;; *avx*) simd=-mavx ;; *sse*) simd=-msse4.2 ;; *) simd= ;; esac
     [ "$(uname -m)" = x86_64 ] || simd=
-    cc -O1 -fPIC -include src/third_party/base64/config.h -Isrc/third_party/base64 $simd -c "$source" -o "$work/objects/$(echo "$source" | tr / _).o" || exit 2
+    cc -O1 -fPIC -include src/third_party/base64/config.h -Isrc/third_party/base64 $simd -c "$source" -o "$(object "$source")" || exit 2
 done
+cc -O1 -fPIC -include src/third_party/blake2/config.h -c src/third_party/blake2/blake2b-ref.c -o "$(object blake2)" || exit 2
 for source in model check plain structs serialized sources operations wire sequence plan ../support/device; do
     "$compiler" $flags -c "tests/fuzz/$source.cc" -o "$work/$(basename "$source").o" || exit 2
 done
@@ -42,8 +45,8 @@ breaks() {
     [[ $description =~ $pattern ]] || return
     sed -i -E "$script" "$work/tree/$file"
     cmp -s "$file" "$work/tree/$file" && { echo "fuzz: could not apply to $file: $description"; exit 2; }
-    cp "$work/objects/$(basename "$compiled").o" "$work/kept.o"
-    compile "$work/tree" "$compiled" "$work/objects/$(basename "$compiled").o" || { echo "fuzz: this break does not compile: $description"; exit 2; }
+    cp "$(object "$compiled")" "$work/kept.o"
+    compile "$work/tree" "$compiled" "$(object "$compiled")" || { echo "fuzz: this break does not compile: $description"; exit 2; }
     broken=$((broken + 1))
     if notices "$target" 2> /dev/null; then
         echo "caught: $description: $(grep -m 1 -E 'difference|ERROR|terminate' "$work/log" | cut -c1-110)"
@@ -52,7 +55,7 @@ breaks() {
         echo "MISSED: $description"
     fi
     cp "$file" "$work/tree/$file"
-    mv "$work/kept.o" "$work/objects/$(basename "$compiled").o"
+    mv "$work/kept.o" "$(object "$compiled")"
 }
 
 for target in structs serialized sources operations wire sequence plan; do
