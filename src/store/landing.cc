@@ -5,6 +5,7 @@
 #include <new>
 
 #include "store/local_store.h"
+#include "store/row_merge.h"
 
 namespace routecap {
 
@@ -26,7 +27,7 @@ public:
     }
 
 private:
-    enum class Todo : uint8_t { nothing, refused, empty, repeated, copy, done };
+    enum class Outcome : uint8_t { nothing, refused, empty, repeated, copy, done };
     struct Landed {
         size_t from = 0;     // the first segment with rows of it
         Rows before;         // what the key has
@@ -34,7 +35,7 @@ private:
         uint32_t place = 0;  // done
         uint32_t row = 0;
         Page *page = nullptr;  // the one that has all its rows; done: has them in the store
-        Todo todo = Todo::nothing;
+        Outcome outcome = Outcome::nothing;
         bool complete = true, one_tag = true, mismatched = false;
     };
 
@@ -44,7 +45,7 @@ private:
         for (size_t i = 0; i < blocks_.size(); i++) scan(i, at);
         share();
         for (size_t i = 0; i < blocks_.size(); i++)
-            if (blocks_[i].todo == Todo::copy) copy(i);
+            if (blocks_[i].outcome == Outcome::copy) copy(i);
     }
 
     uint64_t first_of(size_t i) const { return p_.first + i * block_rows_; }
@@ -112,11 +113,11 @@ private:
         });
         b.complete &= there == block_rows_;
         if (!any)
-            b.todo = Todo::empty;
+            b.outcome = Outcome::empty;
         else if (b.before.page && !news)
-            b.todo = Todo::repeated;
+            b.outcome = Outcome::repeated;
         else
-            b.todo = Todo::copy;
+            b.outcome = Outcome::copy;
         if (b.before.page || !b.complete) b.page = nullptr;
     }
 
@@ -157,7 +158,7 @@ private:
     }
     bool sharable(size_t i) const {
         const Landed &b = blocks_[i];
-        return b.todo == Todo::copy && b.page != nullptr && b.page->lender == nullptr &&
+        return b.outcome == Outcome::copy && b.page != nullptr && b.page->lender == nullptr &&
                b.page->rows <= kPageRows && b.page->pool != s_.pool_;
     }
     void share(Page *page, size_t first, size_t end, uint32_t blocks, bool ours) {
@@ -171,7 +172,7 @@ private:
             Landed &b = blocks_[i];
             if (!sharable(i)) continue;
             b.place = s_.pages_.place(record, b.row);
-            b.todo = Todo::done;
+            b.outcome = Outcome::done;
         }
     }
 
@@ -182,7 +183,7 @@ private:
                 b.one_tag &= b.before.page->tag_of(b.before.row + r) == b.tag;
         Slot slot;
         if (!s_.take_slot(b.tag, b.one_tag, slot)) {
-            b.todo = Todo::refused;
+            b.outcome = Outcome::refused;
             return;
         }
         Page &to = *slot.page;
@@ -219,8 +220,9 @@ private:
                  r++) {
                 uint8_t *to_ids = to.ids(row + r), *to_validity = to.validity(row + r);
                 if (b.before.page) {
-                    if (merge(to_ids, to_validity, segment.ids(from + r),
-                              segment.validity(from + r)))
+                    if (merge_row(shape_, to_ids, to_validity, segment.ids(from + r),
+                                  segment.validity(from + r))
+                            .tagged)
                         tag_row(block_row + r, segment.tag(from + r));
                     continue;
                 }
@@ -235,28 +237,7 @@ private:
             b.complete = shape_.row_full(to.validity(slot.row + r));
         copied_ += block_rows_;
         b.page = slot.page, b.row = slot.row, b.place = slot.place;
-        b.todo = Todo::done;
-    }
-
-    // Cells that the row lacks come from another. Whether its tag does, too.
-    bool merge(uint8_t *to_ids, uint8_t *to_validity, const uint8_t *from_ids,
-               const uint8_t *from_validity) const {
-        if (shape_.row_reason(from_ids, from_validity) != 0) return false;
-        const bool first =
-            shape_.row_empty(to_validity) &&
-            (!shape_.row_empty(from_validity) || shape_.row_reason(to_ids, to_validity) != 0);
-        for (uint32_t l = 0; l < shape_.layers; l++) {
-            const size_t cell = size_t{l} * shape_.cell_bytes;
-            if (Shape::valid(to_validity, l)) continue;
-            if (Shape::valid(from_validity, l)) {
-                std::memcpy(to_ids + cell, from_ids + cell, shape_.cell_bytes);
-                Shape::set_valid(to_validity, l);
-            } else if (const int32_t reason = shape_.reason(from_ids, l);
-                       reason_rank(reason) > reason_rank(shape_.reason(to_ids, l))) {
-                shape_.mark(to_ids, l, reason);
-            }
-        }
-        return first;
+        b.outcome = Outcome::done;
     }
 
     static constexpr size_t kAtOnce = 64;
@@ -281,23 +262,23 @@ private:
         if (!current) {
             counted.blocks_stale++;  // whatever its rows are
         } else {
-            counted.blocks_published += b.todo == Todo::done;
+            counted.blocks_published += b.outcome == Outcome::done;
             counted.blocks_mismatched += b.mismatched;
-            counted.blocks_empty += b.todo == Todo::empty;
-            counted.blocks_refused += b.todo == Todo::refused || b.todo == Todo::nothing;
-            counted.blocks_repeated += b.todo == Todo::repeated;
+            counted.blocks_empty += b.outcome == Outcome::empty;
+            counted.blocks_refused += b.outcome == Outcome::refused || b.outcome == Outcome::nothing;
+            counted.blocks_repeated += b.outcome == Outcome::repeated;
         }
         const bool adopted = current && p_.weak_from_this().use_count() > 1;
-        if (b.todo != Todo::done) {
+        if (b.outcome != Outcome::done) {
             const uint64_t hash = s_.table_.hash(s_.table_.key(id));
             const Id there = s_.table_.find(s_.table_.key(id), hash);
             if (there == id)
                 s_.unlink(id, hash);
-            else if (b.todo == Todo::repeated && there != 0)
+            else if (b.outcome == Outcome::repeated && there != 0)
                 s_.use(there);
             s_.table_.free(id);
             // Another publisher of the key was faster, after this one had been adopted.
-            if (adopted && b.todo == Todo::repeated) p_.landed_[i] = std::move(b.before);
+            if (adopted && b.outcome == Outcome::repeated) p_.landed_[i] = std::move(b.before);
             return;
         }
         if (adopted) p_.landed_[i] = {s_.pages_.page(b.place), b.row, b.complete};

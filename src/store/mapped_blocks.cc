@@ -10,6 +10,7 @@
 
 #include "base/status.h"
 #include "routing/import.h"
+#include "store/row_merge.h"
 
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wtsan"  // which does not know fences; every access here is atomic
@@ -745,34 +746,16 @@ uint64_t MappedBlocks::write(uint32_t index, const Key &key, uint64_t generation
     return word;
 }
 
-// Fills cells that old rows lack from new ones. Whether there were any. Of two reasons for a cell
-// that both lack the higher stands.
+// Fills cells that old rows lack from new ones. Whether there were any.
 bool MappedBlocks::merge(RowPlanes old_rows, RowPlanes new_rows, bool &mismatched) const {
     const Shape &shape = *config_.shape;
     bool filled = false;
     for (uint32_t r = 0; r < config_.block_rows; r++) {
         const RowPlanes to = old_rows.from(shape, r), from = new_rows.from(shape, r);
-        if (shape.row_reason(from.ids, from.validity) != 0) continue;
-        const bool empty = shape.row_empty(to.validity),
-                   nothing = empty && shape.row_reason(to.ids, to.validity) != 0;
-        bool filled_row = false;
-        for (uint32_t l = 0; l < shape.layers; l++) {
-            uint8_t *cell = to.ids + size_t{l} * shape.cell_bytes;
-            const uint8_t *new_cell = from.ids + size_t{l} * shape.cell_bytes;
-            const bool is_new = Shape::valid(from.validity, l);
-            if (Shape::valid(to.validity, l)) {
-                mismatched |= is_new && !shape.same_cell(cell, new_cell);
-            } else if (is_new) {
-                std::memcpy(cell, new_cell, shape.cell_bytes);
-                Shape::set_valid(to.validity, l);
-                filled_row = true;
-            } else if (const int32_t reason = shape.reason(from.ids, l);
-                       reason_rank(reason) > reason_rank(shape.reason(to.ids, l))) {
-                shape.mark(to.ids, l, reason);
-            }
-        }
-        if (nothing || (filled_row && empty)) *to.tags = *from.tags;
-        filled |= filled_row;
+        const MergedRow merged = merge_row(shape, to.ids, to.validity, from.ids, from.validity);
+        if (merged.tagged) *to.tags = *from.tags;
+        filled |= merged.filled;
+        mismatched |= merged.mismatched;
     }
     return filled;
 }

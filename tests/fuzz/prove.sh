@@ -114,7 +114,7 @@ breaks operations "a block is retained once too often" src/store/local_store.cc 
 breaks operations "a slot that moved is still there" src/store/local_store.cc \
     's/if \(moved\[i\]\.id == 0\) continue;/if (moved[i].id == 0 || i > 1) continue;/'
 breaks operations "whoever adopted the slower publisher has nothing" src/store/landing.cc \
-    's/if \(adopted \&\& b\.todo == Todo::repeated\)/if (false)/'
+    's/if \(adopted \&\& b\.outcome == Outcome::repeated\)/if (false)/'
 breaks sources "unsigned ids are signed" kernels/record.h \
     's/read<uint32_t>\(layer, row, to\)/read<int32_t>(layer, row, to)/' src/backend/host/host_backend.cc
 breaks sources "the offset wraps" kernels/record.h \
