@@ -89,6 +89,11 @@ void widen_past_caches(T *to, const Id *from, uint64_t n) {
     widen(to, from, n);
 }
 
+template <class T, class Id>
+void widen(T *to, const Id *from, uint64_t n, bool past_caches) {
+    return past_caches ? widen_past_caches(to, from, n) : widen(to, from, n);
+}
+
 }  // namespace
 
 RowWriter::RowWriter(const Plan &plan, const RowTarget &to)
@@ -154,14 +159,8 @@ void RowWriter::copy_rows(const Piece &piece) {
     const uint64_t n = piece.source->layers.size() * plan_.k();
     const bool all_layers = n == size_t{piece.source->routing->shape().layers} * plan_.k();
     const uint64_t stretches = all_layers ? 1 : piece.rows, ids = all_layers ? piece.rows * n : n;
-    for (uint64_t r = 0; r < stretches; r++) {
-        T *const to = cell<T>(piece.row + r, 0);
-        const Id *const from = piece.cell<Id>(r, 0, plan_.k());
-        if (past_caches_)
-            widen_past_caches(to, from, ids);
-        else
-            widen(to, from, ids);
-    }
+    for (uint64_t r = 0; r < stretches; r++)
+        widen(cell<T>(piece.row + r, 0), piece.cell<Id>(r, 0, plan_.k()), ids, past_caches_);
 }
 
 // The rows of a layer follow one another in the target: some rows of each layer at a time.
@@ -177,10 +176,7 @@ void RowWriter::copy_layers(const Piece &piece) {
         for (size_t l = 0; l < plan_.layers().size(); l++) {
             T *const to = cell<T>(piece.row + first, l), *const wide = gathered ? memory : to;
             for (uint64_t r = 0; r < rows; r++)
-                if (past_caches_ && !gathered)
-                    widen_past_caches(to + r * k, piece.cell<Id>(first + r, l, k), k);
-                else
-                    widen(wide + r * k, piece.cell<Id>(first + r, l, k), k);
+                widen(wide + r * k, piece.cell<Id>(first + r, l, k), k, past_caches_ && !gathered);
             if (gathered) copy_past_caches(to, memory, rows * k * sizeof(T));
         }
     }
