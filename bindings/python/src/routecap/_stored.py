@@ -2,6 +2,7 @@
 files that are mapped, archives, objects of Ray.
 """
 
+import functools
 import mmap
 import os
 import tarfile
@@ -24,8 +25,9 @@ _AT_ONCE = 4 << 20
 class StoredRouting:
     """A routing in bytes that are not read until rows of it are: a reader, as Plan.gather takes it.
 
-    data: the bytes of one serialised routing, such as a mapped file. They are held. layers: see
-    `of_layers`.
+    Args:
+        data: The bytes of one serialised routing, such as a mapped file. They are held.
+        layers: See `of_layers`.
     """
 
     def __init__(self, data: Any, layers: Sequence[int] | None = None) -> None:
@@ -53,7 +55,7 @@ class StoredRouting:
         Only their bytes and the header are read; the ids are checked.
         """
         begin, end = self._within(first, rows)
-        columns = self._columns()
+        columns = self._columns
         if columns is None:
             return Routing.deserialize(self._cut(begin, end - begin))
         at_once = max(_AT_ONCE // (self.info.layers * self.info.k * self.info.dtype.itemsize), 1)
@@ -84,6 +86,7 @@ class StoredRouting:
     def _cut(self, first: int, rows: int) -> bytes:
         return b"".join(slice_pieces(self._data, first, rows))
 
+    @functools.cached_property
     def _columns(self) -> NDArray[np.intp] | None:
         """Which of its layers are given; None: all."""
         if self._layers is None:

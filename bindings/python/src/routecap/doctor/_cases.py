@@ -66,9 +66,10 @@ def read(
     its name; or .npy with [rows, layers, k]; or .npz with such an array for each name. A cell of an array that is -1 in every column is missing. Of messages of
     the wire every id is taken as it is; `load` would keep none that is no routing.
 
-    Args: model: What `routecap.models.describe` says: columns (all layers of the decoder) and k,
-        where they are not given. experts, columns, k, dtype, first: What a message, or an array,
-        does not say.
+    Args:
+        model: What `routecap.models.describe` says: columns (all layers of the decoder) and k,
+            where they are not given.
+        experts, columns, k, dtype, first: What a message, or an array, does not say.
 
     Raises:
         Error: It is none of these, or damaged.

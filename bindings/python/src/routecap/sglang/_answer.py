@@ -19,7 +19,8 @@ _FIELD = "routed_experts_dtype"
 def dtype_asked(sampling_params: Any) -> str:
     """What a request says in its sampling parameters' custom_params; "int32" if nothing.
 
-    Raises: ValueError: it is none of `DTYPES`.
+    Raises:
+        ValueError: It is none of `DTYPES`.
     """
     parameters = getattr(sampling_params, "custom_params", None)
     dtype = parameters.get(_FIELD, "int32") if isinstance(parameters, dict) else "int32"

@@ -37,15 +37,17 @@ def attach(
     """Capture what a model routes from now on, until the capture is detached: at the end of a
     `with`, or by `detach`.
 
-    Args: model: A model of transformers, one in the wrapper of another library (PEFT, what
-        torch.compile returned), or a part that has a whole decoder. taps: Some of those of `find`,
-        or taps of your own. Default: all that `find` finds. store: Where rows of
-        caches are kept that are used again, themselves or as copies (copy.deepcopy): a store of
-        content keys in the model's shape, or how many bytes one of the capture's own may have.
-        Blocks of one row keep every row; of larger ones those that are not full are missing.
-        Default: none, and the rows of a cache that others filled are missing. settings: Of the
-        capturer: `rows`, the
-        most tokens of one forward pass with padding (default 16384), budget_bytes, slots and so on.
+    Args:
+        model: A model of transformers, one in the wrapper of another library (PEFT, what
+            torch.compile returned), or a part that has a whole decoder.
+        taps: Some of those of `find`, or taps of your own. Default: all that `find` finds.
+        store: Where rows of caches are kept that are used again, themselves or as copies
+            (copy.deepcopy): a store of content keys in the model's shape, or how many bytes one
+            of the capture's own may have. Blocks of one row keep every row; of larger ones those
+            that are not full are missing. Default: none, and the rows of a cache that others
+            filled are missing.
+        settings: Of the capturer: `rows`, the most tokens of one forward pass with padding
+            (default 16384), budget_bytes, slots and so on.
 
     Raises:
         ValueError: There is nothing to capture, or it is not known how (see `find`).
@@ -493,9 +495,10 @@ class Capture:
         not in them. Of S tokens that `generate` returns the last was never routed, and S - 1 rows
         are there; after a plain forward, all S. Waits until the device has computed them.
 
-        Args: lengths: How many rows each has, where only the caller knows: of a sequence of S
-            tokens whose last was not an input, S - 1. requests: Only these requests of
-            `generate_batch`, in this order.
+        Args:
+            lengths: How many rows each has, where only the caller knows: of a sequence of S
+                tokens whose last was not an input, S - 1.
+            requests: Only these requests of `generate_batch`, in this order.
         """
         self._expect_idle("take")
         if self._unfollowed:

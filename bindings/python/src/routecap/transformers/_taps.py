@@ -61,8 +61,9 @@ class Tap:
 def find(model: nn.Module) -> list[Tap]:
     """The layers of a model that route, in order.
 
-    Raises: ValueError: None does, or none that is known; two stacks of layers do; the experts are
-        distributed.
+    Raises:
+        ValueError: None does, or none that is known; two stacks of layers do; the experts are
+            distributed.
     """
     modules = dict(model.named_modules())
     taps: list[Tap] = []
