@@ -6,32 +6,18 @@ library says of it.
 """
 
 from . import models
-from ._capturer import (
-    BackendInfo,
-    Capturer,
-    LayerSources,
-    Memory,
-    PreparedIssue,
-    Request,
-    RequestLike,
-    Router,
-    Settings,
-    Stats,
-    Step,
-    backends,
-    memory,
-    received_merge,
-)
+from ._capturer import Capturer, Stats, received_merge
+from ._config import BackendInfo, Memory, Settings, backends, memory
 from ._constants import (
     ALL,
     DIGEST_TOKENS,
     LANDED,
+    LOAD_PHASES,
     MAX_BLOCK_ROWS,
     MAX_EXPERTS,
     MAX_GROUPS,
     MAX_K,
     MAX_KEY_BYTES,
-    LOAD_PHASES,
     MAX_LAYERS,
     MAX_LOAD_TAGS,
     MAX_PIECES,
@@ -99,6 +85,8 @@ from ._files import load, save
 from ._library import version
 from ._load import Load
 from ._plan import Gathered, Plan, PlanReport, Reader, needed_rows
+from ._requests import LayerSources, PreparedIssue, Request, RequestLike, Step
+from ._router import Router
 from ._routing import (
     Coverage,
     Routing,
@@ -113,8 +101,8 @@ from ._routing import (
 )
 from ._samples import Sample
 from ._sequence import AppendReport, Sequence, SequenceSpan
-from ._store import Adoption, key_chain, Keys, Store, StoreStats
-from ._stored import RayRouting, stored, StoredRouting
+from ._store import Adoption, Keys, Store, StoreStats, key_chain
+from ._stored import RayRouting, StoredRouting, stored
 from ._structs import (
     SpanColumns,
     accept_dtype,

@@ -1,34 +1,28 @@
-"""The capturer, its steps and its requests."""
+"""The capturer."""
 
 import json
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from operator import index
-from typing import Any, NamedTuple, TypedDict, Union, Unpack, get_args
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from . import _structs as structs
+from ._config import Config, Settings
 from ._constants import (
     LOAD_PHASES,
     MAX_LOAD_TAGS,
     MAX_SLOTS,
     Backend,
-    ConfigFlag,
     Dtype,
     Extract,
-    IdSpace,
-    Method,
     Order,
     Policy,
-    Provenance,
     ReceivedFlag,
     Role,
-    RouterFlag,
-    Score,
-    GroupScore,
     Snapshot,
     SourceFlag,
     Status,
@@ -38,6 +32,8 @@ from ._docs import documented
 from ._errors import Error, LostStepWarning, error
 from ._library import raw
 from ._load import Load
+from ._requests import LayerSources, PreparedIssue, Request, RequestLike, Step
+from ._router import FLOATS, Router
 from ._routing import (
     FILL,
     Coverage,
@@ -46,19 +42,17 @@ from ._routing import (
     check_items,
     copy_into,
     integers,
-    provenances,
     read_coverage,
     read_flags,
     read_missing,
     rows_of,
-    wait,
 )
 from ._store import Adoption, Keys, Store, checked_keys
 from ._tensors import (
-    address_of_alike,
     HOST,
     DeviceArray,
     Tensor,
+    address_of_alike,
     current_stream,
     describe,
     dtype_of,
@@ -72,222 +66,14 @@ from ._tensors import (
     stream_of,
 )
 from .names import (
-    BackendName,
     DtypeLike,
     ExtractName,
-    GroupScoreName,
-    IdSpaceName,
-    MethodName,
     OrderName,
     PolicyName,
-    ProvenanceName,
-    RoleName,
-    ScoreName,
     SnapshotName,
 )
 
 _IDS = Dtype.I16, Dtype.I32, Dtype.U32, Dtype.I64
-_FLOATS = Dtype.F32, Dtype.F16, Dtype.BF16
-
-# ---- Configuration
-
-
-class Settings(TypedDict, total=False):
-    """Settings of a Capturer. layers, k, experts (or layer_experts) and rows are required, unless
-    the role is "disabled".
-    """
-
-    layers: int
-    """Captured (MoE) layers."""
-    k: int
-    """Experts per token."""
-    experts: int
-    """Ids are in [0, experts), zero experts included."""
-    rows: int
-    """Sink rows: the most tokens of one forward pass, padding included."""
-    backend: Backend | BackendName
-    """Where the sink is: "host", which is the default, or "cuda"."""
-    device: Any
-    """Ordinal of the CUDA device, or torch's device."""
-    role: Role | RoleName
-    """"owner", which is the default, "mirror" (a replica: rows go nowhere) or "disabled" (nothing
-    is allocated, every call returns at once).
-    """
-    slots: int
-    """Each holds one step in flight; default 4.
-
-    A step without one is lost, with a LostStepWarning.
-    """
-    sink_dtype: DtypeLike
-    """Of the library's sink: int16, which is the default, int32 or int64."""
-    id_space: IdSpace | IdSpaceName
-    """What the recorded ids are; travels with every routing."""
-    max_requests: int
-    """Open at a time; default 65536."""
-    budget_bytes: int
-    """Upper limit of the memory for captured rows, routings included; default 1 GiB."""
-    layer_map: Sequence[int] | NDArray[Any] | None
-    """[layers] index of each captured layer in the decoder, strictly ascending; default
-    0..layers-1.
-    """
-    layer_experts: Sequence[int] | NDArray[Any] | None
-    """[layers] experts of each layer where they differ."""
-    layer_provenance: Sequence[Provenance | ProvenanceName] | NDArray[Any] | None
-    """[layers] "captured", which is the default, or "recomputed": the layer may be routed from
-    logits.
-    """
-    compare: bool
-    """Compare rows that are issued again with what is kept (Stats.rows_mismatched)."""
-    external_sink: bool
-    """Allocate no sink: every layer that is used gets its own by `bind`."""
-    manual_progress: bool
-    """Start no thread: steps land inside `progress` and what waits."""
-    may_lose: bool
-    """On the host backend: a step that finds no slot free is lost, as on a device.
-
-    Otherwise a begin there files the oldest step itself, and none is lost.
-    """
-    checked: bool
-    """For development and tests: a call that comes out of order is an error (ERR_NOT_BEGUN to
-    ERR_TWO_THREADS), not rows that are missing later. ROUTECAP_CHECKED=1 in the environment does
-    the same.
-    """
-    load: bool
-    """Count how often each expert was chosen: see the method `load`."""
-    load_tags: bool
-    """And each tag apart; needs `load`."""
-    stream: Any
-    """What stream=None means: a stream, or a function that gives one.
-
-    Default: the current stream of the framework in use.
-    """
-
-
-_SWITCHES = {
-    "compare": ConfigFlag.COMPARE,
-    "external_sink": ConfigFlag.EXTERNAL_SINK,
-    "manual_progress": ConfigFlag.MANUAL_PROGRESS,
-    "may_lose": ConfigFlag.MAY_LOSE,
-    "checked": ConfigFlag.CHECKED,
-    "load": ConfigFlag.LOAD,
-    "load_tags": ConfigFlag.LOAD_TAGS,
-}
-
-
-class _Config:
-    """A routecap_config of settings, and the arrays to which it points."""
-
-    def __init__(self, settings: Settings) -> None:
-        unknown = set(settings) - set(Settings.__annotations__)
-        if unknown:
-            raise TypeError(
-                f"unknown settings: {', '.join(sorted(unknown))}; there are "
-                f"{', '.join(Settings.__annotations__)}"
-            )
-        self.backend = member(Backend, settings.get("backend", Backend.HOST))
-        self.role = member(Role, settings.get("role", Role.OWNER))
-        device = settings.get("device", 0)
-        self.device: int = (
-            device if isinstance(device, int) else getattr(device, "index", None) or 0
-        )  # torch's device has its number so
-        self.layers = settings.get("layers", 0)
-        self.layer_map = integers(settings.get("layer_map"), np.int32)
-        self.layer_experts = integers(settings.get("layer_experts"), np.uint32)
-        self.layer_provenance = provenances(settings.get("layer_provenance"))
-        flags = sum(flag for name, flag in _SWITCHES.items() if settings.get(name))
-        numbers: dict[str, Any] = {}
-        for name in ("layers", "k", "experts", "rows", "slots", "max_requests", "budget_bytes"):
-            numbers[name] = settings.get(name) or 0
-            most = 1 << (64 if name == "budget_bytes" else 32)
-            if not 0 <= index(numbers[name]) < most:
-                raise error(
-                    Status.ERR_ARGUMENT, f"{name} is {numbers[name]}: give a number in [0, {most})"
-                )
-        for name in ("layer_map", "layer_experts", "layer_provenance"):
-            array = getattr(self, name)
-            if array is not None and len(array) != self.layers:
-                raise error(
-                    Status.ERR_ARGUMENT,
-                    f"{name} has {len(array)} elements, {self.layers} layers need one each: give layers={len(array)}, or that many elements",
-                )
-            numbers[name] = 0 if array is None or not len(array) else describe(array, name).address
-        memory = structs.config.empty()
-        raw.routecap_config_init(memory, structs.config.size)
-        defaults = dict(zip(structs.config.fields, structs.config.read(memory)))
-        numbers["slots"] = numbers["slots"] or 4
-        self.k: int
-        self.experts: int
-        self.rows: int
-        self.slots: int
-        self.k, self.experts, self.rows, self.slots = (
-            numbers["k"],
-            numbers["experts"],
-            numbers["rows"],
-            numbers["slots"],
-        )
-        if self.layer_experts is not None and not self.experts:
-            self.experts = int(self.layer_experts.max(initial=0))
-        sink_dtype = settings.get("sink_dtype")
-        defaults.update(
-            numbers,
-            backend=self.backend,
-            role=self.role,
-            device=self.device,
-            flags=flags,
-            id_space=member(IdSpace, settings.get("id_space", IdSpace.LOGICAL)),
-            sink_dtype=dtype_of(sink_dtype) if sink_dtype is not None else 0,
-        )
-        self.memory = structs.config(**defaults)
-
-
-class Memory(NamedTuple):
-    """Memory that a capturer of some settings needs."""
-
-    page_rows: int
-    """Rows in one page."""
-    device_bytes: int
-    """Allocated at once, on the device."""
-    pinned_bytes: int
-    """Allocated at once: page-locked host memory."""
-    host_bytes: int
-    """Allocated at once: other host memory, rounded up."""
-    row_bytes: int
-    """Of one captured row: ids and validity."""
-    page_bytes: int
-    """Of one page, the unit in which requests take memory from the budget."""
-    request_bytes: int
-    """Of one open request before its first row, outside the budget."""
-    tag_bytes: int
-    """What a page takes besides, from the budget, once two of its rows have different tags."""
-
-
-@documented("routecap_config_memory")
-def memory(**settings: Unpack[Settings]) -> Memory:
-    """How much memory a Capturer of these settings would need."""
-    needs = structs.memory.empty()
-    raw.routecap_config_memory(_Config(settings).memory, needs)
-    return Memory._make(structs.memory.read(needs))
-
-
-class BackendInfo(NamedTuple):
-    """What this build can do on this machine."""
-
-    available: bool
-    """Whether a capturer on this backend can be created; `detail` says why not."""
-    devices: int
-    detail: str
-
-
-@documented("routecap_backend_info")
-def backends() -> dict[BackendName, BackendInfo]:
-    """The backends by name, "host" and "cuda"."""
-    found: dict[BackendName, BackendInfo] = {}
-    for name in get_args(BackendName):
-        info = structs.backend.empty()
-        raw.routecap_backend_info(member(Backend, name), info)
-        available, devices, _, detail = structs.backend.read(info)
-        found[name] = BackendInfo(available == 1, devices, raw.text(detail))
-    return found
 
 
 class Stats(NamedTuple):
@@ -329,309 +115,6 @@ class Stats(NamedTuple):
         from . import _html
 
         return _html.counters("Counters of a capturer", self._asdict())
-
-
-class Router:
-    """How a router chooses experts: a method in use, and what it takes from the model
-    (routecap_router_init).
-
-    What is not given is as the method has it. `bias` [experts] and `hash_table` [tokens, k] are
-    tensors on the capturer's device; the router holds them. Where a framework has no bfloat16, say
-    bias_dtype="bf16" of 16-bit integers.
-    """
-
-    @documented("routecap_router_init")
-    def __init__(
-        self,
-        method: Method | MethodName | None = None,
-        *,
-        score: Score | ScoreName | None = None,
-        group_score: GroupScore | GroupScoreName | None = None,
-        flags: RouterFlag | int | None = None,
-        groups: int | None = None,
-        groups_kept: int | None = None,
-        scale: float | None = None,
-        floor: float | None = None,
-        bias: Any = None,
-        bias_dtype: DtypeLike | None = None,
-        hash_table: Any = None,
-    ) -> None:
-        """A router of `method`, or of its parts."""
-        memory = structs.router.empty()
-        if method is not None:
-            raw.routecap_router_init(memory, structs.router.size, member(Method, method))
-        self._fields = dict(zip(structs.router.fields, structs.router.read(memory)))
-        given = {
-            "score": score if score is None else member(Score, score),
-            "group_score": group_score if group_score is None else member(GroupScore, group_score),
-            "flags": flags,
-            "groups": groups,
-            "groups_kept": groups_kept,
-            "scale": scale,
-            "floor": floor,
-        }
-        self._fields.update({name: value for name, value in given.items() if value is not None})
-        self.bias = bias
-        self.bias_dtype = bias_dtype
-        self.hash_table = hash_table
-
-    def _memory(self, device: int, experts: int, k: int) -> bytes:
-        fields = self._fields
-        if self.bias is not None:
-            bias = describe(self.bias, "bias")
-            expect_device(bias, device, "bias")
-            expect_dense(bias, "bias")
-            if len(bias.shape) != 1 or bias.shape[0] < experts:
-                raise error(
-                    Status.ERR_SHAPE_MISMATCH,
-                    f"bias has shape {bias.shape}, {(experts,)} is expected: give one number for each expert, as one row",
-                )
-            fields = {
-                **fields,
-                "bias": bias.address,
-                "bias_dtype": expect_kind(bias, self.bias_dtype, _FLOATS, "bias"),
-            }
-        if self.hash_table is not None:
-            table = describe(self.hash_table, "hash_table")
-            expect_device(table, device, "hash_table")
-            expect_dtype(table, (Dtype.I32,), "hash_table")
-            expect_dense(table, "hash_table")
-            if len(table.shape) != 2 or table.shape[1] != k:
-                raise error(
-                    Status.ERR_SHAPE_MISMATCH,
-                    f"hash_table has shape {table.shape}, (tokens, {k}) is expected: a row for each token id, with its k experts",
-                )
-            fields = {**fields, "hash_table": table.address, "hash_tokens": table.shape[0]}
-        return structs.router(**fields)
-
-
-# ---- Steps and requests
-
-
-class LayerSources(NamedTuple):
-    """Ids of several layers, for `Capturer.record_layers`, made by `Capturer.layer_sources`."""
-
-    source: bytes
-    layers: NDArray[np.void]
-    first: Any
-    held: Any
-
-
-class PreparedIssue(NamedTuple):
-    """Made by `Capturer.prepare_issue`. Issued by `_library.raw.issue_again`, in one call."""
-
-    handle: Any
-    positions: int
-
-
-class Step:
-    """A forward pass that was issued. int(step) is its ticket: 1, 2, 3, ... in order of issue."""
-
-    __slots__ = ("capturer", "ticket", "status")
-
-    def __init__(self, capturer: "Capturer", ticket: int, status: Status = Status.OK) -> None:
-        self.capturer = capturer
-        self.ticket = ticket
-        self.status = status
-        """Of its issue: OK, PARTIAL (spans were skipped) or LOST (all its rows are missing)."""
-
-    @documented("routecap_step_poll")
-    def poll(self) -> Status:
-        """Whether its rows can be read: OK, LOST or PENDING. Does not wait."""
-        status: Status = raw.routecap_step_poll(self.capturer._handle, self.ticket)
-        return status
-
-    @property
-    def lost(self) -> bool:
-        """Whether no slot was free for it or its copy failed, so that all its rows are missing.
-        Does not wait."""
-        return self.status is Status.LOST or self.poll() is Status.LOST
-
-    @property
-    def landed(self) -> bool:
-        """Whether its rows can be read. Does not wait."""
-        return self.poll() != Status.PENDING
-
-    def wait(self, timeout: float | None = None) -> Status:
-        """Wait until it has landed, for `timeout` seconds at most, None for as long as it takes:
-        OK, LOST or PENDING (routecap_step_finalize).
-        """
-        return self._finalize(timeout)[0]
-
-    @documented("routecap_step_finalize")
-    def conflicts(self, timeout: float | None = None) -> int:
-        """Wait as `wait` does; then how many of its cells were recorded twice.
-
-        NotReadyError after the time.
-        """
-        status, conflicting = self._finalize(timeout)
-        if status == Status.PENDING:
-            raise error(
-                Status.ERR_NOT_READY,
-                "the step has not landed: wait longer, by a larger timeout or without one",
-            )
-        return conflicting
-
-    def _finalize(self, timeout: float | None) -> tuple[Status, int]:
-        found: tuple[Status, int] = wait(
-            lambda ns: raw.routecap_step_finalize(self.capturer._handle, self.ticket, ns),
-            lambda found: found[0] == Status.PENDING,
-            timeout,
-        )
-        return found
-
-    def __index__(self) -> int:
-        return self.ticket
-
-    __int__ = __index__
-
-    def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, Step)
-            and other.ticket == self.ticket
-            and other.capturer is self.capturer
-        )
-
-    def __hash__(self) -> int:
-        return hash(self.ticket)
-
-    def __repr__(self) -> str:
-        return f"<routecap.Step {self.ticket}, {self.status.name}>"
-
-
-class Request:
-    """A sequence that is being captured. int(request) is its handle.
-
-    As a context manager it is closed at the end, unless it was finished.
-    """
-
-    __slots__ = ("capturer", "handle", "id")
-
-    def __init__(self, capturer: "Capturer", handle: int, id: str | None = None) -> None:
-        self.capturer = capturer
-        self.handle = handle
-        self.id = id
-        """The name under which it was opened."""
-
-    @property
-    def length(self) -> int:
-        """One past its highest position that was issued and is settled."""
-        return self.capturer.coverage(self, 0, 0).length
-
-    def accept(self, step: Union[Step, int], keep: int | Sequence[int] | NDArray[Any]) -> None:
-        """See Capturer.accept."""
-        self.capturer.accept(self, step, keep)
-
-    def truncate(self, rows: int) -> None:
-        """See Capturer.truncate."""
-        self.capturer.truncate(self, rows)
-
-    def fork(self, rows: int | None = None, *, id: str | None = None) -> "Request":
-        """See Capturer.fork."""
-        return self.capturer.fork(self, rows, id=id)
-
-    def attach(self, routing: Routing, rows: int | None = None) -> None:
-        """See Capturer.attach."""
-        self.capturer.attach(self, routing, rows)
-
-    def publish(
-        self, store: Store, first: int, keys: Keys, *, generation: int | None = None
-    ) -> None:
-        """See Capturer.publish."""
-        self.capturer.publish(self, store, first, keys, generation=generation)
-
-    def adopt(
-        self, store: Store, first: int, keys: Keys, *, generation: int | None = None
-    ) -> Adoption:
-        """See Capturer.adopt."""
-        return self.capturer.adopt(self, store, first, keys, generation=generation)
-
-    def coverage(self, first: int = 0, rows: int | None = None) -> Coverage:
-        """See Capturer.coverage."""
-        return self.capturer.coverage(self, first, rows)
-
-    def missing(self, first: int = 0, rows: int | None = None) -> NDArray[np.void]:
-        """See Capturer.missing."""
-        return self.capturer.missing(self, first, rows)
-
-    def extract(
-        self,
-        first: int = 0,
-        rows: int | None = None,
-        *,
-        mode: Extract | ExtractName = Extract.SHARE,
-        strict: bool = False,
-        allow_recomputed: bool = False,
-    ) -> Routing:
-        """See Capturer.extract."""
-        return self.capturer.extract(
-            self, first, rows, mode=mode, strict=strict, allow_recomputed=allow_recomputed
-        )
-
-    def extract_into(
-        self,
-        out: Any,
-        first: int = 0,
-        rows: int | None = None,
-        *,
-        mask: NDArray[Any] | None = None,
-        fill: int = FILL,
-        order: Order | OrderName = Order.ROW_MAJOR,
-        first_layer: int = 0,
-        layers: int | None = None,
-        strict: bool = False,
-        allow_recomputed: bool = False,
-    ) -> Status:
-        """See Capturer.extract_into."""
-        return self.capturer.extract_into(
-            self,
-            out,
-            first,
-            rows,
-            mask=mask,
-            fill=fill,
-            order=order,
-            first_layer=first_layer,
-            layers=layers,
-            strict=strict,
-            allow_recomputed=allow_recomputed,
-        )
-
-    def finish(self, rows: int | None = None) -> Routing:
-        """See Capturer.finish."""
-        return self.capturer.finish(self, rows)
-
-    def close(self) -> None:
-        """See Capturer.close_request."""
-        self.capturer.close_request(self)
-
-    def __enter__(self) -> "Request":
-        return self
-
-    def __exit__(self, *unused: object) -> None:
-        self.capturer.close_batch([self])  # which refuses, by a status only, what has ended
-
-    def __index__(self) -> int:
-        return self.handle
-
-    __int__ = __index__
-
-    def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, Request)
-            and other.handle == self.handle
-            and other.capturer is self.capturer
-        )
-
-    def __hash__(self) -> int:
-        return hash(self.handle)
-
-    def __repr__(self) -> str:
-        return f"<routecap.Request {self.handle:#x}{'' if self.id is None else f', {self.id!r}'}>"
-
-
-RequestLike = Union[Request, int, str]
-"""A Request, its handle, or the string id under which it was opened."""
 
 
 def _one(tensor: Any, device: int, name: str, count: int = 1) -> int:
@@ -687,7 +170,7 @@ class Capturer:
     def __init__(self, **settings: Unpack[Settings]) -> None:
         """Create a capturer with all the memory that it needs on its device."""
         self._handle: Any = None
-        config = self._config = _Config(settings)
+        config = self._config = Config(settings)
         self._host = config.backend == Backend.HOST
         self._place = HOST if self._host else config.device
         self._disabled = config.role == Role.DISABLED
@@ -1133,7 +616,7 @@ class Capturer:
             expect_device(tensor, self._place, "logits")
             present, experts, row_stride, column_stride = matrix(tensor, "logits", "experts")
             fields = {
-                "dtype": expect_kind(tensor, dtype, _FLOATS, "logits"),
+                "dtype": expect_kind(tensor, dtype, FLOATS, "logits"),
                 "logits": tensor.address,
                 "row_stride": row_stride,
                 "column_stride": column_stride,
@@ -1188,7 +671,7 @@ class Capturer:
         raw.routecap_layer_route(
             self._handle,
             layer,
-            router._memory(self._place, experts, self.k),
+            router.memory(self._place, experts, self.k),
             memory,
             self._stream(stream, logits),
         )

@@ -11,7 +11,8 @@ import logging
 from collections.abc import Hashable, Mapping
 from typing import Any
 
-from ._capturer import Capturer, LayerSources
+from ._capturer import Capturer
+from ._requests import LayerSources
 
 logger = logging.getLogger(__name__)
 

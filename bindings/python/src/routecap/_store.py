@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _structs as structs
+from ._config import Config, Settings
 from ._constants import IdSpace, Provenance, Status, StoreFlag
 from ._docs import documented
 from ._errors import Error, error
@@ -18,7 +19,7 @@ from ._routing import as_bytes, integers
 from .names import IdSpaceName, ProvenanceName
 
 if TYPE_CHECKING:
-    from ._capturer import Capturer, Settings, _Config
+    from ._capturer import Capturer
 
 Keys = Union[Sequence[bytes], Sequence[int], bytes, NDArray[Any]]
 """Keys of blocks: a sequence of bytes, of key_bytes each; all of them one after another, as bytes
@@ -242,7 +243,7 @@ class Store:
         self._share(descriptor, of)
         return self
 
-    def _share(self, descriptor: int, of: "_Config") -> None:
+    def _share(self, descriptor: int, of: Config) -> None:
         """Keeps what another process needs to open it."""
         kept = os.dup(descriptor)
         shape = dict(zip(structs.config.fields, structs.config.read(of.memory)))
@@ -401,11 +402,9 @@ def _reopened(sent: Any, settings: dict[str, Any]) -> Store:
         os.close(descriptor)
 
 
-def _shape_of(capturer: "Capturer | None", settings: Any) -> "_Config":
-    from ._capturer import _Config
-
+def _shape_of(capturer: "Capturer | None", settings: Any) -> Config:
     if capturer is not None:
         if settings:
             raise TypeError("the shape is the capturer's, or that of settings: give one of them")
         return capturer._config
-    return _Config(cast("Settings", {"rows": 1, **settings}))
+    return Config(cast(Settings, {"rows": 1, **settings}))

@@ -180,7 +180,6 @@ class RayRouting:
         """Rows from position `first` on, as far as there are any."""
         return self.begin(first, rows)()
 
-
     def of_layers(self, layers: Sequence[int]) -> "RayRouting":
         """A reader of these layers of the decoder alone: the others do not travel."""
         return RayRouting(self.reference, layers)

@@ -1,0 +1,215 @@
+"""What a capturer is made of: its settings, and what this machine can do."""
+
+from collections.abc import Sequence
+from operator import index
+from typing import Any, NamedTuple, TypedDict, Unpack, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import _structs as structs
+from ._constants import Backend, ConfigFlag, IdSpace, Provenance, Role, Status, member
+from ._docs import documented
+from ._errors import error
+from ._library import raw
+from ._routing import integers, provenances
+from ._tensors import describe, dtype_of
+from .names import BackendName, DtypeLike, IdSpaceName, ProvenanceName, RoleName
+
+
+class Settings(TypedDict, total=False):
+    """Settings of a Capturer. layers, k, experts (or layer_experts) and rows are required, unless
+    the role is "disabled".
+    """
+
+    layers: int
+    """Captured (MoE) layers."""
+    k: int
+    """Experts per token."""
+    experts: int
+    """Ids are in [0, experts), zero experts included."""
+    rows: int
+    """Sink rows: the most tokens of one forward pass, padding included."""
+    backend: Backend | BackendName
+    """Where the sink is: "host", which is the default, or "cuda"."""
+    device: Any
+    """Ordinal of the CUDA device, or torch's device."""
+    role: Role | RoleName
+    """"owner", which is the default, "mirror" (a replica: rows go nowhere) or "disabled" (nothing
+    is allocated, every call returns at once).
+    """
+    slots: int
+    """Each holds one step in flight; default 4.
+
+    A step without one is lost, with a LostStepWarning.
+    """
+    sink_dtype: DtypeLike
+    """Of the library's sink: int16, which is the default, int32 or int64."""
+    id_space: IdSpace | IdSpaceName
+    """What the recorded ids are; travels with every routing."""
+    max_requests: int
+    """Open at a time; default 65536."""
+    budget_bytes: int
+    """Upper limit of the memory for captured rows, routings included; default 1 GiB."""
+    layer_map: Sequence[int] | NDArray[Any] | None
+    """[layers] index of each captured layer in the decoder, strictly ascending; default
+    0..layers-1.
+    """
+    layer_experts: Sequence[int] | NDArray[Any] | None
+    """[layers] experts of each layer where they differ."""
+    layer_provenance: Sequence[Provenance | ProvenanceName] | NDArray[Any] | None
+    """[layers] "captured", which is the default, or "recomputed": the layer may be routed from
+    logits.
+    """
+    compare: bool
+    """Compare rows that are issued again with what is kept (Stats.rows_mismatched)."""
+    external_sink: bool
+    """Allocate no sink: every layer that is used gets its own by `bind`."""
+    manual_progress: bool
+    """Start no thread: steps land inside `progress` and what waits."""
+    may_lose: bool
+    """On the host backend: a step that finds no slot free is lost, as on a device.
+
+    Otherwise a begin there files the oldest step itself, and none is lost.
+    """
+    checked: bool
+    """For development and tests: a call that comes out of order is an error (ERR_NOT_BEGUN to
+    ERR_TWO_THREADS), not rows that are missing later. ROUTECAP_CHECKED=1 in the environment does
+    the same.
+    """
+    load: bool
+    """Count how often each expert was chosen: see the method `load`."""
+    load_tags: bool
+    """And each tag apart; needs `load`."""
+    stream: Any
+    """What stream=None means: a stream, or a function that gives one.
+
+    Default: the current stream of the framework in use.
+    """
+
+
+_SWITCHES = {
+    "compare": ConfigFlag.COMPARE,
+    "external_sink": ConfigFlag.EXTERNAL_SINK,
+    "manual_progress": ConfigFlag.MANUAL_PROGRESS,
+    "may_lose": ConfigFlag.MAY_LOSE,
+    "checked": ConfigFlag.CHECKED,
+    "load": ConfigFlag.LOAD,
+    "load_tags": ConfigFlag.LOAD_TAGS,
+}
+
+
+class Config:
+    """A routecap_config of settings, and the arrays to which it points."""
+
+    def __init__(self, settings: Settings) -> None:
+        unknown = set(settings) - set(Settings.__annotations__)
+        if unknown:
+            raise TypeError(
+                f"unknown settings: {', '.join(sorted(unknown))}; there are "
+                f"{', '.join(Settings.__annotations__)}"
+            )
+        self.backend = member(Backend, settings.get("backend", Backend.HOST))
+        self.role = member(Role, settings.get("role", Role.OWNER))
+        device = settings.get("device", 0)
+        self.device: int = (
+            device if isinstance(device, int) else getattr(device, "index", None) or 0
+        )  # torch's device has its number so
+        self.layers = settings.get("layers", 0)
+        self.layer_map = integers(settings.get("layer_map"), np.int32)
+        self.layer_experts = integers(settings.get("layer_experts"), np.uint32)
+        self.layer_provenance = provenances(settings.get("layer_provenance"))
+        flags = sum(flag for name, flag in _SWITCHES.items() if settings.get(name))
+        numbers: dict[str, Any] = {}
+        for name in ("layers", "k", "experts", "rows", "slots", "max_requests", "budget_bytes"):
+            numbers[name] = settings.get(name) or 0
+            most = 1 << (64 if name == "budget_bytes" else 32)
+            if not 0 <= index(numbers[name]) < most:
+                raise error(
+                    Status.ERR_ARGUMENT, f"{name} is {numbers[name]}: give a number in [0, {most})"
+                )
+        for name in ("layer_map", "layer_experts", "layer_provenance"):
+            array = getattr(self, name)
+            if array is not None and len(array) != self.layers:
+                raise error(
+                    Status.ERR_ARGUMENT,
+                    f"{name} has {len(array)} elements, {self.layers} layers need one each: give layers={len(array)}, or that many elements",
+                )
+            numbers[name] = 0 if array is None or not len(array) else describe(array, name).address
+        memory = structs.config.empty()
+        raw.routecap_config_init(memory, structs.config.size)
+        defaults = dict(zip(structs.config.fields, structs.config.read(memory)))
+        numbers["slots"] = numbers["slots"] or 4
+        self.k: int
+        self.experts: int
+        self.rows: int
+        self.slots: int
+        self.k, self.experts, self.rows, self.slots = (
+            numbers["k"],
+            numbers["experts"],
+            numbers["rows"],
+            numbers["slots"],
+        )
+        if self.layer_experts is not None and not self.experts:
+            self.experts = int(self.layer_experts.max(initial=0))
+        sink_dtype = settings.get("sink_dtype")
+        defaults.update(
+            numbers,
+            backend=self.backend,
+            role=self.role,
+            device=self.device,
+            flags=flags,
+            id_space=member(IdSpace, settings.get("id_space", IdSpace.LOGICAL)),
+            sink_dtype=dtype_of(sink_dtype) if sink_dtype is not None else 0,
+        )
+        self.memory = structs.config(**defaults)
+
+
+class Memory(NamedTuple):
+    """Memory that a capturer of some settings needs."""
+
+    page_rows: int
+    """Rows in one page."""
+    device_bytes: int
+    """Allocated at once, on the device."""
+    pinned_bytes: int
+    """Allocated at once: page-locked host memory."""
+    host_bytes: int
+    """Allocated at once: other host memory, rounded up."""
+    row_bytes: int
+    """Of one captured row: ids and validity."""
+    page_bytes: int
+    """Of one page, the unit in which requests take memory from the budget."""
+    request_bytes: int
+    """Of one open request before its first row, outside the budget."""
+    tag_bytes: int
+    """What a page takes besides, from the budget, once two of its rows have different tags."""
+
+
+@documented("routecap_config_memory")
+def memory(**settings: Unpack[Settings]) -> Memory:
+    """How much memory a Capturer of these settings would need."""
+    needs = structs.memory.empty()
+    raw.routecap_config_memory(Config(settings).memory, needs)
+    return Memory._make(structs.memory.read(needs))
+
+
+class BackendInfo(NamedTuple):
+    """What this build can do on this machine."""
+
+    available: bool
+    """Whether a capturer on this backend can be created; `detail` says why not."""
+    devices: int
+    detail: str
+
+
+@documented("routecap_backend_info")
+def backends() -> dict[BackendName, BackendInfo]:
+    """The backends by name, "host" and "cuda"."""
+    found: dict[BackendName, BackendInfo] = {}
+    for name in get_args(BackendName):
+        info = structs.backend.empty()
+        raw.routecap_backend_info(member(Backend, name), info)
+        available, devices, _, detail = structs.backend.read(info)
+        found[name] = BackendInfo(available == 1, devices, raw.text(detail))
+    return found
