@@ -35,7 +35,12 @@ func ArrayOf[T Element](s []T) Array {
 	if len(s) == 0 {
 		return Array{}
 	}
-	return Array{memory: unsafe.Pointer(unsafe.SliceData(s)), dtype: typeOf[T](), size: int(unsafe.Sizeof(s[0])), length: len(s)}
+	return Array{
+		memory: unsafe.Pointer(unsafe.SliceData(s)),
+		dtype:  typeOf[T](),
+		size:   int(unsafe.Sizeof(s[0])),
+		length: len(s),
+	}
 }
 
 // DeviceArray makes an array of `elements` elements from memory that is not Go's. On the CUDA
@@ -99,7 +104,10 @@ type arrays struct {
 
 // callWithArrays is callAlone for calls that take arrays: f passes them and makes the call, unless
 // one was refused.
-func (c *Capturer) callWithArrays(op string, f func(capturer unsafe.Pointer, a *arrays) Result) (Result, error) {
+func (c *Capturer) callWithArrays(
+	op string,
+	f func(capturer unsafe.Pointer, a *arrays) Result,
+) (Result, error) {
 	return c.callAlone(op, func(capturer unsafe.Pointer) Result {
 		a := arrays{c: c}
 		defer a.pin.Unpin()
@@ -122,12 +130,30 @@ func (a *arrays) at(name string, array Array, lowest, highest int64) DevicePoint
 	case array.memory != nil && a.c.config.Backend != BackendHost:
 		return a.refuse(ErrArgument, "%s is Go's memory, which a device does not read", name)
 	case array.dtype.Size() != array.size && !(array.dtype == 0 && array.size == 8):
-		return a.refuse(ErrDType, "%s has elements of %d bytes, which dtype %d has not", name, array.size, array.dtype)
+		return a.refuse(
+			ErrDType,
+			"%s has elements of %d bytes, which dtype %d has not",
+			name,
+			array.size,
+			array.dtype,
+		)
 	case array.origin < 0 || array.origin > array.length:
-		return a.refuse(ErrArgument, "%s has %d elements and begins at %d", name, array.length, array.origin)
+		return a.refuse(
+			ErrArgument,
+			"%s has %d elements and begins at %d",
+			name,
+			array.length,
+			array.origin,
+		)
 	case lowest <= highest && (lowest < -int64(array.origin) || highest >= int64(array.length)-int64(array.origin)):
-		return a.refuse(ErrArgument, "%s has %d elements, of which %d to %d would be used", name, array.length,
-			lowest+int64(array.origin), highest+int64(array.origin))
+		return a.refuse(
+			ErrArgument,
+			"%s has %d elements, of which %d to %d would be used",
+			name,
+			array.length,
+			lowest+int64(array.origin),
+			highest+int64(array.origin),
+		)
 	}
 	address := array.device
 	if array.memory != nil {
@@ -138,13 +164,23 @@ func (a *arrays) at(name string, array Array, lowest, highest int64) DevicePoint
 }
 
 // matrix passes an array of rows and columns.
-func (a *arrays) matrix(name string, array Array, rows, columns uint32, rowStride, columnStride int64) DevicePointer {
+func (a *arrays) matrix(
+	name string,
+	array Array,
+	rows, columns uint32,
+	rowStride, columnStride int64,
+) DevicePointer {
 	if rows == 0 || columns == 0 {
 		return a.at(name, array, 0, -1)
 	}
 	r, c := extent(rows, rowStride), extent(columns, columnStride)
 	if r == outOfReach || c == outOfReach {
-		return a.refuse(ErrArgument, "%s has %d elements and impossible strides", name, array.length)
+		return a.refuse(
+			ErrArgument,
+			"%s has %d elements and impossible strides",
+			name,
+			array.length,
+		)
 	}
 	return a.at(name, array, min(r, 0)+min(c, 0), max(r, 0)+max(c, 0))
 }

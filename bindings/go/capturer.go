@@ -33,29 +33,40 @@ func (b Backend) Info() (BackendInfo, error) {
 	if _, err := routecap_backend_info(int32(b), &info).outcome("routecap_backend_info"); err != nil {
 		return BackendInfo{}, err
 	}
-	return BackendInfo{Available: info.available != 0, Devices: int(info.devices), Detail: goString(info.detail)}, nil
+	return BackendInfo{
+		Available: info.available != 0,
+		Devices:   int(info.devices),
+		Detail:    goString(info.detail),
+	}, nil
 }
 
 // Config says what a capturer captures (routecap_config). Backend, Layers, K, Experts (or
 // LayerExperts) and Rows are required; 0 elsewhere is the default.
 type Config struct {
-	Backend     Backend
-	Role        Role
-	Device      int32       // ordinal; ignored by the host backend
-	Layers      uint32      // captured (MoE) layers, 1..MaxLayers
-	K           uint32      // experts per token, 1..MaxK
-	Experts     uint32      // ids are in [0, Experts), zero experts included; K..MaxExperts
-	Rows        uint32      // sink rows: the most tokens of one forward pass, padding included; 1..MaxRows
-	Slots       uint32      // each holds one step in flight, 1..MaxSlots; default 4 (Issue)
-	SinkDType   DType       // of the library's sink: I16 (default), I32 or I64
-	Flags       ConfigFlags // ConfigMayLose for steps that are lost on the host, ConfigChecked for errors at slips
-	IDSpace     IDSpace     // what the recorded ids are; travels with every routing
-	MaxRequests uint32      // open at a time; default 65536
-	BudgetBytes uint64      // upper limit of the memory for captured rows, routings included; default 1 GiB; at least one page (Memory)
+	Backend Backend
+	Role    Role
+	Device  int32  // ordinal; ignored by the host backend
+	Layers  uint32 // captured (MoE) layers, 1..MaxLayers
+	K       uint32 // experts per token, 1..MaxK
+	Experts uint32 // ids are in [0, Experts), zero experts included; K..MaxExperts
+	// sink rows: the most tokens of one forward pass, padding included; 1..MaxRows
+	Rows      uint32
+	Slots     uint32 // each holds one step in flight, 1..MaxSlots; default 4 (Issue)
+	SinkDType DType  // of the library's sink: I16 (default), I32 or I64
+	// ConfigMayLose for steps that are lost on the host, ConfigChecked for errors at slips
+	Flags       ConfigFlags
+	IDSpace     IDSpace // what the recorded ids are; travels with every routing
+	MaxRequests uint32  // open at a time; default 65536
+	// upper limit of the memory for captured rows, routings included; default 1 GiB; at least one
+	// page (Memory)
+	BudgetBytes uint64
 
-	LayerMap        []int32      // [Layers] index of each captured layer in the decoder, strictly ascending; default 0..Layers-1
-	LayerExperts    []uint32     // [Layers] experts of each layer where they differ; default Experts for all
-	LayerProvenance []Provenance // [Layers] default ProvenanceCaptured for all. ProvenanceRecomputed: the layer may be routed
+	// [Layers] index of each captured layer in the decoder, strictly ascending; default 0..Layers-1
+	LayerMap []int32
+	// [Layers] experts of each layer where they differ; default Experts for all
+	LayerExperts []uint32
+	// [Layers] default ProvenanceCaptured for all. ProvenanceRecomputed: the layer may be routed
+	LayerProvenance []Provenance
 }
 
 // DefaultConfig returns the defaults; Backend, Layers, K, Experts and Rows remain to be set
@@ -63,8 +74,21 @@ type Config struct {
 func DefaultConfig() Config {
 	var c cConfig
 	routecap_config_init(&c, unsafe.Sizeof(c))
-	return Config{Backend: c.backend, Role: c.role, Device: c.device, Layers: c.layers, K: c.k, Experts: c.experts, Rows: c.rows, Slots: c.slots,
-		SinkDType: c.sinkDType, Flags: c.flags, IDSpace: c.idSpace, MaxRequests: c.maxRequests, BudgetBytes: c.budgetBytes}
+	return Config{
+		Backend:     c.backend,
+		Role:        c.role,
+		Device:      c.device,
+		Layers:      c.layers,
+		K:           c.k,
+		Experts:     c.experts,
+		Rows:        c.rows,
+		Slots:       c.slots,
+		SinkDType:   c.sinkDType,
+		Flags:       c.flags,
+		IDSpace:     c.idSpace,
+		MaxRequests: c.maxRequests,
+		BudgetBytes: c.budgetBytes,
+	}
 }
 
 // pass calls f with the configuration as C has it.
@@ -72,13 +96,28 @@ func (config *Config) pass(f func(*cConfig) Result) Result {
 	for name, length := range map[string]int{"LayerMap": len(config.LayerMap), "LayerExperts": len(config.LayerExperts),
 		"LayerProvenance": len(config.LayerProvenance)} {
 		if length != 0 && length != int(config.Layers) && config.Role != RoleDisabled {
-			return Result{ErrArgument, fmt.Sprintf("%s has %d elements, there are %d layers", name, length, config.Layers)}
+			return Result{
+				ErrArgument,
+				fmt.Sprintf("%s has %d elements, there are %d layers", name, length, config.Layers),
+			}
 		}
 	}
-	c := cConfig{structSize: uint32(unsafe.Sizeof(cConfig{})), backend: config.Backend, role: config.Role, device: config.Device,
-		layers: config.Layers, k: config.K, experts: config.Experts, rows: config.Rows, slots: config.Slots, sinkDType: config.SinkDType,
-		flags:   config.Flags,
-		idSpace: config.IDSpace, maxRequests: config.MaxRequests, budgetBytes: config.BudgetBytes}
+	c := cConfig{
+		structSize:  uint32(unsafe.Sizeof(cConfig{})),
+		backend:     config.Backend,
+		role:        config.Role,
+		device:      config.Device,
+		layers:      config.Layers,
+		k:           config.K,
+		experts:     config.Experts,
+		rows:        config.Rows,
+		slots:       config.Slots,
+		sinkDType:   config.SinkDType,
+		flags:       config.Flags,
+		idSpace:     config.IDSpace,
+		maxRequests: config.MaxRequests,
+		budgetBytes: config.BudgetBytes,
+	}
 	var pin runtime.Pinner
 	defer pin.Unpin()
 	c.layerMap = pinSlice(&pin, config.LayerMap)
@@ -91,7 +130,8 @@ func (config *Config) pass(f func(*cConfig) Result) Result {
 // (routecap_config_memory). Errors as New.
 func (config Config) Memory() (Memory, error) {
 	memory := Memory{structSize: uint32(unsafe.Sizeof(Memory{}))}
-	_, err := config.pass(func(c *cConfig) Result { return routecap_config_memory(c, &memory) }).outcome("routecap_config_memory")
+	_, err := config.pass(func(c *cConfig) Result { return routecap_config_memory(c, &memory) }).
+		outcome("routecap_config_memory")
 	return memory, err
 }
 
@@ -116,7 +156,11 @@ type Capturer struct {
 func New(config Config) (*Capturer, error) {
 	const op = "routecap_capturer_create"
 	if !Compatible() {
-		return nil, &Error{Op: op, Status: ErrStructSize, Text: "the loaded library has another version than this package"}
+		return nil, &Error{
+			Op:     op,
+			Status: ErrStructSize,
+			Text:   "the loaded library has another version than this package",
+		}
 	}
 	c := &Capturer{config: config}
 	c.config.LayerMap = slices.Clone(config.LayerMap)
@@ -149,7 +193,10 @@ func (c *Capturer) Close() error {
 func (c *Capturer) callAlone(op string, f func(capturer unsafe.Pointer) Result) (Result, error) {
 	return c.call(op, func(capturer unsafe.Pointer) Result {
 		if !c.streaming.CompareAndSwap(false, true) {
-			return Result{ErrState, "another goroutine is in a call of this capturer that takes a stream or is one of the sink"}
+			return Result{
+				ErrState,
+				"another goroutine is in a call of this capturer that takes a stream or is one of the sink",
+			}
 		}
 		defer c.streaming.Store(false)
 		return f(capturer)
@@ -159,7 +206,10 @@ func (c *Capturer) callAlone(op string, f func(capturer unsafe.Pointer) Result) 
 // Stats reads the counters (routecap_capturer_stats). It does not wait.
 func (c *Capturer) Stats() (Stats, error) {
 	stats := Stats{structSize: uint32(unsafe.Sizeof(Stats{}))}
-	_, err := c.call("routecap_capturer_stats", func(p unsafe.Pointer) Result { return routecap_capturer_stats(p, &stats) })
+	_, err := c.call(
+		"routecap_capturer_stats",
+		func(p unsafe.Pointer) Result { return routecap_capturer_stats(p, &stats) },
+	)
 	return stats, err
 }
 
@@ -172,7 +222,13 @@ func (c *Capturer) Dump(requests uint32) ([]byte, error) {
 	for {
 		var needed uint64
 		result, err := c.call("routecap_capturer_dump", func(p unsafe.Pointer) Result {
-			return routecap_capturer_dump(p, requests, unsafe.Pointer(unsafe.SliceData(dst)), uintptr(len(dst)), &needed)
+			return routecap_capturer_dump(
+				p,
+				requests,
+				unsafe.Pointer(unsafe.SliceData(dst)),
+				uintptr(len(dst)),
+				&needed,
+			)
 		})
 		if result.Status != ErrBufferTooSmall {
 			return dst[:min(needed, uint64(len(dst)))], err
@@ -187,7 +243,12 @@ func (c *Capturer) Dump(requests uint32) ([]byte, error) {
 // Errors: ErrUnknownLayer, there are fewer layers.
 func (c *Capturer) LayerStats(stats []LayerStats) error {
 	_, err := c.call("routecap_capturer_layer_stats", func(p unsafe.Pointer) Result {
-		return routecap_capturer_layer_stats(p, unsafe.SliceData(stats), unsafe.Sizeof(LayerStats{}), uintptr(len(stats)))
+		return routecap_capturer_layer_stats(
+			p,
+			unsafe.SliceData(stats),
+			unsafe.Sizeof(LayerStats{}),
+			uintptr(len(stats)),
+		)
 	})
 	return err
 }
@@ -196,7 +257,10 @@ func (c *Capturer) LayerStats(stats []LayerStats) error {
 // capturer with ConfigManualProgress does not have (routecap_capturer_progress). Finalize and Wait
 // make progress themselves; reading does not. Without that flag it does nothing.
 func (c *Capturer) Progress() error {
-	_, err := c.call("routecap_capturer_progress", func(p unsafe.Pointer) Result { return routecap_capturer_progress(p) })
+	_, err := c.call(
+		"routecap_capturer_progress",
+		func(p unsafe.Pointer) Result { return routecap_capturer_progress(p) },
+	)
 	return err
 }
 

@@ -59,7 +59,10 @@ func Example() {
 	capturer, request := capture()
 	defer capturer.Close()
 
-	routing, err := capturer.Finish(request, 3) // a sequence of four tokens: the last one is never input
+	routing, err := capturer.Finish(
+		request,
+		3,
+	) // a sequence of four tokens: the last one is never input
 	check(err)
 	defer routing.Close()
 	result, err := routing.Wait(context.Background())
@@ -92,7 +95,14 @@ func ExampleCapturer_Coverage() {
 	check(err)
 	fmt.Println(coverage.RowsComplete, "of", coverage.Rows, "rows are complete;", result.Status)
 	for _, m := range missing[:coverage.Blocks] {
-		fmt.Println("row", m.First, "layer", m.FirstLayer, "out of range:", m.Reason == routecap.MissingOutOfRange)
+		fmt.Println(
+			"row",
+			m.First,
+			"layer",
+			m.FirstLayer,
+			"out of range:",
+			m.Reason == routecap.MissingOutOfRange,
+		)
 	}
 	// Output:
 	// 2 of 3 rows are complete; ROUTECAP_INCOMPLETE
@@ -105,7 +115,15 @@ func ExampleExtractInto() {
 
 	ids := make([]int32, 3*2*2) // [rows, layers, k]
 	mask := make([]uint8, 3*2)  // [rows, layers]
-	_, result, err := routecap.ExtractInto(capturer, request, 0, routecap.RowsAll, routecap.DefaultCopyOptions(), ids, mask)
+	_, result, err := routecap.ExtractInto(
+		capturer,
+		request,
+		0,
+		routecap.RowsAll,
+		routecap.DefaultCopyOptions(),
+		ids,
+		mask,
+	)
 	check(err)
 	fmt.Println(ids, mask, result.Complete())
 	// Output:
@@ -195,7 +213,10 @@ func ExampleSplice() {
 
 	spliced, err := routecap.Splice(head, tail, 2)
 	check(err)
-	whole, _, err := routecap.ReadRouting(spliced.Reader(bytes.NewReader(head), bytes.NewReader(tail)), 1<<20)
+	whole, _, err := routecap.ReadRouting(
+		spliced.Reader(bytes.NewReader(head), bytes.NewReader(tail)),
+		1<<20,
+	)
 	check(err)
 	defer whole.Close()
 	view, err := whole.View()
@@ -219,7 +240,12 @@ func ExampleSequence() {
 	defer prompt.Close()
 	_, _, err = sequence.Append([]int32{11, 12}, 0, prompt, routecap.AppendOptions{})
 	check(err)
-	report, _, err := sequence.Append([]int32{11, 12, 13, 14}, 0, call, routecap.AppendOptions{Tag: 9})
+	report, _, err := sequence.Append(
+		[]int32{11, 12, 13, 14},
+		0,
+		call,
+		routecap.AppendOptions{Tag: 9},
+	)
 	check(err)
 	fmt.Println(report.TokensCommon, "tokens were known,", report.RowsTaken, "rows are new")
 	routing, result, err := sequence.Routing()

@@ -12,9 +12,12 @@ import (
 // between enter and leave; leave also keeps the Go object, and so what it refers to, alive until
 // then.
 type handle struct {
-	mu      sync.RWMutex    // held for reading by calls, for writing by close
-	object  *unsafe.Pointer // nil after close. It lies outside of the handle's owner, where the cleanup finds it
-	cleanup runtime.Cleanup // frees the object if the owner is collected without close; none if the owner is one of a batch, which has one
+	mu sync.RWMutex // held for reading by calls, for writing by close
+	// nil after close. It lies outside of the handle's owner, where the cleanup finds it
+	object *unsafe.Pointer
+	// frees the object if the owner is collected without close; none if the owner is one of a
+	// batch, which has one
+	cleanup runtime.Cleanup
 }
 
 // enter fails if the object is closed or about to be. It does not wait: a goroutine that is inside

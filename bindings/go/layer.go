@@ -15,18 +15,23 @@ import (
 // id outside the table becomes invalid; then Offset is added. An id that is outside the layer's
 // range in the end makes its cell missing; nothing wraps.
 type Source struct {
-	IDs          Array  // of int16, int32, uint32, int64 or DTypeID16BF16, beginning at row 0, column 0
-	RowStride    int64  // elements from one row to the next; 0 means KSource; arbitrary if there is one row
+	// of int16, int32, uint32, int64 or DTypeID16BF16, beginning at row 0, column 0
+	IDs Array
+	// elements from one row to the next; 0 means KSource; arbitrary if there is one row
+	RowStride    int64
 	ColumnStride int64  // elements from one column to the next; 0 means 1
 	Rows         uint32 // rows present, or the most of them where LiveRows is set
 	KSource      uint32 // columns present, at least the capturer's K; 0 means K
 	LiveRows     Array  // one int32: only the first so many rows hold ids; none: all
 	RowBase      Array  // one int32, added to FirstRow
-	RowIndex     Array  // [Rows] of int32: the sink row of each source row, negative for none; FirstRow is not used then. None: in order
-	FirstRow     uint32 // sink row of source row 0
-	Offset       int32  // added to each id
-	Table        Array  // of int32: the id of each source id, a placement's physical-to-logical table
-	Flags        SourceFlags
+	// [Rows] of int32: the sink row of each source row, negative for none; FirstRow is not used
+	// then. None: in order
+	RowIndex Array
+	FirstRow uint32 // sink row of source row 0
+	Offset   int32  // added to each id
+	// of int32: the id of each source id, a placement's physical-to-logical table
+	Table Array
+	Flags SourceFlags
 }
 
 // SourceOf makes a source of a slice, for a capturer on the host backend: `rows` rows of ids, K in
@@ -42,15 +47,40 @@ func SourceOf[T ~int16 | ~int32 | ~uint32 | ~int64](ids []T, rows uint32) Source
 // pass returns the source as C has it; where ids and tables belong to layers, it has none.
 func (s *Source) pass(a *arrays) cSource {
 	table, tableSize := a.table("Table", s.Table)
-	return cSource{structSize: uint32(unsafe.Sizeof(cSource{})), dtype: s.IDs.dtype, ids: s.passIDs(a, s.IDs), rowStride: s.RowStride,
-		columnStride: s.ColumnStride, rows: s.Rows, kSource: s.KSource, liveRows: a.list("LiveRows", s.LiveRows, DTypeI32, 1),
-		rowBase: a.list("RowBase", s.RowBase, DTypeI32, 1), rowIndex: a.list("RowIndex", s.RowIndex, DTypeI32, uint64(s.Rows)),
-		firstRow: s.FirstRow, offset: s.Offset, table: table, tableSize: uint32(tableSize), flags: s.Flags}
+	return cSource{
+		structSize:   uint32(unsafe.Sizeof(cSource{})),
+		dtype:        s.IDs.dtype,
+		ids:          s.passIDs(a, s.IDs),
+		rowStride:    s.RowStride,
+		columnStride: s.ColumnStride,
+		rows:         s.Rows,
+		kSource:      s.KSource,
+		liveRows:     a.list("LiveRows", s.LiveRows, DTypeI32, 1),
+		rowBase: a.list(
+			"RowBase",
+			s.RowBase,
+			DTypeI32,
+			1,
+		),
+		rowIndex:  a.list("RowIndex", s.RowIndex, DTypeI32, uint64(s.Rows)),
+		firstRow:  s.FirstRow,
+		offset:    s.Offset,
+		table:     table,
+		tableSize: uint32(tableSize),
+		flags:     s.Flags,
+	}
 }
 
 func (s *Source) passIDs(a *arrays, ids Array) DevicePointer {
 	columns := cmp.Or(s.KSource, a.c.config.K)
-	return a.matrix("IDs", ids, s.Rows, columns, cmp.Or(s.RowStride, int64(columns)), cmp.Or(s.ColumnStride, 1))
+	return a.matrix(
+		"IDs",
+		ids,
+		s.Rows,
+		columns,
+		cmp.Or(s.RowStride, int64(columns)),
+		cmp.Or(s.ColumnStride, 1),
+	)
 }
 
 // Record copies the ids that a router chose into the sink of one layer (routecap_layer_record).
@@ -109,7 +139,14 @@ func (c *Capturer) RecordLayers(common Source, layers []LayerSource, stream Stre
 		if a.refused.Status != OK {
 			return a.refused
 		}
-		return routecap_layers_record(p, &cc, unsafe.SliceData(list), unsafe.Sizeof(cLayerSource{}), uintptr(len(list)), stream)
+		return routecap_layers_record(
+			p,
+			&cc,
+			unsafe.SliceData(list),
+			unsafe.Sizeof(cLayerSource{}),
+			uintptr(len(list)),
+			stream,
+		)
 	})
 	return err
 }
@@ -125,8 +162,10 @@ type Router struct {
 	GroupsKept uint32  // 1..Groups, with K experts at least; not looked at without groups
 	Scale      float32 // weights are multiplied by it; 0 means 1
 	Floor      float32 // see RouterRenormalize; NewRouter sets what the method's models use
-	Bias       Array   // [experts] of float32, DTypeF16 or DTypeBF16; ranks experts and does not weigh them
-	HashTable  Array   // [tokens, K] ids by token, of int32: no key is looked at, logits serve for weights only
+	// [experts] of float32, DTypeF16 or DTypeBF16; ranks experts and does not weigh them
+	Bias Array
+	// [tokens, K] ids by token, of int32: no key is looked at, logits serve for weights only
+	HashTable Array
 }
 
 // NewRouter returns a method in use; what it takes from the model remains to be set
@@ -135,25 +174,41 @@ type Router struct {
 // Errors: ErrArgument, no such method.
 func NewRouter(method Method) (Router, error) {
 	var r cRouter
-	_, err := routecap_router_init(&r, unsafe.Sizeof(r), int32(method)).outcome("routecap_router_init")
-	return Router{Score: r.score, GroupScore: r.groupScore, Flags: r.flags, Groups: r.groups, GroupsKept: r.groupsKept, Scale: r.scale,
-		Floor: r.floor}, err
+	_, err := routecap_router_init(
+		&r,
+		unsafe.Sizeof(r),
+		int32(method),
+	).outcome("routecap_router_init")
+	return Router{
+		Score:      r.score,
+		GroupScore: r.groupScore,
+		Flags:      r.flags,
+		Groups:     r.groups,
+		GroupsKept: r.groupsKept,
+		Scale:      r.scale,
+		Floor:      r.floor,
+	}, err
 }
 
 // Logits is the logits of one layer, a matrix of Rows x Experts elements (routecap_logits).
 type Logits struct {
-	Logits        Array // of float32, DTypeF16 or DTypeBF16, beginning at row 0, column 0; may be none with a HashTable and no Weights
-	RowStride     int64 // elements from one row to the next; 0 means Experts
-	ColumnStride  int64 // elements from one column to the next; 0 means 1
-	Rows          uint32
-	FirstRow      uint32
-	LiveRows      Array // these three as in Source
-	RowBase       Array
-	RowIndex      Array
-	Tokens        Array  // [Rows] of int32 or int64: the input token of each row, where the router has a HashTable
-	Experts       uint32 // columns: K or more, and no more than the layer's or MaxRoutedExperts; 0 means the layer's
-	Weights       Array  // [Rows, WeightsStride] of float32: receives the weight of each column of every live row
-	WeightsStride int64  // elements from one row to the next, at least K; 0 means K
+	// of float32, DTypeF16 or DTypeBF16, beginning at row 0, column 0; may be none with a HashTable
+	// and no Weights
+	Logits       Array
+	RowStride    int64 // elements from one row to the next; 0 means Experts
+	ColumnStride int64 // elements from one column to the next; 0 means 1
+	Rows         uint32
+	FirstRow     uint32
+	LiveRows     Array // these three as in Source
+	RowBase      Array
+	RowIndex     Array
+	// [Rows] of int32 or int64: the input token of each row, where the router has a HashTable
+	Tokens Array
+	// columns: K or more, and no more than the layer's or MaxRoutedExperts; 0 means the layer's
+	Experts uint32
+	// [Rows, WeightsStride] of float32: receives the weight of each column of every live row
+	Weights       Array
+	WeightsStride int64 // elements from one row to the next, at least K; 0 means K
 }
 
 // Route chooses experts from logits, into the sink of one layer whose provenance is
@@ -167,18 +222,51 @@ func (c *Capturer) Route(layer uint32, router Router, logits Logits, stream Stre
 	_, err := c.callWithArrays("routecap_layer_route", func(p unsafe.Pointer, a *arrays) Result {
 		k, experts := c.config.K, cmp.Or(logits.Experts, c.expertsOf(layer))
 		hashTable, hashElements := a.table("HashTable", router.HashTable)
-		r := cRouter{structSize: uint32(unsafe.Sizeof(cRouter{})), score: router.Score, groupScore: router.GroupScore, flags: router.Flags,
-			groups: router.Groups, groupsKept: router.GroupsKept, scale: router.Scale, floor: router.Floor,
-			bias: a.list("Bias", router.Bias, 0, uint64(experts)), biasDType: router.Bias.dtype,
-			hashTokens: uint32(hashElements / int(max(k, 1))), hashTable: hashTable}
+		r := cRouter{
+			structSize: uint32(unsafe.Sizeof(cRouter{})),
+			score:      router.Score,
+			groupScore: router.GroupScore,
+			flags:      router.Flags,
+			groups:     router.Groups,
+			groupsKept: router.GroupsKept,
+			scale:      router.Scale,
+			floor:      router.Floor,
+			bias:       a.list("Bias", router.Bias, 0, uint64(experts)),
+			biasDType:  router.Bias.dtype,
+			hashTokens: uint32(hashElements / int(max(k, 1))),
+			hashTable:  hashTable,
+		}
 		l := cLogits{structSize: uint32(unsafe.Sizeof(cLogits{})), dtype: logits.Logits.dtype,
-			logits: a.matrix("Logits", logits.Logits, logits.Rows, experts, cmp.Or(logits.RowStride, int64(experts)),
-				cmp.Or(logits.ColumnStride, 1)),
+			logits: a.matrix(
+				"Logits",
+				logits.Logits,
+				logits.Rows,
+				experts,
+				cmp.Or(logits.RowStride, int64(experts)),
+				cmp.Or(logits.ColumnStride, 1),
+			),
 			rowStride: logits.RowStride, columnStride: logits.ColumnStride, rows: logits.Rows, firstRow: logits.FirstRow,
-			liveRows: a.list("LiveRows", logits.LiveRows, DTypeI32, 1), rowBase: a.list("RowBase", logits.RowBase, DTypeI32, 1),
+			liveRows: a.list(
+				"LiveRows",
+				logits.LiveRows,
+				DTypeI32,
+				1,
+			), rowBase: a.list("RowBase", logits.RowBase, DTypeI32, 1),
 			rowIndex: a.list("RowIndex", logits.RowIndex, DTypeI32, uint64(logits.Rows)),
-			tokens:   a.list("Tokens", logits.Tokens, 0, uint64(logits.Rows)), tokensDType: logits.Tokens.dtype, experts: logits.Experts,
-			weights:       a.matrix("Weights", logits.Weights, logits.Rows, k, cmp.Or(logits.WeightsStride, int64(k)), 1),
+			tokens: a.list(
+				"Tokens",
+				logits.Tokens,
+				0,
+				uint64(logits.Rows),
+			), tokensDType: logits.Tokens.dtype, experts: logits.Experts,
+			weights: a.matrix(
+				"Weights",
+				logits.Weights,
+				logits.Rows,
+				k,
+				cmp.Or(logits.WeightsStride, int64(k)),
+				1,
+			),
 			weightsStride: logits.WeightsStride}
 		if !logits.Weights.none() && logits.Weights.dtype != DTypeF32 {
 			a.refuse(ErrDType, "Weights has dtype %d, not %d", logits.Weights.dtype, DTypeF32)
@@ -201,7 +289,14 @@ func (c *Capturer) Route(layer uint32, router Router, logits Logits, stream Stre
 // ErrState, no row is begun; ErrCapturing.
 func (c *Capturer) Probe(rows uint32, layers []LayerProbe, stream Stream) (Result, error) {
 	return c.callAlone("routecap_capturer_probe", func(p unsafe.Pointer) Result {
-		return routecap_capturer_probe(p, rows, unsafe.SliceData(layers), unsafe.Sizeof(LayerProbe{}), uintptr(len(layers)), stream)
+		return routecap_capturer_probe(
+			p,
+			rows,
+			unsafe.SliceData(layers),
+			unsafe.Sizeof(LayerProbe{}),
+			uintptr(len(layers)),
+			stream,
+		)
 	})
 }
 

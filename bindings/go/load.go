@@ -6,13 +6,14 @@ import "unsafe"
 
 // Load says how often each expert of each layer was chosen (routecap_load).
 type Load struct {
-	Layers, Experts int      // of Counts: the capturer's layers, and the most experts of any layer
-	Counts          []uint64 // [LoadPhases, Layers, Experts]; beyond the experts of a layer they are 0
-	Steps           uint64   // that landed with rows and are counted
-	FirstStep       Step     // ticket of the first of them; 0: none
-	LastStep        Step     // ticket of the last of them
-	RowsPrefill     uint64   // that got their first valid cell
-	RowsDecode      uint64   // likewise
+	Layers, Experts int // of Counts: the capturer's layers, and the most experts of any layer
+	// [LoadPhases, Layers, Experts]; beyond the experts of a layer they are 0
+	Counts      []uint64
+	Steps       uint64 // that landed with rows and are counted
+	FirstStep   Step   // ticket of the first of them; 0: none
+	LastStep    Step   // ticket of the last of them
+	RowsPrefill uint64 // that got their first valid cell
+	RowsDecode  uint64 // likewise
 }
 
 // Of returns the counts of one layer in one phase, an element for each expert: a part of Counts.
@@ -71,8 +72,16 @@ func (c *Capturer) load(tag *uint64) (Load, error) {
 			counts = make([]uint64, n)
 			continue
 		}
-		return Load{int(said.layers), int(said.experts), counts, said.steps, Step(said.firstStep), Step(said.lastStep), said.rowsPrefill,
-			said.rowsDecode}, nil
+		return Load{
+			int(said.layers),
+			int(said.experts),
+			counts,
+			said.steps,
+			Step(said.firstStep),
+			Step(said.lastStep),
+			said.rowsPrefill,
+			said.rowsDecode,
+		}, nil
 	}
 }
 

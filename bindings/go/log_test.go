@@ -33,7 +33,10 @@ func TestLinesOfTheLibraryBecomeRecords(t *testing.T) {
 
 func TestALoggerGetsOnlyTheLevelsThatItIsEnabledFor(t *testing.T) {
 	var text bytes.Buffer
-	must(t, SetLog(slog.New(slog.NewTextHandler(&text, &slog.HandlerOptions{Level: slog.LevelWarn}))))
+	must(
+		t,
+		SetLog(slog.New(slog.NewTextHandler(&text, &slog.HandlerOptions{Level: slog.LevelWarn}))),
+	)
 	c := newCapturer(t, nil)
 	_, _ = c.Poll(7)
 	c.Close()
@@ -60,7 +63,8 @@ func TestADumpIsJSONWithWhatIsInFlight(t *testing.T) {
 	}
 	must(t, json.Unmarshal(text, &dump))
 	if dump.Config.Layers != testLayers || dump.Counters["rows_issued"] != 8 || len(dump.Requests) != 1 ||
-		dump.Requests[0].Request != request || dump.Requests[0].Rows != 8 {
+		dump.Requests[0].Request != request ||
+		dump.Requests[0].Rows != 8 {
 		t.Errorf("the dump says %+v", dump)
 	}
 	c.Close()

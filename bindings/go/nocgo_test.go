@@ -18,7 +18,8 @@ func TestWithoutCgoTheCompilerSaysThatItIsMissing(t *testing.T) {
 				t.Errorf("go %s %s succeeds without cgo", command, of)
 			}
 			text := string(output)
-			if !strings.Contains(text, "routecap needs cgo") || strings.Contains(text, "undefined") {
+			if !strings.Contains(text, "routecap needs cgo") ||
+				strings.Contains(text, "undefined") {
 				t.Errorf("go %s %s says:\n%s", command, of, text)
 			}
 		}

@@ -67,7 +67,12 @@ func NewPlan[T ID](config PlanConfig) (*Plan[T], error) {
 		samples = len(config.CuLengths) - 1
 	}
 	refuse := func(name string, length, wanted int) (*Plan[T], error) {
-		_, err := Result{ErrShapeMismatch, fmt.Sprintf("%s has %d elements, not %d", name, length, wanted)}.outcome(op)
+		_, err := Result{
+			ErrShapeMismatch,
+			fmt.Sprintf("%s has %d elements, not %d", name, length, wanted),
+		}.outcome(
+			op,
+		)
 		return nil, err
 	}
 	for _, list := range []struct {
@@ -92,14 +97,45 @@ func NewPlan[T ID](config PlanConfig) (*Plan[T], error) {
 	}
 	var pin runtime.Pinner
 	defer pin.Unpin()
-	c := cPlanConfig{structSize: uint32(unsafe.Sizeof(cPlanConfig{})), layout: config.Layout, context: config.Context,
-		contextSize: config.ContextSize, contextRank: config.ContextRank, tensorSize: config.TensorSize, tensorRank: config.TensorRank,
-		flags: config.Flags, samples: uint64(samples), lengths: pinSlice(&pin, config.Lengths), cuLengths: pinSlice(&pin, config.CuLengths),
-		needed: pinSlice(&pin, config.Needed), paddedLengths: pinSlice(&pin, config.PaddedLengths), starts: pinSlice(&pin, config.Starts),
-		width: config.Width, align: config.Align, alignTotal: config.AlignTotal, leastTotal: config.LeastTotal, alignRank: config.AlignRank,
-		layers: layers, k: config.K, experts: config.Experts, expertParallel: config.ExpertParallel, layerMap: pinSlice(&pin, config.LayerMap),
-		layerExperts: pinSlice(&pin, config.LayerExperts), dtype: typeOf[T](), order: config.Order, fill: config.Fill, lost: config.Lost,
-		fillValue: config.FillValue, lostValue: config.LostValue}
+	c := cPlanConfig{
+		structSize:  uint32(unsafe.Sizeof(cPlanConfig{})),
+		layout:      config.Layout,
+		context:     config.Context,
+		contextSize: config.ContextSize,
+		contextRank: config.ContextRank,
+		tensorSize:  config.TensorSize,
+		tensorRank:  config.TensorRank,
+		flags:       config.Flags,
+		samples:     uint64(samples),
+		lengths:     pinSlice(&pin, config.Lengths),
+		cuLengths:   pinSlice(&pin, config.CuLengths),
+		needed: pinSlice(
+			&pin,
+			config.Needed,
+		),
+		paddedLengths:  pinSlice(&pin, config.PaddedLengths),
+		starts:         pinSlice(&pin, config.Starts),
+		width:          config.Width,
+		align:          config.Align,
+		alignTotal:     config.AlignTotal,
+		leastTotal:     config.LeastTotal,
+		alignRank:      config.AlignRank,
+		layers:         layers,
+		k:              config.K,
+		experts:        config.Experts,
+		expertParallel: config.ExpertParallel,
+		layerMap:       pinSlice(&pin, config.LayerMap),
+		layerExperts: pinSlice(
+			&pin,
+			config.LayerExperts,
+		),
+		dtype:     typeOf[T](),
+		order:     config.Order,
+		fill:      config.Fill,
+		lost:      config.Lost,
+		fillValue: config.FillValue,
+		lostValue: config.LostValue,
+	}
 	var plan unsafe.Pointer
 	if _, err := routecap_plan_create(&c, &plan).outcome(op); err != nil {
 		return nil, err
@@ -113,7 +149,11 @@ func NewPlan[T ID](config PlanConfig) (*Plan[T], error) {
 		}
 	}
 	p.object = &[]unsafe.Pointer{plan}[0]
-	p.cleanup = runtime.AddCleanup(p, func(object *unsafe.Pointer) { routecap_plan_free(*object) }, p.object)
+	p.cleanup = runtime.AddCleanup(
+		p,
+		func(object *unsafe.Pointer) { routecap_plan_free(*object) },
+		p.object,
+	)
 	return p, nil
 }
 
@@ -129,26 +169,53 @@ func (p *Plan[T]) Samples() int { return len(p.lengths) }
 // Describe says how large the plan's results are (routecap_plan_describe). IDsBytes is of T.
 func (p *Plan[T]) Describe() (PlanShape, error) {
 	shape := PlanShape{structSize: uint32(unsafe.Sizeof(PlanShape{}))}
-	_, err := p.call("routecap_plan_describe", func(plan unsafe.Pointer) Result { return routecap_plan_describe(plan, &shape) })
+	_, err := p.call(
+		"routecap_plan_describe",
+		func(plan unsafe.Pointer) Result { return routecap_plan_describe(plan, &shape) },
+	)
 	return shape, err
 }
 
 // Ranges says which rows this rank needs, of which sample (routecap_plan_ranges).
 func (p *Plan[T]) Ranges() ([]PlanRange, error) {
-	return listed(p, "routecap_plan_ranges", func(plan unsafe.Pointer, list []PlanRange, count *uint64) Result {
-		return routecap_plan_ranges(plan, unsafe.SliceData(list), unsafe.Sizeof(PlanRange{}), uintptr(len(list)), count)
-	})
+	return listed(
+		p,
+		"routecap_plan_ranges",
+		func(plan unsafe.Pointer, list []PlanRange, count *uint64) Result {
+			return routecap_plan_ranges(
+				plan,
+				unsafe.SliceData(list),
+				unsafe.Sizeof(PlanRange{}),
+				uintptr(len(list)),
+				count,
+			)
+		},
+	)
 }
 
 // Runs returns the plan itself: every row of this rank, in runs (routecap_plan_runs).
 func (p *Plan[T]) Runs() ([]PlanRun, error) {
-	return listed(p, "routecap_plan_runs", func(plan unsafe.Pointer, list []PlanRun, count *uint64) Result {
-		return routecap_plan_runs(plan, unsafe.SliceData(list), unsafe.Sizeof(PlanRun{}), uintptr(len(list)), count)
-	})
+	return listed(
+		p,
+		"routecap_plan_runs",
+		func(plan unsafe.Pointer, list []PlanRun, count *uint64) Result {
+			return routecap_plan_runs(
+				plan,
+				unsafe.SliceData(list),
+				unsafe.Sizeof(PlanRun{}),
+				uintptr(len(list)),
+				count,
+			)
+		},
+	)
 }
 
 // listed makes room for what a call lists.
-func listed[T ID, E any](p *Plan[T], op string, call func(plan unsafe.Pointer, list []E, count *uint64) Result) ([]E, error) {
+func listed[T ID, E any](
+	p *Plan[T],
+	op string,
+	call func(plan unsafe.Pointer, list []E, count *uint64) Result,
+) ([]E, error) {
 	var list []E
 	_, err := p.call(op, func(plan unsafe.Pointer) Result {
 		var count uint64
@@ -168,13 +235,22 @@ type PlanSource struct {
 }
 
 // withSources calls f with the sources as C has them.
-func (p *Plan[T]) withSources(op string, sources []PlanSource, f func(plan unsafe.Pointer, first *cPlanSource, count uintptr) Result) (Result, error) {
+func (p *Plan[T]) withSources(
+	op string,
+	sources []PlanSource,
+	f func(plan unsafe.Pointer, first *cPlanSource, count uintptr) Result,
+) (Result, error) {
 	var pin runtime.Pinner
 	defer pin.Unpin()
 	passed := make([]cPlanSource, len(sources))
 	for i, s := range sources {
 		if s.Sample < 0 || s.Routing == nil {
-			return Result{ErrArgument, fmt.Sprintf("source %d is of sample %d, or has no routing", i, s.Sample)}.outcome(op)
+			return Result{
+				ErrArgument,
+				fmt.Sprintf("source %d is of sample %d, or has no routing", i, s.Sample),
+			}.outcome(
+				op,
+			)
 		}
 		if !s.Routing.enter() {
 			return closed.outcome(op)
@@ -194,12 +270,33 @@ func (p *Plan[T]) withSources(op string, sources []PlanSource, f func(plan unsaf
 // no such sample, or a routing with rows behind its last token; ErrOverlap; ErrUnknownLayer;
 // ErrShapeMismatch; ErrNotReady; ErrBufferTooSmall; ErrArgument, a lost cell would look like
 // experts.
-func (p *Plan[T]) Gather(sources []PlanSource, dst []T, classes []uint8) (PlanReport, Result, error) {
+func (p *Plan[T]) Gather(
+	sources []PlanSource,
+	dst []T,
+	classes []uint8,
+) (PlanReport, Result, error) {
 	report := PlanReport{structSize: uint32(unsafe.Sizeof(PlanReport{}))}
-	r, err := p.withSources("routecap_plan_gather", sources, func(plan unsafe.Pointer, first *cPlanSource, count uintptr) Result {
-		return routecap_plan_gather(plan, first, unsafe.Sizeof(cPlanSource{}), count, unsafe.Pointer(unsafe.SliceData(dst)),
-			uintptr(len(dst))*unsafe.Sizeof(*new(T)), unsafe.SliceData(classes), uintptr(len(classes)), &report)
-	})
+	r, err := p.withSources(
+		"routecap_plan_gather",
+		sources,
+		func(plan unsafe.Pointer, first *cPlanSource, count uintptr) Result {
+			return routecap_plan_gather(
+				plan,
+				first,
+				unsafe.Sizeof(cPlanSource{}),
+				count,
+				unsafe.Pointer(unsafe.SliceData(dst)),
+				uintptr(
+					len(dst),
+				)*unsafe.Sizeof(
+					*new(T),
+				),
+				unsafe.SliceData(classes),
+				uintptr(len(classes)),
+				&report,
+			)
+		},
+	)
 	return report, r, err
 }
 
@@ -215,15 +312,26 @@ func GatherValues[E any, T ID](p *Plan[T], values [][]E, fill E, dst []E) error 
 	pointers := make([]unsafe.Pointer, p.Samples())
 	for i, each := range values {
 		if i >= len(pointers) || each != nil && uint64(len(each)) != p.lengths[i] {
-			_, err := Result{ErrShapeMismatch, fmt.Sprintf("sample %d has %d values, not one for each token", i, len(each))}.outcome(op)
+			_, err := Result{
+				ErrShapeMismatch,
+				fmt.Sprintf("sample %d has %d values, not one for each token", i, len(each)),
+			}.outcome(
+				op,
+			)
 			return err
 		}
 		pointers[i] = pinSlice(&pin, each)
 	}
 	pinSlice(&pin, pointers)
 	_, err := p.call(op, func(plan unsafe.Pointer) Result {
-		return routecap_plan_gather_values(plan, unsafe.SliceData(pointers), unsafe.Sizeof(fill), unsafe.Pointer(&fill),
-			unsafe.Pointer(unsafe.SliceData(dst)), uintptr(len(dst))*unsafe.Sizeof(fill))
+		return routecap_plan_gather_values(
+			plan,
+			unsafe.SliceData(pointers),
+			unsafe.Sizeof(fill),
+			unsafe.Pointer(&fill),
+			unsafe.Pointer(unsafe.SliceData(dst)),
+			uintptr(len(dst))*unsafe.Sizeof(fill),
+		)
 	})
 	return err
 }
@@ -236,8 +344,17 @@ func GatherValues[E any, T ID](p *Plan[T], values [][]E, fill E, dst []E) error 
 func (p *Plan[T]) Scatter(ids []T, classes []uint8) ([]*Routing, Result, error) {
 	made := make([]unsafe.Pointer, p.Samples())
 	r, err := p.call("routecap_plan_scatter", func(plan unsafe.Pointer) Result {
-		return routecap_plan_scatter(plan, unsafe.Pointer(unsafe.SliceData(ids)), uintptr(len(ids))*unsafe.Sizeof(*new(T)),
-			unsafe.SliceData(classes), uintptr(len(classes)), unsafe.SliceData(made), uintptr(len(made)))
+		return routecap_plan_scatter(
+			plan,
+			unsafe.Pointer(unsafe.SliceData(ids)),
+			uintptr(len(ids))*unsafe.Sizeof(*new(T)),
+			unsafe.SliceData(
+				classes,
+			),
+			uintptr(len(classes)),
+			unsafe.SliceData(made),
+			uintptr(len(made)),
+		)
 	})
 	if err != nil {
 		return nil, r, err
@@ -255,10 +372,21 @@ func (p *Plan[T]) Scatter(ids []T, classes []uint8) ([]*Routing, Result, error) 
 // Result and errors: those of Gather.
 func (p *Plan[T]) Pack(sources []PlanSource, packed []byte) (PlanReport, Result, error) {
 	report := PlanReport{structSize: uint32(unsafe.Sizeof(PlanReport{}))}
-	r, err := p.withSources("routecap_plan_pack", sources, func(plan unsafe.Pointer, first *cPlanSource, count uintptr) Result {
-		return routecap_plan_pack(plan, first, unsafe.Sizeof(cPlanSource{}), count, unsafe.Pointer(unsafe.SliceData(packed)),
-			uintptr(len(packed)), &report)
-	})
+	r, err := p.withSources(
+		"routecap_plan_pack",
+		sources,
+		func(plan unsafe.Pointer, first *cPlanSource, count uintptr) Result {
+			return routecap_plan_pack(
+				plan,
+				first,
+				unsafe.Sizeof(cPlanSource{}),
+				count,
+				unsafe.Pointer(unsafe.SliceData(packed)),
+				uintptr(len(packed)),
+				&report,
+			)
+		},
+	)
 	return report, r, err
 }
 
@@ -282,8 +410,17 @@ type PlanTarget struct {
 // Errors: ErrState, packed holds nothing of this plan; ErrBufferTooSmall; ErrArgument;
 // ErrNoBackend; ErrDriverTooOld.
 func (p *Plan[T]) Unpack(packed []byte, target PlanTarget, stream Stream) error {
-	c := cPlanTarget{structSize: uint32(unsafe.Sizeof(cPlanTarget{})), backend: BackendCUDA, device: target.Device, scratch: target.Scratch,
-		scratchBytes: target.ScratchBytes, dst: target.Dst, dstBytes: target.DstBytes, classes: target.Classes, classesBytes: target.ClassesBytes}
+	c := cPlanTarget{
+		structSize:   uint32(unsafe.Sizeof(cPlanTarget{})),
+		backend:      BackendCUDA,
+		device:       target.Device,
+		scratch:      target.Scratch,
+		scratchBytes: target.ScratchBytes,
+		dst:          target.Dst,
+		dstBytes:     target.DstBytes,
+		classes:      target.Classes,
+		classesBytes: target.ClassesBytes,
+	}
 	return p.unpack(packed, &c, stream)
 }
 
@@ -291,15 +428,30 @@ func (p *Plan[T]) Unpack(packed []byte, target PlanTarget, stream Stream) error 
 func (p *Plan[T]) UnpackOnHost(packed []byte, dst []T, classes []uint8) error {
 	var pin runtime.Pinner
 	defer pin.Unpin()
-	c := cPlanTarget{structSize: uint32(unsafe.Sizeof(cPlanTarget{})), backend: BackendHost, dst: DevicePointer(uintptr(pinSlice(&pin, dst))),
-		dstBytes: uint64(len(dst)) * uint64(unsafe.Sizeof(*new(T))), classes: DevicePointer(uintptr(pinSlice(&pin, classes))),
-		classesBytes: uint64(len(classes))}
+	c := cPlanTarget{
+		structSize: uint32(unsafe.Sizeof(cPlanTarget{})),
+		backend:    BackendHost,
+		dst:        DevicePointer(uintptr(pinSlice(&pin, dst))),
+		dstBytes: uint64(
+			len(dst),
+		) * uint64(
+			unsafe.Sizeof(*new(T)),
+		),
+		classes:      DevicePointer(uintptr(pinSlice(&pin, classes))),
+		classesBytes: uint64(len(classes)),
+	}
 	return p.unpack(packed, &c, 0)
 }
 
 func (p *Plan[T]) unpack(packed []byte, target *cPlanTarget, stream Stream) error {
 	_, err := p.call("routecap_plan_unpack", func(plan unsafe.Pointer) Result {
-		return routecap_plan_unpack(plan, unsafe.Pointer(unsafe.SliceData(packed)), uintptr(len(packed)), target, stream)
+		return routecap_plan_unpack(
+			plan,
+			unsafe.Pointer(unsafe.SliceData(packed)),
+			uintptr(len(packed)),
+			target,
+			stream,
+		)
 	})
 	return err
 }

@@ -24,7 +24,13 @@ func routingOf(t *testing.T, sample, rows, layers int) *routecap.Routing {
 	for i := range rows * layers * 2 {
 		ids = append(ids, routed(sample, i/2/layers, i/2%layers, i%2))
 	}
-	view := routecap.View{DType: routecap.DTypeU8, Layers: uint32(layers), K: 2, Experts: 256, Rows: uint64(rows)}
+	view := routecap.View{
+		DType:   routecap.DTypeU8,
+		Layers:  uint32(layers),
+		K:       2,
+		Experts: 256,
+		Rows:    uint64(rows),
+	}
 	if rows > 0 {
 		view.Segments = []routecap.Segment{{Rows: uint64(rows), IDs8: ids}}
 	}
@@ -77,7 +83,10 @@ func TestPlansPutTokensWhereTrainersPutThem(t *testing.T) {
 		var tokens [][]int64
 		var sample, token []int
 		for i, n := range golden.Lengths {
-			sources = append(sources, routecap.PlanSource{Sample: i, Routing: routingOf(t, i, int(n)-1, 5)})
+			sources = append(
+				sources,
+				routecap.PlanSource{Sample: i, Routing: routingOf(t, i, int(n)-1, 5)},
+			)
 			numbers := make([]int64, n)
 			for at := range numbers {
 				numbers[at] = int64(len(sample))
@@ -86,13 +95,18 @@ func TestPlansPutTokensWhereTrainersPutThem(t *testing.T) {
 			tokens = append(tokens, numbers)
 		}
 		for rank, rows := range golden.Ranks {
-			config.ContextRank, config.TensorRank = uint32(rank)/tensorRanks, uint32(rank)%tensorRanks
+			config.ContextRank, config.TensorRank = uint32(
+				rank,
+			)/tensorRanks, uint32(
+				rank,
+			)%tensorRanks
 			plan, err := routecap.NewPlan[int64](config)
 			if err != nil {
 				t.Fatal(err)
 			}
 			shape, err := plan.Describe()
-			if err != nil || shape.Rows != uint64(len(rows)) || shape.IDsBytes != uint64(len(rows)*2*2*8) {
+			if err != nil || shape.Rows != uint64(len(rows)) ||
+				shape.IDsBytes != uint64(len(rows)*2*2*8) {
 				t.Fatal(err, shape, len(rows))
 			}
 			ids, classes := make([]int64, len(rows)*4), make([]uint8, len(rows)*2)
@@ -108,16 +122,38 @@ func TestPlansPutTokensWhereTrainersPutThem(t *testing.T) {
 				for l := range 2 {
 					cell := l*len(rows) + r
 					if valid := classes[cell] == uint8(routecap.PlanClassValid); valid != (number >= 0) {
-						t.Fatalf("%s: row %d of rank %d is of class %d", golden.By, r, rank, classes[cell])
+						t.Fatalf(
+							"%s: row %d of rank %d is of class %d",
+							golden.By,
+							r,
+							rank,
+							classes[cell],
+						)
 					}
 					for column := range 2 {
-						if number >= 0 && ids[cell*2+column] != int64(routed(sample[number], token[number], 1+2*l, column)) {
-							t.Fatalf("%s: row %d of rank %d has id %d", golden.By, r, rank, ids[cell*2+column])
+						if number >= 0 &&
+							ids[cell*2+column] != int64(
+								routed(sample[number], token[number], 1+2*l, column),
+							) {
+							t.Fatalf(
+								"%s: row %d of rank %d has id %d",
+								golden.By,
+								r,
+								rank,
+								ids[cell*2+column],
+							)
 						}
 					}
 				}
 				if number >= 0 && sent[r] != number {
-					t.Fatalf("%s: row %d of rank %d is token %d, not %d", golden.By, r, rank, sent[r], number)
+					t.Fatalf(
+						"%s: row %d of rank %d is token %d, not %d",
+						golden.By,
+						r,
+						rank,
+						sent[r],
+						number,
+					)
 				}
 			}
 			packed := make([]byte, shape.PackedBytes)
@@ -125,12 +161,15 @@ func TestPlansPutTokensWhereTrainersPutThem(t *testing.T) {
 				t.Fatal(err)
 			}
 			again, againClasses := make([]int64, len(ids)), make([]uint8, len(classes))
-			if err := plan.UnpackOnHost(packed, again, againClasses); err != nil || !slices.Equal(ids, again) || !slices.Equal(classes, againClasses) {
+			if err := plan.UnpackOnHost(packed, again, againClasses); err != nil ||
+				!slices.Equal(ids, again) ||
+				!slices.Equal(classes, againClasses) {
 				t.Fatal("what is unpacked is not what is gathered", err)
 			}
 			ranges, err := plan.Ranges()
 			runs, err2 := plan.Runs()
-			if err != nil || err2 != nil || uint64(len(ranges)) != shape.Ranges || uint64(len(runs)) != shape.Runs {
+			if err != nil || err2 != nil || uint64(len(ranges)) != shape.Ranges ||
+				uint64(len(runs)) != shape.Runs {
 				t.Fatal(err, err2)
 			}
 			plan.Close()
@@ -166,9 +205,15 @@ func TestPlansGatherTheGoldenCells(t *testing.T) {
 	}
 	for _, golden := range cases {
 		config := routecap.DefaultPlanConfig()
-		config.Layout = routecap.PlanLayout(slices.Index([]string{"packed", "padded_right"}, golden.Layout))
-		config.Context = routecap.PlanContext(slices.Index([]string{"none", "zigzag", "contiguous"}, golden.Context))
-		config.Order = routecap.Order(slices.Index([]string{"row_major", "layer_major"}, golden.Order))
+		config.Layout = routecap.PlanLayout(
+			slices.Index([]string{"packed", "padded_right"}, golden.Layout),
+		)
+		config.Context = routecap.PlanContext(
+			slices.Index([]string{"none", "zigzag", "contiguous"}, golden.Context),
+		)
+		config.Order = routecap.Order(
+			slices.Index([]string{"row_major", "layer_major"}, golden.Order),
+		)
 		config.ContextSize, config.TensorSize = golden.Context_size, golden.Tensor_size
 		tensorRanks := uint32(1)
 		if golden.Sequence_parallel {
@@ -188,12 +233,23 @@ func TestPlansGatherTheGoldenCells(t *testing.T) {
 				validity = append(validity, uint8(valid))
 				for cell := range 5 * int(golden.K) {
 					layer, column := cell/int(golden.K), cell%int(golden.K)
-					ids = append(ids, uint8((977*sample+31*token+7*layer+column)%int(golden.Experts)))
+					ids = append(
+						ids,
+						uint8((977*sample+31*token+7*layer+column)%int(golden.Experts)),
+					)
 				}
 			}
-			view := routecap.View{DType: routecap.DTypeU8, Layers: 5, K: golden.K, Experts: golden.Experts, Rows: uint64(len(bits))}
+			view := routecap.View{
+				DType:   routecap.DTypeU8,
+				Layers:  5,
+				K:       golden.K,
+				Experts: golden.Experts,
+				Rows:    uint64(len(bits)),
+			}
 			if len(bits) > 0 {
-				view.Segments = []routecap.Segment{{Rows: uint64(len(bits)), IDs8: ids, Validity: validity}}
+				view.Segments = []routecap.Segment{
+					{Rows: uint64(len(bits)), IDs8: ids, Validity: validity},
+				}
 			}
 			routing, _, err := routecap.Import(view, 0)
 			if err != nil {
@@ -203,19 +259,38 @@ func TestPlansGatherTheGoldenCells(t *testing.T) {
 			sources = append(sources, routecap.PlanSource{Sample: sample, Routing: routing})
 		}
 		for rank, expected := range golden.Ranks {
-			config.ContextRank, config.TensorRank = uint32(rank)/tensorRanks, uint32(rank)%tensorRanks
+			config.ContextRank, config.TensorRank = uint32(
+				rank,
+			)/tensorRanks, uint32(
+				rank,
+			)%tensorRanks
 			plan, err := routecap.NewPlan[int64](config)
 			if err != nil {
 				t.Fatal(err)
 			}
 			ids, classes := make([]int64, len(expected.Ids)), make([]uint8, len(expected.Classes))
 			report, _, err := plan.Gather(sources, ids, classes)
-			if err != nil || report.CellsLost != expected.Cells_lost || !slices.Equal(ids, expected.Ids) {
-				t.Fatalf("rank %d of %v: %v, %v, %v instead of %v", rank, golden, err, report, ids, expected)
+			if err != nil || report.CellsLost != expected.Cells_lost ||
+				!slices.Equal(ids, expected.Ids) {
+				t.Fatalf(
+					"rank %d of %v: %v, %v, %v instead of %v",
+					rank,
+					golden,
+					err,
+					report,
+					ids,
+					expected,
+				)
 			}
 			for at, class := range expected.Classes {
 				if int(classes[at]) != class {
-					t.Fatalf("rank %d: cell %d is of class %d, not %d", rank, at, classes[at], class)
+					t.Fatalf(
+						"rank %d: cell %d is of class %d, not %d",
+						rank,
+						at,
+						classes[at],
+						class,
+					)
 				}
 			}
 			plan.Close()
@@ -225,15 +300,27 @@ func TestPlansGatherTheGoldenCells(t *testing.T) {
 
 func TestAPlanScattersWhatItGathers(t *testing.T) {
 	config := routecap.DefaultPlanConfig()
-	config.CuLengths, config.LayerMap, config.K, config.Experts = []uint64{0, 6, 10}, []int32{0, 2}, 2, 256
+	config.CuLengths, config.LayerMap, config.K, config.Experts = []uint64{
+		0,
+		6,
+		10,
+	}, []int32{
+		0,
+		2,
+	}, 2, 256
 	plan, err := routecap.NewPlan[int16](config)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer plan.Close()
 	ids, classes := make([]int16, 10*2*2), make([]uint8, 10*2)
-	report, result, err := plan.Gather([]routecap.PlanSource{{0, routingOf(t, 0, 5, 3)}}, ids, classes)
-	if err != nil || result.Status != routecap.Incomplete || report.RowsLost != 3 || ids[6*4] != -1 {
+	report, result, err := plan.Gather(
+		[]routecap.PlanSource{{0, routingOf(t, 0, 5, 3)}},
+		ids,
+		classes,
+	)
+	if err != nil || result.Status != routecap.Incomplete || report.RowsLost != 3 ||
+		ids[6*4] != -1 {
 		t.Fatal(report, result, err, ids)
 	}
 	routings, result, err := plan.Scatter(ids, classes)
@@ -264,7 +351,8 @@ func TestAPlanRefusesWhatDoesNotFit(t *testing.T) {
 		config := routecap.DefaultPlanConfig()
 		config.Lengths, config.Layers, config.K, config.Experts = []uint64{3, 4}, 2, 2, 256
 		change(&config)
-		if _, err := routecap.NewPlan[int64](config); !errors.Is(err, routecap.ErrShapeMismatch) && !errors.Is(err, routecap.ErrArgument) {
+		if _, err := routecap.NewPlan[int64](config); !errors.Is(err, routecap.ErrShapeMismatch) &&
+			!errors.Is(err, routecap.ErrArgument) {
 			t.Fatal(name, err)
 		}
 	}
@@ -278,10 +366,16 @@ func TestAPlanRefusesWhatDoesNotFit(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer plan.Close()
-	if err := routecap.GatherValues(plan, [][]int32{{1, 2}}, 0, make([]int32, 3)); !errors.Is(err, routecap.ErrShapeMismatch) {
+	if err := routecap.GatherValues(plan, [][]int32{{1, 2}}, 0, make([]int32, 3)); !errors.Is(
+		err,
+		routecap.ErrShapeMismatch,
+	) {
 		t.Fatal(err)
 	}
-	if err := plan.UnpackOnHost(make([]byte, 1<<20), make([]int64, 6), nil); !errors.Is(err, routecap.ErrState) {
+	if err := plan.UnpackOnHost(make([]byte, 1<<20), make([]int64, 6), nil); !errors.Is(
+		err,
+		routecap.ErrState,
+	) {
 		t.Fatal(err)
 	}
 }

@@ -11,11 +11,23 @@ import "unsafe"
 //
 // Result: OK; Incomplete, also if nothing at all is there. Errors: ErrUnknownRequest;
 // ErrOutOfRange; ErrNotReady, some rows are in flight; ErrDisabled.
-func (c *Capturer) Coverage(request Request, first, rows uint64, missing []Missing) (Coverage, Result, error) {
+func (c *Capturer) Coverage(
+	request Request,
+	first, rows uint64,
+	missing []Missing,
+) (Coverage, Result, error) {
 	coverage := Coverage{structSize: uint32(unsafe.Sizeof(Coverage{}))}
 	r, err := c.call("routecap_request_coverage", func(p unsafe.Pointer) Result {
-		return routecap_request_coverage(p, request, first, rows, &coverage, unsafe.SliceData(missing), unsafe.Sizeof(Missing{}),
-			uintptr(len(missing)))
+		return routecap_request_coverage(
+			p,
+			request,
+			first,
+			rows,
+			&coverage,
+			unsafe.SliceData(missing),
+			unsafe.Sizeof(Missing{}),
+			uintptr(len(missing)),
+		)
 	})
 	return coverage, r, err
 }
@@ -27,10 +39,23 @@ func (c *Capturer) Coverage(request Request, first, rows uint64, missing []Missi
 // Result: OK; Incomplete, the valid cells are delivered; NotCaptured, a routing of missing rows.
 // Errors: ErrUnknownRequest; ErrOutOfRange; ErrNotReady, some rows are in flight; ErrIncomplete and
 // ErrRecomputed, with ReadStrict; ErrNoMemory; ErrDisabled.
-func (c *Capturer) Extract(request Request, first, rows uint64, mode ExtractMode, flags ReadFlags) (*Routing, Result, error) {
+func (c *Capturer) Extract(
+	request Request,
+	first, rows uint64,
+	mode ExtractMode,
+	flags ReadFlags,
+) (*Routing, Result, error) {
 	var routing unsafe.Pointer
 	r, err := c.call("routecap_request_extract", func(p unsafe.Pointer) Result {
-		return routecap_request_extract(p, request, first, rows, int32(mode), uint32(flags), &routing)
+		return routecap_request_extract(
+			p,
+			request,
+			first,
+			rows,
+			int32(mode),
+			uint32(flags),
+			&routing,
+		)
 	})
 	return newRouting(routing), r, err
 }
@@ -42,7 +67,12 @@ func (c *Capturer) Extract(request Request, first, rows uint64, mode ExtractMode
 // Result: Partial, some items have another status than OK. Errors: ErrDisabled.
 func (c *Capturer) ExtractBatch(items []ExtractItem) ([]*Routing, Result, error) {
 	r, err := c.call("routecap_request_extract_batch", func(p unsafe.Pointer) Result {
-		return routecap_request_extract_batch(p, unsafe.SliceData(items), unsafe.Sizeof(ExtractItem{}), uintptr(len(items)))
+		return routecap_request_extract_batch(
+			p,
+			unsafe.SliceData(items),
+			unsafe.Sizeof(ExtractItem{}),
+			uintptr(len(items)),
+		)
 	})
 	if err != nil {
 		return nil, r, err
@@ -74,29 +104,71 @@ func DefaultCopyOptions() CopyOptions {
 // Result and errors: as Extract, and ErrBufferTooSmall, dst or mask, and nothing is written;
 // ErrDType, the ids or the fill do not fit; ErrUnknownLayer; ErrArgument, strides that mix the
 // cells of rows and layers, or a fill that is an expert id.
-func ExtractInto[T ID](c *Capturer, request Request, first, rows uint64, options CopyOptions, dst []T, mask []uint8) (
+func ExtractInto[T ID](
+	c *Capturer,
+	request Request,
+	first, rows uint64,
+	options CopyOptions,
+	dst []T,
+	mask []uint8,
+) (
 	needed uint64, r Result, err error) {
-	return copyIDs(&options, dst, func(p unsafe.Pointer, bytes uintptr, needed *uint64) (Result, error) {
-		return c.call("routecap_request_extract_into", func(capturer unsafe.Pointer) Result {
-			return routecap_request_extract_into(capturer, request, first, rows, &options, p, bytes, unsafe.SliceData(mask),
-				uintptr(len(mask)), needed)
-		})
-	})
+	return copyIDs(
+		&options,
+		dst,
+		func(p unsafe.Pointer, bytes uintptr, needed *uint64) (Result, error) {
+			return c.call("routecap_request_extract_into", func(capturer unsafe.Pointer) Result {
+				return routecap_request_extract_into(
+					capturer,
+					request,
+					first,
+					rows,
+					&options,
+					p,
+					bytes,
+					unsafe.SliceData(mask),
+					uintptr(len(mask)),
+					needed,
+				)
+			})
+		},
+	)
 }
 
 // CopyTo copies a routing to the caller's memory (routecap_routing_copy_to). It is to a routing
 // what ExtractInto is to a request, with the same results and errors; Slice first to copy fewer
 // rows.
-func CopyTo[T ID](r *Routing, options CopyOptions, dst []T, mask []uint8) (needed uint64, outcome Result, err error) {
-	return copyIDs(&options, dst, func(p unsafe.Pointer, bytes uintptr, needed *uint64) (Result, error) {
-		return r.call("routecap_routing_copy_to", func(routing unsafe.Pointer) Result {
-			return routecap_routing_copy_to(routing, &options, p, bytes, unsafe.SliceData(mask), uintptr(len(mask)), needed)
-		})
-	})
+func CopyTo[T ID](
+	r *Routing,
+	options CopyOptions,
+	dst []T,
+	mask []uint8,
+) (needed uint64, outcome Result, err error) {
+	return copyIDs(
+		&options,
+		dst,
+		func(p unsafe.Pointer, bytes uintptr, needed *uint64) (Result, error) {
+			return r.call("routecap_routing_copy_to", func(routing unsafe.Pointer) Result {
+				return routecap_routing_copy_to(
+					routing,
+					&options,
+					p,
+					bytes,
+					unsafe.SliceData(mask),
+					uintptr(len(mask)),
+					needed,
+				)
+			})
+		},
+	)
 }
 
 // copyIDs makes a copying call with dst as C has it.
-func copyIDs[T ID](options *CopyOptions, dst []T, call func(dst unsafe.Pointer, bytes uintptr, needed *uint64) (Result, error)) (
+func copyIDs[T ID](
+	options *CopyOptions,
+	dst []T,
+	call func(dst unsafe.Pointer, bytes uintptr, needed *uint64) (Result, error),
+) (
 	uint64, Result, error) {
 	size := unsafe.Sizeof(*new(T))
 	options.structSize, options.dtype = uint32(unsafe.Sizeof(*options)), typeOf[T]()

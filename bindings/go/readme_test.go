@@ -49,7 +49,12 @@ func TestTheProgramOfTheREADMECompiles(t *testing.T) {
 	source := fmt.Sprintf(readmeProgram, importLine.ReplaceAllString(block[1], ""))
 	must(t, os.WriteFile(filepath.Join(folder, "main.go"), []byte(source), 0o644))
 	const path = "github.com/routecap/routecap/bindings/go"
-	mod := fmt.Sprintf("module readme\ngo 1.24\nrequire %s v1.0.0\nreplace %s => %s\n", path, path, module)
+	mod := fmt.Sprintf(
+		"module readme\ngo 1.24\nrequire %s v1.0.0\nreplace %s => %s\n",
+		path,
+		path,
+		module,
+	)
 	must(t, os.WriteFile(filepath.Join(folder, "go.mod"), []byte(mod), 0o644))
 	output, err := goCommand(folder, nil, "build", "-o", os.DevNull, ".").CombinedOutput()
 	if err != nil {

@@ -25,9 +25,13 @@ type Received struct {
 	ExpertAlignment uint32 // with ReceivedExpanded; 0 means 1. Otherwise 0
 	ExpandedRows    uint32 // with ReceivedExpanded. Otherwise 0
 	DType           DType  // I32 or I64: of IDs and GlobalIDs. Required
-	GlobalIDs       Array  // receives [Rows, K], or with ReceivedExpanded [ExpandedRows]; none: not wanted. May be IDs
-	Executed        Array  // receives [Ranks, TokensPerRank, K] of int32; none: not wanted. Written whole, -1 included
-	Ignored         Array  // one uint64 (DTypeI64 of a device), to which is added how many columns were ignored; none: not counted
+	// receives [Rows, K], or with ReceivedExpanded [ExpandedRows]; none: not wanted. May be IDs
+	GlobalIDs Array
+	// receives [Ranks, TokensPerRank, K] of int32; none: not wanted. Written whole, -1 included
+	Executed Array
+	// one uint64 (DTypeI64 of a device), to which is added how many columns were ignored; none: not
+	// counted
+	Ignored Array
 }
 
 // ReadReceived reads what an expert-parallel dispatch brought to this rank, into memory of the
@@ -45,15 +49,36 @@ func (c *Capturer) ReadReceived(layer uint32, received Received, stream Stream) 
 		if r.Flags&ReceivedExpanded != 0 {
 			globals = uint64(r.ExpandedRows)
 		}
-		cc := cReceived{structSize: uint32(unsafe.Sizeof(cReceived{})), flags: r.Flags, ranks: r.Ranks, rank: r.Rank, experts: r.Experts, k: r.K,
-			tokensPerRank: r.TokensPerRank, rows: r.Rows, liveRows: a.list("LiveRows", r.LiveRows, DTypeI32, 1),
-			metadata:        a.list("Metadata", r.Metadata, DTypeI32, product(r.Rows, k+2)),
-			ids:             a.list("IDs", r.IDs, r.DType, product(r.Rows, k)),
-			expertEnds:      a.list("ExpertEnds", r.ExpertEnds, DTypeI32, uint64(cmp.Or(r.Experts, c.expertsOf(layer))/max(r.Ranks, 1))),
-			expertAlignment: r.ExpertAlignment, expandedRows: r.ExpandedRows, dtype: r.DType,
-			globalIDs: a.list("GlobalIDs", r.GlobalIDs, r.DType, globals),
-			executed:  a.list("Executed", r.Executed, DTypeI32, product(r.Ranks, r.TokensPerRank, k)),
-			ignored:   a.list("Ignored", r.Ignored, 0, 1)}
+		cc := cReceived{
+			structSize:    uint32(unsafe.Sizeof(cReceived{})),
+			flags:         r.Flags,
+			ranks:         r.Ranks,
+			rank:          r.Rank,
+			experts:       r.Experts,
+			k:             r.K,
+			tokensPerRank: r.TokensPerRank,
+			rows:          r.Rows,
+			liveRows:      a.list("LiveRows", r.LiveRows, DTypeI32, 1),
+			metadata:      a.list("Metadata", r.Metadata, DTypeI32, product(r.Rows, k+2)),
+			ids:           a.list("IDs", r.IDs, r.DType, product(r.Rows, k)),
+			expertEnds: a.list(
+				"ExpertEnds",
+				r.ExpertEnds,
+				DTypeI32,
+				uint64(cmp.Or(r.Experts, c.expertsOf(layer))/max(r.Ranks, 1)),
+			),
+			expertAlignment: r.ExpertAlignment,
+			expandedRows:    r.ExpandedRows,
+			dtype:           r.DType,
+			globalIDs:       a.list("GlobalIDs", r.GlobalIDs, r.DType, globals),
+			executed: a.list(
+				"Executed",
+				r.Executed,
+				DTypeI32,
+				product(r.Ranks, r.TokensPerRank, k),
+			),
+			ignored: a.list("Ignored", r.Ignored, 0, 1),
+		}
 		if !r.Ignored.none() && r.Ignored.size != 8 {
 			a.refuse(ErrDType, "Ignored has elements of %d bytes, not 8", r.Ignored.size)
 		}
@@ -82,7 +107,12 @@ func ReceivedMerge(executed [][]int32, merged []int32) error {
 			}
 			tables[i] = pinSlice(&pin, t)
 		}
-		return routecap_received_merge(unsafe.SliceData(tables), uintptr(len(tables)), uintptr(len(merged)), unsafe.SliceData(merged))
+		return routecap_received_merge(
+			unsafe.SliceData(tables),
+			uintptr(len(tables)),
+			uintptr(len(merged)),
+			unsafe.SliceData(merged),
+		)
 	}
 	_, err := call().outcome("routecap_received_merge")
 	return err

@@ -23,7 +23,12 @@ func (c *Capturer) Open(policy Policy) (Request, error) {
 func (c *Capturer) OpenBatch(requests []Request, policy Policy) error {
 	options := cOpenOptions{structSize: uint32(unsafe.Sizeof(cOpenOptions{})), policy: policy}
 	_, err := c.call("routecap_request_open", func(p unsafe.Pointer) Result {
-		return routecap_request_open(p, &options, unsafe.SliceData(requests), uintptr(len(requests)))
+		return routecap_request_open(
+			p,
+			&options,
+			unsafe.SliceData(requests),
+			uintptr(len(requests)),
+		)
 	})
 	return err
 }
@@ -69,7 +74,12 @@ func (c *Capturer) AcceptBatch(items []AcceptItem) (Result, error) {
 				pin.Pin(items[i].rows)
 			}
 		}
-		return routecap_request_accept_batch(p, unsafe.SliceData(items), unsafe.Sizeof(AcceptItem{}), uintptr(len(items)))
+		return routecap_request_accept_batch(
+			p,
+			unsafe.SliceData(items),
+			unsafe.Sizeof(AcceptItem{}),
+			uintptr(len(items)),
+		)
 	})
 }
 
@@ -79,7 +89,10 @@ func (c *Capturer) AcceptBatch(items []AcceptItem) (Result, error) {
 //
 // Errors: ErrUnknownRequest.
 func (c *Capturer) Truncate(request Request, rows uint64) error {
-	_, err := c.call("routecap_request_truncate", func(p unsafe.Pointer) Result { return routecap_request_truncate(p, request, rows) })
+	_, err := c.call(
+		"routecap_request_truncate",
+		func(p unsafe.Pointer) Result { return routecap_request_truncate(p, request, rows) },
+	)
 	return err
 }
 
@@ -90,7 +103,10 @@ func (c *Capturer) Truncate(request Request, rows uint64) error {
 // Errors: ErrUnknownRequest; ErrOutOfRange, more rows than the parent's length; ErrTooManyRequests.
 func (c *Capturer) Fork(request Request, rows uint64) (Request, error) {
 	var child Request
-	_, err := c.call("routecap_request_fork", func(p unsafe.Pointer) Result { return routecap_request_fork(p, request, rows, &child) })
+	_, err := c.call(
+		"routecap_request_fork",
+		func(p unsafe.Pointer) Result { return routecap_request_fork(p, request, rows, &child) },
+	)
 	return child, err
 }
 
@@ -109,7 +125,10 @@ func (c *Capturer) Attach(request Request, routing *Routing, rows uint64) error 
 		return err
 	}
 	defer routing.leave()
-	_, err := c.call(op, func(p unsafe.Pointer) Result { return routecap_request_attach(p, request, *routing.object, rows) })
+	_, err := c.call(
+		op,
+		func(p unsafe.Pointer) Result { return routecap_request_attach(p, request, *routing.object, rows) },
+	)
 	return err
 }
 
@@ -122,7 +141,10 @@ func (c *Capturer) Attach(request Request, routing *Routing, rows uint64) error 
 // Errors: ErrUnknownRequest; ErrOutOfRange, rows beyond MaxPosition; ErrDisabled.
 func (c *Capturer) Finish(request Request, rows uint64) (*Routing, error) {
 	var routing unsafe.Pointer
-	_, err := c.call("routecap_request_finish", func(p unsafe.Pointer) Result { return routecap_request_finish(p, request, rows, &routing) })
+	_, err := c.call(
+		"routecap_request_finish",
+		func(p unsafe.Pointer) Result { return routecap_request_finish(p, request, rows, &routing) },
+	)
 	return newRouting(routing), err
 }
 
@@ -133,7 +155,12 @@ func (c *Capturer) Finish(request Request, rows uint64) (*Routing, error) {
 // Result: Partial, some items were refused. Errors: ErrDisabled.
 func (c *Capturer) FinishBatch(items []FinishItem) ([]*Routing, Result, error) {
 	r, err := c.call("routecap_request_finish_batch", func(p unsafe.Pointer) Result {
-		return routecap_request_finish_batch(p, unsafe.SliceData(items), unsafe.Sizeof(FinishItem{}), uintptr(len(items)))
+		return routecap_request_finish_batch(
+			p,
+			unsafe.SliceData(items),
+			unsafe.Sizeof(FinishItem{}),
+			uintptr(len(items)),
+		)
 	})
 	if err != nil {
 		return nil, r, err
@@ -146,7 +173,10 @@ func (c *Capturer) FinishBatch(items []FinishItem) ([]*Routing, Result, error) {
 //
 // Errors: ErrUnknownRequest.
 func (c *Capturer) CloseRequest(request Request) error {
-	_, err := c.call("routecap_request_close", func(p unsafe.Pointer) Result { return routecap_request_close(p, request) })
+	_, err := c.call(
+		"routecap_request_close",
+		func(p unsafe.Pointer) Result { return routecap_request_close(p, request) },
+	)
 	return err
 }
 
@@ -159,6 +189,11 @@ func (c *Capturer) CloseRequests(requests []Request, status []Status) (Result, e
 		if status != nil && len(status) != len(requests) {
 			return Result{ErrArgument, "there is not one status for each request"}
 		}
-		return routecap_request_close_batch(p, unsafe.SliceData(requests), unsafe.SliceData(status), uintptr(len(requests)))
+		return routecap_request_close_batch(
+			p,
+			unsafe.SliceData(requests),
+			unsafe.SliceData(status),
+			uintptr(len(requests)),
+		)
 	})
 }

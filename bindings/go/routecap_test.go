@@ -70,7 +70,12 @@ func capture(t testing.TB, c *Capturer, request Request, position, rows int) {
 		must(t, c.Record(uint32(layer), Source{IDs: ArrayOf(ids), Rows: uint32(rows)}, 0))
 	}
 	must(t, c.Snapshot(0))
-	step, _, err := c.Issue([]Span{{Request: request, Position: uint64(position), Rows: uint32(rows)}}, IssueOptions{Tag: 7}, nil, 0)
+	step, _, err := c.Issue(
+		[]Span{{Request: request, Position: uint64(position), Rows: uint32(rows)}},
+		IssueOptions{Tag: 7},
+		nil,
+		0,
+	)
 	must(t, err)
 	_, _, err = c.Finalize(context.Background(), step)
 	must(t, err)
@@ -99,7 +104,14 @@ func expectRouted(t testing.TB, v View) {
 		for layer := range testLayers {
 			for column := range testK {
 				if got, want := row.ID(layer, column), routed(int(position), layer, column); got != want {
-					t.Fatalf("row %d, layer %d, column %d is %d, not %d", position, layer, column, got, want)
+					t.Fatalf(
+						"row %d, layer %d, column %d is %d, not %d",
+						position,
+						layer,
+						column,
+						got,
+						want,
+					)
 				}
 			}
 		}
@@ -138,7 +150,8 @@ func TestAnErrorHasTheTextOfItsOwnCallWhateverOtherGoroutinesDo(t *testing.T) {
 			for i := range 1000 {
 				unknown := Request(1<<40 + goroutine<<20 + i)
 				err := c.Truncate(unknown, 0)
-				if !errors.Is(err, ErrUnknownRequest) || !strings.Contains(err.Error(), fmt.Sprintf("%016x", uint64(unknown))) {
+				if !errors.Is(err, ErrUnknownRequest) ||
+					!strings.Contains(err.Error(), fmt.Sprintf("%016x", uint64(unknown))) {
 					t.Errorf("request %016x: %v", uint64(unknown), err)
 					return
 				}
@@ -152,11 +165,14 @@ func TestAnErrorSaysWhichCallFailedHowAndWhy(t *testing.T) {
 	c := newCapturer(t, nil)
 	err := c.CloseRequest(5)
 	var failure *Error
-	if !errors.As(err, &failure) || failure.Op != "routecap_request_close" || failure.Status != ErrUnknownRequest || failure.Text == "" {
+	if !errors.As(err, &failure) || failure.Op != "routecap_request_close" ||
+		failure.Status != ErrUnknownRequest ||
+		failure.Text == "" {
 		t.Fatalf("%#v", err)
 	}
 	var status Status
-	if !errors.As(err, &status) || status != ErrUnknownRequest || errors.Is(err, ErrUnknownStep) || errors.Is(err, ErrClosed) {
+	if !errors.As(err, &status) || status != ErrUnknownRequest || errors.Is(err, ErrUnknownStep) ||
+		errors.Is(err, ErrClosed) {
 		t.Fatal(err)
 	}
 	if want := "routecap_request_close: " + failure.Text + " (ROUTECAP_ERR_UNKNOWN_REQUEST)"; err.Error() != want {
@@ -190,7 +206,8 @@ func TestALostStepIsAnErrorWithAValidTicket(t *testing.T) {
 	}
 	mustBe(t, err, ErrLost)
 	var lost *LostError
-	if !errors.As(err, &lost) || lost.Step != second || errors.Is(err, ErrState) || errors.Is(err, ErrClosed) {
+	if !errors.As(err, &lost) || lost.Step != second || errors.Is(err, ErrState) ||
+		errors.Is(err, ErrClosed) {
 		t.Fatalf("%#v", err)
 	}
 	want := "routecap_step_issue: step 2 is lost: " + lost.Text + " (ROUTECAP_LOST)"
@@ -216,7 +233,8 @@ func TestALostStepIsAnErrorWithAValidTicket(t *testing.T) {
 	}
 	view, err := r.View()
 	must(t, err)
-	if len(view.Segments) != 2 || view.Segments[0].Reason != 0 || view.Segments[1].Reason != MissingLost {
+	if len(view.Segments) != 2 || view.Segments[0].Reason != 0 ||
+		view.Segments[1].Reason != MissingLost {
 		t.Fatal(view.Segments)
 	}
 	again, _, err := Import(view, 0)
@@ -230,7 +248,10 @@ func TestALostStepIsAnErrorWithAValidTicket(t *testing.T) {
 }
 
 func TestOnTheHostBackendNoStepIsLostWithoutMayLose(t *testing.T) {
-	c := newCapturer(t, func(config *Config) { config.Slots, config.Flags = 1, ConfigManualProgress })
+	c := newCapturer(
+		t,
+		func(config *Config) { config.Slots, config.Flags = 1, ConfigManualProgress },
+	)
 	for range 5 {
 		must(t, c.Begin(1, 0))
 		must(t, c.Snapshot(0))
@@ -423,7 +444,11 @@ func TestASecondGoroutineInAFunctionForOneIsRefused(t *testing.T) {
 
 func TestArraysThatDoNotFitAreErrors(t *testing.T) {
 	c := newCapturer(t, func(config *Config) {
-		config.LayerProvenance = []Provenance{ProvenanceCaptured, ProvenanceCaptured, ProvenanceRecomputed}
+		config.LayerProvenance = []Provenance{
+			ProvenanceCaptured,
+			ProvenanceCaptured,
+			ProvenanceRecomputed,
+		}
 	})
 	must(t, c.Begin(4, 0))
 	eight := ArrayOf(make([]int32, 8))
@@ -454,29 +479,104 @@ func TestArraysThatDoNotFitAreErrors(t *testing.T) {
 			t.Errorf("%s: %v, not %v", what, err, test.want)
 		}
 	}
-	must(t, c.Record(0, Source{IDs: eight.From(6), Rows: 4, RowStride: -2, Table: ArrayOf([]int32{1}), Offset: 0}, 0)) // backwards is no error
+	must(
+		t,
+		c.Record(
+			0,
+			Source{
+				IDs:       eight.From(6),
+				Rows:      4,
+				RowStride: -2,
+				Table:     ArrayOf([]int32{1}),
+				Offset:    0,
+			},
+			0,
+		),
+	) // backwards is no error
 	must(t, c.Record(1, Source{IDs: ArrayOf(make([]uint32, 8)).As(DTypeID16BF16), Rows: 4}, 0))
 
 	router, err := NewRouter(MethodSoftmax)
 	must(t, err)
 	logits := ArrayOf(make([]float32, 4*16))
 	mustBe(t, c.Route(2, router, Logits{Logits: logits, Rows: 5}, 0), ErrArgument)
-	mustBe(t, c.Route(2, router, Logits{Logits: logits, Rows: 4, Weights: ArrayOf(make([]float32, 7))}, 0), ErrArgument)
-	mustBe(t, c.Route(2, router, Logits{Logits: logits, Rows: 4, Weights: ArrayOf(make([]int32, 8))}, 0), ErrDType)
-	mustBe(t, c.Route(2, Router{Bias: ArrayOf(make([]float32, 15))}, Logits{Logits: logits, Rows: 4}, 0), ErrArgument)
+	mustBe(
+		t,
+		c.Route(
+			2,
+			router,
+			Logits{Logits: logits, Rows: 4, Weights: ArrayOf(make([]float32, 7))},
+			0,
+		),
+		ErrArgument,
+	)
+	mustBe(
+		t,
+		c.Route(2, router, Logits{Logits: logits, Rows: 4, Weights: ArrayOf(make([]int32, 8))}, 0),
+		ErrDType,
+	)
+	mustBe(
+		t,
+		c.Route(2, Router{Bias: ArrayOf(make([]float32, 15))}, Logits{Logits: logits, Rows: 4}, 0),
+		ErrArgument,
+	)
 	mustBe(t, c.Route(2, router, Logits{Logits: eight, Rows: 4}, 0), ErrArgument)
-	must(t, c.Route(2, router, Logits{Logits: logits, Rows: 4, Weights: ArrayOf(make([]float32, 8))}, 0))
-	mustBe(t, c.ReadReceived(0, Received{Ranks: 2, TokensPerRank: 4, Rows: 8, DType: DTypeI32, IDs: eight, GlobalIDs: eight}, 0), ErrArgument)
-	mustBe(t, c.ReadReceived(0, Received{Ranks: 2, TokensPerRank: 4, Rows: 4, DType: DTypeI64, IDs: eight, GlobalIDs: eight}, 0), ErrDType)
+	must(
+		t,
+		c.Route(
+			2,
+			router,
+			Logits{Logits: logits, Rows: 4, Weights: ArrayOf(make([]float32, 8))},
+			0,
+		),
+	)
+	mustBe(
+		t,
+		c.ReadReceived(
+			0,
+			Received{
+				Ranks:         2,
+				TokensPerRank: 4,
+				Rows:          8,
+				DType:         DTypeI32,
+				IDs:           eight,
+				GlobalIDs:     eight,
+			},
+			0,
+		),
+		ErrArgument,
+	)
+	mustBe(
+		t,
+		c.ReadReceived(
+			0,
+			Received{
+				Ranks:         2,
+				TokensPerRank: 4,
+				Rows:          4,
+				DType:         DTypeI64,
+				IDs:           eight,
+				GlobalIDs:     eight,
+			},
+			0,
+		),
+		ErrDType,
+	)
 	mustBe(t, ReceivedMerge([][]int32{{1, 2}, {1}}, make([]int32, 2)), ErrArgument)
 	must(t, c.Snapshot(0))
 
 	request, err := c.Open(PolicyKeep)
 	must(t, err)
-	spans := []Span{{Request: request, SinkRow: 1, Rows: 3, PositionEnd: 9, Flags: SpanDevicePositions}}
+	spans := []Span{
+		{Request: request, SinkRow: 1, Rows: 3, PositionEnd: 9, Flags: SpanDevicePositions},
+	}
 	_, _, err = c.Issue(spans, IssueOptions{Positions: ArrayOf([]int32{0, 1, 2})}, nil, 0)
 	mustBe(t, err, ErrArgument)
-	_, _, err = c.Issue(spans, IssueOptions{Positions: ArrayOf([]int32{0, 1, 2, 3})}, make([]Status, 2), 0)
+	_, _, err = c.Issue(
+		spans,
+		IssueOptions{Positions: ArrayOf([]int32{0, 1, 2, 3})},
+		make([]Status, 2),
+		0,
+	)
 	mustBe(t, err, ErrArgument)
 	_, _, err = c.Issue(spans, IssueOptions{Positions: ArrayOf([]int16{0, 1, 2, 3})}, nil, 0)
 	mustBe(t, err, ErrDType)
@@ -484,7 +584,9 @@ func TestArraysThatDoNotFitAreErrors(t *testing.T) {
 	must(t, err)
 	_, err = c.CloseRequests([]Request{request}, make([]Status, 2))
 	mustBe(t, err, ErrArgument)
-	_, err = New(Config{Backend: BackendHost, Layers: 2, K: 2, Experts: 16, Rows: 8, LayerMap: []int32{1}})
+	_, err = New(
+		Config{Backend: BackendHost, Layers: 2, K: 2, Experts: 16, Rows: 8, LayerMap: []int32{1}},
+	)
 	mustBe(t, err, ErrArgument)
 }
 
@@ -526,7 +628,11 @@ func TestASourceIsMadeOfASliceOfAnyTypeOfIDsWhereverItLies(t *testing.T) {
 func TestATableEndsWhereItsArrayEndsAlsoIfItBeginsLater(t *testing.T) {
 	c := newCapturer(t, func(config *Config) {
 		config.K = 1
-		config.LayerProvenance = []Provenance{ProvenanceCaptured, ProvenanceCaptured, ProvenanceRecomputed}
+		config.LayerProvenance = []Provenance{
+			ProvenanceCaptured,
+			ProvenanceCaptured,
+			ProvenanceRecomputed,
+		}
 	})
 	// Four entries; what is behind the array are experts too.
 	table := ArrayOf([]int32{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}[:8])
@@ -571,12 +677,20 @@ func TestATableEndsWhereItsArrayEndsAlsoIfItBeginsLater(t *testing.T) {
 func TestNoLayerExpertsAreNil(t *testing.T) {
 	c := newCapturer(t, func(config *Config) {
 		config.LayerExperts = []uint32{}
-		config.LayerProvenance = []Provenance{ProvenanceRecomputed, ProvenanceRecomputed, ProvenanceRecomputed}
+		config.LayerProvenance = []Provenance{
+			ProvenanceRecomputed,
+			ProvenanceRecomputed,
+			ProvenanceRecomputed,
+		}
 	})
 	router, err := NewRouter(MethodSoftmax)
 	must(t, err)
 	must(t, c.Begin(1, 0))
-	mustBe(t, c.Route(0, router, Logits{Logits: ArrayOf(make([]float32, 15)), Rows: 1}, 0), ErrArgument) // of 16
+	mustBe(
+		t,
+		c.Route(0, router, Logits{Logits: ArrayOf(make([]float32, 15)), Rows: 1}, 0),
+		ErrArgument,
+	) // of 16
 	must(t, c.Route(0, router, Logits{Logits: ArrayOf(make([]float32, 16)), Rows: 1}, 0))
 }
 
@@ -625,34 +739,59 @@ func TestItemsOfABatchThatAreRefusedDoNotHarmTheOthers(t *testing.T) {
 	must(t, c.OpenBatch(requests, PolicyKeep))
 	must(t, c.Begin(6, 0))
 	for layer := range uint32(testLayers) {
-		must(t, c.Record(layer, Source{IDs: ArrayOf([]int16{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}), Rows: 6}, 0))
+		must(
+			t,
+			c.Record(
+				layer,
+				Source{IDs: ArrayOf([]int16{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}), Rows: 6},
+				0,
+			),
+		)
 	}
 	must(t, c.Snapshot(0))
-	spans := []Span{{Request: requests[0], SinkRow: 0, Rows: 3, Flags: SpanSpeculative}, {Request: 99, SinkRow: 3, Rows: 1},
-		{Request: requests[1], SinkRow: 3, Rows: 3, Flags: SpanSpeculative}}
+	spans := []Span{
+		{Request: requests[0], SinkRow: 0, Rows: 3, Flags: SpanSpeculative},
+		{Request: 99, SinkRow: 3, Rows: 1},
+		{Request: requests[1], SinkRow: 3, Rows: 3, Flags: SpanSpeculative},
+	}
 	status := make([]Status, len(spans))
 	step, result, err := c.Issue(spans, IssueOptions{}, status, 0)
 	must(t, err)
-	if result.Status != Partial || result.Text == "" || status[0] != OK || status[1] != ErrUnknownRequest || status[2] != OK {
+	if result.Status != Partial || result.Text == "" || status[0] != OK ||
+		status[1] != ErrUnknownRequest ||
+		status[2] != OK {
 		t.Fatal(result, status)
 	}
-	accepts := []AcceptItem{{Request: requests[0], Step: step, Count: 2}, {Request: requests[2], Step: step, Count: 1},
-		{Request: requests[1], Step: step}}
+	accepts := []AcceptItem{
+		{Request: requests[0], Step: step, Count: 2},
+		{Request: requests[2], Step: step, Count: 1},
+		{Request: requests[1], Step: step},
+	}
 	accepts[2].SetRows([]uint32{0, 2})
 	result, err = c.AcceptBatch(accepts)
 	must(t, err)
-	if result.Status != Partial || accepts[0].Status != OK || accepts[1].Status != ErrUnknownStep || accepts[2].Status != OK {
+	if result.Status != Partial || accepts[0].Status != OK || accepts[1].Status != ErrUnknownStep ||
+		accepts[2].Status != OK {
 		t.Fatal(result, accepts)
 	}
 	_, _, err = c.Finalize(context.Background(), step)
 	must(t, err)
-	extracts := []ExtractItem{{Request: requests[0], Rows: RowsAll}, {Request: 99, Rows: RowsAll}, {Request: requests[1], Rows: 1}}
+	extracts := []ExtractItem{
+		{Request: requests[0], Rows: RowsAll},
+		{Request: 99, Rows: RowsAll},
+		{Request: requests[1], Rows: 1},
+	}
 	routings, result, err := c.ExtractBatch(extracts)
 	must(t, err)
-	if result.Status != Partial || routings[0] == nil || routings[1] != nil || routings[2] == nil || extracts[1].Status != ErrUnknownRequest {
+	if result.Status != Partial || routings[0] == nil || routings[1] != nil || routings[2] == nil ||
+		extracts[1].Status != ErrUnknownRequest {
 		t.Fatal(result, routings, extracts)
 	}
-	finishes := []FinishItem{{Request: requests[0], Rows: 2}, {Request: requests[1], Rows: 3}, {Request: 99}}
+	finishes := []FinishItem{
+		{Request: requests[0], Rows: 2},
+		{Request: requests[1], Rows: 3},
+		{Request: 99},
+	}
 	finished, result, err := c.FinishBatch(finishes)
 	must(t, err)
 	if result.Status != Partial || finished[0] == nil || finished[1] == nil || finished[2] != nil {
@@ -663,7 +802,10 @@ func TestItemsOfABatchThatAreRefusedDoNotHarmTheOthers(t *testing.T) {
 	dst, mask := make([]uint8, 3*testLayers*testK), make([]uint8, 3*testLayers)
 	_, _, err = CopyTo(finished[1], DefaultCopyOptions(), dst, mask)
 	must(t, err)
-	if want := []uint8{6, 7, 6, 7, 6, 7, 255, 255, 255, 255, 255, 255, 10, 11, 10, 11, 10, 11}; !bytes.Equal(dst, want) {
+	if want := []uint8{6, 7, 6, 7, 6, 7, 255, 255, 255, 255, 255, 255, 10, 11, 10, 11, 10, 11}; !bytes.Equal(
+		dst,
+		want,
+	) {
 		t.Fatal(dst)
 	}
 	if want := []uint8{1, 1, 1, 0, 0, 0, 1, 1, 1}; !bytes.Equal(mask, want) {
@@ -697,7 +839,10 @@ func TestWaitingLooksOnceAndEndsWithItsContext(t *testing.T) {
 		t.Fatal(r, err, looked)
 	}
 	looked = 0
-	r, err = wait(ctx, func(timeout time.Duration) (Result, error) { looked++; return Result{Status: Lost}, nil })
+	r, err = wait(
+		ctx,
+		func(timeout time.Duration) (Result, error) { looked++; return Result{Status: Lost}, nil },
+	)
 	if r.Status != Lost || err != nil || looked != 1 {
 		t.Fatal(r, err, looked)
 	}
@@ -773,7 +918,16 @@ func TestRoutingsThatAreNotClosedAreCollected(t *testing.T) {
 func TestACapturerThatIsNotClosedIsCollected(t *testing.T) {
 	var r *Routing
 	func() {
-		c, err := New(Config{Backend: BackendHost, Layers: testLayers, K: testK, Experts: 16, Rows: 4, Flags: ConfigManualProgress})
+		c, err := New(
+			Config{
+				Backend: BackendHost,
+				Layers:  testLayers,
+				K:       testK,
+				Experts: 16,
+				Rows:    4,
+				Flags:   ConfigManualProgress,
+			},
+		)
 		must(t, err)
 		request, err := c.Open(PolicyKeep)
 		must(t, err)
@@ -809,7 +963,11 @@ func TestAViewKeepsItsRoutingAndAClonedViewNeedsNone(t *testing.T) {
 	}
 	runtime.KeepAlive(v.routing)
 	v = View{}
-	eventually(t, "the routing is collected after its view", func() bool { return bytesInUse(t, c) == 0 })
+	eventually(
+		t,
+		"the routing is collected after its view",
+		func() bool { return bytesInUse(t, c) == 0 },
+	)
 	expectRouted(t, clone)
 }
 
@@ -883,7 +1041,11 @@ func TestTenThousandCyclesLeaveNoMemoryBehind(t *testing.T) {
 	for i := range cycles {
 		cycle(i)
 	}
-	eventually(t, "all loans are over", func() bool { collectLoans(); return openLoans.Load() == 0 })
+	eventually(
+		t,
+		"all loans are over",
+		func() bool { collectLoans(); return openLoans.Load() == 0 },
+	)
 	if after := settle(); after > before+16<<10 {
 		t.Fatalf("%d KiB are resident, %d before %d cycles", after, before, cycles)
 	}

@@ -90,14 +90,20 @@ func (r *Routing) Clone() (*Routing, error) {
 // ctx.
 func (r *Routing) Wait(ctx context.Context) (Result, error) {
 	return wait(ctx, func(timeout time.Duration) (Result, error) {
-		return r.call("routecap_routing_wait", func(p unsafe.Pointer) Result { return routecap_routing_wait(p, timeout.Nanoseconds()) })
+		return r.call(
+			"routecap_routing_wait",
+			func(p unsafe.Pointer) Result { return routecap_routing_wait(p, timeout.Nanoseconds()) },
+		)
 	})
 }
 
 // Poll says whether the routing is ready (routecap_routing_poll), with the results of Wait. It does
 // not wait.
 func (r *Routing) Poll() (Result, error) {
-	return r.call("routecap_routing_poll", func(p unsafe.Pointer) Result { return routecap_routing_poll(p) })
+	return r.call(
+		"routecap_routing_poll",
+		func(p unsafe.Pointer) Result { return routecap_routing_poll(p) },
+	)
 }
 
 // Coverage says which cells of the routing are there and which are missing
@@ -105,7 +111,13 @@ func (r *Routing) Poll() (Result, error) {
 func (r *Routing) Coverage(missing []Missing) (Coverage, Result, error) {
 	coverage := Coverage{structSize: uint32(unsafe.Sizeof(Coverage{}))}
 	outcome, err := r.call("routecap_routing_coverage", func(p unsafe.Pointer) Result {
-		return routecap_routing_coverage(p, &coverage, unsafe.SliceData(missing), unsafe.Sizeof(Missing{}), uintptr(len(missing)))
+		return routecap_routing_coverage(
+			p,
+			&coverage,
+			unsafe.SliceData(missing),
+			unsafe.Sizeof(Missing{}),
+			uintptr(len(missing)),
+		)
 	})
 	return coverage, outcome, err
 }
@@ -115,7 +127,9 @@ func (r *Routing) Coverage(missing []Missing) (Coverage, Result, error) {
 // Pages are shared.
 //
 // Errors: ErrNotReady.
-func (r *Routing) Split(promptTokens, generatedTokens uint64) (prompt, generated *Routing, err error) {
+func (r *Routing) Split(
+	promptTokens, generatedTokens uint64,
+) (prompt, generated *Routing, err error) {
 	var first, second unsafe.Pointer
 	_, err = r.call("routecap_routing_split", func(p unsafe.Pointer) Result {
 		return routecap_routing_split(p, promptTokens, generatedTokens, &first, &second)
@@ -129,7 +143,10 @@ func (r *Routing) Split(promptTokens, generatedTokens uint64) (prompt, generated
 // Errors: ErrOutOfRange; ErrNotReady.
 func (r *Routing) Slice(first, rows uint64) (*Routing, error) {
 	var slice unsafe.Pointer
-	_, err := r.call("routecap_routing_slice", func(p unsafe.Pointer) Result { return routecap_routing_slice(p, first, rows, &slice) })
+	_, err := r.call(
+		"routecap_routing_slice",
+		func(p unsafe.Pointer) Result { return routecap_routing_slice(p, first, rows, &slice) },
+	)
 	return newRouting(slice), err
 }
 
@@ -152,7 +169,12 @@ func Merge(routings ...*Routing) (*Routing, Result, error) {
 		pointers[i] = *r.object
 	}
 	var merged unsafe.Pointer
-	outcome, err := routecap_routing_merge(unsafe.SliceData(pointers), uintptr(len(pointers)), 0, &merged).outcome(op)
+	outcome, err := routecap_routing_merge(
+		unsafe.SliceData(pointers),
+		uintptr(len(pointers)),
+		0,
+		&merged,
+	).outcome(op)
 	return newRouting(merged), outcome, err
 }
 
@@ -184,14 +206,16 @@ type View struct {
 // ids are in IDs8 or in IDs16, as the view's DType says; without either, all cells of these rows
 // are missing, for Reason. Ids of a cell that is not valid have no meaning.
 type Segment struct {
-	First    uint64 // position of the first row
-	Rows     uint64
-	IDs8     []uint8  // [Rows, Layers, K], with DTypeU8
-	IDs16    []int16  // [Rows, Layers, K], with DTypeI16
-	Validity []uint8  // [Rows, ValidityBytes]: bit l % 8 of byte l / 8 is set if layer l is valid; nil: all are
+	First uint64 // position of the first row
+	Rows  uint64
+	IDs8  []uint8 // [Rows, Layers, K], with DTypeU8
+	IDs16 []int16 // [Rows, Layers, K], with DTypeI16
+	// [Rows, ValidityBytes]: bit l % 8 of byte l / 8 is set if layer l is valid; nil: all are
+	Validity []uint8
 	Tags     []uint64 // [Rows] the tag of each row; nil: Tag is that of all
 	Tag      uint64
-	Reason   Reason // without ids: why these rows are not there; otherwise 0. Import takes 0 for MissingAbsent
+	// without ids: why these rows are not there; otherwise 0. Import takes 0 for MissingAbsent
+	Reason Reason
 }
 
 // View looks at the routing in place, without a copy (routecap_routing_view).
@@ -213,16 +237,34 @@ func (r *Routing) View() (View, error) {
 // of returns the view of a routing as Go has it; the inverse of View.pass.
 func (v *cView) of(routing *Routing) View {
 	layers := int(v.layers)
-	view := View{DType: v.dtype, Layers: v.layers, K: v.k, Experts: v.experts, ValidityBytes: v.validityBytes, IDSpace: v.idSpace,
-		Complete: v.complete != 0, First: v.first, Rows: v.rows, LayerMap: unsafe.Slice((*int32)(v.layerMap), layers),
-		LayerExperts: unsafe.Slice((*uint32)(v.layerExperts), layers), LayerProvenance: unsafe.Slice((*Provenance)(v.layerProvenance), layers),
-		Segments: make([]Segment, v.segmentCount), routing: routing}
+	view := View{
+		DType:         v.dtype,
+		Layers:        v.layers,
+		K:             v.k,
+		Experts:       v.experts,
+		ValidityBytes: v.validityBytes,
+		IDSpace:       v.idSpace,
+		Complete:      v.complete != 0,
+		First:         v.first,
+		Rows:          v.rows,
+		LayerMap:      unsafe.Slice((*int32)(v.layerMap), layers),
+		LayerExperts: unsafe.Slice(
+			(*uint32)(v.layerExperts),
+			layers,
+		),
+		LayerProvenance: unsafe.Slice((*Provenance)(v.layerProvenance), layers),
+		Segments:        make([]Segment, v.segmentCount),
+		routing:         routing,
+	}
 	for i := range view.Segments {
 		c := (*cSegment)(unsafe.Add(v.segments, uintptr(i)*v.segmentSize))
 		rows := int(c.rows)
 		s := Segment{First: c.first, Rows: c.rows, Tag: c.tag, Reason: c.reason,
-			Tags:     unsafe.Slice((*uint64)(c.tags), lengthOf(c.tags, rows)),
-			Validity: unsafe.Slice((*uint8)(c.validity), lengthOf(c.validity, rows*int(v.validityBytes)))}
+			Tags: unsafe.Slice((*uint64)(c.tags), lengthOf(c.tags, rows)),
+			Validity: unsafe.Slice(
+				(*uint8)(c.validity),
+				lengthOf(c.validity, rows*int(v.validityBytes)),
+			)}
 		if ids := lengthOf(c.ids, rows*layers*int(v.k)); v.dtype == DTypeU8 {
 			s.IDs8 = unsafe.Slice((*uint8)(c.ids), ids)
 		} else {
@@ -243,11 +285,25 @@ func lengthOf(array unsafe.Pointer, length int) int {
 
 // Clone returns the view with copies of all slices, which do not depend on the routing.
 func (v View) Clone() View {
-	v.LayerMap, v.LayerExperts, v.LayerProvenance = slices.Clone(v.LayerMap), slices.Clone(v.LayerExperts), slices.Clone(v.LayerProvenance)
+	v.LayerMap, v.LayerExperts, v.LayerProvenance = slices.Clone(
+		v.LayerMap,
+	), slices.Clone(
+		v.LayerExperts,
+	), slices.Clone(
+		v.LayerProvenance,
+	)
 	v.Segments = slices.Clone(v.Segments)
 	for i := range v.Segments {
 		s := &v.Segments[i]
-		s.IDs8, s.IDs16, s.Validity, s.Tags = slices.Clone(s.IDs8), slices.Clone(s.IDs16), slices.Clone(s.Validity), slices.Clone(s.Tags)
+		s.IDs8, s.IDs16, s.Validity, s.Tags = slices.Clone(
+			s.IDs8,
+		), slices.Clone(
+			s.IDs16,
+		), slices.Clone(
+			s.Validity,
+		), slices.Clone(
+			s.Tags,
+		)
 	}
 	runtime.KeepAlive(v.routing)
 	v.routing = nil
@@ -289,7 +345,8 @@ func (r Row) Valid(layer int) bool {
 	if s.IDs8 == nil && s.IDs16 == nil {
 		return false
 	}
-	return s.Validity == nil || s.Validity[r.index*int(r.view.ValidityBytes)+layer/8]>>(layer%8)&1 != 0
+	return s.Validity == nil ||
+		s.Validity[r.index*int(r.view.ValidityBytes)+layer/8]>>(layer%8)&1 != 0
 }
 
 // ID returns one of the K ids in a layer, -1 if the cell is missing.

@@ -10,11 +10,12 @@ import (
 
 // SequenceConfig is what a sequence holds: rows of so many layers, of K ids in [0, Experts).
 type SequenceConfig struct {
-	Layers       uint32 // captured (MoE) layers; default those of LayerMap or LayerExperts
-	K            uint32 // experts per token
-	Experts      uint32 // required unless LayerExperts is set
-	IDSpace      IDSpace
-	BudgetBytes  uint64   // the most memory for rows and tokens, of the sequence and all its forks together; 0: no limit
+	Layers  uint32 // captured (MoE) layers; default those of LayerMap or LayerExperts
+	K       uint32 // experts per token
+	Experts uint32 // required unless LayerExperts is set
+	IDSpace IDSpace
+	// the most memory for rows and tokens, of the sequence and all its forks together; 0: no limit
+	BudgetBytes  uint64
 	LayerMap     []int32  // index of each captured layer in the decoder, strictly ascending
 	LayerExperts []uint32 // experts of each layer where they differ
 }
@@ -33,7 +34,11 @@ func newSequence(pointer unsafe.Pointer) *Sequence {
 	}
 	s := &Sequence{}
 	s.object = &[]unsafe.Pointer{pointer}[0]
-	s.cleanup = runtime.AddCleanup(s, func(object *unsafe.Pointer) { routecap_sequence_free(*object) }, s.object)
+	s.cleanup = runtime.AddCleanup(
+		s,
+		func(object *unsafe.Pointer) { routecap_sequence_free(*object) },
+		s.object,
+	)
 	return s
 }
 
@@ -49,15 +54,27 @@ func NewSequence(config SequenceConfig) (*Sequence, error) {
 			layers = uint32(n)
 		}
 		if n != 0 && n != int(layers) {
-			_, err := Result{ErrShapeMismatch, fmt.Sprintf("LayerMap or LayerExperts has %d elements for %d layers", n, layers)}.outcome(op)
+			_, err := Result{
+				ErrShapeMismatch,
+				fmt.Sprintf("LayerMap or LayerExperts has %d elements for %d layers", n, layers),
+			}.outcome(
+				op,
+			)
 			return nil, err
 		}
 	}
 	var pin runtime.Pinner
 	defer pin.Unpin()
-	c := cSequenceConfig{structSize: uint32(unsafe.Sizeof(cSequenceConfig{})), layers: layers, k: config.K, experts: config.Experts,
-		idSpace: config.IDSpace, budgetBytes: config.BudgetBytes, layerMap: pinSlice(&pin, config.LayerMap),
-		layerExperts: pinSlice(&pin, config.LayerExperts)}
+	c := cSequenceConfig{
+		structSize:   uint32(unsafe.Sizeof(cSequenceConfig{})),
+		layers:       layers,
+		k:            config.K,
+		experts:      config.Experts,
+		idSpace:      config.IDSpace,
+		budgetBytes:  config.BudgetBytes,
+		layerMap:     pinSlice(&pin, config.LayerMap),
+		layerExperts: pinSlice(&pin, config.LayerExperts),
+	}
 	var sequence unsafe.Pointer
 	_, err := routecap_sequence_create(&c, &sequence).outcome(op)
 	return newSequence(sequence), err
@@ -78,7 +95,12 @@ func (s *Sequence) Close() error {
 // Result: OK; Incomplete, cells of the sequence are missing now. Errors: ErrOutOfRange;
 // ErrShapeMismatch; ErrConflict, with AppendEqual; ErrNotReady; ErrState, the sequence does not
 // know its tokens; ErrNoMemory. Nothing has changed on an error.
-func (s *Sequence) Append(tokens []int32, tokenStart uint64, routing *Routing, options AppendOptions) (AppendReport, Result, error) {
+func (s *Sequence) Append(
+	tokens []int32,
+	tokenStart uint64,
+	routing *Routing,
+	options AppendOptions,
+) (AppendReport, Result, error) {
 	const op = "routecap_sequence_append"
 	options.structSize = uint32(unsafe.Sizeof(options))
 	report := newAppendReport()
@@ -92,7 +114,15 @@ func (s *Sequence) Append(tokens []int32, tokenStart uint64, routing *Routing, o
 		rows = *routing.object
 	}
 	r, err := s.call(op, func(p unsafe.Pointer) Result {
-		return routecap_sequence_append(p, unsafe.SliceData(tokens), tokenStart, uint64(len(tokens)), rows, &options, &report)
+		return routecap_sequence_append(
+			p,
+			unsafe.SliceData(tokens),
+			tokenStart,
+			uint64(len(tokens)),
+			rows,
+			&options,
+			&report,
+		)
 	})
 	return report, r, err
 }
@@ -106,7 +136,10 @@ func newAppendReport() AppendReport {
 // Errors: ErrState, the sequence does not know its tokens, and `tokens` is not a multiple of
 // DigestTokens.
 func (s *Sequence) Truncate(tokens uint64) error {
-	_, err := s.call("routecap_sequence_truncate", func(p unsafe.Pointer) Result { return routecap_sequence_truncate(p, tokens) })
+	_, err := s.call(
+		"routecap_sequence_truncate",
+		func(p unsafe.Pointer) Result { return routecap_sequence_truncate(p, tokens) },
+	)
 	return err
 }
 
@@ -116,7 +149,10 @@ func (s *Sequence) Truncate(tokens uint64) error {
 // Errors: ErrOutOfRange; ErrState, as of Truncate; ErrNoMemory.
 func (s *Sequence) Fork(tokens uint64) (*Sequence, error) {
 	var child unsafe.Pointer
-	_, err := s.call("routecap_sequence_fork", func(p unsafe.Pointer) Result { return routecap_sequence_fork(p, tokens, &child) })
+	_, err := s.call(
+		"routecap_sequence_fork",
+		func(p unsafe.Pointer) Result { return routecap_sequence_fork(p, tokens, &child) },
+	)
 	return newSequence(child), err
 }
 
@@ -126,7 +162,10 @@ func (s *Sequence) Fork(tokens uint64) (*Sequence, error) {
 // Result: OK; Incomplete; NotCaptured.
 func (s *Sequence) Routing() (*Routing, Result, error) {
 	var routing unsafe.Pointer
-	r, err := s.call("routecap_sequence_routing", func(p unsafe.Pointer) Result { return routecap_sequence_routing(p, &routing) })
+	r, err := s.call(
+		"routecap_sequence_routing",
+		func(p unsafe.Pointer) Result { return routecap_sequence_routing(p, &routing) },
+	)
 	return newRouting(routing), r, err
 }
 
@@ -139,7 +178,13 @@ func (s *Sequence) Spans() ([]SequenceSpan, error) {
 			return r
 		}
 		spans = make([]SequenceSpan, count)
-		return routecap_sequence_spans(p, unsafe.SliceData(spans), unsafe.Sizeof(SequenceSpan{}), uintptr(count), &count)
+		return routecap_sequence_spans(
+			p,
+			unsafe.SliceData(spans),
+			unsafe.Sizeof(SequenceSpan{}),
+			uintptr(count),
+			&count,
+		)
 	})
 	return spans, err
 }
@@ -164,7 +209,10 @@ func (s *Sequence) Tokens(first uint64) ([]int32, error) {
 // (routecap_sequence_report).
 func (s *Sequence) Report() (AppendReport, error) {
 	report := newAppendReport()
-	_, err := s.call("routecap_sequence_report", func(p unsafe.Pointer) Result { return routecap_sequence_report(p, &report) })
+	_, err := s.call(
+		"routecap_sequence_report",
+		func(p unsafe.Pointer) Result { return routecap_sequence_report(p, &report) },
+	)
 	return report, err
 }
 
@@ -188,6 +236,11 @@ func (s *Sequence) Serialize(flags SequenceFlags) ([]byte, error) {
 // Errors: ErrFormat, the text says what is wrong; ErrNoMemory.
 func DeserializeSequence(data []byte, budgetBytes uint64) (*Sequence, error) {
 	var sequence unsafe.Pointer
-	_, err := routecap_sequence_deserialize(start(data), uintptr(len(data)), budgetBytes, &sequence).outcome("routecap_sequence_deserialize")
+	_, err := routecap_sequence_deserialize(
+		start(data),
+		uintptr(len(data)),
+		budgetBytes,
+		&sequence,
+	).outcome("routecap_sequence_deserialize")
 	return newSequence(sequence), err
 }

@@ -21,7 +21,13 @@ import (
 func (r *Routing) Serialize(dst []byte) (int, error) {
 	var needed uint64
 	_, err := r.call("routecap_routing_serialize", func(p unsafe.Pointer) Result {
-		return routecap_routing_serialize(p, 0, unsafe.Pointer(unsafe.SliceData(dst)), uintptr(len(dst)), &needed)
+		return routecap_routing_serialize(
+			p,
+			0,
+			unsafe.Pointer(unsafe.SliceData(dst)),
+			uintptr(len(dst)),
+			&needed,
+		)
 	})
 	return int(needed), err
 }
@@ -66,7 +72,11 @@ func (r *Routing) WriteTo(w io.Writer) (int64, error) {
 //
 // Result: OK; Incomplete; NotCaptured. Errors: ErrFormat, the text says what is wrong.
 func Deserialize(data []byte, flags ImportFlags) (*Routing, Result, error) {
-	return deserialize(data, flags, func(call func(unsafe.Pointer) Result) Result { return call(nil) })
+	return deserialize(
+		data,
+		flags,
+		func(call func(unsafe.Pointer) Result) Result { return call(nil) },
+	)
 }
 
 // DeserializeInPlace is Deserialize without a copy: the routing, and all that shares rows with it,
@@ -83,10 +93,20 @@ func DeserializeInPlace(data []byte, flags ImportFlags, release func()) (*Routin
 	})
 }
 
-func deserialize(data []byte, flags ImportFlags, lend func(call func(context unsafe.Pointer) Result) Result) (*Routing, Result, error) {
+func deserialize(
+	data []byte,
+	flags ImportFlags,
+	lend func(call func(context unsafe.Pointer) Result) Result,
+) (*Routing, Result, error) {
 	var routing unsafe.Pointer
 	r, err := lend(func(context unsafe.Pointer) Result {
-		return routecap_routing_deserialize(start(data), uintptr(len(data)), uint32(flags), context, &routing)
+		return routecap_routing_deserialize(
+			start(data),
+			uintptr(len(data)),
+			uint32(flags),
+			context,
+			&routing,
+		)
 	}).outcome("routecap_routing_deserialize")
 	return newRouting(routing), r, err
 }
@@ -134,11 +154,15 @@ func ReadRouting(from io.Reader, limit uint64) (*Routing, Result, error) {
 		return nil, Result{}, err
 	}
 	if info.Bytes > limit {
-		tooMuch := Result{ErrNoMemory, fmt.Sprintf("the routing has %d bytes, at most %d are wanted", info.Bytes, limit)}
+		tooMuch := Result{
+			ErrNoMemory,
+			fmt.Sprintf("the routing has %d bytes, at most %d are wanted", info.Bytes, limit),
+		}
 		r, err := tooMuch.outcome("routecap_serialized_info")
 		return nil, r, err
 	}
-	if _, err := io.CopyN(&b, from, int64(info.Bytes)-SerializedMin); err != nil { // grows with what really comes
+	// grows with what really comes
+	if _, err := io.CopyN(&b, from, int64(info.Bytes)-SerializedMin); err != nil {
 		if err == io.EOF {
 			err = io.ErrUnexpectedEOF
 		}
@@ -153,7 +177,11 @@ func ReadRouting(from io.Reader, limit uint64) (*Routing, Result, error) {
 // Errors: ErrFormat; ErrBufferTooSmall.
 func SerializedInfo(data []byte) (Serialized, error) {
 	info := Serialized{structSize: uint32(unsafe.Sizeof(Serialized{}))}
-	_, err := routecap_serialized_info(start(data), uintptr(len(data)), &info).outcome("routecap_serialized_info")
+	_, err := routecap_serialized_info(
+		start(data),
+		uintptr(len(data)),
+		&info,
+	).outcome("routecap_serialized_info")
 	return info, err
 }
 
@@ -173,7 +201,12 @@ func SerializedInfo(data []byte) (Serialized, error) {
 func Import(view View, flags ImportFlags) (*Routing, Result, error) {
 	l := &loan{}
 	defer l.pin.Unpin()
-	return importView(&view, flags, l, func(call func(unsafe.Pointer) Result) Result { return call(nil) })
+	return importView(
+		&view,
+		flags,
+		l,
+		func(call func(unsafe.Pointer) Result) Result { return call(nil) },
+	)
 }
 
 // ImportInPlace is Import without a copy of the arrays of segments, which are lent as
@@ -183,7 +216,12 @@ func ImportInPlace(view View, flags ImportFlags, release func()) (*Routing, Resu
 	return importView(&view, flags, l, l.lend)
 }
 
-func importView(view *View, flags ImportFlags, l *loan, lend func(call func(context unsafe.Pointer) Result) Result) (*Routing, Result, error) {
+func importView(
+	view *View,
+	flags ImportFlags,
+	l *loan,
+	lend func(call func(context unsafe.Pointer) Result) Result,
+) (*Routing, Result, error) {
 	const op = "routecap_routing_import"
 	v, refused := view.pass(l)
 	if refused.Status != OK {
@@ -203,7 +241,10 @@ func importView(view *View, flags ImportFlags, l *loan, lend func(call func(cont
 // length.
 func (v *View) pass(l *loan) (cView, Result) {
 	fail := func(name string, length int, want uint64) (cView, Result) {
-		return cView{}, Result{ErrArgument, fmt.Sprintf("%s has %d elements, not %d", name, length, want)}
+		return cView{}, Result{
+			ErrArgument,
+			fmt.Sprintf("%s has %d elements, not %d", name, length, want),
+		}
 	}
 	for _, table := range []struct {
 		name   string
@@ -228,7 +269,10 @@ func (v *View) pass(l *loan) (cView, Result) {
 		c.ids = pinSlice(&l.pin, s.IDs8)
 		switch {
 		case v.DType == DTypeU8 && s.IDs16 != nil, v.DType != DTypeU8 && s.IDs8 != nil:
-			return cView{}, Result{ErrDType, fmt.Sprintf("segment %d has ids of another type than the view", i)}
+			return cView{}, Result{
+				ErrDType,
+				fmt.Sprintf("segment %d has ids of another type than the view", i),
+			}
 		case v.DType != DTypeU8:
 			ids = len(s.IDs16)
 			c.ids = pinSlice(&l.pin, s.IDs16)
@@ -245,11 +289,26 @@ func (v *View) pass(l *loan) (cView, Result) {
 		c.tags = pinSlice(&l.pin, s.Tags)
 		segments[i] = c
 	}
-	return cView{structSize: uint32(unsafe.Sizeof(cView{})), dtype: v.DType, layers: v.Layers, k: v.K, experts: v.Experts,
-		validityBytes: v.ValidityBytes, idSpace: v.IDSpace, first: v.First, rows: v.Rows, layerMap: pinSlice(&l.pin, v.LayerMap),
-		layerExperts:    pinSlice(&l.pin, v.LayerExperts),
-		layerProvenance: pinSlice(&l.pin, v.LayerProvenance), segments: pinSlice(&l.pin, segments), segmentSize: unsafe.Sizeof(cSegment{}),
-		segmentCount: uintptr(len(segments))}, Result{}
+	return cView{
+		structSize:    uint32(unsafe.Sizeof(cView{})),
+		dtype:         v.DType,
+		layers:        v.Layers,
+		k:             v.K,
+		experts:       v.Experts,
+		validityBytes: v.ValidityBytes,
+		idSpace:       v.IDSpace,
+		first:         v.First,
+		rows:          v.Rows,
+		layerMap:      pinSlice(&l.pin, v.LayerMap),
+		layerExperts:  pinSlice(&l.pin, v.LayerExperts),
+		layerProvenance: pinSlice(
+			&l.pin,
+			v.LayerProvenance,
+		),
+		segments:     pinSlice(&l.pin, segments),
+		segmentSize:  unsafe.Sizeof(cSegment{}),
+		segmentCount: uintptr(len(segments)),
+	}, Result{}
 }
 
 // ---- Splicing
@@ -269,11 +328,24 @@ type Spliced struct {
 //
 // Errors: ErrFormat; ErrShapeMismatch, k, the id space, the layers or their experts differ.
 func Splice(head, tail []byte, row uint64) (*Spliced, error) {
-	return spliced("routecap_serialized_splice", func(header []byte, pieces []Piece, sizes *cSplice) Result {
-		return routecap_serialized_splice(start(head), uintptr(len(head)), start(tail), uintptr(len(tail)), row,
-			unsafe.Pointer(unsafe.SliceData(header)), uintptr(len(header)),
-			unsafe.SliceData(pieces), unsafe.Sizeof(Piece{}), uintptr(len(pieces)), sizes)
-	})
+	return spliced(
+		"routecap_serialized_splice",
+		func(header []byte, pieces []Piece, sizes *cSplice) Result {
+			return routecap_serialized_splice(
+				start(head),
+				uintptr(len(head)),
+				start(tail),
+				uintptr(len(tail)),
+				row,
+				unsafe.Pointer(unsafe.SliceData(header)),
+				uintptr(len(header)),
+				unsafe.SliceData(pieces),
+				unsafe.Sizeof(Piece{}),
+				uintptr(len(pieces)),
+				sizes,
+			)
+		},
+	)
 }
 
 // SliceSerialized cuts rows out of a serialised routing, `rows` from position `first` on or all of
@@ -283,20 +355,30 @@ func Splice(head, tail []byte, row uint64) (*Spliced, error) {
 //
 // Errors: ErrFormat; ErrOutOfRange, the routing has no such rows.
 func SliceSerialized(data []byte, first, rows uint64) (*Spliced, error) {
-	return spliced("routecap_serialized_slice", func(header []byte, pieces []Piece, sizes *cSplice) Result {
-		return routecap_serialized_slice(start(data), uintptr(len(data)), first, rows,
-			unsafe.Pointer(unsafe.SliceData(header)), uintptr(len(header)),
-			unsafe.SliceData(pieces), unsafe.Sizeof(Piece{}), uintptr(len(pieces)), sizes)
-	})
+	return spliced(
+		"routecap_serialized_slice",
+		func(header []byte, pieces []Piece, sizes *cSplice) Result {
+			return routecap_serialized_slice(start(data), uintptr(len(data)), first, rows,
+				unsafe.Pointer(unsafe.SliceData(header)), uintptr(len(header)),
+				unsafe.SliceData(pieces), unsafe.Sizeof(Piece{}), uintptr(len(pieces)), sizes)
+		},
+	)
 }
 
 // spliced makes room for what a call gives.
-func spliced(op string, call func(header []byte, pieces []Piece, sizes *cSplice) Result) (*Spliced, error) {
+func spliced(
+	op string,
+	call func(header []byte, pieces []Piece, sizes *cSplice) Result,
+) (*Spliced, error) {
 	sizes := cSplice{structSize: uint32(unsafe.Sizeof(cSplice{}))}
 	var made Spliced
 	r := call(nil, nil, &sizes)
 	if r.Status == ErrBufferTooSmall {
-		made = Spliced{Header: make([]byte, sizes.headerBytes), Pieces: make([]Piece, sizes.pieces), Bytes: sizes.bytes}
+		made = Spliced{
+			Header: make([]byte, sizes.headerBytes),
+			Pieces: make([]Piece, sizes.pieces),
+			Bytes:  sizes.bytes,
+		}
 		r = call(made.Header, made.Pieces, &sizes)
 	}
 	if _, err := r.outcome(op); err != nil {
@@ -311,11 +393,20 @@ var zeros [64]byte // padding is shorter
 // writev.
 func (s *Spliced) Buffers(head, tail []byte) ([][]byte, error) {
 	buffers := make([][]byte, 0, len(s.Pieces))
-	sources := map[PieceSource][]byte{PieceHeader: s.Header, PieceHead: head, PieceTail: tail, PieceZero: zeros[:]}
+	sources := map[PieceSource][]byte{
+		PieceHeader: s.Header,
+		PieceHead:   head,
+		PieceTail:   tail,
+		PieceZero:   zeros[:],
+	}
 	for _, p := range s.Pieces {
 		source := sources[p.Source]
 		if p.Offset > uint64(len(source)) || p.Bytes > uint64(len(source))-p.Offset {
-			return nil, &Error{Op: "routecap_serialized_splice", Status: ErrArgument, Text: "head or tail is shorter than its header says"}
+			return nil, &Error{
+				Op:     "routecap_serialized_splice",
+				Status: ErrArgument,
+				Text:   "head or tail is shorter than its header says",
+			}
 		}
 		buffers = append(buffers, source[p.Offset:p.Offset+p.Bytes])
 	}
@@ -325,10 +416,17 @@ func (s *Spliced) Buffers(head, tail []byte) ([][]byte, error) {
 // Reader reads the pieces from where the whole head and tail are, files for instance.
 func (s *Spliced) Reader(head, tail io.ReaderAt) io.Reader {
 	readers := make([]io.Reader, 0, len(s.Pieces))
-	sources := map[PieceSource]io.ReaderAt{PieceHeader: bytes.NewReader(s.Header), PieceHead: head, PieceTail: tail,
-		PieceZero: bytes.NewReader(zeros[:])}
+	sources := map[PieceSource]io.ReaderAt{
+		PieceHeader: bytes.NewReader(s.Header),
+		PieceHead:   head,
+		PieceTail:   tail,
+		PieceZero:   bytes.NewReader(zeros[:]),
+	}
 	for _, p := range s.Pieces {
-		readers = append(readers, io.NewSectionReader(sources[p.Source], int64(p.Offset), int64(p.Bytes)))
+		readers = append(
+			readers,
+			io.NewSectionReader(sources[p.Source], int64(p.Offset), int64(p.Bytes)),
+		)
 	}
 	return io.MultiReader(readers...)
 }

@@ -19,7 +19,10 @@ import (
 // ErrState, the address of a layer is fixed; ErrCapturing.
 func (c *Capturer) SinkBind(firstLayer, layers uint32, sink Sink) error {
 	sink.structSize = uint32(unsafe.Sizeof(sink))
-	_, err := c.callAlone("routecap_sink_bind", func(p unsafe.Pointer) Result { return routecap_sink_bind(p, firstLayer, layers, &sink) })
+	_, err := c.callAlone(
+		"routecap_sink_bind",
+		func(p unsafe.Pointer) Result { return routecap_sink_bind(p, firstLayer, layers, &sink) },
+	)
 	return err
 }
 
@@ -33,7 +36,10 @@ func (c *Capturer) SinkBind(firstLayer, layers uint32, sink Sink) error {
 // Errors: ErrUnknownLayer.
 func (c *Capturer) SinkLayer(layer uint32) (Sink, error) {
 	sink := Sink{structSize: uint32(unsafe.Sizeof(Sink{}))}
-	_, err := c.callAlone("routecap_sink_layer", func(p unsafe.Pointer) Result { return routecap_sink_layer(p, layer, &sink) })
+	_, err := c.callAlone(
+		"routecap_sink_layer",
+		func(p unsafe.Pointer) Result { return routecap_sink_layer(p, layer, &sink) },
+	)
 	return sink, err
 }
 
@@ -42,16 +48,27 @@ func (c *Capturer) SinkLayer(layer uint32) (Sink, error) {
 //
 // Errors: as SinkLayer; ErrDType, T is not the sink's type; ErrState, the sink is on a device or
 // the layer has none.
-func SinkSlice[T int16 | int32 | int64](c *Capturer, layer uint32) (ids []T, stride int, err error) {
+func SinkSlice[T int16 | int32 | int64](
+	c *Capturer,
+	layer uint32,
+) (ids []T, stride int, err error) {
 	const op = "routecap_sink_layer"
 	sink, err := c.SinkLayer(layer)
 	switch {
 	case err != nil:
 		return nil, 0, err
 	case sink.IDs == 0 || c.config.Backend != BackendHost:
-		return nil, 0, &Error{Op: op, Status: ErrState, Text: fmt.Sprintf("layer %d has no sink in host memory", layer)}
+		return nil, 0, &Error{
+			Op:     op,
+			Status: ErrState,
+			Text:   fmt.Sprintf("layer %d has no sink in host memory", layer),
+		}
 	case sink.DType != typeOf[T]():
-		return nil, 0, &Error{Op: op, Status: ErrDType, Text: fmt.Sprintf("the sink has dtype %d", sink.DType)}
+		return nil, 0, &Error{
+			Op:     op,
+			Status: ErrDType,
+			Text:   fmt.Sprintf("the sink has dtype %d", sink.DType),
+		}
 	}
 	stride = int(sink.RowStride)
 	return unsafe.Slice((*T)(sink.IDs.pointer()), int(sink.Rows-1)*stride+int(sink.K)), stride, nil

@@ -25,7 +25,9 @@ func (s Status) Error() string { return s.String() }
 type Error struct {
 	Op     string // the function of the library, "routecap_step_issue" for instance
 	Status Status // negative
-	Text   string // what was wrong, in one line: routecap_last_error of this very call, or what this package has refused itself
+	// what was wrong, in one line: routecap_last_error of this very call, or what this package has
+	// refused itself
+	Text string
 }
 
 func (e *Error) Error() string { return e.Op + ": " + e.Text + " (" + e.Status.String() + ")" }

@@ -15,7 +15,10 @@ import (
 //
 // Errors: ErrCapacity, more than the capturer's Rows.
 func (c *Capturer) Begin(rows uint32, stream Stream) error {
-	_, err := c.callAlone("routecap_step_begin", func(p unsafe.Pointer) Result { return routecap_step_begin(p, rows, stream) })
+	_, err := c.callAlone(
+		"routecap_step_begin",
+		func(p unsafe.Pointer) Result { return routecap_step_begin(p, rows, stream) },
+	)
 	return err
 }
 
@@ -23,15 +26,20 @@ func (c *Capturer) Begin(rows uint32, stream Stream) error {
 // (routecap_step_snapshot). It belongs behind the last write of the forward pass, on a stream that
 // has joined all writers. On the CUDA backend it may be part of a graph.
 func (c *Capturer) Snapshot(stream Stream) error {
-	_, err := c.callAlone("routecap_step_snapshot", func(p unsafe.Pointer) Result { return routecap_step_snapshot(p, stream) })
+	_, err := c.callAlone(
+		"routecap_step_snapshot",
+		func(p unsafe.Pointer) Result { return routecap_step_snapshot(p, stream) },
+	)
 	return err
 }
 
 // IssueOptions of Issue (routecap_issue_options).
 type IssueOptions struct {
-	Snapshot  Snapshot // SnapshotTaken, the forward took it, or SnapshotMake, issue takes it
-	Tag       uint64   // kept with every row of the step: a weight version, for instance
-	Positions Array    // of int32 or int64: the position of each sink row, up to the last that a span with SpanDevicePositions names
+	Snapshot Snapshot // SnapshotTaken, the forward took it, or SnapshotMake, issue takes it
+	Tag      uint64   // kept with every row of the step: a weight version, for instance
+	// of int32 or int64: the position of each sink row, up to the last that a span with
+	// SpanDevicePositions names
+	Positions Array
 }
 
 // Issue hands the last forward pass to the library: it says which of its rows belong to which
@@ -55,13 +63,22 @@ type IssueOptions struct {
 // MaxPosition, empty bounds, no positions where a span needs them, or a status of another length;
 // ErrCapacity, rows outside the sink; ErrOverlap; ErrDType; ErrCapturing. With ConfigChecked also,
 // once, the slip that a device found in an earlier step.
-func (c *Capturer) Issue(spans []Span, options IssueOptions, status []Status, stream Stream) (Step, Result, error) {
+func (c *Capturer) Issue(
+	spans []Span,
+	options IssueOptions,
+	status []Status,
+	stream Stream,
+) (Step, Result, error) {
 	var step Step
 	r, err := c.callWithArrays("routecap_step_issue", func(p unsafe.Pointer, a *arrays) Result {
 		if status != nil && len(status) != len(spans) {
 			return Result{ErrArgument, "there is not one status for each span"}
 		}
-		cc := cIssueOptions{structSize: uint32(unsafe.Sizeof(cIssueOptions{})), snapshot: options.Snapshot, tag: options.Tag}
+		cc := cIssueOptions{
+			structSize: uint32(unsafe.Sizeof(cIssueOptions{})),
+			snapshot:   options.Snapshot,
+			tag:        options.Tag,
+		}
 		if !options.Positions.none() {
 			named := uint64(0)
 			for i := range spans {
@@ -69,13 +86,26 @@ func (c *Capturer) Issue(spans []Span, options IssueOptions, status []Status, st
 					named = max(named, uint64(spans[i].SinkRow)+uint64(spans[i].Rows))
 				}
 			}
-			cc.positions, cc.positionsDType = a.list("Positions", options.Positions, 0, named), options.Positions.dtype
+			cc.positions, cc.positionsDType = a.list(
+				"Positions",
+				options.Positions,
+				0,
+				named,
+			), options.Positions.dtype
 			if a.refused.Status != OK {
 				return a.refused
 			}
 		}
-		return routecap_step_issue(p, unsafe.SliceData(spans), unsafe.Sizeof(Span{}), uintptr(len(spans)), &cc, unsafe.SliceData(status), &step,
-			stream)
+		return routecap_step_issue(
+			p,
+			unsafe.SliceData(spans),
+			unsafe.Sizeof(Span{}),
+			uintptr(len(spans)),
+			&cc,
+			unsafe.SliceData(status),
+			&step,
+			stream,
+		)
 	})
 	if err == nil && r.Status == Lost {
 		err = &LostError{step, r.Text}
@@ -88,7 +118,10 @@ func (c *Capturer) Issue(spans []Span, options IssueOptions, status []Status, st
 //
 // Errors: ErrCapturing.
 func (c *Capturer) Discard(stream Stream) error {
-	_, err := c.callAlone("routecap_step_discard", func(p unsafe.Pointer) Result { return routecap_step_discard(p, stream) })
+	_, err := c.callAlone(
+		"routecap_step_discard",
+		func(p unsafe.Pointer) Result { return routecap_step_discard(p, stream) },
+	)
 	return err
 }
 
@@ -98,7 +131,10 @@ func (c *Capturer) Discard(stream Stream) error {
 // Result: OK; Lost, landed and lost (known for the last 1024 steps), with a text that says why;
 // Pending. Errors: ErrUnknownStep, never issued.
 func (c *Capturer) Poll(step Step) (Result, error) {
-	return c.call("routecap_step_poll", func(p unsafe.Pointer) Result { return routecap_step_poll(p, step) })
+	return c.call(
+		"routecap_step_poll",
+		func(p unsafe.Pointer) Result { return routecap_step_poll(p, step) },
+	)
 }
 
 // Finalize waits until a step has landed, or ctx ends (routecap_step_finalize), and says how many
@@ -108,7 +144,10 @@ func (c *Capturer) Poll(step Step) (Result, error) {
 // Result: OK; Lost; Pending, with the error of ctx. Errors: ErrUnknownStep, never issued; the error
 // of ctx; with ConfigChecked the slips that a device found in this step, which has landed all the
 // same.
-func (c *Capturer) Finalize(ctx context.Context, step Step) (conflicting uint64, r Result, err error) {
+func (c *Capturer) Finalize(
+	ctx context.Context,
+	step Step,
+) (conflicting uint64, r Result, err error) {
 	r, err = wait(ctx, func(timeout time.Duration) (Result, error) {
 		return c.call("routecap_step_finalize", func(p unsafe.Pointer) Result {
 			return routecap_step_finalize(p, step, timeout.Nanoseconds(), &conflicting)

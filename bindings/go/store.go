@@ -19,15 +19,27 @@ type StoreConfig struct {
 }
 
 func (config StoreConfig) c() cStoreConfig {
-	return cStoreConfig{structSize: uint32(unsafe.Sizeof(cStoreConfig{})), flags: config.Flags, blockRows: config.BlockRows,
-		keyBytes: config.KeyBytes, budgetBytes: config.BudgetBytes, generation: config.Generation}
+	return cStoreConfig{
+		structSize:  uint32(unsafe.Sizeof(cStoreConfig{})),
+		flags:       config.Flags,
+		blockRows:   config.BlockRows,
+		keyBytes:    config.KeyBytes,
+		budgetBytes: config.BudgetBytes,
+		generation:  config.Generation,
+	}
 }
 
 // DefaultStoreConfig returns the defaults, with their numbers (routecap_store_config_init).
 func DefaultStoreConfig() StoreConfig {
 	var c cStoreConfig
 	routecap_store_config_init(&c, unsafe.Sizeof(c))
-	return StoreConfig{Flags: c.flags, BlockRows: 16, KeyBytes: 32, BudgetBytes: 1 << 30, Generation: c.generation}
+	return StoreConfig{
+		Flags:       c.flags,
+		BlockRows:   16,
+		KeyBytes:    32,
+		BudgetBytes: 1 << 30,
+		Generation:  c.generation,
+	}
 }
 
 // Store keeps rows that were captured when a prefix was computed, for whoever takes the prefix from
@@ -41,7 +53,12 @@ type Store struct {
 }
 
 // newStore keeps what create makes.
-func newStore(op string, config StoreConfig, shape Config, create func(*cStoreConfig, *cConfig, *unsafe.Pointer) Result) (*Store, error) {
+func newStore(
+	op string,
+	config StoreConfig,
+	shape Config,
+	create func(*cStoreConfig, *cConfig, *unsafe.Pointer) Result,
+) (*Store, error) {
 	s := &Store{keyBytes: int(config.KeyBytes)}
 	if s.keyBytes == 0 {
 		s.keyBytes = 32
@@ -51,7 +68,11 @@ func newStore(op string, config StoreConfig, shape Config, create func(*cStoreCo
 	if _, err := shape.pass(func(of *cConfig) Result { return create(&c, of, s.object) }).outcome(op); err != nil {
 		return nil, err
 	}
-	s.cleanup = runtime.AddCleanup(s, func(object *unsafe.Pointer) { routecap_store_free(*object) }, s.object)
+	s.cleanup = runtime.AddCleanup(
+		s,
+		func(object *unsafe.Pointer) { routecap_store_free(*object) },
+		s.object,
+	)
 	return s, nil
 }
 
@@ -68,9 +89,14 @@ func NewStore(config StoreConfig, shape Config) (*Store, error) {
 // Errors: ErrNoBackend, this system has no such memory.
 func NewSharedStore(config StoreConfig, shape Config) (*Store, int, error) {
 	var descriptor int32
-	store, err := newStore("routecap_store_create_shared", config, shape, func(c *cStoreConfig, of *cConfig, object *unsafe.Pointer) Result {
-		return routecap_store_create_shared(c, of, &descriptor, object)
-	})
+	store, err := newStore(
+		"routecap_store_create_shared",
+		config,
+		shape,
+		func(c *cStoreConfig, of *cConfig, object *unsafe.Pointer) Result {
+			return routecap_store_create_shared(c, of, &descriptor, object)
+		},
+	)
 	return store, int(descriptor), err
 }
 
@@ -78,9 +104,14 @@ func NewSharedStore(config StoreConfig, shape Config) (*Store, int, error) {
 //
 // Errors: ErrFormat; ErrShapeMismatch; ErrNoBackend.
 func OpenSharedStore(descriptor int, config StoreConfig, shape Config) (*Store, error) {
-	return newStore("routecap_store_open_shared", config, shape, func(c *cStoreConfig, of *cConfig, object *unsafe.Pointer) Result {
-		return routecap_store_open_shared(c, of, int32(descriptor), object)
-	})
+	return newStore(
+		"routecap_store_open_shared",
+		config,
+		shape,
+		func(c *cStoreConfig, of *cConfig, object *unsafe.Pointer) Result {
+			return routecap_store_open_shared(c, of, int32(descriptor), object)
+		},
+	)
 }
 
 // Close frees the store (routecap_store_free). What was adopted stays with its requests. A second
@@ -93,13 +124,20 @@ func (s *Store) Close() error {
 // count says how many keys there are.
 func (s *Store) count(keys []byte) (uintptr, Result) {
 	if len(keys)%s.keyBytes != 0 {
-		return 0, Result{ErrArgument, fmt.Sprintf("%d bytes are not a multiple of %d", len(keys), s.keyBytes)}
+		return 0, Result{
+			ErrArgument,
+			fmt.Sprintf("%d bytes are not a multiple of %d", len(keys), s.keyBytes),
+		}
 	}
 	return uintptr(len(keys) / s.keyBytes), Result{}
 }
 
 // withKeys makes a call with keys.
-func (s *Store) withKeys(op string, keys []byte, f func(store, keys unsafe.Pointer, count uintptr) Result) (Result, error) {
+func (s *Store) withKeys(
+	op string,
+	keys []byte,
+	f func(store, keys unsafe.Pointer, count uintptr) Result,
+) (Result, error) {
 	count, refused := s.count(keys)
 	if refused.Status != OK {
 		return refused.outcome(op)
@@ -112,10 +150,25 @@ func (s *Store) withKeys(op string, keys []byte, f func(store, keys unsafe.Point
 // there, or 0.
 //
 // Errors: ErrState, a generation that the store has not advanced to.
-func (s *Store) Contains(keys []byte, generation uint64, reasons []Reason) (leading uint64, err error) {
-	_, err = s.withKeys("routecap_store_contains", keys, func(store, k unsafe.Pointer, count uintptr) Result {
-		return routecap_store_contains(store, k, count, generation, s.reasons(reasons, count), &leading)
-	})
+func (s *Store) Contains(
+	keys []byte,
+	generation uint64,
+	reasons []Reason,
+) (leading uint64, err error) {
+	_, err = s.withKeys(
+		"routecap_store_contains",
+		keys,
+		func(store, k unsafe.Pointer, count uintptr) Result {
+			return routecap_store_contains(
+				store,
+				k,
+				count,
+				generation,
+				s.reasons(reasons, count),
+				&leading,
+			)
+		},
+	)
 	return leading, err
 }
 
@@ -129,9 +182,13 @@ func (s *Store) reasons(reasons []Reason, count uintptr) *int32 {
 // Retain keeps blocks until they are released (routecap_store_retain). It says in reasons, if it is
 // long enough for all keys, which are retained now: those with 0.
 func (s *Store) Retain(keys []byte, reasons []Reason) error {
-	_, err := s.withKeys("routecap_store_retain", keys, func(store, k unsafe.Pointer, count uintptr) Result {
-		return routecap_store_retain(store, k, count, s.reasons(reasons, count))
-	})
+	_, err := s.withKeys(
+		"routecap_store_retain",
+		keys,
+		func(store, k unsafe.Pointer, count uintptr) Result {
+			return routecap_store_retain(store, k, count, s.reasons(reasons, count))
+		},
+	)
 	return err
 }
 
@@ -143,9 +200,13 @@ func (s *Store) Release(keys []byte) error {
 
 // Evict drops blocks, and says how many there were (routecap_store_evict).
 func (s *Store) Evict(keys []byte) (evicted uint64, err error) {
-	_, err = s.withKeys("routecap_store_evict", keys, func(store, k unsafe.Pointer, count uintptr) Result {
-		return routecap_store_evict(store, k, count, &evicted)
-	})
+	_, err = s.withKeys(
+		"routecap_store_evict",
+		keys,
+		func(store, k unsafe.Pointer, count uintptr) Result {
+			return routecap_store_evict(store, k, count, &evicted)
+		},
+	)
 	return evicted, err
 }
 
@@ -156,7 +217,12 @@ func (s *Store) Evict(keys []byte) (evicted uint64, err error) {
 func (s *Store) Move(from, to []byte) error {
 	const op = "routecap_store_move"
 	if len(from) != len(to) {
-		_, err := Result{ErrArgument, fmt.Sprintf("%d bytes of keys for %d", len(to), len(from))}.outcome(op)
+		_, err := Result{
+			ErrArgument,
+			fmt.Sprintf("%d bytes of keys for %d", len(to), len(from)),
+		}.outcome(
+			op,
+		)
 		return err
 	}
 	_, err := s.withKeys(op, from, func(store, k unsafe.Pointer, count uintptr) Result {
@@ -168,14 +234,20 @@ func (s *Store) Move(from, to []byte) error {
 // Advance advances the store to a generation of weights: everything older is gone for adopters
 // (routecap_store_advance).
 func (s *Store) Advance(generation uint64) error {
-	_, err := s.call("routecap_store_advance", func(p unsafe.Pointer) Result { return routecap_store_advance(p, generation) })
+	_, err := s.call(
+		"routecap_store_advance",
+		func(p unsafe.Pointer) Result { return routecap_store_advance(p, generation) },
+	)
 	return err
 }
 
 // Stats reads the counters (routecap_store_stats).
 func (s *Store) Stats() (StoreStats, error) {
 	stats := StoreStats{structSize: uint32(unsafe.Sizeof(StoreStats{}))}
-	_, err := s.call("routecap_store_stats", func(p unsafe.Pointer) Result { return routecap_store_stats(p, &stats) })
+	_, err := s.call(
+		"routecap_store_stats",
+		func(p unsafe.Pointer) Result { return routecap_store_stats(p, &stats) },
+	)
 	return stats, err
 }
 
@@ -187,9 +259,21 @@ func (s *Store) Export(keys []byte, generation uint64) ([]byte, Result, error) {
 	var data []byte
 	for {
 		var needed uint64
-		outcome, err := s.withKeys("routecap_store_export", keys, func(store, k unsafe.Pointer, count uintptr) Result {
-			return routecap_store_export(store, k, count, generation, start(data), uintptr(len(data)), &needed)
-		})
+		outcome, err := s.withKeys(
+			"routecap_store_export",
+			keys,
+			func(store, k unsafe.Pointer, count uintptr) Result {
+				return routecap_store_export(
+					store,
+					k,
+					count,
+					generation,
+					start(data),
+					uintptr(len(data)),
+					&needed,
+				)
+			},
+		)
 		if !errors.Is(err, ErrBufferTooSmall) { // blocks may come between two calls
 			if err != nil {
 				data = nil
@@ -215,15 +299,27 @@ func (s *Store) Import(data []byte) (blocks uint64, err error) {
 // is what else decides the rows, or the last key of the tokens before.
 func KeyChain(seed []byte, tokens []int32, blockRows, keyBytes uint32) ([]byte, error) {
 	keys := make([]byte, len(tokens)/int(max(blockRows, 1))*int(keyBytes))
-	_, err := routecap_key_chain(start(seed), uintptr(len(seed)), unsafe.SliceData(tokens), uintptr(len(tokens)), blockRows, keyBytes,
-		start(keys), uintptr(len(keys))).outcome("routecap_key_chain")
+	_, err := routecap_key_chain(
+		start(seed),
+		uintptr(len(seed)),
+		unsafe.SliceData(tokens),
+		uintptr(len(tokens)),
+		blockRows,
+		keyBytes,
+		start(keys),
+		uintptr(len(keys)),
+	).outcome("routecap_key_chain")
 	return keys, err
 }
 
 // ---- Publishing and adopting
 
 // withStore makes a call of a capturer and a store.
-func (c *Capturer) withStore(op string, store *Store, f func(capturer, store unsafe.Pointer) Result) (Result, error) {
+func (c *Capturer) withStore(
+	op string,
+	store *Store,
+	f func(capturer, store unsafe.Pointer) Result,
+) (Result, error) {
 	if !store.enter() {
 		return closed.outcome(op)
 	}
@@ -236,7 +332,13 @@ func (c *Capturer) withStore(op string, store *Store, f func(capturer, store uns
 //
 // Errors: ErrUnknownRequest; ErrShapeMismatch; ErrOutOfRange, rows that were not issued; ErrState,
 // a generation that the store has not advanced to.
-func (c *Capturer) Publish(request Request, store *Store, first uint64, keys []byte, generation uint64) error {
+func (c *Capturer) Publish(
+	request Request,
+	store *Store,
+	first uint64,
+	keys []byte,
+	generation uint64,
+) error {
 	const op = "routecap_request_publish"
 	count, refused := store.count(keys)
 	if refused.Status != OK {
@@ -253,7 +355,13 @@ func (c *Capturer) Publish(request Request, store *Store, first uint64, keys []b
 // (routecap_request_adopt). What is not there is missing, with its reason.
 //
 // Errors: as Publish; ErrOutOfRange, rows beyond MaxPosition.
-func (c *Capturer) Adopt(request Request, store *Store, first uint64, keys []byte, generation uint64) (Adoption, error) {
+func (c *Capturer) Adopt(
+	request Request,
+	store *Store,
+	first uint64,
+	keys []byte,
+	generation uint64,
+) (Adoption, error) {
 	const op = "routecap_request_adopt"
 	adoption := Adoption{structSize: uint32(unsafe.Sizeof(Adoption{}))}
 	count, refused := store.count(keys)
@@ -262,7 +370,16 @@ func (c *Capturer) Adopt(request Request, store *Store, first uint64, keys []byt
 		return adoption, err
 	}
 	_, err := c.withStore(op, store, func(p, s unsafe.Pointer) Result {
-		return routecap_request_adopt(p, request, s, first, start(keys), count, generation, &adoption)
+		return routecap_request_adopt(
+			p,
+			request,
+			s,
+			first,
+			start(keys),
+			count,
+			generation,
+			&adoption,
+		)
 	})
 	return adoption, err
 }
@@ -278,13 +395,35 @@ type Prefix struct {
 // returns the status of each.
 //
 // Result: OK; Partial. Errors: ErrShapeMismatch; ErrState.
-func (c *Capturer) PublishBatch(store *Store, prefixes []Prefix, generation uint64) ([]Status, Result, error) {
+func (c *Capturer) PublishBatch(
+	store *Store,
+	prefixes []Prefix,
+	generation uint64,
+) ([]Status, Result, error) {
 	items := make([]cPublishItem, len(prefixes))
-	outcome, err := c.batchOfPrefixes("routecap_request_publish_batch", store, prefixes, func(i int, keys unsafe.Pointer, count uint64) {
-		items[i] = cPublishItem{request: prefixes[i].Request, first: prefixes[i].First, keys: keys, count: count}
-	}, func(p, s unsafe.Pointer) Result {
-		return routecap_request_publish_batch(p, s, unsafe.SliceData(items), unsafe.Sizeof(cPublishItem{}), uintptr(len(items)), generation)
-	})
+	outcome, err := c.batchOfPrefixes(
+		"routecap_request_publish_batch",
+		store,
+		prefixes,
+		func(i int, keys unsafe.Pointer, count uint64) {
+			items[i] = cPublishItem{
+				request: prefixes[i].Request,
+				first:   prefixes[i].First,
+				keys:    keys,
+				count:   count,
+			}
+		},
+		func(p, s unsafe.Pointer) Result {
+			return routecap_request_publish_batch(
+				p,
+				s,
+				unsafe.SliceData(items),
+				unsafe.Sizeof(cPublishItem{}),
+				uintptr(len(items)),
+				generation,
+			)
+		},
+	)
 	statuses := make([]Status, len(items))
 	for i := range items {
 		statuses[i] = items[i].status
@@ -296,23 +435,56 @@ func (c *Capturer) PublishBatch(store *Store, prefixes []Prefix, generation uint
 // returns what each found, and its status.
 //
 // Result: OK; Partial. Errors: ErrShapeMismatch; ErrState.
-func (c *Capturer) AdoptBatch(store *Store, prefixes []Prefix, generation uint64) ([]Adoption, []Status, Result, error) {
+func (c *Capturer) AdoptBatch(
+	store *Store,
+	prefixes []Prefix,
+	generation uint64,
+) ([]Adoption, []Status, Result, error) {
 	items := make([]cAdoptItem, len(prefixes))
-	outcome, err := c.batchOfPrefixes("routecap_request_adopt_batch", store, prefixes, func(i int, keys unsafe.Pointer, count uint64) {
-		items[i] = cAdoptItem{request: prefixes[i].Request, first: prefixes[i].First, keys: keys, count: count}
-	}, func(p, s unsafe.Pointer) Result {
-		return routecap_request_adopt_batch(p, s, unsafe.SliceData(items), unsafe.Sizeof(cAdoptItem{}), uintptr(len(items)), generation)
-	})
+	outcome, err := c.batchOfPrefixes(
+		"routecap_request_adopt_batch",
+		store,
+		prefixes,
+		func(i int, keys unsafe.Pointer, count uint64) {
+			items[i] = cAdoptItem{
+				request: prefixes[i].Request,
+				first:   prefixes[i].First,
+				keys:    keys,
+				count:   count,
+			}
+		},
+		func(p, s unsafe.Pointer) Result {
+			return routecap_request_adopt_batch(
+				p,
+				s,
+				unsafe.SliceData(items),
+				unsafe.Sizeof(cAdoptItem{}),
+				uintptr(len(items)),
+				generation,
+			)
+		},
+	)
 	adoptions, statuses := make([]Adoption, len(items)), make([]Status, len(items))
 	for i, item := range items {
-		adoptions[i] = Adoption{Rows: item.rows, Found: item.found, Evicted: item.evicted, NotPublished: item.notPublished, Stale: item.stale}
+		adoptions[i] = Adoption{
+			Rows:         item.rows,
+			Found:        item.found,
+			Evicted:      item.evicted,
+			NotPublished: item.notPublished,
+			Stale:        item.stale,
+		}
 		statuses[i] = item.status
 	}
 	return adoptions, statuses, outcome, err
 }
 
-func (c *Capturer) batchOfPrefixes(op string, store *Store, prefixes []Prefix, set func(int, unsafe.Pointer, uint64),
-	call func(capturer, store unsafe.Pointer) Result) (Result, error) {
+func (c *Capturer) batchOfPrefixes(
+	op string,
+	store *Store,
+	prefixes []Prefix,
+	set func(int, unsafe.Pointer, uint64),
+	call func(capturer, store unsafe.Pointer) Result,
+) (Result, error) {
 	var pin runtime.Pinner
 	defer pin.Unpin()
 	for i := range prefixes {

@@ -91,7 +91,8 @@ func TestRowsOfAPrefixComeFromTheRequestThatComputedThem(t *testing.T) {
 	if stats.Generation != 1 || stats.BlocksAdopted != 3 {
 		t.Fatalf("%+v", stats)
 	}
-	if _, _, err := NewSharedStore(StoreConfig{}, testShape); err != nil && !errors.Is(err, ErrNoBackend) {
+	if _, _, err := NewSharedStore(StoreConfig{}, testShape); err != nil &&
+		!errors.Is(err, ErrNoBackend) {
 		t.Fatal(err)
 	}
 	if _, err := OpenSharedStore(-1, StoreConfig{}, testShape); err == nil {

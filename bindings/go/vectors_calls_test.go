@@ -109,7 +109,11 @@ func init() {
 					r.equal(name, expected.uint(name), got)
 				}
 				if out.has("counts") {
-					r.equal("counts", fmt.Sprint(numbers[uint64](out.list("counts"))), fmt.Sprint(load.Counts))
+					r.equal(
+						"counts",
+						fmt.Sprint(numbers[uint64](out.list("counts"))),
+						fmt.Sprint(load.Counts),
+					)
 				}
 			}
 		},
@@ -138,7 +142,10 @@ func init() {
 			}
 		},
 		"layer_record": func(r *replay, in, out *said) {
-			r.done(in.capturer().Record(in.uint32("layer"), source(in.object("source")), Stream(in.uint("stream"))))
+			r.done(
+				in.capturer().
+					Record(in.uint32("layer"), source(in.object("source")), Stream(in.uint("stream"))),
+			)
 		},
 		"layers_record": func(r *replay, in, out *said) {
 			common := in.object("source")
@@ -146,7 +153,14 @@ func init() {
 			var layers []LayerSource
 			for _, item := range in.list("layers") {
 				l := r.said(item)
-				layers = append(layers, LayerSource{Layer: l.uint32("layer"), IDs: array(l.list("ids"), dtype), Table: l.int32s("table")})
+				layers = append(
+					layers,
+					LayerSource{
+						Layer: l.uint32("layer"),
+						IDs:   array(l.list("ids"), dtype),
+						Table: l.int32s("table"),
+					},
+				)
 			}
 			r.done(in.capturer().RecordLayers(source(common), layers, Stream(in.uint("stream"))))
 		},
@@ -175,7 +189,10 @@ func init() {
 		},
 		"capturer_probe": func(r *replay, in, out *said) {
 			layers := make([]LayerProbe, in.uint("count"))
-			if r.returned(in.capturer().Probe(in.uint32("rows"), layers, Stream(in.uint("stream")))) && out.has("layers") {
+			if r.returned(
+				in.capturer().Probe(in.uint32("rows"), layers, Stream(in.uint("stream"))),
+			) &&
+				out.has("layers") {
 				r.equal("layers", len(out.list("layers")), len(layers))
 				for i, expected := range out.list("layers") {
 					r.said(expected).same(&layers[i])
@@ -256,12 +273,14 @@ func init() {
 		},
 		"request_coverage": func(r *replay, in, out *said) {
 			missing := make([]Missing, in.uint("capacity"))
-			coverage, result, err := in.capturer().Coverage(in.request(), in.uint("first"), in.uint("rows"), missing)
+			coverage, result, err := in.capturer().
+				Coverage(in.request(), in.uint("first"), in.uint("rows"), missing)
 			r.covered(r.returned(result, err), out, coverage, missing)
 		},
 		"request_extract": func(r *replay, in, out *said) {
-			routing, result, err := in.capturer().Extract(in.request(), in.uint("first"), in.uint("rows"), ExtractMode(in.int("mode")),
-				ReadFlags(in.uint("flags")))
+			routing, result, err := in.capturer().
+				Extract(in.request(), in.uint("first"), in.uint("rows"), ExtractMode(in.int("mode")),
+					ReadFlags(in.uint("flags")))
 			r.made(r.returned(result, err), out.value("routing"), routing)
 		},
 		"request_extract_batch": func(r *replay, in, out *said) {
@@ -339,7 +358,8 @@ func init() {
 			r.covered(r.returned(result, err), out, coverage, missing)
 		},
 		"routing_split": func(r *replay, in, out *said) {
-			prompt, generated, err := in.routing("routing").Split(in.uint("prompt_tokens"), in.uint("generated_tokens"))
+			prompt, generated, err := in.routing("routing").
+				Split(in.uint("prompt_tokens"), in.uint("generated_tokens"))
 			delivered := r.done(err)
 			r.made(delivered, out.value("prompt"), prompt)
 			r.made(delivered, out.value("generated"), generated)
@@ -377,8 +397,13 @@ func init() {
 			var err error
 			if reserved := said.uint32("reserved"); reserved != 0 {
 				var made unsafe.Pointer
-				c := cSequenceConfig{structSize: uint32(unsafe.Sizeof(cSequenceConfig{})), layers: config.Layers, k: config.K,
-					experts: config.Experts, reserved: reserved}
+				c := cSequenceConfig{
+					structSize: uint32(unsafe.Sizeof(cSequenceConfig{})),
+					layers:     config.Layers,
+					k:          config.K,
+					experts:    config.Experts,
+					reserved:   reserved,
+				}
 				_, err = routecap_sequence_create(&c, &made).outcome("raw")
 			} else {
 				sequence, err = NewSequence(config)
@@ -392,7 +417,8 @@ func init() {
 		"sequence_append": func(r *replay, in, out *said) {
 			var options AppendOptions
 			in.object("options").fill(&options)
-			report, result, err := in.sequence().Append(numbers[int32](in.list("tokens")), in.uint("token_start"), in.routing("routing"), options)
+			report, result, err := in.sequence().
+				Append(numbers[int32](in.list("tokens")), in.uint("token_start"), in.routing("routing"), options)
 			if r.returned(result, err) {
 				out.object("report").same(&report)
 			}
@@ -516,28 +542,39 @@ func init() {
 			}
 		},
 		"key_chain": func(r *replay, in, out *said) {
-			keys, err := KeyChain(in.bytes("seed"), numbers[int32](in.list("tokens")), in.uint32("block_rows"), in.uint32("key_bytes"))
+			keys, err := KeyChain(
+				in.bytes("seed"),
+				numbers[int32](in.list("tokens")),
+				in.uint32("block_rows"),
+				in.uint32("key_bytes"),
+			)
 			if r.done(err) {
 				r.equal("keys", hex.EncodeToString(out.bytes("keys")), hex.EncodeToString(keys))
 			}
 		},
 		"request_publish": func(r *replay, in, out *said) {
-			r.done(in.capturer().Publish(in.request(), in.store(), in.uint("first"), in.bytes("keys"), in.uint("generation")))
+			r.done(
+				in.capturer().
+					Publish(in.request(), in.store(), in.uint("first"), in.bytes("keys"), in.uint("generation")),
+			)
 		},
 		"request_adopt": func(r *replay, in, out *said) {
-			found, err := in.capturer().Adopt(in.request(), in.store(), in.uint("first"), in.bytes("keys"), in.uint("generation"))
+			found, err := in.capturer().
+				Adopt(in.request(), in.store(), in.uint("first"), in.bytes("keys"), in.uint("generation"))
 			if r.done(err) {
 				out.object("adoption").same(&found)
 			}
 		},
 		"request_publish_batch": func(r *replay, in, out *said) {
-			status, result, err := in.capturer().PublishBatch(in.store(), r.prefixes(in), in.uint("generation"))
+			status, result, err := in.capturer().
+				PublishBatch(in.store(), r.prefixes(in), in.uint("generation"))
 			if r.returned(result, err) {
 				r.statuses(out, status)
 			}
 		},
 		"request_adopt_batch": func(r *replay, in, out *said) {
-			found, status, result, err := in.capturer().AdoptBatch(in.store(), r.prefixes(in), in.uint("generation"))
+			found, status, result, err := in.capturer().
+				AdoptBatch(in.store(), r.prefixes(in), in.uint("generation"))
 			if r.returned(result, err) {
 				r.statuses(out, status)
 				for i, expected := range out.list("adoptions") {
@@ -626,15 +663,28 @@ func replaySinkBind(r *replay, in, out *said) {
 		memory := s.object("ids")
 		name, size := memory.text("memory"), max(sink.DType.Size(), 1)
 		if r.memory[name] == nil {
-			mapped, err := syscall.Mmap(-1, 0, int(memory.uint("elements"))*size, syscall.PROT_READ|syscall.PROT_WRITE,
-				syscall.MAP_ANON|syscall.MAP_PRIVATE)
+			mapped, err := syscall.Mmap(
+				-1,
+				0,
+				int(memory.uint("elements"))*size,
+				syscall.PROT_READ|syscall.PROT_WRITE,
+				syscall.MAP_ANON|syscall.MAP_PRIVATE,
+			)
 			if err != nil {
 				r.fatal(err)
 			}
 			r.memory[name] = mapped
 		}
 		memory.has("elements")
-		sink.IDs = DevicePointer(uintptr(unsafe.Pointer(&r.memory[name][0])) + uintptr(memory.uint("start"))*uintptr(size))
+		sink.IDs = DevicePointer(
+			uintptr(
+				unsafe.Pointer(&r.memory[name][0]),
+			) + uintptr(
+				memory.uint("start"),
+			)*uintptr(
+				size,
+			),
+		)
 	}
 	r.done(in.capturer().SinkBind(in.uint32("first_layer"), in.uint32("layers"), sink))
 }
@@ -675,7 +725,13 @@ func source(s *said) Source {
 	dtype := DType(s.int("dtype"))
 	s.fill(&source)
 	source.IDs = array(s.list("ids"), dtype).From(int(s.uint("ids_start")))
-	source.LiveRows, source.RowBase, source.RowIndex = s.int32s("live_rows"), s.int32s("row_base"), s.int32s("row_index")
+	source.LiveRows, source.RowBase, source.RowIndex = s.int32s(
+		"live_rows",
+	), s.int32s(
+		"row_base",
+	), s.int32s(
+		"row_index",
+	)
 	source.Table = s.int32s("table")
 	return source
 }
@@ -694,12 +750,25 @@ func replayRoute(r *replay, in, out *said) {
 	router.Bias = array(ofRouter.list("bias"), DType(ofRouter.int("bias_dtype")))
 	router.HashTable = ofRouter.int32s("hash_table")
 	if ofRouter.has("hash_tokens") {
-		r.equal("the length of hash_table", ofRouter.uint("hash_tokens")*uint64(in.capturer().config.K), uint64(router.HashTable.Len()))
+		r.equal(
+			"the length of hash_table",
+			ofRouter.uint("hash_tokens")*uint64(in.capturer().config.K),
+			uint64(router.HashTable.Len()),
+		)
 	}
 	var logits Logits
 	ofLogits.fill(&logits)
-	logits.Logits = array(ofLogits.list("logits"), DType(ofLogits.int("dtype"))).From(int(ofLogits.uint("logits_start")))
-	logits.LiveRows, logits.RowBase, logits.RowIndex = ofLogits.int32s("live_rows"), ofLogits.int32s("row_base"), ofLogits.int32s("row_index")
+	logits.Logits = array(
+		ofLogits.list("logits"),
+		DType(ofLogits.int("dtype")),
+	).From(int(ofLogits.uint("logits_start")))
+	logits.LiveRows, logits.RowBase, logits.RowIndex = ofLogits.int32s(
+		"live_rows",
+	), ofLogits.int32s(
+		"row_base",
+	), ofLogits.int32s(
+		"row_index",
+	)
 	logits.Tokens = array(ofLogits.list("tokens"), DType(ofLogits.int("tokens_dtype")))
 	var weights []float32
 	if ofLogits.has("weights") {
@@ -709,7 +778,9 @@ func replayRoute(r *replay, in, out *said) {
 		}
 		logits.Weights = ArrayOf(weights)
 	}
-	delivered := r.done(in.capturer().Route(in.uint32("layer"), router, logits, Stream(in.uint("stream"))))
+	delivered := r.done(
+		in.capturer().Route(in.uint32("layer"), router, logits, Stream(in.uint("stream"))),
+	)
 	tolerance := 0.0
 	if out.has("tolerance") {
 		tolerance = float(out.value("tolerance"))
@@ -721,7 +792,13 @@ func replayReceived(r *replay, in, out *said) {
 	s := in.object("received")
 	var received Received
 	s.fill(&received)
-	received.LiveRows, received.Metadata, received.ExpertEnds = s.int32s("live_rows"), s.int32s("metadata"), s.int32s("expert_ends")
+	received.LiveRows, received.Metadata, received.ExpertEnds = s.int32s(
+		"live_rows",
+	), s.int32s(
+		"metadata",
+	), s.int32s(
+		"expert_ends",
+	)
 	switch received.DType {
 	case DTypeI64:
 		receivedOf[int64](r, in, out, s, received)
@@ -732,13 +809,20 @@ func replayReceived(r *replay, in, out *said) {
 
 func receivedOf[T int32 | int64](r *replay, in, out, s *said, received Received) {
 	ids := numbers[T](s.list("ids"))
-	size := func(key string) int { // of what is written; where the call fails, of any size that it may need
+	// of what is written; where the call fails, of any size that it may need
+	size := func(key string) int {
 		if s.has(key) && !out.has(key) {
 			return 1 << 12
 		}
 		return len(out.list(key))
 	}
-	globals, executed, ignored := buffer[T](size("global_ids")), buffer[int32](size("executed")), []uint64{0}
+	globals, executed, ignored := buffer[T](
+		size("global_ids"),
+	), buffer[int32](
+		size("executed"),
+	), []uint64{
+		0,
+	}
 	inPlace := s.text("global_ids") == "ids"
 	if inPlace {
 		globals = ids
@@ -753,7 +837,9 @@ func receivedOf[T int32 | int64](r *replay, in, out, s *said, received Received)
 	if s.has("ignored") {
 		received.Ignored = ArrayOf(ignored)
 	}
-	delivered := r.done(in.capturer().ReadReceived(in.uint32("layer"), received, Stream(in.uint("stream"))))
+	delivered := r.done(
+		in.capturer().ReadReceived(in.uint32("layer"), received, Stream(in.uint("stream"))),
+	)
 	if delivered || !inPlace {
 		wrote(r, delivered, out, "global_ids", globals, 0)
 	}
@@ -776,9 +862,22 @@ func replayIssue(r *replay, in, out *said) {
 		s.fill(&options)
 		options.Positions = array(s.list("positions"), DType(s.int("positions_dtype")))
 		if reserved := s.uint32("reserved"); reserved != 0 {
-			raw := cIssueOptions{structSize: uint32(unsafe.Sizeof(cIssueOptions{})), reserved: reserved}
-			r.returned(routecap_step_issue(*in.capturer().object, unsafe.SliceData(spans), unsafe.Sizeof(Span{}), uintptr(len(spans)), &raw, nil,
-				nil, 0).outcome("raw"))
+			raw := cIssueOptions{
+				structSize: uint32(unsafe.Sizeof(cIssueOptions{})),
+				reserved:   reserved,
+			}
+			r.returned(
+				routecap_step_issue(
+					*in.capturer().object,
+					unsafe.SliceData(spans),
+					unsafe.Sizeof(Span{}),
+					uintptr(len(spans)),
+					&raw,
+					nil,
+					nil,
+					0,
+				).outcome("raw"),
+			)
 			return
 		}
 	}
@@ -879,7 +978,15 @@ func copyRaw(r *replay, in, out *said, from copies, options CopyOptions) {
 	var outcome Result
 	p, bytes := unsafe.Pointer(unsafe.SliceData(dst)), uintptr(len(dst))
 	if from.routing != nil {
-		outcome = routecap_routing_copy_to(*from.routing.object, &options, p, bytes, unsafe.SliceData(mask), uintptr(len(mask)), &needed)
+		outcome = routecap_routing_copy_to(
+			*from.routing.object,
+			&options,
+			p,
+			bytes,
+			unsafe.SliceData(mask),
+			uintptr(len(mask)),
+			&needed,
+		)
 	} else {
 		outcome = routecap_request_extract_into(*from.c.object, from.request, from.first, from.rows, &options, p, bytes, unsafe.SliceData(mask),
 			uintptr(len(mask)), &needed)

@@ -66,8 +66,15 @@ func replayFile(t *testing.T, file string) {
 	}
 	for _, v := range topic.Vectors {
 		t.Run(topic.Topic+"/"+v.Name, func(t *testing.T) {
-			r := &replay{t: t, capturers: map[string]*Capturer{}, requests: map[string]Request{}, routings: map[string]*Routing{},
-				sequences: map[string]*Sequence{}, stores: map[string]*Store{}, memory: map[string][]byte{}}
+			r := &replay{
+				t:         t,
+				capturers: map[string]*Capturer{},
+				requests:  map[string]Request{},
+				routings:  map[string]*Routing{},
+				sequences: map[string]*Sequence{},
+				stores:    map[string]*Store{},
+				memory:    map[string][]byte{},
+			}
 			defer r.end()
 			for i, call := range v.Calls {
 				r.where = fmt.Sprintf("call %d: %.400s", i, call)
@@ -99,18 +106,20 @@ func (s *said) value(key string) any {
 	return s.values[key]
 }
 
-func (s *said) has(key string) bool         { return s.value(key) != nil }
-func (s *said) uint(key string) uint64      { return uinteger(s.value(key)) }
-func (s *said) uint32(key string) uint32    { return uint32(s.uint(key)) }
-func (s *said) int(key string) int64        { return int64(s.uint(key)) }
-func (s *said) text(key string) string      { text, _ := s.value(key).(string); return text }
-func (s *said) list(key string) []any       { list, _ := s.value(key).([]any); return list }
-func (s *said) object(key string) *said     { return s.r.said(s.value(key)) }
+func (s *said) has(key string) bool      { return s.value(key) != nil }
+func (s *said) uint(key string) uint64   { return uinteger(s.value(key)) }
+func (s *said) uint32(key string) uint32 { return uint32(s.uint(key)) }
+func (s *said) int(key string) int64     { return int64(s.uint(key)) }
+func (s *said) text(key string) string   { text, _ := s.value(key).(string); return text }
+func (s *said) list(key string) []any    { list, _ := s.value(key).([]any); return list }
+func (s *said) object(key string) *said  { return s.r.said(s.value(key)) }
+
 func (s *said) capturer() *Capturer         { return named(s.r, s.r.capturers, s.value("capturer")) }
 func (s *said) routing(key string) *Routing { return named(s.r, s.r.routings, s.value(key)) }
-func (s *said) sequence() *Sequence         { return named(s.r, s.r.sequences, s.value("sequence")) }
-func (s *said) store() *Store               { return named(s.r, s.r.stores, s.value("store")) }
-func (s *said) request() Request            { return s.r.request(s.value("request")) }
+
+func (s *said) sequence() *Sequence { return named(s.r, s.r.sequences, s.value("sequence")) }
+func (s *said) store() *Store       { return named(s.r, s.r.stores, s.value("store")) }
+func (s *said) request() Request    { return s.r.request(s.value("request")) }
 func (s *said) bytes(key string) (all []byte) {
 	for _, digits := range s.list(key) {
 		part, err := hex.DecodeString(digits.(string))
@@ -229,8 +238,17 @@ func fields(structure any, f func(name string, field reflect.Value)) {
 	for i := range s.NumField() {
 		field := s.Field(i)
 		switch field.Kind() {
-		case reflect.Bool, reflect.Int32, reflect.Int64, reflect.Uint32, reflect.Uint64, reflect.Float32, reflect.Slice:
-			f(cName(s.Type().Field(i).Name), reflect.NewAt(field.Type(), unsafe.Pointer(field.UnsafeAddr())).Elem()) // also if it is not exported
+		case reflect.Bool,
+			reflect.Int32,
+			reflect.Int64,
+			reflect.Uint32,
+			reflect.Uint64,
+			reflect.Float32,
+			reflect.Slice:
+			f(
+				cName(s.Type().Field(i).Name),
+				reflect.NewAt(field.Type(), unsafe.Pointer(field.UnsafeAddr())).Elem(),
+			) // also if it is not exported
 		}
 	}
 }
@@ -257,13 +275,16 @@ func (s *said) fill(structure any) {
 			field.SetFloat(float(s.value(name)))
 		case reflect.Slice:
 			list, ok := value.([]any)
-			if !ok || field.Type().Elem().Kind() != reflect.Int32 && field.Type().Elem().Kind() != reflect.Uint32 {
+			if !ok ||
+				field.Type().Elem().Kind() != reflect.Int32 &&
+					field.Type().Elem().Kind() != reflect.Uint32 {
 				return
 			}
 			s.seen[name] = true
 			field.Set(reflect.MakeSlice(field.Type(), len(list), len(list)))
 			for i, v := range list {
-				field.Index(i).Set(reflect.ValueOf(uint32(uinteger(v))).Convert(field.Type().Elem()))
+				field.Index(i).
+					Set(reflect.ValueOf(uint32(uinteger(v))).Convert(field.Type().Elem()))
 			}
 		}
 	})
@@ -476,7 +497,14 @@ func buffer[T Element](elements int) []T {
 }
 
 // wrote compares a whole buffer, and that nothing is written after an error.
-func wrote[T Element](r *replay, delivered bool, out *said, key string, got []T, tolerance float64) {
+func wrote[T Element](
+	r *replay,
+	delivered bool,
+	out *said,
+	key string,
+	got []T,
+	tolerance float64,
+) {
 	r.t.Helper()
 	if !delivered {
 		for i, v := range got {

@@ -40,7 +40,14 @@ func (f WireFormat) Describe() (WireDescription, error) {
 	if _, err := routecap_wire_describe(int32(f), &c).outcome("routecap_wire_describe"); err != nil {
 		return WireDescription{}, err
 	}
-	return WireDescription{c.format, c.version, c.facts, cString(c.name), strings.Fields(cString(c.aliases)), cString(c.ending)}, nil
+	return WireDescription{
+		c.format,
+		c.version,
+		c.facts,
+		cString(c.name),
+		strings.Fields(cString(c.aliases)),
+		cString(c.ending),
+	}, nil
 }
 
 // cString is a static text of the library.
@@ -58,7 +65,11 @@ func cString(text unsafe.Pointer) string {
 // Errors: ErrFormat; ErrBufferTooSmall, the bytes end within what stands at the beginning.
 func ProbeWire(data []byte) (WireInfo, error) {
 	info := WireInfo{structSize: uint32(unsafe.Sizeof(WireInfo{}))}
-	_, err := routecap_wire_probe(start(data), uintptr(len(data)), &info).outcome("routecap_wire_probe")
+	_, err := routecap_wire_probe(
+		start(data),
+		uintptr(len(data)),
+		&info,
+	).outcome("routecap_wire_probe")
 	return info, err
 }
 
@@ -67,7 +78,8 @@ func ProbeWire(data []byte) (WireInfo, error) {
 // WireHint is what is known of a message beside its bytes. Where they say it too, both must agree
 // (ErrShapeMismatch); what is 0 or nil is taken from the bytes.
 type WireHint struct {
-	Layers       uint32 // captured (MoE) layers; default those of LayerMap, or as many as there are columns
+	// captured (MoE) layers; default those of LayerMap, or as many as there are columns
+	Layers       uint32
 	Columns      uint32 // where the bytes do not say it: the length of the layer axis
 	K            uint32 // experts per token
 	Experts      uint32 // ids are in [0, Experts); required unless LayerExperts is set
@@ -91,12 +103,29 @@ func (h *WireHint) pass(pin *runtime.Pinner) (cWireHint, Result) {
 			layers = uint32(n)
 		}
 		if n != 0 && n != int(layers) {
-			return cWireHint{}, Result{ErrShapeMismatch, fmt.Sprintf("LayerMap or LayerExperts has %d elements for %d layers", n, layers)}
+			return cWireHint{}, Result{
+				ErrShapeMismatch,
+				fmt.Sprintf("LayerMap or LayerExperts has %d elements for %d layers", n, layers),
+			}
 		}
 	}
-	return cWireHint{structSize: uint32(unsafe.Sizeof(cWireHint{})), layers: layers, columns: h.Columns, k: h.K, experts: h.Experts,
-		dtype: h.DType, columnKind: h.ColumnKind, idSpace: h.IDSpace, flags: h.Flags, first: h.First, rows: h.Rows, tag: h.Tag,
-		budgetBytes: h.BudgetBytes, layerMap: pinSlice(pin, h.LayerMap), layerExperts: pinSlice(pin, h.LayerExperts)}, Result{}
+	return cWireHint{
+		structSize:   uint32(unsafe.Sizeof(cWireHint{})),
+		layers:       layers,
+		columns:      h.Columns,
+		k:            h.K,
+		experts:      h.Experts,
+		dtype:        h.DType,
+		columnKind:   h.ColumnKind,
+		idSpace:      h.IDSpace,
+		flags:        h.Flags,
+		first:        h.First,
+		rows:         h.Rows,
+		tag:          h.Tag,
+		budgetBytes:  h.BudgetBytes,
+		layerMap:     pinSlice(pin, h.LayerMap),
+		layerExperts: pinSlice(pin, h.LayerExperts),
+	}, Result{}
 }
 
 // with calls f with the hint as C has it, or fails.
@@ -118,11 +147,22 @@ func newReport() WireReport { return WireReport{structSize: uint32(unsafe.Sizeof
 //
 // Result: OK; Incomplete; NotCaptured. Errors: ErrFormat; ErrShapeMismatch, the hint says
 // otherwise; ErrNoMemory, beyond its budget; ErrIncomplete, if it is strict.
-func DecodeWire(data []byte, format WireFormat, hint WireHint) (*Routing, WireReport, Result, error) {
+func DecodeWire(
+	data []byte,
+	format WireFormat,
+	hint WireHint,
+) (*Routing, WireReport, Result, error) {
 	report := newReport()
 	var routing unsafe.Pointer
 	r, err := hint.with("routecap_wire_decode", func(c *cWireHint) Result {
-		return routecap_wire_decode(start(data), uintptr(len(data)), int32(format), c, &report, &routing)
+		return routecap_wire_decode(
+			start(data),
+			uintptr(len(data)),
+			int32(format),
+			c,
+			&report,
+			&routing,
+		)
 	})
 	return newRouting(routing), report, r, err
 }
@@ -131,15 +171,37 @@ func DecodeWire(data []byte, format WireFormat, hint WireHint) (*Routing, WireRe
 // and what it returns are those of CopyTo (routecap_wire_decode_into).
 //
 // Result and errors: those of DecodeWire and of CopyTo.
-func DecodeWireInto[T ID](data []byte, format WireFormat, hint WireHint, options CopyOptions, dst []T, mask []uint8) (
+func DecodeWireInto[T ID](
+	data []byte,
+	format WireFormat,
+	hint WireHint,
+	options CopyOptions,
+	dst []T,
+	mask []uint8,
+) (
 	needed uint64, report WireReport, r Result, err error) {
 	report = newReport()
-	needed, r, err = copyIDs(&options, dst, func(p unsafe.Pointer, bytes uintptr, needed *uint64) (Result, error) {
-		return hint.with("routecap_wire_decode_into", func(c *cWireHint) Result {
-			return routecap_wire_decode_into(start(data), uintptr(len(data)), int32(format), c, &options, p, bytes, unsafe.SliceData(mask),
-				uintptr(len(mask)), needed, &report)
-		})
-	})
+	needed, r, err = copyIDs(
+		&options,
+		dst,
+		func(p unsafe.Pointer, bytes uintptr, needed *uint64) (Result, error) {
+			return hint.with("routecap_wire_decode_into", func(c *cWireHint) Result {
+				return routecap_wire_decode_into(
+					start(data),
+					uintptr(len(data)),
+					int32(format),
+					c,
+					&options,
+					p,
+					bytes,
+					unsafe.SliceData(mask),
+					uintptr(len(mask)),
+					needed,
+					&report,
+				)
+			})
+		},
+	)
 	return needed, report, r, err
 }
 
@@ -161,7 +223,11 @@ func NewWireDecoder(format WireFormat, hint WireHint) (*WireDecoder, error) {
 	}
 	d := &WireDecoder{}
 	d.object = &[]unsafe.Pointer{decoder}[0]
-	d.cleanup = runtime.AddCleanup(d, func(object *unsafe.Pointer) { routecap_wire_decoder_free(*object) }, d.object)
+	d.cleanup = runtime.AddCleanup(
+		d,
+		func(object *unsafe.Pointer) { routecap_wire_decoder_free(*object) },
+		d.object,
+	)
 	return d, nil
 }
 
@@ -218,7 +284,14 @@ func (r *Routing) EncodeWire(options WireOptions) ([]byte, WireReport, error) {
 // not say of Columns, K, DType and First.
 //
 // Errors: ErrFormat; ErrShapeMismatch; ErrOutOfRange, rows are in neither.
-func SpliceWire(format WireFormat, head []byte, headHint WireHint, tail []byte, tailHint WireHint, row uint64) ([]byte, error) {
+func SpliceWire(
+	format WireFormat,
+	head []byte,
+	headHint WireHint,
+	tail []byte,
+	tailHint WireHint,
+	row uint64,
+) ([]byte, error) {
 	const op = "routecap_wire_splice"
 	var message []byte
 	var pin runtime.Pinner
@@ -231,13 +304,28 @@ func SpliceWire(format WireFormat, head []byte, headHint WireHint, tail []byte, 
 		}
 	}
 	_, err := written(&message, func(dst unsafe.Pointer, bytes uintptr, needed *uint64) Result {
-		return routecap_wire_splice(int32(format), start(head), uintptr(len(head)), &h, start(tail), uintptr(len(tail)), &t, row, dst, bytes, needed)
+		return routecap_wire_splice(
+			int32(format),
+			start(head),
+			uintptr(len(head)),
+			&h,
+			start(tail),
+			uintptr(len(tail)),
+			&t,
+			row,
+			dst,
+			bytes,
+			needed,
+		)
 	}).outcome(op)
 	return message, err
 }
 
 // written makes room for what a call writes, and makes it.
-func written(message *[]byte, call func(dst unsafe.Pointer, bytes uintptr, needed *uint64) Result) Result {
+func written(
+	message *[]byte,
+	call func(dst unsafe.Pointer, bytes uintptr, needed *uint64) Result,
+) Result {
 	var needed uint64
 	if r := call(nil, 0, &needed); r.Status != ErrBufferTooSmall {
 		return r

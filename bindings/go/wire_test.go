@@ -57,7 +57,12 @@ func TestWireMessagesOfTheProjectsArrive(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			hint := WireHint{Columns: uint32(c.columns), K: uint32(c.k), Experts: uint32(c.experts), Rows: uint64(c.rows)}
+			hint := WireHint{
+				Columns: uint32(c.columns),
+				K:       uint32(c.k),
+				Experts: uint32(c.experts),
+				Rows:    uint64(c.rows),
+			}
 			ids := goldenIDs(c.rows, 0, c.columns, c.k, c.experts)
 			if c.dense {
 				hint.LayerMap = []int32{1, 2, 3}
@@ -69,7 +74,8 @@ func TestWireMessagesOfTheProjectsArrive(t *testing.T) {
 			}
 			defer routing.Close()
 			got := make([]int64, len(ids))
-			if _, _, err := CopyTo(routing, DefaultCopyOptions(), got, nil); err != nil || !slices.Equal(got, ids) {
+			if _, _, err := CopyTo(routing, DefaultCopyOptions(), got, nil); err != nil ||
+				!slices.Equal(got, ids) {
 				t.Fatal(got, err)
 			}
 
@@ -92,7 +98,8 @@ func TestWireMessagesOfTheProjectsArrive(t *testing.T) {
 			}
 
 			clear(got)
-			if _, _, _, err := DecodeWireInto(data, format, hint, DefaultCopyOptions(), got, nil); err != nil || !slices.Equal(got, ids) {
+			if _, _, _, err := DecodeWireInto(data, format, hint, DefaultCopyOptions(), got, nil); err != nil ||
+				!slices.Equal(got, ids) {
 				t.Fatal(got, err)
 			}
 			if info, err := ProbeWire(data); err != nil || info.Format != format {
@@ -103,20 +110,29 @@ func TestWireMessagesOfTheProjectsArrive(t *testing.T) {
 }
 
 func TestWireLosesNothingWithoutLeave(t *testing.T) {
-	routing, report, r, err := DecodeWire([]byte("[[[1,2]],[[-1,-1]]]"), WireLists, WireHint{Experts: 8, First: 4})
+	routing, report, r, err := DecodeWire(
+		[]byte("[[[1,2]],[[-1,-1]]]"),
+		WireLists,
+		WireHint{Experts: 8, First: 4},
+	)
 	if err != nil || r.Status != Incomplete || report.CellsNegative != 1 {
 		t.Fatal(report, r, err)
 	}
 	defer routing.Close()
-	if _, _, err := routing.EncodeWire(WireOptions{Format: WireNpy}); !errors.Is(err, ErrLossy) || !strings.Contains(err.Error(), "first, validity, reasons") {
+	if _, _, err := routing.EncodeWire(WireOptions{Format: WireNpy}); !errors.Is(err, ErrLossy) ||
+		!strings.Contains(err.Error(), "first, validity, reasons") {
 		t.Fatal(err)
 	}
 	facts := WireFactFirst | WireFactReasons
-	message, report, err := routing.EncodeWire(WireOptions{Format: WireNrlre1, DType: DTypeI16, Allow: facts})
+	message, report, err := routing.EncodeWire(
+		WireOptions{Format: WireNrlre1, DType: DTypeI16, Allow: facts},
+	)
 	if err != nil || string(message) != "nrlre1:int16:2x1x2:AQACAP////8=" || report.Lost != facts {
 		t.Fatal(string(message), report, err)
 	}
-	if d, err := WireNpyBase64.Describe(); err != nil || !slices.Equal(d.Aliases, []string{"vllm"}) || d.Ending != ".npy.b64" {
+	if d, err := WireNpyBase64.Describe(); err != nil ||
+		!slices.Equal(d.Aliases, []string{"vllm"}) ||
+		d.Ending != ".npy.b64" {
 		t.Fatal(d, err)
 	}
 	if _, err := FindWire("no such"); !errors.Is(err, ErrArgument) {
@@ -130,10 +146,16 @@ func TestWireSplices(t *testing.T) {
 	if err != nil || !bytes.Equal(whole, one) {
 		t.Fatal(string(whole), err)
 	}
-	if _, err := SpliceWire(WireNrlre1, one, WireHint{}, one, WireHint{First: 9}, 9); !errors.Is(err, ErrOutOfRange) {
+	if _, err := SpliceWire(WireNrlre1, one, WireHint{}, one, WireHint{First: 9}, 9); !errors.Is(
+		err,
+		ErrOutOfRange,
+	) {
 		t.Fatal(err)
 	}
-	if _, err := SpliceWire(WireNrlre1, one, WireHint{}, one, WireHint{Layers: 2, LayerMap: []int32{1}}, 3); !errors.Is(err, ErrShapeMismatch) {
+	if _, err := SpliceWire(WireNrlre1, one, WireHint{}, one, WireHint{Layers: 2, LayerMap: []int32{1}}, 3); !errors.Is(
+		err,
+		ErrShapeMismatch,
+	) {
 		t.Fatal(err)
 	}
 }

@@ -181,7 +181,14 @@ func report(name string, routing *routecap.Routing) error {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("%s: %d rows x %d layers x %d experts: %v\n", name, view.Rows, view.Layers, view.K, result.Status)
+	fmt.Printf(
+		"%s: %d rows x %d layers x %d experts: %v\n",
+		name,
+		view.Rows,
+		view.Layers,
+		view.K,
+		result.Status,
+	)
 	coverage, _, err := routing.Coverage(nil)
 	if err != nil {
 		return err
@@ -192,7 +199,12 @@ func report(name string, routing *routecap.Routing) error {
 	}
 	for _, block := range missing {
 		layers := view.LayerMap[block.FirstLayer:][:block.Layers]
-		fmt.Printf("  missing: rows %d..%d of decoder layers %v\n", block.First, block.First+block.Rows, layers)
+		fmt.Printf(
+			"  missing: rows %d..%d of decoder layers %v\n",
+			block.First,
+			block.First+block.Rows,
+			layers,
+		)
 	}
 	for layer := range int(view.Layers) {
 		load, rows, busiest := make([]int, view.Experts), 0, 0
@@ -206,7 +218,13 @@ func report(name string, routing *routecap.Routing) error {
 				}
 			}
 		}
-		fmt.Printf("  layer %d: busiest expert %d, in %d of %d rows\n", view.LayerMap[layer], busiest, load[busiest], rows)
+		fmt.Printf(
+			"  layer %d: busiest expert %d, in %d of %d rows\n",
+			view.LayerMap[layer],
+			busiest,
+			load[busiest],
+			rows,
+		)
 	}
 	return nil
 }
@@ -226,7 +244,14 @@ func write(folder string, number int, s *sequence, routing *routecap.Routing) er
 		}
 		tokens = append(tokens, fmt.Sprintf(`"\u%04x"`, code))
 	}
-	info := fmt.Sprintf(`{"tokens": [%s], "prompt_tokens": %d}`, strings.Join(tokens, ", "), len(s.prompt))
+	info := fmt.Sprintf(
+		`{"tokens": [%s], "prompt_tokens": %d}`,
+		strings.Join(tokens, ", "),
+		len(s.prompt),
+	)
 	name := filepath.Join(folder, fmt.Sprintf("request-%d", number))
-	return errors.Join(os.WriteFile(name+".routecap", data, 0o644), os.WriteFile(name+".json", []byte(info), 0o644))
+	return errors.Join(
+		os.WriteFile(name+".routecap", data, 0o644),
+		os.WriteFile(name+".json", []byte(info), 0o644),
+	)
 }

@@ -86,7 +86,9 @@ func Install(m model.Model, maxBatch int, config routecap.Config) (*Tap, error) 
 		t.weights = append(t.weights, &tapped{batch.Weight, t, batch, len(t.weights), decoderLayer})
 	})
 	if len(t.weights) == 0 {
-		return nil, errors.New("this model has no MoE layers: it has no experts' weight called Down")
+		return nil, errors.New(
+			"this model has no MoE layers: it has no experts' weight called Down",
+		)
 	}
 	config.Backend = routecap.BackendHost
 	config.Layers, config.Rows = uint32(len(t.weights)), uint32(maxBatch)
@@ -119,7 +121,8 @@ func walk(v reflect.Value, layer int, found func(int, *nn.LinearBatch)) {
 		}
 	case reflect.Slice:
 		for i := range v.Len() {
-			if v.Type().Elem().Kind() == reflect.Struct || v.Type().Elem().Kind() == reflect.Pointer {
+			if v.Type().Elem().Kind() == reflect.Struct ||
+				v.Type().Elem().Kind() == reflect.Pointer {
 				walk(v.Index(i), i, found)
 			}
 		}
@@ -129,7 +132,8 @@ func walk(v reflect.Value, layer int, found func(int, *nn.LinearBatch)) {
 			if !field.IsExported() {
 				continue
 			}
-			if down, ok := v.Field(i).Interface().(*nn.LinearBatch); ok && field.Name == "Down" && layer >= 0 {
+			if down, ok := v.Field(i).Interface().(*nn.LinearBatch); ok && field.Name == "Down" &&
+				layer >= 0 {
 				if down != nil && down.Weight != nil {
 					found(layer, down)
 				}
@@ -165,7 +169,10 @@ func (t *Tap) adopt(sequence int, request routecap.Request, err error) error {
 		return err
 	}
 	if _, open := t.requests[sequence]; open {
-		return errors.Join(fmt.Errorf("sequence %d is being captured already", sequence), t.Capturer.CloseRequest(request))
+		return errors.Join(
+			fmt.Errorf("sequence %d is being captured already", sequence),
+			t.Capturer.CloseRequest(request),
+		)
 	}
 	t.requests[sequence] = request
 	return nil
@@ -193,7 +200,9 @@ func (t *Tap) Built() Graph {
 // Issue captures a forward pass that was computed. outputs are those of the batch, ascending. After
 // an error its rows are missing.
 func (t *Tap) Issue(graph Graph, batch input.Batch, outputs []int32) error {
-	if t.step >= routecap.Step(t.slots) { // a step without a slot would be lost: wait for an old one, which has long landed
+	if t.step >= routecap.Step(
+		t.slots,
+	) { // a step without a slot would be lost: wait for an old one, which has long landed
 		if _, _, err := t.Capturer.Finalize(context.Background(), t.step+1-routecap.Step(t.slots)); err != nil {
 			return err
 		}
@@ -211,12 +220,23 @@ func (t *Tap) Issue(graph Graph, batch input.Batch, outputs []int32) error {
 		if _, err := binary.Decode(raw, binary.NativeEndian, ids); err != nil {
 			return err
 		}
-		source := routecap.Source{IDs: routecap.ArrayOf(ids), KSource: uint32(tensor.Dim(0)), Rows: uint32(tensor.Dim(1))}
+		source := routecap.Source{
+			IDs:     routecap.ArrayOf(ids),
+			KSource: uint32(tensor.Dim(0)),
+			Rows:    uint32(tensor.Dim(1)),
+		}
 		if tensor.Dim(1) != rows {
-			// The last layer: only rows that want logits go through it. The others of this layer do not
+			// The last layer: only rows that want logits go through it. The others of this layer do
+			// not
 			// exist.
 			if tensor.Dim(1) != len(outputs) || !slices.IsSorted(outputs) {
-				return fmt.Errorf("layer %d has %d rows, the batch %d, of which %d want logits", layer, tensor.Dim(1), rows, len(outputs))
+				return fmt.Errorf(
+					"layer %d has %d rows, the batch %d, of which %d want logits",
+					layer,
+					tensor.Dim(1),
+					rows,
+					len(outputs),
+				)
 			}
 			source.RowIndex = routecap.ArrayOf(outputs)
 		}
@@ -224,7 +244,12 @@ func (t *Tap) Issue(graph Graph, batch input.Batch, outputs []int32) error {
 			return err
 		}
 	}
-	step, result, err := t.Capturer.Issue(t.spans(batch), routecap.IssueOptions{Snapshot: routecap.SnapshotMake}, nil, 0)
+	step, result, err := t.Capturer.Issue(
+		t.spans(batch),
+		routecap.IssueOptions{Snapshot: routecap.SnapshotMake},
+		nil,
+		0,
+	)
 	if step != 0 { // lost, perhaps, but issued
 		t.step = step
 	}
@@ -246,7 +271,8 @@ func (t *Tap) spans(batch input.Batch) []routecap.Span {
 		if !open {
 			continue
 		}
-		if n := len(spans) - 1; n >= 0 && spans[n].Request == request && spans[n].SinkRow+spans[n].Rows == uint32(row) &&
+		if n := len(spans) - 1; n >= 0 && spans[n].Request == request &&
+			spans[n].SinkRow+spans[n].Rows == uint32(row) &&
 			spans[n].Position+uint64(spans[n].Rows) == uint64(position) {
 			spans[n].Rows++
 		} else {

@@ -82,7 +82,12 @@ func TestALayerThatDoesNotRunIsMissing(t *testing.T) {
 	ctx := m.Backend().NewContext()
 	defer ctx.Close()
 	rows := []int32{0, 1, 2}
-	batch := input.Batch{Inputs: ctx.Input().FromInts(rows, 3), Outputs: ctx.Input().FromInts(rows, 3), Positions: rows, Sequences: []int{0, 0, 0}}
+	batch := input.Batch{
+		Inputs:    ctx.Input().FromInts(rows, 3),
+		Outputs:   ctx.Input().FromInts(rows, 3),
+		Positions: rows,
+		Sequences: []int{0, 0, 0},
+	}
 	logits, err := model.Forward(ctx, m, batch)
 	if err != nil {
 		t.Fatal(err)
@@ -98,7 +103,8 @@ func TestALayerThatDoesNotRunIsMissing(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer routing.Close()
-	if result, err := routing.Wait(context.Background()); err != nil || result.Status != routecap.Incomplete {
+	if result, err := routing.Wait(context.Background()); err != nil ||
+		result.Status != routecap.Incomplete {
 		t.Fatal(result, err)
 	}
 	view, err := routing.View()

@@ -20,7 +20,10 @@ func must(err error) {
 }
 
 func main() {
-	version, folder, output := module.Version{Path: os.Args[1], Version: os.Args[2]}, os.Args[3], os.Args[4]
+	version, folder, output := module.Version{
+		Path:    os.Args[1],
+		Version: os.Args[2],
+	}, os.Args[3], os.Args[4]
 	must(os.MkdirAll(output, 0o755))
 	file := func(name string) string { return filepath.Join(output, name) }
 	archive, err := os.Create(file(version.Version + ".zip"))
@@ -32,7 +35,9 @@ func main() {
 	must(os.WriteFile(file(version.Version+".mod"), requirements, 0o644))
 	seconds, err := strconv.ParseInt(os.Getenv("SOURCE_DATE_EPOCH"), 10, 64)
 	must(err)
-	info, err := json.Marshal(map[string]any{"Version": version.Version, "Time": time.Unix(seconds, 0).UTC()})
+	info, err := json.Marshal(
+		map[string]any{"Version": version.Version, "Time": time.Unix(seconds, 0).UTC()},
+	)
 	must(err)
 	must(os.WriteFile(file(version.Version+".info"), info, 0o644))
 	must(os.WriteFile(file("list"), []byte(version.Version+"\n"), 0o644))

@@ -87,7 +87,13 @@ func (b *bench) steps() {
 	var step routecap.Step
 	batch := func(position uint64, flags routecap.SpanFlags) {
 		for i, h := range handles {
-			spans[i] = routecap.Span{Request: h, Position: position, SinkRow: uint32(i), Rows: 1, Flags: flags}
+			spans[i] = routecap.Span{
+				Request:  h,
+				Position: position,
+				SinkRow:  uint32(i),
+				Rows:     1,
+				Flags:    flags,
+			}
 		}
 		b.forward(requests)
 	}
@@ -184,7 +190,12 @@ func (b *bench) forward(n uint32) {
 // land captures the first n rows of a request, and waits for them.
 func (b *bench) land(request routecap.Request, n uint32) routecap.Step {
 	b.forward(n)
-	step, _, err := b.c.Issue([]routecap.Span{{Request: request, Rows: n}}, routecap.IssueOptions{}, nil, 0)
+	step, _, err := b.c.Issue(
+		[]routecap.Span{{Request: request, Rows: n}},
+		routecap.IssueOptions{},
+		nil,
+		0,
+	)
 	check(err)
 	b.finalize(step)
 	return step

@@ -28,9 +28,10 @@ const (
 // ---- The engine
 
 type sequence struct {
-	seed      int  // stands for its tokens
-	prompt    int  // tokens
-	rows      int  // of the whole sequence: the last token is never input, so one fewer than its tokens
+	seed   int // stands for its tokens
+	prompt int // tokens
+	// of the whole sequence: the last token is never input, so one fewer than its tokens
+	rows      int
 	preempt   bool // the scheduler will preempt it once
 	toFill    int  // tokens that are certain and have to be computed before decoding goes on
 	filled    int
@@ -60,7 +61,10 @@ type token struct {
 func forward(c *routecap.Capturer, batch []token) {
 	check(c.Begin(uint32(len(batch)), 0))
 	for layer := range layers {
-		ids, stride, err := routecap.SinkSlice[int16](c, uint32(layer)) // the library's sink has 16-bit ids unless configured otherwise
+		ids, stride, err := routecap.SinkSlice[int16](
+			c,
+			uint32(layer),
+		) // the library's sink has 16-bit ids unless configured otherwise
 		check(err)
 		for row, t := range batch {
 			for column := range k {
@@ -82,8 +86,13 @@ func main() {
 	check(err)
 	defer capturer.Close()
 
-	sequences := []*sequence{{seed: 1, prompt: 61, rows: 69}, {seed: 2, prompt: 5, rows: 34, preempt: true}, {seed: 3, prompt: 17, rows: 17},
-		{seed: 4, prompt: 100, rows: 119}, {seed: 5, prompt: 33, rows: 44}}
+	sequences := []*sequence{
+		{seed: 1, prompt: 61, rows: 69},
+		{seed: 2, prompt: 5, rows: 34, preempt: true},
+		{seed: 3, prompt: 17, rows: 17},
+		{seed: 4, prompt: 100, rows: 119},
+		{seed: 5, prompt: 33, rows: 44},
+	}
 	for _, s := range sequences {
 		s.toFill = s.prompt
 		s.request, err = capturer.Open(routecap.PolicyKeep)
@@ -97,7 +106,8 @@ func main() {
 		var spans []routecap.Span
 		var decided, decoding []*sequence
 		for n := range sequences {
-			s := sequences[(n+iteration)%len(sequences)] // the order in the batch changes from step to step
+			// the order in the batch changes from step to step
+			s := sequences[(n+iteration)%len(sequences)]
 			if s.routing != nil {
 				continue
 			}
@@ -109,14 +119,23 @@ func main() {
 				if rows == 0 {
 					continue
 				}
-				spans = append(spans, routecap.Span{Request: s.request, Position: uint64(s.filled), SinkRow: uint32(len(batch)), Rows: uint32(rows)})
+				spans = append(
+					spans,
+					routecap.Span{
+						Request:  s.request,
+						Position: uint64(s.filled),
+						SinkRow:  uint32(len(batch)),
+						Rows:     uint32(rows),
+					},
+				)
 				for range rows {
 					batch = append(batch, token{s, int32(s.filled)})
 					s.filled++
 				}
 				s.known = s.filled
 				s.nextOnGPU = int32(s.filled)
-			} else if len(batch)+1+drafts <= maxTokens { // the last token and drafts: where, only the device knows if drafts are being decided
+				// the last token and drafts: where, only the device knows if drafts are being decided
+			} else if len(batch)+1+drafts <= maxTokens {
 				first, last := s.known, s.known
 				if s.deciding {
 					first, last = s.known+1, s.known+1+drafts
@@ -136,7 +155,8 @@ func main() {
 
 		forward(capturer, batch)
 
-		// Throttle as an engine does by itself: steps beyond the slots would be lost. This imitation
+		// Throttle as an engine does by itself: steps beyond the slots would be lost. This
+		// imitation
 		// computes nothing and runs away otherwise.
 		previous := step
 		if previous >= slots-1 {
@@ -147,7 +167,10 @@ func main() {
 		for i, t := range batch {
 			positions[i] = t.position
 		}
-		options := routecap.IssueOptions{Tag: 42 /* the weights' version */, Positions: routecap.ArrayOf(positions)}
+		options := routecap.IssueOptions{
+			Tag:       42, /* the weights' version */
+			Positions: routecap.ArrayOf(positions),
+		}
 		var result routecap.Result
 		step, result, err = capturer.Issue(spans, options, nil, 0)
 		check(err) // of a lost step too (ErrLost), which an engine would count, and go on
@@ -157,7 +180,11 @@ func main() {
 		accepts := make([]routecap.AcceptItem, len(decided))
 		for i, s := range decided {
 			kept := s.keeps(s.known)
-			accepts[i] = routecap.AcceptItem{Request: s.request, Step: previous, Count: uint64(kept)}
+			accepts[i] = routecap.AcceptItem{
+				Request: s.request,
+				Step:    previous,
+				Count:   uint64(kept),
+			}
 			s.known += 1 + kept
 			s.deciding = false
 		}
@@ -173,14 +200,17 @@ func main() {
 			switch {
 			case s.routing != nil:
 			case s.known >= s.rows:
-				// Done. The step in flight ran ahead for nothing: what it adds beyond the sequence's rows is
+				// Done. The step in flight ran ahead for nothing: what it adds beyond the
+				// sequence's rows is
 				// cut, what was drafted is dropped.
 				s.routing, err = capturer.Finish(s.request, uint64(s.rows))
 				check(err)
 				running--
 			case s.preempt && s.known >= s.prompt+6:
-				// Preempted: its cache is gone and all its tokens are computed again, but they were sampled
-				// under the rows captured first, which stay. (To drop them: capturer.Truncate(s.request, 0).)
+				// Preempted: its cache is gone and all its tokens are computed again, but they were
+				// sampled
+				// under the rows captured first, which stay. (To drop them:
+				// capturer.Truncate(s.request, 0).)
 				// The drafts in flight will not be wanted.
 				s.preempt = false
 				s.toFill, s.filled = s.known, 0
@@ -199,7 +229,12 @@ func main() {
 		check(err)
 		complete(result)
 		ids := make([]int16, s.rows*layers*k)
-		_, _, err = routecap.CopyTo(s.routing, routecap.DefaultCopyOptions(), ids, nil) // missing cells would be -1
+		_, _, err = routecap.CopyTo(
+			s.routing,
+			routecap.DefaultCopyOptions(),
+			ids,
+			nil,
+		) // missing cells would be -1
 		check(err)
 		for at, id := range ids {
 			if id != routed(s.seed, at/(layers*k), at/k%layers, at%k) {
@@ -212,16 +247,30 @@ func main() {
 		check(err)
 		generatedView, err := generated.View()
 		check(err)
-		fmt.Printf("sequence %d: %d rows of the prompt and %d generated, %d layers, %d experts per token: %v\n", i, promptView.Rows,
-			generatedView.Rows, promptView.Layers, promptView.K, result.Status)
+		fmt.Printf(
+			"sequence %d: %d rows of the prompt and %d generated, %d layers, %d experts per token: %v\n",
+			i,
+			promptView.Rows,
+			generatedView.Rows,
+			promptView.Layers,
+			promptView.K,
+			result.Status,
+		)
 		for _, r := range []*routecap.Routing{prompt, generated, s.routing} {
 			r.Close()
 		}
 	}
 	stats, err := capturer.Stats()
 	check(err)
-	fmt.Printf("%d steps, %d lost; %d rows delivered, of which %d again after a preemption; %d drafts rejected; %d differences\n", stats.StepsIssued,
-		stats.StepsLost, stats.RowsDelivered, stats.RowsOverlapped, stats.RowsRejected, wrong)
+	fmt.Printf(
+		"%d steps, %d lost; %d rows delivered, of which %d again after a preemption; %d drafts rejected; %d differences\n",
+		stats.StepsIssued,
+		stats.StepsLost,
+		stats.RowsDelivered,
+		stats.RowsOverlapped,
+		stats.RowsRejected,
+		wrong,
+	)
 	if wrong != 0 {
 		log.Fatal("the rows are not those of the routers")
 	}

@@ -59,7 +59,14 @@ func newEngine(t testing.TB, dtype routecap.DType, change func(*routecap.Config)
 		t.Skip("no GPU: ", err)
 	}
 	t.Cleanup(device.Close)
-	config := routecap.Config{Backend: routecap.BackendCUDA, Layers: layers, K: k, Experts: experts, Rows: rows, Slots: 4}
+	config := routecap.Config{
+		Backend: routecap.BackendCUDA,
+		Layers:  layers,
+		K:       k,
+		Experts: experts,
+		Rows:    rows,
+		Slots:   4,
+	}
 	if change != nil {
 		change(&config)
 	}
@@ -80,7 +87,9 @@ func (e *engine) feed(batch []token) {
 		for _, t := range batch {
 			for column := range k {
 				id := int64(routed(t.seed, t.position, layer, column))
-				ids = append(ids, unsafe.Slice((*byte)(unsafe.Pointer(&id)), e.dtype.Size())...) // little endian
+				ids = append(
+					ids,
+					unsafe.Slice((*byte)(unsafe.Pointer(&id)), e.dtype.Size())...) // little endian
 			}
 		}
 		e.device.Write(buffer, ids)
@@ -162,7 +171,15 @@ func compare(r *routecap.Routing, seed, n int) error {
 		for layer := range layers {
 			for column := range k {
 				if got, want := row.ID(layer, column), routed(seed, int(position), layer, column); got != want {
-					return fmt.Errorf("row %d, layer %d, column %d of sequence %d is %d, not %d", position, layer, column, seed, got, want)
+					return fmt.Errorf(
+						"row %d, layer %d, column %d of sequence %d is %d, not %d",
+						position,
+						layer,
+						column,
+						seed,
+						got,
+						want,
+					)
 				}
 			}
 		}
@@ -183,7 +200,15 @@ func (e *engine) decode(pass func(batch []token)) {
 		var batch []token
 		var spans []routecap.Span
 		for seed, request := range requests {
-			spans = append(spans, routecap.Span{Request: request, Position: uint64(first), SinkRow: uint32(len(batch)), Rows: uint32(n)})
+			spans = append(
+				spans,
+				routecap.Span{
+					Request:  request,
+					Position: uint64(first),
+					SinkRow:  uint32(len(batch)),
+					Rows:     uint32(n),
+				},
+			)
 			for i := range n {
 				batch = append(batch, token{seed, first + i})
 			}
@@ -206,39 +231,47 @@ func (e *engine) decode(pass func(batch []token)) {
 func TestEveryIdIsCaptured(t *testing.T) {
 	for name, dtype := range map[string]routecap.DType{"int16": routecap.DTypeI16, "int32": routecap.DTypeI32, "int64": routecap.DTypeI64} {
 		for _, atOnce := range []bool{false, true} {
-			t.Run(map[bool]string{false: "layer by layer/", true: "at once/"}[atOnce]+name, func(t *testing.T) {
-				e := newEngine(t, dtype, nil)
-				e.decode(func(batch []token) {
-					e.feed(batch)
-					e.forward(uint32(len(batch)), atOnce)
-				})
-			})
+			t.Run(
+				map[bool]string{false: "layer by layer/", true: "at once/"}[atOnce]+name,
+				func(t *testing.T) {
+					e := newEngine(t, dtype, nil)
+					e.decode(func(batch []token) {
+						e.feed(batch)
+						e.forward(uint32(len(batch)), atOnce)
+					})
+				},
+			)
 		}
 	}
 }
 
 func TestEveryIdIsCapturedInGraphs(t *testing.T) {
 	for _, atOnce := range []bool{false, true} {
-		t.Run(map[bool]string{false: "layer by layer", true: "at once"}[atOnce], func(t *testing.T) {
-			e := newEngine(t, routecap.DTypeI64, nil)
-			graphs := map[int]*Graph{}
-			e.decode(func(batch []token) {
-				e.feed(batch)
-				if graphs[len(batch)] == nil {
-					graphs[len(batch)] = e.device.Capture(func() { e.forward(uint32(len(batch)), atOnce) })
+		t.Run(
+			map[bool]string{false: "layer by layer", true: "at once"}[atOnce],
+			func(t *testing.T) {
+				e := newEngine(t, routecap.DTypeI64, nil)
+				graphs := map[int]*Graph{}
+				e.decode(func(batch []token) {
+					e.feed(batch)
+					if graphs[len(batch)] == nil {
+						graphs[len(batch)] = e.device.Capture(
+							func() { e.forward(uint32(len(batch)), atOnce) },
+						)
+					}
+					graphs[len(batch)].Launch(e.device)
+				})
+				if len(graphs) != 2 {
+					t.Fatal(len(graphs), " graphs")
 				}
-				graphs[len(batch)].Launch(e.device)
-			})
-			if len(graphs) != 2 {
-				t.Fatal(len(graphs), " graphs")
-			}
-			must(t, e.c.Close())
-			for _, g := range graphs { // they outlive the capturer, and may be replayed
-				g.Launch(e.device)
-				e.device.Synchronize()
-				g.Close()
-			}
-		})
+				must(t, e.c.Close())
+				for _, g := range graphs { // they outlive the capturer, and may be replayed
+					g.Launch(e.device)
+					e.device.Synchronize()
+					g.Close()
+				}
+			},
+		)
 	}
 }
 
@@ -248,7 +281,19 @@ func TestARouterMayWriteASinkOfItsOwn(t *testing.T) {
 			e := newEngine(t, routecap.DTypeI16, nil)
 			if own {
 				sink := e.device.Allocate(layers * rows * k * 2)
-				must(t, e.c.SinkBind(0, layers, routecap.Sink{DType: routecap.DTypeI16, IDs: routecap.DevicePointer(sink), Rows: rows, K: k}))
+				must(
+					t,
+					e.c.SinkBind(
+						0,
+						layers,
+						routecap.Sink{
+							DType: routecap.DTypeI16,
+							IDs:   routecap.DevicePointer(sink),
+							Rows:  rows,
+							K:     k,
+						},
+					),
+				)
 			}
 			for layer := range uint32(layers) {
 				sink, err := e.c.SinkLayer(layer)
@@ -289,16 +334,40 @@ func TestDraftsArePlacedByPositionsOnTheDeviceAndAccepted(t *testing.T) {
 		e.device.Write(positions, device)
 		e.forward(uint32(len(batch)), true)
 		array := routecap.DeviceArray(routecap.DevicePointer(positions), routecap.DTypeI64, rows)
-		_, _, err := e.c.Issue([]routecap.Span{{Request: request, PositionEnd: 99, SinkRow: rows, Rows: 1, Flags: routecap.SpanDevicePositions}},
-			routecap.IssueOptions{Positions: array}, nil, e.stream)
+		_, _, err := e.c.Issue(
+			[]routecap.Span{
+				{
+					Request:     request,
+					PositionEnd: 99,
+					SinkRow:     rows,
+					Rows:        1,
+					Flags:       routecap.SpanDevicePositions,
+				},
+			},
+			routecap.IssueOptions{Positions: array},
+			nil,
+			e.stream,
+		)
 		if err == nil {
 			t.Fatal("positions beyond their array were not refused")
 		}
 		step := e.issue([]routecap.Span{
-			{Request: request, Position: uint64(position), PositionEnd: uint64(position + 1), SinkRow: 0, Rows: 1,
-				Flags: routecap.SpanDevicePositions},
-			{Request: request, Position: uint64(position + 1), PositionEnd: uint64(position + 1 + drafts), SinkRow: 1, Rows: drafts,
-				Flags: routecap.SpanDevicePositions | routecap.SpanSpeculative},
+			{
+				Request:     request,
+				Position:    uint64(position),
+				PositionEnd: uint64(position + 1),
+				SinkRow:     0,
+				Rows:        1,
+				Flags:       routecap.SpanDevicePositions,
+			},
+			{
+				Request:     request,
+				Position:    uint64(position + 1),
+				PositionEnd: uint64(position + 1 + drafts),
+				SinkRow:     1,
+				Rows:        drafts,
+				Flags:       routecap.SpanDevicePositions | routecap.SpanSpeculative,
+			},
 		}, routecap.IssueOptions{Positions: array})
 		kept := random.IntN(drafts + 1)
 		must(t, e.c.Accept(request, step, uint64(kept)))
@@ -312,7 +381,10 @@ func TestDraftsArePlacedByPositionsOnTheDeviceAndAccepted(t *testing.T) {
 
 func TestExpertsAreChosenFromLogits(t *testing.T) {
 	e := newEngine(t, routecap.DTypeI32, func(c *routecap.Config) {
-		c.LayerProvenance = slices.Repeat([]routecap.Provenance{routecap.ProvenanceRecomputed}, layers)
+		c.LayerProvenance = slices.Repeat(
+			[]routecap.Provenance{routecap.ProvenanceRecomputed},
+			layers,
+		)
 	})
 	random := rand.New(rand.NewPCG(3, 4))
 	logits, weights := make([]float32, rows*experts), make([]float32, rows*k)
@@ -328,8 +400,16 @@ func TestExpertsAreChosenFromLogits(t *testing.T) {
 	must(t, e.c.Begin(rows, e.stream))
 	for layer := range uint32(layers) {
 		must(t, e.c.Route(layer, router, routecap.Logits{Rows: rows,
-			Logits:  routecap.DeviceArray(routecap.DevicePointer(onDevice), routecap.DTypeF32, rows*experts),
-			Weights: routecap.DeviceArray(routecap.DevicePointer(weightsOnDevice), routecap.DTypeF32, rows*k)}, e.stream))
+			Logits: routecap.DeviceArray(
+				routecap.DevicePointer(onDevice),
+				routecap.DTypeF32,
+				rows*experts,
+			),
+			Weights: routecap.DeviceArray(
+				routecap.DevicePointer(weightsOnDevice),
+				routecap.DTypeF32,
+				rows*k,
+			)}, e.stream))
 	}
 	must(t, e.c.Snapshot(e.stream))
 	found := make([]routecap.LayerProbe, layers)
@@ -339,11 +419,23 @@ func TestExpertsAreChosenFromLogits(t *testing.T) {
 	request := e.open()
 	e.finalize(e.issue([]routecap.Span{{Request: request, Rows: rows}}, routecap.IssueOptions{}))
 	e.device.Read(asBytes(weights), weightsOnDevice)
-	_, _, err = e.c.Extract(request, 0, routecap.RowsAll, routecap.ExtractShare, routecap.ReadStrict)
+	_, _, err = e.c.Extract(
+		request,
+		0,
+		routecap.RowsAll,
+		routecap.ExtractShare,
+		routecap.ReadStrict,
+	)
 	if !errors.Is(err, routecap.ErrRecomputed) {
 		t.Fatal(err)
 	}
-	r, _, err := e.c.Extract(request, 0, routecap.RowsAll, routecap.ExtractTake, routecap.ReadStrict|routecap.ReadAllowRecomputed)
+	r, _, err := e.c.Extract(
+		request,
+		0,
+		routecap.RowsAll,
+		routecap.ExtractTake,
+		routecap.ReadStrict|routecap.ReadAllowRecomputed,
+	)
 	must(t, err)
 	defer r.Close()
 	v, err := r.View()
@@ -362,7 +454,13 @@ func TestExpertsAreChosenFromLogits(t *testing.T) {
 		}
 		for column := range k {
 			if got, want := weights[position*k+uint64(column)], of[best[column]]; got != want {
-				t.Fatalf("the weight of row %d, column %d is %v, not %v", position, column, got, want)
+				t.Fatalf(
+					"the weight of row %d, column %d is %v, not %v",
+					position,
+					column,
+					got,
+					want,
+				)
 			}
 		}
 	}
@@ -371,7 +469,11 @@ func TestExpertsAreChosenFromLogits(t *testing.T) {
 func TestGoMemoryIsRefused(t *testing.T) {
 	e := newEngine(t, routecap.DTypeI32, nil)
 	must(t, e.c.Begin(2, e.stream))
-	err := e.c.Record(0, routecap.Source{IDs: routecap.ArrayOf(make([]int32, 2*k)), Rows: 2}, e.stream)
+	err := e.c.Record(
+		0,
+		routecap.Source{IDs: routecap.ArrayOf(make([]int32, 2*k)), Rows: 2},
+		e.stream,
+	)
 	if !errors.Is(err, routecap.ErrArgument) {
 		t.Fatal(err)
 	}
@@ -431,7 +533,13 @@ func TestReadersReadWhileTheEngineGoesOnAndChangesThreads(t *testing.T) {
 					return
 				default:
 				}
-				r, _, err := e.c.Extract(shared, 0, routecap.RowsAll, routecap.ExtractShare, routecap.ReadStrict)
+				r, _, err := e.c.Extract(
+					shared,
+					0,
+					routecap.RowsAll,
+					routecap.ExtractShare,
+					routecap.ReadStrict,
+				)
 				if err == nil {
 					err = errors.Join(compare(r, 9, 4), r.Close())
 				}

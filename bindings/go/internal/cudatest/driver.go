@@ -147,12 +147,26 @@ func (d *Device) Allocate(bytes int) uintptr {
 // Write copies bytes to memory of the device, behind all work of the stream.
 func (d *Device) Write(to uintptr, from []byte) {
 	copy(unsafe.Slice((*byte)(d.staging), stagingBytes), from)
-	check(C.copy(C.uintptr_t(to), C.uintptr_t(uintptr(d.staging)), C.size_t(len(from)), C.uintptr_t(d.Stream)))
+	check(
+		C.copy(
+			C.uintptr_t(to),
+			C.uintptr_t(uintptr(d.staging)),
+			C.size_t(len(from)),
+			C.uintptr_t(d.Stream),
+		),
+	)
 }
 
 // Read copies bytes from memory of the device, behind all work of the stream.
 func (d *Device) Read(to []byte, from uintptr) {
-	check(C.copy(C.uintptr_t(uintptr(d.staging)), C.uintptr_t(from), C.size_t(len(to)), C.uintptr_t(d.Stream)))
+	check(
+		C.copy(
+			C.uintptr_t(uintptr(d.staging)),
+			C.uintptr_t(from),
+			C.size_t(len(to)),
+			C.uintptr_t(d.Stream),
+		),
+	)
 	copy(to, unsafe.Slice((*byte)(d.staging), stagingBytes))
 }
 
