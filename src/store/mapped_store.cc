@@ -209,8 +209,9 @@ void MappedStore::Published::land(std::span<const Segment> rows) noexcept try {
         {
             const std::lock_guard lock(store_->flights_mutex_);
             wanted = flights_[i].wanted;
-            store_->unlist(flights_[i]);
+            // In this order: who sees nothing in flight looks no further than the file.
             if (any && wanted) result = blocks.publish(key(i), generation_, to, mismatched);
+            store_->unlist(flights_[i]);
         }
         if (stale || (wanted && result == MappedBlocks::Published::stale))
             add(MappedCount::stale);

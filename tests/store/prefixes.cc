@@ -149,6 +149,20 @@ TEST(Drafts, before_a_block_do_not_hold_it_up) {
     rig.expect(b, 4, routed_rows(rig.shape(), 1, 4, 4));
 }
 
+// A shared store had it in neither place while the worker brought it from one to the other.
+TEST(Rows, that_were_published_are_there_all_the_while_they_land) {
+    Rig rig;
+    Shelf shelf(rig.shape());
+    for (uint64_t n = 0; n < 300; n++) {
+        const routecap_request a = rig.open();
+        const routecap_step step = rig.step({{a, {1, 0, 4}}});
+        shelf.publish(rig, a, 0, {n});
+        for (int look = 0; look < 300; look++) ASSERT_EQ(shelf.contains({n}).front(), 0) << n;
+        rig.land(step);
+        rig.close(a);
+    }
+}
+
 // vLLM: rejected drafts leave a gap in the block that the next step fills.
 TEST(Drafts, that_were_rejected_are_filled_by_a_later_publish) {
     Rig rig;
