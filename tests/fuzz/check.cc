@@ -92,6 +92,7 @@ uint64_t rows(const routecap_routing *routing, const model::Routing &expected,
         SAME(shape.layers[l].experts, view.layer_experts[l]);
         SAME(shape.layers[l].provenance, view.layer_provenance[l]);
     }
+    const bool narrow = shape.id_bytes() == 1;
     uint64_t position = view.first, compared = 0;
     auto row = expected.content.begin();
     for (size_t i = 0; i < view.segment_count; i++) {
@@ -116,9 +117,8 @@ uint64_t rows(const routecap_routing *routing, const model::Routing &expected,
                      (segment.validity[r * view.validity_bytes + l / 8] >> l % 8 & 1) != 0);
                 const bool wanted = has != nullptr && has->valid(l);
                 const auto id = [&](size_t c) {
-                    return shape.id_bytes() == 1
-                               ? static_cast<const uint8_t *>(segment.ids)[at + c]
-                               : static_cast<const uint16_t *>(segment.ids)[at + c];
+                    return narrow ? static_cast<const uint8_t *>(segment.ids)[at + c]
+                                  : static_cast<const uint16_t *>(segment.ids)[at + c];
                 };
                 if (valid != wanted) {
                     if (!refused || (valid && (has == nullptr || !has->any())))
@@ -180,9 +180,9 @@ void load(const routecap_capturer *capturer, const uint64_t *tag, const model::S
                  static_cast<unsigned long long>(expected.rows[phase]));
         for (size_t l = 0; l < layers; l++)
             for (size_t e = 0; e < experts; e++) {
-                const auto found = expected.counts.find({phase, l, static_cast<uint16_t>(e)});
-                const uint64_t n = found != expected.counts.end() ? found->second : 0,
-                               is = counts[(static_cast<size_t>(phase) * layers + l) * experts + e];
+                const size_t at = (static_cast<size_t>(phase) * layers + l) * experts + e;
+                const uint64_t n = expected.counts.empty() ? 0 : expected.counts[at],
+                               is = counts[at];
                 if (lacks ? is > n : is != n)
                     fail(
                         "phase %d, layer %zu: expert %zu was chosen %llu times, and is counted %llu times",

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <set>
 #include <utility>
 
 namespace model {
@@ -46,17 +47,16 @@ bool of_whole_rows(uint8_t reason) {
 
 bool Row::same_set(const Row &other, size_t layer) const {
     const size_t k = ids.size() / missing.size();
-    const auto from = [&](const Row &row) {
-        const auto begin = row.ids.begin() + static_cast<ptrdiff_t>(layer * k);
-        return std::set<uint16_t>(begin, begin + static_cast<ptrdiff_t>(k));
-    };
-    return from(*this) == from(other);
+    const uint16_t *mine = ids.data() + layer * k, *others = other.ids.data() + layer * k;
+    return std::is_permutation(mine, mine + k, others);
 }
 
 uint8_t judge(const int64_t *ids, uint32_t k, uint32_t experts) {
     if (std::any_of(ids, ids + k, [&](int64_t id) { return id < 0 || id >= experts; }))
         return ROUTECAP_MISSING_OUT_OF_RANGE;
-    return std::set<int64_t>(ids, ids + k).size() < k ? ROUTECAP_MISSING_DUPLICATE : 0;
+    for (const int64_t *id = ids + 1; id < ids + k; id++)
+        if (std::find(ids, id, *id) != id) return ROUTECAP_MISSING_DUPLICATE;
+    return 0;
 }
 
 std::shared_ptr<Row> empty_row(const Shape &shape, uint8_t reason) {
@@ -69,6 +69,8 @@ std::shared_ptr<Row> empty_row(const Shape &shape, uint8_t reason) {
 
 RowPtr unite(const RowPtr &first, const RowPtr &second) {
     if (first == nullptr || second == nullptr) return first == nullptr ? second : first;
+    if (first->complete()) return first;
+    if (!first->any() && second->complete()) return second;
     auto row = std::make_shared<Row>(*first);
     const size_t k = row->ids.size() / row->missing.size();
     for (size_t l = 0; l < row->missing.size(); l++) {
@@ -184,6 +186,7 @@ std::vector<uint8_t> Routing::serialize() const {
         if (row->reason() != 0) return {0, row->reason()};
         return {row->complete() ? kPresent : kPresent | kValidity, 0};
     };
+    const size_t id_bytes = shape->id_bytes();
     for (uint64_t p = first; p < end();) {
         const auto [flags, reason] = kind(at(p));
         Run run{0, 0, flags, reason};
@@ -192,7 +195,7 @@ std::vector<uint8_t> Routing::serialize() const {
             if (run.flags == 0) continue;
             const RowPtr row = at(p);
             own.push_back(row->tag);
-            for (uint16_t id : row->ids) put(ids, id, shape->id_bytes());
+            for (uint16_t id : row->ids) put(ids, id, id_bytes);
             if ((run.flags & kValidity) == 0) continue;
             std::vector<uint8_t> bits((shape->cells() + 7) / 8);
             for (size_t l = 0; l < shape->cells(); l++)
@@ -670,19 +673,26 @@ void Capturer::file(Request &r, const Filed &filed) {
     }
     stats.rows_overlapped += overlap;
     stats.rows_mismatched += mismatch && (flags & ROUTECAP_CONFIG_COMPARE) != 0;
-    auto row = std::make_shared<Row>(*filed.row);
-    row->tag = filed.tag;
+    RowPtr row = filed.row;
+    if (row->tag != filed.tag) {
+        auto tagged = std::make_shared<Row>(*row);
+        tagged->tag = filed.tag;
+        row = std::move(tagged);
+    }
     mine = r.policy == ROUTECAP_POLICY_REPLACE && row->any() ? row : unite(mine, row);
 }
 
 // The cells of a row that its request has not.
 void Capturer::count_load(const Filed &filed, const RowPtr &known) {
+    const size_t experts = shape->experts(),
+                 first = static_cast<size_t>(filed.phase) * shape->cells() * experts;
     for (Load *l : {&load, &load_of_tags[filed.tag]}) {
+        l->counts.resize(ROUTECAP_LOAD_PHASES * shape->cells() * experts);
         l->rows[filed.phase] += filed.row->any() && (known == nullptr || !known->any());
         for (size_t layer = 0; layer < shape->cells(); layer++)
             if (filed.row->valid(layer) && (known == nullptr || !known->valid(layer)))
                 for (size_t j = layer * shape->k; j < (layer + 1) * shape->k; j++)
-                    l->counts[{filed.phase, layer, filed.row->ids[j]}]++;
+                    l->counts[first + layer * experts + filed.row->ids[j]]++;
     }
 }
 
@@ -913,12 +923,12 @@ void Store::land(const Shape &shape, const BlockPtr &block, std::vector<RowPtr> 
                                     there->landed && current(*there)
                                 ? there
                                 : nullptr;
+    const RowPtr none = empty_row(shape, ROUTECAP_MISSING_NOT_PUBLISHED);
     bool any = false, news = false, differs = false;
     for (uint64_t p = 0; p < block_rows; p++) {
         RowPtr &row = rows[p];
         if (row != nullptr && !row->there()) row = nullptr;
-        const RowPtr old = before != nullptr ? before->rows[p]
-                                             : empty_row(shape, ROUTECAP_MISSING_NOT_PUBLISHED);
+        const RowPtr old = before != nullptr ? before->rows[p] : none;
         any |= row != nullptr && row->any();
         for (size_t l = 0; row != nullptr && l < shape.cells(); l++) {
             if (!row->valid(l)) continue;

@@ -12,8 +12,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
-#include <tuple>
 #include <vector>
 
 namespace model {
@@ -289,7 +287,7 @@ struct Publication {
 struct Load {
     uint64_t steps = 0, first_step = 0, last_step = 0;
     uint64_t rows[ROUTECAP_LOAD_PHASES] = {};
-    std::map<std::tuple<int, size_t, uint16_t>, uint64_t> counts{};
+    std::vector<uint64_t> counts{};  // [phases, layers, experts]; empty: none
 };
 
 struct Capturer {

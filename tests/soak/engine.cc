@@ -29,8 +29,11 @@ uint64_t mix(uint64_t x) {
 void route(const Shape &shape, uint64_t token, uint32_t layer, bool drift, int64_t *ids) {
     const uint64_t x = mix(token + layer * 0x9e3779b97f4a7c15u + drift);
     const uint64_t stride = 1 + (x >> 32) % (shape.experts / shape.k);
-    for (uint32_t c = 0; c < shape.k; c++)
-        ids[c] = static_cast<int64_t>((x + c * stride) % shape.experts);
+    uint64_t id = x % shape.experts;
+    for (uint32_t c = 0; c < shape.k; c++, id += stride) {
+        if (id >= shape.experts) id -= shape.experts;
+        ids[c] = static_cast<int64_t>(id);
+    }
 }
 
 // The keys of the blocks of which all rows are there, as an engine's block hashes are made.
@@ -213,15 +216,20 @@ void Engine::adopt(const SequencePtr &s) {
     totals_.adopted += found.found;
 }
 
-// The blocks that are full, of which some are in flight or drafts.
+// The blocks that are full, of which some are in flight or drafts: those that it has not published,
+// or all once more.
 void Engine::publish(const SequencePtr &s, size_t rows) {
-    const std::vector<uint64_t> keys = block_keys(s->tokens, rows, shape_.block_rows);
+    std::vector<uint64_t> keys = block_keys(s->tokens, rows, shape_.block_rows);
+    const size_t done = chance(100) ? 0 : std::min(s->published, keys.size());
+    s->published = keys.size();
+    keys.erase(keys.begin(), keys.begin() + static_cast<ptrdiff_t>(done));
     if (keys.empty()) return;
-    note(s, "publish %zu blocks", keys.size());
+    const uint64_t first = done * shape_.block_rows;
+    note(s, "publish %zu blocks from row %llu on", keys.size(), ull(first));
     SAME_STATUS(ROUTECAP_OK,
-                routecap_request_publish(capturer_, s->handle, store_, 0, keys.data(), keys.size(),
-                                         blocks_->generation));
-    SAME(ROUTECAP_OK, model_->publish(s->request, blocks_, 0, keys, blocks_->generation));
+                routecap_request_publish(capturer_, s->handle, store_, first, keys.data(),
+                                         keys.size(), blocks_->generation));
+    SAME(ROUTECAP_OK, model_->publish(s->request, blocks_, first, keys, blocks_->generation));
     model_->land();
     named_ += keys.size(), totals_.published += keys.size();
     published_.emplace_back(s->tokens.begin(), s->tokens.begin() + static_cast<ptrdiff_t>(rows));
@@ -233,11 +241,13 @@ routecap_store_counts Engine::settled() {
     if (last_step_ > 0) wait_for_slots(last_step_);
     routecap_store_counts c{};
     c.struct_size = sizeof c;
-    do SAME_STATUS(ROUTECAP_OK, routecap_store_stats(store_, &c));
-    while (c.blocks_published + c.blocks_repeated + c.blocks_empty + c.blocks_stale +
-               c.blocks_refused <
-           named_);
-    return c;
+    for (;; std::this_thread::yield()) {
+        SAME_STATUS(ROUTECAP_OK, routecap_store_stats(store_, &c));
+        if (c.blocks_published + c.blocks_repeated + c.blocks_empty + c.blocks_stale +
+                c.blocks_refused >=
+            named_)
+            return c;
+    }
 }
 
 // Some blocks of one of the prefixes.
@@ -359,7 +369,7 @@ void Engine::verify(const SequencePtr &s) {
 void Engine::fork(const SequencePtr &s) {
     const SequencePtr child = make(0);
     child->tokens = s->tokens;
-    child->computed = s->computed;
+    child->computed = s->computed, child->published = s->published;
     child->prompt = s->prompt, child->last = s->computed + 1 + below(60);
     const uint64_t rows = std::min<uint64_t>(s->computed, s->request->length());
     if (!done("fork", ROUTECAP_OK,
@@ -393,7 +403,7 @@ void Engine::preempt(const SequencePtr &s) {
             s->request = model_->open(shape_.policy);
             for (auto &[routing, expected] : s->parts) routecap_routing_free(routing);
             s->parts.clear();
-            s->taken = s->computed = 0;
+            s->taken = s->computed = s->published = 0;
             start(s);
             break;
         }
@@ -585,6 +595,7 @@ std::vector<model::RowPtr> Engine::write_ids(const Batch &batch, uint32_t rows, 
     std::vector<int64_t> ids(k);
     for (size_t r = 0; r < live; r++) {
         auto row = model::empty_row(*model_shape_, ROUTECAP_MISSING_UNWRITTEN);
+        row->tag = tag_;
         // A layer with an id that is none, or one twice.
         const uint32_t odd = fault(5) ? static_cast<uint32_t>(below(shape_.layers)) : UINT32_MAX;
         for (uint32_t l = 0; l < shape_.layers; l++) {
@@ -597,11 +608,15 @@ std::vector<model::RowPtr> Engine::write_ids(const Batch &batch, uint32_t rows, 
                                                                 : c == 0      ? row->missing[l]
                                                                               : 0);
             }
-            for (uint32_t c = 0; c < k; c++) {
+            unsigned char *to = written_.data() + (size_t{l} * stride + r) * k * size;
+            for (uint32_t c = 0; c < k; c++, to += size) {
                 const int64_t value =
                     dtype == ROUTECAP_DTYPE_ID16_BF16 ? ids[c] << 16 | 0x3f80 : ids[c];
-                std::memcpy(written_.data() + ((size_t{l} * stride + r) * k + c) * size, &value,
-                            size);
+                switch (size) {
+                    case 2: std::memcpy(to, &value, 2); break;
+                    case 4: std::memcpy(to, &value, 4); break;
+                    default: std::memcpy(to, &value, 8); break;
+                }
             }
         }
         taken.push_back(std::move(row));
@@ -810,8 +825,8 @@ void Engine::compare(Result result) {
     examined = nullptr;
 }
 
-// Reads what has landed of a sequence that runs: whatever is valid must be of the token that is
-// there.
+// Reads what has landed of a sequence that runs: whatever is valid of a few rows, the newest or
+// others, must be of the tokens that are there.
 void Engine::compare_running(uint64_t random) {
     SequencePtr s;
     routecap_request handle = 0;
@@ -834,35 +849,44 @@ void Engine::compare_running(uint64_t random) {
     routecap_view view{};
     view.struct_size = sizeof view;
     SAME_STATUS(ROUTECAP_OK, routecap_routing_view(routing, &view));
-    std::vector<uint64_t> tokens;
+    constexpr uint64_t few = 64;
+    const uint64_t newest = view.rows - std::min(view.rows, few), choice = random >> 32,
+                   begin = view.first + (choice % 2 == 0 ? newest : choice / 2 % (newest + 1)),
+                   end = std::min(begin + few, view.first + view.rows);
+    std::vector<uint64_t> tokens;  // from `begin` on
     {
         const std::lock_guard lock(s->mutex);
-        tokens = s->tokens;
+        const auto known = static_cast<ptrdiff_t>(std::min<uint64_t>(end, s->tokens.size()));
+        if (known > static_cast<ptrdiff_t>(begin))
+            tokens.assign(s->tokens.begin() + static_cast<ptrdiff_t>(begin),
+                          s->tokens.begin() + known);
     }
     uint64_t compared = 0;
-    std::vector<int64_t> ids(shape_.k), other(shape_.k);
+    std::vector<int64_t> ids(shape_.k), got(shape_.k);
     for (size_t i = 0; i < view.segment_count; i++) {
         const routecap_segment &segment = view.segments[i];
-        for (uint64_t r = 0; r < segment.rows && segment.ids != nullptr; r++)
+        if (segment.ids == nullptr || segment.first >= end) continue;
+        for (uint64_t r = std::max(begin, segment.first) - segment.first;
+             r < std::min(segment.rows, end - segment.first); r++)
             for (uint32_t l = 0; l < shape_.layers; l++) {
                 if (segment.validity != nullptr &&
                     (segment.validity[r * view.validity_bytes + l / 8] >> l % 8 & 1) == 0)
                     continue;
                 const uint64_t position = segment.first + r;
-                if (position >= tokens.size())
-                    check::fail("a reader found row %llu of %zu tokens", ull(position),
-                                tokens.size());
-                route(shape_, tokens[position], l, false, ids.data());
-                route(shape_, tokens[position], l, true, other.data());
-                bool same = true, drifted = true;
+                if (position >= begin + tokens.size())
+                    check::fail("a reader found row %llu of %llu tokens", ull(position),
+                                ull(begin + tokens.size()));
                 for (uint32_t c = 0; c < shape_.k; c++) {
                     const size_t at = (r * shape_.layers + l) * shape_.k + c;
-                    const int64_t id = view.dtype == ROUTECAP_DTYPE_U8
-                                           ? static_cast<const uint8_t *>(segment.ids)[at]
-                                           : static_cast<const int16_t *>(segment.ids)[at];
-                    same &= id == ids[c], drifted &= id == other[c];
+                    got[c] = view.dtype == ROUTECAP_DTYPE_U8
+                                 ? static_cast<const uint8_t *>(segment.ids)[at]
+                                 : static_cast<const int16_t *>(segment.ids)[at];
                 }
-                if (!same && !drifted)
+                const auto computed = [&](bool drift) {
+                    route(shape_, tokens[position - begin], l, drift, ids.data());
+                    return got == ids;
+                };
+                if (!computed(false) && !computed(true))
                     check::fail("a reader found other ids in row %llu layer %u", ull(position), l);
                 compared++;
             }

@@ -57,7 +57,8 @@ struct Sequence {
     uint64_t draft_step = 0, verified_at = 0;
     std::vector<std::pair<uint64_t, size_t>> drafts;
 
-    size_t taken = 0;  // rows that were taken, in parts
+    size_t published = 0;  // blocks
+    size_t taken = 0;      // rows that were taken, in parts
     std::vector<std::pair<routecap_routing *, model::RoutingPtr>> parts;
 
     std::mutex mutex;  // guards what follows, for readers

@@ -94,7 +94,7 @@ void run_round(uint64_t steps, Clock::time_point end, soak::Totals &totals) {
             while (!stop) {
                 if (engine.compare_next()) continue;
                 engine.compare_running(choices());
-                std::this_thread::sleep_for(std::chrono::milliseconds(1));
+                std::this_thread::sleep_for(std::chrono::microseconds(300));
             }
         });
     for (uint64_t i = 0; i < steps && Clock::now() < end; i++) engine.step();
