@@ -163,11 +163,51 @@ def test_a_token_is_on_one_line_where_there_is_room(
 ) -> None:
     """The number 77 was a 7 at the end of a line and another in the next."""
     monkeypatch.setattr(plot, "_COLUMNS", 10)
-    lines, _ = plot._typeset(samples["plain"]._replace(routing=samples["plain"].routing[9:13]), 0)
-    assert lines == [" 9  10 ", " 11  12 "]
+    rows = samples["plain"]._replace(routing=samples["plain"].routing[9:13])
+    assert plot._typeset(rows, 0).lines == [" 9  10 ", " 11  12 "]
     tokens = ["abcd efgh", "ijkl", "a" * 12]
     text = samples["plain"]._replace(info={"tokens": tokens + ["b"] * 18})
-    assert plot._typeset(text, 0)[0][:3] == ["abcd efgh", "ijklaaaaaa", "aaaaaabbbb"]
+    assert plot._typeset(text, 0).lines[:3] == ["abcd efgh", "ijklaaaaaa", "aaaaaabbbb"]
+
+
+def test_missing_rows_are_no_expert_and_a_bar_ends_the_prompt(
+    samples: dict[str, routecap.Sample],
+) -> None:
+    axes, sample = axes_of(Figure()), samples["a < b"]
+    plot.text(axes, sample._replace(info={"tokens": list("abcdefghij"), "prompt_tokens": 3}), 2)
+    valid, image = sample.routing.mask()[:, 2], axes.images[0].get_array()[0]
+    ink = [each.get_color() for each in axes.texts]
+    assert ink == [plot._INK if there else plot._ORANGE for there in valid] and len(set(ink)) == 2
+    experts = {colours.expert(number, False) for number in range(EXPERTS)}
+    assert [tuple(image[column]) in experts for column in range(10)] == valid.tolist()
+    [bar] = axes.collections[-1].get_segments()
+    assert bar.tolist() == [[3, 0], [3, 1]]
+
+
+def test_wide_characters_have_room_and_those_of_no_font_are_boxes(
+    monkeypatch: pytest.MonkeyPatch, samples: dict[str, routecap.Sample]
+) -> None:
+    """They were boxes over one another, and a warning each."""
+    fonts = [font for font in plot.fontManager.ttflist if font.name.startswith("DejaVu")]
+    monkeypatch.setattr(plot.fontManager, "ttflist", fonts)
+    axes, tokens = axes_of(Figure()), ["今天", "é", "🎉"] + [""] * 18
+    with pytest.warns(UserWarning, match="no installed font has '今天🎉': install one") as warned:
+        plot.text(axes, samples["plain"]._replace(info={"tokens": tokens}), 1)
+        axes.figure.canvas.draw()
+    assert len(warned) == 1
+    found = [(each.get_position()[0], each.get_text()) for each in axes.texts]
+    assert found == [(1, "▯"), (3, "▯"), (4.5, "é"), (6, "▯")]
+
+
+def test_rows_and_experts_are_whole_numbers_and_no_expert_is_between_pixels() -> None:
+    """Three rows were labelled 0.5, and of 512 experts some were drawn nowhere."""
+    ids = np.arange(3 * 32).reshape(3, 1, 32) * 5
+    figure = plot.overview({"a": routecap.Sample(routecap.Routing.from_arrays(ids, experts=512))})
+    drawn(figure)
+    heat, experts = figure.subfigs[0].axes[0], figure.subfigs[2].axes[0]
+    for axis in (heat.xaxis, experts.xaxis, experts.yaxis):
+        assert all(float(tick).is_integer() for tick in axis.get_majorticklocs())
+    assert experts.get_window_extent().height >= 512
 
 
 def test_of_a_long_request_nothing_that_is_missing_vanishes(

@@ -31,20 +31,24 @@ def facts(routing: Routing) -> list[str]:
     cells, tags = routing.rows * routing.layers, np.unique(routing.tags)
     recomputed = int((routing.layer_provenance == Provenance.RECOMPUTED).sum())
     found = [
-        f"{routing.rows} rows" + (f" from position {routing.first}" if routing.first else ""),
-        f"{routing.layers} layers",
+        _counted(routing.rows, "row") + (f" from position {routing.first}" if routing.first else ""),
+        _counted(routing.layers, "layer"),
         f"{routing.k} of {routing.experts} experts",
         f"{there(routing)} of the cells" if cells else "no cells",
     ]
     if routing.id_space:
         found.append(f"{routing.id_space.name.lower()} ids")
     if recomputed:
-        found.append(f"{recomputed} layers recomputed from logits")
+        found.append(f"{_counted(recomputed, 'layer')} recomputed from logits")
     if tags.any():
         found.append(
             f"tag {tags[0]}" if len(tags) == 1 else f"{len(tags)} tags, {tags[0]} to {tags[-1]}"
         )
     return found
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def reason_words(reason: int) -> str:

@@ -2,8 +2,10 @@
 one thing each on axes of the caller's.
 """
 
+import warnings
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+from unicodedata import east_asian_width
 
 import numpy as np
 
@@ -17,18 +19,22 @@ from .analysis import balance, expert_load, facts, reason_words
 try:
     from matplotlib.colors import LinearSegmentedColormap, PowerNorm
     from matplotlib.figure import Figure
+    from matplotlib.font_manager import fontManager, get_font
     from matplotlib.layout_engine import ConstrainedLayoutEngine
     from matplotlib.patches import Patch
+    from matplotlib.ticker import MaxNLocator
 except ImportError:
     raise ImportError("matplotlib is needed for this: pip install 'routecap[plot]'") from None
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
 
 _CARD, _INK, _SOFT, _LINE, _ACCENT, _TEAL, _ORANGE, _HOLE = (
     "#fffefb #23222b #6d6b78 #e4e1d9 #4b3fa7 #149a8a #c8651b #f6d9c5".split()
 )
 _COLUMNS, _LINES = 150, 14  # of text that is drawn
 _PLACES = 800  # columns of a picture over positions
+_DPI = 130
 _REASONS = {reason: colours.hexadecimal(colours.mark(reason, False)) for reason in Missing}
 _REASONS |= {Missing.ABSENT: _ORANGE, Missing.UNWRITTEN: _ACCENT}
 _REASONS |= {Missing.OUT_OF_RANGE: _INK, Missing.DUPLICATE: "#9a97a8"}
@@ -49,6 +55,7 @@ def heat_map(axes: "Axes", load: Any, layer_map: Any = None) -> None:
     bar = axes.figure.colorbar(image, ax=axes, pad=0.01, fraction=0.03, aspect=60)
     bar.ax.set_ylabel("load, in means of its layer")
     axes.set_xlabel("expert")
+    _whole(axes.xaxis)
     _layers(axes, load.shape[0], layer_map)
     _plain(bar.ax)
 
@@ -108,6 +115,7 @@ def positions(axes: "Axes", routing: Routing, layer: int) -> None:
     image = background + (marks[:, None] - background) * weight**0.7
     _image(axes, image.round().astype(np.uint8), routing)
     axes.set_ylabel("expert")
+    _whole(axes.yaxis)
 
 
 def coverage(axes: "Axes", routing: Routing) -> None:
@@ -139,17 +147,23 @@ def coverage(axes: "Axes", routing: Routing) -> None:
 def text(axes: "Axes", sample: Sample, layer: int) -> None:
     """The beginning of a sample's text, or the numbers of its rows, each token on the colour of its
     first expert in a layer, an index in the decoder.
+
+    Missing rows are striped, and a bar is where the prompt ends. Where the font of matplotlib has
+    no such character, one that is installed draws it; if there is none, a box is drawn and a
+    UserWarning says so.
     """
-    lines, image = _typeset(sample, layer)
+    lines, image, missing, starts = _typeset(sample, layer)
     axes.imshow(image, aspect="auto", interpolation="nearest", extent=(0, _COLUMNS, len(lines), 0))
+    families, none = _fonts({character for line in lines for character in line})
     for line, characters in enumerate(lines):
         for column, character in enumerate(characters):
             if character != " ":
                 drawn = axes.text(
-                    column + 0.5,
+                    column + _width(character) / 2,
                     line + 0.54,
-                    character,
-                    family="monospace",
+                    "\N{WHITE VERTICAL RECTANGLE}" if character in none else character,
+                    color=_ORANGE if missing[line, column] else _INK,
+                    family=families,
                     fontsize=10.5,
                     ha="center",
                     va="center",
@@ -157,32 +171,89 @@ def text(axes: "Axes", sample: Sample, layer: int) -> None:
                 )
                 drawn.set_in_layout(False)
     axes.hlines(range(1, len(lines)), 0, _COLUMNS, color=_CARD, linewidth=1.5)
+    prompt = sample.info.get("prompt_tokens")
+    row = prompt - sample.routing.first if isinstance(prompt, int) else -1
+    if 0 <= row < len(starts):
+        line, column = starts[row]
+        axes.vlines(column, line, line + 1, color=_INK, linewidth=2)
     axes.set_axis_off()
 
 
-def _typeset(sample: Sample, layer: int) -> tuple[list[str], Any]:
-    """The lines of text that there is room for, and the colour of each character [lines, columns]."""
+class _Text(NamedTuple):
+    lines: list[str]
+    """Those that there is room for. A character is at its column; after one of two columns is a
+    space."""
+    image: Any
+    """[lines, columns, 3], the colour behind each character."""
+    missing: Any
+    """[lines, columns] of bool"""
+    starts: list[tuple[int, int]]
+    """The line and column of the first character of each row that begins there."""
+
+
+def _typeset(sample: Sample, layer: int) -> _Text:
     routing = sample.routing[: _COLUMNS * _LINES]  # more there is no room for
     ids, valid = routing.masked(first_layer=layer_of(routing, layer), layers=1)
     texts = token_texts(sample._replace(routing=routing)) or [
         f" {routing.first + row} " for row in range(routing.rows)
     ]
     image = np.full((_LINES, _COLUMNS, 3), _rgb(_CARD), np.uint8)
-    lines, line, column = [""], 0, 0
+    missing = np.zeros((_LINES, _COLUMNS), bool)
+    lines, starts, line, column = [""], [], 0, 0
     for token, chosen, there in zip(texts, ids[:, 0, 0].tolist(), valid[:, 0]):
-        if column + len(token) > _COLUMNS >= len(token):  # it begins the next line
+        widths = [_width(character) for character in token]
+        if column + sum(widths) > _COLUMNS >= sum(widths):  # it begins the next line
             column = _COLUMNS
-        for character in token:
-            if column == _COLUMNS:
+        for number, (character, width) in enumerate(zip(token, widths)):
+            if column + width > _COLUMNS:
                 line, column = line + 1, 0
                 lines.append("")
             if line == _LINES:
                 break
-            image[line, column] = colours.expert(chosen, False) if there else _rgb(_HOLE)
-            lines[line] += character if character.isprintable() else " "
-            column = _COLUMNS if character == "\n" else column + 1
+            if number == 0:
+                starts.append((line, column))
+            image[line, column : column + width] = colours.expert(chosen, False)
+            missing[line, column : column + width] = not there
+            lines[line] += (character if character.isprintable() else " ") + " " * (width - 1)
+            column = _COLUMNS if character == "\n" else column + width
+        if not token:
+            starts.append((line, column))
+        if line == _LINES:
+            break
+    image[missing] = np.where(np.argwhere(missing)[:, 1:] % 2, _rgb(_HOLE), _rgb(_CARD))
     lines = lines[:_LINES]
-    return lines, image[: len(lines)]
+    return _Text(lines, image[: len(lines)], missing, starts)
+
+
+def _width(character: str) -> int:
+    """The columns that a character takes."""
+    return 2 if east_asian_width(character) in "WF" else 1
+
+
+def _fonts(characters: set[str]) -> tuple[list[str], set[str]]:
+    """The fonts that draw these characters, matplotlib's own and of those installed as few as it
+    takes, and the characters that none has."""
+    families, left = ["monospace"], characters - {" "}
+
+    def drawn(path: str) -> set[str]:
+        font = get_font(path)
+        return {character for character in left if font.get_char_index(ord(character))}
+
+    left -= drawn(fontManager.findfont("monospace"))
+    for font in fontManager.ttflist:
+        # Fonts of coloured emoji are pictures, which matplotlib cannot draw.
+        if not left or font.style != "normal" or "Color" in font.name:
+            continue
+        if found := drawn(font.fname):
+            families.append(font.name)
+            left -= found
+    if left:
+        warnings.warn(
+            f"no installed font has {''.join(sorted(left)[:20])!r}: install one, such as "
+            "fonts-noto-cjk, or write the page, which a browser draws with its own",
+            stacklevel=4,
+        )
+    return families, left
 
 
 def overview(samples: Mapping[str, Sample], layer: int | None = None) -> Figure:
@@ -199,12 +270,14 @@ def overview(samples: Mapping[str, Sample], layer: int | None = None) -> Figure:
     routing = first.routing
     layer = int(routing.layer_map[0]) if layer is None else layer
     load = expert_load(sample.routing for sample in samples.values())
-    written = len(_typeset(first, layer)[0])
+    written = len(_typeset(first, layer).lines)
     load_height = min(max(1.6 + 0.16 * routing.layers, 2.4), 9)
-    heights = [load_height + 1.4, 0.23 * written + 0.5, 3.5] + ([] if routing.complete else [2.5])
+    experts_height = max(3.5, 0.9 + 1.25 * routing.experts / _DPI)  # a pixel each
+    heights = [load_height + 1.4, 0.23 * written + 0.5, experts_height]
+    heights += [] if routing.complete else [2.5]
     figure = Figure(
         figsize=(14, sum(heights)),
-        dpi=130,
+        dpi=_DPI,
         layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1),
         facecolor=_CARD,
     )
@@ -267,6 +340,7 @@ def _image(axes: "Axes", image: Any, routing: Routing) -> None:
     )
     axes.imshow(image, aspect="auto", interpolation="nearest", extent=extent)
     axes.set_xlabel("position")
+    _whole(axes.xaxis)
     _plain(axes)
 
 
@@ -277,6 +351,11 @@ def _layers(axes: "Axes", layers: int, layer_map: Any, most: int = 24) -> None:
     axes.set_yticks(shown, [str(name) for name in names[shown]])
     axes.set_ylabel("layer")
     _plain(axes)
+
+
+def _whole(axis: "Axis") -> None:
+    """Numbers at whole ones only."""
+    axis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=True, min_n_ticks=1))
 
 
 def _plain(axes: "Axes") -> None:
