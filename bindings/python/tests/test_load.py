@@ -3,13 +3,20 @@ which it leaves.
 """
 
 import json
+import logging
+import os
+import signal
+import subprocess
+import sys
 import threading
+import time
 import urllib.request
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from scraping import free_port, samples, scrape, taken_port
 
 import routecap
 from routecap.command import main
@@ -177,16 +184,6 @@ def test_a_load_is_saved_for_balancers(tmp_path: Path) -> None:
         load.save(tmp_path / "load.txt")
 
 
-def samples(text: str) -> dict[str, dict[tuple[str, ...], float]]:
-    parser = pytest.importorskip("prometheus_client.parser")
-    found: dict[str, dict[tuple[str, ...], float]] = {}
-    for family in parser.text_string_to_metric_families(text):
-        for sample in family.samples:
-            values = tuple(value for _, value in sorted(sample.labels.items()))
-            found.setdefault(sample.name, {})[values] = sample.value
-    return found
-
-
 def test_metrics_say_what_was_counted() -> None:
     pytest.importorskip("prometheus_client")
     from routecap import metrics
@@ -217,8 +214,7 @@ def test_metrics_are_served_and_watched(capsys: pytest.CaptureFixture[str]) -> N
     random = np.random.default_rng(7)
     with capturer() as c:
         request = c.open()
-        server, thread = metrics.serve(c, port=0)
-        url = f"http://127.0.0.1:{server.server_port}/metrics"
+        server = metrics.serve(c, port=0)
         ended = threading.Event()
 
         def run() -> None:
@@ -232,17 +228,15 @@ def test_metrics_are_served_and_watched(capsys: pytest.CaptureFixture[str]) -> N
         engine = threading.Thread(target=run)
         engine.start()
         try:
-            asked = urllib.request.Request(url, headers={"Accept": "application/openmetrics-text"})
+            asked = urllib.request.Request(server.url, headers={"Accept": "application/openmetrics-text"})
             with urllib.request.urlopen(asked) as answer:
                 assert "openmetrics" in answer.headers["Content-Type"]
                 assert answer.read().endswith(b"# EOF\n")
-            assert main(["top", url, "--interval", "0.3", "--count", "1"]) == 0
+            assert main(["top", server.url, "--interval", "0.3", "--count", "1"]) == 0
         finally:
             ended.set()
             engine.join()
-            server.shutdown()
-            server.server_close()
-            thread.join()
+            server.close()
     lines = capsys.readouterr().out.splitlines()
     assert f"{LAYERS} layers with load" in lines[0]
     assert lines[2].split()[:2] == ["2", f"{EXPERTS / K:.2f}"]
@@ -252,16 +246,74 @@ def test_top_says_when_experts_are_not_served(capsys: pytest.CaptureFixture[str]
     pytest.importorskip("prometheus_client")
     from routecap import metrics
 
-    with capturer() as c:
-        server, thread = metrics.serve(c, port=0, experts=False)
-        try:
-            url = f"http://127.0.0.1:{server.server_port}/metrics"
-            assert main(["top", url, "--interval", "0.1", "--count", "1"]) != 0
-        finally:
-            server.shutdown()
-            server.server_close()
-            thread.join()
+    with capturer() as c, metrics.serve(c, port=0, experts=False) as server:
+        assert main(["top", server.url, "--interval", "0.1", "--count", "1"]) != 0
     assert "experts=True" in capsys.readouterr().err
+
+
+def test_a_port_that_is_taken_is_said_and_an_engine_goes_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    pytest.importorskip("prometheus_client")
+    from routecap import metrics
+
+    with capturer() as c, taken_port() as port:
+        with pytest.raises(OSError, match=f"in use: port {port} of 127.0.0.1. Choose another"):
+            metrics.serve(c, port)
+        with pytest.raises(OSError, match="port 1 of 192.0.2.1"):
+            metrics.serve(c, 1, "192.0.2.1")  # is no address of this machine
+        assert metrics.serve_rank(c, port, logger=logging.getLogger("engine")) is None
+        assert f"metrics of rank 0 are not served: [Errno 98] Address already in use: port {port}" in (
+            caplog.text
+        )
+    with capturer(load=False) as c:
+        with pytest.raises(routecap.ArgumentError, match="ROUTECAP_CONFIG_LOAD"):
+            metrics.serve(c, 0)
+
+
+def test_a_server_ends_with_what_it_serves(caplog: pytest.LogCaptureFixture) -> None:
+    pytest.importorskip("prometheus_client")
+    from routecap import metrics
+
+    with capturer() as c:
+        for _ in range(2):  # the port is free again
+            with metrics.serve(c, port=free_port()) as server:
+                assert scrape(server.port)["routecap_load_rows_total"] == {
+                    ("prefill",): 0,
+                    ("decode",): 0,
+                }
+        server = metrics.serve(c, port=0)
+        server._process.kill()  # and nobody closed it
+        server._thread.join()
+        assert "metrics are served no more" in caplog.text
+        server.close()
+        server = metrics.serve(c, port=0)
+    with pytest.raises(OSError):  # the capturer is closed
+        scrape(server.port)
+    server._thread.join()
+    server.close()
+
+
+def test_nothing_stays_of_an_engine_that_was_killed() -> None:
+    pytest.importorskip("prometheus_client")
+    program = """
+import routecap, routecap.metrics, time
+capturer = routecap.Capturer(layers=1, k=1, experts=2, rows=1, load=True)
+print(routecap.metrics.serve(capturer, 0).port, flush=True)
+time.sleep(60)
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as engine:
+        assert engine.stdout is not None
+        port = int(engine.stdout.readline())
+        os.kill(engine.pid, signal.SIGKILL)
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        try:
+            scrape(port)
+        except OSError:
+            return
+        time.sleep(0.05)
+    pytest.fail("the metrics of an engine that was killed are still served")
 
 
 def test_top_counts_anew_when_the_engine_was_started_again() -> None:

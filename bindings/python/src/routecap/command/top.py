@@ -1,6 +1,6 @@
 """Watch the load of the experts of a running engine.
 
-URL is where routecap.metrics.serve answers. Every interval the layers with the largest imbalance
+URL is where metrics are served: by routecap.metrics.serve, or by the metrics_port of an engine. Every interval the layers with the largest imbalance
 (most chosen expert over the mean) are shown, and their hottest experts, both of that interval.
 """
 

@@ -1,147 +1,21 @@
 """The load of the experts, and a capturer's counters, for Prometheus. Needs prometheus_client.
 
-    routecap.metrics.serve(capturer, port=9400)        # http://host:9400/metrics, also as OpenMetrics
-    print(routecap.metrics.text(capturer))
+    server = routecap.metrics.serve(capturer, port=9400)   # server.url: in its text format, and
+    print(routecap.metrics.text(capturer))                 # as OpenMetrics
+    registry.register(routecap.metrics.Collector(capturer))
 
 alerts.yml and dashboard.json in this folder are alert rules and a dashboard of Grafana for them;
 `folder` says where they are.
 """
 
-import threading
-import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from .._capturer import Capturer
-from .._constants import Phase
-from .._load import Load
+from ._collector import Collector, text
+from ._server import Server, serve, serve_rank
+
+for _each in (Collector, Server, serve, serve_rank, text):
+    _each.__module__ = __name__  # where users find them
+
+__all__ = ["Collector", "Server", "folder", "serve", "serve_rank", "text"]
 
 folder = Path(__file__).parent
-
-_STEPS = {"steps_issued": "issued", "steps_lost": "lost"}
-_ROWS = ("delivered", "missing", "lost", "late", "rejected", "unplaced", "refused")
-
-
-class Collector:
-    """What prometheus_client's registries take: registry.register(Collector(capturer)).
-
-    experts: a series for each expert too, which is layers x experts x 2 of them; routecap top
-        shows the hottest by these. Without it a layer has few.
-    window: imbalance is that of the last window of so many seconds, at least.
-    labels: of every series, as {"rank": "3"}.
-    """
-
-    def __init__(
-        self,
-        capturer: Capturer,
-        *,
-        experts: bool = True,
-        window: float = 15.0,
-        labels: dict[str, str] | None = None,
-    ) -> None:
-        self._capturer = capturer
-        self._experts = experts
-        self._window = window
-        self._labels = labels or {}
-        self._lock = threading.Lock()
-        self._began = time.monotonic()
-        self._before = capturer.load()
-        self._last: Load | None = None  # the last whole window
-
-    def _recent(self, load: Load) -> Load:
-        """The last window that is over; until one is, all."""
-        with self._lock:
-            now = time.monotonic()
-            if now - self._began >= self._window:
-                self._last = load.since(self._before)
-                self._began, self._before = now, load
-            return self._last or load
-
-    def collect(self) -> Iterator[Any]:
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
-        names, values = list(self._labels), list(self._labels.values())
-
-        def counter(name: str, text: str, *labels: str) -> Any:
-            return CounterMetricFamily(name, text, labels=[*names, *labels])
-
-        def gauge(name: str, text: str, *labels: str) -> Any:
-            return GaugeMetricFamily(name, text, labels=[*names, *labels])
-
-        stats, load = self._capturer.stats(), self._capturer.load()
-        steps = counter("routecap_steps", "Steps of the capturer.", "state")
-        for field, state in _STEPS.items():
-            steps.add_metric([*values, state], getattr(stats, field))
-        yield steps
-        rows = counter("routecap_rows", "Rows that landed, by what became of them.", "outcome")
-        for outcome in _ROWS:
-            rows.add_metric([*values, outcome], getattr(stats, f"rows_{outcome}"))
-        yield rows
-        memory = gauge("routecap_memory_bytes", "Of the budget for captured rows.", "kind")
-        memory.add_metric([*values, "in_use"], stats.bytes_in_use)
-        memory.add_metric([*values, "budget"], stats.bytes_budget)
-        yield memory
-        counted = counter("routecap_load_rows", "Rows whose load is counted.", "phase")
-        counted.add_metric([*values, "prefill"], load.rows_prefill)
-        counted.add_metric([*values, "decode"], load.rows_decode)
-        yield counted
-        imbalance = gauge(
-            "routecap_load_imbalance",
-            "The most chosen expert of a layer over the mean, in the last window.",
-            "layer",
-            "phase",
-        )
-        recent = self._recent(load)
-        for phase in Phase:
-            for layer, value in zip(load.layer_map, recent.imbalance(phase)):
-                if value == value:  # a layer that was not used has none
-                    imbalance.add_metric([*values, str(layer), phase.name.lower()], float(value))
-        yield imbalance
-        if not self._experts:
-            return
-        chosen = counter(
-            "routecap_expert_chosen", "How often an expert was chosen.", "layer", "expert", "phase"
-        )
-        for phase in Phase:
-            for layer, size, each in zip(load.layer_map, load.layer_experts, load.counts[phase]):
-                for expert in range(int(size)):
-                    chosen.add_metric(
-                        [*values, str(layer), str(expert), phase.name.lower()], float(each[expert])
-                    )
-        yield chosen
-
-
-def _registry(capturer: Capturer, **options: Any) -> Any:
-    from prometheus_client import CollectorRegistry
-
-    registry = CollectorRegistry()
-    registry.register(Collector(capturer, **options))
-    return registry
-
-
-def text(capturer: Capturer, *, openmetrics: bool = False, **options: Any) -> str:
-    """All metrics now, in Prometheus's text format or as OpenMetrics. Options of Collector."""
-    from prometheus_client import exposition
-    from prometheus_client.openmetrics import exposition as openmetrics_exposition
-
-    write: Any = openmetrics_exposition if openmetrics else exposition
-    written: bytes = write.generate_latest(_registry(capturer, **options))
-    return written.decode()
-
-
-def serve(
-    capturer: Capturer, port: int = 9400, address: str = "127.0.0.1", **options: Any
-) -> tuple[Any, threading.Thread]:
-    """Serve the metrics under /metrics, on a thread of its own, as whoever asks wants them: in
-    Prometheus's text format or as OpenMetrics. Options of Collector.
-
-    Returns the server and its thread. server.shutdown() and server.server_close() end it: do so
-    before the capturer is closed.
-    """
-    from prometheus_client import start_http_server
-
-    served: tuple[Any, threading.Thread] = start_http_server(
-        port, address, registry=_registry(capturer, **options)
-    )
-    return served

@@ -11,6 +11,7 @@ import numpy as np
 import routecap
 
 from .. import models
+from ..metrics import Server, serve_rank
 from ._answer import dtype_asked
 from ._delivery import Asked, Outbox, in_message
 from ._forward import Forward
@@ -38,12 +39,14 @@ class Place(NamedTuple):
     scattered: each rank of the group routes a part of these.
     sliced: its routers see the rows of other attention groups too.
     apart: the detokenizer runs on another host.
+    replica: which of the engine's replicas it is in; each has ranks from 0 on.
     """
 
     owner: bool = True
     scattered: bool = False
     sliced: bool = False
     apart: bool = False
+    replica: int = 0
 
 
 class Batch(NamedTuple):
@@ -133,7 +136,18 @@ class Capturer:
             slots=options.slots,
             budget_bytes=options.budget_bytes,
             max_requests=max(65536, 4 * max_requests),
+            load=bool(options.metrics_port),
         )
+        self._metrics: Server | None = None
+        if options.metrics_port and place.owner:
+            self._metrics = serve_rank(
+                self.capturer,
+                options.metrics_port,
+                options.metrics_address,
+                logger=logger,
+                replica=place.replica,
+                experts=options.metrics_experts,
+            )
         self._layers = {index: i for i, index in enumerate(settings["layer_map"])}
         self._forward = Forward(self.capturer)
         self._anchor = anchor(self._forward, device)
@@ -158,6 +172,8 @@ class Capturer:
         logger.info("routed experts: %r", self.capturer)
 
     def close(self) -> None:
+        if self._metrics is not None:
+            self._metrics.close()
         self._sinks.close()
         if self._shared is not None:
             self._shared.close()

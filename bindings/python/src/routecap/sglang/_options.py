@@ -28,6 +28,10 @@ class Options:
         budget_bytes: Upper limit of the memory for captured rows, those of cached prefixes
             included. Beyond it rows are missing, and counted.
         slots: Steps that may be in flight.
+        metrics_port: Count how often each expert is chosen, and serve that and the capturer's
+            counters to Prometheus: at this port and the rank. 0: no.
+        metrics_address: Where to listen; "0.0.0.0": at all addresses of the machine.
+        metrics_experts: A series for each expert too.
     """
 
     beside: bool = False
@@ -37,10 +41,15 @@ class Options:
     store_bytes: int = 1 << 30
     budget_bytes: int = 8 << 30
     slots: int = 6
+    metrics_port: int = 0
+    metrics_address: str = "127.0.0.1"
+    metrics_experts: bool = True
 
     def __post_init__(self) -> None:
         if self.callback and self.callback.count(":") != 1:
             raise ValueError(f"callback is {self.callback!r}: it must be 'module:function'")
+        if not 0 <= self.metrics_port <= 65535:
+            raise ValueError(f"metrics_port is {self.metrics_port}: it must be a port, or 0 for none")
         if self.slots < 3:
             raise ValueError(
                 f"slots is {self.slots}: with fewer than 3, steps are lost under overlap scheduling. Give 3 or more"

@@ -130,6 +130,7 @@ def _make(
         scattered=scattered,
         sliced=is_dp_attention_enabled() and not scattered,
         apart=getattr(serving, "nnodes", 1) > 1 and getattr(serving, "node_rank", 0) > 0,
+        replica=0 if is_dp_attention_enabled() else parallel.dp_rank or 0,
     )
     capturer = SGLangCapturer(
         model,
@@ -169,7 +170,7 @@ def create(original: Callable[..., Any], **kwargs: Any) -> Any:
 
     enabled = get_exec().features.enable_return_routed_experts
     if not enabled:
-        if _options.callback or _options.folder or _options.store:
+        if _options.callback or _options.folder or _options.store or _options.metrics_port:
             logger.warning(
                 "routed experts: without --enable-return-routed-experts SGLang may choose kernels "
                 "that hide what they route; such layers would be missing"

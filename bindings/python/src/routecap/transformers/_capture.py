@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import warnings
 import weakref
@@ -18,11 +19,14 @@ from torch import nn
 import routecap
 
 from .._held import HeldIds
+from ..metrics import Server, serve_rank
 from . import _ops
 from ._follow import Generation, follow_generate, follow_generate_batch
 from ._prefixes import CUTS, REORDERS, Followed, Prefixes, columns_after, rows_after
 from ._sequences import Batch, Inputs, Plan, cached_columns, inputs_of, plan_of_runs, runs_of
 from ._taps import Tap, find, in_order, stack_of
+
+logger = logging.getLogger("routecap.transformers")
 
 _ROWS, _SLOTS = 16384, 8
 
@@ -32,6 +36,7 @@ def attach(
     *,
     taps: Sequence[Tap] | None = None,
     store: routecap.Store | int | None = None,
+    metrics_port: int = 0,
     **settings: Unpack[routecap.Settings],
 ) -> Capture:
     """Capture what a model routes from now on, until the capture is detached: at the end of a
@@ -46,6 +51,10 @@ def attach(
             of the capture's own may have. Blocks of one row keep every row; of larger ones those
             that are not full are missing. Default: none, and the rows of a cache that others
             filled are missing.
+        metrics_port: Count how often each expert is chosen, and serve that to Prometheus on
+            127.0.0.1, at this port and the rank of torch.distributed. If it cannot be, the logger
+            "routecap.transformers" says why. `routecap.metrics.serve(capture.capturer)` has more
+            to choose. Default: no.
         settings: Of the capturer: `rows`, the most tokens of one forward pass with padding
             (default 16384), budget_bytes, slots and so on.
 
@@ -54,7 +63,9 @@ def attach(
         RuntimeError: The model is captured already.
     """
     found = find(model) if taps is None else in_order(list(taps))
-    return Capture(model, found, settings, store)
+    if metrics_port:
+        settings.setdefault("load", True)
+    return Capture(model, found, settings, store, metrics_port)
 
 
 class Capture:
@@ -77,6 +88,7 @@ class Capture:
         taps: list[Tap],
         settings: routecap.Settings,
         store: routecap.Store | int | None = None,
+        metrics_port: int = 0,
     ) -> None:
         self.taps = taps
         self.tag = 0
@@ -107,6 +119,7 @@ class Capture:
         }
         own.update(settings)
         self.capturer = routecap.Capturer(**own)
+        self._metrics: Server | None = None
         self._prefixes = None if store is None else Prefixes(self.capturer, store)
         self.store = None if self._prefixes is None else self._prefixes.store
         self._held = HeldIds(self.capturer)
@@ -136,6 +149,8 @@ class Capture:
         except BaseException:
             self.close()
             raise
+        if metrics_port:
+            self._metrics = serve_rank(self.capturer, metrics_port, logger=logger)
 
     # ---- Hooks
 
@@ -615,6 +630,8 @@ class Capture:
         self.detach()
 
     def __del__(self) -> None:
+        if (metrics := getattr(self, "_metrics", None)) is not None:
+            metrics.close()
         if (capturer := getattr(self, "capturer", None)) is not None:
             capturer.close()
 
@@ -627,6 +644,8 @@ class Capture:
     def _take_off(self) -> None:
         while self._undo:
             self._undo.pop()()
+        if self._metrics is not None:
+            self._metrics.close()
         _ops.captures.pop(self._key, None)
 
     def _expect_idle(self, what: str) -> None:

@@ -15,6 +15,7 @@ import routecap
 
 from .._library import raw
 from .._tensors import Tensor, describe
+from ..metrics import serve_rank
 from . import _model_config
 from ._asked import asked_by
 from ._binding import MAX_EXPERTS, bind, bind_buffer, experts_of
@@ -267,6 +268,7 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
             "slots": options.slots,
             "budget_bytes": options.budget_bytes,
             "external_sink": True,
+            "load": bool(options.metrics_port),
         }
         self._bounded = not _model_config.names_experts(config)  # only from above
         if self._bounded:
@@ -306,6 +308,17 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         self.capturer.bind(0, self.device_cache.buffer)
         self.forward = self.device_cache.forward = Forward(self.capturer, self.options.place)
         weakref.finalize(self.forward, self.capturer.close)  # a bound model uses it after us
+        # Without a number of experts it is opened again when it is bound.
+        if self.options.metrics_port and self.capturer.role == routecap.Role.OWNER and most < MAX_EXPERTS:
+            server = serve_rank(
+                self.capturer,
+                self.options.metrics_port,
+                self.options.metrics_address,
+                logger=logger,
+                experts=self.options.metrics_experts,
+            )
+            if server is not None:
+                weakref.finalize(self.forward, server.close)
         kept = self.options.preempted == "keep"
         self._requests = Requests(self.capturer, self.options.keep_ended, kept)
         self._engine_requests: Mapping[str, Any] = {}  # as the last `extract` was given them
@@ -384,7 +397,7 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
             self._issue_known(handles, counts, positions)
             return
         spans = self._spans.fill(handles, counts)
-        self._expect(counts, positions, self._spans.several)
+        self._expect(spans, counts, positions, self._spans.several)
         self._issue(spans, positions)
         if (
             before is self._requests.batch
@@ -423,16 +436,26 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         spans = runs(handles, np.array(counts, np.uint32), positions.numpy(), self.max_model_len)
         if not handles.all():
             spans = spans[spans["request"] != 0]
-        self._expect(counts, positions, sum(counts) > len(counts))
+        self._expect(spans, counts, positions, sum(counts) > len(counts))
         self._issue(spans, None)
 
-    def _expect(self, counts: tuple[int, ...], positions: torch.Tensor, several: bool) -> None:
+    def _expect(
+        self,
+        spans: NDArray[np.void],
+        counts: tuple[int, ...],
+        positions: torch.Tensor,
+        several: bool,
+    ) -> None:
         if not several and not self._requests.unsettled:
             return  # a row for each request, as in ordinary decoding: nothing can be rejected
         known = None
         if not positions.is_cuda:
             known = bounds(counts, positions.numpy(), self.max_model_len)
-        self._requests.expect(counts, known, self._start_of)
+        verified = self._requests.expect(counts, known, self._start_of)
+        if self.options.metrics_port:
+            flags = spans["flags"] & ~np.uint32(routecap.SpanFlag.DECODE)
+            decode = np.isin(spans["request"], verified)
+            spans["flags"] = np.where(decode, flags | routecap.SpanFlag.DECODE, flags)
 
     def _start_of(self, req_id: str) -> int | None:
         return getattr(self._engine_requests.get(req_id), "num_computed_tokens", None)

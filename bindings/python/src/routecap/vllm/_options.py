@@ -45,6 +45,9 @@ class Options:
         router saw; returns (first of them to record, first row in the step, how many). Without it
         layers with sequence parallelism, or with data parallelism that gathers before routing, are
         refused when the model is bound. In a CUDA graph the numbers are those of its capture.
+        metrics_port: Count how often each expert is chosen, and serve that and the capturer's
+        counters to Prometheus: at this port and the rank. 0: no. metrics_address: Where to listen;
+        "0.0.0.0": at all addresses of the machine. metrics_experts: A series for each expert too.
     """
 
     fill: int = -1
@@ -59,6 +62,9 @@ class Options:
     store_bytes: int = 1 << 30
     all_ranks: bool = False
     place: Callable[[int], tuple[int, int, int]] | None = None
+    metrics_port: int = 0
+    metrics_address: str = "127.0.0.1"
+    metrics_experts: bool = True
 
     def __post_init__(self) -> None:
         if not -32768 <= self.fill <= 0:
@@ -69,6 +75,8 @@ class Options:
             raise ValueError(f"preempted is {self.preempted!r}: it must be 'drop' or 'keep'")
         if self.keep_ended < 0:
             raise ValueError(f"keep_ended is {self.keep_ended}: it must be 0 or more")
+        if not 0 <= self.metrics_port <= 65535:
+            raise ValueError(f"metrics_port is {self.metrics_port}: it must be a port, or 0 for none")
         if self.slots < 2:
             raise ValueError(
                 f"slots is {self.slots}: with fewer than 2, steps whose begin is in a CUDA graph are lost. Give 2 or more"

@@ -140,14 +140,17 @@ class Requests:
         counts: Sequence[int],
         bounds: tuple[NDArray[np.int64], NDArray[np.int64]] | None,
         start_of: Callable[[str], int | None],
-    ) -> None:
+    ) -> list[int]:
         """The batch is about to be issued with so many rows each: cut what they input again.
 
         Args:
             bounds: The first position of each request and one past its last, if known here.
             start_of: Where it does not: the first position of a request, by its name.
+
+        Returns: Handles of the requests whose rows verify drafts.
         """
         assert self.batch is not None
+        verified: list[int] = []
         for index, (state, rows) in enumerate(zip(self._batch_states, counts, strict=True)):
             if rows == 1 and not state.rows or state.off:
                 continue
@@ -173,9 +176,12 @@ class Requests:
                     state.certain = known  # with the last one's row
                     if start is not None:
                         state.certain = max(start + 1, min(start + rows, state.certain))
+                    if start is None or start + 1 >= known:
+                        verified.append(state.handle)
                 self.unsettled.add(state)
             else:
                 self._certain(state)
+        return verified
 
     def _known_tokens(self, state: RequestState, name: str) -> int | None:
         """How many tokens the host knows; None while there is no output token."""
