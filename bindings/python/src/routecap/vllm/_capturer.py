@@ -54,13 +54,17 @@ class RoutedExpertsCapturer(ABC):
     ) -> RoutedExpertsCapturer:
         """A capturer for a model, or one that does nothing.
 
-        Args: model_config: Has the model's Hugging Face configuration as `hf_text_config` or
-            `hf_config`. num_fused_shared_experts: Columns of shared experts that routers append;
-            they are dropped wherever they come. max_num_batched_tokens: The most tokens of one
-            forward pass, padding included. max_model_len: The most tokens of a request. device:
-            "cpu", "cuda", "cuda:1" or a torch device. shared_host_cache: Where captured rows can be
-            read too, beside those of other capturers. skip_host_cache: The same work in the forward
-            pass, and no more: for ranks whose rows are those of rank 0.
+        Args:
+            model_config: Has the model's Hugging Face configuration as `hf_text_config` or
+                `hf_config`.
+            num_fused_shared_experts: Columns of shared experts that routers append; they are
+                dropped wherever they come.
+            max_num_batched_tokens: The most tokens of one forward pass, padding included.
+            max_model_len: The most tokens of a request.
+            device: "cpu", "cuda", "cuda:1" or a torch device.
+            shared_host_cache: Where captured rows can be read too, beside those of other capturers.
+            skip_host_cache: The same work in the forward pass, and no more: for ranks whose rows
+                are those of rank 0.
         """
         if not enable:
             return _RoutedExpertsCapturerNoop()
@@ -142,9 +146,12 @@ class RoutedExpertsCapturer(ABC):
 
         Looks at no token. Waits only if as many steps are in flight as can be.
 
-        Args: req_ids: The batch, in the order of its rows. num_scheduled_tokens: How many rows each
-            request has; those that are not in it have none. positions: [rows] of int32 or int64. On
-            the capturer's device they are read in the order of the stream; on the host at once.
+        Args:
+            req_ids: The batch, in the order of its rows.
+            num_scheduled_tokens: How many rows each request has; those that are not in it have
+                none.
+            positions: [rows] of int32 or int64. On the capturer's device they are read in the order
+                of the stream; on the host at once.
         """
 
     def extract(

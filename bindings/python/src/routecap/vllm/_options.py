@@ -20,34 +20,41 @@ class Options:
     field's name in capitals (ROUTECAP_VLLM_FILL=0), where no options are set in the program.
     `place` and `store` cannot.
 
-    Attributes: fill: What int16 arrays hold in cells that are missing: rows taken from a prefix
-        cache, layers that wrote nothing. -1 by default, which is no expert; 0 for consumers that
-        cannot read anything else, which then have to look at the validity (`validity_of`). lazy:
-        Finished requests come as `PendingRoutedExperts`, which wait for their last step and are
-        converted when somebody looks at them, instead of arrays. For engines whose outputs do not
-        leave the process between worker and consumer. preempted: "drop": the rows of a preempted
-        request are forgotten, and those of its second prefill are delivered. "keep": the rows under
-        which its tokens were sampled are, wherever there are any. keep_ended: How many requests
-        that end without having been extracted (stop strings, aborts) stay readable through
-        `get_routed_experts`, the most recent ones. They keep their memory in the budget until they
-        are read, or pushed out by later ones. budget_bytes: Upper limit of the memory for captured
-        rows. Beyond it rows are missing, and counted. folder: Where a server puts rows of requests
-        whose clients ask for a file, in tmpfs for instance; "": such requests are refused.
+    Attributes:
+        fill: What int16 arrays hold in cells that are missing: rows taken from a prefix cache,
+            layers that wrote nothing. -1 by default, which is no expert; 0 for consumers that
+            cannot read anything else, which then have to look at the validity (`validity_of`).
+        lazy: Finished requests come as `PendingRoutedExperts`, which wait for their last step and
+            are converted when somebody looks at them, instead of arrays. For engines whose outputs
+            do not leave the process between worker and consumer.
+        preempted: "drop": the rows of a preempted request are forgotten, and those of its second
+            prefill are delivered. "keep": the rows under which its tokens were sampled are,
+            wherever there are any.
+        keep_ended: How many requests that end without having been extracted (stop strings, aborts)
+            stay readable through `get_routed_experts`, the most recent ones. They keep their memory
+            in the budget until they are read, or pushed out by later ones.
+        budget_bytes: Upper limit of the memory for captured rows. Beyond it rows are missing, and
+            counted.
+        folder: Where a server puts rows of requests whose clients ask for a file, in tmpfs for
+            instance; "": such requests are refused.
         folder_bytes: Upper limit of the files there of one server process. The oldest go first.
         slots: Steps that may be in flight; a further one waits in `finalize_pending_copy`, or in
-        the issue of a batch that has come before. store: Where rows of prefixes are kept under the
-        engine's block hashes, for requests that take the prefix from its cache. For an engine whose
-        scheduler and worker are in this process. store_bytes: Without one, upper limit of the
-        engine's own; 0: such rows are missing. all_ranks: Every rank captures, instead of rank 0
-        alone: for sequence parallelism, where each has rows that nobody else has. `routecap.merge`
-        unites their routings. place: For layers whose routers see other rows than the step's own
-        from 0 on: called in the forward pass, for each layer, with the number of rows that the
-        router saw; returns (first of them to record, first row in the step, how many). Without it
-        layers with sequence parallelism, or with data parallelism that gathers before routing, are
-        refused when the model is bound. In a CUDA graph the numbers are those of its capture.
+            the issue of a batch that has come before.
+        store: Where rows of prefixes are kept under the engine's block hashes, for requests that
+            take the prefix from its cache. For an engine whose scheduler and worker are in this
+            process.
+        store_bytes: Without one, upper limit of the engine's own; 0: such rows are missing.
+        all_ranks: Every rank captures, instead of rank 0 alone: for sequence parallelism, where
+            each has rows that nobody else has. `routecap.merge` unites their routings.
+        place: For layers whose routers see other rows than the step's own from 0 on: called in the
+            forward pass, for each layer, with the number of rows that the router saw; returns
+            (first of them to record, first row in the step, how many). Without it layers with
+            sequence parallelism, or with data parallelism that gathers before routing, are refused
+            when the model is bound. In a CUDA graph the numbers are those of its capture.
         metrics_port: Count how often each expert is chosen, and serve that and the capturer's
-        counters to Prometheus: at this port and the rank. 0: no. metrics_address: Where to listen;
-        "0.0.0.0": at all addresses of the machine. metrics_experts: A series for each expert too.
+            counters to Prometheus: at this port and the rank. 0: no.
+        metrics_address: Where to listen; "0.0.0.0": at all addresses of the machine.
+        metrics_experts: A series for each expert too.
     """
 
     fill: int = -1

@@ -20,15 +20,18 @@ class RequestState:
     """What is known of one request.
 
     handle: routecap's, while it is open; 0 before its first row, after its end, and while it is
-    preempted. routing: its rows, once it has ended. left: the tag of its rows when it was
-    preempted. It keeps them: a step that was in flight may have been its last, and what it finds in
-    the prefix cache are they. earlier: rows of its life before a preemption, which come first. None
-    is kept unless asked for. rule: when it ends; None before its first output token. seen: output
-    tokens that the rule has looked at, all of which are certain. end: rows that are its tokens' as
-    far as its outputs told; 0 before its first output token. rows: how many its last step had, if
-    later ones may be of rejected drafts; otherwise 0. start: position of the first of those, if the
-    host knows it. certain: how many rows are its tokens' although no output has told it yet; None:
-    all. off: it is not to be captured, and has no handle.
+        preempted.
+    routing: its rows, once it has ended.
+    left: the tag of its rows when it was preempted. It keeps them: a step that was in flight may
+        have been its last, and what it finds in the prefix cache are they.
+    earlier: rows of its life before a preemption, which come first. None is kept unless asked for.
+    rule: when it ends; None before its first output token.
+    seen: output tokens that the rule has looked at, all of which are certain.
+    end: rows that are its tokens' as far as its outputs told; 0 before its first output token.
+    rows: how many its last step had, if later ones may be of rejected drafts; otherwise 0.
+    start: position of the first of those, if the host knows it.
+    certain: how many rows are its tokens' although no output has told it yet; None: all.
+    off: it is not to be captured, and has no handle.
     """
 
     __slots__ = (

@@ -185,9 +185,10 @@ def bind_routing_capture_to_model(model: Any) -> None:
 
     May be called again, also for a model that another capturer was bound to.
 
-    Raises: NotImplementedError: A layer whose router sees other rows than the step's own
-        (`Options.place`), or two routers in one decoder layer. ValueError: The model's layers are
-        not those of its configuration.
+    Raises:
+        NotImplementedError: A layer whose router sees other rows than the step's own
+            (`Options.place`), or two routers in one decoder layer.
+        ValueError: The model's layers are not those of its configuration.
     """
     _method("bind")(model)
 
@@ -221,11 +222,13 @@ def issue_routing_d2h_copy(
 
     Waits only if as many steps are in flight as can be (`Options.slots`).
 
-    Args: input_batch_req_ids: The batch, in the order of its rows. num_scheduled_tokens: How many
-        rows each request has; those that are not in it have none. Read before the call returns.
+    Args:
+        input_batch_req_ids: The batch, in the order of its rows.
+        num_scheduled_tokens: How many rows each request has; those that are not in it have none.
+            Read before the call returns.
         positions: [>= rows] the position of each row. On the capturer's device they are read in the
-        order of the current stream; on the host at once. positions_cpu: Not needed any more, and
-        left alone.
+            order of the current stream; on the host at once.
+        positions_cpu: Not needed any more, and left alone.
     """
     # The engine's thread is here in each step, with a cold cache: what is looked up is little.
     capturer = _used_capturer.get() or _global_capturer
@@ -257,10 +260,12 @@ def extract_routed_experts_for_current_batch(
     Waits, when a request ends, for the steps in flight that have rows of it; with `Options.lazy`
     for nothing.
 
-    Args: requests: By id; `sampling_params`, `output_token_ids` and `num_prompt_tokens` are looked
-        at. A negative token is one not known yet. When the next step is issued,
-        `num_computed_tokens` is: where it begins, if known. req_id_to_index, num_tokens_no_spec:
-        Tokens of each request, drafts not counted: where `num_prompt_tokens` is not there.
+    Args:
+        requests: By id; `sampling_params`, `output_token_ids` and `num_prompt_tokens` are looked
+            at. A negative token is one not known yet. When the next step is issued,
+            `num_computed_tokens` is: where it begins, if known.
+        req_id_to_index, num_tokens_no_spec: Tokens of each request, drafts not counted: where
+            `num_prompt_tokens` is not there.
     """
     ended: dict[str, Any] | None = _method("extract")(
         req_ids, requests, req_id_to_index, num_tokens_no_spec, max_model_len
