@@ -76,7 +76,7 @@ breaks operations "a span's status is lost" src/capture/issue.cc \
 breaks operations "a truncate is forgotten" src/capture/request_operations.cc \
     's/^( *)(capture_->worker\.log\.append\(request->after\(\), Truncate\{)/\1if (rows % 4 != 3) \2/'
 breaks operations "a truncate leaves what is in flight" src/capture/request_operations.cc \
-    's/^( *)cut_in_flight\(\*request, rows, false\);/\1if (rows % 4 != 3) cut_in_flight(*request, rows, false);/'
+    's/^( *)cut_in_flight\(\*request, rows, Cut::truncated\);/\1if (rows % 4 != 3) cut_in_flight(*request, rows, Cut::truncated);/'
 breaks operations "a tag is lost" src/storage/row_store.cc \
     's/std::fill_n\(each \+ entry\.row\(position\), rows, tag\);/std::fill_n(each + entry.row(position), rows - 1, tag);/'
 breaks operations "the policy is not looked at" src/storage/row_store.cc \
@@ -94,8 +94,8 @@ breaks operations "a child has a row too few" src/storage/row_store.cc \
     's/const uint64_t entry_end = std::min\(entry\.end, end\);/const uint64_t entry_end = std::min(entry.end, end - 1);/'
 breaks operations "a routing changes when its request does" src/storage/row_store.cc \
     's/return first >= entry\.lent_end \|\| end <= entry\.lent_first;/return true;/'
-breaks operations "a conflict is overlooked" src/storage/row_store.cc \
-    's/return std::all_of\(x, x \+ shape_->k,/return std::any_of(x, x + shape_->k,/'
+breaks operations "a conflict is overlooked" src/base/shape.cc \
+    's/return std::all_of\(x, x \+ k,/return std::any_of(x, x + k,/'
 breaks operations "an id twice is valid" kernels/snapshot.h \
     's/if \(in_range && distinct<Id, K>\(out\.id, k\)\) return 0;/if (in_range) return 0;/' src/backend/host/host_backend.cc
 breaks operations "all drafts are kept" src/storage/row_store.cc \
@@ -134,7 +134,7 @@ breaks serialized "padding may be anything" src/routing/serialized.cc \
     's/return std::all_of\(from, to, \[\]\(uint8_t byte\) \{ return byte == 0; \}\);/return from <= to;/'
 breaks serialized "a reserved field may be anything" src/routing/serialized.cc \
     's/if \(header\.reserved != 0\)/if (header.reserved > 255)/'
-breaks wire "one id too many is an expert" src/wire/cells.cc 's/in_range &= plain < shape/in_range \&= plain <= shape/'
+breaks wire "one id too many is an expert" src/wire/cells.cc 's/in_range &= plain < bound</in_range \&= plain <= bound</'
 breaks wire "a cell of zeros is an expert" src/wire/cells.cc \
     's/if \(!good \|\| !distinct_\.all\(ids, layers\)\)/if (!good || (ids[0] != 0 \&\& !distinct_.all(ids, layers)))/'
 breaks wire "a row at the end of a piece is lost" src/wire/cells.cc 's/if \(rest_\.size\(\) < plan_\.row_bytes\) return ROUTECAP_OK;/if (rest_.size() <= plan_.row_bytes) return ROUTECAP_OK;/'
