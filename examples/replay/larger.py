@@ -2,7 +2,9 @@
 """The measurement of measure.py on a model of a few hundred million parameters, which it trains
 first, for some minutes on one GPU.
 
-    larger.py --json FILE --markdown FILE [--minutes 5] [--commit ID]    # needs torch, transformers and the package routecap, and no network
+    larger.py --json FILE --markdown FILE [--minutes 5 | --steps N] [--commit ID]
+
+It needs torch, transformers and the package routecap, and no network.
 
 Why it trains: with random weights routers are nearly even and predictions nearly flat, so neither
 the sets of experts nor the probabilities would be those of a model that somebody replays. Some
@@ -97,7 +99,13 @@ def train(
     exact = [weight.detach().float().requires_grad_() for weight in weights]
     optimizer = torch.optim.AdamW(exact, lr=RATE, betas=(0.9, 0.95), weight_decay=0.01)
     step, begin = 0, time.monotonic()
-    while (progress := (time.monotonic() - begin) / 60 / arguments.minutes) < 1:
+
+    def progress_now() -> float:
+        if arguments.steps:
+            return step / arguments.steps
+        return (time.monotonic() - begin) / 60 / arguments.minutes
+
+    while (progress := progress_now()) < 1:
         for group in optimizer.param_groups:
             group["lr"] = RATE * min(progress / WARM_UP, 0.5 + 0.5 * math.cos(math.pi * progress))
         loss, unbalance = losses(pieces(data, arguments.batch))
@@ -115,6 +123,7 @@ def train(
                 flush=True,
             )
         step += 1
+    seconds = time.monotonic() - begin
 
     torch.manual_seed(arguments.seed)
     with torch.no_grad():
@@ -122,7 +131,7 @@ def train(
     for hook in hooks:
         hook.remove()
     return [each.detach() for each in exact], {
-        "training": f"{step:,} steps of {arguments.batch * CONTEXT:,} bytes, {arguments.minutes:g} minutes",
+        "training": f"{step:,} steps of {arguments.batch * CONTEXT:,} bytes in {seconds:.0f} s",
         "held_out_bits_per_byte": loss.item() / math.log(2),
         "balance": unbalance.item(),
     }
@@ -132,7 +141,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--minutes", type=float, default=5)
+    parser.add_argument("--minutes", type=float, default=5, help="of training")
+    parser.add_argument("--steps", type=int, help="of training, however long they take")
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--hidden", type=int, default=1024)
     parser.add_argument("--layers", type=int, default=12)
@@ -146,9 +156,8 @@ def main() -> int:
     weights, training = train(generator, arguments)
     generator.eval()
     trainer = model_of(arguments, torch.float32).eval()
-    trainer.set_experts_implementation(
-        "eager"
-    )  # a loop over experts: it is there in float32 on every device
+    # A loop over experts: it is there in float32 on every device.
+    trainer.set_experts_implementation("eager")
     with torch.no_grad():
         for parameter, weight in zip(trainer.parameters(), weights):
             parameter.copy_(weight)
