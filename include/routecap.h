@@ -13,8 +13,8 @@
  *   routecap/base.h            for every call: threads, ownership, streams, the ABI, statuses
  *   routecap/capture.h         the capturer and its steps: begin, snapshot, issue
  *   routecap/record.h          how expert ids get into the sink
- *   routecap/requests.h        sequences: open, accept drafts, fork, read, finish
  *   routecap/reading.h         for every reader: why cells are missing, how ids are copied
+ *   routecap/requests.h        sequences: open, accept drafts, fork, read, finish
  *   routecap/routing.h         the rows that were read out: view, split, merge, copy
  *   routecap/serialized.h      routings as bytes, and from arrays of any origin
  *   routecap/wire.h            routings as servers send them and trainers read them
@@ -60,6 +60,8 @@
  * ------------------------------------------------------------------------------------------------
  * Words
  * ------------------------------------------------------------------------------------------------
+ * Words that only one chapter uses are explained in that chapter.
+ *
  *   capturer   One per rank and device. It owns a sink, slots, pages and requests.
  *   layer      An index, 0..layers-1, among the captured (MoE) layers. The layer map gives each
  *              captured layer its index in the decoder.

@@ -19,13 +19,13 @@
  * ------------------------------------------------------------------------------------------------
  * Threads
  * ------------------------------------------------------------------------------------------------
- * The calls of the forward path are those that take a stream, and routecap_sink_*. They are made by
- * one thread at a time per capturer. All other calls may be made by any thread at any time, also
- * while steps are in flight.
+ * The calls of the forward path are routecap_sink_* and those that take a capturer and a stream.
+ * They are made by one thread at a time per capturer. All other calls may be made by any thread at
+ * any time, also while steps are in flight. Only a sequence and a decoder of the wire are used by
+ * one thread at a time; see their chapters.
  *
- * No call on a capturer may run during or after its routecap_capturer_destroy. Routings are the
- * exception: any number of threads may use them, also during and after destroy. Each reference to a
- * routing is freed once.
+ * No call on a capturer may run during or after its routecap_capturer_destroy. Any number of
+ * threads may use a routing, also during and after destroy. Each reference to it is freed once.
  *
  * Each call takes effect at one instant between its start and its return. If a request ends while
  * a span of it is issued, the span is either filed or skipped. If two threads end one request, one
@@ -35,18 +35,22 @@
  * Waiting
  * ------------------------------------------------------------------------------------------------
  * Four calls wait for work in flight: routecap_step_finalize, routecap_routing_wait,
- * routecap_capturer_probe and routecap_capturer_destroy. No other call waits for a step or for the
- * device.
+ * routecap_capturer_probe and routecap_capturer_destroy. No other call waits for a step to land, or
+ * for the device.
  *
  * Reading a request (coverage, extract, extract_into) waits up to 100 ms for the worker thread to
- * apply an earlier accept, truncate, fork or attach of the same request whose steps have landed.
- * After that it returns ROUTECAP_ERR_NOT_READY.
+ * apply an earlier accept, truncate, fork, attach or adopt of the same request whose steps have
+ * landed. After that it returns ROUTECAP_ERR_NOT_READY.
  *
  * Three calls may do work of the worker thread themselves. If that thread is filing a step, they
  * wait until it has filed that one step.
  *   - routecap_step_begin on the host backend, if no slot is free.
  *   - routecap_step_issue, if the budget is exhausted.
  *   - routecap_capturer_progress.
+ *
+ * routecap_capturer_load and routecap_capturer_load_tags wait until the worker thread has finished
+ * the step that it is filing or counting. routecap_set_log waits until no thread is in the hook
+ * that it replaces.
  *
  * No lock is held while the driver is called, while memory is allocated, or while a release
  * callback runs. So a stall there holds up the calling thread only.
@@ -55,13 +59,15 @@
  * Ownership
  * ------------------------------------------------------------------------------------------------
  * Arguments belong to the caller and are read before the call returns. Device arguments, below, are
- * the exception. The caller owns a capturer until it destroys it, and each reference to a routing
- * until it frees it. Pointers in a view belong to the view's routing.
+ * the exception. The caller owns a capturer until it destroys it. It owns each reference to a
+ * routing, and each store, sequence, plan and decoder, until it frees it. Pointers in a view belong
+ * to the view's routing.
  *
  * Every pointer is aligned to the type that it points to. Where the type is void and a dtype names
  * the elements, it is aligned to those.
  *
- * On error, outputs that are handles are set to 0 or NULL. Other outputs are left alone.
+ * On error, outputs that are handles are set to 0 or NULL. Other outputs are left alone, unless
+ * their text says otherwise.
  *
  * A forked child cannot use a capturer or routing that was made before the fork: calls return
  * ROUTECAP_ERR_FORKED, and destroying or freeing does nothing. The child can deserialise bytes that
@@ -107,8 +113,8 @@
  *
  * A struct begins with struct_size, which the caller sets to its sizeof. An element of an array has
  * none: the call takes the size of one element instead. Set a struct to zeros first, or fill it
- * with its _init function. In a struct that the caller fills, 0 means the default of the field. The
- * one exception is routecap_copy_options.fill.
+ * with its _init function. In a struct that the caller fills, 0 means the default of the field. Two
+ * fields are exceptions: routecap_copy_options.fill and routecap_plan_config.lost_value.
  *   - A struct that the caller fills may be smaller than this library's, down to its size in 1.0.
  *     It may be larger, if all bytes that this library does not know are 0. Otherwise, and beyond
  *     65536 bytes, the call returns ROUTECAP_ERR_STRUCT_SIZE.
@@ -124,7 +130,8 @@
  * An error leaves one line of text for routecap_last_error. So do ROUTECAP_INCOMPLETE,
  * ROUTECAP_NOT_CAPTURED, ROUTECAP_PARTIAL and ROUTECAP_LOST.
  *
- * Every function that returns a status may return five errors, which its list does not repeat:
+ * A function without a list of statuses returns ROUTECAP_OK or an error of this chapter. Every
+ * function that returns a status may return five errors, which its list does not repeat:
  *   - ROUTECAP_ERR_ARGUMENT: NULL where it is not allowed, a value outside its documented set, or
  *     a reserved field that is not 0.
  *   - ROUTECAP_ERR_STRUCT_SIZE, ROUTECAP_ERR_NO_MEMORY, ROUTECAP_ERR_FORKED,
