@@ -44,7 +44,7 @@ extern "C" {
 #define ROUTECAP_CONFIG_CHECKED 16u        /* checked mode, below */
 #define ROUTECAP_CONFIG_LOAD 32u           /* since 1.1: count how often each expert was chosen; see
                                               load.h */
-#define ROUTECAP_CONFIG_LOAD_TAGS 64u      /* since 1.1: and each tag apart; needs
+#define ROUTECAP_CONFIG_LOAD_TAGS 64u      /* since 1.1: count it for each tag apart, too; needs
                                               ROUTECAP_CONFIG_LOAD */
 
 /*
@@ -89,7 +89,7 @@ typedef struct routecap_config {
     uint32_t max_requests; /* requests open at a time, at most 16777216; default 65536 */
     uint32_t reserved;     /* 0 */
     uint64_t budget_bytes; /* limit of the memory for captured rows, routings included, in bytes; at
-                              least one page (routecap_memory); default 1 GiB */
+                              least one page (routecap_memory.page_bytes); default 1 GiB */
     const int32_t *layer_map;      /* [layers] each captured layer's index in the decoder, strictly
                                       ascending; default 0..layers-1 */
     const uint32_t *layer_experts; /* [layers] experts of each layer, where they differ, k or
@@ -221,13 +221,14 @@ typedef struct routecap_span {
     uint32_t reserved;     /* 0 */
 } routecap_span;
 
-#define ROUTECAP_SNAPSHOT_TAKEN 0 /* the forward pass took its snapshot */
-#define ROUTECAP_SNAPSHOT_MAKE 1  /* issue takes it */
+/* Who takes the snapshot of a step. */
+#define ROUTECAP_SNAPSHOT_TAKEN 0 /* the forward pass took it, by routecap_step_snapshot */
+#define ROUTECAP_SNAPSHOT_MAKE 1  /* issue takes it, on its stream */
 
 /* What holds for all spans of an issue. */
 typedef struct routecap_issue_options {
     uint32_t struct_size;
-    int32_t snapshot;         /* ROUTECAP_SNAPSHOT_* */
+    int32_t snapshot;         /* ROUTECAP_SNAPSHOT_*; default TAKEN */
     uint64_t tag;             /* kept with every row of the step: the version of the weights, say */
     const void *positions;    /* [device] the position of each sink row, from sink row 0 to the last
                                  one that a span with DEVICE_POSITIONS names; NULL: none */
@@ -257,9 +258,9 @@ typedef struct routecap_issue_options {
  * goes back to the budget when the step is filed. Rows that were accepted are refused later only
  * where the system itself has no memory left: they are then missing (REFUSED), and counted.
  *
- * What close, truncate, take and finish have freed can be used at once. If the budget is exhausted,
- * issue applies those calls itself before it refuses a span, as far as no step in flight still
- * needs the memory.
+ * What close, truncate, finish and an extract with ROUTECAP_EXTRACT_TAKE free can be used at once.
+ * If the budget is exhausted, issue applies those calls itself before it refuses a span. It leaves
+ * memory alone that a step in flight still needs.
  *
  * Slots. Each forward pass fills one slot. The slot is free again once its step is filed. If no
  * slot is free the step is lost: it has a ticket and has landed, all its rows are missing (LOST),
@@ -413,26 +414,30 @@ typedef struct routecap_stats {
     uint64_t rows_dropped;       /* recorded rows outside the rows begun, of steps that landed */
     uint64_t cells_conflicting;  /* recorded twice in one step, of steps that landed; the first
                                     record was kept */
-    uint64_t cells_unwritten;    /* missing cells of landed rows, without late and unplaced rows:
-                                    not written in their step, or not completely */
-    uint64_t cells_out_of_range; /* likewise: an id outside the layer's range */
-    uint64_t cells_duplicate;    /* likewise: one id twice */
+    uint64_t cells_unwritten;    /* cells of landed rows that their step did not write, or not
+                                    completely. Late and unplaced rows are not counted */
+    uint64_t cells_out_of_range; /* likewise, with an id outside the layer's range */
+    uint64_t cells_duplicate;    /* likewise, with one id twice */
     /* Now. */
     uint64_t requests_open;
     uint64_t steps_in_flight;
     uint64_t bytes_in_use; /* of the budget: pages of requests and routings, their tags, provisional
                               rows, and reservations for issued rows */
-    uint64_t bytes_peak;   /* the most of bytes_in_use, including what an issue reserved and gave
-                              back at once, as for a page that two of its spans share */
-    uint64_t bytes_budget;
+    uint64_t bytes_peak;   /* the highest bytes_in_use so far. It includes what an issue reserved
+                              and gave back at once, such as for a page that two of its spans
+                              share */
+    uint64_t bytes_budget; /* the limit of bytes_in_use */
 } routecap_stats;
 
-/* The same for one layer, without late and unplaced rows. */
+/*
+ * What a capturer saw of one layer since it was created. A cell is that layer's part of a landed
+ * row. Late and unplaced rows are not counted.
+ */
 typedef struct routecap_layer_stats {
-    uint64_t rows_written; /* valid cells that landed */
-    uint64_t unwritten;    /* cells */
-    uint64_t out_of_range; /* cells */
-    uint64_t duplicate;    /* cells */
+    uint64_t rows_written; /* cells that are valid */
+    uint64_t unwritten;    /* cells that their step did not write, or not completely */
+    uint64_t out_of_range; /* cells with an id outside the layer's range */
+    uint64_t duplicate;    /* cells with one id twice */
     uint64_t silent_steps; /* steps that landed with rows, none of which this layer wrote */
 } routecap_layer_stats;
 
