@@ -11,7 +11,7 @@
  *      rewrites the ids there before the snapshot: load balancing in place, masks of
  *      zero-computation experts, or shared experts appended to the same rows.
  *   2. One call behind the last router copies the ids of many layers: routecap_layers_record. This
- *      works only if the ids of all of them still exist there.
+ *      works only if the ids of all these layers still exist at that point.
  *   3. One call per layer, routecap_layer_record, on a stream of its own that is forked behind the
  *      router and joined before the snapshot.
  *   4. One call per layer on the engine's stream, with ROUTECAP_SOURCE_OVERLAP if the router and
@@ -21,8 +21,7 @@
  * After a change to any of this, routecap_capturer_probe tells which layers are captured and which
  * only seem to be.
  *
- * Most programs need these six functions. The seventh, routecap_router_init, prepares
- * routecap_layer_route.
+ * Most programs need these six functions:
  *
  *   routecap_sink_layer        where a router writes the ids of a layer
  *   routecap_sink_bind         adopt memory of the engine instead
@@ -30,6 +29,8 @@
  *   routecap_layers_record     copy the ids of many layers
  *   routecap_layer_route       choose the experts of a layer from its logits
  *   routecap_capturer_probe    check a warm-up pass
+ *
+ * The rest of the chapter: routecap_router_init, which prepares routecap_layer_route.
  */
 #ifndef ROUTECAP_RECORD_H
 #define ROUTECAP_RECORD_H
@@ -172,7 +173,7 @@ ROUTECAP_API int32_t routecap_layer_record(routecap_capturer *capturer, uint32_t
 
 /* The ids of one layer among several. */
 typedef struct routecap_layer_source {
-    uint32_t layer;
+    uint32_t layer;       /* index of the captured layer */
     uint32_t reserved;    /* 0 */
     const void *ids;      /* [device] as in routecap_source */
     const int32_t *table; /* [device] as in routecap_source; NULL if source.table_size is 0 */
@@ -184,8 +185,8 @@ typedef struct routecap_layer_source {
  * The ids of all layers must still exist when the stream reaches this call. Inside a CUDA graph the
  * ids of a layer may lie in memory that later layers use again: keep them in memory of their own.
  *
- * Otherwise it is as routecap_layer_record, once for each layer. If one layer is refused, nothing
- * is recorded. A layer that is named twice is ROUTECAP_ERR_ARGUMENT. Capturable.
+ * Otherwise the call does what routecap_layer_record does, once for each layer. If one layer is
+ * refused, nothing is recorded. A layer that is named twice is ROUTECAP_ERR_ARGUMENT. Capturable.
  *
  * @param[in] capturer    The capturer.
  * @param[in] source      What the layers have in common. Its ids and table are NULL.
@@ -206,7 +207,7 @@ ROUTECAP_API int32_t routecap_layers_record(routecap_capturer *capturer,
  * A kernel that routes internally may expose no ids. Its logits still say which experts win, if the
  * same arithmetic is done again. Ties and near ties may fall differently. So the ids of such a
  * layer carry the provenance RECOMPUTED. Views and coverage show it, and strict reading refuses it
- * unless it is allowed. Capture where you can.
+ * unless ROUTECAP_READ_ALLOW_RECOMPUTED allows it. Record the router's own ids where you can.
  * ============================================================================================== */
 
 /* The score of an expert, from its logit x. All arithmetic is in float32. */
@@ -230,8 +231,8 @@ ROUTECAP_API int32_t routecap_layers_record(routecap_capturer *capturer,
                                            without the flag they cannot win */
 
 /*
- * Methods in use, for routecap_router_init. "Rank" says what the keys are. "Set" names the fields
- * that the model provides.
+ * Methods in use, for routecap_router_init. "Rank" says by what experts are ranked: their keys, see
+ * routecap_router. "Set" names the fields that the model provides.
  */
 #define ROUTECAP_METHOD_SOFTMAX 1             /* rank probabilities; weights are probabilities:
                                                  OLMoE, Qwen2 */
@@ -366,8 +367,8 @@ typedef struct routecap_layer_probe {
     uint32_t rows_written;      /* all columns were written */
     uint32_t rows_out_of_range; /* rows with a written id that is out of range */
     uint32_t rows_duplicate;    /* written rows with all ids in range, and one of them twice */
-    int32_t lowest;             /* lowest id in range; -1 if there is none */
-    int32_t highest;            /* highest id in range; -1 if there is none */
+    int32_t lowest;             /* lowest id in range that was written; -1 if there is none */
+    int32_t highest;            /* highest id in range that was written; -1 if there is none */
 } routecap_layer_probe;
 
 /**
