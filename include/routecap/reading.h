@@ -46,9 +46,9 @@ extern "C" {
  * EVICTED, NOT_PUBLISHED, ABSENT. The order of the rows, or of the routings of a merge, makes no
  * difference. With ROUTECAP_POLICY_REPLACE a row that replaces another brings its own reasons.
  *
- * What a request itself knows of a row (LOST, REFUSED, TAKEN) shows only if nothing of the row is
- * there, not even cells that are missing for a reason of their own. If a span with device positions
- * is lost or refused, all positions within its bounds have that reason.
+ * LOST, REFUSED and TAKEN belong to positions, not to cells. They show only where the request has
+ * no row. A row that is there shows the reasons of its cells, even if all of them are missing. If a
+ * span with device positions is lost or refused, all positions within its bounds have that reason.
  */
 
 /*
@@ -59,26 +59,26 @@ extern "C" {
  * layer.
  */
 typedef struct routecap_missing {
-    uint64_t first; /* position of the first row */
-    uint64_t rows;
-    uint32_t first_layer;
-    uint32_t layers;
-    int32_t reason;    /* ROUTECAP_MISSING_* */
-    uint32_t reserved; /* 0 */
+    uint64_t first;       /* position of the first row */
+    uint64_t rows;        /* how many rows */
+    uint32_t first_layer; /* index of the first layer */
+    uint32_t layers;      /* how many layers */
+    int32_t reason;       /* ROUTECAP_MISSING_*, of every cell of the block */
+    uint32_t reserved;    /* 0 */
 } routecap_missing;
 
 /* How much of a range of rows is there. */
 typedef struct routecap_coverage {
     uint32_t struct_size;
-    uint32_t layers;
+    uint32_t layers;        /* of the request or routing */
     uint64_t first;         /* position of the first row of the range */
     uint64_t rows;          /* rows of the range */
     uint64_t length;        /* one past the last row that the request or routing has */
     uint64_t rows_complete; /* rows with every cell valid */
     uint64_t rows_partial;  /* rows with some cells valid */
     uint64_t rows_empty;    /* rows with no cell valid */
-    uint64_t cells_missing;
-    uint64_t blocks;        /* blocks of missing cells */
+    uint64_t cells_missing; /* cells of the range that are not valid */
+    uint64_t blocks;        /* blocks of missing cells, of the range */
     uint64_t cells_recomputed; /* valid cells of layers whose provenance is RECOMPUTED */
 } routecap_coverage;
 
