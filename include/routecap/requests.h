@@ -33,16 +33,15 @@
  * another rule.
  *
  * Order. accept, truncate, fork, attach, finish and close apply to all steps that were issued
- * before them, landed or not, and to no step that is issued later. The rows that such a call
- * changes, and all rows between these, can be read once all earlier steps with spans of the request
- * have landed.
+ * before them, landed or not, and to no step that is issued later. Such a call changes a range of
+ * rows. The range can be read once all earlier steps with spans of the request have landed.
  *
  * Preemption. A request that is preempted and computed again keeps its handle. Positions that are
  * issued again keep their first values. To record them anew, as with other weights, first truncate
  * the request to 0.
  *
- * Batch forms make one call of many. They return ROUTECAP_OK if the status of every item is
- * ROUTECAP_OK, otherwise ROUTECAP_PARTIAL: look at the status of each item.
+ * Batch forms do the work of many calls in one. They return ROUTECAP_OK if the status of every item
+ * is ROUTECAP_OK, otherwise ROUTECAP_PARTIAL: look at the status of each item.
  */
 #ifndef ROUTECAP_REQUESTS_H
 #define ROUTECAP_REQUESTS_H
@@ -116,14 +115,14 @@ ROUTECAP_API int32_t routecap_request_accept(routecap_capturer *capturer, routec
                                              routecap_step step, const uint32_t *rows,
                                              size_t count);
 
-/* One call of routecap_request_accept. */
+/* One call of routecap_request_accept: its parameters, and its status. */
 typedef struct routecap_accept_item {
     routecap_request request;
     routecap_step step;
-    const uint32_t *rows; /* [count] */
+    const uint32_t *rows; /* [count]; may be NULL, as in routecap_request_accept */
     uint64_t count;
-    int32_t status;   /* receives the status of this item */
-    int32_t reserved; /* 0 */
+    int32_t status;       /* receives the status of this item */
+    int32_t reserved;     /* 0 */
 } routecap_accept_item;
 
 /**
@@ -217,11 +216,11 @@ ROUTECAP_API int32_t routecap_request_attach(routecap_capturer *capturer, routec
 ROUTECAP_API int32_t routecap_request_finish(routecap_capturer *capturer, routecap_request request,
                                              uint64_t rows, routecap_routing **routing);
 
-/* One call of routecap_request_finish. */
+/* One call of routecap_request_finish: its parameters, and its status. */
 typedef struct routecap_finish_item {
     routecap_request request;
     uint64_t rows;
-    routecap_routing *routing; /* receives the routing */
+    routecap_routing *routing; /* receives the routing; NULL on error */
     int32_t status;            /* receives the status of this item */
     int32_t reserved;          /* 0 */
 } routecap_finish_item;
@@ -301,8 +300,9 @@ ROUTECAP_API int32_t routecap_request_coverage(routecap_capturer *capturer,
  * in the budget until the routing is freed. COPY takes new memory from the budget, and so does a
  * TAKE that leaves rows on both sides in one page.
  *
- * Rows that drafts or steps in flight name too may have to be copied later. Memory for that is
- * reserved now, or the call returns ROUTECAP_ERR_NO_MEMORY.
+ * Drafts and steps in flight may name positions that are read here. When they fill cells there,
+ * the page is copied first, because a routing never changes. Memory for that copy is reserved now.
+ * If there is none, the call returns ROUTECAP_ERR_NO_MEMORY.
  *
  * @param[in] capturer  The capturer.
  * @param[in] request   The request.
@@ -321,14 +321,14 @@ ROUTECAP_API int32_t routecap_request_extract(routecap_capturer *capturer, route
                                               uint64_t first, uint64_t rows, int32_t mode,
                                               uint32_t flags, routecap_routing **routing);
 
-/* One call of routecap_request_extract. */
+/* One call of routecap_request_extract: its parameters, and its status. */
 typedef struct routecap_extract_item {
     routecap_request request;
     uint64_t first;
     uint64_t rows;
     int32_t mode;
     uint32_t flags;
-    routecap_routing *routing; /* receives the routing */
+    routecap_routing *routing; /* receives the routing; NULL on error */
     int32_t status;            /* receives the status of this item */
     int32_t reserved;          /* 0 */
 } routecap_extract_item;
