@@ -4,8 +4,9 @@
  * Copyright 2026 The routecap authors. Licensed under the Apache License, Version 2.0; see LICENSE.
  *
  * A routing is what was read out of a request: rows with their ids, their validity, their tags, and
- * the layers that they have. It is immutable. Any number of threads may use it at once, after its
- * request has ended, its capturer is destroyed or the device is lost, in the process that made it.
+ * the layers that they have. It is immutable. Any number of threads of the process that made it may
+ * use it at once, also after its request has ended, its capturer is destroyed, or the device is
+ * lost.
  *
  * A routing of routecap_request_finish is pending until its last step has landed. Until then all
  * functions but wait, poll, retain and free return ROUTECAP_ERR_NOT_READY. All other routings are
@@ -34,14 +35,14 @@ extern "C" {
 /* Consecutive rows whose ids lie next to one another in memory. */
 typedef struct routecap_segment {
     uint64_t first;          /* position of the first row */
-    uint64_t rows;
+    uint64_t rows;           /* how many */
     const void *ids;         /* [rows, layers, k] elements of view.dtype, in C order; NULL: all
                                 cells of these rows are missing, for `reason` */
     const uint8_t *validity; /* [rows, validity_bytes] bit l % 8 of byte l / 8 is 1 if layer l is
                                 valid; NULL: all layers are */
     const uint64_t *tags;    /* [rows] the tag of each row, meaningless where the row is not there;
                                 NULL: `tag` is the tag of all rows */
-    uint64_t tag;
+    uint64_t tag;            /* the tag of all rows, where tags is NULL */
     int32_t reason;          /* with ids NULL: ROUTECAP_MISSING_*, one of the reasons of whole rows.
                                 Otherwise 0 */
     uint32_t reserved;       /* 0 */
@@ -55,19 +56,19 @@ typedef struct routecap_segment {
 typedef struct routecap_view {
     uint32_t struct_size;
     int32_t dtype;           /* of the ids: ROUTECAP_DTYPE_U8 if experts <= 256, otherwise _I16 */
-    uint32_t layers;
-    uint32_t k;
+    uint32_t layers;         /* captured layers that the routing has */
+    uint32_t k;              /* experts per token */
     uint32_t experts;        /* the most of any layer */
     uint32_t validity_bytes; /* bytes of validity per row */
     int32_t id_space;        /* ROUTECAP_ID_SPACE_* */
     int32_t complete;        /* 1: no cell is missing; otherwise 0 */
     uint64_t first;          /* position of the first row */
-    uint64_t rows;
+    uint64_t rows;           /* of the whole routing */
     const int32_t *layer_map;      /* [layers] each layer's index in the decoder */
     const uint32_t *layer_experts; /* [layers] experts of each layer */
     const routecap_segment *segments; /* [segment_count] all rows, in order */
     size_t segment_size;              /* bytes from one segment to the next */
-    size_t segment_count;
+    size_t segment_count;             /* how many segments */
     const int32_t *layer_provenance;  /* [layers] ROUTECAP_PROVENANCE_* */
 } routecap_view;
 
