@@ -861,7 +861,7 @@ const (
 	ConfigChecked ConfigFlags = 16
 	// ConfigLoad is ROUTECAP_CONFIG_LOAD: since 1.1: count how often each expert was chosen; see load.h
 	ConfigLoad ConfigFlags = 32
-	// ConfigLoadTags is ROUTECAP_CONFIG_LOAD_TAGS: since 1.1: and each tag apart; needs ConfigLoad
+	// ConfigLoadTags is ROUTECAP_CONFIG_LOAD_TAGS: since 1.1: count it for each tag apart, too; needs ConfigLoad
 	ConfigLoadTags ConfigFlags = 64
 )
 
@@ -878,10 +878,11 @@ const (
 	SpanDecode SpanFlags = 8
 )
 
+// Who takes the snapshot of a step.
 const (
-	// SnapshotTaken is ROUTECAP_SNAPSHOT_TAKEN: the forward pass took its snapshot
+	// SnapshotTaken is ROUTECAP_SNAPSHOT_TAKEN: the forward pass took it, by routecap_step_snapshot
 	SnapshotTaken Snapshot = 0
-	// SnapshotMake is ROUTECAP_SNAPSHOT_MAKE: issue takes it
+	// SnapshotMake is ROUTECAP_SNAPSHOT_MAKE: issue takes it, on its stream
 	SnapshotMake Snapshot = 1
 )
 
@@ -931,8 +932,8 @@ const (
 	RouterGroupsZero RouterFlags = 16
 )
 
-// Methods in use, for routecap_router_init. "Rank" says what the keys are. "Set" names the fields that the model
-// provides.
+// Methods in use, for routecap_router_init. "Rank" says by what experts are ranked: their keys, see routecap_router.
+// "Set" names the fields that the model provides.
 const (
 	// MethodSoftmax is ROUTECAP_METHOD_SOFTMAX: rank probabilities; weights are probabilities: OLMoE, Qwen2
 	MethodSoftmax Method = 1
@@ -1420,31 +1421,33 @@ type Stats struct {
 	RowsDropped uint64
 	// recorded twice in one step, of steps that landed; the first record was kept
 	CellsConflicting uint64
-	// missing cells of landed rows, without late and unplaced rows: not written in their step, or not completely
+	// cells of landed rows that their step did not write, or not completely. Late and unplaced rows are not counted
 	CellsUnwritten uint64
-	// likewise: an id outside the layer's range
+	// likewise, with an id outside the layer's range
 	CellsOutOfRange uint64
-	// likewise: one id twice
+	// likewise, with one id twice
 	CellsDuplicate uint64
 	RequestsOpen   uint64
 	StepsInFlight  uint64
 	// of the budget: pages of requests and routings, their tags, provisional rows, and reservations for issued rows
 	BytesInUse uint64
-	// the most of bytes_in_use, including what an issue reserved and gave back at once, as for a page that two of its spans
-	// share
-	BytesPeak   uint64
+	// the highest bytes_in_use so far. It includes what an issue reserved and gave back at once, such as for a page that
+	// two of its spans share
+	BytesPeak uint64
+	// the limit of bytes_in_use
 	BytesBudget uint64
 }
 
-// LayerStats is routecap_layer_stats. The same for one layer, without late and unplaced rows.
+// LayerStats is routecap_layer_stats. What a capturer saw of one layer since it was created. A cell is that layer's
+// part of a landed row. Late and unplaced rows are not counted.
 type LayerStats struct {
-	// valid cells that landed
+	// cells that are valid
 	RowsWritten uint64
-	// cells
+	// cells that their step did not write, or not completely
 	Unwritten uint64
-	// cells
+	// cells with an id outside the layer's range
 	OutOfRange uint64
-	// cells
+	// cells with one id twice
 	Duplicate uint64
 	// steps that landed with rows, none of which this layer wrote
 	SilentSteps uint64
@@ -1551,9 +1554,9 @@ type LayerProbe struct {
 	RowsOutOfRange uint32
 	// written rows with all ids in range, and one of them twice
 	RowsDuplicate uint32
-	// lowest id in range; -1 if there is none
+	// lowest id in range that was written; -1 if there is none
 	Lowest int32
-	// highest id in range; -1 if there is none
+	// highest id in range that was written; -1 if there is none
 	Highest int32
 }
 
@@ -1562,11 +1565,14 @@ type LayerProbe struct {
 // one reason form one block. Blocks are ordered by row, then by layer.
 type Missing struct {
 	// position of the first row
-	First      uint64
-	Rows       uint64
+	First uint64
+	// how many rows
+	Rows uint64
+	// index of the first layer
 	FirstLayer uint32
-	Layers     uint32
-	// Missing*
+	// how many layers
+	Layers uint32
+	// Missing*, of every cell of the block
 	Reason   Reason
 	reserved uint32
 }
@@ -1574,7 +1580,8 @@ type Missing struct {
 // Coverage is routecap_coverage. How much of a range of rows is there.
 type Coverage struct {
 	structSize uint32
-	Layers     uint32
+	// of the request or routing
+	Layers uint32
 	// position of the first row of the range
 	First uint64
 	// rows of the range
@@ -1586,9 +1593,10 @@ type Coverage struct {
 	// rows with some cells valid
 	RowsPartial uint64
 	// rows with no cell valid
-	RowsEmpty    uint64
+	RowsEmpty uint64
+	// cells of the range that are not valid
 	CellsMissing uint64
-	// blocks of missing cells
+	// blocks of missing cells, of the range
 	Blocks uint64
 	// valid cells of layers whose provenance is RECOMPUTED
 	CellsRecomputed uint64
@@ -1620,7 +1628,7 @@ type cOpenOptions struct {
 	policy     Policy
 }
 
-// AcceptItem is routecap_accept_item. One call of routecap_request_accept.
+// AcceptItem is routecap_accept_item. One call of routecap_request_accept: its parameters, and its status.
 type AcceptItem struct {
 	Request Request
 	Step    Step
@@ -1631,7 +1639,7 @@ type AcceptItem struct {
 	reserved int32
 }
 
-// FinishItem is routecap_finish_item. One call of routecap_request_finish.
+// FinishItem is routecap_finish_item. One call of routecap_request_finish: its parameters, and its status.
 type FinishItem struct {
 	Request Request
 	Rows    uint64
@@ -1641,7 +1649,7 @@ type FinishItem struct {
 	reserved int32
 }
 
-// ExtractItem is routecap_extract_item. One call of routecap_request_extract.
+// ExtractItem is routecap_extract_item. One call of routecap_request_extract: its parameters, and its status.
 type ExtractItem struct {
 	Request Request
 	First   uint64

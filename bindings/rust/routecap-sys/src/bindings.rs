@@ -288,7 +288,7 @@ pub struct routecap_config {
     /// 0
     pub reserved: u32,
     /// limit of the memory for captured rows, routings included, in bytes; at
-    /// least one page (routecap_memory); default 1 GiB
+    /// least one page (routecap_memory.page_bytes); default 1 GiB
     pub budget_bytes: u64,
     /// [layers] each captured layer's index in the decoder, strictly
     /// ascending; default 0..layers-1
@@ -486,7 +486,7 @@ const _: () = {
 #[derive(Debug, Copy, Clone)]
 pub struct routecap_issue_options {
     pub struct_size: u32,
-    /// ROUTECAP_SNAPSHOT_*
+    /// ROUTECAP_SNAPSHOT_*; default TAKEN
     pub snapshot: i32,
     /// kept with every row of the step: the version of the weights, say
     pub tag: u64,
@@ -547,9 +547,9 @@ unsafe extern "C" {
     /// goes back to the budget when the step is filed. Rows that were accepted are refused later only
     /// where the system itself has no memory left: they are then missing (REFUSED), and counted.
     ///
-    /// What close, truncate, take and finish have freed can be used at once. If the budget is exhausted,
-    /// issue applies those calls itself before it refuses a span, as far as no step in flight still
-    /// needs the memory.
+    /// What close, truncate, finish and an extract with ROUTECAP_EXTRACT_TAKE free can be used at once.
+    /// If the budget is exhausted, issue applies those calls itself before it refuses a span. It leaves
+    /// memory alone that a step in flight still needs.
     ///
     /// Slots. Each forward pass fills one slot. The slot is free again once its step is filed. If no
     /// slot is free the step is lost: it has a ticket and has landed, all its rows are missing (LOST),
@@ -778,12 +778,12 @@ pub struct routecap_stats {
     /// recorded twice in one step, of steps that landed; the first
     /// record was kept
     pub cells_conflicting: u64,
-    /// missing cells of landed rows, without late and unplaced rows:
-    /// not written in their step, or not completely
+    /// cells of landed rows that their step did not write, or not
+    /// completely. Late and unplaced rows are not counted
     pub cells_unwritten: u64,
-    /// likewise: an id outside the layer's range
+    /// likewise, with an id outside the layer's range
     pub cells_out_of_range: u64,
-    /// likewise: one id twice
+    /// likewise, with one id twice
     pub cells_duplicate: u64,
     /// Now.
     pub requests_open: u64,
@@ -791,9 +791,11 @@ pub struct routecap_stats {
     /// of the budget: pages of requests and routings, their tags, provisional
     /// rows, and reservations for issued rows
     pub bytes_in_use: u64,
-    /// the most of bytes_in_use, including what an issue reserved and gave
-    /// back at once, as for a page that two of its spans share
+    /// the highest bytes_in_use so far. It includes what an issue reserved
+    /// and gave back at once, such as for a page that two of its spans
+    /// share
     pub bytes_peak: u64,
+    /// the limit of bytes_in_use
     pub bytes_budget: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -857,17 +859,18 @@ const _: () = {
     ["Offset of field: routecap_stats::bytes_budget"]
         [::core::mem::offset_of!(routecap_stats, bytes_budget) - 208usize];
 };
-/// The same for one layer, without late and unplaced rows.
+/// What a capturer saw of one layer since it was created. A cell is that layer's part of a landed
+/// row. Late and unplaced rows are not counted.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct routecap_layer_stats {
-    /// valid cells that landed
+    /// cells that are valid
     pub rows_written: u64,
-    /// cells
+    /// cells that their step did not write, or not completely
     pub unwritten: u64,
-    /// cells
+    /// cells with an id outside the layer's range
     pub out_of_range: u64,
-    /// cells
+    /// cells with one id twice
     pub duplicate: u64,
     /// steps that landed with rows, none of which this layer wrote
     pub silent_steps: u64,
@@ -1140,6 +1143,7 @@ unsafe extern "C" {
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct routecap_layer_source {
+    /// index of the captured layer
     pub layer: u32,
     /// 0
     pub reserved: u32,
@@ -1177,8 +1181,8 @@ unsafe extern "C" {
     /// The ids of all layers must still exist when the stream reaches this call. Inside a CUDA graph the
     /// ids of a layer may lie in memory that later layers use again: keep them in memory of their own.
     ///
-    /// Otherwise it is as routecap_layer_record, once for each layer. If one layer is refused, nothing
-    /// is recorded. A layer that is named twice is ROUTECAP_ERR_ARGUMENT. Capturable.
+    /// Otherwise the call does what routecap_layer_record does, once for each layer. If one layer is
+    /// refused, nothing is recorded. A layer that is named twice is ROUTECAP_ERR_ARGUMENT. Capturable.
     ///
     /// @param[in] capturer    The capturer.
     /// @param[in] source      What the layers have in common. Its ids and table are NULL.
@@ -1409,9 +1413,9 @@ pub struct routecap_layer_probe {
     pub rows_out_of_range: u32,
     /// written rows with all ids in range, and one of them twice
     pub rows_duplicate: u32,
-    /// lowest id in range; -1 if there is none
+    /// lowest id in range that was written; -1 if there is none
     pub lowest: i32,
-    /// highest id in range; -1 if there is none
+    /// highest id in range that was written; -1 if there is none
     pub highest: i32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -1473,10 +1477,13 @@ unsafe extern "C" {
 pub struct routecap_missing {
     /// position of the first row
     pub first: u64,
+    /// how many rows
     pub rows: u64,
+    /// index of the first layer
     pub first_layer: u32,
+    /// how many layers
     pub layers: u32,
-    /// ROUTECAP_MISSING_*
+    /// ROUTECAP_MISSING_*, of every cell of the block
     pub reason: i32,
     /// 0
     pub reserved: u32,
@@ -1503,6 +1510,7 @@ const _: () = {
 #[derive(Debug, Default, Copy, Clone)]
 pub struct routecap_coverage {
     pub struct_size: u32,
+    /// of the request or routing
     pub layers: u32,
     /// position of the first row of the range
     pub first: u64,
@@ -1516,8 +1524,9 @@ pub struct routecap_coverage {
     pub rows_partial: u64,
     /// rows with no cell valid
     pub rows_empty: u64,
+    /// cells of the range that are not valid
     pub cells_missing: u64,
-    /// blocks of missing cells
+    /// blocks of missing cells, of the range
     pub blocks: u64,
     /// valid cells of layers whose provenance is RECOMPUTED
     pub cells_recomputed: u64,
@@ -1674,13 +1683,13 @@ unsafe extern "C" {
         count: usize,
     ) -> i32;
 }
-/// One call of routecap_request_accept.
+/// One call of routecap_request_accept: its parameters, and its status.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct routecap_accept_item {
     pub request: routecap_request,
     pub step: routecap_step,
-    /// [count]
+    /// [count]; may be NULL, as in routecap_request_accept
     pub rows: *const u32,
     pub count: u64,
     /// receives the status of this item
@@ -1814,13 +1823,13 @@ unsafe extern "C" {
         routing: *mut *mut routecap_routing,
     ) -> i32;
 }
-/// One call of routecap_request_finish.
+/// One call of routecap_request_finish: its parameters, and its status.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct routecap_finish_item {
     pub request: routecap_request,
     pub rows: u64,
-    /// receives the routing
+    /// receives the routing; NULL on error
     pub routing: *mut routecap_routing,
     /// receives the status of this item
     pub status: i32,
@@ -1927,8 +1936,9 @@ unsafe extern "C" {
     /// in the budget until the routing is freed. COPY takes new memory from the budget, and so does a
     /// TAKE that leaves rows on both sides in one page.
     ///
-    /// Rows that drafts or steps in flight name too may have to be copied later. Memory for that is
-    /// reserved now, or the call returns ROUTECAP_ERR_NO_MEMORY.
+    /// Drafts and steps in flight may name positions that are read here. When they fill cells there,
+    /// the page is copied first, because a routing never changes. Memory for that copy is reserved now.
+    /// If there is none, the call returns ROUTECAP_ERR_NO_MEMORY.
     ///
     /// @param[in] capturer  The capturer.
     /// @param[in] request   The request.
@@ -1952,7 +1962,7 @@ unsafe extern "C" {
         routing: *mut *mut routecap_routing,
     ) -> i32;
 }
-/// One call of routecap_request_extract.
+/// One call of routecap_request_extract: its parameters, and its status.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct routecap_extract_item {
@@ -1961,7 +1971,7 @@ pub struct routecap_extract_item {
     pub rows: u64,
     pub mode: i32,
     pub flags: u32,
-    /// receives the routing
+    /// receives the routing; NULL on error
     pub routing: *mut routecap_routing,
     /// receives the status of this item
     pub status: i32,
@@ -2059,6 +2069,7 @@ unsafe extern "C" {
 pub struct routecap_segment {
     /// position of the first row
     pub first: u64,
+    /// how many
     pub rows: u64,
     /// [rows, layers, k] elements of view.dtype, in C order; NULL: all
     /// cells of these rows are missing, for `reason`
@@ -2069,6 +2080,7 @@ pub struct routecap_segment {
     /// [rows] the tag of each row, meaningless where the row is not there;
     /// NULL: `tag` is the tag of all rows
     pub tags: *const u64,
+    /// the tag of all rows, where tags is NULL
     pub tag: u64,
     /// with ids NULL: ROUTECAP_MISSING_*, one of the reasons of whole rows.
     /// Otherwise 0
@@ -2115,7 +2127,9 @@ pub struct routecap_view {
     pub struct_size: u32,
     /// of the ids: ROUTECAP_DTYPE_U8 if experts <= 256, otherwise _I16
     pub dtype: i32,
+    /// captured layers that the routing has
     pub layers: u32,
+    /// experts per token
     pub k: u32,
     /// the most of any layer
     pub experts: u32,
@@ -2127,6 +2141,7 @@ pub struct routecap_view {
     pub complete: i32,
     /// position of the first row
     pub first: u64,
+    /// of the whole routing
     pub rows: u64,
     /// [layers] each layer's index in the decoder
     pub layer_map: *const i32,
@@ -2136,6 +2151,7 @@ pub struct routecap_view {
     pub segments: *const routecap_segment,
     /// bytes from one segment to the next
     pub segment_size: usize,
+    /// how many segments
     pub segment_count: usize,
     /// [layers] ROUTECAP_PROVENANCE_*
     pub layer_provenance: *const i32,
