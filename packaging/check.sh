@@ -13,7 +13,7 @@ dist=$work/dist
 version=$(basename "$dist"/routecap-*.cdx.json .cdx.json) && version=${version#routecap-}
 place=$work/check
 rm -rf "$place" && mkdir -p "$place"
-need cc=gcc c++=g++ cmake=cmake pkg-config=pkg-config python3=python3 readelf=binutils dpkg-deb=dpkg lintian=lintian mmdebstrap=mmdebstrap mvn=maven \
+need cc=gcc c++=g++ cmake=cmake ninja=ninja-build pkg-config=pkg-config python3=python3 readelf=binutils dpkg-deb=dpkg lintian=lintian mmdebstrap=mmdebstrap mvn=maven \
     aarch64-linux-gnu-g++=g++-aarch64-linux-gnu qemu-aarch64-static=qemu-user-static qemu-x86_64-static=qemu-user-static x86_64-linux-gnu-g++=g++-x86-64-linux-gnu
 left_out=()
 declare -A debian=([x86_64]=amd64 [aarch64]=arm64)
@@ -41,18 +41,22 @@ assert files == {name: sums[name] for name in sums if name != bill.name} and len
 END
 }
 check "the bill of materials names every artefact" listed
+check "every artefact says whose it is, where the project is and under which licences" python3 packaging/described.py "$dist" "$version"
+python_environment "$work/twine" twine==7.0.0
+check "wheels and source distribution are as PyPI wants them" "$work/twine/bin/twine" check --strict "$dist"/*.whl "$dist/routecap-$version.tar.gz"
 
 # ---- The library: archives and Debian packages
 
 # plain LIBRARY: for glibc 2.28, with kernels, with no other library, with routecap's functions
-# alone and with libc's memcpy, which is that for the processor.
+# alone and with glibc's memcpy and expf, which are those for the processor.
 plain() {
-    local newest
+    local newest taken
+    taken=$(readelf -W --dyn-syms "$1" | grep -oE 'UND (memcpy|expf)@' | sort -u | wc -l)
     newest=$(readelf -V "$1" | grep -oE 'GLIBC_2\.[0-9]+' | sort -uV | tail -n 1)
     [ "$(printf '%s\n' "$newest" GLIBC_2.28 | sort -V | tail -n 1)" = GLIBC_2.28 ] && grep -q -a -m 1 routecap_snapshot8_8 "$1" &&
         ! readelf -d "$1" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | grep -vE '^(libm\.so\.6|libc\.so\.6|libpthread\.so\.0|libdl\.so\.2|ld-linux.*)$' &&
         ! readelf -W --dyn-syms "$1" | awk '$5 == "GLOBAL" && $7 != "UND" { print $8 }' | grep -vE '^(routecap_|ROUTECAP_)' &&
-        readelf -W --dyn-syms "$1" | grep 'UND memcpy@'
+        [ "$taken" = 2 ]
 }
 # used PROCESSOR TREE: a C program, by pkg-config and by CMake.
 used() {
@@ -205,24 +209,47 @@ for processor in x86_64 aarch64; do check "a Go program with the module alone on
 vendored() { (go_program "$(uname -m)" && go mod vendor && go build -o ../vendored . && ../vendored); }
 check "the same after go mod vendor" vendored
 
-# ---- conda and vcpkg: their tools and what they install are not to be had here, so nothing is built
+# ---- The sources, by the commands of conda's recipe. Of conda and vcpkg the tools and what they
+# install are not to be had here: their packages are not built.
 
 python_environment "$work/conda" py-rattler-build==0.73.0
+# rendered OUTPUT: the recipe's commands, and a test of the files that it promises. The last of
+# what is rendered is left to the build: whether conda has CUDA.
 rendered() {
-    "$work/conda/bin/python" - "$version" << 'END'
-import sys
+    "$work/conda/bin/python" - "$version" << 'END' > "$1"
+import re, sys
 from rattler_build import Stage0Recipe, VariantConfig
 recipe = Stage0Recipe.from_file("packaging/conda/recipe.yaml")
 (only,) = recipe.render(VariantConfig.from_file("packaging/conda/variants.yaml"))
 package = only.recipe.package
 assert (str(package.name), str(package.version)) == ("libroutecap", sys.argv[1]), package
+found = only.recipe.to_dict()
+print("set -e", *(re.sub(r"\$\{\{.*?\}\}", "OFF", line) for line in found["build"]["script"]), sep="\n")
+print(*(f'test -e "$PREFIX/{file}"' for test in found["tests"] for file in test["package_contents"]["files"]), sep="\n")
 END
 }
-check "rattler-build renders the recipe for conda, which is of this version" rendered
-port() {
-    python3 -c 'import json, sys; port = json.load(open("packaging/vcpkg/routecap/vcpkg.json")); assert (port["name"], port["version"]) == ("routecap", sys.argv[1])' "$version"
+check "rattler-build renders the recipe for conda, which is of this version" rendered "$place/recipe.sh"
+sources() {
+    mkdir -p "$place/sources" && tar -xzf "$dist/routecap-$version-source.tar.gz" -C "$place/sources" --strip-components=1 &&
+        (cd "$place/sources" && PREFIX=$place/recipe CMAKE_ARGS=-DCMAKE_CXX_FLAGS_RELEASE=-O0 bash "$place/recipe.sh") &&
+        used "$(uname -m)" "$place/recipe"
 }
-check "the port for vcpkg is of this version" port
+check "a C program uses what the recipe's commands make of the sources" sources
+# vcpkg refuses a field that it does not know, and a licence file that is not there.
+port() {
+    python3 - "$version" << 'END'
+import json, pathlib, re, sys
+folder = pathlib.Path("packaging/vcpkg/routecap")
+port = json.loads((folder / "vcpkg.json").read_text())
+assert (port["name"], port["version"]) == ("routecap", sys.argv[1]), port
+assert set(port) <= {"name", "version", "description", "homepage", "documentation", "license", "supports", "dependencies", "features"}, set(port)
+assert all({"name"} <= set(each) <= {"name", "host"} for each in port["dependencies"])
+assert all({"description"} <= set(each) <= {"description", "dependencies", "supports"} for each in port["features"].values())
+files = re.findall(r"\{SOURCE_PATH\}/([^\"]+)", (folder / "portfile.cmake").read_text())
+assert len(files) == 3 and all(pathlib.Path(file).is_file() for file in files), files
+END
+}
+check "the port for vcpkg has the fields that vcpkg knows, and is of this version" port
 
 [ "${1:-}" = --keep ] || $sudo rm -rf "$pythons"
 [ ${#left_out[@]} = 0 ] || say "left out: ${left_out[*]}"

@@ -20,10 +20,10 @@ mkdir -p "$dist"
 zig_version=0.17.1
 python_environment "$work/zig" ziglang==$zig_version
 zig=$(echo "$work"/zig/lib/python3*/site-packages/ziglang/zig)
-# zig's compiler runtime is one object, with a memcpy and the like of its own. Where something of it
-# is linked, as for aarch64's long double, those would take the place of libc's, which are made for
-# the processor: they are taken out before zig builds it.
-sed -i -E '/compiler_rt\/mem(cpy|move)\.zig|symbol\(&(memset|memcmp|bcmp|strlen),/d' "${zig%/*}/lib/compiler_rt.zig"
+# zig's compiler runtime is one object, which has functions of libc and libm, too. Where something of
+# it is linked, as for the long double of aarch64, its memcpy and expf would take the place of those
+# that glibc has for the processor. So it is built without them: all others begin with "_".
+sed -i "s/if (!builtin.is_test) @export(func/if (!builtin.is_test and name[0] == '_') @export(func/" "${zig%/*}/lib/compiler_rt.zig"
 # toolchain PROCESSOR: what CMake is told of it.
 toolchain() { printf '%s\n' "-DCMAKE_TOOLCHAIN_FILE=$root/packaging/zig.cmake" "-DROUTECAP_ZIG=$zig" "-DROUTECAP_PROCESSOR=$1"; }
 # logged NAME COMMAND...: its output goes to a file, and is shown if it fails.

@@ -10,7 +10,14 @@ import pathlib
 import sys
 import uuid
 
-from cyclonedx.model import HashAlgorithm, HashType, Property
+from cyclonedx.model import (
+    ExternalReference,
+    ExternalReferenceType,
+    HashAlgorithm,
+    HashType,
+    Property,
+    XsUri,
+)
 from cyclonedx.model.bom import Bom, BomMetaData
 from cyclonedx.model.component import Component, ComponentScope, ComponentType
 from cyclonedx.model.contact import OrganizationalEntity
@@ -90,6 +97,11 @@ routecap = part(
     "Capture of mixture-of-experts routing",
     type=ComponentType.LIBRARY,
     supplier=OrganizationalEntity(name="The routecap authors"),
+    external_references=[
+        ExternalReference(
+            type=ExternalReferenceType.VCS, url=XsUri("https://github.com/routecap/routecap")
+        )
+    ],
 )
 
 bom = Bom(

@@ -116,6 +116,15 @@ def test_sequences_plans_capturers_and_counters_are_shown(
     assert re.search(r"\b7 \s*0 to 19 \s*5\b", text_of(sequence))
     plan = routecap.Plan([4], layers=LAYERS, k=K, experts=EXPERTS)
     assert "rows needed 3" in text_of(plan)
+    load = routecap.Load(
+        np.stack([analysis.expert_load(routing), np.zeros((LAYERS, EXPERTS))]).astype(np.uint64),
+        *(3, 1, 3, 20, 0),
+        routing.layer_map,
+        routing.layer_experts,
+    )
+    counted, own = text_of(load), text_of(routing)
+    assert "Load of 3 steps" in counted and "20 rows of prefill" in counted
+    assert counted[counted.index("load of") :] == own[own.index("load of") :]
     stats = capturer.stats()
     shown = text_of(stats)
     assert f"bytes budget {stats.bytes_budget:,}" in shown and "more are 0" in shown

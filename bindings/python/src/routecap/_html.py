@@ -98,24 +98,29 @@ def _missing(of: "Routing") -> str:
 
 def _load(of: "Routing") -> str:
     counted = of[:_ROWS]
-    load = expert_load(counted)
+    some = f", of the first {_ROWS:,} rows" if counted.rows < of.rows else ""
+    return picture(expert_load(counted), of.layer_map, of.layer_experts, some)
+
+
+def picture(load: Any, layer_map: Any, layer_experts: Any, of: str = "") -> str:
+    """The load [layers, experts], and who is the busiest. of: what it is the load of, in words."""
     if not load.any():
         return ""
-    figures = balance(load, of.layer_experts)
+    layers, experts = load.shape
+    figures = balance(load, layer_experts)
     worst = int(np.nanargmax(figures.peak))
     about = [
-        f"load of {of.experts} experts in {of.layers} layers"
-        + (f", of the first {_ROWS:,} rows" if counted.rows < of.rows else ""),
+        f"load of {experts} experts in {layers} layers{of}",
         f"busiest: {figures.peak[worst]:.2f} means, expert {figures.busiest[worst]} in layer "
-        f"{of.layer_map[worst]}",
+        f"{layer_map[worst]}",
         f"entropy {np.nanmean(figures.entropy):.3f}",
     ]
-    wide, high = max(1, 560 // of.experts), min(10, max(3, 240 // of.layers))
-    picture = b64encode(_png(load)).decode()
+    wide, high = max(1, 560 // experts), min(10, max(3, 240 // layers))
+    data = b64encode(_png(load)).decode()
     return (
-        f'<img alt="{escape(about[0])}" src="data:image/png;base64,{picture}" style="display:block;'
-        f"image-rendering:pixelated;width:{wide * of.experts}px;max-width:100%;"
-        f'height:{high * of.layers}px;border:1px solid #e4e1d9"><span style="{_SOFT}">'
+        f'<img alt="{escape(about[0])}" src="data:image/png;base64,{data}" style="display:block;'
+        f"image-rendering:pixelated;width:{wide * experts}px;max-width:100%;"
+        f'height:{high * layers}px;border:1px solid #e4e1d9"><span style="{_SOFT}">'
         f"{line(about)}</span>"
     )
 
