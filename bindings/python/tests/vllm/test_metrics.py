@@ -51,10 +51,11 @@ def test_rows_that_verify_drafts_are_decode(start, port):
     assert engine.checked["drafts rejected"] > 0
     rows = scrape(port)["routecap_load_rows_total"]
     assert 0.8 * prompts < rows["prefill", "0"] <= prompts
-    # Of an engine that was preempted the rows of its second prefill are prefill.
-    engine.add("again", [9] * 40, max_tokens=20)
-    for _ in range(12):
+    # Rows of a second prefill are prefill, though the request has had output.
+    engine.add("again", [9] * 40, max_tokens=100)
+    while not engine.requests["again"].sampled:
         engine.step()
+    assert module.routing_of("again").rows >= 40  # what is in flight when it goes does not count
     engine.preempt("again")
     engine.run()
     more = scrape(port)["routecap_load_rows_total"]
@@ -96,11 +97,16 @@ def test_ranks_without_rows_serve_none_and_the_end_frees_the_port(start, port):
         scrape(port)
 
 
-def test_a_model_whose_experts_are_counted_late_is_served_once(start, port, caplog):
+@pytest.mark.parametrize("known", [True, False])
+def test_the_layers_may_say_how_many_experts_there_are(start, port, caplog, known):
     model = Model()
-    for name in ("num_experts", "n_routed_experts", "num_local_experts"):
-        vars(model.model_config.hf_text_config).pop(name, None)
+    del model.hf_config.n_routed_experts
+    for moe in filter(None, model.moe):
+        moe.logical_num_experts = 64 if known else None
     engine = start(model, options=Options(metrics_port=port))
+    if not known:
+        assert "not served: nothing says how many experts" in caplog.text
+        return
     add(engine, 2)
     engine.run()
     capturer = module.get_global_experts_capturer()
