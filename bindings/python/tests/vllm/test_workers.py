@@ -10,6 +10,7 @@ import torch
 from batch import request
 from engine import Model
 
+import routecap
 from routecap.vllm import _v021, _workers
 from routecap.vllm import routed_experts_capturer as module
 
@@ -21,7 +22,7 @@ class Stage:
     """A worker that has some of the layers."""
 
     def __init__(self, layers, mirror=False):
-        self.model = Model()
+        self.layers, self.model = layers, Model()
         for i, layer in enumerate(self.model.layers):
             if i not in layers:
                 layer.mlp = torch.nn.Module()
@@ -41,10 +42,11 @@ class Stage:
         self.capturer.bind(self.model)
 
     def execute(self, scheduler_output):
-        step = scheduler_output.step
+        step, names = scheduler_output.step, list(scheduler_output.num_scheduled_tokens)
+        self.model_runner.input_batch.req_ids = names
         self.model_runner.positions[:] = step
-        tokens = torch.tensor([TOKENS[name][step] for name in TOKENS])
-        self.model(tokens, self.model_runner.positions[: len(TOKENS)].clone())
+        tokens = torch.tensor([TOKENS[name][step] for name in names])
+        self.model(tokens, self.model_runner.positions[: len(names)].clone())
         return "intermediate tensors"
 
 
@@ -62,11 +64,13 @@ class Executor:
                 answers.append(pickle.loads(pickle.dumps(getattr(worker, method)(*args))))
         return SimpleNamespace(result=lambda: answers) if non_block else answers
 
-    def step(self, step):
-        output = SimpleNamespace(step=step, num_scheduled_tokens=dict.fromkeys(TOKENS, 1))
+    def step(self, step, names=TOKENS, blocks=None):
+        output = SimpleNamespace(step=step, num_scheduled_tokens=dict.fromkeys(names, 1))
+        if blocks is not None:
+            blocks.send(output)
         for worker in self.workers:
             with module.use_capturer(worker.capturer):
-                worker.model_runner.execute_model(output)
+                worker.model_runner.execute_model(pickle.loads(pickle.dumps(output)))
 
 
 @pytest.fixture
@@ -74,7 +78,8 @@ def serve(monkeypatch):
     """serve(workers...): an executor of theirs. The last one is the last stage."""
 
     def begin(*workers):
-        names = {"is_last_rank": False}
+        stages = len({tuple(worker.layers) for worker in workers})
+        names = {"is_last_rank": False, "world_size": stages}
         monkeypatch.setattr(
             _workers,
             "import_module",
@@ -89,6 +94,7 @@ def serve(monkeypatch):
         return Executor(*workers)
 
     yield begin
+    module.set_options(None)
     for name in [name for name in vars(Stage) if name.startswith("routecap_")]:
         delattr(Stage, name)
 
@@ -133,7 +139,38 @@ def test_cuts_and_new_weights_reach_every_stage(serve):
     rows = workers.end({"a": 3, "b": 3})
     assert rows["b"].routing.tags.tolist() == [0, 1, 1]
     assert rows["a"].validity().all(axis=1).tolist() == [True, True, False]
-    assert workers.keep_prefixes(16) is None
+
+
+@pytest.mark.parametrize("layers", [STAGES, (sum(STAGES, ()),)], ids=["pipeline", "tensor"])
+def test_rows_of_cached_prefixes_come_out_of_stores_of_the_workers(serve, tmp_path, layers):
+    path = tmp_path / "rows"
+    module.set_options(module.Options(store_file=str(path)))
+    executor = serve(*map(Stage, layers), Stage(layers[-1], mirror=True))
+    workers = _workers.Workers(executor)
+    blocks, key = workers.keep_prefixes(2, 8), b"two of a"
+    for step in range(3):
+        if step == 1:
+            blocks.fills("a", 0, [key])
+        executor.step(step, ["a"], blocks)
+        assert not blocks.waiting
+    blocks.hits("b", [key])
+    executor.step(2, ["b"], blocks)
+    expected = executor.workers[0].model.expected
+    rows = workers.end({"a": 3, "b": 3})
+    of_both = [*TOKENS["a"][:2], TOKENS["b"][2]]
+    for name, tokens in (("a", TOKENS["a"]), ("b", of_both)):
+        np.testing.assert_array_equal(rows[name].array(), expected(tokens))
+        assert rows[name].validity().all()
+    assert path.exists() is (len(layers) == 1)
+    blocks.drop([key])
+    for worker in executor.workers[:-1]:
+        [reason] = worker.capturer.prefixes.store.reasons([key])
+        assert reason == routecap.Missing.EVICTED
+
+
+def test_workers_without_a_store_keep_no_prefixes(serve):
+    module.set_options(module.Options(store_bytes=0))
+    assert _workers.Workers(serve(Stage(STAGES[0]))).keep_prefixes(16, 32) is None
 
 
 def test_outputs_of_requests_that_end_come_with_their_rows_a_step_later_if_one_is_in_flight(
@@ -181,16 +218,16 @@ def test_outputs_of_requests_that_end_come_with_their_rows_a_step_later_if_one_i
     assert scheduler._held is None and executor.called.count("routecap_end") == 2
 
 
-def test_a_scheduler_whose_workers_are_elsewhere_has_theirs_where_they_cannot_see_ends(monkeypatch):
-    def scheduler(asynchronous, stages):
+def test_a_scheduler_whose_workers_are_elsewhere_has_theirs_if_they_can_be_told(monkeypatch):
+    def scheduler(backend):
         class Own:
             requests = {}
 
             def __init__(self):
+                self.kv_cache_manager = SimpleNamespace(enable_caching=False)
                 self.vllm_config = SimpleNamespace(
                     model_config=SimpleNamespace(enable_return_routed_experts=True),
-                    scheduler_config=SimpleNamespace(async_scheduling=asynchronous),
-                    parallel_config=SimpleNamespace(pipeline_parallel_size=stages),
+                    parallel_config=SimpleNamespace(distributed_executor_backend=backend),
                 )
 
         return type("Telling", (_v021.TellingScheduler, Own), {})()
@@ -208,7 +245,6 @@ def test_a_scheduler_whose_workers_are_elsewhere_has_theirs_where_they_cannot_se
     made = OwnExecutor(workers=2)
     assert _workers.executor_of_this_process() is made
     monkeypatch.setattr(module, "_global_capturer", None)
-    assert scheduler(asynchronous=False, stages=1)._capturer is None
-    for asynchronous, stages in ((True, 1), (False, 2)):
-        assert isinstance(scheduler(asynchronous, stages)._capturer, _workers.Workers)
-    assert executor.called == ["routecap_tell_ends"] * 2
+    assert scheduler("ray")._capturer is None
+    assert isinstance(scheduler("mp")._capturer, _workers.Workers)
+    assert executor.called == ["routecap_tell_ends"]

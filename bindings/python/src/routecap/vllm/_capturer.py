@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import weakref
 from abc import ABC, abstractmethod
@@ -636,16 +637,25 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         self._requests.wanted = self._is_wanted
         self._requests.tokens_of = self._tokens_of
 
-    def keep_prefixes(self, block_rows: int) -> Prefixes | None:
+    def keep_prefixes(
+        self, block_rows: int, key_bytes: int, stages: int = 1
+    ) -> Prefixes | None:
         """Rows of prefixes are published and adopted from now on, as the result is told, in blocks
         of so many; None if no store is to have them.
 
+        Args:
+            key_bytes: Of a block's hash.
+            stages: Of a pipeline. Each has rows of its own layers, and so a store of its own.
+
         Raises:
             ValueError: the store of the options has other blocks.
+            OSError, routecap.Error: its file cannot be, or is of another model.
         """
-        store = self.options.store_bytes if self.options.store is None else self.options.store
-        if store:
-            self.prefixes = Prefixes(self.capturer, self._requests.live, block_rows, store)
+        if self.options.store is not None or self.options.store_bytes:
+            options, live = self.options, self._requests.live
+            if stages > 1:
+                options = dataclasses.replace(options, store_file="")
+            self.prefixes = Prefixes(self.capturer, live, block_rows, key_bytes, options)
             self._waiting = self.prefixes.waiting
         return self.prefixes
 

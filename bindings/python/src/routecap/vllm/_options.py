@@ -43,7 +43,12 @@ class Options:
         store: Where rows of prefixes are kept under the engine's block hashes, for requests that
             take the prefix from its cache. For an engine whose scheduler and worker are in this
             process.
-        store_bytes: Without one, upper limit of the engine's own; 0: such rows are missing.
+        store_file: Without one, a file that becomes the engine's, in /dev/shm for instance: engines
+            of one model on one machine share it, and clients that ask for references to it read it.
+            It is made anew if no engine has it open. "": the store is in each worker's memory, as
+            it is in the stages of a pipeline.
+        store_bytes: Of the engine's own store: its upper limit, or the size of the file, which is
+            taken at once; 0: there is none, and such rows are missing.
         all_ranks: Every rank captures, instead of rank 0 alone: for sequence parallelism, where
             each has rows that nobody else has. `routecap.merge` unites their routings.
         place: For layers whose routers see other rows than the step's own from 0 on: called in the
@@ -66,6 +71,7 @@ class Options:
     folder_bytes: int = 1 << 30
     slots: int = 4
     store: Store | None = None
+    store_file: str = ""
     store_bytes: int = 1 << 30
     all_ranks: bool = False
     place: Callable[[int], tuple[int, int, int]] | None = None

@@ -2,7 +2,8 @@
 
 The scheduler says which blocks of its cache a step fills and which it hits; both are done when the
 step is issued, first what is filled, as requests of one step may share a block. On the engine's
-thread, which pays for blocks that fill or are hit, and for nothing else.
+thread, which pays for blocks that fill or are hit, and for nothing else. A scheduler whose workers
+are in processes of their own says it with the step.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ import routecap
 
 from .. import _structs as structs
 from .._library import raw
+from . import _store_file
+from ._options import Options
 from ._requests import RequestState
 
 logger = logging.getLogger(__name__)
@@ -32,41 +35,17 @@ class _Blocks(NamedTuple):
     hit: bool
 
 
-class Prefixes:
-    """Publishes and adopts blocks of the requests of a capturer.
+class Told:
+    """What a scheduler says of blocks.
 
     Attributes:
         block_rows: of the engine's blocks.
-        store: None until the first key is known.
-        waiting: what the next step that is issued fills and hits.
+        waiting: what the next step fills and hits.
     """
 
-    def __init__(
-        self,
-        capturer: routecap.Capturer,
-        requests: Mapping[str, RequestState],
-        block_rows: int,
-        store: routecap.Store | int,
-    ) -> None:
-        """
-        Args:
-            requests: those that are live, by name.
-            store: or how many bytes one of its own may have.
-
-        Raises:
-            ValueError: the store has other blocks.
-        """
-        self._capturer, self._requests, self.block_rows = capturer, requests, block_rows
-        self._budget = store if isinstance(store, int) else 0
-        self.store = None if isinstance(store, int) else store
-        if self.store is not None and self.store.block_rows != block_rows:
-            raise ValueError(
-                f"the store has blocks of {self.store.block_rows} rows, the engine of {block_rows}: make it with block_rows={block_rows}"
-            )
+    def __init__(self, block_rows: int) -> None:
+        self.block_rows = block_rows
         self.waiting: list[_Blocks] = []
-        self._broken = False
-
-    # ---- The scheduler's
 
     def fills(self, name: str, first_row: int, keys: Sequence[bytes]) -> None:
         """The step that is scheduled, or one before it, computes the rows of these blocks, of which
@@ -77,12 +56,66 @@ class Prefixes:
         """A request begins, or goes on, behind these blocks, which are its first."""
         self.waiting.append(_Blocks(name, 0, keys, hit=True))
 
+    def send(self, output: Any) -> None:
+        """A step was scheduled: what waits goes with it, if a capturer in another process has it to
+        do."""
+
     def drop(self, keys: Sequence[bytes]) -> None:
         """What was computed of these blocks is wrong."""
-        if self.store is not None and keys:
-            self.store.evict(list(keys))
+        raise NotImplementedError
 
-    # ---- The capturer's
+
+class Prefixes(Told):
+    """Publishes and adopts blocks of the requests of a capturer."""
+
+    def __init__(
+        self,
+        capturer: routecap.Capturer,
+        requests: Mapping[str, RequestState],
+        block_rows: int,
+        key_bytes: int,
+        options: Options,
+    ) -> None:
+        """
+        Args:
+            requests: those that are live, by name.
+            key_bytes: of a block's hash.
+            options: which store it is.
+
+        Raises:
+            ValueError: the program's store has other blocks.
+            OSError, routecap.Error: there can be no such file, or it is of another model.
+        """
+        super().__init__(block_rows)
+        self._capturer, self._requests = capturer, requests
+        if options.store is not None:
+            self.store = options.store
+        elif options.store_file:
+            self.store = _store_file.make(
+                options.store_file,
+                capturer,
+                block_rows=block_rows,
+                key_bytes=key_bytes,
+                budget_bytes=options.store_bytes,
+            )
+        else:
+            self.store = routecap.Store(
+                capturer,
+                block_rows=block_rows,
+                key_bytes=key_bytes,
+                budget_bytes=options.store_bytes,
+            )
+        if (self.store.block_rows, self.store.key_bytes) != (block_rows, key_bytes):
+            raise ValueError(
+                f"the store has blocks of {self.store.block_rows} rows and keys of "
+                f"{self.store.key_bytes} bytes, the engine of {block_rows} and {key_bytes}: make it "
+                f"with block_rows={block_rows}, key_bytes={key_bytes}"
+            )
+        self._broken = False
+
+    def drop(self, keys: Sequence[bytes]) -> None:
+        if keys:
+            self.store.evict(list(keys))
 
     def settle(self, generation: int) -> None:
         """A step was issued, under these weights."""
@@ -91,36 +124,20 @@ class Prefixes:
         if self._broken:
             return
         try:
-            store = self._store_for(blocks[0].keys[0])
-            if generation > store.generation:
-                store.advance(generation)
+            if generation > self.store.generation:
+                self.store.advance(generation)
             for hit, call, dtype in (
                 (False, raw.routecap_request_publish_batch, structs.publish_dtype),
                 (True, raw.routecap_request_adopt_batch, structs.adopt_dtype),
             ):
                 found = [each for each in blocks if each.hit is hit]
-                self._call(store, call, dtype, found, generation)
+                self._call(call, dtype, found, generation)
         except (routecap.Error, ValueError) as error:
             self._broken = True
             logger.error("routed experts: rows of cached prefixes will be missing: %s", error)
 
-    def _store_for(self, key: bytes) -> routecap.Store:
-        if self.store is None:
-            self.store = routecap.Store(
-                self._capturer,
-                block_rows=self.block_rows,
-                key_bytes=len(key),
-                budget_bytes=self._budget,
-            )
-        if self.store.key_bytes != len(key):
-            raise ValueError(
-                f"the store has keys of {self.store.key_bytes} bytes, the engine of {len(key)}: make it with key_bytes={len(key)}"
-            )
-        return self.store
-
     def _call(
         self,
-        store: routecap.Store,
         call: Callable[..., Any],
         dtype: Any,
         blocks: Sequence[_Blocks],
@@ -140,5 +157,5 @@ class Prefixes:
         offsets = list(accumulate(counts, initial=0))[:-1]
         items: Any = np.zeros(len(found), dtype)
         items["request"], items["first"], items["count"] = handles, firsts, counts
-        items["keys"] = data.ctypes.data + np.array(offsets, np.uint64) * store.key_bytes
-        call(self._capturer._handle, store._handle, items, generation)
+        items["keys"] = data.ctypes.data + np.array(offsets, np.uint64) * self.store.key_bytes
+        call(self._capturer._handle, self.store._handle, items, generation)

@@ -188,15 +188,6 @@ def workers_can_be_told(parallel: Any) -> bool:
     return backend == "mp" or (parallel.world_size == 1 and backend in ONE_PROCESS)
 
 
-def workers_must_be_told(config: Any) -> bool:
-    """Whether workers in processes of their own do not see by themselves who ends: under async
-    scheduling they know a token that stops a request one step late, when the scheduler has forgotten
-    it; and stages of a pipeline before the last one know no token.
-    """
-    stages: int = config.parallel_config.pipeline_parallel_size
-    return bool(config.scheduler_config.async_scheduling) or stages > 1
-
-
 # ---- Who ends
 
 
@@ -251,9 +242,12 @@ class TellingScheduler:
             self._find_workers()
 
     def _find_workers(self) -> None:
-        """Capturers in other processes, where they do not find the ends themselves."""
-        if workers_must_be_told(self.vllm_config):  # type: ignore[attr-defined]
+        """Capturers in other processes, if they can be told. Those that are not see some ends by
+        themselves: not that of a stop string, nor under async scheduling that of a stop token."""
+        parallel = self.vllm_config.parallel_config  # type: ignore[attr-defined]
+        if parallel.distributed_executor_backend == "mp":
             self._capturer = Workers(executor_of_this_process())
+            self._keep_prefixes()
 
     def _front_end_waits(self, sampling_params: Any) -> bool:
         """Whether the front end waits for the rows of a request that it has aborted."""
@@ -267,7 +261,10 @@ class TellingScheduler:
         if not manager.enable_caching:
             return
         pool = manager.block_pool
-        prefixes = self._prefixes = self._capturer.keep_prefixes(pool.hash_block_size)
+        algorithm = self.vllm_config.cache_config.prefix_caching_hash_algo  # type: ignore[attr-defined]
+        hashing = import_module("vllm.utils.hashing").get_hash_fn_by_name(algorithm)
+        key_bytes = len(hashing(b""))
+        prefixes = self._prefixes = self._capturer.keep_prefixes(pool.hash_block_size, key_bytes)
         if prefixes is None:
             return
         cache, rows = pool.cache_full_blocks, pool.hash_block_size
@@ -306,6 +303,7 @@ class TellingScheduler:
                 for name, computed in zip(cached.req_ids, cached.num_computed_tokens, strict=True):
                     if name in cached.resumed_req_ids:
                         self._tell_hit(name, computed)
+            self._prefixes.send(output)
         return output
 
     def _tell_hit(self, name: str, rows: int) -> None:

@@ -2,27 +2,29 @@
 rows.
 
 Of tensor-parallel ranks the first has the rows. Of the stages of a pipeline each has those of its
-own layers: they are united in the scheduler's process.
+own layers: they are united in the scheduler's process. So it is with rows of cached prefixes: each
+worker has a store, which does what the scheduler says of blocks with each step.
 
     Workers  in the scheduler's process, in the place of a capturer
     Held     outputs whose rows are on their way, for as long as a step is
     serve    in a worker's: what `Workers` calls, and the stages that sample no token
-
-Rows of cached prefixes are missing there: no store is where the scheduler knows of blocks.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
 import routecap
 
 from ._options import get_options
+from ._prefixes import Told
 from ._results import PendingRoutedExperts
 from ._wrap import once, replace
+
+_BLOCKS = "routecap_blocks"  # of a step that is scheduled
 
 _executor: weakref.ref[Any] | None = None  # the last that was made in this process
 
@@ -60,8 +62,13 @@ class Workers:
         answers: list[Any] = self._executor.collective_rpc(name, args=args)
         return answers
 
-    def keep_prefixes(self, block_rows: int) -> None:
-        return None
+    def keep_prefixes(self, block_rows: int, key_bytes: int) -> BlocksOfWorkers | None:
+        """As of a capturer."""
+        kept = self._call("routecap_keep_prefixes", block_rows, key_bytes)
+        return BlocksOfWorkers(self, block_rows) if any(kept) else None
+
+    def drop_blocks(self, keys: Sequence[bytes]) -> None:
+        self._call("routecap_drop_blocks", list(keys))
 
     def end(self, rows: Mapping[str, int]) -> dict[str, PendingRoutedExperts]:
         """As of a capturer, with all rows landed."""
@@ -77,6 +84,24 @@ class Workers:
 
     def weights_changed(self) -> None:
         self._call("routecap_weights_changed")
+
+
+class BlocksOfWorkers(Told):
+    """What is told goes with the step that it is of: what its workers do is as with one of this
+    process."""
+
+    def __init__(self, workers: Workers, block_rows: int) -> None:
+        super().__init__(block_rows)
+        self._workers = workers
+
+    def send(self, output: Any) -> None:
+        if self.waiting:
+            setattr(output, _BLOCKS, self.waiting)
+            self.waiting = []
+
+    def drop(self, keys: Sequence[bytes]) -> None:
+        if keys:
+            self._workers.drop_blocks(keys)
 
 
 def _united(answers: list[dict[str, bytes]]) -> dict[str, PendingRoutedExperts]:
@@ -121,11 +146,14 @@ class Held:
 
 def serve(worker: Any) -> None:
     """A worker answers `Workers` from now on. Its device is initialised."""
-    for function in (routecap_tell_ends, routecap_end, routecap_cut, routecap_weights_changed):
+    for function in _ANSWERED:
         setattr(type(worker), function.__name__, function)
-    stage = import_module("vllm.distributed.parallel_state").get_pp_group()
-    if not stage.is_last_rank:
+    if not _stage().is_last_rank:
         issue_after_forward(worker.model_runner)
+
+
+def _stage() -> Any:
+    return import_module("vllm.distributed.parallel_state").get_pp_group()
 
 
 def issue_after_forward(runner: Any) -> None:
@@ -172,3 +200,36 @@ def routecap_cut(worker: Any, rows: dict[str, int]) -> None:
 
 def routecap_weights_changed(worker: Any) -> None:
     _capturer().weights_changed()
+
+
+def routecap_keep_prefixes(worker: Any, block_rows: int, key_bytes: int) -> bool:
+    """Whether this worker keeps any from now on."""
+    if not _keeps_rows():
+        return False
+    prefixes = _capturer().keep_prefixes(block_rows, key_bytes, _stage().world_size)
+    if prefixes is None:
+        return False
+    runner = worker.model_runner
+    execute = runner.execute_model
+
+    def take_and_execute(scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
+        prefixes.waiting.extend(getattr(scheduler_output, _BLOCKS, ()))
+        return execute(scheduler_output, *args, **kwargs)
+
+    runner.execute_model = take_and_execute
+    return True
+
+
+def routecap_drop_blocks(worker: Any, keys: Sequence[bytes]) -> None:
+    if _keeps_rows():
+        _capturer().prefixes.drop(keys)
+
+
+_ANSWERED = (
+    routecap_tell_ends,
+    routecap_end,
+    routecap_cut,
+    routecap_weights_changed,
+    routecap_keep_prefixes,
+    routecap_drop_blocks,
+)
