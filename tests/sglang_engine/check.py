@@ -100,6 +100,7 @@ def main():
     attention = "triton" if options.gpu else "intel_amx" if written_again else "torch_native"
     engine = sglang.Engine(
         model_path=str(first),
+        port=20000 + 1000 * (options.seed % 10),  # and those above it, if several run at once
         device="cuda" if options.gpu else "cpu",
         dtype="float16" if options.gpu else "float32",  # SGLang's kernels are not for float32
         attention_backend=attention,
@@ -263,7 +264,9 @@ def main():
     finished, judge_later = {}, []
     traffic("new", 60)
     names = list(finished)  # what whole conversations left in the cache
-    for i, name in enumerate([*names[-1::-4], *names[::6]]):
+    # Of the others the KV is in the host's memory, if there is such a cache.
+    names = names if options.host_cache else [*names[-1::-4], *names[::6]]
+    for i, name in enumerate(names):
         prompt = finished[name][: 2 * draw.randrange(100)] + tokens(3)
         run(one(f"again-{i}-", prompt, 9, asking(i, prompt)))
     settle()

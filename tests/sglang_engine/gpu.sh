@@ -1,34 +1,23 @@
 #!/usr/bin/env bash
-# gpu.sh FOLDER [adapter|rows|drafts|host|engines]...: on a GPU machine that has PyTorch 2.11 for
-# CUDA 13, transformers and nvcc, and no network. FOLDER has site.tar.xz, which site.sh made, and
-# routecap/, an unpacked wheel that was built with nvcc. adapter measures the adapter alone
-# (1 minute). rows, drafts and host check every row in CUDA graphs: of requests (3 minutes), with
-# speculative decoding (5), with KV that comes back from the host (2). engines measures SGLang's own
-# step (9 minutes). Without a name it does adapter, rows and engines. $OUT/ gets the figures.
+# gpu.sh FOLDER [adapter|engines|rows|retract|drafts|host]...: on a GPU machine that has PyTorch
+# 2.11 for CUDA 13, transformers and nvcc, and no network. FOLDER has site.tar.xz, which site.sh
+# made, and routecap/, an unpacked wheel that was built with nvcc. adapter measures the adapter alone
+# (1 minute), engines SGLang's own step (9 minutes). The others check every row in CUDA graphs: rows
+# of requests, retract those of retracted ones and what a store gets, drafts those of speculative
+# decoding, host those of KV that comes back from the host. Whichever of these are named run at once
+# on the one GPU, behind the measurements (2 to 4 minutes in all). Without a name it does adapter,
+# engines, rows and retract. $OUT/ gets figures, and checks.log the whole output of the checks.
+# Fails if a part does.
 set -uo pipefail
-folder=$(realpath "$1") out=${OUT:-.}
+folder=$(realpath "$1") out=$(realpath "${OUT:-.}") failed=0
 shift
-[ $# -gt 0 ] || set -- adapter rows engines
+[ $# -gt 0 ] || set -- adapter engines rows retract
 cd "$(dirname "$0")/../.."
 site=/tmp/sglang_site
-[ -e "$site/ready" ] || { mkdir -p "$site" && xz -T0 -dc "$folder/site.tar.xz" | tar -C "$site" -x && touch "$site/ready"; }
+[ -e "$site/ready" ] || { mkdir -p "$site" && xz -T0 -dc "$folder/site.tar.xz" | tar -C "$site" -x && touch "$site/ready"; } || exit 1
 export PYTHONPATH=$folder/routecap:$PWD/tests/sglang_engine/plugin:$site PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 HF_HUB_OFFLINE=1
 
-adapter() { python3 tests/bench/sglang.py cuda --json "$out/sglang_h200.json"; }
-
-# Without --beside, rows are compared with a teacher's alone, which computes in float32.
-every_row() {
-    local options
-    for options; do
-        # shellcheck disable=SC2086
-        timeout 150 python3 tests/sglang_engine/check.py --gpu $options /tmp/sglang_run > "$out/check.log" 2>&1
-        echo "check.py --gpu $options"
-        grep -vE "^\[20|it/s\]|^Triton" "$out/check.log" | tail -n 24
-    done
-}
-rows() { every_row "--beside --seed 3" "--beside --retract --seed 4" "--retract --seed 5"; }
-drafts() { every_row "--drafts chain --seed 5" "--drafts ngram --seed 6" "--drafts tree --seed 7"; }
-host() { every_row "--host-cache --seed 8"; }
+adapter() { timeout 200 python3 tests/bench/sglang.py cuda --json "$out/sglang_h200.json"; }
 
 engines() {
     python3 tests/bench/sglang_engine.py --engines "${ENGINES:-2}" --kinds "${KINDS:-off,own,routecap}" --rounds 3 \
@@ -38,4 +27,38 @@ engines() {
             "cuda_graph_bs_decode": [1, 64, 256], "cuda_graph_bs_prefill": [128, 8192]}'
 }
 
-for part; do "$part"; done
+# One run of check.py, said when it ends. Its engine takes a few GiB.
+every_row() {
+    local log status
+    log=$(mktemp)
+    # shellcheck disable=SC2086
+    OMP_NUM_THREADS=2 timeout "${SECONDS_EACH:-330}" python3 tests/sglang_engine/check.py --gpu $1 "/tmp/sglang_run/${1//[- ]/}" > "$log" 2>&1
+    status=$?
+    {
+        echo "check.py --gpu $1: status $status after $SECONDS s"
+        grep -vE "^\[20|it/s\]|Completed \||^Triton|Warning|warnings.warn" "$log" | tail -n "$((status ? 60 : 24))"
+        [ $status = 0 ] || grep -E "^\[20.*(rror|routed experts)" "$log" | tail -n 20
+    } | cut -c1-400
+    { echo "==== check.py --gpu $1" && cat "$log"; } >> "$out/checks.log"
+    return $status
+}
+
+# Without --beside, rows are compared with a teacher's alone, which computes in float32.
+checks=()
+for part; do
+    case $part in
+        adapter | engines) "$part" || failed=1 ;;
+        rows) checks+=("--beside --seed 3") ;;
+        retract) checks+=("--beside --retract --seed 4" "--retract --seed 1") ;;
+        drafts) checks+=("--drafts chain --seed 5" "--drafts ngram --seed 6" "--drafts tree --retract --seed 7") ;;
+        host) checks+=("--host-cache --seed 8") ;;
+        *) echo "gpu.sh: there is no part $part" && failed=1 ;;
+    esac
+done
+running=()
+for each in "${checks[@]}"; do
+    every_row "$each" &
+    running+=($!)
+done
+for each in "${running[@]}"; do wait "$each" || failed=1; done
+exit $failed

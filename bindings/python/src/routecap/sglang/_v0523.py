@@ -354,7 +354,7 @@ def _accept(
     capturer: SGLangCapturer, issued: Issued, requests: list[Any], tokens: list[Any]
 ) -> None:
     kept = [len(each) for each in tokens]
-    paths = None if issued.paths is None else issued.paths.numpy()
+    paths = None if issued.paths is None else issued.paths.cpu().numpy()
     if paths is None and not capturer.drafts_in_chains:
         kept = [0] * len(kept)
     capturer.accept(issued.step, requests, kept, paths, issued.each)
