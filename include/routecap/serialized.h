@@ -45,7 +45,8 @@ ROUTECAP_API int32_t routecap_routing_serialize(const routecap_routing *routing,
                                                 void *dst, size_t dst_bytes, uint64_t *needed);
 
 /*
- * Called once, when memory that was lent to the library is no longer used.
+ * Called once, when memory that was lent to the library is no longer used. context is that of the
+ * call that lent it.
  *
  * It may be called on any thread, before the call that lent the memory returns, and inside calls
  * that free rows (close, free, truncate, destroy). No lock of the library is held meanwhile. So it
@@ -64,8 +65,8 @@ typedef void (*routecap_release)(void *context);
  * Nothing in the bytes is trusted. Ids are checked as those of a step are: a cell that claims to be
  * valid and is not k distinct experts of its layer is an error.
  *
- * The memory of the routing is about `bytes`, and at most twenty times that (many runs of one row).
- * It counts in no budget.
+ * The routing takes about as much memory as the bytes. It takes up to twenty times as much if they
+ * consist of many runs of one row. That memory counts in no budget.
  *
  * @param[in] data      [bytes] the bytes. Without `release` they are copied. With `release` they
  *                      are lent: the routing, and every routing that shares rows with it, uses them
@@ -124,13 +125,13 @@ ROUTECAP_API int32_t routecap_routing_import(const routecap_view *view, uint32_t
 /* What the first ROUTECAP_SERIALIZED_MIN bytes of a serialised routing say. */
 typedef struct routecap_serialized {
     uint32_t struct_size;
-    uint32_t version;
-    uint64_t bytes;        /* of everything */
-    uint64_t header_bytes; /* of the header with its tables, all that a splice reads */
+    uint32_t version;      /* of the serialised form */
+    uint64_t bytes;        /* of the whole routing, header included */
+    uint64_t header_bytes; /* of the header with its tables: all that splice and slice read */
     uint64_t first;        /* position of the first row */
-    uint64_t rows;
-    uint32_t layers;
-    uint32_t k;
+    uint64_t rows;         /* how many */
+    uint32_t layers;       /* captured layers that it has */
+    uint32_t k;            /* experts per token */
     int32_t dtype;         /* of the ids, ROUTECAP_DTYPE_* */
     int32_t id_space;      /* ROUTECAP_ID_SPACE_* */
 } routecap_serialized;
@@ -159,18 +160,21 @@ ROUTECAP_API int32_t routecap_serialized_info(const void *data, size_t bytes,
 /* Bytes of a spliced routing that lie next to one another in one source. */
 typedef struct routecap_piece {
     uint64_t offset;   /* in its source, in bytes; 0 for ZERO */
-    uint64_t bytes;
+    uint64_t bytes;    /* how many */
     int32_t source;    /* ROUTECAP_PIECE_* */
     uint32_t reserved; /* 0 */
 } routecap_piece;
 
 #define ROUTECAP_MAX_PIECES 16 /* enough for two routings in version 1 of the form */
 
-/* A serialised routing as a list of pieces: written one after another (writev), they are it. */
+/*
+ * Sizes of a serialised routing that is given as a list of pieces. Written one after another, as by
+ * writev, the pieces are the routing.
+ */
 typedef struct routecap_splice {
     uint32_t struct_size;
     uint32_t pieces;       /* how many */
-    uint64_t bytes;        /* of everything */
+    uint64_t bytes;        /* of the whole routing, header included */
     uint64_t header_bytes; /* of the new header */
 } routecap_splice;
 
@@ -213,9 +217,9 @@ ROUTECAP_API int32_t routecap_serialized_splice(const void *head, size_t head_by
                                                 size_t piece_capacity, routecap_splice *splice);
 
 /**
- * Cut rows out of a serialised routing: a new header, and which bytes of the routing follow it.
- * Only the header is read, so whoever has the bytes in a file, or on another machine, reads no more
- * of them than those pieces.
+ * Cut rows out of a serialised routing: make a new header, and say which bytes of the routing
+ * follow it. Only the header is read. So of a routing in a file, or on another machine, no more is
+ * read than the header and those pieces.
  *
  * Positions stay the same. The header is checked; ids, tags and validity are not: whoever
  * deserialises the result checks them.
