@@ -35,9 +35,11 @@
  *
  * Rows that are valid and still look made up stay, and are counted: rows_repeated, rows_counting.
  *
- * Threads: all functions may be called from any thread; a decoder by one thread at a time. None
- * waits. Memory is bounded by the bytes that are really there, never by what they claim, and by
- * hint.budget_bytes.
+ * Threads. All functions may be called by any thread. One decoder is used by one thread at a time.
+ * No function waits.
+ *
+ * Memory. Decoding takes memory for the bytes that are really there, never for what they claim.
+ * hint.budget_bytes bounds it further.
  *
  * None of these functions needs a capturer or a device.
  */
@@ -66,18 +68,19 @@ extern "C" {
 #define ROUTECAP_WIRE_NPY_BASE64 3 /* "npy.base64": the same in base64 */
 #define ROUTECAP_WIRE_RAW 4        /* "raw": the array alone */
 #define ROUTECAP_WIRE_RAW_BASE64 5 /* "raw.base64": the same in base64 */
-#define ROUTECAP_WIRE_OBJECT 6     /* "object": a JSON object {"data": base64,
-                                      "shape": [rows, columns, k], "start", "dtype"}, in any
-                                      order */
-#define ROUTECAP_WIRE_NRLRE1 7     /* "nrlre1": the text nrlre1:DTYPE:ROWSxCOLUMNSxK:BASE64 */
+#define ROUTECAP_WIRE_OBJECT 6     /* "object": a JSON object with the members "data": base64;
+                                      "shape": [rows, columns, k]; "start": the first position;
+                                      "dtype": a name such as "uint8". In any order */
+#define ROUTECAP_WIRE_NRLRE1 7     /* "nrlre1": the text nrlre1:DTYPE:ROWSxCOLUMNSxK:BASE64, where
+                                      DTYPE is int8, int16 or int32 */
 #define ROUTECAP_WIRE_LISTS 8      /* "lists": nested JSON lists of integers; read also within
                                       ["ndarray", {"data": lists, "dtype": name}] */
 
-/* A dtype of ids on the wire only, beside ROUTECAP_DTYPE_U8 to ROUTECAP_DTYPE_I64. */
+/* Dtypes of ids that only messages have, beside ROUTECAP_DTYPE_U8 to ROUTECAP_DTYPE_I64. */
 #define ROUTECAP_DTYPE_I8 8
 #define ROUTECAP_DTYPE_U64 9
 
-/* What a routing says. Bits. */
+/* Facts: what a routing says and a format may be unable to say. They may be combined. */
 #define ROUTECAP_WIRE_FACT_SHAPE 1u        /* rows, columns and k */
 #define ROUTECAP_WIRE_FACT_DTYPE 2u        /* the type of the ids */
 #define ROUTECAP_WIRE_FACT_EXPERTS 4u      /* how many experts each layer has */
@@ -105,8 +108,8 @@ typedef struct routecap_wire_description {
 /**
  * Describe a format.
  *
- * @param[in] format        ROUTECAP_WIRE_*, from 1 on without gaps: the first that is refused is
- *                          one past the last.
+ * @param[in] format        ROUTECAP_WIRE_*. Formats are numbered from 1 on without gaps, so a
+ *                          caller that lists them ends at the first number that is refused.
  * @param[out] description  What the format is.
  * @return ROUTECAP_OK; ROUTECAP_ERR_ARGUMENT (no such format).
  */
@@ -128,27 +131,28 @@ typedef struct routecap_wire_info {
     uint32_t version;  /* of the format */
     int32_t certain;   /* 1: the bytes are of no other format; 0: text in base64 that may be
                           RAW_BASE64 */
-    uint32_t facts;    /* which of the following they say, as far as they were looked at */
-    int32_t dtype;     /* 0 where it is not said */
-    uint32_t columns;  /* likewise, as are k, first and rows */
-    uint32_t k;
-    uint64_t first;
-    uint64_t rows;
+    uint32_t facts;    /* ROUTECAP_WIRE_FACT_*: what the bytes that were looked at say. A field
+                          below is 0 if they do not say it */
+    int32_t dtype;     /* of the ids, ROUTECAP_DTYPE_* */
+    uint32_t columns;  /* length of the layer axis */
+    uint32_t k;        /* experts per token */
+    uint64_t first;    /* position of the first row */
+    uint64_t rows;     /* how many */
 } routecap_wire_info;
 
 /**
- * Say what bytes are, from their beginning. They are not checked beyond it, and ids are not looked
+ * Say in which format bytes are, by their beginning. The rest is not checked, and no id is looked
  * at.
  *
- * RAW is never found: any bytes could be that. In an OBJECT what follows "data" is not looked at.
+ * RAW is never found, because any bytes could be that. In an OBJECT what follows "data" is not
+ * looked at.
  *
- * @param[in] data   [bytes] the first bytes, at most all of them; 512 are enough for what stands at
- *                   the beginning.
+ * @param[in] data   [bytes] the first bytes of a message, or all of them. 512 are enough.
  * @param[in] bytes  How many.
  * @param[out] info  What they say.
- * @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT (none that this library knows, or damaged);
- *         ROUTECAP_ERR_BUFFER_TOO_SMALL (they may be one, but end within what stands at its
- *         beginning).
+ * @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT (no format that this library knows, or a damaged
+ *         message); ROUTECAP_ERR_BUFFER_TOO_SMALL (they may begin a message, but end before it is
+ *         known of which format).
  */
 ROUTECAP_API int32_t routecap_wire_probe(const void *data, size_t bytes, routecap_wire_info *info);
 
@@ -167,59 +171,60 @@ ROUTECAP_API int32_t routecap_wire_probe(const void *data, size_t bytes, routeca
                                         ROUTECAP_ERR_INCOMPLETE */
 
 /*
- * What is known of bytes beside them. Where the bytes say it too, both must agree
- * (ROUTECAP_ERR_SHAPE_MISMATCH); 0 or NULL takes what the bytes say.
+ * What a caller knows of a message. Where the bytes say it too, both must agree
+ * (ROUTECAP_ERR_SHAPE_MISMATCH). A field that is 0 or NULL takes what the bytes say, and its
+ * default where they do not say it.
  */
 typedef struct routecap_wire_hint {
     uint32_t struct_size;
-    uint32_t layers;        /* captured (MoE) layers. Default: as many as there are columns */
-    uint32_t columns;       /* where the bytes do not say it: the length of the layer axis; default
-                               `layers` */
-    uint32_t k;             /* experts per token */
-    uint32_t experts;       /* ids are in [0, experts); required unless layer_experts is set, but
-                               for SERIALIZED */
-    int32_t dtype;          /* of the ids, where the bytes do not say it; default I32, of an OBJECT
-                               U8 */
-    int32_t column_kind;    /* ROUTECAP_WIRE_COLUMNS_* */
-    int32_t id_space;       /* ROUTECAP_ID_SPACE_*; of SERIALIZED it is not looked at */
-    uint32_t flags;         /* ROUTECAP_WIRE_HINT_STRICT */
+    uint32_t layers;        /* captured (MoE) layers; default: as many as there are columns.
+                               Required with layer_map or layer_experts */
+    uint32_t columns;       /* length of the layer axis; default `layers` */
+    uint32_t k;             /* experts per token. Required where the bytes do not say it */
+    uint32_t experts;       /* ids are in [0, experts). Required, unless layer_experts is set or the
+                               format is SERIALIZED */
+    int32_t dtype;          /* of the ids, ROUTECAP_DTYPE_*; default I32, with OBJECT U8 */
+    int32_t column_kind;    /* ROUTECAP_WIRE_COLUMNS_*; default FOUND */
+    int32_t id_space;       /* ROUTECAP_ID_SPACE_*; not looked at with SERIALIZED */
+    uint32_t flags;         /* 0 or ROUTECAP_WIRE_HINT_STRICT */
     uint32_t reserved;      /* 0 */
-    uint64_t first;         /* position of the first row */
-    uint64_t rows;          /* how many; default: as many as there are. S tokens have S-1 */
-    uint64_t tag;           /* of all rows; of SERIALIZED it is not looked at */
-    uint64_t budget_bytes;  /* the most memory that decoding may take (ROUTECAP_ERR_NO_MEMORY);
-                               default: what the bytes themselves bound, some 8 bytes each */
+    uint64_t first;         /* position of the first row; default 0 */
+    uint64_t rows;          /* how many: S-1 for S tokens; default: as many as there are */
+    uint64_t tag;           /* of all rows; not looked at with SERIALIZED */
+    uint64_t budget_bytes;  /* the most memory that decoding may take, in bytes
+                               (ROUTECAP_ERR_NO_MEMORY); default: some 8 times the message */
     const int32_t *layer_map;      /* [layers] index of each captured layer in the decoder, strictly
                                       ascending; default 0..layers-1 */
     const uint32_t *layer_experts; /* [layers] experts of each layer where they differ */
 } routecap_wire_hint;
 
 /*
- * What bytes were, and what of a routing they could not say. Of SERIALIZED no cell is counted but
- * those that are valid.
+ * What a message holds, and which facts it could not carry. With SERIALIZED the only count of cells
+ * is cells_valid, and no row is counted as zero, repeated or counting.
  */
 typedef struct routecap_wire_report {
     uint32_t struct_size;
     int32_t format;            /* ROUTECAP_WIRE_* */
     uint32_t version;          /* of the format */
-    int32_t dtype;             /* of the ids in the bytes; of LISTS I64 */
+    int32_t dtype;             /* of the ids in the bytes, ROUTECAP_DTYPE_*; of LISTS I64 */
     uint32_t facts;            /* ROUTECAP_WIRE_FACT_*: what these bytes say */
-    uint32_t lost;             /* encoding: what the routing said and these bytes do not.
-                                  Decoding: 0 */
+    uint32_t lost;             /* ROUTECAP_WIRE_FACT_*, when encoding: what the routing said and
+                                  these bytes do not. When decoding: 0 */
     uint32_t columns;          /* length of the layer axis */
-    uint32_t columns_left_out; /* decoder layers that are not captured */
-    uint32_t columns_in_use;   /* of those left out: with a cell of k distinct ids. Such a layer may
+    uint32_t columns_left_out; /* columns of decoder layers that are not captured */
+    uint32_t columns_in_use;   /* of these: columns with a cell of k distinct ids. Such a layer may
                                   be missing in the layer map */
     uint32_t layers_empty;     /* captured layers without one valid cell, where there are rows */
     uint64_t bytes;            /* of the whole message */
-    uint64_t first;
-    uint64_t rows;
-    uint64_t cells_valid;      /* of captured layers, as all cells below; with these five each cell
-                                  is counted once */
-    uint64_t cells_negative;   /* an id below 0 */
-    uint64_t cells_zero;       /* k zeros, where k is 2 or more */
-    uint64_t cells_out_of_range;
-    uint64_t cells_duplicate;
+    uint64_t first;            /* position of the first row */
+    uint64_t rows;             /* how many */
+    /* Each cell of a captured layer is in exactly one of these five counts. */
+    uint64_t cells_valid;        /* k distinct ids of the layer */
+    uint64_t cells_negative;     /* an id below 0 */
+    uint64_t cells_zero;         /* k zeros, where k is 2 or more */
+    uint64_t cells_out_of_range; /* an id that the layer does not have */
+    uint64_t cells_duplicate;    /* one id twice */
+    /* Rows. */
     uint64_t rows_zero;        /* every cell is zero */
     uint64_t rows_repeated;    /* all ids equal those of the row before, and a cell is valid:
                                   perhaps a copy that fills a gap */
@@ -242,7 +247,7 @@ typedef struct routecap_wire_report {
  * @param[out] routing  The routing, to be freed with routecap_routing_free; NULL on error.
  * @return ROUTECAP_OK; ROUTECAP_INCOMPLETE; ROUTECAP_NOT_CAPTURED; ROUTECAP_ERR_FORMAT (the text
  *         says what is wrong, and where); ROUTECAP_ERR_SHAPE_MISMATCH (the hint says otherwise);
- *         ROUTECAP_ERR_INCOMPLETE (strict).
+ *         ROUTECAP_ERR_DTYPE (of the hint); ROUTECAP_ERR_INCOMPLETE (strict).
  */
 ROUTECAP_API int32_t routecap_wire_decode(const void *data, size_t bytes, int32_t format,
                                           const routecap_wire_hint *hint,
@@ -253,14 +258,14 @@ ROUTECAP_API int32_t routecap_wire_decode(const void *data, size_t bytes, int32_
  * mask as in routecap_routing_copy_to.
  *
  * The ids pass through a few KiB that stay in the processor's cache, and are written to dst once.
- * For rows the destination has room for all that the bytes have.
+ * dst has room for all rows of the message.
  *
- * On an error that is found in the ids, of which FORMAT and strict INCOMPLETE are the ones, dst and
- * mask may have been written.
+ * If the call fails with ROUTECAP_ERR_FORMAT or ROUTECAP_ERR_INCOMPLETE, dst and mask may have been
+ * written in part.
  *
  * @param[in] data        [bytes] the message.
  * @param[in] bytes       How many: exactly those of one message.
- * @param[in] format      ROUTECAP_WIRE_*, but SERIALIZED, which is ROUTECAP_ERR_ARGUMENT.
+ * @param[in] format      ROUTECAP_WIRE_*. SERIALIZED is ROUTECAP_ERR_ARGUMENT.
  * @param[in] hint        What the bytes do not say.
  * @param[in] options     The dtype, layers and layout of dst.
  * @param[out] dst        [rows, layers, k] elements of options->dtype, in the layout of options.
@@ -288,14 +293,14 @@ typedef struct routecap_wire_decoder routecap_wire_decoder;
  * Begin to decode bytes that arrive piece by piece. What has arrived is decoded at once, into the
  * routing's memory, which grows with it.
  *
- * The bytes of SERIALIZED, and of an OBJECT, whose shape stands behind its data, are kept until the
- * end.
+ * Two formats are kept as bytes until the end: SERIALIZED, and OBJECT, because its shape may stand
+ * behind its data.
  *
- * @param[in] format    ROUTECAP_WIRE_*; ANY is decided when enough bytes are there.
+ * @param[in] format    ROUTECAP_WIRE_*. With ANY the format is found when enough bytes are there.
  * @param[in] hint      What the bytes do not say. Read now, with its arrays. May be NULL for
  *                      SERIALIZED.
  * @param[out] decoder  The decoder, to be freed with routecap_wire_decoder_free; NULL on error.
- * @return ROUTECAP_OK or an error.
+ * @return ROUTECAP_OK; ROUTECAP_ERR_DTYPE (of the hint).
  */
 ROUTECAP_API int32_t routecap_wire_decoder_create(int32_t format, const routecap_wire_hint *hint,
                                                   routecap_wire_decoder **decoder);
@@ -307,7 +312,7 @@ ROUTECAP_API int32_t routecap_wire_decoder_create(int32_t format, const routecap
  * @param[in,out] decoder  The decoder.
  * @param[in] data         [bytes] the next bytes. They may be freed afterwards.
  * @param[in] bytes        How many.
- * @return As routecap_wire_decode, but that OK says nothing of missing cells.
+ * @return ROUTECAP_OK, whatever cells are missing; otherwise an error of routecap_wire_decode.
  */
 ROUTECAP_API int32_t routecap_wire_decoder_write(routecap_wire_decoder *decoder, const void *data,
                                                  size_t bytes);
@@ -342,22 +347,23 @@ typedef struct routecap_wire_options {
     int32_t format;      /* ROUTECAP_WIRE_*. Required */
     int32_t dtype;       /* of the ids; default: what the format's writers use for so many experts
                             (docs/wire.md). Not for LISTS and SERIALIZED */
-    int32_t column_kind; /* CAPTURED (default) or DECODER: the ids of layers that are not captured
-                            are 0 */
+    int32_t column_kind; /* ROUTECAP_WIRE_COLUMNS_CAPTURED (default) or _DECODER. With DECODER the
+                            ids of layers that are not captured are 0 */
     uint32_t columns;    /* with DECODER: layers of the decoder; default: the last captured one and
                             those before it */
     uint32_t allow;      /* ROUTECAP_WIRE_FACT_*: what may be lost */
-    int64_t fill;        /* of the ids of missing cells, where VALIDITY may be lost and the dtype is
-                            unsigned: 0 or more */
+    int64_t fill;        /* each id of a missing cell, where the dtype is unsigned and `allow` has
+                            VALIDITY: 0 or more */
 } routecap_wire_options;
 
 /**
  * Write a routing in a format.
  *
- * What the routing says and the bytes cannot say is refused unless options->allow has it, and is in
- * report->lost: a first row that is not 0, tags that are not 0, a layer map that does not follow
- * from the columns, missing cells and their reasons, physical ids, recomputed layers. The model's
- * own numbers (columns, k, experts, dtype) are for the reader to know.
+ * If the routing says what the bytes cannot say, the call fails, unless options->allow has that
+ * fact. What is lost then is in report->lost. These facts can be lost: a first row that is not 0,
+ * tags that are not 0, a layer map that does not follow from the columns, missing cells and their
+ * reasons, physical ids, recomputed layers. The reader has to know the model's own numbers:
+ * columns, k, experts and dtype.
  *
  * Where the dtype is signed the ids of missing cells are -1. Equal routings and options give equal
  * bytes.
@@ -369,8 +375,8 @@ typedef struct routecap_wire_options {
  * @param[in] dst_bytes  Size of dst, in bytes.
  * @param[out] needed    How many bytes it takes, set on ROUTECAP_ERR_BUFFER_TOO_SMALL too; may be
  *                       NULL.
- * @param[out] report    Filled on success; of its counts only cells_valid, first, rows and what is
- *                       not of cells and rows. May be NULL.
+ * @param[out] report    What was written, filled on success. Of the counts of cells and rows it has
+ *                       only cells_valid and rows. May be NULL.
  * @return ROUTECAP_OK; ROUTECAP_ERR_NOT_READY; ROUTECAP_ERR_LOSSY (the text names what would be
  *         lost); ROUTECAP_ERR_BUFFER_TOO_SMALL (nothing is written); ROUTECAP_ERR_DTYPE (ids, or
  *         the fill, do not fit, or the format does not have it); ROUTECAP_ERR_SHAPE_MISMATCH (the
@@ -387,19 +393,19 @@ ROUTECAP_API int32_t routecap_wire_encode(const routecap_routing *routing,
 
 /**
  * Join two messages of one sequence: the rows of `head` before position `row`, and the rows of
- * `tail` from it on. The answers of a prefill and of a decode server, for instance. No id is looked
- * at; text is copied, or put into base64 anew where the bytes fall otherwise.
+ * `tail` from it on. They may be the answers of a prefill and of a decode server, for instance. No
+ * id is looked at. Text in base64 is copied where its groups line up, and otherwise encoded anew.
  *
- * Both must have the same format, dtype, columns and k, and no position before the end may be in
- * neither (ROUTECAP_ERR_OUT_OF_RANGE), but in SERIALIZED, where such rows are missing. The result
- * begins with head's first row or at `row`, whichever comes first.
+ * Both must have the same format, dtype, columns and k. The result begins with head's first row or
+ * at `row`, whichever comes first, and ends with tail's last row. A position in between that is in
+ * neither message is ROUTECAP_ERR_OUT_OF_RANGE. With SERIALIZED such rows are missing instead.
  *
- * @param[in] format      ROUTECAP_WIRE_*, but ANY.
+ * @param[in] format      ROUTECAP_WIRE_*, except ANY.
  * @param[in] head        [head_bytes] the first message.
  * @param[in] head_bytes  How many: exactly those of one message.
- * @param[in] head_hint   What head's bytes do not say of columns (or layers), k, dtype and first;
- *                        its other fields are not looked at, and need not be set. May be NULL where
- *                        the bytes say all that, and begin at 0 if they do not say first.
+ * @param[in] head_hint   What head's bytes do not say of columns (or layers), k, dtype and first.
+ *                        No other field is looked at. May be NULL if the bytes say columns, k and
+ *                        dtype, and either say first or begin at 0.
  * @param[in] tail        [tail_bytes] the second message.
  * @param[in] tail_bytes  How many: exactly those of one message.
  * @param[in] tail_hint   The same of tail's bytes.
