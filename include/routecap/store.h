@@ -4,9 +4,16 @@
  * Copyright 2026 The routecap authors. Licensed under the Apache License, Version 2.0; see LICENSE.
  *
  * An engine that takes a prefix from its cache does not compute it, so there is nothing to capture.
- * A store keeps the rows that were captured when the prefix was computed, for as long as a prefix
- * lives and longer. The unit is a block of `block_rows` rows under a key. The key is the engine's
- * own block hash, a digest of the token ids (routecap_key_chain), or the number of a cache slot.
+ * A store keeps the rows that were captured when the prefix was computed, for as long as the cache
+ * has the prefix, and longer.
+ *
+ *   block        `block_rows` consecutive rows under a key: the unit in which a store keeps rows
+ *   key          `key_bytes` bytes that name a block: the engine's own block hash, a digest of the
+ *                token ids (routecap_key_chain), or the number of a cache slot
+ *   publish      hand rows of a request to the store
+ *   adopt        fill rows of a request from the store
+ *   hole         a row that an adopt did not find: missing, with a reason
+ *   generation   a number of the caller's for the weights: it grows when they change
  *
  * Most programs need these six functions:
  *
@@ -36,49 +43,54 @@
  * Shape. A store has one shape: layers, layer map, experts, k, id space and the provenance of each
  * layer. Each pipeline stage has a store of its own, under the same keys.
  *
- * Blocks never change. If a later publish fills cells that a block lacks, a new block takes the
- * key. Whoever adopted the old block keeps what it got.
+ * Blocks never change. If a later publish brings cells that a block lacks, a new block with these
+ * cells takes the key. Whoever adopted the old block keeps what it got.
  *
  * Content keys. Without ROUTECAP_STORE_SLOT_KEYS a key stands for its tokens. The first valid value
  * of a cell is final. A second publish with other ids changes nothing and is counted
- * (blocks_mismatched): keys are not what they should be, or the model is not deterministic.
+ * (blocks_mismatched). It means that the key lacks something that decides the routing, such as an
+ * adapter, or that the model is not deterministic.
  *
- * Slot keys. With ROUTECAP_STORE_SLOT_KEYS a key is a place in a cache, which is used again. The
- * later publish takes the key. routecap_store_move and routecap_store_evict follow the cache.
+ * Slot keys. With ROUTECAP_STORE_SLOT_KEYS a key is a place in a cache, which is used again. A
+ * later publish replaces the block under its key. When the cache moves or frees places, the caller
+ * calls routecap_store_move or routecap_store_evict.
  *
- * Order. A key is there from the call of publish on, whether its rows have landed or not. Calls
- * count in their order: an adopt finds what was published before it, and no later block. Two
- * requests of one step may share a block: publish and then adopt, both after the issue. Rows in
- * flight are pending in the adopter as they are in a fork. They are missing if they never land.
- * For another capturer a block in flight is not there yet. A publish under a content key that is
- * there adds its cells once its rows have landed.
+ * Order. A key is there from the call of publish on, whether its rows have landed or not. An adopt
+ * finds what was published before it, and no later block. Two requests of one step may share a
+ * block: publish and then adopt, both after the issue. The adopter's rows are then in flight until
+ * that step has landed, and missing if they never land. For another capturer a block in flight is
+ * not there yet. A publish under a content key that is there adds its cells once its rows have
+ * landed.
  *
- * What is published. Rows that are settled. A block with drafts, and those behind it in the same
- * call, are published when the drafts are settled; until then they are not there. Rows that were
- * cut or rejected are not published, nor is a row that a later one replaced before it was
- * published.
+ * What is published. Settled rows are published. A block with drafts waits until they are settled,
+ * and so do the blocks behind it in the same call; until then they are not there. Rows that were
+ * cut or rejected are not published. Of a row that was replaced before it was published, the later
+ * one is.
  *
  * Holes. A row of a block that is not there is missing in the adopter, for one of three reasons:
  *   - ROUTECAP_MISSING_STALE: the store has the block, of older weights only.
- *   - ROUTECAP_MISSING_EVICTED: the block was there, and went. It is said of the last 65,536
- *     blocks that went.
+ *   - ROUTECAP_MISSING_EVICTED: the store had the block and dropped it. A store remembers the last
+ *     65,536 blocks that it dropped.
  *   - ROUTECAP_MISSING_NOT_PUBLISHED: everything else, also rows that a block lacks.
  *
- * Generations. A generation is a version of the weights. A store is at one generation, and
- * everything older is gone for adopters. Publish and adopt name the generation that the caller is
- * at. A row is of the generation that the store was at when its step was issued: advance the store
- * between the last step with old weights and the first one with new weights. A block with a row of
- * an older generation is refused, and what lands after the store has advanced is dropped. Both are
- * counted (blocks_stale). Rows from routecap_request_attach count as older than any advance, and
- * rows before an older one in the request as old as that. Where stores advance one without the
- * other, a capturer knows the last two advances; rows that are older are refused by both stores.
- * Rows keep their tags in the store.
+ * Generations. A store is at one generation, and adopters find nothing older. Publish and adopt
+ * name the generation that the caller is at. A row has the generation at which the store was when
+ * the row's step was issued. So advance the store between the last step with old weights and the
+ * first one with new weights. A block with a row of an older generation is refused, and what lands
+ * after the store has advanced is dropped. Both are counted (blocks_stale). Two rules err on the
+ * safe side:
+ *   - Rows from routecap_request_attach count as older than any advance. A row counts as at least
+ *     as old as the rows at later positions of its request.
+ *   - A capturer knows the last two advances of stores. If several stores advance at different
+ *     times, each of them refuses rows that were issued before both of these.
+ *
+ * Tags. Rows keep their tags in the store.
  *
  * Memory. A store is bounded by bytes. Blocks that were published, adopted or released longest ago
- * go first, retained ones stay. A page counts in one budget: in the capturer's until rows of it are
- * published, then in the store's, until nobody has it. The worker thread shares pages, and copies a
- * block once where more than a quarter of its page is not published with it. Nothing is copied on
- * the thread that calls publish or adopt. A publish for which there is no room is counted
+ * go first. Retained ones stay. A page counts in one budget: in the capturer's until rows of it are
+ * published, then in the store's, until nobody has it. The worker thread shares pages. It copies a
+ * block once, if more than a quarter of the block's page is not published with it. Nothing is
+ * copied on the thread that calls publish or adopt. A publish for which there is no room is counted
  * (blocks_refused).
  *
  * Threads. All calls may be made by any thread at any time, except during routecap_store_free.
@@ -119,8 +131,8 @@ typedef struct routecap_store_config {
     uint32_t key_bytes;    /* bytes of a key, ROUTECAP_MIN_KEY_BYTES..ROUTECAP_MAX_KEY_BYTES;
                               default 32 */
     uint64_t budget_bytes; /* limit of its memory, in bytes; default 1 GiB. At least two pages
-                              (routecap_memory) or two blocks, whatever is more */
-    uint64_t generation;   /* that it begins at */
+                              (routecap_memory.page_bytes) or two blocks, whichever is more */
+    uint64_t generation;   /* the one that it begins at */
 } routecap_store_config;
 
 /**
@@ -156,17 +168,18 @@ ROUTECAP_API void routecap_store_free(routecap_store *store);
 /* What a store has, and what it has done since it was created. */
 typedef struct routecap_store_counts {
     uint32_t struct_size;
-    uint32_t block_rows;
-    uint32_t key_bytes;
+    uint32_t block_rows;        /* rows of a block */
+    uint32_t key_bytes;         /* bytes of a key */
     uint32_t flags;             /* ROUTECAP_STORE_* */
-    uint64_t generation;        /* that it is at */
+    uint64_t generation;        /* the one that the store is at */
     uint64_t blocks;            /* that are there, those in flight and stale ones included */
     uint64_t blocks_in_flight;  /* of these: published, and not landed yet */
-    uint64_t blocks_retained;   /* of these: that somebody retains */
+    uint64_t blocks_retained;   /* of these: those that somebody retains */
     uint64_t bytes_in_use;      /* of the budget */
-    uint64_t bytes_peak;        /* the most that was ever in use */
-    uint64_t bytes_budget;
-    /* Since it was created; every block that is named in a call counts once in one of these. */
+    uint64_t bytes_peak;        /* the highest bytes_in_use so far */
+    uint64_t bytes_budget;      /* the limit of bytes_in_use */
+    /* Since the store was created. Each block that a publish, an import or an adopt names counts
+     * once, in one of these seven. */
     uint64_t blocks_published;  /* landed under their key, or filled cells that a block lacked */
     uint64_t blocks_repeated;   /* published again, with nothing new */
     uint64_t blocks_empty;      /* published without a row that landed */
@@ -174,12 +187,12 @@ typedef struct routecap_store_counts {
     uint64_t blocks_stale;      /* published with rows of an older generation */
     uint64_t blocks_adopted;    /* found by adopt */
     uint64_t blocks_absent;     /* not found by adopt */
-    /* And what became of blocks. */
+    /* What became of blocks since the store was created. */
     uint64_t blocks_mismatched; /* published again with other ids in a cell that was there */
     uint64_t blocks_replaced;   /* a later publish took their slot key */
     uint64_t blocks_evicted;    /* went for room, or by routecap_store_evict */
-    uint64_t blocks_imported;   /* that routecap_store_import brought, whatever became of them */
-    uint64_t rows_copied;       /* that the store copied, because it did not share their page */
+    uint64_t blocks_imported;   /* brought by routecap_store_import, whatever became of them */
+    uint64_t rows_copied;       /* rows that were copied, because their page was not shared */
 } routecap_store_counts;
 
 /**
@@ -192,12 +205,13 @@ ROUTECAP_API int32_t routecap_store_stats(const routecap_store *store,
                                           routecap_store_counts *counts);
 
 /**
- * Advance a store to a generation: everything older is gone for adopters, at once.
+ * Advance a store to a generation: from then on adopters find nothing older.
  *
- * Memory of older blocks is used again first. Nothing happens if the store is there, or beyond.
+ * Older blocks are the first to go when room is needed. Nothing happens if the store is at this
+ * generation already, or at a later one.
  *
  * @param[in] store       The store.
- * @param[in] generation  The generation.
+ * @param[in] generation  The new generation.
  */
 ROUTECAP_API int32_t routecap_store_advance(routecap_store *store, uint64_t generation);
 
@@ -209,8 +223,8 @@ ROUTECAP_API int32_t routecap_store_advance(routecap_store *store, uint64_t gene
  * Publish rows of a request: `count` blocks, one after another in the request.
  *
  * The call notes the keys and returns. The worker thread publishes the rows when they have landed,
- * and drafts when they are settled. Blocks that a finish or close ends before their drafts are
- * settled have what was settled.
+ * and drafts when they are settled. If a finish or close ends the request before that, its drafts
+ * are dropped, and the blocks get the rows that were settled.
  *
  * @param[in] capturer    The capturer.
  * @param[in] request     The request.
@@ -219,7 +233,7 @@ ROUTECAP_API int32_t routecap_store_advance(routecap_store *store, uint64_t gene
  * @param[in] keys        [count, key_bytes] the keys, each once.
  * @param[in] count       How many blocks. Their rows may lie beyond the request's length, as drafts
  *                        do, but not beyond what was issued.
- * @param[in] generation  That the caller is at. If it is older than the store's, nothing is
+ * @param[in] generation  The one that the caller is at. If it is older than the store's, nothing is
  *                        published.
  * @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_REQUEST; ROUTECAP_ERR_SHAPE_MISMATCH (also if a layer
  *         is recomputed here and captured in the store); ROUTECAP_ERR_OUT_OF_RANGE;
@@ -233,8 +247,8 @@ ROUTECAP_API int32_t routecap_request_publish(routecap_capturer *capturer, route
 typedef struct routecap_adoption {
     uint32_t struct_size;
     uint32_t reserved;      /* 0 */
-    uint64_t rows;          /* up to the first block that was not found */
-    uint64_t found;         /* blocks */
+    uint64_t rows;          /* rows from `first` up to the first block that was not found */
+    uint64_t found;         /* blocks that were found */
     uint64_t evicted;       /* blocks that are missing for this reason */
     uint64_t not_published; /* blocks that are missing for this reason */
     uint64_t stale;         /* blocks that are missing for this reason */
@@ -255,8 +269,8 @@ typedef struct routecap_adoption {
  * @param[in] first       Position of the first row of the first block.
  * @param[in] keys        [count, key_bytes] the keys.
  * @param[in] count       How many blocks.
- * @param[in] generation  That the caller is at. If it is older than the store's, blocks that are
- *                        there are STALE.
+ * @param[in] generation  The one that the caller is at. If it is older than the store's, blocks
+ *                        that are there are STALE.
  * @param[out] adoption   What was found; may be NULL.
  * @return ROUTECAP_OK, also if nothing was found; ROUTECAP_ERR_UNKNOWN_REQUEST;
  *         ROUTECAP_ERR_SHAPE_MISMATCH (also if a layer is recomputed in the store and captured
@@ -268,7 +282,7 @@ ROUTECAP_API int32_t routecap_request_adopt(routecap_capturer *capturer, routeca
                                             size_t count, uint64_t generation,
                                             routecap_adoption *adoption);
 
-/* One call of routecap_request_publish. */
+/* One call of routecap_request_publish: its parameters, and its status. */
 typedef struct routecap_publish_item {
     routecap_request request;
     uint64_t first;
@@ -294,13 +308,14 @@ ROUTECAP_API int32_t routecap_request_publish_batch(routecap_capturer *capturer,
                                                     routecap_publish_item *items, size_t item_size,
                                                     size_t count, uint64_t generation);
 
-/* One call of routecap_request_adopt. */
+/* One call of routecap_request_adopt: its parameters, what it found, and its status. */
 typedef struct routecap_adopt_item {
     routecap_request request;
     uint64_t first;
     const void *keys; /* [count, key_bytes] */
     uint64_t count;
-    uint64_t rows;    /* receives what routecap_adoption says, as do the next four */
+    /* These five receive what routecap_adoption has under the same names. */
+    uint64_t rows;
     uint64_t found;
     uint64_t evicted;
     uint64_t not_published;
@@ -333,11 +348,12 @@ ROUTECAP_API int32_t routecap_request_adopt_batch(routecap_capturer *capturer,
  * Make content keys from token ids: one for each whole block, which stands for all tokens up to the
  * block's end.
  *
- * The key of a block is the BLAKE2b digest (RFC 7693) of key_bytes bytes, without a key, of what
- * comes before and the block's tokens as little-endian 32-bit integers. What comes before is the
- * seed for the first block, and the key of the block before for the others. So the chain goes on if
- * the last key is passed as the seed of the next call. The personalisation is the 8 bytes
- * "routecap", then block_rows and 0 as little-endian 32-bit integers.
+ * The key of a block is a BLAKE2b digest (RFC 7693, unkeyed) of key_bytes bytes. It is the digest
+ * of what comes before the block, followed by the block's tokens as little-endian 32-bit integers.
+ * The seed comes before the first block; the key of the block before it comes before any other
+ * block. So the chain goes on if the last key is passed as the seed of the next call. The
+ * personalisation is the 8 bytes "routecap", then block_rows and 0 as little-endian 32-bit
+ * integers.
  *
  * @param[in] seed         [seed_bytes] what else decides the rows: the model, its weights, an
  *                         adapter, a session. May be NULL if seed_bytes is 0.
@@ -363,7 +379,7 @@ ROUTECAP_API int32_t routecap_key_chain(const void *seed, size_t seed_bytes, con
  * @param[in] store       The store.
  * @param[in] keys        [count, key_bytes] the keys.
  * @param[in] count       How many keys.
- * @param[in] generation  That the caller is at.
+ * @param[in] generation  The one that the caller is at.
  * @param[out] reasons    [count] 0 for a block that is there, otherwise ROUTECAP_MISSING_*; may be
  *                        NULL.
  * @param[out] leading    How many keys before the first that is not there; may be NULL.
@@ -376,8 +392,8 @@ ROUTECAP_API int32_t routecap_store_contains(routecap_store *store, const void *
 /**
  * Retain blocks: they stay until they are released, whatever the budget says.
  *
- * A key is retained as often as it is released. A later block under the key inherits that. A key
- * that is not there is not retained, so release only those that were.
+ * A block that was retained twice stays until it is released twice. A later block under the key
+ * inherits that. A key that is not there is not retained, so release only those that were.
  *
  * @param[in] store     The store.
  * @param[in] keys      [count, key_bytes] the keys.
@@ -412,8 +428,8 @@ ROUTECAP_API int32_t routecap_store_evict(routecap_store *store, const void *key
  * Follow a cache that moves its slots: the block of from[i] becomes that of to[i], for all i at
  * once.
  *
- * What was under to[i] is evicted, even if there is no block under from[i].
- * Then from[i] is EVICTED, unless it is also some to[j].
+ * What was under to[i] is evicted, even if there is no block under from[i]. Afterwards from[i] is
+ * EVICTED, unless it is also some to[j].
  *
  * @param[in] store  A store of slot keys.
  * @param[in] from   [count, key_bytes] the keys, each once.
@@ -437,7 +453,7 @@ ROUTECAP_API int32_t routecap_store_move(routecap_store *store, const void *from
  * @param[in] store       The store.
  * @param[in] keys        [count, key_bytes] the keys.
  * @param[in] count       How many keys.
- * @param[in] generation  That the caller is at.
+ * @param[in] generation  The one that the caller is at.
  * @param[out] dst        [dst_bytes] the bytes. NULL with dst_bytes 0 asks for the size, which
  *                        returns ROUTECAP_ERR_BUFFER_TOO_SMALL.
  * @param[in] dst_bytes   Size of dst, in bytes.
@@ -475,14 +491,14 @@ ROUTECAP_API int32_t routecap_store_import(routecap_store *store, const void *da
 
 /**
  * Create a store that several processes of one machine share. Each of them opens it by a
- * descriptor, at most 64 at a time.
+ * descriptor, at most 48 processes at a time.
  *
- * All memory is taken now, and never more. What is budgeted are blocks; some 1.2 MB come on top. A
+ * All memory is taken now, and no more later: the budget for blocks, and some 1.2 MB beside it. A
  * block exists for another process once it is complete. The worker thread copies rows in for a
  * publish. For an adopt it copies them out into the capturer's budget, and checks them: what
  * another process left half done is missing. A block that goes between an adopt and that copy is
  * EVICTED, also for the adopter. A process may die at any moment without holding up the others, and
- * what it retained is released. Counts are those of all processes.
+ * what it retained is released. Counts are those of all processes, except blocks_in_flight.
  *
  * A process that writes into the memory by other means can make rows missing, and with intent make
  * them wrong: pass the descriptor to processes that you trust.
@@ -501,11 +517,11 @@ ROUTECAP_API int32_t routecap_store_create_shared(const routecap_store_config *c
                                                   int32_t *descriptor, routecap_store **store);
 
 /**
- * Open a store that several processes share; or create one in an empty file, which has a name by
- * which processes find it, in /dev/shm for instance.
+ * Open a store that several processes share. If the descriptor is that of an empty file, create the
+ * store in it: so processes find the store by the file's name, in /dev/shm for instance.
  *
- * The disk has the memory of such a file from then on. Whoever truncates it ends the processes that
- * have it open. A store does not outlive a boot of the machine.
+ * The file then takes all memory of the store. Whoever truncates it ends the processes that have it
+ * open. A store does not outlive a boot of the machine.
  *
  * @param[in] config      The configuration: block_rows, key_bytes and flags as it was created with.
  *                        budget_bytes and generation are looked at only where the file is empty.
@@ -514,9 +530,8 @@ ROUTECAP_API int32_t routecap_store_create_shared(const routecap_store_config *c
  *                        writing. It stays the caller's and may be closed afterwards.
  * @param[out] store      The store, to be freed with routecap_store_free; NULL on error.
  * @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT (no store, one of another version or another boot, or a
- *         damaged one);
- *         ROUTECAP_ERR_SHAPE_MISMATCH (another shape, block_rows, key_bytes or flags);
- *         ROUTECAP_ERR_NO_MEMORY (also if the disk is full, or 48 processes have it open);
+ *         damaged one); ROUTECAP_ERR_SHAPE_MISMATCH (another shape, block_rows, key_bytes or
+ *         flags); ROUTECAP_ERR_NO_MEMORY (also if the disk is full, or 48 processes have it open);
  *         ROUTECAP_ERR_NO_BACKEND (this system has no /proc).
  */
 ROUTECAP_API int32_t routecap_store_open_shared(const routecap_store_config *config,
