@@ -40,8 +40,8 @@
  * list of reading.h stays. A layer that is recomputed in a routing is recomputed in the sequence.
  *
  * Engines compute known tokens again (a re-prefill), and then route some of them differently. By
- * default rows stay those of the call that sampled the next token, because the token's probability
- * was computed with them.
+ * default a row stays that of the call that sampled the next token, because that token's
+ * probability was computed with it.
  *
  * ------------------------------------------------------------------------------------------------
  * Threads, waiting and memory
@@ -76,13 +76,14 @@ typedef struct routecap_sequence_config {
     uint32_t layers;       /* captured (MoE) layers, 1 to ROUTECAP_MAX_LAYERS. Required */
     uint32_t k;            /* experts per token, 1 to ROUTECAP_MAX_K. Required */
     uint32_t experts;      /* ids are in [0, experts). Required unless layer_experts is set */
-    int32_t id_space;      /* ROUTECAP_ID_SPACE_* */
+    int32_t id_space;      /* ROUTECAP_ID_SPACE_*; default LOGICAL */
     uint32_t reserved;     /* 0 */
-    uint64_t budget_bytes; /* the most memory for rows and tokens, of the sequence and all its forks
-                              together; 0: no limit */
+    uint64_t budget_bytes; /* the most memory for rows and tokens, in bytes, of the sequence and all
+                              its forks together; 0: no limit */
     const int32_t *layer_map;      /* [layers] index of each captured layer in the decoder, strictly
                                       ascending; default 0..layers-1 */
-    const uint32_t *layer_experts; /* [layers] experts of each layer where they differ */
+    const uint32_t *layer_experts; /* [layers] experts of each layer, where they differ; default
+                                      `experts` for all */
 } routecap_sequence_config;
 
 /**
@@ -116,11 +117,11 @@ ROUTECAP_API void routecap_sequence_free(routecap_sequence *sequence);
 /* What is known of a call beside its tokens and rows. */
 typedef struct routecap_append_options {
     uint32_t struct_size;
-    int32_t policy;         /* ROUTECAP_APPEND_* */
-    uint64_t prompt_tokens; /* how many tokens, counted from token 0 of the sequence, the call was
-                               given; it sampled the others. 0: not known. With KEEP it matters for
-                               the last row before the sequence's new tokens: if the call sampled
-                               the first of them, the row is the call's, even if there was one */
+    int32_t policy;         /* ROUTECAP_APPEND_*; default KEEP */
+    uint64_t prompt_tokens; /* how many tokens of the sequence, from token 0 on, were the call's
+                               prompt. It sampled the others. 0: not known. It matters with KEEP: if
+                               the call sampled the first new token, the row before that token is
+                               the call's, even if the sequence has that row */
     uint64_t call;          /* the call's number in the spans; 0: one more than the highest so far.
                                Parts of one call that arrive one by one share a number */
     uint64_t tag;           /* of the call's spans: the version of the weights, for instance. The
@@ -130,9 +131,9 @@ typedef struct routecap_append_options {
 } routecap_append_options;
 
 /*
- * What one append did, or all together.
+ * What one append did; from routecap_sequence_report, what all appends together did ("of all").
  *
- * A row is there if a cell of it is valid. Rows are those of the sequence, but for rows_beyond.
+ * A row is there if a cell of it is valid. Rows are those of the sequence, except rows_beyond.
  */
 typedef struct routecap_append_report {
     uint32_t struct_size;
@@ -174,7 +175,7 @@ typedef struct routecap_append_report {
  * @param[in] count         How many tokens; 0 is allowed, for rows of tokens that are known.
  * @param[in] routing       The call's rows, at their own positions. NULL: it brought none. It stays
  *                          the caller's.
- * @param[in] options       May be NULL.
+ * @param[in] options       What is known of the call; NULL: the defaults.
  * @param[out] report       What was done, filled on success; may be NULL.
  * @return ROUTECAP_OK; ROUTECAP_INCOMPLETE (cells of the sequence are missing now);
  *         ROUTECAP_ERR_OUT_OF_RANGE (token_start or prompt_tokens beyond what there is, tokens
@@ -237,9 +238,9 @@ ROUTECAP_API int32_t routecap_sequence_routing(const routecap_sequence *sequence
 /* Consecutive rows that came from one call. */
 typedef struct routecap_sequence_span {
     uint64_t first;    /* position of the first row */
-    uint64_t rows;
-    uint64_t call;     /* number of the call, as routecap_append_options has it */
-    uint64_t tag;      /* likewise */
+    uint64_t rows;     /* how many */
+    uint64_t call;     /* number of the call */
+    uint64_t tag;      /* of the call, as its routecap_append_options had it */
     uint32_t origin;   /* likewise */
     uint32_t reserved; /* 0 */
 } routecap_sequence_span;
@@ -248,8 +249,8 @@ typedef struct routecap_sequence_span {
  * Say which rows came from which call.
  *
  * Spans ascend and are as long as possible. A row that is not there is in none. A row with cells of
- * several calls is of the first that it has a cell of; with a cell of a call that was preferred to
- * those before, it is of that call.
+ * several calls belongs to the first of these calls. If cells of a later call have taken the place
+ * of others in it, it belongs to that call.
  *
  * @param[in] sequence   The sequence.
  * @param[out] spans     [capacity] elements of span_size bytes: the first spans; may be NULL if
@@ -293,8 +294,8 @@ ROUTECAP_API int32_t routecap_sequence_report(const routecap_sequence *sequence,
  * ============================================================================================== */
 
 /*
- * A digest stands for this many tokens and all before them. A sequence whose tokens are not in its
- * bytes is told them by the next call, and compares their digests.
+ * A digest stands for this many tokens and all before them. A sequence that was made from bytes
+ * without tokens learns its tokens from the next append, and compares their digests.
  */
 #define ROUTECAP_DIGEST_TOKENS 64
 
@@ -325,9 +326,8 @@ ROUTECAP_API int32_t routecap_sequence_serialize(const routecap_sequence *sequen
  *
  * Without its tokens a sequence can be read, serialised, and cut or forked at multiples of
  * ROUTECAP_DIGEST_TOKENS. The next append must give all tokens from 0 on, at least as many as the
- * sequence has; it then knows them. Their digests say which are those of the sequence: all, or
- * those before the first block of ROUTECAP_DIGEST_TOKENS that has another. The rest is cut from the
- * beginning of that block on.
+ * sequence has. The sequence then knows its tokens. It compares digests, one for each block of
+ * ROUTECAP_DIGEST_TOKENS tokens, and cuts what it has from the first block on that differs.
  *
  * @param[in] data          [bytes] the bytes. They are copied.
  * @param[in] bytes         How many: exactly those of one sequence.
