@@ -3,16 +3,16 @@
  *
  * Copyright 2026 The routecap authors. Licensed under the Apache License, Version 2.0; see LICENSE.
  *
- * A trainer lays the sequences of a micro-batch out, pads them, and divides them among its ranks:
- * by context parallelism, by sequence parallelism, and the layers by pipeline stages. Replayed
- * routing must take the same way, row by row, or it is that of other tokens. A plan is that way, as
- * integers: made once for a micro-batch and a rank, and used for ids, for token ids, and for
- * whatever else has one element for each token.
+ * A trainer lays out the sequences of a micro-batch, pads them, and divides them among its ranks by
+ * context and sequence parallelism. It divides the layers among pipeline stages. Replayed routing
+ * must be laid out and divided in the same way, row by row, or each token gets the routing of
+ * another. A plan says, in integers, which row goes where. It is made once for a micro-batch and a
+ * rank, and used for expert ids, for token ids, and for whatever else has one element per token.
  *
  *   sample      one sequence of the micro-batch: `length` tokens, of which row i is token i
  *   local row   one row of this rank, 0..rows-1, in the order in which its routers see tokens
- *   needed      rows before the last token that has a loss. Row i chooses what token i + 1 is
- *               predicted from, so a sample whose last token has a loss needs length - 1 rows
+ *   needed      rows before the last token that has a loss. Token i + 1 is predicted by the pass of
+ *               row i, so a sample whose last token has a loss needs length - 1 rows
  *   class       what a cell of the result is: ROUTECAP_PLAN_CLASS_VALID, _PADDING, _NOT_NEEDED or
  *               _LOST
  *
@@ -97,16 +97,17 @@ typedef struct routecap_plan_config {
     uint32_t struct_size;
     int32_t layout;           /* ROUTECAP_PLAN_LAYOUT_PACKED, _PADDED_RIGHT or _PADDED_LEFT */
     int32_t context;          /* ROUTECAP_PLAN_CONTEXT_* */
-    uint32_t context_size;    /* context-parallel ranks; default 1 */
-    uint32_t context_rank;
+    uint32_t context_size;    /* context-parallel ranks C; default 1 */
+    uint32_t context_rank;    /* this one, 0..C-1 */
     uint32_t tensor_size;     /* tensor-parallel ranks; default 1 */
-    uint32_t tensor_rank;
+    uint32_t tensor_rank;     /* this one, 0..tensor_size-1 */
     uint32_t flags;           /* ROUTECAP_PLAN_SEQUENCE_PARALLEL, _SEQUENCE_FIRST */
     uint64_t samples;         /* sequences of the micro-batch; may be 0 */
     const uint64_t *lengths;        /* [samples] tokens of each, which may be 0. Required, unless
                                        cu_lengths is given */
-    const uint64_t *cu_lengths;     /* [samples + 1] instead of lengths: the first token of each in
-                                       all tokens, and their number. It begins with 0 */
+    const uint64_t *cu_lengths;     /* [samples + 1] instead of lengths: where each sample begins
+                                       among all tokens, and the number of these. It begins with
+                                       0 */
     const uint64_t *needed;         /* [samples] rows [0, needed) of each are needed;
                                        ROUTECAP_ROWS_ALL: all. Default: all but the last */
     const uint64_t *padded_lengths; /* [samples] PACKED: rows of each with its padding. Default:
@@ -116,13 +117,14 @@ typedef struct routecap_plan_config {
     uint64_t width;           /* of padded layouts: columns. Default: the longest sequence, rounded
                                  up to a multiple of `align` */
     uint64_t align;           /* each sequence is padded to a multiple of this. Default: the least
-                                 with which each rank has as many rows of it: C, times 2 with
+                                 with which all ranks have equally many rows of it: C, times 2 with
                                  ZIGZAG, times tensor_size with SEQUENCE_PARALLEL; 1 with
                                  ALLGATHER */
-    uint64_t align_total;     /* PACKED: the last sequence is padded on, until the whole is a
+    uint64_t align_total;     /* PACKED: the last sequence gets more padding, until the whole is a
                                  multiple of this. Default: with ALLGATHER C, times tensor_size
                                  with SEQUENCE_PARALLEL; otherwise 1 */
-    uint64_t least_total;     /* PACKED: and until the whole has so many rows */
+    uint64_t least_total;     /* PACKED: the last sequence gets more padding, until the whole has so
+                                 many rows or more */
     uint64_t align_rank;      /* PACKED: behind all sequences, the rows of each context-parallel
                                  rank are padded to a multiple of this. Default 1 */
     uint32_t layers;          /* MoE layers of this pipeline stage, or virtual stage. Required */
@@ -185,20 +187,20 @@ ROUTECAP_API void routecap_plan_free(routecap_plan *plan);
 /* Sizes of a plan. */
 typedef struct routecap_plan_shape {
     uint32_t struct_size;
-    uint32_t layers;
+    uint32_t layers;          /* these four are those of its configuration */
     uint32_t k;
     int32_t dtype;
     int32_t order;
     uint32_t reserved;        /* 0 */
-    uint64_t rows;            /* local rows */
-    uint64_t rows_needed;     /* of these: tokens whose routing is wanted */
-    uint64_t rows_not_needed; /* of these: tokens behind the last one that has a loss */
-    uint64_t rows_padding;    /* of these: no tokens */
+    uint64_t rows;            /* local rows; each is in exactly one of the next three counts */
+    uint64_t rows_needed;     /* tokens whose routing is wanted */
+    uint64_t rows_not_needed; /* tokens from the last one on that has a loss */
+    uint64_t rows_padding;    /* no tokens */
     uint64_t total_rows;      /* of the micro-batch with its padding, of all ranks that divide it */
     uint64_t width;           /* of padded layouts: columns of this rank; otherwise 0 */
-    uint64_t ranges;          /* of routecap_plan_ranges */
-    uint64_t runs;            /* of routecap_plan_runs */
-    uint64_t ids_bytes;       /* of the result */
+    uint64_t ranges;          /* how many routecap_plan_ranges gives */
+    uint64_t runs;            /* how many routecap_plan_runs gives */
+    uint64_t ids_bytes;       /* of the result of routecap_plan_gather */
     uint64_t classes_bytes;   /* of its classes: one byte for each cell */
     uint64_t packed_bytes;    /* the most that routecap_plan_pack writes, for any plan with the
                                  same rows, layers, k and experts */
@@ -215,9 +217,9 @@ ROUTECAP_API int32_t routecap_plan_describe(const routecap_plan *plan, routecap_
 
 /* Rows of one sample that a rank must have. */
 typedef struct routecap_plan_range {
-    uint64_t sample;
-    uint64_t first; /* position of the first row */
-    uint64_t rows;
+    uint64_t sample; /* its number, from 0 */
+    uint64_t first;  /* position of the first row */
+    uint64_t rows;   /* how many */
 } routecap_plan_range;
 
 /**
@@ -227,7 +229,7 @@ typedef struct routecap_plan_range {
  * sample at most, otherwise one.
  *
  * @param[in] plan        The plan.
- * @param[out] ranges     [capacity] elements of range_size bytes: the first of them; may be NULL if
+ * @param[out] ranges     [capacity] elements of range_size bytes: the first ranges; may be NULL if
  *                        capacity is 0.
  * @param[in] range_size  sizeof(routecap_plan_range) of the caller, in bytes.
  * @param[in] capacity    How many there is room for.
@@ -239,14 +241,15 @@ ROUTECAP_API int32_t routecap_plan_ranges(const routecap_plan *plan, routecap_pl
 
 /* Local rows that follow one another in one sample. */
 typedef struct routecap_plan_run {
-    uint64_t sample;   /* `samples` for the padding of align_rank */
-    uint64_t first;    /* the token of the first row; of PADDING its column in the padded sequence,
-                          or its row in that of align_rank */
-    uint64_t rows;
-    uint64_t row;      /* the local row of the first */
+    uint64_t sample;   /* its number, from 0; `samples` for the padding of align_rank */
+    uint64_t first;    /* of the first row: the position of its token in the sample. With PADDING
+                          its column in the padded sequence, or its place in the padding of
+                          align_rank */
+    uint64_t rows;     /* how many */
+    uint64_t row;      /* of the first row: its local row */
     uint64_t step;     /* local rows from one to the next: 1, or with SEQUENCE_FIRST `samples` */
-    uint64_t ordinal;  /* p of the first, where rows are filled; otherwise its row in the whole
-                          micro-batch */
+    uint64_t ordinal;  /* of the first row: its p where rows are filled (see expert_parallel),
+                          otherwise its row in the whole micro-batch */
     int32_t row_class; /* ROUTECAP_PLAN_CLASS_VALID (needed), _PADDING or _NOT_NEEDED */
     uint32_t reserved; /* 0 */
 } routecap_plan_run;
@@ -255,7 +258,7 @@ typedef struct routecap_plan_run {
  * Give out the plan itself: every local row, in runs, each row once.
  *
  * @param[in] plan      The plan.
- * @param[out] runs     [capacity] elements of run_size bytes: the first of them; may be NULL if
+ * @param[out] runs     [capacity] elements of run_size bytes: the first runs; may be NULL if
  *                      capacity is 0.
  * @param[in] run_size  sizeof(routecap_plan_run) of the caller, in bytes.
  * @param[in] capacity  How many there is room for.
@@ -272,13 +275,13 @@ ROUTECAP_API int32_t routecap_plan_runs(const routecap_plan *plan, routecap_plan
 /* What a cell of a result is. */
 #define ROUTECAP_PLAN_CLASS_VALID 0      /* the routing that was captured */
 #define ROUTECAP_PLAN_CLASS_PADDING 1    /* no token */
-#define ROUTECAP_PLAN_CLASS_NOT_NEEDED 2 /* a token behind the last one that has a loss. It is
+#define ROUTECAP_PLAN_CLASS_NOT_NEEDED 2 /* a token from the last one on that has a loss. It is
                                             filled, also where a source has the row */
 #define ROUTECAP_PLAN_CLASS_LOST 3       /* a needed token whose cell no source has */
 
-/* Rows of one sample. */
+/* Rows of one sample, to be gathered. */
 typedef struct routecap_plan_source {
-    uint64_t sample;
+    uint64_t sample;                 /* its number, from 0 */
     const routecap_routing *routing; /* rows at their positions in the sample; more layers than the
                                         plan has, and rows that this rank does not need, are not
                                         looked at */
@@ -334,13 +337,13 @@ ROUTECAP_API int32_t routecap_plan_gather(const routecap_plan *plan,
                                           routecap_plan_report *report);
 
 /**
- * Send one element for each token the same way: token ids, or what else has one.
+ * Lay out one element per token in the same way: token ids, for instance.
  *
- * Rows that are not needed are tokens, and are copied too.
+ * Rows that are not needed are tokens, too: their elements are copied.
  *
  * @param[in] plan           The plan.
- * @param[in] values         [samples] the elements of each sample, [length] of element_bytes; NULL
- *                           where this rank has no row of it.
+ * @param[in] values         [samples] pointers, each to the [length] elements of one sample; NULL
+ *                           where this rank has no row of the sample.
  * @param[in] element_bytes  Size of an element: 1 to 65536 bytes.
  * @param[in] fill           [element_bytes] the element that is written where there is no token.
  * @param[out] dst           [rows] elements.
@@ -389,7 +392,7 @@ ROUTECAP_API int32_t routecap_plan_scatter(const routecap_plan *plan, const void
 /**
  * Write the ids of this rank as they are uploaded: narrow, with what tells a kernel the rest.
  *
- * The bytes hold for the same plan on the same machine; they are no format.
+ * The bytes are for the same plan on the same machine. They are no format to keep or send.
  *
  * @param[in] plan          The plan.
  * @param[in] sources       [count] elements of source_size bytes, as those of routecap_plan_gather.
@@ -412,15 +415,15 @@ ROUTECAP_API int32_t routecap_plan_pack(const routecap_plan *plan,
 typedef struct routecap_plan_target {
     uint32_t struct_size;
     int32_t backend;        /* ROUTECAP_BACKEND_* */
-    int32_t device;         /* CUDA's number of the device */
+    int32_t device;         /* ordinal of the device; the host backend ignores it */
     uint32_t reserved;      /* 0 */
     void *scratch;          /* [device] [scratch_bytes] room for what is uploaded, aligned to 8
                                bytes; not used, and may be NULL, on the host */
     uint64_t scratch_bytes; /* packed_bytes of the plan's shape or more */
     void *dst;              /* [device] as dst of routecap_plan_gather */
-    uint64_t dst_bytes;
+    uint64_t dst_bytes;     /* as in routecap_plan_gather */
     uint8_t *classes;       /* [device] as classes of routecap_plan_gather. NULL: not wanted */
-    uint64_t classes_bytes;
+    uint64_t classes_bytes; /* as in routecap_plan_gather */
 } routecap_plan_target;
 
 /**
