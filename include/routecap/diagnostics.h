@@ -68,7 +68,7 @@ typedef void (*routecap_log)(void *context, int32_t level, const char *text);
  *
  * @param[in] log      Takes the lines. NULL: there is no hook, and ROUTECAP_LOG holds again.
  * @param[in] context  Passed to log.
- * @param[in] level    ROUTECAP_LOG_*: the lines that log takes. Without a hook 0.
+ * @param[in] level    ROUTECAP_LOG_*: the lines that log takes; 0 without a hook.
  * @return ROUTECAP_OK; ROUTECAP_ERR_ARGUMENT (level is none of these, or not 0 without a hook);
  *         ROUTECAP_ERR_STATE (called by a hook).
  */
@@ -83,10 +83,10 @@ ROUTECAP_API int32_t routecap_set_log(routecap_log log, void *context, int32_t l
  * step in flight, and requests.
  *
  * Call it on any thread, also while the engine hangs. It waits for no step, no callback and not for
- * the device; it calls no driver, allocates nothing, and writes only to dst. It waits for locks
- * that are held for a call's arguments at most, never while something waits. So it returns while
- * the engine's thread is stuck in a call, and while the worker thread is stuck in a hook or in a
- * release callback. The numbers are read one after another while the capturer runs.
+ * the device. It calls no driver, allocates nothing, and writes only to dst. The locks that it
+ * takes are held for a call's arguments at most, and never while anything waits. So it returns
+ * while the engine's thread is stuck in a call, and while the worker thread is stuck in a hook or
+ * in a release callback. The numbers are read one after another while the capturer runs.
  *
  * docs/dump.schema.json describes the JSON. It is ASCII. Later versions may add members.
  *

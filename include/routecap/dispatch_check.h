@@ -27,9 +27,8 @@
  * capturer then finds them equal, or returns ROUTECAP_ERR_CONFLICT. With NCCL:
  *
  *     routecap_received_read(capturer, layer, &received, stream);
- *     ncclReduceScatter(received.executed, own, tokens_per_rank * k,    // own: [tokens_per_rank,
- *     k]
- *                       ncclInt32, ncclMax, comm, stream);
+ *     ncclReduceScatter(received.executed, own, tokens_per_rank * k,
+ *                       ncclInt32, ncclMax, comm, stream);      // own: [tokens_per_rank, k]
  *     source.ids = own; source.dtype = ROUTECAP_DTYPE_I32; source.rows = tokens;
  *     routecap_layer_record(executed_capturer, layer, &source, stream);
  *
