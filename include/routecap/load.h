@@ -7,7 +7,7 @@
  * was chosen: prefill and decode apart, and with ROUTECAP_CONFIG_LOAD_TAGS each tag apart.
  *
  *   routecap_capturer_load         read the counts
- *   routecap_capturer_load_tags    of which tags they are kept apart
+ *   routecap_capturer_load_tags    which tags are counted apart
  *
  *     config.flags |= ROUTECAP_CONFIG_LOAD;                     // at create
  *     ...
@@ -18,8 +18,8 @@
  *     routecap_capturer_load(capturer, NULL, &load, counts, n); // counts [2, layers, experts]
  *
  * Which cells count. A cell counts for its k experts when it becomes valid in its request by a step
- * that landed, or by an accept of drafts. So the counts of a layer are k times the valid cells of
- * it that requests were given. They equal what one would count in the routings of all requests.
+ * that landed, or by an accept of drafts. So the counts of a layer add up to k times the cells of
+ * that layer that became valid. They equal what one would count in the routings of all requests.
  *   - Rows that were lost, refused, late or unplaced do not count, and rejected drafts neither.
  *   - A position that is issued again counts only in cells that were missing. After truncate it
  *     counts anew.
@@ -28,7 +28,7 @@
  *   - A sink row that several spans name counts for each of them.
  *
  * When. Counting comes last: the rows of a step are filed, whoever waits for them is told, and then
- * they are counted, on the thread that filed them. So landing is not later by it. A draft is
+ * they are counted, on the thread that filed them. So counting delays no landing. A draft is
  * counted when it is accepted.
  *
  * Windows. The counters only grow, and a reading has whole steps and whole accepts. The difference
@@ -57,9 +57,9 @@ extern "C" {
 #define ROUTECAP_PHASE_DECODE 1
 #define ROUTECAP_LOAD_PHASES 2
 
-#define ROUTECAP_MAX_LOAD_TAGS 8 /* that are kept apart: the newest */
+#define ROUTECAP_MAX_LOAD_TAGS 8 /* how many tags are counted apart: the newest */
 
-/* What a reading of the load is of. */
+/* What a reading of the load covers. */
 typedef struct routecap_load {
     uint32_t struct_size;
     uint32_t layers;       /* of the counts: those of the capturer */
@@ -68,8 +68,8 @@ typedef struct routecap_load {
     uint64_t steps;        /* steps that landed with rows and are counted */
     uint64_t first_step;   /* ticket of the first of them; 0: none */
     uint64_t last_step;    /* ticket of the last of them */
-    uint64_t rows_prefill; /* rows that got their first valid cell */
-    uint64_t rows_decode;  /* likewise */
+    uint64_t rows_prefill; /* rows of prefill that got their first valid cell */
+    uint64_t rows_decode;  /* rows of decode that did */
 } routecap_load;
 
 /**
@@ -84,7 +84,7 @@ typedef struct routecap_load {
  *
  * @param[in] capturer  The capturer.
  * @param[in] tag       The tag whose steps are wanted; NULL: all steps.
- * @param[out] load     What the counts are of.
+ * @param[out] load     What the counts cover.
  * @param[out] counts   [ROUTECAP_LOAD_PHASES, layers, experts] in C order. Beyond the experts of a
  *                      layer they are 0. NULL if count is 0.
  * @param[in] count     Elements of counts: 0, or all.
