@@ -1085,17 +1085,18 @@ const (
 	WireRaw WireFormat = 4
 	// WireRawBase64 is ROUTECAP_WIRE_RAW_BASE64: "raw.base64": the same in base64
 	WireRawBase64 WireFormat = 5
-	// WireObject is ROUTECAP_WIRE_OBJECT: "object": a JSON object {"data": base64, "shape": [rows, columns, k], "start",
-	// "dtype"}, in any order
+	// WireObject is ROUTECAP_WIRE_OBJECT: "object": a JSON object with the members "data": base64; "shape": [rows, columns,
+	// k]; "start": the first position; "dtype": a name such as "uint8". In any order
 	WireObject WireFormat = 6
-	// WireNrlre1 is ROUTECAP_WIRE_NRLRE1: "nrlre1": the text nrlre1:DTYPE:ROWSxCOLUMNSxK:BASE64
+	// WireNrlre1 is ROUTECAP_WIRE_NRLRE1: "nrlre1": the text nrlre1:DTYPE:ROWSxCOLUMNSxK:BASE64, where DTYPE is int8, int16
+	// or int32
 	WireNrlre1 WireFormat = 7
 	// WireLists is ROUTECAP_WIRE_LISTS: "lists": nested JSON lists of integers; read also within ["ndarray", {"data":
 	// lists, "dtype": name}]
 	WireLists WireFormat = 8
 )
 
-// A dtype of ids on the wire only, beside DTypeU8 to DTypeI64.
+// Dtypes of ids that only messages have, beside DTypeU8 to DTypeI64.
 const (
 	// DTypeI8 is ROUTECAP_DTYPE_I8
 	DTypeI8 DType = 8
@@ -1103,7 +1104,7 @@ const (
 	DTypeU64 DType = 9
 )
 
-// What a routing says. Bits.
+// Facts: what a routing says and a format may be unable to say. They may be combined.
 const (
 	// WireFactShape is ROUTECAP_WIRE_FACT_SHAPE: rows, columns and k
 	WireFactShape WireFacts = 1
@@ -1155,8 +1156,8 @@ const (
 	AppendEqual AppendPolicy = 2
 )
 
-// A digest stands for this many tokens and all before them. A sequence whose tokens are not in its bytes is told them
-// by the next call, and compares their digests.
+// A digest stands for this many tokens and all before them. A sequence that was made from bytes without tokens learns
+// its tokens from the next append, and compares their digests.
 const (
 	// DigestTokens is ROUTECAP_DIGEST_TOKENS
 	DigestTokens = 64
@@ -1251,8 +1252,8 @@ const (
 	PlanClassValid PlanClass = 0
 	// PlanClassPadding is ROUTECAP_PLAN_CLASS_PADDING: no token
 	PlanClassPadding PlanClass = 1
-	// PlanClassNotNeeded is ROUTECAP_PLAN_CLASS_NOT_NEEDED: a token behind the last one that has a loss. It is filled, also
-	// where a source has the row
+	// PlanClassNotNeeded is ROUTECAP_PLAN_CLASS_NOT_NEEDED: a token from the last one on that has a loss. It is filled,
+	// also where a source has the row
 	PlanClassNotNeeded PlanClass = 2
 	// PlanClassLost is ROUTECAP_PLAN_CLASS_LOST: a needed token whose cell no source has
 	PlanClassLost PlanClass = 3
@@ -1270,7 +1271,7 @@ const (
 )
 
 const (
-	// MaxLoadTags is ROUTECAP_MAX_LOAD_TAGS: that are kept apart: the newest
+	// MaxLoadTags is ROUTECAP_MAX_LOAD_TAGS: how many tags are counted apart: the newest
 	MaxLoadTags = 8
 )
 
@@ -1699,16 +1700,20 @@ type cView struct {
 // Serialized is routecap_serialized. What the first SerializedMin bytes of a serialised routing say.
 type Serialized struct {
 	structSize uint32
-	Version    uint32
-	// of everything
+	// of the serialised form
+	Version uint32
+	// of the whole routing, header included
 	Bytes uint64
-	// of the header with its tables, all that a splice reads
+	// of the header with its tables: all that splice and slice read
 	HeaderBytes uint64
 	// position of the first row
-	First  uint64
-	Rows   uint64
+	First uint64
+	// how many
+	Rows uint64
+	// captured layers that it has
 	Layers uint32
-	K      uint32
+	// experts per token
+	K uint32
 	// of the ids, DType*
 	DType DType
 	// IDSpace*
@@ -1719,14 +1724,15 @@ type Serialized struct {
 type Piece struct {
 	// in its source, in bytes; 0 for ZERO
 	Offset uint64
-	Bytes  uint64
+	// how many
+	Bytes uint64
 	// Piece*
 	Source   PieceSource
 	reserved uint32
 }
 
-// cSplice is routecap_splice. A serialised routing as a list of pieces: written one after another (writev), they are
-// it.
+// cSplice is routecap_splice. Sizes of a serialised routing that is given as a list of pieces. Written one after
+// another, as by writev, the pieces are the routing.
 type cSplice struct {
 	structSize  uint32
 	pieces      uint32
@@ -1754,19 +1760,22 @@ type WireInfo struct {
 	Version uint32
 	// 1: the bytes are of no other format; 0: text in base64 that may be RAW_BASE64
 	Certain int32
-	// which of the following they say, as far as they were looked at
+	// WireFact*: what the bytes that were looked at say. A field below is 0 if they do not say it
 	Facts WireFacts
-	// 0 where it is not said
+	// of the ids, DType*
 	DType DType
-	// likewise, as are k, first and rows
+	// length of the layer axis
 	Columns uint32
-	K       uint32
-	First   uint64
-	Rows    uint64
+	// experts per token
+	K uint32
+	// position of the first row
+	First uint64
+	// how many
+	Rows uint64
 }
 
-// cWireHint is routecap_wire_hint. What is known of bytes beside them. Where the bytes say it too, both must agree
-// (ErrShapeMismatch); 0 or NULL takes what the bytes say.
+// cWireHint is routecap_wire_hint. What a caller knows of a message. Where the bytes say it too, both must agree
+// (ErrShapeMismatch). A field that is 0 or NULL takes what the bytes say, and its default where they do not say it.
 type cWireHint struct {
 	structSize   uint32
 	layers       uint32
@@ -1786,40 +1795,44 @@ type cWireHint struct {
 	layerExperts unsafe.Pointer
 }
 
-// WireReport is routecap_wire_report. What bytes were, and what of a routing they could not say. Of SERIALIZED no cell
-// is counted but those that are valid.
+// WireReport is routecap_wire_report. What a message holds, and which facts it could not carry. With SERIALIZED the
+// only count of cells is cells_valid, and no row is counted as zero, repeated or counting.
 type WireReport struct {
 	structSize uint32
 	// Wire*
 	Format WireFormat
 	// of the format
 	Version uint32
-	// of the ids in the bytes; of LISTS I64
+	// of the ids in the bytes, DType*; of LISTS I64
 	DType DType
 	// WireFact*: what these bytes say
 	Facts WireFacts
-	// encoding: what the routing said and these bytes do not. Decoding: 0
+	// WireFact*, when encoding: what the routing said and these bytes do not. When decoding: 0
 	Lost WireFacts
 	// length of the layer axis
 	Columns uint32
-	// decoder layers that are not captured
+	// columns of decoder layers that are not captured
 	ColumnsLeftOut uint32
-	// of those left out: with a cell of k distinct ids. Such a layer may be missing in the layer map
+	// of these: columns with a cell of k distinct ids. Such a layer may be missing in the layer map
 	ColumnsInUse uint32
 	// captured layers without one valid cell, where there are rows
 	LayersEmpty uint32
 	// of the whole message
 	Bytes uint64
+	// position of the first row
 	First uint64
-	Rows  uint64
-	// of captured layers, as all cells below; with these five each cell is counted once
+	// how many
+	Rows uint64
+	// k distinct ids of the layer
 	CellsValid uint64
 	// an id below 0
 	CellsNegative uint64
 	// k zeros, where k is 2 or more
-	CellsZero       uint64
+	CellsZero uint64
+	// an id that the layer does not have
 	CellsOutOfRange uint64
-	CellsDuplicate  uint64
+	// one id twice
+	CellsDuplicate uint64
 	// every cell is zero
 	RowsZero uint64
 	// all ids equal those of the row before, and a cell is valid: perhaps a copy that fills a gap
@@ -1837,13 +1850,13 @@ type WireOptions struct {
 	Format WireFormat
 	// of the ids; default: what the format's writers use for so many experts (docs/wire.md). Not for LISTS and SERIALIZED
 	DType DType
-	// CAPTURED (default) or DECODER: the ids of layers that are not captured are 0
+	// WireColumnsCaptured (default) or _DECODER. With DECODER the ids of layers that are not captured are 0
 	ColumnKind WireColumns
 	// with DECODER: layers of the decoder; default: the last captured one and those before it
 	Columns uint32
 	// WireFact*: what may be lost
 	Allow WireFacts
-	// of the ids of missing cells, where VALIDITY may be lost and the dtype is unsigned: 0 or more
+	// each id of a missing cell, where the dtype is unsigned and `allow` has VALIDITY: 0 or more
 	Fill int64
 }
 
@@ -1863,11 +1876,11 @@ type cSequenceConfig struct {
 // AppendOptions is routecap_append_options. What is known of a call beside its tokens and rows.
 type AppendOptions struct {
 	structSize uint32
-	// Append*
+	// Append*; default KEEP
 	Policy AppendPolicy
-	// how many tokens, counted from token 0 of the sequence, the call was given; it sampled the others. 0: not known. With
-	// KEEP it matters for the last row before the sequence's new tokens: if the call sampled the first of them, the row is
-	// the call's, even if there was one
+	// how many tokens of the sequence, from token 0 on, were the call's prompt. It sampled the others. 0: not known. It
+	// matters with KEEP: if the call sampled the first new token, the row before that token is the call's, even if the
+	// sequence has that row
 	PromptTokens uint64
 	// the call's number in the spans; 0: one more than the highest so far. Parts of one call that arrive one by one share a
 	// number
@@ -1879,8 +1892,8 @@ type AppendOptions struct {
 	flags  uint32
 }
 
-// AppendReport is routecap_append_report. What one append did, or all together. A row is there if a cell of it is
-// valid. Rows are those of the sequence, but for rows_beyond.
+// AppendReport is routecap_append_report. What one append did; from routecap_sequence_report, what all appends together
+// did ("of all"). A row is there if a cell of it is valid. Rows are those of the sequence, except rows_beyond.
 type AppendReport struct {
 	structSize uint32
 	reserved   uint32
@@ -1921,10 +1934,11 @@ type AppendReport struct {
 type SequenceSpan struct {
 	// position of the first row
 	First uint64
-	Rows  uint64
-	// number of the call, as routecap_append_options has it
+	// how many
+	Rows uint64
+	// number of the call
 	Call uint64
-	// likewise
+	// of the call, as its routecap_append_options had it
 	Tag uint64
 	// likewise
 	Origin   uint32
@@ -1944,22 +1958,25 @@ type cStoreConfig struct {
 // StoreStats is routecap_store_counts. What a store has, and what it has done since it was created.
 type StoreStats struct {
 	structSize uint32
-	BlockRows  uint32
-	KeyBytes   uint32
+	// rows of a block
+	BlockRows uint32
+	// bytes of a key
+	KeyBytes uint32
 	// Store*
 	Flags StoreFlags
-	// that it is at
+	// the one that the store is at
 	Generation uint64
 	// that are there, those in flight and stale ones included
 	Blocks uint64
 	// of these: published, and not landed yet
 	BlocksInFlight uint64
-	// of these: that somebody retains
+	// of these: those that somebody retains
 	BlocksRetained uint64
 	// of the budget
 	BytesInUse uint64
-	// the most that was ever in use
-	BytesPeak   uint64
+	// the highest bytes_in_use so far
+	BytesPeak uint64
+	// the limit of bytes_in_use
 	BytesBudget uint64
 	// landed under their key, or filled cells that a block lacked
 	BlocksPublished uint64
@@ -1981,9 +1998,9 @@ type StoreStats struct {
 	BlocksReplaced uint64
 	// went for room, or by routecap_store_evict
 	BlocksEvicted uint64
-	// that routecap_store_import brought, whatever became of them
+	// brought by routecap_store_import, whatever became of them
 	BlocksImported uint64
-	// that the store copied, because it did not share their page
+	// rows that were copied, because their page was not shared
 	RowsCopied uint64
 }
 
@@ -1991,9 +2008,9 @@ type StoreStats struct {
 type Adoption struct {
 	structSize uint32
 	reserved   uint32
-	// up to the first block that was not found
+	// rows from `first` up to the first block that was not found
 	Rows uint64
-	// blocks
+	// blocks that were found
 	Found uint64
 	// blocks that are missing for this reason
 	Evicted uint64
@@ -2003,7 +2020,7 @@ type Adoption struct {
 	Stale uint64
 }
 
-// cPublishItem is routecap_publish_item. One call of routecap_request_publish.
+// cPublishItem is routecap_publish_item. One call of routecap_request_publish: its parameters, and its status.
 type cPublishItem struct {
 	request  Request
 	first    uint64
@@ -2013,7 +2030,7 @@ type cPublishItem struct {
 	reserved int32
 }
 
-// cAdoptItem is routecap_adopt_item. One call of routecap_request_adopt.
+// cAdoptItem is routecap_adopt_item. One call of routecap_request_adopt: its parameters, what it found, and its status.
 type cAdoptItem struct {
 	request      Request
 	first        uint64
@@ -2066,28 +2083,29 @@ type cPlanConfig struct {
 // PlanShape is routecap_plan_shape. Sizes of a plan.
 type PlanShape struct {
 	structSize uint32
-	Layers     uint32
-	K          uint32
-	DType      DType
-	Order      Order
-	reserved   uint32
-	// local rows
+	// these four are those of its configuration
+	Layers   uint32
+	K        uint32
+	DType    DType
+	Order    Order
+	reserved uint32
+	// local rows; each is in exactly one of the next three counts
 	Rows uint64
-	// of these: tokens whose routing is wanted
+	// tokens whose routing is wanted
 	RowsNeeded uint64
-	// of these: tokens behind the last one that has a loss
+	// tokens from the last one on that has a loss
 	RowsNotNeeded uint64
-	// of these: no tokens
+	// no tokens
 	RowsPadding uint64
 	// of the micro-batch with its padding, of all ranks that divide it
 	TotalRows uint64
 	// of padded layouts: columns of this rank; otherwise 0
 	Width uint64
-	// of routecap_plan_ranges
+	// how many routecap_plan_ranges gives
 	Ranges uint64
-	// of routecap_plan_runs
+	// how many routecap_plan_runs gives
 	Runs uint64
-	// of the result
+	// of the result of routecap_plan_gather
 	IDsBytes uint64
 	// of its classes: one byte for each cell
 	ClassesBytes uint64
@@ -2097,31 +2115,35 @@ type PlanShape struct {
 
 // PlanRange is routecap_plan_range. Rows of one sample that a rank must have.
 type PlanRange struct {
+	// its number, from 0
 	Sample uint64
 	// position of the first row
 	First uint64
-	Rows  uint64
+	// how many
+	Rows uint64
 }
 
 // PlanRun is routecap_plan_run. Local rows that follow one another in one sample.
 type PlanRun struct {
-	// `samples` for the padding of align_rank
+	// its number, from 0; `samples` for the padding of align_rank
 	Sample uint64
-	// the token of the first row; of PADDING its column in the padded sequence, or its row in that of align_rank
+	// of the first row: the position of its token in the sample. With PADDING its column in the padded sequence, or its
+	// place in the padding of align_rank
 	First uint64
-	Rows  uint64
-	// the local row of the first
+	// how many
+	Rows uint64
+	// of the first row: its local row
 	Row uint64
 	// local rows from one to the next: 1, or with SEQUENCE_FIRST `samples`
 	Step uint64
-	// p of the first, where rows are filled; otherwise its row in the whole micro-batch
+	// of the first row: its p where rows are filled (see expert_parallel), otherwise its row in the whole micro-batch
 	Ordinal uint64
 	// PlanClassValid (needed), _PADDING or _NOT_NEEDED
 	RowClass PlanClass
 	reserved uint32
 }
 
-// cPlanSource is routecap_plan_source. Rows of one sample.
+// cPlanSource is routecap_plan_source. Rows of one sample, to be gathered.
 type cPlanSource struct {
 	sample  uint64
 	routing unsafe.Pointer
@@ -2159,7 +2181,7 @@ type cPlanTarget struct {
 	classesBytes uint64
 }
 
-// cLoad is routecap_load. What a reading of the load is of.
+// cLoad is routecap_load. What a reading of the load covers.
 type cLoad struct {
 	structSize  uint32
 	layers      uint32

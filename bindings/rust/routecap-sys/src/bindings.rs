@@ -2374,7 +2374,8 @@ unsafe extern "C" {
         needed: *mut u64,
     ) -> i32;
 }
-/// Called once, when memory that was lent to the library is no longer used.
+/// Called once, when memory that was lent to the library is no longer used. context is that of the
+/// call that lent it.
 ///
 /// It may be called on any thread, before the call that lent the memory returns, and inside calls
 /// that free rows (close, free, truncate, destroy). No lock of the library is held meanwhile. So it
@@ -2388,8 +2389,8 @@ unsafe extern "C" {
     /// Nothing in the bytes is trusted. Ids are checked as those of a step are: a cell that claims to be
     /// valid and is not k distinct experts of its layer is an error.
     ///
-    /// The memory of the routing is about `bytes`, and at most twenty times that (many runs of one row).
-    /// It counts in no budget.
+    /// The routing takes about as much memory as the bytes. It takes up to twenty times as much if they
+    /// consist of many runs of one row. That memory counts in no budget.
     ///
     /// @param[in] data      [bytes] the bytes. Without `release` they are copied. With `release` they
     ///                      are lent: the routing, and every routing that shares rows with it, uses them
@@ -2451,15 +2452,19 @@ unsafe extern "C" {
 #[derive(Debug, Default, Copy, Clone)]
 pub struct routecap_serialized {
     pub struct_size: u32,
+    /// of the serialised form
     pub version: u32,
-    /// of everything
+    /// of the whole routing, header included
     pub bytes: u64,
-    /// of the header with its tables, all that a splice reads
+    /// of the header with its tables: all that splice and slice read
     pub header_bytes: u64,
     /// position of the first row
     pub first: u64,
+    /// how many
     pub rows: u64,
+    /// captured layers that it has
     pub layers: u32,
+    /// experts per token
     pub k: u32,
     /// of the ids, ROUTECAP_DTYPE_*
     pub dtype: i32,
@@ -2514,6 +2519,7 @@ unsafe extern "C" {
 pub struct routecap_piece {
     /// in its source, in bytes; 0 for ZERO
     pub offset: u64,
+    /// how many
     pub bytes: u64,
     /// ROUTECAP_PIECE_*
     pub source: i32,
@@ -2533,14 +2539,15 @@ const _: () = {
     ["Offset of field: routecap_piece::reserved"]
         [::core::mem::offset_of!(routecap_piece, reserved) - 20usize];
 };
-/// A serialised routing as a list of pieces: written one after another (writev), they are it.
+/// Sizes of a serialised routing that is given as a list of pieces. Written one after another, as by
+/// writev, the pieces are the routing.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct routecap_splice {
     pub struct_size: u32,
     /// how many
     pub pieces: u32,
-    /// of everything
+    /// of the whole routing, header included
     pub bytes: u64,
     /// of the new header
     pub header_bytes: u64,
@@ -2604,9 +2611,9 @@ unsafe extern "C" {
     ) -> i32;
 }
 unsafe extern "C" {
-    /// Cut rows out of a serialised routing: a new header, and which bytes of the routing follow it.
-    /// Only the header is read, so whoever has the bytes in a file, or on another machine, reads no more
-    /// of them than those pieces.
+    /// Cut rows out of a serialised routing: make a new header, and say which bytes of the routing
+    /// follow it. Only the header is read. So of a routing in a file, or on another machine, no more is
+    /// read than the header and those pieces.
     ///
     /// Positions stay the same. The header is checked; ids, tags and validity are not: whoever
     /// deserialises the result checks them.
@@ -2694,8 +2701,8 @@ impl Default for routecap_wire_description {
 unsafe extern "C" {
     /// Describe a format.
     ///
-    /// @param[in] format        ROUTECAP_WIRE_*, from 1 on without gaps: the first that is refused is
-    ///                          one past the last.
+    /// @param[in] format        ROUTECAP_WIRE_*. Formats are numbered from 1 on without gaps, so a
+    ///                          caller that lists them ends at the first number that is refused.
     /// @param[out] description  What the format is.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_ARGUMENT (no such format).
     pub fn routecap_wire_describe(format: i32, description: *mut routecap_wire_description) -> i32;
@@ -2720,14 +2727,18 @@ pub struct routecap_wire_info {
     /// 1: the bytes are of no other format; 0: text in base64 that may be
     /// RAW_BASE64
     pub certain: i32,
-    /// which of the following they say, as far as they were looked at
+    /// ROUTECAP_WIRE_FACT_*: what the bytes that were looked at say. A field
+    /// below is 0 if they do not say it
     pub facts: u32,
-    /// 0 where it is not said
+    /// of the ids, ROUTECAP_DTYPE_*
     pub dtype: i32,
-    /// likewise, as are k, first and rows
+    /// length of the layer axis
     pub columns: u32,
+    /// experts per token
     pub k: u32,
+    /// position of the first row
     pub first: u64,
+    /// how many
     pub rows: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -2756,59 +2767,59 @@ const _: () = {
         [::core::mem::offset_of!(routecap_wire_info, rows) - 40usize];
 };
 unsafe extern "C" {
-    /// Say what bytes are, from their beginning. They are not checked beyond it, and ids are not looked
+    /// Say in which format bytes are, by their beginning. The rest is not checked, and no id is looked
     /// at.
     ///
-    /// RAW is never found: any bytes could be that. In an OBJECT what follows "data" is not looked at.
+    /// RAW is never found, because any bytes could be that. In an OBJECT what follows "data" is not
+    /// looked at.
     ///
-    /// @param[in] data   [bytes] the first bytes, at most all of them; 512 are enough for what stands at
-    ///                   the beginning.
+    /// @param[in] data   [bytes] the first bytes of a message, or all of them. 512 are enough.
     /// @param[in] bytes  How many.
     /// @param[out] info  What they say.
-    /// @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT (none that this library knows, or damaged);
-    ///         ROUTECAP_ERR_BUFFER_TOO_SMALL (they may be one, but end within what stands at its
-    ///         beginning).
+    /// @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT (no format that this library knows, or a damaged
+    ///         message); ROUTECAP_ERR_BUFFER_TOO_SMALL (they may begin a message, but end before it is
+    ///         known of which format).
     pub fn routecap_wire_probe(
         data: *const ::core::ffi::c_void,
         bytes: usize,
         info: *mut routecap_wire_info,
     ) -> i32;
 }
-/// What is known of bytes beside them. Where the bytes say it too, both must agree
-/// (ROUTECAP_ERR_SHAPE_MISMATCH); 0 or NULL takes what the bytes say.
+/// What a caller knows of a message. Where the bytes say it too, both must agree
+/// (ROUTECAP_ERR_SHAPE_MISMATCH). A field that is 0 or NULL takes what the bytes say, and its
+/// default where they do not say it.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct routecap_wire_hint {
     pub struct_size: u32,
-    /// captured (MoE) layers. Default: as many as there are columns
+    /// captured (MoE) layers; default: as many as there are columns.
+    /// Required with layer_map or layer_experts
     pub layers: u32,
-    /// where the bytes do not say it: the length of the layer axis; default
-    /// `layers`
+    /// length of the layer axis; default `layers`
     pub columns: u32,
-    /// experts per token
+    /// experts per token. Required where the bytes do not say it
     pub k: u32,
-    /// ids are in [0, experts); required unless layer_experts is set, but
-    /// for SERIALIZED
+    /// ids are in [0, experts). Required, unless layer_experts is set or the
+    /// format is SERIALIZED
     pub experts: u32,
-    /// of the ids, where the bytes do not say it; default I32, of an OBJECT
-    /// U8
+    /// of the ids, ROUTECAP_DTYPE_*; default I32, with OBJECT U8
     pub dtype: i32,
-    /// ROUTECAP_WIRE_COLUMNS_*
+    /// ROUTECAP_WIRE_COLUMNS_*; default FOUND
     pub column_kind: i32,
-    /// ROUTECAP_ID_SPACE_*; of SERIALIZED it is not looked at
+    /// ROUTECAP_ID_SPACE_*; not looked at with SERIALIZED
     pub id_space: i32,
-    /// ROUTECAP_WIRE_HINT_STRICT
+    /// 0 or ROUTECAP_WIRE_HINT_STRICT
     pub flags: u32,
     /// 0
     pub reserved: u32,
-    /// position of the first row
+    /// position of the first row; default 0
     pub first: u64,
-    /// how many; default: as many as there are. S tokens have S-1
+    /// how many: S-1 for S tokens; default: as many as there are
     pub rows: u64,
-    /// of all rows; of SERIALIZED it is not looked at
+    /// of all rows; not looked at with SERIALIZED
     pub tag: u64,
-    /// the most memory that decoding may take (ROUTECAP_ERR_NO_MEMORY);
-    /// default: what the bytes themselves bound, some 8 bytes each
+    /// the most memory that decoding may take, in bytes
+    /// (ROUTECAP_ERR_NO_MEMORY); default: some 8 times the message
     pub budget_bytes: u64,
     /// [layers] index of each captured layer in the decoder, strictly
     /// ascending; default 0..layers-1
@@ -2862,8 +2873,8 @@ impl Default for routecap_wire_hint {
         }
     }
 }
-/// What bytes were, and what of a routing they could not say. Of SERIALIZED no cell is counted but
-/// those that are valid.
+/// What a message holds, and which facts it could not carry. With SERIALIZED the only count of cells
+/// is cells_valid, and no row is counted as zero, repeated or counting.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct routecap_wire_report {
@@ -2872,34 +2883,37 @@ pub struct routecap_wire_report {
     pub format: i32,
     /// of the format
     pub version: u32,
-    /// of the ids in the bytes; of LISTS I64
+    /// of the ids in the bytes, ROUTECAP_DTYPE_*; of LISTS I64
     pub dtype: i32,
     /// ROUTECAP_WIRE_FACT_*: what these bytes say
     pub facts: u32,
-    /// encoding: what the routing said and these bytes do not.
-    /// Decoding: 0
+    /// ROUTECAP_WIRE_FACT_*, when encoding: what the routing said and
+    /// these bytes do not. When decoding: 0
     pub lost: u32,
     /// length of the layer axis
     pub columns: u32,
-    /// decoder layers that are not captured
+    /// columns of decoder layers that are not captured
     pub columns_left_out: u32,
-    /// of those left out: with a cell of k distinct ids. Such a layer may
+    /// of these: columns with a cell of k distinct ids. Such a layer may
     /// be missing in the layer map
     pub columns_in_use: u32,
     /// captured layers without one valid cell, where there are rows
     pub layers_empty: u32,
     /// of the whole message
     pub bytes: u64,
+    /// position of the first row
     pub first: u64,
+    /// how many
     pub rows: u64,
-    /// of captured layers, as all cells below; with these five each cell
-    /// is counted once
+    /// k distinct ids of the layer
     pub cells_valid: u64,
     /// an id below 0
     pub cells_negative: u64,
     /// k zeros, where k is 2 or more
     pub cells_zero: u64,
+    /// an id that the layer does not have
     pub cells_out_of_range: u64,
+    /// one id twice
     pub cells_duplicate: u64,
     /// every cell is zero
     pub rows_zero: u64,
@@ -2975,7 +2989,7 @@ unsafe extern "C" {
     /// @param[out] routing  The routing, to be freed with routecap_routing_free; NULL on error.
     /// @return ROUTECAP_OK; ROUTECAP_INCOMPLETE; ROUTECAP_NOT_CAPTURED; ROUTECAP_ERR_FORMAT (the text
     ///         says what is wrong, and where); ROUTECAP_ERR_SHAPE_MISMATCH (the hint says otherwise);
-    ///         ROUTECAP_ERR_INCOMPLETE (strict).
+    ///         ROUTECAP_ERR_DTYPE (of the hint); ROUTECAP_ERR_INCOMPLETE (strict).
     pub fn routecap_wire_decode(
         data: *const ::core::ffi::c_void,
         bytes: usize,
@@ -2990,14 +3004,14 @@ unsafe extern "C" {
     /// mask as in routecap_routing_copy_to.
     ///
     /// The ids pass through a few KiB that stay in the processor's cache, and are written to dst once.
-    /// For rows the destination has room for all that the bytes have.
+    /// dst has room for all rows of the message.
     ///
-    /// On an error that is found in the ids, of which FORMAT and strict INCOMPLETE are the ones, dst and
-    /// mask may have been written.
+    /// If the call fails with ROUTECAP_ERR_FORMAT or ROUTECAP_ERR_INCOMPLETE, dst and mask may have been
+    /// written in part.
     ///
     /// @param[in] data        [bytes] the message.
     /// @param[in] bytes       How many: exactly those of one message.
-    /// @param[in] format      ROUTECAP_WIRE_*, but SERIALIZED, which is ROUTECAP_ERR_ARGUMENT.
+    /// @param[in] format      ROUTECAP_WIRE_*. SERIALIZED is ROUTECAP_ERR_ARGUMENT.
     /// @param[in] hint        What the bytes do not say.
     /// @param[in] options     The dtype, layers and layout of dst.
     /// @param[out] dst        [rows, layers, k] elements of options->dtype, in the layout of options.
@@ -3035,14 +3049,14 @@ unsafe extern "C" {
     /// Begin to decode bytes that arrive piece by piece. What has arrived is decoded at once, into the
     /// routing's memory, which grows with it.
     ///
-    /// The bytes of SERIALIZED, and of an OBJECT, whose shape stands behind its data, are kept until the
-    /// end.
+    /// Two formats are kept as bytes until the end: SERIALIZED, and OBJECT, because its shape may stand
+    /// behind its data.
     ///
-    /// @param[in] format    ROUTECAP_WIRE_*; ANY is decided when enough bytes are there.
+    /// @param[in] format    ROUTECAP_WIRE_*. With ANY the format is found when enough bytes are there.
     /// @param[in] hint      What the bytes do not say. Read now, with its arrays. May be NULL for
     ///                      SERIALIZED.
     /// @param[out] decoder  The decoder, to be freed with routecap_wire_decoder_free; NULL on error.
-    /// @return ROUTECAP_OK or an error.
+    /// @return ROUTECAP_OK; ROUTECAP_ERR_DTYPE (of the hint).
     pub fn routecap_wire_decoder_create(
         format: i32,
         hint: *const routecap_wire_hint,
@@ -3056,7 +3070,7 @@ unsafe extern "C" {
     /// @param[in,out] decoder  The decoder.
     /// @param[in] data         [bytes] the next bytes. They may be freed afterwards.
     /// @param[in] bytes        How many.
-    /// @return As routecap_wire_decode, but that OK says nothing of missing cells.
+    /// @return ROUTECAP_OK, whatever cells are missing; otherwise an error of routecap_wire_decode.
     pub fn routecap_wire_decoder_write(
         decoder: *mut routecap_wire_decoder,
         data: *const ::core::ffi::c_void,
@@ -3093,16 +3107,16 @@ pub struct routecap_wire_options {
     /// of the ids; default: what the format's writers use for so many experts
     /// (docs/wire.md). Not for LISTS and SERIALIZED
     pub dtype: i32,
-    /// CAPTURED (default) or DECODER: the ids of layers that are not captured
-    /// are 0
+    /// ROUTECAP_WIRE_COLUMNS_CAPTURED (default) or _DECODER. With DECODER the
+    /// ids of layers that are not captured are 0
     pub column_kind: i32,
     /// with DECODER: layers of the decoder; default: the last captured one and
     /// those before it
     pub columns: u32,
     /// ROUTECAP_WIRE_FACT_*: what may be lost
     pub allow: u32,
-    /// of the ids of missing cells, where VALIDITY may be lost and the dtype is
-    /// unsigned: 0 or more
+    /// each id of a missing cell, where the dtype is unsigned and `allow` has
+    /// VALIDITY: 0 or more
     pub fill: i64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -3128,10 +3142,11 @@ const _: () = {
 unsafe extern "C" {
     /// Write a routing in a format.
     ///
-    /// What the routing says and the bytes cannot say is refused unless options->allow has it, and is in
-    /// report->lost: a first row that is not 0, tags that are not 0, a layer map that does not follow
-    /// from the columns, missing cells and their reasons, physical ids, recomputed layers. The model's
-    /// own numbers (columns, k, experts, dtype) are for the reader to know.
+    /// If the routing says what the bytes cannot say, the call fails, unless options->allow has that
+    /// fact. What is lost then is in report->lost. These facts can be lost: a first row that is not 0,
+    /// tags that are not 0, a layer map that does not follow from the columns, missing cells and their
+    /// reasons, physical ids, recomputed layers. The reader has to know the model's own numbers:
+    /// columns, k, experts and dtype.
     ///
     /// Where the dtype is signed the ids of missing cells are -1. Equal routings and options give equal
     /// bytes.
@@ -3143,8 +3158,8 @@ unsafe extern "C" {
     /// @param[in] dst_bytes  Size of dst, in bytes.
     /// @param[out] needed    How many bytes it takes, set on ROUTECAP_ERR_BUFFER_TOO_SMALL too; may be
     ///                       NULL.
-    /// @param[out] report    Filled on success; of its counts only cells_valid, first, rows and what is
-    ///                       not of cells and rows. May be NULL.
+    /// @param[out] report    What was written, filled on success. Of the counts of cells and rows it has
+    ///                       only cells_valid and rows. May be NULL.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_NOT_READY; ROUTECAP_ERR_LOSSY (the text names what would be
     ///         lost); ROUTECAP_ERR_BUFFER_TOO_SMALL (nothing is written); ROUTECAP_ERR_DTYPE (ids, or
     ///         the fill, do not fit, or the format does not have it); ROUTECAP_ERR_SHAPE_MISMATCH (the
@@ -3160,19 +3175,19 @@ unsafe extern "C" {
 }
 unsafe extern "C" {
     /// Join two messages of one sequence: the rows of `head` before position `row`, and the rows of
-    /// `tail` from it on. The answers of a prefill and of a decode server, for instance. No id is looked
-    /// at; text is copied, or put into base64 anew where the bytes fall otherwise.
+    /// `tail` from it on. They may be the answers of a prefill and of a decode server, for instance. No
+    /// id is looked at. Text in base64 is copied where its groups line up, and otherwise encoded anew.
     ///
-    /// Both must have the same format, dtype, columns and k, and no position before the end may be in
-    /// neither (ROUTECAP_ERR_OUT_OF_RANGE), but in SERIALIZED, where such rows are missing. The result
-    /// begins with head's first row or at `row`, whichever comes first.
+    /// Both must have the same format, dtype, columns and k. The result begins with head's first row or
+    /// at `row`, whichever comes first, and ends with tail's last row. A position in between that is in
+    /// neither message is ROUTECAP_ERR_OUT_OF_RANGE. With SERIALIZED such rows are missing instead.
     ///
-    /// @param[in] format      ROUTECAP_WIRE_*, but ANY.
+    /// @param[in] format      ROUTECAP_WIRE_*, except ANY.
     /// @param[in] head        [head_bytes] the first message.
     /// @param[in] head_bytes  How many: exactly those of one message.
-    /// @param[in] head_hint   What head's bytes do not say of columns (or layers), k, dtype and first;
-    ///                        its other fields are not looked at, and need not be set. May be NULL where
-    ///                        the bytes say all that, and begin at 0 if they do not say first.
+    /// @param[in] head_hint   What head's bytes do not say of columns (or layers), k, dtype and first.
+    ///                        No other field is looked at. May be NULL if the bytes say columns, k and
+    ///                        dtype, and either say first or begin at 0.
     /// @param[in] tail        [tail_bytes] the second message.
     /// @param[in] tail_bytes  How many: exactly those of one message.
     /// @param[in] tail_hint   The same of tail's bytes.
@@ -3216,17 +3231,18 @@ pub struct routecap_sequence_config {
     pub k: u32,
     /// ids are in [0, experts). Required unless layer_experts is set
     pub experts: u32,
-    /// ROUTECAP_ID_SPACE_*
+    /// ROUTECAP_ID_SPACE_*; default LOGICAL
     pub id_space: i32,
     /// 0
     pub reserved: u32,
-    /// the most memory for rows and tokens, of the sequence and all its forks
-    /// together; 0: no limit
+    /// the most memory for rows and tokens, in bytes, of the sequence and all
+    /// its forks together; 0: no limit
     pub budget_bytes: u64,
     /// [layers] index of each captured layer in the decoder, strictly
     /// ascending; default 0..layers-1
     pub layer_map: *const i32,
-    /// [layers] experts of each layer where they differ
+    /// [layers] experts of each layer, where they differ; default
+    /// `experts` for all
     pub layer_experts: *const u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -3286,12 +3302,12 @@ unsafe extern "C" {
 #[derive(Debug, Default, Copy, Clone)]
 pub struct routecap_append_options {
     pub struct_size: u32,
-    /// ROUTECAP_APPEND_*
+    /// ROUTECAP_APPEND_*; default KEEP
     pub policy: i32,
-    /// how many tokens, counted from token 0 of the sequence, the call was
-    /// given; it sampled the others. 0: not known. With KEEP it matters for
-    /// the last row before the sequence's new tokens: if the call sampled
-    /// the first of them, the row is the call's, even if there was one
+    /// how many tokens of the sequence, from token 0 on, were the call's
+    /// prompt. It sampled the others. 0: not known. It matters with KEEP: if
+    /// the call sampled the first new token, the row before that token is
+    /// the call's, even if the sequence has that row
     pub prompt_tokens: u64,
     /// the call's number in the spans; 0: one more than the highest so far.
     /// Parts of one call that arrive one by one share a number
@@ -3325,9 +3341,9 @@ const _: () = {
     ["Offset of field: routecap_append_options::flags"]
         [::core::mem::offset_of!(routecap_append_options, flags) - 36usize];
 };
-/// What one append did, or all together.
+/// What one append did; from routecap_sequence_report, what all appends together did ("of all").
 ///
-/// A row is there if a cell of it is valid. Rows are those of the sequence, but for rows_beyond.
+/// A row is there if a cell of it is valid. Rows are those of the sequence, except rows_beyond.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct routecap_append_report {
@@ -3425,7 +3441,7 @@ unsafe extern "C" {
     /// @param[in] count         How many tokens; 0 is allowed, for rows of tokens that are known.
     /// @param[in] routing       The call's rows, at their own positions. NULL: it brought none. It stays
     ///                          the caller's.
-    /// @param[in] options       May be NULL.
+    /// @param[in] options       What is known of the call; NULL: the defaults.
     /// @param[out] report       What was done, filled on success; may be NULL.
     /// @return ROUTECAP_OK; ROUTECAP_INCOMPLETE (cells of the sequence are missing now);
     ///         ROUTECAP_ERR_OUT_OF_RANGE (token_start or prompt_tokens beyond what there is, tokens
@@ -3492,10 +3508,11 @@ unsafe extern "C" {
 pub struct routecap_sequence_span {
     /// position of the first row
     pub first: u64,
+    /// how many
     pub rows: u64,
-    /// number of the call, as routecap_append_options has it
+    /// number of the call
     pub call: u64,
-    /// likewise
+    /// of the call, as its routecap_append_options had it
     pub tag: u64,
     /// likewise
     pub origin: u32,
@@ -3524,8 +3541,8 @@ unsafe extern "C" {
     /// Say which rows came from which call.
     ///
     /// Spans ascend and are as long as possible. A row that is not there is in none. A row with cells of
-    /// several calls is of the first that it has a cell of; with a cell of a call that was preferred to
-    /// those before, it is of that call.
+    /// several calls belongs to the first of these calls. If cells of a later call have taken the place
+    /// of others in it, it belongs to that call.
     ///
     /// @param[in] sequence   The sequence.
     /// @param[out] spans     [capacity] elements of span_size bytes: the first spans; may be NULL if
@@ -3600,9 +3617,8 @@ unsafe extern "C" {
     ///
     /// Without its tokens a sequence can be read, serialised, and cut or forked at multiples of
     /// ROUTECAP_DIGEST_TOKENS. The next append must give all tokens from 0 on, at least as many as the
-    /// sequence has; it then knows them. Their digests say which are those of the sequence: all, or
-    /// those before the first block of ROUTECAP_DIGEST_TOKENS that has another. The rest is cut from the
-    /// beginning of that block on.
+    /// sequence has. The sequence then knows its tokens. It compares digests, one for each block of
+    /// ROUTECAP_DIGEST_TOKENS tokens, and cuts what it has from the first block on that differs.
     ///
     /// @param[in] data          [bytes] the bytes. They are copied.
     /// @param[in] bytes         How many: exactly those of one sequence.
@@ -3636,9 +3652,9 @@ pub struct routecap_store_config {
     /// default 32
     pub key_bytes: u32,
     /// limit of its memory, in bytes; default 1 GiB. At least two pages
-    /// (routecap_memory) or two blocks, whatever is more
+    /// (routecap_memory.page_bytes) or two blocks, whichever is more
     pub budget_bytes: u64,
-    /// that it begins at
+    /// the one that it begins at
     pub generation: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -3697,22 +3713,25 @@ unsafe extern "C" {
 #[derive(Debug, Default, Copy, Clone)]
 pub struct routecap_store_counts {
     pub struct_size: u32,
+    /// rows of a block
     pub block_rows: u32,
+    /// bytes of a key
     pub key_bytes: u32,
     /// ROUTECAP_STORE_*
     pub flags: u32,
-    /// that it is at
+    /// the one that the store is at
     pub generation: u64,
     /// that are there, those in flight and stale ones included
     pub blocks: u64,
     /// of these: published, and not landed yet
     pub blocks_in_flight: u64,
-    /// of these: that somebody retains
+    /// of these: those that somebody retains
     pub blocks_retained: u64,
     /// of the budget
     pub bytes_in_use: u64,
-    /// the most that was ever in use
+    /// the highest bytes_in_use so far
     pub bytes_peak: u64,
+    /// the limit of bytes_in_use
     pub bytes_budget: u64,
     /// landed under their key, or filled cells that a block lacked
     pub blocks_published: u64,
@@ -3734,9 +3753,9 @@ pub struct routecap_store_counts {
     pub blocks_replaced: u64,
     /// went for room, or by routecap_store_evict
     pub blocks_evicted: u64,
-    /// that routecap_store_import brought, whatever became of them
+    /// brought by routecap_store_import, whatever became of them
     pub blocks_imported: u64,
-    /// that the store copied, because it did not share their page
+    /// rows that were copied, because their page was not shared
     pub rows_copied: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -3802,20 +3821,21 @@ unsafe extern "C" {
     ) -> i32;
 }
 unsafe extern "C" {
-    /// Advance a store to a generation: everything older is gone for adopters, at once.
+    /// Advance a store to a generation: from then on adopters find nothing older.
     ///
-    /// Memory of older blocks is used again first. Nothing happens if the store is there, or beyond.
+    /// Older blocks are the first to go when room is needed. Nothing happens if the store is at this
+    /// generation already, or at a later one.
     ///
     /// @param[in] store       The store.
-    /// @param[in] generation  The generation.
+    /// @param[in] generation  The new generation.
     pub fn routecap_store_advance(store: *mut routecap_store, generation: u64) -> i32;
 }
 unsafe extern "C" {
     /// Publish rows of a request: `count` blocks, one after another in the request.
     ///
     /// The call notes the keys and returns. The worker thread publishes the rows when they have landed,
-    /// and drafts when they are settled. Blocks that a finish or close ends before their drafts are
-    /// settled have what was settled.
+    /// and drafts when they are settled. If a finish or close ends the request before that, its drafts
+    /// are dropped, and the blocks get the rows that were settled.
     ///
     /// @param[in] capturer    The capturer.
     /// @param[in] request     The request.
@@ -3824,7 +3844,7 @@ unsafe extern "C" {
     /// @param[in] keys        [count, key_bytes] the keys, each once.
     /// @param[in] count       How many blocks. Their rows may lie beyond the request's length, as drafts
     ///                        do, but not beyond what was issued.
-    /// @param[in] generation  That the caller is at. If it is older than the store's, nothing is
+    /// @param[in] generation  The one that the caller is at. If it is older than the store's, nothing is
     ///                        published.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_REQUEST; ROUTECAP_ERR_SHAPE_MISMATCH (also if a layer
     ///         is recomputed here and captured in the store); ROUTECAP_ERR_OUT_OF_RANGE;
@@ -3846,9 +3866,9 @@ pub struct routecap_adoption {
     pub struct_size: u32,
     /// 0
     pub reserved: u32,
-    /// up to the first block that was not found
+    /// rows from `first` up to the first block that was not found
     pub rows: u64,
-    /// blocks
+    /// blocks that were found
     pub found: u64,
     /// blocks that are missing for this reason
     pub evicted: u64,
@@ -3891,8 +3911,8 @@ unsafe extern "C" {
     /// @param[in] first       Position of the first row of the first block.
     /// @param[in] keys        [count, key_bytes] the keys.
     /// @param[in] count       How many blocks.
-    /// @param[in] generation  That the caller is at. If it is older than the store's, blocks that are
-    ///                        there are STALE.
+    /// @param[in] generation  The one that the caller is at. If it is older than the store's, blocks
+    ///                        that are there are STALE.
     /// @param[out] adoption   What was found; may be NULL.
     /// @return ROUTECAP_OK, also if nothing was found; ROUTECAP_ERR_UNKNOWN_REQUEST;
     ///         ROUTECAP_ERR_SHAPE_MISMATCH (also if a layer is recomputed in the store and captured
@@ -3909,7 +3929,7 @@ unsafe extern "C" {
         adoption: *mut routecap_adoption,
     ) -> i32;
 }
-/// One call of routecap_request_publish.
+/// One call of routecap_request_publish: its parameters, and its status.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct routecap_publish_item {
@@ -3969,7 +3989,7 @@ unsafe extern "C" {
         generation: u64,
     ) -> i32;
 }
-/// One call of routecap_request_adopt.
+/// One call of routecap_request_adopt: its parameters, what it found, and its status.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct routecap_adopt_item {
@@ -3978,7 +3998,7 @@ pub struct routecap_adopt_item {
     /// [count, key_bytes]
     pub keys: *const ::core::ffi::c_void,
     pub count: u64,
-    /// receives what routecap_adoption says, as do the next four
+    /// These five receive what routecap_adoption has under the same names.
     pub rows: u64,
     pub found: u64,
     pub evicted: u64,
@@ -4048,11 +4068,12 @@ unsafe extern "C" {
     /// Make content keys from token ids: one for each whole block, which stands for all tokens up to the
     /// block's end.
     ///
-    /// The key of a block is the BLAKE2b digest (RFC 7693) of key_bytes bytes, without a key, of what
-    /// comes before and the block's tokens as little-endian 32-bit integers. What comes before is the
-    /// seed for the first block, and the key of the block before for the others. So the chain goes on if
-    /// the last key is passed as the seed of the next call. The personalisation is the 8 bytes
-    /// "routecap", then block_rows and 0 as little-endian 32-bit integers.
+    /// The key of a block is a BLAKE2b digest (RFC 7693, unkeyed) of key_bytes bytes. It is the digest
+    /// of what comes before the block, followed by the block's tokens as little-endian 32-bit integers.
+    /// The seed comes before the first block; the key of the block before it comes before any other
+    /// block. So the chain goes on if the last key is passed as the seed of the next call. The
+    /// personalisation is the 8 bytes "routecap", then block_rows and 0 as little-endian 32-bit
+    /// integers.
     ///
     /// @param[in] seed         [seed_bytes] what else decides the rows: the model, its weights, an
     ///                         adapter, a session. May be NULL if seed_bytes is 0.
@@ -4084,7 +4105,7 @@ unsafe extern "C" {
     /// @param[in] store       The store.
     /// @param[in] keys        [count, key_bytes] the keys.
     /// @param[in] count       How many keys.
-    /// @param[in] generation  That the caller is at.
+    /// @param[in] generation  The one that the caller is at.
     /// @param[out] reasons    [count] 0 for a block that is there, otherwise ROUTECAP_MISSING_*; may be
     ///                        NULL.
     /// @param[out] leading    How many keys before the first that is not there; may be NULL.
@@ -4101,8 +4122,8 @@ unsafe extern "C" {
 unsafe extern "C" {
     /// Retain blocks: they stay until they are released, whatever the budget says.
     ///
-    /// A key is retained as often as it is released. A later block under the key inherits that. A key
-    /// that is not there is not retained, so release only those that were.
+    /// A block that was retained twice stays until it is released twice. A later block under the key
+    /// inherits that. A key that is not there is not retained, so release only those that were.
     ///
     /// @param[in] store     The store.
     /// @param[in] keys      [count, key_bytes] the keys.
@@ -4146,8 +4167,8 @@ unsafe extern "C" {
     /// Follow a cache that moves its slots: the block of from[i] becomes that of to[i], for all i at
     /// once.
     ///
-    /// What was under to[i] is evicted, even if there is no block under from[i].
-    /// Then from[i] is EVICTED, unless it is also some to[j].
+    /// What was under to[i] is evicted, even if there is no block under from[i]. Afterwards from[i] is
+    /// EVICTED, unless it is also some to[j].
     ///
     /// @param[in] store  A store of slot keys.
     /// @param[in] from   [count, key_bytes] the keys, each once.
@@ -4170,7 +4191,7 @@ unsafe extern "C" {
     /// @param[in] store       The store.
     /// @param[in] keys        [count, key_bytes] the keys.
     /// @param[in] count       How many keys.
-    /// @param[in] generation  That the caller is at.
+    /// @param[in] generation  The one that the caller is at.
     /// @param[out] dst        [dst_bytes] the bytes. NULL with dst_bytes 0 asks for the size, which
     ///                        returns ROUTECAP_ERR_BUFFER_TOO_SMALL.
     /// @param[in] dst_bytes   Size of dst, in bytes.
@@ -4212,14 +4233,14 @@ unsafe extern "C" {
 }
 unsafe extern "C" {
     /// Create a store that several processes of one machine share. Each of them opens it by a
-    /// descriptor, at most 64 at a time.
+    /// descriptor, at most 48 processes at a time.
     ///
-    /// All memory is taken now, and never more. What is budgeted are blocks; some 1.2 MB come on top. A
+    /// All memory is taken now, and no more later: the budget for blocks, and some 1.2 MB beside it. A
     /// block exists for another process once it is complete. The worker thread copies rows in for a
     /// publish. For an adopt it copies them out into the capturer's budget, and checks them: what
     /// another process left half done is missing. A block that goes between an adopt and that copy is
     /// EVICTED, also for the adopter. A process may die at any moment without holding up the others, and
-    /// what it retained is released. Counts are those of all processes.
+    /// what it retained is released. Counts are those of all processes, except blocks_in_flight.
     ///
     /// A process that writes into the memory by other means can make rows missing, and with intent make
     /// them wrong: pass the descriptor to processes that you trust.
@@ -4240,11 +4261,11 @@ unsafe extern "C" {
     ) -> i32;
 }
 unsafe extern "C" {
-    /// Open a store that several processes share; or create one in an empty file, which has a name by
-    /// which processes find it, in /dev/shm for instance.
+    /// Open a store that several processes share. If the descriptor is that of an empty file, create the
+    /// store in it: so processes find the store by the file's name, in /dev/shm for instance.
     ///
-    /// The disk has the memory of such a file from then on. Whoever truncates it ends the processes that
-    /// have it open. A store does not outlive a boot of the machine.
+    /// The file then takes all memory of the store. Whoever truncates it ends the processes that have it
+    /// open. A store does not outlive a boot of the machine.
     ///
     /// @param[in] config      The configuration: block_rows, key_bytes and flags as it was created with.
     ///                        budget_bytes and generation are looked at only where the file is empty.
@@ -4253,9 +4274,8 @@ unsafe extern "C" {
     ///                        writing. It stays the caller's and may be closed afterwards.
     /// @param[out] store      The store, to be freed with routecap_store_free; NULL on error.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT (no store, one of another version or another boot, or a
-    ///         damaged one);
-    ///         ROUTECAP_ERR_SHAPE_MISMATCH (another shape, block_rows, key_bytes or flags);
-    ///         ROUTECAP_ERR_NO_MEMORY (also if the disk is full, or 48 processes have it open);
+    ///         damaged one); ROUTECAP_ERR_SHAPE_MISMATCH (another shape, block_rows, key_bytes or
+    ///         flags); ROUTECAP_ERR_NO_MEMORY (also if the disk is full, or 48 processes have it open);
     ///         ROUTECAP_ERR_NO_BACKEND (this system has no /proc).
     pub fn routecap_store_open_shared(
         config: *const routecap_store_config,
@@ -4279,11 +4299,13 @@ pub struct routecap_plan_config {
     pub layout: i32,
     /// ROUTECAP_PLAN_CONTEXT_*
     pub context: i32,
-    /// context-parallel ranks; default 1
+    /// context-parallel ranks C; default 1
     pub context_size: u32,
+    /// this one, 0..C-1
     pub context_rank: u32,
     /// tensor-parallel ranks; default 1
     pub tensor_size: u32,
+    /// this one, 0..tensor_size-1
     pub tensor_rank: u32,
     /// ROUTECAP_PLAN_SEQUENCE_PARALLEL, _SEQUENCE_FIRST
     pub flags: u32,
@@ -4292,8 +4314,9 @@ pub struct routecap_plan_config {
     /// [samples] tokens of each, which may be 0. Required, unless
     /// cu_lengths is given
     pub lengths: *const u64,
-    /// [samples + 1] instead of lengths: the first token of each in
-    /// all tokens, and their number. It begins with 0
+    /// [samples + 1] instead of lengths: where each sample begins
+    /// among all tokens, and the number of these. It begins with
+    /// 0
     pub cu_lengths: *const u64,
     /// [samples] rows [0, needed) of each are needed;
     /// ROUTECAP_ROWS_ALL: all. Default: all but the last
@@ -4308,15 +4331,16 @@ pub struct routecap_plan_config {
     /// up to a multiple of `align`
     pub width: u64,
     /// each sequence is padded to a multiple of this. Default: the least
-    /// with which each rank has as many rows of it: C, times 2 with
+    /// with which all ranks have equally many rows of it: C, times 2 with
     /// ZIGZAG, times tensor_size with SEQUENCE_PARALLEL; 1 with
     /// ALLGATHER
     pub align: u64,
-    /// PACKED: the last sequence is padded on, until the whole is a
+    /// PACKED: the last sequence gets more padding, until the whole is a
     /// multiple of this. Default: with ALLGATHER C, times tensor_size
     /// with SEQUENCE_PARALLEL; otherwise 1
     pub align_total: u64,
-    /// PACKED: and until the whole has so many rows
+    /// PACKED: the last sequence gets more padding, until the whole has so
+    /// many rows or more
     pub least_total: u64,
     /// PACKED: behind all sequences, the rows of each context-parallel
     /// rank are padded to a multiple of this. Default 1
@@ -4466,29 +4490,30 @@ unsafe extern "C" {
 #[derive(Debug, Default, Copy, Clone)]
 pub struct routecap_plan_shape {
     pub struct_size: u32,
+    /// these four are those of its configuration
     pub layers: u32,
     pub k: u32,
     pub dtype: i32,
     pub order: i32,
     /// 0
     pub reserved: u32,
-    /// local rows
+    /// local rows; each is in exactly one of the next three counts
     pub rows: u64,
-    /// of these: tokens whose routing is wanted
+    /// tokens whose routing is wanted
     pub rows_needed: u64,
-    /// of these: tokens behind the last one that has a loss
+    /// tokens from the last one on that has a loss
     pub rows_not_needed: u64,
-    /// of these: no tokens
+    /// no tokens
     pub rows_padding: u64,
     /// of the micro-batch with its padding, of all ranks that divide it
     pub total_rows: u64,
     /// of padded layouts: columns of this rank; otherwise 0
     pub width: u64,
-    /// of routecap_plan_ranges
+    /// how many routecap_plan_ranges gives
     pub ranges: u64,
-    /// of routecap_plan_runs
+    /// how many routecap_plan_runs gives
     pub runs: u64,
-    /// of the result
+    /// of the result of routecap_plan_gather
     pub ids_bytes: u64,
     /// of its classes: one byte for each cell
     pub classes_bytes: u64,
@@ -4550,9 +4575,11 @@ unsafe extern "C" {
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct routecap_plan_range {
+    /// its number, from 0
     pub sample: u64,
     /// position of the first row
     pub first: u64,
+    /// how many
     pub rows: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -4573,7 +4600,7 @@ unsafe extern "C" {
     /// sample at most, otherwise one.
     ///
     /// @param[in] plan        The plan.
-    /// @param[out] ranges     [capacity] elements of range_size bytes: the first of them; may be NULL if
+    /// @param[out] ranges     [capacity] elements of range_size bytes: the first ranges; may be NULL if
     ///                        capacity is 0.
     /// @param[in] range_size  sizeof(routecap_plan_range) of the caller, in bytes.
     /// @param[in] capacity    How many there is room for.
@@ -4591,18 +4618,20 @@ unsafe extern "C" {
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct routecap_plan_run {
-    /// `samples` for the padding of align_rank
+    /// its number, from 0; `samples` for the padding of align_rank
     pub sample: u64,
-    /// the token of the first row; of PADDING its column in the padded sequence,
-    /// or its row in that of align_rank
+    /// of the first row: the position of its token in the sample. With PADDING
+    /// its column in the padded sequence, or its place in the padding of
+    /// align_rank
     pub first: u64,
+    /// how many
     pub rows: u64,
-    /// the local row of the first
+    /// of the first row: its local row
     pub row: u64,
     /// local rows from one to the next: 1, or with SEQUENCE_FIRST `samples`
     pub step: u64,
-    /// p of the first, where rows are filled; otherwise its row in the whole
-    /// micro-batch
+    /// of the first row: its p where rows are filled (see expert_parallel),
+    /// otherwise its row in the whole micro-batch
     pub ordinal: u64,
     /// ROUTECAP_PLAN_CLASS_VALID (needed), _PADDING or _NOT_NEEDED
     pub row_class: i32,
@@ -4634,7 +4663,7 @@ unsafe extern "C" {
     /// Give out the plan itself: every local row, in runs, each row once.
     ///
     /// @param[in] plan      The plan.
-    /// @param[out] runs     [capacity] elements of run_size bytes: the first of them; may be NULL if
+    /// @param[out] runs     [capacity] elements of run_size bytes: the first runs; may be NULL if
     ///                      capacity is 0.
     /// @param[in] run_size  sizeof(routecap_plan_run) of the caller, in bytes.
     /// @param[in] capacity  How many there is room for.
@@ -4648,10 +4677,11 @@ unsafe extern "C" {
         count: *mut u64,
     ) -> i32;
 }
-/// Rows of one sample.
+/// Rows of one sample, to be gathered.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct routecap_plan_source {
+    /// its number, from 0
     pub sample: u64,
     /// rows at their positions in the sample; more layers than the
     /// plan has, and rows that this rank does not need, are not
@@ -4759,13 +4789,13 @@ unsafe extern "C" {
     ) -> i32;
 }
 unsafe extern "C" {
-    /// Send one element for each token the same way: token ids, or what else has one.
+    /// Lay out one element per token in the same way: token ids, for instance.
     ///
-    /// Rows that are not needed are tokens, and are copied too.
+    /// Rows that are not needed are tokens, too: their elements are copied.
     ///
     /// @param[in] plan           The plan.
-    /// @param[in] values         [samples] the elements of each sample, [length] of element_bytes; NULL
-    ///                           where this rank has no row of it.
+    /// @param[in] values         [samples] pointers, each to the [length] elements of one sample; NULL
+    ///                           where this rank has no row of the sample.
     /// @param[in] element_bytes  Size of an element: 1 to 65536 bytes.
     /// @param[in] fill           [element_bytes] the element that is written where there is no token.
     /// @param[out] dst           [rows] elements.
@@ -4814,7 +4844,7 @@ unsafe extern "C" {
 unsafe extern "C" {
     /// Write the ids of this rank as they are uploaded: narrow, with what tells a kernel the rest.
     ///
-    /// The bytes hold for the same plan on the same machine; they are no format.
+    /// The bytes are for the same plan on the same machine. They are no format to keep or send.
     ///
     /// @param[in] plan          The plan.
     /// @param[in] sources       [count] elements of source_size bytes, as those of routecap_plan_gather.
@@ -4844,7 +4874,7 @@ pub struct routecap_plan_target {
     pub struct_size: u32,
     /// ROUTECAP_BACKEND_*
     pub backend: i32,
-    /// CUDA's number of the device
+    /// ordinal of the device; the host backend ignores it
     pub device: i32,
     /// 0
     pub reserved: u32,
@@ -4855,9 +4885,11 @@ pub struct routecap_plan_target {
     pub scratch_bytes: u64,
     /// [device] as dst of routecap_plan_gather
     pub dst: *mut ::core::ffi::c_void,
+    /// as in routecap_plan_gather
     pub dst_bytes: u64,
     /// [device] as classes of routecap_plan_gather. NULL: not wanted
     pub classes: *mut u8,
+    /// as in routecap_plan_gather
     pub classes_bytes: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -4925,7 +4957,7 @@ unsafe extern "C" {
         stream: routecap_stream,
     ) -> i32;
 }
-/// What a reading of the load is of.
+/// What a reading of the load covers.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct routecap_load {
@@ -4942,9 +4974,9 @@ pub struct routecap_load {
     pub first_step: u64,
     /// ticket of the last of them
     pub last_step: u64,
-    /// rows that got their first valid cell
+    /// rows of prefill that got their first valid cell
     pub rows_prefill: u64,
-    /// likewise
+    /// rows of decode that did
     pub rows_decode: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -4982,7 +5014,7 @@ unsafe extern "C" {
     ///
     /// @param[in] capturer  The capturer.
     /// @param[in] tag       The tag whose steps are wanted; NULL: all steps.
-    /// @param[out] load     What the counts are of.
+    /// @param[out] load     What the counts cover.
     /// @param[out] counts   [ROUTECAP_LOAD_PHASES, layers, experts] in C order. Beyond the experts of a
     ///                      layer they are 0. NULL if count is 0.
     /// @param[in] count     Elements of counts: 0, or all.
@@ -5052,7 +5084,7 @@ unsafe extern "C" {
     ///
     /// @param[in] log      Takes the lines. NULL: there is no hook, and ROUTECAP_LOG holds again.
     /// @param[in] context  Passed to log.
-    /// @param[in] level    ROUTECAP_LOG_*: the lines that log takes. Without a hook 0.
+    /// @param[in] level    ROUTECAP_LOG_*: the lines that log takes; 0 without a hook.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_ARGUMENT (level is none of these, or not 0 without a hook);
     ///         ROUTECAP_ERR_STATE (called by a hook).
     pub fn routecap_set_log(
@@ -5066,10 +5098,10 @@ unsafe extern "C" {
     /// step in flight, and requests.
     ///
     /// Call it on any thread, also while the engine hangs. It waits for no step, no callback and not for
-    /// the device; it calls no driver, allocates nothing, and writes only to dst. It waits for locks
-    /// that are held for a call's arguments at most, never while something waits. So it returns while
-    /// the engine's thread is stuck in a call, and while the worker thread is stuck in a hook or in a
-    /// release callback. The numbers are read one after another while the capturer runs.
+    /// the device. It calls no driver, allocates nothing, and writes only to dst. The locks that it
+    /// takes are held for a call's arguments at most, and never while anything waits. So it returns
+    /// while the engine's thread is stuck in a call, and while the worker thread is stuck in a hook or
+    /// in a release callback. The numbers are read one after another while the capturer runs.
     ///
     /// docs/dump.schema.json describes the JSON. It is ASCII. Later versions may add members.
     ///
