@@ -72,6 +72,27 @@ public:
         return true;
     }
 
+    // Many changes. The nodes above a group are looked at once for those in a row that are in it.
+    class Changes {
+    public:
+        explicit Changes(MappedAges &ages) : ages_(ages) {}
+        ~Changes() { mend(); }
+        Changes(const Changes &) = delete;
+        void change(uint32_t slot, uint32_t seen, uint32_t number) {
+            if (slot / kFan != group_) mend();
+            group_ = slot / kFan;
+            ages_.levels_[0].at[slot].compare_exchange_strong(seen, number);
+        }
+
+    private:
+        void mend() {
+            if (group_ != kNoSlot) ages_.mend_group(group_);
+        }
+
+        MappedAges &ages_;
+        uint32_t group_ = kNoSlot;
+    };
+
     bool older(uint32_t a, uint32_t b) const {
         const uint32_t now = clock_->load(std::memory_order_relaxed);
         return rank(a, now) > rank(b, now);
@@ -96,8 +117,7 @@ public:
             }
             if (level == 0) return {best.index, best.number};
             // What the node says is not there. It is being changed, or who changed it is dead.
-            for (uint32_t index = best.index; level < depth_ && mend(level, index); level++)
-                index /= kFan;
+            mend_from(level, best.index);
         }
     }
 
@@ -151,6 +171,11 @@ private:
             if (node.compare_exchange_strong(shown, number)) return true;
         }
     }
+    void mend_from(uint32_t level, uint32_t index) {
+        for (; level < depth_ && mend(level, index); level++) index /= kFan;
+    }
+    // Leaves of a group were changed.
+    void mend_group(uint32_t group) { mend_from(1, group); }
     // A leaf was `before`, and is something else: nodes that showed it, or must show it now.
     void mend_above(uint32_t index, uint32_t before) {
         for (uint32_t level = 1; level < depth_; level++) {

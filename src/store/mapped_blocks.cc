@@ -399,13 +399,20 @@ uint32_t MappedBlocks::slot_of(uint32_t cell) const {
 
 // Which cells of the two buckets may lead to a key: a bit for each.
 uint32_t MappedBlocks::candidates(const std::array<Cell *, 2> &buckets, uint64_t hash) const {
-    const uint32_t print = cell_value(hash, 0);
-    uint32_t bits = 0;
-    for (uint32_t b = 0; b < 2; b++)
-        for (uint32_t i = 0; i < kCells; i++) {
-            const uint32_t value = buckets[b][i].load(std::memory_order_relaxed);
-            bits |= static_cast<uint32_t>((value ^ print) >> slot_bits_ == 0) << (b * kCells + i);
+    // Each cell is loaded by itself, and four are compared at once: a bit of each in a lane.
+    using Lanes [[gnu::vector_size(16)]] = uint32_t;
+    const uint32_t print = ~0u << slot_bits_;
+    const Lanes mask = Lanes{} + print, wanted = Lanes{} + (cell_value(hash, 0) & print);
+    Lanes found{}, bit{1, 2, 4, 8};
+    for (const Cell *bucket : buckets)
+        for (uint32_t i = 0; i < kCells; i += 4, bit <<= 4) {
+            const auto cell = [&](uint32_t c) {
+                return bucket[i + c].load(std::memory_order_relaxed);
+            };
+            const Lanes four{cell(0), cell(1), cell(2), cell(3)};
+            found |= bit & (Lanes)((four & mask) == wanted);
         }
+    const uint32_t bits = found[0] | found[1] | found[2] | found[3];
     // With one bucket only, both are the same.
     return buckets[0] == buckets[1] ? bits & 0xffff : bits;
 }
@@ -476,6 +483,11 @@ int32_t MappedBlocks::reason_of_absence(uint64_t hash) const {
     return why != 0 ? why : ROUTECAP_MISSING_NOT_PUBLISHED;
 }
 
+void MappedBlocks::fetch(const uint8_t *key_bytes) const {
+    const auto both = buckets(key_at(key_bytes, 0).hash);
+    for (const Cell *bucket : both) __builtin_prefetch(bucket);
+}
+
 void MappedBlocks::find(const uint8_t *keys, uint64_t generation, std::span<Found> found) const {
     const uint64_t now = this->generation();
     // Memory is fetched for many keys at once: first buckets, then slots.
@@ -497,7 +509,10 @@ void MappedBlocks::find(const uint8_t *keys, uint64_t generation, std::span<Foun
             const auto c = static_cast<uint32_t>(__builtin_ctz(bits[i]));
             const uint32_t index =
                 slot_of(both[i][c / kCells][c % kCells].load(std::memory_order_relaxed));
-            if (index < slots_) __builtin_prefetch(&slot(index));
+            if (index >= slots_) continue;
+            const Slot &s = slot(index);
+            __builtin_prefetch(&s);
+            __builtin_prefetch(&s.key[key_words_ - 1]);  // which may be in the next line
         }
         for (size_t i = 0; i < n; i++) {
             const uint64_t hash = at_once[i].hash;
@@ -517,12 +532,13 @@ void MappedBlocks::find(const uint8_t *keys, uint64_t generation, std::span<Foun
 
 void MappedBlocks::touch(std::span<const Found> found) {
     uint32_t stamp = ages_->stamps(static_cast<uint32_t>(found.size()));
+    MappedAges::Changes uses(*ages_);
     for (const Found &f : found) {
         const uint32_t number = MappedAges::as_stamp(stamp++);
         if (f.reason != 0) continue;
         // Pinned, claimed and free ones stay what they are.
         const uint32_t seen = ages_->get(f.slot);
-        if (seen >= MappedAges::kFirstStamp) ages_->change(f.slot, seen, number);
+        if (seen >= MappedAges::kFirstStamp) uses.change(f.slot, seen, number);
     }
 }
 
@@ -623,6 +639,7 @@ std::optional<uint32_t> MappedBlocks::claim() {
         if (oldest.slot != MappedAges::kNoSlot) {
             if (!claim_oldest(oldest.slot, oldest.number)) continue;
             next_ = oldest.slot + 1;
+            if (next_ < slots_) expect_to_write(next_);
             return oldest.slot;
         }
         if (buried) return {};
@@ -630,6 +647,15 @@ std::optional<uint32_t> MappedBlocks::claim() {
         drop_stray_pins();
         buried = true;
     }
+}
+
+// Fetches what is written first of a slot that will probably be claimed next.
+void MappedBlocks::expect_to_write(uint32_t index) const {
+    constexpr size_t kLine = 64, kLines = 8;
+    __builtin_prefetch(&slot(index), 1);
+    const auto *to = reinterpret_cast<const uint8_t *>(rows(index));
+    for (size_t at = 0; at < std::min(kLines * kLine, rows_words_ * 8); at += kLine)
+        __builtin_prefetch(to + at, 1);
 }
 
 // The same of one slot that its age says is to be taken. If it is not, its age is mended.
@@ -790,9 +816,9 @@ MappedBlocks::Published MappedBlocks::publish(const uint8_t *key_bytes, uint64_t
         if (!to) return Published::refused;
         // The claim may have taken the block that was there, if it was the oldest: it is found
         // anew, or not.
-        const uint64_t word = write(*to, key, generation, from);
-        const Linked linked = link({nullptr, 0, *to, word, generation}, key, before);
-        settle_pin(key);
+        const Match own{nullptr, 0, *to, write(*to, key, generation, from), generation};
+        const Linked linked = link(own, key, before);
+        settle_pin(key, own);
         if (linked == Linked::yes) return Published::stored;
         if (linked == Linked::no_room) return Published::refused;
     }
@@ -936,13 +962,14 @@ void MappedBlocks::inherit(const Key &key, uint64_t bits) {
     if (bits != 0) pin_block(key, bits);
 }
 
-// A block that this process has written stays pinned only if its key is retained.
-void MappedBlocks::settle_pin(const Key &key) {
-    if (pins_.contains(key.hash)) {
+// A block that this process has written stays pinned only if its key is retained. `own` is where it
+// was written; it may have given way to another since.
+void MappedBlocks::settle_pin(const Key &key, std::optional<Match> own) {
+    if (!pins_.empty() && pins_.contains(key.hash)) {
         pin_block(key, my_pin());
         return;
     }
-    while (const auto m = first_match(key)) {
+    for (auto m = own ? own : first_match(key); m; m = first_match(key)) {
         unpin(*m, my_pin());
         if (slot(m->slot).word.load() == m->word) return;
     }

@@ -123,6 +123,8 @@ public:
     // drop a block that is damaged.
     void read(const uint8_t *keys, uint64_t generation, std::span<Found> found, RowPlanes rows);
 
+    // Begins to bring into the cache what publish() reads first of a key.
+    void fetch(const uint8_t *key) const;
     enum class Published { stored, repeated, refused, stale };
     // Publishes block_rows rows. `mismatched`: a cell that was there has other ids.
     Published publish(const uint8_t *key, uint64_t generation, RowPlanes rows, bool &mismatched);
@@ -212,6 +214,7 @@ private:
 
     // ---- Changing, with mutex_
     std::optional<uint32_t> claim();
+    void expect_to_write(uint32_t slot) const;
     bool claim_oldest(uint32_t slot, uint32_t number);
     uint64_t write(uint32_t slot, const Key &key, uint64_t generation, RowPlanes rows);
     enum class Linked { yes, other, no_room };
@@ -231,7 +234,7 @@ private:
     void unpin(const Match &match, uint64_t bits);
     std::optional<Match> pin_block(const Key &key, uint64_t bits);
     void inherit(const Key &key, uint64_t bits);
-    void settle_pin(const Key &key);
+    void settle_pin(const Key &key, std::optional<Match> own = {});
     void bury();
     void sweep(uint32_t process);
     void drop_stray_pins();

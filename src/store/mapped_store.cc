@@ -12,7 +12,8 @@ namespace routecap {
 namespace {
 
 constexpr size_t kBuckets = 4096;
-constexpr size_t kAtOnce = 64;  // keys for which the mutex is held
+constexpr size_t kAtOnce = 64;   // keys for which the mutex is held
+constexpr size_t kRowsAtOnce = 16;  // that are brought into the file while it is held; at least a block
 
 }  // namespace
 
@@ -137,12 +138,14 @@ int32_t MappedStore::publish(Keys keys, uint64_t first, uint64_t generation, con
         std::make_shared<Published>(shared_from_this(), keys, generation, owner, drafts);
     published->first = first;
     published->end = first + keys.count * config_.block_rows;
-    for (size_t i = 0; i < keys.count; i++) {
+    for (size_t from = 0; from < keys.count; from += kAtOnce) {
         const std::lock_guard lock(flights_mutex_);
-        // The later publish takes a slot key.
-        if (slot_keys()) blocks_->count(MappedCount::replaced, drop_flights(keys[i]));
-        published->flights_[i] = {nullptr, published.get(), static_cast<uint32_t>(i), true};
-        list(published->flights_[i]);
+        for (size_t i = from; i < std::min(from + kAtOnce, keys.count); i++) {
+            // The later publish takes a slot key.
+            if (slot_keys()) blocks_->count(MappedCount::replaced, drop_flights(keys[i]));
+            published->flights_[i] = {nullptr, published.get(), static_cast<uint32_t>(i), true};
+            list(published->flights_[i]);
+        }
     }
     publication = std::move(published);
     return ROUTECAP_OK;
@@ -192,40 +195,48 @@ void MappedStore::Published::land(std::span<const Segment> rows) noexcept try {
     const StoreConfig &config = store_->config();
     const Shape &shape = *config.shape;
     MappedBlocks &blocks = *store_->blocks_;
-    std::vector<uint8_t> ids(size_t{config.block_rows} * shape.ids_bytes),
-        validity(size_t{config.block_rows} * shape.validity_bytes);
-    std::vector<uint64_t> tags(config.block_rows);
-    const RowPlanes to{ids.data(), validity.data(), tags.data()};
+    const size_t group = std::max<size_t>(1, kRowsAtOnce / config.block_rows),
+                 most = group * config.block_rows;
+    std::vector<uint8_t> ids(most * shape.ids_bytes), validity(most * shape.validity_bytes);
+    std::vector<uint64_t> tags(most);
+    const RowPlanes planes{ids.data(), validity.data(), tags.data()};
     landed_.resize(flights_.size());
     rows_.assign(rows.begin(), rows.end());
     std::array<uint64_t, static_cast<size_t>(MappedCount::end)> counts{};
     const auto add = [&](MappedCount what) { counts[static_cast<size_t>(what)]++; };
-    for (size_t i = 0; i < flights_.size(); i++) {
-        bool mismatched = false;
-        const bool stale = generation_ != blocks.generation();  // whatever its rows are
-        const bool any = !stale && gather(i, rows, to);
-        MappedBlocks::Published result = MappedBlocks::Published::refused;
-        bool wanted;
-        {
-            const std::lock_guard lock(store_->flights_mutex_);
-            wanted = flights_[i].wanted;
+    for (size_t from = 0; from < flights_.size(); from += group) {
+        const size_t end = std::min(from + group, flights_.size());
+        const auto rows_of = [&](size_t i) {
+            return planes.from(shape, (i - from) * config.block_rows);
+        };
+        const bool stale = generation_ != blocks.generation();  // whatever their rows are
+        std::array<bool, kRowsAtOnce> any{};
+        for (size_t i = from; i < end; i++)
+            any[i - from] = !stale && gather(i, rows, rows_of(i));
+        const std::lock_guard lock(store_->flights_mutex_);
+        for (size_t i = from; i < end; i++) blocks.fetch(key(i));
+        for (size_t i = from; i < end; i++) {
+            MappedBlocks::Published result = MappedBlocks::Published::refused;
+            const bool wanted = flights_[i].wanted;
+            bool mismatched = false;
             // In this order: who sees nothing in flight looks no further than the file.
-            if (any && wanted) result = blocks.publish(key(i), generation_, to, mismatched);
+            if (any[i - from] && wanted)
+                result = blocks.publish(key(i), generation_, rows_of(i), mismatched);
             store_->unlist(flights_[i]);
+            if (stale || (wanted && result == MappedBlocks::Published::stale))
+                add(MappedCount::stale);
+            else if (!any[i - from])
+                add(MappedCount::empty);
+            else if (!wanted || result == MappedBlocks::Published::stored)
+                add(MappedCount::published);  // though it was dropped again before it was there
+            else if (result == MappedBlocks::Published::repeated)
+                add(MappedCount::repeated);
+            else
+                add(MappedCount::refused);
+            if (mismatched) add(MappedCount::mismatched);
+            landed_[i] = any[i - from] && (!wanted || result == MappedBlocks::Published::stored ||
+                                           result == MappedBlocks::Published::repeated);
         }
-        if (stale || (wanted && result == MappedBlocks::Published::stale))
-            add(MappedCount::stale);
-        else if (!any)
-            add(MappedCount::empty);
-        else if (!wanted || result == MappedBlocks::Published::stored)
-            add(MappedCount::published);  // though it was dropped again before it was there
-        else if (result == MappedBlocks::Published::repeated)
-            add(MappedCount::repeated);
-        else
-            add(MappedCount::refused);
-        if (mismatched) add(MappedCount::mismatched);
-        landed_[i] = any && (!wanted || result == MappedBlocks::Published::stored ||
-                             result == MappedBlocks::Published::repeated);
     }
     for (size_t c = 0; c < counts.size(); c++) blocks.count(static_cast<MappedCount>(c), counts[c]);
 } catch (const std::bad_alloc &) {}  // what has not landed is dropped, which counts it
