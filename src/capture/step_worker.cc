@@ -381,10 +381,7 @@ static void fetch_object(const Step &step, uint32_t span) {
     if (span < step.span_count) step.spans[span].rows->prefetch_table();
 }
 static void fetch_place(const Step &step, uint32_t span) {
-    if (span >= step.span_count) return;
-    const StepSpan &s = step.spans[span];
-    const std::unique_lock lock(s.rows->mutex, std::try_to_lock);
-    if (lock) s.rows->prefetch_row(s.position);
+    if (span < step.span_count) step.spans[span].rows->prefetch_row(step.spans[span].position);
 }
 
 void StepWorker::file_step(int32_t slot) {
@@ -404,7 +401,7 @@ void StepWorker::file_step(int32_t slot) {
     for (uint32_t i = 0; i < step.span_count; i++) {
         fetch_object(step, i + 2 * kAhead);
         fetch_place(step, i + kAhead);
-        filed += file_span(step, i, contents, failure != nullptr);
+        file_span(step, i, contents, failure != nullptr, filed);
     }
     counters_.rows_in_flight -= step.rows;
     count(filed);
@@ -451,19 +448,37 @@ static uint64_t position_of(const uint8_t *positions, int32_t dtype, uint32_t ro
     return static_cast<uint64_t>(reinterpret_cast<const int64_t *>(positions)[row]);
 }
 
-RowOutcomes StepWorker::file_span(Step &step, uint32_t index, const SlotContents &contents,
-                                  bool failed) {
+void StepWorker::file_span(Step &step, uint32_t index, const SlotContents &contents, bool failed,
+                           RowOutcomes &filed) {
     const StepSpan &span = step.spans[index];
-    const SpanExtra extra = step.extra(index);
-    ReservedMemory reserved = extra.reserved;
-    reserved.kept = span.pages;
     const uint64_t cut =
         std::atomic_ref(const_cast<uint64_t &>(span.cut)).load(std::memory_order_acquire);
+    const RowSource rows = source(contents.slot, span.sink_row);
+    ReservedMemory reserved = span.extra != 0 ? step.extras[index].reserved : ReservedMemory{};
+    reserved.kept = span.pages;
+    // Settled rows that the host knows, all of which came and none of which was cut: nearly all.
+    if (!failed && (span.speculative | span.device_positions) == 0 && cut >= span.position_end &&
+        span.sink_row + span.count <= contents.covered) {
+        for (uint32_t r = 0; r < span.count; r++) tally(rows.ids_of(r), rows.validity_of(r));
+        span.rows->file_rows(span.position, rows, span.count, step.tag, reserved, filed,
+                             {load_, span.phase});
+        if (reserved.none()) return;
+        span.rows->keep(span.position, span.position_end, reserved);
+        span.rows->give_back(reserved);
+        return;
+    }
+    filed += file_special(step, index, contents, failed, cut, reserved);
+}
+
+// The same for drafts, rows with device positions, and spans of which some rows go nowhere.
+RowOutcomes StepWorker::file_special(Step &step, uint32_t index, const SlotContents &contents,
+                                     bool failed, uint64_t cut, ReservedMemory reserved) {
+    const StepSpan &span = step.spans[index];
+    const RowSource rows = source(contents.slot, span.sink_row);
     const uint64_t ended =
         span.speculative != 0
             ? std::atomic_ref(step.extras[index].ended).load(std::memory_order_acquire)
             : UINT64_MAX;
-    const RowSource rows = source(contents.slot, span.sink_row);
     const bool from_device = span.device_positions != 0;
     const uint8_t *device = from_device && !failed
                                 ? backend_.layout().positions(contents.slot, step.rows_copied)
@@ -489,7 +504,7 @@ RowOutcomes StepWorker::file_span(Step &step, uint32_t index, const SlotContents
         if (position >= ended) return RowStore::kPast;
         if (failed) return position;
         if (r < covered)
-            tally(rows.from(r).ids, rows.from(r).validity);
+            tally(rows.ids_of(r), rows.validity_of(r));
         else
             tally(nullptr, nullptr);
         return position;
@@ -522,8 +537,8 @@ RowOutcomes StepWorker::file_span(Step &step, uint32_t index, const SlotContents
         uint64_t kept = 0;
         for (uint32_t r = 0; r < span.count; r++)
             kept += (positions[r] = place(r)) != RowStore::kDropped;
-        if (span.rows->file_draft(step.ticket, extra.draft_index, std::move(positions), covered,
-                                  rows, step.tag, span.phase, reserved, failed))
+        if (span.rows->file_draft(step.ticket, step.extras[index].draft_index, std::move(positions),
+                                  covered, rows, step.tag, span.phase, reserved, failed))
             filed.provisional = kept;
         else
             filed.refused = kept;
@@ -535,8 +550,8 @@ RowOutcomes StepWorker::file_span(Step &step, uint32_t index, const SlotContents
     const auto flush = [&] {
         if (n == 0) return;
         if (start < covered)
-            filed += span.rows->file_rows(first, rows.from(start), n, step.tag, reserved,
-                                          {load_, span.phase});
+            span.rows->file_rows(first, rows.from(start), n, step.tag, reserved, filed,
+                                 {load_, span.phase});
         else
             filed.missing += n;
         if (device != nullptr) span.rows->placed(first + n);

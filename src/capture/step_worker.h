@@ -157,7 +157,10 @@ private:
     void release_early(LogEntry &entry);
     void file_step(int32_t slot);
     void count_load();
-    RowOutcomes file_span(Step &step, uint32_t index, const SlotContents &contents, bool failed);
+    void file_span(Step &step, uint32_t index, const SlotContents &contents, bool failed,
+                   RowOutcomes &filed);
+    RowOutcomes file_special(Step &step, uint32_t index, const SlotContents &contents, bool failed,
+                             uint64_t cut, ReservedMemory reserved);
     void tally(const uint8_t *ids, const uint8_t *validity);
     void finish_tally(uint64_t step);
     void count(const RowOutcomes &filed);

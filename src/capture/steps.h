@@ -86,11 +86,6 @@ struct Step {
         tag = new_tag;
         span_count = 0;
     }
-    // Of a span that has one; `ended` is not looked at.
-    SpanExtra extra(uint32_t span) const {
-        if (spans[span].extra == 0) return {};
-        return {.draft_index = extras[span].draft_index, .reserved = extras[span].reserved};
-    }
 };
 
 // What became of a step.

@@ -16,6 +16,7 @@ struct ReservedMemory {
     uint32_t pages = 0;
     uint32_t tags = 0;  // for whole pages whose rows get a second tag
 
+    bool none() const { return (kept | pages | tags) == 0; }
     uint64_t bytes(uint64_t page_bytes, uint64_t tag_bytes) const {
         return (uint64_t{kept} + pages) * page_bytes + tags * tag_bytes;
     }

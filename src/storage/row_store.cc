@@ -94,23 +94,57 @@ void RowStore::Supply::tag_rows(Entry &entry, uint64_t position, uint64_t rows, 
 
 // ---- Filing -------------------------------------------------------------------------------------
 
-void RowStore::prefetch_row(uint64_t position) {
-    const auto entry = at_or_after(position / shape_->page_rows);
-    if (entry == entries_.end() || entry->index != position / shape_->page_rows || !entry->page)
-        return;
-    const auto *page = reinterpret_cast<const uint8_t *>(entry->page.get());
-    const uint8_t *ids = page + Page::kHeader + size_t{entry->row(position)} * shape_->ids_bytes;
+void RowStore::prefetch_row(uint64_t position) const {
+    const Entry *entry = last_entry_.load(std::memory_order_relaxed);
+    const auto *page =
+        reinterpret_cast<const uint8_t *>(last_page_.load(std::memory_order_relaxed));
+    const size_t row = position % shape_->page_rows;
+    const uint8_t *ids = page + Page::kHeader + row * shape_->ids_bytes;
+    __builtin_prefetch(entry, 1);
+    __builtin_prefetch(&entry->full_rows, 1);
     __builtin_prefetch(page);
     for (uint32_t b = 0; b < shape_->ids_bytes && b < 1024; b += 64) __builtin_prefetch(ids + b, 1);
     __builtin_prefetch(page + Page::kHeader + size_t{shape_->page_rows} * shape_->ids_bytes +
-                           size_t{entry->row(position)} * shape_->validity_bytes,
+                           row * shape_->validity_bytes,
                        1);
 }
 
-RowOutcomes RowStore::file_rows(uint64_t position, RowSource source, uint64_t rows, uint64_t tag,
-                                ReservedMemory &reserved, Counting counting) {
+void RowStore::file_rows(uint64_t position, const RowSource &source, uint64_t rows, uint64_t tag,
+                         ReservedMemory &reserved, RowOutcomes &filed, Counting counting) {
+    const Filing filing{tag, policy_, counting};
+    if (file_next(position, source, rows, filing, filed)) return;
     Supply supply{.store = *this, .reserved = reserved};
-    return file_with(position, source, rows, {tag, policy_, counting}, supply);
+    filed += file_with(position, source, rows, filing, supply);
+}
+
+// Files rows right behind the last ones, where their page has room and the same tag and nobody else
+// sees them: nearly all rows of decode steps. False, and nothing has changed, otherwise.
+bool RowStore::file_next(uint64_t position, const RowSource &source, uint64_t rows,
+                         const Filing &filing, RowOutcomes &filed) {
+    const uint64_t end = position + rows;
+    const std::lock_guard lock(mutex);
+    if (entries_.empty()) return false;
+    Entry &entry = entries_.back();
+    if (position != entry.end || position >> shape_->page_shift != entry.index ||
+        end > (entry.index + 1) << shape_->page_shift || !writable(entry, position, end))
+        return false;
+    const Page &page = *entry.page.get();
+    if (page.tags.load(std::memory_order_relaxed) != nullptr ||
+        page.tag.load(std::memory_order_relaxed) != filing.tag)
+        return false;
+    put(entry, position, source, rows);
+    entry.end = end;
+    note_new(source, rows, filing, filed);
+    return true;
+}
+
+// Rows where nothing was.
+void RowStore::note_new(const RowSource &source, uint64_t rows, const Filing &filing,
+                        RowOutcomes &filed) const {
+    if (filing.counting.cells != nullptr)
+        filing.counting.cells->add(source, rows, filing.tag, filing.counting.phase);
+    for (uint64_t r = 0; r < rows; r++)
+        (shape_->row_empty(source.validity_of(r)) ? filed.missing : filed.delivered)++;
 }
 
 RowOutcomes RowStore::file_with(uint64_t position, RowSource source, uint64_t rows,
@@ -188,16 +222,15 @@ void RowStore::file_in_page(uint64_t index, uint64_t position, RowSource source,
         if (from == to) return;
         const RowSource part = source.from(from - position);
         append(*entry, from, part, to - from, filing.tag, supply);
-        if (filing.counting.cells != nullptr)
-            filing.counting.cells->add(part, to - from, filing.tag, filing.counting.phase);
-        for (uint64_t r = 0; r < to - from; r++)
-            (shape_->row_empty(part.from(r).validity) ? filed.missing : filed.delivered)++;
+        note_new(part, to - from, filing, filed);
     };
     const uint64_t visible_first = entry->first, visible_end = entry->end;
     for (uint64_t p = std::max(position, visible_first); p < std::min(end, visible_end); p++)
         merge(*entry, p, source.from(p - position), filing, supply, filed);
     add_new(after, end);
     add_new(position, inside);
+    last_entry_.store(&*entry, std::memory_order_relaxed);
+    last_page_.store(entry->page.get(), std::memory_order_relaxed);
 }
 
 // Adds rows outside the visible ones. Rows between these and the visible ones become absent rows.
@@ -318,8 +351,8 @@ bool RowStore::file_draft(uint64_t step, uint64_t first_index, std::vector<uint6
         page->tag.store(tag, std::memory_order_relaxed);
         for (uint64_t r = 0; r < rows; r++) {
             if (r < covered) {
-                std::memcpy(page->ids(r), source.from(r).ids, shape_->ids_bytes);
-                std::memcpy(page->validity(r), source.from(r).validity, shape_->validity_bytes);
+                std::memcpy(page->ids(r), source.ids_of(r), shape_->ids_bytes);
+                std::memcpy(page->validity(r), source.validity_of(r), shape_->validity_bytes);
             } else {
                 shape_->mark_absent(page->ids(r));
             }
@@ -356,9 +389,8 @@ RowOutcomes RowStore::settle(uint64_t step, std::span<const uint32_t> kept, uint
                 filed.lost++;
                 note_missing(draft.positions[r], draft.positions[r] + 1, ROUTECAP_MISSING_LOST);
             } else {
-                filed += file_rows(draft.positions[r],
-                                   {draft.page->ids(r), draft.page->validity(r), 0, 0}, 1,
-                                   draft.page->tag_of(r), draft.reserved, {counted, draft.phase});
+                file_rows(draft.positions[r], {draft.page->ids(r), draft.page->validity(r), 0, 0},
+                          1, draft.page->tag_of(r), draft.reserved, filed, {counted, draft.phase});
                 placed(draft.positions[r] + 1);
             }
         }
@@ -898,19 +930,19 @@ void RowStore::tag_rows(Entry &entry, uint64_t position, uint64_t rows, uint64_t
         page.tag.store(tag, std::memory_order_relaxed);
 }
 
-void RowStore::put(Entry &entry, uint64_t position, RowSource source, uint64_t rows) {
+void RowStore::put(Entry &entry, uint64_t position, const RowSource &source, uint64_t rows) {
     Page &page = *entry.page.get();
     const uint32_t row = entry.row(position);
     if (source.ids_stride == static_cast<ptrdiff_t>(shape_->ids_bytes))
         std::memcpy(page.ids(row), source.ids, rows * shape_->ids_bytes);
     else
         for (uint64_t r = 0; r < rows; r++)
-            std::memcpy(page.ids(row + r), source.from(r).ids, shape_->ids_bytes);
+            std::memcpy(page.ids(row + r), source.ids_of(r), shape_->ids_bytes);
     uint32_t was_full = 0, is_full = 0;
     for (uint64_t r = 0; r < rows; r++) {
         uint8_t *to = page.validity(row + r);
         was_full += shape_->row_full(to);
-        std::memcpy(to, source.from(r).validity, shape_->validity_bytes);
+        std::memcpy(to, source.validity_of(r), shape_->validity_bytes);
         is_full += shape_->row_full(to);
     }
     entry.full_rows += is_full - was_full;

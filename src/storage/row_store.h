@@ -29,9 +29,14 @@ struct RowSource {
     ptrdiff_t ids_stride;
     ptrdiff_t validity_stride;
 
+    const uint8_t *ids_of(uint64_t row) const {
+        return ids + static_cast<ptrdiff_t>(row) * ids_stride;
+    }
+    const uint8_t *validity_of(uint64_t row) const {
+        return validity + static_cast<ptrdiff_t>(row) * validity_stride;
+    }
     RowSource from(uint64_t row) const {
-        const auto n = static_cast<ptrdiff_t>(row);
-        return {ids + n * ids_stride, validity + n * validity_stride, ids_stride, validity_stride};
+        return {ids_of(row), validity_of(row), ids_stride, validity_stride};
     }
 };
 
@@ -108,26 +113,27 @@ public:
     Policy policy() const { return policy_; }
     void set_policy(Policy policy) { policy_ = policy; }  // before anybody else knows it
 
-    // Starts fetching what filing a row will touch: first this object, without `mutex`; then, with
-    // it, the row's place in its page.
+    // Starts fetching what filing a row will touch, for whoever files, without `mutex`: first this
+    // object; then, once it is there, the row's place in the page that was written last.
     void prefetch_table() const {
         __builtin_prefetch(&mutex, 1);
         __builtin_prefetch(&entries_, 1);
     }
-    void prefetch_row(uint64_t position);
+    void prefetch_row(uint64_t position) const;
 
     std::mutex mutex;
 
     // ---- Filing, by one thread at a time, without `mutex`. Nothing here throws: without
     // memory rows are refused.
 
-    // Files rows at consecutive positions. A page that they need is the one promised at its index,
-    // or comes out of what is reserved, or of the budget.
-    RowOutcomes file_rows(uint64_t position, RowSource source, uint64_t rows, uint64_t tag,
-                          ReservedMemory &reserved, Counting counting = {});
+    // Files rows at consecutive positions and adds what became of them. A page that they need is
+    // the one promised at its index, or comes out of what is reserved, or of the budget.
+    void file_rows(uint64_t position, const RowSource &source, uint64_t rows, uint64_t tag,
+                   ReservedMemory &reserved, RowOutcomes &filed, Counting counting = {});
     RowOutcomes file_from_budget(uint64_t position, RowSource source, uint64_t rows, uint64_t tag) {
         ReservedMemory reserved;
-        const RowOutcomes filed = file_rows(position, source, rows, tag, reserved);
+        RowOutcomes filed;
+        file_rows(position, source, rows, tag, reserved, filed);
         give_back(reserved);
         return filed;
     }
@@ -318,6 +324,10 @@ private:
         }
     };
 
+    bool file_next(uint64_t position, const RowSource &source, uint64_t rows, const Filing &filing,
+                   RowOutcomes &filed);
+    void note_new(const RowSource &source, uint64_t rows, const Filing &filing,
+                  RowOutcomes &filed) const;
     RowOutcomes file_with(uint64_t position, RowSource source, uint64_t rows, const Filing &filing,
                           Supply &supply);
     Supply::Need prepare(uint64_t index, uint64_t position, RowSource source, uint64_t rows,
@@ -355,7 +365,7 @@ private:
     void give_back_promises(uint64_t promises) {
         pool_->unreserve(promises * PagePool::page_bytes(*shape_, shape_->page_rows));
     }
-    void put(Entry &entry, uint64_t position, RowSource source, uint64_t rows);
+    void put(Entry &entry, uint64_t position, const RowSource &source, uint64_t rows);
     void clear_rows(Entry &entry, uint64_t first, uint64_t end);
     void lend(Entry &entry, uint64_t first, uint64_t end, std::vector<Segment> &segments);
     void note_lent(Entry &entry, uint64_t first, uint64_t end);
@@ -377,6 +387,9 @@ private:
     Policy policy_;
     const bool compare_;
     Entries entries_;  // ascending by index; only whoever files makes it longer
+    // What rows were filed into last, for prefetch_row, which does not look at it: it may be gone.
+    std::atomic<const Entry *> last_entry_{nullptr};
+    std::atomic<const Page *> last_page_{nullptr};
     // null: nothing is known; only whoever files replaces it.
     std::shared_ptr<const MissingRows> missing_;
     std::vector<Draft> drafts_;  // in order of filing; only whoever files looks at them
