@@ -1,5 +1,5 @@
-"""Messages say what to do: all that this package raises itself are looked at, not only those that a
-test happens to provoke."""
+"""Messages say what to do: all that this package raises, warns of or logs as a failure are looked
+at, not only those that a test happens to provoke."""
 
 import ast
 import re
@@ -21,15 +21,16 @@ WHAT_TO_DO = re.compile(
 
 
 def messages(path: Path) -> Iterator[tuple[int, str]]:
-    """The texts of what a module raises, with `{}` for what is filled in."""
+    """The texts of what a module raises, warns of or logs, with `{}` for what is filled in."""
     for node in ast.walk(ast.parse(path.read_text())):
         if not isinstance(node, ast.Call) or not node.args:
             continue
-        called = getattr(node.func, "id", "")
+        called = getattr(node.func, "id", "") or getattr(node.func, "attr", "")
         if called == "NotCheckedError":  # a finding: why the doctor could not look
             continue
-        if called == "error" or called.endswith("Error"):
-            text = node.args[-1]
+        told = called in ("warn", "warning") or ast.unparse(node.func) == "logger.error"
+        if told or called == "error" or called.endswith("Error"):
+            text = node.args[0 if told else -1]
             parts = text.values if isinstance(text, ast.JoinedStr) else [text]
             if any(isinstance(part, ast.Constant) for part in parts):
                 found = "".join(
@@ -40,11 +41,14 @@ def messages(path: Path) -> Iterator[tuple[int, str]]:
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_every_message_says_what_to_do(path: Path) -> None:
-    """Those that pass on another's text, of a file for instance, add no more than where it was."""
+    """Those that pass on another's text, of a file for instance, add no more than where it was, and
+    end with it."""
     silent = [
         f"{path.name}:{line}: {text}"
         for line, text in messages(path)
-        if re.search(r"[a-z]{3}", text) and not WHAT_TO_DO.search(text)
+        if re.search(r"[a-z]{3}", text)
+        and not WHAT_TO_DO.search(text)
+        and not text.endswith(": %s")
     ]
     assert not silent
 

@@ -198,7 +198,12 @@ class Capturer:
 
     def __del__(self) -> None:
         if getattr(self, "_handle", None) is not None:
-            warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
+            warnings.warn(
+                f"unclosed {self!r}: call close(), or make it in a `with`",
+                ResourceWarning,
+                stacklevel=2,
+                source=self,
+            )
             self.close()
 
     # ---- What it is

@@ -99,5 +99,6 @@ class HeldIds:
         if not self._proven[self._kind]:
             logger.warning(
                 "this model writes over the ids of its routers: each layer is recorded where it "
-                "is, which launches a kernel for each"
+                "is, which launches a kernel for each. Leave the ids in memory of their own to "
+                "save that"
             )

@@ -33,7 +33,8 @@ def plugin() -> None:
     face = _KNOWN.get(_version())
     if face is None:
         logger.error(
-            "routecap knows SGLang %s, not %s: routed experts are SGLang's own",
+            "routecap knows SGLang %s, not %s: routed experts are SGLang's own. Install a version "
+            "that it knows",
             ", ".join(_KNOWN),
             _version(),
         )

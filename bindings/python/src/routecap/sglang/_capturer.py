@@ -90,7 +90,11 @@ def settings_of(model: Any, config: Any) -> tuple[models.CapturerSettings, int]:
         and module.layer_id < layers
     }
     if more := sorted(routing.difference(settings["layer_map"])):
-        logger.warning("routed experts: layers %s route, and the configuration denies it", more)
+        logger.warning(
+            "routed experts: layers %s route, and the configuration denies it: they are captured, "
+            "too. Look whether it is that of this model",
+            more,
+        )
         experts = dict(zip(settings["layer_map"], settings["layer_experts"], strict=True))
         layer_map = sorted(routing.union(experts))
         settings["layers"], settings["layer_map"] = len(layer_map), layer_map
@@ -212,7 +216,12 @@ class Capturer:
             return None
         if not batch.requests or batch.sink_row + batch.rows > self.capturer.rows:
             if batch.requests:
-                logger.error("routed experts: a pass of %d rows is too large", batch.rows)
+                logger.error(
+                    "routed experts: a pass of %d rows is too large, where SGLang named %d as the "
+                    "most: they are missing. Report the server's arguments",
+                    batch.rows,
+                    self.capturer.rows - batch.sink_row,
+                )
             self.capturer.discard()
             return None
         lives = self._lives

@@ -108,7 +108,9 @@ class Forward:
         if not self._told:
             self._told = True
             logger.error(
-                "routed experts: a layer (%d) routes twice in one pass: the first is kept", layer
+                "routed experts: a layer (%d) routes twice in one pass: the first is kept. Report "
+                "the model",
+                layer,
             )
 
     def _is_capturing(self) -> bool:

@@ -57,7 +57,8 @@ class Shared:
         if generation is None or generation < newest:
             self._usable = False
             logger.error(
-                "routed experts: the store is of weights %d, and these are %s: it is not used",
+                "routed experts: the store is of weights %d, and these are %s: it is not used. Give "
+                "weights numbers that rise (weight_version)",
                 newest,
                 "without a number" if generation is None else generation,
             )

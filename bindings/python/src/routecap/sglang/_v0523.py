@@ -172,8 +172,8 @@ def create(original: Callable[..., Any], **kwargs: Any) -> Any:
     if not enabled:
         if _options.callback or _options.folder or _options.store or _options.metrics_port:
             logger.warning(
-                "routed experts: without --enable-return-routed-experts SGLang may choose kernels "
-                "that hide what they route; such layers would be missing"
+                "routed experts: give --enable-return-routed-experts: without it SGLang may choose "
+                "kernels that hide what they route, and such layers would be missing"
             )
         else:
             return original(**kwargs)

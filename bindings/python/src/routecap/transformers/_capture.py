@@ -687,14 +687,15 @@ class Capture:
         stats = self.capturer.stats()
         if stats.rows_delivered and (silent := self.silent_layers):
             warnings.warn(
-                f"layers {silent} have not fired: all their cells are missing",
+                f"layers {silent} have not fired: all their cells are missing. Attach to the module "
+                "that runs, or leave these taps out",
                 RuntimeWarning,
                 stacklevel=3,
             )
         if lacking := stats.rows_refused + stats.rows_lost:
-            advice = "take more often, or attach(model, budget_bytes=...)"
             warnings.warn(
-                f"{lacking} rows in all are missing for want of memory: {advice}",
+                f"{lacking} rows in all are missing for want of memory: take more often, or "
+                "attach(model, budget_bytes=...)",
                 RuntimeWarning,
                 stacklevel=3,
             )

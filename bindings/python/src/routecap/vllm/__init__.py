@@ -56,7 +56,10 @@ def plugin() -> None:
     face = _face()
     if face is None:
         logger.error(
-            "routecap knows vLLM %s, not %s: routed experts are vLLM's own", _KNOWN, _version()
+            "routecap knows vLLM %s, not %s: routed experts are vLLM's own. Install a version that "
+            "it knows",
+            _KNOWN,
+            _version(),
         )
         return
     install()

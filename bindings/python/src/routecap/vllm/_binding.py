@@ -115,12 +115,15 @@ def bind(
     absent = [index for captured, index in enumerate(layer_map) if captured not in binding.layers]
     if untapped:
         logger.error(
-            "routed experts: the ids of decoder layers %s cannot be had; they will be missing",
+            "routed experts: the ids of decoder layers %s cannot be had; they will be missing. Look "
+            "at the messages before this one, or report the model",
             untapped,
         )
     if absent:
         logger.warning(
-            "routed experts: the model has no MoE layers at %s of the decoder; they will be missing here",
+            "routed experts: the model has no MoE layers at %s of the decoder; they will be missing "
+            "here. Unless another stage of the pipeline has them, look whether the configuration is "
+            "that of this model",
             absent,
         )
     logger.info(
@@ -266,7 +269,9 @@ def _tap(
     if internal or (router is None and not callable(getattr(module, "select_experts", None))):
         if balanced:
             logger.error(
-                "routed experts: %s routes inside a kernel and to replicas of experts", layer.name
+                "routed experts: %s routes inside a kernel and to replicas of experts. Make the "
+                "engine without expert load balancing to have them",
+                layer.name,
             )
             return ""
         view = cache.buffer[captured]
@@ -279,7 +284,8 @@ def _tap(
 
     if getattr(router, "zero_expert_type", None) is not None:
         logger.error(
-            "routed experts: %s replaces the ids of zero experts by 0 before anybody can see them",
+            "routed experts: %s replaces the ids of zero experts by 0 before anybody can see them. "
+            "Leave its layer out of what is replayed",
             layer.name,
         )
         return ""
@@ -308,7 +314,9 @@ def _tap(
         table = _placement(module) or _placement(router)
         if table is None:
             logger.error(
-                "routed experts: %s gives ids of replicas, and no table to undo that", layer.name
+                "routed experts: %s gives ids of replicas, and no table to undo that. Make the "
+                "engine without expert load balancing to have them",
+                layer.name,
             )
             return ""
     owner = router if callable(getattr(router, "select_experts", None)) else module

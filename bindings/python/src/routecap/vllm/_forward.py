@@ -116,7 +116,8 @@ class Forward:
         if not self._conflict_told:
             self._conflict_told = True
             logger.error(
-                "routed experts: layer %d is written twice in one forward pass; the first is kept",
+                "routed experts: layer %d is written twice in one forward pass; the first is kept. "
+                "Report the model",
                 layer,
             )
 

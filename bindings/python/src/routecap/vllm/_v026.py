@@ -80,7 +80,11 @@ def take_worker(wrapper_class: Any) -> None:
                 raise ValueError(WITHOUT_CUDA)
         elif config.model_config.enable_return_routed_experts:
             why = _why_not(config.parallel_config)
-            logger.warning("routed experts: %s: they are vLLM's own", why)
+            logger.warning(
+                "routed experts: %s: they are vLLM's own. Make the engine without that to have "
+                "routecap's",
+                why,
+            )
         return init_worker(wrapper, all_kwargs)
 
     def initialize_from_config(wrapper: Any, kv_cache_configs: Any) -> Any:

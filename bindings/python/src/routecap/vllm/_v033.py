@@ -82,7 +82,7 @@ def put_worker(runner_module: Any) -> None:
         try:
             return make_connector(model, vllm_config, kv_cache_config)
         except NotImplementedError as error:
-            logger.warning("routed experts: vLLM's own connector captures, as %s", error)
+            logger.warning("routed experts: vLLM's own connector captures: %s", error)
             return own(model, vllm_config, kv_cache_config)
 
     replace(runner_module, "get_aux_output_connector", own, get_aux_output_connector)
