@@ -74,7 +74,7 @@ type ProbeFlags uint32
 // ReceivedFlags of a Received.
 type ReceivedFlags uint32
 
-// SpanFlags of a Span: SpanSpeculative, SpanDevicePositions, and SpanPrefill or SpanDecode for the
+// SpanFlags of a Span: SpanSpeculative, SpanDevicePositions, and SpanPrefill, SpanDecode or SpanUncounted for the
 // load.
 type SpanFlags uint32
 

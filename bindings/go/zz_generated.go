@@ -876,6 +876,9 @@ const (
 	SpanPrefill SpanFlags = 4
 	// SpanDecode is ROUTECAP_SPAN_DECODE: since 1.1: its load is that of decode; not with PREFILL
 	SpanDecode SpanFlags = 8
+	// SpanUncounted is ROUTECAP_SPAN_UNCOUNTED: since 1.1: its rows are no load, as another span that names them counts;
+	// not with PREFILL or DECODE
+	SpanUncounted SpanFlags = 16
 )
 
 // Who takes the snapshot of a step.

@@ -201,6 +201,8 @@ ROUTECAP_API int32_t routecap_step_snapshot(routecap_capturer *capturer, routeca
 #define ROUTECAP_SPAN_PREFILL 4u          /* since 1.1: its load is that of prefill; see load.h */
 #define ROUTECAP_SPAN_DECODE 8u           /* since 1.1: its load is that of decode; not with
                                              PREFILL */
+#define ROUTECAP_SPAN_UNCOUNTED 16u       /* since 1.1: its rows are no load, as another span that
+                                             names them counts; not with PREFILL or DECODE */
 
 /*
  * Sink rows of one step that belong to one request.

@@ -25,7 +25,8 @@
  *     counts anew.
  *   - Rows that fork, attach or adopt bring count where they were computed, and not again.
  *   - Only owners count. The mirrors of a tensor-parallel group have the same rows.
- *   - A sink row that several spans name counts for each of them.
+ *   - A sink row that several spans name counts for each of them, but for those with
+ *     ROUTECAP_SPAN_UNCOUNTED.
  *
  * When. Counting comes last: the rows of a step are filed, whoever waits for them is told, and then
  * they are counted, on the thread that filed them. So counting delays no landing. A draft is

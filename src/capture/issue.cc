@@ -3,6 +3,7 @@
 // which all memory was made before. Then, without it, the next slot is named and the copy started.
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <new>
 
 #include "base/ranges.h"
@@ -12,14 +13,19 @@
 
 namespace routecap {
 
-constexpr uint32_t kPhaseFlags = ROUTECAP_SPAN_PREFILL | ROUTECAP_SPAN_DECODE;
+constexpr uint32_t kPhaseFlags =
+    ROUTECAP_SPAN_PREFILL | ROUTECAP_SPAN_DECODE | ROUTECAP_SPAN_UNCOUNTED;
 
 // Settled rows whose positions the host knows.
 static bool plain(const routecap_span &span) { return (span.flags & ~kPhaseFlags) == 0; }
 
 static Phase phase_of(const routecap_span &span) {
-    if ((span.flags & kPhaseFlags) != 0)
-        return (span.flags & ROUTECAP_SPAN_PREFILL) != 0 ? Phase::prefill : Phase::decode;
+    switch (span.flags & kPhaseFlags) {
+        case ROUTECAP_SPAN_PREFILL: return Phase::prefill;
+        case ROUTECAP_SPAN_DECODE: return Phase::decode;
+        case ROUTECAP_SPAN_UNCOUNTED: return Phase::none;
+        default: break;
+    }
     return (span.flags & ROUTECAP_SPAN_SPECULATIVE) != 0 || span.rows == 1 ? Phase::decode
                                                                            : Phase::prefill;
 }
@@ -145,7 +151,7 @@ int32_t Capturer::check_spans(Issue &issue) {
         const routecap_span &span = issue.span(i);
         const bool device = (span.flags & ROUTECAP_SPAN_DEVICE_POSITIONS) != 0;
         if (span.rows == 0) return report(ROUTECAP_ERR_ARGUMENT, "span %u has no rows", i);
-        if ((span.flags & ~kFlags) != 0 || (span.flags & kPhaseFlags) == kPhaseFlags ||
+        if ((span.flags & ~kFlags) != 0 || std::popcount(span.flags & kPhaseFlags) > 1 ||
             span.reserved != 0)
             return report(ROUTECAP_ERR_ARGUMENT, "span %u: flags is %u and reserved %u", i,
                           span.flags, span.reserved);

@@ -10,7 +10,12 @@ namespace routecap {
 
 struct RowSource;
 
-enum class Phase : uint8_t { prefill = ROUTECAP_PHASE_PREFILL, decode = ROUTECAP_PHASE_DECODE };
+// none: its rows are not counted.
+enum class Phase : uint8_t {
+    prefill = ROUTECAP_PHASE_PREFILL,
+    decode = ROUTECAP_PHASE_DECODE,
+    none
+};
 
 // Called by whoever files, also with the mutex of a request's rows: nothing here allocates.
 class NewCells {
@@ -29,7 +34,8 @@ public:
 // Where a row's cells are counted, if they are.
 struct Counting {
     NewCells *cells = nullptr;
-    Phase phase = Phase::decode;
+    Phase phase = Phase::none;
+    bool counts() const { return cells != nullptr && phase != Phase::none; }
 };
 
 }  // namespace routecap

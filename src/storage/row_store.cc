@@ -141,7 +141,7 @@ bool RowStore::file_next(uint64_t position, const RowSource &source, uint64_t ro
 // Rows where nothing was.
 void RowStore::note_new(const RowSource &source, uint64_t rows, const Filing &filing,
                         RowOutcomes &filed) const {
-    if (filing.counting.cells != nullptr)
+    if (filing.counting.counts())
         filing.counting.cells->add(source, rows, filing.tag, filing.counting.phase);
     for (uint64_t r = 0; r < rows; r++)
         (shape_->row_empty(source.validity_of(r)) ? filed.missing : filed.delivered)++;
@@ -287,7 +287,7 @@ void RowStore::merge(Entry &entry, uint64_t position, RowSource source, const Fi
                      Supply &supply, RowOutcomes &filed) {
     const Meeting m = meet(entry, position, source, filing.policy);
     if (m.writes) {
-        if (filing.counting.cells != nullptr)
+        if (filing.counting.counts())
             filing.counting.cells->add_missing(source, entry.page->validity(entry.row(position)),
                                                filing.tag, filing.counting.phase);
         if (m.whole || m.first) supply.tag_rows(entry, position, 1, filing.tag);

@@ -548,10 +548,11 @@ int32_t Capturer::issue(const std::vector<Span> &spans, const std::vector<int64_
             filed->end = device ? s.span.position_end : filed->real + 1;
             filed->row = sink_row < taken.rows.size() ? taken.rows[sink_row] : nullptr;
             filed->tag = tag;
-            filed->phase = (s.span.flags & ROUTECAP_SPAN_PREFILL) != 0  ? ROUTECAP_PHASE_PREFILL
-                           : (s.span.flags & ROUTECAP_SPAN_DECODE) != 0 ? ROUTECAP_PHASE_DECODE
-                           : speculative || s.span.rows == 1            ? ROUTECAP_PHASE_DECODE
-                                                                        : ROUTECAP_PHASE_PREFILL;
+            filed->phase = (s.span.flags & ROUTECAP_SPAN_UNCOUNTED) != 0 ? kUncounted
+                           : (s.span.flags & ROUTECAP_SPAN_PREFILL) != 0 ? ROUTECAP_PHASE_PREFILL
+                           : (s.span.flags & ROUTECAP_SPAN_DECODE) != 0  ? ROUTECAP_PHASE_DECODE
+                           : speculative || s.span.rows == 1             ? ROUTECAP_PHASE_DECODE
+                                                                         : ROUTECAP_PHASE_PREFILL;
             filed->device = device;
             filed->known = !device;
             filed->never = lost                      ? ROUTECAP_MISSING_LOST
@@ -684,6 +685,7 @@ void Capturer::file(Request &r, const Filed &filed) {
 
 // The cells of a row that its request has not.
 void Capturer::count_load(const Filed &filed, const RowPtr &known) {
+    if (filed.phase == kUncounted) return;
     const size_t experts = shape->experts(),
                  first = static_cast<size_t>(filed.phase) * shape->cells() * experts;
     for (Load *l : {&load, &load_of_tags[filed.tag]}) {

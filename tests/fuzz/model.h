@@ -153,6 +153,8 @@ private:
 
 // ---- Requests and steps --------------------------------------------------------------------
 
+constexpr int kUncounted = -1;  // in the place of a phase
+
 // One row of a span: where it goes, and what its step holds for it.
 struct Filed {
     uint64_t real;        // its position
@@ -160,7 +162,7 @@ struct Filed {
     uint64_t span;        // the first position of its span
     RowPtr row{};         // null: not in the snapshot
     uint64_t tag = 0;
-    int phase = ROUTECAP_PHASE_DECODE;
+    int phase = ROUTECAP_PHASE_DECODE;  // or kUncounted
     bool device = false;        // its position is on the device
     bool known = true;          // the host knows where it is: from the start, or since it landed
     uint8_t never = 0;          // why it is not filed: ROUTECAP_MISSING_LOST or _REFUSED

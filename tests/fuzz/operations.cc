@@ -566,7 +566,7 @@ private:
             s.sink_row = row;
             s.rows = 1 + static_cast<uint32_t>(
                              in_.below(std::min<uint64_t>(e.rows - row, in_.chance(64) ? 16 : 3)));
-            const uint64_t drawn = in_.below(64), kind = drawn % 16, phase = drawn / 16 % 3;
+            const uint64_t drawn = in_.below(64), kind = drawn % 16, phase = drawn / 16;
             if (kind % 4 == 3) s.flags |= ROUTECAP_SPAN_SPECULATIVE;
             if (kind / 4 == 3) {
                 s.flags |= ROUTECAP_SPAN_DEVICE_POSITIONS;
@@ -584,7 +584,9 @@ private:
                     overlap |= std::max(first, s.position) < std::min(end, s.position + s.rows);
                 settled[r].emplace_back(s.position, s.position + s.rows);
             }
-            if (phase != 0) s.flags |= phase == 1 ? ROUTECAP_SPAN_PREFILL : ROUTECAP_SPAN_DECODE;
+            constexpr uint32_t kPhases[] = {0, ROUTECAP_SPAN_PREFILL, ROUTECAP_SPAN_DECODE,
+                                            ROUTECAP_SPAN_UNCOUNTED};
+            s.flags |= kPhases[phase];
             given.push_back(s);
             spans.push_back({r, s});
             if (!in_.chance(26)) row += s.rows;  // else the next span names the same sink rows
@@ -603,7 +605,7 @@ private:
             switch (in_.below(9)) {
                 case 0: s.rows = 0; break;
                 case 1:
-                    s.flags |= in_.chance(128) ? 16 : ROUTECAP_SPAN_PREFILL | ROUTECAP_SPAN_DECODE;
+                    s.flags |= in_.chance(128) ? 32 : ROUTECAP_SPAN_PREFILL | ROUTECAP_SPAN_DECODE;
                     break;
                 case 2: s.reserved = 1; break;
                 case 3: s.sink_row = e.rows, wrong = ROUTECAP_ERR_CAPACITY; break;

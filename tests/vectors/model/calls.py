@@ -352,8 +352,8 @@ class World:
             device = flags & c.DEVICE_POSITIONS
             check(
                 rows >= 1
-                and flags & ~15 == 0
-                and flags & c.PHASES != c.PHASES
+                and flags & ~31 == 0
+                and (flags & c.PHASES).bit_count() <= 1
                 and span.get("reserved", 0) == 0
             )
             end = span.get("position_end", 0) if device else first + rows

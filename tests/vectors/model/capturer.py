@@ -21,7 +21,8 @@ COMPARE, EXTERNAL_SINK, MAY_LOSE, CHECKED, LOAD, LOAD_TAGS = (
     64,
 )  # ROUTECAP_CONFIG_*
 SPECULATIVE, DEVICE_POSITIONS, SPAN_PREFILL, SPAN_DECODE = 1, 2, 4, 8  # ROUTECAP_SPAN_*
-PHASES = SPAN_PREFILL | SPAN_DECODE
+SPAN_UNCOUNTED = 16
+PHASES = SPAN_PREFILL | SPAN_DECODE | SPAN_UNCOUNTED
 PREFILL, DECODE = 0, 1  # ROUTECAP_PHASE_*
 MAX_LOAD_TAGS = 8
 SILENT, INCOMPLETE, OUT_OF_RANGE, DUPLICATE, SEQUENCE, CONSTANT, REPEATED = (
@@ -102,6 +103,8 @@ class Load:
 
 def phase_of(span):
     flags = span.get("flags", 0)
+    if flags & SPAN_UNCOUNTED:
+        return None
     if flags & PHASES:
         return PREFILL if flags & SPAN_PREFILL else DECODE
     return DECODE if flags & SPECULATIVE or span["rows"] == 1 else PREFILL
@@ -553,7 +556,7 @@ class Capturer:
 
     def file(self, request, filed):
         row, mine = filed.row, request.content.get(filed.position)
-        for load in self.loads(row.tag) if row is not None else ():
+        for load in self.loads(row.tag) if row is not None and filed.phase is not None else ():
             load.add(filed.phase, row, mine)
         if row is None or not row.any():
             self.counters["missing"] += 1

@@ -8,6 +8,7 @@ from model.capturer import (
     MAX_LOAD_TAGS,
     SPAN_DECODE,
     SPAN_PREFILL,
+    SPAN_UNCOUNTED,
     SPECULATIVE,
 )
 from model.routing import ALL, I32
@@ -43,6 +44,19 @@ def _(v):
     v.step(c, (request, 1, 0, 2, SPAN_DECODE), (request, 1, 2, 1, SPAN_PREFILL))
     drafts = v.step(c, (request, 1, 3, 2, SPECULATIVE | SPAN_PREFILL))
     v.request_accept(capturer=c, request=request, step=drafts, count=2)
+    counted(v, c)
+
+
+@topic.vector("of spans that name the same rows those count that are not said to be uncounted")
+def _(v):
+    c, request = begun(v)
+    other = v.open(c)
+    v.step(c, (request, 1, 0, 3), (other, 1, 0, 3, SPAN_UNCOUNTED))
+    counted(v, c)
+    drafts = v.step(c, (request, 1, 3, 2, SPECULATIVE | SPAN_UNCOUNTED))
+    v.request_accept(capturer=c, request=request, step=drafts, count=2)
+    counted(v, c)
+    v.step(c, (other, 1, 3, 2), (request, 1, 5, 1, SPAN_UNCOUNTED))
     counted(v, c)
 
 

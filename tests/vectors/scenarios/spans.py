@@ -104,7 +104,7 @@ def refused_issue(v, spans, status, options, raw):
 for name, spans, status, options, raw in (
     ("a span without rows", [{"rows": 0}], "ERR_ARGUMENT", None, True),
     ("a span of both phases", [{"flags": 12}], "ERR_ARGUMENT", None, True),
-    ("a span with unknown flags", [{"flags": 16}], "ERR_ARGUMENT", None, True),
+    ("a span with unknown flags", [{"flags": 32}], "ERR_ARGUMENT", None, True),
     ("a span with a reserved field", [{"reserved": 1}], "ERR_ARGUMENT", None, True),
     ("a position beyond the limit", [{"position": 2**40}], "ERR_ARGUMENT", None, False),
     (

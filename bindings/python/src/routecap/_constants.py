@@ -300,6 +300,7 @@ class SpanFlag(_Flags):
     DEVICE_POSITIONS = 2
     PREFILL = 4
     DECODE = 8
+    UNCOUNTED = 16
 
 
 class Phase(_Constant):

@@ -61,7 +61,9 @@ MethodName: TypeAlias = Literal[
     "ernie",
 ]
 SnapshotName: TypeAlias = Literal["taken", "make"]
-SpanFlagName: TypeAlias = Literal["speculative", "device_positions", "prefill", "decode"]
+SpanFlagName: TypeAlias = Literal[
+    "speculative", "device_positions", "prefill", "decode", "uncounted"
+]
 PolicyName: TypeAlias = Literal["keep", "replace"]
 AppendPolicyName: TypeAlias = Literal["keep", "newest", "equal"]
 ExtractName: TypeAlias = Literal["share", "take", "copy"]

@@ -34,6 +34,10 @@ impl fmt::Debug for Span {
     }
 }
 
+/// Of which a span has one at most.
+const PHASES: u32 =
+    sys::ROUTECAP_SPAN_PREFILL | sys::ROUTECAP_SPAN_DECODE | sys::ROUTECAP_SPAN_UNCOUNTED;
+
 impl Span {
     /// `rows` rows (at least 1) from `sink_row` on, which are the rows of `request` from `position`
     /// on: indices in the sequence, not rotary positions.
@@ -58,11 +62,18 @@ impl Span {
     /// Its rows count as load of this phase (`ROUTECAP_SPAN_PREFILL`, `ROUTECAP_SPAN_DECODE`).
     /// Without it one row, and drafts, are decode, and others are prefill.
     pub const fn phase(mut self, phase: Phase) -> Span {
-        self.0.flags &= !(sys::ROUTECAP_SPAN_PREFILL | sys::ROUTECAP_SPAN_DECODE);
+        self.0.flags &= !PHASES;
         self.0.flags |= match phase {
             Phase::Prefill => sys::ROUTECAP_SPAN_PREFILL,
             Phase::Decode => sys::ROUTECAP_SPAN_DECODE,
         };
+        self
+    }
+
+    /// Its rows are no load, as another span that names them counts (`ROUTECAP_SPAN_UNCOUNTED`).
+    pub const fn uncounted(mut self) -> Span {
+        self.0.flags &= !PHASES;
+        self.0.flags |= sys::ROUTECAP_SPAN_UNCOUNTED;
         self
     }
 

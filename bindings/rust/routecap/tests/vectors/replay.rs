@@ -580,10 +580,12 @@ impl Replay {
     fn span(&self, said: Said<'_>) -> Result<Span, Inexpressible> {
         only(said, "reserved", 0)?;
         let (prefill, decode) = (sys::ROUTECAP_SPAN_PREFILL, sys::ROUTECAP_SPAN_DECODE);
+        let uncounted = sys::ROUTECAP_SPAN_UNCOUNTED;
+        let phases = prefill | decode | uncounted;
         only(
             said,
             "flags",
-            sys::ROUTECAP_SPAN_SPECULATIVE | sys::ROUTECAP_SPAN_DEVICE_POSITIONS | prefill | decode,
+            sys::ROUTECAP_SPAN_SPECULATIVE | sys::ROUTECAP_SPAN_DEVICE_POSITIONS | phases,
         )?;
         let flags: u32 = said.number("flags");
         let mut span = Span::new(
@@ -595,8 +597,9 @@ impl Replay {
         if flags & sys::ROUTECAP_SPAN_SPECULATIVE != 0 {
             span = span.speculative();
         }
-        match flags & (prefill | decode) {
+        match flags & phases {
             0 => {}
+            none if none == uncounted => span = span.uncounted(),
             phase if phase == prefill => span = span.phase(Phase::Prefill),
             phase if phase == decode => span = span.phase(Phase::Decode),
             _ => return Err(Inexpressible),
