@@ -166,7 +166,7 @@ class Run:
         self.cache, self.forget, self.reset = Cache(), forget, reset
         self.requests, self.running, self.waiting = {}, [], []
         self.queue, self.number = [], 0
-        self.hits = self.preempted = self.rejected = self.resets = 0
+        self.hits = self.preempted = self.rejected = self.resets = self.decoded = 0
         self.prefixes = [[self.draw.randrange(97) for _ in range(24)] for _ in range(prefixes)]
 
     def steps(self, count):
@@ -251,12 +251,14 @@ class Run:
         names = list(counts)
         self.draw.shuffle(names)
         begins, starts, rows, positions, sampled, rejected = [], [0], [], [], [], []
+        drafted = []
         for name in names:
             request, count = self.requests[name], counts[name]
             begins.append(request.num_computed_tokens)
             known = request.sampled - request.next
             drafts = max(0, count - known)
             accepted = self.draw.randrange(drafts + 1)
+            drafted.append(drafts)
             tokens = request.truth(request.next + count)
             for i in range(count):
                 position = request.next + i
@@ -265,6 +267,7 @@ class Run:
                 positions.append(position)
             starts.append(starts[-1] + count)
             done = count >= known
+            self.decoded += count if drafts else count == 1
             sampled.append(accepted + 1 if done else 0)
             rejected.append(drafts - accepted)
             self.rejected += rejected[-1]
@@ -279,6 +282,7 @@ class Run:
             req_ids=names,
             query_start_loc_np=np.array(starts, np.int32),
             num_computed_tokens_np=np.array(begins, np.int32),
+            num_draft_tokens_per_req=np.array(drafted, np.int32) if any(drafted) else None,
             positions=torch.tensor(positions, dtype=torch.int64),
         )
         pending = []

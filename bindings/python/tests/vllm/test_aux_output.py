@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from schedule import BLOCK, Router, Run, Scheduling, capture
+from scraping import chosen, counted, free_port, scrape
 
 from routecap.vllm import _v033
 from routecap.vllm._capturer import RoutedExpertsCapturer
@@ -104,6 +105,35 @@ def test_zeros_in_the_engines_own_type_if_so_chosen():
             assert outputs[0].rows.dtype == np.uint8 and not outputs[0].rows[:, 1].any()
 
     Run(6, Router(LAYERS, K, EXPERTS), Scheduling(), [(made, capture)], judge).steps(40)
+
+
+@pytest.mark.parametrize("drafts", [0, 2])
+def test_every_row_is_counted_once_in_its_phase(drafts):
+    pytest.importorskip("prometheus_client")
+    port = free_port()
+    set_options(Options(metrics_port=port))
+    try:
+        made = connector()
+    finally:
+        set_options(None)
+    def forward(connector, rows):
+        capture(connector, rows)
+        seen.append(rows)
+
+    seen = []
+    router = Router(LAYERS, K, EXPERTS)
+    run = Run(7, router, Scheduling(), [(made, forward)], lambda *_: None, drafts=drafts)
+    run.steps(60)
+    rows = np.concatenate(seen)
+    found = scrape(port)
+    phases = found["routecap_load_rows_total"]
+    assert phases["prefill", "0"] == len(rows) - run.decoded > 0
+    if drafts:  # the position of a rejected one is computed again, and counts once
+        assert len(rows) - run.rejected <= sum(phases.values()) < len(rows)
+    else:
+        counts = chosen(found, made.capture.layer_map, EXPERTS)
+        assert (counts.sum(0) == counted(rows, EXPERTS)).all()
+        assert phases["decode", "0"] == run.decoded > 0
 
 
 def test_ranks_that_own_nothing_only_take_part():

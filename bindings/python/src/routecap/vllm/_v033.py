@@ -285,7 +285,8 @@ class RowsConnector:
                 for i, handle in zip(new, handles.tolist(), strict=True):
                     requests[i].handle = handle
             first = self._issued_rows
-            step = self._issue(requests, starts, first, input_batch.positions)
+            drafts = getattr(input_batch, "num_draft_tokens_per_req", None)
+            step = self._issue(requests, starts, first, input_batch.positions, drafts)
             cached = begins // self._block_rows
             for i in new:
                 requests[i].published = int(cached[i])
@@ -297,7 +298,12 @@ class RowsConnector:
         return PendingOutput(self._take, names, requests, begins, starts, step, first)
 
     def _issue(
-        self, requests: Sequence[_Request], starts: NDArray[Any], first: int, positions: Any
+        self,
+        requests: Sequence[_Request],
+        starts: NDArray[Any],
+        first: int,
+        positions: Any,
+        drafts: NDArray[Any] | None,
     ) -> routecap.Step:
         total = int(starts[-1])
         spans = routecap.spans(len(requests) + 1)
@@ -308,6 +314,9 @@ class RowsConnector:
         spans["position_end"][:-1] = self.capture.max_model_len
         spans[-1:]["request"], spans[-1:]["position"] = self._steps, first
         spans[-1:]["rows"] = total
+        spans[-1:]["flags"] = routecap.SpanFlag.UNCOUNTED  # each request counts its own
+        if drafts is not None:
+            spans["flags"][:-1] |= np.where(drafts > 0, routecap.SpanFlag.DECODE, 0).astype("u4")
         self._issued_rows += total
         forward = self.capture.forward
         snapshot = routecap.Snapshot.TAKEN if forward.delimited else routecap.Snapshot.MAKE
