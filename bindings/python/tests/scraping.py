@@ -1,12 +1,14 @@
 """What Prometheus would see."""
 
 import socket
+import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import routecap
 from numpy.typing import NDArray
 
 Samples = dict[str, dict[tuple[str, ...], float]]
@@ -24,8 +26,14 @@ def samples(text: str) -> Samples:
     return found
 
 
+def wait_for_all(capturer: routecap.Capturer) -> None:
+    """Until every step that was issued has landed: what has not is not counted yet."""
+    while (stats := capturer.stats()).steps_landed < stats.steps_issued:
+        time.sleep(0.001)
+
+
 def scrape(port: int) -> Samples:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
         return samples(answer.read().decode())
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from engine import EXPERTS, ROUTED, Request, choose
-from scraping import chosen, counted, free_port, scrape, taken_port
+from scraping import chosen, counted, free_port, scrape, taken_port, wait_for_all
 
 from routecap.sglang import Options
 
@@ -27,6 +27,7 @@ def test_counts_are_those_of_the_routings(start, options, ranks):
     engine = start(options=options)
     served = requests(1, 15, 16, 17, 40)
     engine.generate(served)
+    wait_for_all(engine.capturer.capturer)
     found = scrape(options.metrics_port)
     counts = chosen(found, ROUTED, EXPERTS)
     rows = np.concatenate([choose(request.tokens) for request in served])  # the last ran ahead
@@ -40,6 +41,7 @@ def test_rows_of_a_cached_prefix_count_where_they_were_computed(start, options):
     engine.generate([first])
     second = Request(first.tokens[:31].tolist() + [7] * 5, most=4)
     assert engine.generate([second]) == [31]
+    wait_for_all(engine.capturer.capturer)
     rows = scrape(options.metrics_port)["routecap_load_rows_total"]
     assert sum(rows.values()) == len(first.tokens) + len(second.tokens) - 31
 
