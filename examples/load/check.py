@@ -1,9 +1,10 @@
 """Checks the example, and watches it as an operator does: a real Prometheus scrapes it, and is
-asked every expression of the dashboard and of the alerts.
+asked every expression of the dashboard and of the alerts. Grafana's own schema reads the dashboard.
 
-    check.py FOLDER        where Prometheus and its tool write
+    check.py FOLDER GRAFANA        where Prometheus and its tool write; where Grafana's schema is
 """
 
+import copy
 import itertools
 import json
 import re
@@ -33,7 +34,7 @@ def check(what: str, good: bool, seen: object = "") -> None:
     passed += 1
 
 
-def get(url: str, **parameters: str) -> bytes:
+def get(url: str, **parameters: object) -> bytes:
     query = f"?{urllib.parse.urlencode(parameters)}" if parameters else ""
     with urllib.request.urlopen(url + query, timeout=10) as answer:
         return answer.read()
@@ -75,6 +76,39 @@ def check_rules(folder: Path) -> None:
         check(f"promtool {' '.join(command)}", done.returncode == 0, done.stdout + done.stderr)
 
 
+def check_schema(grafana: Path) -> None:
+    """TypeScript holds the dashboard against Grafana's types, and finds what is wrong in others."""
+    dashboard = json.loads((routecap.metrics.folder / "dashboard.json").read_text())
+
+    def rename(of: dict, name: str) -> None:
+        of[f"{name}s"] = of.pop(name)
+
+    mistakes: dict[str, Callable[[dict], object]] = {
+        "a member that is none": lambda d: rename(d, "templating"),
+        "a query without expression": lambda d: rename(d["panels"][0]["targets"][0], "expr"),
+        "a unit that nobody reads": lambda d: rename(
+            d["panels"][-1]["fieldConfig"]["defaults"], "unit"
+        ),
+        "a panel without width": lambda d: d["panels"][0]["gridPos"].pop("w"),
+        "a panel of another kind": lambda d: d["panels"][0].update(type="graph"),
+        "a way to refresh that is none": lambda d: d["templating"]["list"][1].update(refresh=7),
+        "a version that is text": lambda d: d.update(schemaVersion="39"),
+    }
+    lines = ['import type { Dashboard } from "./dashboard";']
+    lines.append(f"export const dashboard: Dashboard = {json.dumps(dashboard)};")
+    for i, mistake in enumerate(mistakes.values()):
+        wrong = copy.deepcopy(dashboard)
+        mistake(wrong)
+        lines.append(f"// @ts-expect-error\nexport const wrong{i}: Dashboard = {json.dumps(wrong)};")
+    shutil.copy(here / "dashboard.ts", grafana)
+    (grafana / "check.ts").write_text("\n".join(lines))
+    command = ["node_modules/.bin/tsc", "--noEmit", "--strict", "--skipLibCheck"]
+    command += ["--module", "esnext", "--moduleResolution", "node", "check.ts"]
+    done = subprocess.run(command, cwd=grafana, capture_output=True, text=True)
+    check("the dashboard is one by Grafana's schema", done.returncode == 0, done.stdout)
+    check(f"which finds each of {len(mistakes)} mistakes", True)
+
+
 def check_metrics(url: str) -> None:
     text = get(url)
     done = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True)
@@ -83,12 +117,16 @@ def check_metrics(url: str) -> None:
 
 
 def check_dashboard(api: str) -> None:
-    """Every panel has series, with the variables as Grafana fills them in."""
+    """Every panel has series, and few, with the variables as Grafana fills them in."""
 
     def series(expression: str) -> list[dict]:
-        return json.loads(get(f"{api}/query", query=expression))["data"]["result"]
+        """As Grafana asks for a panel: a point for each step of the time that is shown."""
+        end = time.time()
+        ask = {"query": expression, "start": end - 60, "end": end, "step": 1}
+        return json.loads(get(f"{api}/query_range", **ask))["data"]["result"]
 
     wait_for("a first scrape", lambda: series("routecap_steps_total"))
+    check("there are many series", len(series("routecap_expert_chosen_total")) > 1000)
     dashboard = json.loads((routecap.metrics.folder / "dashboard.json").read_text())
     values = {"__rate_interval": "4s", "__range": "60s"}
     for variable in dashboard["templating"]["list"]:
@@ -108,8 +146,12 @@ def check_dashboard(api: str) -> None:
                 expression = expression.replace(f"${name}", value.replace("\\", "\\\\"))
             wait_for(f"{panel['title']}: series of {expression}", lambda: series(expression))
             legend = set(re.findall(r"{{(\w+)}}", target["legendFormat"]))
-            labels = set(series(expression)[0]["metric"])
+            shown = series(expression)
+            labels = set.intersection(*(set(each["metric"]) for each in shown))
             check(f"panel: {panel['title']}", legend <= labels, (legend, labels))
+            check(f"it shows {len(shown)} series", len(shown) <= 10)
+            names = {tuple(each["metric"][label] for label in legend) for each in shown}
+            check("each of a name of its own", len(names) == len(shown), shown)
             asked += 1
     check("every panel asks for something", asked >= len(dashboard["panels"]), asked)
 
@@ -162,6 +204,7 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     check_gains()
     check_rules(folder)
+    check_schema(Path(sys.argv[2]))
     check_watched(folder)
     print(f"{passed} checks passed, 0 failed")
 

@@ -16,7 +16,7 @@ import numpy as np
 import routecap
 import routecap.metrics
 
-LAYERS, K, EXPERTS, ROWS, GPUS, SPARE = 8, 4, 64, 256, 8, 16
+LAYERS, K, EXPERTS, ROWS, GPUS, SPARE = 12, 4, 64, 256, 8, 16
 
 
 def chosen(random: np.random.Generator, weights: np.ndarray, rows: int) -> np.ndarray:
