@@ -307,7 +307,7 @@ TEST(Arguments, spans) {
         return std::vector<routecap_span>{span};
     };
     refused(ROUTECAP_ERR_ARGUMENT, with([](auto &x) { x.rows = 0; }));
-    refused(ROUTECAP_ERR_ARGUMENT, with([](auto &x) { x.flags = 16; }));
+    refused(ROUTECAP_ERR_ARGUMENT, with([](auto &x) { x.flags = 32; }));
     refused(ROUTECAP_ERR_ARGUMENT,
             with([](auto &x) { x.flags = ROUTECAP_SPAN_PREFILL | ROUTECAP_SPAN_DECODE; }));
     refused(ROUTECAP_ERR_ARGUMENT, with([](auto &x) { x.reserved = 1; }));
