@@ -12,6 +12,7 @@ import threading
 import time
 import urllib.request
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ import pytest
 from scraping import free_port, samples, scrape, taken_port
 
 import routecap
-from routecap.command import main
+from routecap.command import main, top
 
 LAYERS, K, EXPERTS, ROWS = 5, 3, 12, 16
 
@@ -249,6 +250,40 @@ def test_top_says_when_experts_are_not_served(capsys: pytest.CaptureFixture[str]
     with capturer() as c, metrics.serve(c, port=0, experts=False) as server:
         assert main(["top", server.url, "--interval", "0.1", "--count", "1"]) != 0
     assert "experts=True" in capsys.readouterr().err
+
+
+def test_what_was_chosen_while_one_watched_is_saved_for_balancers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("prometheus_client")
+    from routecap import metrics
+
+    random = np.random.default_rng(8)
+    ranks = [capturer(layer_map=[1, 2, 4, 5, 6]) for _ in range(2)]
+    servers = [metrics.serve(c, 0, labels={"rank": str(i)}) for i, c in enumerate(ranks)]
+    requests = [c.open() for c in ranks]
+    before, meanwhile = drawn(random, 8), drawn(random, 16)
+    for c, request in zip(ranks, requests):
+        step(c, before, routecap.spans(request=request, rows=8))
+
+    def engine(seconds: float) -> None:
+        """In the place of a sleep."""
+        for i, (c, request) in enumerate(zip(ranks, requests)):
+            step(c, meanwhile[i::2], routecap.spans(request=request, position=8, rows=8))
+
+    files = tmp_path / "load.json", tmp_path / "load.npy"
+    watch = ["top", *(each.url for each in servers), "--count", "1", "--save"]
+    monkeypatch.setattr(top, "time", SimpleNamespace(sleep=engine, monotonic=time.monotonic))
+    assert main([*watch, str(files[0]), "--decoder-layers", "8"]) == 0
+    monkeypatch.setattr(top, "time", SimpleNamespace(sleep=id, monotonic=time.monotonic))
+    assert main([*watch, str(files[1])]) == 0
+    said = np.array(json.loads(files[0].read_text())["logical_count"])
+    assert (said[0, [1, 2, 4, 5, 6]] == counted(meanwhile)).all() and said.shape == (1, 8, EXPERTS)
+    assert "rank=1" in capsys.readouterr().out
+    assert (np.load(files[1]) == 0).all()  # nothing was chosen in that time
+    for server, c in zip(servers, ranks):
+        server.close()
+        c.close()
 
 
 def test_a_port_that_is_taken_is_said_and_an_engine_goes_on(

@@ -1,60 +1,84 @@
 """Watch the load of the experts of a running engine.
 
-URL is where metrics are served: by routecap.metrics.serve, or by the metrics_port of an engine. Every interval the layers with the largest imbalance
-(most chosen expert over the mean) are shown, and their hottest experts, both of that interval.
+URL is where metrics are served: by routecap.metrics.serve, or by the metrics_port of an engine.
+Several are several ranks of it. Every interval the layers with the largest imbalance (most chosen
+expert over the mean) are shown, and their hottest experts, both of that interval.
+
+With --save all that was chosen meanwhile, on all ranks, is written at the end (--count, or Ctrl-C),
+as a balancer reads it: .json for SGLang's --init-expert-location, .npy for EPLB's rebalance_experts.
 """
 
 import argparse
 import time
+import urllib.parse
 import urllib.request
 from collections import defaultdict
+from collections.abc import Iterator
 
-from .._constants import Status
+import numpy as np
+
+from .._constants import LOAD_PHASES, Status
 from .._errors import error
+from .._load import Load
 from .terminal import Terminal
+
+_URL = "http://127.0.0.1:9400/metrics"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("url", metavar="URL", nargs="?", default="http://127.0.0.1:9400/metrics")
+    parser.add_argument("urls", metavar="URL", nargs="*", default=[_URL], help=f"default {_URL}")
     parser.add_argument("--interval", type=float, default=2.0, help="seconds; default 2")
     parser.add_argument("--layers", type=int, default=20, help="how many; default 20")
     parser.add_argument("--phase", choices=("prefill", "decode"), help="only this; default both")
     parser.add_argument("--count", type=int, default=0, help="intervals to show; default: no end")
+    parser.add_argument("--save", metavar="FILE", help="what was chosen meanwhile: .json or .npy")
+    parser.add_argument(
+        "--decoder-layers", type=int, help="of the model, for .json; default: up to the last seen"
+    )
 
 
 Chosen = dict[tuple[str, int], dict[int, float]]
 """By the labels that tell capturers apart, and the layer: how often each expert was chosen."""
 
 
-def _read(url: str, phase: str | None) -> Chosen:
+def _read(urls: list[str], phase: str | None) -> Chosen:
     from prometheus_client.parser import text_string_to_metric_families
 
-    with urllib.request.urlopen(url, timeout=10) as answer:
-        families = text_string_to_metric_families(answer.read().decode())
-        chosen: Chosen = defaultdict(lambda: defaultdict(float))
+    chosen: Chosen = defaultdict(lambda: defaultdict(float))
+    for url in urls:
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            families = text_string_to_metric_families(answer.read().decode())
+        seen = False
         for sample in (each for family in families for each in family.samples):
             if sample.name != "routecap_expert_chosen_total":
                 continue
+            seen = True
             labels = dict(sample.labels)
             layer, expert = int(labels.pop("layer")), int(labels.pop("expert"))
             if phase in (None, labels.pop("phase")):
                 name = ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
+                if len(urls) > 1:
+                    name = f"{urllib.parse.urlsplit(url).netloc} {name}".rstrip()
                 chosen[name, layer][expert] += sample.value
-    if not chosen:
-        raise error(
-            Status.ERR_ARGUMENT,
-            f"{url} has no routecap_expert_chosen_total: serve it with experts=True, the default",
-        )
+        if not seen:
+            raise error(
+                Status.ERR_ARGUMENT,
+                f"{url} has no routecap_expert_chosen_total: serve it with experts=True, the default",
+            )
     return chosen
+
+
+def _windows(before: Chosen, now: Chosen) -> Iterator[tuple[str, int, dict[int, float]]]:
+    for (name, layer), counts in now.items():
+        earlier = before.get((name, layer), {})
+        window = {expert: count - earlier.get(expert, 0) for expert, count in counts.items()}
+        # Of an engine that was started again: all.
+        yield name, layer, counts if min(window.values()) < 0 else window
 
 
 def _lines(before: Chosen, now: Chosen, seconds: float, layers: int) -> list[list[str]]:
     found = []
-    for (name, layer), counts in now.items():
-        earlier = before.get((name, layer), {})
-        window = {expert: count - earlier.get(expert, 0) for expert, count in counts.items()}
-        if min(window.values()) < 0:  # the engine was started again
-            window = counts
+    for name, layer, window in _windows(before, now):
         total = sum(window.values())
         if total <= 0:
             continue
@@ -76,15 +100,38 @@ def _lines(before: Chosen, now: Chosen, seconds: float, layers: int) -> list[lis
     return [line for _, line in found[:layers]]
 
 
+def _add(sums: Chosen, before: Chosen, now: Chosen) -> None:
+    for _, layer, window in _windows(before, now):
+        for expert, count in window.items():
+            sums["", layer][expert] += count
+
+
+def _save(sums: Chosen, path: str, decoder_layers: int | None) -> None:
+    layers = sorted(layer for _, layer in sums)
+    sizes = np.array([1 + max(sums["", layer]) for layer in layers])
+    counts = np.zeros((LOAD_PHASES, len(layers), sizes.max()), np.uint64)
+    for index, layer in enumerate(layers):
+        for expert, count in sums["", layer].items():
+            counts[0, index, expert] = count  # a file has both phases in one
+    Load(counts, 0, 0, 0, 0, 0, np.array(layers), sizes).save(path, decoder_layers)
+
+
 def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
     columns = ("<capturer", "layer", "max/mean", "choices/s", "<hottest experts (over the mean)")
-    before, then, shown = _read(arguments.url, arguments.phase), time.monotonic(), 0
-    while arguments.count == 0 or shown < arguments.count:
-        time.sleep(arguments.interval)
-        now, at = _read(arguments.url, arguments.phase), time.monotonic()
-        lines = _lines(before, now, at - then, arguments.layers)
-        terminal.clear()
-        terminal.title(f"{arguments.url}: {len(lines)} layers with load in {at - then:.1f} s")
-        terminal.table(columns, lines)
-        before, then, shown = now, at, shown + 1
+    before, then, shown = _read(arguments.urls, arguments.phase), time.monotonic(), 0
+    sums: Chosen = defaultdict(lambda: defaultdict(float))
+    try:
+        while arguments.count == 0 or shown < arguments.count:
+            time.sleep(arguments.interval)
+            now, at = _read(arguments.urls, arguments.phase), time.monotonic()
+            lines = _lines(before, now, at - then, arguments.layers)
+            terminal.clear()
+            named = ", ".join(arguments.urls)
+            terminal.title(f"{named}: {len(lines)} layers with load in {at - then:.1f} s")
+            terminal.table(columns, lines)
+            _add(sums, before, now)
+            before, then, shown = now, at, shown + 1
+    finally:
+        if arguments.save and sums:
+            _save(sums, arguments.save, arguments.decoder_layers)
     return 0
