@@ -24,7 +24,8 @@ mkdir -p "$work"
 
 need python3=python3 cc=gcc c++=g++ node=nodejs pkg-config=pkg-config
 need "$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h"=python3-dev
-extras=(rich==15.0.0 matplotlib==3.11.2 safetensors==0.8.0 prometheus-client==0.26.0 jsonschema==4.26.0)
+metrics=prometheus-client==0.26.0
+extras=(rich==15.0.0 matplotlib==3.11.2 safetensors==0.8.0 "$metrics" jsonschema==4.26.0)
 python_environment "$tools" scikit-build-core==1.1.2 build==1.6.1 swig==4.5.1 cmake==4.4.4 ninja==1.13.2 numpy==2.4.6 pytest==9.2.0 msgpack==1.2.4 \
     auditwheel==6.8.2 abi3audit==0.0.26 mypy==2.4.1 pyright==1.1.414 "${extras[@]}"
 python_environment "$work/tested" numpy==2.4.6 pytest==9.2.0 msgpack==1.2.4 "${extras[@]}"
@@ -37,6 +38,10 @@ if [ ! -e "$writers/ready" ]; then
         --target "$writers" sglang==0.5.23 verifiers==0.4.0 megatron-core==0.19.2 || exit 1
     touch "$writers/ready"
 fi
+
+# The same client of Prometheus for an interpreter with torch.
+clients=$work/clients/$metrics
+[ -e "$clients" ] || "$tools/bin/pip" install --quiet --disable-pip-version-check --no-deps --target "$clients" "$metrics" || exit 1
 
 # wheel NAME SOURCE OPTION...: builds a wheel, of the package's folder or a source distribution, in
 # a build folder of its own; afterwards `wheel` is its path.
@@ -119,8 +124,8 @@ else
 fi
 if [ -n "${ROUTECAP_TORCH_PYTHON:-}" ]; then
     tests "torch" env PYTHONPATH="$work/unpacked:$writers" "$ROUTECAP_TORCH_PYTHON" -m pytest "$package/tests/torch_tensors"
-    tests "the drop-in module" env PYTHONPATH="$work/unpacked" "$ROUTECAP_TORCH_PYTHON" -m pytest "$package/tests/vllm"
-    tests "SGLang's adapter" env PYTHONPATH="$work/unpacked:$writers" "$ROUTECAP_TORCH_PYTHON" -m pytest "$package/tests/sglang"
+    tests "the drop-in module" env PYTHONPATH="$work/unpacked:$clients" "$ROUTECAP_TORCH_PYTHON" -m pytest "$package/tests/vllm"
+    tests "SGLang's adapter" env PYTHONPATH="$work/unpacked:$writers:$clients" "$ROUTECAP_TORCH_PYTHON" -m pytest "$package/tests/sglang"
 else
     tests "the drop-in module, without torch" "$python" -m pytest "$package/tests/vllm"
     tests "SGLang's adapter, without torch" env PYTHONPATH="$writers" "$python" -m pytest "$package/tests/sglang"

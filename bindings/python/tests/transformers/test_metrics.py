@@ -1,0 +1,43 @@
+"""What an operator sees of a model that is captured."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from families import make
+from routecap.transformers import attach
+from scraping import chosen, counted, free_port, scrape, taken_port, wait_for_all
+
+pytest.importorskip("prometheus_client")
+
+
+def generate(model: Any) -> torch.Tensor:
+    return model.generate(torch.arange(11, 17)[None], max_new_tokens=6, do_sample=False)
+
+
+def test_counts_are_those_of_the_routings() -> None:
+    model, port = make("qwen3_moe"), free_port()
+    with attach(model, metrics_port=port) as capture:
+        generate(model)
+        [routing] = capture.take()
+        wait_for_all(capture.capturer)
+        found = scrape(port)
+    experts = capture.capturer.experts
+    counts = chosen(found, [tap.layer for tap in capture.taps], experts)
+    assert (counts.sum(0) == counted(routing.ids(), experts)).all()
+    rows = found["routecap_load_rows_total"]
+    assert rows == {("prefill", "0"): 6, ("decode", "0"): routing.rows - 6}
+    with pytest.raises(OSError):  # it is detached
+        scrape(port)
+    assert np.array_equal(capture.capturer.load().counts.sum(0), counts.sum(0))
+
+
+def test_a_port_that_is_taken_is_said_and_the_model_goes_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    model = make("qwen3_moe")
+    with taken_port() as port, attach(model, metrics_port=port) as capture:
+        generate(model)
+        assert capture.take()[0].complete
+    assert f"in use: port {port}" in caplog.text
