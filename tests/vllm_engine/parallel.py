@@ -1,11 +1,15 @@
 """Several GPUs: what callers of vLLM's engine get, and what the routers of every rank chose.
 
     python3 parallel.py tensor|expert|pipeline|data [--ranks N] [--requests N] [--eager] [--sync]
+                        [--prefix] [--store FILE]
 
     tensor    tensor parallel: workers in processes of their own, all of which route the same tokens
     expert    the same, and each rank has its own experts
     pipeline  pipeline parallel: each rank has layers of its own. Also without a GPU
     data      data parallel: an engine for each rank, with requests of its own. Also without a GPU
+
+With --prefix every other prompt begins as another one did, whose rows come out of the workers'
+stores; with --store out of one in a file, which engines share.
 
 Prints a line for each kind of row, and PASSED or FAILED. Of each request without its rows, and of
 each worker then, it says what is known. One rank shows the program itself.
@@ -13,6 +17,7 @@ each worker then, it says what is known. One rank shows the program itself.
 
 import argparse
 import collections
+import itertools
 import os
 import pickle
 import random
@@ -27,6 +32,8 @@ parser.add_argument("kind", choices=("tensor", "expert", "pipeline", "data"))
 parser.add_argument("--ranks", type=int, default=2)
 parser.add_argument("--eager", action="store_true")
 parser.add_argument("--sync", action="store_true", help="no async scheduling")
+parser.add_argument("--prefix", action="store_true", help="with the prefix cache")
+parser.add_argument("--store", default="", help="a file for rows of prefixes")
 parser.add_argument("--requests", type=int, default=48, help="of each engine")
 parser.add_argument("--kv", type=float, default=2, help="GiB of each rank's cache")
 options = parser.parse_args()
@@ -52,6 +59,8 @@ def in_every_process():
     )
     os.environ["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"
     os.environ["ROUTECAP_VLLM"] = "1"
+    os.environ["ROUTECAP_VLLM_STORE_FILE"] = options.store
+    os.environ["PYTHONHASHSEED"] = "0"  # engines have the same hashes of blocks
     if options.kind == "data":  # its ranks step together only in processes of their own
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1"
 
@@ -108,7 +117,7 @@ def one_engine(rank):
 
     model, vocabulary = ("tiny", 2048) if engine.ON_CPU else ("small", 32768)
     scale = 8 if engine.ON_CPU else 1
-    more = engine.cache_of(options.kv)
+    more = engine.cache_of(options.kv) | {"enable_prefix_caching": options.prefix}
     if options.kind != "data" and options.ranks > 1:
         size = "pipeline" if options.kind == "pipeline" else "tensor"
         more[f"{size}_parallel_size"] = options.ranks
@@ -135,6 +144,8 @@ def one_engine(rank):
     requests, names, outputs = {}, {}, {}
     for i in range(options.requests):
         prompt = [draw.randrange(vocabulary) for _ in range(draw.randrange(1, 900 // scale))]
+        if options.prefix and i % 2:
+            prompt = (requests[f"r{i // 8 * 4}"] + prompt)[: 900 // scale]
         most, stop = draw.choice((1, 2, 17, 64)), {}
         if i % 3 == 2:
             stop["stop_token_ids"] = list(range(0, vocabulary, 40))
@@ -149,6 +160,23 @@ def one_engine(rank):
     ranks, counts = list(map(pickle.loads, llm.collective_rpc(rows))), collections.Counter()
     routes = engine.layers_that_route(llm)
     without = []
+    of_prefix = {}  # what was computed behind the same tokens
+
+    def computed_of(name):
+        """[(what stands for all tokens up to it, what ranks chose or None)] of each position."""
+        tokens = requests[name] + list(outputs[name].outputs[0].token_ids)
+        keys = list(itertools.accumulate(tokens, lambda *both: hash(both)))
+        for position, key in enumerate(keys[:-1]):
+            known = [computed.get(names[name], {}).get(position) for computed in ranks]
+            known = [each[-1][0] for each in known] if all(known) else None
+            if known is not None and options.kind == "pipeline":
+                known = [np.concatenate(known)]
+            yield key, known
+
+    for name in requests:
+        for key, known in computed_of(name):
+            if known is not None:
+                of_prefix.setdefault(key, []).append(known[0])
     for name, prompt in requests.items():
         output = outputs[name]
         completion = output.outputs[0]
@@ -160,16 +188,19 @@ def one_engine(rank):
             counts[f"WRONG {len(ids)} rows of {n}"] += 1
             without.append((names[name], n, completion.finish_reason, completion.stop_reason))
             continue
-        for position, row in enumerate(ids):
-            known = [computed[names[name]][position][-1][0] for computed in ranks]
-            if options.kind == "pipeline":
-                known = [np.concatenate(known)]
+        for row, (key, known) in zip(ids, computed_of(name), strict=True):
+            missing = (row == -1).all()
+            if known is None:
+                found = any((row == each).all() for each in of_prefix.get(key, ()))
+                what = "rows out of the prefix cache, by a store"
+                counts[what if found else f"WRONG {'missing: ' if missing else ''}{what}"] += 1
+                continue
             if not all((each == known[0]).all() for each in known):
                 counts["rows that ranks route differently"] += 1
             if (row == known[0]).all():
                 counts["rows equal to what the first rank chose"] += 1
             else:
-                counts["WRONG missing" if (row == -1).all() else "WRONG rows"] += 1
+                counts["WRONG missing" if missing else "WRONG rows"] += 1
     for name, n, finish, stop in without:
         steps = [len(computed.get(name, ())) for computed in ranks]
         print(f"engine {rank}: {name} has not its {n} rows; it ended by {finish}, {stop}", end="; ")
@@ -203,6 +234,7 @@ def main():
         print(f"{count:9d}  {what}")
     wrong = any(what.startswith("WRONG") for what in counts)
     few = counts["rows equal to what the first rank chose"] < 1000
+    few |= options.prefix and not counts["rows out of the prefix cache, by a store"]
     print("FAILED" if wrong or few else "PASSED", flush=True)
     raise SystemExit(bool(wrong or few))
 

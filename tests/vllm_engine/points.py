@@ -7,6 +7,7 @@ that was spawned: each gets its rows, and the same in all three. Not asked for, 
 nothing. FOLDER is for what they write.
 """
 
+import base64
 import os
 import pickle
 import subprocess
@@ -71,10 +72,13 @@ def run(folder, out, asynchronous):
     keep("start", ask(extra_args={"routed_experts_start": 35}))
     keep("narrow", ask(extra_args={"routed_experts_dtype": "uint8", "routed_experts_start": 32}))
     if "ROUTECAP_VLLM_FOLDER" in os.environ:
-        sent = pickle.dumps(ask(extra_args={"routed_experts_format": "file"}))
-        [completion] = pickle.loads(sent).outputs
-        found["reference bytes"] = np.array(len(sent))
-        found["reference"] = sys.modules["routecap.vllm"].read(completion.routed_experts).ids()
+        for kind in ("file", "store"):
+            sent = pickle.dumps(ask(extra_args={"routed_experts_format": kind}))
+            [completion] = pickle.loads(sent).outputs
+            reference = completion.routed_experts
+            found[f"{kind} bytes"] = np.array(len(sent))
+            found[f"{kind} rows"] = sys.modules["routecap.vllm"].read(reference).ids()
+        found["keys"] = np.array(len(base64.b64decode(reference["keys"])))
     try:
         ask(extra_args={"routed_experts_start": -1})
         found["refused"] = np.array(False)
@@ -137,10 +141,13 @@ def judge(way, found, first):
     whole = np.concatenate((prompt[32:], generated))
     expect(np.array_equal(np.concatenate(narrow), whole), f"{way}: narrow, its ids")
     expect(found["narrow routed_experts_validity"].all(), f"{way}: narrow, its mask")
-    if "reference" in first:
+    if "keys" in first:
         both = np.concatenate((prompt, generated))
-        expect(np.array_equal(found["reference"], both), f"{way}: a reference")
-        expect(found.pop("reference bytes") < 2000, f"{way}: a reference is small")
+        for kind, most in (("file", 2000), ("store", 5000)):
+            expect(np.array_equal(found[f"{kind} rows"], both), f"{way}: a reference, {kind}")
+            size = found.pop(f"{kind} bytes")
+            expect(size < most, f"{way}: a reference is small, {kind}: {size}")
+        expect(found["keys"] == 2 * 32, f"{way}: two blocks are in the store")
     expect(found["refused"], f"{way}: what makes no sense is refused")
     for name, array in found.items():
         expect(np.array_equal(array, first[name]), f"{way}: {name} is as in this process")
@@ -157,7 +164,10 @@ def main():
         out.unlink(missing_ok=True)
         command = [sys.executable, __file__, "--run", str(folder), str(out), str(int(asynchronous))]
         if version("vllm").startswith("0.21") and way != "not asked for":
-            environment = environment | {"ROUTECAP_VLLM_FOLDER": str(folder / "rows")}
+            rows = {"FOLDER": folder / "rows", "STORE_FILE": folder / "store"}
+            rows |= {"STORE_BYTES": 1 << 24}
+            rows = {f"ROUTECAP_VLLM_{name}": str(value) for name, value in rows.items()}
+            environment = environment | rows
         environment = clean | {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"} | environment
         try:
             result = subprocess.run(

@@ -34,7 +34,8 @@ def answered(rows=None, folder=None, **asked):
     return _answers.Answer(rows_of() if rows is None else rows, asked, folder).for_json()
 
 
-def test_each_format_gives_the_same_rows(tmp_path):
+def test_each_format_gives_the_same_rows(tmp_path, monkeypatch):
+    monkeypatch.setenv("ROUTECAP_VLLM_STORE_FILE", str(tmp_path / "store"))  # see test_references
     folder = _answers.Folder(tmp_path / "rows", 1 << 20)
     rows = rows_of(start=2)
     read = {
@@ -45,6 +46,7 @@ def test_each_format_gives_the_same_rows(tmp_path):
         "nrlre1": lambda text: routecap.wire_decode(text, "nrlre1", experts=64)[0].ids(),
         "routecap.base64": lambda text: routecap.Routing.deserialize(base64.b64decode(text)).ids(),
         "file": lambda place: vllm.read(place).ids(),
+        "store": lambda place: vllm.read(place).ids(),
     }
     assert sorted(read) == sorted(_asked.FORMATS)
     for kind, ids_of in read.items():

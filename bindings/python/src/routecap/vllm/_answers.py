@@ -10,6 +10,8 @@ By `Asked.format`:
     routecap.base64  the serialised form in base64: validity, tags and layers too
     file             where the serialised form is, for clients on the same machine:
                      {"file", "offset", "bytes", "format": "routecap", "start", "shape"}
+    store            in which blocks of the engine's store rows are, for such clients
+                     (`_references`)
 
 The rows are those from `Asked.start` on to the last that was input: of the prompt and of what was
 generated. A missing cell has ids of -1, or the largest of an unsigned dtype where that is no
@@ -36,6 +38,7 @@ from numpy.typing import NDArray
 import routecap
 
 from ..names import WireFactName
+from . import _references
 from ._asked import Asked
 from ._options import get_options
 from ._results import PendingRoutedExperts, of_array
@@ -70,6 +73,8 @@ class Answer:
         rows, kind = self._pending, self.asked.format
         if kind == "lists":
             return rows.tolist()
+        if kind == "store":
+            return _references.refer(rows, get_options().store_file)
         routing = rows.part()
         if kind == "file":
             place = (self._folder or _folder()).write(routing.serialize())
@@ -182,14 +187,17 @@ def _folder_of(path: str, budget: int) -> Folder:
 
 
 def read(reference: Mapping[str, Any], *, keep: bool = False) -> routecap.Routing:
-    """The rows that an answer of format "file" tells the place of, in a process of the same
-    machine. The file is deleted then, unless it is to be kept for others.
+    """The rows that an answer of format "file" or "store" tells the place of, in a process of the
+    same machine. A file is deleted then, unless it is to be kept for others. Rows that a store has
+    no more are missing, with their reason.
 
     Raises:
         FileNotFoundError: it has been read already, or had to go: a process keeps as many bytes of
-            files as ROUTECAP_VLLM_FOLDER_BYTES says.
+            files as ROUTECAP_VLLM_FOLDER_BYTES says. Or the store is gone, as its engines are.
         routecap.Error: these are no rows.
     """
+    if "store" in reference:
+        return _references.read(reference)
     path = Path(reference["file"])
     with path.open("rb") as file:
         file.seek(reference["offset"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -37,6 +37,21 @@ def spread(
     return out
 
 
+class Blocks(NamedTuple):
+    """What a store has the rows of a request under, from position 0 on.
+
+    rows: of a block.
+    keys: of its blocks that are full.
+    """
+
+    rows: int
+    keys: list[bytes]
+
+    @property
+    def key_bytes(self) -> int:
+        return len(self.keys[0]) if self.keys else 0
+
+
 class PendingRoutedExperts:
     """The routed experts of a request whose last steps may still be in flight.
 
@@ -51,6 +66,7 @@ class PendingRoutedExperts:
         first: row of the routing that is its row 0.
         decoder_layers: If not 0, its layers are so many, those of the decoder. Where one does not
             route, cells are missing; in unsigned types they are 0.
+        blocks: Where the routing is in the engine's store, of a request that wants a reference.
     """
 
     ndim = 3
@@ -69,6 +85,7 @@ class PendingRoutedExperts:
         self.decoder_layers = decoder_layers
         self.shape = (shape[0], decoder_layers or shape[1], shape[2])
         self.first = first
+        self.blocks: Blocks | None = None
         self.dtype: np.dtype[Any] = np.dtype(dtype)
         self._fill = fill
         self._array: NDArray[Any] | None = None
@@ -100,7 +117,7 @@ class PendingRoutedExperts:
 
     def _part(self, first: int, rows: int, dtype: DTypeLike) -> PendingRoutedExperts:
         shape = (rows, *self.shape[1:])
-        return PendingRoutedExperts(
+        part = PendingRoutedExperts(
             self.routing,
             shape,
             self._fill,
@@ -108,6 +125,8 @@ class PendingRoutedExperts:
             dtype=dtype,
             decoder_layers=self.decoder_layers,
         )
+        part.blocks = self.blocks
+        return part
 
     def part(self) -> routecap.Routing:
         """Its rows, landed."""

@@ -22,6 +22,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import struct
 import sys
 from collections.abc import Hashable
 from importlib import import_module
@@ -39,7 +40,7 @@ from ._asked import Asked, asked_by
 from ._forward import say_pieces
 from ._options import get_options
 from ._platform import WITHOUT_CUDA, engine_is_on_cuda, without_cuda
-from ._results import PendingRoutedExperts
+from ._results import Blocks, PendingRoutedExperts
 from ._v021_server import check, forget, keep, kept, serve
 from ._workers import Held, Workers, executor_of_this_process, remember_executor
 from ._workers import serve as serve_scheduler
@@ -228,6 +229,7 @@ class TellingScheduler:
         self._in_flight = 0  # steps that were scheduled, and have no outputs yet
         self._held: Held | None = None
         self._ended: dict[str, int] = {}  # rows
+        self._blocks: dict[str, Blocks] = {}  # of requests that have ended, and want a reference
         self._late: list[
             tuple[str, int, PendingRoutedExperts | None]
         ] = []  # and whose client's it is
@@ -321,6 +323,7 @@ class TellingScheduler:
 
     def _handle_stopped_request(self, request: Any) -> Any:
         self._ended[request.request_id] = request.num_tokens - 1
+        self._note_blocks(request)
         return super()._handle_stopped_request(request)  # type: ignore[misc]
 
     def _handle_invalid_blocks(self, *args: Any, **kwargs: Any) -> Any:
@@ -344,6 +347,7 @@ class TellingScheduler:
                     and self._front_end_waits(request.sampling_params)
                     and not request.is_finished()
                 ):
+                    self._note_blocks(request)
                     rows = self._end({request.request_id: request.num_tokens - 1})
                     self._late.append(
                         (request.request_id, request.client_index, rows.get(request.request_id))
@@ -362,7 +366,15 @@ class TellingScheduler:
         ended: dict[str, PendingRoutedExperts] = (
             {} if self._capturer is None else self._capturer.end(rows)
         )
+        for name, found in ended.items():
+            found.blocks = self._blocks.pop(name, None)
         return ended
+
+    def _note_blocks(self, request: Any) -> None:
+        if self._prefixes is not None and asked_by(request.sampling_params).format == "store":
+            rows = self._prefixes.block_rows
+            keys = request.block_hashes[: (request.num_tokens - 1) // rows]
+            self._blocks[request.request_id] = Blocks(rows, [bytes(key) for key in keys])
 
     def _attach(self, outputs: dict[int, Any]) -> None:
         held, self._held = self._held, None
@@ -388,6 +400,8 @@ class TellingScheduler:
             )
             further.append((client, output))
         for client, output in further:
+            if output.routed_experts is not None and output.request_id in self._blocks:
+                output.routed_experts.blocks = self._blocks.pop(output.request_id)
             outputs.setdefault(client, engine.EngineCoreOutputs()).outputs.append(output)
 
 
@@ -471,21 +485,32 @@ def send_bytes(encoder_class: Any) -> None:
     replace(encoder_class, "enc_hook", hook, enc_hook)
 
 
+_HEAD = struct.Struct("<4I")
+
+
 def to_bytes(rows: PendingRoutedExperts) -> NDArray[np.uint8]:
-    """Layers of the decoder as 4 bytes, and the routing. Waits for rows in flight."""
+    """Layers of the decoder and what is known of blocks, their keys, and the routing. Waits for
+    rows in flight."""
     rows.routing.wait()
-    layers = rows.decoder_layers.to_bytes(4, "little")
-    return np.frombuffer(layers + rows.routing.serialize(), np.uint8)
+    blocks = rows.blocks or Blocks(0, [])
+    head = _HEAD.pack(rows.decoder_layers, blocks.rows, len(blocks.keys), blocks.key_bytes)
+    return np.frombuffer(b"".join((head, *blocks.keys, rows.routing.serialize())), np.uint8)
 
 
 def from_bytes(data: NDArray[np.uint8], fill: int) -> PendingRoutedExperts:
-    routing = routecap.Routing.deserialize(data[4:])
-    return PendingRoutedExperts(
+    decoder_layers, block_rows, count, key_bytes = _HEAD.unpack_from(data)
+    end = _HEAD.size + count * key_bytes
+    routing = routecap.Routing.deserialize(data[end:])
+    rows = PendingRoutedExperts(
         routing,
         (routing.rows, routing.layers, routing.k),
         fill,
-        decoder_layers=int.from_bytes(data[:4].tobytes(), "little"),
+        decoder_layers=decoder_layers,
     )
+    if block_rows:
+        keys = data[_HEAD.size : end].reshape(count, key_bytes)
+        rows.blocks = Blocks(block_rows, [key.tobytes() for key in keys])
+    return rows
 
 
 # ---- The front end

@@ -43,11 +43,12 @@ def serve() -> None:
 
 
 def check(asked: Asked) -> None:
-    """Raises: ValueError: this process has no folder for the files that are asked for."""
-    if asked.format == "file" and not get_options().folder:
+    """Raises: ValueError: this process has no folder, or no store, for what is asked for."""
+    needed = {"file": "folder", "store": "store_file"}.get(asked.format or "")
+    if needed is not None and not getattr(get_options(), needed):
         raise ValueError(
-            "routed_experts_format is 'file', and this process has no ROUTECAP_VLLM_FOLDER: name a "
-            "folder by it, or take another format"
+            f"routed_experts_format is {asked.format!r}, and this process has no "
+            f"ROUTECAP_VLLM_{needed.upper()}: give it one, or take another format"
         )
 
 
