@@ -6,7 +6,8 @@
 router's top-k. Graphs without capture, with what SGLang's own capturer launches (a copy for each
 layer, two clones and a copy to the host) and with routecap take turns; figures are medians of
 paired differences, with their middle half. Then what the scheduler's thread spends: in a decode
-step, in a prefill that takes 32,768 tokens from the cache, and at the end of such a request.
+step, for each chunk of a prompt of 32,768 tokens that the engine's cache takes, at the end of such
+a request, and in a prefill that takes its tokens from the cache.
 
 It needs the package routecap and torch, and no SGLang.
 """
@@ -20,6 +21,7 @@ import time
 from array import array
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -227,14 +229,17 @@ class Bench:
             first, second = request(CACHED), request(CACHED)
             second.full_untruncated_fill_ids = first.origin_input_ids + array("q", [1, 2, 3])
             second.origin_input_ids = second.full_untruncated_fill_ids
+            tokens = np.frombuffer(first.origin_input_ids, np.int64)
+            answered = np.append(tokens, np.arange(100))
+            self.capturer.prefixes.clear()
             for begin in range(0, CACHED, ROWS):
                 self.forward("routecap", ROWS)
                 self.capturer.issue(Batch("prefill", [first], 0, [begin], [ROWS]))
                 self.synchronize()
-            tokens = np.frombuffer(first.origin_input_ids, np.int64)
-            self.capturer.prefixes.clear()
-            note("the cache took 32,768 tokens", lambda: self.cached(first, tokens, 0))
+                chunk = tokens[: begin + ROWS]
+                note("the cache took a chunk of 8,192", partial(self.cached, first, chunk, begin))
             note("a request of 32,768 tokens ended", lambda: self.capturer.finish(first))
+            note("and the cache took 100 more", lambda: self.cached(first, answered, CACHED))
             self.forward("routecap", 3)
             hit = Batch("prefill", [second], 0, [CACHED], [3])
             note("a prefill took 32,768 tokens from the cache", lambda: self.capturer.issue(hit))

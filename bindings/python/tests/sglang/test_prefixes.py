@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from routecap.sglang import _prefixes
 from routecap.sglang._prefixes import Prefixes
 
 
@@ -53,6 +54,23 @@ def test_what_follows_something_forgotten_is_not_kept():
     prefixes, a = Prefixes(100), Owner("a")
     prefixes.insert((), tokens(1, 2, 3, 4), 2, a)
     assert prefixes.find((), tokens(1, 2, 3, 4), 4) == [] and prefixes.rows == 0
+
+
+def test_a_sequence_that_grows_is_not_compared_again(monkeypatch):
+    prefixes, a, b = Prefixes(100), Owner("a"), Owner("b")
+    part = prefixes.insert((), tokens(1, 2, 3, 4), 0, a)
+    prefixes.insert((), tokens(1, 2, 8), 2, b)  # divides it
+    with monkeypatch.context() as compared:
+        compared.setattr(_prefixes, "_alike", None)
+        longer = prefixes.insert((), tokens(1, 2, 3, 4, 5), 4, a, part)
+        assert prefixes.insert((), tokens(1, 2, 3, 4, 5), 5, a, longer) is longer
+    assert prefixes.find((), tokens(1, 2, 3, 4, 5), 5) == [(a, 2), (a, 4), (a, 5)]
+    assert prefixes.insert(("other",), tokens(1, 2, 3, 4, 6), 4, a, part) is part  # not there
+    prefixes.insert((), tokens(1, 2, 8, 9), 3, a, part)  # it ends elsewhere
+    assert prefixes.find((), tokens(1, 2, 8, 9), 4) == [(a, 2), (b, 3), (a, 4)]
+    prefixes.clear()
+    assert prefixes.insert((), tokens(1, 2, 3, 4, 5), 4, a, part) is part
+    assert prefixes.rows == 0
 
 
 def test_more_rows_than_the_limit_end_what_was_used_longest_ago():

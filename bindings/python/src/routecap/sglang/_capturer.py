@@ -301,7 +301,7 @@ class Capturer:
         life = life_of(request)
         if life is not None and self.place.owner:
             life.rows.kept = max(life.rows.kept, len(tokens))
-            self.prefixes.insert(scope, tokens, first, life.rows)
+            life.part = self.prefixes.insert(scope, tokens, first, life.rows, life.part)
 
     def set_weight_version(self, version: str | None) -> None:
         """Rows from now on are of these weights."""

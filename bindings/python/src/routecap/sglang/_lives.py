@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 import routecap
 
-from ._prefixes import Prefixes, Tokens
+from ._prefixes import Part, Prefixes, Tokens
 from ._shared import Shared
 
 
@@ -49,14 +49,16 @@ class Life:
     """One request of the engine; an attribute of it, so that it ends with it.
 
     end: one past the last row that a prefill issued. prompt: how many tokens it began with.
+    part: the last one that the prefix cache has of it.
     retractions: as the engine counted them then; computed again, a request begins anew.
     """
 
-    __slots__ = ("end", "prompt", "retractions", "rows")
+    __slots__ = ("end", "part", "prompt", "retractions", "rows")
 
     def __init__(self, rows: Rows, retractions: int) -> None:
         self.rows, self.retractions = rows, retractions
         self.end = self.prompt = 0
+        self.part: Part | None = None
 
     def __del__(self) -> None:
         if self.rows.handle and not self.rows._capturer.closed:

@@ -34,16 +34,16 @@ class Owner(Protocol):
         """Add its first rows, which may be in flight, to a request of routecap."""
 
 
-class _Part:
+class Part:
     """Tokens that one request brought in behind those of `parent`, which has `first` before it."""
 
     __slots__ = ("children", "first", "owner", "parent", "tokens")
 
     def __init__(
-        self, parent: _Part | None, first: int, tokens: Tokens, owner: Owner | None
+        self, parent: Part | None, first: int, tokens: Tokens, owner: Owner | None
     ) -> None:
         self.parent, self.first, self.tokens, self.owner = parent, first, tokens, owner
-        self.children: dict[int, _Part] = {}
+        self.children: dict[int, Part] = {}
 
     @property
     def end(self) -> int:
@@ -55,8 +55,8 @@ class Prefixes:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._roots: dict[Hashable, _Part] = {}
-        self._used: OrderedDict[_Part, None] = OrderedDict()  # a part comes before its parent
+        self._roots: dict[Hashable, Part] = {}
+        self._used: OrderedDict[Part, None] = OrderedDict()  # a part comes before its parent
         self.rows = 0
 
     def clear(self) -> None:
@@ -65,27 +65,34 @@ class Prefixes:
         self._used.clear()
         self.rows = 0
 
-    def insert(self, scope: Hashable, tokens: Tokens, first: int, owner: Owner) -> None:
+    def insert(
+        self, scope: Hashable, tokens: Tokens, first: int, owner: Owner, last: Part | None = None
+    ) -> Part | None:
         """KV of `tokens` is in the cache, and from position `first` on it is what `owner` computed.
 
         scope: what else must be alike for KV to be shared (adapter, salt, session).
+        last: what the insert before this one returned for the same sequence, so that a long one is
+            not compared again each time that it has grown.
         """
-        root = self._roots.setdefault(scope, _Part(None, 0, tokens[:0], None))
-        path, matched = self._walk(root, tokens[:first])
+        root = self._roots.setdefault(scope, Part(None, 0, tokens[:0], None))
+        path, matched = self._path(root, last, first), first
+        if not path:
+            path, matched = self._walk(root, tokens[:first])
         if matched < first or first >= len(tokens):
-            return  # those who computed what is before it are gone: nothing could lead here
+            return last  # those who computed what is before it are gone: nothing could lead here
         part = path[-1] if path else root
         if part.end > first:
             part = path[-1] = self._split(part, first)
         known = part.children.get(int(tokens[first]))
         if known is not None:
             self._drop(known)  # its KV was evicted, and so was all that is behind it
-        new = _Part(part, first, tokens[first:].copy(), owner)
+        new = Part(part, first, tokens[first:].copy(), owner)
         part.children[int(tokens[first])] = new
         self.rows += len(new.tokens)
         self._used[new] = None
         self._touch([*path, new])
         self._trim()
+        return new
 
     def find(self, scope: Hashable, tokens: Tokens, rows: int) -> list[tuple[Owner, int]]:
         """Who computed the first `rows` rows of these tokens: each, in order, with the end of its
@@ -103,9 +110,20 @@ class Prefixes:
                 break  # what it took from the cache are the rows of all before it
         return found[::-1]
 
-    def _walk(self, root: _Part, tokens: Tokens) -> tuple[list[_Part], int]:
+    def _path(self, root: Part, last: Part | None, end: int) -> list[Part]:
+        """The parts that lead to the last one; none if it is gone, or ends elsewhere."""
+        path: list[Part] = []
+        if last is None or last.end != end or last not in self._used:
+            return path
+        part = last
+        while part.parent is not None:
+            path.append(part)
+            part = part.parent
+        return path[::-1] if part is root else []
+
+    def _walk(self, root: Part, tokens: Tokens) -> tuple[list[Part], int]:
         """The parts that begin with these tokens, and how many tokens they agree on."""
-        path: list[_Part] = []
+        path: list[Part] = []
         part, at = root, 0
         while at < len(tokens):
             child = part.children.get(int(tokens[at]))
@@ -119,22 +137,22 @@ class Prefixes:
                 break
         return path, at
 
-    def _split(self, part: _Part, at: int) -> _Part:
+    def _split(self, part: Part, at: int) -> Part:
         """Divide a part at a position; returns its beginning."""
         assert part.parent is not None
         count = at - part.first
-        head = _Part(part.parent, part.first, part.tokens[:count], part.owner)
+        head = Part(part.parent, part.first, part.tokens[:count], part.owner)
         part.parent.children[int(head.tokens[0])] = head
         part.parent, part.first, part.tokens = head, at, part.tokens[count:]
         head.children[int(part.tokens[0])] = part
         self._used[head] = None
         return head
 
-    def _touch(self, path: list[_Part]) -> None:
+    def _touch(self, path: list[Part]) -> None:
         for part in reversed(path):
             self._used.move_to_end(part)
 
-    def _drop(self, part: _Part) -> None:
+    def _drop(self, part: Part) -> None:
         """Forget a part and all behind it."""
         if part.parent is not None and part.parent.children.get(int(part.tokens[0])) is part:
             del part.parent.children[int(part.tokens[0])]
