@@ -77,6 +77,9 @@ def main():
     import model
     import numpy as np
 
+    import routecap_sglang_cpu as plugin
+    import torch
+
     import routecap
     import routecap.sglang
 
@@ -188,6 +191,13 @@ def main():
         counts["shifted by one, equal"] += int((got[1:] == want[:-1]).all((1, 2)).sum())
         counts["shifted by one"] += max(0, len(got) - 1)
         return got
+
+    def finds_a_wait():
+        """That a wait for the device would have been seen."""
+        found = []
+        with plugin.waits(found.append):
+            torch.ones(1, device="cuda").item()
+        return found == [plugin.WAITS]
 
     def judge_store():
         """Whoever computes tokens again publishes the same rows again."""
@@ -314,6 +324,8 @@ def main():
     for what, count in happened.items():
         print(f"{count:9d}  {what}")
     wrong = any(count for what, count in counts.items() if what.startswith("WRONG"))
+    wrong |= happened[plugin.WAITS] > 1  # the first pass proves that ids stay where they are
+    wrong |= options.gpu and not finds_a_wait()
     rows = sum(count for what, count in counts.items() if what.startswith("rows"))
     proven = counts["shifted by one, equal"] < counts["shifted by one"] / 10
     proven &= counts["cells as the teacher's"] >= 0.95 * counts["cells beside the teacher's"]

@@ -1,8 +1,10 @@
 """A plugin of SGLang, in each of its processes: what its capturer, its cache in host memory and its
 attention for drafts need without a GPU; and a list of what happened, for the checks."""
 
+import contextlib
 import ctypes
 import os
+import warnings
 
 
 def register():
@@ -37,8 +39,30 @@ def _to_device(src_k, dst_k, src_v, dst_v, src_indices, dst_indices, item_size):
     dst_v[dst_indices] = src_v[src_indices]
 
 
+@contextlib.contextmanager
+def waits(tell):
+    """Tell of each time that this thread waits for a GPU inside, by PyTorch's operations."""
+    import torch
+
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            yield
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    for each in said:
+        if "called a synchronizing CUDA operation" in str(each.message):
+            tell(WAITS)
+
+
+WAITS = "waits of routecap for the device"
+
+
 def _tell():
-    """Retractions, KV that came back from the host's memory, and accepted drafts: a line each."""
+    """Retractions, KV that came back from the host's memory, accepted drafts, and waits for a GPU
+    in what the adapter does: a line each."""
+    import torch
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     path = os.environ.get("ROUTECAP_TEST_EVENTS")
@@ -58,6 +82,16 @@ def _tell():
     def resolved(tokens, *args):
         tell("drafts accepted", sum(len(each) - 1 for each in tokens))
 
+    if torch.cuda.is_available():
+        from routecap.sglang._capturer import Capturer
+
+        softly = Capturer.softly
+
+        def watched(*args):
+            with waits(tell):
+                return softly(*args)
+
+        Capturer.softly = watched
     results = "managers.scheduler_components.batch_result_processor.SchedulerBatchResultProcessor"
     for target, hook in (
         ("managers.schedule_batch.Req.reset_for_retract", retracted),
