@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Copies candle-transformers out of cargo's cache and adds what an engine needs to be captured: one
 # line in a model, behind its router, and observer.rs, which is all that this line calls. Nothing of
-# candle is kept here. usage: patch.sh FOLDER   makes FOLDER/candle-transformers, which Cargo.toml
-# names in [patch.crates-io]
+# candle is kept here.
+#
+#   patch.sh FOLDER   makes FOLDER/candle-transformers, which Cargo.toml names in [patch.crates-io]
 set -euo pipefail
 version=0.11.1
 mkdir -p "$1/original/src"

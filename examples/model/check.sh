@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Proves that the shipped files are one model, the same in PyTorch, llama.cpp and, where it is
-# installed, transformers. usage: check.sh [FOLDER [TEXT:BYTES]]   ROUTECAP_TORCH_PYTHON: a Python
-# with PyTorch, in the place of one made under build/
+# installed, transformers. usage: check.sh [FOLDER [TEXT:BYTES]]
+#
+# ROUTECAP_TORCH_PYTHON names a Python with PyTorch, in the place of one made under build/.
 cd "$(dirname "$0")/../.." && . examples/setup.sh
 
 folder=${1:-examples/model/weights}

@@ -1,13 +1,19 @@
 #!/usr/bin/env bash
-# The ABI gate: check.sh LIBRARY HEADER_DIR COMPILER exported symbols with their versions
-#   tests/abi/symbols.txt values, sizes and offsets              tests/abi/layout.c, which has to
-#   name every constant and every field of the headers functions and types as compiled
-#   tests/abi/routecap.abi, by abidiff without filters or suppressions, what it calls harmless
-#   included LIBRARY needs debug information. Prints what differs; exit status 1 if anything does.
-#   After a wanted change, in the commit that makes it: check.sh --refresh LIBRARY HEADER_DIR
-#   COMPILER It writes symbols.txt and routecap.abi, and adds to layout.c what that says nothing of.
-#   What layout.c says already is changed by hand. tests/abi/frozen is another matter: consumer.c is
-#   built with that header of 1.0 and has to run with every later library, so that it never changes.
+# The ABI gate. Prints what differs; exit status 1 if anything does.
+#
+#   check.sh LIBRARY HEADER_DIR COMPILER             LIBRARY needs debug information
+#   check.sh --refresh LIBRARY HEADER_DIR COMPILER   after a wanted change, in its commit
+#
+# It compares
+#   - exported symbols with their versions: symbols.txt
+#   - values, sizes and offsets: layout.c, which has to name every constant and every field of the
+#     headers
+#   - functions and types as compiled: routecap.abi, by abidiff without filters or suppressions, and
+#     with what abidiff calls harmless
+#
+# --refresh writes symbols.txt and routecap.abi, and adds to layout.c what it says nothing of. What
+# layout.c says already is changed by hand. frozen/ never changes: consumer.c is built with that
+# header of 1.0 and has to run with every later library.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Proves the ABI gate: prove.sh SOURCE_DIR COMPILER Breaks the ABI in copies, one way each, and
-# expects the gate to fail every time; an untouched copy must pass.
+# Proves the ABI gate: breaks the ABI in copies, one way each, and expects the gate to fail every
+# time. An untouched copy must pass. usage: prove.sh SOURCE_DIR COMPILER
 set -u
 source_dir=$1 compiler=$2
 here=$(cd "$(dirname "$0")" && pwd)

@@ -2,10 +2,11 @@
 # Fuzzes with libFuzzer under AddressSanitizer and UndefinedBehaviorSanitizer, each target for a
 # time; prints what was executed as JSON.
 #
-#   run.sh [--seconds N] [--jobs J] [--json FILE] [--update] [--only TARGET]...    builds first; N
-#   seconds a target (8), J processes each (1) run.sh --build-only DIRECTORY       builds what the
-#   next form needs, to be carried to a machine without compilers or network run.sh --prebuilt
-#   DIRECTORY ...     runs what was built there; the targets run at once
+#   run.sh [--seconds N] [--jobs J] [--json FILE] [--update] [--only TARGET]...
+#                                      builds first; N seconds a target (8), J processes each (1)
+#   run.sh --build-only DIRECTORY      builds what the next form needs, to be carried to a machine
+#                                      without compilers or network
+#   run.sh --prebuilt DIRECTORY ...    runs what was built there; the targets run at once
 #
 # New inputs are merged into DIRECTORY/corpus (build/fuzz/corpus), with --update also into the
 # corpora here. What fails is left in DIRECTORY/failures: fuzz_TARGET FILE runs it again, also the

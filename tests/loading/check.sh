@@ -1,8 +1,11 @@
 #!/usr/bin/env bash
 # What loading the library does, and beside what: the cases of loading.c, another C++ library,
-# PyTorch. usage: check.sh [LIBRARY [FAKE_DRIVER_FOLDER]]   default: the installed one; the fake
-# driver that the tests have built ROUTECAP_TORCH_PYTHON: a Python with PyTorch, in the place of one
-# made under build/
+# PyTorch.
+#
+#   check.sh [LIBRARY [FAKE_DRIVER_FOLDER]]   default: the installed library, and the fake driver
+#                                             that the tests have built
+#
+# ROUTECAP_TORCH_PYTHON names a Python with PyTorch, in the place of one made under build/.
 cd "$(dirname "$0")/../.." && . examples/setup.sh
 set +e
 

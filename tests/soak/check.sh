@@ -5,12 +5,17 @@
 #
 #     check.sh [--seconds N] [--seed S]         after tests/CMakeLists.txt was built in build/tests
 #
-# 17 million steps with stores on 16 cores, some 5,000 a second and process: seq 14 | xargs -P 14
-#     -I{} ./soak --store 1 --steps 1220000 --seconds 560 --seed {} --json soak_store_{}.json
+# 17 million steps with stores on 16 cores, some 5,000 a second and process:
 #
-# On a machine with a device, where these two files and libroutecap.so.1 are: for graph in 0 1; do
-#     LD_LIBRARY_PATH=. ROUTECAP_TEST_BACKEND=cuda ROUTECAP_TEST_GRAPH=$graph ./soak --seconds 300
-#     --json soak_$graph.json; done
+#     seq 14 | xargs -P 14 -I{} ./soak --store 1 --steps 1220000 --seconds 560 --seed {} \
+#         --json soak_store_{}.json
+#
+# On a machine with a device, where these two files and libroutecap.so.1 are:
+#
+#     for graph in 0 1; do
+#         LD_LIBRARY_PATH=. ROUTECAP_TEST_BACKEND=cuda ROUTECAP_TEST_GRAPH=$graph \
+#             ./soak --seconds 300 --json soak_$graph.json
+#     done
 cd "$(dirname "$0")/../.." && . examples/setup.sh
 set +e
 seconds=50 seed=1
