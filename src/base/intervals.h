@@ -66,7 +66,7 @@ public:
         uint64_t removed = 0;
         // What is left of an interval: its first part in place, its second, if there are two, as a
         // node behind it.
-        const auto cut = [&](Interval &i, Node *&has_ready_operations) {
+        const auto cut = [&](Interval &i, Node *&place_for_second_part) {
             const uint64_t b = std::max(begin, i.begin), e = std::min(end, i.end);
             if (b >= e) return;
             removed += e - b;
@@ -76,7 +76,7 @@ public:
             if (i.begin == i.end)
                 i = right;
             else
-                has_ready_operations = nodes.take(Node{right, has_ready_operations});
+                place_for_second_part = nodes.take(Node{right, place_for_second_part});
         };
         cut(first_, more_);
         for (Node **at = &more_; *at != nullptr;) {
