@@ -290,14 +290,14 @@ typedef struct routecap_plan_source {
 /* What became of the cells of a result. */
 typedef struct routecap_plan_report {
     uint32_t struct_size;
-    uint32_t layers;
+    uint32_t layers;          /* of the plan */
     uint64_t rows;            /* local rows; the next five add up to it */
     uint64_t rows_valid;      /* every cell is valid */
     uint64_t rows_partial;    /* some cells are lost */
     uint64_t rows_lost;       /* all cells are lost */
-    uint64_t rows_not_needed;
-    uint64_t rows_padding;
-    uint64_t cells_lost;
+    uint64_t rows_not_needed; /* as in routecap_plan_shape */
+    uint64_t rows_padding;    /* as in routecap_plan_shape */
+    uint64_t cells_lost;      /* cells of needed rows that no source has */
 } routecap_plan_report;
 
 /**

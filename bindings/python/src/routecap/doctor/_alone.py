@@ -96,7 +96,7 @@ def dtype(subject: Subject) -> Iterator[Found]:
 
 
 def ids(subject: Subject) -> Iterator[Found]:
-    """Every id is an expert, and of no cell only some are missing."""
+    """Every id is an expert, and no cell lacks only some of its ids."""
     low = subject.ids < 0 if subject.ids.dtype.kind == "i" else np.zeros(subject.ids.shape, bool)
     some = low.any(axis=2) & subject.valid
     if some.any():
@@ -249,7 +249,7 @@ def filler(subject: Subject) -> Iterator[Found]:
 
 
 def columns(subject: Subject) -> Iterator[Found]:
-    """No column says the same everywhere."""
+    """No column of ids is the same everywhere."""
     ids, valid = subject.ids, subject.valid
     if ids.shape[2] == 1:
         return
@@ -265,7 +265,7 @@ def columns(subject: Subject) -> Iterator[Found]:
 
 
 def layers(subject: Subject) -> Iterator[Found]:
-    """No layer says the same in every row, or in every row the same as another."""
+    """No layer has the same ids in every row, and no two layers have the same ids."""
     ids, valid = subject.ids, subject.valid
     complete = valid.all(axis=0) & (len(ids) >= _LAYER)
     silent = (ids == 0).all(axis=(0, 2))
