@@ -95,13 +95,14 @@ typedef struct routecap_plan routecap_plan;
 /* A rank of a trainer, and one micro-batch. */
 typedef struct routecap_plan_config {
     uint32_t struct_size;
-    int32_t layout;           /* ROUTECAP_PLAN_LAYOUT_PACKED, _PADDED_RIGHT or _PADDED_LEFT */
-    int32_t context;          /* ROUTECAP_PLAN_CONTEXT_* */
+    int32_t layout;           /* ROUTECAP_PLAN_LAYOUT_PACKED (default), _PADDED_RIGHT or
+                                 _PADDED_LEFT */
+    int32_t context;          /* ROUTECAP_PLAN_CONTEXT_*; default NONE */
     uint32_t context_size;    /* context-parallel ranks C; default 1 */
     uint32_t context_rank;    /* this one, 0..C-1 */
     uint32_t tensor_size;     /* tensor-parallel ranks; default 1 */
     uint32_t tensor_rank;     /* this one, 0..tensor_size-1 */
-    uint32_t flags;           /* ROUTECAP_PLAN_SEQUENCE_PARALLEL, _SEQUENCE_FIRST */
+    uint32_t flags;           /* ROUTECAP_PLAN_SEQUENCE_PARALLEL, _SEQUENCE_FIRST; default none */
     uint64_t samples;         /* sequences of the micro-batch; may be 0 */
     const uint64_t *lengths;        /* [samples] tokens of each, which may be 0. Required, unless
                                        cu_lengths is given */
@@ -127,8 +128,9 @@ typedef struct routecap_plan_config {
                                  many rows or more */
     uint64_t align_rank;      /* PACKED: behind all sequences, the rows of each context-parallel
                                  rank are padded to a multiple of this. Default 1 */
-    uint32_t layers;          /* MoE layers of this pipeline stage, or virtual stage. Required */
-    uint32_t k;               /* experts per token. Required */
+    uint32_t layers;          /* MoE layers of this pipeline stage, or virtual stage,
+                                 1..ROUTECAP_MAX_LAYERS. Required */
+    uint32_t k;               /* experts per token, 1..ROUTECAP_MAX_K. Required */
     uint32_t experts;         /* ids are in [0, experts). Required unless layer_experts is set */
     uint32_t expert_parallel; /* expert-parallel ranks P, for BALANCED; default 1. Column c of layer
                                  l of the filled row p has expert a % P * (E / P) + a / P % (E / P)
@@ -138,16 +140,17 @@ typedef struct routecap_plan_config {
                                  order of the whole micro-batch, before it is divided */
     const int32_t *layer_map;       /* [layers] index of each in the decoder, strictly ascending.
                                        Default: 0..layers-1 */
-    const uint32_t *layer_experts;  /* [layers] experts of each layer where they differ */
+    const uint32_t *layer_experts;  /* [layers] experts of each layer, where they differ. Default:
+                                       `experts` for all */
     int32_t dtype;            /* of the result: ROUTECAP_DTYPE_U8, _I16, _U16, _I32, _U32 or _I64.
                                  Required */
-    int32_t order;            /* ROUTECAP_ORDER_ROW_MAJOR: [rows, layers, k]; _LAYER_MAJOR:
-                                 [layers, rows, k] */
-    int32_t fill;             /* ROUTECAP_PLAN_FILL_* */
-    int32_t lost;             /* ROUTECAP_PLAN_LOST_* */
-    int64_t fill_value;       /* with FILL_VALUE: in two's complement, as lost_value */
-    int64_t lost_value;       /* with LOST_MARK. 0 is no default here: routecap_plan_config_init
-                                 sets -1 */
+    int32_t order;            /* ROUTECAP_ORDER_ROW_MAJOR (default): [rows, layers, k];
+                                 _LAYER_MAJOR: [layers, rows, k] */
+    int32_t fill;             /* ROUTECAP_PLAN_FILL_*; default BALANCED */
+    int32_t lost;             /* ROUTECAP_PLAN_LOST_*; default MARK */
+    int64_t fill_value;       /* with FILL_VALUE: each id of a filled cell, in two's complement */
+    int64_t lost_value;       /* with LOST_MARK: each id of a lost cell, in two's complement. 0 is
+                                 no default here: routecap_plan_config_init sets -1 */
 } routecap_plan_config;
 
 /**

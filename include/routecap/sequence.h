@@ -143,7 +143,7 @@ typedef struct routecap_append_report {
     uint64_t tokens_common;  /* the call's tokens are the sequence's up to here: the position of the
                                 first that differs, or the lower of both ends. Of all: of the last
                                 append */
-    uint64_t tokens_cut;     /* tokens that the call did not have */
+    uint64_t tokens_cut;     /* tokens of the sequence that were cut */
     uint64_t rows_cut;       /* rows that were there and were cut with them */
     uint64_t rows_overlap;   /* rows of which both had a cell */
     uint64_t rows_differed;  /* of these: rows with other ids in such a cell. Drift of the engine;
@@ -151,21 +151,21 @@ typedef struct routecap_append_report {
     uint64_t first_differed; /* position of the first of these; ROUTECAP_ROWS_ALL: there is none */
     uint64_t rows_taken;     /* rows of which the sequence took a cell of the call's */
     uint64_t rows_boundary;  /* of these: boundary rows, 0 or 1 per append */
-    uint64_t rows_filled;    /* of these: rows before the boundary row that had a hole there */
+    uint64_t rows_filled;    /* of these: rows before the boundary row that lacked such a cell */
     uint64_t rows_replaced;  /* of these: rows in which a cell of the call's took the place of
                                 another */
     uint64_t rows_beyond;    /* rows of the call's routing at or behind its last token: not taken */
     uint64_t rows_missing;   /* rows of the sequence now of which a cell is missing */
-    uint64_t bytes;          /* memory now for rows and tokens, of the sequence and all its forks
-                                and of routings that they gave out */
+    uint64_t bytes;          /* memory for rows and tokens now, in bytes, of the sequence, all its
+                                forks, and routings that they gave out */
 } routecap_append_report;
 
 /**
  * Add a call: its tokens and its rows. "What append does" above has the rules.
  *
  * Give all tokens of the call, from token 0 on, if you have them: only tokens that are given are
- * compared. A call with token_start > 0 vouches for those before it. Its routing may begin
- * anywhere, also before token_start, and usually does with the boundary row.
+ * compared. A call with token_start > 0 vouches for the tokens before it. Its routing may begin
+ * anywhere. It usually begins before token_start, with the boundary row.
  *
  * Time goes with the call's tokens and rows, at about the speed of memory.
  *
@@ -195,7 +195,7 @@ ROUTECAP_API int32_t routecap_sequence_append(routecap_sequence *sequence, const
 /**
  * Cut a sequence: keep its first tokens, and rows 0 to tokens-1.
  *
- * The last of these rows, that of the last token, is seen again when a token follows it. Nothing
+ * The row of the last token stays too, but no reader sees it until another token follows. Nothing
  * happens if the sequence is not longer.
  *
  * @param[in,out] sequence  The sequence.

@@ -55,17 +55,17 @@
  * later publish replaces the block under its key. When the cache moves or frees places, the caller
  * calls routecap_store_move or routecap_store_evict.
  *
- * Order. A key is there from the call of publish on, whether its rows have landed or not. An adopt
- * finds what was published before it, and no later block. Two requests of one step may share a
- * block: publish and then adopt, both after the issue. The adopter's rows are then in flight until
- * that step has landed, and missing if they never land. For another capturer a block in flight is
- * not there yet. A publish under a content key that is there adds its cells once its rows have
- * landed.
+ * Order. A block is there from the call of publish on, whether its rows have landed or not. An
+ * adopt finds what was published before it, and no later block. Two requests of one step may share
+ * a block: publish and then adopt, both after the issue. The adopter's rows are then in flight
+ * until that step has landed, and missing if they never land. For another capturer a block in
+ * flight is not there yet. A publish under a content key that is there adds its cells once its rows
+ * have landed.
  *
  * What is published. Settled rows are published. A block with drafts waits until they are settled,
  * and so do the blocks behind it in the same call; until then they are not there. Rows that were
- * cut or rejected are not published. Of a row that was replaced before it was published, the later
- * one is.
+ * cut or rejected are not published. If a row was replaced before it was published, the later row
+ * is published.
  *
  * Holes. A row of a block that is not there is missing in the adopter, for one of three reasons:
  *   - ROUTECAP_MISSING_STALE: the store has the block, of older weights only.
@@ -87,11 +87,11 @@
  * Tags. Rows keep their tags in the store.
  *
  * Memory. A store is bounded by bytes. Blocks that were published, adopted or released longest ago
- * go first. Retained ones stay. A page counts in one budget: in the capturer's until rows of it are
- * published, then in the store's, until nobody has it. The worker thread shares pages. It copies a
- * block once, if more than a quarter of the block's page is not published with it. Nothing is
- * copied on the thread that calls publish or adopt. A publish for which there is no room is counted
- * (blocks_refused).
+ * are dropped first. Retained ones stay. A page counts in one budget: in the capturer's until rows
+ * of it are published, then in the store's, until nobody has it. The worker thread shares pages. It
+ * copies a block once, if more than a quarter of the block's page is not published with it. Nothing
+ * is copied on the thread that calls publish or adopt. A publish for which there is no room is
+ * counted (blocks_refused).
  *
  * Threads. All calls may be made by any thread at any time, except during routecap_store_free.
  * Requests and routings that have rows of a store may outlive it. A store may outlive its
