@@ -1907,7 +1907,7 @@ type AppendReport struct {
 	// the call's tokens are the sequence's up to here: the position of the first that differs, or the lower of both ends.
 	// Of all: of the last append
 	TokensCommon uint64
-	// tokens that the call did not have
+	// tokens of the sequence that were cut
 	TokensCut uint64
 	// rows that were there and were cut with them
 	RowsCut uint64
@@ -1921,7 +1921,7 @@ type AppendReport struct {
 	RowsTaken uint64
 	// of these: boundary rows, 0 or 1 per append
 	RowsBoundary uint64
-	// of these: rows before the boundary row that had a hole there
+	// of these: rows before the boundary row that lacked such a cell
 	RowsFilled uint64
 	// of these: rows in which a cell of the call's took the place of another
 	RowsReplaced uint64
@@ -1929,7 +1929,7 @@ type AppendReport struct {
 	RowsBeyond uint64
 	// rows of the sequence now of which a cell is missing
 	RowsMissing uint64
-	// memory now for rows and tokens, of the sequence and all its forks and of routings that they gave out
+	// memory for rows and tokens now, in bytes, of the sequence, all its forks, and routings that they gave out
 	Bytes uint64
 }
 
@@ -2155,7 +2155,8 @@ type cPlanSource struct {
 // PlanReport is routecap_plan_report. What became of the cells of a result.
 type PlanReport struct {
 	structSize uint32
-	Layers     uint32
+	// of the plan
+	Layers uint32
 	// local rows; the next five add up to it
 	Rows uint64
 	// every cell is valid
@@ -2163,10 +2164,13 @@ type PlanReport struct {
 	// some cells are lost
 	RowsPartial uint64
 	// all cells are lost
-	RowsLost      uint64
+	RowsLost uint64
+	// as in routecap_plan_shape
 	RowsNotNeeded uint64
-	RowsPadding   uint64
-	CellsLost     uint64
+	// as in routecap_plan_shape
+	RowsPadding uint64
+	// cells of needed rows that no source has
+	CellsLost uint64
 }
 
 // cPlanTarget is routecap_plan_target. Where the ids of a rank go. Addresses are of the device, or with BACKEND_HOST of

@@ -147,7 +147,8 @@ typedef struct routecap_wire_info {
  * RAW is never found, because any bytes could be that. In an OBJECT what follows "data" is not
  * looked at.
  *
- * @param[in] data   [bytes] the first bytes of a message, or all of them. 512 are enough.
+ * @param[in] data   [bytes] the first bytes of a message, or all of them. 512 are enough to find the
+ *                   format.
  * @param[in] bytes  How many.
  * @param[out] info  What they say.
  * @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT (no format that this library knows, or a damaged
@@ -195,7 +196,8 @@ typedef struct routecap_wire_hint {
                                (ROUTECAP_ERR_NO_MEMORY); default: some 8 times the message */
     const int32_t *layer_map;      /* [layers] index of each captured layer in the decoder, strictly
                                       ascending; default 0..layers-1 */
-    const uint32_t *layer_experts; /* [layers] experts of each layer where they differ */
+    const uint32_t *layer_experts; /* [layers] experts of each layer, where they differ; default
+                                      `experts` for all */
 } routecap_wire_hint;
 
 /*

@@ -2774,7 +2774,8 @@ unsafe extern "C" {
     /// RAW is never found, because any bytes could be that. In an OBJECT what follows "data" is not
     /// looked at.
     ///
-    /// @param[in] data   [bytes] the first bytes of a message, or all of them. 512 are enough.
+    /// @param[in] data   [bytes] the first bytes of a message, or all of them. 512 are enough to find the
+    ///                   format.
     /// @param[in] bytes  How many.
     /// @param[out] info  What they say.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT (no format that this library knows, or a damaged
@@ -2825,7 +2826,8 @@ pub struct routecap_wire_hint {
     /// [layers] index of each captured layer in the decoder, strictly
     /// ascending; default 0..layers-1
     pub layer_map: *const i32,
-    /// [layers] experts of each layer where they differ
+    /// [layers] experts of each layer, where they differ; default
+    /// `experts` for all
     pub layer_experts: *const u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -3359,7 +3361,7 @@ pub struct routecap_append_report {
     /// first that differs, or the lower of both ends. Of all: of the last
     /// append
     pub tokens_common: u64,
-    /// tokens that the call did not have
+    /// tokens of the sequence that were cut
     pub tokens_cut: u64,
     /// rows that were there and were cut with them
     pub rows_cut: u64,
@@ -3374,7 +3376,7 @@ pub struct routecap_append_report {
     pub rows_taken: u64,
     /// of these: boundary rows, 0 or 1 per append
     pub rows_boundary: u64,
-    /// of these: rows before the boundary row that had a hole there
+    /// of these: rows before the boundary row that lacked such a cell
     pub rows_filled: u64,
     /// of these: rows in which a cell of the call's took the place of
     /// another
@@ -3383,8 +3385,8 @@ pub struct routecap_append_report {
     pub rows_beyond: u64,
     /// rows of the sequence now of which a cell is missing
     pub rows_missing: u64,
-    /// memory now for rows and tokens, of the sequence and all its forks
-    /// and of routings that they gave out
+    /// memory for rows and tokens now, in bytes, of the sequence, all its
+    /// forks, and routings that they gave out
     pub bytes: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -3431,8 +3433,8 @@ unsafe extern "C" {
     /// Add a call: its tokens and its rows. "What append does" above has the rules.
     ///
     /// Give all tokens of the call, from token 0 on, if you have them: only tokens that are given are
-    /// compared. A call with token_start > 0 vouches for those before it. Its routing may begin
-    /// anywhere, also before token_start, and usually does with the boundary row.
+    /// compared. A call with token_start > 0 vouches for the tokens before it. Its routing may begin
+    /// anywhere. It usually begins before token_start, with the boundary row.
     ///
     /// Time goes with the call's tokens and rows, at about the speed of memory.
     ///
@@ -3465,7 +3467,7 @@ unsafe extern "C" {
 unsafe extern "C" {
     /// Cut a sequence: keep its first tokens, and rows 0 to tokens-1.
     ///
-    /// The last of these rows, that of the last token, is seen again when a token follows it. Nothing
+    /// The row of the last token stays too, but no reader sees it until another token follows. Nothing
     /// happens if the sequence is not longer.
     ///
     /// @param[in,out] sequence  The sequence.
@@ -4296,9 +4298,10 @@ pub struct routecap_plan {
 #[derive(Debug, Copy, Clone)]
 pub struct routecap_plan_config {
     pub struct_size: u32,
-    /// ROUTECAP_PLAN_LAYOUT_PACKED, _PADDED_RIGHT or _PADDED_LEFT
+    /// ROUTECAP_PLAN_LAYOUT_PACKED (default), _PADDED_RIGHT or
+    /// _PADDED_LEFT
     pub layout: i32,
-    /// ROUTECAP_PLAN_CONTEXT_*
+    /// ROUTECAP_PLAN_CONTEXT_*; default NONE
     pub context: i32,
     /// context-parallel ranks C; default 1
     pub context_size: u32,
@@ -4308,7 +4311,7 @@ pub struct routecap_plan_config {
     pub tensor_size: u32,
     /// this one, 0..tensor_size-1
     pub tensor_rank: u32,
-    /// ROUTECAP_PLAN_SEQUENCE_PARALLEL, _SEQUENCE_FIRST
+    /// ROUTECAP_PLAN_SEQUENCE_PARALLEL, _SEQUENCE_FIRST; default none
     pub flags: u32,
     /// sequences of the micro-batch; may be 0
     pub samples: u64,
@@ -4346,9 +4349,10 @@ pub struct routecap_plan_config {
     /// PACKED: behind all sequences, the rows of each context-parallel
     /// rank are padded to a multiple of this. Default 1
     pub align_rank: u64,
-    /// MoE layers of this pipeline stage, or virtual stage. Required
+    /// MoE layers of this pipeline stage, or virtual stage,
+    /// 1..ROUTECAP_MAX_LAYERS. Required
     pub layers: u32,
-    /// experts per token. Required
+    /// experts per token, 1..ROUTECAP_MAX_K. Required
     pub k: u32,
     /// ids are in [0, experts). Required unless layer_experts is set
     pub experts: u32,
@@ -4362,22 +4366,23 @@ pub struct routecap_plan_config {
     /// [layers] index of each in the decoder, strictly ascending.
     /// Default: 0..layers-1
     pub layer_map: *const i32,
-    /// [layers] experts of each layer where they differ
+    /// [layers] experts of each layer, where they differ. Default:
+    /// `experts` for all
     pub layer_experts: *const u32,
     /// of the result: ROUTECAP_DTYPE_U8, _I16, _U16, _I32, _U32 or _I64.
     /// Required
     pub dtype: i32,
-    /// ROUTECAP_ORDER_ROW_MAJOR: [rows, layers, k]; _LAYER_MAJOR:
-    /// [layers, rows, k]
+    /// ROUTECAP_ORDER_ROW_MAJOR (default): [rows, layers, k];
+    /// _LAYER_MAJOR: [layers, rows, k]
     pub order: i32,
-    /// ROUTECAP_PLAN_FILL_*
+    /// ROUTECAP_PLAN_FILL_*; default BALANCED
     pub fill: i32,
-    /// ROUTECAP_PLAN_LOST_*
+    /// ROUTECAP_PLAN_LOST_*; default MARK
     pub lost: i32,
-    /// with FILL_VALUE: in two's complement, as lost_value
+    /// with FILL_VALUE: each id of a filled cell, in two's complement
     pub fill_value: i64,
-    /// with LOST_MARK. 0 is no default here: routecap_plan_config_init
-    /// sets -1
+    /// with LOST_MARK: each id of a lost cell, in two's complement. 0 is
+    /// no default here: routecap_plan_config_init sets -1
     pub lost_value: i64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -4712,6 +4717,7 @@ impl Default for routecap_plan_source {
 #[derive(Debug, Default, Copy, Clone)]
 pub struct routecap_plan_report {
     pub struct_size: u32,
+    /// of the plan
     pub layers: u32,
     /// local rows; the next five add up to it
     pub rows: u64,
@@ -4721,8 +4727,11 @@ pub struct routecap_plan_report {
     pub rows_partial: u64,
     /// all cells are lost
     pub rows_lost: u64,
+    /// as in routecap_plan_shape
     pub rows_not_needed: u64,
+    /// as in routecap_plan_shape
     pub rows_padding: u64,
+    /// cells of needed rows that no source has
     pub cells_lost: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
