@@ -147,8 +147,8 @@ typedef struct routecap_wire_info {
  * RAW is never found, because any bytes could be that. In an OBJECT what follows "data" is not
  * looked at.
  *
- * @param[in] data   [bytes] the first bytes of a message, or all of them. 512 are enough to find the
- *                   format.
+ * @param[in] data   [bytes] the first bytes of a message, or all of them. 512 are enough to find
+ *                   the format.
  * @param[in] bytes  How many.
  * @param[out] info  What they say.
  * @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT (no format that this library knows, or a damaged
