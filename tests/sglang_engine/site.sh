@@ -6,6 +6,7 @@
 # SGLang wants PyTorch 2.14. Its own kernels are compiled where they run, by nvcc and Triton; those
 # of sglang-kernel 0.4.5 are the last that load beside 2.11, and come in the place of 0.4.10's. Left
 # out: FlashAttention 3, FlashMLA, FlashInfer, Rust's tree of the cache (Python's takes its place).
+# Drafts by a model import FlashMLA without a use for it: its names are there, and refuse.
 set -euo pipefail
 cd "$(dirname "$0")"
 out=$(realpath "$1")
@@ -27,6 +28,12 @@ cp -r ../kernel/sgl_kernel ../kernel/sglang_kernel-0.4.10.dist-info .
 rm -rf sgl_kernel/*.so sgl_kernel/sm100 && cp ../older/sgl_kernel/sm90/common_ops.abi3.so sgl_kernel/sm90/
 rm -rf sglang/multimodal_gen sglang/test sglang/benchmark sglang/srt/rust_extensions/*.so sglang/srt/mem_cache/rust_tree_core/*.so \
     xgrammar/lib/*.a bin share uvloop/loop.c
+mkdir flash_mla
+cat > flash_mla/__init__.py << 'end'
+def fused_norm_rope_attn_rope_cast(*_, **__):
+    raise NotImplementedError("FlashMLA is left out")
+end
+echo 'class FlashMLASchedMeta: ...' > flash_mla/flash_mla_interface.py
 find . -name '*.so*' -type f -exec strip --strip-unneeded {} + 2> /dev/null || true
 tar -cf - . | xz -T2 -4 > "$out"
 du -sh . && ls -l "$out"
