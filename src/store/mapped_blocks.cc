@@ -975,21 +975,21 @@ void MappedBlocks::settle_pin(const Key &key, std::optional<Match> own) {
     }
 }
 
-void MappedBlocks::retain(const uint8_t *keys, size_t n, int32_t *reasons,
-                          const std::function<bool(size_t)> &awaited) {
+void MappedBlocks::retain(const uint8_t *keys, size_t n, int32_t *reasons, const int32_t *known) {
     std::map<uint64_t, uint32_t> spare;  // its nodes are used; nothing is allocated under the mutex
     for (size_t i = 0; i < n; i++) spare[i] = 0;
     const std::lock_guard lock(mutex_);
     for (size_t i = 0; i < n; i++) {
         const Key key = key_at(keys, i);
-        std::optional<Match> m = first_match(key);
-        if (m && m->generation == generation()) m = pin_block(key, my_pin());
-        int32_t reason = 0;
-        if (!m)
-            reason = reason_of_absence(key.hash);
-        else if (m->generation != generation())
-            reason = ROUTECAP_MISSING_STALE;
-        if (reason != 0 && awaited && awaited(i)) reason = 0;
+        int32_t reason = known != nullptr ? known[i] : kUnknown;
+        if (reason <= 0) {
+            std::optional<Match> m = first_match(key);
+            if (m && m->generation == generation()) m = pin_block(key, my_pin());
+            if (reason == kUnknown)
+                reason = !m                              ? reason_of_absence(key.hash)
+                         : m->generation != generation() ? ROUTECAP_MISSING_STALE
+                                                         : 0;
+        }
         if (reasons != nullptr) reasons[i] = reason;
         if (reason != 0) {
             settle_pin(key);
@@ -1025,6 +1025,14 @@ bool MappedBlocks::evict(const uint8_t *key_bytes, bool as_if) {
     const bool there = drop(key);
     if (!there && as_if) went(key.hash, generation());
     return there || as_if;
+}
+
+void MappedBlocks::give_way(const uint8_t *key_bytes, uint64_t generation) {
+    const Key key = key_at(key_bytes, 0);
+    const std::lock_guard lock(mutex_);
+    for (auto m = first_match(key); m && m->generation <= generation; m = first_match(key))
+        if (retire(*m, key.hash))
+            count(MappedCount::replaced, m->generation == this->generation());
 }
 
 // Drops all blocks of a key. Whether there was one.

@@ -40,7 +40,6 @@
 
 #include <array>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -129,13 +128,16 @@ public:
     // Publishes block_rows rows. `mismatched`: a cell that was there has other ids.
     Published publish(const uint8_t *key, uint64_t generation, RowPlanes rows, bool &mismatched);
 
-    // [n] reasons, as those of find(); may be null. A key that is awaited is retained also if it is
-    // not there; awaited(i) is asked then. Throws without memory.
-    void retain(const uint8_t *keys, size_t n, int32_t *reasons,
-                const std::function<bool(size_t)> &awaited = nullptr);
+    // [n] reasons, as those of find(); may be null. What is `known` already need not be in the
+    // table: of [n] keys 0 (retained), a reason, or kUnknown. Throws without memory.
+    static constexpr int32_t kUnknown = -1;
+    void retain(const uint8_t *keys, size_t n, int32_t *reasons, const int32_t *known = nullptr);
     void release(const uint8_t *keys, size_t n);
     // Drops a block. Whether there was one; `as_if` there was.
     bool evict(const uint8_t *key, bool as_if);
+    // A later publish took the slot key, and nothing came of it: what there was of a generation, or
+    // of older ones, is another's.
+    void give_way(const uint8_t *key, uint64_t generation);
     // Memory for a move of so many; throws without.
     struct Moves {
         struct Moved {

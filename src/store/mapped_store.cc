@@ -35,6 +35,8 @@ public:
         for (size_t i = 0; i < flights_.size(); i++) {
             const std::lock_guard lock(store_->flights_mutex_);
             if (flights_[i].publication == nullptr) continue;
+            if (store_->slot_keys() && flights_[i].wanted)
+                store_->blocks_->give_way(key(i), generation_);
             store_->unlist(flights_[i]);
             refused++;
         }
@@ -103,12 +105,18 @@ void MappedStore::unlist(Flight &flight) {
     in_flight_--;
 }
 
-MappedStore::Flight *MappedStore::awaited(const uint8_t *key, uint64_t generation) {
-    for (Flight *f = flights(key); f != nullptr; f = f->next)
-        if (f->wanted && f->publication->generation_ == generation && !f->publication->drafts_ &&
-            std::memcmp(f->publication->key(f->index), key, config_.key_bytes) == 0)
+MappedStore::Flight *MappedStore::flight(const uint8_t *key, const Flight *after) {
+    for (Flight *f = after != nullptr ? after->next : flights(key); f != nullptr; f = f->next)
+        if (f->wanted && std::memcmp(f->publication->key(f->index), key, config_.key_bytes) == 0)
             return f;
     return nullptr;
+}
+
+MappedStore::Flight *MappedStore::awaited(const uint8_t *key, uint64_t generation) {
+    Flight *first = nullptr;  // that was published, which is the last of the list
+    for (Flight *f = flight(key); f != nullptr; f = flight(key, f))
+        if (f->publication->generation_ == generation && !f->publication->drafts_) first = f;
+    return first;
 }
 
 bool MappedStore::drop_flights(const uint8_t *key) {
@@ -222,6 +230,8 @@ void MappedStore::Published::land(std::span<const Segment> rows) noexcept try {
             // In this order: who sees nothing in flight looks no further than the file.
             if (any[i - from] && wanted)
                 result = blocks.publish(key(i), generation_, rows_of(i), mismatched);
+            if (store_->slot_keys() && wanted && result != MappedBlocks::Published::stored)
+                blocks.give_way(key(i), generation_);
             store_->unlist(flights_[i]);
             if (stale || (wanted && result == MappedBlocks::Published::stale))
                 add(MappedCount::stale);
@@ -374,13 +384,13 @@ int32_t MappedStore::adopt(Keys keys, uint64_t first, uint64_t generation, const
     if (int32_t s = check_generation(generation); s < 0) return s;
     auto result = std::make_unique<Adopted>(shared_from_this(), keys, first, generation);
     // What is in flight now has landed at worst when the others are looked for.
-    std::vector<bool> of_another(keys.count);
+    std::vector<bool> taken(keys.count);
     for_each(keys, [&](size_t i) {
         const Flight *f = awaited(keys[i], generation);
-        if (f == nullptr) return;
-        if (f->publication->owner_ == owner)
+        if (f != nullptr && f->publication->owner_ == owner)
             result->flights_[i] = {f->publication->weak_from_this().lock(), f->index};
-        of_another[i] = result->flights_[i].publication == nullptr;
+        else
+            taken[i] = is_taken(keys[i]);
     });
     blocks_->find(keys.bytes, generation, result->found_);
     found = {};
@@ -389,7 +399,7 @@ int32_t MappedStore::adopt(Keys keys, uint64_t first, uint64_t generation, const
         Adopted::Late &late = result->flights_[i];
         // A content key that is there needs nothing in flight.
         if (!slot_keys() && reason == 0) late = {};
-        if (slot_keys() && of_another[i]) reason = ROUTECAP_MISSING_NOT_PUBLISHED;
+        if (taken[i]) reason = ROUTECAP_MISSING_NOT_PUBLISHED;
         if (late.publication != nullptr) reason = 0, waits = true;
         found.found += reason == 0;
         if (found.found == i + 1) found.rows = (i + 1) * config_.block_rows;
@@ -406,13 +416,18 @@ int32_t MappedStore::adopt(Keys keys, uint64_t first, uint64_t generation, const
 
 int32_t MappedStore::contains(Keys keys, uint64_t generation, int32_t *reasons, uint64_t *leading) {
     if (int32_t s = check_generation(generation); s < 0) return s;
-    std::vector<bool> in_flight(keys.count);
-    for_each(keys, [&](size_t i) { in_flight[i] = awaited(keys[i], generation) != nullptr; });
+    std::vector<bool> in_flight(keys.count), taken(keys.count);
+    for_each(keys, [&](size_t i) {
+        in_flight[i] = awaited(keys[i], generation) != nullptr;
+        taken[i] = is_taken(keys[i]);
+    });
     std::vector<MappedBlocks::Found> found(keys.count);
     blocks_->find(keys.bytes, generation, found);
     uint64_t there = 0;
     for (size_t i = 0; i < keys.count; i++) {
-        const int32_t reason = in_flight[i] ? 0 : found[i].reason;
+        const int32_t reason = in_flight[i] ? 0
+                               : taken[i]   ? ROUTECAP_MISSING_NOT_PUBLISHED
+                                            : found[i].reason;
         if (reasons != nullptr) reasons[i] = reason;
         there += there == i && reason == 0;
     }
@@ -424,10 +439,12 @@ int32_t MappedStore::collect(Keys keys, uint64_t generation, std::vector<size_t>
                              std::vector<Segment> &rows) {
     if (int32_t s = check_generation(generation); s < 0) return s;
     const auto pool = PagePool::unlimited(config_.shape);
+    std::vector<bool> taken(keys.count);
+    for_each(keys, [&](size_t i) { taken[i] = is_taken(keys[i]); });
     std::vector<MappedBlocks::Found> found(keys.count);
     blocks_->find(keys.bytes, generation, found);
     for (size_t i = 0; i < keys.count; i++) {
-        if (found[i].reason != 0) continue;
+        if (found[i].reason != 0 || taken[i]) continue;
         PageRef page = copy_page(keys[i], generation, {&found[i], 1}, *pool);
         if (!page) throw std::bad_alloc();
         if (found[i].reason != 0) continue;
@@ -442,9 +459,14 @@ int32_t MappedStore::collect(Keys keys, uint64_t generation, std::vector<size_t>
 
 int32_t MappedStore::retain(Keys keys, int32_t *reasons) {
     const uint64_t generation = blocks_->generation();
-    std::vector<bool> in_flight(keys.count);
-    for_each(keys, [&](size_t i) { in_flight[i] = awaited(keys[i], generation) != nullptr; });
-    blocks_->retain(keys.bytes, keys.count, reasons, [&](size_t i) { return in_flight[i]; });
+    std::vector<int32_t> known(keys.count, MappedBlocks::kUnknown);
+    for_each(keys, [&](size_t i) {
+        if (awaited(keys[i], generation) != nullptr)
+            known[i] = 0;
+        else if (is_taken(keys[i]))
+            known[i] = ROUTECAP_MISSING_NOT_PUBLISHED;
+    });
+    blocks_->retain(keys.bytes, keys.count, reasons, known.data());
     return ROUTECAP_OK;
 }
 

@@ -56,8 +56,12 @@ private:
     Flight *&flights(const uint8_t *key);
     void list(Flight &flight);
     void unlist(Flight &flight);
-    // The flight by which a key is there, or will be.
+    // The next that is wanted of a key.
+    Flight *flight(const uint8_t *key, const Flight *after = nullptr);
+    // The flight by which a key is there.
     Flight *awaited(const uint8_t *key, uint64_t generation);
+    // Whether a slot key is that of something in flight, so that what the file has is another's.
+    bool is_taken(const uint8_t *key) { return slot_keys() && flight(key) != nullptr; }
     // Nobody wants what is in flight of a key. Whether there was some.
     bool drop_flights(const uint8_t *key);
     // Calls f(i) for each key, with the mutex, if there are any flights.
@@ -72,8 +76,8 @@ private:
     std::atomic<uint64_t> seen_;         // the generation of the last advance that has a number
     std::atomic<uint64_t> advanced_{0};  // its number
 
-    // Guards the flights of all publications, and that none is dropped while it lands: held for one
-    // block at a time. Taken before the mutex of the blocks.
+    // Guards the flights of all publications, and that none is dropped while it lands: held for a
+    // few blocks at a time. Taken before the mutex of the blocks.
     QuickMutex flights_mutex_;
     std::vector<Flight *> flights_;  // by hash
     std::atomic<uint64_t> in_flight_{0};

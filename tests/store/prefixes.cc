@@ -314,6 +314,27 @@ TEST(Slots, are_of_whoever_published_them_last) {
     EXPECT_EQ(2u, shelf.settled(rig).blocks_replaced);
 }
 
+// A shared store had the rows of the slot's last owner until others landed, and kept them where none
+// did.
+TEST(Slots, are_not_of_who_had_them_before_if_nothing_lands) {
+    Rig rig;
+    Shelf shelf(rig.shape(), {.block_rows = 1, .flags = ROUTECAP_STORE_SLOT_KEYS});
+    const routecap_request a = rig.open(), b = rig.open(), c = rig.open();
+    rig.land(rig.step({{a, {1, 0, 4}}}));
+    shelf.publish(rig, a, 0, {5, 6, 7, 8});
+    shelf.settled(rig);
+    const routecap_step drafts = rig.step({{b, {2, 0, 2}}}, ROUTECAP_SPAN_SPECULATIVE);
+    shelf.publish(rig, b, 0, {5, 6});
+    EXPECT_EQ((Reasons{kNever, kNever, 0, 0}), shelf.contains({5, 6, 7, 8}));
+    shelf.adopt(rig, c, 0, {5, 6, 7, 8});
+    EXPECT_EQ((Reasons{kNever, kNever, 0, 0}), why(rig, c, 0, 4));
+    shelf.exported({5, 6, 7, 8}, ROUTECAP_INCOMPLETE);
+    EXPECT_STATUS(ROUTECAP_OK, routecap_request_accept(rig.capturer(), b, drafts, nullptr, 1));
+    shelf.settled(rig);
+    EXPECT_EQ((Reasons{0, kNever, 0, 0}), shelf.contains({5, 6, 7, 8}));
+    EXPECT_EQ(2u, shelf.counts().blocks_replaced);
+}
+
 // SGLang's HiCache and vLLM 0.26 move slots; nothing there told the capturer.
 TEST(Slots, that_move_take_their_rows_along) {
     Rig rig;
