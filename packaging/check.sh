@@ -194,13 +194,14 @@ check "a Rust program with the crates and the library of the archive" crates "" 
     PKG_CONFIG_PATH="$place/archive-$(uname -m)/lib/pkgconfig" LD_LIBRARY_PATH="$place/archive-$(uname -m)/lib"
 check "a Rust program with the crates alone, which build the library" crates '"vendored"' PKG_CONFIG_PATH= ROUTECAP_CUDA=OFF CXXFLAGS=-O0
 
-# ---- The Go module: from a proxy in a folder, with neither pkg-config nor an installed library
+# ---- The Go module: from a proxy in a folder, with neither pkg-config nor an installed library. The
+# cache is new: go remembers by its path alone what files a module has.
 
 go_program() {
     local processor=$1 folder=$place/go-$1
     rm -rf "$folder" && mkdir -p "$folder/program" "$place/proxy" && tar -xzf "$dist/routecap-$version-go.tar.gz" -C "$place/proxy" &&
         cp bindings/go/examples/worker_loop/main.go "$folder/program" && cd "$folder/program" &&
-        export GOPROXY="file://$place/proxy" GONOSUMDB='*' GOFLAGS=-modcacherw GOMODCACHE=$folder/modules PKG_CONFIG=/no/pkg-config \
+        export GOPROXY="file://$place/proxy" GONOSUMDB='*' GOFLAGS=-modcacherw GOMODCACHE=$folder/modules GOCACHE=$place/go_cache PKG_CONFIG=/no/pkg-config \
             GOOS=linux GOARCH="${debian[$processor]}" CGO_ENABLED=1 CC="$processor-linux-gnu-gcc" &&
         go mod init example.org/program && go get "github.com/routecap/routecap/bindings/go@v$version" && go build -o ../worker_loop . "${@:2}" &&
         on "$processor" ../worker_loop && ! readelf -d ../worker_loop | grep -E 'NEEDED.*(stdc|routecap|c\+\+)'
