@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from batch import Batch, request
 
 import routecap
@@ -281,3 +282,41 @@ def test_a_worker_says_when_its_weights_are_changed_and_is_told_their_version(st
     assert capturer.tag == 1
     Wrapper.worker.routecap_set_tag(12)
     assert capturer.tag == 12
+
+
+def test_rows_are_issued_before_a_steps_tokens_are_waited_for_and_once(start, monkeypatch):
+    batch = Batch(start, a=request())
+    done = []
+    issue = module.issue_routing_d2h_copy
+    monkeypatch.setattr(
+        module, "issue_routing_d2h_copy", lambda *args: done.append("issue") or issue(*args)
+    )
+
+    class Runner:
+        routed_experts_initialized = True
+        input_batch, positions = SimpleNamespace(req_ids=["a"]), batch.positions
+
+        def _bookkeeping_sync(self, scheduler_output, logits):
+            done.append("wait")
+            return logits
+
+    engine = SimpleNamespace(GPUModelRunner=Runner, issue_routing_d2h_copy=issue)
+    _v021.issue_before_tokens(engine)
+    _v021.issue_before_tokens(engine)  # once
+    batch.model(torch.tensor([10]), batch.positions[:1].clone())
+    output = SimpleNamespace(num_scheduled_tokens={"a": 1})
+    assert Runner()._bookkeeping_sync(output, "logits") == "logits"
+    engine.issue_routing_d2h_copy(
+        input_batch_req_ids=["a"],
+        num_scheduled_tokens={"a": 1},
+        positions=batch.positions,
+        positions_cpu=None,
+    )
+    assert done == ["issue", "wait"]
+    np.testing.assert_array_equal(
+        batch.capturer.end({"a": 1})["a"].array(), batch.model.expected([10])
+    )
+    off = Runner()
+    off.routed_experts_initialized = False
+    off._bookkeeping_sync(output, "logits")
+    assert done == ["issue", "wait", "wait"]

@@ -7,7 +7,8 @@
                     engine's process
     scheduler       tells the capturer who ended, with how many rows, whatever ended it; and puts
                     the rows on the way to the caller
-    worker          says when its weights are changed; takes their version by collective_rpc
+    worker          says when its weights are changed; takes their version by collective_rpc; has the
+                    rows of a step issued before it waits for the step's tokens
     transport       rows go from the engine's process to the front end's as routecap's own bytes
     front_end       rows become arrays when somebody looks at them, as each request asked
     server          answers over HTTP what a request asked for: _v021_server
@@ -440,9 +441,31 @@ def watch_weights(wrapper_class: Any, answers: bool = False) -> None:
         made = init_device(wrapper)
         if answers and wrapper.vllm_config.model_config.enable_return_routed_experts:
             serve_scheduler(wrapper.worker)
+            issue_before_tokens(import_module("vllm.v1.worker.gpu_model_runner"))
         return made
 
     replace(wrapper_class, "init_device", init_device, init_and_watch)
+
+
+def issue_before_tokens(runner_module: Any) -> None:
+    """Without async scheduling the engine waits for the tokens of a step, and then has its rows
+    issued, while the device has nothing to do. Here they are issued while it still computes."""
+    runner_class = runner_module.GPUModelRunner
+    bookkeep = once(runner_class, "_bookkeeping_sync")
+    if bookkeep is None:
+        return
+    module = _module()
+
+    def issue_and_bookkeep(runner: Any, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
+        if runner.routed_experts_initialized:
+            counts = scheduler_output.num_scheduled_tokens
+            module.issue_routing_d2h_copy(
+                runner.input_batch.req_ids, counts, runner.positions, None
+            )
+        return bookkeep(runner, scheduler_output, *args, **kwargs)
+
+    replace(runner_class, "_bookkeeping_sync", bookkeep, issue_and_bookkeep)
+    runner_module.issue_routing_d2h_copy = lambda **arguments: None  # what it calls behind that
 
 
 def _say_change(worker_class: Any, name: str) -> None:

@@ -216,7 +216,7 @@ def issue_routing_d2h_copy(
     input_batch_req_ids: list[str],
     num_scheduled_tokens: dict[str, int],
     positions: torch.Tensor,
-    positions_cpu: torch.Tensor,
+    positions_cpu: torch.Tensor | None,
 ) -> None:
     """After a forward pass: hand its rows over.
 
