@@ -3,6 +3,7 @@
 import base64
 import json
 import sys
+import time
 import types
 
 import engine as stand_in
@@ -174,7 +175,7 @@ def test_one_that_was_retracted_after_an_update_has_the_new_weights_rows(start):
     engine.decode([request])
     engine.tree.reset()
     engine.weights = 1
-    _v0523.updated(None, None, "31")
+    _v0523.named(None, None, "31")
     engine.retract(request)
     engine.prefill(request)
     engine.decode([request])
@@ -191,7 +192,7 @@ def test_one_that_was_retracted_has_the_rows_of_the_kv_that_it_went_on_with(star
     engine.prefill(first)
     engine.tree.reset()
     engine.weights = 1
-    _v0523.updated(None, None, "31")
+    _v0523.named(None, None, "31")
     engine.generate([Request(first.origin_input_ids.tolist(), most=1)])
     engine.retract(first)
     assert engine.prefill(first) == 19
@@ -241,9 +242,34 @@ def test_a_decode_of_which_only_the_device_knows_the_positions(start):
 
 def test_weights_without_a_number_are_counted(start):
     engine = start()
-    _v0523.updated(None, None, "step-a")
+    _v0523.named(None, None, "step-a")
     _v0523.updated(None, None, None)
     assert engine.capturer.tag == 2 and engine.capturer.weight_version == ""
+
+
+def test_weights_that_come_in_parts_are_those_of_the_name_that_follows(start):
+    engine = start()
+    session = types.SimpleNamespace(_session=types.SimpleNamespace(loaded_weights=True))
+    for _ in range(3):
+        _v0523.updated(None, session, None)
+        _v0523.updated_in_part(session, None, True, "")
+        _v0523.named(None, None, None)
+    _v0523.updated_from_outside(session, None)
+    assert engine.capturer.tag == 3
+    _v0523.named(None, None, "7")
+    _v0523.updated(None, session, "7")
+    assert engine.capturer.tag == 7
+
+
+def test_an_update_that_fails_behind_the_weights_and_one_from_outside_count(start):
+    engine = start()
+    _v0523.updated_in_part(None, None, False, "the draft's")
+    assert engine.capturer.tag == 1
+    session = types.SimpleNamespace(_session=types.SimpleNamespace(loaded_weights=False))
+    _v0523.updated_from_outside(session, None)
+    assert engine.capturer.tag == 2
+    _v0523.updated_from_outside(types.SimpleNamespace(_session=None), None)
+    assert engine.capturer.tag == 2
 
 
 def test_a_streaming_session_keeps_its_rows_apart_from_the_tree(start):
@@ -391,7 +417,7 @@ def test_rows_of_older_weights_are_not_taken_from_the_store(start, shared, caplo
     first = Request(tokens(40), most=1)
     engine.generate([first])
     engine.tree.reset()
-    _v0523.updated(None, None, "3")
+    _v0523.named(None, None, "3")
     second = Request(tokens(40), most=1)
     engine.generate([second])
     engine.close()
@@ -412,13 +438,60 @@ def test_rows_of_older_weights_are_not_taken_from_the_store(start, shared, caplo
         assert (got == (right(again)[:32] if there else -1)).all()
 
 
+def published(store, blocks):
+    """Whether it gets so many in 10 s."""
+    for _ in range(1000):
+        if store.stats().blocks_published == blocks:
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def test_an_engine_that_is_behind_takes_nothing_from_the_store(start, shared, monkeypatch):
+    behind, ahead = start(shared), start(shared)  # whose hooks are those of the last
+    _v0523.named(None, None, "3")
+    first = Request(tokens(40), most=1)
+    ahead.generate([first])
+    assert published(ahead.capturer._shared.store, 2)
+    monkeypatch.setattr(_v0523, "_capturer", behind.capturer)
+    behind.tree.known = ahead.tree.known
+    second = Request(first.tokens.tolist() + tokens(5), most=1)
+    assert behind.generate([second]) == [41]
+    assert (rows_of(behind, second)[:41] == -1).all()
+
+
+def test_an_engine_that_is_behind_gives_the_store_nothing(start, shared):
+    """It goes on with the old weights, and gets the new ones while a request runs."""
+    ahead, behind = start(shared), start(shared)  # whose hooks are those of the last
+    store = ahead.capturer._shared.store
+    behind.generate([Request(tokens(40), most=1)])
+    assert published(store, 2)
+    ahead.capturer.set_weight_version("3")
+    for _ in range(2):
+        behind.generate([Request(tokens(40), most=1)])
+        behind.capturer._sinks.close()
+    late = Request(tokens(40), most=3)
+    behind.prefill(late)
+    _v0523.named(None, None, "3")
+    for _ in range(3):
+        behind.decode([late])
+    behind.finish(late)
+    behind.generate([Request(tokens(40), most=1)])
+    behind.close()
+    assert store.stats().blocks_published == 4
+
+
 def test_weights_without_a_number_leave_the_store_alone(start, shared, caplog):
     engine = start(shared)
-    _v0523.updated(None, None, "step-a")
+    _v0523.named(None, None, "step-a")
     engine.generate([Request(tokens(40), most=1)])
     engine.capturer._sinks.close()
     assert "without a number: it is not used" in caplog.text
     assert engine.capturer._shared.store.stats().blocks_published == 0
+    _v0523.named(None, None, "7")
+    engine.tree.reset()
+    engine.generate([Request(tokens(40), most=1)])
+    assert published(engine.capturer._shared.store, 2)
 
 
 def test_a_store_that_cannot_be_is_said_and_left_out(start, tmp_path, caplog):

@@ -281,16 +281,18 @@ class Capturer:
             self._outbox = Outbox()
         return self._outbox.put(routing, asked)
 
-    def _sharing(self, shared: Shared, rows: Rows, request: Any) -> Callable[[], None] | None:
+    def _sharing(
+        self, shared: Shared, rows: Rows, request: Any
+    ) -> Callable[[routecap.Routing], None] | None:
         """What gives the rows of a request that ends to other engines, when they are there."""
         if not rows.handle:
             return None
         tokens = tokens_of(request.origin_input_ids + request.output_ids_through_stop)
         scope, twin = scopes_of(request)[-1], self.capturer.fork(rows.handle)
 
-        def share() -> None:
+        def share(routing: routecap.Routing) -> None:
             try:
-                shared.publish(twin, scope, tokens[:-1])
+                shared.publish(twin, routing, scope, tokens[:-1])
             finally:
                 twin.close()
 

@@ -54,23 +54,29 @@ class Shared:
         """The weights are of this version from the next pass on; of one without a number if None,
         which no other engine could tell from another."""
         newest = self.store.stats().generation
-        if generation is None or generation < newest:
-            self._usable = False
+        if generation is not None and generation >= newest:
+            self.store.advance(generation)
+            self._usable = True
+            return
+        if self._usable:
             logger.error(
                 "routed experts: the store is of weights %d, and these are %s: it is not used. Give "
                 "weights numbers that rise (weight_version)",
                 newest,
                 "without a number" if generation is None else generation,
             )
-        else:
-            self.store.advance(generation)
+        self._usable = False
 
-    def publish(self, rows: routecap.Request, scope: Hashable, tokens: Tokens) -> None:
-        """Whole blocks of what a request has computed for its tokens."""
-        if not self._usable:
+    def publish(
+        self, rows: routecap.Request, routing: routecap.Routing, scope: Hashable, tokens: Tokens
+    ) -> None:
+        """Whole blocks of what a request has computed for its tokens; none if `routing`, which is
+        the same, has a row of other weights: another engine may have advanced the store already."""
+        generation = self.store.generation
+        if not self._usable or (routing.tags[routing.mask().any(1)] != generation).any():
             return
         try:
-            rows.publish(self.store, 0, self._keys(scope, tokens))
+            rows.publish(self.store, 0, self._keys(scope, tokens), generation=generation)
         except routecap.Error:
             logger.exception("routed experts of a request do not go to the store")
 

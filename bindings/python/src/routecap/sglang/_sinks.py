@@ -18,6 +18,8 @@ from ._options import Options
 
 logger = logging.getLogger(__name__)
 
+Share = Callable[[routecap.Routing], None]
+
 
 class Finished(NamedTuple):
     """A request that ended.
@@ -57,15 +59,15 @@ class Sinks:
         self._folder = Path(options.folder) if options.folder else None
         if self._folder is not None:
             self._folder.mkdir(parents=True, exist_ok=True)
-        self._queue: queue.SimpleQueue[tuple[Finished, Callable[[], None] | None] | None]
+        self._queue: queue.SimpleQueue[tuple[Finished, Share | None] | None]
         self._queue = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def __bool__(self) -> bool:
         return self._callback is not None or self._folder is not None
 
-    def put(self, finished: Finished, share: Callable[[], None] | None = None) -> None:
-        """share: also called, when the rows are there."""
+    def put(self, finished: Finished, share: Share | None = None) -> None:
+        """share: also called with the rows, when they are there."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="routecap-sinks", daemon=True)
             self._thread.start()
@@ -85,7 +87,7 @@ class Sinks:
                 routing = rows_of(finished.routing, 0, finished.rows)
                 finished = finished._replace(routing=routing)
                 if share is not None:
-                    share()
+                    share(routing)
                 if self._folder is not None:
                     name = quote(finished.rid, safe="") + ".routecap"
                     routecap.save(self._folder / name, finished.routing)

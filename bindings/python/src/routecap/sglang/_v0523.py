@@ -9,7 +9,8 @@ In the scheduler's process:
     NGRAMWorker.forward_batch_generation  which drafts were accepted
     UnifiedRadixCache.checkpoint, insert, reset; StreamingSession.try_cache_finished_req
                                         what the cache holds, and whose it is
-    record_weight_version_after_update  the weights are others now
+    record_weight_version_after_update, flush_cache_after_weight_update, end_weight_update,
+    record_weight_version_change        the weights are others now, or have another name
 In the detokenizer's: _b64_encode_per_request. In the tokenizer manager's: _handle_batch_output, for
 servers without a tokenizer, whose scheduler answers it.
 
@@ -51,6 +52,7 @@ def register(options: Options) -> None:
     _registered = True
     scheduler = "managers.scheduler_components."
     results = scheduler + "batch_result_processor.SchedulerBatchResultProcessor."
+    weights = scheduler + "weight_updater.SchedulerWeightUpdaterManager."
     cache = "mem_cache.unified_radix_cache.UnifiedRadixCache."
     hooks: list[tuple[str, Callable[..., Any], HookType]] = [
         (
@@ -81,11 +83,13 @@ def register(options: Options) -> None:
             HookType.AFTER,
         ),
         (
-            scheduler + "weight_updater.SchedulerWeightUpdaterManager."
-            "record_weight_version_after_update",
+            weights + "record_weight_version_after_update",
             updated,
             HookType.AFTER,
         ),
+        (weights + "flush_cache_after_weight_update", updated_in_part, HookType.BEFORE),
+        (weights + "end_weight_update", updated_from_outside, HookType.BEFORE),
+        ("managers.scheduler.Scheduler.record_weight_version_change", named, HookType.AFTER),
         (
             "managers.detokenizer_manager.DetokenizerManager._b64_encode_per_request",
             encode_rows,
@@ -386,8 +390,29 @@ def carry_drafts(result: Any, worker: Any, *args: Any, **kwargs: Any) -> None:
 
 
 def updated(result: Any, updater: Any, weight_version: str | None = None) -> None:
-    if _capturer is not None:
-        _capturer.softly(_capturer.set_weight_version, weight_version)
+    """The weights are others now. Whose update names a version is told of by `named`."""
+    if _capturer is not None and weight_version is None:
+        _capturer.softly(_capturer.set_weight_version, None)
+
+
+def updated_in_part(updater: Any, request: Any, success: bool, message: str) -> None:
+    """The weights are others, but not those of the drafts: SGLang keeps the former version."""
+    if not success:
+        updated(None, updater)
+
+
+def updated_from_outside(updater: Any, request: Any) -> None:
+    """A session of updates ends in which SGLang loaded nothing: somebody else wrote the weights, or
+    a part of them could not be loaded."""
+    session = updater._session
+    if session is not None and not session.loaded_weights:
+        updated(None, updater)
+
+
+def named(result: Any, scheduler: Any, new_version: str | None = None) -> None:
+    """By an update, or by a call behind those of all its parts."""
+    if _capturer is not None and new_version is not None:
+        _capturer.softly(_capturer.set_weight_version, new_version)
 
 
 # ---- The cache
