@@ -303,11 +303,18 @@ def main():
     engine.flush_cache()
     traffic("flushed", 20)
     settle()
-    from sglang.srt.managers.io_struct import UpdateWeightFromDiskReqInput
+    from sglang.srt.managers import io_struct
 
-    request = UpdateWeightFromDiskReqInput(model_path=str(second), weight_version="7")
+    behind = options.seed % 2 == 1  # the version is said in a call of its own
+    request = io_struct.UpdateWeightFromDiskReqInput(
+        model_path=str(second), weight_version=None if behind else "7"
+    )
     update = engine.tokenizer_manager.update_weights_from_disk(request, None)
     assert engine.loop.run_until_complete(update)[0]
+    if behind:
+        request = io_struct.UpdateWeightVersionReqInput(new_version="7")
+        named = engine.tokenizer_manager.update_weight_version(request)
+        engine.loop.run_until_complete(named)
     weights = "7"
     traffic("updated", 20)
     settle()
