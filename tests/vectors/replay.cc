@@ -1,9 +1,10 @@
 // Replays the conformance vectors through the C API: every call of every vector, with everything
 // that README.md says is compared. Usage:
 //
-//     vectors [options of GoogleTest]       in the folder that ROUTECAP_VECTORS names, or else the
-//     one it was built for vectors --all-wrong                   succeeds if every vector fails:
-//     those of generate.py --mutate
+//     vectors [options of GoogleTest]   those in the folder that ROUTECAP_VECTORS names, or else in
+//                                       the one that it was built for
+//     vectors --all-wrong               succeeds if every vector fails: those of
+//                                       generate.py --mutate
 #include "values.h"
 
 #include <cstdio>
