@@ -77,66 +77,69 @@ int32_t read_hint(const routecap_wire_hint *theirs, int32_t format, Hint &hint) 
     return ROUTECAP_OK;
 }
 
-int32_t dtype_of(const Format &format, const Said &said, const routecap_wire_hint &hint) {
+int32_t dtype_of(const Format &format, const MessageFacts &said, const routecap_wire_hint &hint) {
     if (format.format == ROUTECAP_WIRE_LISTS) return ROUTECAP_DTYPE_I64;
     if (said.has(ROUTECAP_WIRE_FACT_DTYPE)) return said.dtype;
     if (hint.dtype != 0) return hint.dtype;
     return format.format == ROUTECAP_WIRE_OBJECT ? ROUTECAP_DTYPE_U8 : ROUTECAP_DTYPE_I32;
 }
 
-int32_t make_plan(const Format &format, const Said &said, const Hint &hint, Plan &plan) {
+int32_t make_layout(const Format &format, const MessageFacts &said, const Hint &hint,
+                    ArrayLayout &layout) {
     const routecap_wire_hint &h = hint.values;
     const bool shape = said.has(ROUTECAP_WIRE_FACT_SHAPE);
     uint32_t k = 0;
-    if (int32_t s = agree("columns", shape, said.columns, h.columns, plan.columns); s < 0) return s;
+    if (int32_t s = agree("columns", shape, said.columns, h.columns, layout.columns); s < 0)
+        return s;
     if (int32_t s = agree("k", shape, said.k, h.k, k); s < 0) return s;
-    plan.rows_said = shape && Plan::is_known(said.rows);
-    if (int32_t s = agree("rows", plan.rows_said, said.rows, h.rows, plan.rows); s < 0) return s;
-    if (!plan.rows_said && h.rows == 0) plan.rows = UINT64_MAX;
+    layout.rows_said = shape && ArrayLayout::is_known(said.rows);
+    if (int32_t s = agree("rows", layout.rows_said, said.rows, h.rows, layout.rows); s < 0)
+        return s;
+    if (!layout.rows_said && h.rows == 0) layout.rows = UINT64_MAX;
     if (int32_t s =
-            agree("first", said.has(ROUTECAP_WIRE_FACT_FIRST), said.first, h.first, plan.first);
+            agree("first", said.has(ROUTECAP_WIRE_FACT_FIRST), said.first, h.first, layout.first);
         s < 0)
         return s;
-    plan.dtype = find_dtype(dtype_of(format, said, h));
-    if (h.dtype != 0 && h.dtype != plan.dtype->dtype && format.format != ROUTECAP_WIRE_LISTS)
-        return mismatch("dtype", static_cast<uint64_t>(plan.dtype->dtype),
+    layout.dtype = find_dtype(dtype_of(format, said, h));
+    if (h.dtype != 0 && h.dtype != layout.dtype->dtype && format.format != ROUTECAP_WIRE_LISTS)
+        return mismatch("dtype", static_cast<uint64_t>(layout.dtype->dtype),
                         static_cast<uint64_t>(h.dtype));
 
-    if (plan.columns == 0) plan.columns = h.layers;
-    if (plan.columns == 0 || k == 0)
+    if (layout.columns == 0) layout.columns = h.layers;
+    if (layout.columns == 0 || k == 0)
         return report(ROUTECAP_ERR_ARGUMENT, "%s bytes do not say %s; the hint must", format.name,
                       k == 0 ? "k" : "how many layers there are");
-    const uint32_t layers = h.layers != 0 ? h.layers : plan.columns;
+    const uint32_t layers = h.layers != 0 ? h.layers : layout.columns;
     const bool decoder = h.column_kind == ROUTECAP_WIRE_COLUMNS_DECODER ||
-                         (h.column_kind == ROUTECAP_WIRE_COLUMNS_FOUND && plan.columns > layers);
-    if (plan.columns < layers || (!decoder && plan.columns != layers))
+                         (h.column_kind == ROUTECAP_WIRE_COLUMNS_FOUND && layout.columns > layers);
+    if (layout.columns < layers || (!decoder && layout.columns != layers))
         return report(ROUTECAP_ERR_SHAPE_MISMATCH, "the bytes have %u columns, the hint %u layers",
-                      plan.columns, layers);
-    if (decoder && plan.columns > layers && h.layer_map == nullptr)
+                      layout.columns, layers);
+    if (decoder && layout.columns > layers && h.layer_map == nullptr)
         return report(ROUTECAP_ERR_ARGUMENT,
                       "%u columns for %u layers: hint.layer_map must say which these are",
-                      plan.columns, layers);
+                      layout.columns, layers);
     if (int32_t s =
             make_shape({layers, k, h.experts, h.id_space, h.layer_map, h.layer_experts, nullptr},
-                       "hint", plan.shape);
+                       "hint", layout.shape);
         s < 0)
         return s;
-    std::vector<bool> captured(plan.columns);
+    std::vector<bool> captured(layout.columns);
     for (uint32_t l = 0; l < layers; l++) {
-        const auto column = decoder ? static_cast<uint32_t>(plan.shape->layer_map[l]) : l;
-        if (column >= plan.columns)
+        const auto column = decoder ? static_cast<uint32_t>(layout.shape->layer_map[l]) : l;
+        if (column >= layout.columns)
             return report(ROUTECAP_ERR_SHAPE_MISMATCH,
-                          "the bytes have %u columns; hint.layer_map[%u] is %u", plan.columns, l,
+                          "the bytes have %u columns; hint.layer_map[%u] is %u", layout.columns, l,
                           column);
-        plan.column.push_back(column);
+        layout.column.push_back(column);
         captured[column] = true;
     }
-    for (uint32_t c = 0; c < plan.columns; c++)
-        if (!captured[c]) plan.left_out.push_back(c);
-    if (Plan::is_known(plan.rows) && plan.rows > ROUTECAP_MAX_POSITION - plan.first)
+    for (uint32_t c = 0; c < layout.columns; c++)
+        if (!captured[c]) layout.left_out.push_back(c);
+    if (ArrayLayout::is_known(layout.rows) && layout.rows > ROUTECAP_MAX_POSITION - layout.first)
         return report(ROUTECAP_ERR_FORMAT, "rows [%llu,+%llu) are beyond the highest position",
-                      ull(plan.first), ull(plan.rows));
-    plan.row_bytes = uint64_t{plan.columns} * k * plan.dtype->bytes;
+                      ull(layout.first), ull(layout.rows));
+    layout.row_bytes = uint64_t{layout.columns} * k * layout.dtype->bytes;
     return ROUTECAP_OK;
 }
 
@@ -147,15 +150,15 @@ int32_t make_plan(const Format &format, const Said &said, const Hint &hint, Plan
 template <class T>
 void Cells::look_at_left_out(const uint8_t *row) {
     const Elements<T> ids(row);
-    const uint32_t k = plan_.shape->k;
-    in_use_.resize(plan_.left_out.size());
-    for (size_t i = 0; i < plan_.left_out.size(); i++) {
+    const uint32_t k = layout_.shape->k;
+    in_use_.resize(layout_.left_out.size());
+    for (size_t i = 0; i < layout_.left_out.size(); i++) {
         if (in_use_[i]) continue;
-        const uint64_t at = uint64_t{plan_.left_out[i]} * k;
+        const uint64_t at = uint64_t{layout_.left_out[i]} * k;
         bool used = k > 1 || ids[at] != 0;  // with one id a zero may be anything
         for (uint32_t c = 0; c < k && used; c++) {
-            used =
-                static_cast<std::make_unsigned_t<T>>(ids[at + c]) < bound<T>(plan_.shape->experts);
+            used = static_cast<std::make_unsigned_t<T>>(ids[at + c]) <
+                   bound<T>(layout_.shape->experts);
             for (uint32_t b = 0; b < c; b++) used &= ids[at + b] != ids[at + c];
         }
         in_use_[i] = used;
@@ -166,14 +169,14 @@ void Cells::look_at_left_out(const uint8_t *row) {
 // A row in which something is wrong, cell by cell.
 template <class T, class Id, uint32_t K>
 void Cells::judge_row(const uint8_t *row, Id *ids, uint8_t *validity) {
-    const Shape &shape = *plan_.shape;
+    const Shape &shape = *layout_.shape;
     const uint32_t k = kernels::columns<K>(shape.k);
     const Elements<T> wire(row);
     auto *bytes = reinterpret_cast<uint8_t *>(ids);
     uint32_t nothing = 0, zeros = 0, valid_cells = 0;
     std::memset(validity, 0, shape.validity_bytes);
     for (uint32_t l = 0; l < shape.layers; l++) {
-        const uint64_t at = uint64_t{plan_.column[l]} * k;
+        const uint64_t at = uint64_t{layout_.column[l]} * k;
         Id *cell = ids + uint64_t{l} * k;
         bool negative = false, zero = k > 1, in_range = true;
         for (uint32_t c = 0; c < k; c++) {
@@ -223,7 +226,7 @@ std::make_unsigned_t<T> narrow(const uint8_t *from, uint64_t n, Id *to) {
 // What is to be noted of a row without a missing cell.
 template <class Id, uint32_t K>
 void Cells::note_complete(const Id *ids, uint8_t *validity) {
-    const Shape &shape = *plan_.shape;
+    const Shape &shape = *layout_.shape;
     const uint32_t k = kernels::columns<K>(shape.k);
     std::memcpy(validity, shape.full.data(), shape.validity_bytes);
     counts_.cells_valid += shape.layers;
@@ -238,7 +241,7 @@ void Cells::note_complete(const Id *ids, uint8_t *validity) {
 // noted, if one of them is not complete.
 template <class T, class Id, uint32_t K>
 bool Cells::write_complete(const uint8_t *bytes, uint64_t rows, Id *ids, uint8_t *validity) {
-    const Shape &shape = *plan_.shape;
+    const Shape &shape = *layout_.shape;
     const uint64_t cells = rows * shape.layers, row_ids = uint64_t{shape.layers} * shape.k;
     const auto most = narrow<T>(bytes, cells * shape.k, ids);
     if (most >= bound<T>(shape.experts) || !distinct_.all(ids, cells)) return false;
@@ -251,17 +254,17 @@ bool Cells::write_complete(const uint8_t *bytes, uint64_t rows, Id *ids, uint8_t
 // Returns whether it is complete. The usual row is narrowed, then looked at as a whole.
 template <class T, class Id, uint32_t K>
 bool Cells::write_row(const uint8_t *row, Id *ids, uint8_t *validity) {
-    const Shape &shape = *plan_.shape;
+    const Shape &shape = *layout_.shape;
     const uint32_t k = kernels::columns<K>(shape.k), layers = shape.layers;
     bool good = true;
     std::make_unsigned_t<T> largest = 0;
     for (uint32_t l = 0; l < layers && good;) {
         // As many layers at once as lie side by side and have as many experts.
         uint32_t end = l + 1;
-        while (end < layers && plan_.column[end] == plan_.column[l] + (end - l) &&
+        while (end < layers && layout_.column[end] == layout_.column[l] + (end - l) &&
                shape.layer_experts[end] == shape.layer_experts[l])
             end++;
-        const auto most = narrow<T>(row + uint64_t{plan_.column[l]} * k * sizeof(T),
+        const auto most = narrow<T>(row + uint64_t{layout_.column[l]} * k * sizeof(T),
                                     uint64_t{end - l} * k, ids + uint64_t{l} * k);
         good = most < bound<T>(shape.layer_experts[l]);
         largest = std::max(largest, most);
@@ -280,15 +283,15 @@ bool Cells::write_row(const uint8_t *row, Id *ids, uint8_t *validity) {
 
 template <class Id, uint32_t K>
 int32_t Cells::write_rows(const uint8_t *bytes, uint64_t rows) {
-    const Shape &shape = *plan_.shape;
+    const Shape &shape = *layout_.shape;
     if (seen_.empty()) seen_.resize(shape.layers), unseen_ = shape.layers;
     const uint8_t *before = last_.empty() ? nullptr : last_.data();
-    const bool alike = plan_.left_out.empty() &&
+    const bool alike = layout_.left_out.empty() &&
                        std::all_of(shape.layer_experts.begin(), shape.layer_experts.end(),
                                    [&](uint32_t experts) { return experts == shape.experts; });
-    const uint64_t at_once = alike ? kBytesAtOnce / plan_.row_bytes + 1 : 1;
+    const uint64_t at_once = alike ? kBytesAtOnce / layout_.row_bytes + 1 : 1;
     while (rows > 0) {
-        Rows::Room room{};
+        RowSink::Room room{};
         if (int32_t s = to_.room(rows, room); s < 0) return s;
         bool complete = true;
         const auto put = [&]<class T>(T) {
@@ -298,21 +301,21 @@ int32_t Cells::write_rows(const uint8_t *bytes, uint64_t rows) {
                 uint8_t *validity = room.validity + r * shape.validity_bytes;
                 const bool whole = alike && write_complete<T, Id, K>(bytes, n, ids, validity);
                 for (uint64_t i = 0; i < n;
-                     i++, bytes += plan_.row_bytes, validity += shape.validity_bytes) {
+                     i++, bytes += layout_.row_bytes, validity += shape.validity_bytes) {
                     const bool full =
                         whole ||
                         write_row<T, Id, K>(bytes, ids + i * shape.layers * shape.k, validity);
                     complete &= full;
-                    if (before != nullptr && std::memcmp(before, bytes, plan_.row_bytes) == 0)
+                    if (before != nullptr && std::memcmp(before, bytes, layout_.row_bytes) == 0)
                         counts_.rows_repeated += full || !shape.row_empty(validity);
                     before = bytes;
-                    if (!plan_.left_out.empty() &&
+                    if (!layout_.left_out.empty() &&
                         (in_use_.empty() || counts_.columns_in_use < in_use_.size()))
                         look_at_left_out<T>(bytes);
                 }
             }
         };
-        switch (plan_.dtype->dtype) {
+        switch (layout_.dtype->dtype) {
             case ROUTECAP_DTYPE_U8: put(uint8_t{}); break;
             case ROUTECAP_DTYPE_I8: put(int8_t{}); break;
             case ROUTECAP_DTYPE_U16: put(uint16_t{}); break;
@@ -325,38 +328,39 @@ int32_t Cells::write_rows(const uint8_t *bytes, uint64_t rows) {
         to_.wrote(room.rows, complete);
         rows -= room.rows, rows_ += room.rows;
     }
-    if (before != nullptr && before != last_.data()) last_.assign(before, before + plan_.row_bytes);
+    if (before != nullptr && before != last_.data())
+        last_.assign(before, before + layout_.row_bytes);
     return ROUTECAP_OK;
 }
 
 int32_t Cells::write_rows(const uint8_t *bytes, uint64_t rows) {
-    if (Plan::is_known(plan_.rows) && rows > plan_.rows - rows_)
-        return report(plan_.wrong_rows(), "there are more than the %llu rows that were said",
-                      ull(plan_.rows));
-    if (rows > ROUTECAP_MAX_POSITION - plan_.first - rows_)
+    if (ArrayLayout::is_known(layout_.rows) && rows > layout_.rows - rows_)
+        return report(layout_.wrong_rows(), "there are more than the %llu rows that were said",
+                      ull(layout_.rows));
+    if (rows > ROUTECAP_MAX_POSITION - layout_.first - rows_)
         return report(ROUTECAP_ERR_FORMAT, "rows are beyond the highest position");
     const auto with_k = [&]<class Id>(Id) {
-        switch (plan_.shape->k) {
+        switch (layout_.shape->k) {
             case 2: return write_rows<Id, 2>(bytes, rows);
             case 4: return write_rows<Id, 4>(bytes, rows);
             case 8: return write_rows<Id, 8>(bytes, rows);
             default: return write_rows<Id, 0>(bytes, rows);
         }
     };
-    return plan_.shape->id_bytes == 1 ? with_k(uint8_t{}) : with_k(uint16_t{});
+    return layout_.shape->id_bytes == 1 ? with_k(uint8_t{}) : with_k(uint16_t{});
 }
 
 int32_t Cells::write(const uint8_t *bytes, uint64_t n) {
     if (!rest_.empty()) {
-        const uint64_t taken = std::min<uint64_t>(n, plan_.row_bytes - rest_.size());
+        const uint64_t taken = std::min<uint64_t>(n, layout_.row_bytes - rest_.size());
         rest_.insert(rest_.end(), bytes, bytes + taken);
         bytes += taken, n -= taken;
-        if (rest_.size() < plan_.row_bytes) return ROUTECAP_OK;
+        if (rest_.size() < layout_.row_bytes) return ROUTECAP_OK;
         const std::vector<uint8_t> row = std::move(rest_);
         rest_.clear();
         if (int32_t s = write_rows(row.data(), 1); s < 0) return s;
     }
-    const uint64_t rows = n / plan_.row_bytes, whole = rows * plan_.row_bytes;
+    const uint64_t rows = n / layout_.row_bytes, whole = rows * layout_.row_bytes;
     if (rows > 0)
         if (int32_t s = write_rows(bytes, rows); s < 0) return s;
     rest_.assign(bytes + whole, bytes + n);
@@ -366,10 +370,10 @@ int32_t Cells::write(const uint8_t *bytes, uint64_t n) {
 int32_t Cells::finish() {
     if (!rest_.empty())
         return report(ROUTECAP_ERR_FORMAT, "%zu bytes are left over behind %llu rows of %llu bytes",
-                      rest_.size(), ull(rows_), ull(plan_.row_bytes));
-    if (Plan::is_known(plan_.rows) && rows_ != plan_.rows)
-        return report(plan_.wrong_rows(), "there are %llu rows of %llu that were said", ull(rows_),
-                      ull(plan_.rows));
+                      rest_.size(), ull(rows_), ull(layout_.row_bytes));
+    if (ArrayLayout::is_known(layout_.rows) && rows_ != layout_.rows)
+        return report(layout_.wrong_rows(), "there are %llu rows of %llu that were said",
+                      ull(rows_), ull(layout_.rows));
     return ROUTECAP_OK;
 }
 
@@ -381,11 +385,11 @@ void Cells::report_to(routecap_wire_report &report) const {
     report = counts_;
     report.struct_size = size, report.format = format, report.version = version,
     report.facts = facts, report.bytes = bytes;
-    report.dtype = plan_.dtype->dtype;
-    report.columns = plan_.columns;
-    report.columns_left_out = static_cast<uint32_t>(plan_.left_out.size());
+    report.dtype = layout_.dtype->dtype;
+    report.columns = layout_.columns;
+    report.columns_left_out = static_cast<uint32_t>(layout_.left_out.size());
     report.layers_empty = rows_ > 0 ? unseen_ : 0;
-    report.first = plan_.first, report.rows = rows_;
+    report.first = layout_.first, report.rows = rows_;
     report.largest_id = largest_;
 }
 

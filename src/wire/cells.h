@@ -23,7 +23,7 @@ struct Hint {
 int32_t read_hint(const routecap_wire_hint *theirs, int32_t format, Hint &hint);
 
 // What is known before the first id is read.
-struct Plan {
+struct ArrayLayout {
     ShapePtr shape;
     const Dtype *dtype = nullptr;
     uint32_t columns = 0;
@@ -41,14 +41,15 @@ struct Plan {
     }
 };
 // What the bytes said and what the hint says must agree; together they must say enough.
-int32_t make_plan(const Format &format, const Said &said, const Hint &hint, Plan &plan);
+int32_t make_layout(const Format &format, const MessageFacts &said, const Hint &hint,
+                    ArrayLayout &layout);
 // The type of the ids, where the bytes do not say it.
-int32_t dtype_of(const Format &format, const Said &said, const routecap_wire_hint &hint);
+int32_t dtype_of(const Format &format, const MessageFacts &said, const routecap_wire_hint &hint);
 
 // Where rows go: ids as they lie in a routing, and validity.
-class Rows {
+class RowSink {
 public:
-    virtual ~Rows() = default;
+    virtual ~RowSink() = default;
     struct Room {
         uint8_t *ids;
         uint8_t *validity;
@@ -63,8 +64,8 @@ public:
 
 class Cells {
 public:
-    Cells(const Plan &plan, Rows &to)
-        : plan_(plan), to_(to), distinct_(plan.shape->k, plan.shape->experts) {}
+    Cells(const ArrayLayout &layout, RowSink &to)
+        : layout_(layout), to_(to), distinct_(layout.shape->k, layout.shape->experts) {}
 
     // The next bytes of the array, of any number.
     int32_t write(const uint8_t *bytes, uint64_t n);
@@ -90,8 +91,8 @@ private:
     template <class T>
     void look_at_left_out(const uint8_t *row);
 
-    const Plan &plan_;
-    Rows &to_;
+    const ArrayLayout &layout_;
+    RowSink &to_;
     Distinct distinct_;
     uint64_t rows_ = 0;
     std::vector<uint8_t> rest_;  // of a row that is not complete

@@ -38,19 +38,19 @@ int32_t status_of(uint64_t valid, uint64_t cells, bool strict) {
 // ---- Reading --------------------------------------------------------------------------------
 
 int32_t Reader::begin(uint64_t ready) {
-    if (int32_t s = make_plan(*format_, said_, hint_, plan_); s < 0) return s;
+    if (int32_t s = make_layout(*format_, said_, hint_, layout_); s < 0) return s;
     if (body_size_) {
         const uint64_t size = *body_size_ - (format_->npy ? head_.size() : 0);
-        if (Plan::is_known(plan_.rows) &&
-            (size / plan_.row_bytes != plan_.rows || size % plan_.row_bytes != 0))
-            return report(plan_.wrong_rows(),
+        if (ArrayLayout::is_known(layout_.rows) &&
+            (size / layout_.row_bytes != layout_.rows || size % layout_.row_bytes != 0))
+            return report(layout_.wrong_rows(),
                           "the array has %llu bytes; %llu rows of %llu bytes were said", ull(size),
-                          ull(plan_.rows), ull(plan_.row_bytes));
-        ready = size / plan_.row_bytes;
+                          ull(layout_.rows), ull(layout_.row_bytes));
+        ready = size / layout_.row_bytes;
     }
-    Rows *rows = nullptr;
-    if (int32_t s = rows_for(plan_, ready, rows); s < 0) return s;
-    cells_.emplace(plan_, *rows);
+    RowSink *rows = nullptr;
+    if (int32_t s = rows_for(layout_, ready, rows); s < 0) return s;
+    cells_.emplace(layout_, *rows);
     return ROUTECAP_OK;
 }
 
@@ -158,7 +158,7 @@ void Reader::report_to(routecap_wire_report *report) const {
     routecap_wire_report r{};
     r.format = format_->format;
     r.version = said_.version;
-    r.facts = said_.facts | (plan_.dtype->is_signed ? ROUTECAP_WIRE_FACT_VALIDITY : 0u);
+    r.facts = said_.facts | (layout_.dtype->is_signed ? ROUTECAP_WIRE_FACT_VALIDITY : 0u);
     r.bytes = bytes_;
     cells_->report_to(r);
     write_struct(report, r);
@@ -168,7 +168,7 @@ void Reader::report_to(routecap_wire_report *report) const {
 
 namespace {
 
-class ToRouting : public Reader, private Rows {
+class ToRouting : public Reader, private RowSink {
 public:
     using Reader::Reader;
 
@@ -178,11 +178,11 @@ public:
         return done(report, routing);
     }
     int32_t done(routecap_wire_report *report, Routing **routing) {
-        const uint64_t cells = rows_ * plan().shape->layers;
+        const uint64_t cells = rows_ * layout().shape->layers;
         if (strict())
             if (int32_t s = status_of(valid(), cells, true); s < 0) return s;
-        ImportedRows imported{plan().shape, plan().first, rows_, {}};
-        uint64_t position = plan().first;
+        ImportedRows imported{layout().shape, layout().first, rows_, {}};
+        uint64_t position = layout().first;
         for (const Chunk &chunk : *chunks_) {
             if (chunk.used == 0) continue;
             imported.segments.push_back({position, chunk.used, chunk.ids.get(),
@@ -216,18 +216,18 @@ private:
         return r.cells_valid;
     }
 
-    int32_t rows_for(const Plan &, uint64_t ready, Rows *&rows) override {
+    int32_t rows_for(const ArrayLayout &, uint64_t ready, RowSink *&rows) override {
         ready_ = ready;
         rows = this;
         return ROUTECAP_OK;
     }
 
     int32_t room(uint64_t wanted, Room &room) override {
-        const Shape &shape = *plan().shape;
+        const Shape &shape = *layout().shape;
         if (chunks_->empty() || chunks_->back().used == chunks_->back().rows) {
             uint64_t rows = std::max({ready_ - std::min(ready_, rows_), wanted, rows_,
                                       ready_ > 0 ? 1 : kFirstBytes / shape.row_bytes()});
-            if (Plan::is_known(plan().rows)) rows = std::min(rows, plan().rows - rows_);
+            if (ArrayLayout::is_known(layout().rows)) rows = std::min(rows, layout().rows - rows_);
             const uint64_t bytes = rows * shape.row_bytes(), budget = hint_.values.budget_bytes;
             if (budget != 0 && bytes > budget - std::min(budget, bytes_))
                 return over_budget(bytes_ + bytes, budget);
@@ -264,7 +264,7 @@ struct Destination {
     uint64_t *needed;
 };
 
-class ToMemory : public Reader, private Rows {
+class ToMemory : public Reader, private RowSink {
 public:
     // `rows` that were counted before, where the bytes do not say how many there are; or 0.
     ToMemory(int32_t format, Hint hint, const Destination &destination, uint64_t rows)
@@ -278,9 +278,10 @@ public:
     }
 
 private:
-    int32_t rows_for(const Plan &plan, uint64_t ready, Rows *&rows) override {
-        const Shape &shape = *plan.shape;
-        const uint64_t all = Plan::is_known(plan.rows) ? plan.rows : std::max(ready, counted_);
+    int32_t rows_for(const ArrayLayout &layout, uint64_t ready, RowSink *&rows) override {
+        const Shape &shape = *layout.shape;
+        const uint64_t all =
+            ArrayLayout::is_known(layout.rows) ? layout.rows : std::max(ready, counted_);
         if (int32_t s = plan_copy(shape, all, to_.options, to_.dst, to_.dst_bytes, to_.mask,
                                   to_.mask_bytes, to_.needed, copy_);
             s < 0)
@@ -289,7 +290,7 @@ private:
             static_cast<uint32_t>(std::max<uint64_t>(kBytesInPassing / shape.ids_bytes, 1));
         ids_.reset(new uint8_t[size_t{passing} * shape.ids_bytes]);
         validity_.reset(new uint8_t[size_t{passing} * shape.validity_bytes]);
-        pool_ = PagePool::unlimited(plan.shape);
+        pool_ = PagePool::unlimited(layout.shape);
         segment_ = {pool_->borrow(passing, ids_.get(), validity_.get(), nullptr, 0, nullptr), 0, 0,
                     passing, false};
         passing_ = passing;
@@ -303,7 +304,7 @@ private:
     }
 
     void wrote(uint64_t rows, bool complete) override {
-        const Shape &shape = *plan().shape;
+        const Shape &shape = *layout().shape;
         segment_.rows = rows;
         segment_.complete = complete;
         copy_rows(shape, copy_, 0, {&segment_, 1}, rows, rows_, to_.dst, to_.mask);

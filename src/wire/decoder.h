@@ -16,7 +16,7 @@
 
 namespace routecap::wire {
 
-// Reads one message and puts its rows where `rows_for` says when their plan is known.
+// Reads one message and puts its rows where `rows_for` says when their layout is known.
 class Reader {
 public:
     Reader(int32_t format, Hint hint) : format_(find_format(format)), hint_(std::move(hint)) {}
@@ -30,12 +30,12 @@ public:
     int32_t finish();
     void report_to(routecap_wire_report *report) const;
 
-    const Plan &plan() const { return plan_; }
+    const ArrayLayout &layout() const { return layout_; }
     bool strict() const { return (hint_.values.flags & ROUTECAP_WIRE_HINT_STRICT) != 0; }
 
 protected:
-    // The plan is known: where do its rows go? `ready` rows are there as a whole.
-    virtual int32_t rows_for(const Plan &plan, uint64_t ready, Rows *&rows) = 0;
+    // The layout is known: where do its rows go? `ready` rows are there as a whole.
+    virtual int32_t rows_for(const ArrayLayout &layout, uint64_t ready, RowSink *&rows) = 0;
 
     const Format *format_;
     Hint hint_;
@@ -46,8 +46,8 @@ private:
     int32_t payload(const uint8_t *bytes, uint64_t n);
     int32_t elements(const uint8_t *bytes, uint64_t n);
 
-    Said said_;
-    Plan plan_;
+    MessageFacts said_;
+    ArrayLayout layout_;
     std::vector<uint8_t> head_;  // what is there of it
     bool in_body_ = false;
     std::optional<uint64_t> body_size_;  // of the payload, .npy head included, where it is known

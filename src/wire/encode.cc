@@ -222,8 +222,8 @@ int32_t encode(const Routing &routing, const routecap_wire_options *theirs, void
         job.fill = o.fill;
     }
 
-    const Said said{format.version,  says,      dtype->dtype, job.columns, shape.k,
-                    routing.first(), job.rows()};
+    const MessageFacts said{format.version,  says,      dtype->dtype, job.columns, shape.k,
+                            routing.first(), job.rows()};
     uint64_t size = 0;
     if (serialized) {
         if (int32_t s = serialize(routing, dst, dst_bytes, &size); s < 0) {

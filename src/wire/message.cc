@@ -83,7 +83,7 @@ private:
     bool whole_;
 };
 
-int32_t check_shape(Said &said, uint64_t rows, uint64_t columns, uint64_t k) {
+int32_t check_shape(MessageFacts &said, uint64_t rows, uint64_t columns, uint64_t k) {
     if (rows > ROUTECAP_MAX_POSITION || columns < 1 || columns > ROUTECAP_MAX_LAYERS || k < 1 ||
         k > ROUTECAP_MAX_K)
         return report(ROUTECAP_ERR_FORMAT, "a shape of %llu rows, %llu columns and %llu ids",
@@ -94,7 +94,7 @@ int32_t check_shape(Said &said, uint64_t rows, uint64_t columns, uint64_t k) {
     return ROUTECAP_OK;
 }
 
-int32_t check_dtype(Said &said, std::string_view name) {
+int32_t check_dtype(MessageFacts &said, std::string_view name) {
     const Dtype *dtype = find_dtype(name);
     if (dtype == nullptr)
         return report(ROUTECAP_ERR_FORMAT, "ids of type %.*s",
@@ -120,7 +120,7 @@ int32_t read_dimensions(Text &text, char open, char close, uint64_t (&dimension)
 }
 
 // The dictionary in a .npy file's head.
-int32_t read_npy_dictionary(Text text, Said &said) {
+int32_t read_npy_dictionary(Text text, MessageFacts &said) {
     std::string_view descr, key;
     uint64_t dimension[3];
     unsigned seen = 0;
@@ -187,7 +187,7 @@ int32_t skip_value(Text &text) {
 
 }  // namespace
 
-int32_t read_npy(const uint8_t *data, size_t n, Said &said, size_t &head) {
+int32_t read_npy(const uint8_t *data, size_t n, MessageFacts &said, size_t &head) {
     if (!begins(data, n, kNpyMagic))
         return report(ROUTECAP_ERR_FORMAT, "the first bytes are not those of a .npy file");
     if (n < 8) return ROUTECAP_PENDING;
@@ -206,7 +206,7 @@ int32_t read_npy(const uint8_t *data, size_t n, Said &said, size_t &head) {
     return read_npy_dictionary(Text(data + 8 + length_bytes, length, true), said);
 }
 
-int32_t read_nrlre1(const uint8_t *data, size_t n, Said &said, size_t &head) {
+int32_t read_nrlre1(const uint8_t *data, size_t n, MessageFacts &said, size_t &head) {
     if (!begins(data, n, kNrlreMagic))
         return report(ROUTECAP_ERR_FORMAT, "the text does not begin with %s", kNrlreMagic);
     const size_t looked_at = std::min(n, kLongestNrlreHead);
@@ -227,7 +227,7 @@ int32_t read_nrlre1(const uint8_t *data, size_t n, Said &said, size_t &head) {
     return check_shape(said, dimension[0], dimension[1], dimension[2]);
 }
 
-int32_t read_object(const uint8_t *bytes, size_t n, bool whole, Said &said, size_t &data,
+int32_t read_object(const uint8_t *bytes, size_t n, bool whole, MessageFacts &said, size_t &data,
                     size_t &data_size) {
     Text text(bytes, n, whole);
     std::string_view key, value;
@@ -313,7 +313,7 @@ int32_t detect(const uint8_t *data, size_t n, int32_t &format, bool &certain) {
 namespace {
 
 // The head of a message of this format, as far as the bytes go.
-int32_t read_head(int32_t format, const uint8_t *data, size_t n, Said &said) {
+int32_t read_head(int32_t format, const uint8_t *data, size_t n, MessageFacts &said) {
     size_t head = 0, size = 0;
     switch (format) {
         case ROUTECAP_WIRE_NPY: return read_npy(data, n, said, head);
@@ -345,7 +345,7 @@ int32_t probe(const void *data, size_t bytes, routecap_wire_info *info) {
     if (int32_t s = check_bytes(data, bytes, "data", at); s < 0) return s;
     routecap_wire_info found{};
     bool certain = false;
-    Said said;
+    MessageFacts said;
     int32_t s = detect(at, bytes, found.format, certain);
     if (s == ROUTECAP_OK && found.format == ROUTECAP_WIRE_SERIALIZED) {
         routecap_serialized header{};
@@ -376,7 +376,7 @@ int32_t probe(const void *data, size_t bytes, routecap_wire_info *info) {
     return ROUTECAP_OK;
 }
 
-Frame frame(const Format &format, const Said &said) {
+Frame frame(const Format &format, const MessageFacts &said) {
     const Dtype *dtype = find_dtype(said.dtype);
     const std::string rows = std::to_string(said.rows), columns = std::to_string(said.columns),
                       k = std::to_string(said.k);

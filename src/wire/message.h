@@ -12,7 +12,7 @@
 namespace routecap::wire {
 
 // What the bytes say beside the ids: only what `facts` has means something.
-struct Said {
+struct MessageFacts {
     uint32_t version = 1;
     uint32_t facts = 0;
     int32_t dtype = 0;
@@ -26,12 +26,12 @@ constexpr size_t kLongestNpyHead = 65536 + 12;
 
 // Each of these reads the head of a message from its beginning. Returns ROUTECAP_OK,
 // ROUTECAP_PENDING if there is more of it to come, or an error.
-int32_t read_npy(const uint8_t *data, size_t n, Said &said, size_t &head);
-int32_t read_nrlre1(const uint8_t *text, size_t n, Said &said, size_t &head);
+int32_t read_npy(const uint8_t *data, size_t n, MessageFacts &said, size_t &head);
+int32_t read_nrlre1(const uint8_t *text, size_t n, MessageFacts &said, size_t &head);
 
 // Reads an object, and says where its data are. `whole`: it must be complete; otherwise reading
 // ends where the data begin or the text ends.
-int32_t read_object(const uint8_t *text, size_t n, bool whole, Said &said, size_t &data,
+int32_t read_object(const uint8_t *text, size_t n, bool whole, MessageFacts &said, size_t &data,
                     size_t &data_size);
 
 // The bytes of a caller, never null.
@@ -45,6 +45,6 @@ int32_t probe(const void *data, size_t bytes, routecap_wire_info *info);
 struct Frame {
     std::string head, tail;
 };
-Frame frame(const Format &format, const Said &said);
+Frame frame(const Format &format, const MessageFacts &said);
 
 }  // namespace routecap::wire

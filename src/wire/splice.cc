@@ -19,7 +19,7 @@ constexpr size_t kTextAtOnce = 16384;
 
 // One of the two messages.
 struct Part {
-    Said said;                      // with what the hint has
+    MessageFacts said;              // with what the hint has
     const uint8_t *body = nullptr;  // text in base64, or the bytes
     uint64_t size = 0;
     uint64_t skip = 0;  // bytes before the array, .npy's head
@@ -62,7 +62,7 @@ int32_t read_part(const Format &format, const uint8_t *data, size_t n,
     if (theirs != nullptr)
         if (int32_t s = read_hint(theirs, format.format, hint); s < 0) return s;
     const routecap_wire_hint &h = hint.values;
-    Said &said = part.said;
+    MessageFacts &said = part.said;
     if (format.format == ROUTECAP_WIRE_LISTS) {
         Lists lists;
         const auto nothing = [](auto...) { return ROUTECAP_OK; };
@@ -233,7 +233,7 @@ int32_t splice(int32_t format_number, const void *head_data, size_t head_bytes,
         output.text("]");
         return ROUTECAP_OK;
     }
-    Said said = head.said;
+    MessageFacts said = head.said;
     said.first = first, said.rows = from_head + from_tail;
     const Frame around = frame(format, said);
     const uint64_t array = said.rows * head.row_bytes, npy = format.npy ? around.head.size() : 0;
