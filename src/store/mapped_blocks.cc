@@ -863,7 +863,8 @@ MappedBlocks::Linked MappedBlocks::link(const Match &own, const Key &key,
             if (!other->cell->compare_exchange_strong(seen, value)) continue;
             linked = other->cell;
             if (retire(*other, key.hash, &key)) {
-                count(MappedCount::replaced, slot_keys());
+                count(MappedCount::replaced,
+                      slot_keys() && other->generation == this->generation());
             } else if (match_in(key, other->slot)) {
                 // It is the key's next block in that slot, to which the cell leads again.
                 seen = value;
@@ -1019,11 +1020,11 @@ void MappedBlocks::release(const uint8_t *keys, size_t n) {
     }
 }
 
-bool MappedBlocks::evict(const uint8_t *key_bytes, bool as_if) {
+bool MappedBlocks::evict(const uint8_t *key_bytes, std::optional<uint64_t> as_if) {
     const Key key = key_at(key_bytes, 0);
     const std::lock_guard lock(mutex_);
     const bool there = drop(key);
-    if (!there && as_if) went(key.hash, generation());
+    if (!there && as_if) went(key.hash, *as_if);
     return there || as_if;
 }
 
@@ -1047,7 +1048,7 @@ bool MappedBlocks::drop(const Key &key) {
 }
 
 void MappedBlocks::move(const uint8_t *from, const uint8_t *to, Moves &moves) {
-    auto &[moved, pins, spare] = moves;
+    auto &[in_flight, moved, pins, spare] = moves;
     const size_t n = moved.size();
     const std::lock_guard lock(mutex_);
     for (size_t i = 0; i < n; i++) {
@@ -1063,26 +1064,28 @@ void MappedBlocks::move(const uint8_t *from, const uint8_t *to, Moves &moves) {
                 moved[i] = {m->slot, sum_of(word) ^ name_sum(key.hash, m->generation)};
             }
         }
-        if (moved[i].slot == UINT32_MAX) continue;
-        evictions_->add(key.hash, slot(moved[i].slot).generation.load() != generation());
+        if (moved[i].slot == UINT32_MAX && !in_flight[i]) continue;
+        const uint64_t of = in_flight[i] ? *in_flight[i] : slot(moved[i].slot).generation.load();
+        evictions_->add(key.hash, of != generation());
         pins[i] = pins_.extract(key.hash);
     }
     std::atomic_thread_fence(std::memory_order_release);
     for (size_t i = 0; i < n; i++) {
         const Key key = key_at(to, i);
         drop(key);
-        if (moved[i].slot == UINT32_MAX) continue;
-        Slot &s = slot(moved[i].slot);
-        for (uint32_t w = 0; w < key_words_; w++)
-            s.key[w].store(key.words[w], std::memory_order_relaxed);
-        const uint64_t generation = s.generation.load(std::memory_order_relaxed);
-        const uint64_t word =
-            published_word(s.word.load(), moved[i].sum ^ name_sum(key.hash, generation));
-        s.pins.store(pins_of(word, pinners(s.pins.load()) | my_pin()));
-        s.word.store(word);
-        ages_->set(moved[i].slot, MappedAges::kNone);
-        if (link({nullptr, 0, moved[i].slot, word, generation}, key, {}) == Linked::no_room)
-            went(key.hash, generation);
+        if (moved[i].slot != UINT32_MAX) {
+            Slot &s = slot(moved[i].slot);
+            for (uint32_t w = 0; w < key_words_; w++)
+                s.key[w].store(key.words[w], std::memory_order_relaxed);
+            const uint64_t generation = s.generation.load(std::memory_order_relaxed);
+            const uint64_t word =
+                published_word(s.word.load(), moved[i].sum ^ name_sum(key.hash, generation));
+            s.pins.store(pins_of(word, pinners(s.pins.load()) | my_pin()));
+            s.word.store(word);
+            ages_->set(moved[i].slot, MappedAges::kNone);
+            if (link({nullptr, 0, moved[i].slot, word, generation}, key, {}) == Linked::no_room)
+                went(key.hash, generation);
+        }
         // What retained the block still does, under its new key.
         if (!pins[i].empty()) {
             pins[i].key() = key.hash;

@@ -133,8 +133,8 @@ public:
     static constexpr int32_t kUnknown = -1;
     void retain(const uint8_t *keys, size_t n, int32_t *reasons, const int32_t *known = nullptr);
     void release(const uint8_t *keys, size_t n);
-    // Drops a block. Whether there was one; `as_if` there was.
-    bool evict(const uint8_t *key, bool as_if);
+    // Drops a block. Whether there was one; `as_if` there was, of that generation.
+    bool evict(const uint8_t *key, std::optional<uint64_t> as_if = {});
     // A later publish took the slot key, and nothing came of it: what there was of a generation, or
     // of older ones, is another's.
     void give_way(const uint8_t *key, uint64_t generation);
@@ -146,7 +146,9 @@ public:
         };
         using Pin = std::map<uint64_t, uint32_t>::node_type;
 
-        explicit Moves(size_t n) : moved(n), pins(n), spare(n) {}
+        explicit Moves(size_t n) : in_flight(n), moved(n), pins(n), spare(n) {}
+        // The generation of a key's block that is in flight, and will come under the other.
+        std::vector<std::optional<uint64_t>> in_flight;
         std::vector<Moved> moved;
         std::vector<Pin> pins, spare;
     };

@@ -119,12 +119,14 @@ MappedStore::Flight *MappedStore::awaited(const uint8_t *key, uint64_t generatio
     return first;
 }
 
-bool MappedStore::drop_flights(const uint8_t *key) {
-    bool dropped = false;
-    for (Flight *f = flights(key); f != nullptr; f = f->next)
-        if (f->wanted && std::memcmp(f->publication->key(f->index), key, config_.key_bytes) == 0)
-            f->wanted = false, dropped = true;
-    return dropped;
+std::optional<uint64_t> MappedStore::drop_flights(const uint8_t *key) {
+    std::optional<uint64_t> newest;
+    for (Flight *f = flight(key); f != nullptr; f = flight(key, f)) {
+        if (!slot_keys() && f->publication->drafts_) continue;
+        f->wanted = false;
+        newest = std::max(newest.value_or(0), f->publication->generation_);
+    }
+    return newest;
 }
 
 template <class F>
@@ -150,7 +152,8 @@ int32_t MappedStore::publish(Keys keys, uint64_t first, uint64_t generation, con
         const std::lock_guard lock(flights_mutex_);
         for (size_t i = from; i < std::min(from + kAtOnce, keys.count); i++) {
             // The later publish takes a slot key.
-            if (slot_keys()) blocks_->count(MappedCount::replaced, drop_flights(keys[i]));
+            if (slot_keys())
+                blocks_->count(MappedCount::replaced, drop_flights(keys[i]) == generation);
             published->flights_[i] = {nullptr, published.get(), static_cast<uint32_t>(i), true};
             list(published->flights_[i]);
         }
@@ -490,18 +493,18 @@ int32_t MappedStore::move(Keys from, Keys to) {
     std::vector<Flight *> moved(from.count);
     MappedBlocks::Moves moves(from.count);
     const std::lock_guard lock(flights_mutex_);
-    const uint64_t generation = blocks_->generation();
     for (size_t i = 0; i < from.count; i++) {
-        moved[i] = awaited(from[i], generation);
+        moved[i] = flight(from[i]);
         if (moved[i] == nullptr) continue;
         // What it would have replaced goes now.
-        blocks_->evict(from[i], true);
         Published *const publication = moved[i]->publication;
+        blocks_->give_way(from[i], publication->generation_);
+        moves.in_flight[i] = publication->generation_;
         unlist(*moved[i]);
         moved[i]->publication = publication;
     }
     for (size_t i = 0; i < to.count; i++)
-        if (drop_flights(to[i])) blocks_->evict(to[i], true);
+        if (const auto dropped = drop_flights(to[i])) blocks_->evict(to[i], dropped);
     blocks_->move(from.bytes, to.bytes, moves);
     for (size_t i = 0; i < from.count; i++) {
         if (moved[i] == nullptr) continue;

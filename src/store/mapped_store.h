@@ -62,8 +62,9 @@ private:
     Flight *awaited(const uint8_t *key, uint64_t generation);
     // Whether a slot key is that of something in flight, so that what the file has is another's.
     bool is_taken(const uint8_t *key) { return slot_keys() && flight(key) != nullptr; }
-    // Nobody wants what is in flight of a key. Whether there was some.
-    bool drop_flights(const uint8_t *key);
+    // Nobody wants what is in flight of a key; drafts of content are not there yet. The generation
+    // of the newest, if there was some.
+    std::optional<uint64_t> drop_flights(const uint8_t *key);
     // Calls f(i) for each key, with the mutex, if there are any flights.
     template <class F>
     void for_each(Keys keys, F f);

@@ -907,8 +907,10 @@ void Store::note(const BlockPtr &block) {
     const bool there = found != blocks.end() && current(*found->second);
     if (!slots && (block->drafts || there)) return;  // it meets the other when it lands
     counts.blocks_replaced += there;
-    if (const BlockPtr before = unlink(block->key); before != nullptr)
+    if (const BlockPtr before = unlink(block->key); before != nullptr) {
         block->retained = before->retained, before->unwanted = true;
+        if (shared && !slots && before->landed) block->before = before;
+    }
     blocks[block->key] = block;
 }
 
@@ -947,6 +949,7 @@ void Store::land(const Shape &shape, const BlockPtr &block, std::vector<RowPtr> 
     block->rows = std::move(rows);
     if (!any || !news) {
         if (ours) blocks.erase(found);
+        if (ours && block->before != nullptr) blocks[block->key] = block->before;
     } else if (!ours && !block->unwanted) {
         if (there != nullptr) block->retained = there->retained;
         blocks[block->key] = block;
@@ -963,37 +966,42 @@ void Store::evict(uint64_t key) {
 
 uint8_t Store::retain(uint64_t key) {
     const uint8_t reason = why(key, generation);
-    if (reason == 0) blocks[key]->retained++;
+    if (reason == 0) (shared ? pins[key] : blocks[key]->retained)++;
     return reason;
 }
 
 void Store::release(uint64_t key) {
     const auto block = blocks.find(key);
-    if (block != blocks.end() && block->second->retained > 0) block->second->retained--;
+    if (shared ? pins[key] > 0 : block != blocks.end() && block->second->retained > 0)
+        (shared ? pins[key] : block->second->retained)--;
 }
 
 Store::Kept Store::kept() const {
     Kept n;
     for (const auto &[key, block] : blocks)
-        n.retained += block->retained > 0, n.in_flight += !block->landed;
+        n.retained += shared ? pins.count(key) > 0 && pins.at(key) > 0 : block->retained > 0,
+            n.in_flight += !block->landed;
     return n;
 }
 
 void Store::move(const std::vector<uint64_t> &from, const std::vector<uint64_t> &to) {
     std::map<uint64_t, BlockPtr> moved;
+    std::map<uint64_t, int> pinned;
     for (size_t i = 0; i < from.size(); i++)
         if (const BlockPtr block = unlink(from[i]); block != nullptr) {
+            pinned[to[i]] = std::exchange(pins[from[i]], 0);
             gone[from[i]] = current(*block) ? ROUTECAP_MISSING_EVICTED : ROUTECAP_MISSING_STALE;
             block->key = to[i];
             moved[to[i]] = block;
         }
     for (const uint64_t key : to) evict(key);
     blocks.merge(moved);
+    for (const auto &[key, times] : pinned) pins[key] += times;
 }
 
 StorePtr Store::imported(const std::vector<uint64_t> &keys) const {
     auto other = std::make_shared<Store>(
-        Store{.slots = slots, .block_rows = block_rows, .generation = generation});
+        Store{.slots = slots, .block_rows = block_rows, .shared = shared, .generation = generation});
     for (const uint64_t key : keys)
         if (why(key, generation) == 0 && blocks.at(key)->landed)
             other->blocks[key] = std::make_shared<Block>(Block{.key = key,
@@ -1076,10 +1084,17 @@ int32_t Capturer::adopt(const RequestPtr &r, Store &store, uint64_t first,
     if (keys.empty()) return ROUTECAP_OK;
     if (generation > store.generation) return ROUTECAP_ERR_STATE;
     const uint64_t end = first + keys.size() * store.block_rows;
-    std::vector<std::pair<uint8_t, BlockPtr>> blocks;
+    struct Found {
+        uint64_t key;
+        uint8_t why;
+        BlockPtr block;
+        bool goes;  // if the block does, before its rows are copied
+    };
+    std::vector<Found> blocks;
     for (uint64_t key : keys) {
         const uint8_t why = store.why(key, generation);
-        blocks.emplace_back(why, why == 0 ? store.blocks[key] : nullptr);
+        const BlockPtr block = why == 0 ? store.blocks[key] : nullptr;
+        blocks.push_back({key, why, block, store.shared && block != nullptr && block->landed});
         found.found += why == 0;
         if (found.found == blocks.size()) found.rows = found.found * store.block_rows;
         found.evicted += why == ROUTECAP_MISSING_EVICTED;
@@ -1089,9 +1104,14 @@ int32_t Capturer::adopt(const RequestPtr &r, Store &store, uint64_t first,
     store.counts.blocks_adopted += found.found;
     store.counts.blocks_absent += keys.size() - found.found;
     r->reached({.rows = {}, .at_least = end});
-    change(r, first, end, [this, r, first, blocks, rows = store.block_rows] {
+    change(r, first, end, [this, r, first, blocks, &store, generation, rows = store.block_rows] {
         for (size_t i = 0; i < blocks.size(); i++) {
-            const auto &[why, block] = blocks[i];
+            auto [key, why, block, goes] = blocks[i];
+            if (const auto now = store.blocks.find(key);
+                goes && (now == store.blocks.end() || now->second != block)) {
+                why = store.slots ? uint8_t{ROUTECAP_MISSING_EVICTED} : store.why(key, generation);
+                block = why == 0 ? now->second : nullptr;
+            }
             for (uint64_t p = 0; p < rows; p++) {
                 const RowPtr row =
                     block != nullptr && block->landed

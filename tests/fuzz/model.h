@@ -241,6 +241,7 @@ struct Block {
     bool unwanted = false;  // it lost its key while it was in flight
     int retained = 0;       // how often
     std::vector<RowPtr> rows{};
+    std::shared_ptr<Block> before{};  // of older weights, which is there again if it is empty
 };
 using BlockPtr = std::shared_ptr<Block>;
 
@@ -248,8 +249,12 @@ using BlockPtr = std::shared_ptr<Block>;
 struct Store {
     bool slots;
     uint32_t block_rows;
+    // Of several processes: rows are copied when an adoption is applied, and who retains a key
+    // retains whatever comes under it.
+    bool shared = false;
     uint64_t generation = 0;
     uint64_t advanced = 0;                  // the number of its last advance
+    std::map<uint64_t, int> pins{};         // if it is shared: how often keys are retained
     std::map<uint64_t, BlockPtr> blocks{};  // by key; also some in flight
     std::map<uint64_t, uint8_t> gone{};     // keys, and why
     routecap_store_counts counts{};

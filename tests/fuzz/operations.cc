@@ -9,6 +9,7 @@
 #include <utility>
 
 #include <device.h>
+#include <unistd.h>
 
 #include "bytes.h"
 #include "check.h"
@@ -113,13 +114,26 @@ private:
         routecap_store_config &store = e.store_config;
         SAME_STATUS(ROUTECAP_OK, routecap_store_config_init(&store, sizeof store));
         store.block_rows = in_.pick({1u, 2u, 3u, 16u}), store.key_bytes = 8;
-        store.flags = in_.chance(100) ? ROUTECAP_STORE_SLOT_KEYS : 0;
-        store.budget_bytes = 64 << 20;
-        SAME_STATUS(ROUTECAP_OK, routecap_store_create(&store, &config, &e.store));
-        e.blocks = std::make_shared<model::Store>(
-            model::Store{.slots = store.flags != 0, .block_rows = store.block_rows});
+        const uint64_t sort = in_.number(1);
+        store.flags = sort + 100 > 255 ? ROUTECAP_STORE_SLOT_KEYS : 0;
+        e.blocks = std::make_shared<model::Store>(model::Store{
+            .slots = store.flags != 0, .block_rows = store.block_rows, .shared = sort % 4 == 1});
+        // All memory of a shared one is taken at once.
+        store.budget_bytes = e.blocks->shared ? 1 << 20 : 64 << 20;
+        create_store(e);
         engines_.push_back(std::move(e));
         open();
+    }
+
+    void create_store(Engine &e) {
+        if (!e.blocks->shared) {
+            SAME_STATUS(ROUTECAP_OK, routecap_store_create(&e.store_config, &e.config, &e.store));
+            return;
+        }
+        int32_t descriptor = -1;
+        SAME_STATUS(ROUTECAP_OK, routecap_store_create_shared(&e.store_config, &e.config,
+                                                              &descriptor, &e.store));
+        ::close(descriptor);
     }
 
     // A store may end at any time.
@@ -802,6 +816,11 @@ private:
         return keys;
     }
 
+    static void trace_keys(const std::vector<uint64_t> &keys) {
+        for (const uint64_t key : keys) check::trace(" %llu", ull(key));
+        check::trace("\n");
+    }
+
     // Mostly the one that the store is at.
     uint64_t any_generation() {
         const uint64_t now = engine_->blocks->generation, other = in_.below(64);
@@ -814,8 +833,9 @@ private:
         const std::vector<uint64_t> keys = some_keys();
         const uint64_t first = in_.below((r != nullptr ? r->length() : 0) + 2),
                        generation = any_generation();
-        check::trace("  %zu blocks of %llx from row %llu in generation %llu\n", keys.size(),
+        check::trace("  %zu blocks of %llx from row %llu in generation %llu:", keys.size(),
                      ull(handle), ull(first), ull(generation));
+        trace_keys(keys);
         SAME_STATUS(r == nullptr ? ROUTECAP_ERR_UNKNOWN_REQUEST
                                  : e.model->publish(r, e.blocks, first, keys, generation),
                     routecap_request_publish(e.capturer, handle, e.store, first, keys.data(),
@@ -829,8 +849,9 @@ private:
         const uint64_t first = in_.below((r != nullptr ? r->length() : 0) + 2),
                        generation = any_generation();
         if (first + keys.size() * e.blocks->block_rows > kFarthest) return;
-        check::trace("  %zu blocks to %llx from row %llu in generation %llu\n", keys.size(),
+        check::trace("  %zu blocks to %llx from row %llu in generation %llu:", keys.size(),
                      ull(handle), ull(first), ull(generation));
+        trace_keys(keys);
         routecap_adoption found{}, expected{};
         found.struct_size = expected.struct_size = sizeof found;
         SAME_STATUS(r == nullptr ? ROUTECAP_ERR_UNKNOWN_REQUEST
@@ -858,7 +879,12 @@ private:
     void evict() {
         Engine &e = *engine_;
         const std::vector<uint64_t> keys = some_keys();
-        for (uint64_t key : keys) e.blocks->evict(key);
+        if (e.blocks->shared) progress(e);  // of two in flight it drops both
+        for (uint64_t key : keys) {
+            check::trace("  evict %llu: %d\n", ull(key),
+                         e.blocks->why(key, e.blocks->generation));
+            e.blocks->evict(key);
+        }
         SAME_STATUS(ROUTECAP_OK, routecap_store_evict(e.store, keys.data(), keys.size(), nullptr));
         check_blocks(e);
     }
@@ -877,7 +903,8 @@ private:
         Engine &e = *engine_;
         std::vector<uint64_t> keys = some_keys();
         for (const auto &[key, block] : e.blocks->blocks)
-            if (block->retained > 0 && in_.chance(128)) keys.push_back(key);
+            if ((block->retained > 0 || e.blocks->pins.count(key) > 0) && in_.chance(128))
+                keys.push_back(key);
         for (const uint64_t key : keys) e.blocks->release(key);
         SAME_STATUS(ROUTECAP_OK, routecap_store_release(e.store, keys.data(), keys.size()));
         check_blocks(e);
@@ -914,7 +941,7 @@ private:
         check_blocks(e);
         free_store(e);
         e.store_config.generation = generation;
-        SAME_STATUS(ROUTECAP_OK, routecap_store_create(&e.store_config, &e.config, &e.store));
+        create_store(e);
         SAME_STATUS(ROUTECAP_OK,
                     routecap_store_import(e.store, bytes.data(), bytes.size(), &blocks));
         SAME(there->blocks.size(), blocks);
@@ -928,16 +955,22 @@ private:
         counts.struct_size = sizeof counts;
         SAME_STATUS(ROUTECAP_OK, routecap_store_stats(e.store, &counts));
         const routecap_store_counts &m = e.blocks->counts;
-        SAME(e.blocks->blocks.size(), counts.blocks);
         const model::Store::Kept kept = e.blocks->kept();
         SAME(e.blocks->generation, counts.generation);
-        SAME(kept.in_flight, counts.blocks_in_flight);
-        SAME(kept.retained, counts.blocks_retained);
+        // A shared store counts drafts that are not settled, and what they will replace.
+        const bool settled = std::all_of(e.requests.begin(), e.requests.end(), [](const auto &r) {
+            return r.second->unsettled.empty();
+        });
+        if (!e.blocks->shared || settled) {
+            SAME(e.blocks->blocks.size(), counts.blocks);
+            SAME(kept.in_flight, counts.blocks_in_flight);
+            SAME(kept.retained, counts.blocks_retained);
+            SAME(m.blocks_replaced, counts.blocks_replaced);
+        }
         SAME(m.blocks_published, counts.blocks_published);
         SAME(m.blocks_repeated, counts.blocks_repeated);
         SAME(m.blocks_empty, counts.blocks_empty);
         SAME(m.blocks_mismatched, counts.blocks_mismatched);
-        SAME(m.blocks_replaced, counts.blocks_replaced);
         SAME(m.blocks_evicted, counts.blocks_evicted);
         SAME(m.blocks_imported, counts.blocks_imported);
         SAME(m.blocks_stale, counts.blocks_stale);

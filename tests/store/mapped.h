@@ -167,7 +167,7 @@ public:
     }
     void release(uint64_t key) { blocks_->release(key_of(config_.key_bytes, key).data(), 1); }
     bool evict(uint64_t key) {
-        return blocks_->evict(key_of(config_.key_bytes, key).data(), false);
+        return blocks_->evict(key_of(config_.key_bytes, key).data());
     }
     void move(const std::vector<uint64_t> &from, const std::vector<uint64_t> &to) {
         MappedBlocks::Moves moves(from.size());
