@@ -4,9 +4,11 @@
 // nothing is allocated under it. Lists of them are singly linked through a member `next`.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <memory>
 #include <new>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -18,34 +20,44 @@ public:
     static constexpr size_t kChunk = 256;  // nodes that are made at a time, at least
 
     struct alignas(kBytes) Node {
-        Node *next;
+        unsigned char memory[kBytes];
     };
     using Chunk = std::unique_ptr<Node[]>;
 
     // How many can be taken.
     size_t free() const { return free_count_; }
+    // What there is, for make().
+    struct Size {
+        size_t chunks = 0, nodes = 0;
+    };
+    Size size() const { return {chunks_.size(), made_}; }
     // Makes what is missing for `count`: without the mutex. Throws without memory.
     struct More {
         Chunk nodes;
         size_t count = 0;
-        std::vector<Chunk> room;  // for the list of chunks
+        std::vector<Chunk> chunks;  // room for the lists
+        std::vector<void *> free;
     };
-    static More make(size_t count, size_t chunks) {
+    static More make(size_t count, Size now) {
         More more;
         more.count = count < kChunk ? kChunk : count;
         more.nodes.reset(new Node[more.count]);
-        more.room.reserve(2 * chunks + 4);
+        more.chunks.reserve(2 * now.chunks + 4);
+        more.free.resize(now.nodes + more.count);
         return more;
     }
-    size_t chunks() const { return chunks_.size(); }
-    // With the mutex held; `more` was made for as many chunks as there are, or nothing happens.
+    // With the mutex held; `more` was made for what there is, or nothing happens.
     void add(More &more) noexcept {
-        if (more.room.capacity() <= chunks_.size()) return;
-        for (Chunk &chunk : chunks_) more.room.push_back(std::move(chunk));
-        more.room.push_back(std::move(more.nodes));
-        chunks_.swap(more.room);
+        if (more.chunks.capacity() <= chunks_.size() || more.free.size() < made_ + more.count)
+            return;
+        for (Chunk &chunk : chunks_) more.chunks.push_back(std::move(chunk));
+        more.chunks.push_back(std::move(more.nodes));
+        chunks_.swap(more.chunks);
+        std::copy_n(free_.begin(), free_count_, more.free.begin());
+        free_.swap(more.free);
+        made_ += more.count;
         Node *made = chunks_.back().get();
-        for (size_t i = 0; i < more.count; i++) put(&made[i]);
+        for (size_t i = 0; i < more.count; i++) free_[free_count_++] = &made[i];
     }
 
     // There must be one.
@@ -53,32 +65,29 @@ public:
     T *take(const T &value) noexcept {
         static_assert(sizeof(T) <= kBytes && alignof(T) <= kBytes &&
                       std::is_trivially_destructible_v<T>);
-        Node *node = std::exchange(free_, free_->next);
-        free_count_--;
-        return new (static_cast<void *>(node)) T(value);
+        return new (free_[--free_count_]) T(value);
     }
     // Gives a node back; returns the one behind it.
     template <class T>
     T *give(T *node) noexcept {
         T *next = node->next;
-        put(new (static_cast<void *>(node)) Node);
+        free_[free_count_++] = node;
         return next;
     }
     template <class T>
     void give_all(T *&list) noexcept {
         while (list != nullptr) list = give(list);
     }
-    // Starts fetching the node that will be taken next.
-    void prefetch() const { __builtin_prefetch(free_, 1); }
-
-private:
-    void put(Node *node) noexcept {
-        node->next = std::exchange(free_, node);
-        free_count_++;
+    // Starts fetching the node that will be taken after the next `ahead`.
+    void prefetch(size_t ahead) const {
+        if (ahead < free_count_) __builtin_prefetch(free_[free_count_ - 1 - ahead], 1);
     }
 
-    Node *free_ = nullptr;
+private:
+    // A stack and no list through the nodes: who takes many knows where they are before.
+    std::vector<void *> free_;  // the first free_count_; there is room for all
     size_t free_count_ = 0;
+    size_t made_ = 0;
     std::vector<Chunk> chunks_;
 };
 static_assert(sizeof(Nodes::Node) == Nodes::kBytes);

@@ -117,8 +117,8 @@ bool Capturer::make_room(std::unique_lock<QuickMutex> &lock, const Room &room) {
         const size_t blocks = c.worker.log.missing(room.entries);
         const size_t chunks = c.requests.missing(room.requests);
         const size_t nodes = c.worker.nodes.free() < room.nodes ? room.nodes - c.worker.nodes.free()
-                                                                : 0,
-                     node_chunks = c.worker.nodes.chunks();
+                                                                : 0;
+        const Nodes::Size nodes_now = c.worker.nodes.size();
         if (blocks == 0 && chunks == 0 && nodes == 0) return released;
         lock.unlock();
         released = true;
@@ -126,7 +126,7 @@ bool Capturer::make_room(std::unique_lock<QuickMutex> &lock, const Room &room) {
             StepWorker::Log::make(blocks), StepWorker::Log::drop);
         RequestTable::Chunk chunk = chunks > 0 ? RequestTable::make() : nullptr;
         Nodes::More more;
-        if (nodes > 0) more = Nodes::make(nodes, node_chunks);
+        if (nodes > 0) more = Nodes::make(nodes, nodes_now);
         lock.lock();
         c.worker.log.add(made.release());
         if (chunk != nullptr && c.requests.missing(room.requests) > 0)

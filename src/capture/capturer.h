@@ -170,13 +170,16 @@ private:
                        routecap_stream stream);
     void copy(int32_t slot, uint32_t rows, const DevicePositions &positions,
               routecap_stream stream);
+    int32_t check_span(const Issue &issue, uint32_t i) const;
     int32_t check_spans(Issue &issue);
     bool overlaps(const Issue &issue);
     int32_t issue_span(Issue &issue, uint32_t index);
     int32_t issue_special(Issue &issue, uint32_t index);
     void look_again_who_shares(const Issue &issue);
-    void hand_over(Issue &issue, const routecap_span &span, Request &request, uint64_t end,
-                   uint64_t pages, const SpanExtra *extra);
+    uint32_t note_draft(const Issue &issue, const routecap_span &span, Request &request,
+                        uint64_t end, int32_t reason);
+    uint32_t hand_over(Issue &issue, const routecap_span &span, Request &request, uint64_t end,
+                       uint64_t pages, bool extra);
 
     // request_operations.cc; with the mutex held. Those that return a status have reported it.
     int32_t find(routecap_request handle, Request **request);
@@ -235,11 +238,12 @@ private:
     std::vector<RecordedLayer> listed_;  // record_layers' own; it keeps its memory
     std::vector<bool> seen_;             // likewise
 
-    // What check_spans found, for issue_span: the request of each span; and of all spans of that
-    // request up to this one the bounds.
+    // What check_spans found, for issue_span: the request of each span; of all spans of that request
+    // up to this one the bounds; and whether it is an ordinary one.
     struct Checked {
         Request *request;
         uint64_t first, end;
+        bool ordinary;
     };
     uint32_t checks_ = 0;  // issues that were checked
     std::vector<Checked> checked_;

@@ -16,6 +16,10 @@ namespace routecap {
 constexpr uint32_t kPhaseFlags =
     ROUTECAP_SPAN_PREFILL | ROUTECAP_SPAN_DECODE | ROUTECAP_SPAN_UNCOUNTED;
 
+static bool speculative(const routecap_span &span) {
+    return (span.flags & ROUTECAP_SPAN_SPECULATIVE) != 0;
+}
+
 // Settled rows whose positions the host knows.
 static bool plain(const routecap_span &span) { return (span.flags & ~kPhaseFlags) == 0; }
 
@@ -26,8 +30,7 @@ static Phase phase_of(const routecap_span &span) {
         case ROUTECAP_SPAN_UNCOUNTED: return Phase::none;
         default: break;
     }
-    return (span.flags & ROUTECAP_SPAN_SPECULATIVE) != 0 || span.rows == 1 ? Phase::decode
-                                                                           : Phase::prefill;
+    return speculative(span) || span.rows == 1 ? Phase::decode : Phase::prefill;
 }
 
 // One call, and what its spans add up to.
@@ -78,10 +81,10 @@ struct Capturer::Issue {
         return other ? std::max(request.mixed_end, pages_before(end)) : request.mixed_end;
     }
 
-    // Settled rows in pages that the request has and nobody else sees, of the tag that it has:
-    // nearly all spans.
+    // Rows that the host knows, in pages that the request has and nobody else sees, of the tag that
+    // it has: nearly all spans. Drafts need memory of their own until they are settled.
     bool ordinary(const routecap_span &span, const Request &request) const {
-        if (!plain(span) || lost) return false;
+        if ((span.flags & ROUTECAP_SPAN_DEVICE_POSITIONS) != 0 || lost) return false;
         const uint64_t end = span.position + span.rows;
         if (!request.pages.contains(page_of(span.position), page_of(end - 1) + 1)) return false;
         if (!request.changed) return !tags_vary;
@@ -97,7 +100,8 @@ struct Capturer::Issue {
         ReservedMemory reserved;        // without these
         uint64_t bytes;                 // with those of a draft
     };
-    Memory memory(const routecap_span &span, const Request &request, const PagePool &pool) const {
+    [[gnu::noinline]] Memory memory(const routecap_span &span, const Request &request,
+                                    const PagePool &pool) const {
         const uint64_t end = end_of(span), first_page = page_of(span.position),
                        end_page = page_of(end - 1) + 1;
         Memory m{first_page, end_page, 0, {}, 0};
@@ -120,9 +124,11 @@ struct Capturer::Issue {
         }
         m.bytes = m.pages * pool.page_bytes() +
                   m.reserved.bytes(pool.page_bytes(), PagePool::tag_bytes(shape.page_rows));
-        if ((span.flags & ROUTECAP_SPAN_SPECULATIVE) != 0)
-            m.bytes += PagePool::page_bytes(shape, span.rows);
+        m.bytes += draft_bytes(span);
         return m;
+    }
+    uint64_t draft_bytes(const routecap_span &span) const {
+        return speculative(span) ? PagePool::page_bytes(shape, span.rows) : 0;
     }
     bool reserve(uint64_t bytes, PagePool &pool) {
         if (bytes > reserved) return pool.reserve(bytes);
@@ -131,53 +137,69 @@ struct Capturer::Issue {
     }
 };
 
-int32_t Capturer::check_spans(Issue &issue) {
+// What is wrong with a span, if anything is.
+[[gnu::noinline]] int32_t Capturer::check_span(const Issue &issue, uint32_t i) const {
     constexpr uint32_t kFlags =
         ROUTECAP_SPAN_SPECULATIVE | ROUTECAP_SPAN_DEVICE_POSITIONS | kPhaseFlags;
-    const routecap_issue_options &options = issue.options;
+    const routecap_span &span = issue.span(i);
+    const bool device = (span.flags & ROUTECAP_SPAN_DEVICE_POSITIONS) != 0;
+    if (span.rows == 0) return report(ROUTECAP_ERR_ARGUMENT, "span %u has no rows", i);
+    if ((span.flags & ~kFlags) != 0 || std::popcount(span.flags & kPhaseFlags) > 1 ||
+        span.reserved != 0)
+        return report(ROUTECAP_ERR_ARGUMENT, "span %u: flags is %u and reserved %u", i, span.flags,
+                      span.reserved);
+    if (span.rows > config_.rows || span.sink_row > config_.rows - span.rows)
+        return report(ROUTECAP_ERR_CAPACITY, "span %u: sink rows [%u,%llu) of %u", i, span.sink_row,
+                      ull(span.sink_row) + span.rows, config_.rows);
+    if (span.position >= ROUTECAP_MAX_POSITION ||
+        (!device && span.rows > ROUTECAP_MAX_POSITION - span.position))
+        return report(ROUTECAP_ERR_ARGUMENT, "span %u: positions from %llu", i, ull(span.position));
+    if (device ? span.position_end <= span.position || span.position_end > ROUTECAP_MAX_POSITION
+               : span.position_end != 0)
+        return report(ROUTECAP_ERR_ARGUMENT, "span %u: position %llu with position_end %llu", i,
+                      ull(span.position), ull(span.position_end));
+    if (device && issue.options.positions == nullptr)
+        return report(ROUTECAP_ERR_ARGUMENT, "span %u needs options.positions", i);
+    return ROUTECAP_OK;
+}
+
+int32_t Capturer::check_spans(Issue &issue) {
     issue.wanted = issue.nodes = 0;
     issue.tangled = false;
     if (++checks_ == 0) {  // once in 2^32 issues
         capture_->requests.clear_checks();
         checks_ = 1;
     }
+    const uint32_t sink_rows = config_.rows;
+    // Nothing is wrong with it, nor has it positions of the device: nearly all.
+    const auto right = [sink_rows](const routecap_span &span) {
+        return (span.flags & ~(ROUTECAP_SPAN_SPECULATIVE | kPhaseFlags)) == 0 &&
+               (span.flags & kPhaseFlags) != kPhaseFlags && span.reserved == 0 && span.rows != 0 &&
+               uint64_t{span.sink_row} + span.rows <= sink_rows && span.position_end == 0 &&
+               span.position <= ROUTECAP_MAX_POSITION - span.rows;
+    };
     uint64_t drafts = 0;
     for (uint32_t i = 0; i < issue.count; i++) {
         if (i + RequestTable::kAhead < issue.count) {
             const routecap_span &ahead = issue.span(i + RequestTable::kAhead);
-            capture_->requests.prefetch(ahead.request,
-                                        (ahead.flags & ROUTECAP_SPAN_SPECULATIVE) != 0);
+            capture_->requests.prefetch(ahead.request, speculative(ahead));
         }
         const routecap_span &span = issue.span(i);
-        const bool device = (span.flags & ROUTECAP_SPAN_DEVICE_POSITIONS) != 0;
-        if (span.rows == 0) return report(ROUTECAP_ERR_ARGUMENT, "span %u has no rows", i);
-        if ((span.flags & ~kFlags) != 0 || std::popcount(span.flags & kPhaseFlags) > 1 ||
-            span.reserved != 0)
-            return report(ROUTECAP_ERR_ARGUMENT, "span %u: flags is %u and reserved %u", i,
-                          span.flags, span.reserved);
-        if (span.rows > config_.rows || span.sink_row > config_.rows - span.rows)
-            return report(ROUTECAP_ERR_CAPACITY, "span %u: sink rows [%u,%llu) of %u", i,
-                          span.sink_row, ull(span.sink_row) + span.rows, config_.rows);
-        if (span.position >= ROUTECAP_MAX_POSITION ||
-            (!device && span.rows > ROUTECAP_MAX_POSITION - span.position))
-            return report(ROUTECAP_ERR_ARGUMENT, "span %u: positions from %llu", i,
-                          ull(span.position));
-        if (device ? span.position_end <= span.position || span.position_end > ROUTECAP_MAX_POSITION
-                   : span.position_end != 0)
-            return report(ROUTECAP_ERR_ARGUMENT, "span %u: position %llu with position_end %llu", i,
-                          ull(span.position), ull(span.position_end));
-        if (device && options.positions == nullptr)
-            return report(ROUTECAP_ERR_ARGUMENT, "span %u needs options.positions", i);
-
-        if ((span.flags & ROUTECAP_SPAN_SPECULATIVE) != 0 && (drafts += span.rows) > UINT32_MAX)
+        if (!right(span))
+            if (int32_t s = check_span(issue, i); s < 0) return s;
+        if (speculative(span) && (drafts += span.rows) > UINT32_MAX)
             return report(ROUTECAP_ERR_ARGUMENT, "span %u: more than 2^32 drafts in one step", i);
 
         Request *request = capture_->requests.find(span.request);
-        checked_[i] = {request, span.position, span.position + span.rows};
+        checked_[i] = {request, span.position, span.position + span.rows,
+                       request != nullptr && issue.ordinary(span, *request)};
         if (request == nullptr) continue;
-        if (!issue.ordinary(span, *request)) {
+        if (!checked_[i].ordinary) {
             issue.wanted += issue.memory(span, *request, capture_->pool).bytes;
             issue.nodes += 3;  // an interval of pages, a draft, a note
+        } else if (speculative(span)) {
+            issue.wanted += issue.draft_bytes(span);
+            issue.nodes++;
         }
         if (!plain(span)) continue;
         if (request->check == checks_) {
@@ -270,16 +292,46 @@ inline int32_t Capturer::issue_span(Issue &issue, uint32_t index) {
         issue.rows_skipped += span.rows;
         return ROUTECAP_ERR_UNKNOWN_REQUEST;
     }
-    if (!issue.ordinary(span, *request)) return issue_special(issue, index);
+    // What was ordinary when it was checked is so still: no span before it can have changed that.
+    const bool draft = speculative(span);
+    if (!checked_[index].ordinary ||
+        (draft && !issue.reserve(issue.draft_bytes(span), capture_->pool)))
+        return issue_special(issue, index);
     const uint64_t end = span.position + span.rows;
-    request->length = std::max(request->length, end);
-    hand_over(issue, span, *request, end, 0, nullptr);
+    const uint32_t handed = hand_over(issue, span, *request, end, 0, draft);
+    if (draft)
+        issue.step->extras[handed] = {.draft_index = note_draft(issue, span, *request, end, 0)};
+    else
+        request->length = std::max(request->length, end);
     return ROUTECAP_OK;
 }
 
-// `end` is one past its last position, `pages` what is reserved for the request to keep.
-inline void Capturer::hand_over(Issue &issue, const routecap_span &span, Request &request,
-                                uint64_t end, uint64_t pages, const SpanExtra *extra) {
+// `reason` is 0, or why the drafts will never be there. Returns the index of the first among the
+// request's drafts of the step.
+inline uint32_t Capturer::note_draft(const Issue &issue, const routecap_span &span,
+                                     Request &request, uint64_t end, int32_t reason) {
+    const uint32_t first = request.drafts != nullptr && request.last_draft->step == issue.ticket
+                               ? request.last_draft->first_index + request.last_draft->rows
+                               : 0;
+    request.changed = true;
+    request.flagged_end = std::max(request.flagged_end, end);
+    request.add_draft({.step = issue.ticket,
+                       .position = span.position,
+                       .position_end = end,
+                       .cut = UINT64_MAX,
+                       .first_index = first,
+                       .rows = span.rows,
+                       .device_positions = (span.flags & ROUTECAP_SPAN_DEVICE_POSITIONS) != 0,
+                       .missing = static_cast<uint8_t>(reason),
+                       .next = nullptr},
+                      capture_->worker.nodes);
+    return first;
+}
+
+// `end` is one past its last position, `pages` what is reserved for the request to keep. Returns
+// the index of it in the step, where the caller puts its SpanExtra if it has one.
+inline uint32_t Capturer::hand_over(Issue &issue, const routecap_span &span, Request &request,
+                                    uint64_t end, uint64_t pages, bool extra) {
     const uint32_t index = issue.step->span_count++;
     // In place: one made beside it and copied would be read before its parts are in memory.
     new (&issue.step->spans[index])
@@ -291,28 +343,27 @@ inline void Capturer::hand_over(Issue &issue, const routecap_span &span, Request
                  .sink_row = span.sink_row,
                  .count = span.rows,
                  .pages = static_cast<uint32_t>(pages),
-                 .speculative = (span.flags & ROUTECAP_SPAN_SPECULATIVE) != 0,
+                 .speculative = speculative(span),
                  .device_positions = (span.flags & ROUTECAP_SPAN_DEVICE_POSITIONS) != 0,
-                 .extra = extra != nullptr,
+                 .extra = extra,
                  .phase = phase_of(span)};
-    if (extra != nullptr) issue.step->extras[index] = *extra;
     request.newest_step = issue.ticket;
     request.newest_span = index;
     request.newest_slot = static_cast<int8_t>(issue.slot);
     issue.rows_issued += span.rows;
     issue.rows_filed += span.rows;
     issue.sink_rows = std::max(issue.sink_rows, span.sink_row + span.rows);
+    return index;
 }
 
 // The same for spans that need memory, are drafts, have device positions or another tag, or are
 // lost.
-int32_t Capturer::issue_special(Issue &issue, uint32_t index) {
+[[gnu::noinline]] int32_t Capturer::issue_special(Issue &issue, uint32_t index) {
     const routecap_span &span = issue.span(index);
     Request &request = *checked_[index].request;
     PagePool &pool = capture_->pool;
     Nodes &nodes = capture_->worker.nodes;
-    const bool speculative = (span.flags & ROUTECAP_SPAN_SPECULATIVE) != 0,
-               device = (span.flags & ROUTECAP_SPAN_DEVICE_POSITIONS) != 0;
+    const bool device = (span.flags & ROUTECAP_SPAN_DEVICE_POSITIONS) != 0;
     const uint64_t end = Issue::end_of(span);
     const Issue::Memory memory = issue.memory(span, request, pool);
     const bool filed = !issue.lost && (memory.bytes == 0 || issue.reserve(memory.bytes, pool));
@@ -329,22 +380,11 @@ int32_t Capturer::issue_special(Issue &issue, uint32_t index) {
         request.tagged = request.changed = true;
     }
     SpanExtra extra{.reserved = memory.reserved};
-    if (speculative || device)
-        request.changed = true, request.flagged_end = std::max(request.flagged_end, end);
-    if (speculative) {
-        if (request.drafts != nullptr && request.last_draft->step == issue.ticket)
-            extra.draft_index = request.last_draft->first_index + request.last_draft->rows;
-        request.add_draft({.step = issue.ticket,
-                           .position = span.position,
-                           .position_end = end,
-                           .cut = UINT64_MAX,
-                           .first_index = extra.draft_index,
-                           .rows = span.rows,
-                           .device_positions = device,
-                           .missing = static_cast<uint8_t>(reason),
-                           .next = nullptr},
-                          nodes);
+    if (speculative(span)) {
+        extra.draft_index = note_draft(issue, span, request, end, reason);
     } else {
+        if (device)
+            request.changed = true, request.flagged_end = std::max(request.flagged_end, end);
         if (!device || !filed) request.length = std::max(request.length, end);
         if (!filed) request.note_missing(span.position, end, reason, nodes);
     }
@@ -356,8 +396,9 @@ int32_t Capturer::issue_special(Issue &issue, uint32_t index) {
     }
     request.device_positions |= device;
     if (device) issue.positions = std::max(issue.positions, span.sink_row + span.rows);
-    hand_over(issue, span, request, end, memory.pages,
-              speculative || memory.reserved.pages + memory.reserved.tags > 0 ? &extra : nullptr);
+    const bool has_extra = speculative(span) || !memory.reserved.none();
+    const uint32_t handed = hand_over(issue, span, request, end, memory.pages, has_extra);
+    if (has_extra) issue.step->extras[handed] = extra;
     return ROUTECAP_OK;
 }
 
@@ -454,9 +495,13 @@ int32_t Capturer::issue(const routecap_span *spans, size_t span_size, size_t cou
     }
 
     for (uint32_t i = 0; i < count; i++) {
-        if (i + RequestTable::kAhead < count) {
-            __builtin_prefetch(checked_[i + RequestTable::kAhead].request, 1);
-            if (issue.step) __builtin_prefetch(&issue.step->spans[i + RequestTable::kAhead], 1);
+        if (const uint32_t ahead = i + RequestTable::kAhead; ahead < count) {
+            __builtin_prefetch(checked_[ahead].request, 1);
+            if (issue.step) __builtin_prefetch(&issue.step->spans[ahead], 1);
+            if (issue.step && speculative(issue.span(ahead))) {
+                __builtin_prefetch(&issue.step->extras[ahead], 1);
+                worker.nodes.prefetch(RequestTable::kAhead);
+            }
         }
         const int32_t s = issue_span(issue, i);
         if (status != nullptr) status[i] = s;

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 
 #include "base/node_pool.h"
 
@@ -22,12 +23,13 @@ public:
     };
 
     // Notes an operation that adds or changes rows [first, end), and is applied once step `after`
-    // was filed.
-    void note(uint64_t first, uint64_t end, uint64_t after, uint64_t applied) {
+    // was filed. Calls applied() only if another one may be pending.
+    template <class Applied>
+    void note(uint64_t first, uint64_t end, uint64_t after, Applied applied) {
         count_++;
         after_ = after;
         if (first >= end) return;
-        const bool none = applied >= changing_until_;
+        const bool none = changing_until_ == 0 || applied() >= changing_until_;
         changing_.first = none ? first : std::min(changing_.first, first);
         changing_.end = none ? end : std::max(changing_.end, end);
         changing_until_ = count_;
@@ -35,14 +37,17 @@ public:
     // The operation noted last cuts rows at and after `rows`, of steps up to `step`. Takes a node.
     void note_cut(uint64_t rows, uint64_t step, Nodes &nodes) noexcept {
         changing_.end = std::min(changing_.end, rows);
+        others_ = true;
         cuts_ = nodes.take(Cut{rows, count_, step, cuts_});
     }
     // The operation noted last gives a child the rows before `end`, of steps up to `step`.
     void note_fork(uint64_t end, uint64_t step, uint64_t applied) {
+        others_ = true;
         forked_.note(end, step, count_, applied);
     }
     // The operation noted last publishes rows before `end`, of steps up to `step`.
     void note_publish(uint64_t end, uint64_t step, uint64_t applied) {
+        others_ = true;
         published_.note(end, step, count_, applied);
     }
     // Forgets cuts that were applied.
@@ -55,8 +60,11 @@ public:
         }
     }
     void clear(Nodes &nodes) noexcept {
+        count_ = after_ = changing_until_ = 0;
+        changing_ = {};
+        if (!std::exchange(others_, false)) return;
         nodes.give_all(cuts_);
-        *this = {};
+        forked_ = published_ = {};
     }
 
     // How many were handed over, which is the number of the last one; and the step that must be
@@ -102,6 +110,7 @@ private:
     uint64_t count_ = 0, after_ = 0;
     Range changing_;
     uint64_t changing_until_ = 0;
+    bool others_ = false;  // what follows may differ from what it is where nothing is pending
     Cut *cuts_ = nullptr;
     // Rows that others are to have: those before `end`, of steps up to `step`.
     struct Wanted {

@@ -28,8 +28,8 @@ int32_t Capturer::check_prefix(const Store &store, const Shape &from, const Shap
 void Capturer::note_ages() {
     const uint64_t now = Advances::count();
     capture_->requests.for_each_open([&](Request &request) {
-        request.changed = true;
-        request.ages.note(now, std::max(request.length_now(capture_->steps), request.flagged_end));
+        request.changed_ages().note(
+            now, std::max(request.length_now(capture_->steps), request.flagged_end));
     });
     advances_ = now;
 }

@@ -238,7 +238,7 @@ int32_t Capturer::fork(routecap_request handle, uint64_t rows, routecap_request 
             }
         c.length = rows;
         notice_advances();
-        c.ages = parent->ages;
+        c.changed_ages() = parent->ages;
         c.ages.cut(rows);
         c.inherited_after = parent->after();
         c.tag = parent->tag, c.tagged = parent->tagged;
@@ -286,7 +286,7 @@ int32_t Capturer::attach(routecap_request handle, const Routing *routing, uint64
         request->mixed_end =
             std::max(request->mixed_end, (present_end + page_rows - 1) / page_rows);
         request->length = std::max(request->length, rows);
-        request->ages.note_unknown(rows);
+        request->changed_ages().note_unknown(rows);
         if (pending)
             request->inherited_after = std::max(request->inherited_after, routing->after());
         request->note_operation(first, rows);
@@ -355,17 +355,19 @@ int32_t Capturer::close(routecap_request request) {
 // Calls one(item, i) for each, with the mutex and so many nodes for all of them.
 template <class Item, class One>
 int32_t Capturer::batch(Item *items, size_t item_size, size_t count, size_t nodes, One one) {
+    constexpr size_t kAhead = RequestTable::kAhead;
     bool ok = true;
     {
         const auto lock = lock_with({.entries = count, .nodes = nodes});
         for (size_t i = 0; i < count; i++) {
-            if (i + RequestTable::kAhead < count)
-                capture_->requests.prefetch(at(items, item_size, i + RequestTable::kAhead).request,
-                                            false);
-            if (i + RequestTable::kAhead / 2 < count)
-                capture_->requests.prefetch_more(
-                    at(items, item_size, i + RequestTable::kAhead / 2).request);
-            capture_->worker.log.prefetch(RequestTable::kAhead);
+            if (i + kAhead < count)
+                capture_->requests.prefetch(at(items, item_size, i + kAhead).request, false);
+            if (i + kAhead * 3 / 4 < count)
+                capture_->requests.prefetch_change(
+                    at(items, item_size, i + kAhead * 3 / 4).request);
+            if (i + kAhead / 2 < count)
+                capture_->requests.prefetch_behind(at(items, item_size, i + kAhead / 2).request);
+            capture_->worker.log.prefetch(kAhead);
             Item &item = at(items, item_size, i);
             item.status = item.reserved == 0 ? one(item, i) : refuse_reserved(item.reserved);
             ok &= item.status == ROUTECAP_OK;

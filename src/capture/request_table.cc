@@ -20,7 +20,7 @@ routecap_request RequestTable::open(OpenRequestPtr data, uint64_t serial) {
     count_.store(count() + 1, std::memory_order_relaxed);
     r.data = std::move(data);
     if (const uint64_t advances = Advances::count(); advances > 0)
-        r.ages = RowAges(advances), r.changed = true;
+        r.changed_ages() = RowAges(advances);
     return r.handle;
 }
 
@@ -45,7 +45,7 @@ void RequestTable::close(Request &r, Nodes &nodes) {
     r.shared_first = r.shared_end = 0;
     r.tagged = false;
     r.mixed_end = 0;
-    r.ages = {};
+    if (std::exchange(r.aged, false)) r.ages = {};
 }
 
 }  // namespace routecap

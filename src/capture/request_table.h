@@ -64,22 +64,24 @@ struct alignas(64) Request {
     // Indices where the request has a page of its own or the promise of one (RowStore::Entry).
     Intervals pages;
 
+    // What drafts need at issue too, in the second line.
     DraftSpan *drafts = nullptr;  // in order of issue
     DraftSpan *last_draft = nullptr;
-    MissingNote *missing = nullptr;  // rows that will not come, newest first
     // One past the highest position that a draft, or a row with a device position, was issued for.
     uint64_t flagged_end = 0;
-    uint64_t inherited_after = 0;  // see after()
-
     // Rows of `pages` that others may see, too: lent to a routing or to another request. Whoever
     // writes them needs a page for a copy.
     uint64_t shared_first = 0, shared_end = 0;
-    // The tag of the rows that were issued last, and one past the last page that may have rows of
-    // another.
-    uint64_t tag = 0, mixed_end = 0;
-    bool tagged = false;  // some row was issued, or its tag would be that
+    uint64_t mixed_end = 0;          // one past the last page that may have rows of another tag
+    MissingNote *missing = nullptr;  // rows that will not come, newest first
 
-    PendingOperations pending;
+    // And where they are accepted and the request ends, in the third.
+    uint64_t inherited_after = 0;  // see after()
+    bool tagged = false;           // some row was issued, or its tag would be `tag`
+    bool aged = false;             // `ages` may differ from what they are in a new request
+    PendingOperations pending;     // most of it in the next line
+
+    uint64_t tag = 0;  // of the rows that were issued last
     RowAges ages;
 
     bool open() const { return handle != 0; }
@@ -96,9 +98,14 @@ struct alignas(64) Request {
     // Counts an operation that adds or changes rows [first, end) once it is applied.
     void note_operation(uint64_t first, uint64_t end) {
         changed = true;
-        pending.note(first, end, after(), applied());
+        pending.note(first, end, after(), [this] { return applied(); });
     }
     uint64_t applied() const { return rows()->applied.load(std::memory_order_acquire); }
+    // For who changes its ages.
+    RowAges &changed_ages() {
+        changed = aged = true;
+        return ages;
+    }
     // Nothing that was handed over waits to be applied.
     bool settled() const { return !changed || applied() >= pending.count(); }
     // Operations that no step in flight holds up.
@@ -287,9 +294,8 @@ public:
     // How many are open. Any thread may ask.
     uint64_t count() const { return count_.load(std::memory_order_relaxed); }
 
-    // Start fetching, for callers with many handles, because requests lie all over memory: what
-    // find will look at, and what a draft will, to be called for the handle kAhead ahead; then what
-    // a change or the end of the request will, for the one kAhead / 2 ahead.
+    // Start fetching, for callers with many handles, because requests lie all over memory. To be
+    // called for the handle kAhead ahead: what find will look at, and what a draft will.
     static constexpr uint32_t kAhead = 16;
     void prefetch(routecap_request handle, bool draft) {
         Request *request = place(handle);
@@ -297,14 +303,21 @@ public:
         __builtin_prefetch(request, 1);
         if (draft) __builtin_prefetch(&request->drafts, 1);
     }
-    void prefetch_more(routecap_request handle) {
+    // For the one 3/4 kAhead ahead: what a change or the end of the request will look at; and what
+    // that leads to, for the one kAhead / 2 ahead.
+    void prefetch_change(routecap_request handle) {
+        const Request *request = place(handle);
+        if (request == nullptr || !request->changed) return;
+        __builtin_prefetch(&request->drafts, 1);
+        __builtin_prefetch(&request->pending, 1);
+    }
+    void prefetch_behind(routecap_request handle) {
         const Request *request = place(handle);
         if (request == nullptr) return;
         if (request->data) request->data->routing.prefetch();
         if (!request->changed) return;
-        __builtin_prefetch(&request->drafts, 1);
-        __builtin_prefetch(&request->pending, 1);
         __builtin_prefetch(request->drafts, 1);
+        if (request->pending.count() > 0) __builtin_prefetch(&request->rows()->applied);
     }
 
 private:

@@ -32,7 +32,7 @@ StepWorker::StepWorker(uint64_t number, QuickMutex &mutex, StoragePtr storage, B
       watch_(number, steps.slots(), counters, *storage_->pool),
       tallies_(shape_->layers, Tally{}) {
     log.add(Log::make(8));
-    Nodes::More more = Nodes::make(Nodes::kChunk, 0);
+    Nodes::More more = Nodes::make(Nodes::kChunk, {});
     nodes.add(more);
     pending_.reserve(1024);
 }

@@ -53,10 +53,6 @@ PagePool::PagePool(ShapePtr shape, uint64_t budget_bytes, bool recycles)
       recycles_(recycles),
       blocks_(page_bytes_, budget_ / page_bytes_) {}
 
-size_t PagePool::page_bytes(const Shape &shape, uint64_t rows) {
-    return (Page::kHeader + rows * shape.row_bytes() + 63) / 64 * 64;
-}
-
 bool PagePool::reserve(uint64_t bytes) {
     uint64_t used = used_.load(std::memory_order_relaxed);
     do {

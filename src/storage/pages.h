@@ -113,7 +113,9 @@ public:
 
     // What a page of this many rows takes from the budget, and what its tags take once two of them
     // differ.
-    static size_t page_bytes(const Shape &shape, uint64_t rows);
+    static size_t page_bytes(const Shape &shape, uint64_t rows) {
+        return (Page::kHeader + rows * shape.row_bytes() + 63) / 64 * 64;
+    }
     size_t page_bytes() const { return page_bytes_; }
     static constexpr size_t tag_bytes(uint64_t rows) { return rows * sizeof(uint64_t); }
 

@@ -10,7 +10,7 @@ TEST(Intervals, agree_with_a_set) {
     std::mt19937_64 random(1);
     for (int round = 0; round < 200; round++) {
         routecap::Nodes nodes;
-        routecap::Nodes::More more = routecap::Nodes::make(routecap::Nodes::kChunk, 0);
+        routecap::Nodes::More more = routecap::Nodes::make(routecap::Nodes::kChunk, {});
         nodes.add(more);
         const size_t all = nodes.free();
         routecap::Intervals intervals;
