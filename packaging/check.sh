@@ -147,6 +147,8 @@ maven() {
         python3 -m zipfile -e "$place"/jar/*"${java[$1]}.jar" "$tree/opt" && chmod +x "$tree$2"
 }
 for processor in x86_64 aarch64; do
+    check "the wheel for $processor is unpacked" python3 -m zipfile -e "$dist"/routecap-*"$processor".whl "$place/wheel-$processor"
+    check "its library is for glibc 2.28, alone, with kernels" plain "$place/wheel-$processor/routecap/libroutecap.so.1"
     bin=/opt/org/bytedeco/cpython/${java[$processor]}/bin/python3.12
     for python in 3.11 3.12 3.13 3.14; do
         program=/usr/bin/python$python
