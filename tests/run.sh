@@ -228,7 +228,8 @@ valgrinded() {
 
 say "setup: compilers and tools"
 need cmake=cmake ninja=ninja-build c++=g++ cc=gcc pkg-config=pkg-config python3=python3 abidiff=abigail-tools readelf=binutils \
-    /usr/include/gtest/gtest.h=libgtest-dev /usr/include/nlohmann/json.hpp=nlohmann-json3-dev
+    /usr/include/gtest/gtest.h=libgtest-dev /usr/include/nlohmann/json.hpp=nlohmann-json3-dev \
+    "/usr/include/$(uname -m)-linux-gnu/sys/sdt.h=systemtap-sdt-dev"
 install_nvcc
 install_library
 # All else is built whole and once. The library that is installed has shown that no include is
