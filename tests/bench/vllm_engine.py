@@ -12,6 +12,17 @@ engine's thread spends in each of routecap's functions, and in one call of the d
 of issue; what 64 requests of 1,024 rows cost it that end at once; and how long routecap's own
 kernels take on the device in a step, beside what all copies take there with capture and without.
 
+    python3 tests/bench/vllm_engine.py --together --memory 6 --modes sync \\
+        --samples "decode 1,decode 64,decode 256"
+
+has one engine of each kind alive at a time, N times, and asks them in turns, the first of which
+does not count: what the host does otherwise meanwhile is in both. It tells the median over the
+turns of how much the others differ from the one without capture, for each N and of all, and as the
+noise the same of that one against itself a turn later. Both fit into 141 GB. Several GPUs measure
+at once, each with cores and logs of its own:
+
+    CUDA_VISIBLE_DEVICES=1 taskset -c 16-31 python3 tests/bench/vllm_engine.py --logs logs1 ...
+
     python3 tests/bench/vllm_engine.py --own --modes sync --model small \\
         --samples "context 8192,context 32768"
 
@@ -129,9 +140,9 @@ class Measured:
             if _face().module == "_v026":
                 places += [(_v026.Capture, "begin"), (_v026.Capture, "issue")]
             else:
+                places.append((routed_experts_capturer, "issue_routing_d2h_copy"))
                 runner = sys.modules["vllm.v1.worker.gpu_model_runner"]
-                names = ("issue_routing_d2h_copy", "extract_routed_experts_for_current_batch")
-                places += [(runner, name) for name in names]
+                places.append((runner, "extract_routed_experts_for_current_batch"))
         elif self.kind == "own":
             own = sys.modules["vllm.model_executor.layers.fused_moe.routed_experts_capturer"]
             if hasattr(own.RoutedExpertsCapturer, "clear_buffer"):
@@ -404,15 +415,19 @@ class Engine:
     def imported(self) -> None:
         """Wait until it has imported all: from then on it waits, and takes no time of others."""
         if not self._imported:
-            self._imported = self._answer("imports") == "imported"
+            self._imported = self.answer("imports") == "imported"
 
     def ask(self, name: str) -> object:
+        self.begin(name)
+        return self.answer(name)
+
+    def begin(self, name: str) -> None:
+        """What is asked, whose answer is to be taken."""
         self.imported()
         self.process.stdin.write(f"{name}\n")
         self.process.stdin.flush()
-        return self._answer(name)
 
-    def _answer(self, name: str) -> object:
+    def answer(self, name: str) -> object:
         line = self.process.stdout.readline()
         answer = json.loads(line) if line else None
         if answer is None:
@@ -452,6 +467,76 @@ def measure(
             found[what] = engine.ask(what)
             print(f"  {what}: {json.dumps(found[what])}", flush=True)
     return found
+
+
+def measure_together(
+    engines: list[Engine], ahead: list[Engine], first: bool, arguments: argparse.Namespace
+) -> list[dict[str, object]]:
+    """One of each kind, in turns."""
+    for engine in engines:
+        engine.begin("make")
+    found = [
+        {"name": engine.name, "mode": engine.mode, "kind": engine.kind}
+        | {"start, s": engine.answer("make")}
+        for engine in engines
+    ]
+    for other in ahead:
+        other.imported()
+    samples = arguments.samples.split(",")
+    for each in found:
+        each["ms"] = {name: [] for name in samples}
+    for turn in range(arguments.rounds + 1):
+        line = {}
+        for name in samples:
+            pairs = list(zip(engines, found, strict=True))
+            for engine, each in reversed(pairs) if turn % 2 else pairs:
+                ms = round(engine.ask(name), 4)
+                line[f"{name} {engine.kind}"] = ms
+                if turn:
+                    each["ms"][name].append(ms)
+        print(f"{engines[0].mode}, turn {turn}: {json.dumps(line)}", flush=True)
+    for engine, each in zip(engines, found, strict=True):
+        each["memory"] = engine.ask("memory")
+        print(engine.name, json.dumps(each["memory"]), each["start, s"], flush=True)
+        if first and not longest(arguments.samples):
+            for what in ("device", "thread") if engine.kind == "on" else ("device",):
+                each[what] = engine.ask(what)
+                print(f"  {what}: {json.dumps(each[what])}", flush=True)
+    for row in compare_turns(found):
+        print(json.dumps(row), flush=True)
+    return found
+
+
+def compare_turns(results: list[dict[str, object]]) -> list[dict[str, object]]:
+    """Of engines that were asked in turns, an engine of each kind after another, for each mode and
+    sample: the median over the turns of how much the others differ from the one without capture."""
+    rows = []
+    for mode in dict.fromkeys(result["mode"] for result in results):
+        of_mode = [result for result in results if result["mode"] == mode]
+        for name in of_mode[0]["ms"]:
+            off = [result["ms"][name] for result in of_mode if result["kind"] == "off"]
+            row = {"mode": mode, "sample": name}
+            row["off, ms"] = round(statistics.median(ms for turns in off for ms in turns), 3)
+            for kind in KINDS[1:]:
+                others = [result["ms"][name] for result in of_mode if result["kind"] == kind]
+                if not others:
+                    continue
+                differences = [
+                    [100 * (other / one - 1) for one, other in zip(*turns, strict=True)]
+                    for turns in zip(off, others, strict=True)
+                ]
+                row[f"{kind}, %"] = round(statistics.median(sum(differences, [])), 2)
+                row[f"{kind}, % of each"] = [
+                    round(statistics.median(each), 2) for each in differences
+                ]
+            itself = [
+                abs(100 * (later / one - 1))
+                for turns in off
+                for one, later in zip(turns, turns[1:], strict=False)
+            ]
+            row["noise, %"] = round(statistics.median(itself), 2) if itself else None
+            rows.append(row)
+    return rows
 
 
 def compare(results: list[dict[str, object]]) -> list[dict[str, object]]:
@@ -498,6 +583,7 @@ def main() -> None:
     parser.add_argument("--json", metavar="FILE")
     parser.add_argument("--no-more", dest="more", action="store_false", help="times of steps alone")
     parser.add_argument("--own", action="store_true", help="vLLM's own capture too")
+    parser.add_argument("--together", action="store_true", help="a process of each kind in turns")
     parser.add_argument("--kind", choices=KINDS, default="off", help=argparse.SUPPRESS)
     for name in ("serve", "asynchronous"):
         parser.add_argument(f"--{name}", action="store_true", help=argparse.SUPPRESS)
@@ -509,34 +595,42 @@ def main() -> None:
 
     Path(arguments.logs).mkdir(parents=True, exist_ok=True)
     until, results = time.monotonic() + arguments.budget, []
-    kinds = [
-        (kind, mode, number)
+    kinds = KINDS if arguments.own else KINDS[:2]
+    groups = [
+        [(kind, mode, number) for kind in kinds]
         for mode in arguments.modes.split(",")
         for number in range(arguments.engines)
-        for kind in (KINDS if arguments.own else KINDS[:2])
     ]
-    ahead = [Engine(*kind, arguments) for kind in kinds[:2]]
+    if not arguments.together:
+        groups = [[one] for group in groups for one in group]
+    size = len(groups[0])  # of what is made while another is measured: two, or a group
+    coming = [one for group in groups for one in group]
+    ahead = [Engine(*one, arguments) for one in coming[: max(2, size)]]
     took = 0.0
-    for index, _ in enumerate(kinds):
+    for index, _ in enumerate(groups):
         if time.monotonic() + took > until:
-            print(f"no time for {len(kinds) - index} more", flush=True)
+            print(f"no time for {len(groups) - index} more", flush=True)
             break
-        engine, begun = ahead.pop(0), time.monotonic()
-        if index + 2 < len(kinds):
-            ahead.append(Engine(*kinds[index + 2], arguments))
-        first = engine.mode not in {
-            result["mode"] for result in results if result["kind"] == engine.kind
-        }
+        begun = time.monotonic()
+        engines, ahead = ahead[:size], ahead[size:]
+        started = (index + 1) * size + len(ahead)
+        ahead += [Engine(*one, arguments) for one in coming[started : started + size]]
+        known = {(result["mode"], result["kind"]) for result in results}
+        first = any((engine.mode, engine.kind) not in known for engine in engines)
         try:
-            results.append(measure(engine, ahead, first and arguments.more, arguments))
+            if arguments.together:
+                results += measure_together(engines, ahead, first and arguments.more, arguments)
+            else:
+                results.append(measure(engines[0], ahead, first and arguments.more, arguments))
         except RuntimeError as error:
             print(f"FAILED {error}", flush=True)
-        engine.end()
+        for engine in engines:
+            engine.end()
         if not first:
             took = max(took, time.monotonic() - begun)
     for engine in ahead:
         engine.end()
-    rows = compare(results)
+    rows = (compare_turns if arguments.together else compare)(results)
     for row in rows:
         print(json.dumps(row), flush=True)
     if arguments.json:
