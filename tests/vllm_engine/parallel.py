@@ -60,6 +60,7 @@ def in_every_process():
     os.environ["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"
     os.environ["ROUTECAP_VLLM"] = "1"
     os.environ["ROUTECAP_VLLM_STORE_FILE"] = options.store
+    os.environ.setdefault("ROUTECAP_VLLM_STORE_BYTES", str(1 << 26))
     os.environ["PYTHONHASHSEED"] = "0"  # engines have the same hashes of blocks
     if options.kind == "data":  # its ranks step together only in processes of their own
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1"

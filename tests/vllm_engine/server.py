@@ -71,6 +71,8 @@ class Server:
             "ROUTECAP_VLLM": "1",
             "ROUTECAP_VLLM_FOLDER": str(folder / "rows"),
             "ROUTECAP_VLLM_FOLDER_BYTES": "50000",
+            "ROUTECAP_VLLM_STORE_FILE": str(folder / "store"),
+            "ROUTECAP_VLLM_STORE_BYTES": str(1 << 24),
         }
         self.log = Path(log)
         with self.log.open("w") as out:
@@ -150,6 +152,9 @@ def ids_of(value, kind, start=0):
         return routecap.Routing.deserialize(base64.b64decode(value)).ids()
     if kind == "file":
         assert value["bytes"] == os.path.getsize(value["file"]) and value["offset"] == 0
+        return routecap.vllm.read(value).ids()
+    if kind == "store":  # 40 rows, of which two blocks are full
+        assert len(base64.b64decode(value["keys"])) == (0 if start >= 32 else 2 * 32)
         return routecap.vllm.read(value).ids()
     hint = {"experts": 32, "first": start}
     if kind == "raw.base64":
@@ -298,13 +303,24 @@ def times():
     import numpy as np
 
     import routecap.vllm
-    from routecap.vllm import _answers, _asked, _results
+    from routecap.vllm import _answers, _asked, _results, _store_file
 
     draw = np.random.default_rng(0)
     ids = draw.permuted(np.tile(np.arange(128, dtype=np.int16), (2048 * 48, 1)), axis=1)
     routing = routecap.Routing.from_arrays(ids[:, :8].reshape(2048, 48, 8), experts=128)
     rows = _results.PendingRoutedExperts(routing, (2048, 48, 8), -1)
     megabytes = rows.nbytes / 1e6
+    path, keys = "/dev/shm/routecap_times_store", [bytes([i]) * 32 for i in range(128)]
+    os.environ["ROUTECAP_VLLM_STORE_FILE"] = path
+    capturer = routecap.Capturer(layers=48, k=8, experts=128, rows=64)
+    settings = {"block_rows": 16, "key_bytes": 32, "budget_bytes": 1 << 24}
+    store = _store_file.make(path, capturer, **settings)
+    request = capturer.open()
+    request.attach(routing)
+    request.publish(store, 0, keys)
+    rows.blocks = _results.Blocks(16, keys)
+    while store.stats().blocks_in_flight:
+        time.sleep(0.001)
 
     def time_one(name, make):
         taken = []
@@ -322,6 +338,12 @@ def times():
             name = f"{kind} {dtype}".strip()
             found = time_one(name, lambda a=asked, f=folder: _answers.Answer(rows, a, f).for_json())
             time_one(f"{name}: as JSON", lambda f=found: json.dumps(f))
+            if kind == "store":
+                time_one("store: read", lambda f=found: routecap.vllm.read(f["routed_experts"]))
+    store.close()
+    capturer.close()
+    for each in Path("/dev/shm").glob("routecap_times_store*"):
+        each.unlink()
     for each in Path("/dev/shm/routecap_times").iterdir():
         each.unlink()
     Path("/dev/shm/routecap_times").rmdir()
