@@ -49,17 +49,18 @@ class TopK(torch.nn.Module):
 
 
 class Model(torch.nn.Module):
-    """The ids that its routers are to give are in the batch. padding: what they give for rows that
-    nobody has."""
+    """The ids that its routers are to give are in the batch. stage: which of its layers are here."""
 
     def __init__(self):
         super().__init__()
         self.layers = torch.nn.ModuleList(TopK(layer) for layer in ROUTED)
         self.capturer = None
-        self.overwrites = False
+        self.overwrites, self.stage = False, ROUTED
 
     def forward(self, input_ids, positions, forward_batch, **more):
         for i, layer in enumerate(ROUTED):
+            if layer not in self.stage:
+                continue
             ids = torch.from_numpy(forward_batch.ids[:, i].copy())
             self.capturer.capture(layer_id=layer, topk_indices=ids)
             if self.overwrites:

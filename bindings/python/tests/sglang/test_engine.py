@@ -318,6 +318,15 @@ def test_ids_are_recorded_at_once_where_they_stay(start):
     assert engine.capturer._forward.held.recorded == len(ROUTED)
 
 
+def test_a_stage_of_a_pipeline_has_the_rows_of_its_own_layers(start):
+    engine = start()
+    engine.model.stage = ROUTED[:2]
+    request = Request(tokens(40), most=4)
+    engine.generate([request])
+    got = rows_of(engine, request)
+    assert (got[:, :2] == right(request)[:, :2]).all() and (got[:, 2:] == -1).all()
+
+
 def test_a_start_and_a_stop_within_the_output(start):
     engine = start()
     request = Request(tokens(9), most=5, start=4)
