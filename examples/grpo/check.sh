@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Makes a GRPO-like training step with replay on two ranks of Megatron-Core, with the model of
-# examples/model on the CPU. --full also makes it on transformers, and with Ray's actors as ranks.
+# examples/model on the CPU. --full also makes it on one rank, on transformers, and with Ray's actors
+# as ranks.
 # usage: check.sh [--full] [PREFIX of an installed library]
 cd "$(dirname "$0")/../.." && . examples/setup.sh
 export ROUTECAP_CHECKED=1 # a slip in the order of calls is an error
@@ -17,6 +18,7 @@ set +e
 check "a step on two ranks of Megatron-Core" "$transformers_python" -W ignore examples/grpo/main.py megatron examples/model/weights
 if [ $full = 1 ]; then
     install_verl_needs
+    check "a step on one rank of Megatron-Core" "$transformers_python" -W ignore examples/grpo/main.py megatron examples/model/weights --ranks 1 --device cpu
     check "a step on transformers" "$transformers_python" examples/grpo/main.py transformers examples/model/weights --device cpu
     check "a step on two ranks that are Ray's actors" "$verl_python" -W ignore examples/grpo/main.py megatron examples/model/weights --ray
 fi

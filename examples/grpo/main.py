@@ -1,8 +1,12 @@
 #!/usr/bin/env python3
 """Rollouts of an engine, and a GRPO-like training step that replays their routing.
 
-    main.py megatron FOLDER [--ray]         # the trainer: two ranks of Megatron-Core, on CPUs. FOLDER: examples/model/weights
-    main.py transformers [FOLDER]           # the trainer: transformers, on a GPU if there is one. Without FOLDER a model with random weights
+    main.py megatron FOLDER [--ray]       # the trainer: two ranks of Megatron-Core, on CPUs
+    main.py megatron [FOLDER] --ranks 1   # one rank of it, on a GPU if there is one
+    main.py transformers [FOLDER]         # the trainer: transformers, on a GPU if there is one
+
+FOLDER is a model over bytes, such as examples/model/weights. Without one the model has 560 million
+random weights.
 
 Transformers generates in bfloat16, in one batch with a cache, and routecap captures the routing.
 Each answer takes two calls, as where rollouts are interrupted. Each call's routing is encoded as
@@ -87,6 +91,23 @@ def on_megatron(arguments: argparse.Namespace) -> tuple[list[Rollout], dict[str,
     return rollouts, steps, after
 
 
+def on_one_rank(arguments: argparse.Namespace) -> tuple[list[Rollout], dict[str, Step], float]:
+    from transformers_step import models_of
+
+    trainer, engine, prompts = models_of(
+        arguments.folder, arguments.device, arguments.prompts, arguments.seed
+    )
+    rollouts = roll_out(engine, prompts, arguments.group, arguments.new_tokens)
+    weights, hf, taps = trainer.state_dict(), engine.config, taps_of(engine)
+    del engine
+    from megatron_step import train
+
+    with tempfile.TemporaryDirectory() as folder:
+        given = rollouts, weights, hf, taps, 1, arguments.device
+        steps, after = train(0, f"{folder}/tensor", *given)
+    return rollouts, steps, after
+
+
 def by_processes(given: tuple[Any, ...]) -> list[Any]:
     import torch.multiprocessing
 
@@ -130,6 +151,7 @@ def main() -> int:
     parser.add_argument("trainer", choices=("megatron", "transformers"))
     parser.add_argument("folder", nargs="?")
     parser.add_argument("--ray", action="store_true")
+    parser.add_argument("--ranks", type=int, choices=(1, 2), default=2, help="of Megatron-Core")
     parser.add_argument("--prompts", type=int, default=2)
     parser.add_argument("--group", type=int, default=4, help="answers to each prompt")
     parser.add_argument("--new-tokens", type=int, default=48)
@@ -137,9 +159,11 @@ def main() -> int:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     arguments = parser.parse_args()
     transformers.utils.logging.disable_progress_bar()
-    rollouts, steps, after = (
-        on_megatron(arguments) if arguments.trainer == "megatron" else on_transformers(arguments)
-    )
+    if arguments.trainer == "transformers":
+        run = on_transformers
+    else:
+        run = on_megatron if arguments.ranks == 2 else on_one_rank
+    rollouts, steps, after = run(arguments)
     print(
         f"{len(rollouts)} rollouts of {arguments.new_tokens} tokens, {sum(each.wire_bytes for each in rollouts):,} bytes of routing on the wire"
     )
