@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes a GRPO-like training step with replay on two ranks of Megatron-Core, with the model of
-# examples/model on the CPU. --full also makes it on one rank, on transformers, and with Ray's actors
-# as ranks.
+# examples/model on the CPU. --full also makes it on one rank, on transformers, and with Ray's
+# actors as ranks.
 # usage: check.sh [--full] [PREFIX of an installed library]
 cd "$(dirname "$0")/../.." && . examples/setup.sh
 export ROUTECAP_CHECKED=1 # a slip in the order of calls is an error
