@@ -3,7 +3,6 @@
 // which all memory was made before. Then, without it, the next slot is named and the copy started.
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <new>
 
 #include "base/ranges.h"
@@ -22,6 +21,12 @@ static bool speculative(const routecap_span &span) {
 
 // Settled rows whose positions the host knows.
 static bool plain(const routecap_span &span) { return (span.flags & ~kPhaseFlags) == 0; }
+
+// At most one of these flags.
+static bool phase_is_clear(const routecap_span &span) {
+    const uint32_t flags = span.flags & kPhaseFlags;
+    return (flags & (flags - 1)) == 0;
+}
 
 static Phase phase_of(const routecap_span &span) {
     switch (span.flags & kPhaseFlags) {
@@ -144,8 +149,7 @@ struct Capturer::Issue {
     const routecap_span &span = issue.span(i);
     const bool device = (span.flags & ROUTECAP_SPAN_DEVICE_POSITIONS) != 0;
     if (span.rows == 0) return report(ROUTECAP_ERR_ARGUMENT, "span %u has no rows", i);
-    if ((span.flags & ~kFlags) != 0 || std::popcount(span.flags & kPhaseFlags) > 1 ||
-        span.reserved != 0)
+    if ((span.flags & ~kFlags) != 0 || !phase_is_clear(span) || span.reserved != 0)
         return report(ROUTECAP_ERR_ARGUMENT, "span %u: flags is %u and reserved %u", i, span.flags,
                       span.reserved);
     if (span.rows > config_.rows || span.sink_row > config_.rows - span.rows)
@@ -174,7 +178,7 @@ int32_t Capturer::check_spans(Issue &issue) {
     // Nothing is wrong with it, nor has it positions of the device: nearly all.
     const auto right = [sink_rows](const routecap_span &span) {
         return (span.flags & ~(ROUTECAP_SPAN_SPECULATIVE | kPhaseFlags)) == 0 &&
-               (span.flags & kPhaseFlags) != kPhaseFlags && span.reserved == 0 && span.rows != 0 &&
+               phase_is_clear(span) && span.reserved == 0 && span.rows != 0 &&
                uint64_t{span.sink_row} + span.rows <= sink_rows && span.position_end == 0 &&
                span.position <= ROUTECAP_MAX_POSITION - span.rows;
     };
