@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <functional>
 #include <string>
@@ -127,11 +128,41 @@ double copy_and_check(std::vector<uint8_t> &rows, uint64_t count) {
     return us;
 }
 
+// The least that writers without a lock take for so many blocks: each is claimed by a
+// compare-and-swap, copied with a checksum by words that readers may see, published by a store, and
+// found by another compare-and-swap.
+double least(const std::vector<uint8_t> &rows, size_t blocks) {
+    using Word = std::atomic<uint64_t>;
+    const size_t words = rows.size() / blocks / sizeof(Word);
+    static std::vector<Word> to, states, index;  // which are in memory already
+    if (to.size() < words * blocks || states.size() < blocks) {
+        to = std::vector<Word>(words * blocks);
+        states = std::vector<Word>(blocks), index = std::vector<Word>(2 * blocks);
+    }
+    for (Word &state : states) state = 0;
+    for (Word &cell : index) cell = 0;
+    return timed([&] {
+        for (size_t b = 0; b < blocks; b++) {
+            uint64_t claimed = 0, none = 0, sum[4] = {1, 2, 3, 4};
+            states[b].compare_exchange_strong(claimed, 1);
+            for (size_t w = 0; w < words; w++) {
+                uint64_t word;
+                std::memcpy(&word, &rows[(b * words + w) * sizeof word], sizeof word);
+                to[b * words + w].store(word, std::memory_order_relaxed);
+                sum[w % 4] = (sum[w % 4] + word) * 0x9e3779b97f4a7c15;
+            }
+            const uint64_t all = sum[0] ^ sum[1] ^ sum[2] ^ sum[3];
+            states[b].store(all | 2, std::memory_order_release);
+            index[b * 0x9e3779b97f4a7c15 % index.size()].compare_exchange_strong(none, b + 1);
+        }
+    });
+}
+
 // Publishes and adopts `rows` rows, a pass at a time or `piece` rows at a time.
 void measure(Report &report, const char *name, uint32_t block_rows, uint32_t key_bytes,
              uint32_t flags, uint64_t rows, uint32_t piece, int repetitions, bool shared = false) {
     std::vector<double> publish_call, publish_work, adopt_call, adopt_work, look, copy, check,
-        ratio, bytes;
+        ratio, bytes, no_less;
     const std::string group = name;
     const size_t pass_blocks = kPass / block_rows, blocks = rows / block_rows;
     // One store for all, in which memory is used again and again.
@@ -163,6 +194,7 @@ void measure(Report &report, const char *name, uint32_t block_rows, uint32_t key
         std::vector<uint8_t> from(rows * kRowBytes, 1), to(rows * kRowBytes, 2);
         const double copied = timed([&] { std::memcpy(to.data(), from.data(), from.size()); });
         const double checked = copy_and_check(from, rows);
+        const double needed = shared ? least(from, blocks) : 0;
         if (there != blocks) std::abort();
         const double used = static_cast<double>(prefixes.counts().bytes_in_use);
         CHECK(routecap_store_evict(prefixes.store, keys.data(), blocks, nullptr));
@@ -174,6 +206,7 @@ void measure(Report &report, const char *name, uint32_t block_rows, uint32_t key
                                static_cast<double>(pass_blocks));
         publish_work.push_back(work / static_cast<double>(blocks) *
                                static_cast<double>(pass_blocks));
+        no_less.push_back(needed / static_cast<double>(blocks) * static_cast<double>(pass_blocks));
         look.push_back(looked);
         adopt_call.push_back(adopted);
         adopt_work.push_back(filled);
@@ -187,6 +220,8 @@ void measure(Report &report, const char *name, uint32_t block_rows, uint32_t key
                       all = std::to_string(blocks) + " blocks";
     report.add(group, "publish " + many + ", the call", of, "us", estimate(publish_call));
     report.add(group, "publish " + many + ", the worker", of, "us", estimate(publish_work));
+    if (shared)
+        report.add(group, "publish " + many + ", the least", of, "us", estimate(no_less));
     report.add(group, "look up " + all, of, "us", estimate(look));
     report.add(group, "adopt " + all + ", the call", of, "us", estimate(adopt_call));
     report.add(group, "adopt " + all + ", the worker", of, "us", estimate(adopt_work));
