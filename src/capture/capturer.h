@@ -185,7 +185,8 @@ private:
     int32_t find(routecap_request handle, Request **request);
     using Kept = std::unique_ptr<std::vector<uint32_t>>;
     Kept copy_kept(const routecap_accept_item &item, size_t &nodes);
-    int32_t accept_one(const routecap_accept_item &item, Kept kept);
+    int32_t check_accept(const routecap_accept_item &item, uint64_t drafts, const Kept &kept) const;
+    int32_t accept_one(const routecap_accept_item &item, Kept &kept);
     int32_t finish_one(routecap_request request, uint64_t rows, Routing **routing);
     int32_t close_one(routecap_request request);
     enum class Cut { truncated, finished, closed };

@@ -68,13 +68,9 @@ Capturer::Kept Capturer::copy_kept(const routecap_accept_item &item, size_t &nod
     return std::make_unique<std::vector<uint32_t>>(item.rows, item.rows + item.count);
 }
 
-int32_t Capturer::accept_one(const routecap_accept_item &item, Kept kept) {
-    Request *request = nullptr;
-    if (int32_t s = find(item.request, &request); s < 0) return s;
-    uint64_t drafts = 0;
-    bool filed = false;
-    for (const DraftSpan *d = request->drafts; d != nullptr; d = d->next)
-        if (d->step == item.step) drafts += d->rows, filed |= d->missing == 0;
+// What is wrong with an item, for a request that has so many drafts of its step, if anything is.
+[[gnu::noinline]] int32_t Capturer::check_accept(const routecap_accept_item &item, uint64_t drafts,
+                                                 const Kept &kept) const {
     if (drafts == 0)
         return report(ROUTECAP_ERR_UNKNOWN_STEP, "no drafts of step %llu wait to be accepted",
                       ull(item.step));
@@ -88,35 +84,55 @@ int32_t Capturer::accept_one(const routecap_accept_item &item, Kept kept) {
         if (i > 0 && item.rows[i] <= item.rows[i - 1])
             return report(ROUTECAP_ERR_ARGUMENT, "rows do not ascend at index %llu", ull(i));
     }
-
     if (item.rows != nullptr && item.count > 0 && kept == nullptr)
         return report(ROUTECAP_ERR_UNKNOWN_STEP, "the drafts are new since the call began");
+    return ROUTECAP_OK;
+}
+
+// One past the highest position of the rows in `d` that an item names, from its `listed`-th on; 0
+// for none. Those that will never come are noted.
+[[gnu::noinline]] static uint64_t end_of_listed(const DraftSpan &d,
+                                                const routecap_accept_item &item, uint64_t &listed,
+                                                Request &request, Nodes &nodes) {
+    uint64_t end = 0;
+    for (; listed < item.count && item.rows[listed] < uint64_t{d.first_index} + d.rows; listed++) {
+        const uint64_t index = item.rows[listed], row_end = d.end_of(index);
+        if (d.missing != 0)
+            request.note_missing(
+                d.device_positions ? d.position : d.position + (index - d.first_index), row_end,
+                d.missing, nodes);
+        end = std::max(end, row_end);
+    }
+    return end;
+}
+
+int32_t Capturer::accept_one(const routecap_accept_item &item, Kept &kept) {
+    Request *request = nullptr;
+    if (int32_t s = find(item.request, &request); s < 0) return s;
+    uint64_t drafts = 0;
+    bool filed = false;
+    for (const DraftSpan *d = request->drafts; d != nullptr; d = d->next)
+        if (d->step == item.step) drafts += d->rows, filed |= d->missing == 0;
+    if (drafts == 0 || item.count > drafts || item.rows != nullptr)
+        if (int32_t s = check_accept(item, drafts, kept); s < 0) return s;
 
     // The length, and which rows change once this is applied.
     Nodes &nodes = capture_->worker.nodes;
     uint64_t changed_first = UINT64_MAX, changed_end = 0, listed = 0;
     DraftSpan *settled = request->take_drafts(item.step);
     while (settled != nullptr) {
-        const DraftSpan span = *settled, *d = &span;
-        settled = nodes.give(settled);  // which a note may take
-        const uint64_t draft_end = uint64_t{d->first_index} + d->rows;
+        DraftSpan copy;
+        const DraftSpan *d = settled;
+        if (d->missing != 0) d = &(copy = *d);  // a note may take the node
+        settled = nodes.give(settled);
         uint64_t end = 0;
-        const auto missing = [&](uint64_t index, uint64_t to) {
-            // Rows from `index` on, up to a position.
-            const uint64_t from =
-                d->device_positions ? d->position : d->position + (index - d->first_index);
-            if (d->missing != 0) request->note_missing(from, to, d->missing, nodes);
-        };
         if (item.rows == nullptr) {
-            end = d->end_of_first(std::clamp<uint64_t>(item.count, d->first_index, draft_end) -
+            end = d->end_of_first(std::clamp<uint64_t>(item.count, d->first_index,
+                                                       uint64_t{d->first_index} + d->rows) -
                                   d->first_index);
-            missing(d->first_index, end);  // one note a span at most
+            if (d->missing != 0) request->note_missing(d->position, end, d->missing, nodes);
         } else {
-            for (; listed < item.count && item.rows[listed] < draft_end; listed++) {
-                const uint64_t row_end = d->end_of(item.rows[listed]);
-                missing(item.rows[listed], row_end);
-                end = std::max(end, row_end);
-            }
+            end = end_of_listed(*d, item, listed, *request, nodes);
         }
         if (end == 0) continue;
         if (!d->device_positions || d->missing != 0)
@@ -143,7 +159,7 @@ int32_t Capturer::accept(routecap_request request, routecap_step step, const uin
     Kept kept = rows != nullptr ? copy_kept(item, nodes) : nullptr;
     {
         const auto lock = lock_with({.entries = 1, .nodes = nodes});
-        if (int32_t s = accept_one(item, std::move(kept)); s < 0) return s;
+        if (int32_t s = accept_one(item, kept); s < 0) return s;
     }
     capture_->worker.wake();
     return ROUTECAP_OK;
@@ -394,8 +410,9 @@ int32_t Capturer::accept_batch(routecap_accept_item *items, size_t item_size, si
         kept.resize(count);
         kept[i] = copy_kept(item, nodes);
     }
+    Kept none;
     return batch(items, item_size, count, nodes, [&](const routecap_accept_item &item, size_t i) {
-        return accept_one(item, kept.empty() ? nullptr : std::move(kept[i]));
+        return accept_one(item, kept.empty() ? none : kept[i]);
     });
 }
 
