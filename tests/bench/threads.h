@@ -19,22 +19,30 @@
 namespace bench {
 
 // From the engine's thread: of each request a line of its own is looked up and changed at issue,
-// accept and finish, and one line is written that the other thread has read last. Nothing is
-// decided and no memory asked for.
+// accept and finish, and one line is written that the other thread has read last. A draft is
+// remembered from issue to accept in a second line of its request. Nothing is decided and no memory
+// asked for.
 class Handover {
 public:
     explicit Handover(uint32_t requests)
-        : own_(requests), spans_(requests), accepts_(requests), ends_(requests), filer_([this] {
-              file();
-          }) {}
+        : own_(requests),
+          drafts_(requests),
+          spans_(requests),
+          accepts_(requests),
+          ends_(requests),
+          filer_([this] { file(); }) {}
     ~Handover() {
         given_.store(UINT32_MAX, std::memory_order_release);
         filer_.join();
     }
-    void issue(const std::vector<routecap_span> &spans) {
+    void issue(const std::vector<routecap_span> &spans, bool drafts) {
         for (size_t i = 0; i < own_.size(); i++) {
             ahead(i, spans_);
             const routecap_span &span = spans[i];
+            if (drafts) {
+                if (i + kAhead < own_.size()) __builtin_prefetch(&drafts_[i + kAhead], 1);
+                drafts_[i] = {span.position, span.position + span.rows, span.rows};
+            }
             own_[i] = {span.request, span.position + span.rows, own_[i].words[2] + 1};
             spans_[i] = {span.request, span.position, span.rows, span.sink_row, own_[i].words[2]};
         }
@@ -43,7 +51,9 @@ public:
     void accept(const std::vector<routecap_accept_item> &items) {
         for (size_t i = 0; i < own_.size(); i++) {
             ahead(i, accepts_);
-            own_[i].words[1] += items[i].count;
+            if (i + kAhead < own_.size()) __builtin_prefetch(&drafts_[i + kAhead], 1);
+            own_[i].words[1] = std::min(drafts_[i].words[0] + items[i].count, drafts_[i].words[1]);
+            drafts_[i].words[2] = 0;
             accepts_[i] = {items[i].request, items[i].step, items[i].count, own_[i].words[1]};
         }
         give();
@@ -68,8 +78,8 @@ private:
         uint64_t words[8];
     };
     using Lines = std::vector<Line>;
+    static constexpr size_t kAhead = 16;
     void ahead(size_t i, Lines &lines) {
-        constexpr size_t kAhead = 16;
         if (i + kAhead >= lines.size()) return;
         __builtin_prefetch(&own_[i + kAhead], 1);
         __builtin_prefetch(&lines[i + kAhead], 1);
@@ -91,7 +101,7 @@ private:
         }
     }
 
-    Lines own_, spans_, accepts_, ends_;
+    Lines own_, drafts_, spans_, accepts_, ends_;
     std::atomic<uint32_t> given_{0}, taken_{0};
     std::thread filer_;
 };
