@@ -193,8 +193,9 @@ private:
     void cut_in_flight(Request &request, uint64_t end, Cut why);
     int32_t refuse_many(size_t count) const;
     bool tags_vary() const { return capture_->tags_vary.load(std::memory_order_relaxed); }
-    template <class Item, class One>
-    int32_t batch(Item *items, size_t item_size, size_t count, size_t nodes, One one);
+    template <class Item, class Prefetch, class One>
+    int32_t batch(Item *items, size_t item_size, size_t count, size_t nodes, Prefetch prefetch,
+                  One one);
 
     // prefixes.cc
     void notice_advances() {  // with the mutex, before rows are added or judged

@@ -368,9 +368,11 @@ int32_t Capturer::close(routecap_request request) {
 
 // ---- Many at once ---------------------------------------------------------------------------
 
-// Calls one(item, i) for each, with the mutex and so many nodes for all of them.
-template <class Item, class One>
-int32_t Capturer::batch(Item *items, size_t item_size, size_t count, size_t nodes, One one) {
+// Calls one(item, i) for each, with the mutex and so many nodes for all of them, and some time
+// before prefetch(request).
+template <class Item, class Prefetch, class One>
+int32_t Capturer::batch(Item *items, size_t item_size, size_t count, size_t nodes,
+                        Prefetch prefetch, One one) {
     constexpr size_t kAhead = RequestTable::kAhead;
     bool ok = true;
     {
@@ -379,10 +381,8 @@ int32_t Capturer::batch(Item *items, size_t item_size, size_t count, size_t node
             if (i + kAhead < count)
                 capture_->requests.prefetch(at(items, item_size, i + kAhead).request, false);
             if (i + kAhead * 3 / 4 < count)
-                capture_->requests.prefetch_change(
-                    at(items, item_size, i + kAhead * 3 / 4).request);
-            if (i + kAhead / 2 < count)
-                capture_->requests.prefetch_behind(at(items, item_size, i + kAhead / 2).request);
+                capture_->requests.prefetch_more(at(items, item_size, i + kAhead * 3 / 4).request);
+            if (i + kAhead / 2 < count) prefetch(at(items, item_size, i + kAhead / 2).request);
             capture_->worker.log.prefetch(kAhead);
             Item &item = at(items, item_size, i);
             item.status = item.reserved == 0 ? one(item, i) : refuse_reserved(item.reserved);
@@ -411,17 +411,23 @@ int32_t Capturer::accept_batch(routecap_accept_item *items, size_t item_size, si
         kept[i] = copy_kept(item, nodes);
     }
     Kept none;
-    return batch(items, item_size, count, nodes, [&](const routecap_accept_item &item, size_t i) {
-        return accept_one(item, kept.empty() ? none : kept[i]);
-    });
+    return batch(
+        items, item_size, count, nodes,
+        [this](routecap_request request) { capture_->requests.prefetch_drafts(request); },
+        [&](const routecap_accept_item &item, size_t i) {
+            return accept_one(item, kept.empty() ? none : kept[i]);
+        });
 }
 
 int32_t Capturer::finish_batch(routecap_finish_item *items, size_t item_size, size_t count) {
     if (!owner()) return report(ROUTECAP_ERR_DISABLED, "this capturer is disabled or a mirror");
     if (int32_t s = check_items(items, count, item_size, "items"); s < 0) return s;
-    return batch(items, item_size, count, 0, [this](routecap_finish_item &item, size_t) {
-        return finish_one(item.request, item.rows, reinterpret_cast<Routing **>(&item.routing));
-    });
+    return batch(
+        items, item_size, count, 0,
+        [this](routecap_request request) { capture_->requests.prefetch_routing(request); },
+        [this](routecap_finish_item &item, size_t) {
+            return finish_one(item.request, item.rows, reinterpret_cast<Routing **>(&item.routing));
+        });
 }
 
 int32_t Capturer::close_batch(const routecap_request *requests, int32_t *status, size_t count) {

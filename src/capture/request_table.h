@@ -303,21 +303,23 @@ public:
         __builtin_prefetch(request, 1);
         if (draft) __builtin_prefetch(&request->drafts, 1);
     }
-    // For the one 3/4 kAhead ahead: what a change or the end of the request will look at; and what
-    // that leads to, for the one kAhead / 2 ahead.
-    void prefetch_change(routecap_request handle) {
+    // For the one 3/4 kAhead ahead: what a change or the end of the request will look at. For the
+    // one kAhead / 2 ahead: what the one, and what the other leads to.
+    void prefetch_more(routecap_request handle) {
         const Request *request = place(handle);
         if (request == nullptr || !request->changed) return;
         __builtin_prefetch(&request->drafts, 1);
         __builtin_prefetch(&request->pending, 1);
     }
-    void prefetch_behind(routecap_request handle) {
+    void prefetch_drafts(routecap_request handle) {
         const Request *request = place(handle);
-        if (request == nullptr) return;
-        if (request->data) request->data->routing.prefetch();
-        if (!request->changed) return;
+        if (request == nullptr || request->drafts == nullptr) return;
         __builtin_prefetch(request->drafts, 1);
         if (request->pending.count() > 0) __builtin_prefetch(&request->rows()->applied);
+    }
+    void prefetch_routing(routecap_request handle) {
+        const Request *request = place(handle);
+        if (request != nullptr && request->data) request->data->routing.prefetch();
     }
 
 private:
