@@ -210,6 +210,17 @@ more_faults() {
     run env ROUTECAP_FAULT_STRIDE=0 LD_LIBRARY_PATH=build/tests/fake ROUTECAP_TEST_BACKEND=cuda build/tests/fault/faults
     closing
 }
+# What there is to see inside costs nothing while nobody looks.
+unwatched() {
+    need valgrind=valgrind
+    local tracing
+    for tracing in OFF ON; do
+        run cmake -S . -B "build/tracing_$tracing" -G Ninja -DCMAKE_BUILD_TYPE=Release -DROUTECAP_CUDA=OFF -DROUTECAP_TRACING=$tracing
+        run cmake --build "build/tracing_$tracing" -j "$jobs" --target routecap
+    done
+    run python3 tests/bench/off.py build/tracing_OFF/libroutecap.so.1 build/tracing_ON/libroutecap.so.1
+    closing
+}
 valgrinded() {
     need valgrind=valgrind
     local program
@@ -286,6 +297,7 @@ slow more-random more_random
 slow more-faults more_faults
 slow abi-proof bash tests/abi/prove.sh "$root" c++
 slow fuzz-proof bash tests/fuzz/prove.sh
+slow unwatched unwatched
 slow valgrind valgrinded
 slow artefacts bash packaging/check.sh
 slow coverage bash tests/coverage.sh

@@ -229,7 +229,8 @@ def test_metrics_are_served_and_watched(capsys: pytest.CaptureFixture[str]) -> N
         engine = threading.Thread(target=run)
         engine.start()
         try:
-            asked = urllib.request.Request(server.url, headers={"Accept": "application/openmetrics-text"})
+            wanted = {"Accept": "application/openmetrics-text"}
+            asked = urllib.request.Request(server.url, headers=wanted)
             with urllib.request.urlopen(asked) as answer:
                 assert "openmetrics" in answer.headers["Content-Type"]
                 assert answer.read().endswith(b"# EOF\n")
@@ -298,9 +299,8 @@ def test_a_port_that_is_taken_is_said_and_an_engine_goes_on(
         with pytest.raises(OSError, match="port 1 of 192.0.2.1"):
             metrics.serve(c, 1, "192.0.2.1")  # is no address of this machine
         assert metrics.serve_rank(c, port, logger=logging.getLogger("engine")) is None
-        assert f"metrics of rank 0 are not served: [Errno 98] Address already in use: port {port}" in (
-            caplog.text
-        )
+        said = f"metrics of rank 0 are not served: [Errno 98] Address already in use: port {port}"
+        assert said in caplog.text
     with capturer(load=False) as c:
         with pytest.raises(routecap.ArgumentError, match="ROUTECAP_CONFIG_LOAD"):
             metrics.serve(c, 0)

@@ -47,7 +47,7 @@ def _(v):
     counted(v, c)
 
 
-@topic.vector("of spans that name the same rows those count that are not said to be uncounted")
+@topic.vector("rows of a span that is said to be uncounted are no load, drafts too")
 def _(v):
     c, request = begun(v)
     other = v.open(c)

@@ -201,12 +201,13 @@ def test_every_routing_goes_to_the_folder_and_to_the_function(tmp_path, routing)
 
 
 def test_options_travel_to_processes_through_the_environment():
-    options = Options(beside=True, folder="/data", budget_bytes=5 << 30, slots=9)
+    options = Options(beside=True, folder="/data", budget_bytes=5 << 30, slots=9, metrics_port=1)
     environment = {}
     options.to_environment(environment)
     assert Options.from_environment(environment) == options
     assert Options.from_environment({"ROUTECAP_SGLANG": "beside"}).beside
     assert Options.from_environment({}) == Options()
-    for name, value in (("SLOTS", "many"), ("SLOTS", "1"), ("BESIDE", "maybe"), ("CALLBACK", "f")):
+    wrong = [("SLOTS", "many"), ("SLOTS", "1"), ("BESIDE", "maybe"), ("CALLBACK", "f")]
+    for name, value in (*wrong, ("METRICS_PORT", "-1")):
         with pytest.raises(ValueError, match=value):
             Options.from_environment({f"ROUTECAP_SGLANG_{name}": value})

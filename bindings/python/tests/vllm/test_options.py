@@ -12,6 +12,8 @@ def test_options_are_read_from_the_environment_of_the_workers():
         "ROUTECAP_VLLM_BUDGET_BYTES": "0x10000000",
         "ROUTECAP_VLLM_SLOTS": "8",
         "ROUTECAP_VLLM_ALL_RANKS": "1",
+        "ROUTECAP_VLLM_METRICS_PORT": "9400",
+        "ROUTECAP_VLLM_METRICS_EXPERTS": "0",
         "OTHER": "x",
     }
     assert Options.from_environment(environment) == Options(
@@ -22,6 +24,8 @@ def test_options_are_read_from_the_environment_of_the_workers():
         budget_bytes=1 << 28,
         slots=8,
         all_ranks=True,
+        metrics_port=9400,
+        metrics_experts=False,
     )
     assert Options.from_environment({}) == Options()
 
@@ -35,6 +39,7 @@ def test_options_are_read_from_the_environment_of_the_workers():
         ("PREEMPTED", "forget"),
         ("SLOTS", "1"),
         ("KEEP_ENDED", "-1"),
+        ("METRICS_PORT", "65536"),
     ],
 )
 def test_values_that_mean_nothing_are_refused(name, text):

@@ -4,8 +4,8 @@ URL is where metrics are served: by routecap.metrics.serve, or by the metrics_po
 Several are several ranks of it. Every interval the layers with the largest imbalance (most chosen
 expert over the mean) are shown, and their hottest experts, both of that interval.
 
-With --save all that was chosen meanwhile, on all ranks, is written at the end (--count, or Ctrl-C),
-as a balancer reads it: .json for SGLang's --init-expert-location, .npy for EPLB's rebalance_experts.
+With --save all that was chosen meanwhile, on all ranks, is written at the end (--count, or Ctrl-C)
+as balancers read it: .json for SGLang's --init-expert-location, .npy for EPLB's rebalance_experts.
 """
 
 import argparse
@@ -63,7 +63,8 @@ def _read(urls: list[str], phase: str | None) -> Chosen:
         if not seen:
             raise error(
                 Status.ERR_ARGUMENT,
-                f"{url} has no routecap_expert_chosen_total: serve it with experts=True, the default",
+                f"{url} has no routecap_expert_chosen_total: serve it with experts=True, the "
+                "default",
             )
     return chosen
 

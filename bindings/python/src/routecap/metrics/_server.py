@@ -27,7 +27,8 @@ from ._collector import Options, registry
 
 logger = logging.getLogger("routecap.metrics")
 
-_PROGRAM = "import sys; sys.path[:] = sys.argv[2:]; from routecap.metrics._server import main; main(int(sys.argv[1]))"
+_PROGRAM = """import sys; sys.path[:] = sys.argv[2:]
+from routecap.metrics._server import main; main(int(sys.argv[1]))"""
 _START_SECONDS = 60
 
 

@@ -49,7 +49,9 @@ class Options:
         if self.callback and self.callback.count(":") != 1:
             raise ValueError(f"callback is {self.callback!r}: it must be 'module:function'")
         if not 0 <= self.metrics_port <= 65535:
-            raise ValueError(f"metrics_port is {self.metrics_port}: it must be a port, or 0 for none")
+            raise ValueError(
+                f"metrics_port is {self.metrics_port}: it must be a port, or 0 for none"
+            )
         if self.slots < 3:
             raise ValueError(
                 f"slots is {self.slots}: with fewer than 3, steps are lost under overlap scheduling. Give 3 or more"

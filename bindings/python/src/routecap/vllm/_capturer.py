@@ -316,22 +316,28 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         self.capturer.bind(0, self.device_cache.buffer)
         self.forward = self.device_cache.forward = Forward(self.capturer, self.options.place)
         weakref.finalize(self.forward, self.capturer.close)  # a bound model uses it after us
-        # Without a number of experts it is opened again when it is bound.
-        if self.options.metrics_port and self.capturer.role == routecap.Role.OWNER and most < MAX_EXPERTS:
-            server = serve_rank(
-                self.capturer,
-                self.options.metrics_port,
-                self.options.metrics_address,
-                logger=logger,
-                experts=self.options.metrics_experts,
-            )
-            if server is not None:
-                weakref.finalize(self.forward, server.close)
+        self._serve_metrics()
         kept = self.options.preempted == "keep"
         self._requests = Requests(self.capturer, self.options.keep_ended, kept)
         self._engine_requests: Mapping[str, Any] = {}  # as the last `extract` was given them
         self._told_of_ends = False
         self._scheduler_requests: Mapping[str, Any] = {}
+
+    def _serve_metrics(self) -> None:
+        options, capturer = self.options, self.capturer
+        if not options.metrics_port or capturer.role != routecap.Role.OWNER:
+            return
+        if capturer.experts == MAX_EXPERTS:
+            return  # it is opened again when it is bound
+        server = serve_rank(
+            capturer,
+            options.metrics_port,
+            options.metrics_address,
+            logger=logger,
+            experts=options.metrics_experts,
+        )
+        if server is not None:
+            weakref.finalize(self.forward, server.close)
 
     # ---- The forward pass
 

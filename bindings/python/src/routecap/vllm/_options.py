@@ -89,7 +89,9 @@ class Options:
         if self.keep_ended < 0:
             raise ValueError(f"keep_ended is {self.keep_ended}: it must be 0 or more")
         if not 0 <= self.metrics_port <= 65535:
-            raise ValueError(f"metrics_port is {self.metrics_port}: it must be a port, or 0 for none")
+            raise ValueError(
+                f"metrics_port is {self.metrics_port}: it must be a port, or 0 for none"
+            )
         if self.slots < 2:
             raise ValueError(
                 f"slots is {self.slots}: with fewer than 2, steps whose begin is in a CUDA graph are lost. Give 2 or more"
