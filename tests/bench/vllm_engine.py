@@ -340,12 +340,19 @@ class Measured:
             "graphs": str(self.eng.vllm_config.compilation_config.cudagraph_mode),
             "async": self.eng.vllm_config.scheduler_config.async_scheduling,
         }
+        if not self.engine.ON_CPU:
+            free, total = torch.cuda.mem_get_info()
+            found["GPU, by all processes, MiB"] = (total - free) >> 20
         if self.capture:
+            import routecap
             from routecap.vllm import routed_experts_capturer
 
             capturer = routed_experts_capturer.get_global_experts_capturer()
             stats = capturer.capturer.stats()
+            needed = routecap.memory(experts=capturer.capturer.experts, **capturer._settings)
             found |= {
+                "device, as config_memory says, MiB": round(needed.device_bytes / 2**20, 1),
+                "its sink, MiB": round(capturer.device_cache.get_buffer_size_bytes() / 2**20, 1),
                 "steps": stats.steps_issued,
                 "steps lost": stats.steps_lost,
                 "rows missing": stats.rows_missing,

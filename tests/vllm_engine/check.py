@@ -1,7 +1,7 @@
 """Cell for cell: what callers of vLLM's engine get from routecap, and what its routers chose.
 
-    python3 check.py [--eager] [--sync] [--prefix] [--preempt] [--weights] [--drafts] [--lora]
-                     [--store BYTES] [--seed N]
+    python3 check.py [--eager] [--sync] [--prefix] [--preempt] [--weights] [--sleep] [--drafts]
+                     [--lora] [--store BYTES] [--seed N]
 
 Random traffic: prompts of many lengths in chunks, requests that end by their number of tokens, by
 stop tokens, at the model's length and by an abort, some of which ask for no capture, for a start
@@ -25,6 +25,9 @@ parser.add_argument(
 )
 parser.add_argument("--store", type=int, default=1 << 30, help="bytes for rows of prefixes")
 parser.add_argument("--weights", action="store_true", help="change those of routers, many times")
+parser.add_argument(
+    "--sleep", action="store_true", help="sleep and wake up, as trainers have it, in mid-request"
+)
 parser.add_argument("--drafts", action="store_true", help="by n-grams; without async scheduling")
 parser.add_argument("--lora", action="store_true", help="every third request has an adapter")
 parser.add_argument("--requests", type=int, default=96)
@@ -50,6 +53,7 @@ routed_experts_capturer.set_options(routed_experts_capturer.Options(store_bytes=
 routecap.vllm.install()  # after vllm was imported, as by a user's script
 oracle = engine.Oracle(8192)
 more = {"num_gpu_blocks_override": BLOCKS} if options.preempt else {}
+more["enable_sleep_mode"] = options.sleep and not engine.ON_CPU
 if options.drafts:
     more["speculative_config"] = {"method": "ngram", "num_speculative_tokens": 4}
     more["speculative_config"] |= {"prompt_lookup_max": 3, "prompt_lookup_min": 1}
@@ -147,6 +151,10 @@ while i < REQUESTS or llm.llm_engine.has_unfinished_requests():
         llm.llm_engine.abort_request(["r3"])
     if options.weights and steps % 20 == 19:
         change_weights()
+    if options.sleep and steps % 50 == 49:  # which resets the prefix cache, as for other weights
+        llm.sleep(level=1, mode="keep")
+        llm.wake_up()
+        oracle.version += 1
     for output in llm.llm_engine.step():
         outputs[output.request_id] = output
     steps += 1
@@ -207,7 +215,7 @@ def judge(name):
             counts[f"{'' if found else 'WRONG '}out of the prefix cache, by the store"] += 1
         elif not known:
             reason = Missing(int(reasons[position].max()))
-            gone = reason is Missing.EVICTED or options.weights and reason is Missing.STALE
+            gone = reason is Missing.EVICTED or oracle.version and reason is Missing.STALE
             # A store that is too small for what the engine holds refuses blocks.
             gone |= reason is Missing.NOT_PUBLISHED and options.store < 1 << 20
             empty = not mask.any() and (row == np.array(-1).astype(dtype)).all()
@@ -248,7 +256,8 @@ wrong = lost or any(what.startswith("WRONG") for what in counts)
 enough = counts["rows equal to what was computed last"] > 2000 and (
     counts["requests that ended by a stop token"] > 1 or options.lora
 )
-few = options.preempt and not oracle.preempted or options.weights and oracle.version < 3
+few = options.preempt and not oracle.preempted
+few |= (options.weights or options.sleep) and oracle.version < 3
 few |= options.prefix and not counts["out of the prefix cache, by the store"]
 few |= options.store < 1 << 20 and not counts["missing: EVICTED"]
 print("FAILED" if wrong or few or not enough else "PASSED")

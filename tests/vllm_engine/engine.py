@@ -37,17 +37,17 @@ class Oracle:
         self.buffers, self.steps, self.preempted, self.version = [], [], 0, 0
         self._spans = None
         layers = {}
-        select, prepare = BaseRouter.select_experts, GPUModelRunner._prepare_inputs
+        place, prepare = BaseRouter._apply_eplb_mapping, GPUModelRunner._prepare_inputs
         sample = GPUModelRunner.sample_tokens
 
-        def select_experts(router, *args, **kwargs):
-            weights, ids = select(router, *args, **kwargs)
+        def place_experts(router, ids):
+            """Of the router's choice, before its experts' replicas are chosen."""
             layer = layers.setdefault(id(router), len(layers))
             if layer == len(self.buffers):
                 shape = (rows, ids.shape[1])
                 self.buffers.append(torch.full(shape, -7, dtype=torch.int32, device=ids.device))
             self.buffers[layer][: len(ids)].copy_(ids)
-            return weights, ids
+            return place(router, ids)
 
         def prepare_inputs(runner, scheduler_output, num_scheduled_tokens, *args, **kwargs):
             batch = runner.input_batch
@@ -66,7 +66,7 @@ class Oracle:
                 self._spans = None
             return sample(runner, *args, **kwargs)
 
-        BaseRouter.select_experts = select_experts
+        BaseRouter._apply_eplb_mapping = place_experts
         GPUModelRunner._prepare_inputs = prepare_inputs
         GPUModelRunner.sample_tokens = sample_tokens
 

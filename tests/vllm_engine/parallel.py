@@ -1,7 +1,7 @@
 """Several GPUs: what callers of vLLM's engine get, and what the routers of every rank chose.
 
     python3 parallel.py tensor|expert|pipeline|data [--ranks N] [--requests N] [--eager] [--sync]
-                        [--prefix] [--store FILE]
+                        [--prefix] [--store FILE] [--balance]
 
     tensor    tensor parallel: workers in processes of their own, all of which route the same tokens
     expert    the same, and each rank has its own experts
@@ -9,7 +9,8 @@
     data      data parallel: an engine for each rank, with requests of its own. Also without a GPU
 
 With --prefix every other prompt begins as another one did, whose rows come out of the workers'
-stores; with --store out of one in a file, which engines share.
+stores; with --store out of one in a file, which engines share. With --balance vLLM's balancer puts
+replicas of experts on ranks, and moves them (expert).
 
 Prints a line for each kind of row, and PASSED or FAILED. Of each request without its rows, and of
 each worker then, it says what is known. One rank shows the program itself.
@@ -32,6 +33,7 @@ parser.add_argument("kind", choices=("tensor", "expert", "pipeline", "data"))
 parser.add_argument("--ranks", type=int, default=2)
 parser.add_argument("--eager", action="store_true")
 parser.add_argument("--sync", action="store_true", help="no async scheduling")
+parser.add_argument("--balance", action="store_true", help="experts, by vLLM's balancer")
 parser.add_argument("--prefix", action="store_true", help="with the prefix cache")
 parser.add_argument("--store", default="", help="a file for rows of prefixes")
 parser.add_argument("--requests", type=int, default=48, help="of each engine")
@@ -125,6 +127,9 @@ def one_engine(rank):
         more["distributed_executor_backend"] = "mp"
         more["enable_expert_parallel"] = options.kind == "expert"
         more["async_scheduling"] = not options.sync
+    if options.balance:
+        more["enable_eplb"] = True
+        more["eplb_config"] = {"window_size": 20, "step_interval": 20, "num_redundant_experts": 4}
     if engine.ON_CPU:
         engine.cpu.without_streams()
     llm = engine.LLM(

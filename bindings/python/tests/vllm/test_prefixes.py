@@ -105,6 +105,18 @@ def test_no_row_of_old_weights_is_served_for_new(start):
     assert rows.routing.tags.tolist() == [1] * 9
 
 
+@pytest.mark.parametrize("change", ["weights_changed", "set_tag"])
+def test_rows_of_the_first_step_under_new_weights_are_published(start, change):
+    batch = Caching(start, a=request(), b=request(), c=request())
+    batch.fill("a")
+    getattr(batch.capturer, change)(*[3] * (change == "set_tag"))
+    batch.fill("b")
+    batch.hit("c")
+    rows = batch.rows("c")
+    np.testing.assert_array_equal(rows.array(), batch.expected("c"))
+    assert rows.validity().all() and batch.prefixes.store.stats().blocks_stale == 0
+
+
 def test_a_block_with_rows_of_two_weights_is_nobodys(start):
     batch = Caching(start, a=request(), b=request())
     for token in TOKENS[:2]:

@@ -360,10 +360,17 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
 
     def set_tag(self, tag: int) -> None:
         self.tag, self._tag_is_told = tag, True
+        self._advance()
 
     def weights_changed(self) -> None:  # any number of times between two steps is once
         if not self._tag_is_told and self._changed_at != self._requests.last_ticket:
             self.tag, self._changed_at = self.tag + 1, self._requests.last_ticket
+            self._advance()
+
+    def _advance(self) -> None:
+        """Before a step is issued that has the new tag, whose rows would count as older."""
+        if self.prefixes is not None:
+            self.prefixes.advance(self.tag)
 
     def capture(self, layer_id: int, topk_ids: torch.Tensor) -> None:
         self.device_cache.capture_fwd_routed_experts(layer_id, topk_ids)
@@ -663,6 +670,7 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
                 options = dataclasses.replace(options, store_file="")
             self.prefixes = Prefixes(self.capturer, live, block_rows, key_bytes, options)
             self._waiting = self.prefixes.waiting
+            self._advance()
         return self.prefixes
 
     def end(self, rows: Mapping[str, int]) -> dict[str, PendingRoutedExperts]:

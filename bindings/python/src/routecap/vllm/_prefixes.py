@@ -117,6 +117,11 @@ class Prefixes(Told):
         if keys:
             self.store.evict(list(keys))
 
+    def advance(self, generation: int) -> None:
+        """Weights of this version are used from the next step on."""
+        if generation > self.store.generation:
+            self.store.advance(generation)
+
     def settle(self, generation: int) -> None:
         """A step was issued, under these weights."""
         blocks = self.waiting.copy()
@@ -124,8 +129,6 @@ class Prefixes(Told):
         if self._broken:
             return
         try:
-            if generation > self.store.generation:
-                self.store.advance(generation)
             for hit, call, dtype in (
                 (False, raw.routecap_request_publish_batch, structs.publish_dtype),
                 (True, raw.routecap_request_adopt_batch, structs.adopt_dtype),
