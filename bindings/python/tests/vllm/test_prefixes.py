@@ -39,6 +39,11 @@ class Caching(Batch):
                 self.prefixes.fills(name, index - BLOCK, keys_of(tokens)[index // BLOCK - 1 :][:1])
             self.step([name], [token])
 
+    def wait_for_blocks(self):
+        """Those of a fill: of what is published later, no generation is told."""
+        while self.prefixes.store.stats().blocks_published < 2:
+            time.sleep(0.001)
+
     def hit(self, name, tokens=TOKENS, more=(20,)):
         """It begins behind the blocks of these tokens."""
         self.prefixes.hits(name, keys_of(tokens))
@@ -93,8 +98,7 @@ def test_what_is_not_there_says_why(start):
 def test_no_row_of_old_weights_is_served_for_new(start):
     batch = Caching(start, a=request(), b=request(), c=request(), d=request())
     batch.fill("a")
-    while batch.prefixes.store.stats().blocks_published < 2:
-        time.sleep(0.001)  # of what is published later, no generation is told
+    batch.wait_for_blocks()
     batch.capturer.weights_changed()
     batch.hit("b")  # keys and values are the engine's to drop
     assert batch.reasons("b") == ["STALE"] * 8 + [""]
@@ -109,6 +113,7 @@ def test_no_row_of_old_weights_is_served_for_new(start):
 def test_rows_of_the_first_step_under_new_weights_are_published(start, change):
     batch = Caching(start, a=request(), b=request(), c=request())
     batch.fill("a")
+    batch.wait_for_blocks()
     getattr(batch.capturer, change)(*[3] * (change == "set_tag"))
     batch.fill("b")
     batch.hit("c")

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 from types import SimpleNamespace
 
 import numpy as np
@@ -151,7 +152,9 @@ def test_rows_that_have_gone_are_missing_with_their_reason(engine):
 def test_a_child_of_a_client_reads_it_too(engine):
     reference = referred(engine.publish())
     assert vllm.read(reference).complete
-    child = os.fork()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # there are threads, as in a client
+        child = os.fork()
     if child == 0:
         os._exit(0 if (vllm.read(reference).ids() == IDS).all() else 1)
     assert os.waitpid(child, 0)[1] == 0

@@ -13,8 +13,16 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-FORMATS = ("lists", "npy.base64", "raw.base64", "object", "nrlre1", "routecap.base64")
-FORMATS += ("file", "store")  # references
+FORMATS = (
+    "lists",
+    "npy.base64",
+    "raw.base64",
+    "object",
+    "nrlre1",
+    "routecap.base64",
+    "file",
+    "store",
+)
 _DTYPES = ("int16", "uint8", "uint16", "int32")
 _CAPTURE, _START, _DTYPE = "routed_experts", "routed_experts_start", "routed_experts_dtype"
 _FORMAT, _VALIDITY = "routed_experts_format", "routed_experts_validity"

@@ -650,9 +650,7 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         self._requests.wanted = self._is_wanted
         self._requests.tokens_of = self._tokens_of
 
-    def keep_prefixes(
-        self, block_rows: int, key_bytes: int, stages: int = 1
-    ) -> Prefixes | None:
+    def keep_prefixes(self, block_rows: int, key_bytes: int, stages: int = 1) -> Prefixes | None:
         """Rows of prefixes are published and adopted from now on, as the result is told, in blocks
         of so many; None if no store is to have them.
 

@@ -30,17 +30,16 @@ def make(path: str, capturer: routecap.Capturer, **settings: Any) -> routecap.St
     """
     link = Path(path).absolute()
     with _alone(link):
-        descriptor = _of_others(link)
-        made = descriptor is None
+        descriptor, file = _of_others(link), None
         if descriptor is None:
             descriptor, file = _new(link)
         try:
             store = routecap.Store.open_shared(descriptor, capturer, **settings)
             fcntl.flock(descriptor, fcntl.LOCK_SH)  # as long as the store has a descriptor of it
-            if made:
+            if file is not None:
                 _point(link, file)
         except BaseException:
-            if made:
+            if file is not None:
                 file.unlink(missing_ok=True)
             raise
         finally:

@@ -521,7 +521,7 @@ def to_bytes(rows: PendingRoutedExperts) -> NDArray[np.uint8]:
 
 
 def from_bytes(data: NDArray[np.uint8], fill: int) -> PendingRoutedExperts:
-    decoder_layers, block_rows, count, key_bytes = _HEAD.unpack_from(data)
+    decoder_layers, block_rows, count, key_bytes = _HEAD.unpack(data[: _HEAD.size].tobytes())
     end = _HEAD.size + count * key_bytes
     routing = routecap.Routing.deserialize(data[end:])
     rows = PendingRoutedExperts(
