@@ -421,34 +421,44 @@ static const char prepared_name[] = "routecap_prepared";
 
 struct prepared {
     PyObject *capturer; /* the capsule */
-    PyObject **names;   /* [count] */
-    routecap_span *spans;
+    PyObject **names;   /* [requests], those without a span too */
+    uint32_t *rows;     /* [requests] */
+    size_t requests;
+    routecap_span *spans; /* [count] */
     size_t count;
     routecap_issue_options options;
 };
 
 static void free_prepared(PyObject *capsule) {
     struct prepared *self = PyCapsule_GetPointer(capsule, prepared_name);
-    for (size_t i = 0; i < self->count; i++) Py_DECREF(self->names[i]);
+    for (size_t i = 0; i < self->requests; i++) Py_DECREF(self->names[i]);
     Py_DECREF(self->capturer);
     free(self->names);
+    free(self->rows);
     free(self->spans);
     free(self);
 }
 
-static PyObject *new_prepared(PyObject *capturer, PyObject *names, const routecap_span *spans, size_t count, const routecap_issue_options *options) {
+static PyObject *new_prepared(PyObject *capturer, PyObject *names, const uint32_t *rows, const routecap_span *spans, size_t count,
+                              const routecap_issue_options *options) {
+    const size_t requests = (size_t)PyList_Size(names);
     struct prepared *self = calloc(1, sizeof *self);
-    if (self != NULL) self->names = calloc(count + 1, sizeof *self->names), self->spans = malloc((count + 1) * sizeof *spans);
-    PyObject *capsule = self == NULL || self->names == NULL || self->spans == NULL ? NULL : PyCapsule_New(self, prepared_name, free_prepared);
+    PyObject *capsule = NULL;
+    if (self != NULL) {
+        self->names = calloc(requests + 1, sizeof *self->names), self->rows = malloc((requests + 1) * sizeof *rows);
+        self->spans = malloc((count + 1) * sizeof *spans);
+        if (self->names != NULL && self->rows != NULL && self->spans != NULL) capsule = PyCapsule_New(self, prepared_name, free_prepared);
+    }
     if (capsule == NULL) {
-        if (self != NULL) free(self->names), free(self->spans);
+        if (self != NULL) free(self->names), free(self->rows), free(self->spans);
         free(self);
         return PyErr_Occurred() ? NULL : PyErr_NoMemory();
     }
     Py_INCREF(capturer);
-    self->capturer = capturer, self->count = count, self->options = *options;
+    self->capturer = capturer, self->requests = requests, self->count = count, self->options = *options;
+    memcpy(self->rows, rows, requests * sizeof *rows);
     memcpy(self->spans, spans, count * sizeof *spans);
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < requests; i++) {
         self->names[i] = PyList_GetItem(names, (Py_ssize_t)i);
         Py_INCREF(self->names[i]);
     }
@@ -457,11 +467,11 @@ static PyObject *new_prepared(PyObject *capturer, PyObject *names, const routeca
 
 /* Whether a batch is the prepared one: the same names, with as many rows each. */
 static int is_again(const struct prepared *self, PyObject *names, PyObject *counts) {
-    if (!PyList_Check(names) || !PyDict_Check(counts) || (size_t)PyList_Size(names) != self->count) return 0;
-    for (size_t i = 0; i < self->count; i++) {
+    if (!PyList_Check(names) || !PyDict_Check(counts) || (size_t)PyList_Size(names) != self->requests) return 0;
+    for (size_t i = 0; i < self->requests; i++) {
         if (PyList_GetItem(names, (Py_ssize_t)i) != self->names[i]) return 0;
         PyObject *rows = PyDict_GetItemWithError(counts, self->names[i]);
-        if (rows == NULL || PyLong_AsLong(rows) != (long)self->spans[i].rows) return 0;
+        if (rows == NULL || PyLong_AsLong(rows) != (long)self->rows[i]) return 0;
     }
     return 1;
 }
@@ -1159,25 +1169,26 @@ PyObject *sequence_serialize(PyObject *capsule, uint32_t flags) {
     return result;
 }
 
-/* Arguments of issue for a batch that comes again and again: one row for each name. `spans` and `options` are those of a call that was made. */
-PyObject *issue_prepared(PyObject *capturer, PyObject *names, PyObject *spans, PyObject *options) {
-    Py_buffer from, how;
-    if (capturer_from(capturer) == NULL || !array_from(spans, 0, "spans", sizeof(routecap_span), &from)) return NULL;
+/* Arguments of issue for a batch that comes again and again: `names` of requests, with so many `rows` each. `spans`, of those that are captured, and
+   `options` are those of a call that was made. */
+PyObject *issue_prepared(PyObject *capturer, PyObject *names, PyObject *rows, PyObject *spans, PyObject *options) {
+    Py_buffer counts = {0}, from = {0}, how = {0};
     PyObject *result = NULL;
-    const size_t count = (size_t)from.len / sizeof(routecap_span);
-    if (struct_from(options, 0, "options", sizeof(routecap_issue_options), &how)) {
-        if (!PyList_Check(names) || (size_t)PyList_Size(names) != count || how.buf == NULL)
-            set_error(ROUTECAP_ERR_ARGUMENT, "names must be a list with one for each span, and options be given");
+    if (capturer_from(capturer) != NULL && array_from(rows, 0, "rows", sizeof(uint32_t), &counts) &&
+        array_from(spans, 0, "spans", sizeof(routecap_span), &from) && struct_from(options, 0, "options", sizeof(routecap_issue_options), &how)) {
+        if (!PyList_Check(names) || (size_t)PyList_Size(names) != (size_t)counts.len / sizeof(uint32_t) || how.buf == NULL)
+            set_error(ROUTECAP_ERR_ARGUMENT, "names must be a list with as many as rows, and options be given");
         else
-            result = new_prepared(capturer, names, from.buf, count, how.buf);
-        if (how.obj != NULL) PyBuffer_Release(&how);
+            result = new_prepared(capturer, names, counts.buf, from.buf, (size_t)from.len / sizeof(routecap_span), how.buf);
     }
-    if (from.obj != NULL) PyBuffer_Release(&from);
+    Py_buffer *const held[] = {&counts, &from, &how};
+    for (size_t i = 0; i < sizeof held / sizeof *held; i++)
+        if (held[i]->obj != NULL) PyBuffer_Release(held[i]);
     return result;
 }
 
 /* Issue the prepared batch: (status, ticket) as of routecap_step_issue. None, and nothing is done, if `names` is no list of the same objects, if `counts`
-   has another number than the span for one of them, if `positions` or `tag` are others, or if step `oldest` has not landed. */
+   has another number of rows for one of them, if `positions` or `tag` are others, or if step `oldest` has not landed. */
 PyObject *issue_again(PyObject *prepared, PyObject *names, PyObject *counts, unsigned long long positions, unsigned long long tag,
                       unsigned long long oldest, unsigned long long stream) {
     struct prepared *self = PyCapsule_GetPointer(prepared, prepared_name);

@@ -378,13 +378,16 @@ class Capturer:
     def prepare_issue(
         self,
         names: list[str],
+        rows: Sequence[int],
         spans: NDArray[np.void],
         *,
         tag: int = 0,
         positions: Any = None,
         snapshot: Snapshot = Snapshot.TAKEN,
     ) -> "PreparedIssue":
-        """What `issue` was just given, for a batch that comes again: a span for each of `names`."""
+        """What `issue` was just given, for a batch that comes again: `names` of requests with so
+        many `rows` each, and the spans of those that are captured.
+        """
         address, dtype = 0, 0
         if positions is not None:
             tensor = describe(positions, "positions")
@@ -395,7 +398,8 @@ class Capturer:
         options = structs.issue_options(
             snapshot=snapshot, tag=tag, positions=address, positions_dtype=dtype
         )
-        return PreparedIssue(raw.issue_prepared(self._handle, names, spans, options), address)
+        handle = raw.issue_prepared(self._handle, names, np.array(rows, np.uint32), spans, options)
+        return PreparedIssue(handle, address)
 
     def step(self, ticket: int) -> Step:
         """The step of a ticket."""

@@ -112,9 +112,24 @@ def test_a_request_that_is_off_costs_nothing_and_changes_nothing_for_others(star
     assert sorted(ended) == ["a", "b"]
     for name, rows in ended.items():
         np.testing.assert_array_equal(rows.array(), batch.expected(name))
+    assert batch.capturer._again is not None  # the batch that came twice was one call into the library
     only = Batch(start, off=request(routed_experts=0))
     only.step()
     assert only.capturer.capturer.stats().steps_issued == 0
+
+
+def test_more_rows_of_a_request_that_is_off_are_another_batch(start):
+    batch = Batch(start, off=request(routed_experts=0), a=request())
+    for _ in range(4):
+        batch.step()
+    assert batch.capturer._again is not None
+    batch.tokens["a"].append(40)
+    batch.positions[:3] = torch.tensor([4, 5, 4])
+    batch.capturer.finalize_pending_copy()
+    batch.model(torch.tensor([50, 51, 40]), batch.positions[:3].clone())
+    module.issue_routing_d2h_copy(["off", "a"], {"off": 2, "a": 1}, batch.positions, None)
+    rows = batch.capturer.end({"a": 5})["a"]
+    np.testing.assert_array_equal(rows.array(), batch.expected("a"))
 
 
 def test_results_are_lazy_narrow_and_cut_as_asked(start):

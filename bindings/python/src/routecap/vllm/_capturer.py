@@ -422,21 +422,21 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         spans = self._spans.fill(handles, counts)
         self._expect(spans, counts, positions, self._spans.several)
         self._issue(spans, positions)
-        if (
-            before is self._requests.batch
-            and len(spans) == len(counts)
-            and not self._requests.unsettled
-        ):
-            self._prepare(req_ids, spans, positions)
+        if before is self._requests.batch and len(spans) and not self._requests.unsettled:
+            self._prepare(req_ids, counts, spans, positions)
 
     def _prepare(
-        self, req_ids: Sequence[str], spans: NDArray[np.void], positions: torch.Tensor
+        self,
+        req_ids: Sequence[str],
+        counts: tuple[int, ...],
+        spans: NDArray[np.void],
+        positions: torch.Tensor,
     ) -> None:
         """A batch has come twice: it will come again."""
         if self.forward.delimited:
             where = self._describe(positions)
             prepared = self.capturer.prepare_issue(
-                list(req_ids), spans, tag=self.tag, positions=where
+                list(req_ids), counts, spans, tag=self.tag, positions=where
             )
             self._again = _again(
                 prepared, positions, self._requests, self._slots, self._raw_stream, self._device
