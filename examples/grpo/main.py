@@ -158,11 +158,16 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     arguments = parser.parse_args()
+    on_two_ranks = arguments.trainer == "megatron" and arguments.ranks == 2
+    if on_two_ranks and arguments.folder is None:
+        parser.error("two ranks of Megatron-Core need a FOLDER")
+    if arguments.ray and not on_two_ranks:
+        parser.error("--ray is for two ranks of Megatron-Core")
     transformers.utils.logging.disable_progress_bar()
-    if arguments.trainer == "transformers":
-        run = on_transformers
+    if on_two_ranks:
+        run = on_megatron
     else:
-        run = on_megatron if arguments.ranks == 2 else on_one_rank
+        run = on_one_rank if arguments.trainer == "megatron" else on_transformers
     rollouts, steps, after = run(arguments)
     print(
         f"{len(rollouts)} rollouts of {arguments.new_tokens} tokens, {sum(each.wire_bytes for each in rollouts):,} bytes of routing on the wire"
