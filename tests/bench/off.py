@@ -26,7 +26,7 @@ CALLS = {
     "snapshot": "routecap_step_snapshot",
     "issue": "routecap_step_issue",
     "filing": "routecap_capturer_progress",
-    COUNTING: "routecap::StepWorker::count_load()",
+    COUNTING: "routecap::LoadCounter::count()",
     "finish of 256 requests": "routecap_request_finish_batch",
 }
 STEPS = 100
@@ -45,7 +45,7 @@ def counted(library: Path, folder: Path, *arguments: str) -> dict[str, float]:
         name = re.escape(function)
         found = re.search(rf"^\s*([\d,]+) .*:{name}(?:'| |$)", listing, re.MULTILINE)
         if found is None and call == COUNTING:
-            numbers[call] = 0.0  # it was inlined, and has nothing to do
+            numbers[call] = 0.0  # nothing is counted
             continue
         if found is None:
             sys.exit(f"callgrind has not seen {function}")

@@ -179,7 +179,7 @@ class Requests:
                     state.certain = known  # with the last one's row
                     if start is not None:
                         state.certain = max(start + 1, min(start + rows, state.certain))
-                    if start is None or start + 1 >= known:
+                    if start is not None and start >= self._told(state, self.batch[index])[0]:
                         verified.append(state.handle)
                 self.unsettled.add(state)
             else:
@@ -188,10 +188,14 @@ class Requests:
 
     def _known_tokens(self, state: RequestState, name: str) -> int | None:
         """How many tokens the host knows; None while there is no output token."""
+        prompt, tokens = self._told(state, name)
+        return tokens if state.rule is not None or tokens > prompt else None
+
+    def _told(self, state: RequestState, name: str) -> tuple[int, int]:
+        """Prompt tokens of a request, and all of it that the host knows; 0 if it knows none."""
         if state.rule is not None:
-            return state.rule.prompt_tokens + state.seen
-        prompt, tokens = self.tokens_of and self.tokens_of(name) or (0, 0)
-        return tokens if tokens > prompt else None
+            return state.rule.prompt_tokens, state.rule.prompt_tokens + state.seen
+        return self.tokens_of and self.tokens_of(name) or (0, 0)
 
     def settle(self, state: RequestState, end: int, known: bool) -> None:
         """The outputs of a request tell that `end` rows at most are its tokens': cut the others.
