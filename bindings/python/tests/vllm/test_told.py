@@ -112,7 +112,7 @@ def test_a_request_that_is_off_costs_nothing_and_changes_nothing_for_others(star
     assert sorted(ended) == ["a", "b"]
     for name, rows in ended.items():
         np.testing.assert_array_equal(rows.array(), batch.expected(name))
-    assert batch.capturer._again is not None  # the batch that came twice was one call into the library
+    assert batch.capturer._again is not None  # which is one call into the library
     only = Batch(start, off=request(routed_experts=0))
     only.step()
     assert only.capturer.capturer.stats().steps_issued == 0
