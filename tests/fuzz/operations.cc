@@ -117,7 +117,7 @@ private:
         const uint64_t sort = in_.number(1);
         store.flags = sort + 100 > 255 ? ROUTECAP_STORE_SLOT_KEYS : 0;
         e.blocks = std::make_shared<model::Store>(model::Store{
-            .slots = store.flags != 0, .block_rows = store.block_rows, .shared = sort % 4 == 1});
+            .slots = store.flags != 0, .block_rows = store.block_rows, .shared = sort % 2 == 1});
         // All memory of a shared one is taken at once.
         store.budget_bytes = e.blocks->shared ? 1 << 20 : 64 << 20;
         create_store(e);
@@ -829,10 +829,19 @@ private:
 
     void publish() {
         Engine &e = *engine_;
-        const auto [handle, r] = any_request();
-        const std::vector<uint64_t> keys = some_keys();
-        const uint64_t first = in_.below((r != nullptr ? r->length() : 0) + 2),
-                       generation = any_generation();
+        auto [handle, r] = any_request();
+        std::vector<uint64_t> keys = some_keys();
+        uint64_t first = in_.below((r != nullptr ? r->length() : 0) + 2);
+        const uint64_t generation = any_generation();
+        // Often the newest drafts, under a key that is there.
+        const auto open = e.requests.find(e.drafts.empty() ? 0 : e.drafts.back().first);
+        const bool drafts = first % 2 == 1 && open != e.requests.end() && !e.blocks->blocks.empty();
+        if (drafts) {
+            std::tie(handle, r) = *open, first = r->length();
+            auto there = e.blocks->blocks.begin();
+            std::advance(there, static_cast<ptrdiff_t>(keys.size() % e.blocks->blocks.size()));
+            keys = {there->first};
+        }
         check::trace("  %zu blocks of %llx from row %llu in generation %llu:", keys.size(),
                      ull(handle), ull(first), ull(generation));
         trace_keys(keys);
@@ -840,6 +849,7 @@ private:
                                  : e.model->publish(r, e.blocks, first, keys, generation),
                     routecap_request_publish(e.capturer, handle, e.store, first, keys.data(),
                                              keys.size(), generation));
+        if (drafts) check_blocks(e);
     }
 
     void adopt() {

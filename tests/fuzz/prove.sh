@@ -120,6 +120,13 @@ breaks operations "a slot that moved is still there" src/store/local_store.cc \
     's/if \(moved\[i\]\.id == 0\) continue;/if (moved[i].id == 0 || i > 1) continue;/'
 breaks operations "whoever adopted the slower publisher has nothing" src/store/landing.cc \
     's/if \(adopted \&\& b\.outcome == Outcome::repeated\)/if (false)/'
+breaks operations "a shared slot is its last owner's until drafts are settled" src/store/mapped_store.h \
+    's/return slot_keys\(\) \&\& flight\(key\) != nullptr;/return false;/' src/store/mapped_store.cc
+breaks operations "a shared slot is its last owner's again" src/store/mapped_store.cc \
+    's/^( *)blocks\.give_way\(key\(i\), generation_\);/\1(void)0;/'
+breaks operations "a cell that a shared block got is not there" src/store/mapped_blocks.cc 's/Shape::set_valid\(to\.validity, l\);//'
+breaks operations "a shared block of older weights is there" src/store/mapped_blocks.cc \
+    's/else if \(m->generation != now \|\| generation != now\)/else if (generation != now)/'
 breaks sources "unsigned ids are signed" kernels/record.h \
     's/read<uint32_t>\(layer, row, to\)/read<int32_t>(layer, row, to)/' src/backend/host/host_backend.cc
 breaks sources "the offset wraps" kernels/record.h \
