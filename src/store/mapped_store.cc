@@ -12,8 +12,8 @@ namespace routecap {
 namespace {
 
 constexpr size_t kBuckets = 4096;
-constexpr size_t kAtOnce = 64;   // keys for which the mutex is held
-constexpr size_t kRowsAtOnce = 16;  // that are brought into the file while it is held; at least a block
+constexpr size_t kAtOnce = 64;      // keys for which the mutex is held
+constexpr size_t kRowsAtOnce = 16;  // that land while it is held; at least a block
 
 }  // namespace
 

@@ -1001,7 +1001,8 @@ void Store::move(const std::vector<uint64_t> &from, const std::vector<uint64_t> 
 
 StorePtr Store::imported(const std::vector<uint64_t> &keys) const {
     auto other = std::make_shared<Store>(
-        Store{.slots = slots, .block_rows = block_rows, .shared = shared, .generation = generation});
+        Store{.slots = slots, .block_rows = block_rows, .shared = shared,
+              .generation = generation});
     for (const uint64_t key : keys)
         if (why(key, generation) == 0 && blocks.at(key)->landed)
             other->blocks[key] = std::make_shared<Block>(Block{.key = key,

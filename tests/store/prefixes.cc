@@ -314,8 +314,8 @@ TEST(Slots, are_of_whoever_published_them_last) {
     EXPECT_EQ(2u, shelf.settled(rig).blocks_replaced);
 }
 
-// A shared store had the rows of the slot's last owner until others landed, and kept them where none
-// did.
+// A shared store had the rows of the slot's last owner until others landed, and kept them where
+// none did.
 TEST(Slots, are_not_of_who_had_them_before_if_nothing_lands) {
     Rig rig;
     Shelf shelf(rig.shape(), {.block_rows = 1, .flags = ROUTECAP_STORE_SLOT_KEYS});
