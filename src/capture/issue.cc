@@ -29,12 +29,10 @@ static bool phase_is_clear(const routecap_span &span) {
 }
 
 static Phase phase_of(const routecap_span &span) {
-    switch (span.flags & kPhaseFlags) {
-        case ROUTECAP_SPAN_PREFILL: return Phase::prefill;
-        case ROUTECAP_SPAN_DECODE: return Phase::decode;
-        case ROUTECAP_SPAN_UNCOUNTED: return Phase::none;
-        default: break;
-    }
+    if ((span.flags & kPhaseFlags) != 0)
+        return (span.flags & ROUTECAP_SPAN_PREFILL) != 0  ? Phase::prefill
+               : (span.flags & ROUTECAP_SPAN_DECODE) != 0 ? Phase::decode
+                                                          : Phase::none;
     return speculative(span) || span.rows == 1 ? Phase::decode : Phase::prefill;
 }
 

@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 
 root = Path(__file__).parents[2]
-SPARE, LATER = 100, 0.03
+SPARE, LATER = 100, 0.06
 COUNTING = "of it, after it is announced"
 CALLS = {
     "begin": "routecap_step_begin",
