@@ -53,6 +53,9 @@ every_row() {
     for options; do
         check "$version: every row, check.py $options" "$python" tests/vllm_engine/check.py $options
     done
+    for options in "" --drafts; do
+        check "$version: what Prometheus scrapes, metrics.py $options" "$python" tests/vllm_engine/metrics.py $options
+    done
     check "$version: the plugin, points.py" "$python" tests/vllm_engine/points.py "$build/vllm_engine_points_$version"
     check "$version: a saved load for its balancer, load.py" "$python" tests/vllm_engine/load.py
 }

@@ -1,0 +1,85 @@
+"""What Prometheus scrapes from vLLM's engine is what its routers chose: metrics.py [--drafts]"""
+
+import os
+import random
+import socket
+import sys
+import urllib.request
+
+with socket.create_server(("127.0.0.1", 0)) as listening:
+    PORT = listening.getsockname()[1]
+os.environ["ROUTECAP_VLLM_METRICS_PORT"] = str(PORT)  # as an operator does
+
+import engine  # noqa: E402
+import numpy as np  # noqa: E402
+from prometheus_client.parser import text_string_to_metric_families  # noqa: E402
+
+import routecap.vllm  # noqa: E402
+from routecap.vllm import routed_experts_capturer  # noqa: E402
+
+DRAFTS = "--drafts" in sys.argv
+VOCABULARY, TOKENS = 2048, 20
+
+
+def scraped():
+    """{name: {labels: value}}"""
+    with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/metrics", timeout=60) as answer:
+        families = text_string_to_metric_families(answer.read().decode())
+    found = {}
+    for family in families:
+        for sample in family.samples:
+            found.setdefault(sample.name, {})[frozenset(sample.labels.items())] = sample.value
+    return found
+
+
+def prompts():
+    draw = random.Random(1)
+    for length in (1, 15, 40, 100) * 3:
+        tokens = [draw.randrange(VOCABULARY) for _ in range(length)]
+        yield (tokens[:5] * length)[: max(length, 40)] if DRAFTS else tokens  # drafts by n-grams
+
+
+routecap.vllm.install()
+oracle = engine.Oracle(8192)
+more = {}
+if DRAFTS:
+    more["speculative_config"] = {"method": "ngram", "num_speculative_tokens": 4}
+    more["speculative_config"] |= {"prompt_lookup_max": 3, "prompt_lookup_min": 1}
+llm, runner = engine.make(
+    "tiny",
+    True,
+    async_scheduling=not DRAFTS,
+    max_num_batched_tokens=128,
+    max_model_len=256,
+    max_num_seqs=8,
+    **engine.cache_of(1),
+    **more,
+)
+oracle.forget()
+asked = [{"prompt_token_ids": tokens} for tokens in prompts()]
+for output in llm.generate(asked, engine.sampling(TOKENS), use_tqdm=False):
+    assert np.asarray(output.outputs[0].routed_experts).size  # its rows have landed
+
+found = scraped()
+rows = np.concatenate([ids.cpu().numpy() for _, ids, _ in oracle.steps])
+capturer = routed_experts_capturer.get_global_experts_capturer().capturer
+counts = np.zeros((rows.shape[1], capturer.experts), int)
+places = {layer: index for index, layer in enumerate(engine.layers_that_route(llm))}
+for labels, value in found["routecap_expert_chosen_total"].items():
+    said = dict(labels)
+    assert said["rank"] == "0", said
+    counts[places[int(said["layer"])], int(said["expert"])] += int(value)
+expected = np.array(
+    [np.bincount(ids.ravel(), minlength=capturer.experts) for ids in rows.swapaxes(0, 1)]
+)
+phases = {
+    dict(labels)["phase"]: int(value) for labels, value in found["routecap_load_rows_total"].items()
+}
+print(f"{len(rows)} rows were computed, counted: {phases}")
+prefill = sum(len(each["prompt_token_ids"]) for each in asked)
+assert prefill - len(asked) <= phases["prefill"] <= prefill  # one token alone is decode
+if DRAFTS:  # those of a request that has ended before they landed do not count
+    assert 0 <= len(rows) - sum(phases.values()) <= 5 * len(asked) and (counts <= expected).all()
+else:
+    assert (counts == expected).all() and sum(phases.values()) == len(rows)
+print("PASSED")
