@@ -68,7 +68,7 @@ for target in structs serialized sources operations wire sequence plan; do
 done
 
 breaks operations "everything is reported missing" src/storage/row_store.cc \
-    's/std::memcpy\(to, source\.from\(r\)\.validity, shape_->validity_bytes\);/std::memset(to, 0, shape_->validity_bytes);/'
+    's/std::memcpy\(to, source\.validity_of\(r\), shape_->validity_bytes\);/std::memset(to, 0, shape_->validity_bytes);/'
 breaks operations "rows of another are taken" src/capture/step_worker.cc \
     's|const RowSource rows = source\(contents\.slot, span\.sink_row\);|const RowSource rows = source(contents.slot, span.sink_row / 2 * 2);|'
 breaks operations "a span's status is lost" src/capture/issue.cc \
@@ -113,7 +113,7 @@ breaks operations "rows of older weights are published" src/capture/prefixes.cc 
 breaks operations "old weights are compared with new ones" src/store/landing.cc \
     's/const bool current = s_\.current\(s_\.table_\.at\(id\)\);/const bool current = true;/'
 breaks operations "rows between two advances are old" src/capture/request_table.cc \
-    's/r\.ages = RowAges\(advances\), //'
+    's/r\.changed_ages\(\) = RowAges\(advances\);//'
 breaks operations "what a key has is overlooked" src/store/landing.cc 's/if \(s_\.slot_keys\(\)\) return;/return;/'
 breaks operations "a block is retained once too often" src/store/local_store.cc 's/if \(block\.retained\+\+ > 0\) return;/if (block.retained++ > 1) return;/'
 breaks operations "a slot that moved is still there" src/store/local_store.cc \
@@ -124,7 +124,8 @@ breaks operations "a shared slot is its last owner's until drafts are settled" s
     's/return slot_keys\(\) \&\& flight\(key\) != nullptr;/return false;/' src/store/mapped_store.cc
 breaks operations "a shared slot is its last owner's again" src/store/mapped_store.cc \
     's/^( *)blocks\.give_way\(key\(i\), generation_\);/\1(void)0;/'
-breaks operations "a cell that a shared block got is not there" src/store/mapped_blocks.cc 's/Shape::set_valid\(to\.validity, l\);//'
+breaks operations "a cell that a shared block got is not there" src/store/row_merge.h \
+    's/Shape::set_valid\(to_validity, l\);//' src/store/mapped_blocks.cc
 breaks operations "a shared block of older weights is there" src/store/mapped_blocks.cc \
     's/else if \(m->generation != now \|\| generation != now\)/else if (generation != now)/'
 breaks sources "unsigned ids are signed" kernels/record.h \
