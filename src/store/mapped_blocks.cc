@@ -864,7 +864,7 @@ MappedBlocks::Linked MappedBlocks::link(const Match &own, const Key &key,
             linked = other->cell;
             if (retire(*other, key.hash, &key)) {
                 count(MappedCount::replaced,
-                      slot_keys() && other->generation == this->generation());
+                      slot_keys() && other->generation == own.generation);
             } else if (match_in(key, other->slot)) {
                 // It is the key's next block in that slot, to which the cell leads again.
                 seen = value;
@@ -1033,7 +1033,7 @@ void MappedBlocks::give_way(const uint8_t *key_bytes, uint64_t generation) {
     const std::lock_guard lock(mutex_);
     for (auto m = first_match(key); m && m->generation <= generation; m = first_match(key))
         if (retire(*m, key.hash))
-            count(MappedCount::replaced, m->generation == this->generation());
+            count(MappedCount::replaced, m->generation == generation);
 }
 
 // Drops all blocks of a key. Whether there was one.

@@ -368,13 +368,24 @@ private:
         };
         if (late.index < p.landed_.size() && p.landed_[late.index]) {
             const uint64_t first = p.first + late.index * rows, end = first + rows;
+            const Shape &shape = *store_->config().shape;
             for (const Segment &s : p.rows_) {
-                if (!s.page || s.end() <= first || s.first >= end) continue;
-                Segment part = s.part(std::max(first, s.first), std::min(end, s.end()));
-                part.first = position + (part.first - first);
-                skip(part.first);
-                next = part.end();
-                segments.push_back(std::move(part));
+                if (!s.page) continue;
+                const uint64_t stop = std::min(end, s.end());
+                for (uint64_t from = std::max(first, s.first); from < stop;) {
+                    uint64_t to = from;  // rows that are there, one after another
+                    while (to < stop && shape.row_reason(s.ids(to - s.first),
+                                                         s.validity(to - s.first)) == 0)
+                        to++;
+                    if (to > from) {
+                        Segment part = s.part(from, to);
+                        part.first = position + (from - first);
+                        skip(part.first);
+                        next = part.end();
+                        segments.push_back(std::move(part));
+                    }
+                    from = std::max(to, from + 1);
+                }
             }
         }
         skip(position + rows);

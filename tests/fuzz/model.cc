@@ -257,22 +257,25 @@ int32_t merge(const std::vector<RoutingPtr> &routings, RoutingPtr &merged) {
         place[index] = shape->layers.size(), shape->layers.push_back(layer);
     if (end == 0) first = end = routings.front()->first;
     merged = std::make_shared<Routing>(Routing{shape, first, end - first});
-    for (const RoutingPtr &r : routings)
-        for (const auto &[position, row] : r->content) {
-            auto wide = empty_row(*shape, ROUTECAP_MISSING_ABSENT);
-            wide->tag = row->tag;
-            for (size_t l = 0; l < row->missing.size(); l++) {
-                const size_t to = place[r->shape->layers[l].index];
-                wide->missing[to] = row->missing[l];
-                std::copy_n(row->ids.begin() + static_cast<ptrdiff_t>(l * head.k), head.k,
-                            wide->ids.begin() + static_cast<ptrdiff_t>(to * head.k));
+    // First the rows that somebody has: what nobody has a cell of keeps the tag of such a one.
+    for (const bool there : {true, false})
+        for (const RoutingPtr &r : routings)
+            for (const auto &[position, row] : r->content) {
+                if (row->there() != there) continue;
+                auto wide = empty_row(*shape, ROUTECAP_MISSING_ABSENT);
+                wide->tag = row->tag;
+                for (size_t l = 0; l < row->missing.size(); l++) {
+                    const size_t to = place[r->shape->layers[l].index];
+                    wide->missing[to] = row->missing[l];
+                    std::copy_n(row->ids.begin() + static_cast<ptrdiff_t>(l * head.k), head.k,
+                                wide->ids.begin() + static_cast<ptrdiff_t>(to * head.k));
+                }
+                RowPtr &known = merged->content[position];
+                for (size_t l = 0; known != nullptr && l < shape->cells(); l++)
+                    if (known->valid(l) && wide->valid(l) && !known->same_set(*wide, l))
+                        return merged = nullptr, ROUTECAP_ERR_CONFLICT;
+                known = unite(known, wide);
             }
-            RowPtr &known = merged->content[position];
-            for (size_t l = 0; known != nullptr && l < shape->cells(); l++)
-                if (known->valid(l) && wide->valid(l) && !known->same_set(*wide, l))
-                    return merged = nullptr, ROUTECAP_ERR_CONFLICT;
-            known = unite(known, wide);
-        }
     return merged->status();
 }
 
