@@ -98,6 +98,7 @@ void RowStore::prefetch_row(uint64_t position) const {
     const Entry *entry = last_entry_.load(std::memory_order_relaxed);
     const auto *page =
         reinterpret_cast<const uint8_t *>(last_page_.load(std::memory_order_relaxed));
+    if (page == nullptr) return;
     const size_t row = position % shape_->page_rows;
     const uint8_t *ids = page + Page::kHeader + row * shape_->ids_bytes;
     __builtin_prefetch(entry, 1);
