@@ -1111,8 +1111,10 @@ int32_t Capturer::adopt(const RequestPtr &r, Store &store, uint64_t first,
     change(r, first, end, [this, r, first, blocks, &store, generation, rows = store.block_rows] {
         for (size_t i = 0; i < blocks.size(); i++) {
             auto [key, why, block, goes] = blocks[i];
+            // A slot's block stays until what took the slot has landed.
             if (const auto now = store.blocks.find(key);
-                goes && (now == store.blocks.end() || now->second != block)) {
+                goes && (now == store.blocks.end() ||
+                         (now->second != block && (!store.slots || now->second->landed)))) {
                 why = store.slots ? uint8_t{ROUTECAP_MISSING_EVICTED} : store.why(key, generation);
                 block = why == 0 ? now->second : nullptr;
             }
