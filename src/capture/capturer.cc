@@ -116,8 +116,8 @@ bool Capturer::make_room(std::unique_lock<QuickMutex> &lock, const Room &room) {
     for (;;) {
         const size_t blocks = c.worker.log.missing(room.entries);
         const size_t chunks = c.requests.missing(room.requests);
-        const size_t nodes = c.worker.nodes.free() < room.nodes ? room.nodes - c.worker.nodes.free()
-                                                                : 0;
+        const size_t nodes =
+            c.worker.nodes.free() < room.nodes ? room.nodes - c.worker.nodes.free() : 0;
         const Nodes::Size nodes_now = c.worker.nodes.size();
         if (blocks == 0 && chunks == 0 && nodes == 0) return released;
         lock.unlock();

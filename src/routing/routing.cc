@@ -302,17 +302,22 @@ int32_t merge(std::span<const Routing *const> routings, Routing **merged) {
     RowOutcomes filed;
     std::vector<Widen> widen;
     widen.reserve(routings.size());
-    for (const Routing *routing : routings) {
-        Widen &wide = widen.emplace_back(routing->shape(), *shape);
-        if (routing->shape().same_rows(*shape)) {
-            filed += rows.attach(routing->segments(), end);
-            continue;
+    for (const Routing *routing : routings) widen.emplace_back(routing->shape(), *shape);
+    // The tag of a row that a routing only knows to be missing says nothing: such rows come last.
+    for (const bool there : {true, false})
+        for (size_t i = 0; i < routings.size(); i++) {
+            const Shape &narrow = routings[i]->shape();
+            if (narrow.same_rows(*shape)) {
+                if (there) filed += rows.attach(routings[i]->segments(), end);
+                continue;
+            }
+            for (const Segment &s : routings[i]->segments())
+                for (uint64_t r = 0; s.page && r < s.rows; r++)
+                    if (there == (narrow.row_reason(s.ids(r), s.validity(r)) == 0))
+                        filed += rows.file_from_budget(s.first + r,
+                                                       widen[i].row(s.ids(r), s.validity(r)), 1,
+                                                       there ? s.tag(r) : 0);
         }
-        for (const Segment &s : routing->segments())
-            for (uint64_t r = 0; s.page && r < s.rows; r++)
-                filed += rows.file_from_budget(s.first + r, wide.row(s.ids(r), s.validity(r)), 1,
-                                               s.tag(r));
-    }
     filed += merge_missing(routings, widen, *shape, rows);
     if (filed.refused > 0)
         return report(ROUTECAP_ERR_NO_MEMORY, "the merged rows exceed the budget");

@@ -265,7 +265,8 @@ private:
             counted.blocks_published += b.outcome == Outcome::done;
             counted.blocks_mismatched += b.mismatched;
             counted.blocks_empty += b.outcome == Outcome::empty;
-            counted.blocks_refused += b.outcome == Outcome::refused || b.outcome == Outcome::nothing;
+            counted.blocks_refused +=
+                b.outcome == Outcome::refused || b.outcome == Outcome::nothing;
             counted.blocks_repeated += b.outcome == Outcome::repeated;
         }
         const bool adopted = current && p_.weak_from_this().use_count() > 1;

@@ -863,8 +863,7 @@ MappedBlocks::Linked MappedBlocks::link(const Match &own, const Key &key,
             if (!other->cell->compare_exchange_strong(seen, value)) continue;
             linked = other->cell;
             if (retire(*other, key.hash, &key)) {
-                count(MappedCount::replaced,
-                      slot_keys() && other->generation == own.generation);
+                count(MappedCount::replaced, slot_keys() && other->generation == own.generation);
             } else if (match_in(key, other->slot)) {
                 // It is the key's next block in that slot, to which the cell leads again.
                 seen = value;
@@ -1032,8 +1031,7 @@ void MappedBlocks::give_way(const uint8_t *key_bytes, uint64_t generation) {
     const Key key = key_at(key_bytes, 0);
     const std::lock_guard lock(mutex_);
     for (auto m = first_match(key); m && m->generation <= generation; m = first_match(key))
-        if (retire(*m, key.hash))
-            count(MappedCount::replaced, m->generation == generation);
+        if (retire(*m, key.hash)) count(MappedCount::replaced, m->generation == generation);
 }
 
 // Drops all blocks of a key. Whether there was one.

@@ -222,8 +222,7 @@ void MappedStore::Published::land(std::span<const Segment> rows) noexcept try {
         };
         const bool stale = generation_ != blocks.generation();  // whatever their rows are
         std::array<bool, kRowsAtOnce> any{};
-        for (size_t i = from; i < end; i++)
-            any[i - from] = !stale && gather(i, rows, rows_of(i));
+        for (size_t i = from; i < end; i++) any[i - from] = !stale && gather(i, rows, rows_of(i));
         const std::lock_guard lock(store_->flights_mutex_);
         for (size_t i = from; i < end; i++) blocks.fetch(key(i));
         for (size_t i = from; i < end; i++) {
@@ -374,8 +373,8 @@ private:
                 const uint64_t stop = std::min(end, s.end());
                 for (uint64_t from = std::max(first, s.first); from < stop;) {
                     uint64_t to = from;  // rows that are there, one after another
-                    while (to < stop && shape.row_reason(s.ids(to - s.first),
-                                                         s.validity(to - s.first)) == 0)
+                    while (to < stop &&
+                           shape.row_reason(s.ids(to - s.first), s.validity(to - s.first)) == 0)
                         to++;
                     if (to > from) {
                         Segment part = s.part(from, to);
