@@ -24,11 +24,11 @@ for options in "" "--retract --seed 1" "--sync --retract --no-tokenizer --seed 2
     "--drafts chain --seed 5" "--drafts ngram --seed 6" "--drafts tree --retract --seed 7" "--host-cache --seed 8" \
     "--ranks data --seed 10"; do
     # shellcheck disable=SC2086
-    check "every row, check.py $options" timeout 400 "$environment/bin/python" \
+    check "every row, check.py $options" timeout 900 "$environment/bin/python" \
         tests/sglang_engine/check.py $options "$build/sglang_engine_run"
 done
 cd examples/sglang
-check "the example" prints "the last row is" timeout 400 "$environment/bin/python" answers.py "$build/sglang_engine_run/a" \
+check "the example" prints "the last row is" timeout 900 "$environment/bin/python" answers.py "$build/sglang_engine_run/a" \
     device='"cpu"' dtype='"float32"' attention_backend='"torch_native"' sampling_backend='"pytorch"' grammar_backend='"none"' \
     max_total_tokens=2000
 closing
