@@ -164,9 +164,8 @@ def write_c_reference() -> None:
         (folder / "c" / f"{name}.rst").write_text(page)
     toc = "\n".join(f"   c/{name}" for name in names)
     intro = (
-        "C functions\n===========\n\n"
-        "A program includes ``routecap.h``, which includes every chapter. The headers are the manual:\n"
-        "this is what they say.\n\n.. toctree::\n\n"
+        "C functions\n===========\n\nA program includes ``routecap.h``, which includes every"
+        " chapter. The headers are the manual:\nthis is what they say.\n\n.. toctree::\n\n"
     )
     (folder / "c.rst").write_text(intro + toc + "\n")
 

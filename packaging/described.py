@@ -81,6 +81,8 @@ def missing(path: pathlib.Path, version: str) -> Iterator[str]:
 if __name__ == "__main__":
     dist, version = pathlib.Path(sys.argv[1]), sys.argv[2]
     artefacts = sorted(each for each in dist.iterdir() if each.name.startswith(("routecap", "lib")))
-    found = [each for path in artefacts if path.suffix != ".json" for each in missing(path, version)]
+    found = [
+        each for path in artefacts if path.suffix != ".json" for each in missing(path, version)
+    ]
     print(*found, sep="\n")
     sys.exit(len(found) > 0 or len(artefacts) < 12)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The layout of C++ by .clang-format, and .clang-tidy over the library: lint.sh, in the project's
-# root.
+# The layout of C++ by .clang-format and of Python by .ruff.toml, and .clang-tidy over the library:
+# lint.sh, in the project's root.
 . examples/setup.sh
 set +e
 need clang-format-14=clang-format-14 clang-tidy-14=clang-tidy-14 cmake=cmake ninja=ninja-build \
@@ -9,7 +9,10 @@ need clang-format-14=clang-format-14 clang-tidy-14=clang-tidy-14 cmake=cmake nin
 mapfile -t sources < <(git ls-files ':!src/third_party' 'src/*.cc' 'src/*.h' 'kernels/*.h' 'kernels/*.cu' 'kernels/*.cuh')
 units() { printf '%s\n' "${sources[@]}" | grep '\.cc$' | grep -v /cuda/; } # those that the preset dev compiles
 
+python_environment "$build/ruff" ruff==0.17.6
+
 check "compile commands" cmake --preset dev
+check "layout of Python" "$build/ruff/bin/ruff" format --check --quiet
 check "layout" clang-format-14 --dry-run --Werror "${sources[@]}"
 check "tidy" bash -c 'xargs -P "$1" -n 1 clang-tidy-14 -p build/dev --quiet' - "$jobs" < <(units)
 closing

@@ -61,8 +61,9 @@ def on_megatron(arguments: argparse.Namespace) -> tuple[list[Rollout], dict[str,
         results = by_ray(given) if arguments.ray else by_processes(given)
     otherwise = routed_otherwise(rollouts, [result[2:] for result in results])
     print(
-        f"context parallel: {otherwise:,} of {sum(len(each.tokens) - 1 for each in rollouts) * len(taps_of(engine)['layer_map']):,} tokens x layers "
-        "are not routed on 2 ranks as the engine routed them"
+        f"context parallel: {otherwise:,} of"
+        f" {sum(len(each.tokens) - 1 for each in rollouts) * len(taps_of(engine)['layer_map']):,}"
+        " tokens x layers are not routed on 2 ranks as the engine routed them"
     )
     assert otherwise == 0
     steps, after = results[0][:2]
@@ -75,7 +76,8 @@ def on_megatron(arguments: argparse.Namespace) -> tuple[list[Rollout], dict[str,
     logs = logits.log_softmax(-1).gather(-1, batch.labels[..., None])[..., 0]
     differ = abs(batch.gaps(logs) - steps[measure.NONE].gaps).max()
     print(
-        f"Megatron-Core computes what transformers does: log-probabilities in float32 differ by {differ:.1e} at most"
+        "Megatron-Core computes what transformers does: log-probabilities in float32 differ by"
+        f" {differ:.1e} at most"
     )
     assert differ < 1e-3
     for name, step in steps.items():  # each rank has rows of its own
@@ -170,12 +172,14 @@ def main() -> int:
         run = on_one_rank if arguments.trainer == "megatron" else on_transformers
     rollouts, steps, after = run(arguments)
     print(
-        f"{len(rollouts)} rollouts of {arguments.new_tokens} tokens, {sum(each.wire_bytes for each in rollouts):,} bytes of routing on the wire"
+        f"{len(rollouts)} rollouts of {arguments.new_tokens} tokens,"
+        f" {sum(each.wire_bytes for each in rollouts):,} bytes of routing on the wire"
     )
     reports = [each.sequence.report() for each in rollouts]
     print(
-        f"{sum(each.rows_differed for each in reports):,} of {sum(each.rows_overlap for each in reports):,} rows were others when the engine read their tokens again: "
-        "those that made the tokens stay\n"
+        f"{sum(each.rows_differed for each in reports):,} of"
+        f" {sum(each.rows_overlap for each in reports):,} rows were others when the engine read"
+        " their tokens again: those that made the tokens stay\n"
     )
     print(
         "\n".join(

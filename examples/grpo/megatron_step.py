@@ -16,7 +16,6 @@ import torch
 from rollouts import Padded, Rollout, Step, take_step
 
 
-
 def join(device: str, rank: int, ranks: int, store: str, **parallel: int) -> None:
     """Meet the other ranks: on CPUs with what stands in for a GPU, on GPUs as Megatron-Core is."""
     met = torch.distributed.FileStore(store, ranks)

@@ -165,13 +165,16 @@ class Step:
             agreement = [
                 layer.agreement for layer in self.report.layers if layer.agreement is not None
             ]
-            of_rows = f"{self.report.replayed:,} | {self.report.lost:,} | {self.report.invalid:,} | {min(agreement):.1%}"
+            of_rows = (
+                f"{self.report.replayed:,} | {self.report.lost:,} | {self.report.invalid:,} |"
+                f" {min(agreement):.1%}"
+            )
         else:
             of_rows = "0 | | |"
         clipped = (np.exp(self.gaps) > 1 + CLIP).mean()
         return (
-            f"| {self.replayed} | {self.gaps.mean():.2e} | {np.quantile(self.gaps, 0.99):.2e} | {clipped:.2%} | {self.objective:+.4f} | "
-            f"{self.gradient:.3f} | {of_rows} |"
+            f"| {self.replayed} | {self.gaps.mean():.2e} | {np.quantile(self.gaps, 0.99):.2e} |"
+            f" {clipped:.2%} | {self.objective:+.4f} | {self.gradient:.3f} | {of_rows} |"
         )
 
 

@@ -143,7 +143,8 @@ class Browser:
         )
         if "exceptionDetails" in result:
             raise RuntimeError(
-                f"{expression}: {result['exceptionDetails'].get('exception', {}).get('description')}"
+                f"{expression}:"
+                f" {result['exceptionDetails'].get('exception', {}).get('description')}"
             )
         return result["result"].get("value")
 
@@ -166,7 +167,8 @@ class Browser:
         where it is broken into lines, in its widest part.
         """
         self.evaluate(
-            f"(found = document.querySelector({json.dumps(selector)})).scrollIntoView({{block: 'center'}})"
+            f"(found = document.querySelector({json.dumps(selector)})).scrollIntoView({{block:"
+            " 'center'})"
         )
         self.evaluate("(box = [...found.getClientRects()].sort((a, b) => b.width - a.width)[0], 0)")
         x, y = self.evaluate(f"[box.x + box.width * {right}, box.y + box.height * {down}]")

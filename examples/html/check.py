@@ -53,7 +53,8 @@ def made(rows, layers, k, experts, seed):
 def colours(browser):
     """How many colours the tokens have, faded ones left out."""
     return browser.evaluate(
-        "new Set([...document.querySelectorAll('#text span:not(.faded)')].map(each => each.style.background)).size"
+        "new Set([...document.querySelectorAll('#text span:not(.faded)')].map(each =>"
+        " each.style.background)).size"
     )
 
 
@@ -70,8 +71,9 @@ def check_page(browser, file, samples, dark):
         routing = sample.routing
         if number > 0:
             browser.evaluate(
-                f"document.querySelector('#sample').value = {number}, document.querySelector('#sample').onchange("
-                "{target: document.querySelector('#sample')})"
+                f"document.querySelector('#sample').value = {number},"
+                " document.querySelector('#sample').onchange({target:"
+                " document.querySelector('#sample')})"
             )
         browser.wait_for(f"document.body?.dataset.ready === {name!r}")
         ids, valid = routing.masked()
@@ -146,7 +148,8 @@ def check_page(browser, file, samples, dark):
             click=True,
         )
         lit = browser.evaluate(
-            "[...document.querySelectorAll('#text span:not(.faded)')].map(each => +each.dataset.row)"
+            "[...document.querySelectorAll('#text span:not(.faded)')].map(each =>"
+            " +each.dataset.row)"
         )
         check(
             f"{name}: the tokens of an expert",

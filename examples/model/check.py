@@ -44,8 +44,8 @@ def compare(engine, other_logits, other_ids):
     report(error < TOLERANCE, f"{engine}: logits differ by {error:.1e} at most")
     report(
         not differs[margin >= TIE].any(),
-        f"{engine}: {differs.sum()} of {differs.size} sets of experts differ, {differs[margin >= TIE].sum()} "
-        f"of them without a tie",
+        f"{engine}: {differs.sum()} of {differs.size} sets of experts differ,"
+        f" {differs[margin >= TIE].sum()} of them without a tie",
     )
     return differs
 
@@ -73,7 +73,8 @@ difference = bits_per_byte(other_logits) - bits_per_byte(logits)
 share = (np.sort(other_ids, -1) != np.sort(ids, -1)).any(-1).mean()
 report(
     abs(difference) < 0.02 and share < 0.1,
-    f"llama.cpp, Q8_0 GGUF: {difference:+.4f} bits per byte, {share:.2%} of the sets of experts differ",
+    f"llama.cpp, Q8_0 GGUF: {difference:+.4f} bits per byte, {share:.2%} of the sets of experts"
+    " differ",
 )
 
 try:

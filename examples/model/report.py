@@ -72,9 +72,10 @@ def measure(model, data):
             ).item() / math.log(2)
             cell = ids * len(CLASSES) + classes(batch)[None, ..., None]
             met.scatter_add_(1, cell.flatten(1), torch.ones_like(cell.flatten(1), dtype=met.dtype))
-    return bits / (tokens.numel() - count), met.view(
-        c.num_hidden_layers, c.num_experts, -1
-    ).double().cpu()
+    return (
+        bits / (tokens.numel() - count),
+        met.view(c.num_hidden_layers, c.num_experts, -1).double().cpu(),
+    )
 
 
 def entropy(counts):
@@ -88,8 +89,10 @@ def report(model, metadata, sources):
     c, lines = model.c, []
     parameters = sum(p.numel() for p in model.parameters())
     lines += [
-        f"{parameters:,} parameters: {c.num_hidden_layers} layers of {c.num_experts} experts, {c.num_experts_per_tok} for each byte. "
-        f"Training: {metadata['training']}.",
+        (
+            f"{parameters:,} parameters: {c.num_hidden_layers} layers of {c.num_experts} experts,"
+            f" {c.num_experts_per_tok} for each byte. Training: {metadata['training']}."
+        ),
         "",
     ]
     lines += [
@@ -102,16 +105,22 @@ def report(model, metadata, sources):
         met = met + met_here
         xz = 8 * len(lzma.compress(source.held_out)) / len(source.held_out)
         lines.append(
-            f"| {source.name} | {len(source.training):,} | {len(source.held_out):,} | {xz:.2f} | {bits:.2f} |"
+            f"| {source.name} | {len(source.training):,} | {len(source.held_out):,} | {xz:.2f} |"
+            f" {bits:.2f} |"
         )
 
     load, kinds = met.sum(-1), entropy(met.sum((0, 1)))
     told = kinds - (entropy(met) * load / load.sum(-1, keepdim=True)).sum(-1)
     lines += [
         "",
-        f"On the held-out text, of each layer: the entropy of the load (all experts alike would be {math.log2(c.num_experts):.0f} bits),",
-        "the busiest and the least busy expert's share of the mean, and how much one chosen expert tells about the kind of byte (of "
-        f"{kinds:.2f} bits).",
+        (
+            "On the held-out text, of each layer: the entropy of the load (all experts alike would"
+            f" be {math.log2(c.num_experts):.0f} bits),"
+        ),
+        (
+            "the busiest and the least busy expert's share of the mean, and how much one chosen"
+            f" expert tells about the kind of byte (of {kinds:.2f} bits)."
+        ),
         "",
         "| layer | entropy | busiest | least busy | told |",
         "|---|---|---|---|---|",
@@ -119,13 +128,17 @@ def report(model, metadata, sources):
     for layer in range(c.num_hidden_layers):
         share = load[layer] / load[layer].mean()
         lines.append(
-            f"| {layer} | {entropy(load[layer]):.2f} | {share.max():.2f} | {share.min():.2f} | {told[layer]:.2f} |"
+            f"| {layer} | {entropy(load[layer]):.2f} | {share.max():.2f} | {share.min():.2f} |"
+            f" {told[layer]:.2f} |"
         )
 
     usual = met.sum((0, 1)) / met.sum()
     lines += [
         "",
-        "What each expert is chosen for: its share of the layer's load, then the kind of byte that is most over-represented among its",
+        (
+            "What each expert is chosen for: its share of the layer's load, then the kind of byte"
+            " that is most over-represented among its"
+        ),
         "rows and that kind's share of them.",
         "",
         "| expert |" + "".join(f" layer {layer} |" for layer in range(c.num_hidden_layers)),

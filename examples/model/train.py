@@ -111,7 +111,8 @@ def main():
             entropies = " ".join(f"{e:.2f}" for e in entropy(met.sum(-1)))
             latest = f"loss {loss.item():.3f} balance {unbalance.item():.2f}, " if step else ""
             print(
-                f"step {step}, {minutes:.1f} min: {latest}held out {bits:.3f} bits per byte, load entropy {entropies}",
+                f"step {step}, {minutes:.1f} min: {latest}held out {bits:.3f} bits per byte, load"
+                f" entropy {entropies}",
                 flush=True,
             )
         if progress >= 1:
@@ -136,14 +137,17 @@ def main():
     model.save(
         arguments.out,
         {
-            "training": f"{step:,} steps of {arguments.batch * arguments.context:,} bytes, {minutes:.1f} minutes on {machine}, "
-            f"PyTorch {torch.__version__}, seed {arguments.seed}"
+            "training": (
+                f"{step:,} steps of {arguments.batch * arguments.context:,} bytes, {minutes:.1f}"
+                f" minutes on {machine}, PyTorch {torch.__version__}, seed {arguments.seed}"
+            )
         },
     )
     model, metadata = load(arguments.out)
     text = report(model.to(device), metadata, sources)
     (arguments.out / "report.md").write_text(
-        f"# Figures of these weights\n\nWritten by `train.py`; `report.py` measures them again.\n\n{text}"
+        "# Figures of these weights\n\nWritten by `train.py`; `report.py` measures them"
+        f" again.\n\n{text}"
     )
     print(text)
 

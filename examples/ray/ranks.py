@@ -280,8 +280,9 @@ def main() -> None:
                     same = bytes(united) == bytes(reference[sequence])
                     differences += not same or in_place != len(arrays)
                     print(
-                        f"{name}: sequence {sequence}, {len(arrived)} parts, {in_place} of {len(arrays)} arrays in the object store, "
-                        f"{united.rows} rows x {united.layers} layers united: {'as' if same else 'NOT AS'} on one rank"
+                        f"{name}: sequence {sequence}, {len(arrived)} parts, {in_place} of"
+                        f" {len(arrays)} arrays in the object store, {united.rows} rows x"
+                        f" {united.layers} layers united: {'as' if same else 'NOT AS'} on one rank"
                     )
 
         with Ranks(sequence_parallel(2)) as ranks:
@@ -290,7 +291,8 @@ def main() -> None:
             united = unite(ranks.parts(1, rows[1]), rows[1])
             coverage = united.coverage()
             print(
-                f"1 of 2 sequence-parallel: {coverage.rows_complete} rows are there, {coverage.rows_empty} are missing, {united.status.name}"
+                f"1 of 2 sequence-parallel: {coverage.rows_complete} rows are there,"
+                f" {coverage.rows_empty} are missing, {united.status.name}"
             )
             there = united.mask()
             same = np.array_equal(united.ids()[there], reference[1].ids()[there])

@@ -86,9 +86,10 @@ def train(
         routed.clear()
         logits = model(input_ids=tokens, use_cache=False).logits
         unbalance = torch.stack([balance(each, arguments.k) for each in routed]).mean()
-        return F.cross_entropy(
-            logits[:, :-1].flatten(0, 1).float(), tokens[:, 1:].flatten()
-        ), unbalance
+        return (
+            F.cross_entropy(logits[:, :-1].flatten(0, 1).float(), tokens[:, 1:].flatten()),
+            unbalance,
+        )
 
     routed: list[torch.Tensor] = []  # the router logits of a forward's layers
     hooks = [
@@ -119,7 +120,8 @@ def train(
                 weight.copy_(each)
         if step % 50 == 0:
             print(
-                f"step {step}, {progress:.0%}: loss {loss.item() / math.log(2):.3f} bits per byte, balance {unbalance.item():.2f}",
+                f"step {step}, {progress:.0%}: loss {loss.item() / math.log(2):.3f} bits per byte,"
+                f" balance {unbalance.item():.2f}",
                 flush=True,
             )
         step += 1

@@ -217,10 +217,15 @@ def measure(
             for replayed in (NONE, CAPTURED, SHIFTED)
         ]
     return {
-        "model": f"{type(trainer).__name__}, {sum(p.numel() for p in trainer.parameters()) / 1e6:,.1f} million parameters, {len(taps)} layers, "
-        f"{taps[0].k} of {taps[0].experts} experts",
+        "model": (
+            f"{type(trainer).__name__}, {sum(p.numel() for p in trainer.parameters()) / 1e6:,.1f}"
+            f" million parameters, {len(taps)} layers, {taps[0].k} of {taps[0].experts} experts"
+        ),
         "machine": torch.cuda.get_device_name() if trainer.device.type == "cuda" else "CPU",
-        "versions": f"torch {torch.__version__}, transformers {transformers.__version__}, routecap {routecap.__version__}",
+        "versions": (
+            f"torch {torch.__version__}, transformers {transformers.__version__}, routecap"
+            f" {routecap.__version__}"
+        ),
         "sequences": sequences,
         "generated_tokens": new_tokens,
         "next_token_entropy_bits": -(logs.exp() * logs).sum(-1).mean().item() / np.log(2),
@@ -235,20 +240,33 @@ def markdown(result: dict[str, Any]) -> str:
     lines = [
         f"{result['model']}. {result['machine']}, {result['versions']}"
         + (f", commit {result['commit']}." if "commit" in result else "."),
-        f"{result['sequences']} sequences of {result['generated_tokens']} generated tokens, {result['next_token_entropy_bits']:.2f} bits of entropy; "
-        f"{result['cells_captured']:,} cells captured, {result['cells_missing']:,} missing.",
-        f"The chosen experts have {result['chosen_probability']:.0%} of the routers' probability (even routers: {result['even_probability']:.0%}); "
-        f"the last chosen is {result['last_chosen_over_next']:.2f} times as likely as the next (median).",
-        f"Trained: {result['training']}; {result['held_out_bits_per_byte']:.2f} bits per byte of held-out text.\n"
-        if "training" in result
-        else "",
-        "| forward | replayed | cells that differ | KL, nats per token | gap of log-probability, mean | 99 % of tokens below |",
+        (
+            f"{result['sequences']} sequences of {result['generated_tokens']} generated tokens,"
+            f" {result['next_token_entropy_bits']:.2f} bits of entropy;"
+            f" {result['cells_captured']:,} cells captured, {result['cells_missing']:,} missing."
+        ),
+        (
+            f"The chosen experts have {result['chosen_probability']:.0%} of the routers'"
+            f" probability (even routers: {result['even_probability']:.0%}); the last chosen is"
+            f" {result['last_chosen_over_next']:.2f} times as likely as the next (median)."
+        ),
+        (
+            f"Trained: {result['training']}; {result['held_out_bits_per_byte']:.2f} bits per byte"
+            " of held-out text.\n"
+            if "training" in result
+            else ""
+        ),
+        (
+            "| forward | replayed | cells that differ | KL, nats per token | gap of"
+            " log-probability, mean | 99 % of tokens below |"
+        ),
         "|---|---|---|---|---|---|",
     ]
     for gap in result["gaps"]:
         lines.append(
-            f"| {gap['forward']} | {gap['replayed']} | {gap['cells_differing']:.2%} | {gap['kl']:.2e} | {gap['log_probability_gap']:.2e} | "
-            f"{gap['log_probability_gap_p99']:.2e} |"
+            f"| {gap['forward']} | {gap['replayed']} | {gap['cells_differing']:.2%} |"
+            f" {gap['kl']:.2e} | {gap['log_probability_gap']:.2e} |"
+            f" {gap['log_probability_gap_p99']:.2e} |"
         )
     return "\n".join(lines) + "\n"
 

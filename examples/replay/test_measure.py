@@ -63,7 +63,10 @@ def test_missing_cells_are_a_failure():
 
 def test_the_larger_model_is_trained_before_it_is_measured(tmp_path):
     """At its smallest, for a few steps: whether the orderings hold is not asked."""
-    sizes = "--hidden 256 --layers 2 --experts 8 --k 2 --width 32 --steps 12 --batch 1 --sequences 4 --new-tokens 16".split()
+    sizes = (
+        "--hidden 256 --layers 2 --experts 8 --k 2 --width 32 --steps 12 --batch 1 --sequences 4"
+        " --new-tokens 16".split()
+    )
     files = ["--json", str(tmp_path / "result.json"), "--markdown", str(tmp_path / "result.md")]
     program = Path(__file__).with_name("larger.py")
     run = subprocess.run(

@@ -34,17 +34,20 @@ def describe(name, text, routing):
     """Prints a routing: the first rows, and which experts of each layer were busiest."""
     coverage = routing.coverage()
     print(
-        f"{name}: {routing.rows} rows x {routing.layers} layers x {routing.k} experts, {coverage.rows_complete} complete"
+        f"{name}: {routing.rows} rows x {routing.layers} layers x {routing.k} experts,"
+        f" {coverage.rows_complete} complete"
     )
     ids = routing.ids()
     for row in range(4):
         print(
-            f"  row {row} {bytes(text[row : row + 1])!r:>6}: {' '.join(str(cell.tolist()) for cell in ids[row])}"
+            f"  row {row} {bytes(text[row : row + 1])!r:>6}:"
+            f" {' '.join(str(cell.tolist()) for cell in ids[row])}"
         )
     for index, layer in enumerate(routing.layer_map):
         load = np.bincount(ids[:, index].ravel(), minlength=routing.layer_experts[index])
         print(
-            f"  layer {layer}: busiest expert {load.argmax()}, {load.max() / load.mean():.1f} times the mean"
+            f"  layer {layer}: busiest expert {load.argmax()}, {load.max() / load.mean():.1f} times"
+            " the mean"
         )
 
 
@@ -136,7 +139,8 @@ def main():
             routing, torch.from_numpy(np.sort(again.ids()[: routing.rows].astype(np.int64), -1))
         )
     print(
-        f"{len(trained)} packed sequences of {[routing.rows for routing in trained]} rows; {changed} cells differ from those of the generation"
+        f"{len(trained)} packed sequences of {[routing.rows for routing in trained]} rows;"
+        f" {changed} cells differ from those of the generation"
     )
     print(f"{cells} cells, {wrong} of them differ from what hooks on the routers saw")
 

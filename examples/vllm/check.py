@@ -38,7 +38,10 @@ def chunked_prefill_and_batches(engine, judge, text):
     judge.expect(mixed > 0, "steps decode one request and prefill another")
     for id in ids:
         judge.rows_are_right(engine.end(id))
-    return f"3 requests, a prompt of 200 tokens in chunks of {', '.join(map(str, chunks))}, {mixed} steps that prefill and decode"
+    return (
+        f"3 requests, a prompt of 200 tokens in chunks of {', '.join(map(str, chunks))}, {mixed}"
+        " steps that prefill and decode"
+    )
 
 
 def several_end_in_one_step(engine, judge, text):
@@ -127,7 +130,10 @@ def prefix_hit_is_supplied(engine, judge, text):
         cached[0] == 0 and cached[1] == 96 and cached[2] > 128,
         f"prefixes of two requests were cached: {cached}",
     )
-    return f"{cached[1]} rows from a request that had ended, {cached[2]} from one that ran on, itself begun from the cache"
+    return (
+        f"{cached[1]} rows from a request that had ended, {cached[2]} from one that ran on, itself"
+        " begun from the cache"
+    )
 
 
 def prefix_hit_in_one_step(engine, judge, text):
@@ -141,7 +147,10 @@ def prefix_hit_in_one_step(engine, judge, text):
     judge.expect([each.cached for each in ended] == [0, 32, 32], "one block comes out of the cache")
     for each in ended:
         judge.rows_are_right(each)
-    return f"3 samples of one prompt, {ended[1].cached} rows of two of them from the step that computed them for the first"
+    return (
+        f"3 samples of one prompt, {ended[1].cached} rows of two of them from the step that"
+        " computed them for the first"
+    )
 
 
 def preemption(engine, judge, text):
@@ -233,7 +242,10 @@ def new_weights_in_mid_run(engine, judge, text):
     judge.expect(changed > 100, "computed again, the rows are others")
     engine.change_routers()
     engine.tap.tag = 0
-    return f"{sum(before.values())} rows of the old weights, of which {changed} were others when they were computed again"
+    return (
+        f"{sum(before.values())} rows of the old weights, of which {changed} were others when they"
+        " were computed again"
+    )
 
 
 def aborts(engine, judge, text):
@@ -263,7 +275,10 @@ def aborts(engine, judge, text):
     judge.expect(engine.take(waiting, 20) is None, "what was never scheduled has no routing")
     for id in (staying, late):
         judge.rows_are_right(engine.end(id))
-    return f"aborted while waiting, after {computed} of 200 prompt tokens, and after {len(ended.tokens) - 30} of 50 output tokens"
+    return (
+        f"aborted while waiting, after {computed} of 200 prompt tokens, and after"
+        f" {len(ended.tokens) - 30} of 50 output tokens"
+    )
 
 
 def one_name_twice(engine, judge, text):

@@ -183,7 +183,8 @@ class RoutingWorker:
             or parallel.use_ubatching
         ):
             raise ValueError(
-                "rows of drafts, of tokens that other engines computed, and of parts of a batch are not captured here"
+                "rows of drafts, of tokens that other engines computed, and of parts of a batch are"
+                " not captured here"
             )
         super().__init__(vllm_config, *args, **kwargs)
         self.tap = None

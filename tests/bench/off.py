@@ -74,9 +74,7 @@ def main() -> None:
     expect_free(columns["without"], columns["with"], columns["with, load"])
 
 
-def expect_free(
-    without: dict[str, float], with_: dict[str, float], load: dict[str, float]
-) -> None:
+def expect_free(without: dict[str, float], with_: dict[str, float], load: dict[str, float]) -> None:
     for call in CALLS:
         if with_[call] > without[call] + SPARE:
             sys.exit(f"{call}: ranges and probes cost {with_[call] - without[call]:.0f}")

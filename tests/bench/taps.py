@@ -124,10 +124,19 @@ class Report:
 # Device times that others published for kernels of theirs, on their machines: no results of this
 # program.
 ORIENTATION = [
-    "SGLang #25835, Triton sigmoid gate, H200, n=1: E=128 1.83, E=256 2.36, E=384 3.07, E=512 2.90 us",
-    "SGLang #25835, Triton sigmoid gate, H200, n=64: E=128 2.16, E=256 2.51, E=384 3.22, E=512 3.09 us; CUDA 3.9 to 15 us, PyTorch 11 to 17 us",
+    (
+        "SGLang #25835, Triton sigmoid gate, H200, n=1: E=128 1.83, E=256 2.36, E=384 3.07, E=512"
+        " 2.90 us"
+    ),
+    (
+        "SGLang #25835, Triton sigmoid gate, H200, n=64: E=128 2.16, E=256 2.51, E=384 3.22, E=512"
+        " 3.09 us; CUDA 3.9 to 15 us, PyTorch 11 to 17 us"
+    ),
     "SGLang #29771, H100, n=8192: E=256 k=8 13.9, E=512 20.7 us",
-    "FreeToken #319, H100, n=1 to 16384: E=128 k=8 2.2 to 12.4, E=256 k=8 2.2 to 22.5, E=512 k=10 3.6 to 50.6 us",
+    (
+        "FreeToken #319, H100, n=1 to 16384: E=128 k=8 2.2 to 12.4, E=256 k=8 2.2 to 22.5, E=512"
+        " k=10 3.6 to 50.6 us"
+    ),
     "TokenSpeed #1291, n=64: E=896 k=16 3.67 us, 3.27 us with programmatic dependent launch",
 ]
 
@@ -682,9 +691,10 @@ def step(report, bench, rows, overlapped):
                 if not bool(valid.all()) or not torch.equal(ids, expected):
                     wrong = (~valid | (ids != expected).any(-1)).nonzero()
                     raise AssertionError(
-                        f"{mode}, turn {turn}: {len(wrong)} of {rows * LAYERS} cells differ, the first at row, layer "
-                        f"{wrong[0].tolist()}: {ids[tuple(wrong[0])].tolist()}, valid {bool(valid[tuple(wrong[0])])}, "
-                        f"instead of {expected[tuple(wrong[0])].tolist()}"
+                        f"{mode}, turn {turn}: {len(wrong)} of {rows * LAYERS} cells differ, the"
+                        f" first at row, layer {wrong[0].tolist()}:"
+                        f" {ids[tuple(wrong[0])].tolist()}, valid {bool(valid[tuple(wrong[0])])},"
+                        f" instead of {expected[tuple(wrong[0])].tolist()}"
                     )
         bases, added = bench.clock.compare(base, graphs, replays, bench.repetitions)
         torch.cuda.synchronize()
@@ -877,8 +887,8 @@ def differing(who, ids, weights, right_ids, right_weights, keys):
     if int(wrong.sum()) > ids.shape[0] / 1000:
         at = int(wrong.nonzero()[0])
         raise AssertionError(
-            f"{who}: {int(wrong.sum())} of {ids.shape[0]} rows are wrong, the first of them {at}: {ids[at].tolist()} instead "
-            f"of {right[at].tolist()}"
+            f"{who}: {int(wrong.sum())} of {ids.shape[0]} rows are wrong, the first of them {at}:"
+            f" {ids[at].tolist()} instead of {right[at].tolist()}"
         )
     if weights is not None:
         error = (weights.gather(1, order) - right_weights.gather(1, right_order)).abs()[~other]
@@ -888,7 +898,10 @@ def differing(who, ids, weights, right_ids, right_weights, keys):
 
 
 def route(report, bench, routing, rows):
-    group = f"Routing, device time of a call, E={routing.experts} k={routing.k} n={rows}, {routing.name}"
+    group = (
+        f"Routing, device time of a call, E={routing.experts} k={routing.k} n={rows},"
+        f" {routing.name}"
+    )
     torch.manual_seed(20)
     bias = 0.1 * torch.randn(routing.experts, device="cuda") if routing.bias else None
     logits_f32 = torch.randn(rows, routing.experts, device="cuda")
@@ -973,7 +986,8 @@ def route(report, bench, routing, rows):
                     torch.cuda.synchronize()
                 except Exception as error:  # whatever a compiler throws
                     report.leave_out(
-                        f"Triton, E={routing.experts} k={routing.k}, {NAMES[dtype]}: {type(error).__name__}: {error}"
+                        f"Triton, E={routing.experts} k={routing.k}, {NAMES[dtype]}:"
+                        f" {type(error).__name__}: {error}"
                     )
                 else:
                     share["Triton"] = differing(
@@ -1157,8 +1171,9 @@ def main():
     bench = Bench(options.quick)
     properties = torch.cuda.get_device_properties(torch.cuda.current_device())
     report = Report(
-        f"routecap {lib.version()}, CUDA backend, {properties.name}, {properties.multi_processor_count} SMs, {driver_version()}, "
-        f"PyTorch {torch.__version__}, {'no Triton' if triton is None else 'Triton ' + triton.__version__}",
+        f"routecap {lib.version()}, CUDA backend, {properties.name},"
+        f" {properties.multi_processor_count} SMs, {driver_version()}, PyTorch {torch.__version__},"
+        f" {'no Triton' if triton is None else 'Triton ' + triton.__version__}",
         nvcc_version(bench.nvcc),
     )
     for name, measure in chosen:

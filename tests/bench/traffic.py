@@ -202,7 +202,8 @@ def main() -> None:
             < 1.02 * job["routing_bytes"]
         )
         print(
-            f"{job['job']}: {job['ranks']} ranks ({job['parallel']}), {job['tokens'] / 1e6:.0f} million tokens"
+            f"{job['job']}: {job['ranks']} ranks ({job['parallel']}), {job['tokens'] / 1e6:.0f}"
+            " million tokens"
         )
         for name, value in job.items():
             if name.endswith("_bytes"):
@@ -210,7 +211,8 @@ def main() -> None:
                     f"  {name.removesuffix('_bytes').replace('_', ' '):32} {value / 1e9:12.2f} GB"
                 )
         print(
-            f"  {'reads of the job, of a rank':32} {job['reads_of_the_job']:12,d} {job['reads_of_a_rank']:10,d}"
+            f"  {'reads of the job, of a rank':32} {job['reads_of_the_job']:12,d}"
+            f" {job['reads_of_a_rank']:10,d}"
         )
         print(f"  {'making a plan':32} {job['plan_us']:12.0f} us")
     if arguments.ray:

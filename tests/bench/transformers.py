@@ -294,7 +294,10 @@ def main() -> None:
     name = torch.cuda.get_device_name() if device == "cuda" else "host backend"
     how = "a CUDA graph, static cache, bfloat16" if device == "cuda" else "eager generate, float32"
     shape = f"L={config.num_hidden_layers} K={config.num_experts_per_tok} E={config.num_experts}"
-    title = f"capture in transformers {transformers.__version__}, {name}, torch {torch.__version__}: {how}, {arguments.experts}, {shape}"
+    title = (
+        f"capture in transformers {transformers.__version__}, {name}, torch {torch.__version__}:"
+        f" {how}, {arguments.experts}, {shape}"
+    )
     print(
         f"{title}\n{processor()}, {commit()}; medians of {BLOCKS} blocks and their 95 % intervals\n"
     )

@@ -210,7 +210,10 @@ class Bench:
 
     def report(self, path: str | None) -> None:
         device = torch.cuda.get_device_name() if self.device != "cpu" else "host backend"
-        title = f"the drop-in module for vLLM, {device}, torch {torch.__version__}: the engine's thread, L={LAYERS} K={K} E={EXPERTS}"
+        title = (
+            f"the drop-in module for vLLM, {device}, torch {torch.__version__}: the engine's"
+            f" thread, L={LAYERS} K={K} E={EXPERTS}"
+        )
         print(f"{title}\n{processor()}, {commit()}; microseconds\n")
         print(f"{'':50}{'median':>10}{'middle half':>20}{'released module, H200':>25}")
         results = []

@@ -223,8 +223,9 @@ class Capturer:
             first = wrong.nonzero()[0].tolist()
             at = tuple(first)
             return (
-                f"{what}: {int(wrong.sum())} of {wrong.numel()} cells differ, the first at {first}: {ids[at].tolist()}, "
-                f"mask {int(mask[at])}, instead of {expected[at].tolist()}, mask {int(valid[at])}"
+                f"{what}: {int(wrong.sum())} of {wrong.numel()} cells differ, the first at {first}:"
+                f" {ids[at].tolist()}, mask {int(mask[at])}, instead of {expected[at].tolist()},"
+                f" mask {int(valid[at])}"
             )
 
         checked(
@@ -1035,7 +1036,8 @@ def main():
     cuda_driver = ctypes.CDLL("libcuda.so.1")
     cuda_driver.cuCtxGetCurrent.argtypes = [POINTER(c_void_p)]
     print(
-        f"torch {torch.__version__}, CUDA {torch.version.cuda}, {torch.cuda.get_device_name()}, routecap {lib.version()}",
+        f"torch {torch.__version__}, CUDA {torch.version.cuda}, {torch.cuda.get_device_name()},"
+        f" routecap {lib.version()}",
         flush=True,
     )
 

@@ -241,7 +241,8 @@ def main():
         )
         lengths = ", ".join(str(len(prompt)) for prompt in prompts)
         print(
-            f"seed {seed}: {layers} layers, {k} of {experts} experts; prompts of {lengths} bytes, {GENERATE} generated for each"
+            f"seed {seed}: {layers} layers, {k} of {experts} experts; prompts of {lengths} bytes,"
+            f" {GENERATE} generated for each"
         )
         shapes = [(len(prompt) + GENERATE - 1, layers, k) for prompt in prompts]
         whole = [each.ids.shape for each in reference] == shapes and all(
@@ -271,7 +272,8 @@ def main():
                     ]
                     check(
                         not unnoticed,
-                        f"  of {len(mutants)} wrong results {len(mutants) - len(unnoticed)} are noticed{unnoticed or ''}",
+                        f"  of {len(mutants)} wrong results {len(mutants) - len(unnoticed)} are"
+                        f" noticed{unnoticed or ''}",
                     )
 
     print(f"engines: transformers, {', '.join(pair.split('=')[0] for pair in programs)}")

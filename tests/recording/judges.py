@@ -331,13 +331,17 @@ def try_judge(judge, dtype, lib, memory, checks):
             wrong.append(
                 (
                     row,
-                    f"the class chose {sorted(theirs[row].tolist())}, the library {sorted(chosen[row].tolist())}; {text}",
+                    (
+                        f"the class chose {sorted(theirs[row].tolist())}, the library"
+                        f" {sorted(chosen[row].tolist())}; {text}"
+                    ),
                 )
             )
     checks.check(
         not wrong,
         lambda: (
-            f"{case.label}: {len(wrong)} rows are chosen otherwise, the first row {wrong[0][0]}: {wrong[0][1]}"
+            f"{case.label}: {len(wrong)} rows are chosen otherwise, the first row {wrong[0][0]}:"
+            f" {wrong[0][1]}"
         ),
     )
     checks.check(len(differ) < ROWS // 2, f"{case.label}: nearly all rows are near ties")
@@ -353,7 +357,8 @@ def try_judge(judge, dtype, lib, memory, checks):
         checks.check(
             near.all(),
             lambda: (
-                f"{case.label}: weights {mine[same][~near][:4]} instead of {their_weights[same][~near][:4]}"
+                f"{case.label}: weights {mine[same][~near][:4]} instead of"
+                f" {their_weights[same][~near][:4]}"
             ),
         )
     return f"{judge.experts} experts, k {judge.k}: {ROWS} rows, {len(differ)} near ties" + (

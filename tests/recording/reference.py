@@ -272,8 +272,9 @@ def judge(routed, row, ids, exact=False, lower_id_wins=True):
     want, keys = routed.ids[row], routed.keys[row]
     column = int(np.flatnonzero(ids != want)[0])
     return (
-        f"{ids.tolist()} instead of {want.tolist()}; in column {column} expert {ids[column]} (logit {routed.logits[row][ids[column]]!r}, "
-        f"key {keys[ids[column]]!r}) instead of {want[column]} (logit {routed.logits[row][want[column]]!r}, key {keys[want[column]]!r})"
+        f"{ids.tolist()} instead of {want.tolist()}; in column {column} expert {ids[column]} (logit"
+        f" {routed.logits[row][ids[column]]!r}, key {keys[ids[column]]!r}) instead of"
+        f" {want[column]} (logit {routed.logits[row][want[column]]!r}, key {keys[want[column]]!r})"
     )
 
 

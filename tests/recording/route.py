@@ -59,7 +59,8 @@ class Checks:
         self.check(
             status in expected,
             lambda: (
-                f"{what}: {lib.name_of(status)} instead of {names}; last error: {lib.last_error().decode()!r}"
+                f"{what}: {lib.name_of(status)} instead of {names}; last error:"
+                f" {lib.last_error().decode()!r}"
             ),
         )
         if status < 0:
@@ -67,7 +68,8 @@ class Checks:
 
     def close(self):
         print(
-            f"near ties: {self.near_ties} of {self.rows} rows were ranked otherwise than by the reference"
+            f"near ties: {self.near_ties} of {self.rows} rows were ranked otherwise than by the"
+            " reference"
         )
         print(f"{self.passed} checks passed, {self.failed} failed")
         return 1 if self.failed or not self.passed else 0
@@ -715,7 +717,8 @@ class Bench:
             )
             check(
                 reasons[targets[row]] == reason,
-                f"{case.label}: row {row} is missing for reason {reasons[targets[row]]} instead of {reason}",
+                f"{case.label}: row {row} is missing for reason {reasons[targets[row]]} instead of"
+                f" {reason}",
             )
 
         placed = np.flatnonzero((targets >= 0) & good)
@@ -734,7 +737,8 @@ class Bench:
         check(
             not wrong,
             lambda: (
-                f"{case.label}: {len(wrong)} of {len(placed)} rows, the first row {wrong[0][0]}: {wrong[0][1]}"
+                f"{case.label}: {len(wrong)} of {len(placed)} rows, the first row {wrong[0][0]}:"
+                f" {wrong[0][1]}"
             ),
         )
         if weights is None:
@@ -775,8 +779,9 @@ class Bench:
         check(
             len(wrong) == 0,
             lambda: (
-                f"{case.label}: weights of {len(wrong)} rows, the first row {wrong[0]}: "
-                f"{weights[wrong[0], : self.k]} instead of {expected[wrong[0]]} of ids {chosen[wrong[0]]}"
+                f"{case.label}: weights of {len(wrong)} rows, the first row {wrong[0]}:"
+                f" {weights[wrong[0], : self.k]} instead of {expected[wrong[0]]} of ids"
+                f" {chosen[wrong[0]]}"
             ),
         )
 
@@ -921,7 +926,8 @@ class Tests:
                         base, group_score=score, groups=groups[0], groups_kept=groups[1]
                     )
                     case = Case(
-                        f"{name}, {experts} experts, k {k}, {groups[1]} of {groups[0]} groups by {score}, flags {base.flags}",
+                        f"{name}, {experts} experts, k {k}, {groups[1]} of {groups[0]} groups by"
+                        f" {score}, flags {base.flags}",
                         router,
                         values,
                         elements,
@@ -1305,8 +1311,10 @@ class Tests:
 
             bench.begin()
             for layer in range(layers):
-                record(bench, layer) if layer == 0 else lib.expect(
-                    bench.route(layer, case), what="layer_route"
+                (
+                    record(bench, layer)
+                    if layer == 0
+                    else lib.expect(bench.route(layer, case), what="layer_route")
                 )
             request, _ = bench.issue()
             full = extract(bench, request, 0, rc.OK, "extract of complete rows")

@@ -132,8 +132,8 @@ class Library:
         """The status of a call, which must be the expected one."""
         if status != expected:
             raise AssertionError(
-                f"{what}: {self.name_of(status)} ({status}) instead of {self.name_of(expected)} ({expected}); "
-                f"last error: {self.last_error().decode()!r}"
+                f"{what}: {self.name_of(status)} ({status}) instead of {self.name_of(expected)}"
+                f" ({expected}); last error: {self.last_error().decode()!r}"
             )
         return status
 

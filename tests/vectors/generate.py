@@ -165,7 +165,8 @@ def main(arguments):
         sys.exit("usage: generate.py [--check | --mutate N DIRECTORY]")
     calls = sum(len(vector["calls"]) for topic in topics for vector in topic["vectors"])
     print(
-        f"{len(names)} vectors with {calls} calls in {len(files)} files; exempt: {', '.join(EXEMPT)}"
+        f"{len(names)} vectors with {calls} calls in {len(files)} files; exempt:"
+        f" {', '.join(EXEMPT)}"
     )
     return 0
 

@@ -39,7 +39,10 @@ def read(id: str, seed: int, prompt: int, routing: routecap.Routing) -> tuple[st
         before, after = routing.split(prompt)
         wrong = np.count_nonzero(routing.ids() != routed(seed, np.arange(len(routing))))
         return (
-            f"{id}: {len(before)} rows of the prompt and {len(after)} generated, {len(routing.serialize())} bytes: {status.name}",
+            (
+                f"{id}: {len(before)} rows of the prompt and {len(after)} generated,"
+                f" {len(routing.serialize())} bytes: {status.name}"
+            ),
             int(wrong),
         )
 
@@ -130,7 +133,8 @@ def main() -> None:
         print(line)
     wrong = sum(each for _, each in outcomes)
     print(
-        f"{stats.steps_issued} steps, {stats.rows_delivered} rows delivered, {stats.rows_rejected} drafts rejected; {wrong} differences"
+        f"{stats.steps_issued} steps, {stats.rows_delivered} rows delivered, {stats.rows_rejected}"
+        f" drafts rejected; {wrong} differences"
     )
     if wrong or len(outcomes) != 4:
         raise SystemExit(1)

@@ -487,7 +487,8 @@ def main() -> int:
             print(f"FAILED  {function.__name__}")
             traceback.print_exc()
     print(
-        f"routecap {routecap.__version__}, torch {torch.__version__}, {torch.cuda.get_device_name(device)}"
+        f"routecap {routecap.__version__}, torch {torch.__version__},"
+        f" {torch.cuda.get_device_name(device)}"
     )
     print(f"{len(checks) - failed} checks passed, {failed} failed")
     return failed != 0

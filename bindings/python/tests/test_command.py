@@ -417,7 +417,10 @@ def test_errors_are_one_line_and_status_2(job: Path, tmp_path: Path) -> None:
 
 
 def test_output_that_nobody_reads_to_the_end_is_no_error(job: Path) -> None:
-    program = f"{sys.executable} -m routecap show {' '.join([str(job)] * 200)} --layer 1 | head -n 1; exit ${{PIPESTATUS[0]}}"
+    program = (
+        f"{sys.executable} -m routecap show {' '.join([str(job)] * 200)} --layer 1 | head -n 1;"
+        " exit ${PIPESTATUS[0]}"
+    )
     done = subprocess.run(["bash", "-c", program], text=True, capture_output=True)
     assert done.stdout == "complete\n" and done.stderr == ""
 

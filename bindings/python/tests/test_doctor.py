@@ -651,9 +651,7 @@ def test_what_the_projects_wrote_is_read_as_the_library_reads_it(name: str) -> N
 
 
 @pytest.mark.parametrize("name", [*WRITTEN, "a.sequence", "a.routecap"])
-def test_whatever_bytes_a_file_has_there_is_a_report_or_an_error(
-    name: str, tmp_path: Path
-) -> None:
+def test_whatever_bytes_a_file_has_there_is_a_report_or_an_error(name: str, tmp_path: Path) -> None:
     """NumPy once let an exception of Python's tokenizer through, and asked for the memory that a
     header claims.
     """

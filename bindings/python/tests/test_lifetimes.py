@@ -513,7 +513,10 @@ print("done")
         "del capturer, request",
         "capturer.close()",
         "import sys; sys.modules.pop('routecap')",
-        "threading.Thread(target=lambda: [routecap.Routing.deserialize(lent.serialize()) for _ in range(10**9)], daemon=True).start()",
+        (
+            "threading.Thread(target=lambda: [routecap.Routing.deserialize(lent.serialize()) for _"
+            " in range(10**9)], daemon=True).start()"
+        ),
     ],
     ids=[
         "live",
@@ -546,6 +549,7 @@ def test_a_library_that_cannot_be_used_is_an_import_error(tmp_path: Any) -> None
 
 def test_nothing_is_imported_that_was_not_there() -> None:
     ended = python(
-        "import sys, routecap; print([name for name in ('torch', 'cupy', 'jax', 'numba') if name in sys.modules])"
+        "import sys, routecap; print([name for name in ('torch', 'cupy', 'jax', 'numba') if name in"
+        " sys.modules])"
     )
     assert ended.stdout == "[]\n", ended.stderr

@@ -356,9 +356,12 @@ class Replayer:
         )
         if not fits or (layers - 1) * layer_stride + (rows - 1) * row_stride + k > len(ids):
             struct = structs.sink(**sink, ids=0 if ids is None else describe(ids, "ids").address)
-            return raw.routecap_sink_bind(
-                self.capturer(call)._handle, call["first_layer"], layers, struct
-            ), {}
+            return (
+                raw.routecap_sink_bind(
+                    self.capturer(call)._handle, call["first_layer"], layers, struct
+                ),
+                {},
+            )
         tensor = as_strided(ids, (layers, rows, k), (layer_stride * size, row_stride * size, size))
         self.capturer(call).bind(call["first_layer"], tensor)
         return 0, {}
@@ -781,9 +784,11 @@ class Replayer:
         step = self.capturer(call).step(number(call["step"]))
         timeout = self.seconds(call["timeout_ns"])
         status = step.wait(timeout)
-        return status, {
-            "conflicting": step.conflicts(timeout)
-        } if status != routecap.Status.PENDING else {"conflicting": 0}
+        return status, (
+            {"conflicting": step.conflicts(timeout)}
+            if status != routecap.Status.PENDING
+            else {"conflicting": 0}
+        )
 
     @staticmethod
     def seconds(timeout_ns: Any) -> float | None:
@@ -816,9 +821,11 @@ class Replayer:
         if any("rows" in item for item in call["items"]):  # a count is the path 0, 1, ...
             paths = np.concatenate(
                 [
-                    array(item["rows"], np.uint32)
-                    if "rows" in item
-                    else np.arange(number(item.get("count", 0)), dtype=np.uint32)
+                    (
+                        array(item["rows"], np.uint32)
+                        if "rows" in item
+                        else np.arange(number(item.get("count", 0)), dtype=np.uint32)
+                    )
                     for item in call["items"]
                 ]
             )
@@ -862,14 +869,17 @@ class Replayer:
     def request_extract(self, call: Any, out: Any) -> Any:
         capturer, request = self.capturer(call), self.request(call["request"])
         if call.get("flags", 0) > 3:
-            return raw.routecap_request_extract(
-                capturer._handle,
-                int(request),
-                call["first"],
-                number(call["rows"]),
-                call["mode"],
-                call["flags"],
-            )[0], {}
+            return (
+                raw.routecap_request_extract(
+                    capturer._handle,
+                    int(request),
+                    call["first"],
+                    number(call["rows"]),
+                    call["mode"],
+                    call["flags"],
+                )[0],
+                {},
+            )
         routing = capturer.extract(
             request,
             number(call["first"]),
@@ -903,8 +913,8 @@ class Replayer:
 
     def request_finish(self, call: Any, out: Any) -> Any:
         return 0, {
-            "routing": self.capturer(call).finish(
-                self.request(call["request"]), number(call["rows"])
+            "routing": (
+                self.capturer(call).finish(self.request(call["request"]), number(call["rows"]))
             )
         }
 
@@ -1229,9 +1239,12 @@ class Replayer:
         struct = structs.view(
             **fields, segments=describe(segments, "segments").address if given else 0
         )
-        return raw.routecap_routing_import(
-            struct, call.get("flags", 0), tuple(held) if call.get("lent") else None
-        )[0], {}
+        return (
+            raw.routecap_routing_import(
+                struct, call.get("flags", 0), tuple(held) if call.get("lent") else None
+            )[0],
+            {},
+        )
 
     def serialized_info(self, call: Any, out: Any) -> Any:
         info = routecap.serialized_info(pieces_of(call["data"]))._asdict()
@@ -1337,7 +1350,9 @@ class Replayer:
     def store_create(self, call: Any, out: Any) -> Any:
         settings = {name: number(value) for name, value in call["config"].items()}
         settings["slot_keys"] = bool(settings.pop("flags", 0))
-        of = {name: call["shape"][name] for name in call["shape"] if name not in ("backend", "rows")}
+        of = {
+            name: call["shape"][name] for name in call["shape"] if name not in ("backend", "rows")
+        }
         return 0, {"store": routecap.Store(**settings, **of)}
 
     def store_free(self, call: Any, out: Any) -> Any:
@@ -1417,7 +1432,9 @@ class Replayer:
         items = [self.prefix(item, store) for item in call["items"]]
         generation = number(call["generation"])
         statuses = self.capturer(call).publish_batch(store, items, generation=generation)
-        return routecap.Status.PARTIAL if statuses.any() else 0, {"status": list(map(name_of, statuses))}
+        return routecap.Status.PARTIAL if statuses.any() else 0, {
+            "status": list(map(name_of, statuses))
+        }
 
     def request_adopt_batch(self, call: Any, out: Any) -> Any:
         store = self.names[call["store"]]

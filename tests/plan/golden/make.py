@@ -327,9 +327,7 @@ def main(folder):
     for fp8 in (False, True):
         for tp in (1, 2):
             for cp in (1, 2, 4):
-                cases.append(
-                    trainers.over_ranks(*skyrl(trainers, lengths(40), cp, tp, True, fp8))
-                )
+                cases.append(trainers.over_ranks(*skyrl(trainers, lengths(40), cp, tp, True, fp8)))
             cases.append(trainers.over_ranks(*skyrl(trainers, lengths(24), 1, tp, False, fp8)))
     text = ",\n".join(json.dumps(case, separators=(",", ":")) for case in cases)
     Path(__file__).with_name("layouts.json").write_text(f"[\n{text}\n]\n")

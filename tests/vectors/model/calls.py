@@ -80,9 +80,11 @@ class World:
 
     def version(self):
         return None, {
-            "version": self.header["VERSION_MAJOR"] * 10000
-            + self.header["VERSION_MINOR"] * 100
-            + self.header["VERSION_PATCH"]
+            "version": (
+                self.header["VERSION_MAJOR"] * 10000
+                + self.header["VERSION_MINOR"] * 100
+                + self.header["VERSION_PATCH"]
+            )
         }
 
     def get_api(self, major, minor):
@@ -307,8 +309,9 @@ class World:
         check(method in recording.METHODS)
         score, group_score, _ = recording.METHODS[method]
         return "OK", {
-            "router": {"score": score}
-            | ({"group_score": group_score} if group_score is not None else {})
+            "router": (
+                {"score": score} | ({"group_score": group_score} if group_score is not None else {})
+            )
         }
 
     def layer_route(self, capturer, layer, router, logits):

@@ -43,7 +43,10 @@ REASON_COUNTERS = {
     r.OUT_OF_RANGE: "out_of_range",
     r.DUPLICATE: "duplicate",
 }
-ROW_COUNTERS = "issued in_flight provisional delivered missing lost late rejected unplaced refused skipped overlapped mismatched dropped".split()
+ROW_COUNTERS = (
+    "issued in_flight provisional delivered missing lost late rejected unplaced refused skipped"
+    " overlapped mismatched dropped".split()
+)
 
 
 class Page:
@@ -635,9 +638,11 @@ class Capturer:
         self.change(
             request,
             apply,
-            (min(row.bounds[0] for row in filed), max(row.end() for row in filed))
-            if filed
-            else None,
+            (
+                (min(row.bounds[0] for row in filed), max(row.end() for row in filed))
+                if filed
+                else None
+            ),
         )
 
     def cut(self, request, end, closes=False):

@@ -204,9 +204,7 @@ class Store:
 
     def move(self, source, destination):
         check(self.flags & SLOT_KEYS, "ERR_STATE")
-        moved = {
-            to: self.leave(key) for key, to in zip(source, destination) if key in self.blocks
-        }
+        moved = {to: self.leave(key) for key, to in zip(source, destination) if key in self.blocks}
         self.evict(destination)
         for key, block in moved.items():
             block.key = key
@@ -251,8 +249,8 @@ class Store:
 
     def import_blocks(self, data):
         check(len(data) >= HEADER.size, "ERR_FORMAT")
-        magic, version, flags, size, generation, blocks, block_rows, key_bytes = (
-            HEADER.unpack_from(data)
+        magic, version, flags, size, generation, blocks, block_rows, key_bytes = HEADER.unpack_from(
+            data
         )
         check(magic == b"RCBLOCKS" and version == 1 and size == len(data), "ERR_FORMAT")
         check(not any(data[48 : HEADER.size]), "ERR_FORMAT")

@@ -72,7 +72,8 @@ def _(v):
 
 
 @topic.vector(
-    "a checked capturer refuses to issue a forward without a snapshot, and issues it once there is one"
+    "a checked capturer refuses to issue a forward without a snapshot, and issues it once there"
+    " is one"
 )
 def _(v):
     c, request = begun(v)

@@ -30,9 +30,9 @@ def accept(v, landed, kept, expected_rows):
         c,
         request,
         rows=expected_rows,
-        expect="OK"
-        if not isinstance(kept, list) or kept == list(range(len(kept)))
-        else "INCOMPLETE",
+        expect=(
+            "OK" if not isinstance(kept, list) or kept == list(range(len(kept))) else "INCOMPLETE"
+        ),
     )
     v.extract(c, request, rows=expected_rows + 1, expect="ERR_OUT_OF_RANGE")
     v.capturer_stats(capturer=c)
@@ -239,7 +239,8 @@ for cut in ("truncated", "finished", "closed"):
             when = "after" if landed else "before"
             settled = "nobody settled them" if kept is None else f"{kept} of them were kept"
             topic.vector(
-                f"each of four drafts is counted once where {settled} and the request was {cut} {when} they landed",
+                f"each of four drafts is counted once where {settled} and the request was {cut}"
+                f" {when} they landed",
                 landed,
                 cut,
                 kept,

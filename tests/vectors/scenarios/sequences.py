@@ -34,7 +34,7 @@ def segments(rows, first, tag):
             made.append({"first": position, "rows": 0, "ids": [], "validity": [], "tag": tag})
         last = made[-1]
         last["rows"] += 1
-        last["ids"] += [i for cell in row for i in (cell or (r.UNWRITTEN, 0))]
+        last["ids"] += [i for cell in row for i in cell or (r.UNWRITTEN, 0)]
         last["validity"].append(sum((cell is not None) << layer for layer, cell in enumerate(row)))
     for segment in made:
         if set(segment.get("validity", [])) == {3}:
@@ -382,9 +382,11 @@ def random_calls(v, seed):
                 : end - first - dice.below(3) if end > first + 2 else None
             ]
             rows = [
-                dice.pick([r.LOST, r.TAKEN, [None, row[1]], [row[0], None], [None, None]])
-                if dice.below(5) == 0
-                else row
+                (
+                    dice.pick([r.LOST, r.TAKEN, [None, row[1]], [row[0], None], [None, None]])
+                    if dice.below(5) == 0
+                    else row
+                )
                 for row in rows
             ]
             options = {

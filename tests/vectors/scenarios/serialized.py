@@ -285,7 +285,8 @@ def _(v):
 
 
 @topic.vector(
-    "rows that are not there are runs of one reason each, whether their memory says so or nothing does"
+    "rows that are not there are runs of one reason each, whether their memory says so or nothing"
+    " does"
 )
 def _(v):
     def row(*cells):

@@ -63,7 +63,10 @@ def bound(v, dtype, row_stride, layers_at_once):
 for dtype, bits in ((I16, 16), (I32, 32), (I64, 64)):
     for stride in (0, 5):
         for at_once in (1, 3):
-            name = f"bound memory of {bits}-bit ids, {'wide' if stride else 'dense'} rows, {at_once} layers at a time"
+            name = (
+                f"bound memory of {bits}-bit ids, {'wide' if stride else 'dense'} rows, {at_once}"
+                " layers at a time"
+            )
             topic.vector(name, dtype, stride, at_once)(bound)
 
 

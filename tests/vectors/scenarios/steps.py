@@ -206,7 +206,8 @@ def slots_are_freed(v, slots):
 
 for slots in (1, 2, 4):
     topic.vector(
-        f"on the host nothing is lost: with {slots} slots a begin files the oldest step where none is free",
+        f"on the host nothing is lost: with {slots} slots a begin files the oldest step where none"
+        " is free",
         slots,
     )(slots_are_freed)
 

@@ -128,7 +128,8 @@ def _one(tensor: Any, device: int, name: str, count: int = 1) -> int:
     if _elements(found) < count:
         raise error(
             Status.ERR_SHAPE_MISMATCH,
-            f"{name} has shape {found.shape}, {count} elements are needed: give a larger tensor, or fewer rows",
+            f"{name} has shape {found.shape}, {count} elements are needed: give a larger tensor, or"
+            " fewer rows",
         )
     return found.address
 
@@ -275,7 +276,10 @@ class Capturer:
         config = self._config
         place = "host" if self._host else f"cuda:{config.device}"
         closed = ", closed" if self.closed else ""
-        return f"<routecap.Capturer of {config.layers} layers, k={config.k}, {config.experts} experts, {config.rows} rows, {place}{closed}>"
+        return (
+            f"<routecap.Capturer of {config.layers} layers, k={config.k}, {config.experts} experts,"
+            f" {config.rows} rows, {place}{closed}>"
+        )
 
     # ---- The forward pass
 
@@ -332,7 +336,8 @@ class Capturer:
         ):
             raise error(
                 Status.ERR_SHAPE_MISMATCH,
-                "status must be an int32 array with an element for each span: np.zeros(len(spans), np.int32)",
+                "status must be an int32 array with an element for each span: np.zeros(len(spans),"
+                " np.int32)",
             )
         options = None
         if tag or positions is not None or snapshot is not Snapshot.TAKEN:
@@ -350,7 +355,8 @@ class Capturer:
                     ) > count:
                         raise error(
                             Status.ERR_SHAPE_MISMATCH,
-                            f"positions has {count} elements, and spans name sink rows beyond: give a position for each sink row",
+                            f"positions has {count} elements, and spans name sink rows beyond: give"
+                            " a position for each sink row",
                         )
             options = structs.issue_options(
                 snapshot=member(Snapshot, snapshot),
@@ -365,11 +371,11 @@ class Capturer:
             self._warned_of_loss = True
             more = min(2 * self.slots, MAX_SLOTS)
             warnings.warn(
-                f"step {ticket} of {self!r} is lost, and all its rows are missing: "
-                f"{raw.routecap_last_error()}. Where slots run out, make the capturer with more (it "
-                f"has slots={self.slots}; slots={more}, for instance), or wait for a step with "
-                "step.wait() before the next forward begins. Later losses are not warned of: "
-                "Step.lost and Capturer.stats().steps_lost tell them.",
+                f"step {ticket} of {self!r} is lost, and all its rows are missing:"
+                f" {raw.routecap_last_error()}. Where slots run out, make the capturer with more"
+                f" (it has slots={self.slots}; slots={more}, for instance), or wait for a step with"
+                " step.wait() before the next forward begins. Later losses are not warned of:"
+                " Step.lost and Capturer.stats().steps_lost tell them.",
                 LostStepWarning,
                 stacklevel=2,
             )
@@ -427,7 +433,8 @@ class Capturer:
         elif rows > present:
             raise error(
                 Status.ERR_SHAPE_MISMATCH,
-                f"{name} has {present} rows, not {rows}: leave rows out, or give as many as there are",
+                f"{name} has {present} rows, not {rows}: leave rows out, or give as many as"
+                " there are",
             )
         fields = {
             "dtype": kind,
@@ -565,7 +572,8 @@ class Capturer:
                 if layer not in per_layer:
                     raise error(
                         Status.ERR_ARGUMENT,
-                        f"tables has none for layer {layer}: give one for each layer of ids, or none at all",
+                        f"tables has none for layer {layer}: give one for each layer of ids, or"
+                        " none at all",
                     )
                 table, fields["table_size"] = self._table(
                     per_layer[layer], f"table of layer {layer}"
@@ -574,7 +582,8 @@ class Capturer:
             if first and fields != first:
                 raise error(
                     Status.ERR_SHAPE_MISMATCH,
-                    f"{name} differ from those of the first layer in dtype, shape, strides or table: record it by itself, with record()",
+                    f"{name} differ from those of the first layer in dtype, shape, strides or"
+                    " table: record it by itself, with record()",
                 )
             first, described = fields, described or tensor
         if given:
@@ -635,7 +644,8 @@ class Capturer:
             if rows > present:
                 raise error(
                     Status.ERR_SHAPE_MISMATCH,
-                    f"logits has {present} rows, not {rows}: leave rows out, or give as many as there are",
+                    f"logits has {present} rows, not {rows}: leave rows out, or give as many as"
+                    " there are",
                 )
         elif rows is None:
             raise error(
@@ -651,7 +661,8 @@ class Capturer:
             if _elements(tensor) < rows:
                 raise error(
                     Status.ERR_SHAPE_MISMATCH,
-                    f"tokens has shape {tensor.shape}, {rows} elements are needed: give the token id of each row",
+                    f"tokens has shape {tensor.shape}, {rows} elements are needed: give the token"
+                    " id of each row",
                 )
             fields["tokens"], fields["tokens_dtype"] = (
                 tensor.address,
@@ -666,7 +677,8 @@ class Capturer:
             if present < rows or columns < self.k or column_stride != 1 or row_stride < self.k:
                 raise error(
                     Status.ERR_SHAPE_MISMATCH,
-                    f"weights has shape {tensor.shape} and strides {tensor.strides}, {(rows, self.k)} is expected, with the columns of a row next to one another",
+                    f"weights has shape {tensor.shape} and strides {tensor.strides},"
+                    f" {(rows, self.k)} is expected, with the columns of a row next to one another",
                 )
             fields["weights"], fields["weights_stride"] = tensor.address, row_stride
         memory = structs.logits(
@@ -753,7 +765,8 @@ class Capturer:
                     if dtype is not None and dtype_of(dtype) != kind:
                         raise error(
                             Status.ERR_DTYPE,
-                            f"{name} has elements of type {kind.name}, not {dtype_of(dtype).name}: ids, global_ids and dtype must be of one type",
+                            f"{name} has elements of type {kind.name}, not {dtype_of(dtype).name}:"
+                            " ids, global_ids and dtype must be of one type",
                         )
                     dtype = kind
             expect_dense(found, name)
@@ -770,7 +783,8 @@ class Capturer:
             if _elements(found) < needed:
                 raise error(
                     Status.ERR_SHAPE_MISMATCH,
-                    f"{name} has shape {found.shape}, {needed} elements are needed: give a larger tensor",
+                    f"{name} has shape {found.shape}, {needed} elements are needed: give a larger"
+                    " tensor",
                 )
             addresses[name] = found.address
         flags = (ReceivedFlag.EXPANDED if expanded else 0) | (
@@ -817,14 +831,16 @@ class Capturer:
         if len(found.shape) not in (2, 3):
             raise error(
                 Status.ERR_SHAPE_MISMATCH,
-                f"tensor has shape {found.shape}, [rows, k] or [layers, rows, k] is expected: give a tensor of two or three dimensions",
+                f"tensor has shape {found.shape}, [rows, k] or [layers, rows, k] is expected: give"
+                " a tensor of two or three dimensions",
             )
         *outer, rows, k = found.shape
         row_stride, column_stride = found.strides[-2:]
         if k > 1 and column_stride != 1:
             raise error(
                 Status.ERR_ARGUMENT,
-                "tensor: the ids of a row must be next to one another: give a tensor whose last dimension is dense",
+                "tensor: the ids of a row must be next to one another: give a tensor whose last"
+                " dimension is dense",
             )
         if (
             rows > 1
@@ -835,12 +851,14 @@ class Capturer:
         ):
             raise error(
                 Status.ERR_SHAPE_MISMATCH,
-                f"tensor has strides {found.strides}: rows or layers overlap. Give one that is not expanded",
+                f"tensor has strides {found.strides}: rows or layers overlap. Give one that is not"
+                " expanded",
             )
         if found.address % found.itemsize:
             raise error(
                 Status.ERR_ARGUMENT,
-                "tensor is not aligned to its elements: give one whose address is a multiple of their size",
+                "tensor is not aligned to its elements: give one whose address is a multiple of"
+                " their size",
             )
         layers = outer[0] if outer else 1
         layer_stride = found.strides[0] if layers > 1 else 0
@@ -886,7 +904,8 @@ class Capturer:
             if request.capturer is not self:
                 raise error(
                     Status.ERR_UNKNOWN_REQUEST,
-                    f"{request!r} belongs to another capturer: give it to that one, or open one here",
+                    f"{request!r} belongs to another capturer: give it to that one, or open one"
+                    " here",
                 )
             return request.handle
         if isinstance(request, str):
@@ -895,7 +914,8 @@ class Capturer:
             except KeyError:
                 raise error(
                     Status.ERR_UNKNOWN_REQUEST,
-                    f"no request {request!r} is open: open() comes first, and finish() and close() end it",
+                    f"no request {request!r} is open: open() comes first, and finish() and close()"
+                    " end it",
                 ) from None
         try:
             return index(request)
@@ -1038,7 +1058,8 @@ class Capturer:
             ):  # counts beyond might wrap the sum
                 raise error(
                     Status.ERR_SHAPE_MISMATCH,
-                    f"paths has {size} indices, the items keep {sum(items['count'].tolist())}: give as many as their counts add up to",
+                    f"paths has {size} indices, the items keep {sum(items['count'].tolist())}: give"
+                    " as many as their counts add up to",
                 )
             items["rows"] = (ends - items["count"]) * np.uint64(4) + np.uint64(
                 describe(paths, "paths").address
@@ -1253,7 +1274,8 @@ class Capturer:
         if items.ndim != 1:
             raise error(
                 Status.ERR_DTYPE,
-                f"items has shape {items.shape}, where one dimension is expected: give items.ravel()",
+                f"items has shape {items.shape}, where one dimension is expected: give"
+                " items.ravel()",
             )
 
     @documented("routecap_request_extract_into")
@@ -1369,7 +1391,8 @@ class Capturer:
         elif status.dtype != np.int32 or status.shape != handles.shape:
             raise error(
                 Status.ERR_SHAPE_MISMATCH,
-                "status must be an int32 array with an element for each request: np.zeros(len(requests), np.int32)",
+                "status must be an int32 array with an element for each request:"
+                " np.zeros(len(requests), np.int32)",
             )
         try:
             outcome: Status = raw.routecap_request_close_batch(
@@ -1433,9 +1456,11 @@ class Capturer:
             rows_prefill,
             rows_decode,
             layer_map=np.arange(layers) if config.layer_map is None else config.layer_map[:layers],
-            layer_experts=np.full(layers, experts)
-            if config.layer_experts is None
-            else config.layer_experts[:layers],
+            layer_experts=(
+                np.full(layers, experts)
+                if config.layer_experts is None
+                else config.layer_experts[:layers]
+            ),
         )
 
     @documented("routecap_capturer_load_tags")
@@ -1475,7 +1500,8 @@ def received_merge(tables: Sequence[NDArray[np.int32]]) -> NDArray[np.int32]:
     ):
         raise error(
             Status.ERR_SHAPE_MISMATCH,
-            "tables must be int32 arrays of one shape: give each rank's table `executed` of Capturer.read_received",
+            "tables must be int32 arrays of one shape: give each rank's table `executed` of"
+            " Capturer.read_received",
         )
     addresses = np.array([describe(array, "table").address for array in arrays], np.uint64)
     merged = np.empty_like(arrays[0])

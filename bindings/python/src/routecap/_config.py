@@ -133,7 +133,8 @@ class Config:
             if array is not None and len(array) != self.layers:
                 raise error(
                     Status.ERR_ARGUMENT,
-                    f"{name} has {len(array)} elements, {self.layers} layers need one each: give layers={len(array)}, or that many elements",
+                    f"{name} has {len(array)} elements, {self.layers} layers need one each: give"
+                    f" layers={len(array)}, or that many elements",
                 )
             numbers[name] = 0 if array is None or not len(array) else describe(array, name).address
         memory = structs.config.empty()

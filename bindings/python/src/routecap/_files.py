@@ -71,7 +71,8 @@ def save(
         if not name or name.startswith(".") or set(name) & set("/\0\n"):
             raise error(
                 Status.ERR_ARGUMENT,
-                f"{name!r} cannot be the name of a file: name the sample otherwise, without a slash and without a dot in front",
+                f"{name!r} cannot be the name of a file: name the sample otherwise, without a slash"
+                " and without a dot in front",
             )
     if kind == _ROUTING or kind in WIRE_ENDINGS:
         if len(named) != 1:
@@ -224,7 +225,8 @@ def _load_tar(path: Path, mmap: bool, progress: _Progress) -> dict[str, Sample]:
                 if file.stem in (routings if file.suffix == _ROUTING else infos):
                     raise error(
                         Status.ERR_FORMAT,
-                        f"{path} has {file.name} twice: give each routing of an archive a name of its own",
+                        f"{path} has {file.name} twice: give each routing of an archive a name of"
+                        " its own",
                     )
                 data = (
                     content[entry.offset_data :][: entry.size]
@@ -324,7 +326,8 @@ def _sample(name: str, text: str, tensor: Callable[[str], NDArray[Any]]) -> Samp
     if ids.shape[:2] != missing.shape:
         raise error(
             Status.ERR_FORMAT,
-            f"{name}: missing is {missing.shape}, ids are {ids.shape}: give a file that routecap.save wrote",
+            f"{name}: missing is {missing.shape}, ids are {ids.shape}: give a file that"
+            " routecap.save wrote",
         )
     routing = Routing.from_arrays(
         ids,

@@ -53,7 +53,10 @@ def table(
     body = "".join("<tr>" + "".join(_cell(each) for each in row) + "</tr>" for row in rows[:_SHOWN])
     more = (len(rows) if count is None else count) - _SHOWN
     rest = f'<div style="{_SOFT}">and {more:,} more</div>' if more > 0 else ""
-    return f'<table style="border-collapse:collapse;margin:0;font:inherit"><tr>{head}</tr>{body}</table>{rest}'
+    return (
+        "<table"
+        f' style="border-collapse:collapse;margin:0;font:inherit"><tr>{head}</tr>{body}</table>{rest}'
+    )
 
 
 def _cell(value: object) -> str:
@@ -111,8 +114,10 @@ def picture(load: Any, layer_map: Any, layer_experts: Any, of: str = "") -> str:
     worst = int(np.nanargmax(figures.peak))
     about = [
         f"load of {experts} experts in {layers} layers{of}",
-        f"busiest: {figures.peak[worst]:.2f} means, expert {figures.busiest[worst]} in layer "
-        f"{layer_map[worst]}",
+        (
+            f"busiest: {figures.peak[worst]:.2f} means, expert {figures.busiest[worst]} in layer "
+            f"{layer_map[worst]}"
+        ),
         f"entropy {np.nanmean(figures.entropy):.3f}",
     ]
     wide, high = max(1, 560 // experts), min(10, max(3, 240 // layers))

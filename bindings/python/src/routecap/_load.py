@@ -57,18 +57,21 @@ class Load:
         if self.counts.shape != earlier.counts.shape or (self.counts < earlier.counts).any():
             raise error(
                 Status.ERR_ARGUMENT,
-                "earlier is of another capturer or tag, or later: give an earlier reading of this load",
+                "earlier is of another capturer or tag, or later: give an earlier reading of this"
+                " load",
             )
         steps = self.steps - earlier.steps
         return replace(
             self,
             counts=self.counts - earlier.counts,
             steps=steps,
-            first_step=earlier.last_step + 1
-            if steps and earlier.steps
-            else self.first_step
-            if steps
-            else 0,
+            first_step=(
+                earlier.last_step + 1
+                if steps and earlier.steps
+                else self.first_step
+                if steps
+                else 0
+            ),
             last_step=self.last_step if steps else 0,
             rows_prefill=self.rows_prefill - earlier.rows_prefill,
             rows_decode=self.rows_decode - earlier.rows_decode,

@@ -159,7 +159,8 @@ class Plan:
         if (each := held["layer_experts"]) is not None and each.size != count:
             raise error(
                 Status.ERR_SHAPE_MISMATCH,
-                f"layer_experts has {each.size} elements for {count} layers: give one for each layer",
+                f"layer_experts has {each.size} elements for {count} layers: give one for each"
+                " layer",
             )
         config = structs.plan_config(
             layout=member(PlanLayout, layout),
@@ -286,7 +287,10 @@ class Plan:
         return _html.counters(repr(self), {name: self._shape[name] for name in names})
 
     def __repr__(self) -> str:
-        return f"Plan({self.rows} of {self.total_rows} rows of {self.samples} samples, {self.layers} layers, {self.dtype})"
+        return (
+            f"Plan({self.rows} of {self.total_rows} rows of {self.samples} samples, {self.layers}"
+            f" layers, {self.dtype})"
+        )
 
     # ---- Gathering
 
@@ -317,9 +321,11 @@ class Plan:
                 waiting.append(
                     (
                         sample,
-                        begin(first, rows)
-                        if begin is not None
-                        else lambda r=each, a=first, n=rows: r.read(a, n),
+                        (
+                            begin(first, rows)
+                            if begin is not None
+                            else lambda r=each, a=first, n=rows: r.read(a, n)
+                        ),
                     )
                 )
         for sample, finish in waiting:
@@ -378,7 +384,8 @@ class Plan:
         if len(kinds) > 1:
             raise error(
                 Status.ERR_SHAPE_MISMATCH,
-                f"values have different types or shapes: {sorted(map(str, kinds))}. Give arrays of one type, alike but for their length",
+                f"values have different types or shapes: {sorted(map(str, kinds))}. Give arrays of"
+                " one type, alike but for their length",
             )
         dtype, shape = kinds.pop() if kinds else (np.asarray(fill).dtype, ())
         addresses = np.zeros(self.samples, np.uint64)
@@ -386,7 +393,8 @@ class Plan:
             if not 0 <= sample < self.samples or len(each) != self._lengths[sample]:
                 raise error(
                     Status.ERR_SHAPE_MISMATCH,
-                    f"sample {sample} has {len(each)} values, and must have one for each token: give as many as `lengths` has for it",
+                    f"sample {sample} has {len(each)} values, and must have one for each token:"
+                    " give as many as `lengths` has for it",
                 )
             addresses[sample] = each.ctypes.data or 1  # of nothing
         filler = np.ascontiguousarray(np.broadcast_to(np.asarray(fill, dtype), shape))
@@ -400,7 +408,8 @@ class Plan:
         ):
             raise error(
                 Status.ERR_SHAPE_MISMATCH,
-                f"out has shape {tensor.shape}, {(self.rows, *shape)} of {dtype} in host memory is expected: leave it out, or give such an array",
+                f"out has shape {tensor.shape}, {(self.rows, *shape)} of {dtype} in host memory is"
+                " expected: leave it out, or give such an array",
             )
         expect_dense(tensor, "out")
         expect_writable(tensor, "out")
@@ -417,10 +426,14 @@ class Plan:
         result = raw.routecap_plan_scatter(
             self._handle,
             _memory(self._result(ids, "ids", self.dtype, self.shape, writable=False)),
-            None
-            if classes is None
-            else _memory(
-                self._result(classes, "classes", np.dtype(np.uint8), self.shape[:2], writable=False)
+            (
+                None
+                if classes is None
+                else _memory(
+                    self._result(
+                        classes, "classes", np.dtype(np.uint8), self.shape[:2], writable=False
+                    )
+                )
             ),
             self.samples,
         )
@@ -518,12 +531,14 @@ class Plan:
         if tensor.shape != shape:
             raise error(
                 Status.ERR_SHAPE_MISMATCH,
-                f"{name} has shape {tensor.shape}, {shape} is expected: make it by the shape of the plan",
+                f"{name} has shape {tensor.shape}, {shape} is expected: make it by the shape of the"
+                " plan",
             )
         if tensor.dtype != dtype_of(dtype):
             raise error(
                 Status.ERR_DTYPE,
-                f"{name} has elements of another type than {dtype}: give such an array, or another dtype to the Plan",
+                f"{name} has elements of another type than {dtype}: give such an array, or another"
+                " dtype to the Plan",
             )
         expect_dense(tensor, name)
         if writable:

@@ -67,7 +67,8 @@ class Router:
             if len(bias.shape) != 1 or bias.shape[0] < experts:
                 raise error(
                     Status.ERR_SHAPE_MISMATCH,
-                    f"bias has shape {bias.shape}, {(experts,)} is expected: give one number for each expert, as one row",
+                    f"bias has shape {bias.shape}, {(experts,)} is expected: give one number for"
+                    " each expert, as one row",
                 )
             fields = {
                 **fields,
@@ -82,7 +83,8 @@ class Router:
             if len(table.shape) != 2 or table.shape[1] != k:
                 raise error(
                     Status.ERR_SHAPE_MISMATCH,
-                    f"hash_table has shape {table.shape}, (tokens, {k}) is expected: a row for each token id, with its k experts",
+                    f"hash_table has shape {table.shape}, (tokens, {k}) is expected: a row for each"
+                    " token id, with its k experts",
                 )
             fields = {**fields, "hash_table": table.address, "hash_tokens": table.shape[0]}
         return structs.router(**fields)

@@ -134,25 +134,29 @@ def copy_into(
     if len(tensor.shape) != 3 or tensor.shape[2] != k:
         raise error(
             Status.ERR_SHAPE_MISMATCH,
-            f"out has shape {tensor.shape}, three dimensions and {k} columns are expected: give [rows, layers, {k}], or [layers, rows, {k}] with order='layer_major'",
+            f"out has shape {tensor.shape}, three dimensions and {k} columns are expected: give"
+            f" [rows, layers, {k}], or [layers, rows, {k}] with order='layer_major'",
         )
     if k > 1 and tensor.strides[2] != 1:
         raise error(
             Status.ERR_ARGUMENT,
-            "out: the ids of a cell must be next to one another: give an array whose last dimension is dense",
+            "out: the ids of a cell must be next to one another: give an array whose last dimension"
+            " is dense",
         )
     order = member(Order, order)
     rows, layer = (0, 1) if order == Order.ROW_MAJOR else (1, 0)
     if tensor.shape[layer] != layers:
         raise error(
             Status.ERR_SHAPE_MISMATCH,
-            f"out has {tensor.shape[layer]} layers, {layers} are copied: give layers={tensor.shape[layer]}, or room for all; and see order",
+            f"out has {tensor.shape[layer]} layers, {layers} are copied: give"
+            f" layers={tensor.shape[layer]}, or room for all; and see order",
         )
     row_stride, layer_stride = tensor.strides[rows], tensor.strides[layer]
     if row_stride < 0 or layer_stride < 0:
         raise error(
             Status.ERR_ARGUMENT,
-            "out: rows and layers must be in ascending order in memory: give an array that is not turned around",
+            "out: rows and layers must be in ascending order in memory: give an array that is not"
+            " turned around",
         )
     if tensor.shape[rows] == 1:
         row_stride = max(row_stride, layers * layer_stride, k)
@@ -166,7 +170,8 @@ def copy_into(
         ):
             raise error(
                 Status.ERR_SHAPE_MISMATCH,
-                f"mask must be an array of bool or uint8 of shape {tensor.shape[:2]}: np.empty({tensor.shape[:2]}, bool)",
+                f"mask must be an array of bool or uint8 of shape {tensor.shape[:2]}:"
+                f" np.empty({tensor.shape[:2]}, bool)",
             )
         mask = mask.view(np.uint8)
     elements = 0
@@ -349,7 +354,8 @@ class Routing:
 
     def __new__(cls) -> "Routing":
         raise TypeError(
-            "routings come from Capturer.extract and Capturer.finish, Routing.deserialize and Routing.from_arrays"
+            "routings come from Capturer.extract and Capturer.finish, Routing.deserialize and"
+            " Routing.from_arrays"
         )
 
     @classmethod
@@ -547,7 +553,8 @@ class Routing:
         if rows != self.rows:
             raise error(
                 Status.ERR_SHAPE_MISMATCH,
-                f"out has {rows} rows, the routing {self.rows}: give out that many, or slice the routing",
+                f"out has {rows} rows, the routing {self.rows}: give out that many, or slice the"
+                " routing",
             )
 
     @overload
@@ -653,8 +660,9 @@ class Routing:
         ):
             raise error(
                 Status.ERR_UNKNOWN_LAYER,
-                f"first_layer={first_layer} and layers={layers} are not within the routing's "
-                f"{view.layers} layers: give layers as captured, from 0 on, and not as in the decoder (layer_map)",
+                f"first_layer={first_layer} and layers={layers} are not within the routing's"
+                f" {view.layers} layers: give layers as captured, from 0 on, and not as in the"
+                " decoder (layer_map)",
             )
         shape = view.rows, view.layers - first_layer if layers is None else layers
         if member(Order, order) == Order.LAYER_MAJOR:
@@ -702,7 +710,8 @@ class Routing:
         if ids.flags.writeable:  # a copy already
             if copy is False:
                 raise ValueError(
-                    "these ids cannot be had without a copy: leave copy out, or take Routing.segments, which are in place"
+                    "these ids cannot be had without a copy: leave copy out, or take"
+                    " Routing.segments, which are in place"
                 )
             return ids
         return ids.copy() if copy else ids
@@ -897,12 +906,14 @@ class Routing:
         if given.ndim != 3:
             raise error(
                 Status.ERR_SHAPE_MISMATCH,
-                f"ids has shape {given.shape}, [rows, layers, k] is expected: give an array of three dimensions",
+                f"ids has shape {given.shape}, [rows, layers, k] is expected: give an array of"
+                " three dimensions",
             )
         if given.dtype.kind not in "iu":
             raise error(
                 Status.ERR_DTYPE,
-                f"ids has elements of type {given.dtype}, integers are expected: give ids.astype(np.int32)",
+                f"ids has elements of type {given.dtype}, integers are expected: give"
+                " ids.astype(np.int32)",
             )
         rows, layers, k = given.shape
         kept = np.ascontiguousarray(given, np.uint8 if most <= 256 else np.int16)
@@ -914,7 +925,8 @@ class Routing:
             if valid.shape != (rows, layers):
                 raise error(
                     Status.ERR_SHAPE_MISMATCH,
-                    f"valid has shape {valid.shape}, {(rows, layers)} is expected: True or False for each cell",
+                    f"valid has shape {valid.shape}, {(rows, layers)} is expected: True or False"
+                    " for each cell",
                 )
             validity = np.packbits(valid, axis=1, bitorder="little")
             if not valid.all():  # the first id of a missing cell is why it is
@@ -931,7 +943,8 @@ class Routing:
         if tags.ndim and tags.shape != (rows,):
             raise error(
                 Status.ERR_SHAPE_MISMATCH,
-                f"tags has shape {tags.shape}, {(rows,)} is expected: give one tag, or one for each row",
+                f"tags has shape {tags.shape}, {(rows,)} is expected: give one tag, or one for"
+                " each row",
             )
         segment = Segment(
             first,
@@ -988,7 +1001,8 @@ class Routing:
             if array.shape != shape or array.dtype != kind or not array.flags.c_contiguous:
                 raise error(
                     Status.ERR_SHAPE_MISMATCH,
-                    f"{name} must be a C-contiguous array of {np.dtype(kind)} of shape {shape}, not {array.dtype} of {array.shape}",
+                    f"{name} must be a C-contiguous array of {np.dtype(kind)} of shape {shape}, not"
+                    f" {array.dtype} of {array.shape}",
                 )
             owners.append(memoryview(array) if array.size else array)
             return int(describe(array, name).address)
@@ -1005,7 +1019,8 @@ class Routing:
             except OverflowError as reason:
                 raise error(
                     Status.ERR_ARGUMENT,
-                    f"a number is out of range: {reason}. Give a Segment whose first, rows and tag have 64 bits, and whose reason is a Missing",
+                    f"a number is out of range: {reason}. Give a Segment whose first, rows and tag"
+                    " have 64 bits, and whose reason is a Missing",
                 ) from None
             entry["ids"] = address(
                 segment.ids, (segment.rows, layers, k), numpy_dtype(dtype), "ids"
@@ -1096,7 +1111,10 @@ class Routing:
         if status == _PENDING:
             return "<routecap.Routing, pending>"
         view = self._look()
-        return f"<routecap.Routing of rows {view.first}..{view.first + view.rows - 1}, {view.layers} layers, k={view.k}, {status.name}>"
+        return (
+            f"<routecap.Routing of rows {view.first}..{view.first + view.rows - 1}, {view.layers}"
+            f" layers, k={view.k}, {status.name}>"
+        )
 
 
 def _valid_by_fill(ids: NDArray[Any]) -> NDArray[np.bool_] | None:
@@ -1188,7 +1206,8 @@ def integers(values: Any, kind: Any) -> NDArray[Any] | None:
     ):
         raise error(
             Status.ERR_ARGUMENT,
-            f"{values!r} is not a sequence of integers that fit into {np.dtype(kind)}: give a list or an array, of one dimension, of such",
+            f"{values!r} is not a sequence of integers that fit into {np.dtype(kind)}: give a list"
+            " or an array, of one dimension, of such",
         )
     return np.ascontiguousarray(array, kind)
 
@@ -1334,7 +1353,8 @@ def as_bytes(data: Any, name: str) -> memoryview:
     except TypeError as reason:
         raise error(
             Status.ERR_ARGUMENT,
-            f"{name} must be a C-contiguous buffer: {reason}. Give bytes, a memoryview or a dense array",
+            f"{name} must be a C-contiguous buffer: {reason}. Give bytes, a memoryview or a dense"
+            " array",
         ) from None
 
 
@@ -1391,7 +1411,8 @@ def _pieces(
         if len(piece) != size:
             raise error(
                 Status.ERR_FORMAT,
-                f"{names} is shorter than its header says: give all of its bytes (serialized_info says how many)",
+                f"{names} is shorter than its header says: give all of its bytes (serialized_info"
+                " says how many)",
             )
         pieces.append(piece)
     return pieces

@@ -52,7 +52,8 @@ def layer_of(routing: Routing, decoder_layer: int) -> int:
     if decoder_layer not in layers:
         raise error(
             Status.ERR_UNKNOWN_LAYER,
-            f"layer {decoder_layer} of the decoder was not captured: give one of {', '.join(map(str, layers))}",
+            f"layer {decoder_layer} of the decoder was not captured: give one of"
+            f" {', '.join(map(str, layers))}",
         )
     return layers.index(decoder_layer)
 

@@ -106,7 +106,8 @@ class Sequence:
             if array is not None and array.size != layers:
                 raise error(
                     Status.ERR_SHAPE_MISMATCH,
-                    f"{name} has {array.size} elements for {layers} layers: give one for each layer",
+                    f"{name} has {array.size} elements for {layers} layers: give one for each"
+                    " layer",
                 )
         config = structs.sequence_config(
             layers=layers,

@@ -114,7 +114,8 @@ def checked_keys(keys: Any, key_bytes: int, name: str = "keys") -> tuple[Any, in
     if data.nbytes % key_bytes:
         raise error(
             Status.ERR_ARGUMENT,
-            f"{name} has {data.nbytes} bytes, no multiple of {key_bytes}, which is the store's key_bytes: give whole keys",
+            f"{name} has {data.nbytes} bytes, no multiple of {key_bytes}, which is the store's"
+            " key_bytes: give whole keys",
         )
     return data, data.nbytes // key_bytes
 
@@ -264,7 +265,8 @@ class Store:
     def __reduce__(self) -> Any:
         if self._shared is None or self.closed:
             raise TypeError(
-                "only a shared store that is not closed can be pickled: make it by Store.create_shared"
+                "only a shared store that is not closed can be pickled: make it by"
+                " Store.create_shared"
             )
         descriptor, settings = self._shared
         return _reopened, (reduction.DupFd(descriptor), settings)

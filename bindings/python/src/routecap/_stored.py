@@ -37,7 +37,8 @@ class StoredRouting:
         if len(self._data) != self.info.bytes:
             raise error(
                 Status.ERR_FORMAT,
-                f"{len(self._data)} bytes of a routing of {self.info.bytes}: give all of its bytes and no others",
+                f"{len(self._data)} bytes of a routing of {self.info.bytes}: give all of its bytes"
+                " and no others",
             )
 
     @property
@@ -96,7 +97,10 @@ class StoredRouting:
         return columns if len(columns) == len(set(self._layers)) < len(has) else None
 
     def __repr__(self) -> str:
-        return f"StoredRouting(rows {self.first} to {self.first + self.rows}, {self.info.layers} layers)"
+        return (
+            f"StoredRouting(rows {self.first} to {self.first + self.rows}, {self.info.layers}"
+            " layers)"
+        )
 
 
 def stored(path: str | os.PathLike[str]) -> dict[str, StoredRouting]:

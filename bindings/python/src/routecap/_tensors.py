@@ -104,7 +104,8 @@ def numpy_dtype(dtype: int) -> "np.dtype[Any]":
     if dtype not in _NUMPY_TYPES:
         raise error(
             Status.ERR_DTYPE,
-            f"NumPy has no type for dtype {dtype}: take one of the integers that routecap.Dtype names",
+            f"NumPy has no type for dtype {dtype}: take one of the integers that routecap.Dtype"
+            " names",
         )
     return _NUMPY_TYPES[dtype]
 
@@ -146,7 +147,8 @@ def _in_elements(strides: tuple[int, ...], itemsize: int, name: str) -> tuple[in
     if any(stride % itemsize for stride in strides):
         raise error(
             Status.ERR_ARGUMENT,
-            f"{name} has strides of {strides} bytes, which are no multiples of its elements' {itemsize}: make it contiguous",
+            f"{name} has strides of {strides} bytes, which are no multiples of its elements'"
+            f" {itemsize}: make it contiguous",
         )
     return tuple([stride // itemsize for stride in strides])
 
@@ -183,7 +185,8 @@ def _from_torch(tensor: Any, name: str) -> Tensor:
     if kind not in ("cpu", "cuda"):
         raise error(
             Status.ERR_ARGUMENT,
-            f"{name} is on {tensor.device}, where routecap cannot go: copy it to the host or a CUDA device",
+            f"{name} is on {tensor.device}, where routecap cannot go: copy it to the host or a CUDA"
+            " device",
         )
     device = HOST if kind == "cpu" else tensor.device.index
     dtype = str(tensor.dtype)
@@ -205,7 +208,8 @@ def _from_cuda_array(tensor: Any, name: str) -> Tensor:
     if face.get("mask") is not None:
         raise error(
             Status.ERR_ARGUMENT,
-            f"{name} is a masked array: give its data, with an id that no expert has where it is masked",
+            f"{name} is a masked array: give its data, with an id that no expert has where it is"
+            " masked",
         )
     address, readonly = face["data"]
     shape, typestr = tuple(face["shape"]), face["typestr"]
@@ -249,7 +253,8 @@ def _from_dlpack(tensor: Any, name: str) -> Tensor:
     if kind not in (_CPU, _CUDA, _CUDA_HOST, _CUDA_MANAGED):
         raise error(
             Status.ERR_ARGUMENT,
-            f"{name} is on a device of DLPack's type {kind}, where routecap cannot go: copy it to the host or a CUDA device",
+            f"{name} is on a device of DLPack's type {kind}, where routecap cannot go: copy it to"
+            " the host or a CUDA device",
         )
     return Tensor(
         address,
@@ -284,7 +289,8 @@ def describe(tensor: Any, name: str) -> Tensor:
     except (TypeError, ValueError, BufferError) as reason:
         raise error(
             Status.ERR_ARGUMENT,
-            f"{name} is a {type(tensor).__name__}, not a NumPy array, a tensor with __dlpack__ or __cuda_array_interface__: {reason}. Give np.asarray({name})",
+            f"{name} is a {type(tensor).__name__}, not a NumPy array, a tensor with __dlpack__ or"
+            f" __cuda_array_interface__: {reason}. Give np.asarray({name})",
         ) from reason
 
 
@@ -312,7 +318,9 @@ def expect_device(tensor: Tensor, device: int, name: str) -> None:
     place = {HOST: "in host memory", None: "on a CUDA device"}
     raise error(
         Status.ERR_ARGUMENT,
-        f"{name} is {place.get(tensor.device, f'on cuda:{tensor.device}')}, the capturer's memory is {place.get(device, f'on cuda:{device}')}: copy it there, or make the capturer with backend= and device= of where the model is",
+        f"{name} is {place.get(tensor.device, f'on cuda:{tensor.device}')}, the capturer's memory"
+        f" is {place.get(device, f'on cuda:{device}')}: copy it there, or make the capturer with"
+        " backend= and device= of where the model is",
     )
 
 
@@ -322,7 +330,8 @@ def expect_dtype(tensor: Tensor, dtypes: tuple[Dtype, ...], name: str) -> Dtype:
     found = tensor.dtype.name if isinstance(tensor.dtype, Dtype) else tensor.dtype
     raise error(
         Status.ERR_DTYPE,
-        f"{name} has elements of type {found}, not {' or '.join(dtype.name for dtype in dtypes)}: convert it, or say dtype= where its bits mean something else",
+        f"{name} has elements of type {found}, not {' or '.join(dtype.name for dtype in dtypes)}:"
+        " convert it, or say dtype= where its bits mean something else",
     )
 
 
@@ -334,7 +343,8 @@ def expect_kind(tensor: Tensor, dtype: Any, dtypes: tuple[Dtype, ...], name: str
     if tensor.itemsize != _SIZES[kind]:
         raise error(
             Status.ERR_DTYPE,
-            f"{name} has elements of {tensor.itemsize} bytes, which are no {kind.name}: give a tensor of {_SIZES[kind]} bytes an element, or another dtype",
+            f"{name} has elements of {tensor.itemsize} bytes, which are no {kind.name}: give a"
+            f" tensor of {_SIZES[kind]} bytes an element, or another dtype",
         )
     return kind
 
@@ -351,7 +361,8 @@ def expect_dense(tensor: Tensor, name: str) -> None:
         if size > 1 and stride != dense:
             raise error(
                 Status.ERR_ARGUMENT,
-                f"{name} must be C-contiguous: give np.ascontiguousarray({name}), or {name}.contiguous()",
+                f"{name} must be C-contiguous: give np.ascontiguousarray({name}), or"
+                f" {name}.contiguous()",
             )
         dense *= size
 
@@ -361,7 +372,8 @@ def matrix(tensor: Tensor, name: str, columns: str) -> tuple[int, int, int, int]
     if len(tensor.shape) != 2:
         raise error(
             Status.ERR_SHAPE_MISMATCH,
-            f"{name} has shape {tensor.shape}, [rows, {columns}] is expected: reshape it to two dimensions",
+            f"{name} has shape {tensor.shape}, [rows, {columns}] is expected: reshape it to two"
+            " dimensions",
         )
     (rows, k), (row_stride, column_stride) = tensor.shape, tensor.strides
     if k == 1:
@@ -393,7 +405,8 @@ def stream_of(stream: Any) -> int:
         return int(found[1])
     raise error(
         Status.ERR_ARGUMENT,
-        f"stream is a {type(stream).__name__}, not a number or a CUDA stream: give torch's, cupy's or CUDA Python's, or its address",
+        f"stream is a {type(stream).__name__}, not a number or a CUDA stream: give torch's, cupy's"
+        " or CUDA Python's, or its address",
     )
 
 
@@ -479,7 +492,8 @@ class DeviceArray:
         if torch is None:
             raise error(
                 Status.ERR_STATE,
-                "torch is not imported: import it first, or use __dlpack__ or __cuda_array_interface__",
+                "torch is not imported: import it first, or use __dlpack__ or"
+                " __cuda_array_interface__",
             )
         return torch.from_dlpack(self)
 

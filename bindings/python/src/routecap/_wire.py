@@ -175,7 +175,8 @@ def _message(data: Any) -> Any:
         except UnicodeEncodeError:
             raise error(
                 Status.ERR_FORMAT,
-                "the text is not ASCII, as base64 and JSON of ids are: give the message alone, or bytes",
+                "the text is not ASCII, as base64 and JSON of ids are: give the message alone, or"
+                " bytes",
             ) from None
     return data
 
@@ -193,7 +194,8 @@ def _hint(given: Mapping[str, Any]) -> tuple[bytes, list[Any]]:
             if values.setdefault("layers", array.size) != array.size:
                 raise error(
                     Status.ERR_SHAPE_MISMATCH,
-                    f"{name} has {array.size} elements for {values['layers']} layers: give one for each layer",
+                    f"{name} has {array.size} elements for {values['layers']} layers: give one for"
+                    " each layer",
                 )
     if "dtype" in values:
         values["dtype"] = _dtype(values["dtype"])
@@ -204,7 +206,8 @@ def _hint(given: Mapping[str, Any]) -> tuple[bytes, list[Any]]:
     values["flags"] = WireHintFlag.STRICT if values.pop("strict", False) else 0
     if unknown := set(values) - set(structs.wire_hint.fields):
         raise TypeError(
-            f"{', '.join(sorted(unknown))}: there is no such hint; there are {', '.join(WireHint.__annotations__)}"
+            f"{', '.join(sorted(unknown))}: there is no such hint; there are"
+            f" {', '.join(WireHint.__annotations__)}"
         )
     return structs.wire_hint(**values), held
 
@@ -310,7 +313,8 @@ def wire_decode_into(
     if len(tensor.shape) != 3:
         raise error(
             Status.ERR_SHAPE_MISMATCH,
-            f"out has shape {tensor.shape}, three dimensions are expected: give [rows, layers, k] or [layers, rows, k]",
+            f"out has shape {tensor.shape}, three dimensions are expected: give [rows, layers, k]"
+            " or [layers, rows, k]",
         )
     order = member(Order, order)
     rows, layers, k = (
@@ -359,7 +363,8 @@ def wire_fact(name: str) -> WireFact:
     except KeyError:
         raise error(
             Status.ERR_ARGUMENT,
-            f"{name!r} is no fact; there are {', '.join(fact.name.lower() for fact in WireFact if fact.name)}",
+            f"{name!r} is no fact; there are"
+            f" {', '.join(fact.name.lower() for fact in WireFact if fact.name)}",
         ) from None
 
 

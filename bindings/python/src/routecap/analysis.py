@@ -31,7 +31,8 @@ def facts(routing: Routing) -> list[str]:
     cells, tags = routing.rows * routing.layers, np.unique(routing.tags)
     recomputed = int((routing.layer_provenance == Provenance.RECOMPUTED).sum())
     found = [
-        _counted(routing.rows, "row") + (f" from position {routing.first}" if routing.first else ""),
+        _counted(routing.rows, "row")
+        + (f" from position {routing.first}" if routing.first else ""),
         _counted(routing.layers, "layer"),
         f"{routing.k} of {routing.experts} experts",
         f"{there(routing)} of the cells" if cells else "no cells",

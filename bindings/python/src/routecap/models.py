@@ -96,12 +96,14 @@ class Description:
         """
         if self.has_experts is False:
             raise ValueError(
-                "the model has no experts: there is nothing to capture. Give a mixture-of-experts model's configuration"
+                "the model has no experts: there is nothing to capture. Give a mixture-of-experts"
+                " model's configuration"
             )
         if self.layer_map is None or self.layer_experts is None or self.layer_k is None:
             missing = [name for name in self.unknown if name in ("layer_map", "experts", "k")]
             raise ValueError(
-                f"the configuration does not tell {' and '.join(missing)}: give them to Capturer yourself"
+                f"the configuration does not tell {' and '.join(missing)}: give them to Capturer"
+                " yourself"
             )
         if len(set(self.layer_k)) > 1:
             different = sorted(set(self.layer_k))
@@ -339,11 +341,9 @@ def _describe(fields: _Fields, family: str | None, elsewhere: tuple[str, ...]) -
     answer: dict[str, Any] = {
         "decoder_layers": decoder_layers,
         "layer_map": layer_map,
-        "experts": max(layer_experts)
-        if layer_experts
-        else None
-        if experts is None
-        else experts + zero,
+        "experts": (
+            max(layer_experts) if layer_experts else None if experts is None else experts + zero
+        ),
         "k": max(layer_k) if layer_k else k,
         "shared_experts": _shared(fields),
     }

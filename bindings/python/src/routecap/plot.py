@@ -264,7 +264,8 @@ def overview(samples: Mapping[str, Sample], layer: int | None = None) -> Figure:
     if len(alike(samples)) != 1:
         raise error(
             Status.ERR_SHAPE_MISMATCH,
-            "one picture is of one model: these have different layers, experts or k. Draw those of each model by themselves",
+            "one picture is of one model: these have different layers, experts or k. Draw those of"
+            " each model by themselves",
         )
     name, first = next(iter(samples.items()))
     routing = first.routing
@@ -298,8 +299,8 @@ def overview(samples: Mapping[str, Sample], layer: int | None = None) -> Figure:
     text(middle, first, layer)
     _title(
         middle,
-        f"{'Tokens' if first.info.get('tokens') else 'Rows'} on the colour of their first expert in layer {layer}"
-        + (", the beginning" if written == _LINES else ""),
+        f"{'Tokens' if first.info.get('tokens') else 'Rows'} on the colour of their first expert in"
+        f" layer {layer}" + (", the beginning" if written == _LINES else ""),
     )
     middle = parts[2].subplots()
     positions(middle, routing, layer)

@@ -56,9 +56,11 @@ class MicroBatch:
         generator = torch.Generator().manual_seed(seed)
         self.tokens = torch.randint(0, VOCABULARY, (1, LENGTH), generator=generator)
         self.rows = {
-            layer: torch.stack(
-                [torch.randperm(EXPERTS, generator=generator)[:K] for _ in range(LENGTH)]
-            ).to(torch.uint8)
+            layer: (
+                torch.stack(
+                    [torch.randperm(EXPERTS, generator=generator)[:K] for _ in range(LENGTH)]
+                ).to(torch.uint8)
+            )
             for layer in range(1, layers)
         }
 

@@ -66,9 +66,11 @@ class Model(torch.nn.Module):
 def rows_of(seed):
     generator = torch.Generator().manual_seed(seed)
     return {
-        layer: torch.stack(
-            [torch.randperm(EXPERTS, generator=generator)[:K] for _ in range(TOKENS)]
-        ).to(torch.uint8)
+        layer: (
+            torch.stack(
+                [torch.randperm(EXPERTS, generator=generator)[:K] for _ in range(TOKENS)]
+            ).to(torch.uint8)
+        )
         for layer in (1, 2, 3)
     }
 

@@ -323,7 +323,9 @@ def test_a_router_that_does_not_take_its_rows_exactly_once_is_named():
         router.routing = lambda logits, **options: (chosen / K, chosen)
         with pytest.raises(
             ReplayError,
-            match=r"decoder\.layers\.3\.mlp\.router did not run, or chose its experts in another way",
+            match=(
+                r"decoder\.layers\.3\.mlp\.router did not run, or chose its experts in another way"
+            ),
         ):
             with replay(batch.rows):
                 batch.through(model)

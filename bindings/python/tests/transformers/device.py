@@ -435,7 +435,8 @@ def main() -> int:
             traceback.print_exc()
     device = torch.cuda.get_device_name() if ON_GPU else "without a GPU"
     print(
-        f"routecap {routecap.__version__}, torch {torch.__version__}, transformers {transformers.__version__}, {device}; {cells} cells compared"
+        f"routecap {routecap.__version__}, torch {torch.__version__}, transformers"
+        f" {transformers.__version__}, {device}; {cells} cells compared"
     )
     print(f"{len(checks) - failed} checks passed, {failed} failed")
     return failed != 0

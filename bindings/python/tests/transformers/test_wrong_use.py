@@ -293,7 +293,10 @@ def test_a_model_on_another_device_is_refused(model: Any) -> None:
         model.to("meta")
         with pytest.raises(
             RuntimeError,
-            match="was on cpu when the capture was attached, and is on meta: detach, move, attach again",
+            match=(
+                "was on cpu when the capture was attached, and is on meta: detach, move, attach"
+                " again"
+            ),
         ):
             model(
                 input_ids=TOKENS.to("meta"),
@@ -367,7 +370,10 @@ def test_a_forward_pass_that_is_too_large_is_refused(model: Any) -> None:
     with attach(model, rows=8) as capture:
         with pytest.raises(
             ValueError,
-            match=r"the forward pass has 16 rows, padding included; the capture has room for 8: attach\(model, rows=16\)",
+            match=(
+                r"the forward pass has 16 rows, padding included; the capture has room for 8:"
+                r" attach\(model, rows=16\)"
+            ),
         ):
             forward(model, TOKENS.repeat(2, 1))
         expect_captured(model, capture)

@@ -172,11 +172,15 @@ class Model(torch.nn.Module):
         self.k, self.experts, self.device = k, experts, device
         self.version = torch.zeros((), dtype=torch.int64, device=device)
         self.moe = [
-            FusedMoE(
-                router(i, self.version, k, experts, dtype, shared, replicas), internal, **moe_config
+            (
+                FusedMoE(
+                    router(i, self.version, k, experts, dtype, shared, replicas),
+                    internal,
+                    **moe_config,
+                )
+                if i >= dense
+                else None
             )
-            if i >= dense
-            else None
             for i in range(layers)
         ]
         self.layers = torch.nn.ModuleList(Layer(moe) for moe in self.moe)
@@ -561,7 +565,8 @@ class Engine:
         )
         wrong = np.argwhere((experts != expected).any((1, 2)))[:, 0]
         assert len(wrong) == 0, (
-            f"{request.req_id}: {len(wrong)} of {len(expected)} rows are wrong, the first at {wrong[0]}"
+            f"{request.req_id}: {len(wrong)} of {len(expected)} rows are wrong, the first at"
+            f" {wrong[0]}"
         )
         self.checked["requests"] += 1
         self.checked["rows"] += len(expected)

@@ -116,6 +116,7 @@ def test_every_row_is_counted_once_in_its_phase(drafts):
         made = connector()
     finally:
         set_options(None)
+
     def forward(connector, rows):
         capture(connector, rows)
         seen.append(rows)

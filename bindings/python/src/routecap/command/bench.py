@@ -113,7 +113,8 @@ def _measure(
                 if routing.wait() != Status.OK or not (routing.ids() == ids).all():
                     raise Error(
                         Status.ERR_INTERNAL,
-                        "what was read is not what was recorded: report it with the version of the driver",
+                        "what was read is not what was recorded: report it with the version of the"
+                        " driver",
                     )
             if measured:
                 for name, start, end in zip(times, moments, moments[1:]):
@@ -168,7 +169,8 @@ def _on_device(layers: NDArray[np.int32]) -> Iterator[list[Any]]:
         if status:
             raise Error(
                 Status.ERR_DEVICE,
-                f"{name} returned {status}: look whether device 0 can be used (routecap info), or take --backend host",
+                f"{name} returned {status}: look whether device 0 can be used (routecap info), or"
+                " take --backend host",
             )
 
     check("cuInit", 0)

@@ -24,8 +24,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tokens",
         metavar="FILE",
-        help="token ids: JSON, a list or an object with one for each name, or .npy or .npz. Checks "
-        "lengths, shifts, and rows of other texts",
+        help=(
+            "token ids: JSON, a list or an object with one for each name, or .npy or .npz. Checks "
+            "lengths, shifts, and rows of other texts"
+        ),
     )
     parser.add_argument(
         "--against",
@@ -40,14 +42,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model",
         metavar="PATH",
-        help="a model for transformers: compares with what it chooses for the tokens, and does "
-        "what --config does",
+        help=(
+            "a model for transformers: compares with what it chooses for the tokens, and does "
+            "what --config does"
+        ),
     )
     parser.add_argument(
         "--control",
         action="store_true",
-        help="--against and --model also compare a copy that is shifted by one row, which has "
-        "to be noticed",
+        help=(
+            "--against and --model also compare a copy that is shifted by one row, which has "
+            "to be noticed"
+        ),
     )
     parser.add_argument(
         "--strict", action="store_true", help="exit status 3 if any check could not be made"
@@ -65,7 +71,8 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
     if not cases:
         raise ArgumentError(
             Status.ERR_ARGUMENT,
-            f"no routing in {arguments.file}: name a file, folder or archive that has NAME.routecap in it",
+            f"no routing in {arguments.file}: name a file, folder or archive that has NAME.routecap"
+            " in it",
         )
     report = examine(
         cases,

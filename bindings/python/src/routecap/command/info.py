@@ -21,7 +21,8 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
     terminal.title(f"routecap {'.'.join(map(str, version()))}")
     terminal.line(f"library  {path()}")
     terminal.line(
-        f"running  Python {platform.python_version()}, NumPy {np.__version__}, {platform.system()} {platform.machine()}"
+        f"running  Python {platform.python_version()}, NumPy {np.__version__}, {platform.system()}"
+        f" {platform.machine()}"
     )
     terminal.line()
     rows = []

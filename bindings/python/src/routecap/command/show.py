@@ -90,7 +90,8 @@ def read(files: list[str], terminal: Terminal, wire: Any = None) -> dict[str, Sa
     if not samples:
         raise ArgumentError(
             Status.ERR_ARGUMENT,
-            f"no routing in {', '.join(files)}: name files, folders or archives that have NAME.routecap in them",
+            f"no routing in {', '.join(files)}: name files, folders or archives that have"
+            " NAME.routecap in them",
         )
     return samples
 
@@ -109,7 +110,8 @@ def _list(samples: dict[str, Sample], terminal: Terminal) -> None:
     complete = sum(routing.complete for routing in routings)
     terminal.line()
     terminal.line(
-        f"{len(routings)} routings of {sum(routing.rows for routing in routings)} rows, {complete} of them complete",
+        f"{len(routings)} routings of {sum(routing.rows for routing in routings)} rows, {complete}"
+        " of them complete",
         "" if complete == len(routings) else "yellow",
     )
 

@@ -23,7 +23,8 @@ _UNJUDGED = ("experts", "columns", "k", "first")
 def add_hints(parser: argparse.ArgumentParser, judged: bool = True) -> None:
     group = parser.add_argument_group(
         "messages of the wire",
-        "FILE.npy, .npy.b64 (vLLM), .b64 (SGLang), .routes.json, .nrlre1 (NeMo-RL), .lists.json (Megatron)",
+        "FILE.npy, .npy.b64 (vLLM), .b64 (SGLang), .routes.json, .nrlre1 (NeMo-RL), .lists.json"
+        " (Megatron)",
     )
     for name in _HINTS if judged else _UNJUDGED:
         text = _HINTS[name] if judged else _HINTS[name].removesuffix("; required")

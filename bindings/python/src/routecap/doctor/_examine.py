@@ -179,7 +179,8 @@ def _by_name(given: Any, cases: Mapping[str, Case], what: str) -> dict[str, Any]
         strangers = ", ".join(given) or "one text"
         raise error(
             Status.ERR_ARGUMENT,
-            f"there is no routing for the {what} of {strangers}: name them as the routings are named",
+            f"there is no routing for the {what} of {strangers}: name them as the routings are"
+            " named",
         )
     return named
 

@@ -128,9 +128,7 @@ def registry(capturer: Counters, **options: Unpack[Options]) -> Any:
     return made
 
 
-def text(
-    capturer: Counters, *, openmetrics: bool = False, **options: Unpack[Options]
-) -> str:
+def text(capturer: Counters, *, openmetrics: bool = False, **options: Unpack[Options]) -> str:
     """All metrics now, in Prometheus's text format or as OpenMetrics. Options of Collector."""
     from prometheus_client import exposition
     from prometheus_client.openmetrics import exposition as openmetrics_exposition

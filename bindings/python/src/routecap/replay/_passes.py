@@ -176,7 +176,8 @@ class Replay:
         given = now.rows[router.layer]
         if given.shape != live.shape:
             raise ReplayError(
-                f"{router.name} has {_shape(live)} tokens and experts, the rows for it {_shape(given)}: give a row for each token of the batch"
+                f"{router.name} has {_shape(live)} tokens and experts, the rows for it"
+                f" {_shape(given)}: give a row for each token of the batch"
             )
         chosen = self._forced(router, live, given.to(live.device, non_blocking=True), now, experts)
         narrow = experts - 1 <= torch.iinfo(given.dtype).max
@@ -189,8 +190,9 @@ class Replay:
             if not self._was_given_rows:
                 return None
             raise ReplayError(
-                f"{router.name} runs again in backward, and of which forward pass is not known: its "
-                "output had no gradient (is the whole model checkpointed with use_reentrant=True? Make it use_reentrant=False)"
+                f"{router.name} runs again in backward, and of which forward pass is not known: its"
+                " output had no gradient (is the whole model checkpointed with use_reentrant=True?"
+                " Make it use_reentrant=False)"
             )
         if of.rows is None:
             return None

@@ -40,12 +40,14 @@ class RankReplay(Replay):
         """
         if self._given is not None:
             raise ReplayError(
-                "the rows of an earlier load() were not taken: no forward pass ran. Give rows just before each"
+                "the rows of an earlier load() were not taken: no forward pass ran. Give rows just"
+                " before each"
             )
         if isinstance(rows, torch.Tensor):
             if layers is None or len(layers) != len(rows):
                 raise ValueError(
-                    f"rows of {len(rows)} layers need as many layers, not {layers}: give the index of each"
+                    f"rows of {len(rows)} layers need as many layers, not {layers}: give the index"
+                    " of each"
                 )
             rows = dict(zip(layers, rows))
         self._given = dict(rows), valid
@@ -66,7 +68,8 @@ class RankReplay(Replay):
             yield
             if self._given is not None:
                 raise ReplayError(
-                    "no forward pass took the rows: call the model that is attached inside the with block"
+                    "no forward pass took the rows: call the model that is attached inside the with"
+                    " block"
                 )
         finally:
             self._given = self._running = None

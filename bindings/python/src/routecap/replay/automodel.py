@@ -54,8 +54,8 @@ class AutomodelReplay(RankReplay):
         gates = sorted((each for own, _ in found for each in own), key=lambda each: each[0].layer)
         if not gates:
             raise ValueError(
-                "the model has no gates of Automodel that can be replayed: give a mixture-of-experts "
-                "model"
+                "the model has no gates of Automodel that can be replayed: give a"
+                " mixture-of-experts model"
             )
         super().__init__([router for router, _ in gates], agreement=agreement)
         self.live = tuple(name for _, live in found for name in live)

@@ -69,12 +69,14 @@ class MegatronReplay(RankReplay):
         flat = sorted((each for stage in bound for each in stage), key=lambda each: each[0].layer)
         if not flat:
             raise ValueError(
-                "the model has no routers of Megatron-Core that can be replayed: give a mixture-of-experts model"
+                "the model has no routers of Megatron-Core that can be replayed: give a"
+                " mixture-of-experts model"
             )
         for (one, _), (other, _) in zip(flat, flat[1:]):
             if one.layer == other.layer:
                 raise ValueError(
-                    f"{one.name} and {other.name} both are layer {one.layer}: give each layer_number once"
+                    f"{one.name} and {other.name} both are layer {one.layer}: give each"
+                    " layer_number once"
                 )
         super().__init__([router for router, _ in flat], agreement=agreement)
         self._targets: dict[Router, torch.Tensor] = {}  # set_target_indices, till a forward pass
@@ -141,7 +143,8 @@ class MegatronReplay(RankReplay):
             topk_indices = torch.where(asked, topk_indices, LIVE)
         if router in self._targets:
             raise ReplayError(
-                f"{router.name} was given rows twice: no forward pass took the first. Give rows just before each"
+                f"{router.name} was given rows twice: no forward pass took the first. Give rows"
+                " just before each"
             )
         self._targets[router] = topk_indices
 
@@ -192,11 +195,13 @@ def routers_of(stage: nn.Module) -> tuple[list[tuple[Router, nn.Module]], list[s
                 )
         if module.routing_type in _KINDS:
             raise ValueError(
-                f"{name} cannot be replayed: {module.routing_type} chooses by itself. Take another load balancing"
+                f"{name} cannot be replayed: {module.routing_type} chooses by itself. Take another"
+                " load balancing"
             )
         if module.layer_number is None:
             raise ValueError(
-                f"{name} has no layer_number: it is in no layer of a decoder. Give it one, from 1 on"
+                f"{name} has no layer_number: it is in no layer of a decoder. Give it one, from"
+                " 1 on"
             )
         replayed.append((Router(int(module.layer_number) - 1, name), module))
     return replayed, live

@@ -110,8 +110,9 @@ class _Slime:
         filled = self._module.RoutingReplay.all_routing_replays
         if [id(each) for each in filled] != [id(each) for each in queues]:
             raise ReplayError(
-                f"slime fills {len(filled)} queues in the order in which they were made, and the "
-                f"{len(queues)} of this model's routers are others, or in another order: attach to this model alone, just after it is made"
+                f"slime fills {len(filled)} queues in the order in which they were made, and the"
+                f" {len(queues)} of this model's routers are others, or in another order: attach to"
+                " this model alone, just after it is made"
             )
 
     def wrap(self, wrapper: Callable[[Choice, Choice], Choice]) -> Callable[[], None]:
@@ -150,7 +151,8 @@ class _Miles:
         filled = {id(each) for each in self._manager.replays}
         if missing := sum(id(each) not in filled for each in queues):
             raise ReplayError(
-                f"miles does not fill the queues of {missing} of this model's routers: attach to the model that it trains"
+                f"miles does not fill the queues of {missing} of this model's routers: attach to"
+                " the model that it trains"
             )
 
     def wrap(self, wrapper: Callable[[Choice, Choice], Choice]) -> Callable[[], None]:

@@ -102,7 +102,8 @@ class _Sequences:
         for routing, offset in zip(routings, self.offset):
             if routing.k != taps[0].k:
                 raise ValueError(
-                    f"a routing has {routing.k} experts per token, the model {taps[0].k}: give routings of this model"
+                    f"a routing has {routing.k} experts per token, the model {taps[0].k}: give"
+                    " routings of this model"
                 )
             copy = np.empty((routing.rows, routing.layers, routing.k), np.int16)
             routing.copy_to(copy)
@@ -110,7 +111,8 @@ class _Sequences:
             for source, (layer, experts) in enumerate(described):
                 if layer not in at or experts != taps[at[layer]].experts:
                     raise ValueError(
-                        f"a routing has {experts} experts in layer {layer}, the model has not: give routings of this model"
+                        f"a routing has {experts} experts in layer {layer}, the model has not: give"
+                        " routings of this model"
                     )
                 ids[at[layer], offset : offset + routing.rows] = copy[:, source]
         self.table = torch.from_numpy(ids)
@@ -120,7 +122,8 @@ class _Sequences:
         cache = kwargs.get("past_key_values")
         if cache is not None and cache.get_seq_length():
             raise ValueError(
-                "replay is for whole sequences: this forward continues a cache. Give use_cache=False"
+                "replay is for whole sequences: this forward continues a cache. Give"
+                " use_cache=False"
             )
         inputs = (kwargs.get("input_ids"), kwargs.get("inputs_embeds"), *args)
         given = next(tensor for tensor in inputs if tensor is not None)
@@ -132,12 +135,14 @@ class _Sequences:
         sequence = np.cumsum(begins).reshape(begins.shape) - 1
         if begins.sum() != len(self.rows) or (live & (np.cumsum(begins, axis=1) == 0)).any():
             raise ValueError(
-                f"{len(self.rows)} routings for {begins.sum()} sequences that begin at position 0: give one for each, in their order"
+                f"{len(self.rows)} routings for {begins.sum()} sequences that begin at position 0:"
+                " give one for each, in their order"
             )
         tokens = np.bincount(sequence[live], minlength=len(self.rows))
         if (tokens < self.first + self.rows).any():
             raise ValueError(
-                "a routing has more rows than its sequence has tokens: give routings in the order of the batch"
+                "a routing has more rows than its sequence has tokens: give routings in the order"
+                " of the batch"
             )
         row = positions - self.first[sequence]
         end = self.table.shape[1]

@@ -123,7 +123,8 @@ def _ask(name: str, ticket: bytes) -> bytearray:
         (rows,) = _SIZE.unpack(size)
         if rows < 0:
             raise RuntimeError(
-                "the scheduler's process does not have these rows: take them once, and before others push them out"
+                "the scheduler's process does not have these rows: take them once, and before"
+                " others push them out"
             )
         received = _receive(connection, rows)
         if received is None:
@@ -133,7 +134,8 @@ def _ask(name: str, ticket: bytes) -> bytearray:
         if name in _connections:
             _connections.pop(name).close()
         raise RuntimeError(
-            f"the scheduler's process does not answer: {error}. Look into its log, and make the request again"
+            f"the scheduler's process does not answer: {error}. Look into its log, and make the"
+            " request again"
         ) from None
 
 

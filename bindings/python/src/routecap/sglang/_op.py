@@ -25,7 +25,8 @@ def _route(tensor: torch.Tensor, ids: torch.Tensor, layer: int) -> None:
     forward = _forwards.get(tensor.data_ptr())
     if forward is None:
         raise RuntimeError(
-            "this is no capturer's anchor: a compiler has copied it. Leave it out of the compiled graph, or run eagerly"
+            "this is no capturer's anchor: a compiler has copied it. Leave it out of the compiled"
+            " graph, or run eagerly"
         )
     forward.route(layer, ids)
 

@@ -54,7 +54,8 @@ class Options:
             )
         if self.slots < 3:
             raise ValueError(
-                f"slots is {self.slots}: with fewer than 3, steps are lost under overlap scheduling. Give 3 or more"
+                f"slots is {self.slots}: with fewer than 3, steps are lost under overlap"
+                " scheduling. Give 3 or more"
             )
 
     @classmethod

@@ -60,8 +60,8 @@ class Shared:
             return
         if self._usable:
             logger.error(
-                "routed experts: the store is of weights %d, and these are %s: it is not used. Give "
-                "weights numbers that rise (weight_version)",
+                "routed experts: the store is of weights %d, and these are %s: it is not used. Give"
+                " weights numbers that rise (weight_version)",
                 newest,
                 "without a number" if generation is None else generation,
             )

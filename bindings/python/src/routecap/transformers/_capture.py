@@ -101,7 +101,8 @@ class Capture:
         )
         if self._device.type not in ("cpu", "cuda"):
             raise ValueError(
-                f"the model is on {self._device}, where routecap cannot go: move it to the host or a CUDA device"
+                f"the model is on {self._device}, where routecap cannot go: move it to the host or"
+                " a CUDA device"
             )
         self._cuda = self._device.type == "cuda"
         own: routecap.Settings = {
@@ -217,7 +218,8 @@ class Capture:
             self._plan = self._plan_of(module, args, kwargs)
         if self._plan is not None and self._plan.rows not in (None, inputs.rows):
             raise ValueError(
-                f"the forward pass has {inputs.rows} rows, {self._plan.rows} were placed: give place() a position for each of its rows"
+                f"the forward pass has {inputs.rows} rows, {self._plan.rows} were placed: give"
+                " place() a position for each of its rows"
             )
         self._begin(inputs.rows)
 
@@ -237,14 +239,16 @@ class Capture:
         here = threading.get_ident()
         if self._generation is not None and self._generation.thread != here:
             raise RuntimeError(
-                "generate is running on this model, and another thread runs it: a capture is for one forward pass at a time. Wait until it has ended"
+                "generate is running on this model, and another thread runs it: a capture is for"
+                " one forward pass at a time. Wait until it has ended"
             )
         if self._owner == (here, module):  # it was interrupted
             self._plan = None if self._generation is None else self._plan
         elif self._owner is None or self._owner[0] != here:
             if not self._lock.acquire(blocking=False):
                 raise RuntimeError(
-                    "two threads run the model at the same time: a capture is for one forward pass at a time. Call them one after another"
+                    "two threads run the model at the same time: a capture is for one forward pass"
+                    " at a time. Call them one after another"
                 )
             self._owner = here, module
 
@@ -283,7 +287,8 @@ class Capture:
         if rows > self.capturer.rows:
             room = self.capturer.rows
             raise ValueError(
-                f"the forward pass has {rows} rows, padding included; the capture has room for {room}: attach(model, rows={rows})"
+                f"the forward pass has {rows} rows, padding included; the capture has room for"
+                f" {room}: attach(model, rows={rows})"
             )
         if self._plan is None and not self._paused and not self._capturing():
             self._unfollowed += 1
@@ -305,7 +310,8 @@ class Capture:
         tap, device = self.taps[index], self._devices[index]
         if ids.device != device and device.type != "meta":
             raise RuntimeError(
-                f"{tap.name} was on {device} when the capture was attached, and is on {ids.device}: detach, move, attach again"
+                f"{tap.name} was on {device} when the capture was attached, and is on {ids.device}:"
+                " detach, move, attach again"
             )
         if ids.device != self._device:
             ids = ids.to(self._device, non_blocking=True)
@@ -313,7 +319,8 @@ class Capture:
             self.capturer.route(index, tap.router, ids)
         elif ids.shape[1] != tap.k:
             raise ValueError(
-                f"{tap.name} is given {ids.shape[1]} experts per token, {tap.k} were expected: give attach() the tap with its k"
+                f"{tap.name} is given {ids.shape[1]} experts per token, {tap.k} were expected: give"
+                " attach() the tap with its k"
             )
         elif not (
             hold and index not in self._held and self._held.hold(index, ids, self._capturing())
@@ -344,7 +351,8 @@ class Capture:
         mask = inputs.mask
         if mask is not None and not (isinstance(mask, torch.Tensor) and mask.ndim == 2):
             raise ValueError(
-                "attention_mask is no [batch, length] tensor, so that padding cannot be told: give one, or say where the rows are by capture.place()"
+                "attention_mask is no [batch, length] tensor, so that padding cannot be told: give"
+                " one, or say where the rows are by capture.place()"
             )
         batch = None if inputs.cache is None else self._of_cache.get(inputs.cache)
         cached = 0 if inputs.cache is None else cached_columns(inputs.cache)
@@ -366,7 +374,8 @@ class Capture:
         elif len(batch.requests) != inputs.batch:
             known = len(batch.requests)
             raise ValueError(
-                f"the cache has {known} sequences and the forward pass {inputs.batch} rows: call capture.reorder() where that changes"
+                f"the cache has {known} sequences and the forward pass {inputs.batch} rows: call"
+                " capture.reorder() where that changes"
             )
         elif cached < batch.columns:
             self._cut(batch, cached)
@@ -386,7 +395,8 @@ class Capture:
         )
         if cached or any(begun):
             raise ValueError(
-                "a packed batch goes on with sequences of a cache, and nothing says with which: name them by capture.place()"
+                "a packed batch goes on with sequences of a cache, and nothing says with which:"
+                " name them by capture.place()"
             )
         batch = self._new_batch(len(runs))
         return plan_of_runs(batch.requests, runs, 0, inputs.rows)._replace(begun=batch)
@@ -394,7 +404,8 @@ class Capture:
     def _plan_placed(self, positions: torch.Tensor, new: bool) -> Plan:
         if positions.ndim != 2:
             raise ValueError(
-                f"positions has shape {tuple(positions.shape)}, [batch, length] is expected: a row for each sequence"
+                f"positions has shape {tuple(positions.shape)}, [batch, length] is expected: a row"
+                " for each sequence"
             )
         if new or not self._batches or self._batches[-1].name:
             batch = self._new_batch(len(positions))
@@ -519,8 +530,9 @@ class Capture:
         if self._unfollowed:
             unfollowed, self._unfollowed = self._unfollowed, 0
             warnings.warn(
-                f"{unfollowed} compiled forward passes ran, and nobody said whose their rows are, which are missing: attach to the module that "
-                "torch.compile returned, or call capture.issue() after each",
+                f"{unfollowed} compiled forward passes ran, and nobody said whose their rows are,"
+                " which are missing: attach to the module that torch.compile returned, or call"
+                " capture.issue() after each",
                 RuntimeWarning,
                 stacklevel=2,
             )
@@ -637,7 +649,11 @@ class Capture:
 
     def __repr__(self) -> str:
         state = "attached" if self.attached else "detached"
-        return f"<routecap.transformers.Capture, {state}, {sum(len(batch.requests) for batch in self._batches)} sequences, of {self.capturer!r}>"
+        return (
+            f"<routecap.transformers.Capture, {state},"
+            f" {sum(len(batch.requests) for batch in self._batches)} sequences, of"
+            f" {self.capturer!r}>"
+        )
 
     # ---- Inside
 
@@ -687,8 +703,8 @@ class Capture:
         stats = self.capturer.stats()
         if stats.rows_delivered and (silent := self.silent_layers):
             warnings.warn(
-                f"layers {silent} have not fired: all their cells are missing. Attach to the module "
-                "that runs, or leave these taps out",
+                f"layers {silent} have not fired: all their cells are missing. Attach to the module"
+                " that runs, or leave these taps out",
                 RuntimeWarning,
                 stacklevel=3,
             )

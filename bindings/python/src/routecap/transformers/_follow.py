@@ -44,7 +44,8 @@ def follow_generate(capture: Capture, model: nn.Module, add: Add) -> None:
             return generate(*args, **kwargs)
         if capture._generation is not None:
             raise RuntimeError(
-                "generate is running on this model already: a capture follows one at a time. Wait until it has ended"
+                "generate is running on this model already: a capture follows one at a time. Wait"
+                " until it has ended"
             )
         generation = capture._generation = Generation(capture, owner, args, kwargs)
         try:
@@ -111,7 +112,8 @@ class Generation:
 
         if (setting("num_beams") or 1) > 1:
             raise ValueError(
-                "beam search is not captured: which beams a returned sequence was in is not to be had. Sample, or search greedily"
+                "beam search is not captured: which beams a returned sequence was in is not to be"
+                " had. Sample, or search greedily"
             )
         eos = setting("eos_token_id")
         self._eos: list[int] = [] if eos is None else torch.as_tensor(eos).flatten().tolist()

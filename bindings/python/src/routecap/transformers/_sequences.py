@@ -71,7 +71,9 @@ class Batch:
         else:
             if mask.shape[0] != len(self.requests) or mask.shape[1] < past + length:
                 raise ValueError(
-                    f"attention_mask has shape {tuple(mask.shape)}, {(len(self.requests), past + length)} is expected: a column for each token, those of the cache too"
+                    f"attention_mask has shape {tuple(mask.shape)},"
+                    f" {(len(self.requests), past + length)} is expected: a column for each token,"
+                    " those of the cache too"
                 )
             if one_more and self.last is not None:
                 positions = self.last = self.last + 1
@@ -93,7 +95,8 @@ class Batch:
         """
         if positions.ndim != 2 or positions.shape[0] != len(self.requests):
             raise ValueError(
-                f"positions has shape {tuple(positions.shape)}, [{len(self.requests)}, length] is expected: a row for each sequence"
+                f"positions has shape {tuple(positions.shape)}, [{len(self.requests)}, length] is"
+                " expected: a row for each sequence"
             )
         spans = self._filled(positions.shape[1])
         spans["position"], spans["position_end"], spans["flags"] = (

@@ -78,10 +78,12 @@ def find(model: nn.Module) -> list[Tap]:
         kind = type(model).__name__
         if suspects:
             raise ValueError(
-                f"{kind} routes in a way that routecap does not know ({', '.join(suspects)}): give attach() taps of your own"
+                f"{kind} routes in a way that routecap does not know ({', '.join(suspects)}): give"
+                " attach() taps of your own"
             )
         raise ValueError(
-            f"{kind} has no mixture-of-experts layers: there is nothing to capture. Give a mixture-of-experts model"
+            f"{kind} has no mixture-of-experts layers: there is nothing to capture. Give a"
+            " mixture-of-experts model"
         )
     return in_order(taps)
 
@@ -91,17 +93,21 @@ def in_order(taps: list[Tap]) -> list[Tap]:
     stacks = sorted({stack_of(tap.name) for tap in taps})
     if len(stacks) > 1:
         raise ValueError(
-            f"experts in several stacks of layers ({', '.join(stacks)}): attach to one of them, or give attach() the taps of one"
+            f"experts in several stacks of layers ({', '.join(stacks)}): attach to one of them, or"
+            " give attach() the taps of one"
         )
     taps = sorted(taps, key=lambda tap: tap.layer)
     for one, other in zip(taps, taps[1:]):
         if one.layer == other.layer:
             raise ValueError(
-                f"{one.name} and {other.name} route in one layer: give attach() the taps that you mean"
+                f"{one.name} and {other.name} route in one layer: give attach() the taps that you"
+                " mean"
             )
     if len({tap.k for tap in taps}) > 1:
         raise ValueError(
-            f"layers with different numbers of experts per token ({sorted({tap.k for tap in taps})}) cannot be captured together: give attach() the taps of one number"
+            "layers with different numbers of experts per token"
+            f" ({sorted({tap.k for tap in taps})}) cannot be captured together: give attach() the"
+            " taps of one number"
         )
     return taps
 
@@ -216,12 +222,14 @@ def _tap(
         )
     if k is None or experts is None:
         raise ValueError(
-            f"nothing says how many experts {name} chooses, and among how many: give attach() taps of your own"
+            f"nothing says how many experts {name} chooses, and among how many: give attach() taps"
+            " of your own"
         )
     part = getattr(module, "num_experts", experts) < experts - said.zero_experts
     if part or getattr(module, "_is_expert_parallel", False):
         raise ValueError(
-            f"{name} has a part of the experts (expert parallelism), and its ids count from the first of these: it cannot be captured. Give a model that has them all"
+            f"{name} has a part of the experts (expert parallelism), and its ids count from the"
+            " first of these: it cannot be captured. Give a model that has them all"
         )
     return Tap(layer, name, module, before, ids, k, experts, router, gate)
 

@@ -87,7 +87,8 @@ def install(name: str | None = None) -> None:
     face = _face()
     if face is None:
         raise RuntimeError(
-            f"routecap knows vLLM {_KNOWN}, not {_version()}: install one of these, or unset {_ASKED}"
+            f"routecap knows vLLM {_KNOWN}, not {_version()}: install one of these, or unset"
+            f" {_ASKED}"
         )
     import_module(f".{face.module}", __name__).apply()
     os.environ[_ASKED] = "1"

@@ -155,7 +155,8 @@ class Folder:
         """Where it is. Raises: OSError; ValueError: it is larger than the budget."""
         if len(data) > self._budget:
             raise ValueError(
-                f"{len(data)} bytes are more than the folder's {self._budget}: give it a larger budget"
+                f"{len(data)} bytes are more than the folder's {self._budget}: give it a larger"
+                " budget"
             )
         path = self._path / f"{secrets.token_hex(16)}.routecap"
         with self._lock:  # room first

@@ -115,15 +115,15 @@ def bind(
     absent = [index for captured, index in enumerate(layer_map) if captured not in binding.layers]
     if untapped:
         logger.error(
-            "routed experts: the ids of decoder layers %s cannot be had; they will be missing. Look "
-            "at the messages before this one, or report the model",
+            "routed experts: the ids of decoder layers %s cannot be had; they will be missing. Look"
+            " at the messages before this one, or report the model",
             untapped,
         )
     if absent:
         logger.warning(
-            "routed experts: the model has no MoE layers at %s of the decoder; they will be missing "
-            "here. Unless another stage of the pipeline has them, look whether the configuration is "
-            "that of this model",
+            "routed experts: the model has no MoE layers at %s of the decoder; they will be missing"
+            " here. Unless another stage of the pipeline has them, look whether the configuration"
+            " is that of this model",
             absent,
         )
     logger.info(
@@ -194,16 +194,19 @@ def _assign(layers: list[Layer], layer_map: list[int]) -> list[tuple[int, Layer]
         if layer.place not in captured:
             if layer_map and layer.place > layer_map[-1]:
                 logger.info(
-                    "routed experts: %s is behind the decoder's layers (a draft model's): not captured",
+                    "routed experts: %s is behind the decoder's layers (a draft model's): not"
+                    " captured",
                     layer.name,
                 )
                 continue
             raise ValueError(
-                f"{layer.name} routes, but by the model's configuration only layers {layer_map} of the decoder do: give the configuration that the model was made from"
+                f"{layer.name} routes, but by the model's configuration only layers {layer_map} of"
+                " the decoder do: give the configuration that the model was made from"
             )
         if (other := assigned.get(layer.place)) is not None:
             raise NotImplementedError(
-                f"{other.name} and {layer.name} route in one decoder layer: only one router for each is captured. Take vLLM's own routed experts for this model"
+                f"{other.name} and {layer.name} route in one decoder layer: only one router for"
+                " each is captured. Take vLLM's own routed experts for this model"
             )
         assigned[layer.place] = layer
     return [(captured[index], layer) for index, layer in assigned.items()]
@@ -217,7 +220,8 @@ def _assign_by_id(layers: list[Layer], count: int) -> list[tuple[int, Layer]]:
     first = min(ids, default=0) if max(ids, default=0) >= count else 0
     if len(set(ids)) != len(ids) or max(ids, default=0) - first >= count:
         raise ValueError(
-            f"{len(layers)} modules route with the numbers {ids}, but by the model's configuration {count} layers do: give the configuration that the model was made from"
+            f"{len(layers)} modules route with the numbers {ids}, but by the model's configuration"
+            f" {count} layers do: give the configuration that the model was made from"
         )
     return [(i - first, layer) for i, layer in zip(ids, layers, strict=True)]
 
@@ -236,12 +240,14 @@ def _check_layout(layer: Layer, experts: int, placed: bool) -> None:
         layout = "data parallelism that gathers the rows of all ranks before routing"
     if layout is not None and not placed:
         raise NotImplementedError(
-            f"{layer.name or 'a layer'} has {layout}. Set Options.place to say which rows are this rank's"
+            f"{layer.name or 'a layer'} has {layout}. Set Options.place to say which rows are this"
+            " rank's"
         )
     logical = getattr(layer.module, "logical_num_experts", None)
     if isinstance(logical, int) and logical > experts:
         raise ValueError(
-            f"{layer.name} has {logical} experts, but by the model's configuration there are {experts}: give the configuration that the model was made from"
+            f"{layer.name} has {logical} experts, but by the model's configuration there are"
+            f" {experts}: give the configuration that the model was made from"
         )
 
 

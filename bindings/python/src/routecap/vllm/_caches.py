@@ -86,7 +86,8 @@ class _RoutedExpertsDeviceCache:
         """
         if not 0 <= layer_id < self.num_hidden_layers:
             raise IndexError(
-                f"layer {layer_id} of {self.num_hidden_layers}: give the index of a captured layer, from 0 on"
+                f"layer {layer_id} of {self.num_hidden_layers}: give the index of a captured layer,"
+                " from 0 on"
             )
         if self.forward is not None:
             self.forward.record(layer_id, topk_ids)

@@ -244,7 +244,8 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         self.layer_map = _model_config.moe_layers(config)
         if not self.layer_map:
             raise ValueError(
-                "the model's configuration has no layer that routes: leave capture off for this model"
+                "the model's configuration has no layer that routes: leave capture off for this"
+                " model"
             )
         self.num_hidden_layers = len(self.layer_map)
         self.num_experts_per_tok = _model_config.experts_per_token(config)
@@ -524,7 +525,8 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
             found.append(f"layers {silent} of the decoder have written nothing")
         if stats.rows_refused:
             found.append(
-                f"{stats.rows_refused} rows did not fit into the budget of {stats.bytes_budget} bytes"
+                f"{stats.rows_refused} rows did not fit into the budget of {stats.bytes_budget}"
+                " bytes"
             )
         if stats.steps_lost:
             found.append(
@@ -796,6 +798,7 @@ def _prompt_tokens(request: Any, index: int | None, num_tokens_no_spec: Any) -> 
         return known
     if index is None:
         raise ValueError(
-            "a request's prompt is neither in num_prompt_tokens nor to be told from num_tokens_no_spec: give the request's index in the batch"
+            "a request's prompt is neither in num_prompt_tokens nor to be told from"
+            " num_tokens_no_spec: give the request's index in the batch"
         )
     return int(num_tokens_no_spec[index]) - len(request.output_token_ids)

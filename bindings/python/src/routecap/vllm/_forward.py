@@ -156,8 +156,8 @@ class Forward:
 
             if torch.cuda.is_current_stream_capturing():
                 raise RuntimeError(
-                    "a CUDA graph is being captured, and nobody says where its forward pass begins: "
-                    "bind the model"
+                    "a CUDA graph is being captured, and nobody says where its forward pass begins:"
+                    " bind the model"
                 )
         if not self._captured or layer in self._captured:
             self._capturer.begin(self._capturer.rows)

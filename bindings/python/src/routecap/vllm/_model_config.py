@@ -19,7 +19,8 @@ def moe_layers(config: Any) -> list[int]:
     said = models.describe(config)
     if said.layer_map is None:
         raise ValueError(
-            "the configuration does not tell the number of layers, or which of them route: give one with num_hidden_layers"
+            "the configuration does not tell the number of layers, or which of them route: give one"
+            " with num_hidden_layers"
         )
     language_model = models._language_model(config)[0]
     if not said.layer_map and said.assumed and models._first(language_model, EXPERTS) is None:
@@ -32,7 +33,8 @@ def experts_per_token(config: Any) -> int:
     chosen = set(models.describe(config).layer_k or ())
     if not chosen:
         raise ValueError(
-            "the configuration names no number of experts per token: give one with num_experts_per_tok"
+            "the configuration names no number of experts per token: give one with"
+            " num_experts_per_tok"
         )
     if len(chosen) > 1:
         raise ValueError(

@@ -33,7 +33,8 @@ def _forward(buffer: torch.Tensor) -> Forward:
     cache = caches.get(buffer.data_ptr())
     if cache is None or cache.forward is None:
         raise RuntimeError(
-            "the buffer is no capturer's: a compiler has copied it, and what the forward pass writes would be lost. Leave it out of the compiled graph, or run eagerly"
+            "the buffer is no capturer's: a compiler has copied it, and what the forward pass"
+            " writes would be lost. Leave it out of the compiled graph, or run eagerly"
         )
     return cache.forward
 

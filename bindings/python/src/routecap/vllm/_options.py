@@ -94,7 +94,8 @@ class Options:
             )
         if self.slots < 2:
             raise ValueError(
-                f"slots is {self.slots}: with fewer than 2, steps whose begin is in a CUDA graph are lost. Give 2 or more"
+                f"slots is {self.slots}: with fewer than 2, steps whose begin is in a CUDA graph"
+                " are lost. Give 2 or more"
             )
 
     @classmethod

@@ -107,9 +107,9 @@ class Prefixes(Told):
             )
         if (self.store.block_rows, self.store.key_bytes) != (block_rows, key_bytes):
             raise ValueError(
-                f"the store has blocks of {self.store.block_rows} rows and keys of "
-                f"{self.store.key_bytes} bytes, the engine of {block_rows} and {key_bytes}: make it "
-                f"with block_rows={block_rows}, key_bytes={key_bytes}"
+                f"the store has blocks of {self.store.block_rows} rows and keys of"
+                f" {self.store.key_bytes} bytes, the engine of {block_rows} and {key_bytes}: make"
+                f" it with block_rows={block_rows}, key_bytes={key_bytes}"
             )
         self._broken = False
 

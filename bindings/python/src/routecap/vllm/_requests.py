@@ -12,7 +12,6 @@ import routecap
 
 from ._stops import StopRule
 
-
 _handle = attrgetter("handle")
 
 

@@ -80,7 +80,9 @@ __all__ = [
 ]
 
 if sys.modules.get("torch") is not None:
-    from . import _op  # noqa: F401  registers vllm::capture_routing; otherwise the first capturer does
+    from . import (
+        _op,
+    )  # noqa: F401  registers vllm::capture_routing; otherwise the first capturer does
 
 say_if_without_cuda()
 
