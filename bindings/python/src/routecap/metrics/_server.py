@@ -61,7 +61,10 @@ class Server:
         except BaseException as failed:
             self.close()
             if failed.__class__ is TimeoutError:
-                raise TimeoutError("the process that serves them does not start") from None
+                raise TimeoutError(
+                    f"the process that serves them has not started in {_START_SECONDS} s: look what "
+                    "keeps this machine"
+                ) from None
             raise
 
     @property

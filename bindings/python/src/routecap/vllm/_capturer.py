@@ -351,7 +351,10 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
                 self.capturer.close()
                 self._open([experts] * self.num_hidden_layers)
         if self._bounded and self.options.metrics_port and self.capturer.experts == MAX_EXPERTS:
-            logger.error("metrics are not served: nothing says how many experts the model has")
+            logger.error(
+                "metrics are not served: nothing says how many experts the model has. Give it a "
+                "configuration that does"
+            )
         self._bounded = False
         experts = int(self.capturer.layer_experts.max())
         placed = self.options.place is not None
