@@ -3,7 +3,7 @@
 #pragma once
 
 #include "begin.h"
-#include "received.h"
+#include "dispatch_check.h"
 #include "record.h"
 #include "route.h"
 #include "snapshot.h"

@@ -67,7 +67,7 @@ int32_t make_store(const routecap_store_config *config, const routecap_config *s
         auto handle = std::make_unique<StoreHandle>();
         handle->process = process_generation();
         if (int32_t s = make(std::move(c), handle->object); s < 0) return s;
-        handle->object->tell_made();
+        handle->object->log_creation();
         *store = reinterpret_cast<routecap_store *>(handle.release());
         return ROUTECAP_OK;
     };

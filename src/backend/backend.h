@@ -10,7 +10,7 @@
 #include <span>
 
 #include "backend/sink.h"
-#include "kernels/received.h"
+#include "kernels/dispatch_check.h"
 #include "kernels/record.h"
 #include "kernels/route.h"
 #include "kernels/slot.h"

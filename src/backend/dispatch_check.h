@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/received.h"
+#include "kernels/dispatch_check.h"
 #include "routecap.h"
 
 namespace routecap {

@@ -3,7 +3,7 @@
 #include <cstdio>
 
 #include "base/log.h"
-#include "base/ranges.h"
+#include "base/profiler_ranges.h"
 #include "base/status.h"
 #include "base/structs.h"
 
@@ -75,7 +75,7 @@ int32_t Capturer::create(const Config &config, std::unique_ptr<Capturer> &captur
         c->capture_->worker.set_check(c->check());
         if (int32_t s = c->capture_->worker.start(config.manual_progress); s < 0) return s;
     }
-    c->tell_made();
+    c->log_creation();
     c->whole_ = true;
     capturer = std::move(c);
     return ROUTECAP_OK;
@@ -92,7 +92,7 @@ Capturer::~Capturer() {
         ull(s.rows_delivered));
 }
 
-void Capturer::tell_made() const {
+void Capturer::log_creation() const {
     if (!logs(ROUTECAP_LOG_INFO)) return;
     if (disabled()) return tell(ROUTECAP_LOG_INFO, "capturer %llu made: disabled", ull(number_));
     const routecap_memory m = memory_of(config_);

@@ -147,7 +147,7 @@ private:
 
     explicit Capturer(const Config &config) : config_(config) {}
     struct Dump;  // dump.cc
-    void tell_made() const;
+    void log_creation() const;
     routecap_stats counted() const;
     int32_t enter_outside_capture(routecap_stream stream);
     int32_t check_exists(uint32_t layer) const;
@@ -175,7 +175,7 @@ private:
     bool overlaps(const Issue &issue);
     int32_t issue_span(Issue &issue, uint32_t index);
     int32_t issue_special(Issue &issue, uint32_t index);
-    void look_again_who_shares(const Issue &issue);
+    void recheck_sharing(const Issue &issue);
     uint32_t note_draft(const Issue &issue, const routecap_span &span, Request &request,
                         uint64_t end, int32_t reason);
     uint32_t hand_over(Issue &issue, const routecap_span &span, Request &request, uint64_t end,

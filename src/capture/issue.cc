@@ -5,7 +5,7 @@
 #include <array>
 #include <new>
 
-#include "base/ranges.h"
+#include "base/profiler_ranges.h"
 #include "base/status.h"
 #include "base/structs.h"
 #include "capture/capturer.h"
@@ -261,7 +261,7 @@ bool Capturer::overlaps(const Issue &issue) {
 
 // Without the mutex, where memory is short: rows that were shared may have become the requests' own
 // again, so that no copy needs to be paid for.
-void Capturer::look_again_who_shares(const Issue &issue) {
+void Capturer::recheck_sharing(const Issue &issue) {
     for (size_t i = 0; i < issue.count; i++) {
         RequestDataPtr data;
         uint64_t first = 0, end = 0;
@@ -492,7 +492,7 @@ int32_t Capturer::issue(const routecap_span *spans, size_t span_size, size_t cou
         if (reclaimed) break;  // what fits is accepted
         lock.unlock();
         worker.reclaim();
-        look_again_who_shares(issue);
+        recheck_sharing(issue);
         lock.lock();
     }
 

@@ -29,14 +29,14 @@ public:
         count_++;
         after_ = after;
         if (first >= end) return;
-        const bool none = changing_until_ == 0 || applied() >= changing_until_;
-        changing_.first = none ? first : std::min(changing_.first, first);
-        changing_.end = none ? end : std::max(changing_.end, end);
-        changing_until_ = count_;
+        const bool none = pending_until_ == 0 || applied() >= pending_until_;
+        pending_rows_.first = none ? first : std::min(pending_rows_.first, first);
+        pending_rows_.end = none ? end : std::max(pending_rows_.end, end);
+        pending_until_ = count_;
     }
     // The operation noted last cuts rows at and after `rows`, of steps up to `step`. Takes a node.
     void note_cut(uint64_t rows, uint64_t step, Nodes &nodes) noexcept {
-        changing_.end = std::min(changing_.end, rows);
+        pending_rows_.end = std::min(pending_rows_.end, rows);
         others_ = true;
         cuts_ = nodes.take(Cut{rows, count_, step, cuts_});
     }
@@ -60,8 +60,8 @@ public:
         }
     }
     void clear(Nodes &nodes) noexcept {
-        count_ = after_ = changing_until_ = 0;
-        changing_ = {};
+        count_ = after_ = pending_until_ = 0;
+        pending_rows_ = {};
         if (!std::exchange(others_, false)) return;
         nodes.give_all(cuts_);
         forked_ = published_ = {};
@@ -72,8 +72,8 @@ public:
     uint64_t count() const { return count_; }
     uint64_t after() const { return after_; }
     // The rows that operations will add or change.
-    Range changing(uint64_t applied) const {
-        return applied < changing_until_ ? changing_ : Range{};
+    Range pending_rows(uint64_t applied) const {
+        return applied < pending_until_ ? pending_rows_ : Range{};
     }
     // The first row of which the RowStore may still have what was cut.
     uint64_t cut(uint64_t applied) const {
@@ -108,8 +108,8 @@ private:
     };
 
     uint64_t count_ = 0, after_ = 0;
-    Range changing_;
-    uint64_t changing_until_ = 0;
+    Range pending_rows_;
+    uint64_t pending_until_ = 0;
     bool others_ = false;  // what follows may differ from what it is where nothing is pending
     Cut *cuts_ = nullptr;
     // Rows that others are to have: those before `end`, of steps up to `step`.

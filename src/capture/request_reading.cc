@@ -134,8 +134,8 @@ int32_t Capturer::check_readable(Request &request, uint64_t first, uint64_t rows
                                     std::atomic_ref(const_cast<uint64_t &>(span.cut)).load()));
         });
     const uint64_t applied = request.applied();
-    const PendingOperations::Range changing = request.pending.changing(applied);
-    not_landed(changing.first, changing.end);
+    const PendingOperations::Range pending = request.pending.pending_rows(applied);
+    not_landed(pending.first, pending.end);
     not_landed(request.pending.cut(applied), UINT64_MAX);
     if (take) not_landed(0, request.pending.forked_end(applied));
 
@@ -278,8 +278,8 @@ int32_t Capturer::promise_pages(Reading &reading, Request &request, const RowSto
     for (const DraftSpan *d = request.drafts; d != nullptr; d = d->next)
         if (d->position < d->cut && !wide_bounds(d->position, d->position_end, d->rows, page_shift))
             may_write(d->position, std::min(d->position_end, d->cut));
-    const PendingOperations::Range changing = request.pending.changing(request.applied());
-    if (changing.first < changing.end) may_write(changing.first, changing.end);
+    const PendingOperations::Range pending = request.pending.pending_rows(request.applied());
+    if (pending.first < pending.end) may_write(pending.first, pending.end);
     uint64_t pages = 0;
     needed.for_each(
         [&](const Intervals::Interval &i) { pages += store.unpromised(i.begin, i.end); });

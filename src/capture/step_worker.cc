@@ -7,7 +7,7 @@
 #include <system_error>
 #include <type_traits>
 
-#include "base/ranges.h"
+#include "base/profiler_ranges.h"
 #include "base/status.h"
 #if defined(__linux__)
 #include <pthread.h>
@@ -100,7 +100,7 @@ void StepWorker::watch(Lines &lines, bool end) {
 
 // What happened less than a second after its like was told has to be told, though nothing comes.
 // Ringing ends it.
-void StepWorker::rest_until_told(uint32_t rings) {
+void StepWorker::doze_until_told(uint32_t rings) {
     if (watch_.untold() == Watch::Clock::time_point::max()) return;
     while (Watch::Clock::now() < watch_.untold()) {
         if (bell_.rings() != rings) return;
@@ -143,7 +143,7 @@ void StepWorker::work() {
             if (stop) return;
             does(Doing::sleeping);
             while (bell_.rings() == rings && storage_->pool->prepare()) {}
-            rest_until_told(rings);
+            doze_until_told(rings);
             bell_.sleep(rings);
             pause = kFirst;
             continue;

@@ -148,7 +148,7 @@ private:
     void does(Doing doing);
     const Step *oldest() const;
     void watch(Lines &lines, bool end);
-    void rest_until_told(uint32_t rings);
+    void doze_until_told(uint32_t rings);
     void tell(const Lines &lines);
     bool with_turn(Until until);
     bool apply_ready(Until until);

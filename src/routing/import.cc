@@ -119,7 +119,7 @@ std::shared_ptr<const void> copy_arrays(const Shape &shape,
 
 }  // namespace
 
-bool ids_are_good(const Shape &shape, const routecap_segment &segment) {
+bool ids_are_valid(const Shape &shape, const routecap_segment &segment) {
     return check_ids(shape, segment) == ROUTECAP_OK;
 }
 

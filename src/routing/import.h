@@ -39,7 +39,7 @@ struct ImportedRows {
 
 // Whether every valid cell of a segment is k distinct experts of its layer. Without validity all
 // cells are valid, which is the fast case. Otherwise it leaves a line about the first that is not.
-bool ids_are_good(const Shape &shape, const routecap_segment &segment);
+bool ids_are_valid(const Shape &shape, const routecap_segment &segment);
 
 // Checks the ids, unless they are trusted, and makes a routing, of the segments' arrays (with a
 // release) or of a copy.

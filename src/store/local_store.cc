@@ -94,7 +94,7 @@ void LocalStore::use(Id id) {
 }
 
 // It is linked, and not in line.
-void LocalStore::take_line(Id id, uint16_t retained) {
+void LocalStore::put_in_line(Id id, uint16_t retained) {
     Block &block = table_.at(id);
     block.retained = retained;
     retained_ += retained > 0;
@@ -235,7 +235,7 @@ void LocalStore::note(Published &publication, size_t i, const uint8_t *key, uint
         give_up(there, dropped);
     }
     link(id, hash);
-    take_line(id, retained);
+    put_in_line(id, retained);
 }
 
 // A block has landed: it is there under its key, unless that is another's by now. `before` are the
@@ -263,7 +263,7 @@ void LocalStore::commit(Id id, uint32_t place, bool complete, const Rows &before
     block.set(State::ready);
     if (!wanted) return give_up(id, dropped);
     link(id, hash);
-    take_line(id, retained);
+    put_in_line(id, retained);
 }
 
 // ---- Room -----------------------------------------------------------------------------------
@@ -551,7 +551,7 @@ int32_t LocalStore::move(Keys from, Keys to) {
         if (moved[i].id == 0) continue;
         table_.rename(moved[i].id, to[i]);
         link(moved[i].id, hash);
-        take_line(moved[i].id, moved[i].retained);
+        put_in_line(moved[i].id, moved[i].retained);
     }
     return ROUTECAP_OK;
 }

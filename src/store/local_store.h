@@ -90,7 +90,7 @@ private:
     void link(Id id, uint64_t hash);
     uint16_t unlink(Id id, uint64_t hash);
     void leave(Id id, uint64_t hash, Dropped &dropped);
-    void take_line(Id id, uint16_t retained);
+    void put_in_line(Id id, uint16_t retained);
     void use(Id id);
     void evict(Id id, Dropped &dropped);
     void commit(Id id, uint32_t place, bool complete, const Rows &before, Dropped &dropped);

@@ -576,7 +576,7 @@ bool MappedBlocks::good_rows(RowPlanes rows, uint64_t n, bool &complete) const {
     segment.rows = n;
     segment.ids = rows.ids;
     segment.validity = complete ? nullptr : rows.validity;
-    return ids_are_good(shape, segment);
+    return ids_are_valid(shape, segment);
 }
 
 // Copies the block of a key that was found, or that has taken its place since.
@@ -633,7 +633,7 @@ uint64_t MappedBlocks::claimed_word(uint64_t word) const {
 
 // A slot that is this process' to write: a free one, or the oldest.
 std::optional<uint32_t> MappedBlocks::claim() {
-    if (++claims_ >= kLookForDead) bury();
+    if (++claims_ >= kLookForDead) free_slots_of_dead();
     for (bool buried = false;;) {
         const MappedAges::Oldest oldest = ages_->oldest(next_);
         if (oldest.slot != MappedAges::kNoSlot) {
@@ -643,7 +643,7 @@ std::optional<uint32_t> MappedBlocks::claim() {
             return oldest.slot;
         }
         if (buried) return {};
-        bury();
+        free_slots_of_dead();
         drop_stray_pins();
         buried = true;
     }
@@ -677,7 +677,7 @@ bool MappedBlocks::claim_oldest(uint32_t index, uint32_t number) {
         if (!has_block) return true;
         const uint64_t hash = key_in(index).hash;
         unlink(hash, index);
-        went(hash, s.generation.load(std::memory_order_relaxed));
+        note_eviction(hash, s.generation.load(std::memory_order_relaxed));
         return true;
     }
     if (ages_->change(index, number, MappedAges::kNone)) mend_age(index);
@@ -709,7 +709,7 @@ void MappedBlocks::give_back(uint32_t index) {
 }
 
 // A block of this generation went for room, or was dropped.
-void MappedBlocks::went(uint64_t hash, uint64_t generation) {
+void MappedBlocks::note_eviction(uint64_t hash, uint64_t generation) {
     const bool stale = generation != this->generation();
     evictions_->add(hash, stale);
     count(MappedCount::evicted, !stale);
@@ -953,7 +953,7 @@ std::optional<MappedBlocks::Match> MappedBlocks::pin_block(const Key &key, uint6
         const std::optional<Match> m = first_match(key);
         if (!m || pin(*m, bits)) return m;
         // Whoever takes it out may be dead.
-        if (retire(*m, key.hash)) went(key.hash, m->generation);
+        if (retire(*m, key.hash)) note_eviction(key.hash, m->generation);
     }
 }
 
@@ -1023,7 +1023,7 @@ bool MappedBlocks::evict(const uint8_t *key_bytes, std::optional<uint64_t> as_if
     const Key key = key_at(key_bytes, 0);
     const std::lock_guard lock(mutex_);
     const bool there = drop(key);
-    if (!there && as_if) went(key.hash, *as_if);
+    if (!there && as_if) note_eviction(key.hash, *as_if);
     return there || as_if;
 }
 
@@ -1039,7 +1039,7 @@ bool MappedBlocks::drop(const Key &key) {
     bool there = false;
     while (const auto m = first_match(key)) {
         if (!retire(*m, key.hash)) continue;
-        if (!there) went(key.hash, m->generation);
+        if (!there) note_eviction(key.hash, m->generation);
         there = true;
     }
     return there;
@@ -1082,7 +1082,7 @@ void MappedBlocks::move(const uint8_t *from, const uint8_t *to, Moves &moves) {
             s.word.store(word);
             ages_->set(moved[i].slot, MappedAges::kNone);
             if (link({nullptr, 0, moved[i].slot, word, generation}, key, {}) == Linked::no_room)
-                went(key.hash, generation);
+                note_eviction(key.hash, generation);
         }
         // What retained the block still does, under its new key.
         if (!pins[i].empty()) {
@@ -1100,7 +1100,7 @@ void MappedBlocks::move(const uint8_t *from, const uint8_t *to, Moves &moves) {
 // ---- The dead ---------------------------------------------------------------------------------
 
 // Frees what processes that have died had claimed and pinned.
-void MappedBlocks::bury() {
+void MappedBlocks::free_slots_of_dead() {
     claims_ = 0;
     for (uint32_t p = 0; p < MappedFile::kLocks; p++) {
         if (p == me_ || control_->attached[p].load() == 0 || file_.locked_by_other(p) ||
@@ -1149,7 +1149,7 @@ void MappedBlocks::drop_stray_pins() {
 MappedBlocks::Usage MappedBlocks::usage() {
     {
         const std::lock_guard lock(mutex_);
-        bury();
+        free_slots_of_dead();
         drop_stray_pins();
     }
     Usage usage{};

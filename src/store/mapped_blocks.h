@@ -34,7 +34,7 @@
 // A writer has its block pinned until the index leads there.
 //
 // Death. A process has a number, whose lock the kernel drops when the process ends. Its claims are
-// then free and its pins gone: whoever needs a slot, or takes the number, sees to that (bury). A
+// then free and its pins gone: whoever needs a slot, or takes the number, sees to that (free_slots_of_dead). A
 // process that dies anywhere leaves a block that is whole or none.
 #pragma once
 
@@ -229,7 +229,7 @@ private:
     void unlink(uint64_t hash, uint32_t slot);
     void give_back(uint32_t slot);
     void discard_damaged(const Found &found);
-    void went(uint64_t hash, uint64_t generation);
+    void note_eviction(uint64_t hash, uint64_t generation);
     bool merge(RowPlanes old_rows, RowPlanes new_rows, bool &mismatched) const;
     uint32_t newest_number(uint32_t slot);
     void mend_age(uint32_t slot);
@@ -239,7 +239,7 @@ private:
     std::optional<Match> pin_block(const Key &key, uint64_t bits);
     void inherit(const Key &key, uint64_t bits);
     void settle_pin(const Key &key, std::optional<Match> own = {});
-    void bury();
+    void free_slots_of_dead();
     void sweep(uint32_t process);
     void drop_stray_pins();
     Key key_in(uint32_t slot) const;

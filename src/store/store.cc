@@ -45,7 +45,7 @@ int32_t Store::check_slot_keys() const {
     return report(ROUTECAP_ERR_STATE, "the keys of this store stand for content");
 }
 
-void Store::tell_made() const {
+void Store::log_creation() const {
     tell(ROUTECAP_LOG_INFO,
          "store made: blocks of %u rows, keys of %u bytes, %u layers, budget_bytes %llu",
          config_.block_rows, config_.key_bytes, config_.shape->layers, ull(config_.budget_bytes));

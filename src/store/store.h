@@ -98,7 +98,7 @@ public:
 
     // What the log hears of it, where no mutex is held: that it is there, and which blocks it has
     // refused since that was told, once a second at most.
-    void tell_made() const;
+    void log_creation() const;
     void tell_refusals();
 
 protected:

@@ -1,5 +1,5 @@
 // What an expert-parallel dispatch (DeepEP v2) brings to a rank and what is made of it: the element
-// bodies of received.h, on a simulator of both layouts. The simulator follows DeepEP's two kernels
+// bodies of kernels/dispatch_check.h, on a simulator of both layouts. The simulator follows DeepEP's two kernels
 // and shares nothing with the bodies.
 //
 // Why by column and by token, not only by number: the received rows of a source rank come in any

@@ -1,4 +1,4 @@
-#include "base/ranges.h"
+#include "base/profiler_ranges.h"
 
 #if ROUTECAP_NVTX
 
