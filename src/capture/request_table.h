@@ -200,7 +200,7 @@ struct alignas(64) Request {
     uint64_t length_now(Steps &steps) const {
         if (!device_positions) return length;
         uint64_t end = std::max(length, placed_end());
-        end = std::max(end, pending.changing(applied()).end);
+        end = std::max(end, pending.pending_rows(applied()).end);
         for_each_in_flight(steps, [&](StepSpan &span, const SpanExtra *, uint64_t step) {
             if (!span.device_positions || span.speculative) return;
             end = std::max(end, std::min(span.position_end, pending.cut_of(step)));
