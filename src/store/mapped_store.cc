@@ -492,7 +492,10 @@ int32_t MappedStore::evict(Keys keys, uint64_t *evicted) {
     uint64_t gone = 0;
     for (size_t i = 0; i < keys.count; i++) {
         const std::lock_guard lock(flights_mutex_);
-        gone += blocks_->evict(keys[i], drop_flights(keys[i]));
+        const std::optional<uint64_t> in_flight = drop_flights(keys[i]);
+        // What it would have replaced goes first.
+        if (slot_keys() && in_flight) blocks_->give_way(keys[i], *in_flight);
+        gone += blocks_->evict(keys[i], in_flight);
     }
     if (evicted != nullptr) *evicted = gone;
     return ROUTECAP_OK;

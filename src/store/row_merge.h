@@ -1,8 +1,6 @@
 // A row of a block meets the same row of another publisher.
 #pragma once
 
-#include <cstring>
-
 #include "base/shape.h"
 
 namespace routecap {
@@ -15,28 +13,7 @@ struct MergedRow {
 
 // Cells that a row lacks come from another. Of two reasons for a cell that both lack the higher
 // stands. A row that is not there adds nothing.
-inline MergedRow merge_row(const Shape &shape, uint8_t *to_ids, uint8_t *to_validity,
-                           const uint8_t *from_ids, const uint8_t *from_validity) {
-    MergedRow merged;
-    if (shape.row_reason(from_ids, from_validity) != 0) return merged;
-    const bool empty = shape.row_empty(to_validity);
-    const bool nothing = shape.row_reason(to_ids, to_validity) != 0;
-    for (uint32_t l = 0; l < shape.layers; l++) {
-        const size_t cell = size_t{l} * shape.cell_bytes;
-        const bool is_new = Shape::valid(from_validity, l);
-        if (Shape::valid(to_validity, l)) {
-            merged.mismatched |= is_new && !shape.same_cell(to_ids + cell, from_ids + cell);
-        } else if (is_new) {
-            std::memcpy(to_ids + cell, from_ids + cell, shape.cell_bytes);
-            Shape::set_valid(to_validity, l);
-            merged.filled = true;
-        } else if (const int32_t reason = shape.reason(from_ids, l);
-                   reason_rank(reason) > reason_rank(shape.reason(to_ids, l))) {
-            shape.mark(to_ids, l, reason);
-        }
-    }
-    merged.tagged = nothing || (empty && merged.filled);
-    return merged;
-}
+MergedRow merge_row(const Shape &shape, uint8_t *to_ids, uint8_t *to_validity,
+                    const uint8_t *from_ids, const uint8_t *from_validity);
 
 }  // namespace routecap

@@ -118,14 +118,12 @@ breaks operations "what a key has is overlooked" src/store/landing.cc 's/if \(s_
 breaks operations "a block is retained once too often" src/store/local_store.cc 's/if \(block\.retained\+\+ > 0\) return;/if (block.retained++ > 1) return;/'
 breaks operations "a slot that moved is still there" src/store/local_store.cc \
     's/if \(moved\[i\]\.id == 0\) continue;/if (moved[i].id == 0 || i > 1) continue;/'
-breaks operations "whoever adopted the slower publisher has nothing" src/store/landing.cc \
-    's/if \(adopted \&\& b\.outcome == Outcome::repeated\)/if (false)/'
 breaks operations "a shared slot is its last owner's until drafts are settled" src/store/mapped_store.h \
     's/return slot_keys\(\) \&\& flight\(key\) != nullptr;/return false;/' src/store/mapped_store.cc
 breaks operations "a shared slot is its last owner's again" src/store/mapped_store.cc \
     's/^( *)blocks\.give_way\(key\(i\), generation_\);/\1(void)0;/'
-breaks operations "a cell that a shared block got is not there" src/store/row_merge.h \
-    's/Shape::set_valid\(to_validity, l\);//' src/store/mapped_blocks.cc
+breaks operations "a cell that a shared block got is not there" src/store/row_merge.cc \
+    's/Shape::set_valid\(to_validity, l\);//'
 breaks operations "a shared block of older weights is there" src/store/mapped_blocks.cc \
     's/else if \(m->generation != now \|\| generation != now\)/else if (generation != now)/'
 breaks sources "unsigned ids are signed" kernels/record.h \

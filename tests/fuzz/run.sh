@@ -3,7 +3,7 @@
 # time; prints what was executed as JSON.
 #
 #   run.sh [--seconds N] [--jobs J] [--json FILE] [--update] [--only TARGET]...
-#                                      builds first; N seconds a target (8), J processes each (1)
+#                                      builds first; N seconds a target (6), J processes each (1)
 #   run.sh --build-only DIRECTORY      builds what the next form needs, to be carried to a machine
 #                                      without compilers or network
 #   run.sh --prebuilt DIRECTORY ...    runs what was built there; the targets run at once
@@ -14,7 +14,7 @@
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 targets=(structs serialized sources operations wire sequence plan)
-seconds=8 workers=1 json= update=0 prebuilt= build_only= only=()
+seconds=6 workers=1 json= update=0 prebuilt= build_only= only=()
 while [ $# -gt 0 ]; do
     case $1 in
         --seconds) seconds=$2; shift ;;

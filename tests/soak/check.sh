@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The soak in five ways at once, for a time (50 s): on the host backend, and on CUDA with the driver
+# The soak in five ways at once, for a time (20 s): on the host backend, and on CUDA with the driver
 # that needs no device, eager and in graphs. host_store and cuda_store are of sequences that share a
 # store.
 #
@@ -18,7 +18,7 @@
 #     done
 cd "$(dirname "$0")/../.." && . examples/setup.sh
 set +e
-seconds=50 seed=1
+seconds=20 seed=1
 while [ $# -gt 0 ]; do
     case $1 in
         --seconds) seconds=$2 ;;
