@@ -634,7 +634,7 @@ uint64_t MappedBlocks::claimed_word(uint64_t word) const {
 // A slot that is this process' to write: a free one, or the oldest.
 std::optional<uint32_t> MappedBlocks::claim() {
     if (++claims_ >= kLookForDead) free_slots_of_dead();
-    for (bool buried = false;;) {
+    for (bool freed = false;;) {
         const MappedAges::Oldest oldest = ages_->oldest(next_);
         if (oldest.slot != MappedAges::kNoSlot) {
             if (!claim_oldest(oldest.slot, oldest.number)) continue;
@@ -642,10 +642,10 @@ std::optional<uint32_t> MappedBlocks::claim() {
             if (next_ < slots_) expect_to_write(next_);
             return oldest.slot;
         }
-        if (buried) return {};
+        if (freed) return {};
         free_slots_of_dead();
         drop_stray_pins();
-        buried = true;
+        freed = true;
     }
 }
 

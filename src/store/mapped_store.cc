@@ -370,20 +370,19 @@ private:
             const Shape &shape = *store_->config().shape;
             for (const Segment &s : p.rows_) {
                 if (!s.page) continue;
+                const auto there = [&](uint64_t row) {
+                    return shape.row_reason(s.ids(row - s.first), s.validity(row - s.first)) == 0;
+                };
                 const uint64_t stop = std::min(end, s.end());
-                for (uint64_t from = std::max(first, s.first); from < stop;) {
-                    uint64_t to = from;  // rows that are there, one after another
-                    while (to < stop &&
-                           shape.row_reason(s.ids(to - s.first), s.validity(to - s.first)) == 0)
-                        to++;
-                    if (to > from) {
-                        Segment part = s.part(from, to);
-                        part.first = position + (from - first);
-                        skip(part.first);
-                        next = part.end();
-                        segments.push_back(std::move(part));
-                    }
-                    from = std::max(to, from + 1);
+                for (uint64_t at = std::max(first, s.first); at < stop; at++) {
+                    const uint64_t from = at;
+                    while (at < stop && there(at)) at++;
+                    if (at == from) continue;
+                    Segment part = s.part(from, at);
+                    part.first = position + (from - first);
+                    skip(part.first);
+                    next = part.end();
+                    segments.push_back(std::move(part));
                 }
             }
         }
