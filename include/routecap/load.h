@@ -29,8 +29,8 @@
  *     ROUTECAP_SPAN_UNCOUNTED.
  *
  * When. Counting comes last: the rows of a step are filed, whoever waits for them is told, and then
- * they are counted, on the thread that filed them. So counting delays no landing. A draft is
- * counted when it is accepted.
+ * they are counted, on the thread that filed them. Only where new rows lie is noted before that. A
+ * draft is counted when it is accepted.
  *
  * Windows. The counters only grow, and a reading has whole steps and whole accepts. The difference
  * of two readings is therefore exactly what was counted between them: a window. Any number of
