@@ -80,6 +80,7 @@ struct Control {
     Named named;         // written by the host; a new naming disarms what was begun
     Named begun;         // what `named` was at the last begin
     uint32_t armed;      // rows begun
+    uint32_t done;       // blocks of the deliver that runs
     uint64_t conflicts;  // cells recorded twice since the last snapshot or begin
     uint64_t dropped;    // rows recorded outside the rows begun since then
 

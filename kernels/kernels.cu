@@ -59,6 +59,20 @@ __device__ inline void run(const Begin &body) {
         body.item(blockIdx.y, i);
 }
 
+// The block that finishes last says that all has arrived: each has made sure of its own part before
+// it counts itself.
+__device__ inline void run(const Deliver &body) {
+    for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < body.inner();
+         i += gridDim.x * blockDim.x)
+        body.item(0, i);
+    __syncthreads();
+    if (threadIdx.x != 0) return;
+    __threadfence_system();
+    if (atomicAdd(&body.control->done, 1u) != gridDim.x - 1) return;
+    body.control->done = 0;
+    body.last();
+}
+
 // A thread for every cell, in the order of what is written.
 template <uint32_t K>
 __device__ inline void run(const Unpack<K> &body) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "begin.h"
+#include "deliver.h"
 #include "dispatch_check.h"
 #include "record.h"
 #include "route.h"
@@ -24,6 +25,7 @@
     ROUTECAP_COLUMN_KERNELS(F, routecap_records_, RecordMany)    \
     ROUTECAP_COLUMN_KERNELS(F, routecap_snapshot8_, Snapshot8)   \
     ROUTECAP_COLUMN_KERNELS(F, routecap_snapshot16_, Snapshot16) \
+    F(routecap_deliver, Deliver)                                 \
     F(routecap_route_2, Route<2>)                                \
     F(routecap_route_4, Route<4>)                                \
     F(routecap_route_8, Route<8>)                                \

@@ -6,8 +6,8 @@
 //   | ... validity row 1 | validity row 0 | SlotHeader | ids row 0 | ids row 1 | ... | positions |
 //                                         ^ slot + offset
 //
-// Positions, where a step has them, follow the last row that is copied, aligned to 8 bytes, in the
-// type in which they came.
+// Positions, where a step has them, follow the last row that is copied, aligned to 16 bytes, in the
+// type in which they came. Whole words of 16 bytes can be copied on either side of them.
 #pragma once
 
 #include <stddef.h>
@@ -50,11 +50,12 @@ struct SlotLayout {
         return slot + offset - (row + 1) * validity_bytes;
     }
     ROUTECAP_BODY uint8_t *positions(uint8_t *slot, size_t rows_copied) const {
-        return slot + (offset + sizeof(SlotHeader) + rows_copied * ids_bytes + 7) / 8 * 8;
+        return slot + (offset + sizeof(SlotHeader) + rows_copied * ids_bytes + 15) / 16 * 16;
     }
     // Size of a slot with every row and every position: from one slot to the next.
     ROUTECAP_BODY constexpr size_t bytes() const {
-        return ((offset + sizeof(SlotHeader) + static_cast<size_t>(rows) * ids_bytes + 7) / 8 * 8 +
+        return ((offset + sizeof(SlotHeader) + static_cast<size_t>(rows) * ids_bytes + 15) / 16 *
+                    16 +
                 static_cast<size_t>(rows) * 8 + 255) /
                256 * 256;
     }

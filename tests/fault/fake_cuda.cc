@@ -13,6 +13,7 @@
 //     cuMemcpyAsync too, and looked for again when the work's turn comes; new memory holds 0xcd
 //   - a destroyed or unknown stream, event, graph or user object is refused, as is releasing more
 //   references than there are
+//   - cuStreamWaitValue64 waits for all work before it, and the value is there then
 //   - any call inside a kernel, a host function or the destructor of a user object is refused
 //   (CUDA_ERROR_NOT_PERMITTED)
 //   - whatever invalidates a capture is one; cuStreamWriteValue64 does, although a driver captures
@@ -65,6 +66,7 @@ void run_body(const void *params, void *) {
         body.item(static_cast<uint32_t>(n / inner), static_cast<uint32_t>(n % inner));
     }
     if (!backward) once();
+    if constexpr (requires { body.last(); }) body.last();
 }
 
 // The launch bound of kernels.cu.

@@ -260,6 +260,29 @@ CUresult StreamWriteValue64(CUstream stream, CUdeviceptr to, cuuint64_t value, u
     });
 }
 
+// It waits for all work that was given before it, which must bring the value.
+CUresult StreamWaitValue64(CUstream handle, CUdeviceptr from, cuuint64_t value, unsigned flags) {
+    return call({"cuStreamWaitValue64", kNothing, handle}, [&](State &s, Lock &) {
+        Stream *stream;
+        if (const CUresult r = s.find_stream(handle, stream); r != CUDA_SUCCESS) return r;
+        if (flags != CU_STREAM_WAIT_VALUE_GEQ || from % sizeof(uint64_t) != 0)
+            return CUDA_ERROR_INVALID_VALUE;
+        if (const CUresult r = s.check_legacy(*stream, "cuStreamWaitValue64"); r != CUDA_SUCCESS)
+            return r;
+        if (stream->capture != nullptr) {
+            s.invalidate(*stream->capture, "cuStreamWaitValue64");
+            return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+        }
+        Work work;
+        work.kind = Work::Kind::kWait;
+        work.from = pointer(from);
+        work.bytes = sizeof(uint64_t);
+        work.value = value;
+        s.enqueue(*stream, std::move(work), s.tails(*stream->context));
+        return CUDA_SUCCESS;
+    });
+}
+
 }  // namespace
 
 // The allocation in which `bytes` bytes at p lie.
@@ -289,6 +312,13 @@ bool State::check(const Work &work, const char *when) {
                    (known(work.to, work.any_to) && known(work.from, work.any_from));
         case Work::Kind::kSet:
         case Work::Kind::kWrite: return work.bytes == 0 || known(work.to, false);
+        case Work::Kind::kWait: {
+            if (!known(work.from, false)) return false;
+            const auto *word = static_cast<const uint64_t *>(work.from);
+            if (__atomic_load_n(word, __ATOMIC_ACQUIRE) >= work.value) return true;
+            violation("%s: nothing brings the value for which a stream waits", when);
+            return false;
+        }
         default: return true;
     }
 }
@@ -319,6 +349,7 @@ void add_memory_functions(std::vector<Function> &to) {
     FAKE_ADD(to, MemcpyDtoH, 3020, MemcpyDtoH);
     FAKE_ADD(to, MemsetD8Async, 3020, MemsetD8Async);
     FAKE_ADD(to, MemsetD32Async, 3020, MemsetD32Async);
+    FAKE_ADD(to, StreamWaitValue64, 11070, StreamWaitValue64);
     FAKE_ADD(to, StreamWriteValue64, 11070, StreamWriteValue64);
 }
 

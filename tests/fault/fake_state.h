@@ -57,15 +57,15 @@ struct Kernel {
 
 // What an operation does when its turn comes.
 struct Work {
-    enum class Kind { kNothing, kKernel, kCopy, kSet, kWrite, kHost };
+    enum class Kind { kNothing, kKernel, kCopy, kSet, kWrite, kWait, kHost };
     Kind kind = Kind::kNothing;
     const Kernel *kernel = nullptr;
     // A copy of the kernel's parameter, or of pageable memory to copy from.
     std::shared_ptr<const std::byte[]> data;
     void *to = nullptr;
-    const void *from = nullptr;  // kCopy
+    const void *from = nullptr;  // kCopy, kWait
     size_t bytes = 0;
-    uint64_t value = 0;  // kSet: what every `width` bytes become; kWrite: the word
+    uint64_t value = 0;  // kSet: what every `width` bytes become; kWrite, kWait: the word
     uint32_t width = 1;
     bool any_to = false;      // `to` may be memory that the driver does not know
     bool any_from = false;    // likewise

@@ -18,7 +18,8 @@ std::mutex &kernel_mutex() {
 
 void perform(const Work &work) {
     switch (work.kind) {
-        case Work::Kind::kNothing: return;
+        case Work::Kind::kNothing:
+        case Work::Kind::kWait: return;
         case Work::Kind::kCopy:
             if (work.bytes != 0) std::memmove(work.to, work.from, work.bytes);
             return;

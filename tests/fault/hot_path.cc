@@ -176,11 +176,14 @@ const Cost kBegin{ENTER ", cuLaunchKernel 1 routecap_begin", 0, 0};
 const Cost kRecord{ENTER ", cuLaunchKernel 1 routecap_record_2", 0, 0};
 const Cost kSnapshot{ENTER ", cuLaunchKernel 1 routecap_snapshot8_2", 0, 0};
 // Under the capturer's mutex hand over the spans, and under that of the steps' results give out the
-// ticket. Then name the slot of the next forward on the engine's stream; behind that, on the
-// library's, copy this one's and say that it has arrived.
+// ticket. Then one launch names the slot of the next forward and brings this one's rows. Of a large
+// step only the name comes on the engine's stream; behind that, on the library's, the rows are
+// copied and said to have arrived.
 #define NAME "cuMemsetD32Async 1, cuEventRecord 1"
+#define DELIVER "cuLaunchKernel 1 routecap_deliver"
 #define COPY "cuStreamWaitEvent 2, cuMemcpyDtoHAsync 2, cuStreamWriteValue64 2"
-const Cost kIssue{ENTER ", " NAME ", " COPY, 0, 2};
+const Cost kIssue{ENTER ", " DELIVER, 0, 2};
+const Cost kLargeIssue{ENTER ", " NAME ", " COPY, 0, 2};
 // In a graph each capture first retains the memory that its kernels use, and a snapshot becomes a
 // node that nothing waits for.
 #define RETAIN "cuUserObjectCreate, cuGraphRetainUserObject"
@@ -202,7 +205,7 @@ const Cost kNothing{"", 0, 0};
 
 // ---- An engine -----------------------------------------------------------------------------
 
-constexpr uint32_t kLayers = 4, kColumns = 2, kRows = 4096;
+constexpr uint32_t kLayers = 4, kColumns = 2, kRows = 32768;
 // Every slot and both halves of the log have seen a step of this size.
 constexpr uint32_t kWarmUps = 4;
 
@@ -486,27 +489,55 @@ TEST_F(HotPathDriver, special_cases_cost_one_thing_each) {
     routecap_issue_options options{};
     options.struct_size = sizeof options;
     options.snapshot = ROUTECAP_SNAPSHOT_MAKE;
-    EXPECT_COST((Cost{ENTER ", cuLaunchKernel 1 routecap_snapshot8_2, " NAME ", " COPY, 0, 3}),
+    EXPECT_COST((Cost{ENTER ", cuLaunchKernel 1 routecap_snapshot8_2, " DELIVER, 0, 3}),
                 engine.issue(0, 0, ROUTECAP_OK, &options));
     engine.land();
 
-    // Positions of the device are copied behind the slot, and the library's stream waits for that.
+    // Whether the driver knows where positions are is asked once.
     const std::vector<int64_t> zeros(8, 0);
     void *positions = engine.rig().device().allocate(zeros.size() * sizeof zeros[0]);
-    engine.forward();
     options.snapshot = ROUTECAP_SNAPSHOT_TAKEN;
     options.positions = positions;
     options.positions_dtype = ROUTECAP_DTYPE_I64;
-    EXPECT_COST((Cost{ENTER ", cuMemcpyAsync 1, " NAME ", " COPY, 0, 2}),
-                engine.issue(0, ROUTECAP_SPAN_DEVICE_POSITIONS, ROUTECAP_OK, &options));
-    engine.land();
+    for (const char *asked : {", cuPointerGetAttributes, ", ", "}) {
+        engine.forward();
+        EXPECT_COST((Cost{std::string(ENTER) + asked + DELIVER, 0, 2}),
+                    engine.issue(0, ROUTECAP_SPAN_DEVICE_POSITIONS, ROUTECAP_OK, &options));
+        engine.land();
+    }
 
     // A begin on another stream than the last step's is ordered behind it, once.
-    const routecap_stream other = engine.rig().device().make_stream();
-    const Cost behind{ENTER ", cuStreamWaitEvent 1, cuLaunchKernel 1 routecap_begin", 0, 0};
-    EXPECT_COST(behind, engine.begin(other));
-    EXPECT_COST(kBegin, engine.begin(other));
-    EXPECT_COST(behind, engine.begin(stream));
+    const auto behind = [&](const std::string &wait) {
+        const routecap_stream other = engine.rig().device().make_stream();
+        const Cost cost{ENTER ", " + wait + " 1, cuLaunchKernel 1 routecap_begin", 0, 0};
+        EXPECT_COST(cost, engine.begin(other));
+        EXPECT_COST(kBegin, engine.begin(other));
+        EXPECT_COST(cost, engine.begin(stream));
+    };
+    behind("cuStreamWaitValue64");
+    engine.snapshot(stream);
+    engine.issue({});
+    behind("cuStreamWaitEvent");
+}
+
+// Rows of a large step, and its positions, are copied beside the engine's stream.
+TEST_F(HotPathDriver, a_large_step_costs_the_same_at_any_size) {
+    for (const uint32_t rows : {15000u, 30000u}) {
+        Engine engine({rows, 1, 1}, false);
+        for (uint32_t i = 0; i < kWarmUps; i++) engine.round(false);
+        engine.forward();
+        EXPECT_COST(kLargeIssue, engine.issue(0, 0));
+        engine.land();
+        void *positions = engine.rig().device().allocate(rows * sizeof(int64_t));
+        engine.forward();
+        routecap_issue_options options{};
+        options.struct_size = sizeof options;
+        options.positions = positions;
+        options.positions_dtype = ROUTECAP_DTYPE_I64;
+        EXPECT_COST((Cost{ENTER ", cuMemcpyAsync 1, " NAME ", " COPY, 0, 2}),
+                    engine.issue(0, ROUTECAP_SPAN_DEVICE_POSITIONS, ROUTECAP_OK, &options));
+        engine.land();
+    }
 }
 
 // However many rows: a launch for each 64 layers recorded at once, one for a layer routed, and a
@@ -606,7 +637,7 @@ TEST_F(HotPathDriver, a_thread_without_a_context) {
                         engine.record(l, stream));
         EXPECT_COST((Cost{enter + ", " PUSH "cuLaunchKernel 1 routecap_snapshot8_2" POP, 0, 0}),
                     engine.snapshot(stream));
-        EXPECT_COST((Cost{enter + ", " PUSH NAME ", " COPY POP, 0, 2}), engine.issue(0, 0));
+        EXPECT_COST((Cost{enter + ", " PUSH DELIVER POP, 0, 2}), engine.issue(0, 0));
     }).join();
     engine.land();
 }

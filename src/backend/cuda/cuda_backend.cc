@@ -22,6 +22,11 @@ using namespace cuda;
 
 constexpr uint32_t kThreads = 128;  // of a block
 
+CUdeviceptr address_of(const void *p) { return reinterpret_cast<CUdeviceptr>(p); }
+
+// So many bytes are on the engine's stream for a few microseconds. What is larger goes beside it.
+constexpr size_t kMostDelivered = 128 << 10;
+
 // Returns from a function that returns a status, if a call of the driver failed.
 #define ROUTECAP_TRY(name, ...)                                                    \
     if (const CUresult result = driver_.name(__VA_ARGS__); result != CUDA_SUCCESS) \
@@ -83,10 +88,7 @@ public:
     int32_t wait_for(routecap_stream stream, uint32_t &rows_begun) override;
     int32_t read_layer(uint32_t layer, uint32_t rows, void *ids) override;
     int32_t snapshot(routecap_stream stream) override;
-    void name_slot(int32_t slot, routecap_stream stream) override {
-        const Current current(context_, entered_);
-        name(slot, stream);
-    }
+    void name_slot(int32_t slot, routecap_stream stream) override;
     void expect(int32_t slot) override {
         in(slot).state.store(State::kExpected, std::memory_order_relaxed);
     }
@@ -124,14 +126,33 @@ private:
     int32_t fail(CUresult result, const char *call);
     Slot &in(int32_t slot) { return slots_[static_cast<size_t>(slot)]; }
     const Slot &in(int32_t slot) const { return slots_[static_cast<size_t>(slot)]; }
+    uint64_t epoch_of(int32_t slot) const { return in(slot).epoch.load(std::memory_order_relaxed); }
     int32_t upload_table();
     int32_t warm_up();
     int32_t follow(CUstream stream);
     int32_t name(int32_t slot, CUstream stream);
     int32_t try_name(int32_t slot, CUstream stream);
-    int32_t keep_positions(int32_t slot, uint32_t rows, const DevicePositions &positions,
+    kernels::Named new_name(int32_t slot);
+    struct Delivered;
+    void named_on(CUstream stream, kernels::Named named, Delivered delivered);
+    void note_naming(int32_t slot, int32_t status);
+    // The first rows of a slot with the header between them, in bytes from its start; positions
+    // begin where they end.
+    struct Rows {
+        size_t first, end;
+        Rows(const kernels::SlotLayout &layout, uint8_t *slot, uint32_t count) {
+            constexpr size_t chunk = sizeof(kernels::Deliver::Chunk);
+            first = static_cast<size_t>(layout.validity(slot, count - 1) - slot) / chunk * chunk;
+            end = static_cast<size_t>(layout.positions(slot, count) - slot);
+        }
+        size_t bytes() const { return end - first; }
+    };
+    int32_t check_positions(const DevicePositions &positions);
+    int32_t deliver(int32_t slot, const Rows &rows, const DevicePositions &positions, int32_t next,
+                    CUstream stream);
+    int32_t keep_positions(int32_t slot, const Rows &rows, const DevicePositions &positions,
                            CUstream stream);
-    int32_t bring(int32_t slot, uint32_t rows, const DevicePositions &positions);
+    int32_t bring(int32_t slot, const Rows &rows, const DevicePositions &positions);
     int32_t alive() const;
     uint32_t blocks(uint64_t items, uint32_t layers) const;
     template <class Body>
@@ -155,16 +176,14 @@ private:
     }
     uint8_t *slots() const { return arena_->pointer<uint8_t>(plan_.slots); }
     uint8_t *device_slot(int32_t slot) const { return plan_.layout.slot(slots(), slot); }
-    // In page-locked memory behind the slots: the epoch of the step whose copy to this slot arrived
+    // In page-locked memory behind the slots: the epoch of the step whose rows arrived in this slot
     // last.
-    CUdeviceptr arrived(int32_t slot) const {
-        return reinterpret_cast<CUdeviceptr>(
-            plan_.layout.slot(staging_, static_cast<int32_t>(slot_count_)) +
-            static_cast<size_t>(slot) * 8);
+    uint64_t *arrived(int32_t slot) const {
+        uint8_t *behind = plan_.layout.slot(staging_, static_cast<int32_t>(slot_count_));
+        return reinterpret_cast<uint64_t *>(behind) + slot;
     }
     bool has_arrived(int32_t slot) const {
-        return __atomic_load_n(reinterpret_cast<const uint64_t *>(arrived(slot)),
-                               __ATOMIC_ACQUIRE) == in(slot).epoch.load(std::memory_order_relaxed);
+        return __atomic_load_n(arrived(slot), __ATOMIC_ACQUIRE) == epoch_of(slot);
     }
     uint8_t *host_slot(int32_t slot) const { return plan_.layout.slot(staging_, slot); }
 
@@ -196,6 +215,12 @@ private:
                        // for the new one
     CUevent named_ = nullptr;  // after the last naming, on the stream of the last step
     bool named_recorded_ = false;
+    // The step with whose rows the last naming came, if it did: what follows waits for these.
+    struct Delivered {
+        int32_t slot = kernels::kNoSlot;
+        uint64_t epoch = 0;
+    } delivered_;
+    const void *known_positions_ = nullptr;  // to the driver, when it was asked last
     CUstream last_stream_ = nullptr;
     bool any_step_ = false;
     // The capture that enter() found, if any; the one that retains the arena already; and the
@@ -252,9 +277,8 @@ int32_t CudaBackend::create() {
     ROUTECAP_TRY(DeviceGetAttribute, &capability, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
                  device_);
     int pageable = 0;
-    if (config_.checked)
-        ROUTECAP_TRY(DeviceGetAttribute, &pageable, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS,
-                     device_);
+    ROUTECAP_TRY(DeviceGetAttribute, &pageable, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS,
+                 device_);
     reads_pageable_ = pageable != 0;
     // Or that device may run a record that does not wait.
     overlaps_ = capability >= 9 && ROUTECAP_PTX_ARCH >= 90;
@@ -267,7 +291,7 @@ int32_t CudaBackend::create() {
         void *staging = nullptr;
         ROUTECAP_TRY(MemHostAlloc, &staging, plan_.staging_bytes, CU_MEMHOSTALLOC_PORTABLE);
         staging_ = static_cast<uint8_t *>(staging);
-        std::memset(reinterpret_cast<void *>(arrived(0)), 0, slot_count_ * 8);
+        std::memset(arrived(0), 0, slot_count_ * 8);
     }
     sink_.emplace(shape_->layer_experts, config_.rows, shape_->k, config_.sink_dtype,
                   config_.external_sink ? nullptr : arena_->pointer<void>(plan_.sink));
@@ -311,7 +335,14 @@ int32_t CudaBackend::warm_up() {
     if (status < 0) return status;
     if (int32_t s = launch(kernels::Received{}, 0, side_); s < 0) return s;
     if (int32_t s = launch(kernels::ReceivedExpanded{}, 0, side_); s < 0) return s;
-    return with_snapshot([&](const auto &body) { return launch(body, 0, side_); });
+    if (int32_t s = with_snapshot([&](const auto &body) { return launch(body, 0, side_); }); s < 0)
+        return s;
+    if (slot_count_ == 0) return ROUTECAP_OK;
+    kernels::Deliver nothing{};
+    nothing.control = control();
+    nothing.arrived = arrived(0);
+    nothing.next = {kernels::kNoSlot, epoch_};
+    return launch(nothing, 0, side_);
 }
 
 CudaBackend::~CudaBackend() {
@@ -573,11 +604,41 @@ int32_t CudaBackend::snapshot(routecap_stream stream) {
 // What comes on another stream than the last step comes after it.
 int32_t CudaBackend::follow(CUstream stream) {
     if (!any_step_ || stream == last_stream_) return ROUTECAP_OK;
-    if (!named_recorded_) ROUTECAP_TRY(EventRecord, named_, last_stream_);
-    named_recorded_ = true;
-    ROUTECAP_TRY(StreamWaitEvent, stream, named_, CU_EVENT_WAIT_DEFAULT);
+    if (delivered_.slot != kernels::kNoSlot) {
+        ROUTECAP_TRY(StreamWaitValue64, stream, address_of(arrived(delivered_.slot)),
+                     delivered_.epoch, CU_STREAM_WAIT_VALUE_GEQ);
+    } else {
+        if (!named_recorded_) ROUTECAP_TRY(EventRecord, named_, last_stream_);
+        named_recorded_ = true;
+        ROUTECAP_TRY(StreamWaitEvent, stream, named_, CU_EVENT_WAIT_DEFAULT);
+    }
     last_stream_ = stream;
     return ROUTECAP_OK;
+}
+
+// ---- Naming a slot
+
+kernels::Named CudaBackend::new_name(int32_t slot) {
+    const kernels::Named named{slot, ++epoch_};
+    if (slot != kernels::kNoSlot) in(slot).epoch.store(named.epoch(), std::memory_order_relaxed);
+    return named;
+}
+
+// The device will have this name, in the order of the stream.
+void CudaBackend::named_on(CUstream stream, kernels::Named named, Delivered delivered) {
+    epoch_ = named.epoch();
+    upper_ = static_cast<uint32_t>(named.word >> 32);
+    if (begun_ && begun_->where == Capture{}) begun_.reset();
+    last_stream_ = stream;
+    any_step_ = true;
+    named_recorded_ = false;
+    delivered_ = delivered;
+}
+
+void CudaBackend::note_naming(int32_t slot, int32_t status) {
+    naming_ = slot;
+    unnamed_.note(status);
+    if (slot != kernels::kNoSlot) in(slot).failure = unnamed_;
 }
 
 // A fill of four bytes is the cheapest operation of a stream that comes after the work before
@@ -586,8 +647,7 @@ int32_t CudaBackend::follow(CUstream stream) {
 int32_t CudaBackend::try_name(int32_t slot, CUstream stream) {
     if (int32_t s = alive(); s < 0) return s;
     if (int32_t s = follow(stream); s < 0) return s;
-    const kernels::Named named{slot, ++epoch_};
-    if (slot != kernels::kNoSlot) in(slot).epoch.store(named.epoch(), std::memory_order_relaxed);
+    const kernels::Named named = new_name(slot);
     const CUdeviceptr word = arena_->at(plan_.control + offsetof(kernels::Control, named));
     const auto lower = static_cast<uint32_t>(named.word),
                upper = static_cast<uint32_t>(named.word >> 32);
@@ -598,62 +658,96 @@ int32_t CudaBackend::try_name(int32_t slot, CUstream stream) {
                              // is never given
     }
     ROUTECAP_TRY(MemsetD32Async, word, lower, 1, stream);
-    epoch_ = named.epoch();
-    if (begun_ && begun_->where == Capture{}) begun_.reset();
-    last_stream_ = stream;
-    any_step_ = true;
-    named_recorded_ = false;
+    named_on(stream, named, {});
     ROUTECAP_TRY(EventRecord, named_, stream);
     named_recorded_ = true;
     return ROUTECAP_OK;
 }
 
+void CudaBackend::name_slot(int32_t slot, routecap_stream stream) {
+    const Current current(context_, entered_);
+    name(slot, stream);
+}
+
 int32_t CudaBackend::name(int32_t slot, CUstream stream) {
     const int32_t status = try_name(slot, stream);
-    naming_ = slot;
-    unnamed_.note(status);
-    if (slot != kernels::kNoSlot) in(slot).failure = unnamed_;
+    note_naming(slot, status);
     return status;
 }
 
-CUdeviceptr address_of(const void *p) { return reinterpret_cast<CUdeviceptr>(p); }
+// ---- A step on its way to the host
+
+// A launch would lose the device where a copy fails. Engines keep positions where they are, so that
+// the driver is seldom asked.
+int32_t CudaBackend::check_positions(const DevicePositions &positions) {
+    if (positions.rows == 0 || positions.positions == known_positions_) return ROUTECAP_OK;
+    if (int32_t s = check_memory(positions.positions, "options.positions"); s < 0) return s;
+    known_positions_ = positions.positions;
+    return ROUTECAP_OK;
+}
+
+// Everything in one launch on the engine's stream, whose few microseconds cost less than more calls
+// of the driver do.
+int32_t CudaBackend::deliver(int32_t slot, const Rows &rows, const DevicePositions &positions,
+                             int32_t next, CUstream stream) {
+    if (int32_t s = alive(); s < 0) return s;
+    if (int32_t s = follow(stream); s < 0) return s;
+    const kernels::Named named = new_name(next);
+    const kernels::Deliver body{
+        .control = control(),
+        .from = device_slot(slot) + rows.first,
+        .to = host_slot(slot) + rows.first,
+        .chunks = static_cast<uint32_t>(rows.bytes() / sizeof(kernels::Deliver::Chunk)),
+        .position_words = static_cast<uint32_t>(positions.bytes() / 4),
+        .positions = positions.positions,
+        .positions_to = host_slot(slot) + rows.end,
+        .arrived = arrived(slot),
+        .epoch = epoch_of(slot),
+        .next = named};
+    if (int32_t s = launch(body, body.inner(), stream); s < 0) return s;
+    named_on(stream, named, {slot, body.epoch});
+    return ROUTECAP_OK;
+}
 
 // On the engine's stream, from memory that is the engine's again afterwards.
-int32_t CudaBackend::keep_positions(int32_t slot, uint32_t rows, const DevicePositions &positions,
-                                    CUstream stream) {
+int32_t CudaBackend::keep_positions(int32_t slot, const Rows &rows,
+                                    const DevicePositions &positions, CUstream stream) {
     if (positions.rows == 0) return ROUTECAP_OK;
     if (int32_t s = alive(); s < 0) return s;
     if (int32_t s = follow(stream); s < 0) return s;
-    ROUTECAP_TRY(MemcpyAsync, address_of(plan_.layout.positions(device_slot(slot), rows)),
+    ROUTECAP_TRY(MemcpyAsync, address_of(device_slot(slot) + rows.end),
                  address_of(positions.positions), positions.bytes(), stream);
     return ROUTECAP_OK;
 }
 
-// On a stream of its own, behind the last naming.
-int32_t CudaBackend::bring(int32_t slot, uint32_t rows, const DevicePositions &positions) {
-    uint8_t *device = device_slot(slot), *host = host_slot(slot);
-    const uint8_t *first = plan_.layout.validity(device, rows - 1);
-    const uint8_t *end = positions.rows > 0
-                             ? plan_.layout.positions(device, rows) + positions.bytes()
-                             : plan_.layout.ids(device, rows);
+// On a stream of its own, behind the last naming, whose event stands for the positions too.
+int32_t CudaBackend::bring(int32_t slot, const Rows &rows, const DevicePositions &positions) {
     ROUTECAP_TRY(StreamWaitEvent, side_, named_, CU_EVENT_WAIT_DEFAULT);
-    ROUTECAP_TRY(MemcpyDtoHAsync, host + (first - device), address_of(first),
-                 static_cast<size_t>(end - first), side_);
-    ROUTECAP_TRY(StreamWriteValue64, side_, arrived(slot),
-                 in(slot).epoch.load(std::memory_order_relaxed), CU_STREAM_WRITE_VALUE_DEFAULT);
+    ROUTECAP_TRY(MemcpyDtoHAsync, host_slot(slot) + rows.first,
+                 address_of(device_slot(slot) + rows.first), rows.bytes() + positions.bytes(),
+                 side_);
+    ROUTECAP_TRY(StreamWriteValue64, side_, address_of(arrived(slot)), epoch_of(slot),
+                 CU_STREAM_WRITE_VALUE_DEFAULT);
     return ROUTECAP_OK;
 }
 
-// The event of the naming stands for the positions too. While the device has an older name, what it
-// runs next may write the slot that this would read.
-void CudaBackend::copy(int32_t slot, uint32_t rows, const DevicePositions &positions, int32_t next,
+// While the device has an older name, what it runs next may write the slot that this would read.
+void CudaBackend::copy(int32_t slot, uint32_t count, const DevicePositions &positions, int32_t next,
                        routecap_stream stream) {
     const Current current(context_, entered_);
     Slot &s = in(slot);
-    if (!s.failure) s.failure.note(keep_positions(slot, rows, positions, stream));
-    name(next, stream);
+    const Rows rows(plan_.layout, host_slot(slot), count);
+    const bool small = rows.bytes() + positions.bytes() <= kMostDelivered;
+    if (!s.failure)
+        s.failure.note(small ? check_positions(positions)
+                             : keep_positions(slot, rows, positions, stream));
+    const bool at_once = small && !s.failure;
+    if (at_once)
+        note_naming(next, deliver(slot, rows, positions, next, stream));
+    else
+        name(next, stream);
     if (!s.failure) s.failure = unnamed_;
-    if (!s.failure) s.failure.note(bring(slot, rows, positions));
+    if (!at_once && !s.failure) s.failure.note(bring(slot, rows, positions));
     s.state.store(s.failure ? State::kFailed : State::kCopied, std::memory_order_release);
 }
 

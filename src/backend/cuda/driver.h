@@ -44,6 +44,7 @@ namespace routecap::cuda {
     F(StreamSynchronize, 2000)                \
     F(StreamQuery, 2000)                      \
     F(StreamWaitEvent, 3020)                  \
+    F(StreamWaitValue64, 11070)               \
     F(StreamWriteValue64, 11070)              \
     F(StreamGetCaptureInfo, 12030)            \
     F(StreamUpdateCaptureDependencies, 12030) \

@@ -1,0 +1,52 @@
+// deliver: bring the rows of a small step, and their positions, to host memory, say that they have
+// arrived, and name the slot of the next step: all that issue has to do on the device, in one
+// launch.
+//
+// slot in device memory -> slot in page-locked host memory. Items of 16 bytes of the slot come
+// first, then those of 4 bytes of the positions.
+#pragma once
+
+#include "slot.h"
+
+namespace routecap::kernels {
+
+struct Deliver {
+    Control *control;
+    const uint8_t *from;  // of the slot: its rows and the header between them, aligned to a chunk
+    uint8_t *to;
+    uint32_t chunks;
+    uint32_t position_words;
+    const void *positions;
+    void *positions_to;
+    uint64_t *arrived;  // in host memory; becomes `epoch` when all else is there
+    uint64_t epoch;
+    Named next;
+
+    struct alignas(16) Chunk {
+        uint64_t words[2];
+    };
+
+    ROUTECAP_BODY uint32_t outer() const { return 1; }
+    ROUTECAP_BODY uint32_t inner() const { return chunks + position_words; }
+
+    ROUTECAP_BODY void item(uint32_t, uint32_t i) const {
+        if (i < chunks)
+            reinterpret_cast<Chunk *>(to)[i] = reinterpret_cast<const Chunk *>(from)[i];
+        else
+            static_cast<uint32_t *>(positions_to)[i - chunks] =
+                static_cast<const uint32_t *>(positions)[i - chunks];
+    }
+
+    // Once per launch, by whoever sees that all items were done.
+    ROUTECAP_BODY void last() const {
+        control->named = next;
+#if defined(__CUDA_ARCH__)
+        __threadfence_system();
+        *static_cast<volatile uint64_t *>(arrived) = epoch;
+#else
+        __atomic_store_n(arrived, epoch, __ATOMIC_RELEASE);
+#endif
+    }
+};
+
+}  // namespace routecap::kernels
