@@ -424,6 +424,8 @@ struct prepared {
     PyObject **names;   /* [requests], those without a span too */
     uint32_t *rows;     /* [requests] */
     size_t requests;
+    size_t *order; /* [requests]: which name the dictionary of counts has at each place, if `ordered` */
+    int ordered, asked;
     routecap_span *spans; /* [count] */
     size_t count;
     routecap_issue_options options;
@@ -435,6 +437,7 @@ static void free_prepared(PyObject *capsule) {
     Py_DECREF(self->capturer);
     free(self->names);
     free(self->rows);
+    free(self->order);
     free(self->spans);
     free(self);
 }
@@ -446,11 +449,12 @@ static PyObject *new_prepared(PyObject *capturer, PyObject *names, const uint32_
     PyObject *capsule = NULL;
     if (self != NULL) {
         self->names = calloc(requests + 1, sizeof *self->names), self->rows = malloc((requests + 1) * sizeof *rows);
-        self->spans = malloc((count + 1) * sizeof *spans);
-        if (self->names != NULL && self->rows != NULL && self->spans != NULL) capsule = PyCapsule_New(self, prepared_name, free_prepared);
+        self->order = malloc((requests + 1) * sizeof *self->order), self->spans = malloc((count + 1) * sizeof *spans);
+        if (self->names != NULL && self->rows != NULL && self->order != NULL && self->spans != NULL)
+            capsule = PyCapsule_New(self, prepared_name, free_prepared);
     }
     if (capsule == NULL) {
-        if (self != NULL) free(self->names), free(self->rows), free(self->spans);
+        if (self != NULL) free(self->names), free(self->rows), free(self->order), free(self->spans);
         free(self);
         return PyErr_Occurred() ? NULL : PyErr_NoMemory();
     }
@@ -465,14 +469,54 @@ static PyObject *new_prepared(PyObject *capturer, PyObject *names, const uint32_
     return capsule;
 }
 
+/* Whether the counts are those of the prepared batch, in the order in which they came before: read one after another, where looking each up
+   would find its string and its place outside of all caches. */
+static int counts_in_order(const struct prepared *self, PyObject *counts) {
+    PyObject *name, *rows;
+    Py_ssize_t at = 0;
+    size_t place = 0;
+    if (!self->ordered || (size_t)PyDict_Size(counts) != self->requests) return 0;
+    while (PyDict_Next(counts, &at, &name, &rows)) {
+        const size_t i = self->order[place++];
+        if (name != self->names[i] || PyLong_AsLong(rows) != (long)self->rows[i]) return 0;
+    }
+    return 1;
+}
+
+/* Notes the order of these counts, if they have the very names of the batch. Once: an engine in another process gives other objects each time. */
+static void note_order(struct prepared *self, PyObject *counts) {
+    PyObject *index = PyDict_New(), *name, *rows;
+    Py_ssize_t at = 0;
+    size_t place = 0;
+    self->asked = 1;
+    self->ordered = index != NULL && (size_t)PyDict_Size(counts) == self->requests;
+    for (size_t i = 0; self->ordered && i < self->requests; i++) {
+        PyObject *number = PyLong_FromSize_t(i);
+        self->ordered = number != NULL && PyDict_SetItem(index, self->names[i], number) == 0;
+        Py_XDECREF(number);
+    }
+    while (self->ordered && PyDict_Next(counts, &at, &name, &rows)) {
+        PyObject *number = PyDict_GetItemWithError(index, name);
+        const size_t i = number == NULL ? 0 : PyLong_AsSize_t(number);
+        self->ordered = number != NULL && self->names[i] == name;
+        self->order[place++] = i;
+    }
+    Py_XDECREF(index);
+    PyErr_Clear();
+}
+
 /* Whether a batch is the prepared one: the same names, with as many rows each. */
-static int is_again(const struct prepared *self, PyObject *names, PyObject *counts) {
+static int is_again(struct prepared *self, PyObject *names, PyObject *counts) {
     if (!PyList_Check(names) || !PyDict_Check(counts) || (size_t)PyList_Size(names) != self->requests) return 0;
-    for (size_t i = 0; i < self->requests; i++) {
+    for (size_t i = 0; i < self->requests; i++)
         if (PyList_GetItem(names, (Py_ssize_t)i) != self->names[i]) return 0;
+    if (counts_in_order(self, counts)) return 1;
+    if (PyErr_Occurred()) return 0;
+    for (size_t i = 0; i < self->requests; i++) {
         PyObject *rows = PyDict_GetItemWithError(counts, self->names[i]);
         if (rows == NULL || PyLong_AsLong(rows) != (long)self->rows[i]) return 0;
     }
+    if (!self->asked) note_order(self, counts);
     return 1;
 }
 

@@ -53,6 +53,27 @@ def test_a_batch_that_comes_again_is_issued_by_one_call_and_gives_the_same(start
         assert rows.routing.tags.tolist() == [0] * 6 + [7] * 3
 
 
+def test_counts_are_the_same_in_whatever_order_and_objects_they_come(start):
+    batch = Batch(start, a=request(), b=request(), c=request())
+    for _ in range(3):
+        batch.step()
+    again, names, tag = batch.capturer._again, batch.names, batch.capturer.tag
+    orders = [names, names[::-1], names[::-1], names[1:] + names[:1]]
+    alike = [dict.fromkeys(order, 1) for order in orders]
+    alike.append({"".join(["", name]): 1 for name in names})
+    tickets = []
+    for counts in alike:
+        for wrong in ({**counts, "b": 2}, {**counts, "b": None}, {"a": 1, "c": 1}):
+            if None in wrong.values():
+                with pytest.raises(TypeError):
+                    again(names, wrong, batch.positions, tag)
+            else:
+                assert again(names, wrong, batch.positions, tag) is None
+        tickets.append(again(names, counts, batch.positions, tag))
+        batch.capturer.capturer.step(tickets[-1]).wait()
+    assert tickets == list(range(tickets[0], tickets[0] + len(alike)))
+
+
 def test_rows_of_keys_and_values_that_could_not_be_loaded_are_missing_until_computed_again(start):
     batch = Batch(start, a=request(), b=request())
     for _ in range(4):
