@@ -37,16 +37,17 @@ __device__ inline void run(const Snapshot<Id, K> &body) {
 
 // Launched as a dependent of the router, record lets the consumer start at once and reads nothing
 // before the router has finished. Who waits for this kernel to finish then waits for the router
-// too.
+// too. A row of blocks for every layer: what a block reads of the parameters is one layer's, for
+// they are in no cache, and a warp that reads several waits for one after another.
 template <uint32_t K, uint32_t L>
 __device__ inline void run(const Record<K, L> &body) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;");
     asm volatile("griddepcontrol.wait;" : : : "memory");
 #endif
-    const uint32_t inner = body.inner(), items = body.outer() * inner;
-    for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < items; i += gridDim.x * blockDim.x)
-        body.item(L == 1 ? 0 : i / inner, L == 1 ? i : i % inner);
+    for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < body.inner();
+         i += gridDim.x * blockDim.x)
+        body.item(L == 1 ? 0 : blockIdx.y, i);
 }
 
 // Begin is in the way of the step, and its code in no cache: it is kept short. A row of blocks for
@@ -59,17 +60,19 @@ __device__ inline void run(const Begin &body) {
         body.item(blockIdx.y, i);
 }
 
-// The block that finishes last says that all has arrived: each has made sure of its own part before
-// it counts itself.
+// The block that finishes last says that all has arrived: it has seen that the others have written
+// their parts, so that what it writes after its fence comes after these for the host too.
 __device__ inline void run(const Deliver &body) {
     for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < body.inner();
          i += gridDim.x * blockDim.x)
         body.item(0, i);
     __syncthreads();
     if (threadIdx.x != 0) return;
-    __threadfence_system();
-    if (atomicAdd(&body.control->done, 1u) != gridDim.x - 1) return;
-    body.control->done = 0;
+    if (gridDim.x > 1) {
+        __threadfence();
+        if (atomicAdd(&body.control->done, 1u) != gridDim.x - 1) return;
+        body.control->done = 0;
+    }
     body.last();
 }
 

@@ -532,7 +532,7 @@ int32_t CudaBackend::record_layers(const kernels::Source &source,
         source, shape_->k, static_cast<uint32_t>(layers.size()), control(), {}};
     for (size_t i = 0; i < layers.size(); i++)
         body.layers[i] = {layers[i].ids, layers[i].table, sink_->layers()[layers[i].layer]};
-    return launch(body, uint64_t{layers.size()} * source.to.rows, stream, overlap);
+    return launch(body, body.inner(), stream, overlap, body.outer());
 }
 
 int32_t CudaBackend::record(const kernels::Source &source, std::span<const RecordedLayer> layers,
