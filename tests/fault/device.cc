@@ -36,11 +36,15 @@ fake_cuda_live live() {
 
 constexpr int kInvalidValue = 1, kOutOfMemory = 2;  // CUresult
 
-// Issue makes one launch for an eighth of few rows, and other calls for an eighth of many.
-Options issue_calling(const std::string &call, uint32_t slots = 4) {
-    if (call == "cuLaunchKernel") return {.slots = slots};
-    return {.shape = {.layers = 16, .k = 32, .experts = 64, .rows = 2048}, .slots = slots};
-}
+// Issue makes this call: one launch, or several others where kernels do not reach host memory.
+class IssueCalling {
+public:
+    explicit IssueCalling(const std::string &call) { set(call == "cuLaunchKernel"); }
+    ~IssueCalling() { set(true); }
+
+private:
+    static void set(bool maps_host) { fake().set_attribute(19, maps_host); }
+};
 
 // Issues a step whose rows are lost, because a call of the driver failed.
 routecap_step lose(Rig &rig, const char *call, const routecap_span &span,
@@ -126,39 +130,46 @@ TEST(FailingDevice, an_issue_that_fails_halfway_loses_its_rows_only) {
     for (const char *call : {"cuLaunchKernel", "cuMemsetD32Async", "cuEventRecord",
                              "cuStreamWaitEvent", "cuMemcpyDtoHAsync", "cuStreamWriteValue64"}) {
         SCOPED_TRACE(call);
-        Rig rig(issue_calling(call));
-        const uint32_t n = rig.shape().rows / 8;
+        const IssueCalling calling(call);
+        Rig rig;
         const routecap_request r = rig.open();
-        rig.land(rig.step({{r, {1, 0, n}}}));
-        rig.run({{1, n, n}});
+        rig.land(rig.step({{r, {1, 0, 4}}}));
+        rig.run({{1, 4, 4}});
         fake().fail(call, 1, kInvalidValue);
-        rig.land(lose(rig, call, Rig::span(r, n, 0, n)), ROUTECAP_LOST);
-        for (uint64_t position = 2 * n; position < 6 * n; position += n)
-            rig.land(rig.step({{r, {1, position, n}}}));
+        rig.land(lose(rig, call, Rig::span(r, 4, 0, 4)), ROUTECAP_LOST);
+        for (uint64_t position = 8; position < 24; position += 4)
+            rig.land(rig.step({{r, {1, position, 4}}}));
         rig.expect(r, 0,
-                   routed_rows(rig.shape(), 1, 0, n) + missing_rows(rig.shape(), n) +
-                       routed_rows(rig.shape(), 1, 2 * n, 6 * n));
+                   routed_rows(rig.shape(), 1, 0, 4) + missing_rows(rig.shape(), 4) +
+                       routed_rows(rig.shape(), 1, 8, 24));
         EXPECT_EQ(rig.stats().rows_in_flight, 0u);
     }
 }
 
 // One pointer that is wrong costs its step.
 TEST(FailingDevice, positions_that_are_no_memory_of_the_device_lose_the_rows_of_their_step_only) {
-    Rig rig;
-    const routecap_request r = rig.open();
-    rig.run({{1, 0, 4}});
-    const int32_t positions[] = {0, 1, 2, 3};
-    routecap_issue_options options{};
-    options.struct_size = sizeof options;
-    options.positions = positions;
-    options.positions_dtype = ROUTECAP_DTYPE_I32;
-    routecap_span span = Rig::span(r, 0, 0, 4, ROUTECAP_SPAN_DEVICE_POSITIONS);
-    span.position_end = 4;
-    rig.land(lose(rig, "options.positions", span, &options), ROUTECAP_LOST);
-    EXPECT_EQ(fake().violations(), 0u) << fake().violation_text();
-    for (uint64_t position = 4; position < 12; position += 4)
-        rig.land(rig.step({{r, {1, position, 4}}}));
-    rig.expect(r, 0, missing_rows(rig.shape(), 4) + routed_rows(rig.shape(), 1, 4, 12));
+    for (const std::string call : {"cuLaunchKernel", "cuMemcpyAsync"}) {
+        SCOPED_TRACE(call);
+        const IssueCalling calling(call);
+        Rig rig;
+        const routecap_request r = rig.open();
+        rig.run({{1, 0, 4}});
+        const int32_t positions[] = {0, 1, 2, 3};
+        routecap_issue_options options{};
+        options.struct_size = sizeof options;
+        options.positions = positions;
+        options.positions_dtype = ROUTECAP_DTYPE_I32;
+        routecap_span span = Rig::span(r, 0, 0, 4, ROUTECAP_SPAN_DEVICE_POSITIONS);
+        span.position_end = 4;
+        const bool copies = call == "cuMemcpyAsync";
+        rig.land(lose(rig, copies ? call.c_str() : "options.positions", span, &options),
+                 ROUTECAP_LOST);
+        EXPECT_EQ(fake().violations(), copies ? 1u : 0u) << fake().violation_text();
+        fake().forget_violations();
+        for (uint64_t position = 4; position < 12; position += 4)
+            rig.land(rig.step({{r, {1, position, 4}}}));
+        rig.expect(r, 0, missing_rows(rig.shape(), 4) + routed_rows(rig.shape(), 1, 4, 12));
+    }
 }
 
 // A slot that could not be named leaves the device with the old name. What it then runs writes into
@@ -168,22 +179,22 @@ TEST(FailingDevice, forwards_under_a_name_that_could_not_be_changed_are_missing_
     for (const char *call : {"cuLaunchKernel", "cuMemsetD32Async", "cuEventRecord"})
         for (const int order : {FAKE_CUDA_OLDEST, FAKE_CUDA_NEWEST}) {
             SCOPED_TRACE(call);
+            const IssueCalling calling(call);
             fake().set_execution(FAKE_CUDA_LAZY);
             fake().set_order(order, 0);
-            Rig rig(issue_calling(call, 8));
-            const uint32_t n = rig.shape().rows / 8;
+            Rig rig({.slots = 8});
             std::vector<Device::Graph> graphs;
             for (uint64_t seed = 0; seed < 6; seed++)
                 graphs.push_back(rig.device().capture([&] {
-                    EXPECT_STATUS(ROUTECAP_OK, rig.begin(n));
-                    rig.record_all({{seed, 0, n}});
+                    EXPECT_STATUS(ROUTECAP_OK, rig.begin(4));
+                    rig.record_all({{seed, 0, 4}});
                     EXPECT_STATUS(ROUTECAP_OK, rig.snapshot());
                 }));
             std::vector<routecap_request> requests;
             for (uint64_t seed = 0; seed < 6; seed++) {
                 requests.push_back(rig.open());
                 graphs[seed].replay(rig.stream());
-                const routecap_span span = Rig::span(requests[seed], 0, 0, n);
+                const routecap_span span = Rig::span(requests[seed], 0, 0, 4);
                 if (seed == 2) fake().fail(call, 1, kInvalidValue);
                 if (seed == 2 || seed == 3)
                     lose(rig, call, span);
@@ -198,7 +209,7 @@ TEST(FailingDevice, forwards_under_a_name_that_could_not_be_changed_are_missing_
                 const bool lost = seed == 2 || seed == 3;
                 rig.expect(
                     requests[seed], 0,
-                    lost ? missing_rows(rig.shape(), n) : routed_rows(rig.shape(), seed, 0, n));
+                    lost ? missing_rows(rig.shape(), 4) : routed_rows(rig.shape(), seed, 0, 4));
             }
             fake().reset();
         }
@@ -206,18 +217,18 @@ TEST(FailingDevice, forwards_under_a_name_that_could_not_be_changed_are_missing_
 
 // An eager begin is a naming too.
 TEST(FailingDevice, begin_names_the_slot_where_issue_could_not) {
-    Rig rig(issue_calling("cuMemsetD32Async"));
-    const uint32_t n = rig.shape().rows / 8;
+    const IssueCalling calling("cuMemsetD32Async");
+    Rig rig;
     const routecap_request r = rig.open();
-    rig.run({{1, 0, n}});
+    rig.run({{1, 0, 4}});
     fake().fail_from("cuMemsetD32Async", 1, kInvalidValue);
-    rig.land(lose(rig, "cuMemsetD32Async", Rig::span(r, 0, 0, n)), ROUTECAP_LOST);
-    EXPECT_STATUS(ROUTECAP_ERR_DEVICE, rig.begin(n));
+    rig.land(lose(rig, "cuMemsetD32Async", Rig::span(r, 0, 0, 4)), ROUTECAP_LOST);
+    EXPECT_STATUS(ROUTECAP_ERR_DEVICE, rig.begin(4));
     EXPECT_NE(std::string(routecap_last_error()).find("cuMemsetD32Async"), std::string::npos)
         << routecap_last_error();
     fake().forget_failures();
-    rig.land(rig.step({{r, {1, n, n}}}));
-    rig.expect(r, 0, missing_rows(rig.shape(), n) + routed_rows(rig.shape(), 1, n, 2 * n));
+    rig.land(rig.step({{r, {1, 4, 4}}}));
+    rig.expect(r, 0, missing_rows(rig.shape(), 4) + routed_rows(rig.shape(), 1, 4, 8));
 }
 
 // Whoever finds the device lost later hears of the first error.

@@ -205,7 +205,7 @@ const Cost kNothing{"", 0, 0};
 
 // ---- An engine -----------------------------------------------------------------------------
 
-constexpr uint32_t kLayers = 4, kColumns = 2, kRows = 32768;
+constexpr uint32_t kLayers = 4, kColumns = 2, kRows = 1 << 16;
 // Every slot and both halves of the log have seen a step of this size.
 constexpr uint32_t kWarmUps = 4;
 
@@ -522,7 +522,7 @@ TEST_F(HotPathDriver, special_cases_cost_one_thing_each) {
 
 // Rows of a large step, and its positions, are copied beside the engine's stream.
 TEST_F(HotPathDriver, a_large_step_costs_the_same_at_any_size) {
-    for (const uint32_t rows : {15000u, 30000u}) {
+    for (const uint32_t rows : {60000u, kRows}) {
         Engine engine({rows, 1, 1}, false);
         for (uint32_t i = 0; i < kWarmUps; i++) engine.round(false);
         engine.forward();
