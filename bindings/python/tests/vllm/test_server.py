@@ -156,7 +156,9 @@ def made(monkeypatch, tmp_path):
 
 def make_output(**asked):
     rows = rows_of()
-    output = Output([Completion(0, rows[2:])], rows[:2])
+    output = Output([Completion(0)])
+    _v021.put_rows(output.outputs[0], "routed_experts", rows[2:])
+    _v021.put_rows(output, "prompt_routed_experts", rows[:2])
     if asked:
         asked = _asked.asked_by(sampling(**{f"routed_experts_{k}": v for k, v in asked.items()}))
         server.keep(output.outputs[0], _answers.Answer(rows[asked.start :], asked))

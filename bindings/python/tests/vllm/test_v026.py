@@ -1,18 +1,14 @@
 """The face to 0.26, with stand-ins for what it replaces."""
 
-import sys
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from engine import Model
 
-import routecap
 from routecap import vllm
 from routecap.vllm import _v021, _v026, routed_experts_capturer
-from routecap.vllm._blocks import CacheBlocks
-from routecap.vllm._results import PendingRoutedExperts
 
 BLOCK = 4
 
@@ -313,32 +309,3 @@ def test_a_scheduler_has_the_engine_s_table_only_where_the_engine_captures(
         assert scheduler._capturer is capture.capturer
         assert scheduler._front_end_waits(SimpleNamespace(extra_args=None))
         assert not scheduler._front_end_waits(SimpleNamespace(extra_args={"routed_experts": False}))
-
-
-# ---- The front end
-
-
-class State:
-    def __init__(self):
-        self.routed_experts_chunks = []
-
-    def _new_completion_output(self, token_ids, finish_reason, stop_reason):
-        rows = np.concatenate(self.routed_experts_chunks) if self.routed_experts_chunks else None
-        return SimpleNamespace(routed_experts=rows, finish_reason=finish_reason)
-
-
-def test_rows_go_into_an_output_as_they_are():
-    class Of(State):
-        pass
-
-    _v026._keep_lazy(Of)
-    state = Of()
-    routing = routecap.Routing.from_arrays(np.zeros((2, 1, 1), np.int16), experts=2)
-    rows = PendingRoutedExperts(routing, (2, 1, 1), -1)
-    state.routed_experts_chunks = [rows]
-    assert state._new_completion_output([], None, None).routed_experts is None
-    assert state._new_completion_output([], "stop", None).routed_experts is rows
-    own = Of()
-    own.routed_experts_chunks = [np.zeros((2, 1, 1)), np.ones((1, 1, 1))]
-    assert len(own._new_completion_output([], "stop", None).routed_experts) == 3
-    assert _v026.RowsInState.found(own, ()) is None

@@ -41,7 +41,7 @@ from ._asked import Asked, asked_by
 from ._forward import say_pieces
 from ._options import get_options
 from ._platform import WITHOUT_CUDA, engine_is_on_cuda, without_cuda
-from ._results import Blocks, PendingRoutedExperts
+from ._results import Blocks, PendingRoutedExperts, split_routed_experts
 from ._v021_server import check, forget, keep, kept, serve
 from ._workers import Held, Workers, executor_of_this_process, remember_executor
 from ._workers import serve as serve_scheduler
@@ -540,8 +540,11 @@ def from_bytes(data: NDArray[np.uint8], fill: int) -> PendingRoutedExperts:
 
 
 class _Rows:
-    """An attribute of an output: the array of what was set, or what was asked for instead, made
-    when somebody reads it."""
+    """An attribute of outputs: where rows were put into one (`put_rows`) their array, or what was
+    asked for instead, made when somebody reads it.
+
+    Other outputs have theirs in their dictionary, which is looked at first: they cost nothing.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = f"_{name}"
@@ -551,16 +554,12 @@ class _Rows:
             return None  # the default of the field
         if (answer := kept(output)) is not None:
             return answer.value
-        found = vars(output)
-        rows = found.get(self._name, found.get(self._name[1:]))  # that of one that was pickled
-        return rows.array() if isinstance(rows, PendingRoutedExperts) else rows
-
-    def __set__(self, output: Any, rows: Any) -> None:
-        vars(output)[self._name] = rows
+        rows = self.pending(output)
+        return None if rows is None else rows.array()
 
     def pending(self, output: Any) -> PendingRoutedExperts | None:
-        rows = vars(output).get(self._name)
-        return rows if isinstance(rows, PendingRoutedExperts) else None
+        rows: PendingRoutedExperts | None = vars(output).get(self._name)
+        return rows
 
 
 class _Validity:
@@ -575,12 +574,22 @@ class _Validity:
 
 
 def make_lazy(cls: Any, name: str) -> None:
-    """Rows in this attribute become an array when it is read; {name}_validity is their mask."""
+    """Rows that are put into this attribute become an array when it is read; {name}_validity is
+    their mask."""
     if not isinstance(vars(cls).get(name), _Rows):
         rows = _Rows(name)
         setattr(cls, name, rows)
         setattr(cls, f"{name}_validity", _Validity(rows))
         cls.__getstate__ = functools.partialmethod(_state, name)
+
+
+def put_rows(output: Any, name: str, rows: Any) -> None:
+    """Into an attribute of an output whose class is lazy: its rows, an array, or None."""
+    if isinstance(rows, PendingRoutedExperts):
+        vars(output).pop(name, None)
+        vars(output)[f"_{name}"] = rows
+    else:
+        setattr(output, name, rows)
 
 
 def _state(output: Any, name: str) -> dict[str, Any]:
@@ -596,166 +605,154 @@ def _state(output: Any, name: str) -> dict[str, Any]:
 
 def look_later(outputs: Any, processor: Any) -> None:
     """Outputs hold what came, and widen it when it is read; each request gets what it asked for."""
-    for cls, name in (
-        (outputs.CompletionOutput, "routed_experts"),
-        (outputs.RequestOutput, "prompt_routed_experts"),
-    ):
-        make_lazy(cls, name)
-    _carry_rows(outputs.RequestOutput)
-    ask(processor.RequestState)
-    _keep_rows(processor.RequestState)
-    wait_for_rows(processor.RequestState, processor.OutputProcessor)
+    make_lazy(outputs.CompletionOutput, "routed_experts")
+    make_lazy(outputs.RequestOutput, "prompt_routed_experts")
+    take_rows(processor.RequestState, processor.OutputProcessor)
 
 
-def _carry_rows(output_class: Any) -> None:
-    """An output that a further one is added to, before anybody took it, has the rows of both."""
-    add = once(output_class, "add")
-    if add is None:
-        return
+class Asking:
+    """What a request in the front end asked for.
 
-    def add_with_rows(output: Any, next_output: Any, *args: Any, **kwargs: Any) -> None:
-        add(output, next_output, *args, **kwargs)
-        for completion in next_output.outputs:
-            if (rows := vars(completion).get("_routed_experts")) is None and not kept(completion):
-                continue
-            for mine in output.outputs:
-                if mine.index == completion.index and mine is not completion:
-                    mine.routed_experts = rows
-                    keep(mine, kept(completion))
-
-    replace(output_class, "add", add, add_with_rows)
-
-
-def _keep_rows(state_class: Any) -> None:
-    """The completion output of a request that asked for an answer has all its rows."""
-    make = once(state_class, "_new_completion_output")
-    if make is None:
-        return
-
-    def new_completion_output(state: Any, *args: Any, **kwargs: Any) -> Any:
-        completion = make(state, *args, **kwargs)
-        asking = getattr(state, "routecap", None)
-        if asking is not None:
-            keep(completion, asking.answer)
-        return completion
-
-    replace(state_class, "_new_completion_output", make, new_completion_output)
-
-
-def ask(state_class: Any, ends: frozenset[str] = frozenset({"stop string"})) -> None:
-    """States of requests in the front end know what was asked for.
-
-    Args:
-        ends: Which of the front end's own ends wait for rows: a "stop string", an "abort".
-    """
-    from_request = once(state_class, "from_new_request")
-    if from_request is None:
-        return
-
-    def from_new_request(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        request = kwargs["request"] if "request" in kwargs else args[1]
-        asked = asked_by(request.sampling_params)
-        check(asked)
-        state = from_request.__func__(cls, *args, **kwargs)
-        start = getattr(request.sampling_params, "routed_experts_prompt_start", 0) or 0
-        asked = asked._replace(start=max(asked.start, start))
-        comes = _captures and asked.capture and on_both_sides()
-        state.routecap = _Asking(asked, ends if comes else frozenset())
-        return state
-
-    from_new_request._routecap = True  # type: ignore[attr-defined]
-    state_class.from_new_request = classmethod(from_new_request)
-
-
-class _Asking:
-    """What a request in the front end asked for, and the output that waits for its rows.
-
-    answer: its rows, where it asked for a format.
+    ends: Which of the front end's own ends wait for rows: a "stop string", an "abort".
+    rows: Its rows, while an output is made that has them.
+    output: Of what the output is made that waits for them.
     """
 
-    __slots__ = ("answer", "asked", "ends", "output")
+    __slots__ = ("asked", "ends", "output", "rows")
 
     def __init__(self, asked: Asked, ends: frozenset[str]) -> None:
         self.asked, self.ends = asked, ends
-        self.answer: Answer | None = None
+        self.rows: Any = None
         self.output: tuple[Any, ...] | None = None
 
-    def waits(self, finish_reason: Any, stop_reason: Any) -> bool:
-        """Whether an output that ends so, by the front end, waits for its rows."""
-        kind = "stop string" if isinstance(stop_reason, str) else str(finish_reason)
-        return finish_reason is not None and kind in self.ends
 
+class TakingState:
+    """Before the class of a state in the front end: it puts rows into the outputs that it makes,
+    or has an output wait for them.
 
-class RowsAsParameter:
-    """Where rows are when the front end makes an output: the second parameter behind four."""
-
-    @staticmethod
-    def found(state: Any, parameters: tuple[Any, ...]) -> Any:
-        return parameters[1] if len(parameters) > 1 else None
-
-    @staticmethod
-    def put(state: Any, parameters: tuple[Any, ...], rows: Any) -> tuple[Any, ...]:
-        """The parameters with these rows."""
-        return (parameters[0], rows)
-
-
-def wait_for_rows(state_class: Any, processor_class: Any, place: Any = RowsAsParameter) -> None:
-    """An output whose end is the front end's, not the engine's, waits for its rows.
-
-    Args:
-        place: Where rows are when the front end makes an output.
+    A state has it while rows are there or an abort is on its way, and all its life if it may end
+    by a stop string. In all other steps no function of ours runs for it.
     """
-    make = once(state_class, "make_request_output")
-    if make is None:
-        return
-    process, propagate = processor_class.process_outputs, processor_class.propagate_error
-    unfinished, number = (
-        processor_class.has_unfinished_requests,
-        processor_class.get_num_unfinished_requests,
-    )
-    waiting: dict[str, Any] = {}  # states of requests, whose engine has been told to abort them
+
+    ENDS = frozenset({"stop string"})  # of the front end's own, those that wait for rows
+    ANSWERS = True  # to those who ask for a format
+
+    routecap: Asking
+    routecap_waiting: dict[str, Any]  # states of requests, whose engine has been told to abort them
+
+    @staticmethod
+    def are_ours(rows: Any) -> bool:
+        return True  # or an array of workers in processes of their own
+
+    def _divide(self, rows: Any) -> tuple[Any, Any]:
+        """Rows that are the request output's, of its prompt, and the completion's; or None."""
+        prompt, count = self.prompt_token_ids, self.detokenizer.num_output_tokens()  # type: ignore[attr-defined]
+        return split_routed_experts(rows, len(prompt or ()), count)
 
     def make_request_output(
-        state: Any,
+        self,
         new_token_ids: Any,
         pooling_output: Any,
         finish_reason: Any,
         stop_reason: Any,
-        *parameters: Any,
-        **named: Any,
+        *args: Any,
+        **kwargs: Any,
     ) -> Any:
-        asking = getattr(state, "routecap", None)
-        what = (new_token_ids, pooling_output, finish_reason, stop_reason)
-        if asking is not None:
-            rows = place.found(state, parameters)
-            if rows is not None:
-                rows = _as_asked(rows, asking.asked)
-                asking.answer = Answer(rows, asking.asked) if asking.asked.format else None
-                parameters = place.put(state, parameters, rows)
-            elif asking.output is None and asking.waits(finish_reason, stop_reason):
-                asking.output = what, parameters, named
-                waiting[state.request_id] = state
+        what = (new_token_ids, pooling_output, finish_reason, stop_reason, *args)
+        asking = self.routecap
+        if finish_reason is not None and asking.rows is None and asking.output is None:
+            end = "stop string" if isinstance(stop_reason, str) else str(finish_reason)
+            if end in asking.ends:
+                asking.output = what, kwargs
+                self.routecap_waiting[self.request_id] = self  # type: ignore[attr-defined]
                 return None
-        return make(state, *what, *parameters, **named)
+        return super().make_request_output(*what, **kwargs)  # type: ignore[misc]
+
+    def _new_completion_output(self, *args: Any, **kwargs: Any) -> Any:
+        completion = super()._new_completion_output(*args, **kwargs)  # type: ignore[misc]
+        asked, rows = self.routecap.asked, self.routecap.rows
+        if rows is None:
+            return completion
+        _, own = self._divide(rows)
+        answer = Answer(rows, asked) if asked.format and self.ANSWERS else None
+        # An output that nobody has taken yet goes on: this one will be added to it.
+        for each in (completion, *getattr(self._untaken(), "outputs", ())):
+            if each.index == completion.index:
+                put_rows(each, "routed_experts", own)
+                keep(each, answer)
+        return completion
+
+    def _new_request_output(self, *args: Any, **kwargs: Any) -> Any:
+        output = super()._new_request_output(*args, **kwargs)  # type: ignore[misc]
+        rows = self.routecap.rows
+        prompt = None if rows is None else self._divide(rows)[0]
+        if prompt is not None:
+            put_rows(self._untaken() or output, "prompt_routed_experts", prompt)
+        return output
+
+    def _untaken(self) -> Any:
+        """The output that this one will be added to; None if there is none."""
+        found = getattr(self.queue, "output", None)  # type: ignore[attr-defined]
+        return None if isinstance(found, Exception) else found
+
+
+def take_rows(state_class: Any, processor_class: Any, before: Any = TakingState) -> None:
+    """States of requests in the front end know what was asked for, and get it. An output whose end
+    is the front end's, not the engine's, waits for its rows.
+
+    Args:
+        before: What is put before the class of a state.
+    """
+    process = once(processor_class, "process_outputs")
+    if process is None:
+        return
+    waiting: dict[str, Any] = {}
+    members = {"routecap_waiting": waiting}
+    taking = type(f"Routecap{state_class.__name__}", (before, state_class), members)
+    from_request = state_class.from_new_request.__func__
+    abort, propagate = processor_class.abort_requests, processor_class.propagate_error
+    unfinished = processor_class.has_unfinished_requests
+    number = processor_class.get_num_unfinished_requests
+
+    def from_new_request(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        sampling = (kwargs["request"] if "request" in kwargs else args[1]).sampling_params
+        asked = asked_by(sampling)
+        check(asked)
+        state = from_request(cls, *args, **kwargs)
+        start = getattr(sampling, "routed_experts_prompt_start", 0) or 0
+        asked = asked._replace(start=max(asked.start, start))
+        comes = _captures and asked.capture and on_both_sides()
+        state.routecap = Asking(asked, before.ENDS if comes else frozenset())
+        if comes and getattr(sampling, "stop", None):
+            state.__class__ = taking
+        return state
 
     def process_outputs(processor: Any, engine_core_outputs: Any, *args: Any, **kwargs: Any) -> Any:
+        having = [each for each in engine_core_outputs if each.routed_experts is not None]
+        states = []
+        for each in having:
+            state = processor.request_states.get(each.request_id)
+            asking = getattr(state, "routecap", None)
+            if asking is not None and before.are_ours(each.routed_experts):
+                asking.rows = _as_asked(each.routed_experts, asking.asked)
+                states.append((state, type(state)))
+                each.routed_experts, state.__class__ = None, taking
         arrived = (
             [each for each in engine_core_outputs if each.request_id in waiting and each.finished]
             if waiting
             else ()
         )
         processed = process(processor, engine_core_outputs, *args, **kwargs)
+        for state, own in states:  # which goes on, if it is a session's
+            state.routecap.rows, state.__class__ = None, own
         for each in arrived:
             state = waiting.pop(each.request_id)
-            rows = each.routed_experts
-            if rows is not None:  # the engine may have been ahead
-                rows = _as_pending(rows)[
-                    : state.prompt_len + state.detokenizer.num_output_tokens() - 1
-                ]
-            what, parameters, named = state.routecap.output
-            if rows is not None:
-                parameters = place.put(state, parameters, rows)
-            output = make_request_output(state, *what, *parameters, **named)
+            asking = state.routecap
+            if each.routed_experts is not None:  # the engine may have been ahead
+                rows = state.prompt_len + state.detokenizer.num_output_tokens() - 1
+                asking.rows = _as_asked(_as_pending(each.routed_experts)[:rows], asking.asked)
+            what, named = asking.output
+            output = state.make_request_output(*what, **named)
             if output is not None and state.queue is not None:
                 state.queue.put(output)
             elif output is not None:
@@ -765,6 +762,15 @@ def wait_for_rows(state_class: Any, processor_class: Any, place: Any = RowsAsPar
                 processor.parent_requests.pop(parent.request_id, None)
         return processed
 
+    def abort_requests(processor: Any, request_ids: Any, *args: Any, **kwargs: Any) -> Any:
+        request_ids = list(request_ids)
+        for name in request_ids:
+            for each in (name, *processor.external_req_ids.get(name, ())):
+                state = processor.request_states.get(each)
+                if state is not None and "abort" in state.routecap.ends:
+                    state.__class__ = taking
+        return abort(processor, request_ids, *args, **kwargs)
+
     def propagate_error(processor: Any, error: Exception) -> None:
         for state in waiting.values():
             if state.queue is not None:
@@ -772,8 +778,10 @@ def wait_for_rows(state_class: Any, processor_class: Any, place: Any = RowsAsPar
         waiting.clear()
         propagate(processor, error)
 
-    replace(state_class, "make_request_output", make, make_request_output)
+    state_class.from_new_request = classmethod(from_new_request)
     replace(processor_class, "process_outputs", process, process_outputs)
+    if "abort" in before.ENDS:
+        replace(processor_class, "abort_requests", abort, abort_requests)
     replace(processor_class, "propagate_error", propagate, propagate_error)
     replace(
         processor_class,

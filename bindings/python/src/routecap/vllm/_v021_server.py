@@ -55,6 +55,7 @@ def check(asked: Asked) -> None:
 def keep(completion: Any, answer: Answer | None) -> None:
     """This completion output has that answer; None: it asked for none."""
     if answer is not None:
+        vars(completion).pop("routed_experts", None)  # which would be found first
         vars(completion)[_KEPT] = answer
 
 

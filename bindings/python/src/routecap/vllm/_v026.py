@@ -224,44 +224,23 @@ class TellingScheduler(_v021.TellingScheduler):
 def look_later(outputs: Any, processor: Any, inputs: Any) -> None:
     """Outputs hold what came, and widen it when it is read; each request gets what it asked for."""
     _v021.make_lazy(outputs.CompletionOutput, "routed_experts")
-    _v021.ask(processor.RequestState, frozenset({"stop string", "abort"}))
-    _v021.wait_for_rows(processor.RequestState, processor.OutputProcessor, RowsInState)
-    _keep_lazy(processor.RequestState)
+    _v021.take_rows(processor.RequestState, processor.OutputProcessor, TakingState)
     _look_at_configuration(inputs.InputProcessor)
 
 
-class RowsInState:
-    """Where rows are when the front end makes an output: in the state of its request."""
+class TakingState(_v021.TakingState):
+    """Before the class of a state, as in 0.21; all rows are the completion's."""
+
+    ENDS = frozenset({"stop string", "abort"})
+    ANSWERS = False
 
     @staticmethod
-    def found(state: Any, parameters: tuple[Any, ...]) -> Any:
-        rows = state.routed_experts_chunks[-1] if state.routed_experts_chunks else None
-        ours = isinstance(rows, PendingRoutedExperts) or getattr(rows, "ndim", 0) == 1
-        return rows if ours else None
+    def are_ours(rows: Any) -> bool:
+        """The engine's own are arrays [rows, layers, k], of a step each."""
+        return isinstance(rows, PendingRoutedExperts) or rows.ndim == 1
 
-    @staticmethod
-    def put(state: Any, parameters: tuple[Any, ...], rows: Any) -> tuple[Any, ...]:
-        state.routed_experts_chunks = [rows]
-        return parameters
-
-
-def _keep_lazy(state_class: Any) -> None:
-    """Rows go into an output as they are, not into an array first."""
-    make = once(state_class, "_new_completion_output")
-    if make is None:
-        return
-
-    def new_completion_output(state: Any, *args: Any, **kwargs: Any) -> Any:
-        rows = RowsInState.found(state, ())
-        if rows is None:
-            return make(state, *args, **kwargs)
-        chunks, state.routed_experts_chunks = state.routed_experts_chunks, []
-        output = make(state, *args, **kwargs)
-        state.routed_experts_chunks = chunks
-        output.routed_experts = rows if output.finish_reason is not None else None
-        return output
-
-    replace(state_class, "_new_completion_output", make, new_completion_output)
+    def _divide(self, rows: Any) -> tuple[Any, Any]:
+        return None, rows
 
 
 def _look_at_configuration(processor_class: Any) -> None:
