@@ -433,3 +433,11 @@ def test_rows_of_the_engine_s_own_capturer_are_left_to_it(make):
         [out("a", 8, reason=LENGTH, rows=IDS[3:4])]
     ).request_outputs
     np.testing.assert_array_equal(all_rows(output), IDS[:4])
+
+
+def test_what_is_installed_is_looked_up_once_and_not_for_each_request(monkeypatch):
+    looked = []
+    monkeypatch.setattr(_v021, "entry_points", lambda **which: looked.append(which) or [which])
+    _v021.on_both_sides.cache_clear()
+    assert [_v021.on_both_sides() for _ in range(3)] == [True] * 3 and len(looked) == 1
+    _v021.on_both_sides.cache_clear()

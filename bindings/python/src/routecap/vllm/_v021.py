@@ -406,6 +406,7 @@ class TellingScheduler:
             outputs.setdefault(client, engine.EngineCoreOutputs()).outputs.append(output)
 
 
+@functools.cache  # it looks through all packages that are installed
 def on_both_sides() -> bool:
     """Whether processes that the engine starts have this face too: as a plugin that they find."""
     allowed = os.environ.get("VLLM_PLUGINS")
