@@ -729,6 +729,7 @@ def take_rows(state_class: Any, processor_class: Any, before: Any = TakingState)
         return state
 
     def process_outputs(processor: Any, engine_core_outputs: Any, *args: Any, **kwargs: Any) -> Any:
+        # Of all that is here, this alone looks at each request: 8 ns.
         having = [each for each in engine_core_outputs if each.routed_experts is not None]
         states = []
         for each in having:
@@ -768,7 +769,8 @@ def take_rows(state_class: Any, processor_class: Any, before: Any = TakingState)
         for name in request_ids:
             for each in (name, *processor.external_req_ids.get(name, ())):
                 state = processor.request_states.get(each)
-                if state is not None and "abort" in state.routecap.ends:
+                asking = getattr(state, "routecap", None)
+                if asking is not None and "abort" in asking.ends:
                     state.__class__ = taking
         return abort(processor, request_ids, *args, **kwargs)
 
