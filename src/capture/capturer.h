@@ -183,19 +183,22 @@ private:
 
     // request_operations.cc; with the mutex held. Those that return a status have reported it.
     int32_t find(routecap_request handle, Request **request);
+    int32_t refuse_unknown(routecap_request handle) const;
     using Kept = std::unique_ptr<std::vector<uint32_t>>;
     Kept copy_kept(const routecap_accept_item &item, size_t &nodes);
     int32_t check_accept(const routecap_accept_item &item, uint64_t drafts, const Kept &kept) const;
-    int32_t accept_one(const routecap_accept_item &item, Kept &kept);
-    int32_t finish_one(routecap_request request, uint64_t rows, Routing **routing);
+    int32_t accept_one(Request *request, const routecap_accept_item &item, Kept *kept);
+    int32_t accept_special(Request &request, const routecap_accept_item &item, Kept *kept);
+    int32_t finish_one(Request *request, routecap_request handle, uint64_t rows,
+                       Routing **routing);
     int32_t close_one(routecap_request request);
     enum class Cut { truncated, finished, closed };
     void cut_in_flight(Request &request, uint64_t end, Cut why);
     int32_t refuse_many(size_t count) const;
     bool tags_vary() const { return capture_->tags_vary.load(std::memory_order_relaxed); }
     template <class Item, class Prefetch, class One>
-    int32_t batch(Item *items, size_t item_size, size_t count, size_t nodes, Prefetch prefetch,
-                  One one);
+    int32_t batch(Item *items, size_t item_size, size_t count, size_t nodes, bool drafts,
+                  Prefetch prefetch, One one);
 
     // prefixes.cc
     void notice_advances() {  // with the mutex, before rows are added or judged

@@ -79,9 +79,10 @@ struct Capturer::Issue {
     // its rows are there.
     uint64_t mixed_end(const Request &request) const {
         const uint64_t end = request.issued_end();
+        const Rare &rare = request.rare();
         const bool other =
-            tags_vary && end > 0 && (request.tagged ? request.tag : first_tag) != options.tag;
-        return other ? std::max(request.mixed_end, pages_before(end)) : request.mixed_end;
+            tags_vary && end > 0 && (rare.tagged ? rare.tag : first_tag) != options.tag;
+        return other ? std::max(rare.mixed_end, pages_before(end)) : rare.mixed_end;
     }
 
     // Rows that the host knows, in pages that the request has and nobody else sees, of the tag that
@@ -90,10 +91,10 @@ struct Capturer::Issue {
         if ((span.flags & ROUTECAP_SPAN_DEVICE_POSITIONS) != 0 || lost) return false;
         const uint64_t end = span.position + span.rows;
         if (!request.pages.contains(page_of(span.position), page_of(end - 1) + 1)) return false;
-        if (!request.changed) return !tags_vary;
+        if (!request.has_rare) return !tags_vary;
         return !request.shares(span.position, end) &&
                page_of(span.position) >= mixed_end(request) &&
-               (!tags_vary || (request.tagged && request.tag == options.tag));
+               (!tags_vary || (request.rare().tagged && request.rare().tag == options.tag));
     }
 
     // All that a span could need is reserved now, so that what was accepted is filed.
@@ -117,9 +118,9 @@ struct Capturer::Issue {
             m.end_page = first_page;
         } else {
             m.pages = request.pages.absent(first_page, end_page);
-            const uint64_t shared_first = std::max(span.position, request.shared_first),
-                           shared_end = std::min(end, request.shared_end);
-            if (request.changed && shared_first < shared_end) {
+            const uint64_t shared_first = std::max(span.position, request.rare().shared_first),
+                           shared_end = std::min(end, request.rare().shared_end);
+            if (shared_first < shared_end) {
                 const uint64_t from = page_of(shared_first), to = page_of(shared_end - 1) + 1;
                 m.reserved.pages =
                     static_cast<uint32_t>(to - from - request.pages.absent(from, to));
@@ -268,10 +269,9 @@ void Capturer::recheck_sharing(const Issue &issue) {
         {
             std::lock_guard lock(capture_->mutex);
             Request *request = capture_->requests.find(issue.span(i).request);
-            if (request == nullptr || !request->changed ||
-                request->shared_first >= request->shared_end || !request->settled())
-                continue;
-            first = request->shared_first, end = request->shared_end;
+            if (request == nullptr || !request->settled()) continue;
+            first = request->rare().shared_first, end = request->rare().shared_end;
+            if (first >= end) continue;
             request->data->routing.retain();
             data.reset(request->data.get());
         }
@@ -279,10 +279,10 @@ void Capturer::recheck_sharing(const Issue &issue) {
         const auto [shared_first, shared_end] = data->rows.shared_bounds(first, end);
         std::lock_guard lock(capture_->mutex);
         Request *request = capture_->requests.find(issue.span(i).request);
-        if (request == nullptr || !request->settled() || request->shared_first != first ||
-            request->shared_end != end)
-            continue;
-        request->shared_first = shared_first, request->shared_end = shared_end;
+        if (request == nullptr || !request->settled()) continue;
+        Rare &rare = request->change_rare();
+        if (rare.shared_first == first && rare.shared_end == end)
+            rare.shared_first = shared_first, rare.shared_end = shared_end;
     }
 }
 
@@ -312,9 +312,9 @@ inline int32_t Capturer::issue_span(Issue &issue, uint32_t index) {
 // request's drafts of the step.
 inline uint32_t Capturer::note_draft(const Issue &issue, const routecap_span &span,
                                      Request &request, uint64_t end, int32_t reason) {
-    const uint32_t first = request.drafts != nullptr && request.last_draft->step == issue.ticket
-                               ? request.last_draft->first_index + request.last_draft->rows
-                               : 0;
+    const DraftSpan *last = request.drafts != nullptr ? request.drafts->last : nullptr;
+    const uint32_t first =
+        last != nullptr && last->step == issue.ticket ? last->first_index + last->rows : 0;
     request.changed = true;
     request.flagged_end = std::max(request.flagged_end, end);
     request.add_draft({.step = issue.ticket,
@@ -325,7 +325,8 @@ inline uint32_t Capturer::note_draft(const Issue &issue, const routecap_span &sp
                        .rows = span.rows,
                        .device_positions = (span.flags & ROUTECAP_SPAN_DEVICE_POSITIONS) != 0,
                        .missing = static_cast<uint8_t>(reason),
-                       .next = nullptr},
+                       .next = nullptr,
+                       .last = nullptr},
                       capture_->worker.nodes);
     return first;
 }
@@ -377,9 +378,10 @@ inline uint32_t Capturer::hand_over(Issue &issue, const routecap_span &span, Req
         request.changed |= !request.pages.simple();
     }
     if (filed && issue.tags_vary) {
-        request.mixed_end = issue.mixed_end(request);
-        request.tag = issue.options.tag;
-        request.tagged = request.changed = true;
+        Rare &rare = request.change_rare();
+        rare.mixed_end = issue.mixed_end(request);
+        rare.tag = issue.options.tag;
+        rare.tagged = true;
     }
     SpanExtra extra{.reserved = memory.reserved};
     if (speculative(span)) {

@@ -9,13 +9,11 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <utility>
 
 #include "base/node_pool.h"
 
 namespace routecap {
 
-// Needs clear() before its end: its nodes belong to a Nodes.
 class PendingOperations {
 public:
     struct Range {
@@ -34,21 +32,39 @@ public:
         pending_rows_.end = none ? end : std::max(pending_rows_.end, end);
         pending_until_ = count_;
     }
-    // The operation noted last cuts rows at and after `rows`, of steps up to `step`. Takes a node.
-    void note_cut(uint64_t rows, uint64_t step, Nodes &nodes) noexcept {
-        pending_rows_.end = std::min(pending_rows_.end, rows);
-        others_ = true;
-        cuts_ = nodes.take(Cut{rows, count_, step, cuts_});
+    // The operation noted last cuts rows at and after `rows`.
+    void cut(uint64_t rows) { pending_rows_.end = std::min(pending_rows_.end, rows); }
+
+    // How many were handed over, which is the number of the last one; and the step that must be
+    // filed before it.
+    uint64_t count() const { return count_; }
+    uint64_t after() const { return after_; }
+    // The rows that operations will add or change.
+    Range pending_rows(uint64_t applied) const {
+        return applied < pending_until_ ? pending_rows_ : Range{};
     }
-    // The operation noted last gives a child the rows before `end`, of steps up to `step`.
-    void note_fork(uint64_t end, uint64_t step, uint64_t applied) {
-        others_ = true;
-        forked_.note(end, step, count_, applied);
+
+private:
+    uint64_t count_ = 0, after_ = 0;
+    Range pending_rows_;
+    uint64_t pending_until_ = 0;
+};
+
+// Of these operations, where they cut rows of steps in flight, and which of these rows others are
+// to have. Needs clear() before its end: its nodes belong to a Nodes.
+class PendingBounds {
+public:
+    // Operation `number` cuts rows at and after `rows`, of steps up to `step`. Takes a node.
+    void note_cut(uint64_t rows, uint64_t number, uint64_t step, Nodes &nodes) noexcept {
+        cuts_ = nodes.take(Cut{rows, number, step, cuts_});
     }
-    // The operation noted last publishes rows before `end`, of steps up to `step`.
-    void note_publish(uint64_t end, uint64_t step, uint64_t applied) {
-        others_ = true;
-        published_.note(end, step, count_, applied);
+    // Operation `number` gives a child the rows before `end`, of steps up to `step`.
+    void note_fork(uint64_t end, uint64_t number, uint64_t step, uint64_t applied) {
+        forked_.note(end, step, number, applied);
+    }
+    // Operation `number` publishes rows before `end`, of steps up to `step`.
+    void note_publish(uint64_t end, uint64_t number, uint64_t step, uint64_t applied) {
+        published_.note(end, step, number, applied);
     }
     // Forgets cuts that were applied.
     void forget_cuts(uint64_t applied, Nodes &nodes) noexcept {
@@ -60,21 +76,10 @@ public:
         }
     }
     void clear(Nodes &nodes) noexcept {
-        count_ = after_ = pending_until_ = 0;
-        pending_rows_ = {};
-        if (!std::exchange(others_, false)) return;
         nodes.give_all(cuts_);
         forked_ = published_ = {};
     }
 
-    // How many were handed over, which is the number of the last one; and the step that must be
-    // filed before it.
-    uint64_t count() const { return count_; }
-    uint64_t after() const { return after_; }
-    // The rows that operations will add or change.
-    Range pending_rows(uint64_t applied) const {
-        return applied < pending_until_ ? pending_rows_ : Range{};
-    }
     // The first row of which the RowStore may still have what was cut.
     uint64_t cut(uint64_t applied) const {
         uint64_t first = UINT64_MAX;
@@ -107,10 +112,6 @@ private:
         Cut *next;
     };
 
-    uint64_t count_ = 0, after_ = 0;
-    Range pending_rows_;
-    uint64_t pending_until_ = 0;
-    bool others_ = false;  // what follows may differ from what it is where nothing is pending
     Cut *cuts_ = nullptr;
     // Rows that others are to have: those before `end`, of steps up to `step`.
     struct Wanted {
@@ -120,10 +121,10 @@ private:
         uint64_t end_at(uint64_t of_step, uint64_t applied) const {
             return of_step <= step && applied < until ? end : 0;
         }
-        void note(uint64_t e, uint64_t s, uint64_t count, uint64_t applied) {
+        void note(uint64_t e, uint64_t s, uint64_t number, uint64_t applied) {
             end = std::max(end_at(0, applied), e);
             step = s;
-            until = count;
+            until = number;
         }
     };
     Wanted forked_, published_;

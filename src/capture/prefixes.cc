@@ -28,7 +28,7 @@ int32_t Capturer::check_prefix(const Store &store, const Shape &from, const Shap
 void Capturer::note_ages() {
     const uint64_t now = Advances::count();
     capture_->requests.for_each_open([&](Request &request) {
-        request.changed_ages().note(
+        request.change_rare().ages.note(
             now, std::max(request.length_now(capture_->steps), request.flagged_end));
     });
     advances_ = now;
@@ -57,7 +57,7 @@ int32_t Capturer::publish(const StorePtr &store, routecap_publish_item &item, ui
                           ull(std::max(issued, item.first)), ull(end));
         const uint64_t advanced = store->advanced();  // it may hear of another process' only now
         notice_advances();
-        const uint64_t old_end = request->ages.older_end(advanced);
+        const uint64_t old_end = request->rare().ages.older_end(advanced);
         if (old_end > item.first)
             old = std::min<uint64_t>(item.count, (old_end - item.first + rows - 1) / rows);
         for (const DraftSpan *d = request->drafts; d != nullptr; d = d->next)
@@ -87,9 +87,7 @@ int32_t Capturer::publish(const StorePtr &store, routecap_publish_item &item, ui
         request->share(item.first, end);
         for (auto *publication : {&landed, &drafts}) {
             if (*publication == nullptr) continue;
-            request->note_operation(0, 0);
-            request->pending.note_publish((*publication)->end, request->newest_step,
-                                          request->applied());
+            request->note_publish((*publication)->end);
             capture_->worker.log.append(request->after(),
                                         Publish{request->rows(), std::move(*publication)});
         }
@@ -128,11 +126,12 @@ int32_t Capturer::adopt(const StorePtr &store, routecap_adopt_item &item, uint64
         const auto lock = lock_with({.entries = 1});
         Request *request = nullptr;
         if (int32_t s = find(item.request, &request); s < 0) return s;
+        Rare &rare = request->change_rare();
         if (found.found > 0)
-            request->mixed_end = std::max(request->mixed_end, (end + page_rows - 1) / page_rows);
+            rare.mixed_end = std::max(rare.mixed_end, (end + page_rows - 1) / page_rows);
         request->length = std::max(request->length, end);
         if (waits)
-            request->inherited_after = std::max(request->inherited_after, capture_->steps.issued());
+            rare.inherited_after = std::max(rare.inherited_after, capture_->steps.issued());
         request->note_operation(item.first, end);
         capture_->worker.log.append(request->after(),
                                     Adopt{request->rows(), std::move(adoption), end});

@@ -1,5 +1,6 @@
 // Opening, changing and ending requests. Each call changes what the engine's side knows at once and
 // appends to the log what filing has to do.
+#include <array>
 #include <new>
 
 #include "base/status.h"
@@ -9,9 +10,11 @@
 namespace routecap {
 int32_t Capturer::find(routecap_request handle, Request **request) {
     *request = capture_->requests.find(handle);
-    return *request != nullptr ? ROUTECAP_OK
-                               : report(ROUTECAP_ERR_UNKNOWN_REQUEST,
-                                        "request %016llx is not open here", ull(handle));
+    return *request != nullptr ? ROUTECAP_OK : refuse_unknown(handle);
+}
+
+[[gnu::noinline]] int32_t Capturer::refuse_unknown(routecap_request handle) const {
+    return report(ROUTECAP_ERR_UNKNOWN_REQUEST, "request %016llx is not open here", ull(handle));
 }
 
 // ---- Open -----------------------------------------------------------------------------------
@@ -106,20 +109,38 @@ Capturer::Kept Capturer::copy_kept(const routecap_accept_item &item, size_t &nod
     return end;
 }
 
-int32_t Capturer::accept_one(const routecap_accept_item &item, Kept &kept) {
-    Request *request = nullptr;
-    if (int32_t s = find(item.request, &request); s < 0) return s;
+inline int32_t Capturer::accept_one(Request *request, const routecap_accept_item &item,
+                                    Kept *kept) {
+    if (request == nullptr) return refuse_unknown(item.request);
+    const DraftSpan *d = request->drafts;
+    // The first of the request's only drafts, which are to be filed: nearly all.
+    if (d == nullptr || d->next != nullptr || d->step != item.step || d->missing != 0 ||
+        item.rows != nullptr || item.count > d->rows)
+        return accept_special(*request, item, kept);
+    const uint64_t first = d->position, end = d->end_of_first(item.count);
+    if (!d->device_positions) request->length = std::max(request->length, end);
+    request->drafts = capture_->worker.nodes.give(request->drafts);
+    request->note_operation(first, end);
+    capture_->worker.log.append(request->after(),
+                                Settle{request->rows(), item.step, item.count, nullptr});
+    return ROUTECAP_OK;
+}
+
+// The same for drafts of several spans or steps, or that will never be there, and for rows that are
+// named.
+[[gnu::noinline]] int32_t Capturer::accept_special(Request &request,
+                                                   const routecap_accept_item &item, Kept *kept) {
     uint64_t drafts = 0;
     bool filed = false;
-    for (const DraftSpan *d = request->drafts; d != nullptr; d = d->next)
+    for (const DraftSpan *d = request.drafts; d != nullptr; d = d->next)
         if (d->step == item.step) drafts += d->rows, filed |= d->missing == 0;
     if (drafts == 0 || item.count > drafts || item.rows != nullptr)
-        if (int32_t s = check_accept(item, drafts, kept); s < 0) return s;
+        if (int32_t s = check_accept(item, drafts, *kept); s < 0) return s;
 
     // The length, and which rows change once this is applied.
     Nodes &nodes = capture_->worker.nodes;
     uint64_t changed_first = UINT64_MAX, changed_end = 0, listed = 0;
-    DraftSpan *settled = request->take_drafts(item.step);
+    DraftSpan *settled = request.take_drafts(item.step);
     while (settled != nullptr) {
         DraftSpan copy;
         const DraftSpan *d = settled;
@@ -130,22 +151,22 @@ int32_t Capturer::accept_one(const routecap_accept_item &item, Kept &kept) {
             end = d->end_of_first(std::clamp<uint64_t>(item.count, d->first_index,
                                                        uint64_t{d->first_index} + d->rows) -
                                   d->first_index);
-            if (d->missing != 0) request->note_missing(d->position, end, d->missing, nodes);
+            if (d->missing != 0) request.note_missing(d->position, end, d->missing, nodes);
         } else {
-            end = end_of_listed(*d, item, listed, *request, nodes);
+            end = end_of_listed(*d, item, listed, request, nodes);
         }
         if (end == 0) continue;
         if (!d->device_positions || d->missing != 0)
-            request->length = std::max(request->length, end);
+            request.length = std::max(request.length, end);
         if (d->missing == 0)
             changed_first = std::min(changed_first, d->position),
             changed_end = std::max(changed_end, end);
     }
     if (filed) {
-        request->note_operation(changed_first, changed_end);
-        capture_->worker.log.append(request->after(),
-                                    Settle{request->rows(), item.step,
-                                           item.rows == nullptr ? item.count : 0, std::move(kept)});
+        request.note_operation(changed_first, changed_end);
+        capture_->worker.log.append(
+            request.after(), Settle{request.rows(), item.step,
+                                    item.rows == nullptr ? item.count : 0, std::move(*kept)});
     }
     return ROUTECAP_OK;
 }
@@ -159,7 +180,7 @@ int32_t Capturer::accept(routecap_request request, routecap_step step, const uin
     Kept kept = rows != nullptr ? copy_kept(item, nodes) : nullptr;
     {
         const auto lock = lock_with({.entries = 1, .nodes = nodes});
-        if (int32_t s = accept_one(item, kept); s < 0) return s;
+        if (int32_t s = accept_one(capture_->requests.find(request), item, &kept); s < 0) return s;
     }
     capture_->worker.wake();
     return ROUTECAP_OK;
@@ -170,11 +191,11 @@ int32_t Capturer::accept(routecap_request request, routecap_step step, const uin
 // drafts are told apart: those that nobody accepted end as rejected, and not as late.
 void Capturer::cut_in_flight(Request &request, uint64_t end, Cut why) {
     const uint64_t applied = request.applied();
-    const PendingOperations &pending = request.pending;
+    const PendingBounds &bounds = request.rare().bounds;
     request.for_each_in_flight(capture_->steps, [&](StepSpan &span, SpanExtra *extra,
                                                     uint64_t step) {
-        const uint64_t from = std::max(end, why == Cut::closed ? pending.needed_end(step, applied)
-                                                               : pending.forked_end(step, applied));
+        const uint64_t from = std::max(end, why == Cut::closed ? bounds.needed_end(step, applied)
+                                                               : bounds.forked_end(step, applied));
         const bool ends = why == Cut::finished && extra != nullptr;
         std::atomic_ref cut(ends ? extra->ended : span.cut);
         if (cut.load(std::memory_order_relaxed) > from) cut.store(from, std::memory_order_release);
@@ -190,7 +211,8 @@ int32_t Capturer::truncate(routecap_request handle, uint64_t rows) {
         if (rows >= std::max(request->length_now(capture_->steps), request->flagged_end))
             return ROUTECAP_OK;
         Nodes &nodes = capture_->worker.nodes;
-        request->pending.forget_cuts(request->applied(), nodes);
+        Rare &rare = request->change_rare();
+        rare.bounds.forget_cuts(request->applied(), nodes);
         const bool alone = request->settled();
         const uint64_t page_rows = config_.shape->page_rows;
         const uint64_t first_page = (rows + page_rows - 1) / page_rows;
@@ -198,15 +220,14 @@ int32_t Capturer::truncate(routecap_request handle, uint64_t rows) {
         cut_in_flight(*request, rows, Cut::truncated);
         for (DraftSpan *draft = request->drafts; draft != nullptr; draft = draft->next)
             draft->cut = std::min(draft->cut, rows);
-        request->cut_notes(rows, nodes);
-        request->ages.cut(rows);
+        rare.cut_notes(rows, nodes);
+        rare.ages.cut(rows);
         request->length = std::min(request->length, rows);
         // Of a page that stays others may still see what is cut.
-        if (rows < request->shared_end) request->share_pages(page_rows);
-        request->shared_end = std::min(request->shared_end, first_page * page_rows);
-        request->note_operation(0, 0);
+        if (rows < rare.shared_end) rare.share_pages(page_rows);
+        rare.shared_end = std::min(rare.shared_end, first_page * page_rows);
         request->flagged_end = std::min(request->flagged_end, rows);
-        request->pending.note_cut(rows, request->newest_step, nodes);
+        request->note_cut(rows, nodes);
         capture_->worker.log.append(request->after(), Truncate{request->rows(), rows, alone});
     }
     capture_->worker.wake();
@@ -227,7 +248,8 @@ int32_t Capturer::fork(routecap_request handle, uint64_t rows, routecap_request 
         for (;;) {  // how much the parent has to copy is known with the mutex only
             if (int32_t s = find(handle, &parent); s < 0) return s;
             room.nodes = 0;
-            for (const MissingNote *note = parent->missing; note != nullptr; note = note->next)
+            for (const MissingNote *note = parent->rare().missing; note != nullptr;
+                 note = note->next)
                 room.nodes++;
             if (!make_room(lock, room)) break;
         }
@@ -242,28 +264,29 @@ int32_t Capturer::fork(routecap_request handle, uint64_t rows, routecap_request 
             return report(ROUTECAP_ERR_NO_MEMORY,
                           "sharing pages that drafts belong in too needs more than the budget has");
         Nodes &nodes = capture_->worker.nodes;
+        notice_advances();
         made->rows.set_policy(parent->rows()->policy());
         *child = capture_->requests.open(std::move(made), serial);
         Request &c = *capture_->requests.find(*child);
-        MissingNote **last = &c.missing;
-        for (const MissingNote *note = parent->missing; note != nullptr; note = note->next)
+        const Rare &from = parent->rare();
+        Rare &to = c.change_rare();
+        MissingNote **last = &to.missing;
+        for (const MissingNote *note = from.missing; note != nullptr; note = note->next)
             if (note->first < rows) {
                 *last = nodes.take(
                     MissingNote{note->first, std::min(note->end, rows), note->reason, nullptr});
                 last = &(*last)->next;
             }
         c.length = rows;
-        notice_advances();
-        c.changed_ages() = parent->ages;
-        c.ages.cut(rows);
-        c.inherited_after = parent->after();
-        c.tag = parent->tag, c.tagged = parent->tagged;
-        c.mixed_end = std::min(std::max(parent->mixed_end, tags_vary() ? UINT64_MAX : 0),
-                               rows / config_.shape->page_rows + 1);
+        to.ages = from.ages;
+        to.ages.cut(rows);
+        to.inherited_after = parent->after();
+        to.tag = from.tag, to.tagged = from.tagged;
+        to.mixed_end = std::min(std::max(from.mixed_end, tags_vary() ? UINT64_MAX : 0),
+                                rows / config_.shape->page_rows + 1);
         c.note_operation(0, rows);
         parent->share(0, rows);
-        parent->note_operation(0, 0);
-        parent->pending.note_fork(rows, parent->newest_step, parent->applied());
+        parent->note_fork(rows);
         capture_->worker.log.append(parent->after(), Fork{parent->rows(), c.rows(), rows, pages});
     }
     capture_->worker.wake();
@@ -299,12 +322,11 @@ int32_t Capturer::attach(routecap_request handle, const Routing *routing, uint64
         const uint64_t first = pending ? 0 : std::min(routing->first(), rows),
                        page_rows = config_.shape->page_rows;
         if (first >= rows) return ROUTECAP_OK;
-        request->mixed_end =
-            std::max(request->mixed_end, (present_end + page_rows - 1) / page_rows);
+        Rare &rare = request->change_rare();
+        rare.mixed_end = std::max(rare.mixed_end, (present_end + page_rows - 1) / page_rows);
         request->length = std::max(request->length, rows);
-        request->changed_ages().note_unknown(rows);
-        if (pending)
-            request->inherited_after = std::max(request->inherited_after, routing->after());
+        rare.ages.note_unknown(rows);
+        if (pending) rare.inherited_after = std::max(rare.inherited_after, routing->after());
         request->note_operation(first, rows);
         capture_->worker.log.append(request->after(),
                                     Attach{request->rows(), std::move(held), rows});
@@ -315,10 +337,10 @@ int32_t Capturer::attach(routecap_request handle, const Routing *routing, uint64
 
 // ---- End ------------------------------------------------------------------------------------
 
-int32_t Capturer::finish_one(routecap_request handle, uint64_t rows, Routing **routing) {
+inline int32_t Capturer::finish_one(Request *request, routecap_request handle, uint64_t rows,
+                                    Routing **routing) {
     *routing = nullptr;
-    Request *request = nullptr;
-    if (int32_t s = find(handle, &request); s < 0) return s;
+    if (request == nullptr) return refuse_unknown(handle);
     if (rows != ROUTECAP_ROWS_ALL && rows > ROUTECAP_MAX_POSITION)
         return report(ROUTECAP_ERR_OUT_OF_RANGE, "%llu rows", ull(rows));
     const bool all = rows == ROUTECAP_ROWS_ALL;
@@ -328,7 +350,7 @@ int32_t Capturer::finish_one(routecap_request handle, uint64_t rows, Routing **r
     if (!all && rows < request->issued_end()) cut_in_flight(*request, rows, Cut::finished);
     *routing = &request->data->routing;
     (*routing)->expect(after, expected);
-    MissingNote *missing = request->changed ? std::exchange(request->missing, nullptr) : nullptr;
+    MissingNote *missing = request->take_notes();
     capture_->worker.log.append(
         after, Finish{RequestDataPtr(request->data.release()), all ? length : rows, missing, all});
     capture_->requests.close(*request, capture_->worker.nodes);
@@ -339,7 +361,9 @@ int32_t Capturer::finish(routecap_request request, uint64_t rows, Routing **rout
     if (!owner()) return report(ROUTECAP_ERR_DISABLED, "this capturer is disabled or a mirror");
     {
         const auto lock = lock_with({.entries = 1});
-        if (int32_t s = finish_one(request, rows, routing); s < 0) return s;
+        if (int32_t s = finish_one(capture_->requests.find(request), request, rows, routing);
+            s < 0)
+            return s;
     }
     capture_->worker.wake();
     return ROUTECAP_OK;
@@ -368,24 +392,32 @@ int32_t Capturer::close(routecap_request request) {
 
 // ---- Many at once ---------------------------------------------------------------------------
 
-// Calls one(item, i) for each, with the mutex and so many nodes for all of them, and some time
-// before prefetch(request).
+// Calls one(request, item, i) for each, with the mutex and so many nodes for all of them; before
+// that, prefetch(place) where a request is or was. `drafts` if it will look at what drafts need.
 template <class Item, class Prefetch, class One>
-int32_t Capturer::batch(Item *items, size_t item_size, size_t count, size_t nodes,
+int32_t Capturer::batch(Item *items, size_t item_size, size_t count, size_t nodes, bool drafts,
                         Prefetch prefetch, One one) {
     constexpr size_t kAhead = RequestTable::kAhead;
+    std::array<Request *, kAhead> places;  // of the next items, each at its number % kAhead
     bool ok = true;
     {
         const auto lock = lock_with({.entries = count, .nodes = nodes});
+        const auto look_ahead = [&](size_t i) {
+            places[i % kAhead] =
+                i < count
+                    ? capture_->requests.prefetch(at(items, item_size, i).request, drafts)
+                    : nullptr;
+        };
+        for (size_t i = 0; i < kAhead; i++) look_ahead(i);
         for (size_t i = 0; i < count; i++) {
-            if (i + kAhead < count)
-                capture_->requests.prefetch(at(items, item_size, i + kAhead).request, false);
-            if (i + kAhead * 3 / 4 < count)
-                capture_->requests.prefetch_more(at(items, item_size, i + kAhead * 3 / 4).request);
-            if (i + kAhead / 2 < count) prefetch(at(items, item_size, i + kAhead / 2).request);
-            capture_->worker.log.prefetch(kAhead);
             Item &item = at(items, item_size, i);
-            item.status = item.reserved == 0 ? one(item, i) : refuse_reserved(item.reserved);
+            Request *request = RequestTable::found(places[i % kAhead], item.request);
+            look_ahead(i + kAhead);
+            if (const Request *place = places[(i + kAhead / 2) % kAhead]; place != nullptr)
+                prefetch(*place);
+            capture_->worker.log.prefetch(kAhead);
+            item.status =
+                item.reserved == 0 ? one(request, item, i) : refuse_reserved(item.reserved);
             ok &= item.status == ROUTECAP_OK;
         }
     }
@@ -412,10 +444,14 @@ int32_t Capturer::accept_batch(routecap_accept_item *items, size_t item_size, si
     }
     Kept none;
     return batch(
-        items, item_size, count, nodes,
-        [this](routecap_request request) { capture_->requests.prefetch_drafts(request); },
-        [&](const routecap_accept_item &item, size_t i) {
-            return accept_one(item, kept.empty() ? none : kept[i]);
+        items, item_size, count, nodes, true,
+        [](const Request &request) {
+            __builtin_prefetch(request.drafts, 1);
+            if (request.open() && request.pending.count() > 0)
+                __builtin_prefetch(&request.rows()->applied);
+        },
+        [&](Request *request, const routecap_accept_item &item, size_t i) {
+            return accept_one(request, item, kept.empty() ? &none : &kept[i]);
         });
 }
 
@@ -423,10 +459,14 @@ int32_t Capturer::finish_batch(routecap_finish_item *items, size_t item_size, si
     if (!owner()) return report(ROUTECAP_ERR_DISABLED, "this capturer is disabled or a mirror");
     if (int32_t s = check_items(items, count, item_size, "items"); s < 0) return s;
     return batch(
-        items, item_size, count, 0,
-        [this](routecap_request request) { capture_->requests.prefetch_routing(request); },
-        [this](routecap_finish_item &item, size_t) {
-            return finish_one(item.request, item.rows, reinterpret_cast<Routing **>(&item.routing));
+        items, item_size, count, 0, false,
+        [](const Request &request) {
+            if (request.open()) request.data->routing.prefetch();
+            if (request.changed) __builtin_prefetch(&request.drafts, 1);
+        },
+        [this](Request *request, routecap_finish_item &item, size_t) {
+            return finish_one(request, item.request, item.rows,
+                              reinterpret_cast<Routing **>(&item.routing));
         });
 }
 

@@ -136,8 +136,8 @@ int32_t Capturer::check_readable(Request &request, uint64_t first, uint64_t rows
     const uint64_t applied = request.applied();
     const PendingOperations::Range pending = request.pending.pending_rows(applied);
     not_landed(pending.first, pending.end);
-    not_landed(request.pending.cut(applied), UINT64_MAX);
-    if (take) not_landed(0, request.pending.forked_end(applied));
+    not_landed(request.rare().bounds.cut(applied), UINT64_MAX);
+    if (take) not_landed(0, request.rare().bounds.forked_end(applied));
 
     if (first > length)
         return report(ROUTECAP_ERR_OUT_OF_RANGE, "row %llu: the request has %llu rows", ull(first),
@@ -169,7 +169,7 @@ int32_t Capturer::collect(Reading &reading) {
             return s;
         reading.notes.clear();
         size_t notes = 0;
-        for (const MissingNote *note = request->missing; note != nullptr; note = note->next) {
+        for (const MissingNote *note = request->rare().missing; note != nullptr; note = note->next) {
             if (note->first >= range.end() || note->end <= range.first) continue;
             if (++notes <= reading.notes.capacity()) reading.notes.push_back(*note);
         }
@@ -295,7 +295,7 @@ int32_t Capturer::promise_pages(Reading &reading, Request &request, const RowSto
     const auto [seen_first, seen_end] = store.bounds(range.first, range.end());
     request.share(seen_first, seen_end);
     if (plan == nullptr) return ROUTECAP_OK;
-    request.share_pages(page_rows);
+    request.change_rare().share_pages(page_rows);
     uint64_t gone = plan->gone_first;
     const auto forget = [&](uint64_t end) {
         if (request.pages.remove(gone, std::min(end, plan->gone_end), nodes) > 0)

@@ -20,13 +20,13 @@ routecap_request RequestTable::open(OpenRequestPtr data, uint64_t serial) {
     count_.store(count() + 1, std::memory_order_relaxed);
     r.data = std::move(data);
     if (const uint64_t advances = Advances::count(); advances > 0)
-        r.changed_ages() = RowAges(advances);
+        r.change_rare().ages = RowAges(advances);
     return r.handle;
 }
 
 void RequestTable::close(Request &r, Nodes &nodes) {
     count_.store(count() - 1, std::memory_order_relaxed);
-    const auto index = static_cast<uint32_t>(r.handle & ((1u << Serials::kIndexBits) - 1));
+    const uint32_t index = index_of(r.handle);
     r.handle = 0;
     r.device_positions = false;
     r.data.reset();
@@ -39,13 +39,12 @@ void RequestTable::close(Request &r, Nodes &nodes) {
     r.changed = false;
     r.pages.clear(nodes);
     nodes.give_all(r.drafts);
-    nodes.give_all(r.missing);
-    r.pending.clear(nodes);
-    r.flagged_end = r.inherited_after = 0;
-    r.shared_first = r.shared_end = 0;
-    r.tagged = false;
-    r.mixed_end = 0;
-    if (std::exchange(r.aged, false)) r.ages = {};
+    r.flagged_end = 0;
+    r.pending = {};
+    if (!std::exchange(r.has_rare, false)) return;
+    nodes.give_all(r.rare_.missing);
+    r.rare_.bounds.clear(nodes);
+    r.rare_ = {};
 }
 
 }  // namespace routecap

@@ -10,7 +10,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <vector>
+#include <utility>
 
 #include "base/intervals.h"
 #include "capture/pending_operations.h"
@@ -32,6 +32,7 @@ struct DraftSpan {
     uint8_t device_positions;
     uint8_t missing;  // 0, or why they will never be there: ROUTECAP_MISSING_LOST or _REFUSED
     DraftSpan *next;
+    DraftSpan *last;  // of all, where it is the first
 
     // One past the highest position that row `index` may have, for the request's length; 0 if it
     // was cut.
@@ -47,6 +48,37 @@ struct DraftSpan {
     }
 };
 
+// What few requests have.
+struct Rare {
+    // Rows of `pages` that others may see, too: lent to a routing or to another request. Whoever
+    // writes them needs a page for a copy.
+    uint64_t shared_first = 0, shared_end = 0;
+    uint64_t mixed_end = 0;          // one past the last page that may have rows of another tag
+    MissingNote *missing = nullptr;  // rows that will not come, newest first
+    uint64_t inherited_after = 0;    // see Request::after()
+    uint64_t tag = 0;                // of the rows that were issued last
+    bool tagged = false;             // some row was issued, or its tag would be `tag`
+    RowAges ages;
+    PendingBounds bounds;
+
+    // Where some of the shared rows leave the request: whoever writes beside them in their page
+    // writes over them.
+    void share_pages(uint64_t page_rows) {
+        if (shared_first >= shared_end) return;
+        shared_first = shared_first / page_rows * page_rows;
+        shared_end = (shared_end + page_rows - 1) / page_rows * page_rows;
+    }
+    void cut_notes(uint64_t end, Nodes &nodes) noexcept {
+        for (MissingNote **at = &missing; *at != nullptr;) {
+            (*at)->end = std::min((*at)->end, end);
+            if ((*at)->first >= (*at)->end)
+                *at = nodes.give(*at);
+            else
+                at = &(*at)->next;
+        }
+    }
+};
+
 struct alignas(64) Request {
     // All that certain rows need, in the first cache line.
     routecap_request handle = 0;  // 0: it is not open
@@ -59,38 +91,31 @@ struct alignas(64) Request {
     uint32_t newest_span = 0;
     int8_t newest_slot = kernels::kNoSlot;
     bool device_positions = false;  // some span had them
-    // What comes after the first of `pages` may differ from what it is in a new request.
-    bool changed = false;
+    // What comes after the first of `pages` may differ from what it is in a new request; and what
+    // is rare.
+    bool changed = false, has_rare = false;
     // Indices where the request has a page of its own or the promise of one (RowStore::Entry).
     Intervals pages;
 
-    // What drafts need at issue too, in the second line.
+    // What drafts need too, in the second line.
     DraftSpan *drafts = nullptr;  // in order of issue
-    DraftSpan *last_draft = nullptr;
     // One past the highest position that a draft, or a row with a device position, was issued for.
     uint64_t flagged_end = 0;
-    // Rows of `pages` that others may see, too: lent to a routing or to another request. Whoever
-    // writes them needs a page for a copy.
-    uint64_t shared_first = 0, shared_end = 0;
-    uint64_t mixed_end = 0;          // one past the last page that may have rows of another tag
-    MissingNote *missing = nullptr;  // rows that will not come, newest first
-
-    // And where they are accepted and the request ends, in the third.
-    uint64_t inherited_after = 0;  // see after()
-    bool tagged = false;           // some row was issued, or its tag would be `tag`
-    bool aged = false;             // `ages` may differ from what they are in a new request
-    PendingOperations pending;     // most of it in the next line
-
-    uint64_t tag = 0;  // of the rows that were issued last
-    RowAges ages;
+    PendingOperations pending;
 
     bool open() const { return handle != 0; }
     RowStore *rows() const { return &data->rows; }
     SpanLink newest() const { return {newest_step, newest_span, newest_slot}; }
 
+    const Rare &rare() const { return has_rare ? rare_ : kNothingRare; }
+    Rare &change_rare() {
+        changed = has_rare = true;
+        return rare_;
+    }
+
     // The step that must be filed before an operation on this request is applied.
     uint64_t after() const {
-        return changed ? std::max(newest_step, inherited_after) : newest_step;
+        return has_rare ? std::max(newest_step, rare_.inherited_after) : newest_step;
     }
     // One past the highest position that was issued.
     uint64_t issued_end() const { return changed ? std::max(length, flagged_end) : length; }
@@ -100,12 +125,22 @@ struct alignas(64) Request {
         changed = true;
         pending.note(first, end, after(), [this] { return applied(); });
     }
-    uint64_t applied() const { return rows()->applied.load(std::memory_order_acquire); }
-    // For who changes its ages.
-    RowAges &changed_ages() {
-        changed = aged = true;
-        return ages;
+    // The same for one that cuts rows at and after `end`; gives a child the rows before it; or
+    // publishes these.
+    void note_cut(uint64_t end, Nodes &nodes) noexcept {
+        note_operation(0, 0);
+        pending.cut(end);
+        change_rare().bounds.note_cut(end, pending.count(), newest_step, nodes);
     }
+    void note_fork(uint64_t end) {
+        note_operation(0, 0);
+        change_rare().bounds.note_fork(end, pending.count(), newest_step, applied());
+    }
+    void note_publish(uint64_t end) {
+        note_operation(0, 0);
+        change_rare().bounds.note_publish(end, pending.count(), newest_step, applied());
+    }
+    uint64_t applied() const { return rows()->applied.load(std::memory_order_acquire); }
     // Nothing that was handed over waits to be applied.
     bool settled() const { return !changed || applied() >= pending.count(); }
     // Operations that no step in flight holds up.
@@ -115,58 +150,46 @@ struct alignas(64) Request {
 
     void share(uint64_t first, uint64_t end) {
         if (first >= end) return;
-        changed = true;
-        const bool none = shared_first >= shared_end;
-        shared_first = none ? first : std::min(shared_first, first);
-        shared_end = none ? end : std::max(shared_end, end);
-    }
-    // The same where some of these rows leave the request: whoever writes beside them in their page
-    // writes over them.
-    void share_pages(uint64_t page_rows) {
-        if (shared_first >= shared_end) return;
-        shared_first = shared_first / page_rows * page_rows;
-        shared_end = (shared_end + page_rows - 1) / page_rows * page_rows;
+        Rare &rare = change_rare();
+        const bool none = rare.shared_first >= rare.shared_end;
+        rare.shared_first = none ? first : std::min(rare.shared_first, first);
+        rare.shared_end = none ? end : std::max(rare.shared_end, end);
     }
     bool shares(uint64_t first, uint64_t end) const {
-        return std::max(first, shared_first) < std::min(end, shared_end);
+        return std::max(first, rare().shared_first) < std::min(end, rare().shared_end);
     }
 
     void note_missing(uint64_t first, uint64_t end, int32_t reason, Nodes &nodes) noexcept {
         if (first >= end) return;
-        changed = true;
+        MissingNote *&missing = change_rare().missing;
         if (missing != nullptr && missing->reason == reason && missing->end == first)
             missing->end = end;
         else
             missing = nodes.take(MissingNote{first, end, reason, missing});
     }
-    void cut_notes(uint64_t end, Nodes &nodes) noexcept {
-        for (MissingNote **at = &missing; *at != nullptr;) {
-            (*at)->end = std::min((*at)->end, end);
-            if ((*at)->first >= (*at)->end)
-                *at = nodes.give(*at);
-            else
-                at = &(*at)->next;
-        }
+
+    MissingNote *take_notes() {
+        return has_rare ? std::exchange(rare_.missing, nullptr) : nullptr;
     }
 
     void add_draft(const DraftSpan &draft, Nodes &nodes) noexcept {
         DraftSpan *added = nodes.take(draft);
-        (drafts != nullptr ? last_draft->next : drafts) = added;
-        last_draft = added;
+        (drafts != nullptr ? drafts->last->next : drafts) = added;
+        drafts->last = added;
     }
     // Those of a step, which leave the request.
     DraftSpan *take_drafts(uint64_t step) noexcept {
-        DraftSpan *taken = nullptr, **last = &taken;
-        last_draft = nullptr;
+        DraftSpan *taken = nullptr, **last = &taken, *last_left = nullptr;
         for (DraftSpan **at = &drafts; *at != nullptr;) {
             if ((*at)->step == step) {
                 *last = *at, last = &(*at)->next;
                 *at = (*at)->next;
             } else {
-                last_draft = *at, at = &(*at)->next;
+                last_left = *at, at = &(*at)->next;
             }
         }
         *last = nullptr;
+        if (drafts != nullptr) drafts->last = last_left;
         return taken;
     }
 
@@ -203,17 +226,23 @@ struct alignas(64) Request {
         end = std::max(end, pending.pending_rows(applied()).end);
         for_each_in_flight(steps, [&](StepSpan &span, const SpanExtra *, uint64_t step) {
             if (!span.device_positions || span.speculative) return;
-            end = std::max(end, std::min(span.position_end, pending.cut_of(step)));
+            end = std::max(end, std::min(span.position_end, rare().bounds.cut_of(step)));
         });
         return std::max(end, placed_end());  // again: what was in flight may have landed in between
     }
 
 private:
     uint64_t placed_end() const {
-        const uint64_t cut = pending.cut(applied());
+        const uint64_t cut = rare().bounds.cut(applied());
         return std::min(cut, rows()->placed_end.load(std::memory_order_acquire));
     }
+
+    static inline const Rare kNothingRare{};
+    alignas(64) Rare rare_;  // as in a new request, unless has_rare
+    friend class RequestTable;
 };
+
+static_assert(sizeof(Request) == 2 * 64 + sizeof(Rare) / 64 * 64 + 64);
 
 // A handle is a serial number, of which a process gives out each once, above an index: no two
 // requests of a process ever have the same.
@@ -261,14 +290,20 @@ public:
 
     // Opens one; there must be room.
     routecap_request open(OpenRequestPtr data, uint64_t serial);
-    // Ends one. What it had in nodes is given back, but for its notes.
+    // Ends one. What it had in nodes is given back.
     void close(Request &request, Nodes &nodes);
 
-    // Null if it is not open.
-    Request *find(routecap_request handle) {
-        Request *r = place(handle);
-        return r != nullptr && r->handle == handle && handle != 0 ? r : nullptr;
+    // Where a handle's request is, or was, or another's is by now; null if nothing was ever there.
+    Request *place(routecap_request handle) {
+        const auto index = index_of(handle);
+        return index < made_ ? &at(index) : nullptr;
     }
+    // What find() returns for a handle of that place.
+    static Request *found(Request *place, routecap_request handle) {
+        return place != nullptr && place->handle == handle && handle != 0 ? place : nullptr;
+    }
+    // Null if it is not open.
+    Request *find(routecap_request handle) { return found(place(handle), handle); }
 
     // Forgets which issue looked at which request last.
     void clear_checks() {
@@ -294,41 +329,22 @@ public:
     // How many are open. Any thread may ask.
     uint64_t count() const { return count_.load(std::memory_order_relaxed); }
 
-    // Start fetching, for callers with many handles, because requests lie all over memory. To be
-    // called for the handle kAhead ahead: what find will look at, and what a draft will.
+    // Starts fetching, for callers with many handles, because requests lie all over memory: what
+    // find will look at, and what a draft will. To be called for the handle kAhead ahead.
     static constexpr uint32_t kAhead = 16;
-    void prefetch(routecap_request handle, bool draft) {
+    Request *prefetch(routecap_request handle, bool draft) {
         Request *request = place(handle);
-        if (request == nullptr) return;
+        if (request == nullptr) return nullptr;
         __builtin_prefetch(request, 1);
         if (draft) __builtin_prefetch(&request->drafts, 1);
-    }
-    // For the one 3/4 kAhead ahead: what a change or the end of the request will look at. For the
-    // one kAhead / 2 ahead: what the one, and what the other leads to.
-    void prefetch_more(routecap_request handle) {
-        const Request *request = place(handle);
-        if (request == nullptr || !request->changed) return;
-        __builtin_prefetch(&request->drafts, 1);
-        __builtin_prefetch(&request->pending, 1);
-    }
-    void prefetch_drafts(routecap_request handle) {
-        const Request *request = place(handle);
-        if (request == nullptr || request->drafts == nullptr) return;
-        __builtin_prefetch(request->drafts, 1);
-        if (request->pending.count() > 0) __builtin_prefetch(&request->rows()->applied);
-    }
-    void prefetch_routing(routecap_request handle) {
-        const Request *request = place(handle);
-        if (request != nullptr && request->data) request->data->routing.prefetch();
+        return request;
     }
 
 private:
     static constexpr uint32_t kChunk = 256;
     Request &at(uint32_t index) { return chunks_[index / kChunk][index % kChunk]; }
-    // Where a handle's request is, or was, or another's is by now; null if nothing was ever there.
-    Request *place(routecap_request handle) {
-        const auto index = static_cast<uint32_t>(handle & ((1u << Serials::kIndexBits) - 1));
-        return index < made_ ? &at(index) : nullptr;
+    static uint32_t index_of(routecap_request handle) {
+        return static_cast<uint32_t>(handle & ((1u << Serials::kIndexBits) - 1));
     }
 
     const uint32_t max_requests_;

@@ -15,7 +15,7 @@ namespace routecap {
 // before.
 struct RequestData {
     RowStore rows;
-    alignas(64) Routing routing;  // the engine's thread writes it while a worker files rows
+    alignas(128) Routing routing;  // the engine's thread writes it while a worker files rows
 
     RequestData(const StoragePtr &storage, RowStore::Policy policy, bool compare)
         : rows(storage, policy, compare), routing(storage, this, 2) {}
