@@ -24,24 +24,8 @@ routecap_request RequestTable::open(OpenRequestPtr data, uint64_t serial) {
     return r.handle;
 }
 
-void RequestTable::close(Request &r, Nodes &nodes) {
-    count_.store(count() - 1, std::memory_order_relaxed);
-    const uint32_t index = index_of(r.handle);
-    r.handle = 0;
-    r.device_positions = false;
-    r.data.reset();
-    r.length = 0;
-    r.newest_step = 0;
-    r.pages.clear_first();
-    r.check_last = std::exchange(free_, index);
-    free_count_++;
-    if (!r.changed) return;
-    r.changed = false;
-    r.pages.clear(nodes);
-    nodes.give_all(r.drafts);
-    r.flagged_end = 0;
-    r.pending = {};
-    if (!std::exchange(r.has_rare, false)) return;
+void RequestTable::forget_rare(Request &r, Nodes &nodes) {
+    r.has_rare = false;
     nodes.give_all(r.rare_.missing);
     r.rare_.bounds.clear(nodes);
     r.rare_ = {};

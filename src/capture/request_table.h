@@ -290,8 +290,25 @@ public:
 
     // Opens one; there must be room.
     routecap_request open(OpenRequestPtr data, uint64_t serial);
-    // Ends one. What it had in nodes is given back.
-    void close(Request &request, Nodes &nodes);
+    // Ends one, whose data is elsewhere by now. What it had in nodes is given back.
+    void close(Request &r, Nodes &nodes) {
+        count_.store(count() - 1, std::memory_order_relaxed);
+        const uint32_t index = index_of(r.handle);
+        r.handle = 0;
+        r.device_positions = false;
+        r.length = 0;
+        r.newest_step = 0;
+        r.pages.clear_first();
+        r.check_last = std::exchange(free_, index);
+        free_count_++;
+        if (!r.changed) return;
+        r.changed = false;
+        r.pages.clear(nodes);
+        nodes.give_all(r.drafts);
+        r.flagged_end = 0;
+        r.pending = {};
+        if (r.has_rare) forget_rare(r, nodes);
+    }
 
     // Where a handle's request is, or was, or another's is by now; null if nothing was ever there.
     Request *place(routecap_request handle) {
@@ -341,6 +358,8 @@ public:
     }
 
 private:
+    void forget_rare(Request &r, Nodes &nodes);
+
     static constexpr uint32_t kChunk = 256;
     Request &at(uint32_t index) { return chunks_[index / kChunk][index % kChunk]; }
     static uint32_t index_of(routecap_request handle) {
