@@ -189,8 +189,7 @@ private:
     int32_t check_accept(const routecap_accept_item &item, uint64_t drafts, const Kept &kept) const;
     int32_t accept_one(Request *request, const routecap_accept_item &item, Kept *kept);
     int32_t accept_special(Request &request, const routecap_accept_item &item, Kept *kept);
-    int32_t finish_one(Request *request, routecap_request handle, uint64_t rows,
-                       Routing **routing);
+    int32_t finish_one(Request *request, routecap_request handle, uint64_t rows, Routing **routing);
     int32_t close_one(routecap_request request);
     enum class Cut { truncated, finished, closed };
     void cut_in_flight(Request &request, uint64_t end, Cut why);

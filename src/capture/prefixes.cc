@@ -130,8 +130,7 @@ int32_t Capturer::adopt(const StorePtr &store, routecap_adopt_item &item, uint64
         if (found.found > 0)
             rare.mixed_end = std::max(rare.mixed_end, (end + page_rows - 1) / page_rows);
         request->length = std::max(request->length, end);
-        if (waits)
-            rare.inherited_after = std::max(rare.inherited_after, capture_->steps.issued());
+        if (waits) rare.inherited_after = std::max(rare.inherited_after, capture_->steps.issued());
         request->note_operation(item.first, end);
         capture_->worker.log.append(request->after(),
                                     Adopt{request->rows(), std::move(adoption), end});

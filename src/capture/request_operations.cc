@@ -156,8 +156,7 @@ inline int32_t Capturer::accept_one(Request *request, const routecap_accept_item
             end = end_of_listed(*d, item, listed, request, nodes);
         }
         if (end == 0) continue;
-        if (!d->device_positions || d->missing != 0)
-            request.length = std::max(request.length, end);
+        if (!d->device_positions || d->missing != 0) request.length = std::max(request.length, end);
         if (d->missing == 0)
             changed_first = std::min(changed_first, d->position),
             changed_end = std::max(changed_end, end);
@@ -361,8 +360,7 @@ int32_t Capturer::finish(routecap_request request, uint64_t rows, Routing **rout
     if (!owner()) return report(ROUTECAP_ERR_DISABLED, "this capturer is disabled or a mirror");
     {
         const auto lock = lock_with({.entries = 1});
-        if (int32_t s = finish_one(capture_->requests.find(request), request, rows, routing);
-            s < 0)
+        if (int32_t s = finish_one(capture_->requests.find(request), request, rows, routing); s < 0)
             return s;
     }
     capture_->worker.wake();
@@ -392,21 +390,21 @@ int32_t Capturer::close(routecap_request request) {
 
 // ---- Many at once ---------------------------------------------------------------------------
 
-// Calls one(request, item, i) for each, with the mutex and so many nodes for all of them; before
-// that, prefetch(place) where a request is or was. `drafts` if it will look at what drafts need.
+// Calls one(request, item, i) for each, with the mutex and so many nodes for all of them; the
+// request is null if it is not open. Some time before, it fetches what all need of a request, or
+// drafts too, then calls prefetch(request) for what that leads to, also where one was open once.
 template <class Item, class Prefetch, class One>
 int32_t Capturer::batch(Item *items, size_t item_size, size_t count, size_t nodes, bool drafts,
                         Prefetch prefetch, One one) {
-    constexpr size_t kAhead = RequestTable::kAhead;
+    constexpr size_t kAhead = 2 * RequestTable::kAhead;  // it is quick
     std::array<Request *, kAhead> places;  // of the next items, each at its number % kAhead
     bool ok = true;
     {
         const auto lock = lock_with({.entries = count, .nodes = nodes});
         const auto look_ahead = [&](size_t i) {
             places[i % kAhead] =
-                i < count
-                    ? capture_->requests.prefetch(at(items, item_size, i).request, drafts)
-                    : nullptr;
+                i < count ? capture_->requests.prefetch(at(items, item_size, i).request, drafts)
+                          : nullptr;
         };
         for (size_t i = 0; i < kAhead; i++) look_ahead(i);
         for (size_t i = 0; i < count; i++) {
@@ -415,7 +413,7 @@ int32_t Capturer::batch(Item *items, size_t item_size, size_t count, size_t node
             look_ahead(i + kAhead);
             if (const Request *place = places[(i + kAhead / 2) % kAhead]; place != nullptr)
                 prefetch(*place);
-            capture_->worker.log.prefetch(kAhead);
+            capture_->worker.log.prefetch(RequestTable::kAhead);
             item.status =
                 item.reserved == 0 ? one(request, item, i) : refuse_reserved(item.reserved);
             ok &= item.status == ROUTECAP_OK;

@@ -169,7 +169,8 @@ int32_t Capturer::collect(Reading &reading) {
             return s;
         reading.notes.clear();
         size_t notes = 0;
-        for (const MissingNote *note = request->rare().missing; note != nullptr; note = note->next) {
+        for (const MissingNote *note = request->rare().missing; note != nullptr;
+             note = note->next) {
             if (note->first >= range.end() || note->end <= range.first) continue;
             if (++notes <= reading.notes.capacity()) reading.notes.push_back(*note);
         }

@@ -168,9 +168,7 @@ struct alignas(64) Request {
             missing = nodes.take(MissingNote{first, end, reason, missing});
     }
 
-    MissingNote *take_notes() {
-        return has_rare ? std::exchange(rare_.missing, nullptr) : nullptr;
-    }
+    MissingNote *take_notes() { return has_rare ? std::exchange(rare_.missing, nullptr) : nullptr; }
 
     void add_draft(const DraftSpan &draft, Nodes &nodes) noexcept {
         DraftSpan *added = nodes.take(draft);

@@ -14,11 +14,13 @@ namespace routecap {
 // counts nothing either: a locked instruction there would wait for every line that was written
 // before.
 struct RequestData {
-    RowStore rows;
-    alignas(128) Routing routing;  // the engine's thread writes it while a worker files rows
+    // The engine's thread writes it while a worker files rows, whose core fetches ahead what comes
+    // after them: so it comes first.
+    alignas(64) Routing routing;
+    alignas(64) RowStore rows;
 
     RequestData(const StoragePtr &storage, RowStore::Policy policy, bool compare)
-        : rows(storage, policy, compare), routing(storage, this, 2) {}
+        : routing(storage, this, 2), rows(storage, policy, compare) {}
 };
 template <uint32_t references>
 struct RequestDataRelease {
