@@ -113,7 +113,7 @@ breaks operations "rows of older weights are published" src/capture/prefixes.cc 
 breaks operations "old weights are compared with new ones" src/store/landing.cc \
     's/const bool current = s_\.current\(s_\.table_\.at\(id\)\);/const bool current = true;/'
 breaks operations "rows between two advances are old" src/capture/request_table.cc \
-    's/r\.changed_ages\(\) = RowAges\(advances\);/(void)advances;/'
+    's/r\.change_rare\(\)\.ages = RowAges\(advances\);/(void)advances;/'
 breaks operations "what a key has is overlooked" src/store/landing.cc 's/if \(s_\.slot_keys\(\)\) return;/return;/'
 breaks operations "a block is retained once too often" src/store/local_store.cc 's/if \(block\.retained\+\+ > 0\) return;/if (block.retained++ > 1) return;/'
 breaks operations "a slot that moved is still there" src/store/local_store.cc \
