@@ -49,7 +49,7 @@ struct DraftSpan {
 };
 
 // What few requests have.
-struct Rare {
+struct alignas(64) Rare {
     // Rows of `pages` that others may see, too: lent to a routing or to another request. Whoever
     // writes them needs a page for a copy.
     uint64_t shared_first = 0, shared_end = 0;
@@ -236,11 +236,11 @@ private:
     }
 
     static inline const Rare kNothingRare{};
-    alignas(64) Rare rare_;  // as in a new request, unless has_rare
+    Rare rare_;  // as in a new request, unless has_rare
     friend class RequestTable;
 };
 
-static_assert(sizeof(Request) == 2 * 64 + sizeof(Rare) / 64 * 64 + 64);
+static_assert(sizeof(Request) == 2 * 64 + sizeof(Rare));
 
 // A handle is a serial number, of which a process gives out each once, above an index: no two
 // requests of a process ever have the same.
