@@ -397,7 +397,7 @@ template <class Item, class Prefetch, class One>
 int32_t Capturer::batch(Item *items, size_t item_size, size_t count, size_t nodes, bool drafts,
                         Prefetch prefetch, One one) {
     constexpr size_t kAhead = 2 * RequestTable::kAhead;  // less is done than at issue
-    std::array<Request *, kAhead> places;  // of the next items, each at its number % kAhead
+    std::array<Request *, kAhead> places{};  // of the next items, each at its number % kAhead
     bool ok = true;
     {
         const auto lock = lock_with({.entries = count, .nodes = nodes});
@@ -406,7 +406,7 @@ int32_t Capturer::batch(Item *items, size_t item_size, size_t count, size_t node
                 i < count ? capture_->requests.prefetch(at(items, item_size, i).request, drafts)
                           : nullptr;
         };
-        for (size_t i = 0; i < kAhead; i++) look_ahead(i);
+        for (size_t i = 0; i < std::min(count, kAhead); i++) look_ahead(i);
         for (size_t i = 0; i < count; i++) {
             Item &item = at(items, item_size, i);
             Request *request = RequestTable::found(places[i % kAhead], item.request);
