@@ -65,6 +65,14 @@ public:
         const uint32_t before = levels_[0].at[slot].exchange(number);
         mend_above(slot, before);
     }
+    // The same by who has just claimed the slot, for a stamp. No other change of the number matters
+    // then, and nobody has to see at once that what was the oldest is not.
+    void renew(uint32_t slot, uint32_t before, uint32_t stamp) {
+        levels_[0].at[slot].store(stamp, std::memory_order_release);
+        const uint32_t next = slot + 1;  // if it is free as this was, nothing above changes
+        if (before != kFree || next % kFan == 0 || next == levels_[0].width || get(next) != kFree)
+            mend_above(slot, before);
+    }
     // Only if it still is `seen`.
     bool change(uint32_t slot, uint32_t seen, uint32_t number) {
         if (!levels_[0].at[slot].compare_exchange_strong(seen, number)) return false;
@@ -165,10 +173,10 @@ private:
         Number &node = levels_[level].at[index];
         for (bool again = false;; again = true) {
             uint32_t shown = node.load();
-            // A child that changes from here on is looked at by whoever changes it.
+            // Whoever changes a child from here on finds this in the node, or is seen next time.
             const uint32_t number = best_of(level - 1, index).number;
             if (number == shown) return again;
-            if (node.compare_exchange_strong(shown, number)) return true;
+            node.compare_exchange_strong(shown, number);
         }
     }
     void mend_from(uint32_t level, uint32_t index) {

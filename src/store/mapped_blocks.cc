@@ -20,12 +20,12 @@ namespace routecap {
 namespace {
 
 constexpr char kMagic[8] = {'r', 'c', 's', 't', 'o', 'r', 'e', '\n'};
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 constexpr uint32_t kCells = 16;  // of a bucket
 constexpr uint32_t kFill = 10;   // of them are used on average, if all slots are
 constexpr uint32_t kMostSlots = 1u << 27;
 constexpr uint32_t kLookForDead = 1024;  // claims between two looks
-constexpr uint32_t kAtOnce = 16;         // keys that are looked up side by side
+constexpr uint32_t kAhead = 6;           // blocks whose memory is fetched before it is written
 constexpr size_t kCheckedBytes = 16384;  // of ids, which are still in the cache when checked
 
 constexpr size_t align(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
@@ -361,10 +361,17 @@ std::atomic<uint64_t> &MappedBlocks::counter(MappedCount what) const {
     return control_->counts[static_cast<size_t>(what)];
 }
 
+[[gnu::always_inline]] inline uint64_t MappedBlocks::hash_of(const Key &key) const {
+    return checksum(key_words_, seed_, [&](size_t w) { return key.words[w]; });
+}
+
 MappedBlocks::Key MappedBlocks::key_at(const uint8_t *keys, size_t i) const {
     Key key{};
-    std::memcpy(key.words.data(), keys + i * config_.key_bytes, config_.key_bytes);
-    key.hash = checksum(key_words_, seed_, [&](size_t w) { return key.words[w]; });
+    if (config_.key_bytes == 8)  // as a slot has
+        std::memcpy(key.words.data(), keys + 8 * i, 8);
+    else
+        std::memcpy(key.words.data(), keys + i * config_.key_bytes, config_.key_bytes);
+    key.hash = hash_of(key);
     return key;
 }
 
@@ -372,7 +379,7 @@ MappedBlocks::Key MappedBlocks::key_in(uint32_t index) const {
     Key key{};
     for (uint32_t w = 0; w < key_words_; w++)
         key.words[w] = slot(index).key[w].load(std::memory_order_relaxed);
-    key.hash = checksum(key_words_, seed_, [&](size_t w) { return key.words[w]; });
+    key.hash = hash_of(key);
     return key;
 }
 
@@ -388,33 +395,43 @@ std::array<MappedBlocks::Cell *, 2> MappedBlocks::buckets(uint64_t hash) const {
 }
 
 // A slot's number, from 1, and above it as many bits of the key's hash as there is room for.
+uint32_t MappedBlocks::print_of(uint64_t hash) const {
+    return static_cast<uint32_t>(xxh64::avalanche(hash)) << slot_bits_;
+}
 uint32_t MappedBlocks::cell_value(uint64_t hash, uint32_t slot) const {
-    const auto print = static_cast<uint32_t>(xxh64::avalanche(hash));
-    return print << slot_bits_ | (slot + 1);
+    return print_of(hash) | (slot + 1);
 }
 // Wraps if there is none.
 uint32_t MappedBlocks::slot_of(uint32_t cell) const {
     return (cell & ((1u << slot_bits_) - 1)) - 1;
 }
 
-// Which cells of the two buckets may lead to a key: a bit for each.
-uint32_t MappedBlocks::candidates(const std::array<Cell *, 2> &buckets, uint64_t hash) const {
-    // Each cell is loaded by itself, and four are compared at once: a bit of each in a lane.
+// Which cells of two buckets may lead to a key, and which are empty: a bit for each.
+struct MappedBlocks::Cells {
+    uint32_t candidates, empty;
+};
+[[gnu::always_inline]] inline MappedBlocks::Cells MappedBlocks::cells(
+    const std::array<Cell *, 2> &buckets, uint32_t print) const {
+    // Cells are loaded by twos, and four are compared at once: a bit of each in a lane.
     using Lanes [[gnu::vector_size(16)]] = uint32_t;
-    const uint32_t print = ~0u << slot_bits_;
-    const Lanes mask = Lanes{} + print, wanted = Lanes{} + (cell_value(hash, 0) & print);
-    Lanes found{}, bit{1, 2, 4, 8};
+    using Loaded [[gnu::vector_size(16)]] = uint64_t;
+    const Lanes mask = Lanes{} + (~0u << slot_bits_), wanted = Lanes{} + print;
+    Lanes found{}, empty{}, bit{1, 2, 4, 8};
     for (const Cell *bucket : buckets)
         for (uint32_t i = 0; i < kCells; i += 4, bit <<= 4) {
-            const auto cell = [&](uint32_t c) {
-                return bucket[i + c].load(std::memory_order_relaxed);
-            };
-            const Lanes four{cell(0), cell(1), cell(2), cell(3)};
+            const auto *two = reinterpret_cast<const MappedWord *>(bucket + i);
+            const auto four = (Lanes)Loaded{two[0].load(std::memory_order_relaxed),
+                                            two[1].load(std::memory_order_relaxed)};
             found |= bit & (Lanes)((four & mask) == wanted);
+            empty |= bit & (Lanes)(four == Lanes{});
         }
-    const uint32_t bits = found[0] | found[1] | found[2] | found[3];
     // With one bucket only, both are the same.
-    return buckets[0] == buckets[1] ? bits & 0xffff : bits;
+    const uint32_t all = buckets[0] == buckets[1] ? 0xffff : ~0u;
+    return {(found[0] | found[1] | found[2] | found[3]) & all,
+            (empty[0] | empty[1] | empty[2] | empty[3]) & all};
+}
+uint32_t MappedBlocks::candidates(const std::array<Cell *, 2> &buckets, uint64_t hash) const {
+    return cells(buckets, print_of(hash)).candidates;
 }
 
 // The block of a key in a slot, whether or not a cell leads there.
@@ -484,8 +501,7 @@ int32_t MappedBlocks::reason_of_absence(uint64_t hash) const {
 }
 
 void MappedBlocks::fetch(const uint8_t *key_bytes) const {
-    const auto both = buckets(key_at(key_bytes, 0).hash);
-    for (const Cell *bucket : both) __builtin_prefetch(bucket);
+    for (const Cell *bucket : buckets(key_at(key_bytes, 0).hash)) __builtin_prefetch(bucket, 1);
 }
 
 void MappedBlocks::find(const uint8_t *keys, uint64_t generation, std::span<Found> found) const {
@@ -552,14 +568,15 @@ bool MappedBlocks::copy_block(const Found &found, uint64_t generation, RowPlanes
     damaged = false;
     if (s.word.load(std::memory_order_acquire) != found.word) return false;
     const MappedWord *from = rows(found.slot);
-    uint64_t sum = copy_out(to.ids, from, ids_bytes_, 0);
+    WordSum sum;
+    copy_out(to.ids, from, ids_bytes_, sum);
     from += words_of(ids_bytes_);
-    sum = copy_out(to.validity, from, validity_bytes_, sum);
+    copy_out(to.validity, from, validity_bytes_, sum);
     from += words_of(validity_bytes_);
-    sum = copy_out(reinterpret_cast<uint8_t *>(to.tags), from, 8 * size_t{config_.block_rows}, sum);
+    copy_out(reinterpret_cast<uint8_t *>(to.tags), from, 8 * size_t{config_.block_rows}, sum);
     std::atomic_thread_fence(std::memory_order_acquire);
     if (s.word.load(std::memory_order_relaxed) != found.word) return false;
-    damaged = (fold(sum) ^ name_sum(found.hash, generation)) != sum_of(found.word);
+    damaged = (fold(sum.value()) ^ name_sum(found.hash, generation)) != sum_of(found.word);
     return !damaged;
 }
 
@@ -631,15 +648,24 @@ uint64_t MappedBlocks::claimed_word(uint64_t word) const {
     return next_claim(word) | kClaimed | uint64_t{me_} << 2;
 }
 
-// A slot that is this process' to write: a free one, or the oldest.
-std::optional<uint32_t> MappedBlocks::claim() {
+// A slot that is this process' to write, a free one or the oldest; it gets a new age.
+std::optional<uint32_t> MappedBlocks::claim(uint32_t stamp) {
+    if (spare_) {
+        const uint32_t index = *std::exchange(spare_, {});
+        Slot &s = slot(index);
+        // Who retained the block that was there has the one that replaced it.
+        s.pins.store(pins_of(s.word.load(std::memory_order_relaxed), 0), std::memory_order_relaxed);
+        ages_->renew(index, ages_->get(index), stamp);
+        std::atomic_thread_fence(std::memory_order_release);
+        return index;
+    }
     if (++claims_ >= kLookForDead) free_slots_of_dead();
     for (bool freed = false;;) {
         const MappedAges::Oldest oldest = ages_->oldest(next_);
         if (oldest.slot != MappedAges::kNoSlot) {
-            if (!claim_oldest(oldest.slot, oldest.number)) continue;
+            if (!claim_oldest(oldest.slot, oldest.number, stamp)) continue;
             next_ = oldest.slot + 1;
-            if (next_ < slots_) expect_to_write(next_);
+            if (next_ + kAtOnce < slots_) __builtin_prefetch(&slot(next_ + kAtOnce), 1);
             return oldest.slot;
         }
         if (freed) return {};
@@ -649,17 +675,25 @@ std::optional<uint32_t> MappedBlocks::claim() {
     }
 }
 
-// Fetches what is written first of a slot that will probably be claimed next.
+// Fetches what is written first of a slot.
 void MappedBlocks::expect_to_write(uint32_t index) const {
     constexpr size_t kLine = 64, kLines = 8;
-    __builtin_prefetch(&slot(index), 1);
     const auto *to = reinterpret_cast<const uint8_t *>(rows(index));
     for (size_t at = 0; at < std::min(kLines * kLine, rows_words_ * 8); at += kLine)
         __builtin_prefetch(to + at, 1);
 }
 
-// The same of one slot that its age says is to be taken. If it is not, its age is mended.
-bool MappedBlocks::claim_oldest(uint32_t index, uint32_t number) {
+// Fetches what is read of a block that is replaced, and its memory, where the next one will lie.
+void MappedBlocks::expect_to_replace(const std::array<Cell *, 2> &buckets, uint32_t cells) const {
+    const auto i = static_cast<uint32_t>(__builtin_ctz(cells));
+    const uint32_t index = slot_of(buckets[i / kCells][i % kCells].load(std::memory_order_relaxed));
+    if (index >= slots_) return;
+    __builtin_prefetch(&slot(index), 1);
+    expect_to_write(index);
+}
+
+// Claims one slot that its age says is to be taken. If it is not, its age is mended.
+bool MappedBlocks::claim_oldest(uint32_t index, uint32_t number, uint32_t stamp) {
     Slot &s = slot(index);
     uint64_t word = s.word.load();
     const bool has_block = state(word) == kPublished;
@@ -672,7 +706,7 @@ bool MappedBlocks::claim_oldest(uint32_t index, uint32_t number) {
         may_go = s.pins.compare_exchange_strong(nobody, nobody | kGoing | my_pin());
     }
     if (may_go && s.word.compare_exchange_strong(word, claimed_word(word))) {
-        ages_->set(index, MappedAges::kNone);
+        ages_->renew(index, number, stamp);
         std::atomic_thread_fence(std::memory_order_release);
         if (!has_block) return true;
         const uint64_t hash = key_in(index).hash;
@@ -686,6 +720,7 @@ bool MappedBlocks::claim_oldest(uint32_t index, uint32_t number) {
 
 // A slot's age was taken from it, and it may be one that is to be taken some time.
 void MappedBlocks::mend_age(uint32_t index) {
+    if (ages_->get(index) != MappedAges::kNone) return;
     const Slot &s = slot(index);
     const uint64_t word = s.word.load();
     if (state(word) == kFree)
@@ -703,9 +738,10 @@ uint32_t MappedBlocks::newest_number(uint32_t index) {
 
 void MappedBlocks::give_back(uint32_t index) {
     Slot &s = slot(index);
-    s.word.store(next_claim(s.word.load()) | kFree);
+    s.word.store(next_claim(s.word.load(std::memory_order_relaxed)) | kFree,
+                 std::memory_order_release);
     ages_->set(index, MappedAges::kFree);
-    next_ = 0;
+    next_ = std::min(next_, index);
 }
 
 // A block of this generation went for room, or was dropped.
@@ -722,13 +758,25 @@ bool MappedBlocks::retire(const Match &match, uint64_t hash, const Key *of_anoth
     uint64_t word = match.word;
     Slot &s = slot(index);
     if (!s.word.compare_exchange_strong(word, claimed_word(word))) return false;
-    ages_->set(index, MappedAges::kNone);
-    unlink(hash, index);
+    uint32_t value = match.value;
+    if (match.cell == nullptr)
+        unlink(hash, index);
+    else if (match.cell->load() == value)
+        match.cell->compare_exchange_strong(value, 0);
     if (of_another != nullptr)
         if (const uint64_t pins = s.pins.load(); are_of(pins, match.word))
             inherit(*of_another, pinners(pins));
-    give_back(index);
+    if (of_another != nullptr && !spare_)
+        spare_ = index;
+    else
+        give_back(index);
     return true;
+}
+
+// Gives back the slot of the last block that was replaced.
+void MappedBlocks::end_replacing() {
+    if (spare_) give_back(*std::exchange(spare_, {}));
+    count(MappedCount::replaced, std::exchange(replaced_, 0));
 }
 
 // No cell of a key leads to a slot any more.
@@ -751,33 +799,32 @@ void MappedBlocks::discard_damaged(const Found &found) {
 
 // ---- Publishing -------------------------------------------------------------------------------
 
-// Writes a block into a claimed slot and publishes it. Its word. This process has it pinned.
-uint64_t MappedBlocks::write(uint32_t index, const Key &key, uint64_t generation, RowPlanes from) {
+// Writes a block into a claimed slot, for those who have it pinned. The word that publishes it.
+uint64_t MappedBlocks::write(uint32_t index, const Key &key, uint64_t generation, RowView from,
+                             uint64_t pins) {
     Slot &s = slot(index);
     for (uint32_t w = 0; w < key_words_; w++)
         s.key[w].store(key.words[w], std::memory_order_relaxed);
     s.generation.store(generation, std::memory_order_relaxed);
     MappedWord *to = rows(index);
-    uint64_t sum = copy_in(to, from.ids, ids_bytes_, 0);
+    WordSum sum;
+    copy_in(to, from.ids, ids_bytes_, sum);
     to += words_of(ids_bytes_);
-    sum = copy_in(to, from.validity, validity_bytes_, sum);
+    copy_in(to, from.validity, validity_bytes_, sum);
     to += words_of(validity_bytes_);
-    sum = copy_in(to, reinterpret_cast<const uint8_t *>(from.tags), 8 * size_t{config_.block_rows},
-                  sum);
-    s.pins.store(pins_of(s.word.load(std::memory_order_relaxed), my_pin()),
-                 std::memory_order_relaxed);
-    const uint64_t word = published_word(s.word.load(std::memory_order_relaxed),
-                                         fold(sum) ^ name_sum(key.hash, generation));
-    s.word.store(word, std::memory_order_release);
-    return word;
+    copy_in(to, reinterpret_cast<const uint8_t *>(from.tags), 8 * size_t{config_.block_rows}, sum);
+    const uint64_t claimed = s.word.load(std::memory_order_relaxed);
+    s.pins.store(pins_of(claimed, pins), std::memory_order_relaxed);
+    return published_word(claimed, fold(sum.value()) ^ name_sum(key.hash, generation));
 }
 
 // Fills cells that old rows lack from new ones. Whether there were any.
-bool MappedBlocks::merge(RowPlanes old_rows, RowPlanes new_rows, bool &mismatched) const {
+bool MappedBlocks::merge(RowPlanes old_rows, RowView new_rows, bool &mismatched) const {
     const Shape &shape = *config_.shape;
     bool filled = false;
     for (uint32_t r = 0; r < config_.block_rows; r++) {
-        const RowPlanes to = old_rows.from(shape, r), from = new_rows.from(shape, r);
+        const RowPlanes to = old_rows.from(shape, r);
+        const RowView from = new_rows.from(shape, r);
         const MergedRow merged = merge_row(shape, to.ids, to.validity, from.ids, from.validity);
         if (merged.tagged) *to.tags = *from.tags;
         filled |= merged.filled;
@@ -786,17 +833,96 @@ bool MappedBlocks::merge(RowPlanes old_rows, RowPlanes new_rows, bool &mismatche
     return filled;
 }
 
-MappedBlocks::Published MappedBlocks::publish(const uint8_t *key_bytes, uint64_t generation,
-                                              RowPlanes new_rows, bool &mismatched) {
-    mismatched = false;
-    const Key key = key_at(key_bytes, 0);
+void MappedBlocks::publish(std::span<New> blocks, uint64_t generation) {
+    std::array<Writing, kAtOnce> all;
+    std::array<Writing *, kAtOnce> fresh;
+    size_t n = 0;
+    const uint32_t stamp = ages_->stamps(static_cast<uint32_t>(blocks.size()));
+    for (size_t i = 0; i < blocks.size(); i++) {
+        all[i].block = &blocks[i];
+        blocks[i].result = {}, blocks[i].mismatched = false;
+        all[i].key = key_at(blocks[i].key, 0);
+        all[i].buckets = buckets(all[i].key.hash);
+        all[i].value = print_of(all[i].key.hash);
+        all[i].stamp = MappedAges::as_stamp(stamp + static_cast<uint32_t>(i));
+    }
+    const std::lock_guard lock(mutex_);
+    // Those of keys that have no block, and that nobody here retains, go side by side.
+    uint64_t hashes = 0;  // a bit for each before it, by its highest bits
+    for (size_t i = 0; i < blocks.size(); i++) {
+        Writing &w = all[i];
+        const Cells found = cells(w.buckets, w.value);
+        const uint64_t bit = uint64_t{1} << (w.key.hash >> 58);
+        bool alone = found.candidates == 0 && !pins_.contains(w.key.hash);
+        for (size_t f = 0; f < n && (hashes & bit) != 0; f++)
+            alone &= fresh[f]->key.hash != w.key.hash;
+        hashes |= bit;
+        if (slot_keys() && found.candidates != 0) expect_to_replace(w.buckets, found.candidates);
+        w.cell = empty_cell(w.buckets, found.empty);
+        if (alone) fresh[n++] = &w;
+    }
+    publish_new({fresh.data(), n}, generation);
+    for (size_t i = 0; i < blocks.size(); i++)
+        if (!blocks[i].result) blocks[i].result = publish_one(all[i], generation);
+    end_replacing();
+}
+
+// Publishes blocks of different keys that have none, side by side: slots are claimed for all, then
+// all are written, and so on. Each is linked before it is published, so that it needs no pin.
+// Leaves those for which there is no room unless one of the others goes.
+void MappedBlocks::publish_new(std::span<Writing *const> blocks, uint64_t generation) {
+    if (this->generation() != generation) return;
+    size_t n = 0;
+    for (; n < blocks.size(); n++) {
+        const auto to = claim(blocks[n]->stamp);
+        if (!to) break;
+        blocks[n]->slot = *to;
+        blocks[n]->value |= *to + 1;
+        if (n < kAhead) expect_to_write(*to);
+    }
+    blocks = blocks.first(n);
+    for (size_t i = 0; i < n; i++) {
+        if (i + kAhead < n) expect_to_write(blocks[i + kAhead]->slot);
+        Writing &w = *blocks[i];
+        w.word = write(w.slot, w.key, generation, w.block->rows, 0);
+    }
+    for (Writing *w : blocks) {
+        // The block before it may have taken the cell.
+        for (uint32_t none = 0;
+             w->cell != nullptr && !w->cell->compare_exchange_strong(none, w->value); none = 0)
+            w->cell = empty_cell(w->buckets, cells(w->buckets, 0).empty);
+        if (w->cell != nullptr)
+            slot(w->slot).word.store(w->word, std::memory_order_release);
+        else
+            give_back(w->slot);
+    }
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    for (const Writing *w : blocks) {
+        if (w->cell == nullptr) continue;
+        std::optional<Published> &result = w->block->result;
+        result = Published::stored;
+        mend_age(w->slot);
+        // Somebody may have found that the cell led to no block yet, and have emptied it, or have
+        // linked the key too.
+        const bool linked = w->cell->load() == w->value;
+        const uint32_t lead = cells(w->buckets, w->value & ~0u << slot_bits_).candidates;
+        if (linked && ((lead & (lead - 1)) == 0 || !first_match(w->key, w->slot))) continue;
+        const Match own{nullptr, 0, w->slot, w->word, generation};
+        if (!pin(own, my_pin())) continue;  // it has gone again
+        result = link(own, w->key, {}, linked ? w->cell : nullptr);
+        settle_pin(w->key, own);
+    }
+}
+
+MappedBlocks::Published MappedBlocks::publish_one(const Writing &writing, uint64_t generation) {
+    const Key &key = writing.key;
+    New &block = *writing.block;
     auto *scratch = reinterpret_cast<uint8_t *>(scratch_.data());
     const RowPlanes old_rows{scratch, scratch + 8 * words_of(ids_bytes_),
                              scratch_.data() + words_of(ids_bytes_) + words_of(validity_bytes_)};
-    const std::lock_guard lock(mutex_);
     for (;;) {
         if (this->generation() != generation) return Published::stale;
-        RowPlanes from = new_rows;
+        RowView from = block.rows;
         const std::optional<Match> before = first_match(key);
         if (before && before->generation == generation && !slot_keys()) {
             const Found old{key.hash, before->word, before->slot, 0, false};
@@ -806,48 +932,55 @@ MappedBlocks::Published MappedBlocks::publish(const uint8_t *key_bytes, uint64_t
                 if (retire(*before, key.hash)) count(MappedCount::damaged, 1);
                 continue;
             }
-            if (!merge(old_rows, new_rows, mismatched)) {
+            if (!merge(old_rows, block.rows, block.mismatched)) {
                 touch({&old, 1});
                 return Published::repeated;
             }
             from = old_rows;
         }
-        const std::optional<uint32_t> to = claim();
+        const std::optional<uint32_t> to = claim(writing.stamp);
         if (!to) return Published::refused;
         // The claim may have taken the block that was there, if it was the oldest: it is found
         // anew, or not.
-        const Match own{nullptr, 0, *to, write(*to, key, generation, from), generation};
-        const Linked linked = link(own, key, before);
+        const Match own{nullptr, 0, *to, write(*to, key, generation, from, my_pin()), generation};
+        slot(*to).word.store(own.word, std::memory_order_release);
+        const std::optional<Published> result = link(own, key, before);
         settle_pin(key, own);
-        if (linked == Linked::yes) return Published::stored;
-        if (linked == Linked::no_room) return Published::refused;
+        if (result) return *result;
     }
 }
 
 // Makes a block that this process has pinned the one that its key leads to, in place of the block
-// that it had. `other`: there is another block by now, and a content key is that block's. What is
-// not linked is given back.
-MappedBlocks::Linked MappedBlocks::link(const Match &own, const Key &key,
-                                        const std::optional<Match> &before) {
+// that it had; `linked` is a cell that leads there already. Nullopt: there is another block by now,
+// and a content key is that block's. What is not linked is given back.
+std::optional<MappedBlocks::Published> MappedBlocks::link(const Match &own, const Key &key,
+                                                          const std::optional<Match> &before,
+                                                          Cell *linked) {
     const auto both = buckets(key.hash);
     const uint32_t value = cell_value(key.hash, own.slot);
-    Cell *linked = nullptr;
-    for (;;) {
-        const std::optional<Match> other = first_match(key, own.slot);
+    // The claim may have taken the block that was there.
+    std::optional<Match> other = before;
+    if (!before || before->slot == own.slot || linked != nullptr)
+        other = first_match(key, own.slot);
+    for (;; other = first_match(key, own.slot)) {
         if (linked != nullptr) {
             // What is there instead of this block has what it had.
-            if (linked->load() != value) return Linked::yes;
+            if (linked->load() != value) return Published::stored;
             if (slot(own.slot).word.load() != own.word) {  // it was dropped
-                uint32_t seen = value;
-                if (!match_in(key, own.slot)) linked->compare_exchange_strong(seen, 0);
-                return Linked::yes;
+                uint32_t seen = value, none = 0;
+                // The key's next block may be there, and linked before it is published.
+                if (!match_in(key, own.slot) && linked->compare_exchange_strong(seen, 0) &&
+                    match_in(key, own.slot))
+                    linked->compare_exchange_strong(none, value);
+                return Published::stored;
             }
-            if (!other) return Linked::yes;
+            if (!other) return Published::stored;
             // Another process has linked the key at the same time. The lower slot stays, if it can.
             control_->relinked.fetch_add(1);
             if (other->slot < own.slot && pin(*other, my_pin())) {
                 retire(own, key.hash, &key);
-                return slot_keys() ? Linked::yes : Linked::other;
+                if (!slot_keys()) return {};
+                return Published::stored;
             }
             retire(*other, key.hash, &key);
             continue;
@@ -857,13 +990,13 @@ MappedBlocks::Linked MappedBlocks::link(const Match &own, const Key &key,
                 before && before->slot == other->slot && before->word == other->word;
             if (!slot_keys() && !expected) {
                 retire(own, key.hash, &key);
-                return Linked::other;
+                return {};
             }
             uint32_t seen = other->value;
             if (!other->cell->compare_exchange_strong(seen, value)) continue;
             linked = other->cell;
             if (retire(*other, key.hash, &key)) {
-                count(MappedCount::replaced, slot_keys() && other->generation == own.generation);
+                replaced_ += slot_keys() && other->generation == own.generation;
             } else if (match_in(key, other->slot)) {
                 // It is the key's next block in that slot, to which the cell leads again.
                 seen = value;
@@ -871,24 +1004,27 @@ MappedBlocks::Linked MappedBlocks::link(const Match &own, const Key &key,
             }
             continue;
         }
-        // An empty cell of the emptier bucket.
-        Cell *empty = nullptr;
-        uint32_t most = 0;
-        for (Cell *bucket : both) {
-            Cell *first = nullptr;
-            uint32_t n = 0;
-            for (uint32_t i = 0; i < kCells; i++)
-                if (bucket[i].load(std::memory_order_relaxed) == 0 && n++ == 0) first = &bucket[i];
-            if (n > most) most = n, empty = first;
-        }
         uint32_t none = 0;
-        if (empty != nullptr) {
+        if (Cell *const empty = empty_cell(both, cells(both, 0).empty)) {
             if (empty->compare_exchange_strong(none, value)) linked = empty;
         } else if (!make_room(both)) {
             retire(own, key.hash);
-            return Linked::no_room;
+            return Published::refused;
         }
     }
+}
+
+// In the emptier bucket; null if both are full.
+MappedBlocks::Cell *MappedBlocks::empty_cell(const std::array<Cell *, 2> &both,
+                                             uint32_t empty) const {
+    if (empty == 0) return nullptr;
+    // How many each has, in a half.
+    uint32_t n = empty - (empty >> 1 & 0x55555555);
+    n = (n & 0x33333333) + (n >> 2 & 0x33333333);
+    n = (n + (n >> 4)) & 0x0f0f0f0f;
+    n = (n + (n >> 8)) & 0x00ff00ff;
+    const bool second = n >> 16 > (n & 0xffff);
+    return both[second] + __builtin_ctz(empty >> 16 * second);
 }
 
 // Empties a cell of two full buckets: one that leads nowhere, or that of their oldest block.
@@ -918,7 +1054,7 @@ bool MappedBlocks::make_room(const std::array<Cell *, 2> &both) {
         }
     if (emptied) return true;
     if (oldest == UINT32_MAX) return false;
-    if (claim_oldest(oldest, number)) give_back(oldest);
+    if (claim_oldest(oldest, number, ages_->stamp())) give_back(oldest);
     return true;
 }
 
@@ -1081,7 +1217,7 @@ void MappedBlocks::move(const uint8_t *from, const uint8_t *to, Moves &moves) {
             s.pins.store(pins_of(word, pinners(s.pins.load()) | my_pin()));
             s.word.store(word);
             ages_->set(moved[i].slot, MappedAges::kNone);
-            if (link({nullptr, 0, moved[i].slot, word, generation}, key, {}) == Linked::no_room)
+            if (link({nullptr, 0, moved[i].slot, word, generation}, key, {}) == Published::refused)
                 note_eviction(key.hash, generation);
         }
         // What retained the block still does, under its new key.
@@ -1095,6 +1231,7 @@ void MappedBlocks::move(const uint8_t *from, const uint8_t *to, Moves &moves) {
         }
         settle_pin(key);
     }
+    end_replacing();
 }
 
 // ---- The dead ---------------------------------------------------------------------------------
@@ -1122,11 +1259,12 @@ void MappedBlocks::sweep(uint32_t process) {
             unlink(key.hash, i);
             // The block may have given way to another.
             if (are_of(pins, word - kClaimStep)) inherit(key, pinners(pins) & ~bit);
-            s.word.compare_exchange_strong(word, next_claim(word) | kFree);
+            if (s.word.compare_exchange_strong(word, next_claim(word) | kFree))
+                ages_->set(i, MappedAges::kFree);
         }
         // What it was taking out stays.
         while ((pins & bit) != 0 && !s.pins.compare_exchange_weak(pins, pins & ~(bit | kGoing))) {}
-        if (ages_->get(i) == MappedAges::kNone) mend_age(i);
+        mend_age(i);
     }
     ages_->rebuild();
 }

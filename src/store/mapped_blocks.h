@@ -15,8 +15,11 @@
 //
 // Writing. A process claims a slot that is free, or that has a block which is to go, by one
 // compare-and-swap of its word. Then it alone writes there. One release store of the word publishes
-// the block, and one compare-and-swap of a cell makes it found; where the key had a block, the cell
-// goes from the old slot to the new one in that same instant.
+// the block, and one compare-and-swap of a cell makes it found. Where the key has no block the cell
+// comes first, and readers pass it over until the word is stored. Where it has one the word comes
+// first, and the cell goes from the old slot to the new one in one instant. Whoever has linked a
+// block looks afterwards, behind a fence, whether another process linked the key too: one of two
+// sees the other.
 //
 // Reading. A reader loads the word (acquire), copies generation, key and rows with relaxed loads,
 // and loads the word again behind an acquire fence. A writer has a release fence between its claim
@@ -31,7 +34,7 @@
 // while it is retained: if it is dropped, or if it gives way to another block of its key, which
 // inherits its pins. So whoever sets a bit looks at the slot's word afterwards, and whoever claims
 // looks at the bits afterwards, both in sequentially consistent order: one of them sees the other.
-// A writer has its block pinned until the index leads there.
+// A block that is published before the index leads there is pinned by its writer until it does.
 //
 // Death. A process has a number, whose lock the kernel drops when the process ends. Its claims are
 // then free and its pins gone: whoever needs a slot, or takes the number, sees to that (free_slots_of_dead). A
@@ -64,6 +67,20 @@ struct RowPlanes {
     RowPlanes from(const Shape &shape, uint64_t row) const {
         return {ids + row * shape.ids_bytes, validity + row * shape.validity_bytes, tags + row};
     }
+};
+// The same to be read only.
+struct RowView {
+    RowView() = default;
+    RowView(const uint8_t *ids_, const uint8_t *validity_, const uint64_t *tags_)
+        : ids(ids_), validity(validity_), tags(tags_) {}
+    RowView(const RowPlanes &rows) : RowView(rows.ids, rows.validity, rows.tags) {}
+
+    RowView from(const Shape &shape, uint64_t row) const {
+        return {ids + row * shape.ids_bytes, validity + row * shape.validity_bytes, tags + row};
+    }
+
+    const uint8_t *ids = nullptr, *validity = nullptr;
+    const uint64_t *tags = nullptr;
 };
 
 // What is counted in the file, for all processes: indices of MappedBlocks::count.
@@ -125,8 +142,16 @@ public:
     // Begins to bring into the cache what publish() reads first of a key.
     void fetch(const uint8_t *key) const;
     enum class Published { stored, repeated, refused, stale };
-    // Publishes block_rows rows. `mismatched`: a cell that was there has other ids.
-    Published publish(const uint8_t *key, uint64_t generation, RowPlanes rows, bool &mismatched);
+    struct New {
+        const uint8_t *key = nullptr;
+        RowView rows = {};  // block_rows
+        // What became of it; and whether a cell that was there has other ids.
+        std::optional<Published> result = {};
+        bool mismatched = false;
+    };
+    static constexpr uint32_t kAtOnce = 16;  // keys that are looked up or published side by side
+    // Publishes at most kAtOnce blocks, as if one after another.
+    void publish(std::span<New> blocks, uint64_t generation);
 
     // [n] reasons, as those of find(); may be null. What is `known` already need not be in the
     // table: of [n] keys 0 (retained), a reason, or kUnknown. Throws without memory.
@@ -199,10 +224,14 @@ private:
     int32_t attach();
 
     // ---- Finding
+    uint64_t hash_of(const Key &key) const;
     Key key_at(const uint8_t *keys, size_t i) const;
     std::array<Cell *, 2> buckets(uint64_t hash) const;
     uint32_t cell_value(uint64_t hash, uint32_t slot) const;
     uint32_t slot_of(uint32_t cell) const;
+    struct Cells;
+    Cells cells(const std::array<Cell *, 2> &buckets, uint32_t print) const;
+    uint32_t print_of(uint64_t hash) const;
     uint32_t candidates(const std::array<Cell *, 2> &buckets, uint64_t hash) const;
     std::optional<Match> match(const Key &key, Cell &cell) const;
     std::optional<Match> match_in(const Key &key, uint32_t slot) const;
@@ -217,20 +246,34 @@ private:
     void mark_hole(RowPlanes rows, int32_t reason) const;
 
     // ---- Changing, with mutex_
-    std::optional<uint32_t> claim();
+    std::optional<uint32_t> claim(uint32_t stamp);
     void expect_to_write(uint32_t slot) const;
-    bool claim_oldest(uint32_t slot, uint32_t number);
-    uint64_t write(uint32_t slot, const Key &key, uint64_t generation, RowPlanes rows);
-    enum class Linked { yes, other, no_room };
-    Linked link(const Match &own, const Key &key, const std::optional<Match> &before);
+    void expect_to_replace(const std::array<Cell *, 2> &buckets, uint32_t cells) const;
+    bool claim_oldest(uint32_t slot, uint32_t number, uint32_t stamp);
+    uint64_t write(uint32_t slot, const Key &key, uint64_t generation, RowView rows, uint64_t pins);
+    // A block on its way: the cell that is to lead to its slot, and what cell, age and word get.
+    struct Writing {
+        New *block;
+        Key key;
+        std::array<Cell *, 2> buckets;
+        Cell *cell;
+        uint32_t slot, value, stamp;
+        uint64_t word;
+    };
+    void publish_new(std::span<Writing *const> blocks, uint64_t generation);
+    Published publish_one(const Writing &writing, uint64_t generation);
+    std::optional<Published> link(const Match &own, const Key &key,
+                                  const std::optional<Match> &before, Cell *linked = nullptr);
+    Cell *empty_cell(const std::array<Cell *, 2> &buckets, uint32_t empty) const;
     bool make_room(const std::array<Cell *, 2> &buckets);
     bool retire(const Match &match, uint64_t hash, const Key *of_another = nullptr);
     bool drop(const Key &key);
+    void end_replacing();
     void unlink(uint64_t hash, uint32_t slot);
     void give_back(uint32_t slot);
     void discard_damaged(const Found &found);
     void note_eviction(uint64_t hash, uint64_t generation);
-    bool merge(RowPlanes old_rows, RowPlanes new_rows, bool &mismatched) const;
+    bool merge(RowPlanes old_rows, RowView new_rows, bool &mismatched) const;
     uint32_t newest_number(uint32_t slot);
     void mend_age(uint32_t slot);
     uint64_t my_pin() const { return uint64_t{1} << me_; }
@@ -270,7 +313,11 @@ private:
     std::map<uint64_t, uint32_t> pins_;
     std::vector<uint64_t> scratch_;  // a block
     uint32_t next_ = 0;              // the slot behind the last that was claimed
-    uint32_t claims_ = 0;            // of blocks that had to go, since the dead were looked for
+    // Until a call ends: the slot of a block that was replaced, still claimed, which the next one
+    // is written to; and how many were replaced, to be counted.
+    std::optional<uint32_t> spare_;
+    uint64_t replaced_ = 0;
+    uint32_t claims_ = 0;  // of blocks that had to go, since the dead were looked for
 };
 
 }  // namespace routecap

@@ -38,6 +38,7 @@ public:
             if (store_->slot_keys() && flights_[i].wanted)
                 store_->blocks_->give_way(key(i), generation_);
             store_->unlist(flights_[i]);
+            store_->in_flight_--;
             refused++;
         }
         store_->blocks_->count(MappedCount::refused, refused);
@@ -60,7 +61,8 @@ public:
     std::vector<bool> landed_;
 
 private:
-    bool gather(size_t i, std::span<const Segment> rows, RowPlanes to) const;
+    using Rows = std::span<const Segment>;
+    bool gather(size_t i, Rows &rows, RowPlanes to, RowView &gathered) const;
 };
 
 MappedStore::MappedStore(StoreConfig config, std::unique_ptr<MappedBlocks> blocks)
@@ -94,7 +96,6 @@ MappedStore::Flight *&MappedStore::flights(const uint8_t *key) {
 void MappedStore::list(Flight &flight) {
     Flight *&first = flights(flight.publication->key(flight.index));
     flight.next = std::exchange(first, &flight);
-    in_flight_++;
 }
 
 void MappedStore::unlist(Flight &flight) {
@@ -102,7 +103,6 @@ void MappedStore::unlist(Flight &flight) {
     while (*at != &flight) at = &(*at)->next;
     *at = flight.next;
     flight.publication = nullptr;
-    in_flight_--;
 }
 
 MappedStore::Flight *MappedStore::flight(const uint8_t *key, const Flight *after) {
@@ -150,7 +150,9 @@ int32_t MappedStore::publish(Keys keys, uint64_t first, uint64_t generation, con
     published->end = first + keys.count * config_.block_rows;
     for (size_t from = 0; from < keys.count; from += kAtOnce) {
         const std::lock_guard lock(flights_mutex_);
-        for (size_t i = from; i < std::min(from + kAtOnce, keys.count); i++) {
+        const size_t end = std::min(from + kAtOnce, keys.count);
+        in_flight_ += end - from;
+        for (size_t i = from; i < end; i++) {
             // The later publish takes a slot key.
             if (slot_keys())
                 blocks_->count(MappedCount::replaced, drop_flights(keys[i]) == generation);
@@ -162,14 +164,29 @@ int32_t MappedStore::publish(Keys keys, uint64_t first, uint64_t generation, con
     return ROUTECAP_OK;
 }
 
-// Copies the rows of block i that are there, and marks the others. False: none is there.
-bool MappedStore::Published::gather(size_t i, std::span<const Segment> rows, RowPlanes to) const {
+// Finds the rows of block i: where they lie, if all are there and in one place, or a copy with the
+// others marked. False: none is there. What is before the block is taken off the rows.
+bool MappedStore::Published::gather(size_t i, Rows &rows, RowPlanes to, RowView &gathered) const {
     const StoreConfig &config = store_->config();
     const Shape &shape = *config.shape;
     const uint64_t first_row = first + i * config.block_rows,
                    end_row = first_row + config.block_rows;
-    std::memset(to.validity, 0, size_t{config.block_rows} * shape.validity_bytes);
     std::fill_n(to.tags, config.block_rows, generation_);
+    while (!rows.empty() && rows.front().end() <= first_row) rows = rows.subspan(1);
+    if (rows.empty() || rows.front().first >= end_row) return false;
+    const Segment &only = rows.front();
+    if (only.page && only.first <= first_row && end_row <= only.end()) {
+        const uint64_t at = first_row - only.first;
+        gathered.ids = only.ids(at), gathered.validity = only.validity(at);
+        gathered.tags = to.tags;
+        bool all = true;
+        for (uint64_t r = 0; r < config.block_rows; r++) {
+            to.tags[r] = only.tag(at + r);
+            all &= !shape.row_empty(gathered.from(shape, r).validity);
+        }
+        if (all) return true;
+    }
+    std::memset(to.validity, 0, size_t{config.block_rows} * shape.validity_bytes);
     bool any = false;
     uint64_t next = first_row;
     const auto skip = [&](uint64_t end) {
@@ -177,19 +194,18 @@ bool MappedStore::Published::gather(size_t i, std::span<const Segment> rows, Row
             shape.mark_missing(to.ids + (next - first_row) * shape.ids_bytes,
                                ROUTECAP_MISSING_NOT_PUBLISHED);
     };
-    const auto after = [first_row](uint64_t, const Segment &s) { return first_row < s.end(); };
-    for (auto s = std::upper_bound(rows.begin(), rows.end(), first_row, after);
-         s != rows.end() && s->first < end_row; ++s) {
-        if (!s->page) continue;
-        const uint64_t from = std::max(first_row, s->first), end = std::min(end_row, s->end());
+    for (const Segment &s : rows) {
+        if (s.first >= end_row) break;
+        if (!s.page) continue;
+        const uint64_t from = std::max(first_row, s.first), end = std::min(end_row, s.end());
         skip(from);
         const RowPlanes at = to.from(shape, from - first_row);
         const uint64_t n = end - from;
-        std::memcpy(at.ids, s->ids(from - s->first), n * shape.ids_bytes);
-        std::memcpy(at.validity, s->validity(from - s->first), n * shape.validity_bytes);
+        std::memcpy(at.ids, s.ids(from - s.first), n * shape.ids_bytes);
+        std::memcpy(at.validity, s.validity(from - s.first), n * shape.validity_bytes);
         for (uint64_t r = 0; r < n; r++) {
             const RowPlanes row = at.from(shape, r);
-            *row.tags = s->tag(from - s->first + r);
+            *row.tags = s.tag(from - s.first + r);
             if (!shape.row_empty(row.validity)) {
                 any = true;
             } else if (shape.row_reason(row.ids, row.validity) != 0) {
@@ -199,10 +215,12 @@ bool MappedStore::Published::gather(size_t i, std::span<const Segment> rows, Row
         next = end;
     }
     skip(end_row);
+    gathered = to;
     return any;
 }
 
 void MappedStore::Published::land(std::span<const Segment> rows) noexcept try {
+    using Result = MappedBlocks::Published;
     const StoreConfig &config = store_->config();
     const Shape &shape = *config.shape;
     MappedBlocks &blocks = *store_->blocks_;
@@ -216,39 +234,49 @@ void MappedStore::Published::land(std::span<const Segment> rows) noexcept try {
     std::array<uint64_t, static_cast<size_t>(MappedCount::end)> counts{};
     const auto add = [&](MappedCount what) { counts[static_cast<size_t>(what)]++; };
     for (size_t from = 0; from < flights_.size(); from += group) {
-        const size_t end = std::min(from + group, flights_.size());
-        const auto rows_of = [&](size_t i) {
-            return planes.from(shape, (i - from) * config.block_rows);
-        };
+        const size_t n = std::min(group, flights_.size() - from);
         const bool stale = generation_ != blocks.generation();  // whatever their rows are
+        std::array<RowView, kRowsAtOnce> gathered;
         std::array<bool, kRowsAtOnce> any{};
-        for (size_t i = from; i < end; i++) any[i - from] = !stale && gather(i, rows, rows_of(i));
+        for (size_t i = 0; i < n && !stale; i++)
+            any[i] = gather(from + i, rows, planes.from(shape, i * config.block_rows), gathered[i]);
         const std::lock_guard lock(store_->flights_mutex_);
-        for (size_t i = from; i < end; i++) blocks.fetch(key(i));
-        for (size_t i = from; i < end; i++) {
-            MappedBlocks::Published result = MappedBlocks::Published::refused;
-            const bool wanted = flights_[i].wanted;
-            bool mismatched = false;
-            // In this order: who sees nothing in flight looks no further than the file.
-            if (any[i - from] && wanted)
-                result = blocks.publish(key(i), generation_, rows_of(i), mismatched);
-            if (store_->slot_keys() && wanted && result != MappedBlocks::Published::stored)
-                blocks.give_way(key(i), generation_);
-            store_->unlist(flights_[i]);
-            if (stale || (wanted && result == MappedBlocks::Published::stale))
+        for (size_t i = from + n; i < std::min(from + 2 * n, flights_.size()); i++)
+            blocks.fetch(key(i));
+        std::array<MappedBlocks::New, kRowsAtOnce> wanted;
+        size_t count = 0;
+        for (size_t i = 0; i < n; i++) {
+            if (!any[i] || !flights_[from + i].wanted) continue;
+            wanted[count].key = key(from + i);
+            wanted[count++].rows = gathered[i];
+        }
+        // In this order: who sees nothing in flight looks no further than the file.
+        blocks.publish({wanted.data(), count}, generation_);
+        const MappedBlocks::New *next = wanted.data();
+        for (size_t i = 0; i < n; i++) {
+            Flight &flight = flights_[from + i];
+            std::optional<Result> result;
+            if (any[i] && flight.wanted) {
+                if (next->mismatched) add(MappedCount::mismatched);
+                result = next++->result;
+            }
+            if (store_->slot_keys() && flight.wanted && result != Result::stored)
+                blocks.give_way(key(from + i), generation_);
+            landed_[from + i] = any[i] && (!flight.wanted || result == Result::stored ||
+                                           result == Result::repeated);
+            if (stale || result == Result::stale)
                 add(MappedCount::stale);
-            else if (!any[i - from])
+            else if (!any[i])
                 add(MappedCount::empty);
-            else if (!wanted || result == MappedBlocks::Published::stored)
-                add(MappedCount::published);  // though it was dropped again before it was there
-            else if (result == MappedBlocks::Published::repeated)
+            else if (result == Result::repeated)
                 add(MappedCount::repeated);
+            else if (landed_[from + i])  // though it was dropped again before it was there
+                add(MappedCount::published);
             else
                 add(MappedCount::refused);
-            if (mismatched) add(MappedCount::mismatched);
-            landed_[i] = any[i - from] && (!wanted || result == MappedBlocks::Published::stored ||
-                                           result == MappedBlocks::Published::repeated);
+            store_->unlist(flight);
         }
+        store_->in_flight_ -= n;
     }
     for (size_t c = 0; c < counts.size(); c++) blocks.count(static_cast<MappedCount>(c), counts[c]);
 } catch (const std::bad_alloc &) {}  // what has not landed is dropped, which counts it

@@ -19,6 +19,7 @@
 namespace mapped {
 
 using namespace routecap;
+using Published = MappedBlocks::Published;
 
 inline ShapePtr make_shape(uint32_t layers, uint32_t k, uint32_t experts) {
     std::vector<int32_t> map(layers), provenance(layers, ROUTECAP_PROVENANCE_CAPTURED);
@@ -133,13 +134,31 @@ public:
     const Shape &shape() const { return *config_.shape; }
     void end() { blocks_.reset(); }
 
-    MappedBlocks::Published publish(uint64_t key, uint64_t seed, uint64_t missing = 0) {
+    Published publish(uint64_t key, uint64_t seed, uint64_t missing = 0) {
         Block b = block_of(shape(), config_.block_rows, seed, missing);
         return publish_block(key, b);
     }
-    MappedBlocks::Published publish_block(uint64_t key, Block &b) {
-        return blocks_->publish(key_of(config_.key_bytes, key).data(), generation, b.planes(),
-                                mismatched);
+    Published publish_block(uint64_t key, Block &b) {
+        const auto bytes = key_of(config_.key_bytes, key);
+        MappedBlocks::New block{bytes.data(), b.planes()};
+        blocks_->publish({&block, 1}, generation);
+        mismatched = block.mismatched;
+        return *block.result;
+    }
+    // Keys with blocks of a seed each, in one call.
+    std::vector<Published> publish_many(const std::vector<uint64_t> &keys,
+                                        const std::vector<uint64_t> &seeds, uint64_t missing = 0) {
+        const auto bytes = keys_of(config_.key_bytes, keys);
+        std::vector<Block> rows;
+        for (const uint64_t seed : seeds)
+            rows.push_back(block_of(shape(), config_.block_rows, seed, missing));
+        std::vector<MappedBlocks::New> blocks;
+        for (size_t i = 0; i < keys.size(); i++)
+            blocks.push_back({bytes.data() + i * config_.key_bytes, rows[i].planes()});
+        blocks_->publish(blocks, generation);
+        std::vector<Published> results;
+        for (const MappedBlocks::New &block : blocks) results.push_back(*block.result);
+        return results;
     }
     // 0 and the rows in read_rows(), or the reason.
     int32_t read(uint64_t key) {
@@ -192,6 +211,5 @@ private:
 constexpr int32_t kEvicted = ROUTECAP_MISSING_EVICTED,
                   kNotPublished = ROUTECAP_MISSING_NOT_PUBLISHED,
                   kStale = ROUTECAP_MISSING_STALE;
-using Published = MappedBlocks::Published;
 
 }  // namespace mapped

@@ -207,10 +207,10 @@ TEST(FullDisk, is_an_error_when_the_table_is_made) {
         while (fallocate(other.get(), 0, lseek(other.get(), 0, SEEK_END), 4096) == 0) {}
         for (uint64_t k = 0; k < 100; k++) {
             Block b = block_of(*config(kSmall).shape, 2, k);
-            bool mismatched;
-            if (blocks->publish(key_of(8, k).data(), 1, b.planes(), mismatched) !=
-                Published::stored)
-                _exit(6);
+            const auto key = key_of(8, k);
+            MappedBlocks::New block{key.data(), b.planes()};
+            blocks->publish({&block, 1}, 1);
+            if (block.result != Published::stored) _exit(6);
         }
         _exit(0);
     }

@@ -83,6 +83,14 @@ constexpr uint64_t kKeys = 40;
                 if (o.slot_keys) process.move({key, key + 1}, {key + 1, key});
                 break;
             case 5: process.read(key); break;
+            case 6:
+            case 7: {
+                const uint64_t seed = o.slot_keys ? 7 : key;
+                process.publish_many({key, (key + 1) % kKeys, (key + 2) % kKeys},
+                                     {seed, o.slot_keys ? 7 : (key + 1) % kKeys,
+                                      o.slot_keys ? 7 : (key + 2) % kKeys});
+                break;
+            }
             default: process.publish(key, o.slot_keys ? 7 : key, random() % 4 * (random() % 999));
         }
     }
@@ -127,6 +135,12 @@ TEST(Killed, at_every_stage_of_every_call) {
     const Call calls[] = {
         {"publish", false, false, [](Process &p) { p.publish(9, 9); }},
         {"publish for which another goes", false, true, [](Process &p) { p.publish(9, 9); }},
+        {"publish several", false, false, [](Process &p) { p.publish_many({7, 8, 9}, {7, 8, 9}); }},
+        {"publish several for which others go", false, true,
+         [](Process &p) {
+             p.publish_many({7, 8, 9}, {7, 8, 9});
+         }},
+        {"replace several", true, false, [](Process &p) { p.publish_many({1, 2, 3}, {1, 2, 3}); }},
         {"fill", false, false, [](Process &p) { p.publish(3, 3); }},
         {"replace", true, false, [](Process &p) { p.publish(3, 3); }},
         {"retain", false, false, [](Process &p) { p.retain(2); }},
@@ -390,6 +404,55 @@ TEST(AtOnce, content_that_all_publish_evict_fill_and_retain_is_never_of_another_
     for (std::thread &t : threads) t.join();
     first.generation = generation;
     expect_all_room(first, o.blocks, 1000);
+}
+
+// Whoever links a key looks for another who did so too. If nobody saw the other, a key would have
+// two blocks; if both gave way, none.
+TEST(AtOnce, keys_that_two_publish_have_one_block_each) {
+    for (const bool slot_keys : {false, true}) {
+        const Options o{.layers = 2,
+                        .k = 2,
+                        .experts = 20,
+                        .block_rows = 1,
+                        .key_bytes = 8,
+                        .slot_keys = slot_keys,
+                        .blocks = 200};
+        constexpr uint64_t kAll = 48;
+        Descriptor descriptor;
+        Process first(o, descriptor);
+        std::vector<std::unique_ptr<Process>> processes;
+        for (int t = 0; t < 2; t++) processes.push_back(std::make_unique<Process>(o, descriptor));
+        std::atomic<uint32_t> ready{0};
+        const auto meet = [&](uint32_t round) {  // spinning, so that both go on at once
+            ready++;
+            while (ready < 2 * round) {}
+        };
+        constexpr uint32_t kRounds = 100;
+        std::vector<std::thread> threads;
+        for (uint32_t t = 0; t < 2; t++)
+            threads.emplace_back([&, t] {
+                std::mt19937 random(t);
+                const Interrupted interrupted(t);
+                std::vector<uint64_t> keys(16);
+                for (uint32_t round = 0; round < kRounds; round++) {
+                    meet(2 * round + 1);
+                    for (uint64_t key = 0; key < kAll; key += 16) {
+                        for (uint64_t i = 0; i < 16; i++) keys[i] = key + (t == 0 ? i : 15 - i);
+                        for (const Published result : processes[t]->publish_many(keys, keys))
+                            ASSERT_TRUE(result == Published::stored ||
+                                        result == Published::repeated);
+                    }
+                    meet(2 * round + 2);
+                    if (t != 0) continue;
+                    for (uint64_t key = 0; key < kAll; key++) ASSERT_TRUE(first.has(key, key));
+                    ASSERT_EQ(first.blocks().usage().blocks, kAll);
+                    for (uint64_t key = 0; key < kAll; key++) ASSERT_TRUE(first.evict(key));
+                }
+            });
+        for (std::thread &t : threads) t.join();
+        EXPECT_EQ(first.blocks().usage().blocks, 0u);
+        expect_all_room(first, o.blocks, 1000);
+    }
 }
 
 TEST(AtOnce, what_is_retained_is_there_until_it_is_released) {
