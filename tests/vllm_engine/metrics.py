@@ -6,12 +6,23 @@ import socket
 import sys
 import urllib.request
 
-with socket.create_server(("127.0.0.1", 0)) as listening:
-    PORT = listening.getsockname()[1]
+
+def free_port():
+    """None of those that the system gives to whoever asks for any, as vLLM does."""
+    while True:
+        try:
+            with socket.create_server(("127.0.0.1", random.randrange(20000, 30000))) as listening:
+                return listening.getsockname()[1]
+        except OSError:
+            continue
+
+
+PORT = free_port()
 os.environ["ROUTECAP_VLLM_METRICS_PORT"] = str(PORT)  # as an operator does
 
 import engine  # noqa: E402
 import numpy as np  # noqa: E402
+import words  # noqa: E402
 from prometheus_client.parser import text_string_to_metric_families  # noqa: E402
 
 import routecap.vllm  # noqa: E402
@@ -46,7 +57,7 @@ if DRAFTS:
     more["speculative_config"] = {"method": "ngram", "num_speculative_tokens": 4}
     more["speculative_config"] |= {"prompt_lookup_max": 3, "prompt_lookup_min": 1}
 llm, runner = engine.make(
-    "tiny",
+    words.LEAST,
     True,
     async_scheduling=not DRAFTS,
     max_num_batched_tokens=128,

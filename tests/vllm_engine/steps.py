@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import engine
+import words
 from vllm.sampling_params import RequestOutputKind
 
 import routecap.vllm
@@ -21,7 +22,7 @@ FEW, MANY = 8, 64
 
 routecap.vllm.install()
 llm, _ = engine.make(
-    "tiny",
+    words.LEAST,
     True,
     async_scheduling=False,
     max_num_batched_tokens=256,
