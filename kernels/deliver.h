@@ -37,13 +37,15 @@ struct Deliver {
                 static_cast<const uint32_t *>(positions)[i - chunks];
     }
 
-    // Once per launch, by whoever sees that all items were done.
+    // Once per launch, by whoever sees that all items were done. A stream may wait for the name, and
+    // the host for the epoch.
     ROUTECAP_BODY void last() const {
-        control->named = next;
 #if defined(__CUDA_ARCH__)
         __threadfence_system();
+        control->named = next;
         *static_cast<volatile uint64_t *>(arrived) = epoch;
 #else
+        __atomic_store_n(&control->named.word, next.word, __ATOMIC_RELEASE);
         __atomic_store_n(arrived, epoch, __ATOMIC_RELEASE);
 #endif
     }

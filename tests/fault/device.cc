@@ -46,6 +46,14 @@ private:
     static void set(bool maps_host) { fake().set_attribute(19, maps_host); }
 };
 
+routecap_issue_options with_positions(const void *positions) {
+    routecap_issue_options options{};
+    options.struct_size = sizeof options;
+    options.positions = positions;
+    options.positions_dtype = ROUTECAP_DTYPE_I32;
+    return options;
+}
+
 // Issues a step whose rows are lost, because a call of the driver failed.
 routecap_step lose(Rig &rig, const char *call, const routecap_span &span,
                    const routecap_issue_options *options = nullptr) {
@@ -107,6 +115,17 @@ TEST(FailingDevice, create_fails_cleanly_at_every_call) {
     EXPECT_EQ(fake().violations(), 0u) << fake().violation_text();
 }
 
+TEST(FailingDevice, where_kernels_reach_no_host_memory_none_is_given_it) {
+    const IssueCalling calling("cuMemsetD32Async");
+    fake().trace_start(1);
+    {
+        Rig rig;
+        rig.land(rig.step({{rig.open(), {1, 0, 4}}}));
+    }
+    EXPECT_EQ(std::string(fake().trace()).find("routecap_deliver"), std::string::npos);
+    fake().trace_stop();
+}
+
 // A call of the forward path that fails says so and changes nothing: made again, it works.
 TEST(FailingDevice, a_forward_goes_on_after_a_failed_launch) {
     Rig rig;
@@ -148,28 +167,106 @@ TEST(FailingDevice, an_issue_that_fails_halfway_loses_its_rows_only) {
 
 // One pointer that is wrong costs its step.
 TEST(FailingDevice, positions_that_are_no_memory_of_the_device_lose_the_rows_of_their_step_only) {
-    for (const std::string call : {"cuLaunchKernel", "cuMemcpyAsync"}) {
+    for (const char *call : {"cuLaunchKernel", "cuMemcpyAsync"}) {
         SCOPED_TRACE(call);
         const IssueCalling calling(call);
         Rig rig;
         const routecap_request r = rig.open();
         rig.run({{1, 0, 4}});
         const int32_t positions[] = {0, 1, 2, 3};
-        routecap_issue_options options{};
-        options.struct_size = sizeof options;
-        options.positions = positions;
-        options.positions_dtype = ROUTECAP_DTYPE_I32;
+        routecap_issue_options options = with_positions(positions);
         routecap_span span = Rig::span(r, 0, 0, 4, ROUTECAP_SPAN_DEVICE_POSITIONS);
         span.position_end = 4;
-        const bool copies = call == "cuMemcpyAsync";
-        rig.land(lose(rig, copies ? call.c_str() : "options.positions", span, &options),
-                 ROUTECAP_LOST);
-        EXPECT_EQ(fake().violations(), copies ? 1u : 0u) << fake().violation_text();
+        rig.land(lose(rig, "cuMemcpyAsync", span, &options), ROUTECAP_LOST);
+        EXPECT_EQ(fake().violations(), 1u) << fake().violation_text();
         fake().forget_violations();
         for (uint64_t position = 4; position < 12; position += 4)
             rig.land(rig.step({{r, {1, position, 4}}}));
         rig.expect(r, 0, missing_rows(rig.shape(), 4) + routed_rows(rig.shape(), 1, 4, 12));
     }
+}
+
+// A copy reads what a kernel might not: memory of another device, and words that lie at any
+// address.
+TEST(FailingDevice, positions_that_only_a_copy_can_read_are_copied) {
+    fake().set_devices(2);
+    for (const bool elsewhere : {true, false}) {
+        SCOPED_TRACE(elsewhere);
+        Rig rig;
+        const routecap_request r = rig.open();
+        rig.run({{1, 0, 4}});
+        const int32_t values[] = {0, 1, 2, 3};
+        auto *memory = static_cast<unsigned char *>(rig.device().allocate(64));
+        unsigned char *positions = memory + (elsewhere ? 0 : 2);
+        rig.device().write(positions, values, sizeof values);
+        rig.device().synchronize();
+        if (elsewhere) {
+            ASSERT_EQ(fake().mark_device(memory, 1), 1);
+        }
+        routecap_issue_options options = with_positions(positions);
+        routecap_span span = Rig::span(r, 0, 0, 4, ROUTECAP_SPAN_DEVICE_POSITIONS);
+        span.position_end = 4;
+        const uint64_t copies = fake().count("cuMemcpyAsync");
+        routecap_step step = 0;
+        EXPECT_STATUS(ROUTECAP_OK,
+                      routecap_step_issue(rig.capturer(), &span, sizeof span, 1, &options, nullptr,
+                                          &step, rig.stream()));
+        EXPECT_EQ(fake().count("cuMemcpyAsync"), copies + 1);
+        rig.land(step);
+        rig.expect(r, 0, routed_rows(rig.shape(), 1, 0, 4));
+    }
+    EXPECT_EQ(fake().violations(), 0u) << fake().violation_text();
+    fake().reset();
+}
+
+// The rows of a large step are on their way when a call fails. They come when the slot has another
+// step, whose positions lie where those rows did.
+TEST(FailingDevice, rows_that_come_for_a_lost_step_are_in_no_others_way) {
+    fake().set_execution(FAKE_CUDA_LAZY);
+    {
+        Rig rig({.shape = {.rows = 1 << 16}, .slots = 2, .flags = ROUTECAP_CONFIG_MANUAL_PROGRESS});
+        const routecap_request large = rig.open();
+        rig.run({{1, 0, 1 << 16}});
+        fake().fail("cuStreamWriteValue64", 1, kInvalidValue);
+        rig.land(lose(rig, "cuStreamWriteValue64", Rig::span(large, 0, 0, 1 << 16)),
+                 ROUTECAP_LOST);
+        // One step in the other slot, then one in the same; of the first only what it needs is done.
+        const int32_t positions[] = {0, 2, 1, 3};
+        const routecap_issue_options options = with_positions(positions);
+        for (uint64_t n = 0; n < 2; n++) {
+            const routecap_request other = rig.open();
+            rig.run({{n, 0, 1}, {n, 2, 1}, {n, 1, 1}, {n, 3, 1}});
+            routecap_span span = Rig::span(other, 0, 0, 4, ROUTECAP_SPAN_DEVICE_POSITIONS);
+            span.position_end = ROUTECAP_MAX_POSITION;
+            const routecap_step step = rig.issue({span}, ROUTECAP_OK, nullptr, &options);
+            rig.device().synchronize();
+            if (n == 1) fake().step(1000);
+            rig.land(step);
+            rig.expect(other, 0, routed_rows(rig.shape(), n, 0, 4));
+        }
+        EXPECT_EQ(rig.stats().rows_unplaced, 0u);
+    }
+    fake().reset();
+}
+
+// A stream may wait for a step that has landed long ago, if it has other work before. The capturer
+// can go meanwhile.
+TEST(FailingDevice, no_stream_looks_at_page_locked_memory_of_a_capturer_that_has_gone) {
+    fake().set_execution(FAKE_CUDA_LAZY);
+    {
+        Rig rig;
+        const routecap_request r = rig.open();
+        rig.run({{1, 0, 4}});
+        const routecap_step step = rig.issue({Rig::span(r, 0, 0, 4)});
+        rig.device().synchronize();
+        rig.land(step);
+        const uint64_t waits = fake().count("cuStreamWaitValue64");
+        EXPECT_STATUS(ROUTECAP_OK,
+                      routecap_step_begin(rig.capturer(), 4, rig.device().make_stream()));
+        EXPECT_EQ(fake().count("cuStreamWaitValue64"), waits + 1);
+    }
+    EXPECT_EQ(fake().violations(), 0u) << fake().violation_text();
+    fake().reset();
 }
 
 // A slot that could not be named leaves the device with the old name. What it then runs writes into

@@ -121,6 +121,7 @@ private:
         std::atomic<uint64_t> epoch{0};  // with which it was named last
         Failure failure;                 // to name it or to copy it
         std::atomic<State> state{State::kExpected};
+        bool astray = false;  // rows may still come on the library's stream for a step that is lost
     };
 
     int32_t fail(CUresult result, const char *call);
@@ -133,8 +134,7 @@ private:
     int32_t name(int32_t slot, CUstream stream);
     int32_t try_name(int32_t slot, CUstream stream);
     kernels::Named new_name(int32_t slot);
-    struct Delivered;
-    void named_on(CUstream stream, kernels::Named named, Delivered delivered);
+    void named_on(CUstream stream, kernels::Named named, bool delivered);
     void note_naming(int32_t slot, int32_t status);
     // The first rows of a slot with the header between them, in bytes from its start; positions
     // begin where they end.
@@ -147,7 +147,7 @@ private:
         }
         size_t bytes() const { return end - first; }
     };
-    int32_t check_positions(const DevicePositions &positions);
+    bool kernels_read(const DevicePositions &positions);
     int32_t deliver(int32_t slot, const Rows &rows, const DevicePositions &positions, int32_t next,
                     CUstream stream);
     int32_t keep_positions(int32_t slot, const Rows &rows, const DevicePositions &positions,
@@ -170,6 +170,9 @@ private:
     int32_t with_snapshot(F f);
     kernels::Begin begin_body(uint32_t rows) const;
 
+    CUdeviceptr device_name() const {
+        return arena_->at(plan_.control + offsetof(kernels::Control, named));
+    }
     kernels::Control *control() const { return arena_->pointer<kernels::Control>(plan_.control); }
     kernels::SinkTable table() const {
         return sink_->table(arena_->pointer<const kernels::SinkLayer>(plan_.table));
@@ -216,12 +219,8 @@ private:
                        // for the new one
     CUevent named_ = nullptr;  // after the last naming, on the stream of the last step
     bool named_recorded_ = false;
-    // The step with whose rows the last naming came, if it did: what follows waits for these.
-    struct Delivered {
-        int32_t slot = kernels::kNoSlot;
-        uint64_t epoch = 0;
-    } delivered_;
-    const void *known_positions_ = nullptr;  // to the driver, when it was asked last
+    uint64_t delivered_ = 0;  // the word of the last naming, if it came with the rows of a step
+    const void *known_positions_ = nullptr;  // to kernels, when the driver was asked last
     CUstream last_stream_ = nullptr;
     bool any_step_ = false;
     // The capture that enter() found, if any; the one that retains the arena already; and the
@@ -278,8 +277,9 @@ int32_t CudaBackend::create() {
     ROUTECAP_TRY(DeviceGetAttribute, &capability, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
                  device_);
     int pageable = 0;
-    ROUTECAP_TRY(DeviceGetAttribute, &pageable, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS,
-                 device_);
+    if (config_.checked)
+        ROUTECAP_TRY(DeviceGetAttribute, &pageable, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS,
+                     device_);
     reads_pageable_ = pageable != 0;
     int maps = 0;
     ROUTECAP_TRY(DeviceGetAttribute, &maps, CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY, device_);
@@ -341,7 +341,7 @@ int32_t CudaBackend::warm_up() {
     if (int32_t s = launch(kernels::ReceivedExpanded{}, 0, side_); s < 0) return s;
     if (int32_t s = with_snapshot([&](const auto &body) { return launch(body, 0, side_); }); s < 0)
         return s;
-    if (slot_count_ == 0) return ROUTECAP_OK;
+    if (slot_count_ == 0 || !maps_host_) return ROUTECAP_OK;
     kernels::Deliver nothing{};
     nothing.control = control();
     nothing.arrived = arrived(0);
@@ -605,12 +605,13 @@ int32_t CudaBackend::snapshot(routecap_stream stream) {
     });
 }
 
-// What comes on another stream than the last step comes after it.
+// What comes on another stream than the last step comes after it. That may wait for long: for no
+// memory but the arena's, which is freed when nothing on the device uses it.
 int32_t CudaBackend::follow(CUstream stream) {
     if (!any_step_ || stream == last_stream_) return ROUTECAP_OK;
-    if (delivered_.slot != kernels::kNoSlot) {
-        ROUTECAP_TRY(StreamWaitValue64, stream, address_of(arrived(delivered_.slot)),
-                     delivered_.epoch, CU_STREAM_WAIT_VALUE_GEQ);
+    if (delivered_ != 0) {
+        ROUTECAP_TRY(StreamWaitValue64, stream, device_name(), delivered_,
+                     CU_STREAM_WAIT_VALUE_GEQ);
     } else {
         if (!named_recorded_) ROUTECAP_TRY(EventRecord, named_, last_stream_);
         named_recorded_ = true;
@@ -629,14 +630,14 @@ kernels::Named CudaBackend::new_name(int32_t slot) {
 }
 
 // The device will have this name, in the order of the stream.
-void CudaBackend::named_on(CUstream stream, kernels::Named named, Delivered delivered) {
+void CudaBackend::named_on(CUstream stream, kernels::Named named, bool delivered) {
     epoch_ = named.epoch();
     upper_ = static_cast<uint32_t>(named.word >> 32);
     if (begun_ && begun_->where == Capture{}) begun_.reset();
     last_stream_ = stream;
     any_step_ = true;
     named_recorded_ = false;
-    delivered_ = delivered;
+    delivered_ = delivered ? named.word : 0;
 }
 
 void CudaBackend::note_naming(int32_t slot, int32_t status) {
@@ -652,7 +653,7 @@ int32_t CudaBackend::try_name(int32_t slot, CUstream stream) {
     if (int32_t s = alive(); s < 0) return s;
     if (int32_t s = follow(stream); s < 0) return s;
     const kernels::Named named = new_name(slot);
-    const CUdeviceptr word = arena_->at(plan_.control + offsetof(kernels::Control, named));
+    const CUdeviceptr word = device_name();
     const auto lower = static_cast<uint32_t>(named.word),
                upper = static_cast<uint32_t>(named.word >> 32);
     if (upper != upper_) {
@@ -662,7 +663,7 @@ int32_t CudaBackend::try_name(int32_t slot, CUstream stream) {
                              // is never given
     }
     ROUTECAP_TRY(MemsetD32Async, word, lower, 1, stream);
-    named_on(stream, named, {});
+    named_on(stream, named, false);
     ROUTECAP_TRY(EventRecord, named_, stream);
     named_recorded_ = true;
     return ROUTECAP_OK;
@@ -681,13 +682,25 @@ int32_t CudaBackend::name(int32_t slot, CUstream stream) {
 
 // ---- A step on its way to the host
 
-// A launch would lose the device where a copy fails. Engines keep positions where they are, so that
-// the driver is seldom asked.
-int32_t CudaBackend::check_positions(const DevicePositions &positions) {
-    if (positions.rows == 0 || positions.positions == known_positions_) return ROUTECAP_OK;
-    if (int32_t s = check_memory(positions.positions, "options.positions"); s < 0) return s;
+// Whether a kernel surely can read positions. A launch would lose the device where a copy works, or
+// fails and loses its step only. Engines keep positions where they are, so that the driver is seldom
+// asked.
+bool CudaBackend::kernels_read(const DevicePositions &positions) {
+    if (positions.rows == 0 || positions.positions == known_positions_) return true;
+    unsigned int type = 0;
+    int ordinal = -1;
+    CUdeviceptr for_kernels = 0;
+    CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                        CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+                                        CU_POINTER_ATTRIBUTE_DEVICE_POINTER};
+    void *values[] = {&type, &ordinal, &for_kernels};
+    const CUdeviceptr address = address_of(positions.positions);
+    if (address % 4 != 0 ||
+        driver_.PointerGetAttributes(3, attributes, values, address) != CUDA_SUCCESS ||
+        (type != CU_MEMORYTYPE_HOST && ordinal != config_.device) || for_kernels != address)
+        return false;
     known_positions_ = positions.positions;
-    return ROUTECAP_OK;
+    return true;
 }
 
 // Everything in one launch on the engine's stream, whose few microseconds cost less than more calls
@@ -709,7 +722,7 @@ int32_t CudaBackend::deliver(int32_t slot, const Rows &rows, const DevicePositio
         .epoch = epoch_of(slot),
         .next = named};
     if (int32_t s = launch(body, body.inner(), stream); s < 0) return s;
-    named_on(stream, named, {slot, body.epoch});
+    named_on(stream, named, true);
     return ROUTECAP_OK;
 }
 
@@ -741,17 +754,20 @@ void CudaBackend::copy(int32_t slot, uint32_t count, const DevicePositions &posi
     const Current current(context_, entered_);
     Slot &s = in(slot);
     const Rows rows(plan_.layout, host_slot(slot), count);
-    const bool small = maps_host_ && rows.bytes() + positions.bytes() <= kMostDelivered;
-    if (!s.failure)
-        s.failure.note(small ? check_positions(positions)
-                             : keep_positions(slot, rows, positions, stream));
-    const bool at_once = small && !s.failure;
-    if (at_once)
+    const bool at_once = !s.failure && maps_host_ && !s.astray &&
+                         rows.bytes() + positions.bytes() <= kMostDelivered &&
+                         kernels_read(positions);
+    if (at_once) {
         note_naming(next, deliver(slot, rows, positions, next, stream));
-    else
+    } else {
+        if (!s.failure) s.failure.note(keep_positions(slot, rows, positions, stream));
         name(next, stream);
+    }
     if (!s.failure) s.failure = unnamed_;
-    if (!at_once && !s.failure) s.failure.note(bring(slot, rows, positions));
+    if (!at_once && !s.failure) {
+        s.failure.note(bring(slot, rows, positions));
+        s.astray = static_cast<bool>(s.failure);
+    }
     s.state.store(s.failure ? State::kFailed : State::kCopied, std::memory_order_release);
 }
 
