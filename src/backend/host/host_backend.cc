@@ -193,6 +193,7 @@ private:
     kernels::Control control_{.named = {kernels::kNoSlot, 0},
                               .begun = {kernels::kNoSlot, 0},
                               .armed = 0,
+                              .done = 0,
                               .conflicts = 0,
                               .dropped = 0};
     Memory slots_;
