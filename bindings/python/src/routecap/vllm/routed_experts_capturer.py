@@ -269,7 +269,11 @@ def extract_routed_experts_for_current_batch(
         req_id_to_index, num_tokens_no_spec: Tokens of each request, drafts not counted: where
             `num_prompt_tokens` is not there.
     """
-    ended: dict[str, Any] | None = _method("extract")(
+    capturer = _used_capturer.get() or _global_capturer  # with a cold cache, as in issue
+    extract = (
+        capturer.extract if type(capturer) is _RoutedExpertsCapturerReal else _method("extract")
+    )
+    ended: dict[str, Any] | None = extract(
         req_ids, requests, req_id_to_index, num_tokens_no_spec, max_model_len
     )
     return ended
