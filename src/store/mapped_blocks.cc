@@ -854,8 +854,8 @@ void MappedBlocks::publish(std::span<New> blocks, uint64_t generation) {
         const Cells found = cells(w.buckets, w.value);
         const uint64_t bit = uint64_t{1} << (w.key.hash >> 58);
         bool alone = found.candidates == 0 && !pins_.contains(w.key.hash);
-        for (size_t f = 0; f < n && (hashes & bit) != 0; f++)
-            alone &= fresh[f]->key.hash != w.key.hash;
+        for (size_t b = 0; b < i && (hashes & bit) != 0; b++)
+            alone &= all[b].key.hash != w.key.hash;
         hashes |= bit;
         if (slot_keys() && found.candidates != 0) expect_to_replace(w.buckets, found.candidates);
         w.cell = empty_cell(w.buckets, found.empty);
@@ -906,8 +906,14 @@ void MappedBlocks::publish_new(std::span<Writing *const> blocks, uint64_t genera
         // linked the key too.
         const bool linked = w->cell->load() == w->value;
         const uint32_t lead = cells(w->buckets, w->value & ~0u << slot_bits_).candidates;
-        if (linked && ((lead & (lead - 1)) == 0 || !first_match(w->key, w->slot))) continue;
+        const bool other = (!linked || (lead & (lead - 1)) != 0) && first_match(w->key, w->slot);
+        if (linked && !other) continue;
         const Match own{nullptr, 0, w->slot, w->word, generation};
+        if (!linked && other) {  // it may have the cell, and be about to take this block out
+            retire(own, w->key.hash, &w->key);
+            result = {};
+            continue;
+        }
         if (!pin(own, my_pin())) continue;  // it has gone again
         result = link(own, w->key, {}, linked ? w->cell : nullptr);
         settle_pin(w->key, own);
@@ -975,9 +981,13 @@ std::optional<MappedBlocks::Published> MappedBlocks::link(const Match &own, cons
                 return Published::stored;
             }
             if (!other) return Published::stored;
-            // Another process has linked the key at the same time. The lower slot stays, if it can.
+            // Another process has linked the key at the same time. The newer generation stays, or
+            // else the lower slot, if it can.
             control_->relinked.fetch_add(1);
-            if (other->slot < own.slot && pin(*other, my_pin())) {
+            const bool stays = other->generation == own.generation
+                                   ? other->slot < own.slot
+                                   : other->generation > own.generation;
+            if (stays && pin(*other, my_pin())) {
                 retire(own, key.hash, &key);
                 if (!slot_keys()) return {};
                 return Published::stored;
@@ -988,7 +998,9 @@ std::optional<MappedBlocks::Published> MappedBlocks::link(const Match &own, cons
         if (other) {
             const bool expected =
                 before && before->slot == other->slot && before->word == other->word;
-            if (!slot_keys() && !expected) {
+            const bool newer =
+                other->generation > own.generation && generation() != own.generation;
+            if (newer || (!slot_keys() && !expected)) {
                 retire(own, key.hash, &key);
                 return {};
             }

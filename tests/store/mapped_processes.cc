@@ -209,6 +209,120 @@ TEST(Killed, at_every_stage_of_every_call) {
     }
 }
 
+// A child that is stopped in a call, and goes on by single instructions.
+class Stopped {
+public:
+    Stopped(const Options &o, Descriptor &descriptor, const std::function<void(Process &)> &call) {
+        child_ = in_child([&] {
+            Process process(o, descriptor);
+            if (ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) != 0) _exit(4);
+            raise(SIGSTOP);
+            call(process);
+            raise(SIGSTOP);
+            _exit(5);
+        });
+        waitpid(child_, &status_, 0);
+    }
+    Stopped(const Stopped &) = delete;
+    Stopped &operator=(const Stopped &) = delete;
+    ~Stopped() {
+        kill(child_, SIGKILL);
+        waitpid(child_, &status_, 0);
+    }
+    bool traced() const { return WIFSTOPPED(status_); }
+    // False: the call has ended before.
+    bool step(uint64_t instructions) {
+        for (uint64_t i = 0; i < instructions && !ended_; i++) go_on(PTRACE_SINGLESTEP);
+        return !ended_;
+    }
+    bool step_until(const std::function<bool()> &there) {
+        while (!ended_ && !there()) go_on(PTRACE_SINGLESTEP);
+        return !ended_;
+    }
+    void finish() {
+        while (!ended_) go_on(PTRACE_CONT);
+    }
+
+private:
+    void go_on(__ptrace_request how) {
+        ptrace(how, child_, nullptr, nullptr);
+        waitpid(child_, &status_, 0);
+        ended_ = !WIFSTOPPED(status_) || WSTOPSIG(status_) == SIGSTOP;
+    }
+
+    pid_t child_;
+    int status_ = 0;
+    bool ended_ = false;
+};
+
+const Options kSmallSlots{.layers = 2,
+                          .k = 2,
+                          .experts = 20,
+                          .block_rows = 2,
+                          .key_bytes = 8,
+                          .slot_keys = true,
+                          .blocks = 5};
+
+// The one has published its block and not looked back yet; the other has put its own into the cell
+// and has not taken out the first. If both took out the other's, the key would have none.
+TEST(Interrupted, a_slot_key_that_two_publish_at_once_has_one_block) {
+    if (!kForks) GTEST_SKIP() << "no forks under ThreadSanitizer";
+    Descriptor descriptor;
+    Process parent(kSmallSlots, descriptor);
+    Stopped a(kSmallSlots, descriptor, [](Process &p) { p.publish(1, 10); });
+    if (!a.traced()) GTEST_SKIP() << "this process may not trace another";
+    ASSERT_TRUE(a.step_until([&] { return parent.find(1) == 0; }));
+    Stopped b(kSmallSlots, descriptor, [](Process &p) { p.publish(1, 20); });
+    ASSERT_TRUE(b.step_until([&] { return parent.has(1, 20); }));
+    a.finish();
+    b.finish();
+    EXPECT_TRUE(parent.has(1, 10) || parent.has(1, 20));
+    EXPECT_EQ(parent.blocks().usage().blocks, 1u);
+}
+
+TEST(Interrupted, the_last_of_one_slot_key_in_a_call_stays_whoever_evicts_meanwhile) {
+    if (!kForks) GTEST_SKIP() << "no forks under ThreadSanitizer";
+    for (uint64_t steps = 0, more = true; more; steps += 20) {
+        Descriptor descriptor;
+        Process parent(kSmallSlots, descriptor);
+        parent.publish(1, 1);
+        Stopped a(kSmallSlots, descriptor, [](Process &p) {
+            p.publish_many({1, 2, 1}, {10, 2, 11});
+        });
+        if (!a.traced()) GTEST_SKIP() << "this process may not trace another";
+        // As long as nothing was written.
+        more = a.step(steps) && parent.has(1, 1) && parent.find(2) != 0;
+        parent.evict(1);
+        a.finish();
+        if (more) {
+            ASSERT_TRUE(parent.has(1, 11)) << steps;
+        }
+    }
+}
+
+TEST(Interrupted, a_publish_from_before_an_advance_takes_no_block_from_after_it) {
+    if (!kForks) GTEST_SKIP() << "no forks under ThreadSanitizer";
+    for (const bool slot_keys : {false, true})
+        for (const bool there : {false, true}) {
+            Options o = kSmallSlots;
+            o.slot_keys = slot_keys;
+            for (uint64_t steps = 0, more = true; more; steps += 50) {
+                Descriptor descriptor;
+                Process parent(o, descriptor);
+                if (there) parent.publish(1, 1, 3);
+                Stopped a(o, descriptor, [](Process &p) { p.publish(1, 1); });
+                if (!a.traced()) GTEST_SKIP() << "this process may not trace another";
+                more = a.step(steps);
+                parent.blocks().advance(parent.generation = 2);
+                EXPECT_EQ(parent.publish(1, 20), Published::stored);
+                EXPECT_EQ(parent.retain(1), 0);
+                a.finish();
+                ASSERT_TRUE(parent.has(1, 20)) << slot_keys << there << steps;
+                ASSERT_EQ(parent.blocks().usage().retained, 1u);
+            }
+        }
+}
+
 TEST(Locks, a_child_of_fork_does_not_keep_its_parent_alive) {
     if (!kForks) GTEST_SKIP() << "no forks under ThreadSanitizer";
     const Options o{.blocks = 4};
