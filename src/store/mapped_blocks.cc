@@ -530,6 +530,7 @@ void MappedBlocks::find(const uint8_t *keys, uint64_t generation, std::span<Foun
             __builtin_prefetch(&s);
             __builtin_prefetch(&s.key[key_words_ - 1]);  // which may be in the next line
         }
+        std::atomic_thread_fence(std::memory_order_acquire);  // before `relinked` is read again
         for (size_t i = 0; i < n; i++) {
             const uint64_t hash = at_once[i].hash;
             auto m = first_match(at_once[i], both[i], bits[i]);
@@ -1019,6 +1020,7 @@ std::optional<MappedBlocks::Published> MappedBlocks::link(const Match &own, cons
         uint32_t none = 0;
         if (Cell *const empty = empty_cell(both, cells(both, 0).empty)) {
             if (empty->compare_exchange_strong(none, value)) linked = empty;
+            std::atomic_thread_fence(std::memory_order_seq_cst);
         } else if (!make_room(both)) {
             retire(own, key.hash);
             return Published::refused;

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <random>
 #include <string>
@@ -155,6 +156,7 @@ public:
         std::vector<MappedBlocks::New> blocks;
         for (size_t i = 0; i < keys.size(); i++)
             blocks.push_back({bytes.data() + i * config_.key_bytes, rows[i].planes()});
+        if (ready) ready();
         blocks_->publish(blocks, generation);
         std::vector<Published> results;
         for (const MappedBlocks::New &block : blocks) results.push_back(*block.result);
@@ -203,6 +205,7 @@ public:
     uint64_t generation;  // that it is at
     bool mismatched = false;
     int32_t status;
+    std::function<void()> ready;  // publish_many has made its blocks
 
 private:
     Block scratch_;

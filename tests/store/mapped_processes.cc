@@ -209,15 +209,18 @@ TEST(Killed, at_every_stage_of_every_call) {
     }
 }
 
-// A child that is stopped in a call, and goes on by single instructions.
+// A child that is stopped before it publishes, and goes on by single instructions.
 class Stopped {
 public:
-    Stopped(const Options &o, Descriptor &descriptor, const std::function<void(Process &)> &call) {
+    Stopped(const Options &o, Descriptor &descriptor, const std::vector<uint64_t> &keys,
+            const std::vector<uint64_t> &seeds) {
         child_ = in_child([&] {
             Process process(o, descriptor);
-            if (ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) != 0) _exit(4);
-            raise(SIGSTOP);
-            call(process);
+            process.ready = [] {
+                if (ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) != 0) _exit(4);
+                raise(SIGSTOP);
+            };
+            process.publish_many(keys, seeds);
             raise(SIGSTOP);
             _exit(5);
         });
@@ -269,10 +272,10 @@ TEST(Interrupted, a_slot_key_that_two_publish_at_once_has_one_block) {
     if (!kForks) GTEST_SKIP() << "no forks under ThreadSanitizer";
     Descriptor descriptor;
     Process parent(kSmallSlots, descriptor);
-    Stopped a(kSmallSlots, descriptor, [](Process &p) { p.publish(1, 10); });
+    Stopped a(kSmallSlots, descriptor, {1}, {10});
     if (!a.traced()) GTEST_SKIP() << "this process may not trace another";
     ASSERT_TRUE(a.step_until([&] { return parent.find(1) == 0; }));
-    Stopped b(kSmallSlots, descriptor, [](Process &p) { p.publish(1, 20); });
+    Stopped b(kSmallSlots, descriptor, {1}, {20});
     ASSERT_TRUE(b.step_until([&] { return parent.has(1, 20); }));
     a.finish();
     b.finish();
@@ -286,9 +289,7 @@ TEST(Interrupted, the_last_of_one_slot_key_in_a_call_stays_whoever_evicts_meanwh
         Descriptor descriptor;
         Process parent(kSmallSlots, descriptor);
         parent.publish(1, 1);
-        Stopped a(kSmallSlots, descriptor, [](Process &p) {
-            p.publish_many({1, 2, 1}, {10, 2, 11});
-        });
+        Stopped a(kSmallSlots, descriptor, {1, 2, 1}, {10, 2, 11});
         if (!a.traced()) GTEST_SKIP() << "this process may not trace another";
         // As long as nothing was written.
         more = a.step(steps) && parent.has(1, 1) && parent.find(2) != 0;
@@ -306,18 +307,18 @@ TEST(Interrupted, a_publish_from_before_an_advance_takes_no_block_from_after_it)
         for (const bool there : {false, true}) {
             Options o = kSmallSlots;
             o.slot_keys = slot_keys;
-            for (uint64_t steps = 0, more = true; more; steps += 50) {
+            for (uint64_t steps = 0, more = true; more; steps += 200) {
                 Descriptor descriptor;
                 Process parent(o, descriptor);
                 if (there) parent.publish(1, 1, 3);
-                Stopped a(o, descriptor, [](Process &p) { p.publish(1, 1); });
+                Stopped a(o, descriptor, {1}, {1});
                 if (!a.traced()) GTEST_SKIP() << "this process may not trace another";
                 more = a.step(steps);
                 parent.blocks().advance(parent.generation = 2);
                 EXPECT_EQ(parent.publish(1, 20), Published::stored);
                 EXPECT_EQ(parent.retain(1), 0);
                 a.finish();
-                ASSERT_TRUE(parent.has(1, 20)) << slot_keys << there << steps;
+                ASSERT_TRUE(parent.has(1, 20)) << slot_keys << there << " " << steps;
                 ASSERT_EQ(parent.blocks().usage().retained, 1u);
             }
         }
