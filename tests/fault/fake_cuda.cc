@@ -14,6 +14,7 @@
 //   - a destroyed or unknown stream, event, graph or user object is refused, as is releasing more
 //   references than there are
 //   - cuStreamWaitValue64 waits for all work before it, and the value is there then
+//   - cuMemFreeHost waits for nothing, so that work which is still to use its memory finds it gone
 //   - any call inside a kernel, a host function or the destructor of a user object is refused
 //   (CUDA_ERROR_NOT_PERMITTED)
 //   - whatever invalidates a capture is one; cuStreamWriteValue64 does, although a driver captures

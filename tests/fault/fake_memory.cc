@@ -26,9 +26,7 @@ CUresult allocate(State &s, size_t bytes, bool host, bool managed, void **out) {
     return CUDA_SUCCESS;
 }
 
-// Waits, as the driver does, for all work that was enqueued in the context. That it does so for host
-// memory too is not written anywhere: here it does not, and work that is still to use it finds it
-// gone.
+// Of device memory it waits, as the driver does, for all work that was enqueued in the context.
 CUresult release(State &s, Lock &lock, void *memory, bool host, const char *name) {
     if (memory == nullptr) return CUDA_SUCCESS;
     auto it = s.allocations.find(reinterpret_cast<uintptr_t>(memory));
