@@ -888,6 +888,8 @@ void MappedBlocks::publish_new(std::span<Writing *const> blocks, uint64_t genera
         w.word = write(w.slot, w.key, generation, w.block->rows, 0);
     }
     for (Writing *w : blocks) {
+        // Whoever has linked the key since is not passed over: its cells would be lost.
+        if (cells(w->buckets, w->value & ~0u << slot_bits_).candidates != 0) w->cell = nullptr;
         // The block before it may have taken the cell.
         for (uint32_t none = 0;
              w->cell != nullptr && !w->cell->compare_exchange_strong(none, w->value); none = 0)
@@ -999,8 +1001,7 @@ std::optional<MappedBlocks::Published> MappedBlocks::link(const Match &own, cons
         if (other) {
             const bool expected =
                 before && before->slot == other->slot && before->word == other->word;
-            const bool newer =
-                other->generation > own.generation && generation() != own.generation;
+            const bool newer = other->generation > own.generation && generation() != own.generation;
             if (newer || (!slot_keys() && !expected)) {
                 retire(own, key.hash, &key);
                 return {};

@@ -213,14 +213,14 @@ TEST(Killed, at_every_stage_of_every_call) {
 class Stopped {
 public:
     Stopped(const Options &o, Descriptor &descriptor, const std::vector<uint64_t> &keys,
-            const std::vector<uint64_t> &seeds) {
+            const std::vector<uint64_t> &seeds, uint64_t missing = 0) {
         child_ = in_child([&] {
             Process process(o, descriptor);
             process.ready = [] {
                 if (ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) != 0) _exit(4);
                 raise(SIGSTOP);
             };
-            process.publish_many(keys, seeds);
+            process.publish_many(keys, seeds, missing);
             raise(SIGSTOP);
             _exit(5);
         });
@@ -281,6 +281,22 @@ TEST(Interrupted, a_slot_key_that_two_publish_at_once_has_one_block) {
     b.finish();
     EXPECT_TRUE(parent.has(1, 10) || parent.has(1, 20));
     EXPECT_EQ(parent.blocks().usage().blocks, 1u);
+}
+
+// The one has published the first of two keys, and is about to link the second.
+TEST(Interrupted, content_that_another_publishes_meanwhile_is_filled_and_compared) {
+    if (!kForks) GTEST_SKIP() << "no forks under ThreadSanitizer";
+    Options o = kSmallSlots;
+    o.slot_keys = false;
+    Descriptor descriptor;
+    Process parent(o, descriptor);
+    Stopped a(o, descriptor, {1, 2}, {1, 2}, 3);
+    if (!a.traced()) GTEST_SKIP() << "this process may not trace another";
+    ASSERT_TRUE(a.step_until([&] { return parent.find(1) == 0; }));
+    EXPECT_EQ(parent.publish(2, 2, 12), Published::stored);
+    a.finish();
+    EXPECT_TRUE(parent.has(2, 2));
+    EXPECT_EQ(parent.blocks().usage().blocks, 2u);
 }
 
 TEST(Interrupted, the_last_of_one_slot_key_in_a_call_stays_whoever_evicts_meanwhile) {
