@@ -245,6 +245,12 @@ public:
     void finish() {
         while (!ended_) go_on(PTRACE_CONT);
     }
+    // How many instructions the call takes, of which `points` are looked at.
+    uint64_t every(uint64_t points) {
+        uint64_t all = 0;
+        while (step(1)) all++;
+        return all / points;
+    }
 
 private:
     void go_on(__ptrace_request how) {
@@ -301,12 +307,17 @@ TEST(Interrupted, content_that_another_publishes_meanwhile_is_filled_and_compare
 
 TEST(Interrupted, the_last_of_one_slot_key_in_a_call_stays_whoever_evicts_meanwhile) {
     if (!kForks) GTEST_SKIP() << "no forks under ThreadSanitizer";
-    for (uint64_t steps = 0, more = true; more; steps += 20) {
+    uint64_t every = 0;
+    for (uint64_t steps = 0, more = true; more; steps += every) {
         Descriptor descriptor;
         Process parent(kSmallSlots, descriptor);
         parent.publish(1, 1);
         Stopped a(kSmallSlots, descriptor, {1, 2, 1}, {10, 2, 11});
         if (!a.traced()) GTEST_SKIP() << "this process may not trace another";
+        if (every == 0) {
+            every = a.every(100);
+            continue;
+        }
         // As long as nothing was written.
         more = a.step(steps) && parent.has(1, 1) && parent.find(2) != 0;
         parent.evict(1);
@@ -323,12 +334,17 @@ TEST(Interrupted, a_publish_from_before_an_advance_takes_no_block_from_after_it)
         for (const bool there : {false, true}) {
             Options o = kSmallSlots;
             o.slot_keys = slot_keys;
-            for (uint64_t steps = 0, more = true; more; steps += 200) {
+            uint64_t every = 0;
+            for (uint64_t steps = 0, more = true; more; steps += every) {
                 Descriptor descriptor;
                 Process parent(o, descriptor);
                 if (there) parent.publish(1, 1, 3);
                 Stopped a(o, descriptor, {1}, {1});
                 if (!a.traced()) GTEST_SKIP() << "this process may not trace another";
+                if (every == 0) {
+                    every = a.every(15);
+                    continue;
+                }
                 more = a.step(steps);
                 parent.blocks().advance(parent.generation = 2);
                 EXPECT_EQ(parent.publish(1, 20), Published::stored);
