@@ -62,6 +62,22 @@ def test_rows_that_verify_drafts_are_decode(start, port):
     assert more["prefill", "0"] - rows["prefill", "0"] > 60
 
 
+def test_the_last_capturer_of_a_process_is_served(start, port, caplog):
+    options = Options(metrics_port=port)
+    measuring = start(options=options)  # as vLLM makes one while it measures its graphs
+    add(measuring, 3)
+    measuring.run()
+    first = module.get_global_experts_capturer()  # which is still there
+    engine = start(options=options)
+    assert module.get_global_experts_capturer() is not first
+    assert scrape(port)["routecap_rows_total"]["delivered", "0"] == 0
+    add(engine, 12)
+    engine.run()
+    rows = sum(map(len, engine.arrays.values()))
+    assert scrape(port)["routecap_rows_total"]["delivered", "0"] == rows
+    assert not [each for each in caplog.messages if "not served" in each]
+
+
 def test_ranks_of_a_machine_have_ports_of_their_own(start, port, monkeypatch, caplog):
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.distributed, "get_rank", lambda: 3)

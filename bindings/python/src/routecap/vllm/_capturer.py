@@ -35,6 +35,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+# What ends the server at an address and port. vLLM makes a capturer to measure what its graphs take,
+# and then another for good: the last one is served.
+_served: dict[tuple[str, int], weakref.finalize[Any, Any]] = {}
+
 # Of names, rows of each, positions and tag: the ticket, or None if the batch is another.
 _IssueAgain = Callable[[Sequence[str], Mapping[str, int], Any, int], int | None]
 
@@ -330,6 +334,9 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
             return
         if capturer.experts == MAX_EXPERTS:
             return  # it is opened again when it is bound
+        where = options.metrics_address, options.metrics_port
+        if where in _served:
+            _served.pop(where)()
         server = serve_rank(
             capturer,
             options.metrics_port,
@@ -338,7 +345,7 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
             experts=options.metrics_experts,
         )
         if server is not None:
-            weakref.finalize(self.forward, server.close)
+            _served[where] = weakref.finalize(self.forward, server.close)
 
     # ---- The forward pass
 
