@@ -141,7 +141,8 @@ def test_the_programs_store_is_used_and_must_fit(start):
     store = routecap.Store(first.capturer.capturer, block_rows=BLOCK)
     one = Caching(start, Options(store=store), a=request())
     one.fill("a")
-    two = Caching(start, Options(store=store), b=request())  # another capturer
+    one.wait_for_blocks()  # its worker publishes them, and another capturer does not wait for that
+    two = Caching(start, Options(store=store), b=request())
     two.hit("b")
     np.testing.assert_array_equal(two.rows("b").array(), two.expected("b"))
     for rows, key_bytes in ((8, 32), (BLOCK, 16)):
