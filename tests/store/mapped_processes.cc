@@ -124,7 +124,8 @@ TEST(Killed, at_hundreds_of_random_points_leaves_whole_blocks_and_nobody_waiting
 }
 
 // Steps a child through one call, instruction by instruction, and kills it after the n-th: after
-// some 20 numbers of each call, or with ROUTECAP_EVERY_INSTRUCTION in the environment after all.
+// some 20 numbers of each call, 8 where a sanitizer makes instructions many times as many, or with
+// ROUTECAP_EVERY_INSTRUCTION in the environment after all.
 TEST(Killed, at_every_stage_of_every_call) {
     if (!kForks) GTEST_SKIP() << "no forks under ThreadSanitizer";
     struct Call {
@@ -135,12 +136,18 @@ TEST(Killed, at_every_stage_of_every_call) {
     const Call calls[] = {
         {"publish", false, false, [](Process &p) { p.publish(9, 9); }},
         {"publish for which another goes", false, true, [](Process &p) { p.publish(9, 9); }},
-        {"publish several", false, false, [](Process &p) { p.publish_many({7, 8, 9}, {7, 8, 9}); }},
+        {"publish several", false, false,
+         [](Process &p) {
+             p.publish_many({7, 8, 9}, {7, 8, 9});
+         }},
         {"publish several for which others go", false, true,
          [](Process &p) {
              p.publish_many({7, 8, 9}, {7, 8, 9});
          }},
-        {"replace several", true, false, [](Process &p) { p.publish_many({1, 2, 3}, {1, 2, 3}); }},
+        {"replace several", true, false,
+         [](Process &p) {
+             p.publish_many({1, 2, 3}, {1, 2, 3});
+         }},
         {"fill", false, false, [](Process &p) { p.publish(3, 3); }},
         {"replace", true, false, [](Process &p) { p.publish(3, 3); }},
         {"retain", false, false, [](Process &p) { p.retain(2); }},
@@ -153,6 +160,11 @@ TEST(Killed, at_every_stage_of_every_call) {
         {"leave", false, false, [](Process &p) { p.end(); }},
     };
     const bool all = std::getenv("ROUTECAP_EVERY_INSTRUCTION") != nullptr;
+#if defined(__SANITIZE_ADDRESS__)
+    constexpr uint64_t kPoints = 8;
+#else
+    constexpr uint64_t kPoints = 20;
+#endif
     std::mt19937 random(1);
     for (const Call &call : calls) {
         SCOPED_TRACE(call.name);
@@ -165,7 +177,7 @@ TEST(Killed, at_every_stage_of_every_call) {
                         .blocks = 5};
         // The first run is to the end, and says how many instructions there are.
         uint64_t instructions = 0;
-        for (uint64_t point = 0; point <= (all ? instructions : 20); point++) {
+        for (uint64_t point = 0; point <= (all ? instructions : kPoints); point++) {
             const uint64_t steps = point == 0 ? UINT64_MAX
                                    : all      ? point
                                               : 1 + random() % instructions;
