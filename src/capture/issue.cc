@@ -312,9 +312,10 @@ inline int32_t Capturer::issue_span(Issue &issue, uint32_t index) {
 // request's drafts of the step.
 inline uint32_t Capturer::note_draft(const Issue &issue, const routecap_span &span,
                                      Request &request, uint64_t end, int32_t reason) {
-    const DraftSpan *last = request.drafts != nullptr ? request.drafts->last : nullptr;
-    const uint32_t first =
-        last != nullptr && last->step == issue.ticket ? last->first_index + last->rows : 0;
+    uint32_t first = 0;
+    if (request.drafts != nullptr)
+        if (const DraftSpan &last = *request.drafts->last; last.step == issue.ticket)
+            first = last.first_index + last.rows;
     request.changed = true;
     request.flagged_end = std::max(request.flagged_end, end);
     request.add_draft({.step = issue.ticket,

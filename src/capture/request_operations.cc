@@ -396,7 +396,7 @@ int32_t Capturer::close(routecap_request request) {
 template <class Item, class Prefetch, class One>
 int32_t Capturer::batch(Item *items, size_t item_size, size_t count, size_t nodes, bool drafts,
                         Prefetch prefetch, One one) {
-    constexpr size_t kAhead = 2 * RequestTable::kAhead;  // less is done than at issue
+    constexpr size_t kAhead = size_t{2} * RequestTable::kAhead;  // less is done than at issue
     std::array<Request *, kAhead> places{};  // of the next items, each at its number % kAhead
     bool ok = true;
     {

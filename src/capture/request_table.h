@@ -240,7 +240,7 @@ private:
     friend class RequestTable;
 };
 
-static_assert(sizeof(Request) == 2 * 64 + sizeof(Rare));
+static_assert(sizeof(Request) == size_t{2} * 64 + sizeof(Rare));
 
 // A handle is a serial number, of which a process gives out each once, above an index: no two
 // requests of a process ever have the same.
