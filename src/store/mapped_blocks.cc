@@ -889,7 +889,7 @@ void MappedBlocks::publish_new(std::span<Writing *const> blocks, uint64_t genera
     }
     for (Writing *w : blocks) {
         // Whoever has linked the key since is not passed over: its cells would be lost.
-        if (cells(w->buckets, w->value & ~0u << slot_bits_).candidates != 0) w->cell = nullptr;
+        if (candidates(w->buckets, w->key.hash) != 0) w->cell = nullptr;
         // The block before it may have taken the cell.
         for (uint32_t none = 0;
              w->cell != nullptr && !w->cell->compare_exchange_strong(none, w->value); none = 0)
@@ -908,7 +908,7 @@ void MappedBlocks::publish_new(std::span<Writing *const> blocks, uint64_t genera
         // Somebody may have found that the cell led to no block yet, and have emptied it, or have
         // linked the key too.
         const bool linked = w->cell->load() == w->value;
-        const uint32_t lead = cells(w->buckets, w->value & ~0u << slot_bits_).candidates;
+        const uint32_t lead = candidates(w->buckets, w->key.hash);
         const bool other = (!linked || (lead & (lead - 1)) != 0) && first_match(w->key, w->slot);
         if (linked && !other) continue;
         const Match own{nullptr, 0, w->slot, w->word, generation};
