@@ -36,6 +36,17 @@ struct Options {
     uint64_t generation = 1;
 };
 
+// Of so few cells that a call is over soon.
+inline Options small(bool slot_keys, uint32_t blocks) {
+    return {.layers = 2,
+            .k = 2,
+            .experts = 20,
+            .block_rows = 2,
+            .key_bytes = 8,
+            .slot_keys = slot_keys,
+            .blocks = blocks};
+}
+
 inline StoreConfig config(const Options &o) {
     const uint32_t flags = o.slot_keys ? ROUTECAP_STORE_SLOT_KEYS : 0;
     StoreConfig c{make_shape(o.layers, o.k, o.experts), flags, o.block_rows, o.key_bytes, 0,

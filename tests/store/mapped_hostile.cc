@@ -368,13 +368,7 @@ TEST(Refused, a_whole_header_that_says_something_else) {
 // moved and evicted. Two bits of one word, or two words of one block, may well be wrong at once.
 TEST(Hostile, turned_bits_never_deliver_a_wrong_id) {
     for (const bool slot_keys : {false, true}) {
-        Options o{.layers = 2,
-                  .k = 2,
-                  .experts = 20,
-                  .block_rows = 2,
-                  .key_bytes = 8,
-                  .slot_keys = slot_keys,
-                  .blocks = 256};
+        Options o = small(slot_keys, 256);
         Descriptor descriptor;
         Process first(o, descriptor);
         Bytes bytes(descriptor);

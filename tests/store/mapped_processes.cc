@@ -168,13 +168,7 @@ TEST(Killed, at_every_stage_of_every_call) {
     std::mt19937 random(1);
     for (const Call &call : calls) {
         SCOPED_TRACE(call.name);
-        const Options o{.layers = 2,
-                        .k = 2,
-                        .experts = 20,
-                        .block_rows = 2,
-                        .key_bytes = 8,
-                        .slot_keys = call.slot_keys,
-                        .blocks = 5};
+        const Options o = small(call.slot_keys, 5);
         // The first run is to the end, and says how many instructions there are.
         uint64_t instructions = 0;
         for (uint64_t point = 0; point <= (all ? instructions : kPoints); point++) {
@@ -276,13 +270,7 @@ private:
     bool ended_ = false;
 };
 
-const Options kSmallSlots{.layers = 2,
-                          .k = 2,
-                          .experts = 20,
-                          .block_rows = 2,
-                          .key_bytes = 8,
-                          .slot_keys = true,
-                          .blocks = 5};
+const Options kSmallSlots = small(true, 5);
 
 // The one has published its block and not looked back yet; the other has put its own into the cell
 // and has not taken out the first. If both took out the other's, the key would have none.
@@ -448,13 +436,7 @@ void run_until(const std::function<bool()> &enough) {
 
 // Each thread has an object of its own, with a lock of its own, and is a process to the others.
 TEST(AtOnce, every_read_of_a_slot_is_of_a_use_between_the_last_complete_and_the_last_begun) {
-    const Options o{.layers = 2,
-                    .k = 2,
-                    .experts = 20,
-                    .block_rows = 2,
-                    .key_bytes = 8,
-                    .slot_keys = true,
-                    .blocks = 64};
+    const Options o = small(true, 64);
     constexpr uint32_t kWriters = 2, kReaders = 2, kSlots = 16;
     Descriptor descriptor;
     Process first(o, descriptor);
@@ -511,8 +493,7 @@ TEST(AtOnce, every_read_of_a_slot_is_of_a_use_between_the_last_complete_and_the_
 }
 
 TEST(AtOnce, content_that_all_publish_evict_fill_and_retain_is_never_of_another_key) {
-    const Options o{
-        .layers = 2, .k = 2, .experts = 20, .block_rows = 2, .key_bytes = 8, .blocks = 24};
+    const Options o = small(false, 24);
     constexpr uint32_t kThreads = 4;
     Descriptor descriptor;
     Process first(o, descriptor);
@@ -615,8 +596,7 @@ TEST(AtOnce, keys_that_two_publish_have_one_block_each) {
 }
 
 TEST(AtOnce, what_is_retained_is_there_until_it_is_released) {
-    const Options o{
-        .layers = 2, .k = 2, .experts = 20, .block_rows = 2, .key_bytes = 8, .blocks = 16};
+    const Options o = small(false, 16);
     Descriptor descriptor;
     Process first(o, descriptor);
     std::atomic<bool> stop{false};
