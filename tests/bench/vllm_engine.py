@@ -590,7 +590,6 @@ def main() -> None:
     parser.add_argument("--json", metavar="FILE")
     parser.add_argument("--no-more", dest="more", action="store_false", help="times of steps alone")
     parser.add_argument("--own", action="store_true", help="vLLM's own capture too")
-    parser.add_argument("--instead", action="store_true", help="vLLM's own capture, not routecap's")
     parser.add_argument("--together", action="store_true", help="a process of each kind in turns")
     parser.add_argument("--kind", choices=KINDS, default="off", help=argparse.SUPPRESS)
     for name in ("serve", "asynchronous"):
@@ -603,7 +602,7 @@ def main() -> None:
 
     Path(arguments.logs).mkdir(parents=True, exist_ok=True)
     until, results = time.monotonic() + arguments.budget, []
-    kinds = ("off", "own") if arguments.instead else KINDS if arguments.own else KINDS[:2]
+    kinds = KINDS if arguments.own else KINDS[:2]
     groups = [
         [(kind, mode, number) for kind in kinds]
         for mode in arguments.modes.split(",")
