@@ -15,7 +15,7 @@ rust=$root/bindings/rust
 mkdir -p "$work"
 
 need cargo=cargo cc=gcc c++=g++ cmake=cmake pkg-config=pkg-config
-ls /usr/lib/llvm-*/lib/libclang*.so* > /dev/null 2>&1 || need /no/libclang=libclang-dev
+ls /usr/lib/llvm-*/lib/libclang.so* > /dev/null 2>&1 || need /no/libclang=libclang-dev
 PKG_CONFIG_PATH=$(dirname "$(find "$installed" -name routecap.pc)")
 LD_LIBRARY_PATH=$(dirname "$(find "$installed" -name libroutecap.so.1)")
 export PKG_CONFIG_PATH LD_LIBRARY_PATH
