@@ -84,8 +84,11 @@ struct Control {
     uint64_t conflicts;  // cells recorded twice since the last snapshot or begin
     uint64_t dropped;    // rows recorded outside the rows begun since then
 
-    // Rows that may be written, and that a snapshot takes.
-    ROUTECAP_BODY uint32_t rows() const { return begun == named ? armed : 0; }
+    // Rows that may be written, and that a snapshot takes. All words are read at once.
+    ROUTECAP_BODY uint32_t rows() const {
+        const uint32_t all = armed;
+        return begun == named ? all : 0;
+    }
 };
 
 // k as the compiler may know it: K, or where that is 0 the number given.
@@ -146,14 +149,19 @@ ROUTECAP_BODY void count(uint64_t *word, uint64_t n) {
 #endif
 }
 
+// Calls f(ids in their element type).
+template <class F>
+ROUTECAP_BODY void with_ids(void *ids, int32_t dtype, F f) {
+    switch (dtype) {
+        case ROUTECAP_DTYPE_I16: f(static_cast<int16_t *>(ids)); break;
+        case ROUTECAP_DTYPE_I32: f(static_cast<int32_t *>(ids)); break;
+        default: f(static_cast<int64_t *>(ids)); break;
+    }
+}
 // Calls f(pointer to row `row` of the sink, in its element type).
 template <class F>
 ROUTECAP_BODY void with_row(const SinkLayer &sink, int64_t row, F f) {
-    switch (sink.dtype) {
-        case ROUTECAP_DTYPE_I16: f(static_cast<int16_t *>(sink.ids) + row * sink.row_stride); break;
-        case ROUTECAP_DTYPE_I32: f(static_cast<int32_t *>(sink.ids) + row * sink.row_stride); break;
-        default: f(static_cast<int64_t *>(sink.ids) + row * sink.row_stride); break;
-    }
+    with_ids(sink.ids, sink.dtype, [&](auto *ids) { f(ids + row * sink.row_stride); });
 }
 
 }  // namespace routecap::kernels

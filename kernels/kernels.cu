@@ -1,5 +1,5 @@
 // The device's form of every kernel in list.h: a grid-stride loop over the items of an element
-// body.
+// body. That of route is in route.cuh.
 #include "list.h"
 #include "route.cuh"
 
@@ -89,7 +89,8 @@ __device__ inline void run(const Unpack<K> &body) {
 }  // namespace routecap::kernels
 
 #define ROUTECAP_DEFINE(name, Body)                                  \
-    extern "C" __global__ void __launch_bounds__(128)                \
+    extern "C" __global__ void __launch_bounds__(                    \
+        routecap::kernels::Launch<routecap::kernels::Body>::threads) \
         name(const __grid_constant__ routecap::kernels::Body body) { \
         run(body);                                                   \
     }

@@ -13,10 +13,10 @@
 // F(k) for each k that has kernels of its own; 0 stands for all others.
 #define ROUTECAP_COLUMNS(F) F(0) F(1) F(2) F(4) F(6) F(8) F(10) F(16) F(22)
 
-// How many layers one launch can record, and F(v) for each number of experts a lane may have to
-// route.
+// How many layers one launch can record, and F(v) for each number of experts that a lane may have
+// to route.
 #define ROUTECAP_RECORD_LAYERS 64
-#define ROUTECAP_LANE_EXPERTS(F) F(2) F(4) F(8) F(16) F(32)
+#define ROUTECAP_LANE_EXPERTS(F) F(4) F(8) F(16) F(32)
 
 // F(name, body) for each kernel.
 #define ROUTECAP_KERNELS(F)                                      \
@@ -26,11 +26,11 @@
     ROUTECAP_COLUMN_KERNELS(F, routecap_snapshot8_, Snapshot8)   \
     ROUTECAP_COLUMN_KERNELS(F, routecap_snapshot16_, Snapshot16) \
     F(routecap_deliver, Deliver)                                 \
-    F(routecap_route_2, Route<2>)                                \
-    F(routecap_route_4, Route<4>)                                \
-    F(routecap_route_8, Route<8>)                                \
-    F(routecap_route_16, Route<16>)                              \
-    F(routecap_route_32, Route<32>)                              \
+    ROUTECAP_ROUTE_KERNELS(F, logit, Logit)                      \
+    ROUTECAP_ROUTE_KERNELS(F, softmax, Softmax)                  \
+    ROUTECAP_ROUTE_KERNELS(F, sigmoid, Sigmoid)                  \
+    ROUTECAP_ROUTE_KERNELS(F, sigmoid_tanh, SigmoidTanh)         \
+    ROUTECAP_ROUTE_KERNELS(F, sqrt_softplus, SqrtSoftplus)       \
     F(routecap_dispatch, Received)                               \
     F(routecap_dispatch_expanded, ReceivedExpanded)              \
     ROUTECAP_COLUMN_KERNELS(F, routecap_unpack_, Unpack)
@@ -44,6 +44,11 @@
     F(name##10, Body<10>)                      \
     F(name##16, Body<16>)                      \
     F(name##22, Body<22>)
+#define ROUTECAP_ROUTE_KERNELS(F, name, Score)      \
+    F(routecap_route_##name##_4, Route##Score<4>)   \
+    F(routecap_route_##name##_8, Route##Score<8>)   \
+    F(routecap_route_##name##_16, Route##Score<16>) \
+    F(routecap_route_##name##_32, Route##Score<32>)
 
 namespace routecap::kernels {
 
@@ -55,6 +60,30 @@ template <uint32_t K>
 using Snapshot8 = Snapshot<uint8_t, K>;
 template <uint32_t K>
 using Snapshot16 = Snapshot<uint16_t, K>;
+
+template <uint32_t V>
+using RouteLogit = Route<V, ROUTECAP_SCORE_LOGIT>;
+template <uint32_t V>
+using RouteSoftmax = Route<V, ROUTECAP_SCORE_SOFTMAX>;
+template <uint32_t V>
+using RouteSigmoid = Route<V, ROUTECAP_SCORE_SIGMOID>;
+template <uint32_t V>
+using RouteSigmoidTanh = Route<V, kSigmoidTanh>;
+template <uint32_t V>
+using RouteSqrtSoftplus = Route<V, ROUTECAP_SCORE_SQRT_SOFTPLUS>;
+
+// How a kernel is launched: with so many threads in a block, and with blocks that loop where there
+// are more items than threads run at once. A block of route is the warp that does one row.
+template <class Body>
+struct Launch {
+    static constexpr uint32_t threads = 128;
+    static constexpr bool loops = true;
+};
+template <uint32_t V, int32_t Score>
+struct Launch<Route<V, Score>> {
+    static constexpr uint32_t threads = 32;
+    static constexpr bool loops = false;
+};
 
 // Calls f.operator()<K>() with K = k for a k that has kernels of its own, otherwise with 0.
 template <class F>
@@ -68,11 +97,21 @@ inline void with_columns(uint32_t k, F f) {
     }
 }
 
-// Calls f.operator()<V>() for the kernel that routes so many experts.
+// Calls f.operator()<V, Score>() for the kernel that routes so many experts by this score.
+template <uint32_t V, class F>
+inline void with_score(int32_t score, F f) {
+    switch (score) {
+        case ROUTECAP_SCORE_LOGIT: return f.template operator()<V, ROUTECAP_SCORE_LOGIT>();
+        case ROUTECAP_SCORE_SOFTMAX: return f.template operator()<V, ROUTECAP_SCORE_SOFTMAX>();
+        case ROUTECAP_SCORE_SIGMOID: return f.template operator()<V, ROUTECAP_SCORE_SIGMOID>();
+        case kSigmoidTanh: return f.template operator()<V, kSigmoidTanh>();
+        default: return f.template operator()<V, ROUTECAP_SCORE_SQRT_SOFTPLUS>();
+    }
+}
 template <class F>
-inline void with_lane_experts(uint32_t experts, F f) {
+inline void with_route(uint32_t experts, int32_t score, F f) {
 #define ROUTECAP_CASE(V) \
-    if (experts <= V * 32) return f.template operator()<V>();
+    if (experts <= V * 32) return with_score<V>(score, f);
     ROUTECAP_LANE_EXPERTS(ROUTECAP_CASE)
 #undef ROUTECAP_CASE
 }

@@ -48,20 +48,41 @@ ROUTECAP_BODY bool all_poison(const Ids<T, K> &ids, uint32_t k) {
     return poison;
 }
 
-// Writes the first id of a cell if that is poison still: of two rows written at once into one cell,
-// one finds that it is not.
+// An attempt to write the first id of a cell, which succeeds if that is poison still: of two rows
+// written at once into one cell, one finds that it is not. On a device the answer takes a while,
+// and is waited for where it is asked for.
+struct Claim {
+    uint64_t was;
+    uint64_t poison;
+    ROUTECAP_BODY bool succeeded() const { return was == poison; }
+};
 template <class T>
-ROUTECAP_BODY bool claim(T *cell, T id) {
+ROUTECAP_BODY Claim claim(T *cell, T id, uint32_t k) {
+    using Bits = std::conditional_t<sizeof(T) == 2, uint16_t,
+                                    std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>>;
+    constexpr Bits poison = static_cast<Bits>(kPoison<T>);
 #if defined(__CUDA_ARCH__)
     using Word =
         std::conditional_t<sizeof(T) == 2, unsigned short,
-                           std::conditional_t<sizeof(T) == 4, unsigned int, unsigned long long>>;
-    const Word poison = static_cast<Word>(kPoison<T>);
-    return atomicCAS(reinterpret_cast<Word *>(cell), poison, static_cast<Word>(id)) == poison;
+                           std::conditional_t<sizeof(T) == 4, unsigned, unsigned long long>>;
+    if constexpr (sizeof(T) == 2) {
+        // The device compares words of 32 bits: those of two ids of the cell at once, others in two
+        // steps.
+        if (k > 1 && reinterpret_cast<uintptr_t>(cell) % 4 == 0) {
+            constexpr uint32_t both = static_cast<uint32_t>(kPoison<int32_t>);
+            return {atomicCAS(reinterpret_cast<unsigned *>(cell), both,
+                              (both & 0xffff0000u) | static_cast<Bits>(id)),
+                    both};
+        }
+    }
+    return {
+        atomicCAS(reinterpret_cast<Word *>(cell), static_cast<Word>(poison), static_cast<Word>(id)),
+        poison};
 #else
-    if (*cell != kPoison<T>) return false;
-    *cell = id;
-    return true;
+    static_cast<void>(k);
+    const Claim claim{static_cast<Bits>(*cell), poison};
+    if (claim.succeeded()) *cell = id;
+    return claim;
 #endif
 }
 

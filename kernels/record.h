@@ -88,7 +88,7 @@ struct Record {
             if (!inside) load(was, cell, k);
             for (uint32_t c = 0; c < columns<K>(k); c++)
                 out[c] = static_cast<T>(id(layer, numbers[c]));
-            if (all_poison(was, k) && claim(cell, out[0]))
+            if (all_poison(was, k) && claim(cell, out[0], columns<K>(k)).succeeded())
                 store(cell, out, k);
             else
                 count(&control->conflicts, 1);

@@ -19,6 +19,7 @@ struct Router {
     uint32_t flags;
     uint32_t groups;  // 1: none
     uint32_t groups_kept;
+    uint32_t group_size;
     float scale;
     float floor;
     const void *bias;  // or nullptr
@@ -65,12 +66,29 @@ ROUTECAP_BODY float float_of_half(uint16_t half) {
 #endif
 }
 
+ROUTECAP_BODY float float_of_bfloat(uint16_t bits) {
+    return bits_as<float>(static_cast<uint32_t>(bits) << 16);
+}
+
 // Element `at` of an array of floating-point numbers.
 ROUTECAP_BODY float element(const void *array, int32_t dtype, int64_t at) {
     if (dtype == ROUTECAP_DTYPE_F32) return static_cast<const float *>(array)[at];
     const uint16_t bits = static_cast<const uint16_t *>(array)[at];
-    return dtype == ROUTECAP_DTYPE_BF16 ? bits_as<float>(static_cast<uint32_t>(bits) << 16)
-                                        : float_of_half(bits);
+    return dtype == ROUTECAP_DTYPE_BF16 ? float_of_bfloat(bits) : float_of_half(bits);
+}
+
+// a / b for b of at least 1, rounded as the operator rounds. The operator has a branch on a device,
+// and a warp that scores several experts would do them one after another.
+ROUTECAP_BODY float quotient(float a, float b) {
+#if defined(__CUDA_ARCH__)
+    float guess;
+    asm("rcp.approx.f32 %0, %1;" : "=f"(guess) : "f"(b));
+    const float inverse = fmaf(fmaf(-b, guess, 1.0f), guess, guess);
+    const float near = a * inverse, exact = fmaf(fmaf(-b, near, a), inverse, near);
+    return b > 0x1p126f ? a * guess : exact;  // there the steps are of no use
+#else
+    return a / b;
+#endif
 }
 
 // A key as an integer of the same order. Above kNotAKey, which is no key's.
@@ -84,8 +102,17 @@ ROUTECAP_BODY float key_of(uint32_t order) {
     return bits_as<float>(order >> 31 != 0 ? order & 0x7fffffffu : ~order);
 }
 
-// V: how many experts a lane of a warp has, at least experts / 32.
-template <uint32_t V>
+// How experts score: a ROUTECAP_SCORE_*, kSigmoidTanh, or in a kernel for all of them kAnyScore.
+constexpr int32_t kSigmoidTanh = -1, kAnyScore = -2;
+ROUTECAP_BODY int32_t score_of(const Router &router) {
+    return (router.flags & ROUTECAP_ROUTER_SIGMOID_TANH) != 0 &&
+                   router.score == ROUTECAP_SCORE_SIGMOID
+               ? kSigmoidTanh
+               : router.score;
+}
+
+// V: how many experts a lane of a warp has, at least experts / 32. Score: what score_of(router) is.
+template <uint32_t V, int32_t Score>
 struct Route {
     Router router;
     Logits logits;
@@ -108,76 +135,75 @@ struct Route {
 
     // e to the power of x - largest: of softmax's sum.
     ROUTECAP_BODY static float exponential(float x, float largest) {
-        return isinf(largest) ? (x == largest ? 1.0f : 0.0f) : expf(x - largest);
+        const float power = expf(x - largest);
+        return isinf(largest) ? (x == largest ? 1.0f : 0.0f) : power;
     }
 
     // A score from a logit; softmax's with the largest logit and the sum of exponentials.
-    template <int32_t score>
-    ROUTECAP_BODY static float score_of(float x, float largest, float sum) {
-        switch (score) {
-            case ROUTECAP_SCORE_SOFTMAX: return exponential(x, largest) / sum;
-            case ROUTECAP_SCORE_SIGMOID: return 1.0f / (1.0f + expf(-x));
+    template <int32_t kind>
+    ROUTECAP_BODY static float score_from(float x, float largest, float sum) {
+        switch (kind) {
+            case ROUTECAP_SCORE_SOFTMAX: return quotient(exponential(x, largest), sum);
+            case ROUTECAP_SCORE_SIGMOID: return quotient(1.0f, 1.0f + expf(-x));
             case kSigmoidTanh: return 0.5f * tanhf(0.5f * x) + 0.5f;
             case ROUTECAP_SCORE_SQRT_SOFTPLUS: return sqrtf(x > 20.0f ? x : log1pf(expf(x)));
             default: return x;
         }
     }
-    static constexpr int32_t kSigmoidTanh = -1;
-    // Calls f.operator()<score>(): the score by which experts rank, or by which they weigh. Once
+    ROUTECAP_BODY int32_t score() const { return Score != kAnyScore ? Score : score_of(router); }
+    // Calls f.operator()<kind>(): the score by which experts rank, or by which they weigh. Once
     // for many experts, for there is much code behind it.
     template <class F>
     ROUTECAP_BODY void with_score(bool to_rank, F f) const {
-        switch (to_rank && ranks_logits() ? ROUTECAP_SCORE_LOGIT : router.score) {
+        switch (to_rank && ranks_logits() ? ROUTECAP_SCORE_LOGIT : score()) {
             case ROUTECAP_SCORE_SOFTMAX: return f.template operator()<ROUTECAP_SCORE_SOFTMAX>();
-            case ROUTECAP_SCORE_SIGMOID:
-                if ((router.flags & ROUTECAP_ROUTER_SIGMOID_TANH) != 0)
-                    return f.template operator()<kSigmoidTanh>();
-                return f.template operator()<ROUTECAP_SCORE_SIGMOID>();
+            case ROUTECAP_SCORE_SIGMOID: return f.template operator()<ROUTECAP_SCORE_SIGMOID>();
+            case kSigmoidTanh: return f.template operator()<kSigmoidTanh>();
             case ROUTECAP_SCORE_SQRT_SOFTPLUS:
                 return f.template operator()<ROUTECAP_SCORE_SQRT_SOFTPLUS>();
             default: return f.template operator()<ROUTECAP_SCORE_LOGIT>();
         }
     }
     ROUTECAP_BODY bool ranks_logits() const {
-        return (router.flags & ROUTECAP_ROUTER_RANK_LOGITS) != 0 ||
-               router.score == ROUTECAP_SCORE_LOGIT;
+        return (router.flags & ROUTECAP_ROUTER_RANK_LOGITS) != 0 || score() == ROUTECAP_SCORE_LOGIT;
     }
 
     // The key of an expert, from its logit as it is and its bias.
-    template <int32_t score>
+    template <int32_t kind>
     ROUTECAP_BODY static uint32_t key(float x, float bias, float largest, float sum) {
-        return ordered(x == x ? score_of<score>(x, largest, sum) + bias : -INFINITY);
+        const float biased = score_from<kind>(x, largest, sum) + bias;
+        return ordered(x == x ? biased : -INFINITY);
     }
     ROUTECAP_BODY float bias(uint32_t expert) const {
         return router.bias == nullptr ? 0.0f : element(router.bias, router.bias_dtype, expert);
     }
 
-    ROUTECAP_BODY uint32_t group_size() const { return logits.experts / router.groups; }
-    // The score of a group of keys, order(e) for e in [0, group_size()).
-    template <class Order>
-    ROUTECAP_BODY uint32_t group(Order order) const {
+    // The two largest keys of a group, or of a part of it.
+    struct Best {
         uint32_t first = kNotAKey, second = kNotAKey;
-#if defined(__CUDA_ARCH__)
-#pragma unroll 8
-#endif
-        for (uint32_t e = 0; e < group_size(); e++) {
-            const uint32_t o = order(e);
-            if (o > first) {
-                second = first;
-                first = o;
-            } else if (o > second &&
-                       (o < first || router.group_score != ROUTECAP_GROUP_TOP2_DISTINCT)) {
-                second = o;
-            }
+
+        ROUTECAP_BODY void add(uint32_t key, bool distinct) {
+            const uint32_t less = key < first ? key : first;
+            first = key > first ? key : first;
+            if (less > second && !(distinct && less == first)) second = less;
         }
-        if (router.group_score == ROUTECAP_GROUP_MAX || second == kNotAKey) return first;
-        return ordered(key_of(first) + key_of(second));
+    };
+    ROUTECAP_BODY bool distinct() const {
+        return router.group_score == ROUTECAP_GROUP_TOP2_DISTINCT;
+    }
+    // The score of a group.
+    ROUTECAP_BODY uint32_t group_score(const Best &best) const {
+        const bool alone = router.group_score == ROUTECAP_GROUP_MAX || best.second == kNotAKey;
+        const uint32_t both = ordered(key_of(best.first) + key_of(best.second));
+        return alone ? best.first : both;
     }
     // The key of an expert whose group is not kept.
     ROUTECAP_BODY uint32_t dropped_key() const {
         return (router.flags & ROUTECAP_ROUTER_GROUPS_ZERO) != 0 ? ordered(0.0f) : kNotAKey;
     }
 
+    // Whether a table of ids by token takes the place of keys.
+    ROUTECAP_BODY bool hashes() const { return router.hash_table != nullptr; }
     // The row of the hash table that holds a row's ids, or nullptr.
     ROUTECAP_BODY const int32_t *hashed(uint32_t row) const {
         const int64_t token = logits.tokens_dtype == ROUTECAP_DTYPE_I32
@@ -206,13 +232,13 @@ struct Route {
         if (id >= 0)
             with_score(false, [&]<int32_t kind>() {
                 score =
-                    score_of<kind>(counted(logit(row, static_cast<uint32_t>(id))), largest, sum);
+                    score_from<kind>(counted(logit(row, static_cast<uint32_t>(id))), largest, sum);
             });
         return score;
     }
     ROUTECAP_BODY bool needs_sum() const {
-        return router.score == ROUTECAP_SCORE_SOFTMAX &&
-               (logits.weights != nullptr || (router.hash_table == nullptr && !ranks_logits()));
+        return score() == ROUTECAP_SCORE_SOFTMAX &&
+               (logits.weights != nullptr || (!hashes() && !ranks_logits()));
     }
 
 #if !defined(__CUDA_ARCH__)
@@ -229,7 +255,7 @@ struct Route {
             for (uint32_t e = 0; e < logits.experts; e++)
                 sum += exponential(counted(logit(i, e)), largest);
         }
-        if (router.hash_table != nullptr) {
+        if (hashes()) {
             const int32_t *from = hashed(i);
             for (uint32_t c = 0; c < k; c++)
                 ids[c] = from == nullptr ? kInvalidId : checked(from[c]);
@@ -259,20 +285,24 @@ struct Route {
 private:
     void choose(uint32_t row, float largest, float sum, int32_t *ids) const {
         uint32_t keys[ROUTECAP_MAX_ROUTED_EXPERTS];
-        with_score(true, [&]<int32_t score>() {
+        with_score(true, [&]<int32_t kind>() {
             for (uint32_t e = 0; e < logits.experts; e++)
-                keys[e] = key<score>(logit(row, e), bias(e), largest, sum);
+                keys[e] = key<kind>(logit(row, e), bias(e), largest, sum);
         });
         if (router.groups > 1) {
             uint32_t groups[ROUTECAP_MAX_GROUPS];
-            for (uint32_t g = 0; g < router.groups; g++)
-                groups[g] = group([&](uint32_t e) { return keys[g * group_size() + e]; });
+            for (uint32_t g = 0; g < router.groups; g++) {
+                Best best;
+                for (uint32_t e = 0; e < router.group_size; e++)
+                    best.add(keys[g * router.group_size + e], distinct());
+                groups[g] = group_score(best);
+            }
             for (uint32_t g = 0; g < router.groups; g++) {
                 uint32_t better = 0;
                 for (uint32_t h = 0; h < router.groups; h++)
                     better += groups[h] > groups[g] || (groups[h] == groups[g] && h < g);
-                for (uint32_t e = 0; better >= router.groups_kept && e < group_size(); e++)
-                    keys[g * group_size() + e] = dropped_key();
+                for (uint32_t e = 0; better >= router.groups_kept && e < router.group_size; e++)
+                    keys[g * router.group_size + e] = dropped_key();
             }
         }
         for (uint32_t c = 0; c < k; c++) {

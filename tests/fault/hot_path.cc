@@ -578,7 +578,7 @@ TEST_F(HotPathDriver, taps_cost_a_launch) {
         logits.logits = memory;
         logits.rows = rows;
         EXPECT_STATUS(ROUTECAP_OK, rig.begin(64));
-        EXPECT_COST((Cost{enter + "cuLaunchKernel 1 routecap_route_2", 0, 0}),
+        EXPECT_COST((Cost{enter + "cuLaunchKernel 1 routecap_route_softmax_4", 0, 0}),
                     cost(ROUTECAP_OK, [&] {
                         return routecap_layer_route(rig.capturer(), 0, &router, &logits, stream);
                     }));

@@ -20,8 +20,6 @@ namespace {
 
 using namespace cuda;
 
-constexpr uint32_t kThreads = 128;  // of a block
-
 CUdeviceptr address_of(const void *p) { return reinterpret_cast<CUdeviceptr>(p); }
 
 // So many bytes are on the engine's stream for 8 us on an H200. What is larger goes beside it.
@@ -154,6 +152,7 @@ private:
                            CUstream stream);
     int32_t bring(int32_t slot, const Rows &rows, const DevicePositions &positions);
     int32_t alive() const;
+    template <class Body>
     uint32_t blocks(uint64_t items, uint32_t layers) const;
     template <class Body>
     int32_t launch(const Body &body, uint64_t items, CUstream stream, bool overlap = false,
@@ -332,9 +331,13 @@ int32_t CudaBackend::warm_up() {
         empty(kernels::RecordMany<K>{});
     });
     if (shape_->recomputed_layers > 0) {
-#define ROUTECAP_EMPTY(V) empty(kernels::Route<V>{});
-        ROUTECAP_LANE_EXPERTS(ROUTECAP_EMPTY)
+        const auto each = [&]<uint32_t V, int32_t Score>() { empty(kernels::Route<V, Score>{}); };
+        for (int32_t score = kernels::kSigmoidTanh; score <= ROUTECAP_SCORE_SQRT_SOFTPLUS;
+             score++) {
+#define ROUTECAP_EMPTY(V) kernels::with_score<V>(score, each);
+            ROUTECAP_LANE_EXPERTS(ROUTECAP_EMPTY)
 #undef ROUTECAP_EMPTY
+        }
     }
     if (status < 0) return status;
     if (int32_t s = launch(kernels::Received{}, 0, side_); s < 0) return s;
@@ -430,30 +433,32 @@ int32_t CudaBackend::check_memory(const void *address, const char *name) {
                   name, address, config_.device);
 }
 
+// Blocks for so many items, or for so many of each layer.
+template <class Body>
 uint32_t CudaBackend::blocks(uint64_t items, uint32_t layers) const {
-    const uint64_t wanted = (items + kThreads - 1) / kThreads;
-    return static_cast<uint32_t>(
-        std::clamp<uint64_t>(wanted, 1, std::max(most_blocks_ / layers, 1u)));
+    using Launch = kernels::Launch<Body>;
+    const uint64_t wanted = (items + Launch::threads - 1) / Launch::threads;
+    const uint32_t most = Launch::loops ? std::max(most_blocks_ / layers, 1u) : INT32_MAX;
+    return static_cast<uint32_t>(std::clamp<uint64_t>(wanted, 1, most));
 }
 
-// Blocks for so many items, or for so many of each layer.
 template <class Body>
 int32_t CudaBackend::launch(const Body &body, uint64_t items, CUstream stream, bool overlap,
                             uint32_t layers) {
     void *parameters[] = {const_cast<Body *>(&body)};
     const auto function = reinterpret_cast<CUfunction>(driver_.kernel_of<Body>());
     if (!overlap) {
-        ROUTECAP_TRY(LaunchKernel, function, blocks(items, layers), layers, 1, kThreads, 1, 1, 0,
-                     stream, parameters, nullptr);
+        ROUTECAP_TRY(LaunchKernel, function, blocks<Body>(items, layers), layers, 1,
+                     kernels::Launch<Body>::threads, 1, 1, 0, stream, parameters, nullptr);
         return ROUTECAP_OK;
     }
     CUlaunchAttribute dependent{};
     dependent.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
     dependent.value.programmaticStreamSerializationAllowed = 1;
-    const CUlaunchConfig config{.gridDimX = blocks(items, layers),
+    const CUlaunchConfig config{.gridDimX = blocks<Body>(items, layers),
                                 .gridDimY = layers,
                                 .gridDimZ = 1,
-                                .blockDimX = kThreads,
+                                .blockDimX = kernels::Launch<Body>::threads,
                                 .blockDimY = 1,
                                 .blockDimZ = 1,
                                 .sharedMemBytes = 0,
@@ -478,9 +483,9 @@ int32_t CudaBackend::add_leaf(const Body &body, uint64_t items, CUstream stream)
     if (leaf_ != nullptr && leaf_capture_ == capture_) before_.push_back(leaf_);
     void *parameters[] = {const_cast<Body *>(&body)};
     CUDA_KERNEL_NODE_PARAMS node{};
-    node.gridDimX = blocks(items, 1);
+    node.gridDimX = blocks<Body>(items, 1);
     node.gridDimY = node.gridDimZ = node.blockDimY = node.blockDimZ = 1;
-    node.blockDimX = kThreads;
+    node.blockDimX = kernels::Launch<Body>::threads;
     node.kernelParams = parameters;
     node.kern = driver_.kernel_of<Body>();
     node.ctx = context_;
@@ -564,8 +569,9 @@ int32_t CudaBackend::route(uint32_t layer, const kernels::Router &router,
     const Current current(context_, entered_);
     if (int32_t s = retain(); s < 0) return s;
     int32_t status = ROUTECAP_OK;
-    kernels::with_lane_experts(logits.experts, [&]<uint32_t V>() {
-        const kernels::Route<V> body{router, logits, shape_->k, sink_->layers()[layer], control()};
+    kernels::with_route(logits.experts, score_of(router), [&]<uint32_t V, int32_t Score>() {
+        const kernels::Route<V, Score> body{router, logits, shape_->k, sink_->layers()[layer],
+                                            control()};
         status = launch(body, uint64_t{logits.to.rows} * 32, stream);
     });
     return status;

@@ -93,7 +93,8 @@ public:
 
     int32_t route(uint32_t layer, const kernels::Router &router, const kernels::Logits &logits,
                   routecap_stream) override {
-        run(kernels::Route<1>{router, logits, shape_->k, sink_.layers()[layer], &control_});
+        run(kernels::Route<1, kernels::kAnyScore>{router, logits, shape_->k, sink_.layers()[layer],
+                                                  &control_});
         return ROUTECAP_OK;
     }
 
