@@ -758,7 +758,7 @@ ROUTINGS = (
     Routing("softmax, renormalized", 512, 10, rc.METHOD_SOFTMAX_RENORMALIZE, softmax=True),
     Routing("sigmoid, bias", 896, 16, rc.METHOD_SIGMOID_RENORMALIZE, bias=True),
 )
-ROUTE_CALLS = 20
+ROUTE_CALLS = LAYERS  # and the one begin that they need, of which each has its share
 
 
 def torch_route(routing, logits, bias):
