@@ -960,8 +960,9 @@ MappedBlocks::Published MappedBlocks::publish_one(const Writing &writing, uint64
 }
 
 // Makes a block that this process has pinned the one that its key leads to, in place of the block
-// that it had; `linked` is a cell that leads there already. Nullopt: there is another block by now,
-// and a content key is that block's. What is not linked is given back.
+// that it had; `linked` is a cell that leads there already. Nullopt: the block is to be published
+// again, as a content key has another block by now, or as there is none. What is not linked is
+// given back.
 std::optional<MappedBlocks::Published> MappedBlocks::link(const Match &own, const Key &key,
                                                           const std::optional<Match> &before,
                                                           Cell *linked) {
@@ -971,17 +972,25 @@ std::optional<MappedBlocks::Published> MappedBlocks::link(const Match &own, cons
     std::optional<Match> other = before;
     if (!before || before->slot == own.slot || linked != nullptr)
         other = first_match(key, own.slot);
+    // Who goes through a cell and who goes by the order of slots may take each other out. The last
+    // to do so then finds that the key has no block.
+    bool took_out = false;
+    const auto stored = [&]() -> std::optional<Published> {
+        std::atomic_thread_fence(std::memory_order_seq_cst);
+        if (took_out && !first_match(key)) return {};
+        return Published::stored;
+    };
     for (;; other = first_match(key, own.slot)) {
         if (linked != nullptr) {
             // What is there instead of this block has what it had.
-            if (linked->load() != value) return Published::stored;
+            if (linked->load() != value) return stored();
             if (slot(own.slot).word.load() != own.word) {  // it was dropped
                 uint32_t seen = value, none = 0;
                 // The key's next block may be there, and linked before it is published.
                 if (!match_in(key, own.slot) && linked->compare_exchange_strong(seen, 0) &&
                     match_in(key, own.slot))
                     linked->compare_exchange_strong(none, value);
-                return Published::stored;
+                return stored();
             }
             if (!other) return Published::stored;
             // Another process has linked the key at the same time. The newer generation stays, or
@@ -991,11 +1000,11 @@ std::optional<MappedBlocks::Published> MappedBlocks::link(const Match &own, cons
                                    ? other->slot < own.slot
                                    : other->generation > own.generation;
             if (stays && pin(*other, my_pin())) {
-                retire(own, key.hash, &key);
+                took_out |= retire(own, key.hash, &key);
                 if (!slot_keys()) return {};
-                return Published::stored;
+                return stored();
             }
-            retire(*other, key.hash, &key);
+            took_out |= retire(*other, key.hash, &key);
             continue;
         }
         if (other) {
@@ -1010,6 +1019,7 @@ std::optional<MappedBlocks::Published> MappedBlocks::link(const Match &own, cons
             if (!other->cell->compare_exchange_strong(seen, value)) continue;
             linked = other->cell;
             if (retire(*other, key.hash, &key)) {
+                took_out = true;
                 replaced_ += slot_keys() && other->generation == own.generation;
             } else if (match_in(key, other->slot)) {
                 // It is the key's next block in that slot, to which the cell leads again.
