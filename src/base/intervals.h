@@ -57,7 +57,7 @@ public:
         pull(nodes);
         if (end < first_.begin) std::swap(first_.begin, begin), std::swap(first_.end, end);
         for (at = &more_; *at != nullptr && (*at)->interval.begin < begin;) at = &(*at)->next;
-        *at = nodes.take(Node{{begin, end}, *at});
+        *at = nodes.take([&] { return Node{{begin, end}, *at}; });
     }
 
     // Removes [begin, end) and returns how many of those numbers were in the set.
@@ -76,7 +76,9 @@ public:
             if (i.begin == i.end)
                 i = right;
             else
-                place_for_second_part = nodes.take(Node{right, place_for_second_part});
+                place_for_second_part = nodes.take([&] {
+                    return Node{right, place_for_second_part};
+                });
         };
         cut(first_, more_);
         for (Node **at = &more_; *at != nullptr;) {

@@ -60,12 +60,14 @@ public:
         for (size_t i = 0; i < more.count; i++) free_[free_count_++] = &made[i];
     }
 
-    // There must be one.
-    template <class T>
-    T *take(const T &value) noexcept {
+    // There must be one. What `make` returns is made in the node: one made beside it and copied
+    // would be read before its parts are in memory.
+    template <class Make>
+    auto *take(Make make) noexcept {
+        using T = decltype(make());
         static_assert(sizeof(T) <= kBytes && alignof(T) <= kBytes &&
                       std::is_trivially_destructible_v<T>);
-        return new (free_[--free_count_]) T(value);
+        return new (free_[--free_count_]) T(make());
     }
     // Gives a node back; returns the one behind it.
     template <class T>

@@ -173,8 +173,11 @@ private:
     int32_t check_span(const Issue &issue, uint32_t i) const;
     int32_t check_spans(Issue &issue);
     bool overlaps(const Issue &issue);
-    int32_t issue_span(Issue &issue, uint32_t index);
+    struct Checked;
+    int32_t issue_span(Issue &issue, const routecap_span &span, const Checked &checked,
+                       uint32_t index);
     int32_t issue_special(Issue &issue, uint32_t index);
+    void hand_spans(Issue &issue, int32_t *status);
     void recheck_sharing(const Issue &issue);
     uint32_t note_draft(const Issue &issue, const routecap_span &span, Request &request,
                         uint64_t end, int32_t reason);

@@ -23,10 +23,20 @@ static bool speculative(const routecap_span &span) {
 static bool plain(const routecap_span &span) { return (span.flags & ~kPhaseFlags) == 0; }
 
 // At most one of these flags.
-static bool phase_is_clear(const routecap_span &span) {
-    const uint32_t flags = span.flags & kPhaseFlags;
+static constexpr bool phase_is_clear(uint32_t flags) {
+    flags &= kPhaseFlags;
     return (flags & (flags - 1)) == 0;
 }
+
+// A bit for each value of the flags that says nothing wrong, and nothing of device positions.
+static constexpr uint32_t kUsualFlags = [] {
+    uint32_t usual = 0;
+    for (uint32_t flags = 0; flags < 32; flags++)
+        if ((flags & ~(ROUTECAP_SPAN_SPECULATIVE | kPhaseFlags)) == 0 && phase_is_clear(flags))
+            usual |= 1u << flags;
+    return usual;
+}();
+static bool usual_flags(uint32_t flags) { return flags < 32 && (kUsualFlags >> flags & 1) != 0; }
 
 static Phase phase_of(const routecap_span &span) {
     if ((span.flags & kPhaseFlags) != 0)
@@ -47,18 +57,23 @@ struct Capturer::Issue {
     uint64_t first_tag;  // of requests that have rows and no tag of their own
     uint64_t ticket;
     int32_t slot;
-    bool lost;             // there is no slot
-    Step *step = nullptr;  // the slot's
+    bool lost;                   // there is no slot
+    Step *step = nullptr;        // the slot's, and what it has for spans
+    StepSpan *handed = nullptr;  // in order, of which the first handed_count are there
+    SpanExtra *extras = nullptr;
+    uint32_t handed_count = 0;
 
     // What check_spans finds.
-    uint64_t wanted = 0;   // bytes that all spans may take from the budget
-    size_t nodes = 0;      // that they may take
-    bool tangled = false;  // some spans of one request neither ascend nor descend
-    // Of `wanted`, for spans to come: the budget is shared with other threads, so it is asked once
-    // if it can be.
+    uint64_t wanted = 0;            // bytes that all spans may take from the budget
+    uint64_t wanted_by_drafts = 0;  // of these, that ordinary spans take
+    size_t nodes = 0;               // that they may take
+    bool tangled = false;           // some spans of one request neither ascend nor descend
+    // The budget is shared with other threads, so it is asked once if it can be: then ordinary
+    // spans have theirs, and this is of `wanted` for the others to come.
     uint64_t reserved = 0;
+    bool drafts_reserved = false;
 
-    uint64_t rows_issued = 0, rows_filed = 0, rows_skipped = 0, rows_refused = 0;
+    uint64_t rows_filed = 0, rows_lost = 0, rows_skipped = 0, rows_refused = 0;
     uint32_t sink_rows = 0;  // one past the last that is filed
     uint32_t positions = 0;  // one past the last sink row whose position comes from the device
     bool partial = false;
@@ -148,7 +163,7 @@ struct Capturer::Issue {
     const routecap_span &span = issue.span(i);
     const bool device = (span.flags & ROUTECAP_SPAN_DEVICE_POSITIONS) != 0;
     if (span.rows == 0) return report(ROUTECAP_ERR_ARGUMENT, "span %u has no rows", i);
-    if ((span.flags & ~kFlags) != 0 || !phase_is_clear(span) || span.reserved != 0)
+    if ((span.flags & ~kFlags) != 0 || !phase_is_clear(span.flags) || span.reserved != 0)
         return report(ROUTECAP_ERR_ARGUMENT, "span %u: flags is %u and reserved %u", i, span.flags,
                       span.reserved);
     if (span.rows > config_.rows || span.sink_row > config_.rows - span.rows)
@@ -173,47 +188,59 @@ int32_t Capturer::check_spans(Issue &issue) {
         capture_->requests.clear_checks();
         checks_ = 1;
     }
-    const uint32_t sink_rows = config_.rows;
+    const uint32_t sink_rows = config_.rows, count = static_cast<uint32_t>(issue.count);
     // Nothing is wrong with it, nor has it positions of the device: nearly all.
     const auto right = [sink_rows](const routecap_span &span) {
-        return (span.flags & ~(ROUTECAP_SPAN_SPECULATIVE | kPhaseFlags)) == 0 &&
-               phase_is_clear(span) && span.reserved == 0 && span.rows != 0 &&
-               uint64_t{span.sink_row} + span.rows <= sink_rows && span.position_end == 0 &&
+        return usual_flags(span.flags) && span.rows != 0 &&
+               (span.reserved | span.position_end) == 0 &&
+               uint64_t{span.sink_row} + span.rows <= sink_rows &&
                span.position <= ROUTECAP_MAX_POSITION - span.rows;
     };
-    uint64_t drafts = 0;
-    for (uint32_t i = 0; i < issue.count; i++) {
-        if (i + RequestTable::kAhead < issue.count) {
-            const routecap_span &ahead = issue.span(i + RequestTable::kAhead);
-            capture_->requests.prefetch(ahead.request, speculative(ahead));
-        }
+    Checked *const checked = checked_.data();
+    uint32_t seen = 0;
+    const char *next = issue.spans;
+    const auto look_ahead = [&, size = issue.span_size, &requests = capture_->requests] {
+        if (seen == count) return;
+        const auto &span = *reinterpret_cast<const routecap_span *>(next);
+        checked[seen++].request = requests.prefetch(span.request, speculative(span));
+        next += size;
+    };
+    for (uint32_t i = 0; i < RequestTable::kAhead; i++) look_ahead();
+    uint64_t drafts = 0, wanted_by_drafts = 0, draft_bytes = 0;
+    uint32_t draft_rows = 0;  // of which draft_bytes are the bytes
+    for (uint32_t i = 0; i < count; i++) {
+        look_ahead();
         const routecap_span &span = issue.span(i);
         if (!right(span))
             if (int32_t s = check_span(issue, i); s < 0) return s;
         if (speculative(span) && (drafts += span.rows) > UINT32_MAX)
             return report(ROUTECAP_ERR_ARGUMENT, "span %u: more than 2^32 drafts in one step", i);
 
-        Request *request = capture_->requests.find(span.request);
-        checked_[i] = {request, span.position, span.position + span.rows,
-                       request != nullptr && issue.ordinary(span, *request)};
+        Request *request = RequestTable::found(checked[i].request, span.request);
+        const bool ordinary = request != nullptr && issue.ordinary(span, *request);
+        checked[i] = {request, span.position, span.position + span.rows, ordinary};
         if (request == nullptr) continue;
-        if (!checked_[i].ordinary) {
+        if (!ordinary) {
             issue.wanted += issue.memory(span, *request, capture_->pool).bytes;
             issue.nodes += 3;  // an interval of pages, a draft, a note
         } else if (speculative(span)) {
-            issue.wanted += issue.draft_bytes(span);
+            if (span.rows != draft_rows)
+                draft_rows = span.rows, draft_bytes = issue.draft_bytes(span);
+            wanted_by_drafts += draft_bytes;
             issue.nodes++;
         }
         if (!plain(span)) continue;
         if (request->check == checks_) {
-            const Checked &before = checked_[request->check_last];
-            issue.tangled |= checked_[i].first < before.end && checked_[i].end > before.first;
-            checked_[i].first = std::min(checked_[i].first, before.first);
-            checked_[i].end = std::max(checked_[i].end, before.end);
+            const Checked &before = checked[request->check_last];
+            issue.tangled |= checked[i].first < before.end && checked[i].end > before.first;
+            checked[i].first = std::min(checked[i].first, before.first);
+            checked[i].end = std::max(checked[i].end, before.end);
         }
         request->check = checks_;
         request->check_last = i;
     }
+    issue.wanted_by_drafts = wanted_by_drafts;
+    issue.wanted += wanted_by_drafts;
     if (issue.tangled && overlaps(issue))
         return report(ROUTECAP_ERR_OVERLAP, "two spans of one request overlap in position");
     return ROUTECAP_OK;
@@ -287,24 +314,24 @@ void Capturer::recheck_sharing(const Issue &issue) {
 }
 
 // Hands one span to its request, and to the step unless that is lost. Returns the span's status.
-inline int32_t Capturer::issue_span(Issue &issue, uint32_t index) {
-    const routecap_span &span = issue.span(index);
-    Request *request = checked_[index].request;
-    if (request == nullptr || request->handle != span.request) {  // it may have been closed since
+inline int32_t Capturer::issue_span(Issue &issue, const routecap_span &span, const Checked &checked,
+                                    uint32_t index) {
+    if (checked.request == nullptr) {
         issue.rows_skipped += span.rows;
         return ROUTECAP_ERR_UNKNOWN_REQUEST;
     }
     // What was ordinary when it was checked is so still: no span before it can have changed that.
+    Request &request = *checked.request;
     const bool draft = speculative(span);
-    if (!checked_[index].ordinary ||
-        (draft && !issue.reserve(issue.draft_bytes(span), capture_->pool)))
+    if (!checked.ordinary || (draft && !issue.drafts_reserved &&
+                              !issue.reserve(issue.draft_bytes(span), capture_->pool)))
         return issue_special(issue, index);
     const uint64_t end = span.position + span.rows;
-    const uint32_t handed = hand_over(issue, span, *request, end, 0, draft);
+    const uint32_t handed = hand_over(issue, span, request, end, 0, draft);
     if (draft)
-        issue.step->extras[handed] = {.draft_index = note_draft(issue, span, *request, end, 0)};
+        issue.extras[handed] = {.draft_index = note_draft(issue, span, request, end, 0)};
     else
-        request->length = std::max(request->length, end);
+        request.length = std::max(request.length, end);
     return ROUTECAP_OK;
 }
 
@@ -318,17 +345,19 @@ inline uint32_t Capturer::note_draft(const Issue &issue, const routecap_span &sp
             first = last.first_index + last.rows;
     request.changed = true;
     request.flagged_end = std::max(request.flagged_end, end);
-    request.add_draft({.step = issue.ticket,
-                       .position = span.position,
-                       .position_end = end,
-                       .cut = UINT64_MAX,
-                       .first_index = first,
-                       .rows = span.rows,
-                       .device_positions = (span.flags & ROUTECAP_SPAN_DEVICE_POSITIONS) != 0,
-                       .missing = static_cast<uint8_t>(reason),
-                       .next = nullptr,
-                       .last = nullptr},
-                      capture_->worker.nodes);
+    const auto made = [&]() -> DraftSpan {
+        return {.step = issue.ticket,
+                .position = span.position,
+                .position_end = end,
+                .cut = UINT64_MAX,
+                .first_index = first,
+                .rows = span.rows,
+                .device_positions = (span.flags & ROUTECAP_SPAN_DEVICE_POSITIONS) != 0,
+                .missing = static_cast<uint8_t>(reason),
+                .next = nullptr,
+                .last = nullptr};
+    };
+    request.add_draft(made, capture_->worker.nodes);
     return first;
 }
 
@@ -336,9 +365,9 @@ inline uint32_t Capturer::note_draft(const Issue &issue, const routecap_span &sp
 // the index of it in the step, where the caller puts its SpanExtra if it has one.
 inline uint32_t Capturer::hand_over(Issue &issue, const routecap_span &span, Request &request,
                                     uint64_t end, uint64_t pages, bool extra) {
-    const uint32_t index = issue.step->span_count++;
-    // In place: one made beside it and copied would be read before its parts are in memory.
-    new (&issue.step->spans[index])
+    const uint32_t index = issue.handed_count++;
+    // In place, as Nodes::take.
+    new (&issue.handed[index])
         StepSpan{.rows = request.rows(),
                  .position = span.position,
                  .position_end = end,
@@ -354,7 +383,6 @@ inline uint32_t Capturer::hand_over(Issue &issue, const routecap_span &span, Req
     request.newest_step = issue.ticket;
     request.newest_span = index;
     request.newest_slot = static_cast<int8_t>(issue.slot);
-    issue.rows_issued += span.rows;
     issue.rows_filed += span.rows;
     issue.sink_rows = std::max(issue.sink_rows, span.sink_row + span.rows);
     return index;
@@ -394,17 +422,37 @@ inline uint32_t Capturer::hand_over(Issue &issue, const routecap_span &span, Req
         if (!filed) request.note_missing(span.position, end, reason, nodes);
     }
     if (!filed) {
-        issue.rows_issued += span.rows;
-        if (issue.lost) return ROUTECAP_OK;
-        issue.rows_refused += span.rows;
-        return ROUTECAP_ERR_NO_MEMORY;
+        (issue.lost ? issue.rows_lost : issue.rows_refused) += span.rows;
+        return issue.lost ? ROUTECAP_OK : ROUTECAP_ERR_NO_MEMORY;
     }
     request.device_positions |= device;
     if (device) issue.positions = std::max(issue.positions, span.sink_row + span.rows);
     const bool has_extra = speculative(span) || !memory.reserved.none();
     const uint32_t handed = hand_over(issue, span, request, end, memory.pages, has_extra);
-    if (has_extra) issue.step->extras[handed] = extra;
+    if (has_extra) issue.extras[handed] = extra;
     return ROUTECAP_OK;
+}
+
+// Hands over every span. What check_spans found is still in the caches. Functions of their own keep
+// more in registers.
+[[gnu::noinline]] void Capturer::hand_spans(Issue &issue, int32_t *status) {
+    const auto count = static_cast<uint32_t>(issue.count);
+    const size_t span_size = issue.span_size;
+    const Checked *checked = checked_.data();
+    const char *at = issue.spans;
+    for (uint32_t i = 0; i < count; i++, checked++, at += span_size) {
+        const auto &span = *reinterpret_cast<const routecap_span *>(at);
+        if (const uint32_t ahead = i + RequestTable::kAhead; ahead < count && !issue.lost) {
+            __builtin_prefetch(&issue.handed[ahead], 1);
+            if (speculative(span)) {  // so may the next be
+                __builtin_prefetch(&issue.extras[ahead], 1);
+                capture_->worker.nodes.prefetch(RequestTable::kAhead);
+            }
+        }
+        const int32_t s = issue_span(issue, span, *checked, i);
+        if (status != nullptr) status[i] = s;
+        issue.partial |= s != ROUTECAP_OK;
+    }
 }
 
 // A function of its own, as issue() is: what a range keeps costs the caller's loops registers.
@@ -468,7 +516,10 @@ int32_t Capturer::issue(const routecap_span *spans, size_t span_size, size_t cou
     }
 
     std::unique_lock lock(capture_->mutex);
-    if (issue.step != nullptr) issue.step->begin(issue.ticket, o.tag, room);
+    if (issue.step != nullptr) {
+        issue.step->begin(issue.ticket, o.tag, room);
+        issue.handed = issue.step->spans.data(), issue.extras = issue.step->extras.data();
+    }
     notice_advances();
     if (check_ || o.snapshot == ROUTECAP_SNAPSHOT_MAKE) {
         // After the arguments, before anything changes.
@@ -489,7 +540,8 @@ int32_t Capturer::issue(const routecap_span *spans, size_t span_size, size_t cou
             if (int32_t s = check_spans(issue); s < 0) return s;
         } while (make_room(lock, {.entries = 1, .nodes = issue.nodes}));
         if (issue.wanted == 0 || capture_->pool.reserve(issue.wanted)) {
-            issue.reserved = issue.wanted;
+            issue.reserved = issue.wanted - issue.wanted_by_drafts;
+            issue.drafts_reserved = true;
             break;
         }
         if (reclaimed) break;  // what fits is accepted
@@ -499,25 +551,15 @@ int32_t Capturer::issue(const routecap_span *spans, size_t span_size, size_t cou
         lock.lock();
     }
 
-    for (uint32_t i = 0; i < count; i++) {
-        if (const uint32_t ahead = i + RequestTable::kAhead; ahead < count) {
-            __builtin_prefetch(checked_[ahead].request, 1);
-            if (issue.step) __builtin_prefetch(&issue.step->spans[ahead], 1);
-            if (issue.step && speculative(issue.span(ahead))) {
-                __builtin_prefetch(&issue.step->extras[ahead], 1);
-                worker.nodes.prefetch(RequestTable::kAhead);
-            }
-        }
-        const int32_t s = issue_span(issue, i);
-        if (status != nullptr) status[i] = s;
-        issue.partial |= s != ROUTECAP_OK;
-    }
+    hand_spans(issue, status);
     if (issue.tags_vary) capture_->tags_vary.store(true, std::memory_order_relaxed);
     // Two spans that share a page wanted it twice.
     if (issue.reserved > 0) capture_->pool.unreserve(issue.reserved);
 
+    const uint64_t rows_issued = issue.rows_filed + issue.rows_lost + issue.rows_refused;
     const bool to_file = issue.rows_filed > 0;
     if (to_file) {
+        issue.step->span_count = issue.handed_count;
         issue.step->rows = issue.rows_filed;
         issue.step->rows_copied = issue.sink_rows;
         issue.step->positions_dtype = o.positions_dtype;
@@ -527,12 +569,12 @@ int32_t Capturer::issue(const routecap_span *spans, size_t span_size, size_t cou
     }
     steps.issue(issue.lost);
     counters.steps_issued++;
-    counters.rows_issued += issue.rows_issued;
+    counters.rows_issued += rows_issued;
     counters.rows_in_flight += issue.rows_filed;
     counters.rows_skipped += issue.rows_skipped;
     counters.rows_refused += issue.rows_refused;
     if (issue.lost) {
-        counters.rows_lost += issue.rows_issued;
+        counters.rows_lost += issue.rows_lost;
         counters.steps_lost++;
     }
     if (to_file)
@@ -546,7 +588,7 @@ int32_t Capturer::issue(const routecap_span *spans, size_t span_size, size_t cou
     begun_ = false;
     if (check_) check_->issued();
     if (to_file || slot == kernels::kNoSlot) steps.name(steps.free_slot());
-    ROUTECAP_PROBE(issued, number_, issue.ticket, issue.rows_issued, issue.lost);
+    ROUTECAP_PROBE(issued, number_, issue.ticket, rows_issued, issue.lost);
     if (!to_file) {
         backend_->name_slot(steps.named(), stream);
     } else {

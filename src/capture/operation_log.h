@@ -17,7 +17,7 @@ public:
     static constexpr uint32_t kBlock = 128;
     struct Block {
         Block *next = nullptr;
-        uint32_t count = 0;
+        uint32_t count = 0;  // of its entries; while it is the log's last, `next_` tells
         alignas(Entry) unsigned char memory[kBlock * sizeof(Entry)];
 
         Entry *entry(uint32_t i) { return std::launder(reinterpret_cast<Entry *>(memory) + i); }
@@ -30,7 +30,7 @@ public:
 
     OperationLog() = default;
     OperationLog(const OperationLog &) = delete;
-    ~OperationLog() { drop(first_), drop(spare_); }
+    ~OperationLog() { drop(take()), drop(spare_); }
 
     // Without the mutex: a chain of empty blocks. Throws without memory.
     static Block *make(size_t blocks) {
@@ -58,7 +58,7 @@ public:
 
     // The rest with the mutex held. How many blocks are missing for so many entries more.
     size_t missing(size_t entries) const {
-        const size_t room = (last_ != nullptr ? kBlock - last_->count : 0) + spare_blocks_ * kBlock;
+        const size_t room = rest() + spare_blocks_ * kBlock;
         return entries <= room ? 0 : (entries - room + kBlock - 1) / kBlock;
     }
     // Takes a chain of empty blocks.
@@ -73,40 +73,47 @@ public:
     // How many there are.
     uint64_t entries() const {
         uint64_t n = 0;
-        for (const Block *block = first_; block != nullptr; block = block->next) n += block->count;
-        return n;
+        for (const Block *block = first_; block != nullptr; block = block->next) n += kBlock;
+        return n - rest();
     }
     // There must be room.
     template <class... Args>
     void append(Args &&...args) noexcept {
-        if (last_ == nullptr || last_->count == kBlock) {
-            Block *block = std::exchange(spare_, spare_->next);
-            spare_blocks_--;
-            block->next = nullptr;
-            (last_ != nullptr ? last_->next : first_) = block;
-            last_ = block;
-        }
-        new (last_->memory + last_->count * sizeof(Entry)) Entry(std::forward<Args>(args)...);
-        last_->count++;
+        if (next_ == end_) extend();
+        new (next_) Entry(std::forward<Args>(args)...);
+        next_++;
     }
     // Starts fetching where the entry goes that comes after the next `ahead`: a worker's core has
     // it.
     void prefetch(uint32_t ahead) const {
-        if (last_ == nullptr) return;
-        const uint32_t at = last_->count + ahead;
-        if (at < kBlock)
-            __builtin_prefetch(last_->memory + at * sizeof(Entry), 1);
+        if (ahead < rest())
+            __builtin_prefetch(next_ + ahead, 1);
         else if (spare_ != nullptr)
-            __builtin_prefetch(spare_->memory + (at - kBlock) * sizeof(Entry), 1);
+            __builtin_prefetch(spare_->memory + (ahead - rest()) * sizeof(Entry), 1);
     }
     // Hands over all entries, in a chain of blocks.
     Block *take() noexcept {
+        if (last_ != nullptr) last_->count = kBlock - static_cast<uint32_t>(rest());
         last_ = nullptr;
+        next_ = end_ = nullptr;
         return std::exchange(first_, nullptr);
     }
 
 private:
+    size_t rest() const { return static_cast<size_t>(end_ - next_); }
+    void extend() noexcept {
+        Block *block = std::exchange(spare_, spare_->next);
+        spare_blocks_--;
+        block->next = nullptr;
+        if (last_ != nullptr) last_->count = kBlock;
+        (last_ != nullptr ? last_->next : first_) = block;
+        last_ = block;
+        next_ = reinterpret_cast<Entry *>(block->memory);
+        end_ = next_ + kBlock;
+    }
+
     Block *first_ = nullptr, *last_ = nullptr;
+    Entry *next_ = nullptr, *end_ = nullptr;  // in the last block: where the next one goes
     Block *spare_ = nullptr;
     size_t spare_blocks_ = 0;
 };

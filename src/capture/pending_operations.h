@@ -56,7 +56,7 @@ class PendingBounds {
 public:
     // Operation `number` cuts rows at and after `rows`, of steps up to `step`. Takes a node.
     void note_cut(uint64_t rows, uint64_t number, uint64_t step, Nodes &nodes) noexcept {
-        cuts_ = nodes.take(Cut{rows, number, step, cuts_});
+        cuts_ = nodes.take([&] { return Cut{rows, number, step, cuts_}; });
     }
     // Operation `number` gives a child the rows before `end`, of steps up to `step`.
     void note_fork(uint64_t end, uint64_t number, uint64_t step, uint64_t applied) {

@@ -272,8 +272,10 @@ int32_t Capturer::fork(routecap_request handle, uint64_t rows, routecap_request 
         MissingNote **last = &to.missing;
         for (const MissingNote *note = from.missing; note != nullptr; note = note->next)
             if (note->first < rows) {
-                *last = nodes.take(
-                    MissingNote{note->first, std::min(note->end, rows), note->reason, nullptr});
+                *last = nodes.take([&] {
+                    return MissingNote{note->first, std::min(note->end, rows), note->reason,
+                                       nullptr};
+                });
                 last = &(*last)->next;
             }
         c.length = rows;
@@ -338,7 +340,6 @@ int32_t Capturer::attach(routecap_request handle, const Routing *routing, uint64
 
 inline int32_t Capturer::finish_one(Request *request, routecap_request handle, uint64_t rows,
                                     Routing **routing) {
-    *routing = nullptr;
     if (request == nullptr) return refuse_unknown(handle);
     if (rows != ROUTECAP_ROWS_ALL && rows > ROUTECAP_MAX_POSITION)
         return report(ROUTECAP_ERR_OUT_OF_RANGE, "%llu rows", ull(rows));

@@ -165,13 +165,14 @@ struct alignas(64) Request {
         if (missing != nullptr && missing->reason == reason && missing->end == first)
             missing->end = end;
         else
-            missing = nodes.take(MissingNote{first, end, reason, missing});
+            missing = nodes.take([&] { return MissingNote{first, end, reason, missing}; });
     }
 
     MissingNote *take_notes() { return has_rare ? std::exchange(rare_.missing, nullptr) : nullptr; }
 
-    void add_draft(const DraftSpan &draft, Nodes &nodes) noexcept {
-        DraftSpan *added = nodes.take(draft);
+    template <class Make>
+    void add_draft(Make make, Nodes &nodes) noexcept {
+        DraftSpan *added = nodes.take(make);
         (drafts != nullptr ? drafts->last->next : drafts) = added;
         drafts->last = added;
     }
