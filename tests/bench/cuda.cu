@@ -406,6 +406,7 @@ enum class Mode {
     kRecord,      // the same, and each layer is recorded from there; otherwise as kForked
     kGraph,       // as kInLine, and nothing is issued: what is in the graph alone
     // Limits of kInLine, which capture nothing:
+    kAgain,       // the graph of kNone, made once more
     kTwoKernels,  // empty kernels in the places of begin and snapshot
     kSameMemory,  // kernels that write, or read and write, as many bytes and do nothing else
     // The same, and behind the graph what orders a copy with it: a word, an event, on another
@@ -436,6 +437,7 @@ const char *name_of(Mode mode) {
         case Mode::kForked: return "begin forked, snapshot captured";
         case Mode::kGraph: return "begin in line, snapshot captured, no issue";
         case Mode::kRecord: return "each layer recorded, all captured";
+        case Mode::kAgain: return "limit: the same kernels in another graph";
         case Mode::kTwoKernels: return "limit: two empty kernels";
         case Mode::kSameMemory: return "limit: two kernels that move the bytes";
         case Mode::kProtocol: return "limit: the same, an event, a copy, two words";
@@ -1442,8 +1444,8 @@ std::vector<Group> groups() {
     const std::vector<Mode> two{Mode::kEager, Mode::kForked};
     const std::vector<Mode> all{Mode::kEager, Mode::kInLine, Mode::kGraph, Mode::kForked};
     std::vector<Mode> limits_too = all;
-    limits_too.insert(limits_too.end(),
-                      {Mode::kTwoKernels, Mode::kSameMemory, Mode::kProtocol, Mode::kOneLaunch});
+    limits_too.insert(limits_too.end(), {Mode::kAgain, Mode::kTwoKernels, Mode::kSameMemory,
+                                         Mode::kProtocol, Mode::kOneLaunch});
     const auto decode = [](Shape shape, uint32_t rows, std::vector<Mode> modes, bool record) {
         return [=](Report &report, Workload &workload) {
             decode_step(report, workload, shape, rows, modes, record);
