@@ -88,7 +88,8 @@ struct LogEntry {
     std::variant<FileStep, Settle, Truncate, Fork, Attach, Publish, Adopt, Finish, Close> what;
 
     template <class What>
-    LogEntry(uint64_t a, What &&w) : after(a), what(std::in_place_type<What>, std::move(w)) {}
+    LogEntry(uint64_t a, What &&w)
+        : after(a), what(std::in_place_type<What>, std::forward<What>(w)) {}
 };
 
 class StepWorker {
