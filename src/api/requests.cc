@@ -8,11 +8,12 @@ using namespace routecap;
 
 namespace {
 
-// Before a batch: an item that is refused has no routing.
+// Before a batch: an item that is refused has no routing. Where the call will refuse their size
+// nothing is written.
 template <class Item>
 void clear_routings(Item *items, size_t item_size, size_t count) noexcept {
-    for (size_t i = 0; items != nullptr && item_size >= sizeof *items && i < count; i++)
-        at(items, item_size, i).routing = nullptr;
+    if (items == nullptr || item_size < sizeof *items || item_size > kLargestStruct) return;
+    for (size_t i = 0; i < count; i++) at(items, item_size, i).routing = nullptr;
 }
 
 }  // namespace

@@ -320,7 +320,8 @@ inline int32_t Capturer::issue_span(Issue &issue, const routecap_span &span, con
         issue.rows_skipped += span.rows;
         return ROUTECAP_ERR_UNKNOWN_REQUEST;
     }
-    // What was ordinary when it was checked is so still: no span before it can have changed that.
+    // What was ordinary when it was checked is so still: no span before it can have changed that, and
+    // the mutex was not released since check_spans.
     Request &request = *checked.request;
     const bool draft = speculative(span);
     if (!checked.ordinary || (draft && !issue.drafts_reserved &&
@@ -433,8 +434,8 @@ inline uint32_t Capturer::hand_over(Issue &issue, const routecap_span &span, Req
     return ROUTECAP_OK;
 }
 
-// Hands over every span. What check_spans found is still in the caches. Functions of their own keep
-// more in registers.
+// Hands over every span. Requests are not prefetched: check_spans has just touched them. A function
+// of its own keeps more in registers.
 [[gnu::noinline]] void Capturer::hand_spans(Issue &issue, int32_t *status) {
     const auto count = static_cast<uint32_t>(issue.count);
     const size_t span_size = issue.span_size;

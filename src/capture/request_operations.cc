@@ -338,6 +338,7 @@ int32_t Capturer::attach(routecap_request handle, const Routing *routing, uint64
 
 // ---- End ------------------------------------------------------------------------------------
 
+// The caller has cleared *routing: it is left alone where this refuses.
 inline int32_t Capturer::finish_one(Request *request, routecap_request handle, uint64_t rows,
                                     Routing **routing) {
     if (request == nullptr) return refuse_unknown(handle);

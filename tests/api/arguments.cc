@@ -186,6 +186,9 @@ TEST(Arguments, struct_sizes) {
     EXPECT_STATUS(ROUTECAP_OK,
                   routecap_request_finish_batch(capturer, &items[0].item, sizeof items[0], 2));
     for (auto &i : items) routecap_routing_free(i.item.routing);
+    // A size that is not believed is not written by either.
+    EXPECT_STATUS(ROUTECAP_ERR_STRUCT_SIZE,
+                  routecap_request_finish_batch(capturer, &items[0].item, size_t{1} << 40, 2));
     routecap_capturer_destroy(capturer);
 }
 
