@@ -320,8 +320,8 @@ inline int32_t Capturer::issue_span(Issue &issue, const routecap_span &span, con
         issue.rows_skipped += span.rows;
         return ROUTECAP_ERR_UNKNOWN_REQUEST;
     }
-    // What was ordinary when it was checked is so still: no span before it can have changed that, and
-    // the mutex was not released since check_spans.
+    // What was ordinary when it was checked is so still: no span before it can have changed that,
+    // and the mutex was not released since check_spans.
     Request &request = *checked.request;
     const bool draft = speculative(span);
     if (!checked.ordinary || (draft && !issue.drafts_reserved &&
