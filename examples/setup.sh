@@ -103,7 +103,7 @@ install_package() {
     python_environment "$tools" scikit-build-core==1.1.2 swig==4.5.1 cmake==4.4.4 ninja==1.13.2 numpy==2.4.6
     rm -rf "$build/package/wheel" "$package"
     PATH=$tools/bin:$PATH "$tools/bin/pip" wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation -w "$build/package/wheel" \
-        -C build-dir="$build/package/cmake" -C cmake.define.ROUTECAP_BUNDLE="$library" bindings/python > "$build/package.log" 2>&1 ||
+        --config-settings=build-dir="$build/package/cmake" --config-settings=cmake.define.ROUTECAP_BUNDLE="$library" bindings/python > "$build/package.log" 2>&1 ||
         { cat "$build/package.log"; exit 1; }
     python3 -m zipfile -e "$build"/package/wheel/routecap-*.whl "$package"
     printf '%s' "$content" > "$build/package/content"

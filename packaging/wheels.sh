@@ -14,10 +14,10 @@ own=$(dirname "$configuration")/../$(uname -m)-linux-gnu/$(basename "$(dirname "
 
 for processor in "${processors[@]}"; do
     rm -rf "$work/wheel-$processor"
-    mapfile -t options < <(toolchain "$processor" | sed 's/^-D/-Ccmake.define./')
+    mapfile -t options < <(toolchain "$processor" | sed 's/^-D/--config-settings=cmake.define./')
     logged "wheel-$processor" env PATH="$tools/bin:$PATH" _PYTHON_HOST_PLATFORM="linux-$processor" "$tools/bin/pip" wheel --no-deps --no-build-isolation \
-        -w "$work/wheel-$processor" "${options[@]}" -C cmake.define.Python_INCLUDE_DIR="$headers" \
-        -C cmake.define.ROUTECAP_BUNDLE="$work/$processor/libroutecap.so.$version" bindings/python
+        -w "$work/wheel-$processor" "${options[@]}" --config-settings=cmake.define.Python_INCLUDE_DIR="$headers" \
+        --config-settings=cmake.define.ROUTECAP_BUNDLE="$work/$processor/libroutecap.so.$version" bindings/python
     # auditwheel takes the platforms that it may name from the machine.
     logged "auditwheel-$processor" env PATH="$tools/bin:$PATH" "$tools/bin/python" -c \
         "import platform, sys; platform.machine = lambda: '$processor'; from auditwheel.main import main; sys.exit(main())" \

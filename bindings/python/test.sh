@@ -50,7 +50,7 @@ wheel() {
     shift 2
     rm -rf "${work:?}/$name/wheel"
     check "the wheel $name is built" env PATH="$tools/bin:$PATH" "$tools/bin/pip" wheel --disable-pip-version-check --no-deps --no-build-isolation \
-        -w "$work/$name/wheel" -C build-dir="$work/$name/cmake" "$@" "$source"
+        -w "$work/$name/wheel" --config-settings=build-dir="$work/$name/cmake" "$@" "$source"
     wheel=$(ls "$work/$name"/wheel/routecap-*-cp311-abi3-*.whl 2> /dev/null)
     [ -n "$wheel" ] || { failed=$((failed + 1)); closing; exit 1; }
 }
@@ -74,15 +74,15 @@ rm -rf "$work/sdist"
 check "the source distribution is made" env PATH="$tools/bin:$PATH" "$tools/bin/python" -m build --sdist --no-isolation -o "$work/sdist" "$package"
 sdist=$(ls "$work"/sdist/routecap-*.tar.gz 2> /dev/null)
 check "the source distribution has every source of the library, and no links" complete "$sdist"
-wheel sdist "$sdist" -C cmake.define.ROUTECAP_CUDA=OFF -C cmake.define.CMAKE_CXX_FLAGS_RELEASE=-O0
+wheel sdist "$sdist" --config-settings=cmake.define.ROUTECAP_CUDA=OFF --config-settings=cmake.define.CMAKE_CXX_FLAGS_RELEASE=-O0
 check "the wheel built from the source distribution runs in an empty environment" in_empty_environment
 
 ROUTECAP_LIBRARY=$library wheel installed "$sdist"
 check "the wheel built from it over an installed library has none in it" bash -c "! python3 -m zipfile -l '$wheel' | grep -q libroutecap"
-PKG_CONFIG_PATH=$(dirname "$(find "$prefix" -name routecap.pc)") wheel pkgconfig "$package" -C cmake.define.ROUTECAP_PKGCONFIG=ON
+PKG_CONFIG_PATH=$(dirname "$(find "$prefix" -name routecap.pc)") wheel pkgconfig "$package" --config-settings=cmake.define.ROUTECAP_PKGCONFIG=ON
 check "the wheel over the library that pkg-config finds works" in_empty_environment
 
-wheel bundled "$package" -C cmake.define.ROUTECAP_BUNDLE="$library"
+wheel bundled "$package" --config-settings=cmake.define.ROUTECAP_BUNDLE="$library"
 check "the wheel runs in an empty environment without compilers" in_empty_environment
 for file in routecap/libroutecap.so.1 licenses/LICENSE routecap/py.typed routecap/page.html; do
     check "the wheel has $file" bash -c "python3 -m zipfile -l '$wheel' | grep -q '$file'"
