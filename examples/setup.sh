@@ -30,6 +30,18 @@ need() {
     exec {lock}>&-
 }
 
+# libclang for bindgen, with the compiler's own headers, which are in a package of their own: the
+# library alone says that there is no stddef.h.
+need_libclang() {
+    local folder
+    for folder in /usr/lib/llvm-*; do
+        ls "$folder"/lib/libclang.so* "$folder"/lib/clang/*/include/stddef.h > /dev/null 2>&1 || continue
+        export LIBCLANG_PATH=$folder/lib  # of several, the one with headers
+        return
+    done
+    need /no/libclang=libclang-dev
+}
+
 # python_environment FOLDER PACKAGE...: a Python environment with these packages, made once.
 python_environment() {
     local folder=$1

@@ -14,8 +14,8 @@ work=$build/rust
 rust=$root/bindings/rust
 mkdir -p "$work"
 
-need cargo=cargo cc=gcc c++=g++ cmake=cmake pkg-config=pkg-config
-ls /usr/lib/llvm-*/lib/libclang.so* > /dev/null 2>&1 || need /no/libclang=libclang-dev
+need cargo=cargo cc=gcc c++=g++ cmake=cmake make=make pkg-config=pkg-config
+need_libclang
 PKG_CONFIG_PATH=$(dirname "$(find "$installed" -name routecap.pc)")
 LD_LIBRARY_PATH=$(dirname "$(find "$installed" -name libroutecap.so.1)")
 export PKG_CONFIG_PATH LD_LIBRARY_PATH

@@ -1,7 +1,7 @@
 # Builds the example against the installed library, as $program. To be sourced in the project's root
 # behind examples/setup.sh and use_library.
 need cargo=cargo cmake=cmake c++=g++ pkg-config=pkg-config
-ls /usr/lib/llvm-*/lib/libclang.so* > /dev/null 2>&1 || need /no/libclang=libclang-dev
+need_libclang
 # llama.cpp's C++ takes all the time: with little optimisation, half of it.
 export CARGO_TARGET_DIR=$build/llama_cpp_rust LLAMA_LIB_PROFILE=Release CMAKE_C_FLAGS_RELEASE=-O1 CMAKE_CXX_FLAGS_RELEASE=-O1
 say "setup: building llama.cpp for Rust"
