@@ -11,6 +11,15 @@ mkdir -p "$build"
 
 say() { printf '%s\n' "$*"; }
 
+# locked NAME COMMAND...: one at a time of those that name the same, as two suites may set up at once.
+locked() {
+    local status=0 lock=
+    exec {lock}> "$build/$1.lock" && flock "$lock"
+    "${@:2}" || status=$?
+    exec {lock}>&-
+    return $status
+}
+
 # need COMMAND=PACKAGE...: installs Debian or Ubuntu packages for commands that are not there. A
 # FILE in the place of a command is looked for as it is.
 need() {
@@ -21,13 +30,14 @@ need() {
     done
     [ ${#missing[@]} = 0 ] && return
     say "setup: installing ${missing[*]}"
-    local sudo= lock
+    locked apt install_packages "${missing[@]}" || exit 1
+}
+install_packages() {
+    local sudo=
     [ "$(id -u)" = 0 ] || sudo=sudo
-    exec {lock}> "$build/apt.lock" && flock "$lock"  # another suite may be installing
     $sudo apt-get update -qq > "$build/apt.log" 2>&1 || true
-    DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -qq --no-install-recommends "${missing[@]}" >> "$build/apt.log" 2>&1 ||
-        { tail -n 20 "$build/apt.log"; say "setup: could not install ${missing[*]}"; exit 1; }
-    exec {lock}>&-
+    DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -qq --no-install-recommends "$@" >> "$build/apt.log" 2>&1 ||
+        { tail -n 20 "$build/apt.log"; say "setup: could not install $*"; return 1; }
 }
 
 # libclang for bindgen, with the compiler's own headers, which are in a package of their own: the
@@ -43,7 +53,8 @@ need_libclang() {
 }
 
 # python_environment FOLDER PACKAGE...: a Python environment with these packages, made once.
-python_environment() {
+python_environment() { locked "python-${1##*/}" make_python_environment "$@"; }
+make_python_environment() {
     local folder=$1
     shift
     [ "$(cat "$folder/packages" 2> /dev/null)" = "$*" ] && return
@@ -68,13 +79,37 @@ install_nvcc() {
 }
 
 # Builds the library and installs it under build/install; with CUDA if there is nvcc.
-install_library() {
+install_library() { locked library build_library; }
+build_library() {
+    library=$(find "$prefix" -name 'libroutecap.so.1' 2> /dev/null || true)
+    [ "${ROUTECAP_INSTALLED:-}" != "$prefix" ] || return 0  # by who runs this script
     need cmake=cmake ninja=ninja-build c++=g++ cc=gcc pkg-config=pkg-config
     cmake --preset release > "$build/configure.log" || { cat "$build/configure.log"; exit 1; }
     cmake --build --preset release -j "$jobs" > "$build/build.log" || { cat "$build/build.log"; exit 1; }
     cmake --install build/release --prefix "$prefix" > "$build/install.log" || { cat "$build/install.log"; exit 1; }
     say "setup: routecap $(PKG_CONFIG_PATH=$(dirname "$(find "$prefix" -name routecap.pc)") pkg-config --modversion routecap) is installed in build/install"
     library=$(find "$prefix" -name 'libroutecap.so.1')
+}
+
+# build_tests TARGET...: programs of the tests in build/tests, against the installed library.
+build_tests() { locked tests build_test_programs "$@"; }
+build_test_programs() {
+    local cuda=()
+    need cmake=cmake ninja=ninja-build c++=g++ python3=python3 /usr/include/gtest/gtest.h=libgtest-dev \
+        /usr/include/nlohmann/json.hpp=nlohmann-json3-dev
+    [ -e "$prefix" ] || install_library
+    mapfile -t cuda < <(sed -n -E 's/^(ROUTECAP_(NVCC|CUDA_INCLUDE):.*)/-D\1/p' build/release/CMakeCache.txt)
+    cmake -S tests -B build/tests -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS=-Werror \
+        -DCMAKE_PREFIX_PATH="$prefix" "${cuda[@]}" &&
+        cmake --build build/tests -j "$jobs" --target "$@"
+}
+
+# The CUDA driver without a device of tests/fault: $fake, for LD_LIBRARY_PATH.
+install_fake_driver() {
+    fake=$build/tests/fake
+    [ "${ROUTECAP_FAKE_CUDA:-}" != "$fake" ] || return 0  # by who runs this script
+    export ROUTECAP_FAKE_CUDA=$fake
+    build_tests fake_cuda > "$build/fake.log" 2>&1 || { cat "$build/fake.log"; exit 1; }
 }
 
 # use_library [PREFIX]: the library that is installed there, or else one that is built and
@@ -103,7 +138,8 @@ install_python() { python_environment "$build/python" gguf==0.19.0 rich==15.0.0;
 
 # The Python package with the installed library in it, unpacked: PYTHONPATH=$package. Built again
 # when its sources or the library change.
-install_package() {
+install_package() { locked package build_package; }
+build_package() {
     local tools=$build/package/tools content
     package=$build/package/unpacked
     need cc=gcc c++=g++
@@ -123,7 +159,8 @@ install_package() {
 
 # PyTorch for the CPU, out of the wheel for CUDA (540 MB) and without the libraries that one needs
 # on a GPU.
-install_torch() {
+install_torch() { locked torch fetch_torch; }
+fetch_torch() {
     local environment=$build/torch
     torch_python=$environment/bin/python
     [ -e "$environment/ready" ] && return
@@ -146,7 +183,8 @@ install_transformers() {
 
 # released VERSION...: wheels as they are on PyPI (name==version), unpacked beside one another
 # without what they need: $build/released/name==version.
-released() {
+released() { locked released fetch_released "$@"; }
+fetch_released() {
     local package folder
     install_torch
     for package; do
@@ -161,7 +199,8 @@ released() {
 }
 
 # What verl imports, beside the PyTorch and the transformers of the others.
-install_verl_needs() {
+install_verl_needs() { locked verl fetch_verl_needs; }
+fetch_verl_needs() {
     install_transformers
     local environment=$build/verl
     verl_python=$environment/bin/python
@@ -177,7 +216,8 @@ install_verl_needs() {
 # llama.cpp: the engine's prebuilt libraries and its headers from npm, four small models made on the
 # spot.
 llama_version=3.22.1
-install_llama() {
+install_llama() { locked llama fetch_llama; }
+fetch_llama() {
     need npm=npm git=git python3=python3
     local machine bindings
     case $(uname -m) in

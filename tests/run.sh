@@ -1,43 +1,19 @@
 #!/usr/bin/env bash
-# Runs every suite, after setting up all they need. --full adds the slow ones. Ends with one line
-# per suite and exit status 0 if all passed. With names it runs these suites alone: run.sh headers
-# abi. Some need what the suite `tests` has built.
+# Runs the suites, after setting up all they need, and ends with one line for each and exit status 0
+# if all passed.
+#
+#     run.sh                  the default: what finds most in twelve minutes of two cores
+#     run.sh --full           every suite
+#     run.sh NAME...          these alone; each sets up what it needs
+#     run.sh --list           their names, and the usual minutes of each on two cores
+#
+# What each printed is in build/test-logs.
 cd "$(dirname "$0")/.." && . examples/setup.sh
 set +e
 
 export PYTHONDONTWRITEBYTECODE=1
-full=0 only=()
-for argument; do
-    full=1
-    [ "$argument" = --full ] || only+=("$argument")
-done
 logs=$build/test-logs
-mkdir -p "$logs"
 results=$logs/results
-: > "$results"
-
-# suite NAME FUNCTION: runs it, keeps its output, and notes the line it ends with. Two may run at
-# once.
-suite() {
-    local name=$1 started=$SECONDS status
-    shift
-    [ ${#only[@]} = 0 ] || [[ " ${only[*]} " == *" $name "* ]] || return 0
-    passed=0 failed=0
-    say "-- $name"
-    "$@" > "$logs/$name.log" 2>&1
-    status=$?
-    local word=passed
-    [ $status = 0 ] || { word=FAILED; tail -n 60 "$logs/$name.log"; }
-    say "$word  $name: $(tail -n 1 "$logs/$name.log") ($((SECONDS - started)) s)" | tee -a "$results"
-}
-
-# either NAME COMMAND...: a suite for the first of two that asks for it.
-rm -rf "$logs/taken" && mkdir "$logs/taken"
-either() { ! mkdir "$logs/taken/$1" 2> /dev/null || suite "$@"; }
-
-# slow NAME COMMAND...: a suite that --full adds.
-left_out=()
-slow() { if [ $full = 1 ]; then suite "$@"; else left_out+=("$1"); fi; }
 
 # run COMMAND...: one check of a suite; counts it.
 run() {
@@ -72,12 +48,17 @@ headers() {
     closing
 }
 
-# With the library of the loop for contributors, which has debug information.
+# abidiff wants debug information, and of the library only its entry points: what they call does not
+# matter to the ABI.
 abi() {
-    cmake --preset dev && cmake --build --preset dev -j "$jobs" --target routecap || return 1
-    run bash tests/abi/check.sh build/dev/libroutecap.so include cc
+    need abidiff=abigail-tools
+    local work=$build/abi
+    mkdir -p "$work" && cat src/api/*.cc > "$work/entries.cc"
+    run c++ -std=c++20 -g -O0 -fPIC -fvisibility=hidden -shared -Wl,--unresolved-symbols=ignore-all -Wl,-soname,libroutecap.so.1 \
+        -Wl,--version-script=src/routecap.map -Iinclude -Isrc -I. "$work/entries.cc" -o "$work/libroutecap.so"
+    run bash tests/abi/check.sh "$work/libroutecap.so" include cc
     run cc -std=c11 -Wall -Wextra -pedantic -Werror -g -Itests/abi/frozen tests/abi/consumer.c -o "$build/abi_consumer" -ldl
-    run "$build/abi_consumer" build/dev/libroutecap.so
+    run "$build/abi_consumer" "$library"
     closing
 }
 
@@ -95,7 +76,7 @@ consumers() {
     flags=$(PKG_CONFIG_PATH="$pc" pkg-config --cflags --libs routecap) || return 1
     run eval "cc -std=c11 -Wall -Wextra -Werror examples/worker_loop.c -o '$work/linked' $flags"
     run env LD_LIBRARY_PATH="$(dirname "$so")" "$work/linked"
-    run cmake -S tests/install -B "$work/cmake" -DCMAKE_PREFIX_PATH="$tree" -DEXAMPLES="$root/examples"
+    run cmake -S tests/install -B "$work/cmake" -G Ninja -DCMAKE_PREFIX_PATH="$tree" -DEXAMPLES="$root/examples"
     run cmake --build "$work/cmake"
     run "$work/cmake/worker_loop"
     run cc -std=c11 -Wall -Wextra -Werror -I"$tree/include" examples/cpu_callback.c -o "$work/loaded" -ldl
@@ -119,11 +100,12 @@ static_consumers() {
     flags=$(PKG_CONFIG_PATH="$pc" pkg-config --static --cflags --libs routecap)
     run eval "cc -std=c11 -Wall -Wextra -Werror examples/worker_loop.c -o '$build/static/linked' $flags"
     run "$build/static/linked"
-    run cmake -S tests/install -B "$build/static/consumer" -DCMAKE_PREFIX_PATH="$tree" -DEXAMPLES="$root/examples"
+    run cmake -S tests/install -B "$build/static/consumer" -G Ninja -DCMAKE_PREFIX_PATH="$tree" -DEXAMPLES="$root/examples"
     run cmake --build "$build/static/consumer"
     run "$build/static/consumer/worker_loop"
 }
 installed_tree() {
+    need readelf=binutils
     run needed "$library"
     run bash -c "grep -q -a -m 1 routecap_snapshot8_8 '$library'"
     run bash -c "! readelf -d '$library' | grep -E 'RPATH|RUNPATH'"
@@ -132,38 +114,58 @@ installed_tree() {
     consumers "$prefix"
     rm -rf "$build/moved tree" && cp -a "$prefix" "$build/moved tree"
     consumers "$build/moved tree"
-    static_consumers
     closing
 }
+static_tree() { static_consumers; closing; }
 
-# ctest_in DIRECTORY: prints ctest's own count as the closing line. Many of the tests wait more than
-# they compute.
+# ctest_in DIRECTORY OPTION...: prints ctest's own count as the closing line. Many of the tests wait
+# more than they compute.
 ctest_in() {
-    ctest --test-dir "$1" -j $((2 * jobs)) --output-on-failure --no-tests=error > "$1/ctest.log" 2>&1
+    ctest --test-dir "$1" "${@:2}" -j $((2 * jobs)) --output-on-failure --no-tests=error > "$1/ctest.log" 2>&1
     local status=$?
     [ $status = 0 ] || cat "$1/ctest.log"
     say "$(grep 'tests passed' "$1/ctest.log" | tail -n 1)"
     return $status
 }
+# Against the installed library: what is not the same as under a sanitizer, which are its optimised
+# code, its calls in the hot path, and what happens under a lock. `every-test` has all programs.
 against_installed() {
-    local cuda
-    mapfile -t cuda < <(sed -n -E 's/^(ROUTECAP_(NVCC|CUDA_INCLUDE):.*)/-D\1/p' build/release/CMakeCache.txt)
-    cmake -S tests -B build/tests -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS=-Werror -DCMAKE_PREFIX_PATH="$prefix" "${cuda[@]}" &&
-        cmake --build build/tests -j "$jobs" && ctest_in build/tests
+    build_tests scenarios api recording hot_path locks protocol vectors device fake_cuda fake_test trace trace_cuda no_driver &&
+        ctest_in build/tests -R '^((cuda|graph)[.])?(scenarios|api|recording|hot_path|locks|protocol)([.]|$)|^(vectors|fake|trace|trace_is_that_of_a_device|failing_device|old_driver)$'
 }
-sanitized() { cmake --preset "$1" && cmake --build --preset "$1" -j "$jobs" && ctest_in "build/$1"; }
+every_test() { build_tests all && ctest_in build/tests; }
+
+# configure_sanitized PRESET: with the kernels that build/release has.
+configure_sanitized() {
+    local options
+    [ -e "$prefix" ] || install_library
+    need /usr/include/gtest/gtest.h=libgtest-dev /usr/include/nlohmann/json.hpp=nlohmann-json3-dev
+    mapfile -t options < <(sed -n -E 's/^(ROUTECAP_(NVCC|CUDA_INCLUDE|CUDA_ARCHS):.*)/-D\1/p' build/release/CMakeCache.txt)
+    [ ! -e build/release/kernels/kernels.fatbin ] || options+=("-DROUTECAP_FATBIN=$build/release/kernels/kernels.fatbin")
+    locked "$1" cmake --preset "$1" "${options[@]}"
+}
+asan() { configure_sanitized asan && locked asan cmake --build build/asan -j "$jobs" && ctest_in build/asan; }
+# What has most threads in the least time. `every-tsan` has the rest.
+tsan() {
+    configure_sanitized tsan &&
+        locked tsan cmake --build build/tsan -j "$jobs" --target threads limits delayed store mapped blocked fake_cuda &&
+        ctest_in build/tsan -R '^(threads|limits|store|mapped)[.]|^(delayed|blocked|shared[.]store|(cuda|graph)[.](threads|store|limits|blocked))$'
+}
+every_tsan() { configure_sanitized tsan && locked tsan cmake --build build/tsan -j "$jobs" && ctest_in build/tsan; }
 
 # Routing from logits, against NumPy.
 routing() { install_python && "$build/python/bin/python" tests/recording/route.py "$library"; }
 
-# The packages, each against the installed library; on CUDA with the driver that needs no device,
-# which the suite "tests" has built.
-export ROUTECAP_FAKE_CUDA=$build/tests/fake
-python_package() { install_torch && ROUTECAP_TORCH_PYTHON=$torch_python bash bindings/python/test.sh "$prefix"; }
-loading() { install_torch && ROUTECAP_TORCH_PYTHON=$torch_python bash tests/loading/check.sh "$library" "$build/tests/fake"; }
-rust_package() { bash bindings/rust/test.sh "$prefix"; }
-go_package() { bash bindings/go/test.sh "$prefix"; }
-quick_starts() { bash tests/quick_starts/check.sh "$prefix"; }
+# The packages, each against the installed library; on CUDA with the driver that needs no device.
+# Each with --more: what takes longer and finds less.
+package_of() {
+    local name=$1
+    shift
+    install_fake_driver
+    [ "$name" != python ] || { install_torch && export ROUTECAP_TORCH_PYTHON=$torch_python; }
+    bash "bindings/$name/test.sh" "$@" "$prefix"
+}
+loading() { install_fake_driver; install_torch && ROUTECAP_TORCH_PYTHON=$torch_python bash tests/loading/check.sh "$library" "$fake"; }
 
 # A place that is forgotten is found: here all are, for a function that is added to a header alone.
 every_place() {
@@ -185,28 +187,36 @@ other_engines() {
 engines() { bash tests/engines/check.sh --without rust --without ollama --without candle --library "$prefix"; }
 every_engine() { bash tests/engines/check.sh --full --library "$prefix"; }
 
+# Beside the benchmarks of the packages, which their own tests build.
 bench() {
+    build_tests all || return 1
+    [ -x build/rust/bench_rust ] || package_of rust --more
+    [ -x build/go/bench_go ] || package_of go --more
+    [ -x build/python_package/tested/bin/python ] || package_of python
     run build/tests/bench/bench --quick --json "$build/bench.json"
     run python3 -m json.tool "$build/bench.json" "$build/bench.pretty.json"
-    run env LD_LIBRARY_PATH="$ROUTECAP_FAKE_CUDA" build/tests/bench/bench_driver --quick --json "$build/bench_driver.json"
+    run env LD_LIBRARY_PATH="$build/tests/fake" build/tests/bench/bench_driver --quick --json "$build/bench_driver.json"
     run python3 -m json.tool "$build/bench_driver.json" "$build/bench_driver.pretty.json"
     run build/tests/bench/bench_plan --quick
     run build/tests/bench/bench_scale --quick
-    run env PYTHONPATH=build/python_package/unpacked build/python_package/tested/bin/python tests/bench/traffic.py --samples 512
+    install_package
+    run env PYTHONPATH="$package" build/python_package/tested/bin/python tests/bench/traffic.py --samples 512
     install_llama && build_llama_example || return 1
     bench_llama qwen3moe 3 > "$build/bench_llama.jsonl" || return 1
     run python3 -m json.tool --json-lines "$build/bench_llama.jsonl" "$build/bench_llama.pretty.json"
     run env LD_LIBRARY_PATH="$(dirname "$library")" python3 tests/bench/bindings.py --runs 1 --json "$build/bindings.json" \
         c=build/tests/bench/bench_c rust=build/rust/bench_rust go=build/go/bench_go "python=build/python_package/tested/bin/python bindings/python/bench_python.py"
-    run env PYTHONPATH=build/python_package/unpacked build/torch/bin/python tests/bench/vllm.py cpu --json "$build/vllm.json"
+    install_torch
+    run env PYTHONPATH="$package" build/torch/bin/python tests/bench/vllm.py cpu --json "$build/vllm.json"
     install_package && install_transformers || return 1
     run env PYTHONPATH="$package" "$transformers_python" tests/bench/transformers.py cpu --json "$build/transformers.json"
     run python3 -m json.tool "$build/transformers.json" "$build/transformers.pretty.json"
     closing
 }
 
-more_random() { run build/tests/fuzz/fuzz_operations --generated 200000; closing; }
+more_random() { build_tests fuzz_operations; run build/tests/fuzz/fuzz_operations --generated 200000; closing; }
 more_faults() {
+    build_tests faults fake_cuda
     run env ROUTECAP_FAULT_STRIDE=0 LD_LIBRARY_PATH=build/tests/fake ROUTECAP_TEST_BACKEND=cuda build/tests/fault/faults
     closing
 }
@@ -223,6 +233,8 @@ unwatched() {
 }
 valgrinded() {
     need valgrind=valgrind
+    build_tests scenarios api || return 1
+    (loading; installed_tree; abi) > "$build/valgrind.log" 2>&1  # for their programs
     local program
     local valgrind=(valgrind --quiet --error-exitcode=9 --leak-check=full --errors-for-leak-kinds=definite,possible)
     for program in scenarios api; do
@@ -235,76 +247,156 @@ valgrinded() {
     closing
 }
 
-# ----
+soak() { build_tests soak fake_cuda && bash tests/soak/check.sh --seconds 10; }
+
+# ---- What there is: NAME|default, full or alone|minutes of one core|COMMAND. Those that are alone are
+# of the default too, after the others: what they do depends on the time that they have.
+suites='
+asan-ubsan|default|6|asan
+python|default|4|package_of python
+tests|default|3|against_installed
+tsan|default|3|tsan
+quick-starts|default|3|bash tests/quick_starts/check.sh $prefix
+rust|default|2|package_of rust
+transformers|default|1|bash examples/transformers/check.sh $prefix
+go|default|1|package_of go
+docs|default|1|bash tests/docs/check.sh
+replay|default|1|bash examples/replay/check.sh $prefix
+routing|default|1|routing
+trainers|default|1|bash bindings/python/tests/replay/check.sh --library $prefix
+grpo|default|1|bash examples/grpo/check.sh $prefix
+engines|default|1|engines
+load|default|1|bash examples/load/check.sh $prefix
+html|default|1|bash examples/html/check.sh
+installed-tree|default|0.5|installed_tree
+abi|default|0.5|abi
+llama-cpp|default|0.2|bash examples/llama_cpp/check.sh
+model|default|0.2|small_model
+loading|default|0.2|loading
+headers|default|0.2|headers
+every-place|default|0.1|every_place
+soak|alone|0.5|soak
+every-test|full|5|every_test
+every-tsan|full|9|every_tsan
+aarch64|full|6|bash tests/aarch64.sh
+fuzz|full|4|bash tests/fuzz/run.sh
+bench|full|3|bench
+python-more|full|6|package_of python --more
+rust-more|full|5|package_of rust --more
+go-more|full|5|package_of go --more
+contributing|full|9|bash tests/quick_starts/check.sh $prefix CONTRIBUTING.md
+ray|full|2|bash examples/ray/check.sh $prefix
+static-tree|full|3|static_tree
+other-engines|full|9|other_engines
+every-engine|full|9|every_engine
+every-trainer|full|9|bash bindings/python/tests/replay/check.sh --full --library $prefix
+grpo-by-ray|full|2|bash examples/grpo/check.sh --full $prefix
+vllm|full|9|bash examples/vllm/check.sh
+vllm-engine|full|60|bash tests/vllm_engine/check.sh
+sglang|full|60|bash tests/sglang_engine/check.sh
+more-random|full|9|more_random
+more-faults|full|9|more_faults
+abi-proof|full|9|bash tests/abi/prove.sh $root c++
+fuzz-proof|full|60|bash tests/fuzz/prove.sh
+unwatched|full|5|unwatched
+valgrind|full|9|valgrinded
+artefacts|full|50|bash packaging/check.sh
+coverage|full|9|bash tests/coverage.sh
+lint|full|9|bash tests/lint.sh
+'
+
+# ---- How they run
+
+full=0 only=()
+for argument; do
+    case $argument in
+        --full) full=1 ;;
+        --list) awk -F'|' 'NF { printf "%-16s %5s min of a core  %s\n", $1, $3, $2 == "full" ? "--full" : "" }' <<< "$suites"; exit ;;
+        -*) say "no option is called $argument"; exit 2 ;;
+        *) grep -q "^$argument|" <<< "$suites" || { say "no suite is called $argument: run.sh --list"; exit 2; }
+           only+=("$argument") ;;
+    esac
+done
+
+# chosen WHERE...: the lines of the suites that run there, of those that were asked for.
+chosen() {
+    local name where rest
+    while IFS='|' read -r name where rest; do
+        [ -n "$name" ] && [[ " $* " == *" $where "* ]] || continue
+        if [ ${#only[@]} != 0 ]; then
+            [[ " ${only[*]} " == *" $name "* ]] || continue
+        elif [ $full = 0 ] && [ "$where" = full ]; then
+            continue
+        fi
+        say "$name|$where|$rest"
+    done <<< "$suites"
+}
+
+rm -rf "$logs"
+mkdir -p "$logs/running" "$logs/taken"
+: > "$results"
+started=$SECONDS
+planned=$(chosen default alone full | awk -F'|' '{ sum += $3 } END { print sum + 0 }')
+
+# What runs now, for how long all has run, and which share of the minutes is done.
+progress() {
+    local share
+    share=$(awk -F'|' -v all="$planned" '{ sum += $3 } END { print all ? int(100 * sum / all) : 100 }' "$logs/done" 2> /dev/null)
+    say "$(printf '%3d:%02d %3d %%' $(((SECONDS - started) / 60)) $(((SECONDS - started) % 60)) "${share:-0}")  $(ls "$logs/running" | tr '\n' ' ')"
+}
+
+# one LINE: runs a suite in a shell of its own, keeps its output, and notes the line it ends with.
+one() {
+    local line=$1 name where minutes command status began=$SECONDS word=passed
+    IFS='|' read -r name where minutes command <<< "$line"
+    : > "$logs/running/$name"
+    progress
+    ( passed=0 failed=0; eval "$command" ) > "$logs/$name.log" 2>&1 < /dev/null
+    status=$?
+    [ $status = 0 ] || word=FAILED
+    rm "$logs/running/$name"
+    say "$line" >> "$logs/done"
+    say "$word  $name: $(tail -n 1 "$logs/$name.log") ($((SECONDS - began)) s)" >> "$results"
+    [ $status = 0 ] || failure "$name"
+}
+# The ten lines that matter of a suite that failed, and what runs it again.
+failure() {
+    local name=$1 pattern='failed|FAILED|[Ee]rror|ERROR|SUMMARY|panicked|difference|could not'
+    grep "^FAILED  $name: " "$results"
+    { grep -E "$pattern" "$logs/$name.log" || tail -n 10 "$logs/$name.log"; } | head -n 10 | cut -c 1-200 | sed 's/^/    /'
+    say "    again: bash tests/run.sh $name     all it printed: build/test-logs/$name.log"
+}
+
+# lane WHERE: takes one suite after the other until none is left.
+lane() {
+    local line
+    while IFS= read -r line; do
+        ! mkdir "$logs/taken/${line%%|*}" 2> /dev/null || one "$line"
+    done < <(chosen "$@")
+}
 
 say "setup: compilers and tools"
-need cmake=cmake ninja=ninja-build c++=g++ cc=gcc pkg-config=pkg-config python3=python3 abidiff=abigail-tools readelf=binutils \
-    /usr/include/gtest/gtest.h=libgtest-dev /usr/include/nlohmann/json.hpp=nlohmann-json3-dev \
+need cmake=cmake ninja=ninja-build c++=g++ cc=gcc pkg-config=pkg-config python3=python3 \
     "/usr/include/$(uname -m)-linux-gnu/sys/sdt.h=systemtap-sdt-dev"
 install_nvcc
 install_library
+export ROUTECAP_INSTALLED=$prefix
+install_fake_driver
 # All else is built whole and once. The library that is installed has shown that no include is
 # missing.
 [ -n "${CMAKE_CXX_COMPILER_LAUNCHER:-}" ] || export ROUTECAP_PRECOMPILED=ON
 
-suite headers headers
-suite installed-tree installed_tree
-suite tests against_installed
-# What compiles on all cores runs beside what mostly has one thread, waits, or fetches, and shares
-# what it has fetched. Both take of the rest, so that they end together.
-rest() {
-    either go go_package
-    either aarch64 bash tests/aarch64.sh
-    either docs bash tests/docs/check.sh
-}
-{
-    suite tsan sanitized tsan
-    suite asan-ubsan sanitized asan
-    rest
-} &
-beside=$!
-suite routing routing
-suite python python_package
-suite loading loading
-suite rust rust_package
-suite abi abi
-suite quick-starts quick_starts
-suite every-place every_place
-suite llama-cpp bash examples/llama_cpp/check.sh
-suite model small_model
-suite transformers bash examples/transformers/check.sh "$prefix"
-suite replay bash examples/replay/check.sh "$prefix"
-suite trainers bash bindings/python/tests/replay/check.sh --library "$prefix"
-suite grpo bash examples/grpo/check.sh "$prefix"
-suite ray bash examples/ray/check.sh "$prefix"
-suite load bash examples/load/check.sh "$prefix"
-suite html bash examples/html/check.sh
-suite engines engines
-rest
-wait "$beside" || say "FAILED  beside: not every suite was run" | tee -a "$results"
-# What has its time, or measures it, has the machine to itself.
-suite fuzz bash tests/fuzz/run.sh
-suite soak bash tests/soak/check.sh
-suite bench bench
-slow other-engines other_engines
-slow every-engine every_engine
-slow every-trainer bash bindings/python/tests/replay/check.sh --full --library "$prefix"
-slow grpo-by-ray bash examples/grpo/check.sh --full "$prefix"
-slow vllm bash examples/vllm/check.sh
-slow vllm-engine bash tests/vllm_engine/check.sh
-slow sglang bash tests/sglang_engine/check.sh
-slow more-random more_random
-slow more-faults more_faults
-slow abi-proof bash tests/abi/prove.sh "$root" c++
-slow fuzz-proof bash tests/fuzz/prove.sh
-slow unwatched unwatched
-slow valgrind valgrinded
-slow artefacts bash packaging/check.sh
-slow coverage bash tests/coverage.sh
-slow lint bash tests/lint.sh
+# Two at a time: what compiles on all cores beside what has one thread, waits, or fetches.
+lane default & lane default
+wait
+lane alone
+lane full
 
 say
-cat "$results"
-[ $full = 1 ] || say "left out without --full: ${left_out[*]}"
-[ -s "$results" ] || { say "no suite is called ${only[*]}"; exit 2; }
-! grep -q ^FAILED "$results"
+failures=$(grep -c ^FAILED "$results")
+[ "$failures" = 0 ] || while read -r _ name _; do failure "${name%:}"; done < <(grep ^FAILED "$results")
+grep ^passed "$results"
+[ $full = 1 ] || [ ${#only[@]} != 0 ] || say "left out without --full: $(awk -F'|' '$2 == "full" { printf "%s ", $1 }' <<< "$suites")"
+progress
+say "$(grep -c ^passed "$results") passed, $failures failed"
+[ "$failures" = 0 ] && [ -s "$results" ]

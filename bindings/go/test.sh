@@ -1,27 +1,30 @@
 #!/usr/bin/env bash
-# Checks the Go package against an installed library. Usage, in the project's root: bash
-# bindings/go/test.sh PREFIX
+# Checks the Go package against an installed library. In the project's root:
 #
-# The tests of the CUDA backend run if there is a libcuda.so.1: the system's, or the driver without
-# a device of tests/fault, which ROUTECAP_FAKE_CUDA (a folder) names or which is found under build/.
-# Ends with one line and exit status 0 if all passed.
+#     bash bindings/go/test.sh PREFIX           the tests
+#     bash bindings/go/test.sh --more PREFIX    the generator, staticcheck, races, mutants, benchmark
+#
+# The tests of the CUDA backend run on the driver without a device of tests/fault. Ends with one
+# line and exit status 0 if all passed.
 . examples/setup.sh
 set +e
+more=0
+[ "${1:-}" = --more ] && more=1 && shift
 
 prefix=$(realpath "${1:?the prefix of an installed library is missing}")
-need clang=clang pkg-config=pkg-config cc=gcc python3=python3
+need pkg-config=pkg-config cc=gcc python3=python3
+install_fake_driver
 command -v go > /dev/null || { say "Go 1.24 or newer is needed"; exit 1; }
 module=$root/bindings/go
 work=$build/go
 mkdir -p "$work"
 export GOCACHE=$work/cache GOMODCACHE=$work/modules GOFLAGS=-modcacherw GOBIN=$work/bin
 libraries=$(dirname "$(find "$prefix" -name libroutecap.so.1)")
-fake=${ROUTECAP_FAKE_CUDA:-$(find "$build" -path '*/fake/libcuda.so.1' -printf '%h\n' 2> /dev/null | head -n 1)}
 PKG_CONFIG_PATH=$(dirname "$(find "$prefix" -name routecap.pc)")
-LD_LIBRARY_PATH=$libraries${fake:+:$fake}${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+LD_LIBRARY_PATH=$libraries:$fake${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 export PKG_CONFIG_PATH LD_LIBRARY_PATH FAKE_CUDA_ABORT=1
 export ROUTECAP_CHECKED=1 # a slip in the order of calls is an error
-[ -z "$fake" ] || export ROUTECAP_REQUIRE_CUDA=1
+export ROUTECAP_REQUIRE_CUDA=1
 passed=0 failed=0 skipped=0
 
 # run NAME COMMAND...: one check.
@@ -90,23 +93,28 @@ mutants() {
 }
 
 cd "$module" || exit 1
-run "the raw layer is what the header says" go run ./internal/generate -check
-run "formatted" formatted
-run "vet" go vet ./...
-install_staticcheck
-run "staticcheck" "$GOBIN/staticcheck" ./...
-run_tests "tests" go test -count=1 -v ./...
-run_tests "tests with the race detector" go test -count=1 -race -v ./...
-run_tests "tests with checked pointers" env GOEXPERIMENT=cgocheck2 go test -count=1 -v ./...
-run "the vectors' mutants are noticed" mutants
-run "fuzzed" go test -run '^$' -fuzz FuzzDeserialize -fuzztime 5s .
-run "an example" go run ./examples/worker_loop
-run "the benchmark as a program" go build -o "$work/bench_go" ./bench
-run "the benchmark runs" "$work/bench_go"
-run "outside of the project" outside
-# What a machine with a GPU and without Go runs: this program and libroutecap.so.1.
-run "the tests on CUDA as a program" go test -c -o "$work/cuda.test" ./internal/cudatest
-run_tests "tests on CUDA as a program" env -i LD_LIBRARY_PATH="$LD_LIBRARY_PATH" ROUTECAP_CHECKED=1 ${fake:+ROUTECAP_REQUIRE_CUDA=1} "$work/cuda.test" -test.v
+if [ $more = 0 ]; then
+    run "the raw layer is of these headers" go run ./internal/generate -check-headers
+    run "formatted" formatted
+    run "vet" go vet ./...
+    run_tests "tests" go test -count=1 -v ./...
+    run "an example" go run ./examples/worker_loop
+    # What a machine with a GPU and without Go runs: this program and libroutecap.so.1.
+    run "the tests on CUDA as a program" go test -c -o "$work/cuda.test" ./internal/cudatest
+    run_tests "tests on CUDA as a program" env -i LD_LIBRARY_PATH="$LD_LIBRARY_PATH" ROUTECAP_CHECKED=1 ROUTECAP_REQUIRE_CUDA=1 "$work/cuda.test" -test.v
+else
+    need clang=clang
+    run "the raw layer is what the headers say" go run ./internal/generate -check
+    install_staticcheck
+    run "staticcheck" "$GOBIN/staticcheck" ./...
+    run_tests "tests with the race detector" go test -count=1 -race -v ./...
+    run_tests "tests with checked pointers" env GOEXPERIMENT=cgocheck2 go test -count=1 -v ./...
+    run "the vectors' mutants are noticed" mutants
+    run "fuzzed" go test -run '^$' -fuzz FuzzDeserialize -fuzztime 5s .
+    run "the benchmark as a program" go build -o "$work/bench_go" ./bench
+    run "the benchmark runs" "$work/bench_go"
+    run "outside of the project" outside
+fi
 
 say "$passed checks passed, $failed failed${skipped:+, $skipped skipped}"
 [ $failed = 0 ]

@@ -1,20 +1,22 @@
 #!/usr/bin/env bash
-# Builds the Python package and checks it against an installed library. Usage, in the project's
-# root: bash bindings/python/test.sh PREFIX
+# Builds the Python package and checks it against an installed library. In the project's root:
 #
-# The wheel that is tested contains the library of PREFIX; another is built from the sources,
-# without CUDA. What needs torch runs if ROUTECAP_TORCH_PYTHON names an interpreter that has it,
-# what needs CUDA on the driver without a device of tests/fault, which ROUTECAP_FAKE_CUDA (a folder)
-# names or which is found under build/. Ends with one line and exit status 0 if all passed.
+#     bash bindings/python/test.sh PREFIX           the tests, and the types by mypy
+#     bash bindings/python/test.sh --more PREFIX    every way to build a wheel, pyright, the vectors' mutants
+#
+# The wheel that is tested contains the library of PREFIX. What needs torch runs if
+# ROUTECAP_TORCH_PYTHON names an interpreter that has it, what needs CUDA on the driver without a
+# device of tests/fault. Ends with one line and exit status 0 if all passed.
 . examples/setup.sh
 set +e
+more=0
+[ "${1:-}" = --more ] && more=1 && shift
 
 prefix=$(realpath "${1:?the prefix of an installed library is missing}")
 package=$root/bindings/python
 work=$build/python_package
 tools=$work/tools
 library=$(find "$prefix" -name libroutecap.so.1)
-fake=${ROUTECAP_FAKE_CUDA:-$(find "$build" -path '*/fake/libcuda.so.1' -printf '%h\n' 2> /dev/null | head -n 1)}
 export PYTHONDONTWRITEBYTECODE=1 ROUTECAP_INCLUDE=$root/include
 export ROUTECAP_CHECKED=1 # a slip in the order of calls is an error
 left_out=()
@@ -22,12 +24,15 @@ mkdir -p "$work"
 
 # ---- The tools
 
-need python3=python3 cc=gcc c++=g++ node=nodejs pkg-config=pkg-config
+need python3=python3 cc=gcc c++=g++ pkg-config=pkg-config
 need "$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h"=python3-dev
 metrics=prometheus-client==0.26.0
 extras=(rich==15.0.0 matplotlib==3.11.2 safetensors==0.8.0 "$metrics" jsonschema==4.26.0)
-python_environment "$tools" scikit-build-core==1.1.2 build==1.6.1 swig==4.5.1 cmake==4.4.4 ninja==1.13.2 numpy==2.4.6 pytest==9.2.0 msgpack==1.2.4 \
-    auditwheel==6.8.2 abi3audit==0.0.26 mypy==2.4.1 pyright==1.1.414 "${extras[@]}"
+checkers=(mypy==2.4.1 numpy==2.4.6 pytest==9.2.0)
+[ $more = 0 ] || checkers=(scikit-build-core==1.1.2 build==1.6.1 swig==4.5.1 cmake==4.4.4 ninja==1.13.2 numpy==2.4.6 pytest==9.2.0 \
+    msgpack==1.2.4 auditwheel==6.8.2 abi3audit==0.0.26 mypy==2.4.1 pyright==1.1.414)
+tools+=_$more
+python_environment "$tools" "${checkers[@]}" "${extras[@]}"
 python_environment "$work/tested" numpy==2.4.6 pytest==9.2.0 msgpack==1.2.4 "${extras[@]}"
 # What writes and reads messages of the wire, for single functions of it: nothing of these is
 # imported.
@@ -70,45 +75,52 @@ complete() {
 
 # ---- Wheels
 
-rm -rf "$work/sdist"
-check "the source distribution is made" env PATH="$tools/bin:$PATH" "$tools/bin/python" -m build --sdist --no-isolation -o "$work/sdist" "$package"
-sdist=$(ls "$work"/sdist/routecap-*.tar.gz 2> /dev/null)
-check "the source distribution has every source of the library, and no links" complete "$sdist"
-wheel sdist "$sdist" --config-settings=cmake.define.ROUTECAP_CUDA=OFF --config-settings=cmake.define.CMAKE_CXX_FLAGS_RELEASE=-O0
-check "the wheel built from the source distribution runs in an empty environment" in_empty_environment
+if [ $more = 1 ]; then
+    need node=nodejs readelf=binutils
+    rm -rf "$work/sdist"
+    check "the source distribution is made" env PATH="$tools/bin:$PATH" "$tools/bin/python" -m build --sdist --no-isolation -o "$work/sdist" "$package"
+    sdist=$(ls "$work"/sdist/routecap-*.tar.gz 2> /dev/null)
+    check "the source distribution has every source of the library, and no links" complete "$sdist"
+    wheel sdist "$sdist" --config-settings=cmake.define.ROUTECAP_CUDA=OFF --config-settings=cmake.define.CMAKE_CXX_FLAGS_RELEASE=-O0
+    check "the wheel built from the source distribution runs in an empty environment" in_empty_environment
 
-ROUTECAP_LIBRARY=$library wheel installed "$sdist"
-check "the wheel built from it over an installed library has none in it" bash -c "! python3 -m zipfile -l '$wheel' | grep -q libroutecap"
-PKG_CONFIG_PATH=$(dirname "$(find "$prefix" -name routecap.pc)") wheel pkgconfig "$package" --config-settings=cmake.define.ROUTECAP_PKGCONFIG=ON
-check "the wheel over the library that pkg-config finds works" in_empty_environment
-
-wheel bundled "$package" --config-settings=cmake.define.ROUTECAP_BUNDLE="$library"
-check "the wheel runs in an empty environment without compilers" in_empty_environment
-for file in routecap/libroutecap.so.1 licenses/LICENSE routecap/py.typed routecap/page.html; do
-    check "the wheel has $file" bash -c "python3 -m zipfile -l '$wheel' | grep -q '$file'"
-done
-check "auditwheel finds system libraries only" bash -c "'$tools/bin/auditwheel' show '$wheel' | tee '$work/audit' && grep -q manylinux_ '$work/audit'"
-check "abi3audit finds the stable ABI of 3.11 only" "$tools/bin/abi3audit" --strict --assume-minimum-abi3 3.11 "$wheel"
+    ROUTECAP_LIBRARY=$library wheel installed "$sdist"
+    check "the wheel built from it over an installed library has none in it" bash -c "! python3 -m zipfile -l '$wheel' | grep -q libroutecap"
+    PKG_CONFIG_PATH=$(dirname "$(find "$prefix" -name routecap.pc)") wheel pkgconfig "$package" --config-settings=cmake.define.ROUTECAP_PKGCONFIG=ON
+    check "the wheel over the library that pkg-config finds works" in_empty_environment
+    wheel bundled "$package" --config-settings=cmake.define.ROUTECAP_BUNDLE="$library"
+    check "auditwheel finds system libraries only" bash -c "'$tools/bin/auditwheel' show '$wheel' | tee '$work/audit' && grep -q manylinux_ '$work/audit'"
+    check "abi3audit finds the stable ABI of 3.11 only" "$tools/bin/abi3audit" --strict --assume-minimum-abi3 3.11 "$wheel"
+else
+    # The same that the examples have.
+    (install_package) || exit 1
+    wheel=$(ls "$build"/package/wheel/routecap-*.whl)
+    check "the wheel runs in an empty environment without compilers" in_empty_environment
+    for file in routecap/libroutecap.so.1 licenses/LICENSE routecap/py.typed routecap/page.html; do
+        check "the wheel has $file" bash -c "python3 -m zipfile -l '$wheel' | grep -q '$file'"
+    done
+fi
 rm -rf "$work/unpacked" && python3 -m zipfile -e "$wheel" "$work/unpacked"
 check "nothing in the wheel needs CUDA" bash -c "! readelf -d '$work/unpacked'/routecap/*.so* | grep -E 'NEEDED.*(cuda|nvidia|torch)'"
 
 # ---- Types
 
-check "mypy --strict finds nothing in the package" env -C "$package" "$tools/bin/mypy" --cache-dir "$work/mypy" src/routecap
-check "mypy --strict finds nothing in a user's program" env -C "$package" MYPYPATH="$work/unpacked" "$tools/bin/mypy" --cache-dir "$work/mypy" examples
-typos=(env -C "$package" MYPYPATH="$work/unpacked" python3 tests/type_checkers/check.py)
-check "mypy finds every typo in a setting" "${typos[@]}" \
-    "$tools/bin/mypy" --strict --cache-dir "$work/mypy"
-check "pyright finds every typo in a setting" "${typos[@]}" \
-    "$tools/bin/pyright" --pythonpath "$work/tested/bin/python"
-check "pyright finds nothing" env -C "$package" "$tools/bin/pyright" --pythonpath "$work/tested/bin/python"
+if [ $more = 0 ]; then
+    check "mypy --strict finds nothing in the package" env -C "$package" "$tools/bin/mypy" --cache-dir "$work/mypy" src/routecap
+    check "mypy --strict finds nothing in a user's program" env -C "$package" MYPYPATH="$work/unpacked" "$tools/bin/mypy" --cache-dir "$work/mypy" examples
+else
+    typos=(env -C "$package" MYPYPATH="$work/unpacked" python3 tests/type_checkers/check.py)
+    check "mypy finds every typo in a setting" "${typos[@]}" \
+        "$tools/bin/mypy" --strict --cache-dir "$work/mypy"
+    check "pyright finds every typo in a setting" "${typos[@]}" \
+        "$tools/bin/pyright" --pythonpath "$work/tested/bin/python"
+    check "pyright finds nothing" env -C "$package" "$tools/bin/pyright" --pythonpath "$work/tested/bin/python"
+fi
 
 # ---- Tests
 
 "$work/tested/bin/pip" install --quiet --disable-pip-version-check --no-deps --force-reinstall "$wheel"
 python=$work/tested/bin/python
-tests "the wheel" env PYTHONPATH="$writers" "$python" -m pytest "$package"/tests/test_*.py
-tests "the installed library, named by ROUTECAP_LIBRARY" env PYTHONPATH="$writers" ROUTECAP_LIBRARY="$library" "$python" -m pytest "$package/tests/test_capturer.py"
 # every_mutant_fails: of 100 vectors that are wrong in one place, the replayer takes none.
 every_mutant_fails() {
     rm -rf "$work/mutants" && mkdir "$work/mutants" && "$python" tests/vectors/generate.py --mutate 100 "$work/mutants" || return 1
@@ -116,12 +128,16 @@ every_mutant_fails() {
         > "$work/mutants.log"
     tail -n 1 "$work/mutants.log" | grep '^100 failed' && ! tail -n 1 "$work/mutants.log" | grep passed
 }
-check "the replayer fails every vector that is wrong" every_mutant_fails
-if [ -n "$fake" ]; then
-    tests "the CUDA backend" env LD_LIBRARY_PATH="$fake" FAKE_CUDA_ABORT=1 "$python" -m pytest "$package/tests/cuda"
-else
-    left_out+=("the CUDA backend (no driver)")
+if [ $more = 1 ]; then
+    tests "the installed library, named by ROUTECAP_LIBRARY" env PYTHONPATH="$writers" ROUTECAP_LIBRARY="$library" "$python" -m pytest "$package/tests/test_capturer.py"
+    check "the replayer fails every vector that is wrong" every_mutant_fails
+    check "the benchmark runs" "$python" "$package/bench_python.py"
+    closing
+    exit
 fi
+tests "the wheel" env PYTHONPATH="$writers" "$python" -m pytest "$package"/tests/test_*.py
+install_fake_driver
+tests "the CUDA backend" env LD_LIBRARY_PATH="$fake" FAKE_CUDA_ABORT=1 "$python" -m pytest "$package/tests/cuda"
 if [ -n "${ROUTECAP_TORCH_PYTHON:-}" ]; then
     tests "torch" env PYTHONPATH="$work/unpacked:$writers" "$ROUTECAP_TORCH_PYTHON" -m pytest "$package/tests/torch_tensors"
     tests "the drop-in module" env PYTHONPATH="$work/unpacked:$clients" "$ROUTECAP_TORCH_PYTHON" -m pytest "$package/tests/vllm"
@@ -131,7 +147,6 @@ else
     tests "SGLang's adapter, without torch" env PYTHONPATH="$writers" "$python" -m pytest "$package/tests/sglang"
     left_out+=("torch (no ROUTECAP_TORCH_PYTHON)")
 fi
-check "the benchmark runs" "$python" "$package/bench_python.py"
 
 [ ${#left_out[@]} = 0 ] || say "left out: ${left_out[*]}"
 closing

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Writes routecap-sys/src/bindings.rs: what bindgen makes of the headers. --check fails instead if
-# it is not that already. Needs cargo and Debian's libclang-dev; bindgen is built once, under
-# build/rust.
+# it is not that already, and --check-headers if it was made of other headers, which takes no
+# bindgen. Needs cargo and Debian's libclang-dev; bindgen is built once, under build/rust.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 version=0.73.2
@@ -9,6 +9,11 @@ tools=$PWD/build/rust/bindgen-$version
 bindings=bindings/rust/routecap-sys/src/bindings.rs
 generated=build/rust/bindings.rs
 mkdir -p build/rust
+headers="// Of headers with the SHA-256 $(cat include/routecap.h include/routecap/*.h | sha256sum | cut -d ' ' -f 1)"
+if [ "${1:-}" = --check-headers ]; then
+    [ "$(head -n 1 $bindings)" = "$headers" ] || { echo "generate: the headers have changed: run bindings/rust/generate.sh"; exit 1; }
+    exit
+fi
 
 # bindgen-cli is a program of its own: nothing of it enters the crates. It runs for a moment, so
 # that it is not optimized.
@@ -66,6 +71,7 @@ cat include/routecap/*.h | awk '
     { print }
 ' - "$generated.raw" > "$generated"
 rustfmt --edition 2024 --config-path bindings/rust/rustfmt.toml "$generated"
+sed -i "1i $headers" "$generated"
 
 if [ "${1:-}" = --check ]; then
     cmp "$generated" "$bindings" || { echo "generate: $bindings is not what the headers give: run bindings/rust/generate.sh"; exit 1; }

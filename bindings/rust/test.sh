@@ -1,21 +1,21 @@
 #!/usr/bin/env bash
-# Everything there is to check of the Rust crates, against a library installed under PREFIX. To be
-# run in the project's root:
+# Checks the Rust crates against a library installed under PREFIX. To be run in the project's root:
 #
-#     bash bindings/rust/test.sh PREFIX
+#     bash bindings/rust/test.sh PREFIX           the tests
+#     bash bindings/rust/test.sh --more PREFIX    bindgen, clippy, documentation, packages, benchmark
 #
-# The CUDA tests run with the fake driver of tests/fault, in the folder that ROUTECAP_FAKE_CUDA
-# names or where tests/run.sh builds it. Left under build/rust: cuda_tests and bench_rust, the
-# programs to carry to another machine.
+# The CUDA tests run with the fake driver of tests/fault. Left under build/rust: cuda_tests and, with
+# --more, bench_rust, the programs to carry to another machine.
 . examples/setup.sh
 set +e
+more=0
+[ "${1:-}" = --more ] && more=1 && shift
 installed=$(cd "${1:?usage: bash bindings/rust/test.sh PREFIX}" && pwd) || exit 1
 work=$build/rust
 rust=$root/bindings/rust
 mkdir -p "$work"
 
-need cargo=cargo cc=gcc c++=g++ cmake=cmake make=make pkg-config=pkg-config
-need_libclang
+need cargo=cargo cc=gcc pkg-config=pkg-config
 PKG_CONFIG_PATH=$(dirname "$(find "$installed" -name routecap.pc)")
 LD_LIBRARY_PATH=$(dirname "$(find "$installed" -name libroutecap.so.1)")
 export PKG_CONFIG_PATH LD_LIBRARY_PATH
@@ -53,26 +53,31 @@ sum_of() { awk -v what="$1" '/^test result: / { for (i = 2; i <= NF; i++) if ($i
 # built ARGUMENTS...: the path of the one program that cargo builds of them.
 built() { cargo "$@" --no-run --message-format=json 2> "$work/log" | sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -n 1; }
 
-check "the bindings are what the header gives" bash generate.sh --check
-check "rustfmt" cargo fmt --all --check
+if [ $more = 0 ]; then
+    check "the bindings are of these headers" bash generate.sh --check-headers
+    check "rustfmt" cargo fmt --all --check
+    count "tests" cargo test --workspace --features routecap/ndarray --no-fail-fast
+    check "example" cargo run --quiet --example worker_loop
+    (cd "$root" && install_fake_driver)
+    cuda=$(built test -p routecap --test cuda --features ndarray)
+    if [ -x "$cuda" ]; then
+        cp "$cuda" "$work/cuda_tests"
+        LD_LIBRARY_PATH=$build/tests/fake:$LD_LIBRARY_PATH FAKE_CUDA_ABORT=1 count "CUDA tests" "$work/cuda_tests" --include-ignored
+    else
+        cat "$work/log"
+        failed=$((failed + 1))
+    fi
+    say "$passed checks passed, $failed failed"
+    [ "$failed" = 0 ]
+    exit
+fi
+
+need c++=g++ cmake=cmake make=make
+need_libclang
+check "the bindings are what the headers give" bash generate.sh --check
 check "clippy" cargo clippy --quiet --workspace --all-targets --features routecap/ndarray -- -D warnings
 check "documentation, without the library" env -u PKG_CONFIG_PATH DOCS_RS=1 RUSTDOCFLAGS="-D warnings" CARGO_TARGET_DIR="$work/docs" \
     cargo doc --quiet --workspace --no-deps --features routecap/ndarray
-count "tests" cargo test --workspace --features routecap/ndarray --no-fail-fast
-check "example" cargo run --quiet --example worker_loop
-
-fake=${ROUTECAP_FAKE_CUDA:-$build/tests/fake}
-cuda=$(built test -p routecap --test cuda --features ndarray)
-if [ ! -x "$cuda" ]; then
-    cat "$work/log"
-    failed=$((failed + 1))
-elif [ -e "$fake/libcuda.so.1" ]; then
-    cp "$cuda" "$work/cuda_tests"
-    LD_LIBRARY_PATH=$fake:$LD_LIBRARY_PATH FAKE_CUDA_ABORT=1 count "CUDA tests" "$work/cuda_tests" --include-ignored
-else
-    failed=$((failed + 1))
-    say "failed: CUDA tests: there is no fake driver in $fake (set ROUTECAP_FAKE_CUDA)"
-fi
 
 bench=$(built bench -p routecap --bench bench_rust)
 check "benchmark" test -x "$bench"

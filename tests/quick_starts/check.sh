@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Runs the programs and commands of README.md, CONTRIBUTING.md and docs/ as they stand.
+# Runs the programs and commands of README.md and docs/, or of the pages that are named, as they
+# stand.
 #
-#     bash tests/quick_starts/check.sh PREFIX
+#     bash tests/quick_starts/check.sh PREFIX [PAGE]...
 #
 # In the project's root, with the library that is installed under PREFIX. What keeps pace with a
 # device runs once more where nothing is filed before somebody waits, as beside a device that is
@@ -9,7 +10,9 @@
 . examples/setup.sh
 set +e
 
-use_library "${1:?usage: bash tests/quick_starts/check.sh PREFIX}"
+use_library "${1:?usage: bash tests/quick_starts/check.sh PREFIX [PAGE]...}"
+shift
+[ $# != 0 ] || set -- README.md docs/*.md docs/guides/*.md
 need cargo=cargo cc=gcc pkg-config=pkg-config
 command -v go > /dev/null || { say "Go 1.24 or newer is needed"; exit 1; }
 install_package && install_transformers && install_llama || exit 1
@@ -21,7 +24,7 @@ export GOCACHE=$build/go/cache GOMODCACHE=$build/go/modules GOFLAGS=-modcacherw
 unset CARGO_TARGET_DIR
 rm -rf "$programs" && mkdir -p "$work"
 check "every block of code is marked" \
-    python3 tests/quick_starts/snippets.py "$programs" README.md CONTRIBUTING.md docs/*.md docs/guides/*.md
+    python3 tests/quick_starts/snippets.py "$programs" "$@"
 
 # compiled SOURCE LANGUAGE: makes SOURCE.run, a command without arguments.
 compiled() {

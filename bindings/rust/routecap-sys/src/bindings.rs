@@ -1,3 +1,4 @@
+// Of headers with the SHA-256 5e2a2460695461afaada970ff9bf45239b28065addc1f2e71cf8907e3745d828
 pub const ROUTECAP_VERSION_MAJOR: u32 = 1;
 pub const ROUTECAP_VERSION_MINOR: u32 = 1;
 pub const ROUTECAP_VERSION_PATCH: u32 = 0;
