@@ -79,39 +79,54 @@ PYTHON_ELSEWHERE = re.compile(
 NAVIGATION = """
 ```{toctree}
 :hidden:
-:caption: Use it
+:caption: Start
 
+docs/start
 docs/install
 docs/concepts
-docs/models
-docs/doctor
-docs/replay
-docs/format
-docs/wire
-docs/sequence
-docs/store
-docs/plan
 docs/faq
-docs/diagnostics
 ```
 ```{toctree}
 :hidden:
-:caption: Guides
-:glob:
+:caption: Engines
 
-docs/guides/*
+docs/guides/own_loop
+docs/guides/vllm
+docs/guides/sglang
+docs/guides/transformers
+docs/guides/llama_cpp
+docs/guides/ollama
+docs/guides/candle
+docs/models
 examples/README
 examples/model/README
 examples/model/weights/report
 ```
 ```{toctree}
 :hidden:
+:caption: Trainers and consumers
+
+docs/replay
+docs/sequence
+docs/plan
+docs/wire
+docs/format
+docs/store
+```
+```{toctree}
+:hidden:
+:caption: Operators
+
+docs/load
+docs/diagnostics
+docs/doctor
+docs/scale
+```
+```{toctree}
+:hidden:
 :caption: Reference
 
 reference/c
-docs/wire
-docs/store
-docs/plan
 Python classes <reference/python/routecap/index>
 Python package <bindings/python/README>
 Rust crate <bindings/rust/routecap/README>
@@ -121,11 +136,9 @@ include/COMPATIBILITY
 ```
 ```{toctree}
 :hidden:
-:caption: Know it
+:caption: Evidence
 
 docs/performance
-docs/load
-docs/scale
 docs/evidence
 docs/failures
 docs/comparison

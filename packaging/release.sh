@@ -26,9 +26,10 @@ zig=$(echo "$work"/zig/lib/python3*/site-packages/ziglang/zig)
 sed -i "s/if (!builtin.is_test) @export(func/if (!builtin.is_test and name[0] == '_') @export(func/" "${zig%/*}/lib/compiler_rt.zig"
 # toolchain PROCESSOR: what CMake is told of it.
 toolchain() { printf '%s\n' "-DCMAKE_TOOLCHAIN_FILE=$root/packaging/zig.cmake" "-DROUTECAP_ZIG=$zig" "-DROUTECAP_PROCESSOR=$1"; }
-# logged NAME COMMAND...: its output goes to a file, and is shown if it fails.
+# logged NAME COMMAND...: says when it starts. Its output goes to a file, and is shown if it fails.
 logged() {
     local log=$work/$1.log
+    say "$(date +%H:%M:%S) $1"
     shift
     "$@" > "$log" 2>&1 || { tail -n 60 "$log"; say "FAILED  ${log##*/}"; exit 1; }
 }

@@ -6,9 +6,12 @@ Every block of code in c, python, rust, go or sh has a mark before it that says 
     <!-- test: run with NAME -->  the same, where NAME is installed: transformers
     <!-- test: in FILE -->        a part: it stands for the line /* BLOCK */ of around/FILE
     <!-- test: by FILE -->        FILE, a test of the project, runs the same
+    <!-- test: story -->          commands that go on where those before them in the page ended
+    <!-- test: story FILE -->     what the reader saves as FILE in ~/first-rows meanwhile
 
-A block without a mark is an error. FOLDER gets a file for each block of the first three kinds,
-and a line in FOLDER/list: its file, language, and what it runs with. A program with a line that
+A block without a mark is an error. FOLDER gets a file for each block of the first three kinds, one
+for the story of a page, and a line for each in FOLDER/list: its file, language, and what it runs
+with. A program with a line that
 keeps pace ("> 2") is written once more without that line, which is wrong on a device: its file
 is in FOLDER/hasty.
 """
@@ -19,7 +22,7 @@ import sys
 
 LANGUAGES = {"c": ".c", "python": ".py", "rust": ".rs", "go": ".go", "sh": ".sh"}
 BLOCK = re.compile(
-    r"^(?:<!-- test: (run|in|by)(?: (?:with )?(\S+))? -->\n)?```(\w+)\n(.*?)^```$", re.M | re.S
+    r"^(?:<!-- test: (run|in|by|story)(?: (?:with )?(\S+))? -->\n)?```(\w+)\n(.*?)^```$", re.M | re.S
 )
 TEMPLATES = pathlib.Path(__file__).parent / "around"
 
@@ -34,7 +37,7 @@ def main(folder: pathlib.Path, pages: list[pathlib.Path]) -> list[str]:
     errors, listed = [], []
     (folder / "hasty").mkdir(parents=True)
     for page in pages:
-        text = page.read_text()
+        text, story = page.read_text(), []
         for match in BLOCK.finditer(text):
             kind, what, language, code = match.groups()
             line = text.count("\n", 0, match.start(3)) + 1
@@ -48,6 +51,12 @@ def main(folder: pathlib.Path, pages: list[pathlib.Path]) -> list[str]:
                 if not pathlib.Path(what).is_file():
                     errors.append(f"{where}: there is no {what}")
                 continue
+            if kind == "story":
+                saved = f"cat > ~/first-rows/{what} << 'END_OF_FILE'\n{code}END_OF_FILE\n"
+                story.append(saved if what else code)
+                if not what or without_pace(code, language) == code:
+                    continue
+                what = None
             if kind == "in":
                 before, _, after = (TEMPLATES / what).read_text().partition("/* BLOCK */\n")
                 code = before.rstrip(" ") + code + after
@@ -56,6 +65,9 @@ def main(folder: pathlib.Path, pages: list[pathlib.Path]) -> list[str]:
             if (hasty := without_pace(code, language)) != code:
                 (folder / "hasty" / name).write_text(hasty)
             listed.append(f"{name} {language} {what or '-'}\n")
+        if story:
+            (folder / f"{page.stem}_story.sh").write_text("".join(story))
+            listed.append(f"{page.stem}_story.sh story -\n")
     (folder / "list").write_text("".join(listed))
     return errors
 
