@@ -97,44 +97,45 @@ class Request:
 class Key:
     def __init__(self, tokens, request):
         self.token_ids, self.extra_key = tokens, request.extra_key
-        self.cache_salt = request.cache_salt
+        self.cache_salt, self.is_bigram = request.cache_salt, False
 
     def __len__(self):
         return len(self.token_ids)
 
 
 class Tree:
-    """The cached sequences: a set of prefixes."""
+    """The cached sequences: a set of prefixes, of whole pages each."""
 
     disable = False
 
-    def __init__(self, face):
-        self.face, self.known = face, {}
+    def __init__(self, face, page_size):
+        self.face, self.page_size, self.known = face, page_size, {}
 
     def match(self, request, tokens):
-        n = 0
+        n, page = 0, self.page_size
         known = self.known.get((request.extra_key, request.cache_salt), set())
-        while n < len(tokens) and tuple(tokens[: n + 1]) in known:
-            n += 1
+        while n + page <= len(tokens) and tuple(tokens[: n + page]) in known:
+            n += page
         return n
 
     def checkpoint(self, request, up_to):
         self.face.checkpoint(self._checkpoint, self, request, up_to=up_to)
 
     def _checkpoint(self, cache, request, up_to):
-        tokens = request.tokens[:up_to]
+        page = self.page_size
+        tokens = request.tokens[: up_to // page * page]
         there = self.match(request, tokens)
         known = self.known.setdefault((request.extra_key, request.cache_salt), set())
-        known.update(tuple(tokens[: n + 1]) for n in range(len(tokens)))
+        known.update(tuple(tokens[: n + page]) for n in range(0, len(tokens), page))
         result = types.SimpleNamespace(prefix_len=there)
         params = types.SimpleNamespace(key=Key(tokens, request))
         self.face.inserted(result, self, params)
 
     def evict(self, request, tokens, keep):
-        """Everything behind the first `keep` tokens."""
+        """Everything behind the first `keep` tokens, which are whole pages."""
         known = self.known[request.extra_key, request.cache_salt]
-        begin = tuple(tokens[: keep + 1])
-        known -= {each for each in known if each[: keep + 1] == begin}
+        begin = tuple(tokens[: keep + self.page_size])
+        known -= {each for each in known if each[: len(begin)] == begin}
 
     def reset(self):
         self.known.clear()
@@ -145,9 +146,9 @@ class Engine:
     """padding: rows that a pass has behind those of its requests. ahead: the next pass is issued
     before the results of this one are looked at."""
 
-    def __init__(self, face, ranks, own, padding=3, chunk=16, drafts=0):
+    def __init__(self, face, ranks, own, padding=3, chunk=16, page_size=1):
         self.face, self.ranks, self.padding, self.chunk = face, ranks, padding, chunk
-        self.model, self.tree, self.weights = Model(), Tree(face), 0
+        self.model, self.tree, self.weights = Model(), Tree(face, page_size), 0
         self.draw = np.random.default_rng(1)
         self.capturer = face.create(
             lambda **kwargs: own,

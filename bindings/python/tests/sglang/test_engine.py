@@ -150,6 +150,31 @@ def test_what_was_evicted_and_computed_again_has_the_later_rows(start):
     assert (got[8:] == right(third, 1)[8:]).all()
 
 
+@pytest.mark.parametrize("page_size", (1, 16, 64))
+def test_prompts_that_differ_within_a_page_have_each_the_rows_of_its_own_kv(start, page_size):
+    """The second one, of other weights, does not take the place of the first."""
+    engine = start(page_size=page_size)
+    shared, parameters = tokens(93), {"routed_experts_dtype": "routecap"}
+    first = Request(shared + tokens(67), most=1)
+    engine.generate([first])
+    engine.weights = 1
+    _v0523.named(None, None, "31")
+    second = Request(shared + tokens(67), most=1)
+    hit = 93 // page_size * page_size
+    assert engine.generate([second]) == [hit]
+    for before, new in ((first, 160), (second, hit)):
+        third = Request(before.origin_input_ids.tolist() + tokens(2), parameters=parameters, most=1)
+        cached = 160 // page_size * page_size
+        assert engine.generate([third]) == [cached]
+        routing = routecap.Routing.deserialize(base64.b64decode(engine.answer(third)))
+        assert routing.complete
+        old = [*range(min(new, cached))]
+        assert (routing.ids()[old] == right(third)[old]).all()
+        later = [*range(len(old), 162)]
+        assert (routing.ids()[later] == right(third, 1)[later]).all()
+        assert routing.tags.tolist() == [0] * len(old) + [31] * len(later)
+
+
 @pytest.mark.parametrize("kept", (0, 7, 25))
 def test_one_that_was_retracted_is_computed_again(start, kept):
     engine = start()

@@ -298,12 +298,15 @@ class Capturer:
 
         return share
 
-    def cached(self, request: Any, scope: Hashable, tokens: Tokens, first: int) -> None:
-        """The engine's cache took the KV of a request's first tokens; from `first` on its own."""
+    def cached(
+        self, request: Any, scope: Hashable, tokens: Tokens, first: int, page: int = 1
+    ) -> None:
+        """The engine's cache took the KV of a request's first tokens, in such pages; from `first`
+        on its own."""
         life = life_of(request)
         if life is not None and self.place.owner:
             life.rows.kept = max(life.rows.kept, len(tokens))
-            life.part = self.prefixes.insert(scope, tokens, first, life.rows, life.part)
+            life.part = self.prefixes.insert(scope, tokens, first, life.rows, life.part, page)
 
     def set_weight_version(self, version: str | None) -> None:
         """Rows from now on are of these weights."""

@@ -166,6 +166,6 @@ def tokens_of(tokens: Any) -> Tokens:
 
 def scopes_of(request: Any) -> list[tuple[Any, ...]]:
     """Where the cached prefix of a request may be: what its session keeps, and at last the tree."""
-    tree = (getattr(request, "extra_key", None), getattr(request, "cache_salt", None))
+    tree = (getattr(request, "extra_key", None), getattr(request, "cache_salt", None) or None)
     session = getattr(request, "session", None)
     return [tree] if session is None else [(*tree, session.session_id), tree]

@@ -29,6 +29,7 @@ from ._capturer import NOBODYS, Batch, Capturer, Place
 from ._delivery import fetch
 from ._lives import scopes_of, tokens_of
 from ._options import Options
+from ._prefixes import pairs_of
 
 logger = logging.getLogger("sglang.srt.routecap")
 
@@ -431,12 +432,18 @@ def checkpoint(original: Callable[..., Any], cache: Any, req: Any, **kwargs: Any
 
 def inserted(result: Any, cache: Any, params: Any) -> None:
     if _checkpointing is not None and _capturer is not None and not cache.disable:
-        _capturer.softly(_inserted, _capturer, _checkpointing, params.key, result.prefix_len)
+        first = result.prefix_len
+        _capturer.softly(_inserted, _capturer, _checkpointing, params.key, first, cache.page_size)
 
 
-def _inserted(capturer: SGLangCapturer, request: Any, key: Any, first: int) -> None:
-    scope = (key.extra_key, key.cache_salt)
-    capturer.cached(request, scope, tokens_of(key.token_ids)[: len(key)], first)
+def _inserted(capturer: SGLangCapturer, request: Any, key: Any, first: int, page: int) -> None:
+    """The cache takes whole pages, and tells them by tokens, or by pairs of these."""
+    tokens = tokens_of(key.token_ids)
+    if key.is_bigram:
+        tokens = pairs_of(tokens)
+    capturer.cached(
+        request, (key.extra_key, key.cache_salt), tokens[: len(key) // page * page], first, page
+    )
 
 
 def kept_by_session(kept: bool, session: Any, request: Any) -> None:
