@@ -227,7 +227,15 @@ def test_a_plan_says_what_it_is() -> None:
         ({"lengths": [3], "needed": [1, 2]}, "equally many samples"),
         ({"lengths": [-1]}, "sequence of integers"),
         ({"lengths": [3], "context": "spiral"}, "'zigzag'"),
-        ({"lengths": [3], "context": "zigzag", "context_size": 2, "align": 1}, "no multiple of 4"),
+        ({"lengths": [3], **SETTINGS, "context_rank": 1, "align": 1}, "no multiple of 4"),
+        (
+            {"lengths": [3], **SETTINGS},
+            "context_size is 2 and context_rank is not given: say which",
+        ),
+        (
+            {"lengths": [3], "sequence_parallel": True, "tensor_size": 4},
+            "tensor_size is 4 and tensor_rank is not given",
+        ),
         (
             {"lengths": [3], "lost": "drop"},
             "lost is 'drop': give 'balanced' or 'error', or a number",
@@ -285,7 +293,7 @@ def test_any_number_of_threads_use_one_plan() -> None:
 
 
 def test_what_is_packed_is_unpacked_as_it_is_gathered() -> None:
-    plan = routecap.Plan([11, 7], **SETTINGS, fill=3)
+    plan = routecap.Plan([11, 7], **SETTINGS, context_rank=0, fill=3)
     routings: list[Any] = [routing_of(0, 10), None]
     packed = np.empty(plan.packed_bytes, np.uint8)
     report = plan.pack(routings, packed)
@@ -295,7 +303,7 @@ def test_what_is_packed_is_unpacked_as_it_is_gathered() -> None:
     plan.unpack(packed, out, classes=classes)
     assert (out == expected.ids).all() and (classes == expected.classes).all()
     with pytest.raises(routecap.Error) as other:
-        routecap.Plan([12, 7], **SETTINGS, fill=4).unpack(packed, out)
+        routecap.Plan([12, 7], **SETTINGS, context_rank=0, fill=4).unpack(packed, out)
     assert other.value.status == routecap.Status.ERR_STATE
 
 
@@ -421,7 +429,7 @@ except MemoryError:
 @pytest.mark.parametrize(
     ("rank", "share"),
     [
-        ({"layers": 48, "context": "zigzag", "context_size": 4}, 1 / 4),
+        ({"layers": 48, "context": "zigzag", "context_size": 4, "context_rank": 0}, 1 / 4),
         ({"layers": [6, 7, 8, 9, 10, 11]}, 1 / 8),
     ],
     ids=["context", "pipeline"],
@@ -451,7 +459,7 @@ def test_files_archives_and_folders_are_read_in_place(tmp_path: Path) -> None:
     (tmp_path / "both.routecap").write_bytes(
         b"".join(each.serialize() for each in routings.values())
     )
-    plan = routecap.Plan([11, 7], **SETTINGS)
+    plan = routecap.Plan([11, 7], **SETTINGS, context_rank=0)
     expected = plan.gather(list(routings.values())).ids
     for name, names in (
         ("both.tar", ["one", "two"]),
@@ -491,7 +499,7 @@ def test_a_reader_may_begin_before_it_is_waited_for() -> None:
             raise AssertionError("begin is there")
 
     routings = [routing_of(0, 10), routing_of(1, 6)]
-    plan = routecap.Plan([11, 7], **SETTINGS)
+    plan = routecap.Plan([11, 7], **SETTINGS, context_rank=0)
     gathered = plan.gather([Slow(routings[0]), [Slow(routings[1])]])
     assert (gathered.ids == plan.gather(routings).ids).all()
     assert calls == sorted(calls)

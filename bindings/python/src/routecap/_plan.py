@@ -96,8 +96,9 @@ class Plan:
     rows of each sequence matter: those before the last token that has a loss (see `needed_rows`).
     Default: all but the last one. layout: "packed" (one after another), "padded_right" or
     "padded_left" ([samples, width]). context: how context_size ranks divide it: "zigzag",
-    "contiguous" or "allgather"; this is context_rank. sequence_parallel: tensor_size ranks divide
-    the rows further; this is tensor_rank. sequence_first: of padded layouts: rows are
+    "contiguous" or "allgather"; this is context_rank, which must be given where context_size is
+    more than 1. sequence_parallel: tensor_size ranks divide the rows further; this is tensor_rank,
+    which must be given likewise. sequence_first: of padded layouts: rows are
     [width, samples], as in Megatron. align, align_total, least_total, align_rank, padded_lengths,
     width, starts: to what it is padded; see routecap/plan.h. The defaults are the least that can be
     divided evenly. dtype, order: of the result. fill: what padding and rows that are not needed
@@ -121,9 +122,9 @@ class Plan:
         layout: PlanLayout | PlanLayoutName = PlanLayout.PACKED,
         context: PlanContext | PlanContextName = PlanContext.NONE,
         context_size: int = 1,
-        context_rank: int = 0,
+        context_rank: int | None = None,
         tensor_size: int = 1,
-        tensor_rank: int = 0,
+        tensor_rank: int | None = None,
         sequence_parallel: bool = False,
         sequence_first: bool = False,
         width: int = 0,
@@ -148,6 +149,17 @@ class Plan:
             )
         }
         samples = _samples(held)
+        # A rank that is left out would be rank 0 on every rank: each would train on its rows.
+        for name, size, rank in (
+            ("context", context_size, context_rank),
+            ("tensor", tensor_size if sequence_parallel else 1, tensor_rank),
+        ):
+            if size > 1 and rank is None:
+                raise error(
+                    Status.ERR_ARGUMENT,
+                    f"{name}_size is {size} and {name}_rank is not given: say which of the"
+                    f" {size} ranks this is, 0 to {size - 1}",
+                )
         for name, given, names in (("fill", fill, ("balanced",)), ("lost", lost, tuple(_LOST))):
             if isinstance(given, str) and given not in names:
                 wanted = " or ".join(map(repr, names))
@@ -166,9 +178,9 @@ class Plan:
             layout=member(PlanLayout, layout),
             context=member(PlanContext, context),
             context_size=context_size,
-            context_rank=context_rank,
+            context_rank=context_rank or 0,
             tensor_size=tensor_size,
-            tensor_rank=tensor_rank,
+            tensor_rank=tensor_rank or 0,
             flags=(PlanSequence.PARALLEL if sequence_parallel else 0)
             | (PlanSequence.FIRST if sequence_first else 0),
             samples=samples,
