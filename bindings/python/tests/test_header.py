@@ -5,6 +5,8 @@ import os
 import pickle
 import re
 import struct
+import subprocess
+import sys
 from enum import IntEnum
 from pathlib import Path
 from typing import get_args
@@ -319,6 +321,24 @@ def test_help_says_what_the_header_says(method: object, words: list[str]) -> Non
     assert method.__doc__ is not None
     for word in words:
         assert word in method.__doc__
+
+
+PARTS = """
+import sys, routecap
+before = set(sys.modules)
+heavy = {"matplotlib", "prometheus_client", "rich", "safetensors", "torch", "transformers"}
+assert not heavy & before, heavy & before
+for name in ("analysis", "doctor", "log", "metrics", "names", "page", "plot", "replay", "vllm"):
+    assert getattr(routecap, name).__name__ == f"routecap.{name}", name
+assert routecap.doctor.examine and routecap.metrics.folder and routecap.plot.overview
+assert not hasattr(routecap, "plots")
+"""
+
+
+def test_parts_of_the_package_are_there_without_an_import_of_their_own() -> None:
+    """Docs write routecap.metrics.serve behind `import routecap`; it was an AttributeError."""
+    run = subprocess.run([sys.executable, "-c", PARTS], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
 
 
 def test_every_public_name_has_a_docstring() -> None:

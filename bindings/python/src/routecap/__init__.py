@@ -3,7 +3,13 @@ captured from any inference engine.
 
 Capturer is where to begin; README.md has a tour, and help() of each method what the header of the C
 library says of it.
+
+Parts of the package, such as `routecap.plot` and `routecap.metrics`, are imported when they are
+first used.
 """
+
+import typing
+from importlib import import_module
 
 from . import models
 from ._capturer import Capturer, Stats, received_merge
@@ -135,6 +141,44 @@ from ._wire import (
     wire_probe,
     wire_splice,
 )
+
+if typing.TYPE_CHECKING:
+    from . import (
+        analysis as analysis,
+        colours as colours,
+        doctor as doctor,
+        log as log,
+        metrics as metrics,
+        names as names,
+        page as page,
+        plot as plot,
+        replay as replay,
+        sglang as sglang,
+        transformers as transformers,
+        vllm as vllm,
+    )
+else:
+    _parts = (
+        "analysis",
+        "colours",
+        "doctor",
+        "log",
+        "metrics",
+        "names",
+        "page",
+        "plot",
+        "replay",
+        "sglang",
+        "transformers",
+        "vllm",
+    )
+
+    def __getattr__(name):
+        """A part of the package: some need torch or matplotlib, and most programs use few."""
+        if name in _parts:
+            return import_module(f".{name}", __name__)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __version__ = ".".join(map(str, version()))
 
