@@ -1,6 +1,7 @@
 """Routings in files: what is saved comes back equal, and what is damaged is an error."""
 
 import json
+import os
 import tarfile
 from io import BytesIO
 from pathlib import Path
@@ -294,12 +295,92 @@ def test_what_is_no_archive_is_an_error(routing: routecap.Routing, tmp_path: Pat
         (tmp_path / "bad.tar").write_bytes(data)
         with pytest.raises(ValueError, match="bad.tar"):
             routecap.load(tmp_path / "bad.tar")
-    routecap.save(tmp_path / "a.routecap", routing)
-    with tarfile.open(tmp_path / "twice.tar", "w") as archive:
-        for folder in ("x", "y"):
-            archive.add(tmp_path / "a.routecap", f"{folder}/a.routecap")
-    with pytest.raises(ValueError, match="a.routecap twice"):
-        routecap.load(tmp_path / "twice.tar")
+
+
+def archive_of(path: Path, files: list[tuple[str, bytes]]) -> Path:
+    with tarfile.open(path, "w") as archive:
+        for name, data in files:
+            entry = tarfile.TarInfo(name)
+            entry.size = len(data)
+            archive.addfile(entry, BytesIO(data))
+    return path
+
+
+def test_routings_of_one_name_in_an_archive_keep_their_folders(
+    routing: routecap.Routing, holey: routecap.Routing, tmp_path: Path
+) -> None:
+    """`stored` gave the last of them for both, and said nothing."""
+    holey.wait()
+    path = archive_of(
+        tmp_path / "ranks.tar",
+        [
+            ("rank1/r.json", b'{"rank": 1}'),
+            ("rank0/r.routecap", routing.serialize()),
+            ("./rank1/r.routecap", holey.serialize()),
+            ("rank0/other.routecap", routing.serialize()),
+            ("rank0/other.json", b'{"rank": 0}'),
+            ("rank0/notes.txt", b""),
+        ],
+    )
+    expected = {"rank0/r": routing, "rank1/r": holey, "other": routing}
+    for mmap in (False, True):
+        loaded = routecap.load(path, mmap=mmap)
+        assert {name: sample.routing for name, sample in loaded.items()} == expected
+        assert {name: dict(sample.info) for name, sample in loaded.items()} == {
+            "rank0/r": {},
+            "rank1/r": {"rank": 1},
+            "other": {"rank": 0},
+        }
+    found = routecap.stored(path)
+    assert {name: each.read(0, each.rows) for name, each in found.items()} == expected
+
+
+def test_load_and_stored_refuse_the_same_archives(
+    routing: routecap.Routing, tmp_path: Path
+) -> None:
+    good = routing.serialize()
+    twice = archive_of(tmp_path / "twice.tar", [("a.routecap", good), ("./a.routecap", good)])
+    cut = tmp_path / "cut.tar"
+    cut.write_bytes(twice.read_bytes()[:1024])
+    # A size below 0 leads back to its own header: an archive that never ends.
+    again = tmp_path / "again.tar"
+    header = bytearray(tarfile.TarInfo("a.txt").tobuf(tarfile.GNU_FORMAT))
+    header[124:136] = tarfile.itn(-512, 12, tarfile.GNU_FORMAT)
+    header[148:156] = b"        "
+    header[148:156] = b"%06o\0 " % sum(header)
+    again.write_bytes(header * 4)
+    # A comment of 8 EiB, of which nothing is there; and header after header before a file.
+    claims, deep = tmp_path / "claims.tar", tmp_path / "deep.tar"
+    comment = tarfile.TarInfo("x")
+    comment.type, comment.size = tarfile.XHDTYPE, 1 << 62
+    claims.write_bytes(comment.tobuf(tarfile.GNU_FORMAT) + bytes(512))
+    long_name = tarfile.TarInfo("x")
+    long_name.type, long_name.size = tarfile.GNUTYPE_LONGNAME, 512
+    deep.write_bytes((long_name.tobuf(tarfile.GNU_FORMAT) + b"x" * 512) * 3000)
+    # A file of 1 TiB that says it is all holes.
+    sparse = tmp_path / "sparse.tar"
+    holes = tarfile.TarInfo("a.routecap")
+    holes.type = tarfile.GNUTYPE_SPARSE
+    block = bytearray(holes.tobuf(tarfile.GNU_FORMAT))
+    block[483:495] = tarfile.itn(1 << 40, 12, tarfile.GNU_FORMAT)
+    block[148:156] = b"        "
+    block[148:156] = b"%06o\0 " % sum(block)
+    sparse.write_bytes(block + bytes(1024))
+    for path in (twice, cut, again, claims, deep, sparse):
+        for read in (routecap.load, routecap.stored):
+            with pytest.raises(routecap.ArgumentError, match=path.name) as raised:
+                read(path)
+            assert raised.value.status == routecap.Status.ERR_FORMAT
+
+
+def test_a_folder_gives_its_files_in_the_order_of_their_numbers(
+    routing: routecap.Routing, tmp_path: Path
+) -> None:
+    for number in (10, 9, 100):
+        (tmp_path / f"r-{number}.routecap").write_bytes(routing.serialize())
+    os.mkfifo(tmp_path / "r-1.routecap")  # would be waited for, for ever
+    for found in (routecap.load(tmp_path), routecap.stored(tmp_path)):
+        assert list(found) == ["r-9", "r-10", "r-100"]
 
 
 def test_safetensors_of_something_else_are_an_error(

@@ -4,33 +4,32 @@ the wire.
 """
 
 import json
-import mmap as mapping
 import os
-import re
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from io import BytesIO
-from pathlib import Path, PurePosixPath
-from typing import Any, cast
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ._constants import IdSpace, Status, member
 from ._errors import Error, error
+from ._mapped import INFO, ROUTING, in_archive, in_folder, mapped
 from ._routing import Routing
 from ._samples import Sample
 from ._wire import WireHint, WireOptions, wire_decode, wire_encode, wire_format, wire_formats
 
-_ROUTING, _INFO, _TAR, _SAFETENSORS = ".routecap", ".json", ".tar", ".safetensors"
+_TAR, _SAFETENSORS = ".tar", ".safetensors"
 _Progress = Callable[[Any], Iterable[Any]]
 
 
 WIRE_ENDINGS = {
     each.ending: name
     for name, each in wire_formats().items()
-    if each.ending and each.ending != _ROUTING
+    if each.ending and each.ending != ROUTING
 }
 """The formats of the wire by the endings of files."""
 
@@ -44,14 +43,15 @@ def save(
 ) -> None:
     """Write routings to a file or folder. The ending of its name says which:
 
-    ``.routecap``     the serialised form of one; its `info` beside it, in a file of the same name
-    with the ending ``.json`` ``.tar``          files like these, NAME.routecap and NAME.json, in
-    one archive (what WebDataset calls a shard); its members are aligned ``.safetensors``  arrays
-    that need no routecap to be read: see the package's README ``.npy``, ``.npy.b64``, ``.b64``,
-    ``.routes.json``, ``.nrlre1``, ``.lists.json`` a message of the wire, as servers send it, of
-    one; `wire` has the arguments of `wire_encode`. What it cannot say is an error, unless they
-    allow that none              a folder of files NAME.routecap and NAME.json; what else it holds
-    stays there
+    - ``.routecap``: the serialised form of one; its `info` is beside it, in a file of the same name
+      with the ending ``.json``.
+    - ``.tar``: files like these, NAME.routecap and NAME.json, in one archive (what WebDataset calls
+      a shard).
+    - ``.safetensors``: arrays that need no routecap to be read: see the package's README.
+    - ``.npy``, ``.npy.b64``, ``.b64``, ``.routes.json``, ``.nrlre1``, ``.lists.json``: a message of
+      the wire, as servers send it, of one; `wire` has the arguments of `wire_encode`. What it
+      cannot say is an error, unless they allow that.
+    - No ending: a folder of files NAME.routecap and NAME.json; what else it holds stays there.
 
     A name that ends in a slash, and a folder that is there, mean a folder whatever the ending. Any
     other ending is refused, before anything is written.
@@ -74,7 +74,7 @@ def save(
                 f"{name!r} cannot be the name of a file: name the sample otherwise, without a slash"
                 " and without a dot in front",
             )
-    if kind == _ROUTING or kind in WIRE_ENDINGS:
+    if kind == ROUTING or kind in WIRE_ENDINGS:
         if len(named) != 1:
             raise error(
                 Status.ERR_ARGUMENT,
@@ -89,7 +89,7 @@ def save(
     else:
         path.mkdir(parents=True, exist_ok=True)
         for name, sample in progress(named.items()):
-            _save_one(path / (name + _ROUTING), sample)
+            _save_one(path / (name + ROUTING), sample)
 
 
 def kind_to_write(path: str | os.PathLike[str]) -> str:
@@ -103,10 +103,10 @@ def kind_to_write(path: str | os.PathLike[str]) -> str:
 
 def _expect_known(path: str | os.PathLike[str], kind: str, does: str) -> None:
     """Refuse the ending of a file's name that routecap does not write, or read."""
-    if kind not in (_ROUTING, _TAR, _SAFETENSORS, *WIRE_ENDINGS):
+    if kind not in (ROUTING, _TAR, _SAFETENSORS, *WIRE_ENDINGS):
         raise error(
             Status.ERR_ARGUMENT,
-            f"{path} ends in {kind}, which routecap does not {does}: name a file {_ROUTING}, "
+            f"{path} ends in {kind}, which routecap does not {does}: name a file {ROUTING}, "
             f"{_TAR}, {_SAFETENSORS} or, for a message of the wire, {', '.join(WIRE_ENDINGS)}; "
             "a folder has no ending, ends in a slash or is there",
         )
@@ -137,6 +137,9 @@ def load(
     known of it beside its bytes, `experts` above all. Any other ending is refused; a file without
     one is in the serialised form.
 
+    A routing of an archive has the name of its file, without folders. Where several would have one
+    name, as rank0/r.routecap and rank1/r.routecap, each keeps its folders: "rank0/r".
+
     Nothing in it is trusted. With `mmap` files are mapped and used in place: they must not change
     as long as the routings live (safetensors are copied all the same).
     """
@@ -150,16 +153,13 @@ def load(
         return _load_safetensors(path, progress)
     if kind == _TAR:
         return _load_tar(path, mmap, progress)
-    files = sorted(path.glob("*" + _ROUTING), key=_natural) if path.is_dir() else [path]
+    files = in_folder(path, ROUTING) if path.is_dir() else [path]
     return {
-        file.stem: Sample(_routing(_content(file, mmap), file), _info_beside(file))
+        file.stem: Sample(
+            _routing(mapped(file) if mmap else file.read_bytes(), file), _info_beside(file)
+        )
         for file in progress(files)
     }
-
-
-def _natural(path: Path) -> list[Any]:
-    """A key by which request-9 comes before request-10."""
-    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", path.name)]
 
 
 @contextmanager
@@ -184,10 +184,10 @@ def _load_message(path: Path, kind: str, hint: WireHint) -> Sample:
     return Sample(routing, _info_beside(path, kind))
 
 
-def _save_one(path: Path, sample: Sample, kind: str = _ROUTING, wire: WireOptions = {}) -> None:
+def _save_one(path: Path, sample: Sample, kind: str = ROUTING, wire: WireOptions = {}) -> None:
     data = (
         sample.routing.serialize()
-        if kind == _ROUTING
+        if kind == ROUTING
         else wire_encode(sample.routing, wire_format(kind), **wire)[0]
     )
     with _replacing(path) as part:
@@ -203,9 +203,9 @@ def _save_one(path: Path, sample: Sample, kind: str = _ROUTING, wire: WireOption
 def _save_tar(path: Path, samples: dict[str, Sample], progress: _Progress) -> None:
     with _replacing(path) as part, tarfile.open(part, "w", format=tarfile.PAX_FORMAT) as archive:
         for name, (routing, info) in progress(samples.items()):
-            files = {name + _ROUTING: routing.serialize()}
+            files = {name + ROUTING: routing.serialize()}
             if info:
-                files[name + _INFO] = json.dumps(dict(info)).encode()
+                files[name + INFO] = json.dumps(dict(info)).encode()
             for file, data in files.items():
                 entry = tarfile.TarInfo(file)
                 entry.size = len(data)
@@ -213,40 +213,13 @@ def _save_tar(path: Path, samples: dict[str, Sample], progress: _Progress) -> No
 
 
 def _load_tar(path: Path, mmap: bool, progress: _Progress) -> dict[str, Sample]:
-    routings: dict[str, Routing] = {}
-    infos: dict[str, dict[str, Any]] = {}
-    content = _content(path, True) if mmap else None
-    try:
-        with tarfile.open(path, "r:") as archive:
-            for entry in progress(archive.getmembers()):
-                file = PurePosixPath(entry.name)
-                if not entry.isfile() or file.suffix not in (_ROUTING, _INFO):
-                    continue
-                if file.stem in (routings if file.suffix == _ROUTING else infos):
-                    raise error(
-                        Status.ERR_FORMAT,
-                        f"{path} has {file.name} twice: give each routing of an archive a name of"
-                        " its own",
-                    )
-                data = (
-                    content[entry.offset_data :][: entry.size]
-                    if content
-                    else cast(Any, archive.extractfile(entry)).read()
-                )
-                if file.suffix == _ROUTING:
-                    routings[file.stem] = _routing(data, f"{path}: {entry.name}")
-                else:
-                    infos[file.stem] = _info(bytes(data), f"{path}: {entry.name}")
-    except tarfile.TarError as reason:
-        raise error(Status.ERR_FORMAT, f"{path}: {reason}") from None
-    return {name: Sample(routing, infos.get(name, {})) for name, routing in routings.items()}
-
-
-def _content(path: Path, mmap: bool) -> Any:
-    if not mmap or not path.stat().st_size:
-        return path.read_bytes()
-    with path.open("rb") as file:
-        return memoryview(mapping.mmap(file.fileno(), 0, access=mapping.ACCESS_READ))
+    return {
+        each.name: Sample(
+            _routing(each.data if mmap else bytes(each.data), each.source),
+            {} if each.info is None else _info(bytes(each.info), each.info_source),
+        )
+        for each in progress(in_archive(path))
+    }
 
 
 def _routing(data: Any, source: object) -> Routing:
@@ -258,10 +231,10 @@ def _routing(data: Any, source: object) -> Routing:
 
 def _beside(path: Path, kind: str) -> Path:
     """The file of what is known of the routing in `path`."""
-    return path.with_name(path.name.removesuffix(kind) + _INFO)
+    return path.with_name(path.name.removesuffix(kind) + INFO)
 
 
-def _info_beside(path: Path, kind: str = _ROUTING) -> dict[str, Any]:
+def _info_beside(path: Path, kind: str = ROUTING) -> dict[str, Any]:
     beside = _beside(path, kind)
     return _info(beside.read_bytes(), beside) if beside.is_file() else {}
 

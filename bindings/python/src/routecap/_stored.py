@@ -3,11 +3,9 @@ files that are mapped, archives, objects of Ray.
 """
 
 import functools
-import mmap
 import os
-import tarfile
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,9 +13,9 @@ from numpy.typing import NDArray
 
 from ._constants import Status
 from ._errors import error
+from ._mapped import ROUTING, in_archive, in_folder, mapped
 from ._routing import Routing, Serialized, merge, serialized_info, slice_pieces
 
-_ENDING = ".routecap"
 _AT_ONCE = 4 << 20
 """Bytes of ids that are read before those of some layers are kept."""
 
@@ -107,19 +105,18 @@ def stored(path: str | os.PathLike[str]) -> dict[str, StoredRouting]:
     """The routings of a file, a folder or an archive, by their names, without reading them: files
     are mapped, and must not change meanwhile.
 
-    ``.routecap``  one serialised routing; or several, one behind another, whose names are then "0",
-    "1", and so on ``.tar``       an archive of such files that is not compressed, as `save` writes
-    it a folder       of such files
+    - ``.routecap``: one serialised routing; or several, one behind another, whose names are then
+      "0", "1", and so on.
+    - ``.tar``: an archive of such files that is not compressed, as `save` writes it. The names are
+      those that `load` gives.
+    - A folder of such files.
     """
     path = Path(path)
     if path.is_dir():
-        return {
-            file.stem: StoredRouting(_mapped(file)) for file in sorted(path.glob("*" + _ENDING))
-        }
-    data = _mapped(path)
+        return {file.stem: StoredRouting(mapped(file)) for file in in_folder(path, ROUTING)}
     if path.suffix == ".tar":
-        return dict(_in_archive(path, data))
-    several = list(_behind_one_another(data))
+        return {each.name: StoredRouting(each.data) for each in in_archive(path)}
+    several = list(_behind_one_another(mapped(path)))
     return (
         {path.stem: several[0]}
         if len(several) == 1
@@ -127,29 +124,11 @@ def stored(path: str | os.PathLike[str]) -> dict[str, StoredRouting]:
     )
 
 
-def _mapped(path: Path) -> memoryview:
-    if not path.stat().st_size:
-        raise error(Status.ERR_FORMAT, f"{path} is empty: write the routing again")
-    with path.open("rb") as file:
-        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-
-
 def _behind_one_another(data: memoryview) -> Iterator[StoredRouting]:
     while data:
         size = serialized_info(data[:64]).bytes
         yield StoredRouting(data[:size])
         data = data[size:]
-
-
-def _in_archive(path: Path, data: memoryview) -> Iterator[tuple[str, StoredRouting]]:
-    try:
-        with tarfile.open(path, "r:") as archive:
-            for entry in archive:
-                name = PurePosixPath(entry.name)
-                if entry.isfile() and name.suffix == _ENDING:
-                    yield name.stem, StoredRouting(data[entry.offset_data :][: entry.size])
-    except tarfile.TarError as reason:
-        raise error(Status.ERR_FORMAT, f"{path}: {reason}") from None
 
 
 class RayRouting:

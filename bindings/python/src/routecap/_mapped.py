@@ -1,0 +1,122 @@
+"""Files that are mapped, folders of them and archives: the one way in which `load` and `stored`
+find routings in them.
+
+Any of these may come from others. Nothing is read, and no memory taken, by what a header claims:
+what is found are views of bytes that are there.
+"""
+
+import mmap
+import os
+import re
+import tarfile
+from collections import Counter
+from collections.abc import Iterator
+from io import FileIO
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
+
+from ._constants import Status
+from ._errors import Error, error
+
+ROUTING = ".routecap"
+INFO = ".json"
+
+
+class Member(NamedTuple):
+    """A routing in an archive."""
+
+    name: str
+    source: str
+    """The archive and the file's name in it, for errors."""
+    data: memoryview
+    info_source: str
+    info: memoryview | None
+    """What lies beside it, in the file of the same name with the ending .json."""
+
+
+def mapped(path: Path) -> memoryview:
+    """The bytes of a file, which must not change as long as they are used."""
+    with path.open("rb") as file:
+        try:
+            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        except ValueError:
+            raise error(Status.ERR_FORMAT, f"{path} is empty: write the routing again") from None
+
+
+def in_folder(folder: Path, *endings: str) -> list[Path]:
+    """Its files with one of these endings; request-9 comes before request-10."""
+    return sorted(
+        (each for each in folder.iterdir() if each.name.endswith(endings) and each.is_file()),
+        key=_natural,
+    )
+
+
+def _natural(path: Path) -> list[Any]:
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", path.name)]
+
+
+def in_archive(path: Path) -> list[Member]:
+    """The routings of a tar archive that is not compressed, in its order.
+
+    A routing has the name of its file, without folders and without the ending. Where several would
+    have one name, as rank0/r.routecap and rank1/r.routecap, each keeps its folders: rank0/r.
+
+    Raises:
+        Error: It is damaged, or has one file twice.
+    """
+    files = dict(_files(path))
+    routings = [PurePosixPath(name) for name in files if PurePosixPath(name).suffix == ROUTING]
+    several = {name for name, count in Counter(each.stem for each in routings).items() if count > 1}
+    found = []
+    for each in routings:
+        beside = str(each.with_suffix(INFO))
+        name = str(each.with_suffix("")) if each.stem in several else each.stem
+        sources = f"{path}: {each}", f"{path}: {beside}"
+        found.append(Member(name, sources[0], files[str(each)], sources[1], files.get(beside)))
+    return found
+
+
+class _Read(FileIO):
+    """A file of which no more bytes are asked for than there are: the size that a header claims
+    would be memory.
+    """
+
+    def read(self, size: int | None = -1) -> bytes:
+        left = max(os.fstat(self.fileno()).st_size - self.tell(), 0)
+        return super().read(left if size is None or size < 0 else min(size, left))
+
+
+def _files(path: Path) -> Iterator[tuple[str, memoryview]]:
+    """The files of an archive that `in_archive` looks for, by their names in it."""
+    data = mapped(path)
+    seen = set()
+    behind = -1
+    try:
+        with _Read(path) as file, tarfile.open(fileobj=file, mode="r:") as archive:
+            for entry in archive:
+                # A size below 0 leads back to the same header, again and again.
+                if entry.offset <= behind or entry.size < 0:
+                    raise error(Status.ERR_FORMAT, f"{path}: the header of {entry.name} is damaged")
+                behind = entry.offset
+                name = str(PurePosixPath(entry.name))
+                if not entry.isfile() or PurePosixPath(name).suffix not in (ROUTING, INFO):
+                    continue
+                found = data[entry.offset_data :][: entry.size]
+                if name in seen:
+                    raise error(
+                        Status.ERR_FORMAT,
+                        f"{path} has {name} twice: give each routing of an archive a name of its"
+                        " own",
+                    )
+                if entry.issparse() or len(found) != entry.size:
+                    raise error(
+                        Status.ERR_FORMAT,
+                        f"{path}: {name}: not all of its {entry.size} bytes are in the archive:"
+                        " write it again, without sparse files",
+                    )
+                seen.add(name)
+                yield name, found
+    except Error:
+        raise
+    except (tarfile.TarError, ValueError, OverflowError, RecursionError) as reason:
+        raise error(Status.ERR_FORMAT, f"{path}: {reason}") from None
