@@ -6,6 +6,8 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
+from base64 import b64encode
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +16,7 @@ import routecap
 from helpers import EXPERTS, K, LAYERS, expected_ids
 from routecap import analysis
 from routecap.command import main
-from routecap.command.terminal import Terminal
+from routecap.command.terminal import Terminal, printable
 
 Capture = pytest.CaptureFixture[str]
 
@@ -414,6 +416,75 @@ def test_errors_are_one_line_and_status_2(job: Path, tmp_path: Path) -> None:
         routecap_program().returncode == 2
         and routecap_program("--version").stdout == f"routecap {routecap.__version__}\n"
     )
+
+
+EVIL = "a\x1b]0;PWNED\x07\x1b[2J\x9b31m\u202e[bold]$x$\udc80\x7f"
+
+
+def test_names_and_texts_of_others_do_not_steer_a_terminal(
+    routing: routecap.Routing, tmp_path: Path, capsys: Capture
+) -> None:
+    """Escape sequences of a member's name reached it, and rich took brackets for markup."""
+    path = tmp_path / "evil.tar"
+    with tarfile.open(path, "w") as archive:
+        for name in (EVIL, *"bcde"):
+            info = json.dumps({"tokens": [EVIL] * 20}).encode()
+            for ending, data in ((".routecap", routing.serialize()), (".json", info)):
+                entry = tarfile.TarInfo(name + ending)
+                entry.size = len(data)
+                archive.addfile(entry, io.BytesIO(data))
+    colours = {"FORCE_COLOR": "1", "COLORTERM": "truecolor", "TERM": "xterm-256color"}
+    steers = set("\x1b\x07\x9b\u202e\udc80\x7f")
+    for arguments in (
+        ["show", str(path)],
+        ["show", str(path), "--layer", "1", "--missing"],
+        ["doctor", str(path)],
+        ["compare", str(path), str(path)],
+        ["show", str(tmp_path / EVIL)],
+    ):
+        main(arguments)
+        said = capsys.readouterr()
+        assert "a\\x1b]0;PWNED\\x07\\x1b[2J\\x9b31m\\u202e[bold]$x$" in said.out + said.err
+        assert not set(said.out + said.err) & steers, arguments
+    for environment in (colours | {"COLUMNS": "300"}, {"PYTHONIOENCODING": "ascii"}):
+        done = routecap_program("show", str(path), "--layer", "1", **environment)
+        assert done.returncode == 0, done
+        assert not set(re.sub(r"\x1b\[[0-9;]*m", "", done.stdout)) & steers
+    assert (
+        printable("中文\u3000é🙂") == "中文\u3000é🙂" and printable("a\n\t", keep="\n") == "a\n\\t"
+    )
+
+
+def test_a_defect_is_no_finding(
+    job: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    """Python's own exit status for an exception is 1, which says that something was found."""
+    for raised, words in ((ZeroDivisionError("x"), "ZeroDivisionError"), (MemoryError(), "memory")):
+
+        def fails(*given: object, **more: object) -> None:
+            raise raised
+
+        monkeypatch.setattr("routecap.command.doctor.examine", fails)
+        assert main(["doctor", str(job)]) == 2
+        assert words in capsys.readouterr().err
+
+
+def test_errors_speak_of_options_and_not_of_hints(tmp_path: Path, capsys: Capture) -> None:
+    ids = expected_ids(1, 6, layers=3, k=2, experts=8)
+    np.save(tmp_path / "a.npy", ids)
+    (tmp_path / "a.b64").write_bytes(b64encode(ids.tobytes()))
+    for name, given, words in (
+        ("a.npy", "", "--experts is not given"),
+        ("a.npy", "--experts 8 --k 5", "k 2, and --k is 5"),
+        ("a.npy", "--experts 8 --layers 2", "--layer-map must say which these are"),
+        ("a.npy", "--experts 8 --layers 5", "3 columns, and --layers is 5"),
+        ("a.npy", "--experts 8 --budget 5", "--budget is 5"),
+        ("a.b64", "--experts 8", "give --k"),
+        ("a.b64", "--experts 8 --k 2", "give --columns"),
+    ):
+        assert main(["show", str(tmp_path / name), *given.split()]) == 2
+        said = capsys.readouterr().err
+        assert words in said and "hint" not in said
 
 
 def test_output_that_nobody_reads_to_the_end_is_no_error(job: Path) -> None:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import base64
 import json
+import re
+import subprocess
+import sys
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
+from zipfile import ZIP_DEFLATED, ZIP_LZMA, ZipFile
 
 import numpy as np
 import pytest
@@ -588,6 +592,103 @@ def test_what_is_no_file_of_its_kind_is_an_error(
         assert capsys.readouterr().err.startswith("routecap: ")
 
 
+def zip_of(
+    path: Path, name: str, data: bytes, *, times: int = 1, method: int = ZIP_DEFLATED
+) -> Path:
+    with (
+        ZipFile(path, "w", method, compresslevel=1) as archive,
+        archive.open(name, "w", force_zip64=True) as file,
+    ):
+        for _ in range(times):
+            file.write(data)
+    return path
+
+
+def npy_header(shape: tuple[int, ...], dtype: str = "|u1") -> bytes:
+    file = BytesIO()
+    about: Any = {"descr": dtype, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(file, about)
+    return file.getvalue()
+
+
+def test_a_damaged_archive_of_arrays_is_an_error_and_nothing_that_was_found(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was a traceback, whose exit status means that something was found."""
+    good = (files / "job.npz").read_bytes()
+    random = np.random.default_rng(2)
+    path = files / "damaged.npz"
+    for turn in range(80):
+        damaged = bytearray(good[: int(random.integers(len(good)))] if turn % 4 == 0 else good)
+        for at in random.integers(max(len(damaged), 1), size=0 if turn % 4 == 0 else 3):
+            damaged[-at if turn % 2 else at] ^= int(random.integers(1, 256))
+        path.write_bytes(damaged)
+        status = main(["doctor", "--json", str(path)])
+        out, err = capsys.readouterr()
+        assert status == 2 and err.startswith("routecap: ") and out == "" or json.loads(out), err
+    ids = BytesIO()
+    np.save(ids, np.zeros((3, 3, 2), np.uint8))
+    for wrong in (
+        zip_of(files / "lzma.npz", "a.npy", ids.getvalue(), method=ZIP_LZMA),
+        zip_of(files / "cut.npz", "a.npy", ids.getvalue()[:-1]),
+        zip_of(files / "no.npz", "a.npy", b"x"),
+    ):
+        assert main(["doctor", str(wrong)]) == 2
+        assert wrong.name in capsys.readouterr().err
+
+
+SMALL = """
+import json, resource, sys
+from routecap.command import main
+resource.setrlimit(resource.RLIMIT_DATA, (1 << 30, resource.RLIM_INFINITY))
+for given in json.loads(sys.argv[1]):
+    print(main(["doctor", "--experts", "8", *given]), file=sys.stderr)
+"""
+
+
+def test_no_memory_is_taken_for_what_a_small_file_claims(tmp_path: Path) -> None:
+    """The doctor took 10.5 GB for a file of 4 MB. The system refuses more than 1 GiB here."""
+    bomb = zip_of(tmp_path / "bomb.npz", "a.npy", bytes(1 << 24), times=65)
+    claims = tmp_path / "claims.npy"
+    claims.write_bytes(npy_header((1 << 40, 64, 8)) + bytes(100))
+    inside = zip_of(tmp_path / "inside.npz", "a.npy", npy_header((1 << 40, 64, 8)))
+    message = tmp_path / "claims.npy.b64"
+    message.write_bytes(base64.b64encode(claims.read_bytes()))
+    np.save(tmp_path / "good.npy", np.zeros((3, 3, 2), np.uint8))
+    expected = {
+        (str(bomb),): "its arrays take 1090519040 bytes, and 1073741824 are allowed",
+        (str(bomb), "--budget", "1000"): "its arrays take 1090519040 bytes, and 1000 are allowed",
+        (str(tmp_path / "good.npy"), "--tokens", str(bomb)): "and 1073741824 are allowed",
+        (str(claims),): "it is cut off",
+        (str(inside),): "it is cut off",
+        (str(message),): "it is cut off",
+    }
+    given = json.dumps(list(expected))
+    run = subprocess.run([sys.executable, "-c", SMALL, given], capture_output=True, text=True)
+    said = run.stderr.split("\n2\n")
+    assert len(said) == len(expected) + 1 and not said[-1], run
+    for words, text in zip(expected.values(), said):
+        assert words in text
+
+
+def test_the_command_takes_several_files_and_a_folder_of_messages(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = files / "messages"
+    folder.mkdir()
+    ids = np.load(files / "one.npy")
+    for number, ending in ((2, ".npy.b64"), (10, ".routes.json"), (1, ".lists.json")):
+        (folder / f"r-{number}{ending}").write_bytes(message(ending, ids))
+    (folder / "notes.txt").write_text("none of ours")
+    given = ["--config", str(files), "--json"]
+    assert (
+        main(["doctor", str(folder), str(files / "one.npy"), str(files / "job.tar"), *given]) == 0
+    )
+    names = list(json.loads(capsys.readouterr().out)["checked"])
+    assert names == ["r-1", "r-2", "r-10", "one", f"{files / 'job.tar'}:one", "two"]
+    assert main(["doctor", str(files / "one.npy"), str(files / "absent.npy")]) == 2
+
+
 def test_every_check_is_said_in_the_documentation() -> None:
     text = (Path(__file__).parents[3] / "docs" / "doctor.md").read_text()
     for name, what in doctor.CHECKS.items():
@@ -710,3 +811,89 @@ def test_a_message_that_does_not_say_its_shape_needs_it(
     assert main(["doctor", str(file), *shape[:-1], "8"]) == 1
     file.write_bytes(b"%%%%")
     assert main(["doctor", str(file), *shape]) == 2
+
+
+# ---- Answers of servers
+
+
+def answers(ids: Ids) -> dict[str, Any]:
+    """Servers' whole answers, and how many rows of a text they have."""
+    object = json.loads(message(".routes.json", ids))
+    vllm = {"object": "text_completion", "prompt_token_ids": None}
+    serialized = routecap.Routing.from_arrays(ids, experts=64).serialize()
+    return {
+        "vllm": vllm
+        | {
+            "prompt_routed_experts": ids[:100].tolist(),
+            "choices": [{"index": 0, "text": "a", "routed_experts": ids[100:].tolist()}],
+        },
+        "vllm-npy": vllm | {"choices": [{"routed_experts": message(".npy.b64", ids).decode()}]},
+        "vllm-object": vllm | {"choices": [{"routed_experts": object}]},
+        "vllm-nrlre1": vllm | {"choices": [{"routed_experts": message(".nrlre1", ids).decode()}]},
+        "vllm-routecap": vllm
+        | {"choices": [{"routed_experts": base64.b64encode(serialized).decode()}]},
+        "sglang": {
+            "text": "a",
+            "meta_info": {"routed_experts": message(".b64", ids.astype(np.int32)).decode()},
+        },
+        "sglang-object": [{"meta_info": {"routed_experts": json.dumps(object)}}],
+    }
+
+
+@pytest.mark.parametrize("name", answers(np.arange(54, dtype=np.int16).reshape(9, 3, 2)))
+@pytest.mark.parametrize("shifted", [False, True])
+def test_a_whole_answer_of_a_server_is_examined(
+    files: Path, name: str, shifted: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ids = np.load(files / "one.npy")
+    path = files / "response.json"
+    path.write_text(json.dumps(answers(np.roll(ids, 1, axis=0) if shifted else ids)[name]))
+    given = ["--config", str(files), "--tokens", str(files / "one.json"), "--json"]
+    assert main(["doctor", str(path), *given]) == int(shifted)
+    assert list(json.loads(capsys.readouterr().out)["checked"]) == ["response"]
+
+
+def test_an_answer_says_its_tokens_layers_and_missing_cells(files: Path) -> None:
+    text = MODELS[0].text(160)
+    tokens = text.tokens.tolist()
+    choice = {"routed_experts": message(".npy.b64", text.ids).decode()}
+    both = [choice | {"token_ids": tokens[90:], "prompt_token_ids": tokens[:90]}] * 2
+    path = files / "response.json"
+    path.write_text(json.dumps({"choices": both}))
+    cases = doctor.read(path)
+    assert list(cases) == ["response.0", "response.1"]
+    report = doctor.examine(cases)
+    assert not report.findings and "shift" in report.checked["response.1"]
+    ids = text.ids.astype(np.uint8)
+    ids[20:30, 2:4] = 255
+    object = json.loads(message(".routes.json", ids)) | {
+        "layers": list(range(1, 13)),
+        "missing": [[20, 10, 2, 2, "evicted"]],
+    }
+    path.write_text(json.dumps({"meta_info": {"routed_experts": json.dumps(object)}}))
+    [case] = doctor.read(path, experts=64).values()
+    assert case.layer_map == tuple(range(1, 13)) and case.reasons is not None
+    assert (case.valid == (ids[..., 0] != 255)).all()
+    assert (case.reasons[20:30, 2:4] == routecap.Missing.EVICTED).all()
+    assert not doctor.examine({"response": case}).findings
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ({"choices": [{"text": "a"}]}, 'there is no "routed_experts" in it'),
+        ({"choices": [{"routed_experts": None, "routed_experts_error": "too old"}]}, "too old"),
+        ({"choices": [{"routed_experts": {"file": "/x", "offset": 0}}]}, "a reference to rows"),
+        ({"choices": [{"routed_experts": "ROUTECAP"}]}, "response"),
+        ({"meta_info": {"routed_experts": "{"}}, "no JSON"),
+        ([], "no .routed_experts"),
+        (7, "no .routed_experts"),
+    ],
+)
+def test_an_answer_without_rows_says_so(
+    answer: object, words: str, files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = files / "response.json"
+    path.write_text(json.dumps(answer))
+    assert main(["doctor", str(path)]) == 2
+    assert re.search(words, capsys.readouterr().err)

@@ -1,13 +1,16 @@
 """The command routecap, also python -m routecap."""
 
 import argparse
+import io
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 
 from .. import Error, __version__
 from . import bench, compare, convert, doctor, info, show, top
-from .terminal import Terminal
+from .terminal import Terminal, printable
+from .wire import in_options
 
 _COMMANDS = {
     "info": info,
@@ -22,8 +25,7 @@ _COMMANDS = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line; return its exit status: 0, 1 where `compare` or `doctor` found something,
-    2 for an error, 3 where
-    `doctor` could not check.
+    2 for an error, 3 where `doctor` could not check.
     """
     parser = argparse.ArgumentParser(
         prog="routecap",
@@ -43,6 +45,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         module.add_arguments(command)
         command.set_defaults(run=module.run)
     parsed = parser.parse_args(arguments)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # whatever a name has, it can be written
+            stream.reconfigure(errors="backslashreplace")
     try:
         status: int = parsed.run(parsed, Terminal())
         sys.stdout.flush()
@@ -51,7 +56,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 2
     except (Error, OSError, ImportError) as reason:
-        print(f"routecap: {reason}", file=sys.stderr)
+        print(f"routecap: {printable(in_options(str(reason)))}", file=sys.stderr)
+        return 2
+    except MemoryError as reason:
+        print(f"routecap: there is not enough memory: {printable(str(reason))}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
+    except Exception:  # a defect; Python's own status, 1, would say that something was found
+        print(printable(traceback.format_exc(), keep="\n"), file=sys.stderr, end="")
+        return 2

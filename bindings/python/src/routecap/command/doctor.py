@@ -1,8 +1,9 @@
 """Find what is wrong with routings, and say which published failure it resembles.
 
-FILE is FILE.routecap, a folder of them, FILE.tar, FILE.safetensors, the bytes of a sequence,
-FILE.npy with an array [rows, layers, k], FILE.npz with one for each name, or a message of the wire
-as a server sent it. More is found the more is given.
+FILE is FILE.routecap, FILE.tar, FILE.safetensors, the bytes of a sequence, FILE.npy with an array
+[rows, layers, k], FILE.npz with one for each name, a message of the wire as a server sent it, a
+server's whole answer in FILE.json, or a folder of .routecap files or of messages. Several FILEs are
+examined together. More is found the more is given.
 
 Exit status: 0 if nothing was found; 1 if something was; 2 for an error; 3 if nothing was found, and
 a check for which an option was given could not be made (with --strict: any check). What could not
@@ -11,16 +12,17 @@ be checked is listed, and is never a pass.
 
 import argparse
 import json
+from dataclasses import replace
 
 from .. import ArgumentError, Status
-from ..doctor import Report, examine, read, read_tokens, routing_of_model
+from ..doctor import Case, Report, examine, read, read_tokens, routing_of_model
 from ..models import describe
 from .terminal import Terminal
 from .wire import add_hints, hint_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE")
+    parser.add_argument("files", metavar="FILE", nargs="+")
     parser.add_argument(
         "--tokens",
         metavar="FILE",
@@ -67,12 +69,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
     config = arguments.config or arguments.model
     model, hint = describe(config) if config else None, hint_of(arguments)
-    cases = read(arguments.file, model=model, **hint)
+    cases: dict[str, Case] = {}
+    for file in arguments.files:
+        for name, case in read(file, model=model, **hint).items():
+            own = f"{file}:{name}" if name in cases else name
+            cases[own] = replace(case, name=own)
     if not cases:
         raise ArgumentError(
             Status.ERR_ARGUMENT,
-            f"no routing in {arguments.file}: name a file, folder or archive that has NAME.routecap"
-            " in it",
+            f"no routing in {', '.join(arguments.files)}: name a file, or a folder or archive that"
+            " has NAME.routecap in it",
         )
     report = examine(
         cases,

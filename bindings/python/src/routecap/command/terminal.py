@@ -4,6 +4,7 @@ that scripts can read.
 
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
+from unicodedata import category
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,18 @@ from numpy.typing import NDArray
 from ..colours import expert, exponent, ramp
 
 _Item = TypeVar("_Item")
+
+
+def printable(text: str, keep: str = "") -> str:
+    """A text in which every character that could steer a terminal is written as Python writes it.
+
+    Names and texts come from files of others. ESC, controls of eight bits, and what reverses the
+    direction of writing are such, and halves of characters, which cannot be written at all.
+    """
+    return "".join(
+        each if each.isprintable() or each in keep or category(each) == "Zs" else repr(each)[1:-1]
+        for each in text
+    )
 
 
 class Terminal:
@@ -29,6 +42,7 @@ class Terminal:
             self._progress = errors
 
     def line(self, text: str = "", style: str = "") -> None:
+        text = printable(text)
         if self._rich:
             self._rich.print(text, style=style, markup=False, soft_wrap=True)
         else:
@@ -46,9 +60,10 @@ class Terminal:
         """A table; a column whose name begins with "<" is aligned to the left, all others to the
         right.
         """
-        rows = [list(row) for row in rows]
+        rows = [[printable(cell) for cell in row] for row in rows]
         if self._rich:
             from rich.table import Table
+            from rich.text import Text
 
             table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2))
             for name in columns:
@@ -56,7 +71,7 @@ class Terminal:
                     name.removeprefix("<"), justify="left" if name.startswith("<") else "right"
                 )
             for row in rows:
-                table.add_row(*row)
+                table.add_row(*map(Text, row))
             self._rich.print(table)
             return
         lines = [[name.removeprefix("<") for name in columns], *rows]
@@ -112,7 +127,7 @@ class Terminal:
         text = Text()
         for token, number in zip(texts, experts):
             text.append(
-                token,
+                printable(token, keep="\n\t"),
                 "dim strike"
                 if number is None
                 else "rgb(0,0,0) on rgb(%d,%d,%d)" % expert(number, False),

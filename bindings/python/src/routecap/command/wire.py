@@ -1,6 +1,7 @@
 """What a command line says of files whose format does not say it: messages of the wire."""
 
 import argparse
+import re
 from typing import Any
 
 from .. import WireFact, WireOptions
@@ -35,6 +36,15 @@ def add_hints(parser: argparse.ArgumentParser, judged: bool = True) -> None:
         metavar="TYPE",
         help="type of the ids, where the file does not say it: int32, for instance",
     )
+    group.add_argument(
+        "--budget",
+        dest="wire_budget_bytes",
+        type=int,
+        metavar="BYTES",
+        help="the most memory that decoding a file may take"
+        if judged
+        else "the most memory for the arrays of a .npz; default 1 GiB",
+    )
     if not judged:
         return
     group.add_argument(
@@ -44,13 +54,6 @@ def add_hints(parser: argparse.ArgumentParser, judged: bool = True) -> None:
         type=_layers,
         help="which layers of the decoder are captured: 1-60, or 1,3,5",
     )
-    group.add_argument(
-        "--budget",
-        dest="wire_budget_bytes",
-        type=int,
-        metavar="BYTES",
-        help="the most memory that decoding a file may take",
-    )
 
 
 def hint_of(arguments: argparse.Namespace) -> Any:
@@ -59,6 +62,18 @@ def hint_of(arguments: argparse.Namespace) -> Any:
         for name in (*_HINTS, "dtype", "layer_map", "budget_bytes")
     }
     return {name: value for name, value in given.items() if value is not None}
+
+
+def in_options(text: str) -> str:
+    """A text of the library, which speaks of a message's hint, in the words of a command line."""
+    text = text.replace("hint.budget_bytes", "--budget").replace("hint.layer_map", "--layer-map")
+    text = text.replace("hint.experts is 0, not in", "--experts is not given: give one in")
+    text = re.sub(rf"\bhint\.({'|'.join(_HINTS)}|dtype)\b", r"--\1", text)
+    text = text.replace("do not say k; the hint must", "do not say k: give --k")
+    text = text.replace("there are; the hint must", "there are: give --columns or --layers")
+    text = re.sub(r"(\w+) (\d+), the hint (\d+)$", r"\1 \2, and --\1 is \3", text)
+    text = re.sub(r"columns, the hint (\d+) layers", r"columns, and --layers is \1", text)
+    return text.replace("than the hint", "than the options say")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

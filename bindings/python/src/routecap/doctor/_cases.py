@@ -14,12 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._constants import DIGEST_TOKENS, SequenceFlag, Status
-from .._errors import error
+from .._errors import Error, error
 from .._files import WIRE_ENDINGS, load, wire_ending
+from .._mapped import ROUTING, in_folder, mapped
 from .._samples import Sample
 from .._sequence import Sequence
 from ..models import Description
-from ._messages import DAMAGED, Shape, unwrap
+from ._messages import Shape, array_of, arrays_of, unwrap
 
 _ARRAYS = (".npy", ".npz")
 _SEQUENCE = struct.Struct("<8sIIQQQ")  # the begin of docs/format.md's header of a sequence
@@ -50,6 +51,9 @@ class Case:
     """Of all tokens up to the end of each block of `DIGEST_TOKENS`, if the file has them."""
 
 
+_BUDGET = 1 << 30
+
+
 def read(
     path: str | os.PathLike[str],
     *,
@@ -59,59 +63,86 @@ def read(
     k: int | None = None,
     dtype: str | None = None,
     first: int | None = None,
+    budget_bytes: int = _BUDGET,
 ) -> dict[str, Case]:
     """The routings of a file or folder, by their names.
 
-    It is of any kind that `routecap.load` reads; or the bytes of a `routecap.Sequence`, whatever
-    its name; or .npy with [rows, layers, k]; or .npz with such an array for each name. A cell of an array that is -1 in every column is missing. Of messages of
-    the wire every id is taken as it is; `load` would keep none that is no routing.
+    - What `routecap.load` reads. A folder without .routecap files may have messages of the wire.
+    - A message of the wire. Every id is taken as it is; `load` would keep none that is no routing.
+    - A server's whole answer, or a list of answers, in .json.
+    - The bytes of a `routecap.Sequence`, whatever its name.
+    - .npy with [rows, layers, k]; or .npz with such an array for each name. A cell of an array that
+      is -1 in every column is missing.
 
     Args:
         model: What `routecap.models.describe` says: columns (all layers of the decoder) and k,
             where they are not given.
         experts, columns, k, dtype, first: What a message, or an array, does not say.
+        budget_bytes: The most memory for the arrays of a .npz, which a small file can fill.
 
     Raises:
         Error: It is none of these, or damaged.
     """
     path = Path(path)
-    if path.is_file() and _begin(path)[:8] == b"ROUTESEQ":
-        return {path.stem: of_sequence(path.stem, path.read_bytes())}
-    if path.is_dir() or not (path.suffix == ".npz" or wire_ending(path)):
-        return {name: of_sample(name, sample) for name, sample in load(path, mmap=True).items()}
-    if path.suffix in _ARRAYS:
-        found = [(name, array, 0) for name, array in _arrays(path)]
-    else:
-        shape = Shape(
-            model.decoder_layers if columns is None and model else columns,
-            model.k if k is None and model else k,
-            dtype,
-        )
-        ending = wire_ending(path)
-        try:
-            message = unwrap(WIRE_ENDINGS[ending], path.read_bytes(), shape)
-        except ValueError as reason:
-            raise error(Status.ERR_FORMAT, f"{path}: {reason}") from None
-        found = [(path.name.removesuffix(ending), message.ids, message.first)]
-    return {
-        name: replace(
-            of_array(name, ids),
-            first=own if first is None else first,
-            experts=None if experts is None or ids.ndim != 3 else np.full(ids.shape[1], experts),
-        )
-        for name, ids, own in found
-    }
+    shape = Shape(
+        model.decoder_layers if columns is None and model else columns,
+        model.k if k is None and model else k,
+        dtype,
+    )
+    if not path.is_dir():
+        return {each.name: each for each in _of_file(path, shape, experts, first, budget_bytes)}
+    found: dict[str, Case] = {}
+    for file in in_folder(path, ROUTING) or in_folder(path, *WIRE_ENDINGS):
+        for case in _of_file(file, shape, experts, first, budget_bytes):
+            name = f"{file.name}:{case.name}" if case.name in found else case.name
+            found[name] = replace(case, name=name)
+    return found
 
 
-def _arrays(path: Path) -> Iterator[tuple[str, NDArray[Any]]]:
+def _of_file(
+    path: Path, shape: Shape, experts: int | None, first: int | None, budget: int
+) -> Iterator[Case]:
+    ending = wire_ending(path)
+    if _begin(path) == b"ROUTESEQ":
+        return iter([of_sequence(path.stem, path.read_bytes())])
+    if not ending and path.suffix not in (".npz", ".json"):
+        return (of_sample(name, sample) for name, sample in load(path, mmap=True).items())
     try:
-        content = np.load(path, allow_pickle=False)
-        if isinstance(content, np.ndarray):
-            yield path.stem, content
-        else:
-            yield from ((name, content[name]) for name in content.files)
-    except DAMAGED as reason:
-        raise error(Status.ERR_FORMAT, f"{path}: {reason}") from None
+        cases = list(_unwrapped(path, ending, shape, budget))
+    except (Error, OSError):
+        raise
+    except Exception as reason:  # NumPy and zipfile raise many kinds for damaged bytes
+        raise error(Status.ERR_FORMAT, f"{path}: {reason or repr(reason)}") from None
+    return (
+        replace(
+            case,
+            first=case.first if first is None else first,
+            experts=case.experts
+            if experts is None or case.ids.ndim != 3
+            else np.full(case.ids.shape[1], experts),
+        )
+        for case in cases
+    )
+
+
+def _unwrapped(path: Path, ending: str, shape: Shape, budget: int) -> Iterator[Case]:
+    """The cases of a message, of arrays, or of a server's answer."""
+    name = path.name.removesuffix(ending or path.suffix)
+    if path.suffix in _ARRAYS:
+        yield from (of_array(name, array) for name, array in _arrays(path, budget))
+    elif ending:
+        message = unwrap(WIRE_ENDINGS[ending], path.read_bytes(), shape)
+        yield replace(of_array(name, message.ids), first=message.first)
+    else:
+        from ._answers import cases_of
+
+        yield from cases_of(name, path.read_bytes(), shape)
+
+
+def _arrays(path: Path, budget: int = _BUDGET) -> list[tuple[str, NDArray[Any]]]:
+    return (
+        arrays_of(path, budget) if path.suffix == ".npz" else [(path.stem, array_of(mapped(path)))]
+    )
 
 
 def of_array(name: str, ids: NDArray[Any]) -> Case:
@@ -173,14 +204,17 @@ def read_tokens(path: str | os.PathLike[str]) -> dict[str, NDArray[np.int64]] | 
         Error: It is none of these.
     """
     path = Path(path)
-    if path.suffix in _ARRAYS:
-        arrays = dict(_arrays(path))
-        tokens: Any = arrays if path.suffix == ".npz" else arrays[path.stem]
-    else:
-        try:
+    tokens: Any
+    try:
+        if path.suffix in _ARRAYS:
+            arrays = dict(_arrays(path))
+            tokens = arrays if path.suffix == ".npz" else arrays[path.stem]
+        else:
             tokens = json.loads(path.read_bytes())
-        except (ValueError, RecursionError) as reason:
-            raise error(Status.ERR_FORMAT, f"{path}: {reason}") from None
+    except (Error, OSError):
+        raise
+    except Exception as reason:
+        raise error(Status.ERR_FORMAT, f"{path}: {reason or repr(reason)}") from None
     if isinstance(tokens, dict):
         return {name: token_ids(each, f"{path}: {name}") for name, each in tokens.items()}
     return token_ids(tokens, str(path))

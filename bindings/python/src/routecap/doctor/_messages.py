@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 from collections.abc import Callable
 from io import BytesIO
-from tokenize import TokenError
 from typing import Any, NamedTuple
+from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile
 
 import numpy as np
+from numpy.lib import format as npy
 from numpy.typing import NDArray
-
-DAMAGED = (ValueError, EOFError, KeyError, TokenError, MemoryError)
-"""What NumPy raises for a file that is damaged, or claims to be larger than memory."""
 
 
 class Unwrapped(NamedTuple):
@@ -46,17 +45,56 @@ def unwrap(format: str, data: bytes, shape: Shape) -> Unwrapped:
         return _FORMATS[format](data, shape)
     except ValueError:
         raise
-    except (*DAMAGED, TypeError, AttributeError, RecursionError) as reason:
+    except Exception as reason:  # NumPy and Python's tokenizer raise many kinds for damaged bytes
         raise ValueError(
             f"this is no message of {format} ({reason!r}): give the file the ending of what it is"
         ) from None
 
 
+def array_of(data: bytes | memoryview) -> NDArray[Any]:
+    """The array of a .npy file, in its bytes. No memory is taken for what its header claims.
+
+    Raises:
+        Exception: It is none, or damaged.
+    """
+    header = BytesIO(data[: npy.MAGIC_LEN + 4 + 10_000])
+    version = npy.read_magic(header)
+    read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+    shape, by_columns, dtype = read(header)
+    content = memoryview(data)[header.tell() :]
+    if dtype.hasobject:
+        raise ValueError("its elements are objects of Python: ids must be integers")
+    if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != len(content):
+        raise ValueError(
+            f"its header says {shape} {dtype}, and there are {len(content)} bytes: it is cut off"
+        )
+    array: NDArray[Any] = np.frombuffer(content, dtype) if content else np.empty(0, dtype)
+    return array.reshape(shape, order="F" if by_columns else "C")
+
+
+def arrays_of(path: Any, budget: int) -> list[tuple[str, NDArray[Any]]]:
+    """The arrays of a .npz file by their names, which together take at most `budget` bytes: a small
+    file can be many GB of zeros.
+
+    Raises:
+        Exception: They take more, or it is none, or damaged.
+    """
+    with ZipFile(path) as archive:
+        files = [each for each in archive.infolist() if each.filename.endswith(".npy")]
+        if (size := sum(each.file_size for each in files)) > budget:
+            raise ValueError(
+                f"its arrays take {size} bytes, and {budget} are allowed: allow more (--budget)"
+            )
+        for each in files:
+            if each.compress_type not in (ZIP_STORED, ZIP_DEFLATED) or each.flag_bits & 1:
+                raise ValueError(f"{each.filename} is not as numpy.savez writes it")
+        return [
+            (each.filename.removesuffix(".npy"), array_of(archive.read(each))) for each in files
+        ]
+
+
 def _npy(data: bytes, shape: Shape) -> Unwrapped:
-    ids = np.load(BytesIO(data), allow_pickle=False)
-    if not isinstance(ids, np.ndarray):
-        raise ValueError("this is no array: it must be one of numpy.save")
-    return Unwrapped(ids, 0)
+    return Unwrapped(array_of(data), 0)
 
 
 def _npy_base64(data: bytes, shape: Shape) -> Unwrapped:

@@ -80,11 +80,13 @@ class Subject:
 
     @cached_property
     def filled(self) -> Bools:
-        """[rows, layers] cells that have the largest number of an unsigned type: -1, once."""
+        """[rows, layers] cells that have the largest number of an unsigned type, -1 once, and are
+        not marked as missing.
+        """
         if self.ids.dtype.kind != "u" or self.ids.shape[2] < 2:
             return np.zeros(self.ids.shape[:2], bool)
         filled: Bools = (self.ids == np.iinfo(self.ids.dtype).max).all(axis=2)
-        return filled
+        return filled & self.case.valid
 
     @cached_property
     def valid(self) -> Bools:
