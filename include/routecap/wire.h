@@ -260,7 +260,8 @@ ROUTECAP_API int32_t routecap_wire_decode(const void *data, size_t bytes, int32_
  * mask as in routecap_routing_copy_to.
  *
  * The ids pass through a few KiB that stay in the processor's cache, and are written to dst once.
- * dst has room for all rows of the message.
+ * dst has room for all rows of the message. Nothing is written behind dst_bytes and mask_bytes,
+ * whatever the message says.
  *
  * If the call fails with ROUTECAP_ERR_FORMAT or ROUTECAP_ERR_INCOMPLETE, dst and mask may have been
  * written in part.

@@ -139,7 +139,8 @@ int32_t plan_copy(const Shape &shape, uint64_t rows, const routecap_copy_options
     if (mask != nullptr && mask_bytes < saturate(r, l, 0))
         return report(ROUTECAP_ERR_BUFFER_TOO_SMALL, "mask has %zu bytes and needs %llu",
                       mask_bytes, static_cast<unsigned long long>(saturate(r, l, 0)));
-    plan = {.dtype = o.dtype,
+    plan = {.rows = rows,
+            .dtype = o.dtype,
             .strictness = strictness,
             .first_layer = o.first_layer,
             .layers = layers,
@@ -169,9 +170,12 @@ static int32_t status_of_layers(const Routing &routing, const CopyPlan &plan) {
                   plan.first_layer, plan.first_layer + plan.layers);
 }
 
-void copy_rows(const Shape &shape, const CopyPlan &plan, uint64_t first,
-               std::span<const Segment> segments, uint64_t rows, uint64_t row, void *dst,
-               uint8_t *mask) {
+int32_t copy_rows(const Shape &shape, const CopyPlan &plan, uint64_t first,
+                  std::span<const Segment> segments, uint64_t rows, uint64_t row, void *dst,
+                  uint8_t *mask) {
+    if (row > plan.rows || rows > plan.rows - row)
+        return report(ROUTECAP_ERR_FORMAT, "there are more rows than the %llu that dst is for",
+                      static_cast<unsigned long long>(plan.rows));
     const auto at = static_cast<int64_t>(row);
     if (mask != nullptr) mask += at * plan.mask_row_stride;
     with_dtype(plan.dtype, [&]<class T>(T) {
@@ -181,6 +185,7 @@ void copy_rows(const Shape &shape, const CopyPlan &plan, uint64_t first,
         else
             copy_cells<uint16_t>(shape, plan, first, segments, rows, to, mask);
     });
+    return ROUTECAP_OK;
 }
 
 int32_t copy_out(const Routing &routing, const CopyPlan &plan, void *dst, uint8_t *mask) {
@@ -193,8 +198,10 @@ int32_t copy_out(const Routing &routing, const CopyPlan &plan, void *dst, uint8_
                                      routing.end() - routing.first(), plan.strictness);
         s < 0)
         return s;
-    copy_rows(shape, plan, routing.first(), routing.segments(), routing.end() - routing.first(), 0,
-              dst, mask);
+    if (int32_t s = copy_rows(shape, plan, routing.first(), routing.segments(),
+                              routing.end() - routing.first(), 0, dst, mask);
+        s < 0)
+        return s;
     return status;
 }
 

@@ -10,8 +10,9 @@
 
 namespace routecap {
 
-// A checked request to copy `rows` rows.
+// A checked request to copy `rows` rows, for which dst and mask are large enough.
 struct CopyPlan {
+    uint64_t rows;
     int32_t dtype;
     Strictness strictness;
     uint32_t first_layer, layers;
@@ -31,9 +32,10 @@ int32_t plan_copy(const Shape &shape, uint64_t rows, const routecap_copy_options
 int32_t copy_out(const Routing &routing, const CopyPlan &plan, void *dst, uint8_t *mask);
 
 // Copies rows [first, first + rows), of which `segments` are known, to where row `row` of the plan
-// and those behind it go.
-void copy_rows(const Shape &shape, const CopyPlan &plan, uint64_t first,
-               std::span<const Segment> segments, uint64_t rows, uint64_t row, void *dst,
-               uint8_t *mask);
+// and those behind it go. All ids that reach a caller's dst and mask are written here: rows that
+// the plan does not have are refused, and nothing of them is written.
+int32_t copy_rows(const Shape &shape, const CopyPlan &plan, uint64_t first,
+                  std::span<const Segment> segments, uint64_t rows, uint64_t row, void *dst,
+                  uint8_t *mask);
 
 }  // namespace routecap

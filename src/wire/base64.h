@@ -10,11 +10,15 @@
 
 namespace routecap::wire {
 
+// Memory for what `n` characters decode to: bytes of a group that was begun before, and what the
+// fastest codec writes beyond them.
+constexpr size_t base64_room(size_t n) { return n / 4 * 3 + 64; }
+
 class Base64Decoder {
 public:
     Base64Decoder();
-    // Decodes `n` characters to at most n / 4 * 3 + 3 bytes. Returns how many, or -1: there is one
-    // that is not of base64, or one behind the padding.
+    // Decodes `n` characters into base64_room(n) bytes. Returns how many bytes they are, or -1:
+    // there is a character that is not of base64, or one behind the padding.
     int64_t decode(const uint8_t *text, size_t n, uint8_t *to);
     // Whether the text may end here.
     bool complete() const { return state_.bytes == 0 && characters_ % 4 == 0; }

@@ -325,7 +325,7 @@ int32_t Cells::write_rows(const uint8_t *bytes, uint64_t rows) {
             case ROUTECAP_DTYPE_U64: put(uint64_t{}); break;
             default: put(int64_t{}); break;
         }
-        to_.wrote(room.rows, complete);
+        if (int32_t s = to_.wrote(room.rows, complete); s < 0) return s;
         rows -= room.rows, rows_ += room.rows;
     }
     if (before != nullptr && before != last_.data())

@@ -58,8 +58,8 @@ public:
     // Room for some rows, at most `wanted` and at least one. Null if there is none; the error is
     // reported.
     virtual int32_t room(uint64_t wanted, Room &room) = 0;
-    // So many of them were written.
-    virtual void wrote(uint64_t rows, bool complete) = 0;
+    // So many of them were written. An error: there is no place for them.
+    virtual int32_t wrote(uint64_t rows, bool complete) = 0;
 };
 
 class Cells {

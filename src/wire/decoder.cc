@@ -14,9 +14,9 @@ namespace routecap::wire {
 namespace {
 
 constexpr size_t kTextAtOnce = 32768;        // what it decodes to stays in the processor's cache
-constexpr size_t kMargin = 64;               // base64 may write so far beyond what it decodes
 constexpr uint64_t kFirstBytes = 65536;      // room for rows whose number is not known
 constexpr uint64_t kBytesInPassing = 32768;  // of rows on their way to a caller's memory
+constexpr char kWithinGroup[] = "the text in base64 ends within a group of four";
 
 int32_t over_budget(uint64_t bytes, uint64_t budget) {
     return report(ROUTECAP_ERR_NO_MEMORY, "decoding takes %llu bytes, hint.budget_bytes is %llu",
@@ -74,10 +74,18 @@ int32_t Reader::payload(const uint8_t *bytes, uint64_t n) {
     return elements(bytes + (head - before), n - (head - before));
 }
 
+// The size of the payload of a message that is there as a whole. Text that ends within a group has
+// none: its last bytes would be counted in no row, and decoded into one.
+int32_t Reader::measure(const uint8_t *body, uint64_t n) {
+    if (format_->base64 && n % 4 != 0) return report(ROUTECAP_ERR_FORMAT, kWithinGroup);
+    body_size_ = format_->base64 ? base64_decoded_size(body, n) : n;
+    return ROUTECAP_OK;
+}
+
 int32_t Reader::body(const uint8_t *bytes, uint64_t n) {
     if (!format_->base64) return payload(bytes, n);
     if (!base64_) base64_.emplace();
-    uint8_t decoded[kTextAtOnce / 4 * 3 + kMargin];
+    uint8_t decoded[base64_room(kTextAtOnce)];
     while (n > 0) {
         const size_t taken = std::min<uint64_t>(n, kTextAtOnce);
         const int64_t got = base64_->decode(bytes, taken, decoded);
@@ -113,8 +121,8 @@ int32_t Reader::write(const uint8_t *bytes, uint64_t n) {
     const int32_t s = read_nrlre1(head_.data(), head_.size(), said_, head);
     if (s != ROUTECAP_OK) return std::min(s, ROUTECAP_OK);
     in_body_ = true;
-    // Of a message that is there as a whole.
-    if (body_size_) *body_size_ = base64_decoded_size(bytes + head, n - head);
+    if (body_size_)
+        if (int32_t t = measure(bytes + head, n - head); t < 0) return t;
     return body(bytes + (head - before), n - (head - before));
 }
 
@@ -123,12 +131,14 @@ int32_t Reader::read(const uint8_t *bytes, uint64_t n) {
         size_t data = 0, size = 0;
         if (int32_t s = read_object(bytes, n, true, said_, data, size); s < 0) return s;
         bytes_ = n;
-        body_size_ = base64_decoded_size(bytes + data, size);
+        if (int32_t s = measure(bytes + data, size); s < 0) return s;
         if (int32_t s = body(bytes + data, size); s < 0) return s;
         return finish();
     }
-    if (format_->format != ROUTECAP_WIRE_LISTS)
-        body_size_ = format_->base64 ? base64_decoded_size(bytes, n) : n;
+    if (format_->format == ROUTECAP_WIRE_NRLRE1)
+        body_size_ = 0;  // measured when its head was read
+    else if (format_->format != ROUTECAP_WIRE_LISTS)
+        if (int32_t s = measure(bytes, n); s < 0) return s;
     if (int32_t s = write(bytes, n); s < 0) return s;
     return finish();
 }
@@ -136,8 +146,7 @@ int32_t Reader::read(const uint8_t *bytes, uint64_t n) {
 int32_t Reader::finish() {
     if (format_->format == ROUTECAP_WIRE_NRLRE1 && !in_body_)
         return report(ROUTECAP_ERR_FORMAT, "the text ends within its head");
-    if (base64_ && !base64_->complete())
-        return report(ROUTECAP_ERR_FORMAT, "the text in base64 ends within a group of four");
+    if (base64_ && !base64_->complete()) return report(ROUTECAP_ERR_FORMAT, kWithinGroup);
     if (format_->npy && !cells_)
         return report(ROUTECAP_ERR_FORMAT, "the bytes end within the head of the .npy file");
     if (lists_)
@@ -243,10 +252,11 @@ private:
         return ROUTECAP_OK;
     }
 
-    void wrote(uint64_t rows, bool complete) override {
+    int32_t wrote(uint64_t rows, bool complete) override {
         chunks_->back().used += rows;
         chunks_->back().complete &= complete;
         rows_ += rows;
+        return ROUTECAP_OK;
     }
 
     std::shared_ptr<Chunks> chunks_ = std::make_shared<Chunks>();
@@ -303,11 +313,13 @@ private:
         return ROUTECAP_OK;
     }
 
-    void wrote(uint64_t rows, bool complete) override {
+    int32_t wrote(uint64_t rows, bool complete) override {
         const Shape &shape = *layout().shape;
         segment_.rows = rows;
         segment_.complete = complete;
-        copy_rows(shape, copy_, 0, {&segment_, 1}, rows, rows_, to_.dst, to_.mask);
+        if (int32_t s = copy_rows(shape, copy_, 0, {&segment_, 1}, rows, rows_, to_.dst, to_.mask);
+            s < 0)
+            return s;
         if (complete)
             valid_ += rows * copy_.layers;
         else
@@ -316,6 +328,7 @@ private:
                     valid_ += Shape::valid(validity_.get() + r * shape.validity_bytes,
                                            copy_.first_layer + l);
         rows_ += rows;
+        return ROUTECAP_OK;
     }
 
     const Destination to_;

@@ -42,6 +42,7 @@ protected:
 
 private:
     int32_t begin(uint64_t ready);
+    int32_t measure(const uint8_t *body, uint64_t n);
     int32_t body(const uint8_t *bytes, uint64_t n);
     int32_t payload(const uint8_t *bytes, uint64_t n);
     int32_t elements(const uint8_t *bytes, uint64_t n);

@@ -92,33 +92,26 @@ void write_array(const Job &job, Output &output) {
     output.finish();
 }
 
-// The lists' text, or only its size where `to` is null.
 template <class Id>
-uint64_t write_lists(const Job &job, char *to) {
+void write_lists(const Job &job, Output &output) {
     const uint32_t k = job.routing.shape().k;
     std::vector<uint64_t> row_ids(job.row_ids());
     char number[24];
-    uint64_t size = 0;
-    const auto put = [&](const char *text, size_t n) {
-        if (to != nullptr) std::copy_n(text, n, to + size);
-        size += n;
-    };
-    put("[", 1);
+    output.text("[");
     bool first = true;
     for_rows(job.routing, [&](const Segment *segment, uint64_t row) {
         write_row<uint64_t, Id>(job, segment, row, row_ids.data());
-        put(first ? "[[" : ",[[", first ? 2 : 3);
+        output.text(first ? "[[" : ",[[");
         first = false;
         for (uint64_t i = 0; i < row_ids.size(); i++) {
-            if (i > 0) put(i % k == 0 ? "],[" : ",", i % k == 0 ? 3 : 1);
+            if (i > 0) output.text(i % k == 0 ? "],[" : ",");
             const char *end =
                 std::to_chars(number, number + sizeof number, static_cast<int64_t>(row_ids[i])).ptr;
-            put(number, static_cast<size_t>(end - number));
+            output.text({number, static_cast<size_t>(end - number)});
         }
-        put("]]", 2);
+        output.text("]]");
     });
-    put("]", 1);
-    return size;
+    output.text("]");
 }
 
 // What the routing says, and nobody can take from the model's own numbers.
@@ -232,13 +225,17 @@ int32_t encode(const Routing &routing, const routecap_wire_options *theirs, void
         }
         if (needed != nullptr) *needed = size;
     } else if (o.format == ROUTECAP_WIRE_LISTS) {
-        const auto write = [&](char *to) {
-            return shape.id_bytes == 1 ? write_lists<uint8_t>(job, to)
-                                       : write_lists<uint16_t>(job, to);
+        const auto write = [&](Output &output) {
+            shape.id_bytes == 1 ? write_lists<uint8_t>(job, output)
+                                : write_lists<uint16_t>(job, output);
         };
-        size = write(nullptr);
+        Output counter(nullptr, 0, false);
+        write(counter);
+        size = counter.written();
         if (int32_t s = check_room(size, dst, dst_bytes, needed); s < 0) return s;
-        write(static_cast<char *>(dst));
+        Output output(static_cast<uint8_t *>(dst), size, false);
+        write(output);
+        if (int32_t s = output.status(); s < 0) return s;
     } else {
         const Frame around = frame(format, said);
         const uint64_t array = job.rows() * job.row_ids() * dtype->bytes,
@@ -246,7 +243,7 @@ int32_t encode(const Routing &routing, const routecap_wire_options *theirs, void
         size = (format.base64 ? base64_size(array + npy) : array + npy) +
                (format.npy ? 0 : around.head.size()) + around.tail.size();
         if (int32_t s = check_room(size, dst, dst_bytes, needed); s < 0) return s;
-        Output output(static_cast<uint8_t *>(dst), format.base64);
+        Output output(static_cast<uint8_t *>(dst), size, format.base64);
         if (format.npy)
             output.bytes(reinterpret_cast<const uint8_t *>(around.head.data()), around.head.size());
         else
@@ -256,6 +253,7 @@ int32_t encode(const Routing &routing, const routecap_wire_options *theirs, void
                                 : write_array<T, uint16_t>(job, output);
         });
         output.text(around.tail);
+        if (int32_t s = output.status(); s < 0) return s;
     }
     if (report_ != nullptr) {
         routecap_wire_report r{};

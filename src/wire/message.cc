@@ -319,8 +319,9 @@ int32_t read_head(int32_t format, const uint8_t *data, size_t n, MessageFacts &s
         case ROUTECAP_WIRE_NPY: return read_npy(data, n, said, head);
         case ROUTECAP_WIRE_NPY_BASE64: {
             Base64Decoder base64;
-            uint8_t bytes[768 + 64];
-            const int64_t got = base64.decode(data, std::min<size_t>(n, 1024), bytes);
+            constexpr size_t kCharacters = 1024;
+            uint8_t bytes[base64_room(kCharacters)];
+            const int64_t got = base64.decode(data, std::min(n, kCharacters), bytes);
             if (got < 0) return report(ROUTECAP_ERR_FORMAT, "the text is not in base64");
             return read_npy(bytes, static_cast<size_t>(got), said, head);
         }

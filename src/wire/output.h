@@ -6,45 +6,63 @@
 #include <cstring>
 #include <string_view>
 
+#include "base/status.h"
 #include "wire/base64.h"
 
 namespace routecap::wire {
 
+// Writes to a caller's memory, and never behind it, whatever is given to be written.
 class Output {
 public:
-    // base64: of the bytes, not of the text.
-    Output(uint8_t *to, bool base64) : at_(to), base64_(base64) {}
+    // `size`: of `to`, and of the message. base64: of the bytes, not of the text.
+    Output(uint8_t *to, uint64_t size, bool base64) : to_(to), size_(size), base64_(base64) {}
 
-    void text(std::string_view text) {
-        if (text.empty()) return;
-        std::memcpy(at_, text.data(), text.size());
-        at_ += text.size();
-    }
+    void text(std::string_view text) { put(text.data(), text.size()); }
     void bytes(const uint8_t *bytes, size_t n) {
-        if (n == 0) return;
-        if (!base64_) {
-            std::memcpy(at_, bytes, n);
-            at_ += n;
-            return;
-        }
+        if (!base64_) return put(bytes, n);
         // By way of a buffer: it may write a little beyond what it encodes to.
         for (size_t taken = 0; n > 0; bytes += taken, n -= taken) {
             taken = std::min<size_t>(n, kAtOnce);
             uint8_t text[kAtOnce / 3 * 4 + 64];
-            const size_t characters = encoder_.encode(bytes, taken, text);
-            std::memcpy(at_, text, characters);
-            at_ += characters;
+            put(text, encoder_.encode(bytes, taken, text));
         }
+    }
+    void zeros(uint64_t n) {
+        if (uint8_t *at = place(n)) std::memset(at, 0, n);
     }
     // The end of the bytes.
     void finish() {
-        if (base64_) at_ += encoder_.finish(at_);
+        uint8_t text[4];
+        if (base64_) put(text, encoder_.finish(text));
+    }
+
+    // What was given, whether or not there was room.
+    uint64_t written() const { return written_; }
+    // An error unless the message has the size that was said. It has, unless what it is made of
+    // changed since it was measured: a routing of the caller's bytes lies in their memory.
+    int32_t status() const {
+        if (written_ == size_) return ROUTECAP_OK;
+        return report(ROUTECAP_ERR_FORMAT, "a message of %llu bytes became one of %llu meanwhile",
+                      ull(size_), ull(written_));
     }
 
 private:
     static constexpr size_t kAtOnce = 12288;
-    uint8_t *at_;
+
+    // Where the next `n` bytes go; null if there is no room for all of them.
+    uint8_t *place(uint64_t n) {
+        const uint64_t at = written_;
+        written_ += n;
+        return n > 0 && written_ <= size_ ? to_ + at : nullptr;
+    }
+    void put(const void *from, size_t n) {
+        if (uint8_t *at = place(n)) std::memcpy(at, from, n);
+    }
+
+    uint8_t *const to_;
+    const uint64_t size_;
     const bool base64_;
+    uint64_t written_ = 0;
     Base64Encoder encoder_;
 };
 

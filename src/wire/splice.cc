@@ -46,7 +46,7 @@ int32_t find_body(const Format &format, const uint8_t *data, size_t n, Part &par
         part.skip = head;
     } else if (format.format == ROUTECAP_WIRE_NPY_BASE64) {
         const size_t text = std::min<size_t>(n, base64_size(kLongestNpyHead));
-        std::vector<uint8_t> bytes(text / 4 * 3 + 64);
+        std::vector<uint8_t> bytes(base64_room(text));
         const int64_t got = Base64Decoder().decode(data, text, bytes.data());
         if (got < 0) return bad_text();
         s = read_npy(bytes.data(), static_cast<size_t>(got), part.said, head);
@@ -107,7 +107,7 @@ int32_t copy_rows(const Format &format, const Part &part, uint64_t from, uint64_
     Base64Decoder decoder;
     const uint64_t text_end = std::min(part.size, base64_size(begin + size));
     uint64_t skip = begin % 3, left = size;
-    uint8_t bytes[kTextAtOnce / 4 * 3 + 64];
+    uint8_t bytes[base64_room(kTextAtOnce)];
     for (uint64_t at = begin / 3 * 4; left > 0; at += kTextAtOnce) {
         const int64_t got =
             decoder.decode(part.body + at, std::min<uint64_t>(kTextAtOnce, text_end - at), bytes);
@@ -161,17 +161,17 @@ int32_t splice_serialized(const void *head, size_t head_bytes, const void *tail,
         if ((pieces[i].source == ROUTECAP_PIECE_HEAD && !within(pieces[i], head_bytes)) ||
             (pieces[i].source == ROUTECAP_PIECE_TAIL && !within(pieces[i], tail_bytes)))
             return report(ROUTECAP_ERR_FORMAT, "a message has fewer bytes than its header says");
-    for (uint32_t i = 0; i < plan.pieces; dst += pieces[i].bytes, i++) {
+    Output output(dst, plan.bytes, false);
+    for (uint32_t i = 0; i < plan.pieces; i++) {
         const void *from = pieces[i].source == ROUTECAP_PIECE_HEAD   ? head
                            : pieces[i].source == ROUTECAP_PIECE_TAIL ? tail
                                                                      : header.data();
         if (pieces[i].source == ROUTECAP_PIECE_ZERO)
-            std::memset(dst, 0, pieces[i].bytes);
+            output.zeros(pieces[i].bytes);
         else
-            std::memcpy(dst, static_cast<const uint8_t *>(from) + pieces[i].offset,
-                        pieces[i].bytes);
+            output.bytes(static_cast<const uint8_t *>(from) + pieces[i].offset, pieces[i].bytes);
     }
-    return ROUTECAP_OK;
+    return output.status();
 }
 
 }  // namespace
@@ -224,14 +224,15 @@ int32_t splice(int32_t format_number, const void *head_data, size_t head_bytes,
     if (lists) {
         const std::string_view a = text_of(head, 0, from_head),
                                b = text_of(tail, tail_first - tail.said.first, from_tail);
-        if (int32_t s = room(a.size() + b.size() + 2 + (!a.empty() && !b.empty())); s < 0) return s;
-        Output output(static_cast<uint8_t *>(dst), false);
+        const uint64_t size = a.size() + b.size() + 2 + (!a.empty() && !b.empty());
+        if (int32_t s = room(size); s < 0) return s;
+        Output output(static_cast<uint8_t *>(dst), size, false);
         output.text("[");
         output.text(a);
         if (!a.empty() && !b.empty()) output.text(",");
         output.text(b);
         output.text("]");
-        return ROUTECAP_OK;
+        return output.status();
     }
     MessageFacts said = head.said;
     said.first = first, said.rows = from_head + from_tail;
@@ -240,7 +241,7 @@ int32_t splice(int32_t format_number, const void *head_data, size_t head_bytes,
     const uint64_t size = (format.base64 ? base64_size(array + npy) : array + npy) +
                           (format.npy ? 0 : around.head.size()) + around.tail.size();
     if (int32_t s = room(size); s < 0) return s;
-    Output output(static_cast<uint8_t *>(dst), format.base64);
+    Output output(static_cast<uint8_t *>(dst), size, format.base64);
     if (format.npy)
         output.bytes(reinterpret_cast<const uint8_t *>(around.head.data()), around.head.size());
     else
@@ -250,7 +251,7 @@ int32_t splice(int32_t format_number, const void *head_data, size_t head_bytes,
         return s;
     output.finish();
     output.text(around.tail);
-    return ROUTECAP_OK;
+    return output.status();
 }
 
 }  // namespace routecap::wire

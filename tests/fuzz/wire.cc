@@ -1,5 +1,5 @@
-// Bytes of the wire, whole and in pieces: no crash, the same either way, and what was decoded comes
-// back when it is encoded.
+// Bytes of the wire, whole and in pieces: no crash, the same either way, nothing written behind the
+// caller's memory, and what was decoded comes back when it is encoded.
 //
 // An input is decisions (format, hint, what is changed) and then the message itself, or decisions
 // of which one is made.
@@ -7,6 +7,7 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "bytes.h"
@@ -33,6 +34,24 @@ struct Decoded {
     RoutingPtr routing;
     routecap_wire_report report{};
     Decoded() { report.struct_size = sizeof report; }
+};
+
+// A caller's memory. Behind it lie bytes that nobody may change.
+class Guarded {
+public:
+    explicit Guarded(size_t size) : bytes_(size + kGuard.size(), 0xee), size_(size) {}
+    uint8_t *data() { return bytes_.data(); }
+    // Its bytes, once they were written.
+    Message message(const char *call) const {
+        if (std::memcmp(bytes_.data() + size_, kGuard.data(), kGuard.size()) != 0)
+            check::fail("%s wrote behind memory of %zu bytes", call, size_);
+        return {bytes_.begin(), bytes_.begin() + static_cast<std::ptrdiff_t>(size_)};
+    }
+
+private:
+    static inline const Message kGuard = Message(8192, 0xee);
+    Message bytes_;
+    size_t size_;
 };
 
 bool documented(int32_t status) {
@@ -91,11 +110,67 @@ Message encode(const routecap_routing *routing, const routecap_wire_options &opt
             check::fail("encode returned %s", routecap_status_name(asked));
         return {};
     }
-    Message message(needed + 1);  // an empty one has a place, too
+    for (const uint64_t less : {needed, uint64_t{1}}) {
+        if (less > needed || less == 0) continue;
+        Guarded memory(needed - less);
+        SAME_STATUS(ROUTECAP_ERR_BUFFER_TOO_SMALL,
+                    routecap_wire_encode(routing, &options, memory.data(), needed - less, nullptr,
+                                         nullptr));
+        memory.message("encode");
+    }
+    Guarded memory(needed);
     SAME_STATUS(ROUTECAP_OK,
-                routecap_wire_encode(routing, &options, message.data(), needed, nullptr, nullptr));
-    message.pop_back();
-    return message;
+                routecap_wire_encode(routing, &options, memory.data(), needed, nullptr, nullptr));
+    return memory.message("encode");
+}
+
+// Into memory of every size that a caller may give, whether or not the bytes are a message. With
+// enough, the memory is as a copy of the routing.
+void decode_into(const Message &message, int32_t format, const Hint &hint, const Decoded &whole,
+                 int32_t order) {
+    routecap_copy_options copy;
+    SAME_STATUS(ROUTECAP_OK, routecap_copy_options_init(&copy, sizeof copy));
+    copy.dtype = ROUTECAP_DTYPE_I32, copy.order = order;
+    const auto into = [&](void *dst, size_t dst_bytes, uint8_t *mask, size_t mask_bytes,
+                          uint64_t *needed) {
+        return routecap_wire_decode_into(message.data(), message.size(), format, &hint.values,
+                                         &copy, dst, dst_bytes, mask, mask_bytes, needed, nullptr);
+    };
+    const auto guarded = [&](size_t dst_bytes, size_t mask_bytes) {
+        Guarded dst(dst_bytes), mask(mask_bytes);
+        const int32_t status = into(dst.data(), dst_bytes, mask.data(), mask_bytes, nullptr);
+        return std::tuple(status, dst.message("decode_into"), mask.message("decode_into, a mask"));
+    };
+    uint64_t needed = 0;
+    const int32_t asked = into(nullptr, 0, nullptr, 0, &needed);
+    if (std::get<0>(guarded(0, 0)) != asked) check::fail("memory of no bytes is not as NULL");
+    // Of the message, but for what making a routing takes.
+    if (whole.status < 0 && whole.status != ROUTECAP_ERR_NO_MEMORY) {
+        if (asked >= 0) check::fail("asked for the size of no message: %s", routecap_last_error());
+        const int32_t status = std::get<0>(guarded(needed, needed / 4));
+        if (status >= 0) check::fail("into memory no message is %s", routecap_status_name(status));
+    }
+    if (whole.status < 0) return;
+    if (needed > 0) {
+        SAME_STATUS(ROUTECAP_ERR_BUFFER_TOO_SMALL, asked);
+        SAME_STATUS(ROUTECAP_ERR_BUFFER_TOO_SMALL, std::get<0>(guarded(needed - 1, needed / 4)));
+    } else {
+        SAME(whole.status, asked);
+    }
+    routecap_view view{};
+    view.struct_size = sizeof view;
+    SAME_STATUS(ROUTECAP_OK, routecap_routing_view(whole.routing.get(), &view));
+    const uint64_t cells = view.rows * view.layers;
+    SAME(needed, cells * view.k * 4);
+    Message ids(needed), mask(cells);
+    const int32_t status = routecap_routing_copy_to(whole.routing.get(), &copy, ids.data(), needed,
+                                                    mask.data(), cells, nullptr);
+    SAME(whole.status, status);
+    const auto [got, got_ids, got_mask] = guarded(needed, cells);
+    SAME(status, got);
+    if (ids != got_ids || mask != got_mask) check::fail("in memory the ids are others");
+    if (cells > 0)
+        SAME_STATUS(ROUTECAP_ERR_BUFFER_TOO_SMALL, std::get<0>(guarded(needed, cells - 1)));
 }
 
 routecap_wire_options leave(int32_t format, int32_t dtype) {
@@ -192,6 +267,16 @@ void run(Bytes &bytes) {
         if (check::serialized(whole.routing.get()) != check::serialized(pieces.routing.get()))
             check::fail("in pieces the routing is another");
     }
+    // With its end cut, too: within a group of four in base64, for instance.
+    Message cut = message;
+    for (size_t n = 0; n < 4; n++) {
+        const Decoded of_cut = decode(cut, format, hint);
+        if (of_cut.report.format != ROUTECAP_WIRE_SERIALIZED)
+            for (const int32_t order : {ROUTECAP_ORDER_ROW_MAJOR, ROUTECAP_ORDER_LAYER_MAJOR})
+                decode_into(cut, format, hint, of_cut, order);
+        if (cut.empty()) break;
+        cut.pop_back();
+    }
     if (whole.status < 0) return;
 
     // Every cell is counted once, and the routing has as many.
@@ -206,22 +291,15 @@ void run(Bytes &bytes) {
     SAME(coverage.cells_missing, report.cells_negative + report.cells_zero +
                                      report.cells_out_of_range + report.cells_duplicate);
 
-    // Into memory: as a copy of the routing.
+    // What is valid is k distinct experts.
     routecap_copy_options copy;
     SAME_STATUS(ROUTECAP_OK, routecap_copy_options_init(&copy, sizeof copy));
     copy.dtype = ROUTECAP_DTYPE_I32;
-    std::vector<int32_t> expected(report.rows * coverage.layers * 32 + 1), got(expected);
-    std::vector<uint8_t> mask(report.rows * coverage.layers), got_mask(mask);
-    const int32_t status =
-        routecap_routing_copy_to(whole.routing.get(), &copy, expected.data(), expected.size() * 4,
-                                 mask.data(), mask.size(), nullptr);
-    const int32_t into = routecap_wire_decode_into(
-        message.data(), message.size(), format, &hint.values, &copy, got.data(), got.size() * 4,
-        got_mask.data(), got_mask.size(), nullptr, nullptr);
-    SAME(status, into);
-    if (expected != got || mask != got_mask) check::fail("in memory the ids are others");
-
-    // What is valid is k distinct experts.
+    std::vector<int32_t> expected(report.rows * coverage.layers * 32 + 1);
+    std::vector<uint8_t> mask(report.rows * coverage.layers);
+    SAME(whole.status,
+         routecap_routing_copy_to(whole.routing.get(), &copy, expected.data(), expected.size() * 4,
+                                  mask.data(), mask.size(), nullptr));
     routecap_view view{};
     view.struct_size = sizeof view;
     SAME_STATUS(ROUTECAP_OK, routecap_routing_view(whole.routing.get(), &view));
@@ -259,13 +337,18 @@ void run(Bytes &bytes) {
                              message.size(), &hint.values, row, nullptr, 0, &needed);
     if (asked != ROUTECAP_ERR_BUFFER_TOO_SMALL)
         check::fail("splice returned %s: %s", routecap_status_name(asked), routecap_last_error());
-    Message spliced(needed + 1);
+    Guarded spliced(needed), small(needed > 0 ? needed - 1 : 0);
     SAME_STATUS(
         ROUTECAP_OK,
         routecap_wire_splice(format, message.data(), message.size(), &hint.values, message.data(),
                              message.size(), &hint.values, row, spliced.data(), needed, nullptr));
-    spliced.pop_back();
-    const Decoded joined = decode(spliced, format, hint);
+    if (needed > 0)
+        SAME_STATUS(ROUTECAP_ERR_BUFFER_TOO_SMALL,
+                    routecap_wire_splice(format, message.data(), message.size(), &hint.values,
+                                         message.data(), message.size(), &hint.values, row,
+                                         small.data(), needed - 1, nullptr));
+    small.message("splice");
+    const Decoded joined = decode(spliced.message("splice"), format, hint);
     SAME(joined.status, whole.status);
     if (check::serialized(joined.routing.get()) != check::serialized(whole.routing.get()))
         check::fail("a splice with itself is another");

@@ -7,7 +7,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <fstream>
 #include <functional>
+#include <nlohmann/json.hpp>
 #include <random>
 
 using namespace rig;
@@ -640,6 +642,122 @@ TEST(Wire, damaged_bytes_are_refused_or_judged) {
             const Decoded decoded = decode(changed, format, hint);
             EXPECT_TRUE(documented.contains(decoded.status))
                 << routecap_status_name(decoded.status);
+        }
+    }
+}
+
+// ---- Memory of any size -----------------------------------------------------------------------
+
+namespace {
+
+// A caller's memory, and behind it bytes that nobody may change.
+class Guarded {
+public:
+    explicit Guarded(size_t size) : bytes_(size + kGuard.size(), 0xee), size_(size) {}
+    uint8_t *data() { return bytes_.data(); }
+    size_t size() const { return size_; }
+    bool whole() const {
+        return std::memcmp(bytes_.data() + size_, kGuard.data(), kGuard.size()) == 0;
+    }
+
+private:
+    static inline const Bytes kGuard = Bytes(1 << 14, 0xee);
+    Bytes bytes_;
+    size_t size_;
+};
+
+// Decodes a message into memory of every size that a caller may give. It is written as far as the
+// caller said that it reaches, whatever the message is.
+void expect_bounds(const std::string &bytes, int32_t format, const routecap_wire_hint &hint) {
+    const Bytes exact(bytes.begin(), bytes.end());
+    const int32_t judged = decode(bytes, format, hint).status;
+    for (const int32_t order : {ROUTECAP_ORDER_ROW_MAJOR, ROUTECAP_ORDER_LAYER_MAJOR}) {
+        routecap_copy_options options;
+        ASSERT_STATUS(ROUTECAP_OK, routecap_copy_options_init(&options, sizeof options));
+        options.dtype = ROUTECAP_DTYPE_I32, options.order = order;
+        const auto into = [&](void *dst, size_t dst_bytes, uint8_t *mask, size_t mask_bytes,
+                              uint64_t *needed) {
+            return routecap_wire_decode_into(exact.data(), exact.size(), format, &hint, &options,
+                                             dst, dst_bytes, mask, mask_bytes, needed, nullptr);
+        };
+        const auto guarded = [&](size_t dst_bytes, size_t mask_bytes) {
+            Guarded dst(dst_bytes), mask(mask_bytes);
+            const int32_t status = into(dst.data(), dst.size(), mask.data(), mask.size(), nullptr);
+            EXPECT_TRUE(dst.whole() && mask.whole())
+                << bytes.size() << " bytes of format " << format << " wrote behind dst of "
+                << dst_bytes << " or mask of " << mask_bytes << " bytes";
+            return status;
+        };
+        uint64_t needed = 0;
+        const int32_t asked = into(nullptr, 0, nullptr, 0, &needed);
+        EXPECT_STATUS(asked, guarded(0, 0));
+        const uint64_t cells = needed / 4 / hint.k;
+        if (judged < 0) {
+            EXPECT_LT(asked, 0);
+            EXPECT_LT(guarded(needed, cells), 0);
+            continue;
+        }
+        EXPECT_STATUS(needed > 0 ? ROUTECAP_ERR_BUFFER_TOO_SMALL : judged, asked);
+        EXPECT_STATUS(judged, guarded(needed, cells));
+        if (needed == 0) continue;
+        EXPECT_STATUS(ROUTECAP_ERR_BUFFER_TOO_SMALL, guarded(needed - 1, cells));
+        EXPECT_STATUS(ROUTECAP_ERR_BUFFER_TOO_SMALL, guarded(needed, 0));
+    }
+}
+
+// A file of golden/: where it was when this was compiled, or on another machine in the project's
+// root.
+std::string golden(const std::string &name) {
+    for (const std::string folder : {ROUTECAP_GOLDEN_MESSAGES, "tests/wire/golden"}) {
+        std::ifstream file(folder + "/" + name, std::ios::binary);
+        if (file) return {std::istreambuf_iterator<char>(file), {}};
+    }
+    ADD_FAILURE() << name << " is not there: run this in the project's root";
+    return "{}";
+}
+
+}  // namespace
+
+// Without hint.rows, rows of a text in base64 were counted by whole groups of four characters. A
+// text that ended within a group held one more, which was written behind dst and mask.
+TEST(Wire, nothing_is_written_behind_memory_wherever_a_text_ends) {
+    for (const uint32_t layers : {1u, 4u, 32u, 512u})
+        for (const uint64_t rows : {1u, 2u, 100u}) {
+            const Model model{layers, 8, 256, {}};
+            std::mt19937 random(11);
+            const Array array = random_array(model, rows, kTypes[0], random, false);
+            const std::string text = message(ROUTECAP_WIRE_RAW_BASE64, array, kTypes[0]);
+            routecap_wire_hint hint = hint_for(model, ROUTECAP_WIRE_RAW_BASE64, kTypes[0]);
+            for (size_t cut = 0; cut < 4; cut++)
+                expect_bounds(text.substr(0, text.size() - cut), ROUTECAP_WIRE_RAW_BASE64, hint);
+        }
+}
+
+TEST(Wire, golden_messages_cut_at_every_byte_stay_within_memory) {
+    const auto all = nlohmann::json::parse(golden("golden.json"));
+    for (const auto &[name, about] : all.items()) {
+        SCOPED_TRACE(name);
+        const std::string bytes = golden(name);
+        int32_t own = 0;
+        ASSERT_STATUS(ROUTECAP_OK,
+                      routecap_wire_find(about["format"].get<std::string>().c_str(), &own));
+        routecap_wire_hint hint{};
+        hint.struct_size = sizeof hint;
+        hint.experts = about["experts"], hint.k = about["shape"][2];
+        hint.columns = about["shape"][1];
+        std::vector<int32_t> map;
+        if (about["hint"].contains("layer_map"))
+            map = about["hint"]["layer_map"].get<std::vector<int32_t>>();
+        hint.layers = static_cast<uint32_t>(map.size());
+        hint.layer_map = map.empty() ? nullptr : map.data();
+        routecap_wire_hint plain{};  // of an array that says nothing, of rows of 8 bytes
+        plain.struct_size = sizeof plain, plain.columns = 1, plain.k = 8, plain.experts = 256;
+        plain.dtype = ROUTECAP_DTYPE_U8;
+        for (size_t n = 0; n <= bytes.size() && !HasFailure(); n++) {
+            const std::string cut = bytes.substr(0, n);
+            expect_bounds(cut, own, hint);
+            if (own == ROUTECAP_WIRE_NPY_BASE64 || own == ROUTECAP_WIRE_RAW_BASE64)
+                expect_bounds(cut, ROUTECAP_WIRE_RAW_BASE64, plain);
         }
     }
 }

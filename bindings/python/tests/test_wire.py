@@ -70,6 +70,23 @@ def test_what_python_writes_arrives(dtype: str, columns: int, k: int, experts: i
         assert (out == ids.transpose(1, 0, 2)).all()
 
 
+@pytest.mark.parametrize("count", [0, 1, 2, 3])
+def test_nothing_is_written_behind_an_array_of_any_length(count: int) -> None:
+    whole = b64(bytes(range(0xA0, 0xA8)) * count).encode()
+    for message in {whole, whole.rstrip(b"=")}:  # without padding the last row is in no group
+        for length in range(count + 2):
+            memory = np.full((length + 40, 1, 8), 0x11, np.int32)
+            mask = np.full((length + 40, 1), 2, np.uint8)
+            call = {"experts": 256, "layers": 1, "dtype": "uint8", "mask": mask[:length]}
+            if message == whole and length == count:
+                routecap.wire_decode_into(message, memory[:length], "raw.base64", **call)
+                assert (memory[:length] == np.arange(0xA0, 0xA8)).all()
+            else:
+                with pytest.raises(routecap.Error):
+                    routecap.wire_decode_into(message, memory[:length], "raw.base64", **call)
+            assert (memory[length:] == 0x11).all() and (mask[length:] == 2).all()
+
+
 @pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
 def test_every_version_of_npy_is_read(version: tuple[int, int]) -> None:
     ids = rows(4, 2, 2, 16)

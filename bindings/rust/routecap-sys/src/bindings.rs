@@ -1,4 +1,4 @@
-// Of headers with the SHA-256 5e2a2460695461afaada970ff9bf45239b28065addc1f2e71cf8907e3745d828
+// Of headers with the SHA-256 5af05948b75d6fa0d732c4e2a07e1b07139a9a7062cd63f15c0ad46f44246abe
 pub const ROUTECAP_VERSION_MAJOR: u32 = 1;
 pub const ROUTECAP_VERSION_MINOR: u32 = 1;
 pub const ROUTECAP_VERSION_PATCH: u32 = 0;
@@ -3008,7 +3008,8 @@ unsafe extern "C" {
     /// mask as in routecap_routing_copy_to.
     ///
     /// The ids pass through a few KiB that stay in the processor's cache, and are written to dst once.
-    /// dst has room for all rows of the message.
+    /// dst has room for all rows of the message. Nothing is written behind dst_bytes and mask_bytes,
+    /// whatever the message says.
     ///
     /// If the call fails with ROUTECAP_ERR_FORMAT or ROUTECAP_ERR_INCOMPLETE, dst and mask may have been
     /// written in part.

@@ -56,6 +56,49 @@ fn the_projects_messages_arrive_whole_in_pieces_and_in_memory() {
     }
 }
 
+// Text in base64 without its padding: its last row is in no whole group of four characters.
+#[test]
+fn nothing_is_written_behind_memory_of_any_length() {
+    let hint = WireHint::new(256).columns(1).k(8).dtype(DType::U8);
+    for (text, rows) in [
+        ("", 0),
+        ("oKGio6Slpqc", 1),
+        ("oKGio6Slpqc=", 1),
+        ("oKGio6SlpqegoaKjpKWmpw", 2),
+        ("oKGio6SlpqegoaKjpKWmpw==", 2),
+    ] {
+        let whole = text.len() % 4 == 0;
+        for size in 0..=8 * rows {
+            let mut ids = vec![-7i32; size + 64];
+            let mut cells = vec![true; size / 8 + 64];
+            let mask = &mut cells[..size / 8];
+            mask.fill(false);
+            let result = wire_decode_into(
+                text.as_bytes(),
+                WireFormat::RawBase64,
+                &hint,
+                &CopyOptions::new(),
+                &mut ids[..size],
+                Some(mask),
+            );
+            assert_eq!(result.is_ok(), whole && size == 8 * rows, "{text} into {size}: {result:?}");
+            assert!(ids[size..].iter().all(|&id| id == -7), "{text} into {size}");
+            assert!(cells[size / 8..].iter().all(|&cell| cell), "{text} into {size}");
+        }
+        // Memory of no bytes is no memory, and nothing is behind it.
+        let none: &mut [i64] = &mut [];
+        let result = wire_decode_into(
+            text.as_bytes(),
+            WireFormat::RawBase64,
+            &hint,
+            &CopyOptions::new(),
+            none,
+            None,
+        );
+        assert_eq!(result.is_ok(), rows == 0, "{text}");
+    }
+}
+
 #[test]
 fn nothing_is_lost_without_leave() {
     let (routing, _) =
