@@ -44,5 +44,5 @@ class Batch:
         if ticket := self.capturer._requests.last_ticket:
             self.capturer.capturer.step(ticket).wait()
 
-    def expected(self, name):
-        return self.model.expected(self.tokens[name])
+    def expected(self, name, versions=0):
+        return self.model.expected(self.tokens[name], versions)

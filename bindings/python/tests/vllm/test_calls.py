@@ -28,12 +28,10 @@ def steps(start):
     def of_026(count):
         runner, position = Runner(), [0]
         made = _v026.Capture(runner).capturer
-        rows = [(f"r{i}", [3 * i, 3 * i + 1, 3 * i + 2]) for i in range(count)]
 
         def step():
             at, position[0] = position[0], position[0] + 1
-            new = [name for name, _ in rows] if at == 0 else ()
-            runner.step([(name, at, 1, blocks) for name, blocks in rows], new=new)
+            runner.step([(f"r{i}", at, 1) for i in range(count)])
             made.capturer.step(made._requests.last_ticket).wait()
 
         return step

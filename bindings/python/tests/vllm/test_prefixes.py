@@ -11,7 +11,9 @@ from batch import Batch, request
 import routecap
 from routecap import Missing
 from routecap.vllm import _v021
+from routecap.vllm import routed_experts_capturer as module
 from routecap.vllm._options import Options
+from routecap.vllm._prefixes import BlocksOf
 
 BLOCK = 4
 TOKENS = [5, 6, 7, 8, 9, 10, 11, 12]
@@ -26,27 +28,43 @@ def keys_of(tokens):
 
 
 class Caching(Batch):
-    """Its scheduler tells which blocks are filled and hit."""
+    """Its scheduler tells which blocks are allocated, filled and hit, by number and by hash."""
 
     def __init__(self, start, options=None, **requests):
         super().__init__(start, options=options, **requests)
-        self.prefixes = self.capturer.keep_prefixes(BLOCK, 32)
+        self.prefixes = self.capturer.keep_prefixes(BLOCK, BLOCK, 32)
 
-    def fill(self, name, tokens=TOKENS):
+    def begins(self, name, tokens=(), numbers=()):
+        found = BlocksOf(name, 0, numbers, keys_of(tokens)[: len(numbers)])
+        self.prefixes.step.begins.append(found)
+
+    def fills(self, name, tokens, index, number):
+        """The next step: the block before its token of this index."""
+        key = keys_of(tokens)[index // BLOCK - 1]
+        self.prefixes.step.fills.append(BlocksOf(name, index - BLOCK, [number], [key]))
+
+    def step(self, names=None, tokens=None):
+        self.prefixes.send(None)
+        with module.use_capturer(self.capturer):
+            super().step(names, tokens)
+
+    def fill(self, name, tokens=TOKENS, numbers=(3, 5)):
         """One token after the other, each block told with the step that fills it."""
+        self.prefixes.step.allocated += numbers
+        self.begins(name)
         for index, token in enumerate(tokens, 1):
             if index % BLOCK == 0:
-                self.prefixes.fills(name, index - BLOCK, keys_of(tokens)[index // BLOCK - 1 :][:1])
+                self.fills(name, tokens, index, numbers[index // BLOCK - 1])
             self.step([name], [token])
 
     def wait_for_blocks(self):
-        """Those of a fill: of what is published later, no generation is told."""
+        """Those of a fill are in the store."""
         while self.prefixes.store.stats().blocks_published < 2:
             time.sleep(0.001)
 
-    def hit(self, name, tokens=TOKENS, more=(20,)):
+    def hit(self, name, tokens=TOKENS, more=(20,), numbers=(3, 5)):
         """It begins behind the blocks of these tokens."""
-        self.prefixes.hits(name, keys_of(tokens))
+        self.begins(name, tokens, numbers[: len(tokens) // BLOCK])
         self.tokens[name] = list(tokens)
         for token in more:
             self.step([name], [token])
@@ -54,14 +72,32 @@ class Caching(Batch):
     def rows(self, name):
         return self.capturer.end({name: len(self.tokens[name])})[name]
 
+    def rows_of_versions(self, name, versions):
+        """Its rows are all there, and those of these versions of the weights."""
+        rows = self.rows(name)
+        np.testing.assert_array_equal(rows.array(), self.expected(name, versions))
+        assert rows.validity().all() and rows.routing.tags.tolist() == versions
+
     def reasons(self, name):
         rows = self.rows(name)
         rows.routing.wait()
         return [Missing(int(each)).name if each else "" for each in rows.routing.reasons()[:, 0]]
 
+    def new_weights(self, change="weights_changed"):
+        self.model.version += 1
+        getattr(self.capturer, change)(*[int(self.model.version)] * (change == "set_tag"))
 
-def test_a_request_that_hits_what_another_filled_has_its_rows(start):
-    batch = Caching(start, a=request(), b=request())
+
+@pytest.fixture(params=["numbers", "contents"])
+def options(request, tmp_path):
+    """Of a store of the engine's own, and of one that others use too."""
+    if request.param == "numbers":
+        return None
+    return Options(store_file=str(tmp_path / "rows"), store_bytes=1 << 22)
+
+
+def test_a_request_that_hits_what_another_filled_has_its_rows(start, options):
+    batch = Caching(start, options, a=request(), b=request())
     batch.fill("a")
     batch.hit("b")
     rows = batch.rows("b")
@@ -69,15 +105,17 @@ def test_a_request_that_hits_what_another_filled_has_its_rows(start):
     assert rows.validity().all() and len(rows) == 9
     np.testing.assert_array_equal(batch.rows("a").array(), batch.expected("a"))
     counts = batch.prefixes.store.stats()
-    assert (counts.blocks_published, counts.blocks_adopted, counts.key_bytes) == (2, 2, 32)
+    assert (counts.blocks_published, counts.blocks_adopted) == (2, 2)
+    assert counts.key_bytes == (32 if options else 8)
 
 
-def test_two_requests_of_one_step_may_share_a_block(start):
-    batch = Caching(start, a=request(), b=request())
+def test_two_requests_of_one_step_may_share_a_block(start, options):
+    batch = Caching(start, options, a=request(), b=request())
+    batch.begins("a")
     for token in TOKENS[:3]:
         batch.step(["a"], [token])
-    batch.prefixes.hits("b", keys_of(TOKENS[:BLOCK]))  # told in any order
-    batch.prefixes.fills("a", 0, keys_of(TOKENS[:BLOCK]))
+    batch.begins("b", TOKENS[:BLOCK], [7])  # told in any order
+    batch.fills("a", TOKENS, BLOCK, 7)
     batch.tokens["b"] = TOKENS[:BLOCK]
     batch.step(["a", "b"], [TOKENS[3], 20])
     np.testing.assert_array_equal(batch.rows("b").array(), batch.expected("b"))
@@ -86,54 +124,70 @@ def test_two_requests_of_one_step_may_share_a_block(start):
 def test_what_is_not_there_says_why(start):
     batch = Caching(start, a=request(), b=request(), c=request(routed_experts=0), d=request())
     batch.fill("a")
-    batch.prefixes.store.evict(keys_of(TOKENS)[:1])
+    batch.prefixes.store.evict([3])
     batch.hit("b")
     assert batch.reasons("b") == ["EVICTED"] * 4 + [""] * 5
     other = [30 + token for token in TOKENS]
-    batch.fill("c", other)  # is off
-    batch.hit("d", other)
+    batch.fill("c", other, [8, 9])  # is off
+    batch.hit("d", other, numbers=[8, 9])
     assert batch.reasons("d") == ["NOT_PUBLISHED"] * 8 + [""]
 
 
-def test_no_row_of_old_weights_is_served_for_new(start):
-    batch = Caching(start, a=request(), b=request(), c=request(), d=request())
+@pytest.mark.parametrize("change", ["weights_changed", "set_tag"])
+def test_blocks_that_the_engine_keeps_over_new_weights_have_the_rows_of_the_old(
+    start, options, change
+):
+    batch = Caching(start, options, a=request(), b=request(), c=request(), d=request())
+    batch.fill("a")
+    batch.new_weights(change)
+    batch.hit("b")
+    batch.rows_of_versions("b", [0] * 8 + [1])
+    batch.fill("c", numbers=[8, 9])  # the same tokens: twins, of which the engine hits either
+    batch.hit("d", numbers=[8, 9])
+    batch.rows_of_versions("d", [1] * 9)
+    batch.hit("e", numbers=[3, 9])
+    batch.rows_of_versions("e", [0] * 4 + [1] * 5)
+
+
+def test_a_block_with_rows_of_two_weights_is_its_engines_alone(start, options):
+    batch = Caching(start, options, a=request(), b=request(), c=request())
+    batch.begins("a")
+    for index, token in enumerate(TOKENS, 1):
+        if index == 3:
+            batch.new_weights("set_tag")
+        if index % BLOCK == 0:
+            batch.fills("a", TOKENS, index, index)
+        batch.step(["a"], [token])
+    batch.hit("b", numbers=[4, 8])
+    batch.fill("c", numbers=[1, 2])  # wholly under the new ones, which are other keys and values
+    if options:
+        assert batch.reasons("b") == ["NOT_PUBLISHED"] * 8 + [""]
+    else:
+        batch.rows_of_versions("b", [0, 0] + [1] * 7)
+    batch.rows_of_versions("a", [0, 0] + [1] * 6)
+
+
+def test_a_block_that_is_allocated_anew_has_no_rows_until_it_is_full(start, options):
+    """Whoever computes it: a request that is off, another engine that hands it over, a copy."""
+    batch = Caching(start, options, a=request(), b=request(), c=request())
     batch.fill("a")
     batch.wait_for_blocks()
-    batch.capturer.weights_changed()
-    batch.hit("b")  # keys and values are the engine's to drop
-    assert batch.reasons("b") == ["STALE"] * 8 + [""]
+    batch.new_weights()
+    batch.prefixes.step.allocated += [3, 5]
+    batch.hit("b")
+    assert batch.reasons("b")[:8] == ["NOT_PUBLISHED" if options else "EVICTED"] * 8
     batch.fill("c")
     batch.hit("d")
-    rows = batch.rows("d")
-    np.testing.assert_array_equal(rows.array(), batch.expected("d"))
-    assert rows.routing.tags.tolist() == [1] * 9
+    batch.rows_of_versions("d", [1] * 9)
 
 
-@pytest.mark.parametrize("change", ["weights_changed", "set_tag"])
-def test_rows_of_the_first_step_under_new_weights_are_published(start, change):
-    batch = Caching(start, a=request(), b=request(), c=request())
-    batch.fill("a")
-    batch.wait_for_blocks()
-    getattr(batch.capturer, change)(*[3] * (change == "set_tag"))
-    batch.fill("b")
-    batch.hit("c")
-    rows = batch.rows("c")
-    np.testing.assert_array_equal(rows.array(), batch.expected("c"))
-    assert rows.validity().all() and batch.prefixes.store.stats().blocks_stale == 0
-
-
-def test_a_block_with_rows_of_two_weights_is_nobodys(start):
-    batch = Caching(start, a=request(), b=request())
-    for token in TOKENS[:2]:
-        batch.step(["a"], [token])
-    batch.capturer.set_tag(5)
-    batch.step(["a"], [TOKENS[2]])
-    batch.prefixes.fills("a", 0, keys_of(TOKENS[:BLOCK]))
-    batch.step(["a"], [TOKENS[3]])
-    batch.hit("b", TOKENS[:BLOCK])
-    assert batch.reasons("b") == ["NOT_PUBLISHED"] * 4 + [""]
-    rows = batch.rows("a")
-    assert rows.validity().all() and rows.routing.tags.tolist() == [0, 0, 5, 5]
+def test_what_another_engine_hands_over_has_its_rows_while_weights_are_the_first(start, tmp_path):
+    options = Options(store_file=str(tmp_path / "rows"), store_bytes=1 << 22)
+    one, other = (Caching(start, options, **{name: request()}) for name in "ab")
+    one.fill("a")
+    one.wait_for_blocks()
+    other.hit("b", numbers=[11, 12])
+    np.testing.assert_array_equal(other.rows("b").array()[:8], one.expected("a"))
 
 
 def test_the_programs_store_is_used_and_must_fit(start):
@@ -147,32 +201,66 @@ def test_the_programs_store_is_used_and_must_fit(start):
     np.testing.assert_array_equal(two.rows("b").array(), two.expected("b"))
     for rows, key_bytes in ((8, 32), (BLOCK, 16)):
         with pytest.raises(ValueError, match="rows and keys of 32 bytes, the engine of"):
-            two.capturer.keep_prefixes(rows, key_bytes)
+            two.capturer.keep_prefixes(BLOCK, rows, key_bytes)
     assert Caching(start, Options(store_bytes=0), a=request()).prefixes is None
+
+
+def test_two_engines_with_one_file_have_the_rows_of_their_own_weights(start, tmp_path):
+    """Both get new weights, and neither empties its cache."""
+    options = Options(store_file=str(tmp_path / "rows"), store_bytes=1 << 22)
+    a, b = Caching(start, options, a=request()), Caching(start, options, b=request(), c=request())
+    b.fill("b")
+    b.wait_for_blocks()
+    for engine in (a, b):
+        engine.new_weights()
+    a.fill("a")
+    while a.prefixes.store.stats().blocks_published < 4:
+        time.sleep(0.001)
+    b.hit("c")
+    b.rows_of_versions("c", [0] * 8 + [1])
+    b.hit("d", numbers=[11, 12])  # from another engine, nobody knows of which weights
+    assert b.reasons("d")[:8] == ["NOT_PUBLISHED"] * 8
 
 
 # ---- The scheduler
 
 
 class Pool:
-    hash_block_size = BLOCK
+    hash_block_size = BLOCK // 2
 
     def __init__(self):
-        self.cached = []
+        self.cached, self.next = [], 3
+
+    def get_new_blocks(self, count):
+        self.next += count
+        return [SimpleNamespace(block_id=self.next - count + i) for i in range(count)]
 
     def cache_full_blocks(self, **arguments):
         self.cached.append(arguments)
 
 
+class FullAttentionSpec:
+    pass
+
+
 class Scheduler:
-    """vLLM's, as far as it is asked here."""
+    """vLLM's, as far as it is asked here. The second of its caches has every row."""
 
     def __init__(self, requests):
         self.requests = requests
         model = SimpleNamespace(enable_return_routed_experts=True)
         cache = SimpleNamespace(prefix_caching_hash_algo="sha256")
         self.vllm_config = SimpleNamespace(model_config=model, cache_config=cache)
-        self.kv_cache_manager = SimpleNamespace(enable_caching=True, block_pool=Pool())
+        managers = [
+            SimpleNamespace(kv_cache_spec=spec, block_size=BLOCK * (1 + index))
+            for index, spec in enumerate((None, FullAttentionSpec(), FullAttentionSpec()))
+        ]
+        self.kv_cache_manager = SimpleNamespace(
+            enable_caching=True,
+            block_pool=Pool(),
+            coordinator=SimpleNamespace(single_type_managers=managers),
+            get_block_ids=lambda name: ([9], [3, 5, 7, 8], [1]),
+        )
         self.output = None
 
     def schedule(self):
@@ -186,10 +274,12 @@ class Scheduler:
 
 
 @pytest.fixture(autouse=True)
-def hashing(monkeypatch):
+def engine_modules(monkeypatch):
     functions = {"sha256": lambda data: bytes(32)}
-    module = SimpleNamespace(get_hash_fn_by_name=functions.get)
-    monkeypatch.setitem(sys.modules, "vllm.utils.hashing", module)
+    hashing = SimpleNamespace(get_hash_fn_by_name=functions.get)
+    monkeypatch.setitem(sys.modules, "vllm.utils.hashing", hashing)
+    interface = SimpleNamespace(FullAttentionSpec=FullAttentionSpec)
+    monkeypatch.setitem(sys.modules, "vllm.v1.kv_cache_interface", interface)
 
 
 def scheduler_of(**requests):
@@ -197,44 +287,58 @@ def scheduler_of(**requests):
 
 
 def scheduled(new=(), cached=(), resumed=()):
-    new = [SimpleNamespace(req_id=name, num_computed_tokens=rows) for name, rows in new]
-    names, rows = zip(*cached, strict=True) if cached else ((), ())
-    cached = SimpleNamespace(req_ids=names, num_computed_tokens=rows, resumed_req_ids=set(resumed))
+    new = [
+        SimpleNamespace(req_id=name, num_computed_tokens=rows, block_ids=blocks)
+        for name, rows, blocks in new
+    ]
+    names, rows, blocks = zip(*cached, strict=True) if cached else ((), (), ())
+    cached = SimpleNamespace(
+        req_ids=names,
+        num_computed_tokens=rows,
+        new_block_ids=blocks,
+        resumed_req_ids=set(resumed),
+    )
     return SimpleNamespace(scheduled_new_reqs=new, scheduled_cached_reqs=cached)
 
 
-def engine_request(tokens):
-    return SimpleNamespace(request_id="a", block_hashes=keys_of(tokens), sampling_params=None)
+def engine_request(tokens, name="a"):
+    hashes = [key(tokens[:end]) for end in range(2, len(tokens) + 1, 2)]
+    return SimpleNamespace(request_id=name, block_hashes=hashes, sampling_params=None)
 
 
-def test_the_scheduler_tells_what_fills_and_what_is_hit(start):
-    batch = Batch(start, a=request(), b=request())
-    a, b = engine_request(TOKENS), engine_request(TOKENS)
+def test_the_scheduler_tells_what_is_allocated_fills_and_is_hit(start, options):
+    batch = Batch(start, options=options, a=request(), b=request(), c=request())
+    tokens = [*TOKENS, *range(40, 49)]
+    a, b = engine_request(tokens), engine_request(tokens, "b")
     scheduler = scheduler_of(a=a, b=b)
     pool, prefixes = scheduler.kv_cache_manager.block_pool, batch.capturer.prefixes
-    arguments = {"request": a, "blocks": [], "block_size": BLOCK}
-    for first, end, group in ((0, 1, 0), (1, 2, 0), (0, 2, 1), (2, 2, 0)):
+    assert prefixes.store.block_rows == (BLOCK // 2 if options else 2 * BLOCK)
+    blocks = [SimpleNamespace(block_id=each) for each in (3, 4)]
+    assert pool.get_new_blocks(2) == blocks
+    arguments = {"request": a, "blocks": blocks, "block_size": 2 * BLOCK, "block_mask": None}
+    for first, end, group in ((0, 1, 1), (1, 2, 1), (0, 2, 0), (2, 2, 1)):
         pool.cache_full_blocks(
             num_cached_blocks=first, num_full_blocks=end, kv_cache_group_id=group, **arguments
         )
-    assert [each.first for each in prefixes.waiting] == [0, 4] and len(pool.cached) == 4
-    told, prefixes.waiting[:] = list(prefixes.waiting), []
-    for token in TOKENS:
-        prefixes.waiting += told if token == TOKENS[-1] else []  # with the step that fills them
-        batch.step(["a"], [token])
-    assert not prefixes.waiting
-    scheduler.output = scheduled(new=[("b", 8)], cached=[("a", 8)])
+    assert len(pool.cached) == 4 and pool.cached[0]["block_mask"] is None
+    scheduler.output = scheduled(new=[("b", 8, ([9], [3, 6], [1]))], cached=[("a", 8, None)])
     scheduler.schedule()
-    assert [(each.name, len(each.keys), each.hit) for each in prefixes.waiting] == [("b", 2, True)]
-    batch.tokens["b"] = list(TOKENS)
-    batch.step(["a", "b"], [20, 21])
-    np.testing.assert_array_equal(batch.capturer.end({"b": 9})["b"].array(), batch.expected("b"))
-    scheduler.output = scheduled(new=[("b", 3)], cached=[("a", 7), ("b", 8)], resumed=["a"])
+    [step] = prefixes.waiting
+    assert step.allocated == [3, 4]
+    keys = [a.block_hashes[:4], a.block_hashes[4:8]] if options else [(), ()]
+    assert step.fills == [BlocksOf("a", 0, [3], keys[0]), BlocksOf("a", 8, [4], keys[1])]
+    assert step.begins == [BlocksOf("b", 0, [3], keys[0])]
+    scheduler.output = scheduled(
+        new=[("b", 7, ([9], [3], [1]))],
+        cached=[("b", 8, ([9], [8], [1])), ("a", 17, ([9], [3, 4, 8], [1]))],
+        resumed=["a"],
+    )
     scheduler.schedule()
-    assert [(each.name, len(each.keys)) for each in prefixes.waiting] == [("a", 1)]
+    begins = prefixes.waiting[-1].begins
+    assert [each.numbers for each in begins] == [[], [3, 4]][0 if options else 1 :]
 
 
-def test_a_reset_of_the_prefix_cache_drops_rows_too(start):
+def test_a_reset_of_the_prefix_cache_counts_as_new_weights(start):
     batch = Batch(start, a=request())
     scheduler = scheduler_of(a=engine_request(TOKENS))
     assert scheduler.reset_prefix_cache(reset_running_requests=True)
@@ -244,21 +348,35 @@ def test_a_reset_of_the_prefix_cache_drops_rows_too(start):
     assert batch.capturer.tag == 9  # the program says which weights they are
 
 
-def test_blocks_that_could_not_be_loaded_are_dropped(start):
-    batch = Caching(start, a=request(), b=request())
+def test_a_request_that_begins_anew_has_the_rows_of_what_it_hits_then(start, options):
+    """An engine that empties its cache preempts, and tells the worker only who begins again."""
+    batch = Caching(start, options, a=request(), b=request())
     batch.fill("a")
-    a = engine_request(TOKENS)
-    a.num_computed_tokens = 4
-    scheduler = scheduler_of(a=a)
+    batch.new_weights()
+    batch.fill("b", numbers=[8, 9])  # the same tokens
+    batch.capturer.resume(["a", "gone"])
+    batch.hit("a", numbers=[8, 9])
+    batch.rows_of_versions("a", [1] * 9)
+
+
+def test_blocks_that_could_not_be_loaded_are_dropped(start, options, monkeypatch):
+    batch = Caching(start, options, a=request(), b=request())
+    batch.fill("a")
+    monkeypatch.setattr(batch.capturer, "keep_prefixes", lambda *shape: None)
+    scheduler = scheduler_of(a=engine_request(TOKENS))
     scheduler._prefixes = batch.prefixes
+    scheduler._block_rows = scheduler._hash_rows = BLOCK
+    a = scheduler.requests["a"]
+    a.block_hashes, a.num_computed_tokens, a.num_tokens = keys_of(TOKENS), 4, 9
     scheduler._handle_invalid_blocks({"a", "gone"})
-    assert batch.prefixes.store.reasons(keys_of(TOKENS)).tolist() == [0, Missing.EVICTED]
+    keys = keys_of(TOKENS) if options else [3, 5]
+    assert batch.prefixes.store.reasons(keys).tolist() == [0, Missing.EVICTED]
 
 
 def test_nothing_is_asked_of_the_store_in_a_step_without_blocks(start, monkeypatch):
     batch = Caching(start, a=request())
     asked = []
-    monkeypatch.setattr(batch.prefixes, "settle", lambda generation: asked.append(generation))
+    monkeypatch.setattr(batch.prefixes, "settle", lambda tag: asked.append(tag))
     for _ in range(4):
         batch.step()
     assert not asked

@@ -14,6 +14,7 @@ import routecap
 from routecap import Missing, vllm
 from routecap.vllm import _answers, _asked, _references, _store_file, _v021
 from routecap.vllm import _v021_server as server
+from routecap.vllm._prefixes import content_keys
 from routecap.vllm._results import Blocks, PendingRoutedExperts
 
 ROWS, SIZE = 11, 4
@@ -34,17 +35,15 @@ class Engine:
             str(path), self.capturer, block_rows=SIZE, key_bytes=32, budget_bytes=1 << 20
         )
 
-    def publish(self, ids=IDS, keys=KEYS):
+    def publish(self, ids=IDS, keys=KEYS, version=0):
         """In steps, as rows that are attached are older than a store's generation."""
         request = self.capturer.open()
         self.capturer.begin(len(ids))
         for layer in range(3):
             self.capturer.record(layer, np.ascontiguousarray(ids[:, layer]))
         self.capturer.snapshot()
-        step = self.capturer.issue(
-            routecap.spans(request=request, rows=len(ids)), tag=self.store.generation
-        )
-        request.publish(self.store, 0, keys)
+        step = self.capturer.issue(routecap.spans(request=request, rows=len(ids)), tag=version)
+        request.publish(self.store, 0, content_keys(keys, [version] * len(keys)))
         step.wait()
         routing = request.finish(len(ids))
         routing.wait()
@@ -86,6 +85,16 @@ def test_a_reference_gives_the_rows_from_a_start_on(engine, start):
     routing = vllm.read(reference)
     assert (routing.first, routing.rows, routing.complete) == (start, ROWS - start, True)
     np.testing.assert_array_equal(routing.ids(), IDS[start:])
+
+
+def test_a_reference_is_to_the_blocks_of_its_weights(engine):
+    engine.publish()
+    other = (IDS + 1) % 60
+    reference = referred(engine.publish(other[:8], version=3))
+    assert routecap.Routing.deserialize(_answers.base64.b64decode(reference["rest"])).rows == 0
+    routing = vllm.read(reference)
+    np.testing.assert_array_equal(routing.ids(), other[:8])
+    assert routing.tags.tolist() == [3] * 8
 
 
 def test_whole_blocks_are_a_reference_without_rows_of_its_own(engine):
@@ -143,7 +152,7 @@ def test_rows_that_have_gone_are_missing_with_their_reason(engine):
     assert set(routing.reasons()[4:8].ravel()) == {Missing.STALE}
     np.testing.assert_array_equal(routing.ids(fill=-1)[8:], IDS[8:])
     other = IDS[::-1].copy()
-    reference = referred(engine.publish(other))
+    reference = referred(engine.publish(other, version=1))
     routing = vllm.read(reference)
     np.testing.assert_array_equal(routing.ids(), other)
     assert routing.tags.tolist() == [1] * ROWS
@@ -192,7 +201,7 @@ class Scheduler:
 
 def test_the_scheduler_says_the_blocks_of_requests_that_want_a_reference(engine):
     scheduler = type("Telling", (_v021.TellingScheduler, Scheduler), {})()
-    scheduler._prefixes = SimpleNamespace(block_rows=SIZE)
+    scheduler._prefixes, scheduler._hash_rows = SimpleNamespace(), SIZE
     rows = engine.publish()
     for name, form in (("a", "store"), ("b", "file"), ("c", None)):
         asked = {"routed_experts_format": form} if form else None

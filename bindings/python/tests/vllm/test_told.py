@@ -112,17 +112,19 @@ def test_a_request_that_is_preempted_may_end_by_a_step_that_was_in_flight(start)
     np.testing.assert_array_equal(batch.capturer.end({"a": 2})["a"].array(), batch.expected("a"))
 
 
-def test_after_a_preemption_rows_of_other_weights_are_forgotten_and_of_the_same_are_not(start):
-    for tag, missing in ((0, 0), (1, 3)):
-        batch = Batch(start, a=request())
-        for _ in range(3):
-            batch.step()
-        module.free_routing_buffers(set(), {"a"})
-        batch.capturer.tag = tag
-        batch.step()  # goes on behind what the prefix cache has
-        rows = batch.capturer.end({"a": 4})["a"]
-        assert (rows.array() == -1).all(axis=(1, 2)).sum() == missing
-        np.testing.assert_array_equal(rows.array()[missing:], batch.expected("a")[missing:])
+@pytest.mark.parametrize("told", [module.free_routing_buffers, None], ids=["told", "not told"])
+def test_after_a_preemption_rows_are_those_of_what_was_computed_or_hit_then(start, told):
+    batch = Batch(start, a=request(), b=request())
+    for _ in range(3):
+        batch.step()
+    if told:
+        told(set(), {"a"})
+    batch.capturer.resume({"a", "gone"})
+    batch.step()  # goes on behind what the prefix cache has, of which no store is told
+    rows = batch.capturer.end({"a": 4, "b": 4})
+    assert (rows["a"].array() == -1).all(axis=(1, 2)).tolist() == [True] * 3 + [False]
+    np.testing.assert_array_equal(rows["a"].array()[3:], batch.expected("a")[3:])
+    np.testing.assert_array_equal(rows["b"].array(), batch.expected("b"))
 
 
 def test_a_request_that_is_off_costs_nothing_and_changes_nothing_for_others(start):
@@ -321,6 +323,20 @@ def test_a_worker_says_when_its_weights_are_changed_and_is_told_their_version(st
     assert capturer.tag == 12
 
 
+def test_an_adapter_that_is_loaded_in_place_of_one_is_new_weights(start):
+    capturer = Batch(start, a=request()).capturer
+
+    class Manager:
+        def _load_adapter(self, lora_request):
+            return lora_request
+
+    _v021.watch_adapters(Manager)
+    for place, tag in ((False, 0), (True, 1)):
+        adapter = SimpleNamespace(load_inplace=place)
+        assert Manager()._load_adapter(adapter) is adapter
+        assert capturer.tag == tag
+
+
 def test_rows_are_issued_before_a_steps_tokens_are_waited_for_and_once(start, monkeypatch):
     batch = Batch(start, a=request())
     done = []
@@ -341,7 +357,8 @@ def test_rows_are_issued_before_a_steps_tokens_are_waited_for_and_once(start, mo
     _v021.issue_before_tokens(engine)
     _v021.issue_before_tokens(engine)  # once
     batch.model(torch.tensor([10]), batch.positions[:1].clone())
-    output = SimpleNamespace(num_scheduled_tokens={"a": 1})
+    cached = SimpleNamespace(resumed_req_ids=set())
+    output = SimpleNamespace(num_scheduled_tokens={"a": 1}, scheduled_cached_reqs=cached)
     assert Runner()._bookkeeping_sync(output, "logits") == "logits"
     engine.issue_routing_d2h_copy(
         input_batch_req_ids=["a"],

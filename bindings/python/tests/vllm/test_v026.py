@@ -9,6 +9,7 @@ from engine import Model
 
 from routecap import vllm
 from routecap.vllm import _v021, _v026, routed_experts_capturer
+from routecap.vllm._prefixes import BlocksOf
 
 BLOCK = 4
 
@@ -54,80 +55,50 @@ def test_a_face_is_chosen_by_version_and_by_what_is_there(installed, version, fi
 # ---- The worker
 
 
-def scheduler_output(counts, new=(), resumed=(), over=()):
+def scheduler_output(counts, resumed=(), over=()):
     return SimpleNamespace(
         num_scheduled_tokens=counts,
-        total_num_scheduled_tokens=sum(counts.values()),
-        scheduled_new_reqs=[SimpleNamespace(req_id=name) for name in new],
         scheduled_cached_reqs=SimpleNamespace(resumed_req_ids=set(resumed)),
         finished_req_ids=set(over),
         preempted_req_ids=None,
     )
 
 
-class Batch:
-    """The input batch: what each row of requests has computed, and the numbers of its blocks."""
-
-    def __init__(self, rows, drafts=0):
-        self.req_ids = [name for name, *_ in rows]
-        self.num_reqs = len(rows)
-        self.req_id_to_index = {name: i for i, name in enumerate(self.req_ids)}
-        self.num_computed_tokens_cpu = np.array([begin for _, begin, _, _ in rows], np.int32)
-        table = np.zeros((len(rows), 16), np.int32)
-        for i, (_, _, _, blocks) in enumerate(rows):
-            table[i, : len(blocks)] = blocks
-        counts = np.array([count for _, _, count, _ in rows], np.int32)
-        self.num_tokens_no_spec = self.num_computed_tokens_cpu + counts - drafts
-        self.block_table = [
-            SimpleNamespace(
-                block_size=BLOCK, kv_cache_block_size=BLOCK, get_numpy_array=lambda: table
-            )
-        ]
-
-
 class Runner:
     """A model runner as 0.26's, as far as the face looks at it."""
 
-    def __init__(self, prefix=True, drafts=0):
+    def __init__(self):
         self.model = Model()
         self.model_config = self.model.model_config
         self.model_config.get_total_num_hidden_layers = lambda: len(self.model.moe)
         self.scheduler_config = SimpleNamespace(max_num_batched_tokens=64)
-        self.cache_config = SimpleNamespace(enable_prefix_caching=prefix)
-        self.kv_cache_config = SimpleNamespace(num_blocks=64)
-        self.max_model_len, self.device, self.num_spec_tokens = 256, "cpu", drafts
+        self.max_model_len, self.device = 256, "cpu"
         self.requests, self.ran = {}, []
         self.positions = torch.zeros(64, dtype=torch.int64)
-        self.query_start_loc = SimpleNamespace(np=np.zeros(65, np.int32))
-        self.input_batch = Batch([])
         self.execute_model = lambda output: self.ran.append("execute")
         self._bookkeeping_sync = lambda output: self.ran.append("bookkeep")
 
     def get_model(self):
         return self.model
 
-    def _get_attention_kv_cache_gid(self):
-        return 0
-
-    def step(self, rows, drafts=0, **more):
-        """rows: (request, begin, count, blocks) each. Tokens are their positions, and 100 more for
-        each letter of a request's name."""
-        counts = {name: count for name, _, count, _ in rows}
+    def step(self, rows, **more):
+        """rows: (request, begin, count) each. Tokens are their positions, and 10 more for each
+        letter of a request's name."""
+        counts = {name: count for name, _, count in rows}
         output = scheduler_output(counts, **more)
         self.execute_model(output)
-        self.input_batch = Batch(rows, drafts)
-        tokens = [[10 * len(name) + p for p in range(b, b + n)] for name, b, n, _ in rows]
-        places = torch.tensor([p for _, b, n, _ in rows for p in range(b, b + n)])
+        self.input_batch = SimpleNamespace(req_ids=list(counts))
+        tokens = [[10 * len(name) + p for p in range(b, b + n)] for name, b, n in rows]
+        places = torch.tensor([p for _, b, n in rows for p in range(b, b + n)])
         self.positions[: len(places)] = places
-        self.query_start_loc.np[1 : len(rows) + 1] = np.cumsum(list(counts.values()))
         self.model(torch.tensor(sum(tokens, [])), places)
         self._bookkeeping_sync(output)
 
 
 @pytest.fixture
 def make():
-    def made(**options):
-        runner = Runner(**options)
+    def made():
+        runner = Runner()
         return runner, _v026.Capture(runner)
 
     yield made
@@ -148,79 +119,31 @@ def expected(runner, name, rows):
 
 def test_rows_out_of_the_prefix_cache_are_those_of_whoever_computed_them(make):
     runner, capture = make()
-    runner.step([("a", 0, 10, [5, 7, 9])], new=["a"])
-    runner.step([("a", 10, 1, [5, 7, 9])])
-    runner.step([("a", 11, 1, [5, 7, 9]), ("b", 8, 3, [5, 7, 2])], new=["b"])
-    runner.step([("c", 12, 2, [5, 7, 9, 3])], new=["c"])
-    for name, rows in (("b", 11), ("c", 14)):
-        found = ended(capture, name, rows)
-        assert found.routing.complete
-        layers = found.routing.layer_map
-        np.testing.assert_array_equal(found.array()[:, layers], expected(runner, "a", rows))
-    assert runner.ran == ["execute", "bookkeep"] * 4
-
-
-def test_two_requests_of_one_step_share_a_block(make):
-    runner, capture = make()
-    runner.step([("a", 0, 8, [5, 7]), ("b", 8, 2, [5, 7, 8])], new=["a", "b"])
-    assert ended(capture, "b", 10).routing.complete
-
-
-def test_a_block_that_is_written_anew_has_the_rows_of_its_new_tokens(make):
-    runner, capture = make()
-    runner.step([("a", 0, 8, [5, 7])], new=["a"])
-    runner.step([("long", 0, 4, [5])], new=["long"], over=["a"])
-    runner.step([("four", 4, 2, [5, 6])], new=["four"])
-    found = ended(capture, "four", 6)
-    layers = found.routing.layer_map
-    np.testing.assert_array_equal(found.array()[:, layers], expected(runner, "long", 6))
-
-
-def test_blocks_of_a_request_that_is_off_are_missing_and_never_another_s(make):
-    runner, capture = make()
-    runner.step([("a", 0, 4, [5])], new=["a"])
-    parameters = SimpleNamespace(extra_args={"routed_experts": False})
-    capture.capturer.tell_ends({"off": SimpleNamespace(sampling_params=parameters)})
-    runner.step([("off", 0, 4, [5])], new=["off"], over=["a"])
-    runner.step([("b", 4, 1, [5, 6])], new=["b"])
-    found = ended(capture, "b", 5)
-    assert found.validity()[:, found.routing.layer_map].all(1).tolist() == [False] * 4 + [True]
-    assert (found.array()[:4] == -1).all()
-
-
-def test_rows_of_drafts_are_published_when_they_are_certain(make):
-    runner, capture = make(drafts=3)
-    runner.step([("a", 0, 6, [5, 7])], new=["a"])
-    runner.step([("a", 6, 4, [5, 7, 9])], drafts=3)  # of which one will be accepted
-    assert capture._blocks.store.reasons([5, 7]).astype(bool).tolist() == [False, True]
-    runner.step([("a", 8, 1, [5, 7, 9])])
-    runner.step([("b", 8, 1, [5, 7, 4])], new=["b"])
-    found = ended(capture, "b", 9)
+    prefixes = capture.capturer.keep_prefixes(BLOCK, BLOCK, 32)
+    runner.step([("a", 0, 10)])
+    prefixes.step.fills.append(BlocksOf("a", 0, [5, 7]))
+    prefixes.step.begins.append(BlocksOf("b", 0, [5, 7]))
+    prefixes.send(None)
+    runner.step([("a", 10, 1), ("b", 8, 3)])
+    found = ended(capture, "b", 11)
     assert found.routing.complete
+    layers = found.routing.layer_map
+    np.testing.assert_array_equal(found.array()[:, layers], expected(runner, "a", 11))
+    assert runner.ran == ["execute", "bookkeep"] * 2
 
 
-def test_blocks_that_fill_one_row_a_step_are_published_when_they_are_full(make):
+def test_a_request_that_begins_anew_keeps_no_row(make):
     runner, capture = make()
-    for position in range(13):
-        runner.step(
-            [("a", position, 1, [5, 7, 9, 11]), ("bb", position, 1, [2, 4, 6, 8])],
-            new=["a", "bb"] if position == 0 else (),
-        )
-        there = capture._blocks.store.reasons([5, 7, 9, 2, 4, 6]) == 0
-        assert there.tolist() == 2 * [(position + 1) // BLOCK > block for block in range(3)]
-    runner.step([("c", 12, 1, [5, 7, 9, 3]), ("dd", 8, 1, [2, 4, 13])], new=["c", "dd"])
-    assert ended(capture, "c", 13).routing.complete and ended(capture, "dd", 9).routing.complete
-
-
-def test_without_a_prefix_cache_there_is_no_store(make):
-    runner, capture = make(prefix=False)
-    runner.step([("a", 0, 6, [5, 7])], new=["a"])
-    assert capture._blocks is None and ended(capture, "a", 6).routing.complete
+    for resumed in ((), ["a"]):
+        runner.step([("a", 8 if resumed else 0, 10)], resumed=resumed)
+    found = ended(capture, "a", 18)
+    there = found.validity()[:, found.routing.layer_map].all(axis=1)
+    assert there.tolist() == [False] * 8 + [True] * 10
 
 
 def test_layers_that_do_not_route_are_there_and_missing(make):
-    runner, capture = make(prefix=False)
-    runner.step([("a", 0, 6, [5, 7])], new=["a"])
+    runner, capture = make()
+    runner.step([("a", 0, 6)])
     found = ended(capture, "a", 6)
     assert found.shape[1] == len(runner.model.moe) > len(found.routing.layer_map)
     dense = [i for i in range(found.shape[1]) if i not in found.routing.layer_map]
@@ -268,6 +191,7 @@ class Scheduler:
     def __init__(self, vllm_config):
         self.vllm_config = vllm_config
         self.requests = {}
+        self.kv_cache_manager = SimpleNamespace(enable_caching=False)
         self.table = vllm_config.model_config.enable_return_routed_experts
 
     def finish_requests(self, names, status):

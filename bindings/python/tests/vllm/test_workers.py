@@ -13,6 +13,7 @@ from engine import Model
 import routecap
 from routecap.vllm import _v021, _workers
 from routecap.vllm import routed_experts_capturer as module
+from routecap.vllm._prefixes import BlocksOf
 
 STAGES = ((0, 1, 2, 3), (4, 5))  # layers of the decoder, of which the first two route nothing
 TOKENS = {"a": [11, 12, 13], "off": [21, 22, 23], "b": [31, 32, 33]}
@@ -65,7 +66,11 @@ class Executor:
         return SimpleNamespace(result=lambda: answers) if non_block else answers
 
     def step(self, step, names=TOKENS, blocks=None):
-        output = SimpleNamespace(step=step, num_scheduled_tokens=dict.fromkeys(names, 1))
+        output = SimpleNamespace(
+            step=step,
+            num_scheduled_tokens=dict.fromkeys(names, 1),
+            scheduled_cached_reqs=SimpleNamespace(resumed_req_ids=set()),
+        )
         if blocks is not None:
             blocks.send(output)
         for worker in self.workers:
@@ -147,13 +152,16 @@ def test_rows_of_cached_prefixes_come_out_of_stores_of_the_workers(serve, tmp_pa
     module.set_options(module.Options(store_file=str(path)))
     executor = serve(*map(Stage, layers), Stage(layers[-1], mirror=True))
     workers = _workers.Workers(executor)
-    blocks, key = workers.keep_prefixes(2, 8), b"two of a"
+    blocks, key = workers.keep_prefixes(2, 2, 8), b"two of a"
+    shared = len(layers) == 1  # each stage has a store of its own
+    assert blocks.by_contents is shared
+    blocks.step.begins.append(BlocksOf("a", 0, []))
     for step in range(3):
         if step == 1:
-            blocks.fills("a", 0, [key])
+            blocks.step.fills.append(BlocksOf("a", 0, [6], [key]))
         executor.step(step, ["a"], blocks)
-        assert not blocks.waiting
-    blocks.hits("b", [key])
+        assert not blocks.step
+    blocks.step.begins.append(BlocksOf("b", 0, [6], [key]))
     executor.step(2, ["b"], blocks)
     expected = executor.workers[0].model.expected
     rows = workers.end({"a": 3, "b": 3})
@@ -161,16 +169,16 @@ def test_rows_of_cached_prefixes_come_out_of_stores_of_the_workers(serve, tmp_pa
     for name, tokens in (("a", TOKENS["a"]), ("b", of_both)):
         np.testing.assert_array_equal(rows[name].array(), expected(tokens))
         assert rows[name].validity().all()
-    assert path.exists() is (len(layers) == 1)
-    blocks.drop([key])
+    assert path.exists() is shared
+    blocks.drop(BlocksOf("a", 0, [6], [key]))
     for worker in executor.workers[:-1]:
-        [reason] = worker.capturer.prefixes.store.reasons([key])
+        [reason] = worker.capturer.prefixes.store.reasons([key] if shared else [6])
         assert reason == routecap.Missing.EVICTED
 
 
 def test_workers_without_a_store_keep_no_prefixes(serve):
     module.set_options(module.Options(store_bytes=0))
-    assert _workers.Workers(serve(Stage(STAGES[0]))).keep_prefixes(16, 32) is None
+    assert _workers.Workers(serve(Stage(STAGES[0]))).keep_prefixes(16, 16, 32) is None
 
 
 def test_outputs_of_requests_that_end_come_with_their_rows_a_step_later_if_one_is_in_flight(

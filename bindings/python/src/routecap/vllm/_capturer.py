@@ -177,6 +177,10 @@ class RoutedExpertsCapturer(ABC):
     ) -> None:
         """These requests are over, and these preempted; see `free_routing_buffers`."""
 
+    def resume(self, req_ids: Iterable[str]) -> None:
+        """These requests were preempted, and begin anew with the next step: of their rows so far
+        none is theirs any more. What they find in the prefix cache may be another's."""
+
     def set_tag(self, tag: int) -> None:
         """Rows of steps from now on have it."""
 
@@ -370,18 +374,15 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         binding.call_after(model, "load_weights", self.weights_changed)
 
     def set_tag(self, tag: int) -> None:
-        self.tag, self._tag_is_told = tag, True
-        self._advance()
+        changed, self.tag, self._tag_is_told = tag != self.tag, tag, True
+        if changed and self.prefixes is not None:
+            self.prefixes.weights_changed()
 
     def weights_changed(self) -> None:  # any number of times between two steps is once
         if not self._tag_is_told and self._changed_at != self._requests.last_ticket:
             self.tag, self._changed_at = self.tag + 1, self._requests.last_ticket
-            self._advance()
-
-    def _advance(self) -> None:
-        """Before a step is issued that has the new tag, whose rows would count as older."""
-        if self.prefixes is not None:
-            self.prefixes.advance(self.tag)
+            if self.prefixes is not None:
+                self.prefixes.weights_changed()
 
     def capture(self, layer_id: int, topk_ids: torch.Tensor) -> None:
         self.device_cache.capture_fwd_routed_experts(layer_id, topk_ids)
@@ -426,7 +427,7 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         if not counts:
             return
         before = self._requests.batch
-        handles = self._requests.handles(req_ids, self.tag)
+        handles = self._requests.handles(req_ids)
         if self._on_gpu and not positions.is_cuda:
             self._issue_known(handles, counts, positions)
             return
@@ -462,7 +463,7 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         if not req_ids:
             return
         counts = tuple(num_scheduled_tokens[req_id] for req_id in req_ids)
-        self._issue_known(self._requests.handles(req_ids, self.tag), counts, positions)
+        self._issue_known(self._requests.handles(req_ids), counts, positions)
 
     def _issue_known(
         self, handles: NDArray[np.uint64], counts: tuple[int, ...], positions: torch.Tensor
@@ -501,6 +502,10 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         where = None if positions is None else self._describe(positions)
         step = self.capturer.issue(spans, tag=self.tag, positions=where, snapshot=snapshot)
         self.forward.issued()
+        self.issued(step)
+
+    def issued(self, step: routecap.Step) -> None:
+        """The last step of all: what changes the weights from now on changes them behind it."""
         self._requests.last_ticket = step.ticket
 
     def _describe(self, positions: torch.Tensor) -> Tensor:
@@ -636,13 +641,6 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
             state.routing, shape, self.options.fill, decoder_layers=self.decoder_layers
         )
 
-    # ---- For rows that live as long as what the engine caches
-
-    @property
-    def batch_handles(self) -> NDArray[np.uint64]:
-        """Of the batch that was issued last, 0 for requests that are off."""
-        return self._requests.batch_handles
-
     def store_bytes(self, rows: int) -> int:
         """What a store needs for so many rows: a third more, for pages of which a part is not used,
         and not less than it needs for any."""
@@ -662,12 +660,15 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         self._requests.wanted = self._is_wanted
         self._requests.tokens_of = self._tokens_of
 
-    def keep_prefixes(self, block_rows: int, key_bytes: int, stages: int = 1) -> Prefixes | None:
-        """Rows of prefixes are published and adopted from now on, as the result is told, in blocks
-        of so many; None if no store is to have them.
+    def keep_prefixes(
+        self, block_rows: int, hash_rows: int, hash_bytes: int, stages: int = 1
+    ) -> Prefixes | None:
+        """Rows of prefixes are published and adopted from now on, as the result is told; None if no
+        store is to have them.
 
         Args:
-            key_bytes: Of a block's hash.
+            block_rows: Of a block of the engine's cache.
+            hash_rows, hash_bytes: Of a block that has a hash, and of the hash.
             stages: Of a pipeline. Each has rows of its own layers, and so a store of its own.
 
         Raises:
@@ -678,9 +679,10 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
             options, live = self.options, self._requests.live
             if stages > 1:
                 options = dataclasses.replace(options, store_file="")
-            self.prefixes = Prefixes(self.capturer, live, block_rows, key_bytes, options)
+            self.prefixes = Prefixes(
+                self.capturer, live, block_rows, hash_rows, hash_bytes, options
+            )
             self._waiting = self.prefixes.waiting
-            self._advance()
         return self.prefixes
 
     def end(self, rows: Mapping[str, int]) -> dict[str, PendingRoutedExperts]:
@@ -723,7 +725,10 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         self.host_cache.drop_arrays(finished_req_ids)
         self._requests.end(finished_req_ids)
         if preempted_req_ids:
-            self._requests.preempt(preempted_req_ids, self.tag)
+            self._requests.preempt(preempted_req_ids)
+
+    def resume(self, req_ids: Iterable[str]) -> None:
+        self._requests.resume(req_ids)
 
     def routing(self, req_id: str) -> routecap.Routing | None:
         state = self._requests.find(req_id)

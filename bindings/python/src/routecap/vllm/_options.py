@@ -40,9 +40,9 @@ class Options:
         folder_bytes: Upper limit of the files there of one server process. The oldest go first.
         slots: Steps that may be in flight; a further one waits in `finalize_pending_copy`, or in
             the issue of a batch that has come before.
-        store: Where rows of prefixes are kept under the engine's block hashes, for requests that
-            take the prefix from its cache. For an engine whose scheduler and worker are in this
-            process.
+        store: Where rows of prefixes are kept, for requests that take the prefix from its cache:
+            under the engine's block hashes and the versions of its weights. For an engine whose
+            scheduler and worker are in this process.
         store_file: Without one, a file that becomes the engine's, in /dev/shm for instance: engines
             of one model on one machine share it, and clients that ask for references to it read it.
             It is made anew if no engine has it open. "": the store is in each worker's memory, as

@@ -18,10 +18,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 import routecap
 
 from . import _store_file
+from ._prefixes import content_keys
 from ._results import PendingRoutedExperts, to_array
 
 _Shape = tuple[tuple[str, Any], ...]
@@ -36,13 +38,13 @@ def refer(rows: PendingRoutedExperts, path: str) -> dict[str, Any]:
     rows.routing.wait()
     file, end, keys, place = os.path.realpath(path), rows.first + len(rows), b"", {}
     behind = rows.first
-    if rows.blocks is not None and os.path.exists(file):
+    if rows.blocks is not None and rows.blocks.keys and os.path.exists(file):
         size = rows.blocks.rows
         block = rows.first // size
         first = block * size
         store = _open(file, size, rows.blocks.key_bytes, _shape_of(rows.routing), os.getpid())
         generation = store.stats().generation
-        own = rows.blocks.keys[block : end // size]
+        own = _keys(rows.blocks.keys, size, rows.routing.tags)[block : end // size]
         held = _held(store, own, generation, rows.routing, first)
         keys, behind = b"".join(own[:held]), max(rows.first, first + held * size)
         place = {"key_bytes": store.key_bytes, "block_rows": size}
@@ -74,6 +76,14 @@ def read(reference: Mapping[str, Any]) -> routecap.Routing:
     store = _open(reference["store"], size, key_bytes, _shape_of(rest), os.getpid())
     stored = _read(store, keys, reference["generation"], reference["first"], rest)
     return stored.slice(start, rest.first + rest.rows - start)
+
+
+def _keys(hashes: list[bytes], size: int, tags: NDArray[Any]) -> list[bytes]:
+    """What the store has blocks under: hash, and version of the weights of all rows up to it."""
+    other = np.flatnonzero(tags != tags[0])
+    same = (int(other[0]) if len(other) else len(tags)) // size
+    versions = [int(tags[0]) if block < same else -1 for block in range(len(hashes))]
+    return [key.tobytes() for key in content_keys(hashes, versions)]
 
 
 def _held(

@@ -21,8 +21,6 @@ class RequestState:
     handle: routecap's, while it is open; 0 before its first row, after its end, and while it is
         preempted.
     routing: its rows, once it has ended.
-    left: the tag of its rows when it was preempted. It keeps them: a step that was in flight may
-        have been its last, and what it finds in the prefix cache are they.
     earlier: rows of its life before a preemption, which come first. None is kept unless asked for.
     rule: when it ends; None before its first output token.
     seen: output tokens that the rule has looked at, all of which are certain.
@@ -31,6 +29,7 @@ class RequestState:
     start: position of the first of those, if the host knows it.
     certain: how many rows are its tokens' although no output has told it yet; None: all.
     off: it is not to be captured, and has no handle.
+    version: of the weights, if all its rows so far are of one; otherwise -1. Only `Prefixes` looks.
     """
 
     __slots__ = (
@@ -38,18 +37,17 @@ class RequestState:
         "earlier",
         "end",
         "handle",
-        "left",
         "off",
         "routing",
         "rows",
         "rule",
         "seen",
         "start",
+        "version",
     )
 
     def __init__(self) -> None:
         self.handle = 0
-        self.left = 0
         self.routing: routecap.Routing | None = None
         self.earlier: routecap.Routing | None = None
         self.rule: StopRule | None = None
@@ -59,6 +57,7 @@ class RequestState:
         self.start: int | None = None
         self.certain: int | None = None
         self.off = False
+        self.version = -1
 
     @property
     def issued(self) -> int:
@@ -86,26 +85,26 @@ class Requests:
         self._ended: dict[str, RequestState] = {}  # in the order in which they ended
         self.batch: list[str] | None = None  # of the last step, as long as its handles are good
         self._batch_states: list[RequestState] = []
-        self.batch_handles: NDArray[np.uint64] = np.empty(0, np.uint64)
+        self._batch_handles: NDArray[np.uint64] = np.empty(0, np.uint64)
         self.last_ticket = 0  # of the last step of all requests
 
     def find(self, name: str) -> RequestState | None:
         return self.live.get(name) or self._ended.get(name)
 
-    def handles(self, names: Sequence[str], tag: int = 0) -> NDArray[np.uint64]:
+    def handles(self, names: Sequence[str]) -> NDArray[np.uint64]:
         """The handles of a batch, 0 for those that are off; opens those that are new.
 
         A batch like the last one costs one comparison.
         """
         if self.batch == names:
-            return self.batch_handles
+            return self._batch_handles
         for name in names:
             if name not in self.live:
                 state = self.live[name] = RequestState()
                 state.off = not self.wanted(name)
         states = list(map(self.live.__getitem__, names))
         for state in self._left.intersection(states) if self._left else ():
-            if state.left != tag and state.handle:
+            if state.handle:
                 self._capturer.truncate(state.handle, 0)
             self._left.discard(state)
         handles = np.fromiter(map(_handle, states), np.uint64, len(states))
@@ -113,7 +112,7 @@ class Requests:
             new = [i for i in np.flatnonzero(handles == 0) if not states[i].off]
             if new:
                 handles[new] = self._open([states[i] for i in new])
-        self.batch, self._batch_states, self.batch_handles = list(names), states, handles
+        self.batch, self._batch_states, self._batch_handles = list(names), states, handles
         return handles
 
     def _open(self, states: Sequence[RequestState]) -> NDArray[np.uint64]:
@@ -268,13 +267,13 @@ class Requests:
         while number > 0 and self._capturer.step(number).wait() is routecap.Status.LOST:
             number -= 1
 
-    def preempt(self, names: Iterable[str], tag: int = 0) -> None:
+    def preempt(self, names: Iterable[str]) -> None:
         """Forget the rows of these requests, or keep those under which a token was sampled.
 
         Both will be computed again.
 
-        Where `tokens_of` tells what is theirs, rows that are computed again replace the others,
-        all of which are forgotten if they have another tag.
+        Where ends are told, they are forgotten when they are: a step that was in flight may have
+        been a request's last.
         """
         dropped, kept = [], []
         for name in names:
@@ -296,10 +295,15 @@ class Requests:
             self._close(dropped)
             return
         for state in dropped:
-            state.left = tag
             self._left.add(state)
             self._certain(state)
         self.batch, self._batch_states = None, []
+
+    def resume(self, names: Iterable[str]) -> None:
+        """The next step of these requests begins anew. Not every preemption has been told: where an
+        engine empties its cache, it is not."""
+        found = [name for name in names if name in self.live]
+        self.preempt(name for name in found if self.live[name] not in self._left)
 
     def end(self, names: Iterable[str]) -> None:
         """These requests are over.

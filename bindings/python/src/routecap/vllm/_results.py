@@ -38,10 +38,10 @@ def spread(
 
 
 class Blocks(NamedTuple):
-    """What a store has the rows of a request under, from position 0 on.
+    """The blocks of a request that are full, from position 0 on.
 
     rows: of a block.
-    keys: of its blocks that are full.
+    keys: the engine's hashes of their tokens.
     """
 
     rows: int

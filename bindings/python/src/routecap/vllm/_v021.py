@@ -41,6 +41,7 @@ from ._asked import Asked, asked_by
 from ._forward import say_pieces
 from ._options import get_options
 from ._platform import WITHOUT_CUDA, engine_is_on_cuda, without_cuda
+from ._prefixes import BlocksOf, Told
 from ._results import Blocks, PendingRoutedExperts, split_routed_experts
 from ._v021_server import check, forget, keep, kept, serve
 from ._workers import Held, Workers, executor_of_this_process, remember_executor
@@ -257,20 +258,33 @@ class TellingScheduler:
         return waits_for_rows(sampling_params)
 
     # Blocks of the engine's cache: of those that a step fills rows are published, of those that it
-    # hits they are adopted, under the engine's own hashes.
+    # hits they are adopted.
 
     def _keep_prefixes(self) -> None:
         manager = self.kv_cache_manager  # type: ignore[attr-defined]
         if not manager.enable_caching:
             return
-        pool = manager.block_pool
+        pool, managers = manager.block_pool, manager.coordinator.single_type_managers
+        # Of several caches the one that keeps every row has the rows of all.
+        whole = import_module("vllm.v1.kv_cache_interface").FullAttentionSpec
+        found = [i for i, each in enumerate(managers) if isinstance(each.kv_cache_spec, whole)]
+        self._group = found[0] if found else 0
         algorithm = self.vllm_config.cache_config.prefix_caching_hash_algo  # type: ignore[attr-defined]
         hashing = import_module("vllm.utils.hashing").get_hash_fn_by_name(algorithm)
-        key_bytes = len(hashing(b""))
-        prefixes = self._prefixes = self._capturer.keep_prefixes(pool.hash_block_size, key_bytes)
-        if prefixes is None:
-            return
-        cache, rows = pool.cache_full_blocks, pool.hash_block_size
+        self._block_rows, self._hash_rows = managers[self._group].block_size, pool.hash_block_size
+        self._prefixes = self._capturer.keep_prefixes(
+            self._block_rows, self._hash_rows, len(hashing(b""))
+        )
+        if self._prefixes is not None:
+            self._watch_blocks(pool, self._prefixes)
+
+    def _watch_blocks(self, pool: Any, prefixes: Told) -> None:
+        allocate, cache = pool.get_new_blocks, pool.cache_full_blocks
+
+        def get_new_blocks(*args: Any, **kwargs: Any) -> Any:
+            blocks = allocate(*args, **kwargs)
+            prefixes.step.allocated.extend([block.block_id for block in blocks])
+            return blocks
 
         def cache_full_blocks(
             request: Any,
@@ -279,11 +293,11 @@ class TellingScheduler:
             num_full_blocks: int,
             block_size: int,
             kv_cache_group_id: int,
+            **more: Any,
         ) -> Any:
-            if kv_cache_group_id == 0 and num_cached_blocks < num_full_blocks:
-                first, end = num_cached_blocks * block_size, num_full_blocks * block_size
-                keys = request.block_hashes[first // rows : end // rows]
-                prefixes.fills(request.request_id, first, keys)
+            if kv_cache_group_id == self._group and num_cached_blocks < num_full_blocks:
+                numbers = [each.block_id for each in blocks[num_cached_blocks:num_full_blocks]]
+                prefixes.step.fills.append(self._blocks_of(request, num_cached_blocks, numbers))
             return cache(
                 request=request,
                 blocks=blocks,
@@ -291,28 +305,41 @@ class TellingScheduler:
                 num_full_blocks=num_full_blocks,
                 block_size=block_size,
                 kv_cache_group_id=kv_cache_group_id,
+                **more,
             )
 
-        pool.cache_full_blocks = cache_full_blocks
+        pool.get_new_blocks, pool.cache_full_blocks = get_new_blocks, cache_full_blocks
+
+    def _blocks_of(self, request: Any, first: int, numbers: list[int]) -> BlocksOf:
+        """Those of a request from its block `first` on, which have these numbers."""
+        row, hashes = first * self._block_rows, ()
+        if self._prefixes.by_contents:
+            several = self._block_rows // self._hash_rows
+            hashes = request.block_hashes[first * several : (first + len(numbers)) * several]
+        return BlocksOf(request.request_id, row, numbers, hashes)
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
         output = super().schedule(*args, **kwargs)  # type: ignore[misc]
         self._in_flight += 1
         if self._prefixes is not None:
             for new in output.scheduled_new_reqs:
-                self._tell_hit(new.req_id, new.num_computed_tokens)
+                self._tell_begin(new.req_id, new.num_computed_tokens, new.block_ids)
             cached = output.scheduled_cached_reqs
             if cached.resumed_req_ids:
-                for name, computed in zip(cached.req_ids, cached.num_computed_tokens, strict=True):
+                for name, computed, blocks in zip(
+                    cached.req_ids, cached.num_computed_tokens, cached.new_block_ids, strict=True
+                ):
                     if name in cached.resumed_req_ids:
-                        self._tell_hit(name, computed)
+                        self._tell_begin(name, computed, blocks)
             self._prefixes.send(output)
         return output
 
-    def _tell_hit(self, name: str, rows: int) -> None:
-        if blocks := rows // self._prefixes.block_rows:
-            hashes = self.requests[name].block_hashes  # type: ignore[attr-defined]
-            self._prefixes.hits(name, hashes[:blocks])
+    def _tell_begin(self, name: str, rows: int, blocks: Any) -> None:
+        hits = rows // self._block_rows
+        if hits or self._prefixes.by_contents:
+            request = self.requests[name]  # type: ignore[attr-defined]
+            found = self._blocks_of(request, 0, blocks[self._group][:hits])
+            self._prefixes.step.begins.append(found)
 
     def reset_prefix_cache(self, *args: Any, **kwargs: Any) -> Any:
         reset = super().reset_prefix_cache(*args, **kwargs)  # type: ignore[misc]
@@ -334,9 +361,11 @@ class TellingScheduler:
             found = {name: requests[name] for name in affected if name in requests}
             self._capturer.cut({name: each.num_computed_tokens for name, each in found.items()})
             if self._prefixes is not None:
-                for each in found.values():
-                    first = each.num_computed_tokens // self._prefixes.block_rows
-                    self._prefixes.drop(each.block_hashes[first:])
+                for name, each in found.items():
+                    first = each.num_computed_tokens // self._block_rows
+                    end = each.num_tokens // self._block_rows
+                    numbers = self.kv_cache_manager.get_block_ids(name)[self._group]  # type: ignore[attr-defined]
+                    self._prefixes.drop(self._blocks_of(each, first, numbers[first:end]))
         return affected
 
     def finish_requests(self, request_ids: Any, finished_status: Any) -> Any:
@@ -373,7 +402,7 @@ class TellingScheduler:
 
     def _note_blocks(self, request: Any) -> None:
         if self._prefixes is not None and asked_by(request.sampling_params).format == "store":
-            rows = self._prefixes.block_rows
+            rows = self._hash_rows
             keys = request.block_hashes[: (request.num_tokens - 1) // rows]
             self._blocks[request.request_id] = Blocks(rows, [bytes(key) for key in keys])
 
@@ -439,6 +468,9 @@ def watch_weights(wrapper_class: Any, answers: bool = False) -> None:
             if hasattr(worker_class, name):
                 _say_change(worker_class, name)
         worker_class.routecap_set_tag = _set_tag
+        config = getattr(wrapper, "vllm_config", None)
+        if getattr(config, "lora_config", None) is not None:
+            watch_adapters(import_module("vllm.lora.worker_manager").WorkerLoRAManager)
         made = init_device(wrapper)
         if answers and wrapper.vllm_config.model_config.enable_return_routed_experts:
             serve_scheduler(wrapper.worker)
@@ -446,6 +478,21 @@ def watch_weights(wrapper_class: Any, answers: bool = False) -> None:
         return made
 
     replace(wrapper_class, "init_device", init_device, init_and_watch)
+
+
+def watch_adapters(manager_class: Any) -> None:
+    """An adapter that is loaded in the place of one changes weights: the name stays."""
+    load = once(manager_class, "_load_adapter")
+    if load is None:
+        return
+
+    def load_adapter(manager: Any, lora_request: Any) -> Any:
+        loaded = load(manager, lora_request)
+        if getattr(lora_request, "load_inplace", False):
+            _module().weights_changed()
+        return loaded
+
+    replace(manager_class, "_load_adapter", load, load_adapter)
 
 
 def issue_before_tokens(runner_module: Any) -> None:
@@ -460,6 +507,8 @@ def issue_before_tokens(runner_module: Any) -> None:
     def issue_and_bookkeep(runner: Any, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
         if runner.routed_experts_initialized:
             counts = scheduler_output.num_scheduled_tokens
+            if resumed := scheduler_output.scheduled_cached_reqs.resumed_req_ids:
+                module._method("resume")(resumed)
             module.issue_routing_d2h_copy(
                 runner.input_batch.req_ids, counts, runner.positions, None
             )

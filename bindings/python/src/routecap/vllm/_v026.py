@@ -19,11 +19,8 @@ import logging
 from importlib import import_module
 from typing import Any
 
-import numpy as np
-
 from . import _v021, routed_experts_capturer
 from ._asked import asked_by
-from ._blocks import CacheBlocks
 from ._forward import say_pieces
 from ._platform import WITHOUT_CUDA, engine_is_on_cuda, without_cuda
 from ._results import PendingRoutedExperts
@@ -116,9 +113,6 @@ class Capture:
             self.capturer.decoder_layers = layers
         self.capturer.bind(runner.get_model())
         self.capturer.extract((), runner.requests, {}, None, 0)  # which it looks at from now on
-        self._blocks = self._make_blocks()
-        self._handles: Any = None  # of the last batch that was looked at
-        self._quiet_steps = 0  # in which nothing happens to its blocks if it only decodes
         self._execute = runner.execute_model
         self._bookkeep = runner._bookkeeping_sync
         runner.execute_model, runner._bookkeeping_sync = self.execute_model, self.bookkeep
@@ -136,8 +130,8 @@ class Capture:
         over, preempted = scheduler_output.finished_req_ids, scheduler_output.preempted_req_ids
         if over or preempted:
             self.capturer.free(over, preempted)
-        if self._blocks is not None:
-            self._blocks.advance(self.capturer.tag)
+        if resumed := scheduler_output.scheduled_cached_reqs.resumed_req_ids:
+            self.capturer.resume(resumed)
         self.capturer.finalize_pending_copy()
 
     def issue(self, scheduler_output: Any) -> None:
@@ -145,48 +139,6 @@ class Capture:
         self.capturer.issue(
             runner.input_batch.req_ids, scheduler_output.num_scheduled_tokens, runner.positions
         )
-        if self._blocks is not None:
-            self._follow_blocks(self._blocks, scheduler_output)
-
-    # ---- The prefix cache
-
-    def _make_blocks(self) -> CacheBlocks | None:
-        runner = self.runner
-        if not runner.cache_config.enable_prefix_caching:
-            return None
-        self._group = runner._get_attention_kv_cache_gid()
-        table = runner.input_batch.block_table[self._group]
-        slots = runner.kv_cache_config.num_blocks * table.kv_cache_block_size
-        return CacheBlocks(
-            self.capturer.capturer, table.block_size, self.capturer.store_bytes(slots)
-        )
-
-    def _follow_blocks(self, blocks: CacheBlocks, scheduler_output: Any) -> None:
-        runner, batch = self.runner, self.runner.input_batch
-        n = batch.num_reqs
-        handles = self.capturer.batch_handles
-        decodes = scheduler_output.total_num_scheduled_tokens == n
-        if decodes and self._quiet_steps and handles is self._handles:
-            self._quiet_steps -= 1
-            return
-        table = batch.block_table[self._group].get_numpy_array()
-        begins = batch.num_computed_tokens_cpu[:n]
-        starts = runner.query_start_loc.np[: n + 1]
-        ends = begins + (starts[1:] - starts[:-1])
-        first = [each.req_id for each in scheduler_output.scheduled_new_reqs]
-        first += scheduler_output.scheduled_cached_reqs.resumed_req_ids
-        new = [batch.req_id_to_index[name] for name in first]
-        certain = ends
-        settled = begins
-        if drafts := runner.num_spec_tokens:
-            certain = np.minimum(ends, batch.num_tokens_no_spec[:n])
-            settled = np.maximum(begins - drafts, 0)
-            settled[new] = begins[new]
-        blocks.computed(handles, begins, ends, settled, certain, table)
-        for index in new:
-            blocks.found(handles[index], int(begins[index]), table[index])
-        self._handles = handles
-        self._quiet_steps = 0 if drafts else blocks.quiet_steps(ends)
 
 
 # ---- The scheduler
@@ -210,9 +162,6 @@ class TellingScheduler(_v021.TellingScheduler):
 
     def _find_workers(self) -> None:
         """They have vLLM's own."""
-
-    def _keep_prefixes(self) -> None:
-        """The worker does, by the numbers of blocks."""
 
     def _front_end_waits(self, sampling_params: Any) -> bool:
         return self._capturer is not None and asked_by(sampling_params).capture

@@ -28,8 +28,7 @@ from numpy.typing import DTypeLike, NDArray
 
 import routecap
 
-from . import _binding
-from ._blocks import publish_blocks
+from . import _binding, _v021, routed_experts_capturer
 from ._capturer import RoutedExpertsCapturer
 from ._options import get_options
 from ._platform import WITHOUT_CUDA, engine_is_on_cuda, without_cuda
@@ -44,6 +43,7 @@ _PACKAGE = "vllm.distributed.aux_output_connector"
 def apply() -> None:
     """Replace all of it. What is replaced already stays."""
     take_worker(import_module("vllm.v1.worker.worker_base").WorkerWrapperBase)
+    _v021.watch_weights(import_module("vllm.v1.worker.worker_base").WorkerWrapperBase)
     take_scheduler(import_module("vllm.config.scheduler").SchedulerConfig)
 
 
@@ -106,6 +106,7 @@ def make_connector(model: Any, vllm_config: Any, kv_cache_config: Any) -> RowsCo
         skip_host_cache=not first_rank,
     )
     bind(model, capture)
+    routed_experts_capturer.set_global_experts_capturer(capture)  # which hears of new weights
     store_bytes = vllm_config.aux_output_config.max_bytes
     if store_bytes is None:
         rows = kv_cache_config.num_blocks * (block_rows // hashed_rows) * hashed_rows
@@ -134,7 +135,9 @@ def bind(model: Any, capture: Any) -> None:
 
     name = "vllm.model_executor.layers.fused_moe.routed_experts_capturer"
     import_module(name).bind_routed_experts_capturer(model, Tap())
-    _binding._delimit(_binding.Binding(), model, capture.device_cache, forward)
+    binding = _binding.Binding()
+    _binding._delimit(binding, model, capture.device_cache, forward)
+    binding.call_after(model, "load_weights", capture.weights_changed)
 
 
 class _Request:
@@ -233,7 +236,12 @@ class RowsConnector:
         self._retained: collections.Counter[bytes] = collections.Counter()
         self._block_rows = block_rows
         self._store_bytes = max(store_bytes, capture.store_bytes(0))
-        self._generation = 0
+        self._generation = 0  # of the engine's cache: how often it was emptied
+        self._epoch = 0  # counts new weights and that
+        self._weights = capture.tag
+        # The engine's hash of a block stands for its tokens. With weights that changed since the
+        # cache was emptied it has blocks of both, and does not say which of them is hit.
+        self._mixed = False
         self.store: routecap.Store | None = None
         if owner:
             # Rows of all requests of a step, in its order: one array for what decodes.
@@ -247,8 +255,15 @@ class RowsConnector:
         if not self._owner or metadata is None:
             return
         with self._lock:
+            changed, emptied = self.capture.tag != self._weights, False
             if metadata.generation > self._generation:
                 self._renew(metadata.generation)
+                emptied = True
+            if changed or emptied:
+                self._weights, self._mixed = self.capture.tag, not emptied
+                self._epoch += 1
+                if self.store is not None:
+                    self.store.advance(self._epoch)
             for name, emit in metadata.requests.items():
                 known = self._requests.get(name)
                 if known is None or known.finished:
@@ -320,8 +335,9 @@ class RowsConnector:
         self._issued_rows += total
         forward = self.capture.forward
         snapshot = routecap.Snapshot.TAKEN if forward.delimited else routecap.Snapshot.MAKE
-        step = self._capturer.issue(spans, positions=positions, snapshot=snapshot)
+        step = self._capturer.issue(spans, tag=self._epoch, positions=positions, snapshot=snapshot)
         forward.issued()
+        self.capture.issued(step)
         return step
 
     def _take(self, pending: PendingOutput) -> dict[str, Any]:
@@ -382,7 +398,7 @@ class RowsConnector:
                 block_rows=self._block_rows,
                 key_bytes=key_bytes,
                 budget_bytes=self._store_bytes,
-                generation=self._generation,
+                generation=self._epoch,
             )
 
     def _keys(self, data: bytes | bytearray) -> NDArray[np.uint8]:
@@ -399,10 +415,12 @@ class RowsConnector:
             new = keys[request.published :]
             if len(new) and request.handle:
                 assert self.store is not None
-                firsts = self._block_rows * np.arange(request.published, len(keys))
-                handles = np.full(len(new), request.handle, np.uint64)
-                publish_blocks(self._capturer, self.store, handles, firsts, new)
-                self._keep(request, new)
+                if not self._mixed:
+                    first = self._block_rows * request.published
+                    self._capturer.publish_batch(
+                        self.store, [(request.handle, first, new)], generation=self._epoch
+                    )
+                    self._keep(request, new)
                 request.published = len(keys)
 
     def _adopt(self, request: _Request, blocks: int) -> None:
@@ -411,7 +429,7 @@ class RowsConnector:
             return
         assert self.store is not None  # the scheduler tells the hashes of what it takes
         keys = self._keys(request.keys)[:blocks]
-        self._capturer.adopt(request.handle, self.store, 0, keys, generation=self._generation)
+        self._capturer.adopt(request.handle, self.store, 0, keys, generation=self._epoch)
         self._keep(request, keys)
 
     def _keep(self, request: _Request, keys: NDArray[np.uint8]) -> None:
@@ -452,7 +470,6 @@ class RowsConnector:
         self._generation = generation
         if self.store is not None:
             self.store.release([key for key in self._retained.elements()])
-            self.store.advance(generation)
         self._retained.clear()
 
     def close(self) -> None:

@@ -13,14 +13,14 @@ worker has a store, which does what the scheduler says of blocks with each step.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
 import routecap
 
 from ._options import get_options
-from ._prefixes import Told
+from ._prefixes import BlocksOf, Step, Told
 from ._results import PendingRoutedExperts
 from ._wrap import once, replace
 
@@ -62,13 +62,16 @@ class Workers:
         answers: list[Any] = self._executor.collective_rpc(name, args=args)
         return answers
 
-    def keep_prefixes(self, block_rows: int, key_bytes: int) -> BlocksOfWorkers | None:
+    def keep_prefixes(
+        self, block_rows: int, hash_rows: int, hash_bytes: int
+    ) -> BlocksOfWorkers | None:
         """As of a capturer."""
-        kept = self._call("routecap_keep_prefixes", block_rows, key_bytes)
-        return BlocksOfWorkers(self, block_rows) if any(kept) else None
+        kept = self._call("routecap_keep_prefixes", block_rows, hash_rows, hash_bytes)
+        by_contents = [each for each in kept if each is not None]
+        return BlocksOfWorkers(self, any(by_contents)) if by_contents else None
 
-    def drop_blocks(self, keys: Sequence[bytes]) -> None:
-        self._call("routecap_drop_blocks", list(keys))
+    def drop_blocks(self, blocks: BlocksOf) -> None:
+        self._call("routecap_drop_blocks", blocks)
 
     def end(self, rows: Mapping[str, int]) -> dict[str, PendingRoutedExperts]:
         """As of a capturer, with all rows landed."""
@@ -90,18 +93,16 @@ class BlocksOfWorkers(Told):
     """What is told goes with the step that it is of: what its workers do is as with one of this
     process."""
 
-    def __init__(self, workers: Workers, block_rows: int) -> None:
-        super().__init__(block_rows)
+    def __init__(self, workers: Workers, by_contents: bool) -> None:
+        super().__init__(by_contents)
         self._workers = workers
 
-    def send(self, output: Any) -> None:
-        if self.waiting:
-            setattr(output, _BLOCKS, self.waiting)
-            self.waiting = []
+    def _send(self, output: Any, step: Step) -> None:
+        setattr(output, _BLOCKS, step)
 
-    def drop(self, keys: Sequence[bytes]) -> None:
-        if keys:
-            self._workers.drop_blocks(keys)
+    def drop(self, blocks: BlocksOf) -> None:
+        if blocks.numbers:
+            self._workers.drop_blocks(blocks)
 
 
 def _united(answers: list[dict[str, bytes]]) -> dict[str, PendingRoutedExperts]:
@@ -165,6 +166,8 @@ def issue_after_forward(runner: Any) -> None:
         counts = scheduler_output.num_scheduled_tokens
         if runner.routed_experts_initialized and counts:
             names = list(runner.input_batch.req_ids)
+            if resumed := scheduler_output.scheduled_cached_reqs.resumed_req_ids:
+                _capturer().resume(resumed)
             _capturer().issue(names, counts, runner.positions)
             # which looks at no end, as these are told, but keeps the requests
             _capturer().extract((), runner.requests, {}, None, runner.max_model_len)
@@ -202,27 +205,31 @@ def routecap_weights_changed(worker: Any) -> None:
     _capturer().weights_changed()
 
 
-def routecap_keep_prefixes(worker: Any, block_rows: int, key_bytes: int) -> bool:
-    """Whether this worker keeps any from now on."""
+def routecap_keep_prefixes(
+    worker: Any, block_rows: int, hash_rows: int, hash_bytes: int
+) -> bool | None:
+    """Whether this worker's store goes by contents; None if it keeps no prefixes."""
     if not _keeps_rows():
-        return False
-    prefixes = _capturer().keep_prefixes(block_rows, key_bytes, _stage().world_size)
+        return None
+    stages = _stage().world_size
+    prefixes = _capturer().keep_prefixes(block_rows, hash_rows, hash_bytes, stages)
     if prefixes is None:
-        return False
+        return None
     runner = worker.model_runner
     execute = runner.execute_model
 
     def take_and_execute(scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
-        prefixes.waiting.extend(getattr(scheduler_output, _BLOCKS, ()))
+        if (step := getattr(scheduler_output, _BLOCKS, None)) is not None:
+            prefixes.waiting.append(step)
         return execute(scheduler_output, *args, **kwargs)
 
     runner.execute_model = take_and_execute
-    return True
+    return bool(prefixes.by_contents)
 
 
-def routecap_drop_blocks(worker: Any, keys: Sequence[bytes]) -> None:
-    if _keeps_rows():
-        _capturer().prefixes.drop(keys)
+def routecap_drop_blocks(worker: Any, blocks: BlocksOf) -> None:
+    if _keeps_rows() and _capturer().prefixes is not None:
+        _capturer().prefixes.drop(blocks)
 
 
 _ANSWERED = (
