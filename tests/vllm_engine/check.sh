@@ -56,6 +56,7 @@ every_row() {
     for options in "" --drafts; do
         check "$version: what Prometheus scrapes, metrics.py $options" "$python" tests/vllm_engine/metrics.py $options
     done
+    check "$version: the same tokens without capture, tokens.py" "$python" tests/vllm_engine/tokens.py "$build/vllm_engine_tokens_$version"
     check "$version: what a step calls, steps.py" "$python" tests/vllm_engine/steps.py
     check "$version: the plugin, points.py" "$python" tests/vllm_engine/points.py "$build/vllm_engine_points_$version"
     check "$version: a saved load for its balancer, load.py" "$python" tests/vllm_engine/load.py

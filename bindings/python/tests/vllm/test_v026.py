@@ -52,6 +52,29 @@ def test_a_face_is_chosen_by_version_and_by_what_is_there(installed, version, fi
     assert getattr(vllm._face(), "module", None) == module
 
 
+# ---- What is compiled
+
+
+@pytest.mark.parametrize(("on_cuda", "alike"), [(True, True), (False, False)])
+def test_what_is_compiled_has_one_name_with_capture_and_without(monkeypatch, on_cuda, alike):
+    monkeypatch.setattr(_v021, "engine_is_on_cuda", lambda: on_cuda)
+
+    class ModelConfig:
+        def __init__(self, captures):
+            self.enable_return_routed_experts = captures
+
+        def compute_hash(self):
+            return f"all options: {vars(self)}"
+
+    off = ModelConfig(False).compute_hash()
+    for _ in range(2):  # the second changes nothing
+        _v021.compile_alike(ModelConfig)
+    on = ModelConfig(True)
+    assert ModelConfig(False).compute_hash() == off
+    assert (on.compute_hash() == off) is alike
+    assert on.enable_return_routed_experts
+
+
 # ---- The worker
 
 

@@ -5,6 +5,7 @@
     refusal         of capture together with async scheduling and with pipeline parallelism: lifted
                     where the scheduler can tell workers who ends. A single worker is put into the
                     engine's process
+    compiled        an engine runs what one without capture has compiled
     scheduler       tells the capturer who ended, with how many rows, whatever ended it; and puts
                     the rows on the way to the caller
     worker          says when its weights are changed; takes their version by collective_rpc; has the
@@ -83,6 +84,7 @@ def apply() -> None:
     own_module(MODULE)
     say_pieces(replayed_pieces)
     lift_refusal(import_module("vllm.config.vllm").VllmConfig)
+    compile_alike(import_module("vllm.config.model").ModelConfig)
     tell_ends(import_module("vllm.config.scheduler").SchedulerConfig)
     send_bytes(import_module("vllm.v1.serial_utils").MsgpackEncoder)
     watch_weights(import_module("vllm.v1.worker.worker_base").WorkerWrapperBase, answers=True)
@@ -189,6 +191,33 @@ def workers_can_be_told(parallel: Any) -> bool:
     """Whether the scheduler can tell workers who ends."""
     backend = parallel.distributed_executor_backend
     return backend == "mp" or (parallel.world_size == 1 and backend in ONE_PROCESS)
+
+
+# ---- What is compiled
+
+
+def compile_alike(config_class: Any) -> None:
+    """An engine finds what one without capture has compiled, and the other way round. Capture is
+    no part of it: routers run inside an operator that the compiler does not look into.
+
+    vLLM counts the option in the name under which it keeps what is compiled. Compiled apart,
+    kernels are chosen by measuring them, anew and otherwise: they round otherwise, and greedy
+    tokens differ. So do those of two engines without capture that were compiled apart."""
+    compute = once(config_class, "compute_hash")
+    if compute is None:
+        return
+
+    def compute_hash(config: Any) -> Any:
+        captures = config.enable_return_routed_experts
+        if not captures or not engine_is_on_cuda():  # elsewhere routers are compiled too
+            return compute(config)
+        config.enable_return_routed_experts = False
+        try:
+            return compute(config)
+        finally:
+            config.enable_return_routed_experts = captures
+
+    replace(config_class, "compute_hash", compute, compute_hash)
 
 
 # ---- Who ends

@@ -2,6 +2,7 @@
 
     take_worker     before a worker of this process makes its own capturer, ours takes its place:
                     the engine's stays off, so it clears, copies and sends nothing
+    compiled        an engine runs what one without capture has compiled
     scheduler       has no table of rows by slot. It tells the capturer who ended, with how many
                     rows, and puts the rows on the way to the caller
     transport       rows go from the engine's process to the front end's as routecap's own bytes
@@ -32,6 +33,7 @@ logger = logging.getLogger(__name__)
 def apply() -> None:
     """Replace all of it. What is replaced already stays."""
     say_pieces(_v021.replayed_pieces)
+    _v021.compile_alike(import_module("vllm.config.model").ModelConfig)
     take_worker(import_module("vllm.v1.worker.worker_base").WorkerWrapperBase)
     _v021.watch_weights(import_module("vllm.v1.worker.worker_base").WorkerWrapperBase)
     _v021.tell_ends(import_module("vllm.config.scheduler").SchedulerConfig, TellingScheduler)
