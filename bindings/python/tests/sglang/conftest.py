@@ -40,6 +40,7 @@ class Ranks:
         self.enabled, self.drafts, self.nnodes, self.node_rank = True, None, 1, 0
         self.enable_hierarchical_cache, self.hicache_ratio = False, 2.0
         self.weight_version = "default"
+        self.disaggregation = "null"
 
     def slice_of(self, forward_batch, in_graph, graph_rows):
         counts = forward_batch.global_num_tokens_cpu
@@ -68,6 +69,7 @@ def ranks(monkeypatch):
             speculative_eagle_topk=known.topk,
         ),
         get_server_args=lambda: known,
+        get_disagg=lambda: space(disaggregation_mode=known.disaggregation),
         get_exec=lambda: space(features=space(enable_return_routed_experts=known.enabled)),
     )
     _module(
@@ -82,6 +84,11 @@ def ranks(monkeypatch):
         "sglang.srt.state_capturer.routed_experts",
         _is_scattered_a2a_backend=lambda: known.scattered,
     )
+    cache = _module(monkeypatch, "sglang.srt.mem_cache.unified_radix_cache")
+    if HAS_TORCH:
+        from engine import Tree
+
+        cache.UnifiedRadixCache = Tree
     return known
 
 

@@ -107,6 +107,7 @@ class Tree:
     """The cached sequences: a set of prefixes, of whole pages each."""
 
     disable = False
+    tree_components, cache_controller, linker, enable_storage = ("FULL",), None, None, False
 
     def __init__(self, face, page_size):
         self.face, self.page_size, self.known = face, page_size, {}
@@ -136,6 +137,14 @@ class Tree:
         known = self.known[request.extra_key, request.cache_salt]
         begin = tuple(tokens[: keep + self.page_size])
         known -= {each for each in known if each[: len(begin)] == begin}
+
+    def load(self, key):
+        """KV from elsewhere."""
+        known = self.known[key.extra_key, key.cache_salt]
+        there = self.match(key, key.token_ids)
+        known.update(tuple(key.token_ids[: n + 1]) for n in range(len(key)))
+        result = types.SimpleNamespace(prefix_len=there)
+        self.face.inserted(result, self, types.SimpleNamespace(key=key))
 
     def reset(self):
         self.known.clear()
@@ -204,6 +213,11 @@ class Engine:
 
     def global_counts(self, own, before):
         return [before, own] if self.ranks.num_dp_ranks == 2 else None
+
+    def update(self, weights, version=None):
+        """As a call of SGLang that updates all weights."""
+        self.weights = weights
+        self.face.updated(lambda updater, named: self.face.named(None, None, named), None, version)
 
     # ---- Requests
 

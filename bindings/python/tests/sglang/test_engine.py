@@ -175,6 +175,91 @@ def test_prompts_that_differ_within_a_page_have_each_the_rows_of_its_own_kv(star
         assert routing.tags.tolist() == [0] * len(old) + [31] * len(later)
 
 
+def generated(engine, tokens, **settings):
+    """A request that has ended, and its routing."""
+    request = Request(tokens, most=1, parameters={"routed_experts_dtype": "routecap"}, **settings)
+    engine.generate([request])
+    return request, routecap.Routing.deserialize(base64.b64decode(engine.answer(request)))
+
+
+# Such caches may put KV that was computed later in the place of what was told, and tell nobody.
+@pytest.mark.parametrize(
+    "kind", ("window", "state", "host", "decode", "storage", "linker", "class")
+)
+def test_over_an_update_without_a_flush_a_cache_that_is_not_followed_gives_no_rows(
+    start, ranks, kind
+):
+    engine = start()
+    tree = engine.tree
+    if kind in ("window", "state"):
+        tree.tree_components = ("FULL", "SWA" if kind == "window" else "MAMBA")
+    elif kind == "host":
+        tree.cache_controller = object()
+    elif kind == "decode":
+        ranks.disaggregation = "decode"
+    elif kind == "class":
+        tree.__class__ = type("AnotherTree", (stand_in.Tree,), {})
+    else:
+        setattr(tree, "enable_storage" if kind == "storage" else "linker", True)
+    first, _ = generated(engine, tokens(20))
+    prompt = first.origin_input_ids.tolist()
+    second, routing = generated(engine, prompt + tokens(3))
+    assert routing.complete and (routing.ids() == right(second)).all()  # of one version all are
+    engine.update(1)
+    third, routing = generated(engine, prompt + tokens(3))
+    assert not routing.mask()[:20].any() and routing.mask()[20:].all()
+    engine.tree.reset()
+    generated(engine, prompt)
+    fourth, routing = generated(engine, prompt + tokens(3))
+    outside = kind in ("storage", "linker", "class")  # where a flush does not reach
+    assert routing.mask()[:20].all() != outside and routing.mask()[20:].all()
+    if outside:
+        _v0523.storage_cleared(True, tree)
+        engine.tree.reset()
+        generated(engine, prompt)
+        _, routing = generated(engine, prompt + tokens(3))
+    assert routing.complete and set(routing.tags.tolist()) == {1}
+
+
+def test_kv_that_the_cache_got_from_elsewhere_is_nobodys(start):
+    engine = start()
+    first, _ = generated(engine, tokens(40))
+    engine.tree.evict(first, first.tokens.tolist(), 8)
+    loaded = stand_in.Key(first.tokens[:32], first)
+    engine.tree.load(loaded)
+    second, routing = generated(engine, first.tokens[:32].tolist() + tokens(3))
+    assert routing.mask()[:, 0].tolist() == [True] * 8 + [False] * 24 + [True] * 3
+    assert (routing.ids()[:8] == right(second)[:8]).all()
+
+
+def test_a_session_that_ended_or_was_aborted_begins_with_the_tree_again(start):
+    """Under the name of another one, whose KV is gone."""
+    engine = start()
+    session = types.SimpleNamespace(session_id="s")
+    prompt = tokens(12)
+
+    def keep(kept=True):
+        first = Request(prompt, most=1, session=session)
+        engine.run("prefill", [first], [0], [12])
+        first.output_ids.append(1)
+        _v0523.collect(engine.own_collect, None, first)
+        _v0523.kept_by_session(kept, None, first)
+
+    def after_an_update(end):
+        keep()
+        engine.tree.reset()  # which does not tell of sessions here
+        keep()
+        engine.update(engine.weights + 1)
+        end()
+        generated(engine, prompt)
+        second, routing = generated(engine, prompt + tokens(3), session=session)
+        assert routing.complete and (routing.ids() == right(second, engine.weights)).all()
+
+    after_an_update(lambda: _v0523.released_by_session(None, None, "s"))
+    engine.tree.reset()
+    after_an_update(lambda: keep(False))
+
+
 @pytest.mark.parametrize("kept", (0, 7, 25))
 def test_one_that_was_retracted_is_computed_again(start, kept):
     engine = start()
@@ -267,22 +352,46 @@ def test_a_decode_of_which_only_the_device_knows_the_positions(start):
 
 def test_weights_without_a_number_are_counted(start):
     engine = start()
-    _v0523.named(None, None, "step-a")
-    _v0523.updated(None, None, None)
+    engine.update(1, "step-a")
+    engine.update(2)
     assert engine.capturer.tag == 2 and engine.capturer.weight_version == ""
+
+
+def test_a_tag_is_never_given_again_to_other_weights(start, caplog):
+    """An update without a number took the next one, and a version of that number took it again."""
+    engine, tags = start(), []
+    versions = (None, "7", "abc", "8", "8", "9", "3", None, "99999999999999999999", "40")
+    for weights, version in enumerate(versions):
+        engine.update(weights, version)
+        request = Request(tokens(5), most=1, parameters={"routed_experts_dtype": "routecap"})
+        engine.generate([request])
+        routing = routecap.Routing.deserialize(base64.b64decode(engine.answer(request)))
+        assert (routing.ids() == right(request, weights)).all()
+        tags += set(routing.tags.tolist())
+    assert tags == [1, 7, 8, 9, 10, 11, 12, 13, 14, 40]
+    assert "weight_version 8 is not above 8" in caplog.text
+    _v0523.named(None, None, "40")  # said again
+    assert engine.capturer.tag == 40
+
+
+def test_parts_of_weights_between_which_nothing_is_computed_are_one_version(start):
+    engine = start()
+    for version in ("1", "2"):
+        for _ in range(5):
+            engine.update(0, version)
+        assert engine.capturer.tag == int(version)
+        engine.generate([Request(tokens(5), most=1)])
 
 
 def test_weights_that_come_in_parts_are_those_of_the_name_that_follows(start):
     engine = start()
     session = types.SimpleNamespace(_session=types.SimpleNamespace(loaded_weights=True))
     for _ in range(3):
-        _v0523.updated(None, session, None)
+        engine.update(0)
         _v0523.updated_in_part(session, None, True, "")
-        _v0523.named(None, None, None)
     _v0523.updated_from_outside(session, None)
     assert engine.capturer.tag == 3
     _v0523.named(None, None, "7")
-    _v0523.updated(None, session, "7")
     assert engine.capturer.tag == 7
 
 
@@ -470,6 +579,25 @@ def test_rows_of_older_weights_are_not_taken_from_the_store(start, shared, caplo
         other.generate([again])
         got = rows_of(other, again)[:32]
         assert (got == (right(again)[:32] if there else -1)).all()
+
+
+def test_what_nobody_here_remembers_is_not_of_the_weights_of_others(start, shared):
+    """Two engines get new weights, and neither flushes its cache: what one computes again is not
+    what the other one's old KV is of."""
+    behind = start(shared)
+    first, _ = generated(behind, tokens(40))
+    ahead = start(shared)
+    ahead.update(1, "3")
+    generated(ahead, first.origin_input_ids.tolist())
+    assert published(ahead.capturer._shared.store, 4)
+    _v0523._capturer = behind.capturer
+    behind.update(1, "3")
+    behind.capturer.prefixes.clear()  # too many others since
+    second, routing = generated(behind, first.origin_input_ids.tolist() + tokens(3))
+    assert not routing.mask()[:40].any()
+    assert (routing.ids()[40:] == right(second, 1)[40:]).all()
+    behind.capturer._sinks.close()
+    assert behind.capturer._shared.store.stats().blocks_published == 4
 
 
 def published(store, blocks):

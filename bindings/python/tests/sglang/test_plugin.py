@@ -69,7 +69,7 @@ def test_asked_it_registers_its_hooks_once(registry, monkeypatch, caplog, name, 
     routecap.sglang.plugin()
     count = len(registry.hooks)
     routecap.sglang.plugin()
-    assert count == len(registry.hooks) == 17
+    assert count == len(registry.hooks) == 19
     assert _v0523._options.beside is (value == "beside")
     assert "captures routed experts in SGLang 0.5.23" in caplog.text
 
@@ -89,7 +89,7 @@ def test_a_program_installs_it_for_the_processes_that_it_starts(registry, monkey
         monkeypatch.setenv(f"ROUTECAP_SGLANG_{name}", "0")
     monkeypatch.setenv("ROUTECAP_SGLANG", "1")
     routecap.sglang.install(routecap.sglang.Options(folder="/data"))
-    assert registry.applied == 1 and len(registry.hooks) == 17
+    assert registry.applied == 1 and len(registry.hooks) == 19
     assert routecap.sglang.Options.from_environment().folder == "/data"
     monkeypatch.setenv("SGLANG_PLUGINS", "other")
     with pytest.raises(RuntimeError, match="other"):

@@ -15,7 +15,7 @@ from ..metrics import Server, serve_rank
 from ._answer import dtype_asked
 from ._delivery import Asked, Outbox, in_message
 from ._forward import Forward
-from ._lives import Lives, Rows, life_of, scopes_of, tokens_of
+from ._lives import Lives, Rows, life_of, tokens_of, tree_of
 from ._options import Options
 from ._prefixes import Prefixes, Tokens
 from ._shared import Shared
@@ -102,11 +102,17 @@ def settings_of(model: Any, config: Any) -> tuple[models.CapturerSettings, int]:
     return settings, layers
 
 
+def _number(version: str) -> int | None:
+    """A version of weights that is a number, and can be a tag."""
+    return int(version) if version.isdecimal() and int(version) < 1 << 63 else None
+
+
 class Capturer:
     """All is called by the scheduler's thread.
 
     own: SGLang's own, which stays; or None.
-    tag: kept with every row from now on: the version of the weights.
+    tag: kept with every row from now on: a number for the weights, the version's if it has one. It
+        rises, and no two weights have the same.
     failed: something did, and nothing is captured any more.
     """
 
@@ -163,7 +169,8 @@ class Capturer:
         self._sinks = Sinks(options)
         self._outbox: Outbox | None = None
         self._shared: Shared | None = None
-        self.tag = int(weight_version) if weight_version.isdecimal() else 0
+        self.tag = _number(weight_version) or 0
+        self._issued = -1  # the largest tag that a row has
         self.weight_version = weight_version
         if options.store and place.owner:
             try:
@@ -172,6 +179,7 @@ class Capturer:
                 )
             except (OSError, routecap.Error):
                 logger.exception("routed experts: no rows go to %s, or come from it", options.store)
+        self._outside = self.storage_cleared = False
         self._lives = Lives(self.capturer, self.prefixes, self._shared)
         logger.info("routed experts: %r", self.capturer)
 
@@ -236,6 +244,7 @@ class Capturer:
                 flags |= routecap.SpanFlag.SPECULATIVE
             spans = lives.decoding(batch.requests, batch.counts, batch.sink_row, int(flags))
             spans["position"], spans["position_end"] = 0, self._max_tokens
+        self._issued = self.tag
         return self.capturer.issue(spans, tag=self.tag, positions=batch.positions)
 
     def accept(
@@ -288,11 +297,15 @@ class Capturer:
         if not rows.handle:
             return None
         tokens = tokens_of(request.origin_input_ids + request.output_ids_through_stop)
-        scope, twin = scopes_of(request)[-1], self.capturer.fork(rows.handle)
+        scope, twin = tree_of(request), self.capturer.fork(rows.handle)
+        whole = (
+            self._lives.mixed
+        )  # what it lacks may be of other weights, and its rows behind those
 
         def share(routing: routecap.Routing) -> None:
             try:
-                shared.publish(twin, routing, scope, tokens[:-1])
+                if not whole or routing.mask().any(1).all():
+                    shared.publish(twin, routing, scope, tokens[:-1])
             finally:
                 twin.close()
 
@@ -309,9 +322,31 @@ class Capturer:
             life.part = self.prefixes.insert(scope, tokens, first, life.rows, life.part, page)
 
     def set_weight_version(self, version: str | None) -> None:
-        """Rows from now on are of these weights."""
+        """Rows from now on are of these weights. A part of some has the version of the part before
+        it; no row was computed in between."""
         self.weight_version = version or ""
-        numbered = self.weight_version.isdecimal()
-        self.tag = int(self.weight_version) if numbered else self.tag + 1
+        number = _number(self.weight_version)
+        own = number is not None and number > self._issued
+        self.tag = number if own and number is not None else self.tag + 1
+        if number is not None and not own:
+            logger.error(
+                "routed experts: weight_version %d is not above %d, the tag of rows of other"
+                " weights: rows have the tag %d. Give versions that rise",
+                number,
+                self._issued,
+                self.tag,
+            )
+        self._lives.mixed, self.storage_cleared = True, False
         if self._shared is not None:
-            self._shared.advance(self.tag if numbered else None)
+            self._shared.advance(self.tag if own else None)
+
+    def follow(self, followed: bool, outside: bool) -> None:
+        """followed: a place in the engine's tree keeps the KV that it was told here with. outside:
+        it also gets some from where no flush reaches."""
+        self._lives.followed, self._outside = followed, outside
+
+    def flushed(self) -> None:
+        """The engine's cache is empty."""
+        self.prefixes.clear()
+        if not self._outside or self.storage_cleared:
+            self._lives.mixed = False

@@ -70,7 +70,14 @@ def life_of(request: Any) -> Life | None:
 
 
 class Lives:
-    """Handles and spans of batches. A batch like the last one costs one comparison."""
+    """Handles and spans of batches. A batch like the last one costs one comparison.
+
+    mixed: the engine's cache may have KV of several versions of the weights.
+    followed: a place in its tree keeps the KV that it was told here with, so that a row is of the
+        KV that a request gets, and not only of the same tokens.
+    """
+
+    mixed, followed = False, True
 
     def __init__(
         self, capturer: routecap.Capturer, prefixes: Prefixes, shared: Shared | None = None
@@ -143,20 +150,20 @@ class Lives:
         life.end = first + count
 
     def _adopt(self, life: Life, request: Any, rows: int) -> None:
-        tokens = tokens_of(request.full_untruncated_fill_ids)
-        scopes = scopes_of(request)
-        for scope in scopes:
-            owners = self._prefixes.find(scope, tokens, rows)
-            for owner, end in owners:
-                if owner is not life.rows:
-                    owner.give(life.rows.handle, end)
-            if owners and owners[-1][1] == rows:
-                break
-        else:  # nobody here computed it
-            if self._shared is not None:
-                self._shared.adopt(life.rows.handle, scopes[-1], tokens[:rows])
         if life.end == 0:
             life.rows.adopted = rows
+        if self.mixed and not self.followed:
+            return
+        tokens = tokens_of(request.full_untruncated_fill_ids)
+        session, tree = session_of(request), tree_of(request)
+        owners = self._prefixes.find(session if session in self._prefixes else tree, tokens, rows)
+        for owner, end in owners:
+            if owner is not life.rows:
+                owner.give(life.rows.handle, end)
+        known = owners[-1][1] if owners else 0
+        # Who computed the others is not known here, nor under which of several weights.
+        if known < rows and self._shared is not None and not self.mixed:
+            self._shared.adopt(life.rows.handle, tree, tokens[:rows])
 
 
 def tokens_of(tokens: Any) -> Tokens:
@@ -164,8 +171,12 @@ def tokens_of(tokens: Any) -> Tokens:
     return np.frombuffer(tokens, np.int64) if len(tokens) else np.empty(0, np.int64)
 
 
-def scopes_of(request: Any) -> list[tuple[Any, ...]]:
-    """Where the cached prefix of a request may be: what its session keeps, and at last the tree."""
-    tree = (getattr(request, "extra_key", None), getattr(request, "cache_salt", None) or None)
+def tree_of(request: Any) -> tuple[Any, ...]:
+    """Where in the cache's tree the prefix of a request may be."""
+    return (getattr(request, "extra_key", None), getattr(request, "cache_salt", None) or None)
+
+
+def session_of(request: Any) -> tuple[Any, ...] | None:
+    """Where the KV of its session is, apart from the tree, if that keeps any."""
     session = getattr(request, "session", None)
-    return [tree] if session is None else [(*tree, session.session_id), tree]
+    return None if session is None else ("session", session.session_id)

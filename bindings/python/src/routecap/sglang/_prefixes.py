@@ -81,6 +81,29 @@ class Prefixes:
         self._used: OrderedDict[Part, None] = OrderedDict()  # a part comes before its parent
         self.rows = 0
 
+    def __contains__(self, scope: Hashable) -> bool:
+        return scope in self._roots
+
+    def forget(self, scope: Hashable, tokens: Tokens | None = None, first: int = 0) -> None:
+        """The cache has nothing any more in this scope; or behind the first ones of these tokens."""
+        root = self._roots.get(scope)
+        if root is None:
+            return
+        if tokens is None:
+            del self._roots[scope]
+            pending = list(root.children.values())
+        else:
+            path, matched = self._walk(root, tokens[:first])
+            if matched < first:
+                return
+            part = path[-1] if path else root
+            if part.end > first:
+                part = self._split(root, part, first)
+            known = part.children.get(root.key_at(tokens, first))
+            pending = [] if known is None else [known]
+        for part in pending:
+            self._drop(part)
+
     def clear(self) -> None:
         """The cache was flushed."""
         self._roots.clear()

@@ -44,36 +44,36 @@ class Shared:
             )
         finally:
             os.close(descriptor)
-        self._usable = True
+        self._generation: int | None = generation  # None: the store is of other weights
         self.advance(generation)
 
     def close(self) -> None:
         self.store.close()
 
     def advance(self, generation: int | None) -> None:
-        """The weights are of this version from the next pass on; of one without a number if None,
-        which no other engine could tell from another."""
+        """The weights are of this version from the next pass on, which is the tag of its rows; of
+        one without a number if None, which no other engine could tell from another."""
         newest = self.store.stats().generation
         if generation is not None and generation >= newest:
             self.store.advance(generation)
-            self._usable = True
+            self._generation = generation
             return
-        if self._usable:
+        if self._generation is not None:
             logger.error(
                 "routed experts: the store is of weights %d, and these are %s: it is not used. Give"
                 " weights numbers that rise (weight_version)",
                 newest,
                 "without a number" if generation is None else generation,
             )
-        self._usable = False
+        self._generation = None
 
     def publish(
         self, rows: routecap.Request, routing: routecap.Routing, scope: Hashable, tokens: Tokens
     ) -> None:
         """Whole blocks of what a request has computed for its tokens; none if `routing`, which is
-        the same, has a row of other weights: another engine may have advanced the store already."""
-        generation = self.store.generation
-        if not self._usable or (routing.tags[routing.mask().any(1)] != generation).any():
+        the same, has a row of other weights than those that the engine has now."""
+        generation = self._generation
+        if generation is None or (routing.tags[routing.mask().any(1)] != generation).any():
             return
         try:
             rows.publish(self.store, 0, self._keys(scope, tokens), generation=generation)
@@ -82,8 +82,9 @@ class Shared:
 
     def adopt(self, request: int, scope: Hashable, tokens: Tokens) -> None:
         """Rows that a request lacks, of whole blocks of its first tokens."""
-        if self._usable:
-            self._capturer.adopt(request, self.store, 0, self._keys(scope, tokens))
+        if self._generation is not None:
+            keys = self._keys(scope, tokens)
+            self._capturer.adopt(request, self.store, 0, keys, generation=self._generation)
 
     def _keys(self, scope: Hashable, tokens: Tokens) -> routecap.Keys:
         return self.store.keys(tokens.astype("int32"), seed=repr((self._model, scope)).encode())

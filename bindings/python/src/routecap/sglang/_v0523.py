@@ -7,7 +7,8 @@ In the scheduler's process:
     _maybe_collect_routed_experts       a request has ended: its ticket travels as its rows
     _resolve_spec_v2_tokens, copy_to_cpu, move_accept_tokens_to_target_kvcache,
     NGRAMWorker.forward_batch_generation  which drafts were accepted
-    UnifiedRadixCache.checkpoint, insert, reset; StreamingSession.try_cache_finished_req
+    UnifiedRadixCache.checkpoint, insert, reset, clear_storage_backend;
+    StreamingSession.try_cache_finished_req, release_session
                                         what the cache holds, and whose it is
     record_weight_version_after_update, flush_cache_after_weight_update, end_weight_update,
     record_weight_version_change        the weights are others now, or have another name
@@ -27,7 +28,7 @@ from typing import Any
 from ._answer import encode
 from ._capturer import NOBODYS, Batch, Capturer, Place
 from ._delivery import fetch
-from ._lives import scopes_of, tokens_of
+from ._lives import session_of, tokens_of
 from ._options import Options
 from ._prefixes import pairs_of
 
@@ -55,6 +56,7 @@ def register(options: Options) -> None:
     results = scheduler + "batch_result_processor.SchedulerBatchResultProcessor."
     weights = scheduler + "weight_updater.SchedulerWeightUpdaterManager."
     cache = "mem_cache.unified_radix_cache.UnifiedRadixCache."
+    session = "session.streaming_session.StreamingSession."
     hooks: list[tuple[str, Callable[..., Any], HookType]] = [
         (
             "state_capturer.routed_experts.RoutedExpertsCapturer.create",
@@ -78,15 +80,13 @@ def register(options: Options) -> None:
         (cache + "checkpoint", checkpoint, HookType.AROUND),
         (cache + "insert", inserted, HookType.AFTER),
         (cache + "reset", flushed, HookType.AFTER),
-        (
-            "session.streaming_session.StreamingSession.try_cache_finished_req",
-            kept_by_session,
-            HookType.AFTER,
-        ),
+        (cache + "clear_storage_backend", storage_cleared, HookType.AFTER),
+        (session + "try_cache_finished_req", kept_by_session, HookType.AFTER),
+        (session + "release_session", released_by_session, HookType.AFTER),
         (
             weights + "record_weight_version_after_update",
             updated,
-            HookType.AFTER,
+            HookType.AROUND,
         ),
         (weights + "flush_cache_after_weight_update", updated_in_part, HookType.BEFORE),
         (weights + "end_weight_update", updated_from_outside, HookType.BEFORE),
@@ -390,16 +390,29 @@ def carry_drafts(result: Any, worker: Any, *args: Any, **kwargs: Any) -> None:
         result.routed_experts_output = _capturer.verifying
 
 
-def updated(result: Any, updater: Any, weight_version: str | None = None) -> None:
-    """The weights are others now. Whose update names a version is told of by `named`."""
-    if _capturer is not None and weight_version is None:
-        _capturer.softly(_capturer.set_weight_version, None)
+_updating = False  # what is named now are new weights
+
+
+def updated(original: Callable[..., Any], updater: Any, weight_version: str | None = None) -> Any:
+    """The weights are others now."""
+    global _updating
+    _updating = True
+    try:
+        return original(updater, weight_version)
+    finally:
+        _updating = False
+        _other_weights(weight_version)
+
+
+def _other_weights(version: str | None) -> None:
+    if _capturer is not None:
+        _capturer.softly(_capturer.set_weight_version, version)
 
 
 def updated_in_part(updater: Any, request: Any, success: bool, message: str) -> None:
     """The weights are others, but not those of the drafts: SGLang keeps the former version."""
     if not success:
-        updated(None, updater)
+        _other_weights(None)
 
 
 def updated_from_outside(updater: Any, request: Any) -> None:
@@ -407,13 +420,15 @@ def updated_from_outside(updater: Any, request: Any) -> None:
     a part of them could not be loaded."""
     session = updater._session
     if session is not None and not session.loaded_weights:
-        updated(None, updater)
+        _other_weights(None)
 
 
 def named(result: Any, scheduler: Any, new_version: str | None = None) -> None:
-    """By an update, or by a call behind those of all its parts."""
-    if _capturer is not None and new_version is not None:
-        _capturer.softly(_capturer.set_weight_version, new_version)
+    """By a call behind those of all its parts, or of weights that are written from outside."""
+    if new_version is None or _updating or _capturer is None:
+        return
+    if new_version != _capturer.weight_version:
+        _other_weights(new_version)
 
 
 # ---- The cache
@@ -431,35 +446,75 @@ def checkpoint(original: Callable[..., Any], cache: Any, req: Any, **kwargs: Any
 
 
 def inserted(result: Any, cache: Any, params: Any) -> None:
-    if _checkpointing is not None and _capturer is not None and not cache.disable:
-        first = result.prefix_len
-        _capturer.softly(_inserted, _capturer, _checkpointing, params.key, first, cache.page_size)
+    if _capturer is not None and not cache.disable:
+        _capturer.softly(_inserted, _capturer, cache, _checkpointing, params.key, result)
 
 
-def _inserted(capturer: SGLangCapturer, request: Any, key: Any, first: int, page: int) -> None:
-    """The cache takes whole pages, and tells them by tokens, or by pairs of these."""
+def _inserted(capturer: SGLangCapturer, cache: Any, request: Any, key: Any, result: Any) -> None:
+    """The cache takes whole pages, and tells them by tokens, or by pairs of these. Without a request
+    it took them from elsewhere."""
+    if getattr(result, "rotation_tail_declined", False):
+        return
+    capturer.follow(_followed(cache), _outside(cache))
+    first, page = result.prefix_len, cache.page_size
     tokens = tokens_of(key.token_ids)
     if key.is_bigram:
         tokens = pairs_of(tokens)
-    capturer.cached(
-        request, (key.extra_key, key.cache_salt), tokens[: len(key) // page * page], first, page
-    )
+    tokens, scope = tokens[: len(key) // page * page], (key.extra_key, key.cache_salt)
+    if request is None:
+        capturer.prefixes.forget(scope, tokens, first)
+    else:
+        capturer.cached(request, scope, tokens, first, page)
+
+
+def _followed(cache: Any) -> bool:
+    """Whether the cache keeps what it takes, as it was taken, until it evicts it. With a window or
+    a state beside it, in host memory, or where KV comes from elsewhere, a place in the tree may get
+    KV that was computed later, which nobody tells."""
+    from sglang.srt.runtime_context import get_disagg
+
+    kinds = [str(getattr(kind, "name", kind)) for kind in cache.tree_components]
+    alone = cache.cache_controller is None and get_disagg().disaggregation_mode == "null"
+    return kinds == ["FULL"] and alone and not _outside(cache)
+
+
+def _outside(cache: Any) -> bool:
+    """Whether it gets KV that a flush does not reach: of a storage backend, or another's cache."""
+    from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
+
+    known = type(cache) is UnifiedRadixCache
+    return not known or cache.linker is not None or bool(cache.enable_storage)
 
 
 def kept_by_session(kept: bool, session: Any, request: Any) -> None:
     """A streaming session keeps the KV of its last turn, outside of the tree."""
-    if kept and _capturer is not None and request.session is not None:
-        _capturer.softly(_kept_by_session, _capturer, request)
+    if _capturer is not None and request.session is not None:
+        _capturer.softly(_kept_by_session, _capturer, request, kept)
 
 
-def _kept_by_session(capturer: SGLangCapturer, request: Any) -> None:
-    tokens = tokens_of(request.origin_input_ids + request.output_ids_through_stop)
-    capturer.cached(request, scopes_of(request)[0], tokens, 0)
+def _kept_by_session(capturer: SGLangCapturer, request: Any, kept: bool) -> None:
+    """If it was aborted, the session has nothing any more, and begins with the tree again."""
+    scope = session_of(request)
+    capturer.prefixes.forget(scope)
+    if kept:
+        tokens = tokens_of(request.origin_input_ids + request.output_ids_through_stop)
+        capturer.cached(request, scope, tokens, 0)
+
+
+def released_by_session(result: Any, sessions: Any, session_id: str) -> None:
+    if _capturer is not None:
+        _capturer.softly(_capturer.prefixes.forget, ("session", session_id))
 
 
 def flushed(result: Any, cache: Any) -> None:
     if _capturer is not None:
-        _capturer.softly(_capturer.prefixes.clear)
+        _capturer.softly(_capturer.flushed)
+
+
+def storage_cleared(cleared: bool, cache: Any) -> None:
+    """A flush behind it leaves nothing that is older."""
+    if cleared and _capturer is not None:
+        _capturer.storage_cleared = True
 
 
 # ---- The other processes
