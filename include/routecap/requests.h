@@ -27,10 +27,10 @@
  * its bound stays. Reading a row at or beyond the length is ROUTECAP_ERR_OUT_OF_RANGE.
  *
  * First value. The first valid value of a cell is final. Issuing its position again keeps that
- * value and is counted. A later issue fills a cell that is missing. The tag of a row is the tag of
- * the step that delivered its first valid cell. Of two rows for one position in one step, the one
- * in the earlier span is the first, and within a span the earlier row. ROUTECAP_POLICY_REPLACE is
- * another rule.
+ * value and is counted. A later issue fills a cell that is missing. The tag of a row is the least
+ * of the tags of the steps that its valid cells are from. Of two rows for one position in one step,
+ * the one in the earlier span is the first, and within a span the earlier row.
+ * ROUTECAP_POLICY_REPLACE is another rule.
  *
  * Order. accept, truncate, fork, attach, finish and close apply to all steps that were issued
  * before them, landed or not, and to no step that is issued later. Such a call changes a range of

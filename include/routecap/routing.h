@@ -192,8 +192,8 @@ ROUTECAP_API int32_t routecap_routing_slice(const routecap_routing *routing, uin
  * Layers are matched by their index in the decoder (the layer map), rows by position. The result
  * has the layers of all, and the rows from the lowest to the highest position of any. A cell that
  * no routing has is missing. Its reason is chosen among the routings that have the layer, by the
- * list in reading.h. A row keeps the tag of the first routing that has a cell of it. A layer that
- * is recomputed in one routing is recomputed in the result.
+ * list in reading.h. A row's tag is the least of the rows that its valid cells are from. A layer
+ * that is recomputed in one routing is recomputed in the result.
  *
  * @param[in] routings  [count] the routings. They stay the caller's.
  * @param[in] count     How many, 1 or more.

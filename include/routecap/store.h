@@ -13,7 +13,8 @@
  *   publish      hand rows of a request to the store
  *   adopt        fill rows of a request from the store
  *   hole         a row that an adopt did not find: missing, with a reason
- *   generation   a number of the caller's for the weights: it grows when they change
+ *   generation   a number of the caller's for the weights: it grows when they change. Each step is
+ *                tagged with it (routecap_issue_options.tag)
  *
  * Most programs need these six functions:
  *
@@ -68,23 +69,22 @@
  * is published.
  *
  * Holes. A row of a block that is not there is missing in the adopter, for one of three reasons:
- *   - ROUTECAP_MISSING_STALE: the store has the block, of older weights only.
+ *   - ROUTECAP_MISSING_STALE: the store has the block, of older weights only, or had it in flight.
  *   - ROUTECAP_MISSING_EVICTED: the store had the block and dropped it. A store remembers the last
  *     65,536 blocks that it dropped.
  *   - ROUTECAP_MISSING_NOT_PUBLISHED: everything else, also rows that a block lacks.
  *
- * Generations. A store is at one generation, and adopters find nothing older. Publish and adopt
- * name the generation that the caller is at. A row has the generation at which the store was when
- * the row's step was issued. So advance the store between the last step with old weights and the
- * first one with new weights. A block with a row of an older generation is refused, and what lands
- * after the store has advanced is dropped. Both are counted (blocks_stale). Two rules err on the
- * safe side:
- *   - Rows from routecap_request_attach count as older than any advance. A row counts as at least
- *     as old as the rows at later positions of its request.
- *   - A capturer knows the last two advances of stores. If several stores advance at different
- *     times, each of them refuses rows that were issued before both of these.
+ * Generations. The generation of a row is its tag. A store is at one generation: rows with a lower
+ * tag are stale. Publish and adopt name the tag of the caller's steps. A block with a stale row is
+ * refused when its rows land, and so is what lands after the store has advanced beyond the
+ * publisher's tag. Both are counted (blocks_stale). Whoever adopted the block in flight has a STALE
+ * hole. A landed block with a stale row is not found. Rows that were attached or adopted keep their
+ * tags, and every store judges them by these.
  *
- * Tags. Rows keep their tags in the store.
+ * So tag each step with the generation, advance the store to it before its first step is published,
+ * and never use a number again for other weights. Engines that share a store may change weights at
+ * different moments: the first advances the store, and the others find and publish nothing until
+ * they have the new weights too.
  *
  * Memory. A store is bounded by bytes. Blocks that were published, adopted or released longest ago
  * are dropped first. Retained ones stay. A page counts in one budget: in the capturer's until rows
@@ -184,7 +184,7 @@ typedef struct routecap_store_counts {
     uint64_t blocks_repeated;   /* published again, with nothing new */
     uint64_t blocks_empty;      /* published without a row that landed */
     uint64_t blocks_refused;    /* there was no room */
-    uint64_t blocks_stale;      /* published with rows of an older generation */
+    uint64_t blocks_stale;      /* published with a row, or by a caller, of an older generation */
     uint64_t blocks_adopted;    /* found by adopt */
     uint64_t blocks_absent;     /* not found by adopt */
     /* What became of blocks since the store was created. */
@@ -205,10 +205,10 @@ ROUTECAP_API int32_t routecap_store_stats(const routecap_store *store,
                                           routecap_store_counts *counts);
 
 /**
- * Advance a store to a generation: from then on adopters find nothing older.
+ * Advance a store to a generation: rows with a lower tag are stale from then on.
  *
- * Older blocks are the first to go when room is needed. Nothing happens if the store is at this
- * generation already, or at a later one.
+ * Stale blocks are not used any more, so they go first when room is needed. Nothing happens if the
+ * store is at this generation already, or at a later one.
  *
  * @param[in] store       The store.
  * @param[in] generation  The new generation.
@@ -233,8 +233,8 @@ ROUTECAP_API int32_t routecap_store_advance(routecap_store *store, uint64_t gene
  * @param[in] keys        [count, key_bytes] the keys, each once.
  * @param[in] count       How many blocks. Their rows may lie beyond the request's length, as drafts
  *                        do, but not beyond what was issued.
- * @param[in] generation  The one that the caller is at. If it is older than the store's, nothing is
- *                        published.
+ * @param[in] generation  The tag of the caller's steps. If it is lower than the store's generation,
+ *                        nothing is published.
  * @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_REQUEST; ROUTECAP_ERR_SHAPE_MISMATCH (also if a layer
  *         is recomputed here and captured in the store); ROUTECAP_ERR_OUT_OF_RANGE;
  *         ROUTECAP_ERR_STATE (a generation that the store has not advanced to).
@@ -269,8 +269,8 @@ typedef struct routecap_adoption {
  * @param[in] first       Position of the first row of the first block.
  * @param[in] keys        [count, key_bytes] the keys.
  * @param[in] count       How many blocks.
- * @param[in] generation  The one that the caller is at. If it is older than the store's, blocks
- *                        that are there are STALE.
+ * @param[in] generation  The tag of the caller's steps. If it is lower than the store's generation,
+ *                        blocks that are there are STALE.
  * @param[out] adoption   What was found; may be NULL.
  * @return ROUTECAP_OK, also if nothing was found; ROUTECAP_ERR_UNKNOWN_REQUEST;
  *         ROUTECAP_ERR_SHAPE_MISMATCH (also if a layer is recomputed in the store and captured
@@ -379,7 +379,7 @@ ROUTECAP_API int32_t routecap_key_chain(const void *seed, size_t seed_bytes, con
  * @param[in] store       The store.
  * @param[in] keys        [count, key_bytes] the keys.
  * @param[in] count       How many keys.
- * @param[in] generation  The one that the caller is at.
+ * @param[in] generation  The tag of the caller's steps.
  * @param[out] reasons    [count] 0 for a block that is there, otherwise ROUTECAP_MISSING_*; may be
  *                        NULL.
  * @param[out] leading    How many keys before the first that is not there; may be NULL.
@@ -453,7 +453,7 @@ ROUTECAP_API int32_t routecap_store_move(routecap_store *store, const void *from
  * @param[in] store       The store.
  * @param[in] keys        [count, key_bytes] the keys.
  * @param[in] count       How many keys.
- * @param[in] generation  The one that the caller is at.
+ * @param[in] generation  The tag of the caller's steps.
  * @param[out] dst        [dst_bytes] the bytes. NULL with dst_bytes 0 asks for the size, which
  *                        returns ROUTECAP_ERR_BUFFER_TOO_SMALL.
  * @param[in] dst_bytes   Size of dst, in bytes.
@@ -471,8 +471,8 @@ ROUTECAP_API int32_t routecap_store_export(routecap_store *store, const void *ke
  * Publish blocks that another store exported.
  *
  * Nothing in the bytes is trusted: a cell that claims to be valid and is not k distinct experts of
- * its layer is an error, and nothing is published. Keys are believed. Rows are copied on the
- * calling thread. Blocks of an older generation are counted as stale and not published.
+ * its layer is an error, and nothing is published. Keys and tags are believed. Rows are copied on
+ * the calling thread. Stale blocks are counted and not published.
  *
  * @param[in] store    The store.
  * @param[in] data     [bytes] the bytes.

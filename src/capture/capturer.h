@@ -20,7 +20,6 @@
 #include "routing/coverage.h"
 #include "routing/routing.h"
 #include "storage/pages.h"
-#include "store/advances.h"
 #include "store/store.h"
 
 namespace routecap {
@@ -203,10 +202,6 @@ private:
                   Prefetch prefetch, One one);
 
     // prefixes.cc
-    void notice_advances() {  // with the mutex, before rows are added or judged
-        if (Advances::count() != advances_) note_ages();
-    }
-    void note_ages();
     int32_t check_prefix(const Store &store, const Shape &from, const Shape &to, uint64_t first,
                          const void *keys, uint64_t count, Keys &checked) const;
 
@@ -257,7 +252,6 @@ private:
     // Spans by position, where they neither ascend nor descend.
     std::vector<uint32_t> order_, sorted_;
     uint64_t first_tag_ = 0, last_tag_ = 0;  // of the steps
-    uint64_t advances_ = 0;                  // of stores, that requests have noted
 };
 
 }  // namespace routecap

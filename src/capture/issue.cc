@@ -521,7 +521,6 @@ int32_t Capturer::issue(const routecap_span *spans, size_t span_size, size_t cou
         issue.step->begin(issue.ticket, o.tag, room);
         issue.handed = issue.step->spans.data(), issue.extras = issue.step->extras.data();
     }
-    notice_advances();
     if (check_ || o.snapshot == ROUTECAP_SNAPSHOT_MAKE) {
         // After the arguments, before anything changes.
         if (int32_t s = check_spans(issue); s < 0) return s;

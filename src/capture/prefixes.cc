@@ -23,17 +23,6 @@ int32_t Capturer::check_prefix(const Store &store, const Shape &from, const Shap
     return ROUTECAP_OK;
 }
 
-// Rows that were issued until now are older than the advances since the last look. Most requests
-// are young, and advances are rare.
-void Capturer::note_ages() {
-    const uint64_t now = Advances::count();
-    capture_->requests.for_each_open([&](Request &request) {
-        request.change_rare().ages.note(
-            now, std::max(request.length_now(capture_->steps), request.flagged_end));
-    });
-    advances_ = now;
-}
-
 // ---- Publish --------------------------------------------------------------------------------
 
 int32_t Capturer::publish(const StorePtr &store, routecap_publish_item &item, uint64_t generation) {
@@ -44,8 +33,7 @@ int32_t Capturer::publish(const StorePtr &store, routecap_publish_item &item, ui
         s < 0)
         return s;
     const uint64_t rows = store->config().block_rows, end = item.first + item.count * rows;
-    size_t old = 0;               // blocks with rows of an older generation, which come first
-    size_t landing = item.count;  // one past those without a draft, which come next
+    size_t landing = item.count;  // one past those without a draft, which come first
     {
         std::lock_guard lock(capture_->mutex);
         Request *request = nullptr;
@@ -55,11 +43,6 @@ int32_t Capturer::publish(const StorePtr &store, routecap_publish_item &item, ui
         if (end > issued && item.count > 0)
             return report(ROUTECAP_ERR_OUT_OF_RANGE, "rows [%llu,%llu) were not issued",
                           ull(std::max(issued, item.first)), ull(end));
-        const uint64_t advanced = store->advanced();  // it may hear of another process' only now
-        notice_advances();
-        const uint64_t old_end = request->rare().ages.older_end(advanced);
-        if (old_end > item.first)
-            old = std::min<uint64_t>(item.count, (old_end - item.first + rows - 1) / rows);
         for (const DraftSpan *d = request->drafts; d != nullptr; d = d->next)
             if (d->missing == 0 && d->position < std::min(d->cut, end) &&
                 std::min(d->cut, d->position_end) > item.first)
@@ -67,7 +50,6 @@ int32_t Capturer::publish(const StorePtr &store, routecap_publish_item &item, ui
                     landing, (std::max(d->position, item.first) - item.first) / rows);
     }
     if (item.count == 0) return ROUTECAP_OK;
-    landing = std::max(landing, old);
 
     std::shared_ptr<Publication> landed, drafts;
     const auto note = [&](size_t first, size_t end, std::shared_ptr<Publication> &publication) {
@@ -75,9 +57,7 @@ int32_t Capturer::publish(const StorePtr &store, routecap_publish_item &item, ui
         return store->publish(keys.part(first, end - first), item.first + first * rows, generation,
                               capture_.operator->(), &publication == &drafts, publication);
     };
-    if (old > 0)
-        if (int32_t s = store->refuse_stale(old, generation); s < 0) return s;
-    if (int32_t s = note(old, landing, landed); s < 0) return s;
+    if (int32_t s = note(0, landing, landed); s < 0) return s;
     if (int32_t s = note(landing, item.count, drafts); s < 0) return s;
     if (landed == nullptr && drafts == nullptr) return ROUTECAP_OK;
     {
@@ -110,7 +90,6 @@ int32_t Capturer::adopt(const StorePtr &store, routecap_adopt_item &item, uint64
         std::lock_guard lock(capture_->mutex);
         Request *request = nullptr;
         if (int32_t s = find(item.request, &request); s < 0) return s;
-        notice_advances();
     }
     if (item.count == 0) return ROUTECAP_OK;
     const uint64_t end = item.first + item.count * store->config().block_rows,

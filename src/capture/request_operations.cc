@@ -220,7 +220,6 @@ int32_t Capturer::truncate(routecap_request handle, uint64_t rows) {
         for (DraftSpan *draft = request->drafts; draft != nullptr; draft = draft->next)
             draft->cut = std::min(draft->cut, rows);
         rare.cut_notes(rows, nodes);
-        rare.ages.cut(rows);
         request->length = std::min(request->length, rows);
         // Of a page that stays others may still see what is cut.
         if (rows < rare.shared_end) rare.share_pages(page_rows);
@@ -263,7 +262,6 @@ int32_t Capturer::fork(routecap_request handle, uint64_t rows, routecap_request 
             return report(ROUTECAP_ERR_NO_MEMORY,
                           "sharing pages that drafts belong in too needs more than the budget has");
         Nodes &nodes = capture_->worker.nodes;
-        notice_advances();
         made->rows.set_policy(parent->rows()->policy());
         *child = capture_->requests.open(std::move(made), serial);
         Request &c = *capture_->requests.find(*child);
@@ -279,8 +277,6 @@ int32_t Capturer::fork(routecap_request handle, uint64_t rows, routecap_request 
                 last = &(*last)->next;
             }
         c.length = rows;
-        to.ages = from.ages;
-        to.ages.cut(rows);
         to.inherited_after = parent->after();
         to.tag = from.tag, to.tagged = from.tagged;
         to.mixed_end = std::min(std::max(from.mixed_end, tags_vary() ? UINT64_MAX : 0),
@@ -326,7 +322,6 @@ int32_t Capturer::attach(routecap_request handle, const Routing *routing, uint64
         Rare &rare = request->change_rare();
         rare.mixed_end = std::max(rare.mixed_end, (present_end + page_rows - 1) / page_rows);
         request->length = std::max(request->length, rows);
-        rare.ages.note_unknown(rows);
         if (pending) rare.inherited_after = std::max(rare.inherited_after, routing->after());
         request->note_operation(first, rows);
         capture_->worker.log.append(request->after(),

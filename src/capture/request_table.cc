@@ -19,8 +19,6 @@ routecap_request RequestTable::open(OpenRequestPtr data, uint64_t serial) {
     r.check = 0;
     count_.store(count() + 1, std::memory_order_relaxed);
     r.data = std::move(data);
-    if (const uint64_t advances = Advances::count(); advances > 0)
-        r.change_rare().ages = RowAges(advances);
     return r.handle;
 }
 

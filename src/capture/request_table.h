@@ -17,7 +17,6 @@
 #include "capture/step_worker.h"
 #include "capture/steps.h"
 #include "routecap.h"
-#include "store/advances.h"
 
 namespace routecap {
 
@@ -58,7 +57,6 @@ struct alignas(64) Rare {
     uint64_t inherited_after = 0;    // see Request::after()
     uint64_t tag = 0;                // of the rows that were issued last
     bool tagged = false;             // some row was issued, or its tag would be `tag`
-    RowAges ages;
     PendingBounds bounds;
 
     // Where some of the shared rows leave the request: whoever writes beside them in their page
@@ -326,13 +324,7 @@ public:
         for (uint32_t i = 0; i < made_; i++) at(i).check = 0;
     }
 
-    template <class F>
-    void for_each_open(F f) {
-        for (uint32_t i = 0; i < made_; i++)
-            if (at(i).open()) f(at(i));
-    }
-
-    // The same for those at the next places from `at` on, as many as there are in `most` places;
+    // Calls f for those at the next places from `at` on, as many as there are in `most` places;
     // false if there are none behind them.
     template <class F>
     bool for_each_open(uint32_t &from, uint32_t most, F f) {

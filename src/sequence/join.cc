@@ -148,8 +148,8 @@ private:
         return shape_.same_cell(a.ids + at, b.ids + at);
     }
 
-    // A row has the tag of its first cell; without any, of whoever knows more than that it is not
-    // there.
+    // A row has the least tag of those that its cells are from; without any, that of whoever knows
+    // more than that it is not there. This is which of two counts if one fills no cell.
     bool gives_tag(const RowView &winner, const RowView &other) const {
         return winner.there ||
                (!other.there && shape_.row_reason(winner.ids, winner.validity) == 0);
@@ -259,15 +259,22 @@ private:
             uint8_t *ids = row.data(), *validity = row.data() + shape_.ids_bytes;
             std::memcpy(ids, winner.ids, shape_.ids_bytes);
             std::memcpy(validity, winner.validity, shape_.validity_bytes);
+            bool fills = false;
             for (uint32_t l = 0; l < shape_.layers; l++) {
                 if (!better(other, winner, l)) continue;
                 const size_t at = size_t{l} * shape_.cell_bytes;
                 std::memcpy(ids + at, other.ids + at, shape_.cell_bytes);
-                if (Shape::valid(other.validity, l))
-                    validity[l / 8] = static_cast<uint8_t>(validity[l / 8] | 1u << l % 8);
+                if (!Shape::valid(other.validity, l)) continue;
+                fills = true;
+                validity[l / 8] = static_cast<uint8_t>(validity[l / 8] | 1u << l % 8);
             }
-            const Segment *of = gives_tag(winner, other) == preferred ? piece.call : piece.sequence;
-            const uint64_t tag = of != nullptr && of->page ? of->tag(p - of->first) : 0;
+            const auto tag_of = [p](const Segment *of) {
+                return of != nullptr && of->page ? of->tag(p - of->first) : 0;
+            };
+            uint64_t tag =
+                tag_of(gives_tag(winner, other) == preferred ? piece.call : piece.sequence);
+            if (fills && winner.there)
+                tag = std::min(tag, tag_of(preferred ? piece.sequence : piece.call));
             if (!own_.add(storage_, p, ids, validity, tag, out_.segments)) return false;
         }
         return true;

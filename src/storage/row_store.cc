@@ -192,8 +192,8 @@ RowStore::Supply::Need RowStore::prepare(uint64_t index, uint64_t position, RowS
         copies |= !writable(*entry, position, empty ? inside : entry->first), whole = true;
     if (inside < after && (!writable(*entry, inside, after) || needs_tags(*entry, tag)))
         for (uint64_t p = inside; p < after; p++) {
-            const Meeting m = meet(*entry, p, source.from(p - position), filing.policy);
-            whole |= m.whole || m.first;
+            const Meeting m = meet(*entry, p, source.from(p - position), filing);
+            whole |= m.retags;
             copies |= m.writes && !writable(*entry, p, p + 1);
         }
     supply.copies = copies;
@@ -252,7 +252,7 @@ void RowStore::append(Entry &entry, uint64_t position, RowSource source, uint64_
 }
 
 RowStore::Meeting RowStore::meet(const Entry &entry, uint64_t position, RowSource source,
-                                 Policy policy) const {
+                                 const Filing &filing) const {
     const uint8_t *ids = entry.page->ids(entry.row(position)),
                   *validity = entry.page->validity(entry.row(position));
     const bool nothing_old = shape_->row_empty(validity);
@@ -266,11 +266,17 @@ RowStore::Meeting RowStore::meet(const Entry &entry, uint64_t position, RowSourc
                                             source.ids + size_t{l} * shape_->cell_bytes);
     }
     m.whole = !m.nothing_new &&
-              (policy == Policy::replace || (nothing_old && shape_->row_full(source.validity)));
+              (filing.policy == Policy::replace || (nothing_old && shape_->row_full(source.validity)));
     m.writes = m.whole;
     for (uint32_t l = 0; !m.writes && !shape_->row_full(validity) && l < shape_->layers; l++)
         m.writes = better(l, ids, validity, source);
-    m.first = m.writes && nothing_old && (!m.nothing_new || shape_->row_reason(ids, validity) != 0);
+    const bool first =
+        m.writes && nothing_old && (!m.nothing_new || shape_->row_reason(ids, validity) != 0);
+    bool fills = false;
+    for (uint32_t b = 0; m.writes && b < shape_->validity_bytes; b++)
+        fills |= (source.validity[b] & ~validity[b]) != 0;
+    m.retags = m.whole || first ||
+               (fills && filing.tag < entry.page->tag_of(entry.row(position)));
     return m;
 }
 
@@ -286,12 +292,12 @@ bool RowStore::better(uint32_t layer, const uint8_t *ids, const uint8_t *validit
 // Files one row at a position that has one.
 void RowStore::merge(Entry &entry, uint64_t position, RowSource source, const Filing &filing,
                      Supply &supply, RowOutcomes &filed) {
-    const Meeting m = meet(entry, position, source, filing.policy);
+    const Meeting m = meet(entry, position, source, filing);
     if (m.writes) {
         if (filing.counting.counts())
             filing.counting.cells->add_missing(source, entry.page->validity(entry.row(position)),
                                                filing.tag, filing.counting.phase);
-        if (m.whole || m.first) supply.tag_rows(entry, position, 1, filing.tag);
+        if (m.retags) supply.tag_rows(entry, position, 1, filing.tag);
         if (m.whole) {
             put(entry, position, source, 1);
         } else {

@@ -342,12 +342,13 @@ private:
         bool nothing_new;
         bool overlap = false, mismatch = false;
         bool whole = false;   // the new row goes in the old one's place
-        bool first = false;   // it is the first of which anything is known
+        bool retags = false;  // the row gets its tag
         bool writes = false;  // it changes the row
     };
     bool better(uint32_t layer, const uint8_t *ids, const uint8_t *validity,
                 RowSource source) const;
-    Meeting meet(const Entry &entry, uint64_t position, RowSource source, Policy policy) const;
+    Meeting meet(const Entry &entry, uint64_t position, RowSource source,
+                 const Filing &filing) const;
     void merge(Entry &entry, uint64_t position, RowSource row, const Filing &filing, Supply &supply,
                RowOutcomes &filed);
     Entries::iterator at_or_after(uint64_t index);

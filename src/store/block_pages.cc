@@ -120,6 +120,13 @@ BlockPages::Place BlockPages::at(uint32_t place) const {
     return {record.page.get(), (place & 255) * (record.own ? block_rows_ : 1)};
 }
 
+uint64_t BlockPages::least_tag(uint32_t place) const {
+    const Place at = this->at(place);
+    const uint64_t *tags = at.page->tags.load(std::memory_order_acquire);
+    return tags != nullptr ? *std::min_element(tags + at.row, tags + at.row + block_rows_)
+                           : at.page->tag.load(std::memory_order_relaxed);
+}
+
 PageRef BlockPages::page(uint32_t place) const { return record(place >> 8).page; }
 
 }  // namespace routecap

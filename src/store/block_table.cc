@@ -48,7 +48,7 @@ BlockTable::Id BlockTable::find(const uint8_t *wanted, uint64_t hash) const {
     return id;
 }
 
-BlockTable::Id BlockTable::make(const uint8_t *key, uint32_t epoch) {
+BlockTable::Id BlockTable::make(const uint8_t *key) {
     Id id = free_;
     if (id != 0)
         free_ = at(id).chain;
@@ -57,7 +57,6 @@ BlockTable::Id BlockTable::make(const uint8_t *key, uint32_t epoch) {
     else
         return 0;
     Block &block = *new (&at(id)) Block{};
-    block.epoch = epoch % kEpochs;
     block.set(State::pending);
     rename(id, key);
     return id;
@@ -101,7 +100,7 @@ void BlockTable::dequeue(Id id) {
     (block.older != 0 ? at(block.older).newer : oldest_) = block.newer;
 }
 
-void BlockTable::note_gone(const uint8_t *key, uint64_t hash, int32_t reason) {
+void BlockTable::note_gone(const uint8_t *key, uint64_t hash) {
     const auto place = static_cast<uint32_t>(gone_count_ % kGone);
     if (gone_count_ >= kGone) {
         uint32_t *to = &gone_buckets_[gone_[place].bucket];
@@ -111,15 +110,15 @@ void BlockTable::note_gone(const uint8_t *key, uint64_t hash, int32_t reason) {
     gone_count_++;
     std::memcpy(&gone_keys_[size_t{place} * key_bytes_], key, key_bytes_);
     const auto bucket = static_cast<uint16_t>(hash);
-    gone_[place] = {gone_buckets_[bucket], static_cast<uint16_t>(reason), bucket};
+    gone_[place] = {gone_buckets_[bucket], bucket};
     gone_buckets_[bucket] = place + 1;
 }
 
-int32_t BlockTable::why_gone(const uint8_t *key, uint64_t hash) const {
+bool BlockTable::has_gone(const uint8_t *key, uint64_t hash) const {
     for (uint32_t n = gone_buckets_[static_cast<uint16_t>(hash)]; n != 0; n = gone_[n - 1].chain)
         if (std::memcmp(&gone_keys_[size_t{n - 1} * key_bytes_], key, key_bytes_) == 0)
-            return gone_[n - 1].reason;
-    return 0;
+            return true;
+    return false;
 }
 
 }  // namespace routecap

@@ -14,7 +14,6 @@ class BlockTable {
 public:
     using Id = uint32_t;  // 0: none
     static constexpr uint32_t kGone = 65536;
-    static constexpr uint32_t kEpochs = 2048;
 
     enum class State : uint8_t { free, pending, ready };
     // In front of a key. A block of one row may cost no more than 32 bytes beside its cells.
@@ -23,7 +22,6 @@ public:
         Id newer, older;    // ready: in line, unless it is retained
         uint32_t place;     // ready: of its rows
         uint16_t retained;  // how often
-        uint16_t epoch : 11;
         uint16_t state_ : 2;
         uint16_t linked : 1;      // found by its key
         uint16_t complete : 1;    // ready: no cell is missing
@@ -60,7 +58,7 @@ public:
 
     Id find(const uint8_t *key, uint64_t hash) const;
     // A pending one, not linked. 0: there are too many.
-    Id make(const uint8_t *key, uint32_t epoch);
+    Id make(const uint8_t *key);
     void rename(Id id, const uint8_t *key);
     void link(Id id, uint64_t hash);
     void unlink(Id id, uint64_t hash);
@@ -74,9 +72,9 @@ public:
     void dequeue(Id id);
     Id oldest() const { return oldest_; }
 
-    // Keys that went, and why: ROUTECAP_MISSING_EVICTED or _STALE; 0 if nothing is known.
-    void note_gone(const uint8_t *key, uint64_t hash, int32_t reason);
-    int32_t why_gone(const uint8_t *key, uint64_t hash) const;
+    // Keys of blocks that went.
+    void note_gone(const uint8_t *key, uint64_t hash);
+    bool has_gone(const uint8_t *key, uint64_t hash) const;
 
 private:
     struct Free {
@@ -102,7 +100,6 @@ private:
     // A ring of keys, chained by bucket; numbers are one more than the place.
     struct Gone {
         uint32_t chain;
-        uint16_t reason;
         uint16_t bucket;
     };
     Array<uint8_t> gone_keys_;

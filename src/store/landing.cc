@@ -22,16 +22,17 @@ public:
     // After its first lines nothing throws: what was placed is finished.
     void run() {
         dropped_.reserve(2 * kAtOnce);
-        if (p_.generation_ == s_.generation()) place();
+        if (p_.generation_ >= s_.generation()) place();
         finish();
+        if (all_stale_) s_.note_stale(newest_, p_.generation_);
     }
 
 private:
-    enum class Outcome : uint8_t { nothing, refused, empty, repeated, copy, done };
+    enum class Outcome : uint8_t { nothing, refused, stale, empty, repeated, copy, done };
     struct Landed {
         size_t from = 0;     // the first segment with rows of it
         Rows before;         // what the key has
-        uint64_t tag = 0;    // of the first row that is there
+        uint64_t tag = 0;    // the least of its rows
         uint32_t place = 0;  // done
         uint32_t row = 0;
         Page *page = nullptr;  // the one that has all its rows; done: has them in the store
@@ -42,7 +43,11 @@ private:
     void place() {
         look_before();
         size_t at = 0;
-        for (size_t i = 0; i < blocks_.size(); i++) scan(i, at);
+        all_stale_ = true;
+        for (size_t i = 0; i < blocks_.size(); i++) {
+            scan(i, at);
+            all_stale_ &= blocks_[i].outcome == Outcome::stale;
+        }
         share();
         for (size_t i = 0; i < blocks_.size(); i++)
             if (blocks_[i].outcome == Outcome::copy) copy(i);
@@ -88,7 +93,7 @@ private:
         b.from = at;
         if (p_.blocks_[i] == 0) return;
         uint64_t there = 0;
-        bool any = false, news = false, tagged = false;
+        bool any = false, news = false;
         for_each_part(i, [&](const Segment &segment, uint64_t from, uint64_t block_row,
                              uint64_t n) {
             if (n == block_rows_)
@@ -100,20 +105,21 @@ private:
                 const uint8_t *validity = segment.validity(r);
                 const bool full = segment.complete || shape_.row_full(validity);
                 b.complete &= full;
-                const bool some = full || !shape_.row_empty(validity);
-                if (!some && shape_.row_reason(segment.ids(r), validity) != 0) continue;
+                if (!full && shape_.row_empty(validity)) continue;
                 const uint64_t tag = segment.tag(r);
-                if (!std::exchange(tagged, true)) b.tag = tag;
-                b.one_tag &= tag == b.tag;
-                if (!some) continue;
+                b.one_tag &= !any || tag == b.tag;
+                b.tag = any ? std::min(b.tag, tag) : tag;
                 any = true;
                 if (b.before.page) meet(b, block_row + (r - from), segment.ids(r), validity, news);
                 if (whole && one_tag) break;  // the others are the same
             }
         });
         b.complete &= there == block_rows_;
+        newest_ = std::max(newest_, b.tag);
         if (!any)
             b.outcome = Outcome::empty;
+        else if (b.tag < p_.generation_)
+            b.outcome = Outcome::stale, b.mismatched = false;
         else if (b.before.page && !news)
             b.outcome = Outcome::repeated;
         else
@@ -219,14 +225,16 @@ private:
             for (uint64_t r = 0; r < n && (b.before.page || tags != nullptr || !segment.complete);
                  r++) {
                 uint8_t *to_ids = to.ids(row + r), *to_validity = to.validity(row + r);
+                uint64_t tag = segment.tag(from + r);
                 if (b.before.page) {
-                    if (merge_row(shape_, to_ids, to_validity, segment.ids(from + r),
-                                  segment.validity(from + r))
-                            .tagged)
-                        tag_row(block_row + r, segment.tag(from + r));
+                    tag = tags != nullptr ? tags[row + r] : b.tag;
+                    merge_row(shape_, to_ids, to_validity, tag, segment.ids(from + r),
+                              segment.validity(from + r), segment.tag(from + r));
+                    tag_row(block_row + r, tag);
                     continue;
                 }
-                tag_row(block_row + r, segment.tag(from + r));
+                // A row without a cell says nothing of the block's age.
+                tag_row(block_row + r, shape_.row_empty(to_validity) ? b.tag : tag);
                 if (!segment.complete && shape_.row_reason(to_ids, to_validity) != 0)
                     shape_.mark_missing(to_ids, ROUTECAP_MISSING_NOT_PUBLISHED);
             }
@@ -258,9 +266,9 @@ private:
         const Id id = std::exchange(p_.blocks_[i], 0);
         if (id == 0) return;
         routecap_store_counts &counted = s_.counted_;
-        const bool current = s_.current(s_.table_.at(id));
-        if (!current) {
-            counted.blocks_stale++;  // whatever its rows are
+        const bool stale = b.outcome == Outcome::stale || !s_.current(s_.table_.at(id));
+        if (stale) {
+            counted.blocks_stale++;
         } else {
             counted.blocks_published += b.outcome == Outcome::done;
             counted.blocks_mismatched += b.mismatched;
@@ -269,7 +277,8 @@ private:
                 b.outcome == Outcome::refused || b.outcome == Outcome::nothing;
             counted.blocks_repeated += b.outcome == Outcome::repeated;
         }
-        const bool adopted = current && p_.weak_from_this().use_count() > 1;
+        const bool adopted = p_.weak_from_this().use_count() > 1;
+        if (adopted && stale) p_.landed_[i].reason = ROUTECAP_MISSING_STALE;
         if (b.outcome != Outcome::done) {
             const uint64_t hash = s_.table_.hash(s_.table_.key(id));
             const Id there = s_.table_.find(s_.table_.key(id), hash);
@@ -279,10 +288,11 @@ private:
                 s_.use(there);
             s_.table_.free(id);
             // Another publisher of the key was faster, after this one had been adopted.
-            if (adopted && b.outcome == Outcome::repeated) p_.landed_[i] = std::move(b.before);
+            if (adopted && !stale && b.outcome == Outcome::repeated)
+                p_.landed_[i] = std::move(b.before);
             return;
         }
-        if (adopted) p_.landed_[i] = {s_.pages_.page(b.place), b.row, b.complete};
+        if (adopted && !stale) p_.landed_[i] = {s_.pages_.page(b.place), b.row, b.complete, 0};
         s_.commit(id, b.place, b.complete, b.before, dropped_);
     }
 
@@ -294,6 +304,8 @@ private:
     std::vector<Landed> blocks_;
     Dropped dropped_;
     uint64_t copied_ = 0;
+    uint64_t newest_ = 0;     // of the blocks' tags
+    bool all_stale_ = false;  // though the publisher is at the store's generation
 };
 
 void LocalStore::Published::land(std::span<const Segment> rows) noexcept try {

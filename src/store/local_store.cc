@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "base/status.h"
-#include "store/advances.h"
 
 namespace routecap {
 namespace {
@@ -120,22 +119,27 @@ void LocalStore::leave(Id id, uint64_t hash, Dropped &dropped) {
 
 void LocalStore::evict(Id id, Dropped &dropped) {
     const uint64_t hash = table_.hash(table_.key(id));
-    const bool stale = !current(table_.at(id));
-    table_.note_gone(table_.key(id), hash,
-                     stale ? ROUTECAP_MISSING_STALE : ROUTECAP_MISSING_EVICTED);
-    counted_.blocks_evicted += !stale;
+    table_.note_gone(table_.key(id), hash);
+    counted_.blocks_evicted++;
     leave(id, hash, dropped);
+}
+
+// What is in flight is as old as its publisher says, until its rows say more.
+bool LocalStore::current(const Block &block) const {
+    const uint64_t generation = generation_.load(std::memory_order_relaxed);
+    if (block.state() == State::pending)
+        return publications_[block.publication()]->generation_ >= generation;
+    return generation == 0 || pages_.least_tag(block.place) >= generation;
 }
 
 // What an adopter hears of a key: 0 if the block is there.
 int32_t LocalStore::look(Id id, const uint8_t *key, uint64_t hash, uint64_t generation,
                          const void *owner, bool any_owner) const {
-    if (id == 0) {
-        const int32_t gone = table_.why_gone(key, hash);
-        return gone != 0 ? gone : ROUTECAP_MISSING_NOT_PUBLISHED;
-    }
+    if (id == 0)
+        return table_.has_gone(key, hash) ? ROUTECAP_MISSING_EVICTED
+                                          : ROUTECAP_MISSING_NOT_PUBLISHED;
     const Block &block = table_.at(id);
-    const bool at = current(block) && generation == generation_.load(std::memory_order_relaxed);
+    const bool at = generation == generation_.load(std::memory_order_relaxed) && current(block);
     if (block.state() == State::ready) return at ? 0 : ROUTECAP_MISSING_STALE;
     const Published &publication = *publications_[block.publication()];
     const bool awaited = at && !publication.drafts_ && (any_owner || publication.owner_ == owner);
@@ -194,8 +198,12 @@ LocalStore::Published::~Published() {
 int32_t LocalStore::publish(Keys keys, uint64_t first, uint64_t generation, const void *owner,
                             bool drafts, std::shared_ptr<Publication> &publication) {
     if (int32_t s = check_generation(generation); s < 0) return s;
-    if (generation < generation_.load(std::memory_order_acquire))
-        return refuse_stale(keys.count, generation);
+    if (const uint64_t now = this->generation(); generation < now) {
+        note_stale(generation, now);
+        std::lock_guard lock(mutex_);
+        counted_.blocks_stale += keys.count;
+        return ROUTECAP_OK;
+    }
     auto published = std::make_shared<Published>(shared_from_this(), keys.count, owner, drafts);
     published->generation_ = generation;
     published->first = first;
@@ -214,7 +222,7 @@ void LocalStore::note(Published &publication, size_t i, const uint8_t *key, uint
         counted_.blocks_stale++;
         return;
     }
-    const Id id = table_.make(key, epoch_);
+    const Id id = table_.make(key);
     if (id == 0) {
         counted_.blocks_refused++;
         return;
@@ -227,10 +235,9 @@ void LocalStore::note(Published &publication, size_t i, const uint8_t *key, uint
     if (!slot_keys()) {
         // What comes second is compared, or fills what is missing, once it lands.
         if (publication.drafts_ || (there != 0 && current(table_.at(there)))) return;
-    } else if (there != 0) {
-        counted_.blocks_replaced += current(table_.at(there));
     }
     if (there != 0) {
+        counted_.blocks_replaced += slot_keys();
         retained = unlink(there, hash);
         give_up(there, dropped);
     }
@@ -348,8 +355,9 @@ public:
     std::vector<Segment> take(PagePool &) override {
         for (const Late &late : late_) {
             const Rows &rows = late.publication->landed_[late.index];
-            if (!rows.page) continue;  // it never landed
             Segment &segment = segments_[late.segment];
+            segment.reason = rows.reason;
+            if (!rows.page) continue;
             segment.page = rows.page;
             segment.page_row = rows.row;
             segment.complete = rows.complete;
@@ -413,11 +421,13 @@ int32_t LocalStore::adopt(Keys keys, uint64_t first, uint64_t generation, const 
                           routecap_adoption &found, bool &waits,
                           std::unique_ptr<Adoption> &adoption) {
     if (int32_t s = check_generation(generation); s < 0) return s;
+    const uint64_t now = this->generation();
     auto result = std::make_unique<Found>();
     result->reserve(keys.count);
     result->end_ = first;
     const uint64_t rows = config_.block_rows;
     found = {};
+    waits = false;
     Dropped dropped;
     for_each(keys, dropped, [&](size_t i, const uint8_t *key, uint64_t hash) {
         const Id id = table_.find(key, hash);
@@ -441,6 +451,9 @@ int32_t LocalStore::adopt(Keys keys, uint64_t first, uint64_t generation, const 
         found.stale += reason == ROUTECAP_MISSING_STALE;
         found.not_published += reason == ROUTECAP_MISSING_NOT_PUBLISHED;
     });
+    // An adopt is before an advance or after it, as a whole.
+    if (this->generation() != now)
+        return adopt(keys, first, generation, owner, found, waits, adoption);
     {
         std::lock_guard lock(mutex_);
         counted_.blocks_adopted += found.found;
@@ -540,10 +553,7 @@ int32_t LocalStore::move(Keys from, Keys to) {
         const uint64_t hash = table_.hash(from[i]);
         const Id id = table_.find(from[i], hash);
         moved[i] = {id, id != 0 ? unlink(id, hash) : uint16_t{0}};
-        if (id != 0)
-            table_.note_gone(
-                from[i], hash,
-                current(table_.at(id)) ? ROUTECAP_MISSING_EVICTED : ROUTECAP_MISSING_STALE);
+        if (id != 0) table_.note_gone(from[i], hash);
     }
     for (size_t i = 0; i < from.count; i++) {
         const uint64_t hash = table_.hash(to[i]);
@@ -557,41 +567,9 @@ int32_t LocalStore::move(Keys from, Keys to) {
 }
 
 int32_t LocalStore::advance(uint64_t generation) {
-    bool again = false;  // an epoch begins that had blocks once
-    {
-        std::lock_guard lock(mutex_);
-        if (generation <= generation_.load(std::memory_order_relaxed)) return ROUTECAP_OK;
-        epoch_++;
-        again = epoch_ % (BlockTable::kEpochs / 2) == 0;
-        generation_.store(generation, std::memory_order_release);
-        advanced_.store(Advances::take(), std::memory_order_release);
-    }
-    if (again) sweep();
-    return ROUTECAP_OK;
-}
-
-// Ends all blocks of older epochs.
-void LocalStore::sweep() {
-    Dropped dropped;
-    dropped.reserve(kChunk);
-    Id id = 1;
-    for (bool more = true; more;) {
-        {
-            std::lock_guard lock(mutex_);
-            for (size_t n = 0; n < kChunk && (more = id < table_.end()); n++, id++) {
-                const Block &block = table_.at(id);
-                if (block.state() != State::free && block.linked && !current(block))
-                    evict(id, dropped);
-            }
-        }
-        dropped.clear();
-    }
-}
-
-int32_t LocalStore::refuse_stale(uint64_t blocks, uint64_t generation) {
-    if (int32_t s = check_generation(generation); s < 0) return s;
     std::lock_guard lock(mutex_);
-    counted_.blocks_stale += blocks;
+    if (generation > generation_.load(std::memory_order_relaxed))
+        generation_.store(generation, std::memory_order_release);
     return ROUTECAP_OK;
 }
 

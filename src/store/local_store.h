@@ -33,8 +33,6 @@ public:
     void counts(routecap_store_counts &counts) override;
     Refusals refusals() override;
     uint64_t generation() const override { return generation_.load(std::memory_order_acquire); }
-    uint64_t advanced() override { return advanced_.load(std::memory_order_acquire); }
-    int32_t refuse_stale(uint64_t blocks, uint64_t generation) override;
     int32_t collect(Keys keys, uint64_t generation, std::vector<size_t> &there,
                     std::vector<Segment> &rows) override;
     void note_imported(uint64_t blocks) override;
@@ -44,11 +42,12 @@ private:
     using Block = BlockTable::Block;
     using State = BlockTable::State;
 
-    // Rows of a block somewhere in a page.
+    // Rows of a block somewhere in a page, or why there are none.
     struct Rows {
         PageRef page;
         uint32_t row = 0;
         bool complete = false;
+        int32_t reason = ROUTECAP_MISSING_NOT_PUBLISHED;
     };
     class Landing;
     class Found;
@@ -77,7 +76,7 @@ private:
     using Dropped = std::vector<PageRef>;
     template <class One>
     void for_each(Keys keys, Dropped &dropped, One one);
-    bool current(const Block &block) const { return block.epoch == epoch_ % BlockTable::kEpochs; }
+    bool current(const Block &block) const;
     Rows rows_of(Id id) const {
         return {pages_.page(table_.at(id).place), pages_.at(table_.at(id).place).row,
                 table_.at(id).complete != 0};
@@ -106,20 +105,17 @@ private:
     bool pay(uint64_t bytes);
     bool add_page(PageRef page, uint32_t blocks, uint32_t &record);
     bool take_slot(uint64_t tag, bool one_tag, Slot &slot);
-    void sweep();
 
     const ShapePtr shape_;
     const std::shared_ptr<PagePool> pool_;
     const size_t block_bytes_;  // of the budget, beside its rows
     std::atomic<uint64_t> generation_;
-    std::atomic<uint64_t> advanced_{0};
 
     // Guards what follows. Held for a few hundred keys at a time, and never while rows are looked
     // at or copied, or memory is taken or freed.
     mutable QuickMutex mutex_;
     BlockTable table_;
     BlockPages pages_;
-    uint32_t epoch_ = 0;  // of generations
     std::vector<Published *> publications_;
     std::vector<uint32_t> free_publications_;
     uint64_t blocks_ = 0, in_flight_ = 0, retained_ = 0;

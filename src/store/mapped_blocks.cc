@@ -107,7 +107,7 @@ struct alignas(64) MappedBlocks::Control {
 
 struct MappedBlocks::Slot {
     MappedWord word;
-    MappedWord generation;
+    MappedWord generation;  // the least tag of its rows
     MappedWord pins;
     MappedWord key[kMostKeyWords];  // as many as a key has words
 };
@@ -496,8 +496,7 @@ std::optional<MappedBlocks::Match> MappedBlocks::first_match(const Key &key, uin
 }
 
 int32_t MappedBlocks::reason_of_absence(uint64_t hash) const {
-    const int32_t why = evictions_->why(hash);
-    return why != 0 ? why : ROUTECAP_MISSING_NOT_PUBLISHED;
+    return evictions_->has(hash) ? ROUTECAP_MISSING_EVICTED : ROUTECAP_MISSING_NOT_PUBLISHED;
 }
 
 void MappedBlocks::fetch(const uint8_t *key_bytes) const {
@@ -538,13 +537,15 @@ void MappedBlocks::find(const uint8_t *keys, uint64_t generation, std::span<Foun
                 m = first_match(at_once[i]);
             Found &f = found[first + i];
             if (!m)
-                f = {hash, 0, 0, reason_of_absence(hash), false};
-            else if (m->generation != now || generation != now)
-                f = {hash, 0, 0, ROUTECAP_MISSING_STALE, false};
+                f = {hash, 0, 0, reason_of_absence(hash), 0, false};
+            else if (m->generation < now || generation != now)
+                f = {hash, 0, 0, ROUTECAP_MISSING_STALE, 0, false};
             else
-                f = {hash, m->word, m->slot, 0, false};
+                f = {hash, m->word, m->slot, 0, m->generation, false};
         }
     }
+    // What others have published since the store advanced is not for this caller.
+    if (this->generation() != now) find(keys, generation, found);
 }
 
 void MappedBlocks::touch(std::span<const Found> found) {
@@ -563,8 +564,7 @@ void MappedBlocks::touch(std::span<const Found> found) {
 
 // Copies a block, if it is still the one that was found. `damaged`: it is, and its rows are not
 // what was published.
-bool MappedBlocks::copy_block(const Found &found, uint64_t generation, RowPlanes to,
-                              bool &damaged) const {
+bool MappedBlocks::copy_block(const Found &found, RowPlanes to, bool &damaged) const {
     const Slot &s = slot(found.slot);
     damaged = false;
     if (s.word.load(std::memory_order_acquire) != found.word) return false;
@@ -577,8 +577,17 @@ bool MappedBlocks::copy_block(const Found &found, uint64_t generation, RowPlanes
     copy_out(reinterpret_cast<uint8_t *>(to.tags), from, 8 * size_t{config_.block_rows}, sum);
     std::atomic_thread_fence(std::memory_order_acquire);
     if (s.word.load(std::memory_order_relaxed) != found.word) return false;
-    damaged = (fold(sum.value()) ^ name_sum(found.hash, generation)) != sum_of(found.word);
+    damaged = (fold(sum.value()) ^ name_sum(found.hash, found.tag)) != sum_of(found.word);
     return !damaged;
+}
+
+uint64_t MappedBlocks::least_tag(RowView rows) const {
+    uint64_t least = UINT64_MAX;
+    for (uint32_t r = 0; r < config_.block_rows; r++) {
+        const RowView row = rows.from(*config_.shape, r);
+        if (*row.tags < least && !config_.shape->row_empty(row.validity)) least = *row.tags;
+    }
+    return least;
 }
 
 // Whether n rows are what a capturer would have made; and no cell of them is missing.
@@ -601,7 +610,7 @@ bool MappedBlocks::good_rows(RowPlanes rows, uint64_t n, bool &complete) const {
 bool MappedBlocks::read_block(const uint8_t *key, uint64_t generation, Found &found, RowPlanes to) {
     while (found.reason == 0) {
         bool damaged;
-        if (copy_block(found, generation, to, damaged)) return true;
+        if (copy_block(found, to, damaged)) return true;
         if (damaged) discard_damaged(found);
         if (slot_keys())
             found.reason = ROUTECAP_MISSING_EVICTED;
@@ -712,7 +721,7 @@ bool MappedBlocks::claim_oldest(uint32_t index, uint32_t number, uint32_t stamp)
         if (!has_block) return true;
         const uint64_t hash = key_in(index).hash;
         unlink(hash, index);
-        note_eviction(hash, s.generation.load(std::memory_order_relaxed));
+        note_eviction(hash);
         return true;
     }
     if (ages_->change(index, number, MappedAges::kNone)) mend_age(index);
@@ -732,7 +741,7 @@ void MappedBlocks::mend_age(uint32_t index) {
 
 // The age of a block that was used just now. Those of older weights go first.
 uint32_t MappedBlocks::newest_number(uint32_t index) {
-    if (slot(index).generation.load(std::memory_order_relaxed) != generation())
+    if (slot(index).generation.load(std::memory_order_relaxed) < generation())
         return MappedAges::kFirst;
     return ages_->stamp();
 }
@@ -745,11 +754,10 @@ void MappedBlocks::give_back(uint32_t index) {
     next_ = std::min(next_, index);
 }
 
-// A block of this generation went for room, or was dropped.
-void MappedBlocks::note_eviction(uint64_t hash, uint64_t generation) {
-    const bool stale = generation != this->generation();
-    evictions_->add(hash, stale);
-    count(MappedCount::evicted, !stale);
+// A block went for room, or was dropped.
+void MappedBlocks::note_eviction(uint64_t hash) {
+    evictions_->add(hash);
+    count(MappedCount::evicted, 1);
 }
 
 // Takes a block out of the table, whoever retains it. False: it was gone. With a key it has given
@@ -794,16 +802,16 @@ void MappedBlocks::unlink(uint64_t hash, uint32_t index) {
 void MappedBlocks::discard_damaged(const Found &found) {
     const std::lock_guard lock(mutex_);
     if (!retire({nullptr, 0, found.slot, found.word, 0}, found.hash)) return;
-    evictions_->add(found.hash, false);
+    evictions_->add(found.hash);
     count(MappedCount::damaged, 1);
 }
 
 // ---- Publishing -------------------------------------------------------------------------------
 
 // Writes a block into a claimed slot, for those who have it pinned. The word that publishes it.
-uint64_t MappedBlocks::write(uint32_t index, const Key &key, uint64_t generation, RowView from,
-                             uint64_t pins) {
+uint64_t MappedBlocks::write(uint32_t index, const Key &key, RowView from, uint64_t pins) {
     Slot &s = slot(index);
+    const uint64_t generation = least_tag(from);
     for (uint32_t w = 0; w < key_words_; w++)
         s.key[w].store(key.words[w], std::memory_order_relaxed);
     s.generation.store(generation, std::memory_order_relaxed);
@@ -826,8 +834,8 @@ bool MappedBlocks::merge(RowPlanes old_rows, RowView new_rows, bool &mismatched)
     for (uint32_t r = 0; r < config_.block_rows; r++) {
         const RowPlanes to = old_rows.from(shape, r);
         const RowView from = new_rows.from(shape, r);
-        const MergedRow merged = merge_row(shape, to.ids, to.validity, from.ids, from.validity);
-        if (merged.tagged) *to.tags = *from.tags;
+        const MergedRow merged = 
+            merge_row(shape, to.ids, to.validity, *to.tags, from.ids, from.validity, *from.tags);
         filled |= merged.filled;
         mismatched |= merged.mismatched;
     }
@@ -885,7 +893,7 @@ void MappedBlocks::publish_new(std::span<Writing *const> blocks, uint64_t genera
     for (size_t i = 0; i < n; i++) {
         if (i + kAhead < n) expect_to_write(blocks[i + kAhead]->slot);
         Writing &w = *blocks[i];
-        w.word = write(w.slot, w.key, generation, w.block->rows, 0);
+        w.word = write(w.slot, w.key, w.block->rows, 0);
     }
     for (Writing *w : blocks) {
         // Whoever has linked the key since is not passed over: its cells would be lost.
@@ -911,7 +919,7 @@ void MappedBlocks::publish_new(std::span<Writing *const> blocks, uint64_t genera
         const uint32_t lead = candidates(w->buckets, w->key.hash);
         const bool other = (!linked || (lead & (lead - 1)) != 0) && first_match(w->key, w->slot);
         if (linked && !other) continue;
-        const Match own{nullptr, 0, w->slot, w->word, generation};
+        const Match own{nullptr, 0, w->slot, w->word, least_tag(w->block->rows)};
         if (!linked && other) {  // it may have the cell, and be about to take this block out
             retire(own, w->key.hash, &w->key);
             result = {};
@@ -930,13 +938,14 @@ MappedBlocks::Published MappedBlocks::publish_one(const Writing &writing, uint64
     const RowPlanes old_rows{scratch, scratch + 8 * words_of(ids_bytes_),
                              scratch_.data() + words_of(ids_bytes_) + words_of(validity_bytes_)};
     for (;;) {
-        if (this->generation() != generation) return Published::stale;
         RowView from = block.rows;
         const std::optional<Match> before = first_match(key);
-        if (before && before->generation == generation && !slot_keys()) {
-            const Found old{key.hash, before->word, before->slot, 0, false};
+        // After that: what it meets is not of newer weights then.
+        if (this->generation() != generation) return Published::stale;
+        if (before && before->generation >= generation && !slot_keys()) {
+            const Found old{key.hash, before->word, before->slot, 0, before->generation, false};
             bool damaged, complete;
-            if (!copy_block(old, generation, old_rows, damaged) ||
+            if (!copy_block(old, old_rows, damaged) ||
                 !good_rows(old_rows, config_.block_rows, complete)) {
                 if (retire(*before, key.hash)) count(MappedCount::damaged, 1);
                 continue;
@@ -951,7 +960,7 @@ MappedBlocks::Published MappedBlocks::publish_one(const Writing &writing, uint64
         if (!to) return Published::refused;
         // The claim may have taken the block that was there, if it was the oldest: it is found
         // anew, or not.
-        const Match own{nullptr, 0, *to, write(*to, key, generation, from, my_pin()), generation};
+        const Match own{nullptr, 0, *to, write(*to, key, from, my_pin()), least_tag(from)};
         slot(*to).word.store(own.word, std::memory_order_release);
         const std::optional<Published> result = link(own, key, before);
         settle_pin(key, own);
@@ -1010,7 +1019,7 @@ std::optional<MappedBlocks::Published> MappedBlocks::link(const Match &own, cons
         if (other) {
             const bool expected =
                 before && before->slot == other->slot && before->word == other->word;
-            const bool newer = other->generation > own.generation && generation() != own.generation;
+            const bool newer = other->generation > own.generation && own.generation < generation();
             if (newer || (!slot_keys() && !expected)) {
                 retire(own, key.hash, &key);
                 return {};
@@ -1020,7 +1029,7 @@ std::optional<MappedBlocks::Published> MappedBlocks::link(const Match &own, cons
             linked = other->cell;
             if (retire(*other, key.hash, &key)) {
                 took_out = true;
-                replaced_ += slot_keys() && other->generation == own.generation;
+                replaced_ += slot_keys();
             } else if (match_in(key, other->slot)) {
                 // It is the key's next block in that slot, to which the cell leads again.
                 seen = value;
@@ -1114,7 +1123,7 @@ std::optional<MappedBlocks::Match> MappedBlocks::pin_block(const Key &key, uint6
         const std::optional<Match> m = first_match(key);
         if (!m || pin(*m, bits)) return m;
         // Whoever takes it out may be dead.
-        if (retire(*m, key.hash)) note_eviction(key.hash, m->generation);
+        if (retire(*m, key.hash)) note_eviction(key.hash);
     }
 }
 
@@ -1145,10 +1154,10 @@ void MappedBlocks::retain(const uint8_t *keys, size_t n, int32_t *reasons, const
         int32_t reason = known != nullptr ? known[i] : kUnknown;
         if (reason <= 0) {
             std::optional<Match> m = first_match(key);
-            if (m && m->generation == generation()) m = pin_block(key, my_pin());
+            if (m && m->generation >= generation()) m = pin_block(key, my_pin());
             if (reason == kUnknown)
                 reason = !m                              ? reason_of_absence(key.hash)
-                         : m->generation != generation() ? ROUTECAP_MISSING_STALE
+                         : m->generation < generation() ? ROUTECAP_MISSING_STALE
                                                          : 0;
         }
         if (reasons != nullptr) reasons[i] = reason;
@@ -1180,19 +1189,19 @@ void MappedBlocks::release(const uint8_t *keys, size_t n) {
     }
 }
 
-bool MappedBlocks::evict(const uint8_t *key_bytes, std::optional<uint64_t> as_if) {
+bool MappedBlocks::evict(const uint8_t *key_bytes, bool as_if) {
     const Key key = key_at(key_bytes, 0);
     const std::lock_guard lock(mutex_);
     const bool there = drop(key);
-    if (!there && as_if) note_eviction(key.hash, *as_if);
+    if (!there && as_if) note_eviction(key.hash);
     return there || as_if;
 }
 
-void MappedBlocks::give_way(const uint8_t *key_bytes, uint64_t generation) {
+void MappedBlocks::give_way(const uint8_t *key_bytes) {
     const Key key = key_at(key_bytes, 0);
     const std::lock_guard lock(mutex_);
-    for (auto m = first_match(key); m && m->generation <= generation; m = first_match(key))
-        if (retire(*m, key.hash)) count(MappedCount::replaced, m->generation == generation);
+    while (const auto m = first_match(key))
+        if (retire(*m, key.hash)) count(MappedCount::replaced, 1);
 }
 
 // Drops all blocks of a key. Whether there was one.
@@ -1200,7 +1209,7 @@ bool MappedBlocks::drop(const Key &key) {
     bool there = false;
     while (const auto m = first_match(key)) {
         if (!retire(*m, key.hash)) continue;
-        if (!there) note_eviction(key.hash, m->generation);
+        if (!there) note_eviction(key.hash);
         there = true;
     }
     return there;
@@ -1224,8 +1233,7 @@ void MappedBlocks::move(const uint8_t *from, const uint8_t *to, Moves &moves) {
             }
         }
         if (moved[i].slot == UINT32_MAX && !in_flight[i]) continue;
-        const uint64_t of = in_flight[i] ? *in_flight[i] : slot(moved[i].slot).generation.load();
-        evictions_->add(key.hash, of != generation());
+        evictions_->add(key.hash);
         pins[i] = pins_.extract(key.hash);
     }
     std::atomic_thread_fence(std::memory_order_release);
@@ -1243,7 +1251,7 @@ void MappedBlocks::move(const uint8_t *from, const uint8_t *to, Moves &moves) {
             s.word.store(word);
             ages_->set(moved[i].slot, MappedAges::kNone);
             if (link({nullptr, 0, moved[i].slot, word, generation}, key, {}) == Published::refused)
-                note_eviction(key.hash, generation);
+                note_eviction(key.hash);
         }
         // What retained the block still does, under its new key.
         if (!pins[i].empty()) {

@@ -127,6 +127,7 @@ public:
         uint64_t word;
         uint32_t slot;
         int32_t reason;  // 0, or ROUTECAP_MISSING_*
+        uint64_t tag;    // the least of its rows
         bool complete;   // read: no cell is missing
     };
     // Looks up [found.size(), key_bytes] keys for a caller at a generation. Takes no lock.
@@ -138,6 +139,9 @@ public:
     // now. Rows of a block that is not there are missing, for its reason. Takes no lock, but to
     // drop a block that is damaged.
     void read(const uint8_t *keys, uint64_t generation, std::span<Found> found, RowPlanes rows);
+
+    // The least tag of block_rows rows that have a valid cell.
+    uint64_t least_tag(RowView rows) const;
 
     // Begins to bring into the cache what publish() reads first of a key.
     void fetch(const uint8_t *key) const;
@@ -158,11 +162,10 @@ public:
     static constexpr int32_t kUnknown = -1;
     void retain(const uint8_t *keys, size_t n, int32_t *reasons, const int32_t *known = nullptr);
     void release(const uint8_t *keys, size_t n);
-    // Drops a block. Whether there was one; `as_if` there was, of that generation.
-    bool evict(const uint8_t *key, std::optional<uint64_t> as_if = {});
-    // A later publish took the slot key, and nothing came of it: what there was of a generation, or
-    // of older ones, is another's.
-    void give_way(const uint8_t *key, uint64_t generation);
+    // Drops a block. Whether there was one; `as_if` there was.
+    bool evict(const uint8_t *key, bool as_if = false);
+    // A later publish took the slot key, and nothing came of it: what there was is another's.
+    void give_way(const uint8_t *key);
     // Memory for a move of so many; throws without.
     struct Moves {
         struct Moved {
@@ -172,8 +175,8 @@ public:
         using Pin = std::map<uint64_t, uint32_t>::node_type;
 
         explicit Moves(size_t n) : in_flight(n), moved(n), pins(n), spare(n) {}
-        // The generation of a key's block that is in flight, and will come under the other.
-        std::vector<std::optional<uint64_t>> in_flight;
+        // Whether a key's block is in flight, and will come under the other.
+        std::vector<bool> in_flight;
         std::vector<Moved> moved;
         std::vector<Pin> pins, spare;
     };
@@ -239,7 +242,7 @@ private:
                                      uint32_t candidates) const;
     std::optional<Match> first_match(const Key &key, uint32_t but = UINT32_MAX) const;
     int32_t reason_of_absence(uint64_t hash) const;
-    bool copy_block(const Found &found, uint64_t generation, RowPlanes rows, bool &damaged) const;
+    bool copy_block(const Found &found, RowPlanes rows, bool &damaged) const;
     bool slot_keys() const { return config_.slot_keys(); }
     bool good_rows(RowPlanes rows, uint64_t n, bool &complete) const;
     bool read_block(const uint8_t *key, uint64_t generation, Found &found, RowPlanes rows);
@@ -250,7 +253,7 @@ private:
     void expect_to_write(uint32_t slot) const;
     void expect_to_replace(const std::array<Cell *, 2> &buckets, uint32_t cells) const;
     bool claim_oldest(uint32_t slot, uint32_t number, uint32_t stamp);
-    uint64_t write(uint32_t slot, const Key &key, uint64_t generation, RowView rows, uint64_t pins);
+    uint64_t write(uint32_t slot, const Key &key, RowView rows, uint64_t pins);
     // A block on its way: the cell that is to lead to its slot, and what cell, age and word get.
     struct Writing {
         New *block;
@@ -272,7 +275,7 @@ private:
     void unlink(uint64_t hash, uint32_t slot);
     void give_back(uint32_t slot);
     void discard_damaged(const Found &found);
-    void note_eviction(uint64_t hash, uint64_t generation);
+    void note_eviction(uint64_t hash);
     bool merge(RowPlanes old_rows, RowView new_rows, bool &mismatched) const;
     uint32_t newest_number(uint32_t slot);
     void mend_age(uint32_t slot);

@@ -1,17 +1,16 @@
-// The keys of the last 65,536 blocks that went, and why, in memory that several processes write:
+// The keys of the last 65,536 blocks that went, in memory that several processes write:
 // one atomic store for each, so a process may die anywhere.
 //
 // A key has two buckets of 16 cells, and is in the emptier one: a bucket has 8 of the last 65,536
-// on average and practically never 16. A cell has 31 bits of the key's hash, whether the block was
-// stale, and the number of the eviction, by which it ages. Two keys with the same bits in one
-// bucket pass for each other, about once in 10^8 questions: the reason of a hole is then another.
+// on average and practically never 16. A cell has 32 bits of the key's hash, and the number of the
+// eviction, by which it ages. Two keys with the same bits in one bucket pass for each other, about
+// once in 10^8 questions: the reason of a hole is then another.
 #pragma once
 
 #include <array>
 #include <atomic>
 #include <cstdint>
 
-#include "routecap.h"
 #include "store/mapped_checksum.h"
 
 namespace routecap {
@@ -25,7 +24,7 @@ public:
 
     MappedEvictions(MappedWord *cells, MappedWord *count) : cells_(cells), count_(count) {}
 
-    void add(uint64_t hash, bool stale) {
+    void add(uint64_t hash) {
         const auto number = static_cast<uint32_t>(count_->fetch_add(1));
         uint32_t fewest = kCells + 1;
         MappedWord *place = nullptr;
@@ -41,11 +40,10 @@ public:
             }
             if (live < fewest) fewest = live, place = oldest;
         }
-        place->store(print(hash) << 33 | uint64_t{stale} << 32 | number, std::memory_order_relaxed);
+        place->store(print(hash) << 32 | number, std::memory_order_relaxed);
     }
 
-    // ROUTECAP_MISSING_EVICTED or _STALE; 0 if nothing is known of the key.
-    int32_t why(uint64_t hash) const {
+    bool has(uint64_t hash) const {
         const auto now = static_cast<uint32_t>(count_->load(std::memory_order_relaxed));
         for (const MappedWord *bucket : buckets(hash))
             for (uint32_t i = 0; i < kCells; i++) {
@@ -53,14 +51,13 @@ public:
                 // Its writer may have counted since.
                 if (print(cell) == print(hash) &&
                     now - static_cast<uint32_t>(cell) + kLast <= 2 * kLast)
-                    return (cell >> 32 & 1) != 0 ? ROUTECAP_MISSING_STALE
-                                                 : ROUTECAP_MISSING_EVICTED;
+                    return true;
             }
-        return 0;
+        return false;
     }
 
 private:
-    static constexpr uint64_t print(uint64_t word) { return word >> 33; }
+    static constexpr uint64_t print(uint64_t word) { return word >> 32; }
     std::array<MappedWord *, 2> buckets(uint64_t hash) const {
         const uint64_t other = xxh64::avalanche(hash);
         return {cells_ + size_t{hash % kBuckets} * kCells,

@@ -36,7 +36,7 @@ public:
             const std::lock_guard lock(store_->flights_mutex_);
             if (flights_[i].publication == nullptr) continue;
             if (store_->slot_keys() && flights_[i].wanted)
-                store_->blocks_->give_way(key(i), generation_);
+                store_->blocks_->give_way(key(i));
             store_->unlist(flights_[i]);
             store_->in_flight_--;
             refused++;
@@ -58,7 +58,7 @@ public:
     // For who adopted blocks in flight; whoever files has it: the rows, and which blocks of them
     // are in the store now.
     std::vector<Segment> rows_;
-    std::vector<bool> landed_;
+    std::vector<int32_t> landed_;  // 0, or why not
 
 private:
     using Rows = std::span<const Segment>;
@@ -68,7 +68,6 @@ private:
 MappedStore::MappedStore(StoreConfig config, std::unique_ptr<MappedBlocks> blocks)
     : Store(std::move(config)),
       blocks_(std::move(blocks)),
-      seen_(blocks_->generation()),
       flights_(kBuckets) {}
 
 int32_t MappedStore::create(StoreConfig config, int32_t &descriptor, StorePtr &store) {
@@ -119,14 +118,14 @@ MappedStore::Flight *MappedStore::awaited(const uint8_t *key, uint64_t generatio
     return first;
 }
 
-std::optional<uint64_t> MappedStore::drop_flights(const uint8_t *key) {
-    std::optional<uint64_t> newest;
+bool MappedStore::drop_flights(const uint8_t *key) {
+    bool any = false;
     for (Flight *f = flight(key); f != nullptr; f = flight(key, f)) {
         if (!slot_keys() && f->publication->drafts_) continue;
         f->wanted = false;
-        newest = std::max(newest.value_or(0), f->publication->generation_);
+        any = true;
     }
-    return newest;
+    return any;
 }
 
 template <class F>
@@ -143,7 +142,11 @@ void MappedStore::for_each(Keys keys, F f) {
 int32_t MappedStore::publish(Keys keys, uint64_t first, uint64_t generation, const void *owner,
                              bool drafts, std::shared_ptr<Publication> &publication) {
     if (int32_t s = check_generation(generation); s < 0) return s;
-    if (generation < blocks_->generation()) return refuse_stale(keys.count, generation);
+    if (const uint64_t now = this->generation(); generation < now) {
+        note_stale(generation, now);
+        blocks_->count(MappedCount::stale, keys.count);
+        return ROUTECAP_OK;
+    }
     auto published =
         std::make_shared<Published>(shared_from_this(), keys, generation, owner, drafts);
     published->first = first;
@@ -155,7 +158,7 @@ int32_t MappedStore::publish(Keys keys, uint64_t first, uint64_t generation, con
         for (size_t i = from; i < end; i++) {
             // The later publish takes a slot key.
             if (slot_keys())
-                blocks_->count(MappedCount::replaced, drop_flights(keys[i]) == generation);
+                blocks_->count(MappedCount::replaced, drop_flights(keys[i]));
             published->flights_[i] = {nullptr, published.get(), static_cast<uint32_t>(i), true};
             list(published->flights_[i]);
         }
@@ -229,24 +232,32 @@ void MappedStore::Published::land(std::span<const Segment> rows) noexcept try {
     std::vector<uint8_t> ids(most * shape.ids_bytes), validity(most * shape.validity_bytes);
     std::vector<uint64_t> tags(most);
     const RowPlanes planes{ids.data(), validity.data(), tags.data()};
-    landed_.resize(flights_.size());
+    landed_.assign(flights_.size(), ROUTECAP_MISSING_NOT_PUBLISHED);
+    bool all_stale = true;
+    uint64_t newest = 0;
     rows_.assign(rows.begin(), rows.end());
     std::array<uint64_t, static_cast<size_t>(MappedCount::end)> counts{};
     const auto add = [&](MappedCount what) { counts[static_cast<size_t>(what)]++; };
     for (size_t from = 0; from < flights_.size(); from += group) {
         const size_t n = std::min(group, flights_.size() - from);
-        const bool stale = generation_ != blocks.generation();  // whatever their rows are
+        const bool late = generation_ < blocks.generation();  // whatever their rows are
+        all_stale &= !late;                                   // or it is no news
         std::array<RowView, kRowsAtOnce> gathered;
-        std::array<bool, kRowsAtOnce> any{};
-        for (size_t i = 0; i < n && !stale; i++)
+        std::array<bool, kRowsAtOnce> any{}, stale{};
+        stale.fill(late);
+        for (size_t i = 0; i < n && !late; i++) {
             any[i] = gather(from + i, rows, planes.from(shape, i * config.block_rows), gathered[i]);
+            const uint64_t tag = any[i] ? blocks.least_tag(gathered[i]) : 0;
+            stale[i] = any[i] && tag < generation_;
+            newest = std::max(newest, tag);
+        }
         const std::lock_guard lock(store_->flights_mutex_);
         for (size_t i = from + n; i < std::min(from + 2 * n, flights_.size()); i++)
             blocks.fetch(key(i));
         std::array<MappedBlocks::New, kRowsAtOnce> wanted;
         size_t count = 0;
         for (size_t i = 0; i < n; i++) {
-            if (!any[i] || !flights_[from + i].wanted) continue;
+            if (!any[i] || stale[i] || !flights_[from + i].wanted) continue;
             wanted[count].key = key(from + i);
             wanted[count++].rows = gathered[i];
         }
@@ -256,21 +267,25 @@ void MappedStore::Published::land(std::span<const Segment> rows) noexcept try {
         for (size_t i = 0; i < n; i++) {
             Flight &flight = flights_[from + i];
             std::optional<Result> result;
-            if (any[i] && flight.wanted) {
+            if (any[i] && !stale[i] && flight.wanted) {
                 if (next->mismatched) add(MappedCount::mismatched);
                 result = next++->result;
             }
             if (store_->slot_keys() && flight.wanted && result != Result::stored)
-                blocks.give_way(key(from + i), generation_);
-            landed_[from + i] = any[i] && (!flight.wanted || result == Result::stored ||
-                                           result == Result::repeated);
-            if (stale || result == Result::stale)
+                blocks.give_way(key(from + i));
+            const bool landed = any[i] && !stale[i] &&
+                                (!flight.wanted || result == Result::stored ||
+                                 result == Result::repeated);
+            stale[i] = stale[i] || result == Result::stale;
+            all_stale &= stale[i];
+            if (landed || stale[i]) landed_[from + i] = stale[i] ? ROUTECAP_MISSING_STALE : 0;
+            if (stale[i])
                 add(MappedCount::stale);
             else if (!any[i])
                 add(MappedCount::empty);
             else if (result == Result::repeated)
                 add(MappedCount::repeated);
-            else if (landed_[from + i])  // though it was dropped again before it was there
+            else if (landed)  // though it was dropped again before it was there
                 add(MappedCount::published);
             else
                 add(MappedCount::refused);
@@ -279,6 +294,7 @@ void MappedStore::Published::land(std::span<const Segment> rows) noexcept try {
         store_->in_flight_ -= n;
     }
     for (size_t c = 0; c < counts.size(); c++) blocks.count(static_cast<MappedCount>(c), counts[c]);
+    if (all_stale) store_->note_stale(newest, generation_);
 } catch (const std::bad_alloc &) {}  // what has not landed is dropped, which counts it
 
 // ---- Adopting ---------------------------------------------------------------------------------
@@ -387,13 +403,15 @@ private:
         const uint64_t rows = store_->config().block_rows;
         const Published &p = *late.publication;
         uint64_t next = position;
+        const int32_t reason = late.index < p.landed_.size() ? p.landed_[late.index]
+                                                             : ROUTECAP_MISSING_NOT_PUBLISHED;
         const auto skip = [&](uint64_t end) {
             if (next < end)
-                segments.push_back(
-                    Segment::not_there(next, end - next, ROUTECAP_MISSING_NOT_PUBLISHED));
+                segments.push_back(Segment::not_there(
+                    next, end - next, reason != 0 ? reason : ROUTECAP_MISSING_NOT_PUBLISHED));
             next = end;
         };
-        if (late.index < p.landed_.size() && p.landed_[late.index]) {
+        if (reason == 0) {
             const uint64_t first = p.first + late.index * rows, end = first + rows;
             const Shape &shape = *store_->config().shape;
             for (const Segment &s : p.rows_) {
@@ -422,6 +440,8 @@ int32_t MappedStore::adopt(Keys keys, uint64_t first, uint64_t generation, const
                            routecap_adoption &found, bool &waits,
                            std::unique_ptr<Adoption> &adoption) {
     if (int32_t s = check_generation(generation); s < 0) return s;
+    const uint64_t now = this->generation();
+    waits = false;
     auto result = std::make_unique<Adopted>(shared_from_this(), keys, first, generation);
     // What is in flight now has landed at worst when the others are looked for.
     std::vector<bool> taken(keys.count);
@@ -447,6 +467,9 @@ int32_t MappedStore::adopt(Keys keys, uint64_t first, uint64_t generation, const
         found.stale += reason == ROUTECAP_MISSING_STALE;
         found.not_published += reason == ROUTECAP_MISSING_NOT_PUBLISHED;
     }
+    // An adopt is before an advance or after it, as a whole.
+    if (this->generation() != now)
+        return adopt(keys, first, generation, owner, found, waits, adoption);
     blocks_->touch(result->found_);
     blocks_->count(MappedCount::adopted, found.found);
     blocks_->count(MappedCount::absent, keys.count - found.found);
@@ -519,9 +542,9 @@ int32_t MappedStore::evict(Keys keys, uint64_t *evicted) {
     uint64_t gone = 0;
     for (size_t i = 0; i < keys.count; i++) {
         const std::lock_guard lock(flights_mutex_);
-        const std::optional<uint64_t> in_flight = drop_flights(keys[i]);
+        const bool in_flight = drop_flights(keys[i]);
         // What it would have replaced goes first.
-        if (slot_keys() && in_flight) blocks_->give_way(keys[i], *in_flight);
+        if (slot_keys() && in_flight) blocks_->give_way(keys[i]);
         gone += blocks_->evict(keys[i], in_flight);
     }
     if (evicted != nullptr) *evicted = gone;
@@ -538,13 +561,13 @@ int32_t MappedStore::move(Keys from, Keys to) {
         if (moved[i] == nullptr) continue;
         // What it would have replaced goes now.
         Published *const publication = moved[i]->publication;
-        blocks_->give_way(from[i], publication->generation_);
-        moves.in_flight[i] = publication->generation_;
+        blocks_->give_way(from[i]);
+        moves.in_flight[i] = true;
         unlist(*moved[i]);
         moved[i]->publication = publication;
     }
     for (size_t i = 0; i < to.count; i++)
-        if (const auto dropped = drop_flights(to[i])) blocks_->evict(to[i], dropped);
+        if (drop_flights(to[i])) blocks_->evict(to[i], true);
     blocks_->move(from.bytes, to.bytes, moves);
     for (size_t i = 0; i < from.count; i++) {
         if (moved[i] == nullptr) continue;
@@ -556,28 +579,6 @@ int32_t MappedStore::move(Keys from, Keys to) {
 
 int32_t MappedStore::advance(uint64_t generation) {
     blocks_->advance(generation);
-    advanced();
-    return ROUTECAP_OK;
-}
-
-// Another process may have advanced the store. Then this one takes part from its next look on: the
-// rows that it has issued until then are older. Of two threads that notice it at once the later
-// number stands.
-uint64_t MappedStore::advanced() {
-    const uint64_t now = blocks_->generation();
-    for (uint64_t seen = seen_.load(std::memory_order_acquire); seen < now;) {
-        const uint64_t number = Advances::take();
-        uint64_t last = advanced_.load(std::memory_order_relaxed);
-        while (last < number &&
-               !advanced_.compare_exchange_weak(last, number, std::memory_order_release)) {}
-        if (seen_.compare_exchange_weak(seen, now, std::memory_order_acq_rel)) break;
-    }
-    return advanced_.load(std::memory_order_acquire);
-}
-
-int32_t MappedStore::refuse_stale(uint64_t blocks, uint64_t generation) {
-    if (int32_t s = check_generation(generation); s < 0) return s;
-    blocks_->count(MappedCount::stale, blocks);
     return ROUTECAP_OK;
 }
 

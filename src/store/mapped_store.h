@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "base/mutex.h"
-#include "store/advances.h"
 #include "store/mapped_blocks.h"
 #include "store/store.h"
 
@@ -33,8 +32,6 @@ public:
     void counts(routecap_store_counts &counts) override;
     Refusals refusals() override;
     uint64_t generation() const override { return blocks_->generation(); }
-    uint64_t advanced() override;
-    int32_t refuse_stale(uint64_t blocks, uint64_t generation) override;
     int32_t collect(Keys keys, uint64_t generation, std::vector<size_t> &there,
                     std::vector<Segment> &rows) override;
     void note_imported(uint64_t blocks) override;
@@ -62,9 +59,9 @@ private:
     Flight *awaited(const uint8_t *key, uint64_t generation);
     // Whether a slot key is that of something in flight, so that what the file has is another's.
     bool is_taken(const uint8_t *key) { return slot_keys() && flight(key) != nullptr; }
-    // Nobody wants what is in flight of a key; drafts of content are not there yet. The generation
-    // of the newest, if there was some.
-    std::optional<uint64_t> drop_flights(const uint8_t *key);
+    // Nobody wants what is in flight of a key; drafts of content are not there yet. Whether there
+    // was some.
+    bool drop_flights(const uint8_t *key);
     // Calls f(i) for each key, with the mutex, if there are any flights.
     template <class F>
     void for_each(Keys keys, F f);
@@ -74,8 +71,6 @@ private:
                       std::span<MappedBlocks::Found> found, PagePool &pool) const;
 
     const std::unique_ptr<MappedBlocks> blocks_;
-    std::atomic<uint64_t> seen_;         // the generation of the last advance that has a number
-    std::atomic<uint64_t> advanced_{0};  // its number
 
     // Guards the flights of all publications, and that none is dropped while it lands: held for a
     // few blocks at a time. Taken before the mutex of the blocks.

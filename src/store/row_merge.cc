@@ -1,15 +1,15 @@
 #include "store/row_merge.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace routecap {
 
-MergedRow merge_row(const Shape &shape, uint8_t *to_ids, uint8_t *to_validity,
-                    const uint8_t *from_ids, const uint8_t *from_validity) {
+MergedRow merge_row(const Shape &shape, uint8_t *to_ids, uint8_t *to_validity, uint64_t &to_tag,
+                    const uint8_t *from_ids, const uint8_t *from_validity, uint64_t from_tag) {
     MergedRow merged;
     if (shape.row_reason(from_ids, from_validity) != 0) return merged;
     const bool empty = shape.row_empty(to_validity);
-    const bool nothing = shape.row_reason(to_ids, to_validity) != 0;
     for (uint32_t l = 0; l < shape.layers; l++) {
         const size_t cell = size_t{l} * shape.cell_bytes;
         const bool is_new = Shape::valid(from_validity, l);
@@ -24,7 +24,7 @@ MergedRow merge_row(const Shape &shape, uint8_t *to_ids, uint8_t *to_validity,
             shape.mark(to_ids, l, reason);
         }
     }
-    merged.tagged = nothing || (empty && merged.filled);
+    if (merged.filled) to_tag = empty ? from_tag : std::min(to_tag, from_tag);
     return merged;
 }
 

@@ -45,6 +45,12 @@ int32_t Store::check_slot_keys() const {
     return report(ROUTECAP_ERR_STATE, "the keys of this store stand for content");
 }
 
+void Store::note_stale(uint64_t tag, uint64_t generation) {
+    stale_tag_.store(tag, std::memory_order_relaxed);
+    stale_generation_.store(generation, std::memory_order_relaxed);
+    stale_.fetch_add(1, std::memory_order_release);
+}
+
 void Store::log_creation() const {
     tell(ROUTECAP_LOG_INFO,
          "store made: blocks of %u rows, keys of %u bytes, %u layers, budget_bytes %llu",
@@ -70,6 +76,13 @@ void Store::tell_refusals() {
     if (const uint64_t blocks = fresh(told_mismatched_, mismatched); blocks > 0)
         tell(ROUTECAP_LOG_WARNING, "store: %llu blocks were published again with other ids",
              ull(blocks));
+    if (const uint64_t times = fresh(told_stale_, stale_.load(std::memory_order_acquire));
+        times > 0)
+        tell(ROUTECAP_LOG_WARNING,
+             "store: %llu publishes had only rows of older weights: their tag is %llu, and the "
+             "store is at generation %llu",
+             ull(times), ull(stale_tag_.load(std::memory_order_relaxed)),
+             ull(stale_generation_.load(std::memory_order_relaxed)));
 }
 
 }  // namespace routecap

@@ -84,10 +84,6 @@ public:
         uint64_t refused, mismatched;
     };
     virtual Refusals refusals() = 0;
-    // The number of its last advance (advances.h), which may be given now; 0: there was none.
-    virtual uint64_t advanced() = 0;
-    // Counts blocks that are not published because rows are older than that.
-    virtual int32_t refuse_stale(uint64_t blocks, uint64_t generation) = 0;
 
     // Blocks that are there and have landed: which they are, and their rows, those of the i-th from
     // i * block_rows on.
@@ -107,6 +103,8 @@ protected:
     // Refuses a generation that it has not advanced to, and what only slot keys can do.
     int32_t check_generation(uint64_t generation) const;
     int32_t check_slot_keys() const;
+    // No block of a publication was new enough: what its newest row's tag is, or its caller's.
+    void note_stale(uint64_t tag, uint64_t generation);
 
     const StoreConfig config_;
 
@@ -116,7 +114,9 @@ private:
         std::atomic<uint64_t> times{0};
         std::atomic<int64_t> second{0};
     };
-    Told told_refused_, told_mismatched_;
+    Told told_refused_, told_mismatched_, told_stale_;
+    // Publications of which nothing was new enough, and the last of them.
+    std::atomic<uint64_t> stale_{0}, stale_tag_{0}, stale_generation_{0};
 };
 
 using StorePtr = std::shared_ptr<Store>;

@@ -1,6 +1,7 @@
 // The lines that an operator gets: where they go, which there are, and that they hold nobody up.
 #include <dirent.h>
 #include <rig.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <condition_variable>
@@ -168,6 +169,37 @@ TEST(Log, says_what_the_budget_refused) {
         rig.open_gate();
     }
     EXPECT_EQ(heard.sum("rows refused for memory"), 1u);
+}
+
+// Steps that nobody tagged: after an update nothing was stored any more, and nothing said so.
+TEST(Log, says_that_what_was_published_is_of_older_weights) {
+    Heard heard(ROUTECAP_LOG_WARNING);
+    for (const bool shared : {false, true}) {
+        Rig rig;
+        routecap_store_config config;
+        ASSERT_STATUS(ROUTECAP_OK, routecap_store_config_init(&config, sizeof config));
+        config.block_rows = 1, config.key_bytes = 8, config.generation = 3;
+        routecap_config shape{};
+        shape.struct_size = sizeof shape;
+        shape.layers = Shape{}.layers, shape.k = Shape{}.k, shape.experts = Shape{}.experts;
+        routecap_store *store = nullptr;
+        int32_t descriptor = -1;
+        ASSERT_STATUS(ROUTECAP_OK, shared ? routecap_store_create_shared(&config, &shape,
+                                                                         &descriptor, &store)
+                                          : routecap_store_create(&config, &shape, &store));
+        const routecap_request r = rig.open();
+        const uint64_t key = 7;
+        rig.land(rig.step({{r, {1, 0, 1}}}));
+        for (int i = 0; i < 2; i++) {
+            EXPECT_STATUS(ROUTECAP_OK, routecap_request_publish(rig.capturer(), r, store, 0, &key,
+                                                                1, 3));
+            rig.bytes_in_use();  // it has landed
+        }
+        routecap_store_free(store);
+        if (shared) ::close(descriptor);
+    }
+    const auto lines = heard.with("their tag is 0, and the store is at generation 3");
+    EXPECT_GE(lines.size(), 2u);
 }
 
 TEST(Log, an_error_that_a_call_returns_is_told_at_its_level_and_its_text_stays) {

@@ -73,15 +73,18 @@ RowPtr unite(const RowPtr &first, const RowPtr &second) {
     if (!first->any() && second->complete()) return second;
     auto row = std::make_shared<Row>(*first);
     const size_t k = row->ids.size() / row->missing.size();
+    bool fills = false;
     for (size_t l = 0; l < row->missing.size(); l++) {
         if (row->valid(l) ||
             (!second->valid(l) && rank(second->missing[l]) <= rank(row->missing[l])))
             continue;
+        fills |= second->valid(l);
         row->missing[l] = second->missing[l];
         std::copy_n(second->ids.begin() + static_cast<ptrdiff_t>(l * k), k,
                     row->ids.begin() + static_cast<ptrdiff_t>(l * k));
     }
     if (!first->any() && (second->any() || !first->there())) row->tag = second->tag;
+    if (first->any() && fills) row->tag = std::min(first->tag, second->tag);
     return row;
 }
 
@@ -720,7 +723,6 @@ RequestPtr Capturer::open(int32_t policy) {
     stats.requests_open++;
     auto r = std::make_shared<Request>();
     r->policy = policy;
-    r->ages = {{advances, 0}};
     return r;
 }
 
@@ -802,8 +804,6 @@ void Capturer::truncate(const RequestPtr &r, uint64_t rows) {
     r->reached({.rows = {}, .cut = rows});
     r->reasons.erase(r->reasons.lower_bound(rows), r->reasons.end());
     r->changing_end = std::min(r->changing_end, rows);
-    r->unknown_end = std::min(r->unknown_end, rows);
-    for (Request::Age &age : r->ages) age.end = std::min(age.end, rows);
     r->cuts.push_back(rows);
     change(r, 0, 0, [this, r, rows] {
         r->content.erase(r->content.lower_bound(rows), r->content.end());
@@ -823,9 +823,6 @@ int32_t Capturer::fork(const RequestPtr &r, uint64_t rows, RequestPtr &child) {
     child = open(r->policy);
     child->reached({.rows = {}, .at_least = rows});
     child->reasons = {r->reasons.begin(), r->reasons.lower_bound(rows)};
-    child->ages = r->ages;
-    for (Request::Age &age : child->ages) age.end = std::min(age.end, rows);
-    child->unknown_end = std::min(r->unknown_end, rows);
     r->lending_end = r->lending++ > 0 ? std::max(r->lending_end, rows) : rows;
     r->lending_step = std::max(r->lending_step, newest_step(r));
     change(child, 0, rows, [r, child = child, rows] {
@@ -850,7 +847,6 @@ int32_t Capturer::attach(const RequestPtr &r, const RoutingPtr &routing, uint64_
     if (rows > routing->end()) return ROUTECAP_ERR_OUT_OF_RANGE;
     if (rows <= routing->first) return ROUTECAP_OK;
     r->reached({.rows = {}, .at_least = rows});
-    r->unknown_end = std::max(r->unknown_end, rows);
     change(r, routing->first, rows, [r, routing, rows] {
         for (auto row = routing->content.begin(); row != routing->content.lower_bound(rows);
              ++row) {
@@ -874,23 +870,10 @@ uint64_t Capturer::newest_step(const RequestPtr &r) const {
 
 uint64_t Request::issued() const { return std::max(length(), issued_end); }
 
-void Request::aged(uint64_t advance) {
-    if (ages.back().end != issued()) ages.push_back({});
-    ages.back() = {advance, issued()};
-    if (ages.size() > 2) ages.erase(ages.begin());
-}
-
-uint64_t Request::older_end(uint64_t advance) const {
-    if (advance == 0) return 0;
-    for (const Age &age : ages)
-        if (age.advance >= advance) return std::max(age.end, unknown_end);
-    return unknown_end;
-}
-
 uint8_t Store::why(uint64_t key, uint64_t at) const {
     const auto found = blocks.find(key);
     if (found == blocks.end())
-        return gone.count(key) > 0 ? gone.at(key) : uint8_t{ROUTECAP_MISSING_NOT_PUBLISHED};
+        return gone.count(key) > 0 ? ROUTECAP_MISSING_EVICTED : ROUTECAP_MISSING_NOT_PUBLISHED;
     const Block &block = *found->second;
     if (current(block) && at == generation && (block.landed || !block.drafts)) return 0;
     return block.landed ? ROUTECAP_MISSING_STALE : ROUTECAP_MISSING_NOT_PUBLISHED;
@@ -907,9 +890,10 @@ BlockPtr Store::unlink(uint64_t key) {
 
 void Store::note(const BlockPtr &block) {
     const auto found = blocks.find(block->key);
-    const bool there = found != blocks.end() && current(*found->second);
-    if (!slots && (block->drafts || there)) return;  // it meets the other when it lands
-    counts.blocks_replaced += there;
+    const bool there = found != blocks.end();
+    // It meets the other when it lands.
+    if (!slots && (block->drafts || (there && current(*found->second)))) return;
+    counts.blocks_replaced += slots && there;
     if (const BlockPtr before = unlink(block->key); before != nullptr) {
         block->retained = before->retained, before->unwanted = true;
         if (shared && !slots && before->landed) block->before = before;
@@ -921,9 +905,14 @@ void Store::land(const Shape &shape, const BlockPtr &block, std::vector<RowPtr> 
     const auto found = blocks.find(block->key);
     const BlockPtr there = found != blocks.end() ? found->second : nullptr;
     const bool ours = there == block;
-    if (!current(*block)) {
+    uint64_t tag = UINT64_MAX;  // the least of rows with a valid cell
+    for (const RowPtr &row : rows)
+        if (row != nullptr && row->any()) tag = std::min(tag, row->tag);
+    if (!current(*block) || tag < generation) {
         counts.blocks_stale++;
+        block->stale = true;
         if (ours) blocks.erase(found);
+        if (ours && block->before != nullptr) blocks[block->key] = block->before;
         return;
     }
     const BlockPtr before = !slots && !ours && !block->unwanted && there != nullptr &&
@@ -950,6 +939,9 @@ void Store::land(const Shape &shape, const BlockPtr &block, std::vector<RowPtr> 
              : counts.blocks_published)++;
     block->landed = any;
     block->rows = std::move(rows);
+    if (any) block->generation = UINT64_MAX;
+    for (const RowPtr &row : block->rows)
+        if (row != nullptr && row->any()) block->generation = std::min(block->generation, row->tag);
     if (!any || !news) {
         if (ours) blocks.erase(found);
         if (ours && block->before != nullptr) blocks[block->key] = block->before;
@@ -963,8 +955,8 @@ void Store::evict(uint64_t key) {
     const BlockPtr block = unlink(key);
     if (block == nullptr) return;
     block->unwanted = true;
-    gone[key] = current(*block) ? ROUTECAP_MISSING_EVICTED : ROUTECAP_MISSING_STALE;
-    counts.blocks_evicted += current(*block);
+    gone.insert(key);
+    counts.blocks_evicted++;
 }
 
 uint8_t Store::retain(uint64_t key) {
@@ -993,7 +985,7 @@ void Store::move(const std::vector<uint64_t> &from, const std::vector<uint64_t> 
     for (size_t i = 0; i < from.size(); i++)
         if (const BlockPtr block = unlink(from[i]); block != nullptr) {
             pinned[to[i]] = std::exchange(pins[from[i]], 0);
-            gone[from[i]] = current(*block) ? ROUTECAP_MISSING_EVICTED : ROUTECAP_MISSING_STALE;
+            gone.insert(from[i]);
             block->key = to[i];
             moved[to[i]] = block;
         }
@@ -1009,7 +1001,8 @@ StorePtr Store::imported(const std::vector<uint64_t> &keys) const {
     for (const uint64_t key : keys)
         if (why(key, generation) == 0 && blocks.at(key)->landed)
             other->blocks[key] = std::make_shared<Block>(Block{.key = key,
-                                                               .generation = generation,
+                                                               .generation =
+                                                                   blocks.at(key)->generation,
                                                                .landed = true,
                                                                .rows = blocks.at(key)->rows});
     other->counts.blocks_published = other->counts.blocks_imported = other->blocks.size();
@@ -1023,19 +1016,17 @@ int32_t Capturer::publish(const RequestPtr &r, const StorePtr &store, uint64_t f
     if (end > r->issued()) return ROUTECAP_ERR_OUT_OF_RANGE;
     if (generation > store->generation) return ROUTECAP_ERR_STATE;
     const auto block_of = [&](uint64_t row) { return (row - first) / n; };
-    // Blocks with rows of older weights, then those without drafts, then those with some and what
-    // comes after.
-    uint64_t old = generation < store->generation ? keys.size() : 0;
-    if (const uint64_t older = std::min(r->older_end(store->advanced), end); older > first)
-        old = std::max(old, block_of(older - 1) + 1);
+    if (generation < store->generation) {
+        store->counts.blocks_stale += keys.size();
+        return ROUTECAP_OK;
+    }
+    // Blocks without drafts, then those with some and what comes after.
     uint64_t drafts = keys.size();
     for (const FiledPtr &row : r->waiting())
         if (const uint64_t low = std::max(row->first, first);
             row->never == 0 && low < std::min({row->end, row->cut, end}))
             drafts = std::min(drafts, block_of(low));
-    drafts = std::max(drafts, old);
-    store->counts.blocks_stale += old;
-    for (const auto &[from, to] : {std::pair(old, drafts), std::pair(drafts, keys.size())}) {
+    for (const auto &[from, to] : {std::pair(uint64_t{0}, drafts), std::pair(drafts, keys.size())}) {
         if (from == to) continue;
         auto publication = std::make_shared<Publication>(
             Publication{.store = store, .first = first + from * n, .end = first + to * n});
@@ -1119,11 +1110,11 @@ int32_t Capturer::adopt(const RequestPtr &r, Store &store, uint64_t first,
                 block = why == 0 ? now->second : nullptr;
             }
             for (uint64_t p = 0; p < rows; p++) {
-                const RowPtr row =
-                    block != nullptr && block->landed
-                        ? block->rows[p]
-                        : empty_row(*shape,
-                                    why != 0 ? why : uint8_t{ROUTECAP_MISSING_NOT_PUBLISHED});
+                const uint8_t hole = why != 0                          ? why
+                                     : block != nullptr && block->stale ? ROUTECAP_MISSING_STALE
+                                                                        : ROUTECAP_MISSING_NOT_PUBLISHED;
+                const RowPtr row = block != nullptr && block->landed ? block->rows[p]
+                                                                     : empty_row(*shape, hole);
                 RowPtr &mine = r->content[first + i * rows + p];
                 mine = unite(mine, row);
             }

@@ -11,6 +11,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <optional>
 #include <vector>
 
@@ -201,18 +202,9 @@ struct Request {
     uint64_t publishing_end = 0, publishing_step = 0;
     std::vector<FiledPtr> provisional{};  // drafts that landed and are neither settled nor cut
     std::vector<std::shared_ptr<struct Publication>> unsettled{};  // publications with such rows
-    // Of the last two advances of stores between which it got rows: the number, and one past the
-    // last row that was issued before. Of rows before `unknown_end` nobody knows that.
-    struct Age {
-        uint64_t advance, end;
-    };
-    std::vector<Age> ages{};
-    uint64_t unknown_end = 0;
 
     uint64_t length() const;
     uint64_t issued() const;  // one past the last row, drafts included
-    void aged(uint64_t advance);  // a store advances now
-    uint64_t older_end(uint64_t advance) const;
     void reached(Reach reach);
     void note(uint8_t reason, uint64_t first, uint64_t end);
     std::vector<FiledPtr> waiting() const;                              // drafts
@@ -230,14 +222,13 @@ struct Span {
 
 // ---- The store -----------------------------------------------------------------------------
 
-// How many advances of stores there were.
-inline uint64_t advances = 0;
-
 // What was published under one key. Its rows come when they land; they do not change then.
 struct Block {
-    uint64_t key, generation;
+    uint64_t key;
+    uint64_t generation;    // of its publisher; landed: the least tag of its rows
     bool drafts = false;    // it is not there before it has landed
     bool landed = false;    // those who adopted it get its rows
+    bool stale = false;     // those who adopted it hear that
     bool unwanted = false;  // it lost its key while it was in flight
     int retained = 0;       // how often
     std::vector<RowPtr> rows{};
@@ -253,13 +244,12 @@ struct Store {
     // retains whatever comes under it.
     bool shared = false;
     uint64_t generation = 0;
-    uint64_t advanced = 0;                  // the number of its last advance
     std::map<uint64_t, int> pins{};         // if it is shared: how often keys are retained
     std::map<uint64_t, BlockPtr> blocks{};  // by key; also some in flight
-    std::map<uint64_t, uint8_t> gone{};     // keys, and why
+    std::set<uint64_t> gone{};              // keys of blocks that went
     routecap_store_counts counts{};
 
-    bool current(const Block &block) const { return block.generation == generation; }
+    bool current(const Block &block) const { return block.generation >= generation; }
     // What an adopter hears who is at this generation: 0 if there is a block.
     uint8_t why(uint64_t key, uint64_t at) const;
     void note(const BlockPtr &block);  // that it is published

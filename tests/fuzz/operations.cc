@@ -609,7 +609,8 @@ private:
         routecap_issue_options options{};
         options.struct_size = sizeof options;
         options.snapshot = makes ? ROUTECAP_SNAPSHOT_MAKE : ROUTECAP_SNAPSHOT_TAKEN;
-        options.tag = e.tag;
+        const uint64_t tag = in_.chance(24) ? e.tag / 2 : e.tag;  // of older weights, too
+        options.tag = tag;
         if (device_positions || in_.chance(16))
             options.positions = positions.data(), options.positions_dtype = ROUTECAP_DTYPE_I64;
         int32_t wrong = overlap ? ROUTECAP_ERR_OVERLAP : ROUTECAP_OK;
@@ -662,7 +663,7 @@ private:
         const bool lost = !e.model->slot && !given.empty();
         const model::Sink::Taken taken = e.sink->take();
         uint64_t ticket = 0;
-        const int32_t expected = e.model->issue(spans, positions, e.tag, taken, lost, ticket);
+        const int32_t expected = e.model->issue(spans, positions, tag, taken, lost, ticket);
         if (options.positions != nullptr)
             options.positions =
                 e.device->upload(positions.data(), positions.size() * sizeof positions[0]);
@@ -872,17 +873,13 @@ private:
             check::fail("found %llu blocks, expected %llu", ull(found.found), ull(expected.found));
     }
 
-    // The weights change, for requests of all capturers.
+    // The weights change, and mostly the tag of the steps.
     void advance() {
         Engine &e = *engine_;
-        const uint64_t generation = e.blocks->generation - in_.below(2) + in_.below(4);
-        if (generation == UINT64_MAX) return;
+        const uint64_t generation = e.tag - in_.below(2) + in_.below(3);
         SAME_STATUS(ROUTECAP_OK, routecap_store_advance(e.store, generation));
-        if (generation > e.blocks->generation) {
-            e.blocks->generation = generation, e.blocks->advanced = ++model::advances;
-            for (const Engine &each : engines_)
-                for (const auto &[handle, r] : each.requests) r->aged(model::advances);
-        }
+        e.blocks->generation = std::max(e.blocks->generation, generation);
+        if (in_.chance(200)) e.tag = std::max(e.tag, generation);
         check_blocks(e);
     }
 

@@ -262,9 +262,8 @@ std::vector<uint64_t> Engine::some_keys() {
 // The weights change: what comes now is of others.
 void Engine::advance() {
     settled();
-    SAME_STATUS(ROUTECAP_OK, routecap_store_advance(store_, ++blocks_->generation));
-    blocks_->advanced = ++model::advances;
-    for (const SequencePtr &s : running_) s->request->aged(model::advances);
+    blocks_->generation = ++tag_;
+    SAME_STATUS(ROUTECAP_OK, routecap_store_advance(store_, tag_));
     totals_.advanced++;
 }
 

@@ -29,6 +29,9 @@ inline ShapePtr make_shape(uint32_t layers, uint32_t k, uint32_t experts) {
                                          std::vector<uint32_t>(layers, experts), provenance);
 }
 
+// The generation that tests name is the tag of rows but for these: rows of a block have many.
+constexpr uint64_t kTags = 1 << 20;
+
 struct Options {
     uint32_t layers = 5, k = 4, experts = 60, block_rows = 4, key_bytes = 16;
     bool slot_keys = false;
@@ -50,7 +53,7 @@ inline Options small(bool slot_keys, uint32_t blocks) {
 inline StoreConfig config(const Options &o) {
     const uint32_t flags = o.slot_keys ? ROUTECAP_STORE_SLOT_KEYS : 0;
     StoreConfig c{make_shape(o.layers, o.k, o.experts), flags, o.block_rows, o.key_bytes, 0,
-                  o.generation};
+                  o.generation * kTags};
     c.budget_bytes = MappedBlocks::slot_bytes(c) * o.blocks;
     return c;
 }
@@ -97,10 +100,11 @@ inline void put_cell(const Shape &shape, uint8_t *cell, uint64_t seed, uint32_t 
 }
 
 // Rows of a seed. Cells of which `missing` has a bit, counted from row 0, are missing.
-inline Block block_of(const Shape &shape, uint32_t rows, uint64_t seed, uint64_t missing = 0) {
+inline Block block_of(const Shape &shape, uint32_t rows, uint64_t generation, uint64_t seed,
+                      uint64_t missing = 0) {
     Block b(shape, rows);
     for (uint32_t r = 0; r < rows; r++) {
-        b.tags[r] = mix(seed + r);
+        b.tags[r] = generation * kTags + mix(seed + r) % kTags;
         for (uint32_t l = 0; l < shape.layers; l++) {
             uint8_t *cell = b.ids.data() + r * shape.ids_bytes + l * shape.cell_bytes;
             const uint32_t i = r * shape.layers + l;
@@ -147,13 +151,13 @@ public:
     void end() { blocks_.reset(); }
 
     Published publish(uint64_t key, uint64_t seed, uint64_t missing = 0) {
-        Block b = block_of(shape(), config_.block_rows, seed, missing);
+        Block b = block_of(shape(), config_.block_rows, generation, seed, missing);
         return publish_block(key, b);
     }
     Published publish_block(uint64_t key, Block &b) {
         const auto bytes = key_of(config_.key_bytes, key);
         MappedBlocks::New block{bytes.data(), b.planes()};
-        blocks_->publish({&block, 1}, generation);
+        blocks_->publish({&block, 1}, generation * kTags);
         mismatched = block.mismatched;
         return *block.result;
     }
@@ -163,12 +167,12 @@ public:
         const auto bytes = keys_of(config_.key_bytes, keys);
         std::vector<Block> rows;
         for (const uint64_t seed : seeds)
-            rows.push_back(block_of(shape(), config_.block_rows, seed, missing));
+            rows.push_back(block_of(shape(), config_.block_rows, generation, seed, missing));
         std::vector<MappedBlocks::New> blocks;
         for (size_t i = 0; i < keys.size(); i++)
             blocks.push_back({bytes.data() + i * config_.key_bytes, rows[i].planes()});
         if (ready) ready();
-        blocks_->publish(blocks, generation);
+        blocks_->publish(blocks, generation * kTags);
         std::vector<Published> results;
         for (const MappedBlocks::New &block : blocks) results.push_back(*block.result);
         return results;
@@ -177,19 +181,19 @@ public:
     int32_t read(uint64_t key) {
         const auto bytes = key_of(config_.key_bytes, key);
         MappedBlocks::Found found{};
-        blocks_->find(bytes.data(), generation, {&found, 1});
-        blocks_->read(bytes.data(), generation, {&found, 1}, scratch_.planes());
+        blocks_->find(bytes.data(), generation * kTags, {&found, 1});
+        blocks_->read(bytes.data(), generation * kTags, {&found, 1}, scratch_.planes());
         if (found.reason == 0) blocks_->touch({&found, 1});
         return found.reason;
     }
     const Block &read_rows() const { return scratch_; }
     bool has(uint64_t key, uint64_t seed, uint64_t missing = 0) {
         return read(key) == 0 &&
-               scratch_ == block_of(shape(), config_.block_rows, seed, missing);
+               scratch_ == block_of(shape(), config_.block_rows, generation, seed, missing);
     }
     int32_t find(uint64_t key) {
         MappedBlocks::Found found{};
-        blocks_->find(key_of(config_.key_bytes, key).data(), generation, {&found, 1});
+        blocks_->find(key_of(config_.key_bytes, key).data(), generation * kTags, {&found, 1});
         return found.reason;
     }
     int32_t retain(uint64_t key) {
@@ -206,6 +210,8 @@ public:
         blocks_->move(keys_of(config_.key_bytes, from).data(),
                       keys_of(config_.key_bytes, to).data(), moves);
     }
+    void advance(uint64_t to) { blocks_->advance(to * kTags); }
+    uint64_t is_at() const { return blocks_->generation() / kTags; }
     uint64_t counted(MappedCount what) const { return blocks_->counted(what); }
 
 private:

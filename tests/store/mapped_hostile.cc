@@ -206,10 +206,10 @@ TEST(FullDisk, is_an_error_when_the_table_is_made) {
         Descriptor other(open((path + "2").c_str(), O_RDWR | O_CREAT, 0600));
         while (fallocate(other.get(), 0, lseek(other.get(), 0, SEEK_END), 4096) == 0) {}
         for (uint64_t k = 0; k < 100; k++) {
-            Block b = block_of(*config(kSmall).shape, 2, k);
+            Block b = block_of(*config(kSmall).shape, 2, 1, k);
             const auto key = key_of(8, k);
             MappedBlocks::New block{key.data(), b.planes()};
-            blocks->publish({&block, 1}, 1);
+            blocks->publish({&block, 1}, kTags);
             if (block.result != Published::stored) _exit(6);
         }
         _exit(0);
@@ -415,7 +415,7 @@ TEST(Hostile, turned_bits_never_deliver_a_wrong_id) {
                             delivered++;
                             const Shape &shape = process.shape();
                             const Block &read = process.read_rows();
-                            const Block all = block_of(shape, 2, slot_keys ? 7 : key);
+                            const Block all = block_of(shape, 2, 1, slot_keys ? 7 : key);
                             for (uint32_t r = 0; r < 2; r++)
                                 for (uint32_t l = 0; l < 2; l++)
                                     if (Shape::valid(&read.validity[r], l)) {
@@ -447,7 +447,7 @@ TEST(Hostile, each_word_of_slots_and_rows_is_noticed) {
             bytes[word].fetch_xor(uint64_t{1} << bit);
             for (uint64_t k = 0; k < kSmall.blocks; k++) {
                 if (a.read(k) != 0) continue;
-                ASSERT_EQ(a.read_rows(), block_of(a.shape(), 2, k)) << word;
+                ASSERT_EQ(a.read_rows(), block_of(a.shape(), 2, 1, k)) << word;
             }
             bytes[word].fetch_xor(uint64_t{1} << bit);
             for (uint64_t k = 0; k < kSmall.blocks; k++)
@@ -461,13 +461,13 @@ TEST(Hostile, a_generation_that_goes_back_does_not_for_whoever_saw_it) {
     Descriptor descriptor;
     Process a(kSmall, descriptor);
     a.publish(1, 1);
-    a.blocks().advance(9);
+    a.advance(9);
     Bytes bytes(descriptor);
     bytes[4096 / 8] = 1;
-    EXPECT_EQ(a.blocks().generation(), 9u);
+    EXPECT_EQ(a.is_at(), 9u);
     EXPECT_EQ(a.read(1), kStale);
-    a.blocks().advance(10);
-    EXPECT_EQ(bytes[4096 / 8], 10u);
+    a.advance(10);
+    EXPECT_EQ(bytes[4096 / 8], 10 * kTags);
 }
 
 }  // namespace

@@ -39,7 +39,7 @@ void expect_whole(Process &process, uint64_t seed) {
     const Shape &shape = process.shape();
     const Block &read = process.read_rows();
     const auto rows = static_cast<uint32_t>(read.tags.size());
-    const Block all = block_of(shape, rows, seed);
+    const Block all = block_of(shape, rows, process.generation, seed);
     for (uint32_t r = 0; r < rows; r++)
         for (uint32_t l = 0; l < shape.layers; l++)
             if (Shape::valid(read.validity.data() + r * shape.validity_bytes, l)) {
@@ -346,7 +346,7 @@ TEST(Interrupted, a_publish_from_before_an_advance_takes_no_block_from_after_it)
                     continue;
                 }
                 more = a.step(steps);
-                parent.blocks().advance(parent.generation = 2);
+                parent.advance(parent.generation = 2);
                 EXPECT_EQ(parent.publish(1, 20), Published::stored);
                 EXPECT_EQ(parent.retain(1), 0);
                 a.finish();
@@ -479,7 +479,8 @@ TEST(AtOnce, every_read_of_a_slot_is_of_a_use_between_the_last_complete_and_the_
                 }
                 bool known = false;
                 for (uint64_t use = complete; use <= begun && !known; use++)
-                    known = process.read_rows() == block_of(process.shape(), 2, seed_of(key, use));
+                    known = process.read_rows() == block_of(process.shape(), 2, process.generation,
+                                                            seed_of(key, use));
                 ASSERT_TRUE(known) << key << " " << complete << " " << begun;
             }
         });
@@ -522,7 +523,7 @@ TEST(AtOnce, content_that_all_publish_evict_fill_and_retain_is_never_of_another_
                         retained.pop_back();
                         break;
                     case 3:
-                        if (random() % 100 == 0) process.blocks().advance(++generation);
+                        if (random() % 100 == 0) process.advance(++generation);
                         break;
                     case 4:
                     case 5:

@@ -1,4 +1,6 @@
 // Publishing and adopting: what another request computed is there, and what is not says why.
+#include <thread>
+
 #include "shelf.h"
 
 using namespace rig;
@@ -14,6 +16,14 @@ routecap_issue_options with_tag(uint64_t tag) {
     options.struct_size = sizeof options;
     options.tag = tag;
     return options;
+}
+
+// A step of one request, with a tag.
+routecap_step tagged(Rig &rig, uint64_t tag, routecap_request request, Tokens tokens) {
+    const routecap_issue_options options = with_tag(tag);
+    rig.run({tokens});
+    return rig.issue({Rig::span(request, tokens.position, 0, tokens.count)}, ROUTECAP_OK, nullptr,
+                     &options);
 }
 
 }  // namespace
@@ -378,15 +388,13 @@ TEST(Generation, that_is_over_is_gone_for_adopters) {
     shelf.adopt(rig, a, 0, {10}, ROUTECAP_ERR_STATE);
 }
 
-TEST(Generation, of_a_row_is_that_of_its_step) {
+TEST(Generation, of_a_row_is_its_tag) {
     Rig rig;
     Shelf shelf(rig.shape()), other(rig.shape());
     const routecap_request a = rig.open(), b = rig.open();
     rig.land(rig.step({{a, {1, 0, 6}}}));
     shelf.advance(1);
-    const routecap_issue_options options = with_tag(5);
-    rig.run({{1, 6, 6}});
-    rig.land(rig.issue({Rig::span(a, 6, 0, 6)}, ROUTECAP_OK, nullptr, &options));
+    rig.land(tagged(rig, 5, a, {1, 6, 6}));
     shelf.publish(rig, a, 0, {10, 11, 12});
     other.publish(rig, a, 0, {10, 11, 12});
     EXPECT_EQ(2u, shelf.settled(rig).blocks_stale);
@@ -404,28 +412,65 @@ TEST(Generation, of_a_row_is_that_of_its_step) {
         }
     // Computed again with new weights they can be published.
     EXPECT_STATUS(ROUTECAP_OK, routecap_request_truncate(rig.capturer(), a, 0));
-    rig.land(rig.step({{a, {3, 0, 8}}}));
+    rig.land(tagged(rig, 1, a, {3, 0, 8}));
     shelf.publish(rig, a, 0, {10, 11});
     EXPECT_EQ(2u, shelf.settled(rig).blocks_stale);
-    EXPECT_EQ((Reasons{0, 0}), shelf.contains({10, 11}));
+    EXPECT_EQ((Reasons{0, 0, 0}), shelf.contains({10, 11, 12}));
+    shelf.advance(5);
+    EXPECT_EQ((Reasons{kStale, kStale, 0}), shelf.contains({10, 11, 12}));
 }
 
-TEST(Generation, of_rows_from_a_routing_or_a_parent_is_not_guessed) {
+TEST(Generation, of_rows_from_a_routing_or_a_parent_is_their_tag) {
+    Rig rig;
+    Shelf shelf(rig.shape());
+    const routecap_request a = rig.open(), b = rig.open();
+    rig.land(rig.step({{a, {1, 0, 4}}}));
+    rig.land(tagged(rig, 1, a, {1, 4, 4}));
+    shelf.advance(1);
+    routecap_request child = 0;
+    EXPECT_STATUS(ROUTECAP_OK, routecap_request_fork(rig.capturer(), a, 8, &child));
+    shelf.publish(rig, child, 0, {10, 11});
+    const RoutingPtr routing(rig.extract(a, 0, 8, ROUTECAP_OK));
+    EXPECT_STATUS(ROUTECAP_OK, routecap_request_attach(rig.capturer(), b, routing.get(), 8));
+    shelf.publish(rig, b, 0, {20, 21});
+    EXPECT_EQ(2u, shelf.settled(rig).blocks_stale);
+    EXPECT_EQ((Reasons{kNever, 0, kNever, 0}), shelf.contains({10, 11, 20, 21}));
+}
+
+// Ages were kept beside the rows: rows that were adopted just before an advance passed for rows of
+// the new weights.
+TEST(Generation, of_adopted_rows_does_not_change_with_the_store) {
     Rig rig;
     Shelf shelf(rig.shape());
     const routecap_request a = rig.open(), b = rig.open();
     rig.land(rig.step({{a, {1, 0, 8}}}));
-    const RoutingPtr routing(rig.extract(a, 0, 8, ROUTECAP_OK));
-    EXPECT_STATUS(ROUTECAP_OK, routecap_request_attach(rig.capturer(), b, routing.get(), 8));
-    shelf.publish(rig, b, 0, {20});
-    EXPECT_EQ(1u, shelf.settled(rig).blocks);
+    shelf.publish(rig, a, 0, {10, 11});
+    shelf.settled(rig);
+    EXPECT_EQ(2u, shelf.adopt(rig, b, 0, {10, 11}).found);
     shelf.advance(1);
-    routecap_request child = 0;
-    EXPECT_STATUS(ROUTECAP_OK, routecap_request_fork(rig.capturer(), a, 8, &child));
-    shelf.publish(rig, child, 0, {10});
-    EXPECT_STATUS(ROUTECAP_OK, routecap_request_attach(rig.capturer(), b, routing.get(), 8));
-    shelf.publish(rig, b, 0, {21});
+    shelf.publish(rig, b, 0, {10, 12});
     EXPECT_EQ(2u, shelf.settled(rig).blocks_stale);
+    EXPECT_EQ((Reasons{kNever}), shelf.contains({12}));
+}
+
+// Two stages or engines in one process, each with its store, which advance at different moments.
+TEST(Generation, of_rows_of_one_store_is_theirs_in_another) {
+    Rig rig;
+    Shelf first(rig.shape()), second(rig.shape());
+    const routecap_request a = rig.open(), b = rig.open(), c = rig.open();
+    rig.land(rig.step({{a, {1, 0, 4}}}));
+    first.publish(rig, a, 0, {10});
+    first.settled(rig);
+    second.advance(1);
+    EXPECT_EQ(1u, first.adopt(rig, b, 0, {10}).found);
+    first.advance(1);
+    second.publish(rig, b, 0, {10});
+    EXPECT_EQ(1u, second.settled(rig).blocks_stale);
+    EXPECT_EQ((Reasons{kNever}), second.contains({10}));
+    rig.land(tagged(rig, 1, c, {1, 0, 4}));
+    second.publish(rig, c, 0, {10});
+    EXPECT_EQ(0u, second.settled(rig).blocks_stale - 1);
+    EXPECT_EQ((Reasons{0}), second.contains({10}));
 }
 
 TEST(Generation, that_ends_in_flight_drops_what_lands_late) {
@@ -440,7 +485,67 @@ TEST(Generation, that_ends_in_flight_drops_what_lands_late) {
     EXPECT_EQ(1u, shelf.settled(rig).blocks_stale);
     EXPECT_EQ(0u, shelf.counts().blocks);
     rig.expect(a, 0, routed_rows(rig.shape(), 1, 0, 4));
-    EXPECT_EQ((Reasons{kNever, kNever, kNever, kNever}), why(rig, b, 0, 4));
+    EXPECT_EQ((Reasons{kStale, kStale, kStale, kStale}), why(rig, b, 0, 4));
+}
+
+// Steps that nobody tagged are found out when their rows land.
+TEST(Generation, of_rows_in_flight_is_told_when_they_land) {
+    Rig rig({.held = true});
+    Shelf shelf(rig.shape());
+    const routecap_request a = rig.open(), b = rig.open();
+    shelf.advance(1);
+    rig.step({{a, {1, 0, 4}}});
+    tagged(rig, 1, a, {1, 4, 4});
+    shelf.publish(rig, a, 0, {10, 11});
+    EXPECT_EQ(2u, shelf.adopt(rig, b, 0, {10, 11}).found);
+    rig.open_gate();
+    EXPECT_EQ(1u, shelf.settled(rig).blocks_stale);
+    EXPECT_EQ((Reasons{kNever, 0}), shelf.contains({10, 11}));
+    EXPECT_EQ((Reasons{kStale, kStale, kStale, kStale, 0, 0, 0, 0}), why(rig, b, 0, 8));
+}
+
+// Part of such an adopt was found, and part was stale.
+TEST(Generation, ends_before_an_adopt_or_after_it) {
+    Rig rig;
+    Shelf shelf(rig.shape(), {.block_rows = 1});
+    const Numbers numbers = from_to(0, 1024);
+    for (uint64_t round = 0; round < 20; round++) {
+        const routecap_request a = rig.open(), b = rig.open();
+        shelf.generation = round;
+        rig.land(tagged(rig, round, a, {1, 0, 4}));
+        std::vector<routecap_publish_item> items;
+        const std::vector<uint8_t> keys = shelf.keys(numbers);
+        for (size_t i = 0; i < numbers.size(); i++) items.push_back({a, 0, &keys[8 * i], 1, 0, 0});
+        EXPECT_STATUS(ROUTECAP_OK, routecap_request_publish_batch(rig.capturer(), shelf.get(),
+                                                                  items.data(), sizeof items[0],
+                                                                  items.size(), round));
+        shelf.settled(rig);
+        std::thread other([&] { routecap_store_advance(shelf.get(), round + 1); });
+        routecap_adoption found{};
+        found.struct_size = sizeof found;
+        EXPECT_STATUS(ROUTECAP_OK,
+                      routecap_request_adopt(rig.capturer(), b, shelf.get(), 0, keys.data(),
+                                             numbers.size(), round, &found));
+        other.join();
+        EXPECT_EQ(numbers.size(), found.found + found.stale);
+        EXPECT_EQ(0u, found.found * found.stale) << found.found << " found";
+        rig.close(a);
+        rig.close(b);
+    }
+}
+
+TEST(Hole, of_a_stale_block_that_went_says_evicted) {
+    Rig rig;
+    Shelf shelf(rig.shape());
+    const routecap_request a = rig.open();
+    rig.land(rig.step({{a, {1, 0, 4}}}));
+    shelf.publish(rig, a, 0, {10});
+    shelf.settled(rig);
+    shelf.advance(1);
+    EXPECT_EQ((Reasons{kStale}), shelf.contains({10}));
+    shelf.evict({10});
+    EXPECT_EQ(0u, shelf.counts().blocks);
+    EXPECT_EQ((Reasons{kEvicted}), shelf.contains({10}));
 }
 
 // Drafts with old weights that land after the key has rows of the new ones: that is no sign of a
@@ -453,7 +558,7 @@ TEST(Generation, that_is_over_is_not_compared_with_the_next) {
     rig.land(drafts);
     shelf.publish(rig, a, 0, {10});
     shelf.advance(1);
-    rig.land(rig.step({{b, {2, 0, 4}}}));
+    rig.land(tagged(rig, 1, b, {2, 0, 4}));
     shelf.publish(rig, b, 0, {10});
     EXPECT_EQ(1u, shelf.settled(rig).blocks_published);
     EXPECT_STATUS(ROUTECAP_OK, routecap_request_accept(rig.capturer(), a, drafts, nullptr, 4));
@@ -461,22 +566,6 @@ TEST(Generation, that_is_over_is_not_compared_with_the_next) {
     EXPECT_EQ(1u, counts.blocks_stale);
     EXPECT_EQ(0u, counts.blocks_mismatched);
     EXPECT_EQ(1u, counts.blocks_published);
-}
-
-// Two stages of a pipeline in one process, each with its store: the second one's weights change
-// later.
-TEST(Generation, of_one_store_is_not_that_of_another) {
-    Rig rig;
-    Shelf first(rig.shape()), second(rig.shape());
-    first.advance(1);
-    const routecap_request a = rig.open();
-    rig.land(rig.step({{a, {1, 0, 4}}}));
-    second.advance(1);
-    first.publish(rig, a, 0, {10});
-    second.publish(rig, a, 0, {10});
-    EXPECT_EQ(0u, first.settled(rig).blocks_stale);
-    EXPECT_EQ((Reasons{0}), first.contains({10}));
-    EXPECT_EQ(1u, second.settled(rig).blocks_stale);
 }
 
 TEST(Generation, may_end_thousands_of_times) {
@@ -492,7 +581,7 @@ TEST(Generation, may_end_thousands_of_times) {
         ASSERT_EQ((Reasons{kStale}), shelf.contains({10})) << g;
     }
     const routecap_request b = rig.open();
-    rig.land(rig.step({{b, {2, 0, 4}}}));
+    rig.land(tagged(rig, 5000, b, {2, 0, 4}));
     shelf.publish(rig, b, 0, {10});
     shelf.settled(rig);
     EXPECT_EQ((Reasons{0}), shelf.contains({10}));

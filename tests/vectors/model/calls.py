@@ -677,10 +677,7 @@ class World:
         return "OK", {"counts": self.named[store].stats()}
 
     def store_advance(self, store, generation):
-        if self.named[store].advance(generation):
-            for thing in self.named.values():
-                for request in thing.open if isinstance(thing, c.Capturer) else ():
-                    request.ages.advance(request.issued_end())
+        self.named[store].advance(generation)
         return "OK", {}
 
     def prefix(self, capturer, store, first, keys, gives):

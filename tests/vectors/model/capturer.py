@@ -10,7 +10,7 @@ import weakref
 
 from . import routing as r
 from .routing import Routing, Row, better, check, judge, same_ids, unite
-from .store import Ages, Block
+from .store import Block
 
 COMPARE, EXTERNAL_SINK, MAY_LOSE, CHECKED, LOAD, LOAD_TAGS = (
     1,
@@ -169,7 +169,6 @@ class Request:
         self.provisional = []  # drafts that landed and are neither settled nor cut
         self.publishing = []  # (newest step, end) of publications that are not applied
         self.unsettled = []  # publications of which some rows are drafts
-        self.ages = Ages()
 
     def length(self):
         n = 0
@@ -659,7 +658,6 @@ class Capturer:
     def truncate(self, request, rows):
         self.cut(request, rows)
         request.issued = min(request.issued, rows)
-        request.ages = request.ages.cut(rows)
         request.gone = {
             position: reason for position, reason in request.gone.items() if position < rows
         }
@@ -683,7 +681,6 @@ class Capturer:
         child = self.open_one(request.policy)
         child.reach(rows)
         child.page = request.page
-        child.ages = request.ages.cut(rows)
         child.gone = {
             position: reason for position, reason in request.gone.items() if position < rows
         }
@@ -721,7 +718,6 @@ class Capturer:
         if rows <= routing.first:
             return
         request.reach(rows)
-        request.ages.unknown = max(request.ages.unknown, rows)
 
         def apply():
             for position, row in enumerate(routing.rows[: rows - routing.first], routing.first):
@@ -783,18 +779,16 @@ class Capturer:
         if not keys:
             return
         store.check_generation(generation)
-        # Blocks with rows of older weights, then those without drafts, then those with some and
-        # what comes after.
-        older = min(request.ages.older_end(store.advanced), end)
-        old = max(0, -(-(older - first) // n)) if generation == store.generation else len(keys)
+        if generation < store.generation:
+            store.counts["stale"] += len(keys)
+            return
+        # Blocks without drafts, then those with some and what comes after.
         drafts = len(keys)
         for row in (row for rows in request.drafts.values() for row in rows):
             low = max(row.bounds[0], first)
             if not row.missing and low < min(row.bounds[1], row.cut_at, end):
                 drafts = min(drafts, (low - first) // n)
-        drafts = max(drafts, old)
-        store.counts["stale"] += old
-        for a, b in ((old, drafts), (drafts, len(keys))):
+        for a, b in ((0, drafts), (drafts, len(keys))):
             if a < b:
                 blocks = [Block(key, generation, self, a == drafts) for key in keys[a:b]]
                 self.publish_blocks(request, Publication(store, first + a * n, blocks))
@@ -845,6 +839,8 @@ class Capturer:
         def apply():
             for i, block in enumerate(blocks):
                 reason = block if isinstance(block, int) else r.NOT_PUBLISHED
+                if getattr(block, "stale", False):
+                    reason = r.STALE
                 hole = Row((reason,) * len(self.layers))
                 rows = getattr(block, "rows", None) or [hole] * n
                 for position, row in enumerate(rows, first + i * n):

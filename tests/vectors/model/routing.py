@@ -112,13 +112,15 @@ def better(mine, other):
 
 
 def unite(first, second):
-    """Of two rows of one position, cell by cell."""
+    """Of two rows of one position, cell by cell. The tag is the least of those of its cells."""
     if first is None or second is None:
         return first or second
-    keeps_tag = first.any() or (not second.any() and first.reason() is None)
-    return Row(
-        tuple(map(better, first.cells, second.cells)), first.tag if keeps_tag else second.tag
-    )
+    fills = any(new and not old for old, new in zip(first.valid(), second.valid()))
+    if first.any():
+        tag = min(first.tag, second.tag) if fills else first.tag
+    else:
+        tag = first.tag if not second.any() and first.reason() is None else second.tag
+    return Row(tuple(map(better, first.cells, second.cells)), tag)
 
 
 def same_ids(a, b):

@@ -4,6 +4,7 @@ Its budget is never reached.
 """
 
 import hashlib
+import math
 import struct
 
 from . import routing as r
@@ -16,42 +17,18 @@ HEADER = struct.Struct("<8sIIQQQII16x")
 COUNTED = "published repeated empty refused stale adopted absent mismatched replaced evicted imported".split()
 
 
-class Ages:
-    """Which rows of a request were issued before which advance of a store.
-
-    Of the last two advances between which it got rows: the number, and one past the last row that
-    was issued before. Of rows before `unknown` nobody knows that.
-    """
-
-    advances = 0  # of all stores
-
-    def __init__(self):
-        self.last, self.unknown = [(Ages.advances, 0)], 0
-
-    def advance(self, issued):
-        if self.last[-1][1] == issued:
-            self.last.pop()
-        self.last = [*self.last, (Ages.advances, issued)][-2:]
-
-    def older_end(self, advance):
-        if advance == 0:
-            return 0
-        ends = [end for number, end in self.last if number >= advance]
-        return max(ends[0] if ends else 0, self.unknown)
-
-    def cut(self, end):
-        """What is left where rows from `end` on are cut."""
-        kept = Ages()
-        kept.last = [(number, min(e, end)) for number, e in self.last]
-        kept.unknown = min(self.unknown, end)
-        return kept
+def least_tag(rows):
+    """The generation of rows: of those that have a valid cell."""
+    return min((row.tag for row in rows if row and row.any()), default=math.inf)
 
 
 class Block:
     def __init__(self, key, generation, owner=None, drafts=False):
-        self.key, self.generation, self.drafts = key, generation, drafts
+        self.key, self.drafts = key, drafts
+        self.generation = generation  # of its publisher; landed: the least tag of its rows
         self.owner = owner  # the capturer for which it is there while it is in flight
         self.rows = None  # until it has landed
+        self.stale = False  # it landed, and those who adopted it hear that
         self.unwanted = False  # lost its key while it was in flight
         self.retained = 0
 
@@ -68,9 +45,8 @@ class Store:
             and self.block_rows <= MAX_BLOCK_ROWS
             and MIN_KEY_BYTES <= self.key_bytes <= MAX_KEY_BYTES
         )
-        self.advanced = 0  # the number of its last advance
         self.blocks = {}  # by key; also some in flight
-        self.gone = {}  # key -> why
+        self.gone = set()  # keys of blocks that went
         self.counts = dict.fromkeys(COUNTED, 0)
 
     def keys(self, data):
@@ -93,13 +69,13 @@ class Store:
         check(generation <= self.generation, "ERR_STATE")
 
     def current(self, block):
-        return block.generation == self.generation
+        return block.generation >= self.generation
 
     def why(self, key, generation, adopter=None):
         """What an adopter hears who is at this generation: 0 if there is a block."""
         block = self.blocks.get(key)
         if block is None:
-            return self.gone.get(key, r.NOT_PUBLISHED)
+            return r.EVICTED if key in self.gone else r.NOT_PUBLISHED
         landed = block.rows is not None
         there = landed or (not block.drafts and adopter in (None, block.owner))
         if self.current(block) and generation == self.generation and there:
@@ -114,15 +90,16 @@ class Store:
         if not self.flags & SLOT_KEYS and (block.drafts or (there and self.current(there))):
             return  # it meets the other when it lands
         if there:
-            self.counts["replaced"] += self.current(there)
+            self.counts["replaced"] += bool(self.flags & SLOT_KEYS)
             block.retained, there.unwanted = there.retained, True
         self.blocks[block.key] = block
 
     def land(self, block, rows):
         """Rows of a block; None where nothing of a row is there."""
         there = self.blocks.get(block.key)
-        if not self.current(block):
+        if not self.current(block) or least_tag(rows) < self.generation:
             self.counts["stale"] += 1
+            block.stale = True
             if there is block:
                 del self.blocks[block.key]
             return
@@ -147,6 +124,7 @@ class Store:
         self.counts["published" if news else "repeated" if both else "empty"] += 1
         if both:
             block.rows = [unite(old, new) for old, new in zip(before, rows)]
+            block.generation = least_tag(block.rows)
         if there is block and not news:
             del self.blocks[block.key]
         elif meets and news:
@@ -191,14 +169,14 @@ class Store:
     def leave(self, key):
         """A block loses its key, which says why."""
         block = self.blocks.pop(key)
-        self.gone[key] = r.EVICTED if self.current(block) else r.STALE
+        self.gone.add(key)
         return block
 
     def evict(self, keys):
         there = [key for key in dict.fromkeys(keys) if key in self.blocks]
         for key in there:
             block = self.leave(key)
-            self.counts["evicted"] += self.current(block)
+            self.counts["evicted"] += 1
             block.unwanted = True
         return len(there)
 
@@ -211,12 +189,7 @@ class Store:
         self.blocks |= moved
 
     def advance(self, generation):
-        if generation <= self.generation:
-            return False
-        self.generation = generation
-        Ages.advances += 1
-        self.advanced = Ages.advances
-        return True
+        self.generation = max(self.generation, generation)
 
     def stats(self):
         blocks = self.blocks.values()

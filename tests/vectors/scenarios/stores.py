@@ -336,59 +336,88 @@ def _(v):
     v.store_stats(store=s)
 
 
-@topic.vector("a row is of the weights at which its step was issued")
+@topic.vector("the generation of a row is its tag")
 def _(v):
     c, s, a, b, d = begin(v)
     v.land(c)
-    v.store_advance(store=s, generation=1)
-    v.step(c, (a, 1, 8, 8))
-    publish(v, c, a, s, 0, 10, 11, 12, 13, at=1)
-    publish(v, c, a, s, 6, 20, at=1)
+    v.store_advance(store=s, generation=2)
+    v.step(c, (a, 1, 8, 8), tag=3)
+    publish(v, c, a, s, 0, 10, 11, 12, 13, at=2)
+    publish(v, c, a, s, 6, 20, at=2)
     v.land(c)
-    contains(v, s, 10, 11, 12, 13, 20, at=1)
+    contains(v, s, 10, 11, 12, 13, 20, at=2)
     v.store_stats(store=s)
-    child = v.request_fork(capturer=c, request=a, rows=8)["child"]
-    publish(v, c, child, s, 4, 21, at=1)
+    child = v.request_fork(capturer=c, request=a, rows=16)["child"]
+    publish(v, c, child, s, 4, 21, 22, at=2)
     v.request_truncate(capturer=c, request=a, rows=0)
-    v.step(c, (a, 3, 0, 4))
-    publish(v, c, a, s, 0, 10, at=1)
-    adopt(v, c, b, s, 0, 12, 10, at=1)
-    publish(v, c, b, s, 0, 22, 23, at=1)
+    v.step(c, (a, 3, 0, 4), tag=2)
+    publish(v, c, a, s, 0, 10, at=2)
+    adopt(v, c, b, s, 0, 12, 10, at=2)
+    publish(v, c, b, s, 0, 23, 24, at=2)
     v.land(c)
-    contains(v, s, 10, 21, 22, 23, at=1)
+    contains(v, s, 10, 21, 22, 23, 24, at=2)
+    v.store_advance(store=s, generation=3)
+    contains(v, s, 10, 12, 13, 23, 24, at=3)
+    publish(v, c, b, s, 0, 25, 26, at=3)
+    v.land(c)
+    contains(v, s, 25, 26, at=3)
     read(v, c, b)
     v.store_stats(store=s)
 
 
-@topic.vector("nobody knows of which weights the rows of a routing are")
+@topic.vector("a row is as old as the oldest of its cells")
 def _(v):
-    c, s, a, b, _unused = begin(v)
+    c, s, a, b, d = begin(v)
+    v.store_advance(store=s, generation=2)
+    for request, tags in ((b, (2, 1)), (d, (1, 3))):
+        v.step(c, (request, 1, 0, 4), tag=tags[0], faults=[(1, 0, [5, 5])])
+        v.land(c)
+        v.step(c, (request, 1, 0, 4), tag=tags[1])
+        v.land(c)
+        read(v, c, request)
+        publish(v, c, request, s, 0, 10, at=2)
+        v.land(c)
+        contains(v, s, 10, at=2)
+    replaced = v.open(c, policy=REPLACE)
+    for tag in (1, 3):
+        v.step(c, (replaced, 1, 0, 4), tag=tag)
+    publish(v, c, replaced, s, 0, 10, at=2)
     v.land(c)
-    routing = v.extract(c, a)
-    v.request_attach(capturer=c, request=b, routing=routing, rows=8)
-    publish(v, c, b, s, 0, 10)
-    v.store_advance(store=s, generation=1)
-    v.request_attach(capturer=c, request=b, routing=routing, rows=8)
-    publish(v, c, b, s, 4, 11, at=1)
-    v.land(c)
-    contains(v, s, 10, 11, at=1)
+    contains(v, s, 10, at=2)
     v.store_stats(store=s)
 
 
-@topic.vector("stores that advance one without the other tell rows between the two apart")
+@topic.vector("rows of a routing are as old as their tags say")
 def _(v):
-    c, s = v.capturer(), store(v)
-    other = store(v)
-    v.store_advance(store=s, generation=1)
-    a = v.open(c)
-    v.step(c, (a, 1, 0, 4))
-    v.store_advance(store=other, generation=1)
-    v.step(c, (a, 1, 4, 4))
-    for each in (s, other):
-        publish(v, c, a, each, 0, 10, 11, at=1)
+    c, s, a, b, d = begin(v)
+    v.step(c, (d, 2, 0, 4), tag=2)
+    v.land(c)
+    v.store_advance(store=s, generation=2)
+    for request in (a, d):
+        routing = v.extract(c, request)
+        v.request_attach(capturer=c, request=b, routing=routing, rows=4)
+        publish(v, c, b, s, 0, 10, at=2)
         v.land(c)
-        contains(v, each, 10, 11, at=1)
-        v.store_stats(store=each)
+        contains(v, s, 10, at=2)
+        v.request_truncate(capturer=c, request=b, rows=0)
+    v.store_stats(store=s)
+
+
+@topic.vector("rows that one store has not ended are old for another that has advanced")
+def _(v):
+    c, s, a, b, d = begin(v)
+    other = store(v)
+    v.land(c)
+    publish(v, c, a, s, 0, 10, at=0)
+    v.store_advance(store=other, generation=2)
+    adopt(v, c, b, s, 0, 10, at=0)
+    publish(v, c, b, other, 0, 10, at=2)
+    adopt(v, c, d, other, 0, 10, at=2)
+    v.land(c)
+    contains(v, other, 10, at=2)
+    contains(v, s, 10, at=0)
+    read(v, c, d, "NOT_CAPTURED")
+    v.store_stats(store=other)
 
 
 @topic.vector("what lands after the weights have changed is stale, whatever it is")
@@ -398,15 +427,15 @@ def _(v):
     publish(v, c, a, s, 0, 10)
     publish(v, c, d, s, 0, 11)
     adopt(v, c, b, s, 0, 10)
-    v.store_advance(store=s, generation=1)
+    v.store_advance(store=s, generation=2)
     v.land(c)
     read(v, c, b, "NOT_CAPTURED")
-    v.step(c, (b, 2, 4, 4))
-    publish(v, c, b, s, 4, 11, at=1)
+    v.step(c, (b, 2, 4, 4), tag=2)
+    publish(v, c, b, s, 4, 11, at=2)
     v.land(c)
     v.request_accept(capturer=c, request=d, step=drafts, count=4)
     v.land(c)
-    contains(v, s, 10, 11, at=1)
+    contains(v, s, 10, 11, at=2)
     v.store_stats(store=s)
 
 
@@ -572,12 +601,12 @@ def _(v):
 
 @topic.vector("bytes that are no blocks of this store are refused, and nothing is published")
 def _(v):
-    c, s, a, _unused, _other = begin(v, generation=2)
+    c, s, a, _unused, _other = begin(v, generation=1)
     v.land(c)
-    publish(v, c, a, s, 0, 10, 11, at=2)
+    publish(v, c, a, s, 0, 10, 11, at=1)
     v.land(c)
-    data = v.store_export(store=s, keys=keys(10, 11), generation=2)["dst"]
-    fresh = store(v, generation=2)
+    data = v.store_export(store=s, keys=keys(10, 11), generation=1)["dst"]
+    fresh = store(v, generation=1)
     v.store_import(store=fresh, data=data[:40], expect="ERR_FORMAT")
     v.store_import(store=fresh, data=data[:-1], expect="ERR_FORMAT")
     v.store_import(store=fresh, data=b"X" + data[1:], expect="ERR_FORMAT")
@@ -635,7 +664,7 @@ def history(v, seed):
             first, count = dice.pick([named.length(), named.length(), dice.below(4)]), 4
             bad = [(dice.below(4), dice.below(3), [5, 5])] if dice.below(2) else []
             content = dice.below(2)
-            step = v.step(c, (request, content, first, count, flag), tag=dice.below(3), faults=bad)
+            step = v.step(c, (request, content, first, count, flag), tag=generation + dice.below(3), faults=bad)
             if flag:
                 drafts.append((request, step))
         elif what == 3:
@@ -653,7 +682,7 @@ def history(v, seed):
         elif what == 9:
             v.store_evict(store=s, keys=keys(*some()))
         elif what == 10:
-            generation += 1
+            generation += 1 + dice.below(2)
             v.store_advance(store=s, generation=generation)
         elif dice.below(2):
             v.request_truncate(capturer=c, request=request, rows=dice.below(named.length() + 1))

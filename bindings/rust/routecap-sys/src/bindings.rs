@@ -1,4 +1,4 @@
-// Of headers with the SHA-256 5af05948b75d6fa0d732c4e2a07e1b07139a9a7062cd63f15c0ad46f44246abe
+// Of headers with the SHA-256 c68015aa3d06e8fb0102ff7c2370c28b91b4fe5ed62f146f73de1a4955c8940c
 pub const ROUTECAP_VERSION_MAJOR: u32 = 1;
 pub const ROUTECAP_VERSION_MINOR: u32 = 1;
 pub const ROUTECAP_VERSION_PATCH: u32 = 0;
@@ -2321,8 +2321,8 @@ unsafe extern "C" {
     /// Layers are matched by their index in the decoder (the layer map), rows by position. The result
     /// has the layers of all, and the rows from the lowest to the highest position of any. A cell that
     /// no routing has is missing. Its reason is chosen among the routings that have the layer, by the
-    /// list in reading.h. A row keeps the tag of the first routing that has a cell of it. A layer that
-    /// is recomputed in one routing is recomputed in the result.
+    /// list in reading.h. A row's tag is the least of the rows that its valid cells are from. A layer
+    /// that is recomputed in one routing is recomputed in the result.
     ///
     /// @param[in] routings  [count] the routings. They stay the caller's.
     /// @param[in] count     How many, 1 or more.
@@ -3746,7 +3746,7 @@ pub struct routecap_store_counts {
     pub blocks_empty: u64,
     /// there was no room
     pub blocks_refused: u64,
-    /// published with rows of an older generation
+    /// published with a row, or by a caller, of an older generation
     pub blocks_stale: u64,
     /// found by adopt
     pub blocks_adopted: u64,
@@ -3826,10 +3826,10 @@ unsafe extern "C" {
     ) -> i32;
 }
 unsafe extern "C" {
-    /// Advance a store to a generation: from then on adopters find nothing older.
+    /// Advance a store to a generation: rows with a lower tag are stale from then on.
     ///
-    /// Older blocks are the first to go when room is needed. Nothing happens if the store is at this
-    /// generation already, or at a later one.
+    /// Stale blocks are not used any more, so they go first when room is needed. Nothing happens if the
+    /// store is at this generation already, or at a later one.
     ///
     /// @param[in] store       The store.
     /// @param[in] generation  The new generation.
@@ -3849,8 +3849,8 @@ unsafe extern "C" {
     /// @param[in] keys        [count, key_bytes] the keys, each once.
     /// @param[in] count       How many blocks. Their rows may lie beyond the request's length, as drafts
     ///                        do, but not beyond what was issued.
-    /// @param[in] generation  The one that the caller is at. If it is older than the store's, nothing is
-    ///                        published.
+    /// @param[in] generation  The tag of the caller's steps. If it is lower than the store's generation,
+    ///                        nothing is published.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_REQUEST; ROUTECAP_ERR_SHAPE_MISMATCH (also if a layer
     ///         is recomputed here and captured in the store); ROUTECAP_ERR_OUT_OF_RANGE;
     ///         ROUTECAP_ERR_STATE (a generation that the store has not advanced to).
@@ -3916,8 +3916,8 @@ unsafe extern "C" {
     /// @param[in] first       Position of the first row of the first block.
     /// @param[in] keys        [count, key_bytes] the keys.
     /// @param[in] count       How many blocks.
-    /// @param[in] generation  The one that the caller is at. If it is older than the store's, blocks
-    ///                        that are there are STALE.
+    /// @param[in] generation  The tag of the caller's steps. If it is lower than the store's generation,
+    ///                        blocks that are there are STALE.
     /// @param[out] adoption   What was found; may be NULL.
     /// @return ROUTECAP_OK, also if nothing was found; ROUTECAP_ERR_UNKNOWN_REQUEST;
     ///         ROUTECAP_ERR_SHAPE_MISMATCH (also if a layer is recomputed in the store and captured
@@ -4110,7 +4110,7 @@ unsafe extern "C" {
     /// @param[in] store       The store.
     /// @param[in] keys        [count, key_bytes] the keys.
     /// @param[in] count       How many keys.
-    /// @param[in] generation  The one that the caller is at.
+    /// @param[in] generation  The tag of the caller's steps.
     /// @param[out] reasons    [count] 0 for a block that is there, otherwise ROUTECAP_MISSING_*; may be
     ///                        NULL.
     /// @param[out] leading    How many keys before the first that is not there; may be NULL.
@@ -4196,7 +4196,7 @@ unsafe extern "C" {
     /// @param[in] store       The store.
     /// @param[in] keys        [count, key_bytes] the keys.
     /// @param[in] count       How many keys.
-    /// @param[in] generation  The one that the caller is at.
+    /// @param[in] generation  The tag of the caller's steps.
     /// @param[out] dst        [dst_bytes] the bytes. NULL with dst_bytes 0 asks for the size, which
     ///                        returns ROUTECAP_ERR_BUFFER_TOO_SMALL.
     /// @param[in] dst_bytes   Size of dst, in bytes.
@@ -4219,8 +4219,8 @@ unsafe extern "C" {
     /// Publish blocks that another store exported.
     ///
     /// Nothing in the bytes is trusted: a cell that claims to be valid and is not k distinct experts of
-    /// its layer is an error, and nothing is published. Keys are believed. Rows are copied on the
-    /// calling thread. Blocks of an older generation are counted as stale and not published.
+    /// its layer is an error, and nothing is published. Keys and tags are believed. Rows are copied on
+    /// the calling thread. Stale blocks are counted and not published.
     ///
     /// @param[in] store    The store.
     /// @param[in] data     [bytes] the bytes.
