@@ -382,9 +382,6 @@ install_nvcc
 install_library
 export ROUTECAP_INSTALLED=$prefix
 install_fake_driver
-# All else is built whole and once. The library that is installed has shown that no include is
-# missing.
-[ -n "${CMAKE_CXX_COMPILER_LAUNCHER:-}" ] || export ROUTECAP_PRECOMPILED=ON
 
 # Two at a time: what compiles on all cores beside what has one thread, waits, or fetches.
 lane default & lane default
