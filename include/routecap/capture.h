@@ -198,11 +198,12 @@ ROUTECAP_API int32_t routecap_step_snapshot(routecap_capturer *capturer, routeca
 #define ROUTECAP_SPAN_SPECULATIVE 1u      /* drafts: provisional until routecap_request_accept */
 #define ROUTECAP_SPAN_DEVICE_POSITIONS 2u /* positions come from routecap_issue_options.positions;
                                              they are in [position, position_end) */
-#define ROUTECAP_SPAN_PREFILL 4u          /* since 1.1: its load is that of prefill; see load.h */
-#define ROUTECAP_SPAN_DECODE 8u           /* since 1.1: its load is that of decode; not with
-                                             PREFILL */
-#define ROUTECAP_SPAN_UNCOUNTED 16u       /* since 1.1: its rows are no load, as another span that
-                                             names them counts; not with PREFILL or DECODE */
+#define ROUTECAP_SPAN_PREFILL 4u          /* since 1.1: load.h counts its rows as prefill */
+#define ROUTECAP_SPAN_DECODE 8u           /* since 1.1: load.h counts its rows as decode; not
+                                             together with PREFILL */
+#define ROUTECAP_SPAN_UNCOUNTED 16u       /* since 1.1: load.h does not count its rows, because
+                                             another span with the same sink rows counts them; not
+                                             together with PREFILL or DECODE */
 
 /*
  * Sink rows of one step that belong to one request.

@@ -17,28 +17,30 @@
  *     uint64_t *counts = calloc(n, sizeof *counts);
  *     routecap_capturer_load(capturer, NULL, &load, counts, n); // counts [2, layers, experts]
  *
- * Which cells count. A cell counts for its k experts when it becomes valid in its request by a step
- * that landed, or by an accept of drafts. So the counts of a layer add up to k times the cells of
- * that layer that became valid. They equal what one would count in the routings of all requests.
- *   - Rows that were lost, refused, late or unplaced do not count, and rejected drafts neither.
- *   - A position that is issued again counts only in cells that were missing. After truncate it
- *     counts anew.
- *   - Rows that fork, attach or adopt bring count where they were computed, and not again.
- *   - Only owners count. The mirrors of a tensor-parallel group have the same rows.
- *   - A sink row that several spans name counts for each of them, but for those with
- *     ROUTECAP_SPAN_UNCOUNTED.
+ * Which cells count. When a cell becomes valid in its request, because its step landed or because
+ * its draft was accepted, the capturer adds 1 to each of the cell's k experts. A layer's counts
+ * therefore add up to k times the cells of that layer that became valid, and they equal what you
+ * would count in the routings of all requests, with these rules:
+ *   - Rows that were lost, refused, late or unplaced, and drafts that were rejected, do not count.
+ *   - If a position is issued again, only the cells that were missing count. After truncate the
+ *     position counts again in full.
+ *   - A row that a request gets by fork, attach or adopt was counted when it was computed. It is
+ *     not counted again.
+ *   - Only owners count, because the mirrors of a tensor-parallel group have the same rows.
+ *   - If several spans name one sink row, it counts once for each of them. Give all but one of
+ *     these spans ROUTECAP_SPAN_UNCOUNTED to count it once.
  *
- * When. Counting comes last: the rows of a step are filed, whoever waits for them is told, and then
- * they are counted, on the thread that filed them. Only where new rows lie is noted before that. A
- * draft is counted when it is accepted.
+ * When. The worker first files the rows of a step and wakes whoever waits for them. Then it counts
+ * them, so that counting delays no reader. A draft is counted when it is accepted.
  *
- * Windows. The counters only grow, and a reading has whole steps and whole accepts. The difference
- * of two readings is therefore exactly what was counted between them: a window. Any number of
- * readers may read, each in windows of its own.
+ * Windows. The counters only grow, and each reading contains whole steps and whole accepts. The
+ * difference of two readings is therefore exactly what was counted between them. Any number of
+ * readers may read, each with a window of its own.
  *
- * Without ROUTECAP_CONFIG_LOAD nothing of this takes time or memory. With it a capturer has one
- * slot more, which is counted while the others are in flight. config.slots stays the limit of steps
- * in flight. routecap_config_memory says what that takes.
+ * Cost. Without ROUTECAP_CONFIG_LOAD none of this takes time or memory. With it, a capturer has one
+ * more slot than config.slots, so that the worker can count one step while the others are in
+ * flight. config.slots remains the limit of steps in flight. routecap_config_memory includes all of
+ * it.
  */
 #ifndef ROUTECAP_LOAD_H
 #define ROUTECAP_LOAD_H
@@ -50,9 +52,9 @@ extern "C" {
 #endif
 
 /*
- * Phases: the first index of the counts. ROUTECAP_SPAN_PREFILL and ROUTECAP_SPAN_DECODE say of
- * which phase a span is. Without them a span of one row and a span of drafts are decode, and others
- * are prefill.
+ * Phases: the first index of the counts. A span with ROUTECAP_SPAN_PREFILL or ROUTECAP_SPAN_DECODE
+ * belongs to that phase. A span with neither is decode if it has one row or drafts, and prefill
+ * otherwise.
  */
 #define ROUTECAP_PHASE_PREFILL 0
 #define ROUTECAP_PHASE_DECODE 1
@@ -76,15 +78,15 @@ typedef struct routecap_load {
 /**
  * Read how often each expert was chosen since the capturer was created.
  *
- * The reading has all steps that had landed, and all accepts that were applied, when the call
- * began. It has each of them whole. If the worker is filing or counting, the call waits for that:
- * microseconds for a decode step, some milliseconds for thousands of rows. The worker does not wait
- * while counts are copied. Any thread may call it.
+ * The counts contain every step that had landed and every accept that was applied when the call
+ * began, each of them whole. If the worker is filing or counting a step, the call waits until that
+ * step is done: microseconds for a decode step, some milliseconds for thousands of rows. The worker
+ * does not wait while the counts are copied. Any thread may call it.
  *
- * A disabled or mirroring capturer counts nothing: all numbers are 0.
+ * For a disabled or mirroring capturer all numbers are 0.
  *
  * @param[in] capturer  The capturer.
- * @param[in] tag       The tag whose steps are wanted; NULL: all steps.
+ * @param[in] tag       Count only steps with this tag; NULL: all steps.
  * @param[out] load     What the counts cover.
  * @param[out] counts   [ROUTECAP_LOAD_PHASES, layers, experts] in C order. Beyond the experts of a
  *                      layer they are 0. NULL if count is 0.
@@ -100,9 +102,10 @@ ROUTECAP_API int32_t routecap_capturer_load(const routecap_capturer *capturer, c
 /**
  * List the tags whose load is kept apart, in the order in which they were first counted.
  *
- * The counts of an older tag stay in those of all steps. A tag that comes back after
- * ROUTECAP_MAX_LOAD_TAGS others begins anew: first_step of its load says since when. Waits as
- * routecap_capturer_load does. Any thread may call it.
+ * When a further tag takes the place of the oldest, the counts of the oldest remain part of the
+ * counts of all steps. A tag that comes back after ROUTECAP_MAX_LOAD_TAGS others starts again at 0;
+ * first_step of its load is the step from which it counts. The call waits as routecap_capturer_load
+ * does. Any thread may call it.
  *
  * @param[in] capturer   The capturer.
  * @param[out] tags      [capacity] the tags; may be NULL if capacity is 0.
