@@ -251,8 +251,9 @@ private:
 
     bool blend(const Piece &piece) {
         std::vector<uint8_t> row(shape_.row_bytes());
-        const bool preferred = rows_.preferred.has(piece.first);
         for (uint64_t p = piece.first; p < piece.end; p++) {
+            // Rows of one piece may differ in it: rows beside one another become one piece.
+            const bool preferred = rows_.preferred.has(p);
             const RowView old = view(piece.sequence, p, unknown_[0]),
                           now = view(piece.call, p, unknown_[1]);
             const RowView &winner = preferred ? now : old, &other = preferred ? old : now;

@@ -226,6 +226,34 @@ TEST(Assembly, a_retry_that_samples_otherwise_has_its_own_row_before_its_first_t
     }
 }
 
+// The same where cells are missing: in the retry's row before its first token, and in the aborted
+// call's row before that, so that both rows are made of cells of both calls. That row was made of
+// the aborted call's cells as the other was, and said to be the retry's.
+TEST(Assembly, a_retrys_row_before_its_first_token_is_its_own_beside_a_row_that_it_fills) {
+    const TokenIds aborted = kPrompt + kAnswer, retried = kPrompt + kSecond;
+    for (const bool hole : {false, true})
+        for (const bool lacks : {false, true}) {
+            Rows first = computed(aborted, 1), second = computed(retried, 2);
+            Rows expected =
+                Rows(first.begin(), first.begin() + 4) + Rows(second.begin() + 4, second.end());
+            if (hole) first[3][0] = std::nullopt, expected[3][0] = second[3][0];
+            if (lacks) second[4][1] = std::nullopt, expected[4][1] = first[4][1];
+            Sequence sequence;
+            sequence.append(aborted, routing_of(first, 0, 1));
+            EXPECT_STATUS(ROUTECAP_OK, sequence.append(retried, routing_of(second, 0, 2),
+                                                       {.prompt_tokens = kPrompt.size()}));
+            EXPECT_EQ(sequence.rows(), expected) << hole << lacks;
+            EXPECT_EQ(sequence.report.rows_replaced, 1u);
+            const RoutingPtr routing = sequence.routing();
+            const routecap_view view = view_of(routing.get());
+            for (size_t s = 0; s < view.segment_count; s++)
+                for (uint64_t r = 0; r < view.segments[s].rows; r++)
+                    EXPECT_EQ(view.segments[s].tags != nullptr ? view.segments[s].tags[r]
+                                                               : view.segments[s].tag,
+                              view.segments[s].first + r < 4 ? 1u : 2u);
+        }
+}
+
 // Samples of one prompt hold its rows once.
 TEST(Assembly, samples_of_one_prompt_hold_its_rows_once) {
     TokenIds prompt(4000);
