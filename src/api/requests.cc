@@ -8,11 +8,13 @@ using namespace routecap;
 
 namespace {
 
-// Before a batch: an item that is refused has no routing. Where the call will refuse their size
-// nothing is written.
+// Before a batch: an item that is refused has no routing. Where the call will refuse their size or
+// their number nothing is written.
 template <class Item>
 void clear_routings(Item *items, size_t item_size, size_t count) noexcept {
-    if (items == nullptr || item_size < sizeof *items || item_size > kLargestStruct) return;
+    if (items == nullptr || item_size < sizeof *items || item_size > kLargestStruct ||
+        !can_be(count, item_size))
+        return;
     for (size_t i = 0; i < count; i++) at(items, item_size, i).routing = nullptr;
 }
 
@@ -20,7 +22,8 @@ void clear_routings(Item *items, size_t item_size, size_t count) noexcept {
 
 int32_t routecap_request_open(routecap_capturer *capturer, const routecap_open_options *options,
                               routecap_request *requests, size_t count) {
-    if (requests != nullptr) std::fill_n(requests, count, routecap_request{0});
+    if (requests != nullptr && can_be(count, sizeof *requests))
+        std::fill_n(requests, count, routecap_request{0});
     return with(capturer, [&](Capturer &c) { return c.open(options, requests, count); });
 }
 

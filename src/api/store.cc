@@ -36,6 +36,8 @@ int32_t with_keys(const routecap_store *store, const void *keys, size_t count, B
                   const char *call = __builtin_FUNCTION()) noexcept {
     const auto keyed = [&](const StorePtr &s) {
         if (keys == nullptr && count > 0) return report(ROUTECAP_ERR_ARGUMENT, "keys is NULL");
+        if (int32_t status = check_count(count, s->config().key_bytes, "keys"); status < 0)
+            return status;
         return body(*s, Keys{static_cast<const uint8_t *>(keys), count, s->config().key_bytes});
     };
     return with(store, keyed, call);

@@ -1,6 +1,7 @@
 #include "backend/dispatch_check.h"
 
 #include "base/status.h"
+#include "base/structs.h"
 
 namespace routecap {
 
@@ -52,6 +53,8 @@ int32_t check_received(const routecap_received &r) {
 int32_t merge_received(const int32_t *const *executed, size_t count, size_t cells,
                        int32_t *merged) {
     if (executed == nullptr || count == 0) return report(ROUTECAP_ERR_ARGUMENT, "nothing to merge");
+    if (int32_t s = check_count(count, sizeof *executed, "executed"); s < 0) return s;
+    if (int32_t s = check_count(cells, sizeof *merged, "merged"); s < 0) return s;
     for (size_t t = 0; t < count; t++)
         if (executed[t] == nullptr && cells > 0)
             return report(ROUTECAP_ERR_ARGUMENT, "executed[%zu] is NULL", t);

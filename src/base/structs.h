@@ -83,16 +83,24 @@ void write_struct(T *theirs, T ours) {
     write_bytes(theirs, theirs->struct_size, ours);
 }
 
+// Whether an array of so many elements can lie in memory. One that cannot is no array: nothing of
+// it may be read or written.
+constexpr bool can_be(size_t count, size_t element) {
+    return element == 0 || count <= PTRDIFF_MAX / element;
+}
+inline int32_t check_count(size_t count, size_t element, const char *name) {
+    if (can_be(count, element)) return ROUTECAP_OK;
+    return report(ROUTECAP_ERR_ARGUMENT, "%s: %zu elements of %zu bytes overflow", name, count,
+                  element);
+}
+
 // Checks an array argument: its elements may be smaller or larger than ours, as structs may.
 inline int32_t check_array(const void *array, size_t count, size_t element, size_t oldest,
                            const char *name) {
     if (count == 0) return ROUTECAP_OK;
     if (array == nullptr) return report(ROUTECAP_ERR_ARGUMENT, "%s is NULL", name);
     if (int32_t s = check_size(element, oldest, name); s < 0) return s;
-    if (count > SIZE_MAX / element)
-        return report(ROUTECAP_ERR_ARGUMENT, "%s: %zu elements of %zu bytes overflow", name, count,
-                      element);
-    return ROUTECAP_OK;
+    return check_count(count, element, name);
 }
 
 // The same for an array whose elements the caller fills: what of them this library does not know

@@ -347,6 +347,7 @@ LoadCounter &Capturer::Capture::counted_load() {
 int32_t Capturer::load(const uint64_t *tag, routecap_load *load, uint64_t *counts, size_t count) {
     if (int32_t s = check_output(load, "load"); s < 0) return s;
     if (counts == nullptr && count > 0) return report(ROUTECAP_ERR_ARGUMENT, "counts is NULL");
+    if (int32_t s = check_count(count, sizeof *counts, "counts"); s < 0) return s;
     routecap_load out{};
     if (!owner()) {
         std::fill_n(counts, count, 0);

@@ -474,6 +474,7 @@ int32_t Capturer::issue(const routecap_span *spans, size_t span_size, size_t cou
                                                size_t count, const routecap_issue_options *options,
                                                int32_t *status, routecap_step *step,
                                                routecap_stream stream) {
+    if (count >= UINT32_MAX) return report(ROUTECAP_ERR_ARGUMENT, "%zu spans", count);
     if (!owner()) {
         begun_ = false;
         if (check_) check_->issued();
@@ -485,7 +486,6 @@ int32_t Capturer::issue(const routecap_span *spans, size_t span_size, size_t cou
         if (int32_t s = read_struct(o, options, "options"); s < 0) return s;
     if (int32_t s = enter_outside_capture(stream); s < 0) return s;
     if (int32_t s = check_items(spans, count, span_size, "spans"); s < 0) return s;
-    if (count >= UINT32_MAX) return report(ROUTECAP_ERR_ARGUMENT, "%zu spans", count);
     if (o.snapshot != ROUTECAP_SNAPSHOT_TAKEN && o.snapshot != ROUTECAP_SNAPSHOT_MAKE)
         return report(ROUTECAP_ERR_ARGUMENT, "options.snapshot is %d", o.snapshot);
     if (o.reserved != 0) return report(ROUTECAP_ERR_ARGUMENT, "options.reserved is %u", o.reserved);

@@ -27,6 +27,7 @@ int32_t Capturer::refuse_many(size_t count) const {
 int32_t Capturer::open(const routecap_open_options *options, routecap_request *requests,
                        size_t count) {
     if (requests == nullptr && count > 0) return report(ROUTECAP_ERR_ARGUMENT, "requests is NULL");
+    if (int32_t s = check_count(count, sizeof *requests, "requests"); s < 0) return s;
     if (!owner()) return ROUTECAP_OK;
     routecap_open_options o{};
     if (options != nullptr)
@@ -466,6 +467,7 @@ int32_t Capturer::finish_batch(routecap_finish_item *items, size_t item_size, si
 }
 
 int32_t Capturer::close_batch(const routecap_request *requests, int32_t *status, size_t count) {
+    if (int32_t s = check_count(count, sizeof *requests, "requests"); s < 0) return s;
     if (!owner()) {
         if (status != nullptr) std::fill_n(status, count, ROUTECAP_OK);
         return ROUTECAP_OK;

@@ -192,6 +192,86 @@ TEST(Arguments, struct_sizes) {
     routecap_capturer_destroy(capturer);
 }
 
+// Some calls wrote to all elements before they looked how many there are said to be.
+TEST(Arguments, more_elements_than_memory_can_hold_are_refused_and_none_is_written) {
+    constexpr size_t kMany = SIZE_MAX / 8;
+    routecap_config config = good_config();
+    for (const int32_t role : {ROUTECAP_ROLE_OWNER, ROUTECAP_ROLE_DISABLED}) {
+        SCOPED_TRACE(role);
+        const bool captures = role == ROUTECAP_ROLE_OWNER;
+        config.role = role;
+        routecap_capturer *c = nullptr;
+        ASSERT_STATUS(ROUTECAP_OK, routecap_capturer_create(&config, &c));
+        const auto refused = [](int32_t status) {
+            EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, status);
+            EXPECT_STRNE(routecap_last_error(), "");
+        };
+        routecap_request request = 7;
+        int32_t status = 1;
+        refused(routecap_request_open(c, nullptr, &request, kMany));
+        EXPECT_EQ(request, 7u);
+        refused(routecap_request_close_batch(c, &request, &status, kMany));
+        refused(routecap_step_issue(c, nullptr, sizeof(routecap_span), kMany, nullptr, &status,
+                                    nullptr, nullptr));
+        EXPECT_EQ(status, 1);
+        uint64_t counts = 5;
+        routecap_load load{};
+        load.struct_size = sizeof load;
+        refused(routecap_capturer_load(c, nullptr, &load, &counts, kMany));
+        EXPECT_EQ(counts, 5u);
+        routecap_layer_stats stats{};
+        refused(routecap_capturer_layer_stats(c, &stats, sizeof stats, kMany));
+        auto *const routing = reinterpret_cast<routecap_routing *>(8);
+        routecap_extract_item extract{};
+        extract.routing = routing;
+        const int32_t extracted =
+            routecap_request_extract_batch(c, &extract, sizeof extract, kMany);
+        routecap_finish_item finish{};
+        finish.routing = routing;
+        const int32_t finished = routecap_request_finish_batch(c, &finish, sizeof finish, kMany);
+        EXPECT_TRUE(extract.routing == routing && finish.routing == routing);
+        if (captures) {
+            refused(extracted), refused(finished);
+            routecap_accept_item accept{};
+            refused(routecap_request_accept_batch(c, &accept, sizeof accept, kMany));
+        } else {
+            EXPECT_STATUS(ROUTECAP_ERR_DISABLED, extracted);
+            EXPECT_STATUS(ROUTECAP_ERR_DISABLED, finished);
+        }
+        routecap_capturer_destroy(c);
+    }
+
+    config.role = ROUTECAP_ROLE_OWNER;
+    routecap_store_config store_config{};
+    ASSERT_STATUS(ROUTECAP_OK, routecap_store_config_init(&store_config, sizeof store_config));
+    store_config.block_rows = 1, store_config.key_bytes = 8;
+    routecap_store *store = nullptr;
+    ASSERT_STATUS(ROUTECAP_OK, routecap_store_create(&store_config, &config, &store));
+    const uint64_t key = 5;
+    int32_t reason = 1;
+    uint64_t number = 1;
+    for (const int32_t status : {routecap_store_contains(store, &key, kMany, 0, &reason, &number),
+                                 routecap_store_retain(store, &key, kMany, &reason),
+                                 routecap_store_release(store, &key, kMany),
+                                 routecap_store_evict(store, &key, kMany, &number),
+                                 routecap_store_move(store, &key, &key, kMany),
+                                 routecap_store_export(store, &key, kMany, 0, nullptr, 0, &number)})
+        EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, status);
+    EXPECT_EQ(reason, 1);
+    routecap_store_free(store);
+
+    const routecap_routing *const no_routing = nullptr;
+    routecap_routing *made = nullptr;
+    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_routing_merge(&no_routing, kMany, 0, &made));
+    const int32_t executed = 0, *const ranks = &executed;
+    int32_t merged = 0;
+    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_received_merge(&ranks, kMany, 1, &merged));
+    made = reinterpret_cast<routecap_routing *>(8);
+    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT,
+                  routecap_plan_scatter(nullptr, nullptr, 0, nullptr, 0, &made, kMany));
+    EXPECT_EQ(made, reinterpret_cast<routecap_routing *>(8));
+}
+
 TEST(Arguments, null_and_forms) {
     Rig rig;
     routecap_capturer *c = rig.capturer();
