@@ -1,4 +1,5 @@
 // The function table.
+#include "base/status.h"
 #include "routecap.h"
 
 const routecap_api *routecap_get_api(uint32_t major, uint32_t minor) {
@@ -127,5 +128,8 @@ const routecap_api *routecap_get_api(uint32_t major, uint32_t minor) {
     };
     static_assert(sizeof(routecap_api) == 16 + 113 * sizeof(void *),
                   "an entry was added: add it to the table above");
-    return major == ROUTECAP_VERSION_MAJOR && minor <= ROUTECAP_VERSION_MINOR ? &api : nullptr;
+    if (major == ROUTECAP_VERSION_MAJOR && minor <= ROUTECAP_VERSION_MINOR) return &api;
+    routecap::report(ROUTECAP_ERR_ARGUMENT, "version %u.%u was asked for; this library has %u.%u",
+                     major, minor, ROUTECAP_VERSION_MAJOR, ROUTECAP_VERSION_MINOR);
+    return nullptr;
 }

@@ -405,14 +405,14 @@ void StepWorker::file_step(int32_t slot) {
     }
     counters_.rows_in_flight -= step.rows;
     count(filed);
-    finish_tally(step.ticket);
+    const int32_t seen = failure == nullptr ? ForwardCheck::slip_of(contents, step.rows_copied)
+                                            : int32_t{ROUTECAP_OK};
+    finish_tally(step.ticket, contents.covered == 0 ? seen : int32_t{ROUTECAP_OK});
     counters_.cells_conflicting += contents.conflicts;
     counters_.rows_dropped += contents.dropped;
     if (failure != nullptr) counters_.steps_lost++, watch_.failed(failure);
     counters_.steps_landed++;
-    const int32_t slip = check_ != nullptr && failure == nullptr
-                             ? ForwardCheck::slip_of(contents, step.rows_copied)
-                             : ROUTECAP_OK;
+    const int32_t slip = check_ != nullptr ? seen : int32_t{ROUTECAP_OK};
     if (check_ != nullptr) check_->found(step.ticket, slip);
     if (slip != ROUTECAP_OK) watch_.slipped(step.ticket, slip);
     filing_.store(0, std::memory_order_relaxed);
@@ -588,8 +588,9 @@ void StepWorker::tally(const uint8_t *ids, const uint8_t *validity) {
     }
 }
 
-// Adds up what the step lacks, once a step: counters are atomic, and others read them.
-void StepWorker::finish_tally(uint64_t step) {
+// Adds up what the step lacks, once a step: counters are atomic, and others read them. `slip`: why
+// the step has no rows at all, where it has none.
+void StepWorker::finish_tally(uint64_t step, int32_t slip) {
     if (tallied_ == 0) return;
     counters_.rows_landed += tallied_;
     uint32_t silent = 0, first_silent = 0;
@@ -604,7 +605,7 @@ void StepWorker::finish_tally(uint64_t step) {
         if (t.out_of_range + t.duplicate > 0) watch_.bad_ids(t.out_of_range, t.duplicate, l);
         t = {};
     }
-    if (silent > 0) watch_.silent(step, silent, first_silent);
+    if (silent > 0) watch_.silent(step, silent, first_silent, slip);
     counters_.silent_layers.set(silent);
     tallied_ = 0;
     any_missing_ = false;

@@ -163,7 +163,7 @@ private:
     RowOutcomes file_special(Step &step, uint32_t index, const SlotContents &contents, bool failed,
                              uint64_t cut, ReservedMemory reserved);
     void tally(const uint8_t *ids, const uint8_t *validity);
-    void finish_tally(uint64_t step);
+    void finish_tally(uint64_t step, int32_t slip);
     void count(const RowOutcomes &filed);
     void count_settled(const RowOutcomes &filed);
     RowSource source(uint8_t *slot, uint32_t row) const;

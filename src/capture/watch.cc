@@ -24,8 +24,9 @@ void Watch::slipped(uint64_t step, int32_t slip) {
     slip_step_ = step, slip_ = slip;
 }
 
-void Watch::silent(uint64_t step, uint32_t layers, uint32_t first) {
+void Watch::silent(uint64_t step, uint32_t layers, uint32_t first, int32_t slip) {
     silences_++;
+    silencing_slip_ = slip;
     silent_step_ = step, silent_layers_ = layers, first_silent_ = first;
 }
 
@@ -68,8 +69,10 @@ void Watch::look(Clock::time_point now, uint64_t oldest, Clock::time_point issue
     if (const uint64_t steps = fresh(kSilent, silences_); steps > 0)
         lines.add(ROUTECAP_LOG_WARNING,
                   "capturer %llu: %llu steps with silent layers, in the last, step %llu, %u layers "
-                  "from layer %u on had no valid cell",
-                  n, ull(steps), ull(silent_step_), silent_layers_, first_silent_);
+                  "from layer %u on had no valid cell%s%s",
+                  n, ull(steps), ull(silent_step_), silent_layers_, first_silent_,
+                  silencing_slip_ != ROUTECAP_OK ? ": " : "",
+                  silencing_slip_ != ROUTECAP_OK ? ForwardCheck::text_of(silencing_slip_) : "");
     if (const uint64_t cells = fresh(kOutOfRange, out_of_range_); cells > 0)
         lines.add(ROUTECAP_LOG_WARNING,
                   "capturer %llu: %llu cells with an id out of range, in layer %u among others", n,

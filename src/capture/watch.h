@@ -25,9 +25,10 @@ public:
     void failed(const char *why);
     // The device saw a slip of checked mode in it.
     void slipped(uint64_t step, int32_t slip);
-    // None of its rows has a valid cell in so many layers, of which this is the first; or so many
-    // of its cells have ids that cannot be, in this layer among others.
-    void silent(uint64_t step, uint32_t layers, uint32_t first);
+    // None of its rows has a valid cell in so many layers, of which this is the first, because of
+    // this slip or, with ROUTECAP_OK, because these were not written; or so many of its cells have
+    // ids that cannot be, in this layer among others.
+    void silent(uint64_t step, uint32_t layers, uint32_t first, int32_t slip);
     void bad_ids(uint64_t out_of_range, uint64_t duplicate, uint32_t layer);
     // A round was made that filed so many steps.
     void round(uint32_t filed);
@@ -77,7 +78,7 @@ private:
              behind_ = 0;
     char failure_[200] = "";
     uint64_t slip_step_ = 0, silent_step_ = 0;
-    int32_t slip_ = 0;
+    int32_t slip_ = 0, silencing_slip_ = 0;
     uint32_t silent_layers_ = 0, first_silent_ = 0, bad_layer_ = 0;
     // The oldest step in flight that was told to be late, and how late.
     uint64_t late_step_ = 0;

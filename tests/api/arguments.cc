@@ -605,6 +605,11 @@ TEST(Arguments, names_and_texts) {
                                       ROUTECAP_VERSION_PATCH);
     EXPECT_NE(routecap_get_api(ROUTECAP_VERSION_MAJOR, ROUTECAP_VERSION_MINOR), nullptr);
     EXPECT_EQ(routecap_get_api(ROUTECAP_VERSION_MAJOR + 1, 0), nullptr);
+    const std::string own =
+        std::to_string(ROUTECAP_VERSION_MAJOR) + "." + std::to_string(ROUTECAP_VERSION_MINOR);
+    EXPECT_STREQ(routecap_last_error(), ("version " + std::to_string(ROUTECAP_VERSION_MAJOR + 1) +
+                                         ".0 was asked for; this library has " + own)
+                                            .c_str());
     EXPECT_EQ(routecap_get_api(ROUTECAP_VERSION_MAJOR, ROUTECAP_VERSION_MINOR + 1), nullptr);
     EXPECT_EQ(routecap_get_api(ROUTECAP_VERSION_MAJOR, ROUTECAP_VERSION_MINOR)->size,
               sizeof(routecap_api));

@@ -159,6 +159,31 @@ TEST(Log, what_was_left_out_is_told_a_second_later_though_nothing_comes) {
               std::string::npos);
 }
 
+// Without a snapshot every layer is silent, whatever was recorded.
+TEST(Log, says_what_was_left_out_of_a_pass_whose_layers_are_all_silent) {
+    for (const bool begun : {true, false}) {
+        Heard heard(ROUTECAP_LOG_WARNING);
+        {
+            Rig rig;
+            const routecap_request r = rig.open();
+            if (begun) {
+                EXPECT_STATUS(ROUTECAP_OK, rig.begin(1));
+                for (uint32_t l = 0; l < 4; l++) rig.record_tokens(l, {{1, 0, 1}});
+            } else {
+                EXPECT_STATUS(ROUTECAP_OK, rig.snapshot());
+            }
+            rig.land(rig.issue({Rig::span(r, 0, 0, 1)}));
+        }
+        ASSERT_EQ(heard.with("silent layers").size(), 1u);
+        const std::string text = heard.with("silent layers")[0].text;
+        EXPECT_NE(
+            text.find(begun ? "4 layers from layer 0 on had no valid cell: no snapshot was"
+                            : "4 layers from layer 0 on had no valid cell: no step was begun"),
+            std::string::npos)
+            << text;
+    }
+}
+
 TEST(Log, says_what_the_budget_refused) {
     Heard heard(ROUTECAP_LOG_WARNING);
     {

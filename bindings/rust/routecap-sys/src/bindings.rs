@@ -1,4 +1,4 @@
-// Of headers with the SHA-256 c68015aa3d06e8fb0102ff7c2370c28b91b4fe5ed62f146f73de1a4955c8940c
+// Of headers with the SHA-256 bffe52a4aea563fb25f52478579f1c94c58cf5ff8509131c631e9ffb662b55cd
 pub const ROUTECAP_VERSION_MAJOR: u32 = 1;
 pub const ROUTECAP_VERSION_MINOR: u32 = 1;
 pub const ROUTECAP_VERSION_PATCH: u32 = 0;
@@ -6367,6 +6367,6 @@ unsafe extern "C" {
     /// @param[in] major  ROUTECAP_VERSION_MAJOR that the caller was compiled with.
     /// @param[in] minor  ROUTECAP_VERSION_MINOR that the caller was compiled with, or an older one.
     /// @return Static storage, with every entry of that version; NULL if this library has another major
-    ///         version or an older minor version.
+    ///         version or an older minor version: routecap_last_error names both.
     pub fn routecap_get_api(major: u32, minor: u32) -> *const routecap_api;
 }
