@@ -275,6 +275,11 @@ typedef struct routecap_issue_options {
  *     free slot, the pass after it is lost, whatever lands meanwhile. routecap_step_discard before
  *     that pass chooses again.
  *
+ * Positions. They are read on the stream, to the last sink row that needs one. Memory that a call
+ * named before is not looked at again. If it was freed meanwhile, the kernel of a small step makes
+ * an error for the whole context, which the engine shares; a large step is lost alone. An address
+ * that is mapped nowhere may end the process.
+ *
  * Issue takes memory from the system only to grow buffers that it keeps. Not capturable.
  *
  * @param[in] capturer   The capturer.

@@ -119,8 +119,8 @@ typedef struct routecap_plan_config {
                                  up to a multiple of `align` */
     uint64_t align;           /* each sequence is padded to a multiple of this. Default: the least
                                  with which all ranks have equally many rows of it: C, times 2 with
-                                 ZIGZAG, times tensor_size with SEQUENCE_PARALLEL; 1 with
-                                 ALLGATHER */
+                                 ZIGZAG, times tensor_size with SEQUENCE_PARALLEL; 1 with ALLGATHER
+                                 where it is PACKED: there the whole is divided */
     uint64_t align_total;     /* PACKED: the last sequence gets more padding, until the whole is a
                                  multiple of this. Default: with ALLGATHER C, times tensor_size
                                  with SEQUENCE_PARALLEL; otherwise 1 */

@@ -1,4 +1,4 @@
-// Of headers with the SHA-256 bffe52a4aea563fb25f52478579f1c94c58cf5ff8509131c631e9ffb662b55cd
+// Of headers with the SHA-256 0a42a732e5e640619147ffcdf6aac1bbe14d1d9a093a1310a80c9d1cca700243
 pub const ROUTECAP_VERSION_MAJOR: u32 = 1;
 pub const ROUTECAP_VERSION_MINOR: u32 = 1;
 pub const ROUTECAP_VERSION_PATCH: u32 = 0;
@@ -562,6 +562,11 @@ unsafe extern "C" {
     ///     no step, have at most slots - 2 steps in flight when you call issue. If an issue found no
     ///     free slot, the pass after it is lost, whatever lands meanwhile. routecap_step_discard before
     ///     that pass chooses again.
+    ///
+    /// Positions. They are read on the stream, to the last sink row that needs one. Memory that a call
+    /// named before is not looked at again. If it was freed meanwhile, the kernel of a small step makes
+    /// an error for the whole context, which the engine shares; a large step is lost alone. An address
+    /// that is mapped nowhere may end the process.
     ///
     /// Issue takes memory from the system only to grow buffers that it keeps. Not capturable.
     ///
@@ -4338,8 +4343,8 @@ pub struct routecap_plan_config {
     pub width: u64,
     /// each sequence is padded to a multiple of this. Default: the least
     /// with which all ranks have equally many rows of it: C, times 2 with
-    /// ZIGZAG, times tensor_size with SEQUENCE_PARALLEL; 1 with
-    /// ALLGATHER
+    /// ZIGZAG, times tensor_size with SEQUENCE_PARALLEL; 1 with ALLGATHER
+    /// where it is PACKED: there the whole is divided
     pub align: u64,
     /// PACKED: the last sequence gets more padding, until the whole is a
     /// multiple of this. Default: with ALLGATHER C, times tensor_size
