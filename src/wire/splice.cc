@@ -109,6 +109,7 @@ int32_t copy_rows(const Format &format, const Part &part, uint64_t from, uint64_
     uint64_t skip = begin % 3, left = size;
     uint8_t bytes[base64_room(kTextAtOnce)];
     for (uint64_t at = begin / 3 * 4; left > 0; at += kTextAtOnce) {
+        if (at >= text_end) return bad_text();
         const int64_t got =
             decoder.decode(part.body + at, std::min<uint64_t>(kTextAtOnce, text_end - at), bytes);
         if (got < static_cast<int64_t>(skip)) return bad_text();
