@@ -77,7 +77,7 @@ def test_nothing_is_written_behind_an_array_of_any_length(count: int) -> None:
         for length in range(count + 2):
             memory = np.full((length + 40, 1, 8), 0x11, np.int32)
             mask = np.full((length + 40, 1), 2, np.uint8)
-            call = {"experts": 256, "layers": 1, "dtype": "uint8", "mask": mask[:length]}
+            call: Any = {"experts": 256, "layers": 1, "dtype": "uint8", "mask": mask[:length]}
             if message == whole and length == count:
                 routecap.wire_decode_into(message, memory[:length], "raw.base64", **call)
                 assert (memory[:length] == np.arange(0xA0, 0xA8)).all()
