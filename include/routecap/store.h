@@ -523,6 +523,13 @@ ROUTECAP_API int32_t routecap_store_create_shared(const routecap_store_config *c
  * The file then takes all memory of the store. Whoever truncates it ends the processes that have it
  * open. A store does not outlive a boot of the machine.
  *
+ * Of several processes that find the file empty one makes the store, and the others wait for as
+ * long as the file grows. If it has not grown for three seconds they return. A process that dies
+ * while it makes the store leaves a file in which the next one makes it.
+ *
+ * A file with a name must belong to this user or to root: its owner could make rows wrong. So open
+ * it with O_NOFOLLOW, and make it with mode 0600.
+ *
  * @param[in] config      The configuration: block_rows, key_bytes and flags as it was created with.
  *                        budget_bytes and generation are looked at only where the file is empty.
  * @param[in] shape       The shape that it was created with.
@@ -530,8 +537,10 @@ ROUTECAP_API int32_t routecap_store_create_shared(const routecap_store_config *c
  *                        writing. It stays the caller's and may be closed afterwards.
  * @param[out] store      The store, to be freed with routecap_store_free; NULL on error.
  * @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT (no store, one of another version or another boot, or a
- *         damaged one); ROUTECAP_ERR_SHAPE_MISMATCH (another shape, block_rows, key_bytes or
- *         flags); ROUTECAP_ERR_NO_MEMORY (also if the disk is full, or 48 processes have it open);
+ *         damaged one); ROUTECAP_ERR_ARGUMENT (also if the file is another user's);
+ *         ROUTECAP_ERR_SHAPE_MISMATCH (another shape, block_rows, key_bytes or flags);
+ *         ROUTECAP_ERR_NOT_READY (another process is making it, and gets no further);
+ *         ROUTECAP_ERR_NO_MEMORY (also if the disk is full, or 48 processes have it open);
  *         ROUTECAP_ERR_NO_BACKEND (this system has no /proc).
  */
 ROUTECAP_API int32_t routecap_store_open_shared(const routecap_store_config *config,

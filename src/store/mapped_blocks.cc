@@ -20,7 +20,7 @@ namespace routecap {
 namespace {
 
 constexpr char kMagic[8] = {'r', 'c', 's', 't', 'o', 'r', 'e', '\n'};
-constexpr uint32_t kVersion = 2;
+constexpr uint32_t kVersion = 3;
 constexpr uint32_t kCells = 16;  // of a bucket
 constexpr uint32_t kFill = 10;   // of them are used on average, if all slots are
 constexpr uint32_t kMostSlots = 1u << 27;
@@ -217,9 +217,13 @@ int32_t MappedBlocks::initialise(Take take) {
     control_->generation.store(config_.generation);
     control_->evictions.store(MappedEvictions::kFirst);
     ages_->fill(MappedAges::kFree);
-    // What is not complete has no identity.
-    std::atomic_thread_fence(std::memory_order_release);
-    std::memcpy(file_.memory(), identity.data(), identity.size());
+    // What is not complete does not begin so.
+    std::memcpy(file_.memory() + sizeof kMagic, identity.data() + sizeof kMagic,
+                identity.size() - sizeof kMagic);
+    uint64_t magic;
+    static_assert(sizeof magic == sizeof kMagic);
+    std::memcpy(&magic, kMagic, sizeof magic);
+    reinterpret_cast<MappedWord *>(file_.memory())->store(magic, std::memory_order_release);
     return ROUTECAP_OK;
 }
 
@@ -243,19 +247,19 @@ int32_t MappedBlocks::open(const StoreConfig &config, int32_t descriptor,
                            std::unique_ptr<MappedBlocks> &blocks) {
     std::unique_ptr<MappedBlocks> made(new MappedBlocks(config));
     MappedFile &file = made->file_;
-    bool empty = false;
-    if (int32_t s = file.begin(descriptor, empty); s < 0) return s;
-    if (empty) {
+    MappedFile::Has has;
+    if (int32_t s = file.begin(descriptor, has); s < 0) return s;
+    if (has == MappedFile::Has::lock) {
         if (int32_t s =
                 made->initialise([&](uint64_t bytes) { return file.take(descriptor, bytes); });
             s < 0)
             return s;
+        file.made();
     } else {
         if (int32_t s = file.map(descriptor); s < 0) return s;
         if (int32_t s = made->check_identity(); s < 0) return s;
     }
     if (int32_t s = made->attach(); s < 0) return s;
-    file.begun();
     blocks = std::move(made);
     return ROUTECAP_OK;
 }

@@ -1,6 +1,9 @@
 // A file that several processes map: taken whole when it is made, never shorter, and with a lock
 // for each process that the kernel drops when the process ends.
 //
+// While it is made it begins with a mark, and whoever has the lock for that and finds the mark
+// begins anew: the one before has died.
+//
 // A lock belongs to the open file description that took it, not to a process or a descriptor. So
 // it is taken on a description that nobody else has: opened anew through /proc, closed on exec,
 // closed in a child of fork(), never handed out, and not what is mapped, since a mapping keeps its
@@ -26,13 +29,15 @@ public:
     // Makes memory of so many bytes, all zero, without a name, which can neither shrink nor grow.
     // The descriptor is the caller's.
     int32_t create(uint64_t bytes, int32_t &descriptor);
-    // Begins with a descriptor that a caller has. Waits while another process begins; whoever finds
-    // the file empty is the one that makes something of it, by take(), and all others map(). The
-    // next may begin after begun().
-    int32_t begin(int32_t descriptor, bool &empty);
+    // Begins with a descriptor that a caller has: what its file has in it. Of those who find that
+    // nobody has made anything of it one has the lock, and is to take() the memory, to write at its
+    // beginning what is complete only then, and made(). The others wait for that, unless the file
+    // does not grow any more: who has the lock may be stopped. Others map() what is there.
+    enum class Has { lock, something };
+    int32_t begin(int32_t descriptor, Has &has);
     int32_t take(int32_t descriptor, uint64_t bytes);
     int32_t map(int32_t descriptor);
-    void begun() { unlock(kLocks); }
+    void made() { unlock(kLocks); }
 
     uint8_t *memory() const { return memory_; }
     uint64_t bytes() const { return bytes_; }
@@ -45,6 +50,7 @@ public:
 
 private:
     int32_t open_locks(int32_t descriptor);
+    int32_t allocate_and_map(int32_t descriptor, uint64_t bytes);
 
     uint8_t *memory_ = nullptr;
     uint64_t bytes_ = 0;

@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/mount.h>
 #include <sys/random.h>
 #include <sys/stat.h>
@@ -17,15 +18,20 @@
 
 #include "mapped.h"
 
-// ---- Calls of the system that fail: the n-th of this thread from now on, of those below.
+// ---- Calls of the system that fail: the n-th of this thread from now on, of those below. Or it gets
+// a signal then.
 namespace {
 
 thread_local uint64_t fail_at = 0;  // 1: the next; 0: none
 thread_local bool failed = false;
-thread_local int fail_with = 0;
+thread_local int fail_with = 0, signal_with = 0;
 
 bool fails() {
     if (fail_at == 0 || --fail_at > 0) return false;
+    if (signal_with != 0) {
+        raise(signal_with);
+        return false;
+    }
     failed = true;
     errno = fail_with;
     return true;
@@ -61,6 +67,18 @@ int open(const char *path, int flags, ...) {
 ssize_t read(int fd, void *to, size_t bytes) {
     static auto *const call = real<ssize_t(int, void *, size_t)>("read");
     return fails() ? -1 : call(fd, to, bytes);
+}
+ssize_t pread(int fd, void *to, size_t bytes, off_t at) {
+    static auto *const call = real<ssize_t(int, void *, size_t, off_t)>("pread");
+    return fails() ? -1 : call(fd, to, bytes, at);
+}
+ssize_t pwrite(int fd, const void *from, size_t bytes, off_t at) {
+    static auto *const call = real<ssize_t(int, const void *, size_t, off_t)>("pwrite");
+    return fails() ? -1 : call(fd, from, bytes, at);
+}
+int ftruncate(int fd, off_t bytes) noexcept {
+    static auto *const call = real<int(int, off_t)>("ftruncate");
+    return fails() ? -1 : call(fd, bytes);
 }
 int fcntl(int fd, int what, ...) {
     static auto *const call = real<int(int, int, ...)>("fcntl");
@@ -320,6 +338,129 @@ private:
     MappedWord *at_;
     size_t size_;
 };
+
+// A file of 0600 that is gone with the test.
+class NamedFile {
+public:
+    NamedFile() : descriptor(::open(name().c_str(), O_RDWR | O_CREAT | O_EXCL, 0600)) {
+        unlink(name().c_str());
+    }
+    Descriptor descriptor;
+
+private:
+    static std::string name() { return "/tmp/routecap_made_" + std::to_string(getpid()); }
+};
+
+// A child that gets a signal at the n-th call of the system within an open. Whether it got it; it
+// is still there if it was stopped.
+bool signalled_in_open(int signal, uint64_t n, Descriptor &descriptor, pid_t &child) {
+    child = fork();
+    if (child == 0) {
+        signal_with = signal;
+        fail_at = n;
+        Options larger = kSmall;
+        larger.blocks = 64;
+        MappedBlocks *const made = [&] {
+            std::unique_ptr<MappedBlocks> blocks;
+            MappedBlocks::open(config(larger), descriptor.get(), blocks);
+            return blocks.release();
+        }();
+        _exit(made != nullptr ? 0 : 1);
+    }
+    int status = 0;
+    EXPECT_EQ(waitpid(child, &status, WUNTRACED), child);
+    EXPECT_TRUE(!WIFEXITED(status) || WEXITSTATUS(status) == 0);
+    return !WIFEXITED(status);
+}
+void end(pid_t child) {
+    kill(child, SIGKILL);
+    waitpid(child, nullptr, 0);
+}
+
+// The file had the store's size by then and no header, and every open refused it.
+TEST(Dead, while_it_made_a_store_leaves_a_file_that_the_next_makes_one_of) {
+    pid_t child;
+    for (uint64_t n = 1, more = true; more; n++) {
+        SCOPED_TRACE(n);
+        NamedFile file;
+        more = signalled_in_open(SIGKILL, n, file.descriptor, child);
+        Process next(kSmall, file.descriptor);
+        ASSERT_EQ(next.status, ROUTECAP_OK) << last_error();
+        EXPECT_EQ(next.publish(1, 1), Published::stored);
+        Process other(kSmall, file.descriptor);
+        ASSERT_EQ(other.status, ROUTECAP_OK) << last_error();
+        EXPECT_TRUE(other.has(1, 1));
+    }
+    // Whatever stands behind the mark of one that is being made.
+    std::mt19937 random(1);
+    for (const size_t bytes : {8, 100, 5000, 4 << 20}) {
+        NamedFile file;
+        std::vector<uint8_t> half(bytes);
+        for (uint8_t &byte : half) byte = static_cast<uint8_t>(random());
+        std::memcpy(half.data(), "rcmaking", 8);
+        ASSERT_EQ(write(file.descriptor.get(), half.data(), half.size()),
+                  static_cast<ssize_t>(bytes));
+        Process next(kSmall, file.descriptor);
+        ASSERT_EQ(next.status, ROUTECAP_OK) << last_error();
+        EXPECT_EQ(next.find(0), kNotPublished);
+        EXPECT_EQ(next.publish(1, 1), Published::stored);
+        EXPECT_TRUE(next.has(1, 1));
+    }
+}
+
+TEST(Refused, a_file_of_something_else_stays_as_it_is) {
+    for (const size_t bytes : {1, 8, 5000}) {
+        NamedFile file;
+        const std::vector<char> zeros(bytes);
+        ASSERT_EQ(write(file.descriptor.get(), zeros.data(), bytes), static_cast<ssize_t>(bytes));
+        EXPECT_EQ(Process(kSmall, file.descriptor).status, ROUTECAP_ERR_FORMAT);
+        struct stat now {};
+        fstat(file.descriptor.get(), &now);
+        EXPECT_EQ(static_cast<size_t>(now.st_size), bytes);
+    }
+}
+
+// Every open held a lock that the others waited for.
+TEST(Stopped, in_an_open_holds_up_no_other) {
+    pid_t child;
+    NamedFile file;
+    Process first(kSmall, file.descriptor);
+    for (uint64_t n = 1; signalled_in_open(SIGSTOP, n, file.descriptor, child); n++) {
+        EXPECT_EQ(Process(kSmall, file.descriptor).status, ROUTECAP_OK) << n << last_error();
+        end(child);
+    }
+    // One that is stopped while it makes the store is waited for, but not for ever.
+    NamedFile other;
+    uint64_t calls = 1;
+    for (; calls < 100; calls++) {
+        NamedFile tried;
+        ASSERT_TRUE(signalled_in_open(SIGSTOP, calls, tried.descriptor, child));
+        struct stat now {};
+        fstat(tried.descriptor.get(), &now);
+        end(child);
+        if (now.st_size > 0) break;
+    }
+    ASSERT_TRUE(signalled_in_open(SIGSTOP, calls, other.descriptor, child));
+    EXPECT_EQ(Process(kSmall, other.descriptor).status, ROUTECAP_ERR_NOT_READY);
+    end(child);
+    EXPECT_EQ(Process(kSmall, other.descriptor).status, ROUTECAP_OK) << last_error();
+}
+
+TEST(Refused, a_file_of_another_user) {
+    if (geteuid() != 0) GTEST_SKIP() << "only root gives files away";
+    NamedFile file;
+    ASSERT_EQ(fchown(file.descriptor.get(), 12345, 12345), 0);
+    // A file that nobody can open by a name came as a descriptor.
+    EXPECT_EQ(Process(kSmall, file.descriptor).status, ROUTECAP_OK);
+    char name[] = "/tmp/routecap_owned_XXXXXX";
+    Descriptor named(mkstemp(name));
+    ASSERT_EQ(fchown(named.get(), 12345, 12345), 0);
+    EXPECT_EQ(Process(kSmall, named).status, ROUTECAP_ERR_ARGUMENT);
+    EXPECT_STREQ(last_error(), "the file belongs to user 12345, and this is user 0");
+    ASSERT_EQ(fchown(named.get(), 0, 0), 0);
+    EXPECT_EQ(Process(kSmall, named).status, ROUTECAP_OK);
+    unlink(name);
+}
 
 TEST(Refused, a_header_with_any_byte_changed) {
     Descriptor descriptor;

@@ -1,4 +1,4 @@
-// Of headers with the SHA-256 0a42a732e5e640619147ffcdf6aac1bbe14d1d9a093a1310a80c9d1cca700243
+// Of headers with the SHA-256 d0eedfbb7d04a2a3a823e73bfda83acd86495f92cbe8fda393fef3c89c80cb98
 pub const ROUTECAP_VERSION_MAJOR: u32 = 1;
 pub const ROUTECAP_VERSION_MINOR: u32 = 1;
 pub const ROUTECAP_VERSION_PATCH: u32 = 0;
@@ -4277,6 +4277,13 @@ unsafe extern "C" {
     /// The file then takes all memory of the store. Whoever truncates it ends the processes that have it
     /// open. A store does not outlive a boot of the machine.
     ///
+    /// Of several processes that find the file empty one makes the store, and the others wait for as
+    /// long as the file grows. If it has not grown for three seconds they return. A process that dies
+    /// while it makes the store leaves a file in which the next one makes it.
+    ///
+    /// A file with a name must belong to this user or to root: its owner could make rows wrong. So open
+    /// it with O_NOFOLLOW, and make it with mode 0600.
+    ///
     /// @param[in] config      The configuration: block_rows, key_bytes and flags as it was created with.
     ///                        budget_bytes and generation are looked at only where the file is empty.
     /// @param[in] shape       The shape that it was created with.
@@ -4284,8 +4291,10 @@ unsafe extern "C" {
     ///                        writing. It stays the caller's and may be closed afterwards.
     /// @param[out] store      The store, to be freed with routecap_store_free; NULL on error.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT (no store, one of another version or another boot, or a
-    ///         damaged one); ROUTECAP_ERR_SHAPE_MISMATCH (another shape, block_rows, key_bytes or
-    ///         flags); ROUTECAP_ERR_NO_MEMORY (also if the disk is full, or 48 processes have it open);
+    ///         damaged one); ROUTECAP_ERR_ARGUMENT (also if the file is another user's);
+    ///         ROUTECAP_ERR_SHAPE_MISMATCH (another shape, block_rows, key_bytes or flags);
+    ///         ROUTECAP_ERR_NOT_READY (another process is making it, and gets no further);
+    ///         ROUTECAP_ERR_NO_MEMORY (also if the disk is full, or 48 processes have it open);
     ///         ROUTECAP_ERR_NO_BACKEND (this system has no /proc).
     pub fn routecap_store_open_shared(
         config: *const routecap_store_config,
