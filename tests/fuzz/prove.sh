@@ -80,7 +80,7 @@ breaks operations "a truncate leaves what is in flight" src/capture/request_oper
 breaks operations "a tag is lost" src/storage/row_store.cc \
     's/std::fill_n\(each \+ entry\.row\(position\), rows, tag\);/std::fill_n(each + entry.row(position), rows - 1, tag);/'
 breaks operations "the policy is not looked at" src/storage/row_store.cc \
-    's/\(policy == Policy::replace \|\| \(/(false || (/'
+    's/\(filing\.policy == Policy::replace \|\| \(/(false || (/'
 breaks operations "the second write wins" src/storage/row_store.cc \
     's/if \(Shape::valid\(validity, layer\)\) return false;//'
 breaks operations "overlapping rows are not counted" src/storage/row_store.cc \
@@ -109,11 +109,12 @@ breaks operations "a reading lacks what was handed over" src/capture/load_counte
 breaks operations "drafts that prefill are decode" src/capture/step_worker.cc 's/rows, step\.tag, span\.phase, reserved/rows, step.tag, Phase::decode, reserved/'
 breaks operations "drafts are published before they are settled" src/storage/row_store.cc \
     's/if \(position >= first \&\& position < end\) return true;/if (position >= first + 2 \&\& position < end) return true;/'
-breaks operations "rows of older weights are published" src/capture/prefixes.cc 's/if \(old_end > item\.first\)/if (old_end > end)/'
+breaks operations "rows of older weights are published" src/store/landing.cc 's/else if \(b\.tag < p_\.generation_\)/else if (false)/'
+breaks operations "rows of older weights stay" src/store/local_store.cc \
+    's/return generation == 0 \|\| pages_\.least_tag\(block\.place\) >= generation;/return true;/'
+breaks operations "a row is as old as its first cell" src/storage/row_store.cc 's/\(fills \&\& filing\.tag < entry/(false \&\& filing.tag < entry/'
 breaks operations "old weights are compared with new ones" src/store/landing.cc \
-    's/const bool current = s_\.current\(s_\.table_\.at\(id\)\);/const bool current = true;/'
-breaks operations "rows between two advances are old" src/capture/request_table.cc \
-    's/r\.change_rare\(\)\.ages = RowAges\(advances\);/(void)advances;/'
+    's/const bool stale = b\.outcome == Outcome::stale \|\| .*;/const bool stale = b.outcome == Outcome::stale;/'
 breaks operations "what a key has is overlooked" src/store/landing.cc 's/if \(s_\.slot_keys\(\)\) return;/return;/'
 breaks operations "a block is retained once too often" src/store/local_store.cc 's/if \(block\.retained\+\+ > 0\) return;/if (block.retained++ > 1) return;/'
 breaks operations "a slot that moved is still there" src/store/local_store.cc \
@@ -121,11 +122,11 @@ breaks operations "a slot that moved is still there" src/store/local_store.cc \
 breaks operations "a shared slot is its last owner's until drafts are settled" src/store/mapped_store.h \
     's/return slot_keys\(\) \&\& flight\(key\) != nullptr;/return false;/' src/store/mapped_store.cc
 breaks operations "a shared slot is its last owner's again" src/store/mapped_store.cc \
-    's/^( *)blocks\.give_way\(key\(from \+ i\), generation_\);/\1(void)0;/'
+    's/^( *)blocks\.give_way\(key\(from \+ i\)\);/\1(void)0;/'
 breaks operations "a cell that a shared block got is not there" src/store/row_merge.cc \
     's/Shape::set_valid\(to_validity, l\);//'
 breaks operations "a shared block of older weights is there" src/store/mapped_blocks.cc \
-    's/else if \(m->generation != now \|\| generation != now\)/else if (generation != now)/'
+    's/else if \(m->generation < now \|\| generation != now\)/else if (generation != now)/'
 breaks sources "unsigned ids are signed" kernels/record.h \
     's/read<uint32_t>\(layer, row, to\)/read<int32_t>(layer, row, to)/' src/backend/host/host_backend.cc
 breaks sources "the offset wraps" kernels/record.h \
