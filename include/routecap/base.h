@@ -38,14 +38,13 @@
  * routecap_capturer_probe and routecap_capturer_destroy. No other call waits for a step to land, or
  * for the device.
  *
- * Reading a request (coverage, extract, extract_into) waits up to 100 ms for the worker thread to
- * apply an earlier accept, truncate, fork, attach or adopt of the same request whose steps have
- * landed. After that it returns ROUTECAP_ERR_NOT_READY.
- *
- * Three calls may do work of the worker thread themselves. If that thread is filing a step, they
+ * These calls may do work of the worker thread themselves. If that thread is filing a step, they
  * wait until it has filed that one step.
  *   - routecap_step_begin on the host backend, if no slot is free.
  *   - routecap_step_issue, if the budget is exhausted.
+ *   - Reading a request (coverage, extract, extract_into): they apply an earlier accept, truncate,
+ *     fork, attach or adopt of the request whose steps have landed. If the system has no memory for
+ *     that, they return ROUTECAP_ERR_NOT_READY.
  *   - routecap_capturer_progress.
  *
  * routecap_capturer_load and routecap_capturer_load_tags wait until the worker thread has finished

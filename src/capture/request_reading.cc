@@ -96,24 +96,20 @@ int32_t Capturer::read(routecap_request handle, uint64_t first, uint64_t rows, b
                 : check_strict(*config_.shape, range.first, range.rows, segments, strictness);
 }
 
-// Finds the request's rows, and waits until what was handed over before and waits for no step was
-// applied: in the worker's next round; only without memory does that take longer.
+// Finds the request's rows. What was handed over before and waits for no step is applied first, by
+// the worker or here: the worker may be in a hook or a release callback, which may wait for a lock
+// that this thread has. Without memory it stays, and its rows are in flight.
 int32_t Capturer::find_to_read(routecap_request handle, RequestDataPtr &data) {
-    uint64_t operations = 0;  // to wait for
+    bool behind = false;
     {
         std::lock_guard lock(capture_->mutex);
         Request *request = nullptr;
         if (int32_t s = find(handle, &request); s < 0) return s;
         request->data->routing.retain();
         data.reset(request->data.get());
-        if (!capture_->worker.manual() && request->has_ready_operations(capture_->steps))
-            operations = request->pending.count();
+        behind = !capture_->worker.manual() && request->has_ready_operations(capture_->steps);
     }
-    constexpr int64_t kPatience = 100'000'000;
-    if (operations > 0)
-        capture_->completion.wait(kPatience, [&] {
-            return data->rows.applied.load(std::memory_order_acquire) >= operations;
-        });
+    if (behind) capture_->worker.apply_operations();
     return ROUTECAP_OK;
 }
 

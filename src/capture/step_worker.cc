@@ -269,7 +269,7 @@ bool StepWorker::apply_ready(Until until) {
     waiting_.store(pending_.size(), std::memory_order_relaxed);
     watch_.round(filed);
     if (applied) storage_->completion->notify();
-    if (until != Until::step_filed) count_load();
+    if (until == Until::all_applied || manual_) count_load();
     return pending_.empty() && taken_ == nullptr && !short_of_memory_;
 }
 

@@ -124,6 +124,8 @@ public:
     // The same on the engine's thread, up to the first step: files one if one has landed. It may
     // wait until the worker has filed one.
     void file_one_step();
+    // What waits for no step is applied. It may wait until the worker has filed one.
+    void apply_operations() { with_turn(Until::operations_applied); }
     // And without a step, where there is no worker thread that files them: what has ended gives
     // back its memory.
     void reclaim();

@@ -315,6 +315,25 @@ TEST(Log, a_hook_that_waits_holds_up_the_worker_alone) {
     heard.open();
 }
 
+// Reading waited 100 ms for the worker, and then said that rows were in flight.
+TEST(Reading, goes_on_while_the_worker_waits_in_a_hook) {
+    Heard heard(ROUTECAP_LOG_WARNING);
+    Rig rig;
+    const routecap_request a = rig.open(), b = rig.open(), silent = rig.open();
+    rig.land(rig.step({{a, {1, 0, 4}}}));
+    const RoutingPtr routing(rig.extract(a, 0, 4, ROUTECAP_OK));
+    heard.shut();
+    EXPECT_STATUS(ROUTECAP_OK, rig.begin(1));  // and nobody writes any layer
+    EXPECT_STATUS(ROUTECAP_OK, rig.snapshot());
+    rig.issue({Rig::span(silent, 0, 0, 1)});
+    ASSERT_TRUE(heard.wait_until_inside());
+    EXPECT_STATUS(ROUTECAP_OK, routecap_request_attach(rig.capturer(), b, routing.get(), 4));
+    rig.expect(b, 0, routed_rows(rig.shape(), 1, 0, 4));
+    EXPECT_STATUS(ROUTECAP_OK, routecap_request_truncate(rig.capturer(), b, 2));
+    rig.expect(b, 0, routed_rows(rig.shape(), 1, 0, 2));
+    heard.open();
+}
+
 TEST(Log, hooks_come_and_go_while_lines_are_told) {
     std::atomic<bool> stop{false};
     std::vector<std::thread> threads;

@@ -1,4 +1,4 @@
-// Of headers with the SHA-256 d0eedfbb7d04a2a3a823e73bfda83acd86495f92cbe8fda393fef3c89c80cb98
+// Of headers with the SHA-256 1a10d407bc42f728f23a37666bbe431865058fa7d030debd4f7ad17cb457734d
 pub const ROUTECAP_VERSION_MAJOR: u32 = 1;
 pub const ROUTECAP_VERSION_MINOR: u32 = 1;
 pub const ROUTECAP_VERSION_PATCH: u32 = 0;
