@@ -2,6 +2,7 @@
 
 import base64
 import json
+import logging
 import sys
 import time
 import types
@@ -30,6 +31,13 @@ def rows_of(engine, request):
     answer = answer.reshape(-1, LAYERS, K)
     assert (answer[:, 1] == 0).all()
     return answer[:, ROUTED]
+
+
+def test_the_log_says_that_it_captures(start, caplog):
+    """Where the capturer is made; when plugins are loaded SGLang has not set up its log yet."""
+    caplog.set_level(logging.INFO)
+    start()
+    assert "routecap captures routed experts in SGLang 0.5.23: <Capturer" in caplog.text
 
 
 def test_every_row_of_a_batch_with_padding_and_chunks(start):

@@ -2,7 +2,6 @@
 
 import ast
 import enum
-import logging
 import sys
 import types
 from importlib.metadata import PackageNotFoundError, distribution
@@ -61,17 +60,36 @@ def test_it_does_nothing_until_it_is_asked(registry, monkeypatch):
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("SGLANG_PLUGINS", "other,routecap"), ("ROUTECAP_SGLANG", "1"), ("ROUTECAP_SGLANG", "beside")],
+    [
+        ("SGLANG_PLUGINS", "other, routecap"),
+        ("SGLANG_PLUGINS", "routecap"),
+        ("ROUTECAP_SGLANG", "1"),
+        ("ROUTECAP_SGLANG", "beside"),
+    ],
 )
-def test_asked_it_registers_its_hooks_once(registry, monkeypatch, caplog, name, value):
-    caplog.set_level(logging.INFO)
+def test_asked_it_registers_its_hooks_once(registry, monkeypatch, name, value):
     monkeypatch.setenv(name, value)
     routecap.sglang.plugin()
     count = len(registry.hooks)
     routecap.sglang.plugin()
-    assert count == len(registry.hooks) == 19
+    assert count == len(registry.hooks) == 20
     assert _v0523._options.beside is (value == "beside")
-    assert "captures routed experts in SGLang 0.5.23" in caplog.text
+
+
+def test_a_type_that_there_is_not_is_refused_where_a_request_comes_in(monkeypatch):
+    def request(dtype, asks=True):
+        parameters = {"custom_params": {"routed_experts_dtype": dtype}}
+        return types.SimpleNamespace(return_routed_experts=asks, sampling_params=parameters)
+
+    monkeypatch.setattr(_v0523, "_options", routecap.sglang.Options())
+    for dtype in ("float", 16, None):
+        with pytest.raises(ValueError, match=f"routed_experts_dtype is {dtype!r}: it must be one"):
+            _v0523.check_request(None, request(dtype), [1])
+    _v0523.check_request(None, request("uint8"), [1])
+    _v0523.check_request(None, request("float", asks=False), [1])
+    _v0523.check_request(None, types.SimpleNamespace(sampling_params={}), [1])  # an embedding's
+    monkeypatch.setattr(_v0523, "_options", routecap.sglang.Options(beside=True))
+    _v0523.check_request(None, request("float"), [1])  # SGLang's own answers
 
 
 def test_another_version_is_named_and_left_alone(registry, monkeypatch, caplog):
@@ -89,8 +107,10 @@ def test_a_program_installs_it_for_the_processes_that_it_starts(registry, monkey
         monkeypatch.setenv(f"ROUTECAP_SGLANG_{name}", "0")
     monkeypatch.setenv("ROUTECAP_SGLANG", "1")
     routecap.sglang.install(routecap.sglang.Options(folder="/data"))
-    assert registry.applied == 1 and len(registry.hooks) == 19
+    assert registry.applied == 1 and len(registry.hooks) == 20
     assert routecap.sglang.Options.from_environment().folder == "/data"
+    monkeypatch.setenv("SGLANG_PLUGINS", "other, routecap")
+    routecap.sglang.install()
     monkeypatch.setenv("SGLANG_PLUGINS", "other")
     with pytest.raises(RuntimeError, match="other"):
         routecap.sglang.install()

@@ -40,7 +40,6 @@ def plugin() -> None:
         )
         return
     import_module(f".{face}", __name__).register(Options.from_environment())
-    logger.info("routecap captures routed experts in SGLang %s", _version())
 
 
 def install(options: Options | None = None) -> None:
@@ -54,8 +53,8 @@ def install(options: Options | None = None) -> None:
         raise RuntimeError(
             f"routecap knows SGLang {', '.join(_KNOWN)}, not {_version()}: install one of these"
         )
-    allowed = os.environ.get("SGLANG_PLUGINS")
-    if allowed and "routecap" not in allowed.split(","):
+    allowed = os.environ.get("SGLANG_PLUGINS", "")
+    if allowed and not _is_named():
         raise RuntimeError(f"SGLANG_PLUGINS is {allowed!r}: it must name routecap")
     (options or Options.from_environment()).to_environment()
     os.environ.setdefault(ASKED, "1")
@@ -64,8 +63,12 @@ def install(options: Options | None = None) -> None:
 
 
 def _is_asked() -> bool:
-    named = "routecap" in os.environ.get("SGLANG_PLUGINS", "").split(",")
-    return named or os.environ.get(ASKED, "").lower() in ("1", "true", "yes", "on", "beside")
+    asked = os.environ.get(ASKED, "").strip().lower()
+    return _is_named() or asked in ("1", "true", "yes", "on", "beside")
+
+
+def _is_named() -> bool:
+    return "routecap" in map(str.strip, os.environ.get("SGLANG_PLUGINS", "").split(","))
 
 
 def _version() -> str:

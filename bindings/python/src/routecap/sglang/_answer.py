@@ -22,7 +22,10 @@ def dtype_asked(sampling_params: Any) -> str:
     Raises:
         ValueError: It is none of `DTYPES`.
     """
-    parameters = getattr(sampling_params, "custom_params", None)
+    if isinstance(sampling_params, dict):
+        parameters = sampling_params.get("custom_params")
+    else:
+        parameters = getattr(sampling_params, "custom_params", None)
     dtype = parameters.get(_FIELD, "int32") if isinstance(parameters, dict) else "int32"
     if dtype not in DTYPES:
         raise ValueError(f"{_FIELD} is {dtype!r}: it must be one of {', '.join(DTYPES)}")

@@ -181,7 +181,6 @@ class Capturer:
                 logger.exception("routed experts: no rows go to %s, or come from it", options.store)
         self._outside = self.storage_cleared = False
         self._lives = Lives(self.capturer, self.prefixes, self._shared)
-        logger.info("routed experts: %r", self.capturer)
 
     def close(self) -> None:
         if self._metrics is not None:

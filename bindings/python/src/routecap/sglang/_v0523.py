@@ -12,8 +12,8 @@ In the scheduler's process:
                                         what the cache holds, and whose it is
     record_weight_version_after_update, flush_cache_after_weight_update, end_weight_update,
     record_weight_version_change        the weights are others now, or have another name
-In the detokenizer's: _b64_encode_per_request. In the tokenizer manager's: _handle_batch_output, for
-servers without a tokenizer, whose scheduler answers it.
+In the detokenizer's: _b64_encode_per_request. In the tokenizer manager's: _validate_one_request;
+_handle_batch_output, for servers without a tokenizer, whose scheduler answers it.
 
 Hooks fail softly: what one raises is logged once, capture ends, and the engine goes on. From then
 on requests have no rows.
@@ -25,7 +25,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from ._answer import encode
+from ._answer import dtype_asked, encode
 from ._capturer import NOBODYS, Batch, Capturer, Place
 from ._delivery import fetch
 from ._lives import session_of, tokens_of
@@ -95,6 +95,11 @@ def register(options: Options) -> None:
             "managers.detokenizer_manager.DetokenizerManager._b64_encode_per_request",
             encode_rows,
             HookType.AROUND,
+        ),
+        (
+            "managers.tokenizer_manager.TokenizerManager._validate_one_request",
+            check_request,
+            HookType.BEFORE,
         ),
         (
             "managers.tokenizer_manager.TokenizerManager._handle_batch_output",
@@ -190,6 +195,8 @@ def create(original: Callable[..., Any], **kwargs: Any) -> Any:
         logger.exception("routed experts: routecap cannot capture here; SGLang's own does")
         _capturer = None
         return own or original(**kwargs)
+    # Here, where the process has set up its log: when plugins are loaded it may not have.
+    logger.info("routecap captures routed experts in SGLang 0.5.23: %r", _capturer.capturer)
     return _capturer
 
 
@@ -518,6 +525,16 @@ def storage_cleared(cleared: bool, cache: Any) -> None:
 
 
 # ---- The other processes
+
+
+def check_request(manager: Any, request: Any, *args: Any) -> None:
+    """Refuses what nobody could answer.
+
+    Raises:
+        ValueError: Which SGLang tells the client.
+    """
+    if not _options.beside and getattr(request, "return_routed_experts", False):
+        dtype_asked(request.sampling_params)
 
 
 def encode_rows(original: Callable[..., Any], rows: list[Any] | None) -> Any:
