@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs check.py in SGLang 0.5.23 without a GPU, out of its wheel for CUDA. Fetches 300 MB the first
+# Runs check.py, slots.py and tree.py in SGLang 0.5.23 without a GPU, out of its wheel for CUDA. Fetches 300 MB the first
 # time (and PyTorch), and takes some minutes.
 cd "$(dirname "$0")/../.." && . examples/setup.sh
 set +e
@@ -27,6 +27,12 @@ for options in "" "--retract --seed 1" "--sync --retract --no-tokenizer --seed 2
     check "every row, check.py $options" timeout 900 "$environment/bin/python" \
         tests/sglang_engine/check.py $options "$build/sglang_engine_run"
 done
+for options in "--page 1 --seed 1" "--page 16 --retract --seed 2" "--page 64 --sync --seed 3"; do
+    # shellcheck disable=SC2086
+    check "rows by slot, slots.py $options" timeout 900 "$environment/bin/python" \
+        tests/sglang_engine/slots.py $options "$build/sglang_engine_run"
+done
+check "whose KV a hit is, tree.py" prints "are of who computed their KV" timeout 900 "$environment/bin/python" tests/sglang_engine/tree.py
 cd examples/sglang
 check "the example" prints "the last row is" timeout 900 "$environment/bin/python" answers.py "$build/sglang_engine_run/a" \
     device='"cpu"' dtype='"float32"' attention_backend='"torch_native"' sampling_backend='"pytorch"' grammar_backend='"none"' \
