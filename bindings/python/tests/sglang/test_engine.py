@@ -563,6 +563,20 @@ def test_rows_that_another_engine_computed_come_out_of_the_store(start, shared):
     assert (rows_of(other, third)[:32] == -1).all()
 
 
+@pytest.mark.parametrize("differs", ("model_path", "quantization", "kv_cache_dtype"))
+def test_rows_of_an_engine_that_computes_otherwise_are_not_taken(start, ranks, shared, differs):
+    engine = start(shared)
+    first = Request(tokens(40), most=1)
+    engine.generate([first])
+    engine.close()
+    setattr(ranks, differs, "another")
+    other = start(shared)
+    other.tree.known = engine.tree.known
+    second = Request(first.tokens.tolist() + tokens(5), most=1)
+    assert other.generate([second]) == [41]
+    assert (rows_of(other, second)[:41] == -1).all()
+
+
 def test_rows_of_older_weights_are_not_taken_from_the_store(start, shared, caplog):
     engine = start(shared)
     first = Request(tokens(40), most=1)

@@ -153,12 +153,21 @@ def _make(
         place=place,
         options=_options,
         own=own,
-        model_name=str(getattr(serving, "model_path", "")),
+        model_name=_model_name(serving),
         weight_version=_number(getattr(serving, "weight_version", None)),
     )
     one_each = (spec.speculative_eagle_topk or 1) == 1
     capturer.drafts_in_chains = one_each and str(spec.speculative_algorithm) in _IN_CHAINS
     return capturer
+
+
+# What of a server's arguments decides the weights, and how a pass computes with them and with KV.
+_MODEL = ("model_path", "revision", "json_model_override_args", "dtype", "quantization")
+_MODEL += ("kv_cache_dtype", "load_format")
+
+
+def _model_name(serving: Any) -> str:
+    return repr([str(getattr(serving, name, "")) for name in _MODEL])
 
 
 def _number(version: str | None) -> str:
