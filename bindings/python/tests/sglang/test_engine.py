@@ -37,7 +37,7 @@ def test_the_log_says_that_it_captures(start, caplog):
     """Where the capturer is made; when plugins are loaded SGLang has not set up its log yet."""
     caplog.set_level(logging.INFO)
     start()
-    assert "routecap captures routed experts in SGLang 0.5.23: <Capturer" in caplog.text
+    assert "routecap captures routed experts in SGLang 0.5.23: <routecap.Capturer" in caplog.text
 
 
 def test_every_row_of_a_batch_with_padding_and_chunks(start):

@@ -162,8 +162,15 @@ def _make(
 
 
 # What of a server's arguments decides the weights, and how a pass computes with them and with KV.
-_MODEL = ("model_path", "revision", "json_model_override_args", "dtype", "quantization")
-_MODEL += ("kv_cache_dtype", "load_format")
+_MODEL = (
+    "model_path",
+    "revision",
+    "json_model_override_args",
+    "load_format",
+    "dtype",
+    "quantization",
+    "kv_cache_dtype",
+)
 
 
 def _model_name(serving: Any) -> str:
