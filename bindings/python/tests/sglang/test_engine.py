@@ -608,6 +608,7 @@ def test_what_nobody_here_remembers_is_not_of_the_weights_of_others(start, share
     what the other one's old KV is of."""
     behind = start(shared)
     first, _ = generated(behind, tokens(40))
+    assert published(behind.capturer._shared.store, 2)
     ahead = start(shared)
     ahead.update(1, "3")
     generated(ahead, first.origin_input_ids.tolist())
