@@ -229,6 +229,19 @@ def test_over_an_update_without_a_flush_a_cache_that_is_not_followed_gives_no_ro
     assert routing.complete and set(routing.tags.tolist()) == {1}
 
 
+def test_a_name_behind_a_flush_says_nothing_of_what_the_cache_has(start):
+    engine = start()
+    engine.tree.cache_controller = object()
+    generated(engine, tokens(20))
+    engine.update(1)
+    engine.tree.reset()
+    _v0523.named(None, None, "7")
+    first, _ = generated(engine, tokens(20))
+    second, routing = generated(engine, first.origin_input_ids.tolist() + tokens(3))
+    assert routing.complete and (routing.ids() == right(second, 1)).all()
+    assert set(routing.tags.tolist()) == {7}
+
+
 def test_kv_that_the_cache_got_from_elsewhere_is_nobodys(start):
     engine = start()
     first, _ = generated(engine, tokens(40))

@@ -180,6 +180,7 @@ class Capturer:
             except (OSError, routecap.Error):
                 logger.exception("routed experts: no rows go to %s, or come from it", options.store)
         self._outside = self.storage_cleared = False
+        self._computed = False  # anything since the last flush
         self._lives = Lives(self.capturer, self.prefixes, self._shared)
 
     def close(self) -> None:
@@ -243,7 +244,7 @@ class Capturer:
                 flags |= routecap.SpanFlag.SPECULATIVE
             spans = lives.decoding(batch.requests, batch.counts, batch.sink_row, int(flags))
             spans["position"], spans["position_end"] = 0, self._max_tokens
-        self._issued = self.tag
+        self._issued, self._computed = self.tag, True
         return self.capturer.issue(spans, tag=self.tag, positions=batch.positions)
 
     def accept(
@@ -335,7 +336,8 @@ class Capturer:
                 self._issued,
                 self.tag,
             )
-        self._lives.mixed, self.storage_cleared = True, False
+        self._lives.mixed |= self._computed or self._outside
+        self.storage_cleared = False
         if self._shared is not None:
             self._shared.advance(self.tag if own else None)
 
@@ -347,5 +349,6 @@ class Capturer:
     def flushed(self) -> None:
         """The engine's cache is empty."""
         self.prefixes.clear()
+        self._computed = False
         if not self._outside or self.storage_cleared:
             self._lives.mixed = False
