@@ -8,7 +8,7 @@ Prompts begin alike for random lengths, differ within pages, and are as long as 
 the weights change: with a flush of the cache or without, with requests in flight that are paused
 or retracted, with a version that is a number, a name, or none. Prints a line for each kind of row,
 and PASSED or FAILED: no row is wrong, none is missing, and each version of the weights has a tag of
-its own, which rises.
+its own, which rises. With KV in host memory, rows of the cache may be missing.
 """
 
 import argparse
@@ -128,7 +128,9 @@ def main():
         done = await manager.update_weights_from_disk(request, None)
         if mode is not None:
             await manager.continue_generation(io_struct.ContinueGenerationReqInput())
-        assert done[0], done
+        if not done[0]:  # what was aborted may not have ended yet
+            assert flush and "the cache was not flushed" in done[1], done
+            flush = False
         happened[f"updates, {mode or 'idle'}, {'flushed' if flush else 'not flushed'}"] += 1
 
     async def traffic():
@@ -189,12 +191,13 @@ def judge(lengths, routings, slots):
         for kind, of in (("cache", cached), ("request's own", ~cached)):
             counts[f"rows of the {kind}, right"] += int((of & there & same).sum())
             counts[f"WRONG rows of the {kind}"] += int((of & there & ~same).sum())
-            counts[f"WRONG rows of the {kind}, missing"] += int((of & ~there).sum())
+            lost = "" if options.host_cache and kind == "cache" else "WRONG "
+            counts[f"{lost}rows of the {kind}, missing"] += int((of & ~there).sum())
         counts["rows of older weights"] += int((there & (versions < versions.max())).sum())
         counts["rows"] += length
         for version in set(versions.tolist()):
             tags[version] |= set(routing.tags[there & (versions == version)].tolist())
-        if (there & ~same).any() or not there.all():
+        if (there & ~same).any() or not (there.all() or options.host_cache):
             bad = np.flatnonzero(~there | ~same)
             print(
                 name,

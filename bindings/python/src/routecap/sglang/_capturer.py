@@ -298,9 +298,8 @@ class Capturer:
             return None
         tokens = tokens_of(request.origin_input_ids + request.output_ids_through_stop)
         scope, twin = tree_of(request), self.capturer.fork(rows.handle)
-        whole = (
-            self._lives.mixed
-        )  # what it lacks may be of other weights, and its rows behind those
+        # In a cache of several weights, rows behind some that it lacks may be behind older KV.
+        whole = self._lives.mixed
 
         def share(routing: routecap.Routing) -> None:
             try:
@@ -326,20 +325,20 @@ class Capturer:
         it; no row was computed in between."""
         self.weight_version = version or ""
         number = _number(self.weight_version)
-        own = number is not None and number > self._issued
-        self.tag = number if own and number is not None else self.tag + 1
-        if number is not None and not own:
+        if number is not None and number <= self._issued:
             logger.error(
                 "routed experts: weight_version %d is not above %d, the tag of rows of other"
                 " weights: rows have the tag %d. Give versions that rise",
                 number,
                 self._issued,
-                self.tag,
+                self.tag + 1,
             )
+            number = None
+        self.tag = self.tag + 1 if number is None else number
         self._lives.mixed |= self._computed or self._outside
         self.storage_cleared = False
         if self._shared is not None:
-            self._shared.advance(self.tag if own else None)
+            self._shared.advance(number)
 
     def follow(self, followed: bool, outside: bool) -> None:
         """followed: a place in the engine's tree keeps the KV that it was told here with. outside:
