@@ -110,7 +110,8 @@ def options_of(model, capture, sizes=SIZES, eager=False, **arguments):
         options["compilation_config"] = {"cudagraph_capture_sizes": list(sizes)}
     options |= arguments
     if ON_CPU:
-        options |= {"dtype": "float32", "enforce_eager": True, "block_size": 16}
+        options |= {"dtype": "float32", "enforce_eager": True}
+        options.setdefault("block_size", 16)
         options["compilation_config"] = {"custom_ops": ["none"]}
         for name in ("gpu_memory_utilization", "kv_cache_memory_bytes"):
             options.pop(name, None)

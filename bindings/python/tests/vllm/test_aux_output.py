@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from schedule import BLOCK, Router, Run, Scheduling, capture
 from scraping import chosen, counted, free_port, scrape
 
@@ -84,6 +85,52 @@ def test_every_row_comes_once_and_is_its_tokens(seed, drafts, ahead):
     stats = made.store.stats()
     assert stats.blocks_adopted > 50 and stats.blocks_mismatched == 0
     assert made._capturer.stats().requests_open < 8  # those that run, and what ended last
+
+
+def test_rows_of_hits_are_missing_from_new_weights_until_the_cache_is_emptied():
+    """The engine keeps its blocks, and then has blocks of both weights under one hash: nobody says
+    which of them is hit."""
+    made, number = connector(), [0]
+
+    def rows_of(generation, hits, version):
+        """Of a request of 9 tokens, as callers get them."""
+        name, number[0] = f"r{number[0]}", number[0] + 1
+        hashes = b"".join(bytes([block]) * 32 for block in range(2))
+        metadata = SimpleNamespace(
+            generation=generation,
+            requests={name: 0},
+            block_hashes={name: SimpleNamespace(data=hashes, item_size=32)},
+            finished_requests=(),
+            retained_block_hashes=None,
+            released_block_hashes=None,
+        )
+        batch = SimpleNamespace(
+            req_ids=[name],
+            query_start_loc_np=np.array([0, 9 - hits], np.int32),
+            num_computed_tokens_np=np.array([hits], np.int32),
+            num_draft_tokens_per_req=None,
+            positions=torch.arange(hits, 9),
+        )
+        made.begin_step(metadata)
+        ids = (np.arange(9)[:, None, None] + np.arange(LAYERS)[:, None] + np.arange(K)) % 8
+        capture(made, (ids + 5 * version)[hits:].astype(np.int32))
+        output = made.prepare_output(batch)
+        output.enqueue_cpu_copy(np.ones(1, np.int32), np.zeros(1, np.int32))
+        found = output.process_output()[name].rows[:, [0, 2, 3]]
+        np.testing.assert_array_equal(found[hits:], (ids + 5 * version)[hits:])
+        if (found[:hits] == -1).all():
+            return "missing" if hits else "computed"
+        return "of its weights" if (found == ids + 5 * version).all() else "of others"
+
+    assert BLOCK == 4
+    assert rows_of(0, 0, 0) == "computed" and rows_of(0, 8, 0) == "of its weights"
+    made.capture.weights_changed()
+    assert rows_of(0, 8, 1) == "missing"  # the block is of the old weights
+    assert rows_of(0, 0, 1) == "computed"  # a twin, as for prompt_logprobs
+    assert rows_of(0, 8, 1) == "missing"
+    made.capture.weights_changed()
+    assert rows_of(1, 8, 1) == "missing"  # emptied behind that
+    assert rows_of(1, 0, 1) == "computed" and rows_of(1, 8, 1) == "of its weights"
 
 
 def test_a_store_that_is_full_costs_rows_and_nothing_else():

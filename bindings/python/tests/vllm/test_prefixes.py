@@ -32,7 +32,7 @@ class Caching(Batch):
 
     def __init__(self, start, options=None, **requests):
         super().__init__(start, options=options, **requests)
-        self.prefixes = self.capturer.keep_prefixes(BLOCK, BLOCK, 32)
+        self.prefixes = self.capturer.keep_prefixes(BLOCK, BLOCK, 32, False)
 
     def begins(self, name, tokens=(), numbers=()):
         found = BlocksOf(name, 0, numbers, keys_of(tokens)[: len(numbers)])
@@ -190,6 +190,21 @@ def test_what_another_engine_hands_over_has_its_rows_while_weights_are_the_first
     np.testing.assert_array_equal(other.rows("b").array()[:8], one.expected("a"))
 
 
+def test_blocks_that_a_connector_brings_back_have_their_rows_under_any_number(start):
+    batch = Caching(start, a=request(), b=request(), c=request(), d=request())
+    batch.prefixes = batch.capturer.keep_prefixes(BLOCK, BLOCK, 32, True)
+    assert batch.prefixes.by_contents
+    batch.fill("a")
+    batch.wait_for_blocks()
+    batch.prefixes.step.allocated += [3, 5, 8, 9]
+    batch.hit("b", numbers=[8, 9])
+    batch.rows_of_versions("b", [0] * 9)
+    batch.new_weights()
+    batch.prefixes.step.allocated += [11, 12]
+    batch.hit("c", numbers=[11, 12])
+    assert batch.reasons("c")[:8] == ["NOT_PUBLISHED"] * 8  # nobody knows of which weights
+
+
 def test_the_programs_store_is_used_and_must_fit(start):
     first = Caching(start, a=request())
     store = routecap.Store(first.capturer.capturer, block_rows=BLOCK)
@@ -201,7 +216,7 @@ def test_the_programs_store_is_used_and_must_fit(start):
     np.testing.assert_array_equal(two.rows("b").array(), two.expected("b"))
     for rows, key_bytes in ((8, 32), (BLOCK, 16)):
         with pytest.raises(ValueError, match="rows and keys of 32 bytes, the engine of"):
-            two.capturer.keep_prefixes(BLOCK, rows, key_bytes)
+            two.capturer.keep_prefixes(BLOCK, rows, key_bytes, False)
     assert Caching(start, Options(store_bytes=0), a=request()).prefixes is None
 
 

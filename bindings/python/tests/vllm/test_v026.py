@@ -142,7 +142,7 @@ def expected(runner, name, rows):
 
 def test_rows_out_of_the_prefix_cache_are_those_of_whoever_computed_them(make):
     runner, capture = make()
-    prefixes = capture.capturer.keep_prefixes(BLOCK, BLOCK, 32)
+    prefixes = capture.capturer.keep_prefixes(BLOCK, BLOCK, 32, False)
     runner.step([("a", 0, 10)])
     prefixes.step.fills.append(BlocksOf("a", 0, [5, 7]))
     prefixes.step.begins.append(BlocksOf("b", 0, [5, 7]))

@@ -152,7 +152,7 @@ def test_rows_of_cached_prefixes_come_out_of_stores_of_the_workers(serve, tmp_pa
     module.set_options(module.Options(store_file=str(path)))
     executor = serve(*map(Stage, layers), Stage(layers[-1], mirror=True))
     workers = _workers.Workers(executor)
-    blocks, key = workers.keep_prefixes(2, 2, 8), b"two of a"
+    blocks, key = workers.keep_prefixes(2, 2, 8, False), b"two of a"
     shared = len(layers) == 1  # each stage has a store of its own
     assert blocks.by_contents is shared
     blocks.step.begins.append(BlocksOf("a", 0, []))
@@ -178,7 +178,7 @@ def test_rows_of_cached_prefixes_come_out_of_stores_of_the_workers(serve, tmp_pa
 
 def test_workers_without_a_store_keep_no_prefixes(serve):
     module.set_options(module.Options(store_bytes=0))
-    assert _workers.Workers(serve(Stage(STAGES[0]))).keep_prefixes(16, 16, 32) is None
+    assert _workers.Workers(serve(Stage(STAGES[0]))).keep_prefixes(16, 16, 32, False) is None
 
 
 def test_outputs_of_requests_that_end_come_with_their_rows_a_step_later_if_one_is_in_flight(

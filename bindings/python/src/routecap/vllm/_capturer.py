@@ -661,7 +661,7 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         self._requests.tokens_of = self._tokens_of
 
     def keep_prefixes(
-        self, block_rows: int, hash_rows: int, hash_bytes: int, stages: int = 1
+        self, block_rows: int, hash_rows: int, hash_bytes: int, handed: bool, stages: int = 1
     ) -> Prefixes | None:
         """Rows of prefixes are published and adopted from now on, as the result is told; None if no
         store is to have them.
@@ -669,6 +669,7 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         Args:
             block_rows: Of a block of the engine's cache.
             hash_rows, hash_bytes: Of a block that has a hash, and of the hash.
+            handed: Whether the engine has a connector, which brings keys and values.
             stages: Of a pipeline. Each has rows of its own layers, and so a store of its own.
 
         Raises:
@@ -680,7 +681,7 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
             if stages > 1:
                 options = dataclasses.replace(options, store_file="")
             self.prefixes = Prefixes(
-                self.capturer, live, block_rows, hash_rows, hash_bytes, options
+                self.capturer, live, block_rows, hash_rows, hash_bytes, options, handed
             )
             self._waiting = self.prefixes.waiting
         return self.prefixes

@@ -5,9 +5,9 @@ computed these. So a row is known by what identifies these keys and values:
 
     numbers   in a store of this process: the number of the block, for as long as it holds them. A
               block that the engine allocates anew has no rows until it is full
-    contents  in a store that others use too, where numbers mean nothing: the engine's hash of the
-              block, which stands for its tokens, and the version of the weights under which it and
-              all before it was computed
+    contents  in a store that others use too, or where a connector brings blocks back, numbers mean
+              nothing: the engine's hash of the block, which stands for its tokens, and the version
+              of the weights under which it and all before it were computed
 
 Both stay right when weights change and the engine keeps its blocks: rows out of them are still
 theirs, and say so by their tags. Where it is not known under which weights a block was computed,
@@ -114,19 +114,21 @@ class Prefixes(Told):
         hash_rows: int,
         hash_bytes: int,
         options: Options,
+        handed: bool = False,
     ) -> None:
         """
         Args:
             requests: Those that are live, by name.
             block_rows: Of a block that has a number.
             hash_rows, hash_bytes: Of a block that has a hash, and of the hash.
+            handed: Blocks may come back from outside of the engine's cache, with other numbers.
             options: Which store it is.
 
         Raises:
             ValueError: The program's store has other blocks.
             OSError, routecap.Error: There can be no such file, or it is of another model.
         """
-        super().__init__(options.store is not None or bool(options.store_file))
+        super().__init__(handed or options.store is not None or bool(options.store_file))
         self._capturer, self._requests = capturer, requests
         self.waiting: list[Step] = []  # which the capturer looks at
         self._contents = _Contents(requests) if self.by_contents else None
@@ -147,7 +149,7 @@ class Prefixes(Told):
                 block_rows=rows,
                 key_bytes=key_bytes,
                 budget_bytes=options.store_bytes,
-                slot_keys=True,
+                slot_keys=not self.by_contents,
             )
         if (self.store.block_rows, self.store.key_bytes) != (rows, key_bytes):
             raise ValueError(

@@ -301,8 +301,9 @@ class TellingScheduler:
         algorithm = self.vllm_config.cache_config.prefix_caching_hash_algo  # type: ignore[attr-defined]
         hashing = import_module("vllm.utils.hashing").get_hash_fn_by_name(algorithm)
         self._block_rows, self._hash_rows = managers[self._group].block_size, pool.hash_block_size
+        handed = getattr(self, "connector", None) is not None
         self._prefixes = self._capturer.keep_prefixes(
-            self._block_rows, self._hash_rows, len(hashing(b""))
+            self._block_rows, self._hash_rows, len(hashing(b"")), handed
         )
         if self._prefixes is not None:
             self._watch_blocks(pool, self._prefixes)

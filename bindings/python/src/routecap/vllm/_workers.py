@@ -63,10 +63,10 @@ class Workers:
         return answers
 
     def keep_prefixes(
-        self, block_rows: int, hash_rows: int, hash_bytes: int
+        self, block_rows: int, hash_rows: int, hash_bytes: int, handed: bool
     ) -> BlocksOfWorkers | None:
         """As of a capturer."""
-        kept = self._call("routecap_keep_prefixes", block_rows, hash_rows, hash_bytes)
+        kept = self._call("routecap_keep_prefixes", block_rows, hash_rows, hash_bytes, handed)
         by_contents = [each for each in kept if each is not None]
         return BlocksOfWorkers(self, any(by_contents)) if by_contents else None
 
@@ -206,13 +206,13 @@ def routecap_weights_changed(worker: Any) -> None:
 
 
 def routecap_keep_prefixes(
-    worker: Any, block_rows: int, hash_rows: int, hash_bytes: int
+    worker: Any, block_rows: int, hash_rows: int, hash_bytes: int, handed: bool
 ) -> bool | None:
     """Whether this worker's store goes by contents; None if it keeps no prefixes."""
     if not _keeps_rows():
         return None
     stages = _stage().world_size
-    prefixes = _capturer().keep_prefixes(block_rows, hash_rows, hash_bytes, stages)
+    prefixes = _capturer().keep_prefixes(block_rows, hash_rows, hash_bytes, handed, stages)
     if prefixes is None:
         return None
     runner = worker.model_runner
