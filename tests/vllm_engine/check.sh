@@ -30,6 +30,15 @@ environment() {
     printf '%s' "$content" > "$folder/requirements"
 }
 
+# blocks VERSION OPTIONS...: slots.py, once with each.
+blocks() {
+    local version=$1 options
+    shift
+    for options; do
+        check "$version: rows of the blocks that are hit, slots.py $options" "$python" tests/vllm_engine/slots.py $options
+    done
+}
+
 # The sources of 0.33, which run in the environment of 0.26.
 sources() {
     local wheel folder=$build/vllm_sources_$1
@@ -64,6 +73,7 @@ every_row() {
 check_0.21() {
     every_row 0.21 "" --sync "--preempt --prefix" "--sync --prefix --seed 2" "--drafts --prefix" \
         "--lora --prefix" "--weights --preempt --prefix" "--sleep --prefix" "--preempt --prefix --store 20000"
+    blocks 0.21 "" "--sync --updates tag --blocks 24 --seed 1" "--block 64 --seed 2" "--store $build/vllm_engine_slots --seed 3"
     check "0.21: two data-parallel ranks, parallel.py" "$python" tests/vllm_engine/parallel.py data --requests 120 --prefix \
         --store "$build/vllm_engine_store"
     for options in --prefix --sync; do
@@ -74,6 +84,7 @@ check_0.21() {
 check_0.26() {
     every_row 0.26 --sync --preempt "--prefix --seed 5" "--preempt --prefix" "--sync --prefix --seed 2" \
         "--drafts --prefix" "--weights --preempt --prefix"
+    blocks 0.26 "" "--sync --updates tag --blocks 24 --seed 1" "--block 64 --seed 2"
 }
 check_0.33() {
     environment 0.26

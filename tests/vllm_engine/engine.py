@@ -26,6 +26,7 @@ class Oracle:
     Make it before the engine.
 
     steps: ([(request, first position, rows)], ids [rows, layers, k], version) of each.
+    anew: which requests began anew with each, behind a preemption.
     version: of the weights, as whoever changes them says.
     preempted: how many requests were, again and again.
     """
@@ -34,8 +35,8 @@ class Oracle:
         from vllm.model_executor.layers.fused_moe.router.base_router import BaseRouter
         from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
-        self.buffers, self.steps, self.preempted, self.version = [], [], 0, 0
-        self._spans = None
+        self.buffers, self.steps, self.anew, self.preempted, self.version = [], [], [], 0, 0
+        self._spans, self._anew = None, ()
         layers = {}
         place, prepare = BaseRouter._apply_eplb_mapping, GPUModelRunner._prepare_inputs
         sample = GPUModelRunner.sample_tokens
@@ -56,6 +57,7 @@ class Oracle:
             counts = [int(count) for count in num_scheduled_tokens[:n]]
             self._spans = list(zip(list(batch.req_ids[:n]), computed, counts, strict=True))
             self.preempted += len(scheduler_output.preempted_req_ids or ())
+            self._anew = set(scheduler_output.scheduled_cached_reqs.resumed_req_ids)
             return prepare(runner, scheduler_output, num_scheduled_tokens, *args, **kwargs)
 
         def sample_tokens(runner, *args, **kwargs):
@@ -63,6 +65,7 @@ class Oracle:
                 total = sum(n for _, _, n in self._spans)
                 ids = torch.stack([buffer[:total] for buffer in self.buffers], 1).to(torch.int16)
                 self.steps.append((self._spans, ids, self.version))
+                self.anew.append(self._anew)
                 self._spans = None
             return sample(runner, *args, **kwargs)
 
@@ -72,14 +75,17 @@ class Oracle:
 
     def forget(self):
         """What came before, as a warm-up."""
-        self.steps.clear()
+        self.steps.clear(), self.anew.clear()
         self._spans, self.preempted = None, 0
 
-    def rows(self):
-        """{request: {position: every ([layers, k], version) of it, in order}}."""
+    def rows(self, last_life=False):
+        """{request: {position: every ([layers, k], version) of it, in order}}; or only those since
+        it began anew."""
         found = {}
-        for spans, ids, version in self.steps:
+        for (spans, ids, version), anew in zip(self.steps, self.anew, strict=True):
             ids, at = ids.cpu().numpy(), 0
+            for name in anew if last_life else ():
+                found.pop(name, None)
             for name, first, n in spans:
                 rows = found.setdefault(name, {})
                 for i in range(n):

@@ -133,6 +133,19 @@ def test_what_is_not_there_says_why(start):
     assert batch.reasons("d") == ["NOT_PUBLISHED"] * 8 + [""]
 
 
+def test_rows_that_are_all_older_than_the_programs_store_are_said_once(start, caplog):
+    first = Caching(start, a=request())
+    store = routecap.Store(first.capturer.capturer, block_rows=BLOCK, generation=7)
+    batch = Caching(start, Options(store=store), a=request(), b=request())
+    batch.fill("a")
+    said = [each.getMessage() for each in caplog.records if "generation" in each.getMessage()]
+    assert len(said) == 1 and "tag 0" in said[0] and "generation 7" in said[0]
+    caplog.clear()
+    batch.capturer.set_tag(7)
+    batch.fill("b", numbers=[8, 9])
+    assert not caplog.records
+
+
 @pytest.mark.parametrize("change", ["weights_changed", "set_tag"])
 def test_blocks_that_the_engine_keeps_over_new_weights_have_the_rows_of_the_old(
     start, options, change

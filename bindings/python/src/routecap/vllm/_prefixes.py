@@ -157,7 +157,7 @@ class Prefixes(Told):
                 f" {self.store.key_bytes} bytes, the engine of {rows} and {key_bytes}: make"
                 f" it with block_rows={rows}, key_bytes={key_bytes}"
             )
-        self._broken = False
+        self._broken = self._older = False
 
     def _send(self, output: Any, step: Step) -> None:
         self.waiting.append(step)
@@ -181,6 +181,14 @@ class Prefixes(Told):
         self.waiting.clear()
         if self._broken:
             return
+        if tag < self.store.generation and not self._older:  # of the program's own store
+            self._older = True
+            logger.warning(
+                "routed experts: rows of cached prefixes will be missing: they have tag %d, and the"
+                " store is at generation %d. Say which version the weights have, by set_tag",
+                tag,
+                self.store.generation,
+            )
         try:
             for step in steps:
                 self._settle(step, tag)
