@@ -164,7 +164,7 @@ def add():
     prompt, more, parameters = list(draw.choice(shared)[:length]), {}, {}
     if draw.random() < 0.25 and length > 2:
         prompt[length // 2 :] = [draw.randrange(VOCABULARY) for _ in range(length - length // 2)]
-    if draw.random() < 0.1:
+    if draw.random() < 0.06:
         parameters["prompt_logprobs"] = 1
     if draw.random() < 0.1:
         more["cache_salt"] = f"salt {draw.randrange(2)}"
@@ -247,7 +247,7 @@ def missing(hit, who, version, reasons):
 
 steps = 0
 while running.has_unfinished_requests() or counts["rows"] < options.rows:
-    while counts["rows"] < options.rows and (number <= steps or not requests):
+    while counts["rows"] < options.rows and len(requests) < draw.choice((1, 6, 12)):
         add()
     for output in running.step():
         if output.finished:
@@ -270,6 +270,7 @@ for what, count in sorted(counts.items()):
 wrong = any("WRONG" in what for what in counts)
 few = not counts["right, hit"] + counts["right, hit, of older weights"]
 few |= options.updates != "none" and not counts["right, hit, of older weights"]
+few |= options.updates != "none" and options.flush > 0 and not counts["emptied: True"]
 if other is not None:
     wrong |= bool(other.wait())
 print("FAILED" if wrong or few else "PASSED")

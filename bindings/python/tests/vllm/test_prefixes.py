@@ -364,6 +364,15 @@ def test_the_scheduler_tells_what_is_allocated_fills_and_is_hit(start, options):
     scheduler.schedule()
     begins = prefixes.waiting[-1].begins
     assert [each.numbers for each in begins] == [[], [3, 4]][0 if options else 1 :]
+    for number in (6, 7):
+        arguments["blocks"] = [SimpleNamespace(block_id=number)]
+        pool.cache_full_blocks(
+            num_cached_blocks=0, num_full_blocks=1, kv_cache_group_id=1, **arguments
+        )
+    pool.next = 7
+    pool.get_new_blocks(2)  # it was preempted meanwhile
+    assert [each.numbers for each in prefixes.step.fills] == [[6]]
+    assert prefixes.step.allocated == [7, 8]
 
 
 def test_a_reset_of_the_prefix_cache_counts_as_new_weights(start):

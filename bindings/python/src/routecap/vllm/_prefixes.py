@@ -73,6 +73,14 @@ class Step:
         self.fills: list[BlocksOf] = []
         self.begins: list[BlocksOf] = []
 
+    def allocates(self, numbers: Sequence[int]) -> None:
+        """These blocks hold nothing any more, also what the step was to fill: a request may be
+        preempted after it was scheduled, and its blocks go to another in the same step."""
+        if self.fills:
+            gone = set(numbers)
+            self.fills = [each for each in self.fills if gone.isdisjoint(each.numbers)]
+        self.allocated += numbers
+
     def __bool__(self) -> bool:
         return bool(self.allocated or self.fills or self.begins)
 

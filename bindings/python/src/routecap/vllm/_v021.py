@@ -313,7 +313,7 @@ class TellingScheduler:
 
         def get_new_blocks(*args: Any, **kwargs: Any) -> Any:
             blocks = allocate(*args, **kwargs)
-            prefixes.step.allocated.extend([block.block_id for block in blocks])
+            prefixes.step.allocates([block.block_id for block in blocks])
             return blocks
 
         def cache_full_blocks(
