@@ -216,6 +216,11 @@ def test_blocks_that_a_connector_brings_back_have_their_rows_under_any_number(st
     batch.prefixes.step.allocated += [11, 12]
     batch.hit("c", numbers=[11, 12])
     assert batch.reasons("c")[:8] == ["NOT_PUBLISHED"] * 8  # nobody knows of which weights
+    batch.prefixes.step.emptied = True
+    batch.prefixes.step.allocated += [3, 5, 8, 9]
+    batch.fill("d")
+    batch.hit("e", numbers=[8, 9])
+    batch.rows_of_versions("e", [1] * 9)
 
 
 def test_the_programs_store_is_used_and_must_fit(start):
@@ -294,7 +299,7 @@ class Scheduler:
     def schedule(self):
         return self.output
 
-    def reset_prefix_cache(self, reset_running_requests=False):
+    def reset_prefix_cache(self, reset_running_requests=False, reset_connector=False):
         return True
 
     def _handle_invalid_blocks(self, invalid):
@@ -383,6 +388,9 @@ def test_a_reset_of_the_prefix_cache_counts_as_new_weights(start):
     batch.capturer.set_tag(9)
     scheduler.reset_prefix_cache()
     assert batch.capturer.tag == 9  # the program says which weights they are
+    assert not scheduler._prefixes.step.emptied
+    scheduler.reset_prefix_cache(reset_connector=True)
+    assert scheduler._prefixes.step.emptied
 
 
 def test_a_request_that_begins_anew_has_the_rows_of_what_it_hits_then(start, options):

@@ -64,14 +64,16 @@ class Step:
         allocated: Numbers of blocks that hold nothing any more.
         fills: The step, or one before it, computes the last of their rows.
         begins: The first blocks of a request that begins behind them, or begins anew.
+        emptied: Before it the engine's cache was emptied, and what its connector has.
     """
 
-    __slots__ = ("allocated", "begins", "fills")
+    __slots__ = ("allocated", "begins", "emptied", "fills")
 
     def __init__(self) -> None:
         self.allocated: list[int] = []
         self.fills: list[BlocksOf] = []
         self.begins: list[BlocksOf] = []
+        self.emptied = False
 
     def allocates(self, numbers: Sequence[int]) -> None:
         """These blocks hold nothing any more, also what the step was to fill: a request may be
@@ -82,7 +84,7 @@ class Step:
         self.allocated += numbers
 
     def __bool__(self) -> bool:
-        return bool(self.allocated or self.fills or self.begins)
+        return bool(self.allocated or self.fills or self.begins or self.emptied)
 
 
 class Told:
@@ -267,7 +269,7 @@ class _Contents:
     def __init__(self, requests: Mapping[str, RequestState]) -> None:
         self._requests = requests
         self._versions: dict[int, int] = {}  # of blocks, by number; -1: of several
-        self._handed = True  # what another engine hands over was computed as here
+        self._handed = True  # what a connector brings was computed under the weights of now
 
     def weights_changed(self) -> None:
         for state in self._requests.values():
@@ -276,6 +278,7 @@ class _Contents:
 
     def keys_of(self, step: Step, tag: int) -> tuple[list[_Keyed], list[_Keyed]]:
         """Of what a step fills and of what its requests begin with."""
+        self._handed |= step.emptied
         for number in step.allocated:
             self._versions.pop(number, None)
         waiting = {each.name: each for each in step.begins}

@@ -371,10 +371,14 @@ class TellingScheduler:
             found = self._blocks_of(request, 0, blocks[self._group][:hits])
             self._prefixes.step.begins.append(found)
 
-    def reset_prefix_cache(self, *args: Any, **kwargs: Any) -> Any:
-        reset = super().reset_prefix_cache(*args, **kwargs)  # type: ignore[misc]
+    def reset_prefix_cache(
+        self, reset_running_requests: bool = False, reset_connector: bool = False
+    ) -> Any:
+        reset = super().reset_prefix_cache(reset_running_requests, reset_connector)  # type: ignore[misc]
         if self._capturer is not None:
             self._capturer.weights_changed()  # this is what one does then
+        if self._prefixes is not None and reset and reset_connector:
+            self._prefixes.step.emptied = True
         return reset
 
     # Requests.
