@@ -58,7 +58,8 @@ EVERY = 9  # steps from one update to the next
 class Slots:
     """What was computed into each row of each block, and so what each request attended to.
 
-    truth: {request: {position: (ids [layers, k], version, who computed it) of its last life}}.
+    truth: {request: {position: (ids [layers, k], version, who computed it, whether it was a hit)}},
+        of the request's last life.
     """
 
     def __init__(self, rows=8192):
@@ -117,13 +118,13 @@ class Slots:
             for position in range(first, first + count):
                 row = ids[at], self.version, name
                 self._slots[int(numbers[position // self.size]), position % self.size] = row
-                self.truth[name][position] = row
+                self.truth[name][position] = *row, False
                 at += 1
         for name, first, _, numbers, begins in step:  # also what another computed in this step
             for position in range(first if begins else 0):
                 place = int(numbers[position // self.size]), position % self.size
                 if place in self._slots:  # otherwise from before
-                    self.truth[name][position] = self._slots[place]
+                    self.truth[name][position] = *self._slots[place], True
 
     def forget(self):
         """What came before, as a warm-up."""
@@ -222,8 +223,7 @@ def judge(output):
         if position not in truth:
             counts["WRONG of no block"] += 1
             continue
-        ids, version, who = truth[position]
-        hit = who != internal
+        ids, version, who, hit = truth[position]
         if not mask.any():
             counts[missing(hit, who, version, reasons[position])] += 1
         elif not mask.all() or not (row == ids).all():
