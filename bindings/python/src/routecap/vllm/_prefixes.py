@@ -22,8 +22,8 @@ whose workers are in processes of their own says it with the step.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate, chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,7 +40,8 @@ from ._requests import RequestState
 logger = logging.getLogger(__name__)
 
 _NOWHERE = 2**64 - 1  # as a number: of no block
-_Keyed = tuple[str, int, NDArray[np.uint8]]  # a request's name, a first row, keys
+# A request's name, a first row, and numbers or keys.
+_Keyed = tuple[str, int, Sequence[int] | NDArray[np.uint8]]
 
 
 class BlocksOf(NamedTuple):
@@ -213,18 +214,18 @@ class Prefixes(Told):
             if step.allocated:
                 self.store.evict(np.array(step.allocated, np.uint64))
             fills = [(each.name, *run) for each in step.fills for run in self._runs(each)]
-            begins = [(each.name, 0, _keys_of(each.numbers)) for each in step.begins]
+            begins = [(each.name, 0, each.numbers) for each in step.begins]
         self._call(raw.routecap_request_publish_batch, structs.publish_dtype, fills)
         self._call(raw.routecap_request_adopt_batch, structs.adopt_dtype, begins)
 
-    def _runs(self, blocks: BlocksOf) -> Iterator[tuple[int, NDArray[np.uint8]]]:
-        """First row and keys of those that are blocks: behind a window there is none."""
+    def _runs(self, blocks: BlocksOf) -> Iterator[tuple[int, Sequence[int]]]:
+        """First row and numbers of those that are blocks: behind a window there is none."""
         if all(blocks.numbers):
-            yield blocks.first, _keys_of(blocks.numbers)
+            yield blocks.first, blocks.numbers
             return
         for index, number in enumerate(blocks.numbers):
             if number:
-                yield blocks.first + index * self.store.block_rows, _keys_of([number])
+                yield blocks.first + index * self.store.block_rows, [number]
 
     def _call(self, call: Callable[..., Any], dtype: Any, blocks: Sequence[_Keyed]) -> None:
         """Those of requests that are captured. What was not issued is nobody's, and skipped."""
@@ -236,7 +237,9 @@ class Prefixes(Told):
         if not found:
             return
         handles, firsts, keys = zip(*found, strict=True)
-        data = np.concatenate(keys)
+        data = (
+            _keys_of(chain.from_iterable(keys)) if self._contents is None else np.concatenate(keys)
+        )
         counts = [len(each) for each in keys]
         offsets = list(accumulate(counts, initial=0))[:-1]
         items: Any = np.zeros(len(found), dtype)
@@ -246,11 +249,11 @@ class Prefixes(Told):
         call(self._capturer._handle, self.store._handle, items, self.store.generation)
 
 
-def _keys_of(numbers: Sequence[int]) -> NDArray[np.uint8]:
-    """[blocks, 8]: keys in a store of slots."""
-    keys = np.array(numbers, np.uint64)
+def _keys_of(numbers: Iterable[int]) -> NDArray[np.uint64]:
+    """Keys in a store of slots."""
+    keys = np.fromiter(numbers, np.uint64)
     keys[keys == 0] = _NOWHERE  # the engine's number of what lies behind a window
-    return keys.view(np.uint8).reshape(-1, 8)
+    return keys
 
 
 def content_keys(hashes: Sequence[bytes], versions: Sequence[int]) -> NDArray[np.uint8]:
