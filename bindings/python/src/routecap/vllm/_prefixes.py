@@ -285,7 +285,8 @@ class _Contents:
         for number in step.allocated:
             self._versions.pop(number, None)
         waiting = {each.name: each for each in step.begins}
-        fills, begins = [], []
+        fills: list[_Keyed] = []
+        begins: list[_Keyed] = []
         for each in step.fills:  # in the order in which requests were scheduled, who may share them
             if (begin := waiting.pop(each.name, None)) is not None:
                 begins.append(self._begin(begin, tag))
