@@ -5,11 +5,14 @@ which it leaves.
 import json
 import logging
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 from types import SimpleNamespace
@@ -357,3 +360,271 @@ def test_top_counts_anew_when_the_engine_was_started_again() -> None:
     before = {("", 3): {0: 900.0, 1: 100.0}}
     now = {("", 3): {0: 10.0, 1: 30.0}}
     assert _lines(before, now, 2.0, 5) == [["", "3", "1.50", "20", "1 (1.5)  0 (0.5)"]]
+
+
+# ---- What can make rows missing: a series moves, and an alert is about it
+
+
+def issued(
+    c: routecap.Capturer, request: int, ids: np.ndarray, *, layers: Any = range(LAYERS), **more: Any
+) -> None:
+    """A step of rows whose other layers record nothing."""
+    c.begin(len(ids))
+    for layer in layers:
+        c.record(layer, ids[:, layer].astype(np.int32))
+    c.snapshot()
+    c.issue(routecap.spans(request=request, rows=len(ids), **more)).wait(10)
+
+
+IDS = drawn(np.random.default_rng(9), 8)
+TWICE, TOO_HIGH = IDS.copy(), IDS.copy()
+TWICE[3, 1, 0] = TWICE[3, 1, 1]
+TOO_HIGH[5, 4, 2] = EXPERTS
+
+
+def a_layer_is_never_recorded(c: routecap.Capturer, store: routecap.Store) -> None:
+    issued(c, int(c.open()), IDS, layers=(0, 1, 3, 4))
+
+
+def no_layer_is_recorded(c: routecap.Capturer, store: routecap.Store) -> None:
+    issued(c, int(c.open()), IDS, layers=())
+
+
+def ids_are_no_experts(c: routecap.Capturer, store: routecap.Store) -> None:
+    issued(c, int(c.open()), TOO_HIGH)
+
+
+def an_id_is_there_twice(c: routecap.Capturer, store: routecap.Store) -> None:
+    issued(c, int(c.open()), TWICE)
+
+
+def rows_are_refused(c: routecap.Capturer, store: routecap.Store) -> None:
+    held = [c.open() for _ in range(100)]
+    for position in range(0, 8 * 100, 8):
+        for request in held:
+            issued(c, int(request), IDS, position=position)
+            if c.stats().rows_refused:
+                return
+
+
+def no_slot_is_free(c: routecap.Capturer, store: routecap.Store) -> None:
+    request = c.open()
+    with pytest.warns(routecap.LostStepWarning):
+        for position in (0, 8):
+            c.begin(8)
+            for layer in range(LAYERS):
+                c.record(layer, IDS[:, layer].astype(np.int32))
+            c.snapshot()
+            c.issue(routecap.spans(request=int(request), position=position, rows=8))
+
+
+def a_request_is_closed_too_early(c: routecap.Capturer, store: routecap.Store) -> None:
+    request = c.open()
+    c.begin(8)
+    c.snapshot()
+    step = c.issue(routecap.spans(request=int(request), rows=8))
+    request.close()
+    step.wait(10)
+
+
+def a_request_was_never_opened(c: routecap.Capturer, store: routecap.Store) -> None:
+    request = c.open()
+    request.close()
+    issued(c, int(request), IDS)
+
+
+def positions_are_outside_of_the_span(c: routecap.Capturer, store: routecap.Store) -> None:
+    c.begin(8)
+    c.snapshot()
+    flags = routecap.SpanFlag.DEVICE_POSITIONS
+    spans = routecap.spans(request=int(c.open()), rows=8, flags=flags, position_end=4)
+    c.issue(spans, positions=np.arange(8, dtype=np.int32)).wait(10)
+
+
+def fewer_rows_are_begun(c: routecap.Capturer, store: routecap.Store) -> None:
+    c.begin(4)
+    for layer in range(LAYERS):
+        c.record(layer, IDS[:, layer].astype(np.int32))
+    c.snapshot()
+    c.issue(routecap.spans(request=int(c.open()), rows=4)).wait(10)
+
+
+def published(c: routecap.Capturer, store: routecap.Store) -> None:
+    request = c.open()
+    issued(c, int(request), IDS)
+    request.publish(store, 0, [1])
+    request.coverage()  # which waits until it was applied
+
+
+def a_block_was_evicted(c: routecap.Capturer, store: routecap.Store) -> None:
+    published(c, store)
+    store.evict([1])
+    c.open().adopt(store, 0, [1])
+
+
+def a_block_was_never_published(c: routecap.Capturer, store: routecap.Store) -> None:
+    c.open().adopt(store, 0, [1])
+
+
+def a_block_is_stale(c: routecap.Capturer, store: routecap.Store) -> None:
+    published(c, store)
+    store.advance(1)
+    c.open().adopt(store, 0, [1])
+
+
+def of_layers(outcome: str) -> str:
+    return f'routecap_layer_cells_total{{outcome="{outcome}"}}'
+
+
+def of_rows(outcome: str) -> str:
+    return f'routecap_rows_total{{outcome="{outcome}"}}'
+
+
+ABSENT = 'routecap_store_blocks_total{outcome="absent"}'
+CAUSES: list[tuple[Any, dict[str, Any], dict[str, str]]] = [
+    (a_layer_is_never_recorded, {}, {of_layers("unwritten"): "RoutecapCellsUnwritten", "routecap_layer_silent_steps_total": "RoutecapLayerSilent"}),
+    (no_layer_is_recorded, {}, {of_rows("missing"): "RoutecapRowsMissing"}),
+    (ids_are_no_experts, {}, {of_layers("out_of_range"): "RoutecapIdsRefused"}),
+    (an_id_is_there_twice, {}, {of_layers("duplicate"): "RoutecapIdsRefused"}),
+    (rows_are_refused, {"budget_bytes": 1 << 17}, {of_rows("refused"): "RoutecapRowsRefused"}),
+    (no_slot_is_free, {"slots": 1, "manual_progress": True, "may_lose": True}, {'routecap_steps_total{state="lost"}': "RoutecapStepsLost"}),
+    (a_request_is_closed_too_early, {"manual_progress": True}, {of_rows("late"): "RoutecapRowsWithoutRequest"}),
+    (a_request_was_never_opened, {}, {of_rows("skipped"): "RoutecapRowsWithoutRequest"}),
+    (positions_are_outside_of_the_span, {}, {of_rows("unplaced"): "RoutecapRowsUnplaced"}),
+    (fewer_rows_are_begun, {}, {"routecap_dropped_rows_total": "RoutecapRowsDropped"}),
+    (a_block_was_evicted, {}, {ABSENT: "RoutecapPrefixesMissing"}),
+    (a_block_was_never_published, {}, {ABSENT: "RoutecapPrefixesMissing"}),
+    (a_block_is_stale, {}, {ABSENT: "RoutecapPrefixesMissing"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("cause", "settings", "moves"), CAUSES, ids=lambda it: getattr(it, "__name__", "")
+)
+def test_whatever_makes_rows_missing_moves_a_series_that_an_alert_is_about(
+    cause: Any, settings: dict[str, Any], moves: dict[str, str]
+) -> None:
+    """A layer that was never recorded was in no series and no alert."""
+    pytest.importorskip("prometheus_client")
+    from routecap import metrics
+
+    with capturer(**settings) as c:
+        store = routecap.Store(c, block_rows=8, key_bytes=8)
+        before = samples(metrics.text(c, store=store, experts=False))
+        cause(c, store)
+        after = samples(metrics.text(c, store=store, experts=False))
+    rules = dict(
+        each.split("\n", 1)
+        for each in (metrics.folder / "alerts.yml").read_text().split("- alert: ")[1:]
+    )
+    for series, alert in moves.items():
+        name, _, label = series.partition("{")
+        wanted = re.findall(r'"(\w+)"', label)
+        grown = {
+            labels: value - before[name].get(labels, 0)
+            for labels, value in after[name].items()
+            if set(wanted) <= set(labels)
+        }
+        assert max(grown.values()) > 0, (series, after[name])
+        assert name in rules[alert] and all(each in rules[alert] for each in wanted)
+
+
+def test_a_layer_that_is_silent_is_named_and_no_other() -> None:
+    pytest.importorskip("prometheus_client")
+    from routecap import metrics
+
+    with capturer(layer_map=[3, 4, 5, 7, 9]) as c:
+        a_layer_is_never_recorded(c, routecap.Store(c, block_rows=8, key_bytes=8))
+        found = samples(metrics.text(c, experts=False))
+    silent = found["routecap_layer_silent_steps_total"]
+    assert silent == {(layer,): float(layer == "5") for layer in "34579"}
+    cells = found["routecap_layer_cells_total"]
+    assert cells["5", "unwritten"] == 8 and cells["5", "valid"] == 0 and cells["4", "valid"] == 8
+    assert found["routecap_rows_total"]["missing",] == 0  # which is why nobody saw it
+
+
+def test_every_series_is_named_in_the_documentation() -> None:
+    pytest.importorskip("prometheus_client")
+    from routecap import metrics
+
+    text = (Path(__file__).parents[3] / "docs" / "load.md").read_text()
+    with capturer() as c:
+        store = routecap.Store(c, block_rows=8, key_bytes=8)
+        names = {name for name in samples(metrics.text(c, store=store)) if "_created" not in name}
+    assert not [name for name in names if f"`{name}`" not in text]
+    rules = (metrics.folder / "alerts.yml").read_text()
+    assert not [each for each in re.findall("alert: (\\w+)", rules) if f"`{each}`" not in text]
+
+
+# ---- Clients and helpers that hang
+
+
+def threads_of(process: int) -> int:
+    status = Path(f"/proc/{process}/status").read_text()
+    return int(re.findall(r"Threads:\s+(\d+)", status)[0])
+
+
+def test_half_requests_hold_few_threads_and_keep_nobody_out() -> None:
+    """Each held a thread for ever."""
+    pytest.importorskip("prometheus_client")
+    from routecap import metrics
+
+    with capturer() as c, metrics.serve(c, 0) as server:
+        half = []
+        for _ in range(150):
+            half.append(socket.create_connection((server.address, server.port)))
+            half[-1].send(b"GET /metrics HTTP/1.1\r\nX: y\r\n")
+        assert scrape(server.port)["routecap_load_rows_total"]  # behind all of them
+        assert threads_of(server._process.pid) < 50
+        assert half[0].recv(1) == b""  # the oldest was closed
+        for each in half:
+            each.close()
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(f"http://127.0.0.1:{server.port}/etc/passwd", timeout=60)
+
+
+def test_a_server_whose_process_is_stopped_is_closed() -> None:
+    pytest.importorskip("prometheus_client")
+    from routecap import metrics
+
+    with capturer() as c:
+        server = metrics.serve(c, 0)
+        os.kill(server._process.pid, signal.SIGSTOP)
+        stat = Path(f"/proc/{server._process.pid}/stat")
+        while stat.read_text().rsplit(")", 1)[1].split()[0] != "T":
+            time.sleep(0.001)
+        closing = threading.Thread(target=server.close, daemon=True)
+        closing.start()
+        closing.join(60)
+        stopped = closing.is_alive()
+        os.kill(server._process.pid, signal.SIGCONT)
+        assert not stopped and server._process.wait(60) == -signal.SIGKILL
+        with pytest.raises(OSError):
+            scrape(server.port)
+
+
+def test_an_engine_that_is_stopped_is_said_and_answers_later() -> None:
+    pytest.importorskip("prometheus_client")
+    program = """
+import routecap, routecap.metrics
+from routecap.metrics import _server
+_server._PROGRAM = _server._PROGRAM.replace("main(", "import routecap.metrics._server as s;"
+    " s._ENGINE_SECONDS = 0.5; main(", 1)
+capturer = routecap.Capturer(layers=1, k=1, experts=2, rows=1, load=True)
+print(routecap.metrics.serve(capturer, 0).port, flush=True)
+input()
+"""
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as engine:
+        assert engine.stdout is not None
+        port = int(engine.stdout.readline())
+        os.kill(engine.pid, signal.SIGSTOP)
+        try:
+            for _ in range(3):
+                with pytest.raises(urllib.error.HTTPError, match="503"):
+                    scrape(port)
+        finally:
+            os.kill(engine.pid, signal.SIGCONT)
+        for _ in range(3):  # answers that came too late are no answers to later questions
+            assert scrape(port)["routecap_load_rows_total"] == {("prefill",): 0, ("decode",): 0}
+        engine.kill()

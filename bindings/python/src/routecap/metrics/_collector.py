@@ -2,15 +2,26 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypedDict, Unpack
+
+import numpy as np
+from numpy.typing import NDArray
 
 from .._capturer import Stats
 from .._constants import Phase
 from .._load import Load
+from .._store import StoreStats
 
 _STEPS = {"steps_issued": "issued", "steps_lost": "lost"}
-_ROWS = ("delivered", "missing", "lost", "late", "rejected", "unplaced", "refused")
+_ROWS = ("delivered", "missing", "lost", "late", "rejected", "unplaced", "refused", "skipped")
+_CELLS = {
+    "valid": "rows_written",
+    "unwritten": "unwritten",
+    "out_of_range": "out_of_range",
+    "duplicate": "duplicate",
+}
+_BLOCKS = ("adopted", "absent", "published", "refused", "stale", "evicted", "mismatched")
 
 
 class Counters(Protocol):
@@ -18,6 +29,13 @@ class Counters(Protocol):
 
     def stats(self) -> Stats: ...
     def load(self) -> Load: ...
+    def layer_stats(self) -> NDArray[np.void]: ...
+
+
+class Counts(Protocol):
+    """A store, or who asks one in another process."""
+
+    def stats(self) -> StoreStats: ...
 
 
 class Options(TypedDict, total=False):
@@ -38,17 +56,20 @@ class Collector:
         shows the hottest by these. Without it a layer has few.
     window: imbalance is that of the last window of so many seconds, at least.
     labels: of every series, as {"rank": "3"}.
+    store: whose counters are series too: that of the prefixes that are adopted.
     """
 
     def __init__(
         self,
         capturer: Counters,
         *,
+        store: Counts | None = None,
         experts: bool = True,
         window: float = 15.0,
         labels: dict[str, str] | None = None,
     ) -> None:
         self._capturer = capturer
+        self._store = store
         self._experts = experts
         self._window = window
         self._labels = labels or {}
@@ -86,6 +107,28 @@ class Collector:
         for outcome in _ROWS:
             rows.add_metric([*values, outcome], getattr(stats, f"rows_{outcome}"))
         yield rows
+        layers = self._capturer.layer_stats()
+        cells = counter(
+            "routecap_layer_cells",
+            "Cells of rows that landed, by what was in them: the ids of a row in a layer.",
+            "layer",
+            "outcome",
+        )
+        silent = counter(
+            "routecap_layer_silent_steps",
+            "Steps with rows, none of which the layer wrote.",
+            "layer",
+        )
+        for layer, counts in zip(load.layer_map, layers):
+            for outcome, field in _CELLS.items():
+                cells.add_metric([*values, str(layer), outcome], int(counts[field]))
+            silent.add_metric([*values, str(layer)], int(counts["silent_steps"]))
+        yield cells
+        yield silent
+        dropped = counter("routecap_dropped_rows", "Rows recorded outside the rows begun.")
+        dropped.add_metric(values, stats.rows_dropped)
+        yield dropped
+        yield from self._of_store(counter, values)
         memory = gauge("routecap_memory_bytes", "Of the budget for captured rows.", "kind")
         memory.add_metric([*values, "in_use"], stats.bytes_in_use)
         memory.add_metric([*values, "budget"], stats.bytes_budget)
@@ -119,20 +162,37 @@ class Collector:
                     )
         yield chosen
 
+    def _of_store(self, counter: Callable[..., Any], values: list[str]) -> Iterator[Any]:
+        if self._store is None:
+            return
+        stats = self._store.stats()
+        blocks = counter(
+            "routecap_store_blocks", "Blocks of a store, by what became of them.", "outcome"
+        )
+        for outcome in _BLOCKS:
+            blocks.add_metric([*values, outcome], getattr(stats, f"blocks_{outcome}"))
+        yield blocks
 
-def registry(capturer: Counters, **options: Unpack[Options]) -> Any:
+
+def registry(capturer: Counters, *, store: Counts | None = None, **options: Unpack[Options]) -> Any:
     from prometheus_client import CollectorRegistry
 
     made = CollectorRegistry()
-    made.register(Collector(capturer, **options))
+    made.register(Collector(capturer, store=store, **options))
     return made
 
 
-def text(capturer: Counters, *, openmetrics: bool = False, **options: Unpack[Options]) -> str:
+def text(
+    capturer: Counters,
+    *,
+    openmetrics: bool = False,
+    store: Counts | None = None,
+    **options: Unpack[Options],
+) -> str:
     """All metrics now, in Prometheus's text format or as OpenMetrics. Options of Collector."""
     from prometheus_client import exposition
     from prometheus_client.openmetrics import exposition as openmetrics_exposition
 
     write: Any = openmetrics_exposition if openmetrics else exposition
-    written: bytes = write.generate_latest(registry(capturer, **options))
+    written: bytes = write.generate_latest(registry(capturer, store=store, **options))
     return written.decode()

@@ -5,12 +5,16 @@ longer than an engine's step, and the engine's thread wants it.
     the process that serves prometheus_client: it asks at each scrape, and writes the series
 
 The second ends with the first, however that ends.
+
+Neither waits for ever for the other, and none of them for a client: connections are few, and each
+has some seconds.
 """
 
 import errno
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -18,11 +22,16 @@ import time
 from concurrent.futures import Future
 from importlib.util import find_spec
 from multiprocessing.connection import Connection, Pipe
+from socketserver import ThreadingTCPServer
 from typing import Any, Unpack
+
+import numpy as np
+from numpy.typing import NDArray
 
 from .._capturer import Capturer, Stats
 from .._errors import Error
 from .._load import Load
+from .._store import Store, StoreStats
 from ._collector import Options, registry
 
 logger = logging.getLogger("routecap.metrics")
@@ -30,6 +39,13 @@ logger = logging.getLogger("routecap.metrics")
 _PROGRAM = """import sys; sys.path[:] = sys.argv[2:]
 from routecap.metrics._server import main; main(int(sys.argv[1]))"""
 _START_SECONDS = 60
+_CLOSE_SECONDS = 2
+_CLIENT_SECONDS = 10
+"""How long a client may take for the next bytes of its request, or to take all of the answer."""
+_ENGINE_SECONDS = 10
+"""How long the engine's process may take to send its counters."""
+_CONNECTIONS = 16
+"""With more, the oldest is closed: half requests do not keep Prometheus out."""
 
 
 class Server:
@@ -39,12 +55,21 @@ class Server:
         address, port: where it listens.
     """
 
-    def __init__(self, capturer: Capturer, port: int, address: str, options: Options) -> None:
+    def __init__(
+        self,
+        capturer: Capturer,
+        port: int,
+        address: str,
+        options: Options,
+        store: Store | None = None,
+    ) -> None:
         if find_spec("prometheus_client") is None:
             raise ImportError(
                 "prometheus_client is needed for this: pip install 'routecap[metrics]'"
             )
         self._capturer = capturer
+        self._store = store
+        self._lock = threading.Lock()  # the connection is closed, and its descriptor another's
         self._connection, theirs = Pipe()
         self._port: Future[int] = Future()
         self._closed = False
@@ -56,7 +81,7 @@ class Server:
         self._thread = threading.Thread(target=self._answer, name="routecap.metrics", daemon=True)
         self._thread.start()
         try:
-            self._connection.send((os.getpid(), port, address, options))
+            self._connection.send((os.getpid(), port, address, options, store is not None))
             self.address, self.port = address, self._port.result(_START_SECONDS)
         except BaseException as failed:
             self.close()
@@ -82,26 +107,40 @@ class Server:
                     self._port.set_result(asked)
                 elif isinstance(asked, OSError):
                     self._port.set_exception(asked)
-                elif asked == "load":
-                    self._connection.send(self._capturer.load())
                 else:
-                    self._connection.send(self._capturer.stats())
+                    self._connection.send(self._asked_for(asked))
         except (EOFError, OSError):
             pass
         except Error as failed:
             why = str(failed)
-        self._connection.close()
+        with self._lock:
+            self._connection.close()
         if not self._port.done():
             self._port.set_exception(OSError(errno.ECHILD, why))
         elif not self._closed and not self._capturer.closed and not self._port.exception():
             logger.error("metrics are served no more: %s", why)
 
+    def _asked_for(self, question: str) -> Any:
+        if question == "store":
+            return None if self._store is None else self._store.stats()
+        return getattr(self._capturer, question)()
+
     def close(self) -> None:
-        """Serve no more. The port is free afterwards."""
+        """Serve no more. The port is free afterwards, or soon: a process that is stopped or frozen is
+        killed after 2 s, and not waited for.
+        """
         self._closed = True
         self._process.terminate()
-        self._process.wait()
+        # Whoever reads or writes the connection, here and there, goes on at once.
+        with self._lock:
+            if not self._connection.closed:
+                with socket.socket(fileno=os.dup(self._connection.fileno())) as end:
+                    end.shutdown(socket.SHUT_RDWR)
         self._thread.join()
+        try:
+            self._process.wait(_CLOSE_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()  # and is not waited for: a frozen one dies when it is thawed
 
     def __enter__(self) -> "Server":
         return self
@@ -114,6 +153,8 @@ def serve(
     capturer: Capturer,
     port: int = 9400,
     address: str = "127.0.0.1",
+    *,
+    store: Store | None = None,
     **options: Unpack[Options],
 ) -> Server:
     """Serve the metrics under /metrics, as whoever asks wants them: in Prometheus's text format or
@@ -124,6 +165,7 @@ def serve(
     Args:
         port: 0: any that is free.
         address: of this machine, to listen at; "0.0.0.0": at all.
+        store: whose counters are served too: that of the prefixes that are adopted.
         options: of Collector.
 
     Raises:
@@ -132,7 +174,7 @@ def serve(
         ImportError: prometheus_client is not installed.
     """
     capturer.load()
-    return Server(capturer, port, address, options)
+    return Server(capturer, port, address, options, store)
 
 
 def serve_rank(
@@ -142,6 +184,7 @@ def serve_rank(
     *,
     logger: logging.Logger,
     replica: int = 0,
+    store: Store | None = None,
     **options: Unpack[Options],
 ) -> Server | None:
     """Serve the metrics of one rank of an engine, whose `logger` is told where, or why not. Then
@@ -160,7 +203,7 @@ def serve_rank(
             rank = distributed.get_rank() + replica * distributed.get_world_size()
     options = {"labels": {"rank": str(rank)}, **options}
     try:
-        server = serve(capturer, port + rank, address, **options)
+        server = serve(capturer, port + rank, address, store=store, **options)
     except (ImportError, OSError, Error) as failed:
         logger.error("metrics of rank %d are not served: %s", rank, failed)
         return None
@@ -177,14 +220,27 @@ class _Remote:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._lock = threading.Lock()  # a question and its answer
+        self._asked: str | None = None  # the question whose answer is still to come
 
     def _ask(self, question: str) -> Any:
-        with self._lock:
-            try:
-                self._connection.send(question)
-                return self._connection.recv()
-            except (EOFError, OSError):
-                os._exit(0)  # nobody is left whose counters these would be
+        """Raises: TimeoutError: the engine's process is stopped, perhaps."""
+        if not self._lock.acquire(timeout=_ENGINE_SECONDS):
+            raise TimeoutError
+        try:
+            while True:
+                if self._asked is None:
+                    self._connection.send(question)
+                    self._asked = question
+                if not self._connection.poll(_ENGINE_SECONDS):
+                    raise TimeoutError
+                answer, asked = self._connection.recv(), self._asked
+                self._asked = None
+                if asked == question:
+                    return answer
+        except (EOFError, ConnectionError):
+            os._exit(0)  # nobody is left whose counters these would be
+        finally:
+            self._lock.release()
 
     def stats(self) -> Stats:
         stats: Stats = self._ask("stats")
@@ -194,24 +250,107 @@ class _Remote:
         load: Load = self._ask("load")
         return load
 
+    def layer_stats(self) -> NDArray[np.void]:
+        layers: NDArray[np.void] = self._ask("layer_stats")
+        return layers
+
     def is_gone(self) -> bool:
-        with self._lock:  # nobody writes unasked: there is something to be read at the end alone
-            return self._connection.poll()
+        """Whether the engine's process has closed the connection: it sends nothing unasked."""
+        if not self._lock.acquire(timeout=0):
+            return False  # whoever asks finds it out
+        try:
+            if self._asked is None:
+                return self._connection.poll()
+            if self._connection.poll():
+                self._connection.recv()  # too late for whoever asked
+                self._asked = None
+            return False
+        except (EOFError, ConnectionError):
+            return True
+        finally:
+            self._lock.release()
+
+
+class _RemoteStore:
+    """A store in the process that started this one."""
+
+    def __init__(self, remote: _Remote) -> None:
+        self._remote = remote
+
+    def stats(self) -> StoreStats:
+        stats: StoreStats = self._remote._ask("store")
+        return stats
+
+
+class _Listener(ThreadingTCPServer):
+    """Few connections at a time, a thread for each."""
+
+    allow_reuse_address = True
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, port: int, address: str, handler: Any) -> None:
+        found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        self.address_family = found[0][0]
+        self._open: dict[socket.socket, None] = {}  # the oldest first
+        self._guard = threading.Lock()
+        super().__init__((str(found[0][4][0]), port), handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._guard:
+            self._open[request] = None
+            for old in list(self._open)[:-_CONNECTIONS]:
+                try:
+                    old.shutdown(socket.SHUT_RDWR)  # its thread reads the end
+                except OSError:
+                    pass  # the client went first
+            busy = len(self._open) > 2 * _CONNECTIONS  # they wait for the engine, and read nothing
+        if busy:
+            self.shutdown_request(request)
+        else:
+            super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._guard:
+            self._open.pop(request, None)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exc_info()[1], OSError):  # a client that went is no error
+            super().handle_error(request, client_address)
+
+
+def _handler(registry_: Any) -> Any:
+    from prometheus_client import MetricsHandler
+
+    class Handler(MetricsHandler.factory(registry_)):  # type: ignore[misc]
+        timeout = _CLIENT_SECONDS
+
+        def do_GET(self) -> None:
+            if self.path.partition("?")[0] not in ("/metrics", "/"):
+                self.send_error(404, "metrics are under /metrics")
+                return
+            try:
+                super().do_GET()
+            except TimeoutError:
+                self.send_error(503, f"the engine has not answered for {_ENGINE_SECONDS} s")
+
+    return Handler
 
 
 def main(descriptor: int) -> None:
-    from prometheus_client import start_http_server
-
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # is meant for the engine, with which this ends
     connection = Connection(descriptor)
-    parent, port, address, options = connection.recv()
+    parent, port, address, options, with_store = connection.recv()
     remote = _Remote(connection)
+    store = _RemoteStore(remote) if with_store else None
     try:
-        server, _ = start_http_server(port, address, registry=registry(remote, **options))
+        listener = _Listener(port, address, _handler(registry(remote, store=store, **options)))
     except (OSError, OverflowError) as failed:
         text = f"{getattr(failed, 'strerror', failed)}: port {port} of {address}. Choose another"
         connection.send(OSError(getattr(failed, "errno", errno.EINVAL), text))
         return
-    connection.send(server.server_port)
+    threading.Thread(target=listener.serve_forever, daemon=True).start()
+    connection.send(listener.server_address[1])
     while os.getppid() == parent and not remote.is_gone():
         time.sleep(0.5)
