@@ -14,6 +14,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -628,3 +629,43 @@ input()
         for _ in range(3):  # answers that came too late are no answers to later questions
             assert scrape(port)["routecap_load_rows_total"] == {("prefill",): 0, ("decode",): 0}
         engine.kill()
+
+
+@pytest.mark.parametrize(
+    ("served", "words"),
+    [
+        (b"<html>", "serves no metrics of routecap"),
+        (b'routecap_expert_chosen_total{layer="a",expert="0",phase="decode"} 1\n', "no metrics of"),
+        (b'routecap_expert_chosen_total{layer="1"} 1\n', "no metrics of"),
+        (
+            b'routecap_expert_chosen_total{layer="1",expert="99999999999",phase="decode"} 1\n',
+            "expert 99999999999",
+        ),
+        (b"# " + b"x" * 100_000, "more than 65536 bytes"),
+        (b"\xff\xfe", "no metrics of"),
+    ],
+)
+def test_what_top_is_served_is_not_trusted(
+    served: bytes, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("prometheus_client")
+    monkeypatch.setattr(top, "_MOST_BYTES", 1 << 16)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            try:
+                self.wfile.write(served)
+            except OSError:
+                pass
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/metrics"
+        assert main(["top", url, "--interval", "0", "--count", "1"]) == 2
+        server.shutdown()
+    assert words in capsys.readouterr().err

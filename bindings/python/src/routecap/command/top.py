@@ -14,10 +14,11 @@ import urllib.parse
 import urllib.request
 from collections import defaultdict
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
-from .._constants import LOAD_PHASES, Status
+from .._constants import LOAD_PHASES, MAX_EXPERTS, Status
 from .._errors import error
 from .._load import Load
 from .terminal import Terminal
@@ -37,6 +38,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+_MOST_BYTES = 1 << 26
+_MOST_SECONDS = 10
+_MOST_LAYERS = 65536
+
 Chosen = dict[tuple[str, int], dict[int, float]]
 """By the labels that tell capturers apart, and the layer: how often each expert was chosen."""
 
@@ -46,20 +51,25 @@ def _read(urls: list[str], phase: str | None) -> Chosen:
 
     chosen: Chosen = defaultdict(lambda: defaultdict(float))
     for url in urls:
-        with urllib.request.urlopen(url, timeout=10) as answer:
-            families = text_string_to_metric_families(answer.read().decode())
+        text = _fetch(url)
         seen = False
-        for sample in (each for family in families for each in family.samples):
-            if sample.name != "routecap_expert_chosen_total":
-                continue
-            seen = True
-            labels = dict(sample.labels)
-            layer, expert = int(labels.pop("layer")), int(labels.pop("expert"))
-            if phase in (None, labels.pop("phase")):
-                name = ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
-                if len(urls) > 1:
-                    name = f"{urllib.parse.urlsplit(url).netloc} {name}".rstrip()
-                chosen[name, layer][expert] += sample.value
+        try:
+            for sample in _samples(text_string_to_metric_families(text)):
+                seen = True
+                labels = dict(sample.labels)
+                layer, expert = int(labels.pop("layer")), int(labels.pop("expert"))
+                # A file of it has as many columns as the largest number says.
+                if not (0 <= layer < _MOST_LAYERS and 0 <= expert < MAX_EXPERTS):
+                    raise ValueError(f"layer {layer}, expert {expert}")
+                if phase in (None, labels.pop("phase")):
+                    name = ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
+                    if len(urls) > 1:
+                        name = f"{urllib.parse.urlsplit(url).netloc} {name}".rstrip()
+                    chosen[name, layer][expert] += sample.value
+        except (ValueError, KeyError) as reason:
+            raise error(
+                Status.ERR_FORMAT, f"{url} serves no metrics of routecap: {reason!r}"
+            ) from None
         if not seen:
             raise error(
                 Status.ERR_ARGUMENT,
@@ -67,6 +77,27 @@ def _read(urls: list[str], phase: str | None) -> Chosen:
                 "default",
             )
     return chosen
+
+
+def _fetch(url: str) -> str:
+    """What is served there: not more than `_MOST_BYTES`, and not for longer than some seconds."""
+    end, pieces, size = time.monotonic() + _MOST_SECONDS, [], 0
+    with urllib.request.urlopen(url, timeout=_MOST_SECONDS) as answer:
+        while piece := answer.read1(1 << 16):
+            pieces.append(piece)
+            size += len(piece)
+            if size > _MOST_BYTES or time.monotonic() > end:
+                raise error(
+                    Status.ERR_FORMAT,
+                    f"{url} serves more than {_MOST_BYTES} bytes, or takes more than"
+                    f" {_MOST_SECONDS} s: name where metrics are served",
+                )
+    return b"".join(pieces).decode(errors="replace")
+
+
+def _samples(families: Any) -> Iterator[Any]:
+    for family in families:
+        yield from (each for each in family.samples if each.name == "routecap_expert_chosen_total")
 
 
 def _windows(before: Chosen, now: Chosen) -> Iterator[tuple[str, int, dict[int, float]]]:
