@@ -92,6 +92,19 @@ def check_page(browser, file, samples, dark):
             f"{name}: coverage is hidden where nothing is missing",
             browser.evaluate("document.querySelector('#coverage').hidden") == valid.all(),
         )
+        lines = [str(number) for number in range(routing.experts)]
+        axes = [("experts", lines)] if valid.all() else [("experts", lines), ("decoder", layers)]
+        for axis, names in axes:
+            drawn = texts(browser, f"#{axis} span")
+            step = names.index(drawn[1]) if len(drawn) > 1 else 1
+            check(
+                f"{name}: an axis of {axis} beside their picture", drawn == names[::step] and step
+            )
+        check(
+            f"{name}: what is chosen is no heading",
+            browser.evaluate("document.querySelector('h1 select')") is None
+            and browser.evaluate("document.querySelector('#which').hidden") == (len(samples) < 2),
+        )
         load = expert_load(routing)
         shown = [
             texts(browser, f"#load tr:nth-child({layer + 1}) td")[-4:]

@@ -95,6 +95,25 @@ def test_show_says_what_is_there_and_what_is_missing(job: Path, capsys: Capture)
     assert digits == ["".join(str(int(count * 9 / row.max())) for count in row) for row in load]
 
 
+def test_show_says_what_its_digits_are_and_what_it_wrote(
+    job: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    page, picture = tmp_path / "page.html", tmp_path / "out.svg"
+    given = ["show", str(job), "--html", str(page), "--png", str(picture)]
+    assert main(given) == 0
+    text = capsys.readouterr().out
+    assert "a digit is the load of an expert" in text and "9 is the busiest of its layer" in text
+    sizes = [f"{each.stat().st_size:,} bytes" for each in (picture, page)]
+    wrote = [
+        f"wrote {picture}: a picture of 2 routings, {sizes[0]}",
+        f"wrote {page}: a page for any browser of 2 routings, {sizes[1]}",
+    ]
+    assert text.splitlines()[-2:] == wrote
+    assert main([*given, "--json"]) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out) and said.err.count("wrote ") == 2
+
+
 def test_show_prints_the_experts_of_every_token(job: Path, capsys: Capture) -> None:
     assert main(["show", str(job / "holey.routecap"), "--layer", "2"]) == 0
     text = lines(capsys)

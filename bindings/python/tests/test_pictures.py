@@ -266,6 +266,24 @@ def test_the_overview_draws_samples_with_and_without_text_and_holes(
     ).read_text()
 
 
+def test_titles_and_axes_of_the_overview_say_what_they_are_of(
+    samples: dict[str, routecap.Sample],
+) -> None:
+    """A name is no mathematics: an odd $ was an exception."""
+    figure = plot.overview({"a$\\frac$": samples["a < b"], "b": samples["plain"]}, 2)
+    drawn(figure)
+    assert (
+        figure.subfigs[0].get_suptitle() == f"2 routings: {LAYERS} layers, {K} of {EXPERTS} experts"
+    )
+    titles = [each.axes[0].get_title("left") for each in figure.subfigs]
+    assert titles[0] == "Load of the experts, 2 routings together"
+    assert all(each.startswith("a$\\frac$: ") for each in titles[1:])
+    balances, peak = figure.subfigs[0].axes[1], figure.subfigs[0].axes[-1]
+    legend = [each.get_text() for each in balances.get_legend().get_texts()]
+    assert legend == ["entropy (lower axis)", "Gini (lower axis)", "max / mean (upper axis)"]
+    assert peak.get_xlabel() == "max / mean"
+
+
 def test_a_picture_is_of_one_model(samples: dict[str, routecap.Sample]) -> None:
     other = routecap.Sample(
         routecap.Routing.from_arrays(expected_ids(1, 3, layers=2), experts=EXPERTS)

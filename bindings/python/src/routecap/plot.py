@@ -68,16 +68,20 @@ def balances(axes: "Axes", load: Any, layer_map: Any = None, layer_experts: Any 
     layers = np.arange(len(figures.entropy))
     peak = axes.twiny()
     lines = (
-        (axes, figures.entropy, _ACCENT, "entropy"),
-        (axes, figures.gini, _TEAL, "Gini"),
-        (peak, figures.peak, _ORANGE, ""),
+        (axes, figures.entropy, _ACCENT, "o-", "entropy (lower axis)"),
+        (axes, figures.gini, _TEAL, "o-", "Gini (lower axis)"),
+        (peak, figures.peak, _ORANGE, "s:", "max / mean (upper axis)"),
     )
-    for on, figure, colour, name in lines:
-        on.plot(figure, layers, "o-", color=colour, markersize=3, linewidth=1.2, label=name)
+    drawn = [
+        on.plot(figure, layers, style, color=colour, markersize=3, linewidth=1.2, label=name)[0]
+        for on, figure, colour, style, name in lines
+    ]
     axes.set_xlim(-0.02, 1.02)
     axes.set_xlabel("entropy, Gini")
     axes.grid(axis="x", color=_LINE, linewidth=0.6)
-    axes.legend(frameon=False, fontsize=8)
+    axes.legend(
+        handles=drawn, frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.16)
+    )
     axes.set_ylim(len(layers) - 0.5, -0.5)
     _layers(axes, len(layers), layer_map)
     peak.set_xlim(left=0)
@@ -292,14 +296,20 @@ def overview(samples: Mapping[str, Sample], layer: int | None = None) -> Figure:
         + ("" if len(samples) == 1 else f", {len(samples)} routings together"),
     )
     title = f"{name}: {', '.join(facts(routing))}"
-    if len(samples) > 1:
-        title = f"{len(samples)} routings; below their load {title}"
-    parts[0].suptitle(title, x=0.009, ha="left", fontsize=12, color=_INK)
+    of = ""
+    if len(samples) > 1:  # the load is that of all, and what is below it that of the first
+        title = (
+            f"{len(samples)} routings: {routing.layers} layers, {routing.k} of {routing.experts}"
+            " experts"
+        )
+        of = f"{name}: "
+    parts[0].suptitle(title, x=0.009, ha="left", fontsize=12, color=_INK).set_parse_math(False)
     middle = parts[1].subplots()
     text(middle, first, layer)
     _title(
         middle,
-        f"{'Tokens' if first.info.get('tokens') else 'Rows'} on the colour of their first expert in"
+        of
+        + f"{'Tokens' if first.info.get('tokens') else 'Rows'} on the colour of their first expert in"
         f" layer {layer}" + (", the beginning" if written == _LINES else ""),
     )
     middle = parts[2].subplots()
@@ -308,13 +318,14 @@ def overview(samples: Mapping[str, Sample], layer: int | None = None) -> Figure:
         middle.axvline(prompt - 0.5, color=_INK, linewidth=1)
     _title(
         middle,
-        f"Experts of layer {layer} over the sequence"
+        of
+        + f"Experts of layer {layer} over the sequence"
         + ("; the line is the end of the prompt" if isinstance(prompt, int) else ""),
     )
     if not routing.complete:
         lowest = parts[3].subplots()
         coverage(lowest, routing)
-        _title(lowest, "What is missing")
+        _title(lowest, f"{of}What is missing")
     return figure
 
 
@@ -323,7 +334,8 @@ def _rgb(colour: str) -> tuple[int, ...]:
 
 
 def _title(axes: "Axes", title: str) -> None:
-    axes.set_title(title, loc="left", fontsize=10.5, fontweight="bold", color=_INK)
+    drawn = axes.set_title(title, loc="left", fontsize=10.5, fontweight="bold", color=_INK)
+    drawn.set_parse_math(False)  # names are those of files
 
 
 def _bins(rows: int) -> Any:

@@ -9,6 +9,8 @@ More than four routings are listed in a table.
 
 import argparse
 import json
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ import numpy as np
 from .. import ArgumentError, Missing, Provenance, Routing, Sample, Status, load
 from .._samples import alike, layer_of, token_texts
 from ..analysis import Balance, balance, expert_load, facts, reason_words, there
-from .terminal import Terminal
+from .terminal import Terminal, printable
 from .wire import add_hints, hint_of
 
 _MANY = 4  # routings: more are listed in a table, a line each
@@ -76,6 +78,11 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
         if arguments.layer is not None:
             for name, sample in samples.items():
                 _show_tokens(name, sample, arguments.layer, terminal)
+    for path, what in ((arguments.png, "a picture"), (arguments.html, "a page for any browser")):
+        if path:
+            count = f"{len(samples)} routing{'s' * (len(samples) != 1)}"
+            said = printable(f"wrote {path}: {what} of {count}, {os.path.getsize(path):,} bytes")
+            print(said, file=sys.stderr if arguments.json else sys.stdout)
     return 0
 
 

@@ -116,6 +116,14 @@ class Terminal:
             self._rich.print(text)
         if group > 1:
             self.line(f" {group} experts in each cell", "dim")
+        if cells.size:
+            self.line(
+                " the brightest: the busiest of its layer"
+                if self._rich
+                else " a digit is the load of an expert, from expert 0 on: 9 is the busiest of its"
+                " layer, 0 has less than a ninth of that",
+                "dim",
+            )
 
     def tokens(self, texts: Sequence[str], experts: Sequence[int | None]) -> None:
         """Text, each token on the colour of an expert; None: on none.
