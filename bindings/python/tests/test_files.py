@@ -366,7 +366,8 @@ def test_load_and_stored_refuse_the_same_archives(
     block[148:156] = b"        "
     block[148:156] = b"%06o\0 " % sum(block)
     sparse.write_bytes(block + bytes(1024))
-    for path in (twice, cut, again, claims, deep, sparse):
+    damaged = archive_of(tmp_path / "damaged.tar", [("a.routecap", good[:-1])])
+    for path in (twice, cut, again, claims, deep, sparse, damaged):
         for read in (routecap.load, routecap.stored):
             with pytest.raises(routecap.ArgumentError, match=path.name) as raised:
                 read(path)

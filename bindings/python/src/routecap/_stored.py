@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ._constants import Status
-from ._errors import error
+from ._errors import Error, error
 from ._mapped import ROUTING, in_archive, in_folder, mapped
 from ._routing import Routing, Serialized, merge, serialized_info, slice_pieces
 
@@ -113,15 +113,22 @@ def stored(path: str | os.PathLike[str]) -> dict[str, StoredRouting]:
     """
     path = Path(path)
     if path.is_dir():
-        return {file.stem: StoredRouting(mapped(file)) for file in in_folder(path, ROUTING)}
+        return {file.stem: _reader(mapped(file), file) for file in in_folder(path, ROUTING)}
     if path.suffix == ".tar":
-        return {each.name: StoredRouting(each.data) for each in in_archive(path)}
+        return {each.name: _reader(each.data, each.source) for each in in_archive(path)}
     several = list(_behind_one_another(mapped(path)))
     return (
         {path.stem: several[0]}
         if len(several) == 1
         else {str(i): each for i, each in enumerate(several)}
     )
+
+
+def _reader(data: memoryview, source: object) -> StoredRouting:
+    try:
+        return StoredRouting(data)
+    except Error as reason:
+        raise error(reason.status, f"{source}: {reason}") from None
 
 
 def _behind_one_another(data: memoryview) -> Iterator[StoredRouting]:
