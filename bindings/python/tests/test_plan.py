@@ -230,7 +230,7 @@ def test_a_plan_says_what_it_is() -> None:
         ({"lengths": [3], **SETTINGS, "context_rank": 1, "align": 1}, "no multiple of 4"),
         (
             {"lengths": [3], **SETTINGS},
-            "context_size is 2 and context_rank is not given: say which",
+            "context_size is 2 and context_rank is not given: give which",
         ),
         (
             {"lengths": [3], "sequence_parallel": True, "tensor_size": 4},

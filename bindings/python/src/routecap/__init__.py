@@ -177,7 +177,9 @@ else:
         """A part of the package: some need torch or matplotlib, and most programs use few."""
         if name in _parts:
             return import_module(f".{name}", __name__)
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise AttributeError(
+            f"module {__name__!r} has no attribute {name!r}: look for its name in routecap.__all__"
+        )
 
 
 __version__ = ".".join(map(str, version()))

@@ -96,7 +96,10 @@ def _files(path: Path) -> Iterator[tuple[str, memoryview]]:
             for entry in archive:
                 # A size below 0 leads back to the same header, again and again.
                 if entry.offset <= behind or entry.size < 0:
-                    raise error(Status.ERR_FORMAT, f"{path}: the header of {entry.name} is damaged")
+                    raise error(
+                        Status.ERR_FORMAT,
+                        f"{path}: the header of {entry.name} is damaged: write it again",
+                    )
                 behind = entry.offset
                 name = str(PurePosixPath(entry.name))
                 if not entry.isfile() or PurePosixPath(name).suffix not in (ROUTING, INFO):

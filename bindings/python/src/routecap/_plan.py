@@ -157,7 +157,7 @@ class Plan:
             if size > 1 and rank is None:
                 raise error(
                     Status.ERR_ARGUMENT,
-                    f"{name}_size is {size} and {name}_rank is not given: say which of the"
+                    f"{name}_size is {size} and {name}_rank is not given: give which of the"
                     f" {size} ranks this is, 0 to {size - 1}",
                 )
         for name, given, names in (("fill", fill, ("balanced",)), ("lost", lost, tuple(_LOST))):

@@ -60,7 +60,7 @@ def _read(urls: list[str], phase: str | None) -> Chosen:
                 layer, expert = int(labels.pop("layer")), int(labels.pop("expert"))
                 # A file of it has as many columns as the largest number says.
                 if not (0 <= layer < _MOST_LAYERS and 0 <= expert < MAX_EXPERTS):
-                    raise ValueError(f"layer {layer}, expert {expert}")
+                    raise ValueError(f"there are no layer {layer} and expert {expert}")
                 if phase in (None, labels.pop("phase")):
                     name = ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
                     if len(urls) > 1:
@@ -68,7 +68,8 @@ def _read(urls: list[str], phase: str | None) -> Chosen:
                     chosen[name, layer][expert] += sample.value
         except (ValueError, KeyError) as reason:
             raise error(
-                Status.ERR_FORMAT, f"{url} serves no metrics of routecap: {reason!r}"
+                Status.ERR_FORMAT,
+                f"{url} serves no metrics of routecap, give where they are: {reason!r}",
             ) from None
         if not seen:
             raise error(

@@ -31,7 +31,7 @@ def cases_of(name: str, data: bytes, shape: Shape) -> Iterator[Case]:
     try:
         content = json.loads(data)
     except (ValueError, RecursionError) as reason:
-        raise ValueError(f"this is no JSON: {reason}") from None
+        raise ValueError(f"this is no JSON, give an answer as it came: {reason}") from None
     found = [
         pair for each in (content if isinstance(content, list) else [content]) for pair in _of(each)
     ]
@@ -72,13 +72,15 @@ def _case(name: str, about: dict[str, Any], shape: Shape) -> Case:
     rows = about[_KEY]
     if rows is None:
         why = about.get(f"{_KEY}_error", "the server captured none")
-        raise ValueError(f"{name} has no rows: {why}")
+        raise ValueError(
+            f"{name} has no rows ({why}): ask the server for them, and take its answer"
+        )
     if isinstance(rows, list) and isinstance(prompt := about.get(f"prompt_{_KEY}"), list):
         rows = prompt + rows  # vLLM's own answer has those of the prompt apart
     if isinstance(rows, str) and rows.startswith("{"):
         rows = _json(rows)  # SGLang's, of other types than int32
     if isinstance(rows, dict) and "data" not in rows:
-        raise ValueError(f"{name} has a reference to rows: read them by routecap.vllm.read")
+        raise ValueError(f"{name} has a reference to rows: take what routecap.vllm.read gives")
     if isinstance(rows, str) and rows.startswith(_SERIALIZED):
         try:
             return of_sample(name, Sample(Routing.deserialize(base64.b64decode(rows))))
@@ -101,7 +103,7 @@ def _json(text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as reason:
-        raise ValueError(f"its rows are no JSON: {reason}") from None
+        raise ValueError(f"its rows are no JSON, give an answer as it came: {reason}") from None
 
 
 def _marked(case: Case, message: Unwrapped, rows: Any) -> Case:
@@ -114,7 +116,7 @@ def _marked(case: Case, message: Unwrapped, rows: Any) -> Case:
         if layers is not None:
             layers = tuple(int(each) for each in layers)
             if len(layers) != case.ids.shape[1]:
-                raise ValueError(f"{len(layers)} layers for {case.ids.shape[1]} columns")
+                raise ValueError(f"there are {len(layers)} layers for {case.ids.shape[1]} columns")
             case = replace(case, layer_map=layers)
         if blocks is not None:
             valid, reasons = case.valid.copy(), np.zeros(case.valid.shape, np.uint8)
@@ -127,5 +129,7 @@ def _marked(case: Case, message: Unwrapped, rows: Any) -> Case:
                 reasons[cells] = Missing[reason.upper()]
             case = replace(case, valid=valid, reasons=reasons)
     except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as reason:
-        raise ValueError(f'its "layers" or "missing" are damaged ({reason!r})') from None
+        raise ValueError(
+            f'its "layers" or "missing" are damaged, give an answer as it came ({reason!r})'
+        ) from None
     return case

@@ -87,7 +87,9 @@ def arrays_of(path: Any, budget: int) -> list[tuple[str, NDArray[Any]]]:
             )
         for each in files:
             if each.compress_type not in (ZIP_STORED, ZIP_DEFLATED) or each.flag_bits & 1:
-                raise ValueError(f"{each.filename} is not as numpy.savez writes it")
+                raise ValueError(
+                    f"{each.filename} is not as numpy.savez writes it: write it by that"
+                )
         return [
             (each.filename.removesuffix(".npy"), array_of(archive.read(each))) for each in files
         ]
