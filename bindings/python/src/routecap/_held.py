@@ -23,8 +23,12 @@ class HeldIds:
     recorded: how many layers the last pass recorded at once.
     """
 
-    def __init__(self, capturer: Capturer) -> None:
-        self._capturer = capturer
+    def __init__(self, capturer: Capturer, logger: logging.Logger = logger) -> None:
+        """
+        Args:
+            logger: one that the engine shows.
+        """
+        self._capturer, self._logger = capturer, logger
         self._ids: dict[int, Any] = {}  # of this pass, by layer
         self._copies: dict[int, Any] = {}  # of these, in the pass that proves
         self._proven: dict[Hashable, bool] = {}
@@ -97,7 +101,7 @@ class HeldIds:
         same = torch.stack([(ids == self._copies[layer]).all() for layer, ids in self._ids.items()])
         self._proven[self._kind] = apart and bool(same.all())
         if not self._proven[self._kind]:
-            logger.warning(
+            self._logger.warning(
                 "this model writes over the ids of its routers: each layer is recorded where it "
                 "is, which launches a kernel for each. Leave the ids in memory of their own to "
                 "save that"

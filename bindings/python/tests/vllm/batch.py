@@ -17,9 +17,9 @@ def request(**extra_args):
 class Batch:
     """Requests that decode together, each from a prompt of one token on."""
 
-    def __init__(self, start, experts=64, options=None, **requests):
+    def __init__(self, start, experts=64, options=None, max_model_len=512, **requests):
         self.model = Model(experts=experts)
-        start(self.model, options=options, blind=True)
+        start(self.model, options=options, blind=True, max_model_len=max_model_len)
         self.capturer = module.get_global_experts_capturer()
         self.capturer.tell_ends(requests)
         self.names = list(requests)

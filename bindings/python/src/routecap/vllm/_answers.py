@@ -71,6 +71,7 @@ class Answer:
         """Raises: routecap.Error, OSError, ValueError: it cannot say what is missing, or there is
         no room for a file."""
         rows, kind = self._pending, self.asked.format
+        rows.read()
         if kind == "lists":
             return rows.tolist()
         if kind == "store":

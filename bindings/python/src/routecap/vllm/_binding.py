@@ -26,7 +26,7 @@ from ._forward import Forward
 if TYPE_CHECKING:
     import torch
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("vllm.routecap")  # which vLLM shows
 
 MAX_EXPERTS = 32768  # ids are int16
 _CLASSES = {"FusedMoE", "SharedFusedMoE", "MoERunner"}

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from ._forward import Forward
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("vllm.routecap")  # which vLLM shows
 
 # Device caches by the address of their buffer: what the custom op is given is the buffer.
 caches: weakref.WeakValueDictionary[int, _RoutedExpertsDeviceCache] = weakref.WeakValueDictionary()

@@ -29,11 +29,12 @@ from ._requests import Requests, RequestState
 from ._results import PendingRoutedExperts, to_array
 from ._spans import BatchSpans, bounds, runs
 from ._stops import StopRule
+from ._unread import Rows, Unread, memory_of_this_process
 
 if TYPE_CHECKING:
     import torch
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("vllm.routecap")  # which vLLM shows
 
 # What ends the server at an address and port. vLLM makes a capturer to measure what its graphs take,
 # and then another for good: the last one is served.
@@ -230,6 +231,7 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         forward: Begin and end of a forward pass, for engines whose model has no hooks.
         layer_map: Index in the decoder of each captured layer.
         prefixes: Who fills rows of cached prefixes, and from which store; None without one.
+        shared_store: Whose blocks share pages with requests and results; None without one.
         decoder_layers: If not 0, how many layers results have; see `PendingRoutedExperts`.
         tag: Kept with every row that is issued from now on, the version of the weights: how often
             they have been changed (`weights_changed`), or what `set_tag` said. Routings show it.
@@ -313,9 +315,13 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
             getattr(torch._C, "_cuda_getCurrentRawStream", None) if self._on_gpu else None
         )
         self.prefixes: Prefixes | None = None
+        self.shared_store: routecap.Store | None = None
         self._waiting: Sequence[Any] = ()  # what these have to do with the next step
-        self._look_at_step = 1
+        self._look_at_step = self._report_at_step = 1
         self._found: list[str] = []
+        self._refused = False  # a row, and it was said
+        most = options.unread_bytes
+        self._unread = Unread(memory_of_this_process() // 4 if most < 0 else most)
         self._elsewhere: set[int] = set()  # layers that another stage of a pipeline has
 
     def _open(self, experts: list[int]) -> None:
@@ -323,6 +329,9 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         most = max(experts)
         self.capturer = routecap.Capturer(experts=most, layer_experts=experts, **self._settings)
         self.capturer.bind(0, self.device_cache.buffer)
+        self._memory = routecap.memory(experts=most, **self._settings)
+        # Until it is filed each row may be in a page of its own, as only the device knows positions.
+        self._step_bytes = self._memory.page_bytes * self.capturer.rows
         self.forward = self.device_cache.forward = Forward(self.capturer, self.options.place)
         weakref.finalize(self.forward, self.capturer.close)  # a bound model uses it after us
         self._serve_metrics()
@@ -524,17 +533,35 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
     def finalize_pending_copy(self) -> None:
         if self._again is None:  # otherwise the issue of it looks
             self._make_room()
-        if self._requests.last_ticket >= self._look_at_step:
-            self._look(self._requests.last_ticket)
+        self.look(self._requests.last_ticket)
+
+    def look(self, step: int) -> None:
+        """Steps up to this one were issued: see to room for more, if it is time to."""
+        if step >= self._look_at_step:
+            self._look(step)
 
     def _look(self, step: int) -> None:
-        """Say in the log what is missing: once steps have landed, and now and again if it has
-        become more.
+        """Keep room for steps to come, as often as it could get short; say in the log what is
+        missing: once steps have landed, and now and again if it has become more.
         """
         stats = self.capturer.stats()
-        if stats.steps_landed == 0:
+        spare = self._spare(stats)
+        while spare < 0 and self._unread.move_out():
+            stats = self.capturer.stats()
+            spare = self._spare(stats)
+        self._look_at_step = step + max(1, min(64, spare // self._step_bytes))
+        if stats.rows_refused and not self._refused:
+            self._refused = True
+            logger.error(
+                "routed experts: rows do not fit into the budget of %d bytes and are missing: give "
+                "more to ROUTECAP_VLLM_BUDGET_BYTES, or to ROUTECAP_VLLM_UNREAD_BYTES (%d) where "
+                "this process keeps results that it does not read",
+                stats.bytes_budget,
+                self._unread.limit,
+            )
+        if stats.steps_landed == 0 or step < self._report_at_step:
             return
-        self._look_at_step = step + 1024
+        self._report_at_step = step + 1024
         found = []
         if silent := self.silent_layers():
             found.append(f"layers {silent} of the decoder have written nothing")
@@ -550,6 +577,20 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         if found and found != self._found:
             logger.error("routed experts: missing, and reported as missing: %s", "; ".join(found))
         self._found = found
+
+    def _spare(self, stats: Any) -> int:
+        """Bytes beyond what has to be free for the steps to come; negative: so many are lacking."""
+        budget = stats.bytes_budget
+        free = max(budget // 4, min(2 * self._step_bytes, budget // 2))
+        spare: int = budget - free - stats.bytes_in_use
+        if self.shared_store is not None and len(self._unread):
+            store = self.shared_store.stats()
+            # A block that has gone for room leaves its page to the results that share it.
+            block = store.block_rows * self._memory.row_bytes * 4 // 3
+            held = store.bytes_in_use - store.blocks * block
+            if 4 * store.bytes_in_use > 3 * store.bytes_budget:
+                spare = min(spare, store.bytes_budget // 4 - held)
+        return spare
 
     def silent_layers(self) -> list[int]:
         """The indices, in the decoder, of this model's layers none of whose cells has been captured
@@ -632,20 +673,21 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
 
     def _pending(self, state: RequestState, rows: int) -> PendingRoutedExperts:
         assert state.routing is not None
+        shared = Rows(state.routing)
+        self._unread.add(shared)
         shape = (
             min(rows, state.routing.rows) if state.routing is state.earlier else rows,
             self.num_hidden_layers,
             self.num_experts_per_tok,
         )
         return PendingRoutedExperts(
-            state.routing, shape, self.options.fill, decoder_layers=self.decoder_layers
+            shared, shape, self.options.fill, decoder_layers=self.decoder_layers
         )
 
     def store_bytes(self, rows: int) -> int:
         """What a store needs for so many rows: a third more, for pages of which a part is not used,
         and not less than it needs for any."""
-        memory = routecap.memory(experts=self.capturer.experts, **self._settings)
-        return max(8 * memory.page_bytes, rows * memory.row_bytes * 4 // 3)
+        return max(8 * self._memory.page_bytes, rows * self._memory.row_bytes * 4 // 3)
 
     # ---- Requests of an engine whose scheduler tells who ends
 
@@ -683,6 +725,7 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
             self.prefixes = Prefixes(
                 self.capturer, live, block_rows, hash_rows, hash_bytes, options, handed
             )
+            self.shared_store = self.prefixes.store
             self._waiting = self.prefixes.waiting
         return self.prefixes
 

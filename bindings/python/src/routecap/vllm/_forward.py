@@ -18,7 +18,7 @@ from .._held import HeldIds
 if TYPE_CHECKING:
     import torch
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("vllm.routecap")  # which vLLM shows
 
 _pieces: Callable[[], Hashable | None] | None = None
 
@@ -51,7 +51,7 @@ class Forward:
         )  # layers, since the last begin, where nobody says when one begins
         self._conflict_told = False
         self.delimited = False
-        self.held = HeldIds(capturer)
+        self.held = HeldIds(capturer, logger)
         self._on_gpu = capturer.backend is routecap.Backend.CUDA
         self._capturing = False  # a graph, when this pass began
         self._seen = False  # a router has called in this pass

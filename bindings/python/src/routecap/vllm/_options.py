@@ -33,8 +33,12 @@ class Options:
         keep_ended: How many requests that end without having been extracted (stop strings, aborts)
             stay readable through `get_routed_experts`, the most recent ones. They keep their memory
             in the budget until they are read, or pushed out by later ones.
-        budget_bytes: Upper limit of the memory for captured rows. Beyond it rows are missing, and
-            counted.
+        budget_bytes: Upper limit of the memory for captured rows: of requests that run, and of
+            results that callers in this process have and have not read. Beyond it rows are missing,
+            and counted. A row takes a byte for each id up to 256 experts, 384 for 48 layers of 8.
+        unread_bytes: Where the budget, or a store's, gets short, the oldest of those results are
+            copied out of it: upper limit of their memory then. -1: a quarter of what the process's
+            cgroup has. Results that were read are the caller's, and count nowhere.
         folder: Where a server puts rows of requests whose clients ask for a file, in tmpfs for
             instance; "": such requests are refused.
         folder_bytes: Upper limit of the files there of one server process. The oldest go first.
@@ -67,6 +71,7 @@ class Options:
     preempted: Literal["drop", "keep"] = "drop"
     keep_ended: int = 0
     budget_bytes: int = 8 << 30
+    unread_bytes: int = -1
     folder: str = ""
     folder_bytes: int = 1 << 30
     slots: int = 4

@@ -9,7 +9,7 @@ import sys
 
 import routecap
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("vllm.routecap")  # which vLLM shows
 
 WITHOUT_CUDA = (
     "routed experts: the engine runs on CUDA, and this routecap was built without it: "

@@ -37,7 +37,7 @@ from . import _store_file
 from ._options import Options
 from ._requests import RequestState
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("vllm.routecap")  # which vLLM shows
 
 _NOWHERE = 2**64 - 1  # as a number: of no block
 # A request's name, a first row, and numbers or keys.

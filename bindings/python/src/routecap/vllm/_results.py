@@ -9,6 +9,8 @@ from numpy.typing import DTypeLike, NDArray
 
 import routecap
 
+from ._unread import Rows
+
 
 def to_array(routing: routecap.Routing, fill: int, dtype: DTypeLike = np.int16) -> NDArray[Any]:
     """The ids of a routing that is ready, in memory of their own, with `fill` in missing cells.
@@ -59,10 +61,12 @@ class PendingRoutedExperts:
     needs the ids waits for them, without the GIL, and keeps the array. Pickling and copying give
     that array. From any thread.
 
-    Until then it holds routecap's own rows: of one byte for an id up to 256 experts.
+    Until then it holds routecap's own rows: of one byte for an id up to 256 experts. They are in
+    pages of the capturer until the array is made, or until its budget is short (`_unread`).
 
     Attributes:
-        routing: routecap's, with the validity, tags and layers of each row.
+        routing: routecap's, with the validity, tags and layers of each row. Whoever takes it holds
+            the memory that it has at that moment.
         first: row of the routing that is its row 0.
         decoder_layers: If not 0, its layers are so many, those of the decoder. Where one does not
             route, cells are missing; in unsigned types they are 0.
@@ -73,7 +77,7 @@ class PendingRoutedExperts:
 
     def __init__(
         self,
-        routing: routecap.Routing,
+        routing: routecap.Routing | Rows,
         shape: tuple[int, int, int],
         fill: int,
         *,
@@ -81,7 +85,7 @@ class PendingRoutedExperts:
         dtype: DTypeLike = np.int16,
         decoder_layers: int = 0,
     ) -> None:
-        self.routing = routing
+        self._rows = routing if isinstance(routing, Rows) else Rows(routing)
         self.decoder_layers = decoder_layers
         self.shape = (shape[0], decoder_layers or shape[1], shape[2])
         self.first = first
@@ -91,12 +95,21 @@ class PendingRoutedExperts:
         self._array: NDArray[Any] | None = None
 
     @property
+    def routing(self) -> routecap.Routing:
+        return self._rows.routing
+
+    def read(self) -> None:
+        """Its rows are the reader's from now on, and in no budget. Waits for those in flight."""
+        self._rows.read()
+
+    @property
     def ready(self) -> bool:
         """Whether looking at it waits for nothing."""
         return self._array is not None or self.routing.ready
 
     def array(self) -> NDArray[Any]:
         if self._array is None:
+            self.read()
             fill = self._fill if self.dtype.kind == "i" else 0
             self._array = self._spread(to_array(self.part(), self._fill, self.dtype), fill)
         return self._array
@@ -118,7 +131,7 @@ class PendingRoutedExperts:
     def _part(self, first: int, rows: int, dtype: DTypeLike) -> PendingRoutedExperts:
         shape = (rows, *self.shape[1:])
         part = PendingRoutedExperts(
-            self.routing,
+            self._rows,
             shape,
             self._fill,
             first=first,

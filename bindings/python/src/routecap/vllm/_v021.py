@@ -49,7 +49,7 @@ from ._workers import Held, Workers, executor_of_this_process, remember_executor
 from ._workers import serve as serve_scheduler
 from ._wrap import once, replace
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("vllm.routecap")  # which vLLM shows
 
 # Whether an engine of this process, or one that it has in another, captures.
 _captures = False

@@ -27,7 +27,7 @@ from ._platform import WITHOUT_CUDA, engine_is_on_cuda, without_cuda
 from ._results import PendingRoutedExperts
 from ._wrap import once, replace
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("vllm.routecap")  # which vLLM shows
 
 
 def apply() -> None:

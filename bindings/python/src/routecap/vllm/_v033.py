@@ -35,7 +35,7 @@ from ._platform import WITHOUT_CUDA, engine_is_on_cuda, without_cuda
 from ._results import spread, to_array
 from ._wrap import once, replace
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("vllm.routecap")  # which vLLM shows
 
 _PACKAGE = "vllm.distributed.aux_output_connector"
 
@@ -338,6 +338,7 @@ class RowsConnector:
         step = self._capturer.issue(spans, tag=self._epoch, positions=positions, snapshot=snapshot)
         forward.issued()
         self.capture.issued(step)
+        self.capture.look(step.ticket)
         return step
 
     def _take(self, pending: PendingOutput) -> dict[str, Any]:
