@@ -3,6 +3,7 @@ step in which nothing happens to a request no function of ours runs for it."""
 
 import dataclasses
 import pickle
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -177,7 +178,7 @@ class Processor:
     def abort_requests(self, names, internal):
         for name in names if internal else sum(map(self.external_req_ids.get, names), []):
             state = self.request_states.pop(name)
-            output = state.make_request_output(
+            output = state.queue and state.make_request_output(
                 new_token_ids=[], pooling_output=None, finish_reason=ABORT, stop_reason=None
             )
             if output is not None:
@@ -414,6 +415,25 @@ def test_an_abort_waits_for_its_rows_where_the_engine_gives_them(make, version, 
         output = queue.take()
         assert output.finished and output.outputs[0].finish_reason == ABORT
         np.testing.assert_array_equal(all_rows(output), IDS[:3])
+
+
+def test_an_abort_in_process_gives_an_output_with_the_rows_so_far(make, monkeypatch):
+    engine = SimpleNamespace(FinishReason=SimpleNamespace(ABORT=ABORT))
+    monkeypatch.setitem(sys.modules, "vllm.v1.engine", engine)
+    processor = make("0.26")
+    processor.add("a")
+    processor.add("b")
+    processor.process_outputs([out("a", 7), out("b", 7)])
+    processor.abort_requests(["user's a"], internal=False)
+    assert processor.get_num_unfinished_requests() == 2
+    step = [out("a", reason=ABORT, rows=rows_of(3)), out("b", 8, reason=LENGTH, rows=rows_of(4))]
+    found = {
+        len(each.outputs[0].routed_experts): each
+        for each in processor.process_outputs(step).request_outputs
+    }
+    assert found[3].finished and found[3].outputs[0].finish_reason == ABORT
+    np.testing.assert_array_equal(all_rows(found[3]), IDS[:3])
+    assert len(found) == 2 and not processor.has_unfinished_requests()
 
 
 def test_who_waits_hears_of_an_error(make):

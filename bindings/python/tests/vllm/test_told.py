@@ -193,6 +193,11 @@ def test_a_missing_cell_is_no_id_in_an_unsigned_dtype_either(start):
         ({"routed_experts": "maybe"}, "routed_experts is 'maybe'"),
         ({"routed_experts_start": -1}, "routed_experts_start is -1"),
         ({"routed_experts_start": 1.5}, "routed_experts_start is 1.5"),
+        ({"routed_experts_start": "five"}, "routed_experts_start is 'five': it must be a row's"),
+        ({"routed_experts_start": "5"}, "routed_experts_start is '5'"),
+        ({"routed_experts_start": None}, "routed_experts_start is None"),
+        ({"routed_experts_start": float("inf")}, "routed_experts_start is inf"),
+        ({"routed_experts_start": [1]}, "routed_experts_start is"),
         ({"routed_experts_dtype": "float32"}, "routed_experts_dtype is 'float32'"),
     ],
 )

@@ -47,7 +47,8 @@ def asked_by(sampling_params: Any) -> Asked:
     if not extra:
         return _ALL
     start, dtype, kind = extra.get(_START, 0), extra.get(_DTYPE, "int16"), extra.get(_FORMAT)
-    if isinstance(start, bool) or int(start) != start or start < 0:
+    whole = isinstance(start, int) or (isinstance(start, float) and start.is_integer())
+    if isinstance(start, bool) or not whole or start < 0:
         raise ValueError(f"{_START} is {start!r}: it must be a row's number")
     if dtype not in _DTYPES:
         raise ValueError(f"{_DTYPE} is {dtype!r}: it must be one of {', '.join(_DTYPES)}")

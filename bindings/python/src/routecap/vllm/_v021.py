@@ -251,6 +251,17 @@ class TellingScheduler:
     that were computed from them are cut, and missing until they are computed again.
     """
 
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        config = kwargs.get("vllm_config", args[0] if args else None)
+        if config is not None and not cls._is_ours(config):
+            return cls.__bases__[-1](*args, **kwargs)  # an engine without ours has its own
+        return super().__new__(cls)
+
+    @staticmethod
+    def _is_ours(config: Any) -> bool:
+        """Whether engines of this configuration capture, and by routecap."""
+        return bool(config.model_config.enable_return_routed_experts)
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._capturer: Any = None
@@ -855,6 +866,9 @@ def take_rows(state_class: Any, processor_class: Any, before: Any = TakingState)
                 asking = getattr(state, "routecap", None)
                 if asking is not None and "abort" in asking.ends:
                     state.__class__ = taking
+                    if state.queue is None:  # in process, where the engine's own makes no output
+                        aborted = import_module("vllm.v1.engine").FinishReason.ABORT
+                        state.make_request_output([], None, aborted, None)
         return abort(processor, request_ids, *args, **kwargs)
 
     def propagate_error(processor: Any, error: Exception) -> None:

@@ -149,21 +149,18 @@ class Capture:
 class TellingScheduler(_v021.TellingScheduler):
     """Before a scheduler's class, as in 0.21; and without the engine's table of rows by slot."""
 
+    @staticmethod
+    def _is_ours(config: Any) -> bool:
+        return captures(config)
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         config = kwargs["vllm_config"] if "vllm_config" in kwargs else args[0]
-        ours = captures(config)
-        if ours:
-            config.model_config.enable_return_routed_experts = False
+        config.model_config.enable_return_routed_experts = False
         try:
             super().__init__(*args, **kwargs)
         finally:
-            if ours:
-                config.model_config.enable_return_routed_experts = True
-        if ours:
-            self._find_capturer()
-
-    def _find_workers(self) -> None:
-        """They have vLLM's own."""
+            config.model_config.enable_return_routed_experts = True
+        self._find_capturer()
 
     def _front_end_waits(self, sampling_params: Any) -> bool:
         return self._capturer is not None and asked_by(sampling_params).capture
