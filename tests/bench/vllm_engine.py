@@ -316,6 +316,7 @@ class Measured:
 
         from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 
+        gc.unfreeze()  # an engine hides what it has made from the collector
         found: dict[str, set[str]] = {}
         for each in gc.get_objects():
             if isinstance(each, CachingAutotuner):

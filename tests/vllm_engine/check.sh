@@ -85,6 +85,7 @@ check_0.26() {
     every_row 0.26 --sync --preempt "--prefix --seed 5" "--preempt --prefix" "--sync --prefix --seed 2" \
         "--drafts --prefix" "--weights --preempt --prefix"
     blocks 0.26 "" "--sync --updates tag --blocks 24 --seed 1" "--block 64 --seed 2"
+    check "0.26: the HTTP server, server.py" "$python" tests/vllm_engine/server.py "$build/vllm_engine_server_0.26"
 }
 check_0.33() {
     environment 0.26

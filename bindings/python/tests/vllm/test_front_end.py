@@ -1,7 +1,9 @@
 """The front end: where rows come into outputs, with stand-ins of vLLM's states and outputs. In a
 step in which nothing happens to a request no function of ours runs for it."""
 
+import base64
 import dataclasses
+import io
 import pickle
 import sys
 from types import SimpleNamespace
@@ -306,7 +308,36 @@ def test_rows_are_as_asked_for(make, version, monkeypatch, tmp_path):
     assert all_rows(a).dtype == np.uint8
     np.testing.assert_array_equal(all_rows(a), IDS[2:5])
     answer = b.outputs[0].routed_experts
-    assert isinstance(answer, str) if version == "0.21" else np.array_equal(answer, IDS[:5])
+    np.testing.assert_array_equal(np.load(io.BytesIO(base64.b64decode(answer))), IDS[:5])
+
+
+def test_formats_of_0_26_have_the_layers_that_its_arrays_have(make):
+    processor = make("0.26")
+    rows = PendingRoutedExperts(rows_of(5).routing, (5, 2, 3), -1, decoder_layers=3)
+    sent = _v021.to_bytes(rows)
+    formats = ("lists", "npy.base64", "raw.base64")
+    for name in formats:
+        processor.add(name, format=name)
+    found = processor.process_outputs(
+        [out(name, 7, 8, 9, reason=LENGTH, rows=sent) for name in formats]
+    ).request_outputs
+    lists, npy, raw = (each.outputs[0].routed_experts for each in found)
+    arrays = [np.array(lists), np.load(io.BytesIO(base64.b64decode(npy)))]
+    arrays.append(np.frombuffer(base64.b64decode(raw), np.int16).reshape(5, 3, 3))
+    for array in arrays:
+        np.testing.assert_array_equal(array[:, :2], IDS[:5])
+        assert (array[:, 2] == -1).all()
+
+
+def test_what_0_26_does_not_have_is_refused_by_name(make, monkeypatch):
+    processor = make("0.26")
+    with pytest.raises(ValueError, match="'store', which vLLM 0.21 alone has"):
+        processor.add("a", format="store")
+    monkeypatch.setattr(_v021, "_captures", False)
+    for asked in ({"format": "lists"}, {"dtype": "uint8"}, {"start": 3}, {"validity": True}):
+        with pytest.raises(ValueError, match="vLLM's own routed experts, or none"):
+            processor.add("a", **asked)
+    processor.add("a")
 
 
 @BOTH
@@ -332,7 +363,7 @@ def test_an_answer_comes_too_where_nobody_has_taken_an_output(make, version):
     processor.process_outputs([out("a", 8, reason=LENGTH, rows=rows_of(4))])
     found = queue.take().outputs[0].routed_experts
     np.testing.assert_array_equal(found, IDS[:4])
-    assert isinstance(found, list) is (version == "0.21")
+    assert isinstance(found, list)
 
 
 @BOTH

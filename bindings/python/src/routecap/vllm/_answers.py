@@ -82,6 +82,8 @@ class Answer:
             return place | {"format": "routecap", "start": rows.first, "shape": list(rows.shape)}
         if kind == "routecap.base64":
             return _base64(routing.serialize())
+        if rows.decoder_layers:
+            routing = _of_decoder(rows)
         return _message(routing, self.asked)
 
     def validity(self) -> NDArray[np.bool_]:
@@ -104,6 +106,17 @@ class Answer:
         if isinstance(self.rows, PendingRoutedExperts):
             return self.rows
         return of_array(self.rows, self.asked.start)
+
+
+def _of_decoder(rows: PendingRoutedExperts) -> routecap.Routing:
+    """With all layers of the decoder, as the arrays have them: where one does not route cells are
+    missing."""
+    return routecap.Routing.from_arrays(
+        rows.of(np.int16).array(),
+        valid=rows.validity(),
+        experts=rows.routing.experts,
+        first=rows.first,
+    )
 
 
 def _message(routing: routecap.Routing, asked: Asked) -> Any:

@@ -144,6 +144,10 @@ def say_captures() -> None:
     _captures = True
 
 
+def captures_here() -> bool:
+    return _captures
+
+
 def lift_refusal(config_class: Any) -> None:
     """Capture with async scheduling is no error any more; a library that cannot capture is."""
     validate = once(config_class, "_validate_return_routed_experts")
@@ -730,7 +734,7 @@ class TakingState:
     """
 
     ENDS = frozenset({"stop string"})  # of the front end's own, those that wait for rows
-    ANSWERS = True  # to those who ask for a format
+    check = staticmethod(check)  # what is asked
 
     routecap: Asking
     routecap_waiting: dict[str, Any]  # states of requests, whose engine has been told to abort them
@@ -769,7 +773,7 @@ class TakingState:
         if rows is None:
             return completion
         _, own = self._divide(rows)
-        answer = Answer(rows, asked) if asked.format and self.ANSWERS else None
+        answer = Answer(rows, asked) if asked.format else None
         # An output that nobody has taken yet goes on: this one will be added to it.
         for each in (completion, *getattr(self._untaken(), "outputs", ())):
             if each.index == completion.index:
@@ -812,7 +816,7 @@ def take_rows(state_class: Any, processor_class: Any, before: Any = TakingState)
     def from_new_request(cls: Any, *args: Any, **kwargs: Any) -> Any:
         sampling = (kwargs["request"] if "request" in kwargs else args[1]).sampling_params
         asked = asked_by(sampling)
-        check(asked)
+        before.check(asked)
         state = from_request(cls, *args, **kwargs)
         start = getattr(sampling, "routed_experts_prompt_start", 0) or 0
         asked = asked._replace(start=max(asked.start, start))

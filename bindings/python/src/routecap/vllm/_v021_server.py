@@ -1,7 +1,8 @@
-"""The face to the HTTP server of vLLM 0.21.
+"""The face to the HTTP server of vLLM 0.21 and 0.26.
 
-Its own answers are nested lists: `choices[].routed_experts` and, of the first prompt,
-`prompt_routed_experts`; not of the generate endpoint, and not in streams. They stay as they are. A
+0.21's own answers are nested lists: `choices[].routed_experts` and, of the first prompt,
+`prompt_routed_experts`; not of the generate endpoint, and not in streams. 0.26's are a .npy file in
+base64, in streams of the generate endpoint alone. They stay as they are. A
 request that asks for a format (`_asked`) gets all its rows in `choices[].routed_experts`, of every
 endpoint; in a stream in the chunk that has the choice's `finish_reason`.
 
@@ -16,7 +17,7 @@ import asyncio
 import contextlib
 import json
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from importlib import import_module
 from typing import Any
 
@@ -26,17 +27,23 @@ from ._options import get_options
 from ._wrap import once, replace
 
 _SERVER = "vllm.entrypoints.openai.api_server"
+_TOKENS = "vllm.entrypoints.serve.disagg.serving"
 _KEPT, _ANSWER = "routecap_asked", "routecap_answer"  # in the dictionary of a completion output
 
 
-def serve() -> None:
-    """Let the HTTP server of this process, if it is one, answer what is asked."""
+def serve(tokens_module: str = _TOKENS, check: Callable[[Asked], None] | None = None) -> None:
+    """Let the HTTP server of this process, if it is one, answer what is asked.
+
+    Args:
+        tokens_module: Where the generate endpoint is served.
+        check: What is refused; the function of that name unless given.
+    """
     if _SERVER not in sys.modules:
         return
-    answer_later(import_module("vllm.v1.engine.async_llm").AsyncLLM)
+    answer_later(import_module("vllm.v1.engine.async_llm").AsyncLLM, check)
     completion = import_module("vllm.entrypoints.openai.completion.serving")
     chat = import_module("vllm.entrypoints.openai.chat_completion.serving")
-    tokens = import_module("vllm.entrypoints.serve.disagg.serving")
+    tokens = import_module(tokens_module)
     answer_completions(completion, completion.OpenAIServingCompletion)
     answer_chats(chat, chat.OpenAIServingChat)
     answer_tokens(tokens, tokens.ServingTokens)
@@ -73,15 +80,16 @@ def forget(attributes: dict[str, Any]) -> None:
 # ---- Making answers
 
 
-def answer_later(engine_class: Any) -> None:
+def answer_later(engine_class: Any, refuse: Callable[[Asked], None] | None = None) -> None:
     generate = once(engine_class, "generate")
     if generate is None:
         return
+    refuse = refuse or check
 
     def answering(engine: Any, prompt: Any, sampling_params: Any, *args: Any, **kwargs: Any) -> Any:
         outputs = generate(engine, prompt, sampling_params, *args, **kwargs)
         asked = asked_by(sampling_params)
-        check(asked)  # before a stream begins
+        refuse(asked)  # before a stream begins
         return outputs if asked.format is None else _with_answers(outputs)
 
     replace(engine_class, "generate", generate, answering)

@@ -7,6 +7,7 @@
                     rows, and puts the rows on the way to the caller
     transport       rows go from the engine's process to the front end's as routecap's own bytes
     front_end       rows become arrays when somebody looks at them, as each request asked
+    server          answers over HTTP what a request asked for: _v021_server
 
 Rows are captured by request, in the worker: its input batch says which rows are whose. A worker in
 a process of its own (tensor parallelism) keeps the engine's capturer, and so does its scheduler.
@@ -21,10 +22,11 @@ from importlib import import_module
 from typing import Any
 
 from . import _v021, routed_experts_capturer
-from ._asked import asked_by
+from ._asked import Asked, asked_by
 from ._forward import say_pieces
 from ._platform import WITHOUT_CUDA, engine_is_on_cuda, without_cuda
 from ._results import PendingRoutedExperts
+from ._v021_server import check, serve
 from ._wrap import once, replace
 
 logger = logging.getLogger("vllm.routecap")  # which vLLM shows
@@ -180,7 +182,10 @@ class TakingState(_v021.TakingState):
     """Before the class of a state, as in 0.21; all rows are the completion's."""
 
     ENDS = frozenset({"stop string", "abort"})
-    ANSWERS = False
+
+    @staticmethod
+    def check(asked: Asked) -> None:
+        refuse(asked)
 
     @staticmethod
     def are_ours(rows: Any) -> bool:
@@ -191,6 +196,24 @@ class TakingState(_v021.TakingState):
         return None, rows
 
 
+_TOKENS = "vllm.entrypoints.scale_out.token_in_token_out.serving"
+
+
+def refuse(asked: Asked) -> None:
+    """Raises: ValueError: engines of this process, or this version, do not give what is asked."""
+    if asked._replace(capture=True) != Asked() and not _v021.captures_here():
+        raise ValueError(
+            "this engine has vLLM's own routed experts, or none: routed_experts_start, _dtype, "
+            "_format and _validity are routecap's. Make it with one process for the engine and its "
+            "worker, or ask for none of them"
+        )
+    if asked.format == "store":
+        raise ValueError(
+            "routed_experts_format is 'store', which vLLM 0.21 alone has: take 'file' or another"
+        )
+    check(asked)
+
+
 def _look_at_configuration(processor_class: Any) -> None:
     init = once(processor_class, "__init__")
     if init is None:
@@ -199,6 +222,7 @@ def _look_at_configuration(processor_class: Any) -> None:
     def look(processor: Any, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
         if captures(vllm_config):
             _v021.say_captures()
+            serve(_TOKENS, refuse)  # its server may have been imported since
         init(processor, vllm_config, *args, **kwargs)
 
     replace(processor_class, "__init__", init, look)
