@@ -320,8 +320,10 @@ class Measured:
         found: dict[str, set[str]] = {}
         for each in gc.get_objects():
             if isinstance(each, CachingAutotuner):
-                file = Path(each.filename or "").stem[:12]
-                name = f"{each.inductor_meta.get('kernel_name')} {file}"
+                name = str(each.inductor_meta.get("kernel_name"))
+                if name.startswith("Placeholder"):  # what compiling leaves behind
+                    continue
+                name += f" {Path(each.filename or '').stem[:12]}"
                 for launcher in each.launchers:
                     config = launcher.config
                     sizes = {**config.kwargs, "warps": config.num_warps, "of": len(each.launchers)}
