@@ -214,3 +214,22 @@ def test_the_scheduler_gives_up_no_prefix_and_asks_for_no_row_that_is_gone():
     rows = np.zeros((4, LAYERS, K))
     assert len(side.take_output(request, {"a": Output(30, rows)})) == 2
     assert side.take_output(request, {"a": Output(33, rows)}) is None
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [{"routed_experts": 0}, {"routed_experts_format": "lists"}, {"routed_experts_start": 3}],
+)
+def test_what_0_33_does_not_have_is_refused_by_name(asked):
+    class InputProcessor:
+        def process_inputs(self, request_id, prompt, params, tasks, priority=0):
+            return request_id, priority
+
+    for _ in range(2):  # the second changes nothing
+        _v033.refuse_asked(InputProcessor)
+    plain = SimpleNamespace(extra_args={"other": 1})
+    assert InputProcessor().process_inputs("a", [1], plain, (), priority=7) == ("a", 7)
+    with pytest.raises(ValueError, match="not there in vLLM 0.33"):
+        InputProcessor().process_inputs(
+            "a", [1], params=SimpleNamespace(extra_args=asked), tasks=()
+        )

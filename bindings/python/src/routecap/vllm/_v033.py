@@ -5,6 +5,7 @@
                     for them. `RowsConnector` is all of it
     put_scheduler   the scheduler's side: no prefix is given up because rows of it are gone, and no
                     row that is gone stops the engine
+    refuse_asked    a request that asks for what 0.21 and 0.26 alone give is refused by name
 
 A row that is not there, because it came with keys and values of another engine or because the
 store was full, is -1. Layers of the decoder that do not route are -1 too. With
@@ -29,6 +30,7 @@ from numpy.typing import DTypeLike, NDArray
 import routecap
 
 from . import _binding, _v021, routed_experts_capturer
+from ._asked import Asked, asked_by
 from ._capturer import RoutedExpertsCapturer
 from ._options import get_options
 from ._platform import WITHOUT_CUDA, engine_is_on_cuda, without_cuda
@@ -45,6 +47,28 @@ def apply() -> None:
     take_worker(import_module("vllm.v1.worker.worker_base").WorkerWrapperBase)
     _v021.watch_weights(import_module("vllm.v1.worker.worker_base").WorkerWrapperBase)
     take_scheduler(import_module("vllm.config.scheduler").SchedulerConfig)
+    refuse_asked(import_module("vllm.v1.engine.input_processor").InputProcessor)
+
+
+# ---- The front end
+
+
+def refuse_asked(processor_class: Any) -> None:
+    process = once(processor_class, "process_inputs")
+    if process is None:
+        return
+
+    def process_inputs(
+        processor: Any, request_id: str, prompt: Any, params: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        if asked_by(params) != Asked():
+            raise ValueError(
+                "routed_experts, routed_experts_start, _dtype, _format and _validity are not there "
+                "in vLLM 0.33: leave them out, or take routed_experts_prompt_start"
+            )
+        return process(processor, request_id, prompt, params, *args, **kwargs)
+
+    replace(processor_class, "process_inputs", process, process_inputs)
 
 
 # ---- The worker's side
