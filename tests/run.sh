@@ -289,6 +289,7 @@ ray|full|2|bash examples/ray/check.sh $prefix
 static-tree|full|3|static_tree
 other-engines|full|9|other_engines
 every-engine|full|9|every_engine
+more-transformers|full|9|bash examples/transformers/check.sh --full $prefix
 every-trainer|full|9|bash bindings/python/tests/replay/check.sh --full --library $prefix
 grpo-by-ray|full|2|bash examples/grpo/check.sh --full $prefix
 vllm|full|9|bash examples/vllm/check.sh

@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # Runs the example with the model of examples/model, and the tests of routecap.transformers on the
-# CPU. usage: check.sh [PREFIX]
+# CPU. usage: check.sh [--full] [PREFIX]. --full has random mixtures alone, and many of them.
 cd "$(dirname "$0")/../.." && . examples/setup.sh
 export ROUTECAP_CHECKED=1 # a slip in the order of calls is an error
+full=0
+[ "${1:-}" = --full ] && full=1 && shift
 
 use_library "$@"
 install_package
@@ -11,6 +13,11 @@ released prometheus-client==0.26.0
 export PYTHONDONTWRITEBYTECODE=1 HF_HUB_OFFLINE=1 PYTHONPATH=$package:$build/released/prometheus-client==0.26.0
 set +e
 
+if [ $full = 1 ]; then
+    tests "200 random mixtures of each family" env ROUTECAP_MIXTURES=200 "$transformers_python" -m pytest bindings/python/tests/transformers/test_mixtures.py
+    closing
+    exit
+fi
 check "every row of a generation and of a packed batch is what the routers chose" prints " 0 of them differ from what hooks on the routers saw" \
     "$transformers_python" examples/transformers/capture.py examples/model/weights "int main(" "import numpy as " "#" --save "$build/transformers_run"
 check "the files are there" test -s "$build/transformers_run/sequence-2.routecap"

@@ -117,6 +117,38 @@ def test_a_copy_that_is_cropped_and_filled_unseen_has_no_rows_of_others(model: A
         assert whole_rows(routing) == [True, True, False, False, False, True]
 
 
+def test_a_copy_of_a_cache_whose_layers_were_cut_has_the_rows_of_its_own_tokens(model: Any) -> None:
+    """It was as long as when it was copied before, and got the rows of that time."""
+    with attach(model, store=1 << 22) as capture:
+        cache = forwarded(model, cache_of(model, "dynamic"))
+        copy.deepcopy(cache)
+        for layer in cache.layers:
+            layer.crop(-2)
+        forwarded(model, cache, torch.tensor([[41, 42]]))
+        forwarded(model, copy.deepcopy(cache), torch.tensor([[43]]))
+        _, routing = capture.take()
+        assert routing.complete
+        assert same(capture, model, routing, [*SYSTEM[0, :3].tolist(), 41, 42, 43])
+
+
+def test_a_larger_tag_ends_the_rows_before_it(model: Any) -> None:
+    with attach(model, store=1 << 22) as capture:
+        cache = forwarded(model, cache_of(model, "dynamic"))
+        capture.take()
+        capture.tag = 7
+        forwarded(model, copy.deepcopy(cache), torch.tensor([[41, 42]]))
+        (routing,) = capture.take()
+        assert whole_rows(routing) == [False] * 5 + [True] * 2
+        assert set(routing.missing["reason"].tolist()) == {routecap.Missing.STALE}
+        with pytest.raises(ValueError, match="it only grows"):
+            capture.tag = 6
+        cache = forwarded(model, cache_of(model, "dynamic"))
+        capture.take()
+        forwarded(model, cache, torch.tensor([[41, 42]]))
+        (routing,) = capture.take()
+        assert routing.complete and set(routing.tags.tolist()) == {7}
+
+
 def test_the_prompt_of_a_batch_may_be_padded(model: Any) -> None:
     tokens = torch.tensor([[0, 0, 11, 12], [21, 22, 23, 24]])
     mask = (tokens != 0).long()

@@ -138,6 +138,33 @@ def test_valid_cells_are_forced_and_no_others(family, left):
     assert first_layer_live > len(LENGTHS)
 
 
+@pytest.mark.parametrize("whole", [True, False], ids=["model", "decoder"])
+@pytest.mark.parametrize("family", ["qwen3_moe", "mixtral", "olmoe", "deepseek_v3", "gpt_oss"])
+def test_a_mask_given_by_position_is_a_mask(family, whole):
+    """It was read by its name alone, and rows of left padded batches went to other tokens."""
+    model = model_of(family)
+    ids, mask = batch(left=True)
+    routings = random_routings(model, missing=False)
+    with torch.no_grad(), replay(model, routings), Executed(model) as executed:
+        (model if whole else model.model)(ids, mask, use_cache=False)
+    sets = executed.sets.reshape(*ids.shape, len(executed.layers), -1)
+    for row, routing in enumerate(routings):
+        tokens = np.flatnonzero(mask[row].numpy())
+        assert np.array_equal(sets[row, tokens[:-1]], np.sort(routing.ids(), -1))
+
+
+def test_positions_that_leave_some_out_move_no_rows():
+    """A routing's row i belongs to the i-th token, whatever its position is."""
+    model = model_of("mixtral")
+    ids, mask = batch()
+    routings = random_routings(model, missing=False)
+    positions = (2 * torch.arange(ids.shape[1])).expand(len(ids), -1)
+    with torch.no_grad(), replay(model, routings):
+        _, executed = forward(model, ids, mask, position_ids=positions)
+    for row, (routing, length) in enumerate(zip(routings, LENGTHS)):
+        assert np.array_equal(executed[row, : length - 1], np.sort(routing.ids(), -1))
+
+
 @pytest.mark.parametrize("family", REPLAYED)
 def test_its_own_routing_changes_nothing(family):
     model = model_of(family)

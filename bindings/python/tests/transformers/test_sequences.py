@@ -2,6 +2,7 @@
 alone, in one forward pass.
 """
 
+import io
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -425,6 +426,175 @@ def test_nothing_is_captured_in_a_pause(model: Any, capture: Capture) -> None:
         with torch.no_grad():
             model(input_ids=PROMPTS)
     assert capture.take() == [] and capture.capturer.stats().steps_issued == 0
+
+
+# ---- What goes on in a cache beside the forward passes that are captured
+
+
+def test_rows_of_tokens_that_were_cut_while_capture_was_paused_are_missing(
+    model: Any, capture: Capture
+) -> None:
+    """They were given for the tokens that stood in their place, as the cache was as long."""
+    first, other, rest = (torch.randint(3, VOCABULARY, (1, length)) for length in (10, 4, 3))
+    cache = DynamicCache(config=model.config)
+    with torch.no_grad():
+        model(input_ids=first, past_key_values=cache)
+        cache.crop(-4)
+        with capture.paused():
+            model(input_ids=other, past_key_values=cache)
+        model(input_ids=rest, past_key_values=cache)
+    (routing,) = capture.take()
+    there = (routing.ids() >= 0).all((1, 2))
+    assert there.tolist() == [True] * 6 + [False] * 4 + [True] * 3
+    with capture.paused():
+        rows = alone(model, torch.cat([first[:, :6], other, rest], 1))
+    assert (np.sort(routing.ids().astype(np.int64), -1)[there] == rows[there]).all()
+
+
+def test_a_cache_that_an_earlier_capture_followed_is_reordered_under_a_later_one(
+    model: Any,
+) -> None:
+    cache = DynamicCache(config=model.config)
+    tokens = torch.randint(3, VOCABULARY, (2, 11))
+    with torch.no_grad():
+        with attach(model):
+            model(input_ids=tokens[:, :6], past_key_values=cache)
+        with attach(model) as capture:
+            model(input_ids=tokens[:, 6:8], past_key_values=cache)
+            cache.reorder_cache(torch.tensor([1, 0]))
+            model(input_ids=tokens[:, 8:], past_key_values=cache)
+            routings = capture.take()
+    for row, routing in enumerate(routings):
+        whole = torch.cat([tokens[1 - row, :8], tokens[row, 8:]])
+        ids = np.sort(routing.ids().astype(np.int64), -1)
+        assert (ids[:6] == -1).all() and (ids[6:] == alone(model, whole)[6:]).all()
+
+
+@pytest.mark.parametrize("added", [0, 1])
+def test_a_mask_that_hides_tokens_of_the_turn_before_moves_the_next(
+    model: Any, capture: Capture, added: int
+) -> None:
+    """With one column more, which is the last turn's last token, the new mask was not looked at."""
+    mask = torch.ones_like(PROMPTS)
+    cache, options = DynamicCache(config=model.config), {"do_sample": False, "eos_token_id": None}
+    with Witness(model) as witness:
+        out = model.generate(
+            PROMPTS, attention_mask=mask, past_key_values=cache, max_new_tokens=6, **options
+        )
+        more = torch.cat([out, torch.randint(3, VOCABULARY, (2, added))], 1)
+        later = torch.ones_like(more)
+        later[0, 9:11] = 0
+        model.generate(
+            more, attention_mask=later, past_key_values=cache, max_new_tokens=4, **options
+        )
+    shown = torch.cat([later, torch.ones(2, 3, dtype=torch.long)], 1)
+    columns = rows_of(
+        witness.passes, [torch.ones(2, len(ids[0]) // 2) for ids in witness.passes], 2
+    )
+    for row, routing in enumerate(capture.take()):
+        expected = columns[row][shown[row, : len(columns[row])] != 0]
+        assert routing.complete and routing.rows == len(expected)
+        assert (np.sort(routing.ids().astype(np.int64), -1) == expected.numpy()).all()
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "static"])
+def test_a_cache_that_is_reset_has_other_sequences(model: Any, capture: Capture, kind: str) -> None:
+    tokens = torch.randint(3, VOCABULARY, (1, 10))
+    cache: Any = DynamicCache(config=model.config)
+    if kind == "static":
+        cache = StaticCache(config=model.config, max_cache_len=32)
+    with torch.no_grad():
+        model(input_ids=tokens, past_key_values=cache)
+        cache.reset()
+        model(input_ids=tokens[:, :4] + 1, past_key_values=cache)
+    expect(model, capture, capture.take(), [tokens[0], tokens[0, :4] + 1], missing=0)
+
+
+def test_a_turn_that_fails_leaves_the_turn_before(model: Any, capture: Capture) -> None:
+    def fail(*unused: Any, **options: Any) -> Any:
+        raise MemoryError
+
+    options = {"do_sample": False, "eos_token_id": None, "max_new_tokens": 4}
+    for again in (False, True):
+        cache = DynamicCache(config=model.config)
+        out = model.generate(PROMPTS[1:], past_key_values=cache, **options)
+        more = torch.cat([out, torch.tensor([[31, 32]])], 1)
+        with pytest.raises(MemoryError):
+            model.generate(more, past_key_values=cache, stopping_criteria=[fail], **options)
+        if again:
+            out = model.generate(
+                torch.cat([more, torch.tensor([[33]])], 1), past_key_values=cache, **options
+            )
+        expect(model, capture, capture.take(), [out[0]])
+
+
+def test_tokens_that_are_the_padding_belong_to_the_sequence(model: Any, capture: Capture) -> None:
+    from transformers import LogitsProcessor
+
+    class Seven(LogitsProcessor):
+        def __call__(self, tokens: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+            return torch.zeros_like(scores).index_fill_(1, torch.tensor([7]), 1.0)
+
+    out = generate(model, eos_token_id=1, pad_token_id=7, logits_processor=[Seven()])
+    assert (out[:, 6:] == 7).all()
+    expect(model, capture, capture.take(), live(out))
+
+
+def test_forward_passes_of_guidance_are_no_sequences(model: Any, capture: Capture) -> None:
+    out = generate(model, guidance_scale=1.5)
+    expect(model, capture, capture.take(), live(out))
+
+
+def test_drafts_of_the_models_own_first_layers_leave_nothing(model: Any, capture: Capture) -> None:
+    out = model.generate(
+        PROMPTS[1:], max_new_tokens=8, do_sample=False, eos_token_id=None, assistant_early_exit=2
+    )
+    assert model.config.num_hidden_layers == 3
+    expect(model, capture, capture.take(), [out[0]])
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_whole_model_that_is_checkpointed_is_captured_once(
+    model: Any, capture: Capture, reentrant: bool
+) -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    tokens = torch.randint(3, VOCABULARY, (2, 6))
+    embeddings = model.get_input_embeddings()(tokens).detach().requires_grad_()
+    checkpoint(
+        lambda each: model(inputs_embeds=each, use_cache=False).logits,
+        embeddings,
+        use_reentrant=reentrant,
+    ).sum().backward()
+    expect(model, capture, capture.take(), list(tokens), missing=0)
+
+
+def test_a_cache_is_saved_as_if_nobody_followed_it(model: Any) -> None:
+    cache = DynamicCache(config=model.config)
+    with attach(model) as capture:
+        with torch.no_grad():
+            model(input_ids=PROMPTS, past_key_values=cache)
+        torch.save(cache, file := io.BytesIO())
+        loaded = torch.load(io.BytesIO(file.getvalue()), weights_only=False)
+        assert (loaded.layers[0].keys == cache.layers[0].keys).all()
+        capture.take()
+    assert all(not name.startswith("_routecap") for layer in cache.layers for name in vars(layer))
+    assert not hasattr(type(cache.layers[0]), "_routecap_followed")
+    torch.save(cache, io.BytesIO())
+
+
+def test_a_name_that_another_request_had_is_another_request(model: Any, capture: Capture) -> None:
+    """Each call of generate_batch names its requests req_0, req_1 and so on."""
+    config = GenerationConfig(max_new_tokens=4, do_sample=False, eos_token_id=EOS, pad_token_id=PAD)
+    memory = ContinuousBatchingConfig(num_blocks=16, max_batch_tokens=32)
+    tokens = []
+    for prompts in ([[5, 6, 7, 8, 9, 10]], [[11, 12, 13]]):
+        results = model.generate_batch(
+            inputs=prompts, generation_config=config, continuous_batching_config=memory
+        )
+        (result,) = results.values()
+        tokens.append([*result.prompt_ids, *result.generated_tokens])
+    expect(model, capture, capture.take(), tokens)
 
 
 # ---- Training

@@ -317,6 +317,25 @@ def test_a_forward_pass_that_fails_delivers_nothing(model: Any) -> None:
         expect_captured(model, capture)
 
 
+def test_a_forward_pass_that_was_interrupted_does_not_run_any_more(model: Any) -> None:
+    """KeyboardInterrupt passes by the hooks: take, discard and detach were refused from then on."""
+
+    def stop(*unused: Any) -> None:
+        raise KeyboardInterrupt
+
+    for then in ("take", "discard", "detach"):
+        with attach(model) as capture:
+            hook = model.model.layers[1].register_forward_pre_hook(stop)
+            with pytest.raises(KeyboardInterrupt):
+                model.generate(input_ids=TOKENS, max_new_tokens=2, do_sample=False)
+            with pytest.raises(KeyboardInterrupt):
+                forward(model)
+            hook.remove()
+            getattr(capture, then)()
+            if then != "detach":
+                expect_captured(model, capture)
+
+
 # ---- Inputs that say too little, or contradict the capture
 
 

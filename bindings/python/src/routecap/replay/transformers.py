@@ -27,6 +27,7 @@ from torch.overrides import TorchFunctionMode
 
 from .._routing import Routing
 from ..transformers import Tap, find
+from ..transformers._sequences import cached_columns, inputs_of, runs_of
 from ..transformers._taps import stack_of
 from ._passes import LIVE, Replay, Router, in_backward
 
@@ -83,7 +84,7 @@ class ModelReplay(Replay):
 
     def _before(self, decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self._sequences is not None and not in_backward():
-            self._given = self._sequences.place(args, kwargs), None
+            self._given = self._sequences.place(decoder, args, kwargs), None
         self.begin(self.routers)
 
 
@@ -117,22 +118,37 @@ class _Sequences:
                 ids[at[layer], offset : offset + routing.rows] = copy[:, source]
         self.table = torch.from_numpy(ids)
 
-    def place(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, torch.Tensor]:
+    def place(
+        self, decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> dict[int, torch.Tensor]:
         """The ids of a forward's rows, [batch * length, k] for each layer."""
-        cache = kwargs.get("past_key_values")
-        if cache is not None and cache.get_seq_length():
+        inputs = inputs_of(decoder, args, kwargs)
+        if inputs is None:
+            raise ValueError(
+                "nothing says which arguments of the forward are its tokens, mask and positions:"
+                " give them by name"
+            )
+        if inputs.cache is not None and cached_columns(inputs.cache) != 0:
             raise ValueError(
                 "replay is for whole sequences: this forward continues a cache. Give"
                 " use_cache=False"
             )
-        inputs = (kwargs.get("input_ids"), kwargs.get("inputs_embeds"), *args)
-        given = next(tensor for tensor in inputs if tensor is not None)
-        mask, positions = kwargs.get("attention_mask"), kwargs.get("position_ids")
-        live = np.ones(given.shape[:2], bool) if mask is None else _matrix(mask, given).astype(bool)
-        positions = np.cumsum(live, 1) - 1 if positions is None else _matrix(positions, given)
-
-        begins = live & (positions == 0)
-        sequence = np.cumsum(begins).reshape(begins.shape) - 1
+        shape = inputs.batch, inputs.length
+        live = (
+            np.ones(shape, bool)
+            if inputs.mask is None
+            else _matrix(inputs.mask, shape).astype(bool)
+        )
+        if inputs.starts is not None:
+            begins = np.zeros(shape, bool)
+            begins.ravel()[[begin for begin, _ in runs_of(inputs) or ()]] = True
+        elif inputs.position_ids is not None:
+            begins = live & (_matrix(inputs.position_ids, shape) == 0)
+        else:
+            begins = live & (np.cumsum(live, 1) == 1)
+        sequence = np.cumsum(begins).reshape(shape) - 1
+        counts = np.cumsum(live).reshape(shape) - 1  # of the whole batch, and then of the sequence
+        positions = counts - np.append(counts[begins], 0)[sequence]
         if begins.sum() != len(self.rows) or (live & (np.cumsum(begins, axis=1) == 0)).any():
             raise ValueError(
                 f"{len(self.rows)} routings for {begins.sum()} sequences that begin at position 0:"
@@ -150,16 +166,16 @@ class _Sequences:
         outside = np.where(live & ~is_last, end - 2, end - 1)
         inside = live & (row >= 0) & (row < self.rows[sequence])
         index = torch.from_numpy(np.where(inside, self.offset[sequence] + row, outside).ravel())
-        self.table = self.table.to(given.device)
-        return dict(zip(self.layers, self.table[:, index.to(given.device)]))
+        self.table = self.table.to(inputs.device)
+        return dict(zip(self.layers, self.table[:, index.to(inputs.device)]))
 
 
-def _matrix(tensor: torch.Tensor, like: torch.Tensor) -> NDArray[Any]:
+def _matrix(tensor: Any, shape: tuple[int, int]) -> NDArray[Any]:
     """attention_mask or position_ids as an array [batch, length]."""
-    if tensor.dim() != 2:
-        shape = list(tensor.shape)
-        raise ValueError(f"attention_mask and position_ids must be [batch, length], not {shape}")
-    matrix: NDArray[Any] = tensor.expand(like.shape[:2]).cpu().numpy()
+    if not isinstance(tensor, torch.Tensor) or tensor.dim() != 2:
+        given = list(tensor.shape) if isinstance(tensor, torch.Tensor) else type(tensor).__name__
+        raise ValueError(f"attention_mask and position_ids must be [batch, length], not {given}")
+    matrix: NDArray[Any] = tensor.expand(shape).cpu().numpy()
     return matrix
 
 

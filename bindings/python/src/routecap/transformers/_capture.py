@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import warnings
 import weakref
@@ -20,9 +21,11 @@ import routecap
 
 from .._held import HeldIds
 from ..metrics import Server, serve_rank
-from . import _ops
+from ..replay._passes import in_backward
+from . import _ledger, _ops
 from ._follow import Generation, follow_generate, follow_generate_batch
-from ._prefixes import CUTS, REORDERS, Followed, Prefixes, columns_after, rows_after
+from ._ledger import Content, Held, Ledger, length_of
+from ._prefixes import Prefixes
 from ._sequences import Batch, Inputs, Plan, cached_columns, inputs_of, plan_of_runs, runs_of
 from ._taps import Tap, find, in_order, stack_of
 
@@ -78,8 +81,9 @@ class Capture:
     Attributes:
         capturer: routecap's, for statistics, and for reading requests that go on.
         taps: What is captured, by layer.
-        tag: Kept with every row from now on: a version of the weights, for instance.
-        store: Where rows of caches are kept, to be advanced when the weights change; None.
+        tag: Kept with every row from now on: a version of the weights, for instance. With a store
+            it is the generation of its rows: a larger one ends those that were captured before.
+        store: Where rows of caches are kept; None.
     """
 
     def __init__(
@@ -91,7 +95,7 @@ class Capture:
         metrics_port: int = 0,
     ) -> None:
         self.taps = taps
-        self.tag = 0
+        self._tag = 0
         for tap in taps:
             if tap.module in _tapped:
                 raise RuntimeError(f"{tap.name} is captured already: detach that capture first")
@@ -123,13 +127,17 @@ class Capture:
         self._metrics: Server | None = None
         self._prefixes = None if store is None else Prefixes(self.capturer, store)
         self.store = None if self._prefixes is None else self._prefixes.store
+        if self.store is not None:
+            self._tag = self.store.stats().generation
         self._held = HeldIds(self.capturer)
         self._lock = threading.Lock()  # held from the beginning of a forward pass to its end
         self._owner: tuple[int, nn.Module] | None = (
             None  # the thread that holds it, and the module whose forward it began with
         )
+        self._on_stack = False  # its call is found there
         self._inside = False  # a step is begun, and its snapshot not made
         self._paused = False
+        self._aside: set[int] = set()  # threads whose forward passes compute no user's sequence
         self._unfollowed = 0  # forward passes that ran without anybody to say whose rows they had
         self._plan: Plan | None = None
         self._placed: tuple[torch.Tensor, bool] | None = None
@@ -137,7 +145,8 @@ class Capture:
         self._steps: list[routecap.Step] = []
         self._batches: list[Batch] = []
         self._named: dict[str, Batch] = {}
-        self._of_cache: weakref.WeakKeyDictionary[Any, Batch] = weakref.WeakKeyDictionary()
+        self._ledgers: weakref.WeakSet[Ledger] = weakref.WeakSet()
+        self._skipped: dict[int, tuple[nn.Module, Plan]] = {}
         self._key = next(_keys)
         self._token = torch.zeros(1, dtype=torch.int32, device=self._device)
         torch._dynamo.mark_static_address(
@@ -181,11 +190,16 @@ class Capture:
             add(partial(_tapped.discard, tap.module))
         follow_generate(self, model, add)
         follow_generate_batch(self, model, add)
+        _ledger.attached()
+        add(_ledger.detached)
 
     def _before_model(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        if torch.compiler.is_compiling() or self._paused:
+        if torch.compiler.is_compiling() or in_backward():
+            return
+        if self._apart():
+            self._skip(module, args, kwargs)
             return
         self._enter(module)
         if self._plan is None and not self._capturing():
@@ -194,7 +208,10 @@ class Capture:
     def _after_model(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
     ) -> None:
-        if not torch.compiler.is_compiling() and self._mine():
+        if torch.compiler.is_compiling():
+            return
+        self._skipped_to(module, output)
+        if self._mine():
             self._end(
                 module, output
             )  # of what the decoder's own hook did not see, because it is compiled or was not reached
@@ -210,7 +227,12 @@ class Capture:
             )
             torch.ops.routecap.begin(self._token, self._key, tokens.shape[0] * tokens.shape[1])
             return
-        inputs = None if self._paused else inputs_of(module, args, kwargs)
+        if in_backward():  # a checkpoint runs the whole model again
+            return
+        if self._apart():
+            self._skip(module, args, kwargs)
+            return
+        inputs = inputs_of(module, args, kwargs)
         if inputs is None:
             return
         self._enter(module)
@@ -228,7 +250,9 @@ class Capture:
     ) -> None:
         if torch.compiler.is_compiling():
             torch.ops.routecap.snapshot(self._token, self._key)
-        elif self._mine():
+            return
+        self._skipped_to(module, output)
+        if self._mine():
             if self._inside and output is not None:
                 self._snapshot()
             self._inside = False
@@ -242,15 +266,56 @@ class Capture:
                 "generate is running on this model, and another thread runs it: a capture is for"
                 " one forward pass at a time. Wait until it has ended"
             )
-        if self._owner == (here, module):  # it was interrupted
-            self._plan = None if self._generation is None else self._plan
-        elif self._owner is None or self._owner[0] != here:
+        if self._owner is not None and not self._runs(besides=module):
+            self._interrupted()
+        if self._owner is None or self._owner[0] != here:
             if not self._lock.acquire(blocking=False):
                 raise RuntimeError(
                     "two threads run the model at the same time: a capture is for one forward pass"
                     " at a time. Call them one after another"
                 )
-            self._owner = here, module
+            self._owner, self._on_stack = (here, module), True
+            self._on_stack = self._runs()  # not what a compiler has rewritten
+
+    def _runs(self, besides: nn.Module | None = None) -> bool:
+        """Whether the forward pass that began still runs. One that was left by KeyboardInterrupt
+        does not, and its hooks did not say so: it is looked for on its thread's stack.
+
+        besides: A module of which one call more is there, that is only about to begin.
+        """
+        if self._owner is None:
+            return False
+        thread, module = self._owner
+        frame = sys._current_frames().get(thread)
+        calls = -(module is besides and thread == threading.get_ident())
+        while frame is not None:
+            if frame.f_code is _CALL and frame.f_locals.get("self") is module:
+                calls += 1
+            frame = frame.f_back
+        return calls > 0 or not self._on_stack
+
+    def _interrupted(self) -> None:
+        """The forward pass that began was left, and nothing of it is known."""
+        if self._generation is None:
+            self._drop()
+        self._owner, self._inside = None, False
+        self._lock.release()
+
+    def _apart(self) -> bool:
+        """Whether nothing of this thread's forward passes is captured."""
+        return self._paused or threading.get_ident() in self._aside
+
+    @contextmanager
+    def _set_apart(self) -> Iterator[None]:
+        """As `paused`, for this thread."""
+        here = threading.get_ident()
+        before = here in self._aside
+        self._aside.add(here)
+        try:
+            yield
+        finally:
+            if not before:
+                self._aside.discard(here)
 
     def _mine(self) -> bool:
         return self._owner is not None and self._owner[0] == threading.get_ident()
@@ -261,8 +326,7 @@ class Capture:
             if output is None:
                 self._drop()
             elif not self._capturing():
-                self._file()
-                self._know_cache(output)
+                self._file(output=output)
         finally:
             if self._owner is not None and self._owner[1] is module:
                 self._owner = None
@@ -290,7 +354,7 @@ class Capture:
                 f"the forward pass has {rows} rows, padding included; the capture has room for"
                 f" {room}: attach(model, rows={rows})"
             )
-        if self._plan is None and not self._paused and not self._capturing():
+        if self._plan is None and not self._apart() and not self._capturing():
             self._unfollowed += 1
         self._held.begin(self._kind())
         self.capturer.begin(rows)
@@ -354,52 +418,154 @@ class Capture:
                 "attention_mask is no [batch, length] tensor, so that padding cannot be told: give"
                 " one, or say where the rows are by capture.place()"
             )
-        batch = None if inputs.cache is None else self._of_cache.get(inputs.cache)
-        cached = 0 if inputs.cache is None else cached_columns(inputs.cache)
-        if cached is None:
-            cached = (
-                mask.shape[1] - inputs.length
-                if mask is not None
-                else 0
-                if batch is None
-                else batch.columns
-            )
-        if cached == 0 or inputs.starts is not None:
+        held = self._held_by(inputs.cache)
+        if held.known and held.content is None or inputs.starts is not None:
             runs = runs_of(inputs)
             if runs is not None:
-                return self._plan_packed(inputs, runs, cached)
-        begun = None
-        if batch is None or cached == 0:
-            batch = begun = self._begin_batch(inputs.batch, inputs.cache, cached)
-        elif len(batch.requests) != inputs.batch:
-            known = len(batch.requests)
-            raise ValueError(
-                f"the cache has {known} sequences and the forward pass {inputs.batch} rows: call"
-                " capture.reorder() where that changes"
-            )
-        elif cached < batch.columns:
-            self._cut(batch, cached)
+                return self._plan_packed(inputs, runs, held)
+        batch, begun = self._goes_on(inputs.batch, inputs.length, inputs.mask, inputs.cache, held)
         batch.lengths = None  # if it was generated, it goes on
         try:
-            return batch.plan(inputs.length, cached, mask)._replace(begun=begun)
+            return self._with_cache(batch.plan(inputs.length, mask), inputs.cache, begun)
         except ValueError:
             self._forget(begun)
             raise
 
-    def _plan_packed(self, inputs: Inputs, runs: list[tuple[int, int]], cached: int) -> Plan:
+    def _held_by(self, cache: Any) -> Held:
+        return Held(True) if cache is None else _ledger.read(self, cache)
+
+    def _with_cache(self, plan: Plan, cache: Any, begun: Batch | None) -> Plan:
+        """The forward pass of a plan is next, and goes on with a cache."""
+        plan.cache, plan.begun = cache, begun
+        if cache is not None:
+            _ledger.begin(self, cache, plan)
+        return plan
+
+    def _goes_on(
+        self, rows: int, length: int, mask: torch.Tensor | None, cache: Any, held: Held
+    ) -> tuple[Batch, Batch | None]:
+        """The sequences that a forward pass goes on with; and again, if they begin with it."""
+        content, batch = held.content, held.batch
+        in_progress = batch is not None and batch in self._batches
+        known = len(content.rows) if content is not None else None
+        if not held.known and in_progress and batch is not None:
+            known = len(batch.requests)
+        if known not in (None, rows):
+            raise ValueError(
+                f"the cache has {known} sequences and the forward pass {rows} rows: call"
+                " capture.reorder() where that changes"
+            )
+        if content is not None and batch is not None and in_progress and content.line is batch.line:
+            self._bring(batch, content)
+            return batch, None
+        columns = 0
+        if not held.known:
+            said = cached_columns(cache)
+            if said is None and mask is not None:
+                said = mask.shape[1] - length
+            if said is None:
+                raise ValueError(
+                    "the cache was filled unseen, and does not say how many tokens it has: give"
+                    " attention_mask, or say where the rows are by capture.place()"
+                )
+            columns = said
+        batch = self._new_batch(rows)
+        if content is None:
+            batch.begin(columns)
+        elif self._prefixes is None:
+            batch.begin(content.columns)
+        else:
+            self._prefixes.adopt(content, batch, self._tag)
+        return batch, batch
+
+    def _bring(self, batch: Batch, content: Content) -> None:
+        """Rows of its cache were cut or reordered: its sequences follow."""
+        assert batch.line is not None
+        rows, every = list(content.rows), list(range(len(batch.requests)))
+        columns = batch.line.columns
+        if rows == every and content.columns == columns:
+            return
+        if rows != every:
+            self._reorder(batch, rows)
+        if content.columns < columns:
+            self._cut(batch, content.columns)
+        now = Content(batch.line, content.columns, tuple(range(len(rows))))
+        for ledger in batch.ledgers:
+            if ledger.content == content:
+                ledger.content = now
+
+    def _skip(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A forward pass of which nothing is captured: what its cache holds then is followed."""
+        here = threading.get_ident()
+        outer = self._skipped.get(here)
+        if outer is not None and outer[0] is not module:
+            return
+        self._skipped.pop(here, None)  # of one that was interrupted
+        inputs = inputs_of(module, args, kwargs)
+        if inputs is None or inputs.cache is None or inputs.starts is not None:
+            return
+        held = self._held_by(inputs.cache)
+        content, batch, mask = held.content, held.batch, inputs.mask
+        if (
+            content is None
+            or len(content.rows) != inputs.batch
+            or not (mask is None or isinstance(mask, torch.Tensor) and mask.ndim == 2)
+        ):
+            return
+        if batch is not None and batch in self._batches and content.line is batch.line:
+            self._bring(batch, content)
+        elif self._prefixes is not None:
+            batch = self._prefixes.left(content)
+        else:
+            return
+        try:
+            plan = batch.plan(inputs.length, mask)
+        except ValueError:
+            return
+        if plan.positions is not None and batch in self._batches:
+            # where a mask has hidden tokens, the next are in their place, and have no rows
+            for request, rows in zip(batch.requests.tolist(), batch.rows(plan.past)):
+                self.capturer.truncate(request, rows)
+        self._skipped[here] = module, self._with_cache(plan, inputs.cache, None)
+
+    def _skipped_to(self, module: nn.Module, output: Any) -> None:
+        begun = self._skipped.get(threading.get_ident())
+        if begun is not None and begun[0] is module:
+            del self._skipped[threading.get_ident()]
+            if output is not None:
+                self._ended(begun[1], output)
+
+    def _ended(self, plan: Plan, output: Any) -> None:
+        """The forward pass of a plan has run, and a cache has its columns."""
+        batch = plan.batch
+        if batch is None or batch.line is None:
+            return
+        batch.line.columns = plan.columns
+        cache = getattr(output, "past_key_values", None)
+        if cache is None and isinstance(output, tuple):
+            cache = next((each for each in output if hasattr(each, "get_seq_length")), None)
+        if cache is None:
+            cache = plan.cache
+        if cache is not None:
+            _ledger.end(self, cache, plan, batch, plan.past)
+
+    def _plan_packed(self, inputs: Inputs, runs: list[tuple[int, int]], held: Held) -> Plan:
         positions = inputs.position_ids
         begun = (
             []
             if positions is None
             else positions.expand(inputs.batch, -1).flatten()[[first for first, _ in runs]].tolist()
         )
-        if cached or any(begun):
+        if not held.known or held.content is not None or any(begun):
             raise ValueError(
                 "a packed batch goes on with sequences of a cache, and nothing says with which:"
                 " name them by capture.place()"
             )
         batch = self._new_batch(len(runs))
-        return plan_of_runs(batch.requests, runs, 0, inputs.rows)._replace(begun=batch)
+        batch.line = None
+        plan = plan_of_runs(batch.requests, runs, 0, inputs.rows)
+        plan.begun = batch
+        return plan
 
     def _plan_placed(self, positions: torch.Tensor, new: bool) -> Plan:
         if positions.ndim != 2:
@@ -409,7 +575,9 @@ class Capture:
             )
         if new or not self._batches or self._batches[-1].name:
             batch = self._new_batch(len(positions))
-            return batch.placed(positions)._replace(begun=batch)
+            plan = batch.placed(positions)
+            plan.begun = batch
+            return plan
         return self._batches[-1].placed(positions)
 
     def _new_batch(self, sequences: int, name: str | None = None) -> Batch:
@@ -419,73 +587,31 @@ class Capture:
         self._batches.append(batch)
         return batch
 
-    def _begin_batch(self, sequences: int, cache: Any, columns: int) -> Batch:
-        """New sequences, which begin with what a cache has."""
-        batch = self._new_batch(sequences)
-        if cache is not None:
-            if self._prefixes is not None:
-                self._prefixes.adopt(cache, batch, columns)
-            self._watch(cache, batch)
-        return batch
-
     def _forget(self, batch: Batch | None) -> None:
         if batch is not None and batch in self._batches:
             self._batches.remove(batch)
             self.capturer.close_batch(batch.requests)
 
-    def _know_cache(self, output: Any) -> None:
-        """The cache that a forward pass has made belongs to the sequences of that pass."""
-        cache = getattr(output, "past_key_values", None)
-        batch = self._batches[-1] if self._batches else None
-        if (
-            cache is not None
-            and batch is not None
-            and batch.cache is None
-            and not batch.name
-            and cache not in self._of_cache
-        ):
-            self._watch(cache, batch)
+    def _new_ledger(self, layer: Any, index: int) -> Ledger:
+        ledger = Ledger(weakref.ref(self), layer, index)
+        self._ledgers.add(ledger)
+        return ledger
 
-    def _watch(self, cache: Any, batch: Batch) -> None:
-        """Follow a cache, and what is done to the order of its rows."""
-        self._of_cache[cache] = batch
-        batch.cache = weakref.ref(cache)
-        for name in (*REORDERS, *(CUTS if self._prefixes is not None else ())):
-            if hasattr(type(cache), name) and name not in vars(cache):
-                setattr(cache, name, Followed(weakref.ref(self), cache, name))
+    def _copied(self, batch: Batch | None) -> None:
+        """A cache is copied that a batch goes on with."""
+        if self._prefixes is not None and batch in self._batches and batch is not None:
+            self._prefixes.keep(batch, self._tag)
 
-    def _cache_changes(self, cache: Any, name: str, *change: Any) -> None:
-        """A method of that name is about to change a cache."""
-        batch, prefixes = self._of_cache.get(cache), self._prefixes
-        if name in REORDERS:
-            if batch is not None:
-                self._reorder(batch, rows_after(name, change[0], len(batch.requests)))
-            if prefixes is not None:
-                prefixes.reorder(cache, lambda rows: rows_after(name, change[0], rows))
-        elif prefixes is not None:
-            prefixes.cut(cache, columns_after(cache, name, *change))
-
-    def _cache_copied(self, cache: Any, copy: Any) -> None:
-        if self._prefixes is None:
-            return
-        batch = self._of_cache.get(cache)
-        if batch is not None:
-            self._prefixes.keep(cache, batch)
-        self._prefixes.copied(cache, copy)
-
-    def _reorder(self, batch: Batch, indices: Sequence[int]) -> None:
+    def _reorder(self, batch: Batch, indices: list[int]) -> None:
         self._wait()  # for the lengths of requests whose positions the device has
         kept = [int(self.capturer.fork(int(batch.requests[index]))) for index in indices]
         self.capturer.close_batch(batch.requests)
-        if batch.mask is not None:
-            batch.mask = batch.mask[list(indices)]
-        batch.requests, batch.last = np.array(kept, np.uint64), None
+        batch.select(indices, np.array(kept, np.uint64))
 
     def _cut(self, batch: Batch, columns: int) -> None:
         """The cache was cut: what is behind it is no longer a part of the sequences."""
-        for request, rows in zip(batch.requests.tolist(), batch.live(columns)):
+        for request, rows in zip(batch.requests.tolist(), batch.cut(columns)):
             self.capturer.truncate(request, rows)
-        batch.columns = columns
 
     def _drop(self) -> None:
         """The last forward pass is nobody's. The next begin discards what it wrote."""
@@ -493,7 +619,7 @@ class Capture:
         if plan is not None:
             self._forget(plan.begun)
 
-    def _file(self, stream: Any = None) -> None:
+    def _file(self, stream: Any = None, output: Any = None) -> None:
         """Say whose the rows of the last forward pass are, if somebody has planned that and it has
         not been said.
         """
@@ -506,8 +632,11 @@ class Capture:
             self._steps.pop(0).wait()
         positions = None if plan.positions is None else plan.positions.to(self._device)
         self._steps.append(
-            self.capturer.issue(plan.spans, positions=positions, tag=self.tag, stream=stream)
+            self.capturer.issue(plan.spans, positions=positions, tag=self._tag, stream=stream)
         )
+        self._ended(plan, output)
+        if plan.batch is not None:
+            plan.batch.reach = plan.columns
 
     # ---- For users
 
@@ -540,18 +669,17 @@ class Capture:
         batches = self._batches if requests is None else self._batches_of(requests)
         items: list[tuple[int, int | None]] = []
         for batch in batches:
-            items += zip(batch.requests.tolist(), self._lengths(batch))
+            rows = self._lengths(batch)  # which may reorder its requests
+            items += zip(batch.requests.tolist(), rows, strict=True)
         if lengths is not None:
             if len(lengths) != len(items):
                 raise ValueError(
                     f"{len(lengths)} lengths for {len(items)} sequences: give one for each"
                 )
             items = [(request, rows) for (request, _), rows in zip(items, lengths)]
-        if self._prefixes is not None:
-            for batch in batches:
-                cache = None if batch.cache is None else batch.cache()
-                if cache is not None and cache in self._of_cache:
-                    self._prefixes.keep(cache, batch)
+        for batch in batches if self._prefixes is not None else ():
+            if any(ledger.batch is batch and ledger.layer() for ledger in batch.ledgers):
+                self._copied(batch)
         self._end_batches(batches)
         routings = [self.capturer.finish(request, rows) for request, rows in items]
         for routing in routings:
@@ -575,7 +703,15 @@ class Capture:
         """
         if not self._batches:
             raise RuntimeError("no sequence is in progress: call the model first")
-        self._reorder(self._batches[-1], [int(index) for index in indices])
+        batch, rows = self._batches[-1], [int(index) for index in indices]
+        self._reorder(batch, rows)
+        if batch.line is None:
+            return
+        now = Content(batch.line, batch.line.columns, tuple(range(len(rows))))
+        for ledger in batch.ledgers:
+            if ledger.batch is batch and length_of(ledger.layer()) in (None, now.columns):
+                ledger.content = now
+                ledger.look()
 
     def place(self, positions: torch.Tensor, *, new: bool = False) -> None:
         """Say for the next forward pass what its inputs do not: the position of each row
@@ -597,11 +733,25 @@ class Capture:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Capture nothing of the forward passes inside."""
-        self._paused = True
+        paused, self._paused = self._paused, True
         try:
             yield
         finally:
-            self._paused = False
+            self._paused = paused
+
+    @property
+    def tag(self) -> int:
+        return self._tag
+
+    @tag.setter
+    def tag(self, tag: int) -> None:
+        if self.store is not None:
+            if tag < self._tag:
+                raise ValueError(
+                    f"tag is {self._tag}, and with a store it only grows: rows of {tag} are older"
+                )
+            self.store.advance(tag)
+        self._tag = tag
 
     @property
     def silent_layers(self) -> list[int]:
@@ -636,9 +786,6 @@ class Capture:
         return self
 
     def __exit__(self, kind: object = None, *unused: object) -> None:
-        if kind is not None and self._mine():  # a forward pass was interrupted
-            self._plan, self._owner, self._inside = None, None, False
-            self._lock.release()
         self.detach()
 
     def __del__(self) -> None:
@@ -660,11 +807,15 @@ class Capture:
     def _take_off(self) -> None:
         while self._undo:
             self._undo.pop()()
+        for ledger in list(self._ledgers):
+            _ledger.take_out(ledger)
         if self._metrics is not None:
             self._metrics.close()
         _ops.captures.pop(self._key, None)
 
     def _expect_idle(self, what: str) -> None:
+        if self._lock.locked() and not self._runs():
+            self._interrupted()
         if self._generation is not None or self._lock.locked():
             raise RuntimeError(f"{what}: the model is running. Wait until it has ended")
 
@@ -683,21 +834,25 @@ class Capture:
 
     def _lengths(self, batch: Batch) -> Sequence[int | None]:
         """How many rows each sequence of a batch has; None is as many as were forwarded."""
+        if batch.line is None:
+            return [None] * len(batch.requests)
+        content = _ledger.head(batch)
+        if content is not None and content.columns and content.line is batch.line:
+            if batch.lengths is not None:  # it was generated; what was cut since is a part of that
+                content = content._replace(columns=batch.line.columns)
+            self._bring(batch, content)
+        for request, rows in zip(batch.requests.tolist(), batch.kept or ()):
+            self.capturer.truncate(request, rows)
         if batch.lengths is not None:
             return batch.lengths()
-        cache = None if batch.cache is None else batch.cache()
-        columns = None if cache is None else cached_columns(cache)
-        if columns and columns < batch.columns:  # 0: it was emptied for other sequences
-            self._cut(batch, columns)
-        return [None] * len(batch.requests)
+        return batch.rows(batch.reach)
 
     def _end_batches(self, batches: list[Batch]) -> None:
         self._batches = [batch for batch in self._batches if batch not in batches]
         for batch in batches:
             if batch.name:
-                self._named.pop(batch.name, None)
-            if batch.cache is not None and (cache := batch.cache()) is not None:
-                self._of_cache.pop(cache, None)
+                if self._named.get(batch.name) is batch:
+                    del self._named[batch.name]
 
     def _warn(self) -> None:
         stats = self.capturer.stats()
@@ -717,6 +872,7 @@ class Capture:
             )
 
 
+_CALL = nn.Module._call_impl.__code__
 _tapped: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 _keys = count(1)
 

@@ -8,15 +8,17 @@ from __future__ import annotations
 import sys
 import threading
 import weakref
-from collections.abc import Callable
-from functools import wraps
+from collections.abc import Callable, Sequence
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from ._sequences import Batch, Plan, cached_columns, plan_of_runs
+import routecap
+
+from ._sequences import Batch, Plan, plan_of_runs
 
 if TYPE_CHECKING:
     from ._capture import Capture
@@ -40,9 +42,15 @@ def follow_generate(capture: Capture, model: nn.Module, add: Add) -> None:
 
     @wraps(generate)  # transformers looks at the signatures of both
     def followed(*args: Any, **kwargs: Any) -> Any:
-        if capture._paused or not capture.attached:
+        if capture._apart() or not capture.attached:
             return generate(*args, **kwargs)
-        if capture._generation is not None:
+        if (running := capture._generation) is not None:
+            if (
+                running.thread == threading.get_ident()
+            ):  # of drafts, by the model's own first layers
+                capture._file()
+                with capture._set_apart():
+                    return generate(*args, **kwargs)
             raise RuntimeError(
                 "generate is running on this model already: a capture follows one at a time. Wait"
                 " until it has ended"
@@ -62,12 +70,40 @@ def follow_generate(capture: Capture, model: nn.Module, add: Add) -> None:
     @wraps(prepare)
     def prepared(*args: Any, **kwargs: Any) -> Any:
         inputs = prepare(*args, **kwargs)
-        if capture._generation is not None:
+        if capture._generation is not None and not capture._apart():
             capture._generation.step(inputs, kwargs.get("attention_mask"))
         return inputs
 
+    def apart(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        with capture._set_apart():  # what runs the model there computes no sequence of the user's
+            return call(*args, **kwargs)
+
+    def judged(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        done = apart(call, *args, **kwargs)
+        if capture._generation is not None and not capture._apart():
+            capture._generation.judged(args[0] if args else kwargs["input_ids"], done)
+        return done
+
     for name, function in (("generate", followed), ("prepare_inputs_for_generation", prepared)):
         _set(owner, name, function, add)
+    for name, around in (("_get_logits_processor", apart), ("_get_stopping_criteria", judged)):
+        if hasattr(owner, name):
+            _set(owner, name, _calls(getattr(owner, name), around), add)
+
+
+def _calls(prepare: Callable[..., Any], around: Callable[..., Any]) -> Callable[..., Any]:
+    """What prepares a list of processors or criteria, whose call is made by `around`."""
+
+    @wraps(prepare)
+    def prepared(*args: Any, **kwargs: Any) -> Any:
+        found = prepare(*args, **kwargs)
+        if not isinstance(found, list):
+            return found
+        kind: Any = type(found)
+        called = {"__call__": lambda self, *a, **k: around(partial(kind.__call__, self), *a, **k)}
+        return type(kind.__name__, (kind,), called)(found)
+
+    return prepared
 
 
 def _set(owner: nn.Module, name: str, value: Any, add: Add) -> None:
@@ -96,6 +132,10 @@ class Generation:
         self._capture = capture
         self.thread = threading.get_ident()
         self._batch: Batch | None = None
+        self._begun: Batch | None = None
+        """Which began with it."""
+        self._ends: torch.Tensor | None = None
+        """[rows] the tokens of each when a criterion ended it, 0 until then."""
         given = kwargs.get("generation_config") or next(
             (each for each in args[1:] if hasattr(each, "eos_token_id")), None
         )
@@ -143,48 +183,80 @@ class Generation:
         cache = inputs.get("past_key_values")
         if cache is None:
             cache = inputs.get("cache_params")
-        batch = self._batch
-        if mask is not None:
-            past = mask.shape[1] - length
+        last, begun = self._batch, None
+        if cache is None and last is not None:  # all is computed again
+            batch = last
+            batch.begin(0)
         else:
-            past = (
-                0
-                if cache is None
-                else cached_columns(cache, None if batch is None else batch.columns) or 0
-            )
-        if batch is None:
-            known = None if cache is None or past == 0 else capture._of_cache.get(cache)
-            batch = self._batch = known or capture._begin_batch(rows, cache, past)
-        capture._plan = batch.plan(
-            length, past, mask, one_more=length == 1 and past == batch.columns
+            held = capture._held_by(cache)
+            batch, begun = capture._goes_on(rows, length, mask, cache, held)
+        one_more = (
+            batch is last
+            and cache is not None
+            and length == 1
+            and mask is not None
+            and batch.line is not None
+            and mask.shape[1] == batch.line.columns + 1
         )
+        self._batch = batch
+        if begun is not None:
+            capture._forget(self._begun)  # its cache was changed unseen
+            self._begun = begun
+        plan = batch.plan(length, mask, one_more=one_more)
+        if last is None and begun is None:
+            batch.lengths = _until(batch, plan)
+        capture._plan = capture._with_cache(plan, cache, None)
+
+    def judged(self, tokens: torch.Tensor, done: torch.Tensor) -> None:
+        """Criteria say which sequences have ended, with so many tokens [rows, length]."""
+        if self._ends is None:
+            self._ends = torch.zeros_like(done, dtype=torch.int64)
+        self._ends = self._ends.where((self._ends > 0) | ~done, tokens.shape[1])
 
     def abandon(self) -> None:
+        """Sequences that began with it are none. Those that went on end where they were."""
         self._capture._plan = None
-        self._capture._forget(self._batch)
+        self._capture._forget(self._begun)
 
     def ended(self, output: Any) -> None:
         batch = self._batch
         if batch is None:
             return
         sequences = output if isinstance(output, torch.Tensor) else output.sequences
-        generated = sequences[:, self._prompt_tokens :]
-        batch.lengths = lambda: [
-            prompt + self._length(row) - 1
-            for prompt, row in zip(batch.live(self._prompt_columns), generated.tolist())
-        ]
+        generated, prompt = sequences[:, self._prompt_tokens :], batch.counted(self._prompt_columns)
+        ends = self._ends
 
-    def _length(self, generated: list[int]) -> int:
+        def lengths() -> list[int]:
+            ended = [0] * len(generated) if ends is None else ends.tolist()
+            return [
+                columns + self._length(row, end) - 1
+                for columns, row, end in zip(prompt(), generated.tolist(), ended)
+            ]
+
+        batch.lengths = lengths
+
+    def _length(self, generated: list[int], end: int) -> int:
         """How many of the tokens belong to the sequence: up to its end, behind which there is
         padding.
+
+        end: How many tokens it had with the prompt when a criterion ended it; 0 if none did.
         """
         for i, token in enumerate(generated):
             if token in self._eos:
                 return i + 1
-        count = len(generated)
-        while self._eos and count > 1 and generated[count - 1] == self._pad:
-            count -= 1
-        return count
+        if self._eos and end:  # otherwise it goes on until all have ended
+            return end - self._prompt_tokens
+        return len(generated)
+
+
+def _until(batch: Batch, plan: Plan) -> Callable[[], Sequence[int]]:
+    """How many rows the sequences of a batch have before a pass of a generation that may fail."""
+    before = batch.lengths or batch.counted(batch.reach)
+    positions = plan.positions
+    if positions is None:
+        return before
+    first = positions.where(positions >= 0, routecap.MAX_POSITION).amin(1)  # those written anew
+    return lambda: [min(each) for each in zip(before(), first.tolist())]
 
 
 # ---- Continuous batching
@@ -212,7 +284,7 @@ def follow_generate_batch(capture: Capture, model: nn.Module, add: Add) -> None:
 def _followed(generation_step: Callable[..., Any]) -> Callable[..., Any]:
     def step(self: Any, model: nn.Module, *args: Any, **kwargs: Any) -> Any:
         capture = _continuous.get(model)
-        if capture is None or capture._paused:
+        if capture is None or capture._apart():
             return generation_step(self, model, *args, **kwargs)
         inputs = self.inputs_and_outputs
         capture._plan = _plan_of_requests(capture, inputs.requests_in_batch)
@@ -248,17 +320,35 @@ def _plan_of_requests(capture: Capture, scheduled: list[Any]) -> Plan:
 
 
 def _batch_of(capture: Capture, state: Any, position: int) -> Batch:
+    """The batch of a request, which is known by its state, not by its name: names are used again."""
     name: str = state.request_id
     batch = capture._named.get(name)
-    if batch is not None:
+    if batch is not None and batch.state is state:
         return batch
-    parent = capture._named.get(name.partition("__child#")[0])
-    if parent is not None and position > 0:  # several answers to one prompt: it was forwarded once
-        request = capture.capturer.fork(int(parent.requests[0]), position)
-        batch = Batch(np.array([int(request)], np.uint64), name)
-        capture._batches.append(batch)
+    if batch is not None and _begins_with(state, _tokens(batch.state)):
+        pass  # it was taken out and begins again, with all tokens that it had
     else:
-        batch = capture._new_batch(1, name)
-    batch.lengths = lambda: [len(state.initial_tokens) + len(state.generated_tokens) - 1]
-    capture._named[name] = batch
+        parent = capture._named.get(name.rpartition("__child#")[0])
+        if (
+            parent is not None
+            and position > 0
+            and _begins_with(state, _tokens(parent.state)[:position])
+        ):  # several answers to one prompt: it was forwarded once
+            request = capture.capturer.fork(int(parent.requests[0]), position)
+            batch = Batch(np.array([int(request)], np.uint64), name)
+            capture._batches.append(batch)
+        else:
+            batch = capture._new_batch(1, name)
+        capture._named[name] = batch
+    batch.line, batch.state = None, state
+    batch.lengths = lambda: [len(_tokens(state)) - 1]
     return batch
+
+
+def _tokens(state: Any) -> list[int]:
+    tokens: list[int] = state.initial_tokens + state.generated_tokens
+    return tokens
+
+
+def _begins_with(state: Any, tokens: list[int]) -> bool:
+    return bool(tokens) and _tokens(state)[: len(tokens)] == tokens

@@ -9,9 +9,9 @@ nothing waits for it.
 from __future__ import annotations
 
 import inspect
-import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,18 +20,42 @@ from torch import nn
 
 import routecap
 
+if TYPE_CHECKING:
+    from ._ledger import Ledger
+    from ._prefixes import Published
+
 Spans = NDArray[np.void]
 
+_ALL = routecap.MAX_POSITION
+"""Rows that are kept where all are."""
 
-class Plan(NamedTuple):
+
+@dataclass(eq=False)
+class Plan:
     """What is to be said of a forward pass once it has run."""
 
     rows: int | None
     """Of the forward pass; None if it may have more than are known."""
     spans: Spans
     positions: torch.Tensor | None
+    batch: Batch | None = None
+    """Which has so many columns then, of which the cache had `past` before."""
+    columns: int = 0
+    past: int = 0
+    cache: Any = None
     begun: Batch | None = None
     """Whose sequences begin with it: they are none if it fails."""
+
+
+class Line:
+    """Columns of a batch, from its beginning on. It only grows: where a batch is cut or its rows
+    are reordered, it goes on in a new one.
+    """
+
+    def __init__(self, columns: int = 0) -> None:
+        self.columns = columns
+        """Of each row, that were forwarded or cached, padding included."""
+        self.published: Published | None = None
 
 
 class Batch:
@@ -41,53 +65,106 @@ class Batch:
         self.requests = requests
         self.name = name
         """Of a request of continuous batching, which is a batch of its own."""
-        self.columns = 0
-        """Of each row, that were forwarded or cached, padding included."""
-        self.mask: torch.Tensor | None = None
-        """[rows, columns or more] as the last forward pass had it; None: there is no padding."""
-        self.last: torch.Tensor | None = None
-        """[rows, 1] the position of the last token of each that is no padding, where a mask told
-        positions.
-        """
-        self.cache: weakref.ref[Any] | None = None
-        self.lengths: Callable[[], list[int]] | None = None
+        self.state: Any = None
+        """Of that request, in transformers."""
+        self.line: Line | None = Line()
+        """None: positions are said otherwise than by columns."""
+        self.ledgers: list[Ledger] = []
+        """Of the cache that it goes on with."""
+        self.reach = 0
+        """Columns up to the last one that was captured."""
+        self.lengths: Callable[[], Sequence[int]] | None = None
         """How many rows each sequence has, where that is known otherwise than by what was
         forwarded.
         """
+        self._places: torch.Tensor | None = None
+        """[rows, columns] the position of the token in each of the first columns, -1 of padding;
+        behind them is none. None: there is no padding at all.
+        """
+        self._unknown = 0
+        """Columns of a cache that others filled, at its beginning: which of them are padding was
+        not seen.
+        """
+        self._last: torch.Tensor | None = None
+        """[rows, 1] the position of the last token of each that is no padding, where a mask told
+        positions.
+        """
+        self._kept: torch.Tensor | None = None
+        """[rows] how many rows of each are at their position still. A mask that hides or shows
+        tokens before others moves these, and what was captured of them stays where it was."""
         self._spans: Spans | None = None
 
-    def plan(
-        self, length: int, past: int, mask: torch.Tensor | None, *, one_more: bool = False
-    ) -> Plan:
-        """For a forward pass of `length` columns after `past` of them.
+    def begin(self, columns: int, places: torch.Tensor | None = None, known: bool = False) -> None:
+        """It begins, or begins again, with so many columns of a cache, whose places may be known."""
+        self.line, self.reach = Line(columns), 0
+        self._places, self._unknown = places, 0 if known else columns
+        self._last = self._kept = None
 
-        mask: [rows, past + length or more], as the model had it or None. one_more: it has one
-        column more than the last time, and that is no padding.
+    def plan(self, length: int, mask: torch.Tensor | None, *, one_more: bool = False) -> Plan:
+        """For a forward pass of `length` columns more.
+
+        mask: [rows, columns or more], as the model had it or None. one_more: it has one column
+        more than the last time, and that is no padding.
         """
+        assert self.line is not None
+        past = self.line.columns
+        columns = past + length
         spans = self._filled(length)
-        if mask is None:
+        if mask is None and self._places is None and self._kept is None:
             spans["position"], spans["position_end"], spans["flags"] = past, 0, 0
             positions = None
         else:
-            if mask.shape[0] != len(self.requests) or mask.shape[1] < past + length:
+            if mask is not None and (
+                mask.shape[0] != len(self.requests) or mask.shape[1] < columns
+            ):
                 raise ValueError(
                     f"attention_mask has shape {tuple(mask.shape)},"
-                    f" {(len(self.requests), past + length)} is expected: a column for each token,"
-                    " those of the cache too"
+                    f" {(len(self.requests), columns)} is expected: a column for each token, those"
+                    " of the cache too"
                 )
-            if one_more and self.last is not None:
-                positions = self.last = self.last + 1
+            if one_more and self._last is not None:
+                positions = self._last = self._last + 1
             else:
-                live = mask[:, : past + length] != 0
-                counts = live.cumsum(1) - 1
-                positions, self.last = counts.where(live, -1)[:, past:].contiguous(), counts[:, -1:]
+                positions = self._told(mask, past, columns)
+            if self._kept is not None:
+                positions = positions.where((self._kept == _ALL)[:, None], -1)
             spans["position"], spans["position_end"], spans["flags"] = (
                 0,
-                past + length,
+                columns,
                 routecap.SpanFlag.DEVICE_POSITIONS,
             )
-        self.columns, self.mask = past + length, mask
-        return Plan(len(spans) * length, spans, positions)
+        return Plan(len(spans) * length, spans, positions, self, columns, past)
+
+    def _told(self, mask: torch.Tensor | None, past: int, columns: int) -> torch.Tensor:
+        """Positions [rows, columns - past] as a mask of all columns has them. Rows before that are
+        elsewhere then are no longer kept.
+        """
+        if mask is None:
+            device = next(each.device for each in (self._places, self._kept) if each is not None)
+            mask = torch.ones(len(self.requests), columns, dtype=torch.bool, device=device)
+        live = mask[:, :columns] != 0
+        counts = live.cumsum(1) - 1
+        places = counts.where(live, -1)
+        if past > self._unknown:
+            now = places[:, self._unknown : past]
+            before = self._places_of(past, mask.device).to(mask.device)[:, self._unknown :]
+            first = now.where((now >= 0) & (now != before), _ALL).amin(1)
+            self._kept = first if self._kept is None else first.minimum(self._kept.to(first.device))
+        self._places, self._last = places, counts[:, -1:]
+        return places[:, past:].contiguous()
+
+    def _places_of(self, columns: int, device: torch.device) -> torch.Tensor:
+        """[rows, columns] of the first columns."""
+        rows, places = len(self.requests), self._places
+        known = 0 if places is None else min(places.shape[1], columns)
+        if places is not None and known == columns:
+            return places[:, :columns]
+        more = torch.arange(columns - known, device=device).expand(rows, -1)
+        if places is None:
+            return more
+        places = places[:, :known]
+        begin = (places >= 0).sum(1, keepdim=True)
+        return torch.cat([places, begin + more], 1)
 
     def placed(self, positions: torch.Tensor) -> Plan:
         """For a forward pass whose positions [rows, length] are given, negative for rows that are
@@ -104,7 +181,7 @@ class Batch:
             routecap.MAX_POSITION,
             routecap.SpanFlag.DEVICE_POSITIONS,
         )
-        self.columns, self.mask, self.last = -1, None, None
+        self.line, self._places, self._last, self._kept = None, None, None, None
         return Plan(positions.numel(), spans, positions)
 
     def _filled(self, length: int) -> Spans:
@@ -115,20 +192,57 @@ class Batch:
         spans["sink_row"] = np.arange(len(self.requests)) * length
         return spans
 
-    def live(self, columns: int) -> list[int]:
-        """How many of each row's first columns are no padding."""
-        return live(self.mask, columns, len(self.requests))
+    def cut(self, columns: int) -> list[int]:
+        """Only its first columns are left; how many rows each sequence has then."""
+        rows = self.rows(columns)
+        self.line, self.reach = Line(columns), min(self.reach, columns)
+        self._last = None
+        if self._places is not None:
+            self._places = self._places[:, :columns]
+        self._unknown = min(self._unknown, columns)
+        if (lengths := self.lengths) is not None:
+            self.lengths = lambda: [min(each) for each in zip(lengths(), rows)]
+        return rows
 
+    def select(self, rows: list[int], requests: NDArray[np.uint64]) -> None:
+        """Its rows are others now: row i is what row rows[i] was."""
+        self.requests = requests
+        if self.line is not None:
+            self.line = Line(self.line.columns)
+        self._places, self._last, self._kept = (
+            None if each is None else each[rows] for each in (self._places, self._last, self._kept)
+        )
+        if (lengths := self.lengths) is not None:
+            self.lengths = lambda: [lengths()[row] for row in rows]
 
-def live(mask: torch.Tensor | None, columns: int, rows: int) -> list[int]:
-    """How many of each row's first columns are no padding.
+    def rows(self, columns: int) -> list[int]:
+        """How many of each row's first columns are no padding. Waits for the device if a mask told
+        that.
+        """
+        if self._places is None:
+            return [columns] * len(self.requests)
+        counts: list[int] = (self._places_of(columns, self._places.device) >= 0).sum(1).tolist()
+        return counts
 
-    Waits for the device if there is a mask.
-    """
-    if mask is None:
-        return [columns] * rows
-    counts: list[int] = (mask[:, :columns] != 0).sum(1).tolist()
-    return counts
+    def counted(self, columns: int) -> Callable[[], list[int]]:
+        """`rows` of these columns, as a mask tells them now."""
+        if self._places is None:
+            return lambda: [columns] * len(self.requests)
+        places = self._places_of(columns, self._places.device)
+        return lambda: (places >= 0).sum(1).tolist()
+
+    @property
+    def places(self) -> torch.Tensor | None:
+        """[rows, columns] of all columns; None if there is no padding."""
+        if self._places is None or self.line is None:
+            return None
+        return self._places_of(self.line.columns, self._places.device)
+
+    @property
+    def kept(self) -> list[int] | None:
+        """How many rows of each are at their position still; None: all. Waits for the device."""
+        kept: list[int] | None = None if self._kept is None else self._kept.tolist()
+        return None if kept is None or min(kept, default=_ALL) == _ALL else kept
 
 
 class Inputs(NamedTuple):
@@ -143,6 +257,7 @@ class Inputs(NamedTuple):
     cache: Any
     paged: bool
     """Whether it is a step of continuous batching."""
+    device: torch.device
 
     @property
     def rows(self) -> int:
@@ -150,14 +265,20 @@ class Inputs(NamedTuple):
 
 
 def inputs_of(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Inputs | None:
-    """Of a call of a model or decoder; None if it has neither tokens nor embeddings."""
+    """Of a call of a model or decoder; None if it has neither tokens nor embeddings, or its
+    signature does not say which arguments are these.
+    """
     if args:
-        names = [
-            name
-            for name, each in inspect.signature(module.forward).parameters.items()
-            if each.kind is each.POSITIONAL_OR_KEYWORD
-        ]
-        kwargs = {**dict(zip(names, args)), **kwargs}
+        try:
+            given = inspect.signature(module.forward).bind_partial(*args, **kwargs)
+        except TypeError:  # as the call itself will say
+            return None
+        kwargs = {}
+        for name, value in given.arguments.items():
+            kind = given.signature.parameters[name].kind
+            if kind is inspect.Parameter.VAR_POSITIONAL:
+                return None
+            kwargs.update(value if kind is inspect.Parameter.VAR_KEYWORD else {name: value})
     tokens = kwargs.get("input_ids")
     if tokens is None:
         tokens = kwargs.get("inputs_embeds")
@@ -179,21 +300,17 @@ def inputs_of(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) 
         position_ids,
         kwargs.get("cu_seq_lens_q"),
         cache,
-        "read_index" in kwargs,
+        kwargs.get("read_index") is not None,
+        tokens.device,
     )
 
 
-def cached_columns(cache: Any, tracked: int | None = None) -> int | None:
-    """How many columns a cache has; `tracked` if it cannot tell, or only by waiting for the device,
-    which is not done where that is given.
-    """
+def cached_columns(cache: Any) -> int | None:
+    """How many columns a cache says it has; None if it cannot tell. May wait for the device."""
     try:
-        columns = cache.get_seq_length()
+        return int(cache.get_seq_length())
     except (AttributeError, ValueError):  # nothing but layers with a state of constant size
-        return tracked
-    if isinstance(columns, torch.Tensor) and columns.is_cuda and tracked is not None:  # StaticCache
-        return tracked
-    return int(columns)
+        return None
 
 
 def runs_of(inputs: Inputs) -> list[tuple[int, int]] | None:
