@@ -22,7 +22,7 @@ from routecap.transformers import attach
 from transformers import DynamicCache, StaticCache
 
 FAMILIES = ["qwen3_moe", "mixtral", "olmoe", "deepseek_v3", "gpt_oss"]
-SEEDS = int(os.environ.get("ROUTECAP_MIXTURES", "4"))
+SEEDS = int(os.environ.get("ROUTECAP_MIXTURES", "5"))
 ROOM = 64
 
 Column = np.ndarray

@@ -5031,15 +5031,15 @@ const _: () = {
 unsafe extern "C" {
     /// Read how often each expert was chosen since the capturer was created.
     ///
-    /// The reading has all steps that had landed, and all accepts that were applied, when the call
-    /// began. It has each of them whole. If the worker is filing or counting, the call waits for that:
-    /// microseconds for a decode step, some milliseconds for thousands of rows. The worker does not wait
-    /// while counts are copied. Any thread may call it.
+    /// The counts contain every step that had landed and every accept that was applied when the call
+    /// began, each of them whole. If the worker is filing or counting a step, the call waits until that
+    /// step is done: microseconds for a decode step, some milliseconds for thousands of rows. The worker
+    /// does not wait while the counts are copied. Any thread may call it.
     ///
-    /// A disabled or mirroring capturer counts nothing: all numbers are 0.
+    /// For a disabled or mirroring capturer all numbers are 0.
     ///
     /// @param[in] capturer  The capturer.
-    /// @param[in] tag       The tag whose steps are wanted; NULL: all steps.
+    /// @param[in] tag       Count only steps with this tag; NULL: all steps.
     /// @param[out] load     What the counts cover.
     /// @param[out] counts   [ROUTECAP_LOAD_PHASES, layers, experts] in C order. Beyond the experts of a
     ///                      layer they are 0. NULL if count is 0.
@@ -5059,9 +5059,10 @@ unsafe extern "C" {
 unsafe extern "C" {
     /// List the tags whose load is kept apart, in the order in which they were first counted.
     ///
-    /// The counts of an older tag stay in those of all steps. A tag that comes back after
-    /// ROUTECAP_MAX_LOAD_TAGS others begins anew: first_step of its load says since when. Waits as
-    /// routecap_capturer_load does. Any thread may call it.
+    /// When a further tag takes the place of the oldest, the counts of the oldest remain part of the
+    /// counts of all steps. A tag that comes back after ROUTECAP_MAX_LOAD_TAGS others starts again at 0;
+    /// first_step of its load is the step from which it counts. The call waits as routecap_capturer_load
+    /// does. Any thread may call it.
     ///
     /// @param[in] capturer   The capturer.
     /// @param[out] tags      [capacity] the tags; may be NULL if capacity is 0.
