@@ -10,7 +10,7 @@
 
 #include <type_traits>
 
-#include "routecap.h"
+#include "routecap/base.h"
 
 #if defined(__CUDACC__)
 #define ROUTECAP_BODY __host__ __device__ __forceinline__

@@ -9,6 +9,7 @@
 #include <math.h>
 
 #include "placement.h"
+#include "routecap/record.h"
 
 namespace routecap::kernels {
 

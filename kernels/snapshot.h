@@ -7,6 +7,7 @@
 // and distinct; otherwise its first id is the reason (ROUTECAP_MISSING_*) and the others are zero.
 #pragma once
 
+#include "routecap/reading.h"
 #include "slot.h"
 
 namespace routecap::kernels {

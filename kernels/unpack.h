@@ -7,6 +7,7 @@
 #pragma once
 
 #include "body.h"
+#include "routecap/plan.h"
 
 namespace routecap::kernels {
 
