@@ -1,0 +1,4 @@
+"""Does replay matter? The experiment that README.md in this folder registers.
+
+PYTHONPATH=examples python3 -m frontier --help
+"""

@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# The parts of the experiment, and a whole one with a tiny model on the CPU: a base, all arms, a kill
+# and what goes on from it, a report. usage: check.sh [PREFIX]
+cd "$(dirname "$0")/../.." && . examples/setup.sh
+export ROUTECAP_CHECKED=1 # a slip in the order of calls is an error
+
+use_library "$@"
+install_package
+install_transformers
+export PYTHONDONTWRITEBYTECODE=1 HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 PYTHONPATH=$package:examples
+set +e
+
+tests "tests" "$transformers_python" -m pytest examples/frontier
+closing

@@ -1,0 +1,138 @@
+"""What a step costs: its parts in one process, and steps a second of several that share the device."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from .grid import ARMS, Cell, Setting
+from .work import _quiet
+
+
+def _part(into: dict[str, list[float]], name: str, device: str, action: Any) -> Any:
+    if device != "cpu":
+        torch.cuda.synchronize()
+    begun = time.perf_counter()
+    result = action()
+    if device != "cpu":
+        torch.cuda.synchronize()
+    into[name].append(time.perf_counter() - begun)
+    return result
+
+
+def _parts(setting: Setting, letter: str, device: str, how: str, steps: int) -> None:
+    """With random weights: answers are as long as can be."""
+    _quiet()
+    from .base import accuracy, held_out
+    from .cell import noise_of
+    from .grpo import train
+    from .rig import Rig, parameters, save
+    from .rollouts import examine, problems_of, roll_out
+
+    torch.manual_seed(0)
+    arm, cell = ARMS[letter], Cell(99, letter, "time", 8, 1e-6, 1, steps)
+    seconds: dict[str, list[float]] = defaultdict(list)
+    rig = _part(seconds, "models and graphs", device, lambda: Rig(setting, arm, device, how))
+    print(f"{parameters(rig.engine) / 1e6:.1f} million parameters; arm {letter}", flush=True)
+    problems = held_out(setting, 99)
+    for step in range(steps):
+        part = lambda name, action: _part(seconds, name, device, action)
+        part("weights to the engine", rig.send_weights)
+        batch, answers = part(
+            "answers and their messages",
+            lambda: roll_out(rig, problems_of(rig, 99, 1, step), noise_of(cell, step)),
+        )
+        seen = part("the doctor", lambda: examine(rig, batch))
+        for updates in (1, 8):
+            each = min(updates, setting.prompts)
+            line = part(
+                f"training, {each} updates", lambda: train(rig, batch, arm, each, 1e-6)
+            )
+    part("evaluation", lambda: accuracy(rig.evaluator, problems, 99))
+    path = Path("frontier-time.pt")
+    part("a checkpoint", lambda: save(rig.trainer.state(), path))
+    path.unlink()
+    for name, each in seconds.items():
+        print(f"  {name:<28}{np.median(each):8.3f} s   (first {each[0]:.3f})", flush=True)
+    print(f"  the last step: {line | seen}", flush=True)
+    if device != "cpu":
+        print(f"  memory at most {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB", flush=True)
+        _against_scaled_mm()
+
+
+def _against_scaled_mm() -> None:
+    """How far our product is from that of the device's FP8 kernel, on the same FP8 numbers."""
+    from .fp8 import rounded
+
+    torch.manual_seed(0)
+    x, w = torch.randn(512, 512, device="cuda").bfloat16(), torch.randn(512, 512, device="cuda")
+    x, w = rounded(x, (512, 512)), rounded(w.bfloat16(), (512, 512))  # one scale, as it takes
+    try:
+        scales = [2.0 ** torch.frexp(each.abs().amax().float() / 448)[1] for each in (x, w)]
+        a, b = ((each.float() / scale).to(torch.float8_e4m3fn) for each, scale in zip((x, w), scales))
+        fp8 = torch._scaled_mm(
+            a, b.t(), scale_a=scales[0], scale_b=scales[1], out_dtype=torch.bfloat16
+        )
+        ours = x @ w.t()
+        exact = x.double() @ w.double().t()
+        for name, each in (("_scaled_mm", fp8), ("BF16 kernel", ours)):
+            print(f"  {name}: off by {((each - exact).norm() / exact.norm()).item():.1e}")
+    except Exception as reason:
+        print(f"  torch._scaled_mm could not be compared: {reason!r}")
+
+
+def _loop(setting: Setting, device: str, how: str, barrier: Any, told: Any, end: float) -> None:
+    _quiet()
+    from .cell import one_step
+    from .rig import Rig
+
+    torch.manual_seed(0)
+    rig = Rig(setting, ARMS["d"], device, how)
+    cell = Cell(99, "d", "time", min(8, setting.prompts), 1e-6, 1, 1 << 30)
+    one_step(setting, cell, rig, 0)
+    barrier.wait(timeout=240)
+    step = 1
+    while time.monotonic() < end.value or step == 1:
+        one_step(setting, cell, rig, step)
+        told.put(time.monotonic())
+        step += 1
+
+
+def time_steps(setting: Setting, arguments: Any, device: str) -> int:
+    begun = time.monotonic()
+    context = multiprocessing.get_context("spawn")
+    alone = context.Process(target=_parts, args=(setting, "d", device, arguments.decode, 3))
+    alone.start()
+    alone.join()
+    if alone.exitcode:
+        return 1
+    jobs = arguments.jobs
+    barrier, told = context.Barrier(jobs + 1), context.Queue()
+    end = context.Value("d", begun + 60 * arguments.minutes)
+    several = [
+        context.Process(
+            target=_loop, args=(setting, device, arguments.decode, barrier, told, end), daemon=True
+        )
+        for _ in range(jobs)
+    ]
+    for each in several:
+        each.start()
+    barrier.wait(timeout=240)
+    start, made = time.monotonic(), []
+    while any(each.is_alive() for each in several) or not told.empty():
+        while not told.empty():
+            made.append(told.get())
+        time.sleep(0.05)
+    if any(each.exitcode for each in several):
+        return 1
+    print(
+        f"{jobs} at once: {len(made)} steps in {max(made) - start:.1f} s,"
+        f" {len(made) / (max(made) - start):.3f} a second"
+    )
+    return 0
