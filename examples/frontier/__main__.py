@@ -54,13 +54,18 @@ def main() -> int:
         each.add_argument("--device", help="default: cuda if it is there")
         each.add_argument("--decode", choices=("auto", "graph", "eager"), default="auto")
         each.add_argument("--tiny", action="store_true", help="a model for a CPU: is it all there?")
-        each.add_argument("--micro", type=int, help="sequences of one forward; less for less memory")
-        each.add_argument("--collect", type=Path, help="write all logs of the folder here at the end")
+        each.add_argument(
+            "--micro", type=int, help="sequences of one forward; less for less memory"
+        )
+        each.add_argument(
+            "--collect", type=Path, help="write all logs of the folder here at the end"
+        )
     run = commands.choices["run"]
     run.add_argument("--block", type=int, default=1, help="0: the pilot")
     run.add_argument("--high", type=float, default=1e-4, help="rate, as decided by the pilot")
     run.add_argument("--steps", type=int, default=80, help="S, as decided by the timing")
-    run.add_argument("--cells", help="only these, by the beginning of what follows the block: P-b")
+    run.add_argument("--arms", default="abcdefg", help="only these")
+    run.add_argument("--points", default="PLO", help="only these")
     run.add_argument("--without-o", action="store_true")
     each = commands.add_parser("decide")
     each.add_argument("log", type=Path)
@@ -105,10 +110,10 @@ def _on_device(arguments: argparse.Namespace) -> int:
         cells = tiny_cells(block)
     else:
         cells = cells_of(block, arguments.high, arguments.steps, with_o=not arguments.without_o)
-    if arguments.cells:
-        cells = [cell for cell in cells if cell.name.startswith(f"{block}-{arguments.cells}")]
+    if block:
+        cells = [c for c in cells if c.arm in arguments.arms and c.point in arguments.points]
     if not cells:
-        raise SystemExit(f"no cell of block {block} begins with {arguments.cells}")
+        raise SystemExit(f"no cell of block {block} is of these arms and points")
     try:
         return run_block(
             setting, cells, arguments.folder / f"block{block}", device=device, how=arguments.decode,

@@ -123,10 +123,23 @@ def _step(
     columns = torch.arange(1, tokens.shape[1], device=device)
     ends = torch.from_numpy(lengths).to(device)[:, None]
     labels[(columns < setting.task.prompt) | (columns >= ends)] = -100
-    routed.clear()
     mask = (torch.arange(tokens.shape[1], device=device) < ends).long()
-    logits = trainer.model(input_ids=tokens, attention_mask=mask, use_cache=False).logits
-    loss = F.cross_entropy(logits[:, :-1].flatten(0, 1).float(), labels.flatten())
-    unbalance = torch.stack([balance(each, setting.k) for each in routed]).mean()
-    (loss + setting.base_balance * unbalance).backward()
-    return loss.detach()
+    total, count = torch.zeros((), device=device), (labels != -100).sum()
+    size = 4 * setting.micro
+    for some in (slice(at, at + size) for at in range(0, len(tokens), size)):
+        routed.clear()
+        logits = trainer.model(
+            input_ids=tokens[some], attention_mask=mask[some], use_cache=False
+        ).logits
+        loss = (
+            F.cross_entropy(
+                logits[:, :-1].flatten(0, 1).float(), labels[some].flatten(), reduction="sum"
+            )
+            / count
+        )
+        unbalance = torch.stack([balance(each, setting.k) for each in routed]).mean()
+        share = len(tokens[some]) / len(tokens)
+        (loss + setting.base_balance * share * unbalance).backward()
+        total += loss.detach()
+    routed.clear()
+    return total

@@ -32,14 +32,16 @@ def run(
     told: Callable[[int, str], None],
 ) -> int:
     """Some steps of a cell, at most until the deadline. Returns how many it has made in all."""
-    arm, log = ARMS[cell.arm], Log(folder / f"{cell.name}.jsonl")
+    log = Log(folder / f"{cell.name}.jsonl")
     checkpoint = folder / f"{cell.name}.pt"
     if checkpoint.exists():
         state = torch.load(checkpoint, map_location=rig.device)
         rig.trainer.load(state)
         step = state["step"]
     else:
-        rig.trainer.load(torch.load(folder / "base.pt", map_location=rig.device), weights_alone=True)
+        rig.trainer.load(
+            torch.load(folder / "base.pt", map_location=rig.device), weights_alone=True
+        )
         step = 0
         log.write(kind="cell", name=cell.name, **described(cell))
     rig.trainer.skipped = 0
@@ -70,9 +72,7 @@ def run(
 def one_step(setting: Setting, cell: Cell, rig: Rig, step: int) -> dict[str, Any]:
     """A batch: weights to the engine, answers, the doctor, all updates. Returns what is logged."""
     rig.send_weights()
-    batch, answers = roll_out(
-        rig, problems_of(rig, cell.block, cell.seed, step), noise_of(cell, step)
-    )
+    batch, _ = roll_out(rig, problems_of(rig, cell.block, cell.seed, step), noise_of(cell, step))
     seen = examine(rig, batch)
     rate = cell.rate * min((step + 1) / setting.warm_up, 1.0)
     trained = train(rig, batch, ARMS[cell.arm], cell.updates, rate)

@@ -137,7 +137,7 @@ def decoder(model: Any, batch: int, prompt: int, answer: int, how: str, capture:
         how = "eager"
     try:
         return Decoder(model, batch, prompt, answer, graph=how != "eager", capture=capture)
-    except Exception as reason:
+    except (RuntimeError, ValueError) as reason:
         if how != "auto":
             raise
         print(f"decoding without a graph, which could not be made: {reason!r}", flush=True)

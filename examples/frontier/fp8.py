@@ -28,8 +28,9 @@ def rounded(x: torch.Tensor, block: tuple[int, int] = (1, GROUP)) -> torch.Tenso
     shape = (*x.shape[:-2], x.shape[-2] // rows, rows, x.shape[-1] // columns, columns)
     blocks = x.reshape(shape).float()
     _, exponent = torch.frexp(blocks.abs().amax((-3, -1), keepdim=True) / _MOST)
-    scaled = torch.ldexp(blocks, -exponent).to(torch.float8_e4m3fn).float()
-    return torch.ldexp(scaled, exponent).to(x.dtype).view_as(x)
+    # From its bits: what a device computes as a power of two may be off in the last one.
+    scale = ((exponent.int() + 127).clamp(1, 254) << 23).view(torch.float32)
+    return ((blocks / scale).to(torch.float8_e4m3fn).float() * scale).to(x.dtype).view_as(x)
 
 
 def is_quantised(name: str) -> bool:

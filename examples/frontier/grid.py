@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from .countdown import Task
 class Setting:
     """Sizes, of all cells alike."""
 
-    task: Task = Task()
+    task: Task = field(default_factory=Task)
     hidden: int = 512
     layers: int = 12
     experts: int = 64

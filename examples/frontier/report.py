@@ -20,7 +20,15 @@ from .log import read
 COLLAPSED, GAP, GAP_BATCHES = 0.5, 0.1, 5
 LEAST, PRACTICAL, LEVEL = 0.02, 0.05, 0.05
 PRIMARY = ("d", "b")
-_T = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365}  # 97.5 % of Student's t
+_T = {
+    1: 12.706,
+    2: 4.303,
+    3: 3.182,
+    4: 2.776,
+    5: 2.571,
+    6: 2.447,
+    7: 2.365,
+}  # 97.5 % of Student's t
 _MARKS = {
     "a": ("#767676", "2 3"), "b": ("#b3331d", ""), "c": ("#9a6a00", "7 3"), "d": ("#1f66b0", ""),
     "e": ("#2c7a4b", "7 3"), "f": ("#7a4bb0", "1 4"), "g": ("#555555", "9 3 2 3"),
@@ -189,7 +197,10 @@ def text_of(lines: Sequence[dict[str, Any]], runs: dict[str, Run]) -> str:
     parts.append(
         _table(
             ("block", "common length", "complete"),
-            [(block, length, "yes" if whole else "no") for block, (length, whole) in measured.items()],
+            [
+                (block, length, "yes" if whole else "no")
+                for block, (length, whole) in measured.items()
+            ],
         )
     )
     rows = []
@@ -199,7 +210,9 @@ def text_of(lines: Sequence[dict[str, Any]], runs: dict[str, Run]) -> str:
         found = paired(runs, complete, point, one, other)
         if found:
             values = ", ".join(f"{each:+.3f}" for *_, each in found)
-            rows.append((point, f"{one} - {other}", f"{np.mean([v for *_, v in found]):+.3f}", values))
+            rows.append(
+                (point, f"{one} - {other}", f"{np.mean([v for *_, v in found]):+.3f}", values)
+            )
     parts += ["## Secondary\n", _table(("point", "arms", "mean", "each pair"), rows)]
     parts += ["## The static table\n", _static(lines), "## Bases\n", _bases(lines)]
     parts += ["## Every cell\n", _cells(runs, measured)]
@@ -288,7 +301,9 @@ class Picture:
     @staticmethod
     def _ticks(low: float, high: float, log: bool) -> list[float]:
         if log:
-            return [10.0**n for n in range(math.ceil(math.log10(low)), math.floor(math.log10(high)) + 1)]
+            return [
+                10.0**n for n in range(math.ceil(math.log10(low)), math.floor(math.log10(high)) + 1)
+            ]
         size = 10 ** math.floor(math.log10((high - low) or 1))
         size = next(size * s for s in (0.1, 0.2, 0.5, 1, 2) if (high - low) / (size * s) <= 8)
         first = math.ceil(low / size - 1e-9)
@@ -347,9 +362,7 @@ def _curves(runs: dict[str, Run], of: str) -> dict[str, list[dict[int, float]]]:
     found: dict[str, list[dict[int, float]]] = {}
     for run in runs.values():
         if run.about["point"] == "P":
-            curve = (
-                run.held_out if of == "held out" else {n: s["k3"] for n, s in run.steps.items()}
-            )
+            curve = run.held_out if of == "held out" else {n: s["k3"] for n, s in run.steps.items()}
             if curve:
                 found.setdefault(run.about["arm"], []).append(curve)
     return dict(sorted(found.items()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import routecap.transformers
 import torch
 from torch import nn
 from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
+from transformers.integrations.moe import _grouped_mm
 
 from . import decode, fp8
 from .countdown import VOCABULARY
@@ -35,8 +37,24 @@ def model_of(setting: Setting, device: str, dtype: torch.dtype) -> Any:
         eos_token_id=None,
     )
     model = Qwen3MoeForCausalLM(config).to(device, dtype)
-    model.set_experts_implementation("grouped_mm")
+    model.set_experts_implementation("grouped_mm" if _is_grouped(device, dtype) else "eager")
     return model
+
+
+@cache
+def _is_grouped(device: str, dtype: torch.dtype) -> bool:
+    """Whether the device multiplies all experts of a layer at once in this precision, and back. In
+    FP16 some versions of PyTorch do not; a loop over experts is slower, and no graph.
+    """
+    x = torch.ones(16, 64, device=device, dtype=dtype, requires_grad=True)
+    weight = torch.ones(2, 64, 64, device=device, dtype=dtype, requires_grad=True)
+    try:
+        product = _grouped_mm(x, weight, torch.tensor([8, 16], dtype=torch.int32, device=device))
+        product.square().sum().backward()
+    except (RuntimeError, TypeError, NotImplementedError) as reason:
+        print(f"a loop over experts in {dtype}: {reason}", flush=True)
+        return False
+    return bool(x.grad is not None and x.grad.isfinite().all())
 
 
 class Trainer:
@@ -112,9 +130,7 @@ class Rig:
         task = setting.task
         described = routecap.models.describe(self.engine.config).settings()
         self.taps = {name: described[name] for name in ("layer_map", "layer_experts", "k")}
-        self.capture = routecap.transformers.attach(
-            self.engine, rows=setting.answers * task.prompt
-        )
+        self.capture = routecap.transformers.attach(self.engine, rows=setting.answers * task.prompt)
         self.decoder = decode.decoder(
             self.engine, setting.answers, task.prompt, task.answer, how, self.capture
         )

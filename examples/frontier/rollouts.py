@@ -61,12 +61,8 @@ def roll_out(
         kept.append(logs[row, : length - prompt])
     rewards = rewards_of(each, tokens, answers.lengths, prompt)
     grouped = rewards.reshape(-1, group)
-    advantages = (grouped - grouped.mean(1, keepdims=True)) / (
-        grouped.std(1, keepdims=True) + 1e-6
-    )
-    batch = Batch(
-        sequences, prompt, kept, rewards, advantages.ravel(), sum(map(len, messages))
-    )
+    advantages = (grouped - grouped.mean(1, keepdims=True)) / (grouped.std(1, keepdims=True) + 1e-6)
+    batch = Batch(sequences, prompt, kept, rewards, advantages.ravel(), sum(map(len, messages)))
     return batch, answers
 
 
@@ -116,8 +112,11 @@ class Piece:
         gathered = plan.gather([shifted(each) for each in sources] if shift else sources)
         self.report = gathered.report
         # The adapter of transformers takes a routing for each sequence, so the plan's rows become
-        # routings again.
-        self.routings = plan.scatter(gathered.ids, gathered.classes)
+        # routings again. The last token has no row, and none to lose.
+        self.routings = [
+            routing[: length - 1]
+            for routing, length in zip(plan.scatter(gathered.ids, gathered.classes), lengths)
+        ]
 
         def laid_out(values: list[NDArray[Any]], fill: Any) -> torch.Tensor:
             rows = plan.gather_values(values, fill=fill).reshape(self.shape)

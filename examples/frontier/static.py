@@ -35,7 +35,9 @@ def table(setting: Setting, block: int, folder: Path, log: Log, device: str, how
                 rig.close()
             rig, made = None, None
             rig = Rig(setting, arm, device, how)
-            rig.trainer.load(torch.load(folder / "base.pt", map_location=device), weights_alone=True)
+            rig.trainer.load(
+                torch.load(folder / "base.pt", map_location=device), weights_alone=True
+            )
             rig.send_weights()
             cell = Cell(block, letter, "static", 1, 0.0, 0, 1)
             batch, answers = roll_out(

@@ -8,10 +8,12 @@ import sys
 import numpy as np
 import pytest
 import torch
-from frontier import countdown, fp8, grpo, report
+
+from frontier import countdown, fp8, grpo, report, rollouts
 from frontier.__main__ import decide
 from frontier.grid import ARMS, TINY, cells_of, tiny_cells
 from frontier.log import Log, read
+from frontier.rig import Rig
 
 
 @pytest.mark.parametrize("task", [countdown.Task(), TINY.task])
@@ -109,6 +111,32 @@ def test_a_line_that_a_kill_has_cut_off_is_skipped(tmp_path):
     assert [line["step"] for line in read([log.path])] == [1, 2]
 
 
+@pytest.mark.parametrize("letter", ["d", "g"])
+def test_the_updates_of_a_batch_follow_its_advantages(letter):
+    arm = ARMS[letter]
+    torch.manual_seed(0)
+    rig = Rig(TINY, arm, "cpu", "auto")
+    rig.send_weights()
+    batch, _ = rollouts.roll_out(rig, rollouts.problems_of(rig, 1, 1, 0), 7)
+    assert all(each.report().complete for each in batch.sequences)
+    batch.advantages = np.where(np.arange(TINY.answers) % 2, 1, -1).astype(np.float32)
+    pieces = [rollouts.Piece(rig, batch, slice(0, TINY.answers))]
+
+    def likely() -> float:
+        with torch.no_grad():
+            logs = [grpo.logs_of(rig, piece, arm)[0] for piece in pieces]
+        found = [each * piece.answers * piece.advantages for each, piece in zip(logs, pieces)]
+        return float(torch.cat(found).sum())
+
+    before = likely()
+    line = grpo.train(rig, batch, arm, 2, 1e-3)
+    assert likely() > before
+    assert line["gradient"] > 0 and line["lost"] == line["invalid"] == line["plan_lost"] == 0
+    rows = sum(len(each.tokens) - 1 for each in batch.sequences) * TINY.layers
+    assert line["replayed"] == (2 * rows if arm.replay else 0)  # old log-probabilities, an update
+    assert torch.equal(rig.trainer.weights[5], rig.trainer.exact[5].to(rig.trainer.weights[5]))
+
+
 def lines_of(effect: float, blocks: int = 3, steps: int = 40, broken: str = ""):
     """A log as runs would have written it."""
     for block in range(1, blocks + 1):
@@ -158,9 +186,7 @@ def test_collapse_is_seen_in_two_evaluations_one_after_another():
 
 def test_a_block_that_is_cut_short_is_not_in_the_outcome():
     lines = [
-        line
-        for line in lines_of(0.1, 1)
-        if line["name"] != "1-P-e-2" or line.get("step", 0) <= 20
+        line for line in lines_of(0.1, 1) if line["name"] != "1-P-e-2" or line.get("step", 0) <= 20
     ]
     runs = report.runs_of(lines)
     assert report.common_length(runs, 1) == (20, False)

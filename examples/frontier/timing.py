@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import time
 from collections import defaultdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from .grid import ARMS, Cell, Setting
 from .work import _quiet
 
 
-def _part(into: dict[str, list[float]], name: str, device: str, action: Any) -> Any:
+def _part(into: dict[str, list[float]], device: str, name: str, action: Any) -> Any:
     if device != "cpu":
         torch.cuda.synchronize()
     begun = time.perf_counter()
@@ -26,33 +27,35 @@ def _part(into: dict[str, list[float]], name: str, device: str, action: Any) -> 
     return result
 
 
+def _answers(rig: Any, cell: Cell, step: int) -> Any:
+    from .cell import noise_of
+    from .rollouts import problems_of, roll_out
+
+    return roll_out(rig, problems_of(rig, cell.block, cell.seed, step), noise_of(cell, step))
+
+
 def _parts(setting: Setting, letter: str, device: str, how: str, steps: int) -> None:
     """With random weights: answers are as long as can be."""
     _quiet()
     from .base import accuracy, held_out
-    from .cell import noise_of
     from .grpo import train
     from .rig import Rig, parameters, save
-    from .rollouts import examine, problems_of, roll_out
+    from .rollouts import examine
 
     torch.manual_seed(0)
     arm, cell = ARMS[letter], Cell(99, letter, "time", 8, 1e-6, 1, steps)
     seconds: dict[str, list[float]] = defaultdict(list)
-    rig = _part(seconds, "models and graphs", device, lambda: Rig(setting, arm, device, how))
+    rig = _part(seconds, device, "models and graphs", lambda: Rig(setting, arm, device, how))
     print(f"{parameters(rig.engine) / 1e6:.1f} million parameters; arm {letter}", flush=True)
     problems = held_out(setting, 99)
+    part = partial(_part, seconds, device)
     for step in range(steps):
-        part = lambda name, action: _part(seconds, name, device, action)
         part("weights to the engine", rig.send_weights)
-        batch, answers = part(
-            "answers and their messages",
-            lambda: roll_out(rig, problems_of(rig, 99, 1, step), noise_of(cell, step)),
-        )
-        seen = part("the doctor", lambda: examine(rig, batch))
-        for updates in (1, 8):
-            each = min(updates, setting.prompts)
+        batch, _ = part("answers and their messages", partial(_answers, rig, cell, step))
+        seen = part("the doctor", partial(examine, rig, batch))
+        for updates in sorted({1, min(8, setting.prompts)}):
             line = part(
-                f"training, {each} updates", lambda: train(rig, batch, arm, each, 1e-6)
+                f"training, {updates} updates", partial(train, rig, batch, arm, updates, 1e-6)
             )
     part("evaluation", lambda: accuracy(rig.evaluator, problems, 99))
     path = Path("frontier-time.pt")
@@ -75,7 +78,9 @@ def _against_scaled_mm() -> None:
     x, w = rounded(x, (512, 512)), rounded(w.bfloat16(), (512, 512))  # one scale, as it takes
     try:
         scales = [2.0 ** torch.frexp(each.abs().amax().float() / 448)[1] for each in (x, w)]
-        a, b = ((each.float() / scale).to(torch.float8_e4m3fn) for each, scale in zip((x, w), scales))
+        a, b = (
+            (each.float() / scale).to(torch.float8_e4m3fn) for each, scale in zip((x, w), scales)
+        )
         fp8 = torch._scaled_mm(
             a, b.t(), scale_a=scales[0], scale_b=scales[1], out_dtype=torch.bfloat16
         )
@@ -83,7 +88,7 @@ def _against_scaled_mm() -> None:
         exact = x.double() @ w.double().t()
         for name, each in (("_scaled_mm", fp8), ("BF16 kernel", ours)):
             print(f"  {name}: off by {((each - exact).norm() / exact.norm()).item():.1e}")
-    except Exception as reason:
+    except RuntimeError as reason:
         print(f"  torch._scaled_mm could not be compared: {reason!r}")
 
 

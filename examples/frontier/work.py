@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import queue
 import time
-import traceback
 from pathlib import Path
 from typing import Any
 
@@ -49,22 +48,18 @@ def _of_cells(
 
     rig: Rig | None = None
     while (cell := asked.get()) is not None:
-        try:
-            arm = ARMS[cell.arm]
-            if rig is None or not rig.serves(arm):
-                if rig is not None:
-                    rig.close()
-                rig = None
-                rig = Rig(setting, arm, device, how)
-            made = run(
-                setting, cell, rig, folder, setting.slice, end,
-                lambda step, text, name=cell.name: told.put(("step", name, step, text)),
-            )  # fmt: skip
-            told.put(("slice", cell.name, made, ""))
-        except Exception:
-            told.put(("failed", cell.name, 0, traceback.format_exc()))
-            return
-    told.put(("ended", "", 0, ""))
+        arm = ARMS[cell.arm]
+        if rig is None or not rig.serves(arm):
+            if rig is not None:
+                rig.close()
+            rig = None
+            rig = Rig(setting, arm, device, how)
+
+        def tell(step: int, text: str, name: str = cell.name) -> None:
+            told.put(("step", name, step, text))
+
+        made = run(setting, cell, rig, folder, setting.slice, end, tell)
+        told.put(("slice", cell.name, made, ""))
 
 
 def steps_made(cell: Cell, folder: Path) -> int:
@@ -158,19 +153,19 @@ def _advance(
         try:
             kind, name, step, text = told.get(timeout=5)
         except queue.Empty:
-            dead = [each for each in running if not workers[of_worker[each]][0].is_alive()]
-            for name in dead:
-                print(f"{name}: its process has died", flush=True)
-                running.discard(name)
-                refused.add(name)
-                busy, failed = busy - 1, failed + 1
-            if time.monotonic() > end + 3 * MARGIN:
-                break
-            continue
+            kind = name = text = ""
+            step = 0
+        for lost in [each for each in running if not workers[of_worker[each]][0].is_alive()]:
+            print(f"{lost}: its process has died", flush=True)
+            running.discard(lost)
+            refused.add(lost)
+            busy, failed = busy - 1, failed + 1
+        if time.monotonic() > end + 3 * MARGIN:
+            break
         if kind == "step":
             total += 1
             made[name], texts[name] = step, text
-        elif kind == "slice":
+        elif kind == "slice" and name in running:
             made[name] = step
             running.discard(name)
             if step == begun_with[name]:  # there was no time for one
@@ -178,11 +173,6 @@ def _advance(
                 busy -= 1
             else:
                 busy -= not give(of_worker[name], name)
-        elif kind == "failed":
-            print(f"{name} failed:\n{text}", flush=True)
-            running.discard(name)
-            refused.add(name)
-            busy, failed = busy - 1, failed + 1
         if time.monotonic() - shown > 15 or (kind == "slice" and not busy):
             shown = time.monotonic()
             rate = total / (shown - begun)
@@ -191,7 +181,9 @@ def _advance(
                 f"{(shown - begun) / 60:4.1f} min  {sum(made.values())}/{all_steps} steps,"
                 f" {rate:.2f} a second, {sum(made[c.name] >= c.steps for c in cells)}/{len(cells)}"
                 f" cells done; furthest back {least} {made[least]};"
-                + "".join(f" {each} {made[each]} {texts.get(each, '')};" for each in sorted(running)),
+                + "".join(
+                    f" {each} {made[each]} {texts.get(each, '')};" for each in sorted(running)
+                ),
                 flush=True,
             )
     for worker, _ in workers:
