@@ -265,8 +265,8 @@ RowStore::Meeting RowStore::meet(const Entry &entry, uint64_t position, RowSourc
                          !shape_->same_cell(ids + size_t{l} * shape_->cell_bytes,
                                             source.ids + size_t{l} * shape_->cell_bytes);
     }
-    m.whole = !m.nothing_new &&
-              (filing.policy == Policy::replace || (nothing_old && shape_->row_full(source.validity)));
+    const bool fresh = nothing_old && shape_->row_full(source.validity);
+    m.whole = !m.nothing_new && (filing.policy == Policy::replace || fresh);
     m.writes = m.whole;
     for (uint32_t l = 0; !m.writes && !shape_->row_full(validity) && l < shape_->layers; l++)
         m.writes = better(l, ids, validity, source);

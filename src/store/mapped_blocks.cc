@@ -838,7 +838,7 @@ bool MappedBlocks::merge(RowPlanes old_rows, RowView new_rows, bool &mismatched)
     for (uint32_t r = 0; r < config_.block_rows; r++) {
         const RowPlanes to = old_rows.from(shape, r);
         const RowView from = new_rows.from(shape, r);
-        const MergedRow merged = 
+        const MergedRow merged =
             merge_row(shape, to.ids, to.validity, *to.tags, from.ids, from.validity, *from.tags);
         filled |= merged.filled;
         mismatched |= merged.mismatched;

@@ -80,7 +80,7 @@ breaks operations "a truncate leaves what is in flight" src/capture/request_oper
 breaks operations "a tag is lost" src/storage/row_store.cc \
     's/std::fill_n\(each \+ entry\.row\(position\), rows, tag\);/std::fill_n(each + entry.row(position), rows - 1, tag);/'
 breaks operations "the policy is not looked at" src/storage/row_store.cc \
-    's/\(filing\.policy == Policy::replace \|\| \(/(false || (/'
+    's/\(filing\.policy == Policy::replace \|\| /(false || /'
 breaks operations "the second write wins" src/storage/row_store.cc \
     's/if \(Shape::valid\(validity, layer\)\) return false;//'
 breaks operations "overlapping rows are not counted" src/storage/row_store.cc \
