@@ -73,7 +73,7 @@ def one_step(setting: Setting, cell: Cell, rig: Rig, step: int) -> dict[str, Any
     """A batch: weights to the engine, answers, the doctor, all updates. Returns what is logged."""
     rig.send_weights()
     batch, _ = roll_out(rig, problems_of(rig, cell.block, cell.seed, step), noise_of(cell, step))
-    seen = examine(rig, batch)
+    seen = examine(rig, batch, setting.examined)
     rate = cell.rate * min((step + 1) / setting.warm_up, 1.0)
     trained = train(rig, batch, ARMS[cell.arm], cell.updates, rate)
     return {

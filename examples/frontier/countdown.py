@@ -1,10 +1,11 @@
 """Countdown: problems, demonstrations, and the program that checks answers.
 
-    12 05 31=74:12+05=17 17*31=99;31-05=26 ...        # prompt up to ":", attempts, ";" failed, "." answer
+    12 05 31=48:31-05=26 26+12=38;12+05=17 17+31=48.
 
-A prompt has numbers and a target, two digits each, so that all prompts are of one length. An attempt
-has a step fewer than there are numbers, and each step takes two of those that are left and puts its
-result in their place. Characters are tokens.
+A prompt, up to the colon, has numbers and a target, two digits each, so that all prompts are of one
+length. Attempts follow: ";" ends one that failed, "." the answer. An attempt has a step fewer than
+there are numbers, and each step takes two of those that are left and puts its result in their
+place. Characters are tokens.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""A lean decode loop on a model of transformers: a batch of prompts of one length, a cache, sampling
-with random numbers that depend on a seed alone.
+"""A lean decode loop on a model of transformers: a batch of prompts of one length, a cache, and
+sampling with random numbers that depend on a seed alone.
 
 On a CUDA device the step is one graph with a static cache: a model this small is bound by launches.
 """

@@ -1,8 +1,8 @@
 """FP8 numbers in BF16 kernels: what an engine with W8A8 multiplies, on any device.
 
-A number is rounded to e4m3 times a scale, and that is what the BF16 kernel gets. Scales are powers of
-two, so both factors' product is exact in BF16 (4 bits of 8): every operand is what an FP8 kernel would
-multiply. What differs from one is the order and the width of its sums.
+A number is rounded to e4m3 times a scale, and that is what the BF16 kernel gets. Scales are powers
+of two, so that product is exact in BF16, which has 8 bits for the 4 of e4m3: every operand is what
+an FP8 kernel would multiply. What differs from one is the order and the width of its sums.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ def rounded(x: torch.Tensor, block: tuple[int, int] = (1, GROUP)) -> torch.Tenso
 
 
 def is_quantised(name: str) -> bool:
-    """Whether a parameter is one of those that an engine has in FP8: not router, embedding, norms."""
+    """Whether an engine has this parameter in FP8: not router, embedding, norms, output layer."""
     return any(part in _PROJECTIONS for part in name.split("."))
 
 
 def quantise_inputs(model: nn.Module) -> None:
-    """From now on what the projections and the experts multiply is rounded, in groups of 1 x 128."""
+    """From now on the inputs of projections and experts are rounded, in groups of 1 x 128."""
 
     def round_first(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
         return rounded(args[0]), *args[1:]

@@ -1,7 +1,7 @@
 """Tables and pictures of the experiment, from its logs alone.
 
-Pictures are vector graphics that follow the reader's light or dark theme. Arms are told apart by dashes and
-by their letters at the end of each line, so that grey is enough.
+Pictures are vector graphics that follow the reader's light or dark theme. Arms are told apart by
+dashes and by their letters at the end of each line, so that grey is enough.
 """
 
 from __future__ import annotations
@@ -177,7 +177,12 @@ def _cell(value: Any) -> str:
 def text_of(lines: Sequence[dict[str, Any]], runs: dict[str, Run]) -> str:
     blocks = sorted({run.about["block"] for run in runs.values()} - {0})
     measured = {block: common_length(runs, block) for block in blocks}
-    complete = {block: length for block, (length, whole) in measured.items() if whole}
+    refused = {line["block"] for line in lines if line["kind"] == "base_done" and not line["taken"]}
+    complete = {
+        block: length
+        for block, (length, whole) in measured.items()
+        if whole and block not in refused
+    }
     pairs = paired(runs, complete, "P", *PRIMARY)
     parts = ["# What was measured\n", "## Primary outcome\n"]
     if pairs:
@@ -223,8 +228,8 @@ def _static(lines: Sequence[dict[str, Any]]) -> str:
     last = {(x["block"], x["row"]): x for x in lines if x["kind"] == "static"}
     keys = ("cells_differ", "tokens_differ", "kl", "k3", "f2", "f5", "controls_missed")
     return _table(
-        ("block", "row", "cells that differ", "tokens", "KL", "k3", "F(2)", "F(5)", "controls missed",
-         "findings"),
+        ("block", "row", "cells that differ", "tokens", "KL", "k3", "F(2)", "F(5)", 
+         "controls missed", "findings"),
         [(b, row, *(x[key] for key in keys), len(x["findings"])) for (b, row), x in last.items()],
     )  # fmt: skip
 
@@ -244,7 +249,8 @@ def _cells(runs: dict[str, Run], measured: dict[int, tuple[int, bool]]) -> str:
         total = {key: sum(each[key] for each in steps) for key in ("replayed", "lost", "invalid")}
         length = measured.get(run.about["block"], (run.made, True))[0] or run.made
         rows.append((
-            name, run.about["updates"], f"{run.about['rate']:g}", f"{run.made}/{run.about['steps']}",
+            name, run.about["updates"], f"{run.about['rate']:g}",
+            f"{run.made}/{run.about['steps']}",
             run.held_out.get(0), max(run.held_out.values(), default=None), run.outcome(length),
             run.collapsed(), run.gap_collapsed(),
             float(np.median([each["k3"] for each in steps])) if steps else None,
@@ -266,13 +272,23 @@ def _cells(runs: dict[str, Run], measured: dict[int, tuple[int, bool]]) -> str:
 _STYLE = """<style>
 text{font:12px system-ui,sans-serif;fill:#222}.axis{stroke:#999;fill:none}.grid{stroke:#e4e4e4}
 .back{fill:#fff}.title{font-weight:600;font-size:14px}
-@media(prefers-color-scheme:dark){text{fill:#ddd}.grid{stroke:#333}.back{fill:#111}.line,.dot{filter:brightness(1.55)}}
+@media(prefers-color-scheme:dark){
+text{fill:#ddd}.grid{stroke:#333}.back{fill:#111}.line,.dot{filter:brightness(1.55)}}
 </style>"""
-_WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 720, 380, 64, 190, 40, 46
+_WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 740, 380, 76, 200, 40, 46
 
 
 class Picture:
-    def __init__(self, title: str, x: str, y: str, across: tuple[float, float], up: tuple[float, float], *, log: bool = False) -> None:  # fmt: skip
+    def __init__(
+        self,
+        title: str,
+        x: str,
+        y: str,
+        across: tuple[float, float],
+        up: tuple[float, float],
+        *,
+        log: bool = False,
+    ) -> None:
         self.across, self.up, self.log = across, up, log
         self.ends: list[tuple[float, str, str]] = []
         self.parts = [
@@ -394,7 +410,8 @@ def _over_steps(runs: dict[str, Run], of: str, title: str, y: str, path: Path) -
 
 
 def _frontier(runs: dict[str, Run], path: Path) -> None:
-    columns = [(p, a) for p in "OLP" for a in ARMS if any((r.about["point"], r.about["arm"]) == (p, a) for r in runs.values())]  # fmt: skip
+    there = {(run.about["point"], run.about["arm"]) for run in runs.values()}
+    columns = [(point, arm) for point in "OLP" for arm in ARMS if (point, arm) in there]
     measured = {b: common_length(runs, b)[0] for b in {r.about["block"] for r in runs.values()}}
     found = [
         (columns.index((run.about["point"], run.about["arm"])), value, run)
@@ -405,7 +422,13 @@ def _frontier(runs: dict[str, Run], path: Path) -> None:
     if not found:
         return
     high = min(1.0, math.ceil(max(value for _, value, _ in found) * 10 + 0.5) / 10)
-    picture = Picture("Each cell: U, and hollow where it collapsed", "", "held-out accuracy, second half", (-0.5, len(columns) - 0.5), (0.0, high))  # fmt: skip
+    picture = Picture(
+        "Each cell: U, and hollow where it collapsed",
+        "",
+        "held-out accuracy, second half",
+        (-0.5, len(columns) - 0.5),
+        (0.0, high),
+    )
     picture.parts = [each for each in picture.parts if f'y="{_HEIGHT - _BOTTOM + 18}"' not in each]
     for index, (point, arm) in enumerate(columns):
         picture.text(picture.x(index), _HEIGHT - _BOTTOM + 16, arm)
@@ -420,7 +443,8 @@ def _frontier(runs: dict[str, Run], path: Path) -> None:
         )
     for row, arm in enumerate(ARMS.values()):
         picture.parts.append(
-            f'<text x="{_WIDTH - _RIGHT + 12}" y="{_TOP + 84 + 16 * row}">{arm.letter}: {arm.what}</text>'
+            f'<text x="{_WIDTH - _RIGHT + 12}" y="{_TOP + 84 + 16 * row}">'
+            f"{arm.letter}: {arm.what}</text>"
         )
     picture.write(path)
 

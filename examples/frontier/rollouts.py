@@ -92,8 +92,8 @@ def shifted(routing: routecap.Routing) -> routecap.Routing:
 
 
 class Piece:
-    """Some answers of a batch in a trainer's layout, padded on the right, by a plan: what is aligned
-    with the log-probability of the *next* token.
+    """Some answers of a batch in a trainer's layout, padded on the right, by a plan: what is
+    aligned with the log-probability of the *next* token.
     """
 
     def __init__(self, rig: Rig, batch: Batch, some: slice, *, shift: bool = False) -> None:
@@ -152,12 +152,12 @@ def _case(name: str, routing: routecap.Routing) -> doctor.Case:
 
 
 @torch.no_grad()
-def examine(rig: Rig, batch: Batch) -> dict[str, Any]:
-    """What the doctor finds in some answers, and whether it finds that rows are shifted; and how the
-    trainer's live routers differ from the engine's.
+def examine(rig: Rig, batch: Batch, most: int) -> dict[str, Any]:
+    """What the doctor finds in some answers, `most` of them, and whether it finds that rows are
+    shifted; and how the trainer's live routers differ from the engine's.
     """
     count = len(batch.sequences)
-    some = np.unique(np.linspace(0, count - 1, rig.setting.examined).astype(int)).tolist()
+    some = np.unique(np.linspace(0, count - 1, most).astype(int)).tolist()
     sequences = [batch.sequences[index] for index in some]
     tokens = [torch.from_numpy(each.tokens.astype(np.int64)) for each in sequences]
     ids = torch.nn.utils.rnn.pad_sequence(tokens, batch_first=True)

@@ -43,7 +43,7 @@ def table(setting: Setting, block: int, folder: Path, log: Log, device: str, how
             batch, answers = roll_out(
                 rig, problems_of(rig, block, 0, 0), noise_of(cell, 0), keep_logits=True
             )
-            made = batch, answers, examine(rig, batch)
+            made = batch, answers, examine(rig, batch, setting.answers)
         batch, answers, seen = made
         line = _row(rig, batch, answers.logits, replace(arm, tis=False))
         differ = seen["cells_differ"], seen["tokens_differ"]

@@ -193,6 +193,14 @@ def test_a_block_that_is_cut_short_is_not_in_the_outcome():
     assert "No pair of a complete block" in report.text_of(lines, runs)
 
 
+def test_a_block_whose_base_is_not_taken_is_not_in_the_outcome():
+    done = [{"kind": "base_done", "block": 2, "step": 1, "seconds": 1, "accuracy": 0.9}]
+    lines = [*lines_of(0.1), done[0] | {"taken": True}]
+    assert "replay moved" in report.text_of(lines, report.runs_of(lines))
+    lines = [*lines_of(0.1), done[0] | {"taken": False}]
+    assert "4 of 6 pairs" in report.text_of(lines, report.runs_of(lines))
+
+
 def frontier(*arguments: object) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "frontier", *map(str, arguments)],

@@ -1,8 +1,10 @@
-"""What a step costs: its parts in one process, and steps a second of several that share the device."""
+"""What a step costs: its parts in one process, and the steps a second of several at once."""
 
 from __future__ import annotations
 
 import multiprocessing
+import os
+import tempfile
 import time
 from collections import defaultdict
 from functools import partial
@@ -52,13 +54,13 @@ def _parts(setting: Setting, letter: str, device: str, how: str, steps: int) -> 
     for step in range(steps):
         part("weights to the engine", rig.send_weights)
         batch, _ = part("answers and their messages", partial(_answers, rig, cell, step))
-        seen = part("the doctor", partial(examine, rig, batch))
+        seen = part("the doctor", partial(examine, rig, batch, setting.examined))
         for updates in sorted({1, min(8, setting.prompts)}):
             line = part(
                 f"training, {updates} updates", partial(train, rig, batch, arm, updates, 1e-6)
             )
     part("evaluation", lambda: accuracy(rig.evaluator, problems, 99))
-    path = Path("frontier-time.pt")
+    path = Path(tempfile.gettempdir()) / f"frontier-{os.getpid()}.pt"
     part("a checkpoint", lambda: save(rig.trainer.state(), path))
     path.unlink()
     for name, each in seconds.items():
