@@ -42,9 +42,9 @@ class Setting:
 
 TINY = Setting(
     task=Task(numbers=2, most=12, attempts=2),
-    hidden=64, layers=2, experts=8, k=2, width=32, prompts=4, group=4, held_out=16, every=2, slice=2,
-    micro=8, examined=4,
-    warm_up=1, base_batch=32, base_rate=5e-3, base_seconds=1e9, base_every=20,
+    hidden=64, layers=2, experts=8, k=2, width=32, prompts=4, group=4, held_out=16, every=2,
+    slice=2, micro=8, examined=4, warm_up=1, base_batch=32, base_rate=5e-3,
+    base_seconds=1e9, base_every=20,
 )  # fmt: skip
 TINY_BASE_STEPS = 60
 
