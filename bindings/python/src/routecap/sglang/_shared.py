@@ -37,7 +37,7 @@ class Shared:
         generation: int,
     ) -> None:
         self._capturer, self._model = capturer, model
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:
             self.store = routecap.Store.open_shared(
                 descriptor, capturer, block_rows=BLOCK_ROWS, budget_bytes=budget_bytes

@@ -67,7 +67,7 @@ def open_made(path: str | os.PathLike[str], **settings: Any) -> routecap.Store:
 @contextlib.contextmanager
 def _alone(link: Path) -> Iterator[None]:
     """Nobody else makes the file meanwhile."""
-    gate = os.open(f"{link}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    gate = os.open(f"{link}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(gate, fcntl.LOCK_EX)
         yield
