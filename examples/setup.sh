@@ -144,7 +144,7 @@ build_package() {
     package=$build/package/unpacked
     need cc=gcc c++=g++
     need "$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h"=python3-dev
-    content=$(find bindings/python/src bindings/python/routecap.i bindings/python/outbox.* bindings/python/pyproject.toml bindings/python/CMakeLists.txt include "$library" \
+    content=$(find bindings/python/src bindings/python/routecap.i bindings/python/outbox.* bindings/python/pyproject.toml bindings/python/CMakeLists.txt include "$(realpath "$library")" \
         -type f -not -name '*.pyc' -print0 | sort -z | xargs -0 sha256sum | sha256sum)
     [ "$(cat "$build/package/content" 2> /dev/null)" = "$content" ] && return
     say "setup: building the Python package"
