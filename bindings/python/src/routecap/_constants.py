@@ -69,6 +69,9 @@ class _Open(_Constant):
         unknown._name_, unknown._value_ = "UNKNOWN", number
         return unknown
 
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[type[Self], tuple[int]]:
+        return type(self), (self._value_,)  # by its number: Python before 3.11.4 takes the name
+
     def __str__(self) -> str:
         return self.name if self.name in type(self).__members__ else f"{self.name}({self.value})"
 
