@@ -5,6 +5,9 @@
 
 #include <atomic>
 
+#ifndef ROUTECAP_TRACED  // or a file would know of other ranges than the rest
+#error "CMakeLists.txt lists the files that include profiler_ranges.h"
+#endif
 #if ROUTECAP_NVTX
 #include <nvtx3/nvToolsExt.h>
 #endif
