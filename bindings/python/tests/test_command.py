@@ -569,8 +569,8 @@ def test_a_heat_map_is_never_wider_than_the_terminal(monkeypatch: pytest.MonkeyP
     rich = pytest.importorskip("rich.console")
     terminal, written = Terminal(), io.StringIO()
     terminal._rich = rich.Console(
-        file=written, force_terminal=True, color_system="truecolor", width=60
-    )
+        file=written, force_terminal=True, color_system="truecolor", width=60, height=25
+    )  # without a height, rich takes a terminal without a name for one of 80 columns
     terminal.heat(["0", "11"], np.arange(2 * 300).reshape(2, 300))
     text = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in written.getvalue().splitlines()]
     assert text[2] == " 6 experts in each cell" and all(len(line) <= 60 for line in text)

@@ -316,7 +316,7 @@ def engine_modules(monkeypatch):
 
 
 def scheduler_of(**requests):
-    return type("Telling", (_v021.TellingScheduler, Scheduler), {})(requests)
+    return type("Telling", (_v021.TellingScheduler, Scheduler), {})(requests=requests)
 
 
 def scheduled(new=(), cached=(), resumed=()):

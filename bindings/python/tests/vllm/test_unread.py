@@ -9,6 +9,7 @@ from batch import Batch, request
 
 from routecap.vllm import _unread
 from routecap.vllm import routed_experts_capturer as module
+from routecap.vllm._prefixes import BlocksOf
 
 BLOCK, ROWS, REQUESTS = 4, 40, 6
 PAGES = 6 * 4480  # of one rollout, whose requests have a page each
@@ -19,7 +20,7 @@ def rollouts(start, count, store=False, look=lambda result: None, **options):
     batch = Batch(start, options=module.Options(**options), max_model_len=128)
     capturer = batch.capturer
     capturer.tell_ends({})
-    prefixes = capturer.keep_prefixes(BLOCK, 8) if store else None
+    prefixes = capturer.keep_prefixes(BLOCK, BLOCK, 32, False) if store else None
     kept, expected = [], []
     for rollout in range(count):
         batch.names = [f"{rollout}-{i}" for i in range(REQUESTS)]
@@ -27,8 +28,10 @@ def rollouts(start, count, store=False, look=lambda result: None, **options):
         for row in range(ROWS):
             for i, name in enumerate(batch.names):
                 if prefixes is not None and row % BLOCK == BLOCK - 1:
-                    key = bytes([rollout, i, row // BLOCK, 0, 0, 0, 0, 0])
-                    prefixes.fills(name, row + 1 - BLOCK, [key])
+                    number = 1 + (rollout * REQUESTS + i) * ROWS + row
+                    prefixes.step.fills.append(BlocksOf(name, row + 1 - BLOCK, [number]))
+            if prefixes is not None:
+                prefixes.send(None)
             batch.step()
         found = capturer.end(dict.fromkeys(batch.names, ROWS))
         module.free_routing_buffers(set(batch.names))

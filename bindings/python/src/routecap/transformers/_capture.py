@@ -748,7 +748,8 @@ class Capture:
         if self.store is not None:
             if tag < self._tag:
                 raise ValueError(
-                    f"tag is {self._tag}, and with a store it only grows: rows of {tag} are older"
+                    f"tag {tag} is below {self._tag}, of which the store has rows: give newer "
+                    "weights a larger tag"
                 )
             self.store.advance(tag)
         self._tag = tag

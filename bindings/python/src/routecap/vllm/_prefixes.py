@@ -196,7 +196,7 @@ class Prefixes(Told):
             self._older = True
             logger.warning(
                 "routed experts: rows of cached prefixes will be missing: they have tag %d, and the"
-                " store is at generation %d. Say which version the weights have, by set_tag",
+                " store is at generation %d. Give the version that the weights have, by set_tag",
                 tag,
                 self.store.generation,
             )
