@@ -246,11 +246,12 @@ TEST(Assembly, a_retrys_row_before_its_first_token_is_its_own_beside_a_row_that_
             EXPECT_EQ(sequence.report.rows_replaced, 1u);
             const RoutingPtr routing = sequence.routing();
             const routecap_view view = view_of(routing.get());
+            const uint64_t of_first = lacks ? 5 : 4;  // a row with a cell of the first call has its tag
             for (size_t s = 0; s < view.segment_count; s++)
                 for (uint64_t r = 0; r < view.segments[s].rows; r++)
                     EXPECT_EQ(view.segments[s].tags != nullptr ? view.segments[s].tags[r]
                                                                : view.segments[s].tag,
-                              view.segments[s].first + r < 4 ? 1u : 2u);
+                              view.segments[s].first + r < of_first ? 1u : 2u);
         }
 }
 
