@@ -254,10 +254,9 @@ static void cycles(int32_t backend, int count) {
     CHECK(threads() == threads_before);
     CHECK(files() == files_before);
     const size_t bytes = mallinfo2().uordblks;
-    if (backend == ROUTECAP_BACKEND_HOST)
-        CHECK(bytes <
-              bytes_before +
-                  (size_t)count); /* less than a byte a cycle; the fake driver keeps handles */
+    /* What a cycle left behind would be 32 bytes or more of each, which is the least of malloc's; it
+     * keeps some that were freed for itself. The fake driver keeps handles. */
+    if (backend == ROUTECAP_BACKEND_HOST) CHECK(bytes < bytes_before + 16 * (size_t)count);
 }
 static void thousands_of_cycles(void) { cycles(ROUTECAP_BACKEND_HOST, 3000); }
 static void hundreds_of_cycles_on_cuda(void) {
