@@ -199,6 +199,8 @@ void Engine::adopt(const SequencePtr &s) {
                     s->tokens.begin());
     }
     const std::vector<uint64_t> keys = block_keys(s->tokens, s->prompt, shape_.block_rows);
+    // A block with stale rows is found until it lands, and in the model it lands at once.
+    if (std::exchange(stale_in_flight_, false)) settled();
     routecap_adoption found{}, expected{};
     found.struct_size = expected.struct_size = sizeof found;
     note(s, "adopt %zu blocks", keys.size());
@@ -229,8 +231,10 @@ void Engine::publish(const SequencePtr &s, size_t rows) {
     SAME_STATUS(ROUTECAP_OK,
                 routecap_request_publish(capturer_, s->handle, store_, first, keys.data(),
                                          keys.size(), blocks_->generation));
+    const uint64_t stale = blocks_->counts.blocks_stale;
     SAME(ROUTECAP_OK, model_->publish(s->request, blocks_, first, keys, blocks_->generation));
     model_->land();
+    stale_in_flight_ |= blocks_->counts.blocks_stale != stale;
     named_ += keys.size(), totals_.published += keys.size();
     published_.emplace_back(s->tokens.begin(), s->tokens.begin() + static_cast<ptrdiff_t>(rows));
     if (published_.size() > 12) published_.pop_front();

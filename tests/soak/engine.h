@@ -171,6 +171,7 @@ private:
     model::StorePtr blocks_;  // of the store
     uint64_t named_ = 0;      // blocks in calls of publish
     uint64_t numbers_ = 0, tag_ = 1, last_step_ = 0;
+    bool stale_in_flight_ = false;  // blocks with stale rows were published, and may not have landed
 
     // Device memory that the routers write: ids [layers, rows, k], how many rows are live, and
     // positions by sink row.
