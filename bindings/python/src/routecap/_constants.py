@@ -69,7 +69,7 @@ class _Open(_Constant):
         unknown._name_, unknown._value_ = "UNKNOWN", number
         return unknown
 
-    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[type[Self], tuple[int]]:
+    def __reduce_ex__(self, protocol: object) -> tuple[type[Self], tuple[int]]:
         return type(self), (self._value_,)  # by its number: Python before 3.11.4 takes the name
 
     def __str__(self) -> str:
