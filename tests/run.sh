@@ -2,7 +2,7 @@
 # Runs the suites, after setting up all they need, and ends with one line for each and exit status 0
 # if all passed.
 #
-#     run.sh                  the default: what finds most in twelve minutes of two cores
+#     run.sh                  the default: what finds most, in some twenty minutes of two cores
 #     run.sh --full           every suite
 #     run.sh NAME...          these alone; each sets up what it needs
 #     run.sh --list           their names, and the usual minutes of each on two cores
@@ -260,27 +260,27 @@ soak() { build_tests soak fake_cuda && bash tests/soak/check.sh --seconds 10; }
 # of the default too, after the others: what they do depends on the time that they have.
 suites='
 asan-ubsan|default|6|asan
-python|default|4|package_of python
-tests|default|3|against_installed
-tsan|default|3|tsan
+python|default|7|package_of python
+tests|default|2.5|against_installed
+tsan|default|6|tsan
 quick-starts|default|3|bash tests/quick_starts/check.sh $prefix
-rust|default|2|package_of rust
+rust|default|0.5|package_of rust
 transformers|default|1|bash examples/transformers/check.sh $prefix
-go|default|1|package_of go
+go|default|0.5|package_of go
 docs|default|1|bash tests/docs/check.sh
-replay|default|1|bash examples/replay/check.sh $prefix
-routing|default|1|routing
-trainers|default|1|bash bindings/python/tests/replay/check.sh --library $prefix
-grpo|default|1|bash examples/grpo/check.sh $prefix
-engines|default|1|engines
-load|default|1|bash examples/load/check.sh $prefix
-html|default|1|bash examples/html/check.sh
-installed-tree|default|0.5|installed_tree
-abi|default|0.5|abi
+replay|default|0.5|bash examples/replay/check.sh $prefix
+routing|default|0.5|routing
+trainers|default|0.4|bash bindings/python/tests/replay/check.sh --library $prefix
+grpo|default|0.4|bash examples/grpo/check.sh $prefix
+engines|default|0.3|engines
+load|default|0.5|bash examples/load/check.sh $prefix
+html|default|0.7|bash examples/html/check.sh
+installed-tree|default|0.1|installed_tree
+abi|default|0.3|abi
 llama-cpp|default|0.2|bash examples/llama_cpp/check.sh
-model|default|0.2|small_model
-loading|default|0.2|loading
-headers|default|0.2|headers
+model|default|0.1|small_model
+loading|default|0.1|loading
+headers|default|0.1|headers
 every-place|default|0.1|every_place
 soak|alone|0.5|soak
 every-test|full|5|every_test
