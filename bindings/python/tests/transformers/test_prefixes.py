@@ -140,7 +140,7 @@ def test_a_larger_tag_ends_the_rows_before_it(model: Any) -> None:
         (routing,) = capture.take()
         assert whole_rows(routing) == [False] * 5 + [True] * 2
         assert set(routing.missing["reason"].tolist()) == {routecap.Missing.STALE}
-        with pytest.raises(ValueError, match="it only grows"):
+        with pytest.raises(ValueError, match="give newer weights a larger tag"):
             capture.tag = 6
         cache = forwarded(model, cache_of(model, "dynamic"))
         capture.take()
