@@ -61,7 +61,7 @@ extern "C" {
  * with padding and without line breaks.
  */
 #define ROUTECAP_WIRE_ANY 0        /* decoding only: whatever routecap_wire_probe finds, if it is
-                                      certain */
+                                      certain. 512 blanks at the beginning are of no format */
 #define ROUTECAP_WIRE_SERIALIZED 1 /* "routecap": the serialised form; it says all there is */
 #define ROUTECAP_WIRE_NPY 2        /* "npy": a .npy file of version 1, 2 or 3, of integers of 8 to
                                       64 bits */
@@ -148,7 +148,7 @@ typedef struct routecap_wire_info {
  * looked at.
  *
  * @param[in] data   [bytes] the first bytes of a message, or all of them. 512 are enough to find
- *                   the format.
+ *                   the format, and 512 blanks begin none.
  * @param[in] bytes  How many.
  * @param[out] info  What they say.
  * @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT (no format that this library knows, or a damaged

@@ -12,6 +12,7 @@ namespace routecap::wire {
 namespace {
 
 constexpr size_t kLongestNrlreHead = 128;
+constexpr size_t kTellTheFormat = 512;  // so many first bytes do, or nothing
 constexpr char kNpyMagic[] = "\x93NUMPY";
 constexpr char kNrlreMagic[] = "nrlre1:";
 constexpr char kSerializedMagic[] = "ROUTECAP";
@@ -285,10 +286,14 @@ int32_t read_object(const uint8_t *bytes, size_t n, bool whole, MessageFacts &sa
 
 int32_t detect(const uint8_t *data, size_t n, int32_t &format, bool &certain) {
     certain = true;
-    const uint8_t *from = std::find_if(data, data + n, [](uint8_t byte) {
+    const uint8_t *end = data + std::min(n, kTellTheFormat);
+    const uint8_t *from = std::find_if(data, end, [](uint8_t byte) {
         return byte != ' ' && byte != '\t' && byte != '\r' && byte != '\n';
     });
-    if (from == data + n) return ROUTECAP_PENDING;
+    if (from == end)
+        return n < kTellTheFormat
+                   ? ROUTECAP_PENDING
+                   : report(ROUTECAP_ERR_FORMAT, "the first %zu bytes are blanks", kTellTheFormat);
     if (*from == '{') return format = ROUTECAP_WIRE_OBJECT, ROUTECAP_OK;
     if (*from == '[') return format = ROUTECAP_WIRE_LISTS, ROUTECAP_OK;
     for (const auto &[magic, of] :
@@ -303,7 +308,7 @@ int32_t detect(const uint8_t *data, size_t n, int32_t &format, bool &certain) {
         return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') ||
                c == '+' || c == '/' || c == '=';
     };
-    if (!std::all_of(data, data + std::min<size_t>(n, 512), is_base64))
+    if (!std::all_of(data, end, is_base64))
         return report(ROUTECAP_ERR_FORMAT, "the first bytes are of no format that is known");
     format = ROUTECAP_WIRE_RAW_BASE64;
     certain = false;

@@ -785,6 +785,33 @@ TEST(Wire, a_decoder_repeats_its_error_and_ends_once) {
     routecap_wire_decoder_free(nullptr);
 }
 
+// A stream of blanks made a decoder keep all of them, and look through all of them at each write.
+TEST(Wire, blanks_before_a_message_end_where_its_format_must_be_known) {
+    const Model model{1, 2, 16, {}};
+    const routecap_wire_hint hint = hint_for(model, ROUTECAP_WIRE_LISTS, kTypes[5]);
+    for (const size_t blanks : {511u, 512u, 513u}) {
+        const int32_t status = blanks < 512 ? ROUTECAP_OK : ROUTECAP_ERR_FORMAT;
+        const std::string bytes = std::string(blanks, ' ') + "[[[1,2]]]";
+        routecap_wire_decoder *decoder = nullptr;
+        routecap_routing *routing = nullptr;
+        ASSERT_STATUS(ROUTECAP_OK,
+                      routecap_wire_decoder_create(ROUTECAP_WIRE_ANY, &hint, &decoder));
+        for (size_t i = 0; i < bytes.size(); i++)
+            ASSERT_STATUS(i < 511 ? ROUTECAP_OK : status,
+                          routecap_wire_decoder_write(decoder, &bytes[i], 1));
+        EXPECT_STATUS(status, routecap_wire_decoder_finish(decoder, nullptr, &routing));
+        routecap_routing_free(routing);
+        routecap_wire_decoder_free(decoder);
+        EXPECT_STATUS(status, routecap_wire_decode(bytes.data(), bytes.size(), ROUTECAP_WIRE_ANY,
+                                                   &hint, nullptr, &routing));
+        routecap_routing_free(routing);
+        routecap_wire_info info{.struct_size = sizeof info};
+        EXPECT_STATUS(status, routecap_wire_probe(bytes.data(), bytes.size(), &info));
+        EXPECT_STATUS(blanks < 512 ? ROUTECAP_ERR_BUFFER_TOO_SMALL : ROUTECAP_ERR_FORMAT,
+                      routecap_wire_probe(bytes.data(), blanks, &info));
+    }
+}
+
 // ---- What bytes are -------------------------------------------------------------------------
 
 TEST(Wire, formats_are_found_by_name_writer_and_ending) {
