@@ -685,3 +685,17 @@ def test_passes_of_a_compiled_model_that_nobody_follows_are_reported(
     with pytest.warns(RuntimeWarning, match="attach to the module that torch.compile returned"):
         assert capture.take() == []
     torch.compiler.reset()
+
+
+def test_a_token_of_before_the_capture_that_a_mask_shows_again_moves_those_behind_it(
+    model: Any, capture: Capture
+) -> None:
+    """Its row is not known, and was that of the token behind it."""
+    tokens = torch.randint(3, VOCABULARY, (1, 7))
+    with capture.paused(), torch.no_grad():
+        cache = model(input_ids=tokens[:, :5]).past_key_values
+    with torch.no_grad():
+        for end, mask in ((6, [1, 1, 1, 0, 0, 1]), (7, [1, 1, 1, 0, 1, 1, 1])):
+            model(tokens[:, end - 1 : end], torch.tensor([mask]), past_key_values=cache)
+    (routing,) = capture.take()
+    assert routing.rows == 6 and (routing.ids() < 0).all()

@@ -148,7 +148,9 @@ class Batch:
         if past > self._unknown:
             now = places[:, self._unknown : past]
             before = self._places_of(past, mask.device).to(mask.device)[:, self._unknown :]
-            first = now.where((now >= 0) & (now != before), _ALL).amin(1)
+            # Where a token moved to, and from: what stands there now may be of the unknown ones.
+            least = now.minimum(before.where(before >= 0, _ALL))
+            first = least.where((now >= 0) & (now != before), _ALL).amin(1)
             self._kept = first if self._kept is None else first.minimum(self._kept.to(first.device))
         self._places, self._last = places, counts[:, -1:]
         return places[:, past:].contiguous()
