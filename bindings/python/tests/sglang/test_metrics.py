@@ -1,5 +1,7 @@
 """What an operator sees of a scheduler: the counts of its routings, at a port of each rank."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -44,6 +46,17 @@ def test_rows_of_a_cached_prefix_count_where_they_were_computed(start, options):
     wait_for_all(engine.capturer.capturer)
     rows = scrape(options.metrics_port)["routecap_load_rows_total"]
     assert sum(rows.values()) == len(first.tokens) + len(second.tokens) - 31
+
+
+def test_the_blocks_of_the_store_that_engines_share_are_counted(start, options, tmp_path):
+    engine = start(options=replace(options, store=str(tmp_path / "store"), store_bytes=8 << 20))
+    [served] = requests(40)
+    engine.generate([served])
+    store = engine.capturer._shared.store
+    while store.stats().blocks_in_flight:
+        engine.capturer.capturer.progress()
+    blocks = scrape(options.metrics_port)["routecap_store_blocks_total"]
+    assert blocks["published", "0"] == store.stats().blocks_published > 0
 
 
 def test_ranks_of_a_machine_have_ports_of_their_own(start, options, ranks, monkeypatch, caplog):

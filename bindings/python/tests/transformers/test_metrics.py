@@ -33,6 +33,18 @@ def test_counts_are_those_of_the_routings() -> None:
     assert np.array_equal(capture.capturer.load().counts.sum(0), counts.sum(0))
 
 
+def test_the_blocks_of_the_captures_store_are_counted() -> None:
+    model, port = make("qwen3_moe"), free_port()
+    tokens = torch.arange(11, 17)[None]
+    with attach(model, metrics_port=port, store=1 << 22) as capture, torch.no_grad():
+        cache = model(input_ids=tokens).past_key_values
+        capture.take()
+        model(input_ids=tokens, past_key_values=cache)
+        assert capture.take()[0].complete
+        blocks = scrape(port)["routecap_store_blocks_total"]
+    assert blocks["published", "0"] >= 6 and blocks["adopted", "0"] == 6
+
+
 def test_a_port_that_is_taken_is_said_and_the_model_goes_on(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from engine import Model
+from test_prefixes import TOKENS, Caching, request
 from scraping import chosen, counted, free_port, scrape, taken_port
 
 from routecap.vllm import routed_experts_capturer as module
@@ -76,6 +77,15 @@ def test_the_last_capturer_of_a_process_is_served(start, port, caplog):
     rows = sum(map(len, engine.arrays.values()))
     assert scrape(port)["routecap_rows_total"]["delivered", "0"] == rows
     assert not [each for each in caplog.messages if "not served" in each]
+
+
+def test_the_blocks_of_the_engines_store_are_counted(start, port):
+    batch = Caching(start, Options(metrics_port=port), a=request(), b=request())
+    batch.fill("a")
+    batch.hit("b", [*TOKENS, 30, 31, 32, 33], numbers=(3, 5, 9))
+    batch.wait_for_blocks()
+    blocks = scrape(port)["routecap_store_blocks_total"]
+    assert blocks["published", "0"] == blocks["adopted", "0"] == 2 and blocks["absent", "0"] == 1
 
 
 def test_ranks_of_a_machine_have_ports_of_their_own(start, port, monkeypatch, caplog):

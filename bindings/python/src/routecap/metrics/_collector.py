@@ -35,7 +35,7 @@ class Counters(Protocol):
 class Counts(Protocol):
     """A store, or who asks one in another process."""
 
-    def stats(self) -> StoreStats: ...
+    def stats(self) -> StoreStats | None: ...
 
 
 class Options(TypedDict, total=False):
@@ -163,9 +163,9 @@ class Collector:
         yield chosen
 
     def _of_store(self, counter: Callable[..., Any], values: list[str]) -> Iterator[Any]:
-        if self._store is None:
+        stats = None if self._store is None else self._store.stats()
+        if stats is None:
             return
-        stats = self._store.stats()
         blocks = counter(
             "routecap_store_blocks", "Blocks of a store, by what became of them.", "outcome"
         )

@@ -53,6 +53,7 @@ class Server:
 
     Attributes:
         address, port: where it listens.
+        store: whose counters are served too, also one that was made later; None.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class Server:
                 "prometheus_client is needed for this: pip install 'routecap[metrics]'"
             )
         self._capturer = capturer
-        self._store = store
+        self.store = store
         self._lock = threading.Lock()  # the connection is closed, and its descriptor another's
         self._connection, theirs = Pipe()
         self._port: Future[int] = Future()
@@ -81,7 +82,7 @@ class Server:
         self._thread = threading.Thread(target=self._answer, name="routecap.metrics", daemon=True)
         self._thread.start()
         try:
-            self._connection.send((os.getpid(), port, address, options, store is not None))
+            self._connection.send((os.getpid(), port, address, options))
             self.address, self.port = address, self._port.result(_START_SECONDS)
         except BaseException as failed:
             self.close()
@@ -122,14 +123,15 @@ class Server:
 
     def _asked_for(self, question: str) -> Any:
         if question == "store":
-            return None if self._store is None else self._store.stats()
+            store = self.store
+            return None if store is None or store.closed else store.stats()
         return getattr(self._capturer, question)()
 
     def close(self) -> None:
         """Serve no more. The port is free afterwards, or soon: a process that is stopped or frozen is
         killed after 2 s, and not waited for.
         """
-        self._closed = True
+        self._closed, self.store = True, None
         self._process.terminate()
         # Whoever reads or writes the connection, here and there, goes on at once.
         with self._lock:
@@ -272,13 +274,13 @@ class _Remote:
 
 
 class _RemoteStore:
-    """A store in the process that started this one."""
+    """A store in the process that started this one, once there is one."""
 
     def __init__(self, remote: _Remote) -> None:
         self._remote = remote
 
-    def stats(self) -> StoreStats:
-        stats: StoreStats = self._remote._ask("store")
+    def stats(self) -> StoreStats | None:
+        stats: StoreStats | None = self._remote._ask("store")
         return stats
 
 
@@ -341,11 +343,11 @@ def _handler(registry_: Any) -> Any:
 def main(descriptor: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # is meant for the engine, with which this ends
     connection = Connection(descriptor)
-    parent, port, address, options, with_store = connection.recv()
+    parent, port, address, options = connection.recv()
     remote = _Remote(connection)
-    store = _RemoteStore(remote) if with_store else None
+    metrics = registry(remote, store=_RemoteStore(remote), **options)
     try:
-        listener = _Listener(port, address, _handler(registry(remote, store=store, **options)))
+        listener = _Listener(port, address, _handler(metrics))
     except (OSError, OverflowError) as failed:
         text = f"{getattr(failed, 'strerror', failed)}: port {port} of {address}. Choose another"
         connection.send(OSError(getattr(failed, "errno", errno.EINVAL), text))

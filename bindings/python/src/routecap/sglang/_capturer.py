@@ -149,15 +149,6 @@ class Capturer:
             load=bool(options.metrics_port),
         )
         self._metrics: Server | None = None
-        if options.metrics_port and place.owner:
-            self._metrics = serve_rank(
-                self.capturer,
-                options.metrics_port,
-                options.metrics_address,
-                logger=logger,
-                replica=place.replica,
-                experts=options.metrics_experts,
-            )
         self._layers = {index: i for i, index in enumerate(settings["layer_map"])}
         self._forward = Forward(self.capturer)
         self._anchor = anchor(self._forward, device)
@@ -179,6 +170,16 @@ class Capturer:
                 )
             except (OSError, routecap.Error):
                 logger.exception("routed experts: no rows go to %s, or come from it", options.store)
+        if options.metrics_port and place.owner:
+            self._metrics = serve_rank(
+                self.capturer,
+                options.metrics_port,
+                options.metrics_address,
+                logger=logger,
+                replica=place.replica,
+                store=None if self._shared is None else self._shared.store,
+                experts=options.metrics_experts,
+            )
         self._outside = self.storage_cleared = False
         self._computed = False  # anything since the last flush
         self._lives = Lives(self.capturer, self.prefixes, self._shared)

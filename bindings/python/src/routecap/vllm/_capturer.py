@@ -16,7 +16,7 @@ import routecap
 
 from .._library import raw
 from .._tensors import Tensor, describe
-from ..metrics import serve_rank
+from ..metrics import Server, serve_rank
 from . import _model_config
 from ._asked import asked_by
 from ._binding import MAX_EXPERTS, bind, bind_buffer, experts_of
@@ -343,6 +343,7 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
 
     def _serve_metrics(self) -> None:
         options, capturer = self.options, self.capturer
+        self._metrics: Server | None = None
         if not options.metrics_port or capturer.role != routecap.Role.OWNER:
             return
         if capturer.experts == MAX_EXPERTS:
@@ -350,15 +351,15 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         where = options.metrics_address, options.metrics_port
         if where in _served:
             _served.pop(where)()
-        server = serve_rank(
+        self._metrics = serve_rank(
             capturer,
             options.metrics_port,
             options.metrics_address,
             logger=logger,
             experts=options.metrics_experts,
         )
-        if server is not None:
-            _served[where] = weakref.finalize(self.forward, server.close)
+        if self._metrics is not None:
+            _served[where] = weakref.finalize(self.forward, self._metrics.close)
 
     # ---- The forward pass
 
@@ -726,6 +727,8 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
                 self.capturer, live, block_rows, hash_rows, hash_bytes, options, handed
             )
             self.shared_store = self.prefixes.store
+            if self._metrics is not None:
+                self._metrics.store = self.shared_store
             self._waiting = self.prefixes.waiting
         return self.prefixes
 
