@@ -14,9 +14,9 @@ type PlanConfig struct {
 	Layout        PlanLayout
 	Context       PlanContext
 	ContextSize   uint32 // context-parallel ranks
-	ContextRank   uint32
+	ContextRank   uint32 // this one; DefaultPlanConfig sets PlanRankUnset
 	TensorSize    uint32 // tensor-parallel ranks
-	TensorRank    uint32
+	TensorRank    uint32 // this one; DefaultPlanConfig sets PlanRankUnset
 	Flags         PlanFlags
 	Lengths       []uint64 // tokens of each sequence; or CuLengths
 	CuLengths     []uint64 // the first token of each in all tokens, and their number
@@ -46,7 +46,7 @@ type PlanConfig struct {
 func DefaultPlanConfig() PlanConfig {
 	var c cPlanConfig
 	routecap_plan_config_init(&c, unsafe.Sizeof(c))
-	return PlanConfig{LostValue: c.lostValue}
+	return PlanConfig{ContextRank: c.contextRank, TensorRank: c.tensorRank, LostValue: c.lostValue}
 }
 
 // Plan is which token each row of a trainer's rank is, and what its routers are to be given, as ids

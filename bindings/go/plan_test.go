@@ -346,6 +346,13 @@ func TestAPlanRefusesWhatDoesNotFit(t *testing.T) {
 		"LayerExperts": func(c *routecap.PlanConfig) { c.LayerExperts = []uint32{8, 8, 8} },
 		"multiple": func(c *routecap.PlanConfig) {
 			c.Context, c.ContextSize, c.Align = routecap.PlanContextZigzag, 2, 1
+			c.ContextRank = 0
+		},
+		"ContextRank": func(c *routecap.PlanConfig) {
+			c.Context, c.ContextSize = routecap.PlanContextZigzag, 2
+		},
+		"TensorRank": func(c *routecap.PlanConfig) {
+			c.Flags, c.TensorSize = routecap.PlanSequenceParallel, 2
 		},
 	} {
 		config := routecap.DefaultPlanConfig()

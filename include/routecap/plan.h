@@ -82,6 +82,9 @@ typedef struct routecap_plan routecap_plan;
 #define ROUTECAP_PLAN_SEQUENCE_FIRST 2u    /* of padded layouts: local rows are [width, samples], as
                                               in Megatron, and not [samples, width] */
 
+#define ROUTECAP_PLAN_RANK_UNSET 4294967295u /* as context_rank or tensor_rank: one of several ranks
+                                                is an error until it is said which */
+
 /* What padding and rows that are not needed are filled with. */
 #define ROUTECAP_PLAN_FILL_BALANCED 0 /* k distinct experts that load experts and expert-parallel
                                          ranks evenly; see expert_parallel */
@@ -99,9 +102,10 @@ typedef struct routecap_plan_config {
                                  _PADDED_LEFT */
     int32_t context;          /* ROUTECAP_PLAN_CONTEXT_*; default NONE */
     uint32_t context_size;    /* context-parallel ranks C; default 1 */
-    uint32_t context_rank;    /* this one, 0..C-1 */
+    uint32_t context_rank;    /* this one, 0..C-1. Required where C is more than 1 */
     uint32_t tensor_size;     /* tensor-parallel ranks; default 1 */
-    uint32_t tensor_rank;     /* this one, 0..tensor_size-1 */
+    uint32_t tensor_rank;     /* this one, 0..tensor_size-1. Required with SEQUENCE_PARALLEL where
+                                 tensor_size is more than 1 */
     uint32_t flags;           /* ROUTECAP_PLAN_SEQUENCE_PARALLEL, _SEQUENCE_FIRST; default none */
     uint64_t samples;         /* sequences of the micro-batch; may be 0 */
     const uint64_t *lengths;        /* [samples] tokens of each, which may be 0. Required, unless
@@ -154,7 +158,8 @@ typedef struct routecap_plan_config {
 } routecap_plan_config;
 
 /**
- * Fill a plan's configuration with the defaults: lost_value -1, everything else 0.
+ * Fill a plan's configuration with the defaults: lost_value -1, context_rank and tensor_rank
+ * ROUTECAP_PLAN_RANK_UNSET, everything else 0.
  *
  * @param[out] config      The configuration.
  * @param[in] struct_size  sizeof(routecap_plan_config) of the caller, in bytes.

@@ -24,6 +24,7 @@ int32_t with(const routecap_plan *plan, Body body,
 
 int32_t routecap_plan_config_init(routecap_plan_config *config, size_t struct_size) {
     routecap_plan_config defaults{};
+    defaults.context_rank = defaults.tensor_rank = ROUTECAP_PLAN_RANK_UNSET;
     defaults.lost_value = -1;
     return init_struct(config, struct_size, defaults, "config");
 }

@@ -70,14 +70,23 @@ private:
         if ((c_.flags &
              ~uint32_t{ROUTECAP_PLAN_SEQUENCE_PARALLEL | ROUTECAP_PLAN_SEQUENCE_FIRST}) != 0)
             return report(ROUTECAP_ERR_ARGUMENT, "config.flags is %u", c_.flags);
-        const auto rank = [](const char *name, uint32_t rank, uint64_t size) {
-            if (size <= ROUTECAP_MAX_RANKS && rank < size) return ROUTECAP_OK;
-            return report(ROUTECAP_ERR_ARGUMENT, "config.%s_rank is %u of %llu", name, rank,
+        const auto rank = [](const char *name, uint32_t given, uint64_t size, bool divides,
+                             uint64_t &own) {
+            own = given == ROUTECAP_PLAN_RANK_UNSET && !divides ? 0 : given;
+            if (own == ROUTECAP_PLAN_RANK_UNSET)
+                return report(ROUTECAP_ERR_ARGUMENT,
+                              "config.%s_rank is not set, and there are %llu ranks", name,
+                              ull(size));
+            if (size <= ROUTECAP_MAX_RANKS && own < size) return ROUTECAP_OK;
+            return report(ROUTECAP_ERR_ARGUMENT, "config.%s_rank is %llu of %llu", name, ull(own),
                           ull(size));
         };
         context_ = std::max(c_.context_size, 1u), tensor_ = std::max(c_.tensor_size, 1u);
-        if (int32_t s = rank("context", c_.context_rank, context_); s < 0) return s;
-        if (int32_t s = rank("tensor", c_.tensor_rank, tensor_); s < 0) return s;
+        for (const int32_t s :
+             {rank("context", c_.context_rank, context_, context_ > 1, context_rank_),
+              rank("tensor", c_.tensor_rank, tensor_, tensor_ > 1 && sequence_parallel(),
+                   tensor_rank_)})
+            if (s < 0) return s;
         if (c_.context == ROUTECAP_PLAN_CONTEXT_NONE && context_ != 1)
             return report(ROUTECAP_ERR_ARGUMENT,
                           "config.context_size is %llu, and config.context does not say how it "
@@ -193,7 +202,7 @@ private:
 
     // What the context-parallel rank has of a sequence of so many columns.
     std::vector<Columns> chunks_of(uint64_t columns) const {
-        const uint64_t chunk = columns / chunks(), r = c_.context_rank;
+        const uint64_t chunk = columns / chunks(), r = context_rank_;
         std::vector<Columns> own{{r * chunk, (r + 1) * chunk}};
         if (zigzag()) own.push_back({columns - (r + 1) * chunk, columns - r * chunk});
         return own;
@@ -221,7 +230,7 @@ private:
                 for (const Columns &columns : chunks_of(sample.padded)) add(i, columns);
                 continue;
             }
-            const uint64_t first = own * c_.context_rank;
+            const uint64_t first = own * context_rank_;
             const uint64_t from = std::max(first, sample.offset),
                            to = std::min(first + own, sample.offset + sample.padded);
             if (from < to) add(i, {from - sample.offset, to - sample.offset});
@@ -231,7 +240,7 @@ private:
         const uint64_t filled =
             samples_.empty() ? 0 : samples_.back().ordinal + samples_.back().filled();
         samples_.push_back({0, 0, 0, tail * context_, layout_.total, filled});
-        add(samples_.size() - 1, {tail * c_.context_rank, tail * (uint64_t{c_.context_rank} + 1)});
+        add(samples_.size() - 1, {tail * context_rank_, tail * (context_rank_ + 1)});
         layout_.total += tail * context_;
         return ROUTECAP_OK;
     }
@@ -263,7 +272,7 @@ private:
                           "tensor_size %llu",
                           ull(rows), packed() ? "" : " of each sequence", ull(tensor_));
         const uint64_t each = rows / tensor_;
-        window_ = {each * c_.tensor_rank, each * (uint64_t{c_.tensor_rank} + 1)};
+        window_ = {each * tensor_rank_, each * (tensor_rank_ + 1)};
         return ROUTECAP_OK;
     }
 
@@ -319,7 +328,7 @@ private:
 
     const routecap_plan_config &c_;
     PlanLayout &layout_;
-    uint64_t context_ = 1, tensor_ = 1;
+    uint64_t context_ = 1, tensor_ = 1, context_rank_ = 0, tensor_rank_ = 0;
     uint64_t align_ = 1, width_ = 0;
     std::vector<Sample> samples_;
     Columns window_{};                          // of the rows of the context-parallel rank, or of

@@ -44,13 +44,14 @@ public:
     PlanSamples(const PlanSamples &) = delete;
 
     const std::vector<routecap_plan_source> &sources() const { return sources_; }
-    // Of a rank to which the configuration's other fields belong.
+    // Of the first rank, to which the configuration's other fields belong.
     routecap_plan_config config(int32_t order, int32_t context, uint32_t context_size) const {
         routecap_plan_config config;
         CHECK(routecap_plan_config_init(&config, sizeof config));
         config.samples = lengths_.size(), config.lengths = lengths_.data();
         config.layers = kPlanLayers, config.k = kPlanK, config.experts = kPlanExperts;
         config.expert_parallel = 8, config.context = context, config.context_size = context_size;
+        config.context_rank = 0;
         config.dtype = ROUTECAP_DTYPE_I64, config.order = order;
         return config;
     }

@@ -965,8 +965,15 @@ TEST(Plan, refuses_numbers_that_make_no_layout) {
     refused(argument, [](Config &c) { c.context = 4; });
     refused(argument, [](Config &c) { c.context_size = 2; });
     refused(argument, [](Config &c) { c.context = 1, c.context_size = 2, c.context_rank = 2; });
-    refused(argument, [](Config &c) { c.context = 1, c.context_size = ROUTECAP_MAX_RANKS + 1; });
+    refused(argument, [](Config &c) {
+        c.context = 1, c.context_size = ROUTECAP_MAX_RANKS + 1, c.context_rank = 0;
+    });
     refused(argument, [](Config &c) { c.tensor_rank = 1; });
+    // Whoever forgot to say which of several ranks it is got the rows of rank 0.
+    refused(argument, [](Config &c) { c.context = 1, c.context_size = 2; });
+    refused(argument, [](Config &c) {
+        c.tensor_size = 2, c.flags = ROUTECAP_PLAN_SEQUENCE_PARALLEL;
+    });
     refused(argument, [](Config &c) { c.flags = 4; });
     refused(argument, [](Config &c) { c.flags = ROUTECAP_PLAN_SEQUENCE_FIRST; });
     refused(argument, [](Config &c) { c.width = 8; });
@@ -979,10 +986,13 @@ TEST(Plan, refuses_numbers_that_make_no_layout) {
     refused(argument, [](Config &c) { c.align = ROUTECAP_MAX_PLAN_ROWS; });
     refused(argument, [](Config &c) { c.layout = 1, c.width = ROUTECAP_MAX_PLAN_ROWS; });
     refused(argument, [](Config &c) {
-        c.align_rank = ROUTECAP_MAX_PLAN_ROWS / 2 + 1, c.context = 1, c.context_size = 2;
+        c.align_rank = ROUTECAP_MAX_PLAN_ROWS / 2 + 1;
+        c.context = 1, c.context_size = 2, c.context_rank = 0;
     });
     refused(argument, [](Config &c) { c.padded_ = {7, 8}; });
-    refused(argument, [](Config &c) { c.padded_ = {9, 8}, c.context = 1, c.context_size = 2; });
+    refused(argument, [](Config &c) {
+        c.padded_ = {9, 8}, c.context = 1, c.context_size = 2, c.context_rank = 0;
+    });
     refused(argument, [](Config &c) { c.needed_ = {9, 8}; });
     refused(argument, [](Config &c) { c.lengths_.clear(), c.least_total = 8; });
     refused(argument, [](Config &c) {

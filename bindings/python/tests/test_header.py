@@ -64,13 +64,14 @@ GROUPS: dict[str, type[IntEnum]] = {
 }
 ALONE = {"ROWS_ALL": routecap.ALL, "ROWS_LANDED": routecap.LANDED}
 BUILD = {"VERSION_MAJOR", "VERSION_MINOR", "VERSION_PATCH", "API"}
+NONE = {"PLAN_RANK_UNSET"}  # what the package says by None
 
 
 def constants() -> list[str]:
     return [
         name
         for name in re.findall(r"^#define ROUTECAP_(\w+) ", CODE, re.MULTILINE)
-        if name not in BUILD
+        if name not in BUILD | NONE
     ]
 
 

@@ -70,6 +70,7 @@ var constants = []struct{ prefix, name, kind string }{
 	{"ROUTECAP_PLAN_FILL_", "PlanFill", "PlanFill"},
 	{"ROUTECAP_PLAN_LOST_", "PlanLost", "PlanLost"},
 	{"ROUTECAP_PLAN_CLASS_", "PlanClass", "PlanClass"},
+	{"ROUTECAP_PLAN_RANK_", "PlanRank", "uint32"},
 	{"ROUTECAP_LOG_", "log", ""},
 }
 var constantsAlone = map[string]string{ // name: type

@@ -1,4 +1,4 @@
-// Of headers with the SHA-256 1a10d407bc42f728f23a37666bbe431865058fa7d030debd4f7ad17cb457734d
+// Of headers with the SHA-256 6203acbeadf96f7edcbe0602b27fcb0323754b2359e86a08d81b58934a82e729
 pub const ROUTECAP_VERSION_MAJOR: u32 = 1;
 pub const ROUTECAP_VERSION_MINOR: u32 = 1;
 pub const ROUTECAP_VERSION_PATCH: u32 = 0;
@@ -190,6 +190,7 @@ pub const ROUTECAP_PLAN_CONTEXT_CONTIGUOUS: i32 = 2;
 pub const ROUTECAP_PLAN_CONTEXT_ALLGATHER: i32 = 3;
 pub const ROUTECAP_PLAN_SEQUENCE_PARALLEL: u32 = 1;
 pub const ROUTECAP_PLAN_SEQUENCE_FIRST: u32 = 2;
+pub const ROUTECAP_PLAN_RANK_UNSET: u32 = 4294967295;
 pub const ROUTECAP_PLAN_FILL_BALANCED: i32 = 0;
 pub const ROUTECAP_PLAN_FILL_VALUE: i32 = 1;
 pub const ROUTECAP_PLAN_LOST_MARK: i32 = 0;
@@ -2781,7 +2782,7 @@ unsafe extern "C" {
     /// looked at.
     ///
     /// @param[in] data   [bytes] the first bytes of a message, or all of them. 512 are enough to find
-    ///                   the format.
+    ///                   the format, and 512 blanks begin none.
     /// @param[in] bytes  How many.
     /// @param[out] info  What they say.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT (no format that this library knows, or a damaged
@@ -4321,11 +4322,12 @@ pub struct routecap_plan_config {
     pub context: i32,
     /// context-parallel ranks C; default 1
     pub context_size: u32,
-    /// this one, 0..C-1
+    /// this one, 0..C-1. Required where C is more than 1
     pub context_rank: u32,
     /// tensor-parallel ranks; default 1
     pub tensor_size: u32,
-    /// this one, 0..tensor_size-1
+    /// this one, 0..tensor_size-1. Required with SEQUENCE_PARALLEL where
+    /// tensor_size is more than 1
     pub tensor_rank: u32,
     /// ROUTECAP_PLAN_SEQUENCE_PARALLEL, _SEQUENCE_FIRST; default none
     pub flags: u32,
@@ -4478,7 +4480,8 @@ impl Default for routecap_plan_config {
     }
 }
 unsafe extern "C" {
-    /// Fill a plan's configuration with the defaults: lost_value -1, everything else 0.
+    /// Fill a plan's configuration with the defaults: lost_value -1, context_rank and tensor_rank
+    /// ROUTECAP_PLAN_RANK_UNSET, everything else 0.
     ///
     /// @param[out] config      The configuration.
     /// @param[in] struct_size  sizeof(routecap_plan_config) of the caller, in bytes.
