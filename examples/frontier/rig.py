@@ -57,6 +57,28 @@ def _is_grouped(device: str, dtype: torch.dtype) -> bool:
     return bool(x.grad is not None and x.grad.isfinite().all())
 
 
+@cache
+def _goes_into_a_graph(device: str, dtype: torch.dtype) -> bool:
+    """Whether that multiplication asks nothing of the host. One that does ends a capture with an
+    error, and the process is then in no good state.
+    """
+    if not _is_grouped(device, dtype):
+        return False
+    x = torch.ones(16, 64, device=device, dtype=dtype)
+    weight = torch.ones(2, 64, 64, device=device, dtype=dtype)
+    offsets = torch.tensor([8, 16], dtype=torch.int32, device=device)
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        _grouped_mm(x, weight, offsets)
+    except RuntimeError as reason:
+        print(f"decoding without a graph in {dtype}: {reason}", flush=True)
+        return False
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+    return True
+
+
 class Trainer:
     """A model whose weights are copies, in the precision of its kernels, of FP32 ones."""
 
@@ -131,6 +153,8 @@ class Rig:
         described = routecap.models.describe(self.engine.config).settings()
         self.taps = {name: described[name] for name in ("layer_map", "layer_experts", "k")}
         self.capture = routecap.transformers.attach(self.engine, rows=setting.answers * task.prompt)
+        if device != "cpu" and not _goes_into_a_graph(device, dtype):
+            how = "eager" if how == "auto" else how
         self.decoder = decode.decoder(
             self.engine, setting.answers, task.prompt, task.answer, how, self.capture
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import tempfile
+import threading
 import time
 from collections import defaultdict
 from functools import partial
@@ -17,6 +18,8 @@ import torch
 from .grid import ARMS, Cell, Setting
 from .work import _quiet
 
+_READY = 120.0  # seconds that processes may take until each has made a step
+
 
 def _part(into: dict[str, list[float]], device: str, name: str, action: Any) -> Any:
     if device != "cpu":
@@ -26,6 +29,7 @@ def _part(into: dict[str, list[float]], device: str, name: str, action: Any) -> 
     if device != "cpu":
         torch.cuda.synchronize()
     into[name].append(time.perf_counter() - begun)
+    print(f"  {name:<28}{into[name][-1]:8.3f} s", flush=True)
     return result
 
 
@@ -63,6 +67,7 @@ def _parts(setting: Setting, letter: str, device: str, how: str, steps: int) -> 
     path = Path(tempfile.gettempdir()) / f"frontier-{os.getpid()}.pt"
     part("a checkpoint", lambda: save(rig.trainer.state(), path))
     path.unlink()
+    print("medians:", flush=True)
     for name, each in seconds.items():
         print(f"  {name:<28}{np.median(each):8.3f} s   (first {each[0]:.3f})", flush=True)
     print(f"  the last step: {line | seen}", flush=True)
@@ -100,10 +105,14 @@ def _loop(setting: Setting, device: str, how: str, barrier: Any, told: Any, end:
     from .rig import Rig
 
     torch.manual_seed(0)
-    rig = Rig(setting, ARMS["d"], device, how)
-    cell = Cell(99, "d", "time", min(8, setting.prompts), 1e-6, 1, 1 << 30)
-    one_step(setting, cell, rig, 0)
-    barrier.wait(timeout=240)
+    try:
+        rig = Rig(setting, ARMS["d"], device, how)
+        cell = Cell(99, "d", "time", min(8, setting.prompts), 1e-6, 1, 1 << 30)
+        one_step(setting, cell, rig, 0)
+    except BaseException:
+        barrier.abort()  # nobody waits for this one
+        raise
+    barrier.wait(timeout=_READY)
     step = 1
     while time.monotonic() < end.value or step == 1:
         one_step(setting, cell, rig, step)
@@ -130,11 +139,20 @@ def time_steps(setting: Setting, arguments: Any, device: str) -> int:
     ]
     for each in several:
         each.start()
-    barrier.wait(timeout=240)
+    try:
+        barrier.wait(timeout=_READY)
+    except threading.BrokenBarrierError:
+        print(f"not all of {jobs} processes became ready", flush=True)
+        return 1
     start, made = time.monotonic(), []
+    shown = start
+    print(f"{jobs} processes are ready after {start - begun:.0f} s", flush=True)
     while any(each.is_alive() for each in several) or not told.empty():
         while not told.empty():
             made.append(told.get())
+        if made and time.monotonic() - shown > 15:
+            shown = time.monotonic()
+            print(f"  {len(made)} steps in {made[-1] - start:.1f} s", flush=True)
         time.sleep(0.05)
     if any(each.exitcode for each in several):
         return 1

@@ -12,6 +12,7 @@ from typing import Any
 from .grid import ARMS, Cell, Setting
 
 MARGIN = 15.0  # seconds before the deadline in which the last worker saves and ends
+TABLE = 75.0  # seconds for the static table, or it is left to the next call
 
 
 def _quiet() -> None:
@@ -30,11 +31,12 @@ def _of_base(setting: Setting, block: int, folder: Path, device: str, how: str, 
     from .static import table
 
     log = Log(folder / "base.jsonl")
+    least = TABLE if not (folder / "base.pt").exists() else 0.0
     if not (folder / "base.pt").exists() and not train_base(
         setting, block, folder, log, device, how, end
     ):
         return
-    if not (folder / "static.done").exists() and time.monotonic() < end:
+    if not (folder / "static.done").exists() and time.monotonic() + least < end:
         table(setting, block, folder, log, device, how)
         (folder / "static.done").touch()
 
