@@ -300,6 +300,7 @@ every-engine|full|9|every_engine
 more-transformers|full|9|bash examples/transformers/check.sh --full $prefix
 every-trainer|full|9|bash bindings/python/tests/replay/check.sh --full --library $prefix
 grpo-by-ray|full|2|bash examples/grpo/check.sh --full $prefix
+frontier|full|3|bash examples/frontier/check.sh $prefix
 vllm|full|9|bash examples/vllm/check.sh
 vllm-engine|full|60|bash tests/vllm_engine/check.sh
 sglang|full|60|bash tests/sglang_engine/check.sh
