@@ -36,6 +36,7 @@ include_patterns = [
     "bindings/go/README.md",
     "bindings/rust/routecap/README.md",
     "examples/README.md",
+    "examples/frontier/README.md",
     "examples/model/**.md",
     "tests/README.md",
     "tests/vectors/README.md",
@@ -84,6 +85,7 @@ NAVIGATION = """
 docs/start
 docs/install
 docs/concepts
+docs/do_i_need_this
 docs/faq
 ```
 ```{toctree}
@@ -143,6 +145,7 @@ docs/evidence
 docs/failures
 docs/comparison
 Replay, measured <tests/bench/results/replay_h200>
+Replay in training, registered <examples/frontier/README>
 ```
 ```{toctree}
 :hidden:
