@@ -255,9 +255,14 @@ TEST(Threads, a_routing_on_many_threads) {
     const routecap_request request = rig->open();
     for (uint64_t p = 0; p < 640; p += 64) rig->land(rig->step({{request, {1, p, 64}}}));
     routecap_routing *shared = rig->finish(request, 640);
+    std::atomic<int> rounds = 0;
+    const auto wait_for_rounds = [&](int more) {
+        for (const int from = rounds; rounds < from + more;) std::this_thread::yield();
+    };
     Threads threads;
     for (int i = 0; i < 3; i++)
         threads.repeat([&](std::mt19937_64 &random) {
+            rounds++;
             ASSERT_STATUS(ROUTECAP_OK, routecap_routing_wait(shared, -1));
             ASSERT_STATUS(ROUTECAP_OK, routecap_routing_retain(shared));
             const RoutingPtr mine(shared);
@@ -271,9 +276,9 @@ TEST(Threads, a_routing_on_many_threads) {
             ASSERT_STATUS(ROUTECAP_OK, routecap_routing_merge(&shared, 1, 0, &merged));
             routecap_routing_free(merged);
         });
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    wait_for_rounds(30);
     rig.reset();  // it outlives its capturer
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    wait_for_rounds(30);
     threads.stop();
     expect_routing(shared, kShape, 0, routed_rows(kShape, 1, 0, 640));
     routecap_routing_free(shared);
