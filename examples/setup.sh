@@ -84,7 +84,7 @@ build_library() {
     library=$(find "$prefix" -name 'libroutecap.so.1' 2> /dev/null || true)
     [ "${ROUTECAP_INSTALLED:-}" != "$prefix" ] || return 0  # by who runs this script
     need cmake=cmake ninja=ninja-build c++=g++ cc=gcc pkg-config=pkg-config
-    cmake --preset release > "$build/configure.log" || { cat "$build/configure.log"; exit 1; }
+    cmake --preset release ${ROUTECAP_ARCHS_OPTION:-} > "$build/configure.log" || { cat "$build/configure.log"; exit 1; }
     cmake --build --preset release -j "$jobs" > "$build/build.log" || { cat "$build/build.log"; exit 1; }
     cmake --install build/release --prefix "$prefix" > "$build/install.log" || { cat "$build/install.log"; exit 1; }
     say "setup: routecap $(PKG_CONFIG_PATH=$(dirname "$(find "$prefix" -name routecap.pc)") pkg-config --modversion routecap) is installed in build/install"
