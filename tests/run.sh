@@ -156,7 +156,7 @@ every_asan() { configure_sanitized asan && locked asan cmake --build build/asan 
 tsan() {
     configure_sanitized tsan &&
         locked tsan cmake --build build/tsan -j "$jobs" --target threads limits delayed store mapped blocked fake_cuda &&
-        ctest_in build/tsan -R '^(threads|limits|store|mapped)[.]|^(delayed|blocked|shared[.]store|(cuda|graph)[.](threads|store|limits|blocked))$'
+        ctest_in build/tsan -R '^(threads|limits|store|mapped)[.]|^(delayed|blocked|shared[.]store|(cuda|graph)[.](threads|store|blocked))$'
 }
 every_tsan() { configure_sanitized tsan && locked tsan cmake --build build/tsan -j "$jobs" && ctest_in build/tsan; }
 
