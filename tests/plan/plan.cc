@@ -971,9 +971,8 @@ TEST(Plan, refuses_numbers_that_make_no_layout) {
     refused(argument, [](Config &c) { c.tensor_rank = 1; });
     // Whoever forgot to say which of several ranks it is got the rows of rank 0.
     refused(argument, [](Config &c) { c.context = 1, c.context_size = 2; });
-    refused(argument, [](Config &c) {
-        c.tensor_size = 2, c.flags = ROUTECAP_PLAN_SEQUENCE_PARALLEL;
-    });
+    refused(argument,
+            [](Config &c) { c.tensor_size = 2, c.flags = ROUTECAP_PLAN_SEQUENCE_PARALLEL; });
     refused(argument, [](Config &c) { c.flags = 4; });
     refused(argument, [](Config &c) { c.flags = ROUTECAP_PLAN_SEQUENCE_FIRST; });
     refused(argument, [](Config &c) { c.width = 8; });

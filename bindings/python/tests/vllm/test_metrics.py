@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 from engine import Model
-from test_prefixes import TOKENS, Caching, request
 from scraping import chosen, counted, free_port, scrape, taken_port
+from test_prefixes import TOKENS, Caching, request
 
 from routecap.vllm import routed_experts_capturer as module
 from routecap.vllm.routed_experts_capturer import Options

@@ -160,9 +160,7 @@ class Capture:
             self.close()
             raise
         if metrics_port:
-            self._metrics = serve_rank(
-                self.capturer, metrics_port, logger=logger, store=self.store
-            )
+            self._metrics = serve_rank(self.capturer, metrics_port, logger=logger, store=self.store)
 
     # ---- Hooks
 
