@@ -14,12 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from .grid import ARMS
+from .grid import ARMS, Setting
 from .log import read
 
 COLLAPSED, GAP, GAP_BATCHES = 0.5, 0.1, 5
 LEAST, PRACTICAL, LEVEL = 0.02, 0.05, 0.05
 PRIMARY = ("d", "b")
+PROBLEMS = Setting().held_out
 _T = {
     1: 12.706,
     2: 4.303,
@@ -86,6 +87,9 @@ class Run:
 
 
 def runs_of(lines: Sequence[dict[str, Any]]) -> dict[str, Run]:
+    """The log has accuracies to six digits. They are shares of PROBLEMS and made exact again, so
+    that cells that solve as many problems are equal, and ties are ties in the sign-flip test.
+    """
     runs: dict[str, Run] = {}
     for line in lines:
         if line["kind"] == "cell":
@@ -93,7 +97,8 @@ def runs_of(lines: Sequence[dict[str, Any]]) -> dict[str, Run]:
         elif line["kind"] == "step":
             runs[line["name"]].steps[line["step"]] = line
         elif line["kind"] == "evaluation":
-            runs[line["name"]].held_out[line["step"]] = line["accuracy"]
+            solved = round(line["accuracy"] * PROBLEMS)
+            runs[line["name"]].held_out[line["step"]] = solved / PROBLEMS
     return runs
 
 

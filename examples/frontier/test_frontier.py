@@ -168,6 +168,19 @@ def test_the_verdict_follows_the_registered_rule(effect, blocks, said):
     assert said in report.text_of(lines, report.runs_of(lines))
 
 
+def test_cells_that_solve_as_many_problems_are_equal_though_the_log_has_six_digits():
+    solved = {"d-1": {30: 333, 40: 365}, "b-1": {30: 362, 40: 336}}  # of 512: both 698 in two
+    lines = list(lines_of(0.1))
+    for line in lines:
+        of = solved.get(line["name"][4:], {})
+        if line["kind"] == "evaluation" and line["step"] in of:
+            line["accuracy"] = float(f"{of[line['step']] / 512:.6g}")  # apart by 1e-6 there
+    runs = report.runs_of(lines)
+    pairs = report.paired(runs, {1: 40, 2: 40, 3: 40}, "P", "d", "b")
+    assert [difference == 0 for *_, difference in pairs] == [True, False] * 3
+    assert report.sign_flips([difference for *_, difference in pairs]) == 16 / 64
+
+
 def test_a_wide_spread_decides_nothing():
     assert report.verdict([0.4, -0.1, 0.3, 0.2, 0.1, -0.3]) == "not decided by this experiment"
     assert report.sign_flips([0.1] * 6) == pytest.approx(2 / 64)
