@@ -250,16 +250,23 @@ typedef struct routecap_issue_options {
  * except for spans that are speculative (trees) or have device positions. A step without spans has
  * landed at once.
  *
- * A span is skipped and counted if its request is unknown, or if it could need more memory than the
+ * A span is skipped and counted if its request is unknown, or if it is charged more memory than the
  * budget (config.budget_bytes) has left. Issue then returns ROUTECAP_PARTIAL, and the other spans
  * are not affected. Positions that are refused for memory count for the request's length and are
  * missing (REFUSED).
  *
- * Memory. A span is accepted if the budget has all that its rows could need: new pages, a copy of
- * each page that it shares with a routing or another request, and the tags of a page whose rows get
- * a second tag. With wide bounds of device positions each row could need a page. What is not needed
- * goes back to the budget when the step is filed. Rows that were accepted are refused later only
- * where the system itself has no memory left: they are then missing (REFUSED), and counted.
+ * Memory. Issue charges the budget for each page that a span touches, except the newest page that
+ * the request wrote itself. That page is charged too after it was truncated or taken, and where the
+ * span writes rows that were once shared or forked. Pages whose rows may get a second tag are
+ * charged with their tags, drafts with memory of their own, and wide bounds of device positions
+ * with a page for each row. What is not needed goes back when the step is filed, or when its drafts
+ * are settled. A span that is charged nothing is accepted above the budget too. Rows that were
+ * accepted are refused later only where the system itself has no memory left: they are then missing
+ * (REFUSED), and counted.
+ *
+ * Rows that are shared, forked or taken after a span was issued and before it is filed may make it
+ * need a page that it was not charged. It gets that page above the budget. The excess is at most
+ * the pages, with their tags, that spans in flight and waiting drafts touch.
  *
  * What close, truncate, finish and an extract with ROUTECAP_EXTRACT_TAKE free can be used at once.
  * If the budget is exhausted, issue applies those calls itself before it refuses a span. It leaves
@@ -430,11 +437,11 @@ typedef struct routecap_stats {
     uint64_t requests_open;
     uint64_t steps_in_flight;
     uint64_t bytes_in_use; /* of the budget: pages of requests and routings, their tags, provisional
-                              rows, and reservations for issued rows */
+                              rows, and what spans in flight are charged */
     uint64_t bytes_peak;   /* the highest bytes_in_use so far. It includes what an issue reserved
                               and gave back at once, such as for a page that two of its spans
                               share */
-    uint64_t bytes_budget; /* the limit of bytes_in_use */
+    uint64_t bytes_budget; /* the limit of bytes_in_use, but for the excess that issue names */
 } routecap_stats;
 
 /*

@@ -298,11 +298,12 @@ ROUTECAP_API int32_t routecap_request_coverage(routecap_capturer *capturer,
  *
  * SHARE and TAKE cost a few nanoseconds per page, COPY one pass over the rows. Their memory counts
  * in the budget until the routing is freed. COPY takes new memory from the budget, and so does a
- * TAKE that leaves rows on both sides in one page.
+ * TAKE that leaves rows on both sides in one page. Without that memory they return
+ * ROUTECAP_ERR_NO_MEMORY. SHARE needs none.
  *
  * Drafts and steps in flight may name positions that are read here. When they fill cells there,
- * the page is copied first, because a routing never changes. Memory for that copy is reserved now.
- * If there is none, the call returns ROUTECAP_ERR_NO_MEMORY.
+ * the page is copied first, because a routing never changes. That copy may go above the budget (see
+ * routecap_step_issue).
  *
  * @param[in] capturer  The capturer.
  * @param[in] request   The request.

@@ -177,7 +177,6 @@ private:
                        uint32_t index);
     int32_t issue_special(Issue &issue, uint32_t index);
     void hand_spans(Issue &issue, int32_t *status);
-    void recheck_sharing(const Issue &issue);
     uint32_t note_draft(const Issue &issue, const routecap_span &span, Request &request,
                         uint64_t end, int32_t reason);
     uint32_t hand_over(Issue &issue, const routecap_span &span, Request &request, uint64_t end,
@@ -212,16 +211,12 @@ private:
     };
     int32_t read(routecap_request request, uint64_t first, uint64_t rows, bool take,
                  Strictness strictness, Range &range, std::vector<Segment> &segments);
-    struct Reading;
     int32_t find_to_read(routecap_request handle, RequestDataPtr &data);
     int32_t check_readable(Request &request, uint64_t first, uint64_t rows, bool take,
                            Range &range);
-    int32_t collect(Reading &reading);
-    int32_t take(Reading &reading);
-    int32_t make_split(Reading &reading);
-    int32_t promise_pages(Reading &reading, Request &request, const RowStore::TakePlan *plan,
-                          Intervals &needed);
-    void note_taken(const Reading &reading) noexcept;
+    int32_t look_at(routecap_request handle, RowStore &store, uint64_t first, uint64_t rows,
+                    bool take, Range &range, std::vector<MissingNote> &notes);
+    void note_taken(routecap_request handle, const std::vector<Segment> &segments) noexcept;
     int32_t read_routing(routecap_request request, uint64_t first, uint64_t rows, int32_t mode,
                          uint32_t flags, Routing **routing);
 

@@ -212,13 +212,12 @@ struct Capturer::Dump {
         text.end(']');
     }
     void request(const Request &r, uint64_t rows, uint64_t step, uint64_t pending) {
-        uint64_t pages = 0, drafts = 0;
-        r.pages.for_each([&](const Intervals::Interval &i) { pages += i.end - i.begin; });
+        uint64_t drafts = 0;
         for (const DraftSpan *d = r.drafts; d != nullptr; d = d->next) drafts += d->rows;
         text.add(
-            "%s{\"request\": %llu, \"rows\": %llu, \"pages\": %llu, \"drafts\": %llu, "
+            "%s{\"request\": %llu, \"rows\": %llu, \"drafts\": %llu, "
             "\"step_in_flight\": %llu, \"calls_waiting\": %llu, \"behind_step\": %llu}",
-            text.comma(), ull(r.handle), ull(rows), ull(pages), ull(drafts), ull(step),
+            text.comma(), ull(r.handle), ull(rows), ull(drafts), ull(step),
             ull(pending), ull(pending > 0 ? r.pending.after() : 0));
     }
 };

@@ -100,50 +100,45 @@ struct Capturer::Issue {
         return other ? std::max(rare.mixed_end, pages_before(end)) : rare.mixed_end;
     }
 
-    // Rows that the host knows, in pages that the request has and nobody else sees, of the tag that
-    // it has: nearly all spans. Drafts need memory of their own until they are settled.
+    // Rows that the host knows, in the page of the request's own, where nobody else sees them, and
+    // of its tag: nearly all spans. They are charged nothing. Drafts need memory of their own until
+    // they are settled.
     bool ordinary(const routecap_span &span, const Request &request) const {
         if ((span.flags & ROUTECAP_SPAN_DEVICE_POSITIONS) != 0 || lost) return false;
         const uint64_t end = span.position + span.rows;
-        if (!request.pages.contains(page_of(span.position), page_of(end - 1) + 1)) return false;
+        if (page_of(span.position) != request.own_page || page_of(end - 1) != request.own_page ||
+            span.position < request.shared_end)
+            return false;
         if (!request.has_rare) return !tags_vary;
-        return !request.shares(span.position, end) &&
-               page_of(span.position) >= mixed_end(request) &&
+        return page_of(span.position) >= mixed_end(request) &&
                (!tags_vary || (request.rare().tagged && request.rare().tag == options.tag));
     }
 
-    // All that a span could need is reserved now, so that what was accepted is filed.
+    // What a span is charged: every page that it touches, but for the request's own where nobody
+    // else sees the rows; the tags of pages that may get a second one; and what a draft waits in.
     struct Memory {
-        uint64_t first_page, end_page;  // that the request keeps
-        uint64_t pages;                 // of these that it does not have
-        ReservedMemory reserved;        // without these
-        uint64_t bytes;                 // with those of a draft
+        Charge charge;
+        uint64_t bytes;  // with those of a draft
     };
     [[gnu::noinline]] Memory memory(const routecap_span &span, const Request &request,
                                     const PagePool &pool) const {
         const uint64_t end = end_of(span), first_page = page_of(span.position),
                        end_page = page_of(end - 1) + 1;
-        Memory m{first_page, end_page, 0, {}, 0};
+        Memory m{};
         if (lost) return m;
-        const uint64_t mixed = mixed_end(request);
-        m.reserved.tags = static_cast<uint32_t>(std::min<uint64_t>(
+        const uint64_t mixed = mixed_end(request), own = request.own_page;
+        m.charge.tags = static_cast<uint32_t>(std::min<uint64_t>(
             std::min(end_page, std::max(mixed, first_page)) - first_page, span.rows));
         if (wide_bounds(span.position, end, span.rows, shape.page_shift)) {
-            m.reserved.pages = span.rows;
-            m.end_page = first_page;
+            m.charge.pages = span.rows;
         } else {
-            m.pages = request.pages.absent(first_page, end_page);
-            const uint64_t shared_first = std::max(span.position, request.rare().shared_first),
-                           shared_end = std::min(end, request.rare().shared_end);
-            if (shared_first < shared_end) {
-                const uint64_t from = page_of(shared_first), to = page_of(shared_end - 1) + 1;
-                m.reserved.pages =
-                    static_cast<uint32_t>(to - from - request.pages.absent(from, to));
-            }
+            const bool has_own = own >= first_page && own < end_page &&
+                                 std::max(span.position, own << shape.page_shift) >=
+                                     request.shared_end;
+            m.charge.pages = static_cast<uint32_t>(end_page - first_page - has_own);
         }
-        m.bytes = m.pages * pool.page_bytes() +
-                  m.reserved.bytes(pool.page_bytes(), PagePool::tag_bytes(shape.page_rows));
-        m.bytes += draft_bytes(span);
+        m.bytes = draft_bytes(span) +
+                  m.charge.bytes(pool.page_bytes(), PagePool::tag_bytes(shape.page_rows));
         return m;
     }
     uint64_t draft_bytes(const routecap_span &span) const {
@@ -222,7 +217,7 @@ int32_t Capturer::check_spans(Issue &issue) {
         if (request == nullptr) continue;
         if (!ordinary) {
             issue.wanted += issue.memory(span, *request, capture_->pool).bytes;
-            issue.nodes += 3;  // an interval of pages, a draft, a note
+            issue.nodes += 2;  // a draft, a note
         } else if (speculative(span)) {
             if (span.rows != draft_rows)
                 draft_rows = span.rows, draft_bytes = issue.draft_bytes(span);
@@ -287,32 +282,6 @@ bool Capturer::overlaps(const Issue &issue) {
     return false;
 }
 
-// Without the mutex, where memory is short: rows that were shared may have become the requests' own
-// again, so that no copy needs to be paid for.
-void Capturer::recheck_sharing(const Issue &issue) {
-    for (size_t i = 0; i < issue.count; i++) {
-        RequestDataPtr data;
-        uint64_t first = 0, end = 0;
-        {
-            std::lock_guard lock(capture_->mutex);
-            Request *request = capture_->requests.find(issue.span(i).request);
-            if (request == nullptr || !request->settled()) continue;
-            first = request->rare().shared_first, end = request->rare().shared_end;
-            if (first >= end) continue;
-            request->data->routing.retain();
-            data.reset(request->data.get());
-        }
-        std::lock_guard store_lock(data->rows.mutex);  // nothing can be shared meanwhile
-        const auto [shared_first, shared_end] = data->rows.shared_bounds(first, end);
-        std::lock_guard lock(capture_->mutex);
-        Request *request = capture_->requests.find(issue.span(i).request);
-        if (request == nullptr || !request->settled()) continue;
-        Rare &rare = request->change_rare();
-        if (rare.shared_first == first && rare.shared_end == end)
-            rare.shared_first = shared_first, rare.shared_end = shared_end;
-    }
-}
-
 // Hands one span to its request, and to the step unless that is lost. Returns the span's status.
 inline int32_t Capturer::issue_span(Issue &issue, const routecap_span &span, const Checked &checked,
                                     uint32_t index) {
@@ -332,7 +301,7 @@ inline int32_t Capturer::issue_span(Issue &issue, const routecap_span &span, con
     if (draft)
         issue.extras[handed] = {.draft_index = note_draft(issue, span, request, end, 0)};
     else
-        request.length = std::max(request.length, end);
+        request.extend(end, issue.shape.page_shift);
     return ROUTECAP_OK;
 }
 
@@ -362,8 +331,8 @@ inline uint32_t Capturer::note_draft(const Issue &issue, const routecap_span &sp
     return first;
 }
 
-// `end` is one past its last position, `pages` what is reserved for the request to keep. Returns
-// the index of it in the step, where the caller puts its SpanExtra if it has one.
+// `end` is one past its last position, `pages` what it is charged. Returns the index of it in the
+// step, where the caller puts its SpanExtra if it has one.
 inline uint32_t Capturer::hand_over(Issue &issue, const routecap_span &span, Request &request,
                                     uint64_t end, uint64_t pages, bool extra) {
     const uint32_t index = issue.handed_count++;
@@ -403,24 +372,24 @@ inline uint32_t Capturer::hand_over(Issue &issue, const routecap_span &span, Req
     const int32_t reason = filed        ? 0
                            : issue.lost ? ROUTECAP_MISSING_LOST
                                         : ROUTECAP_MISSING_REFUSED;
-    if (filed && memory.pages > 0) {
-        request.pages.add(memory.first_page, memory.end_page, nodes);
-        request.changed |= !request.pages.simple();
-    }
     if (filed && issue.tags_vary) {
         Rare &rare = request.change_rare();
         rare.mixed_end = issue.mixed_end(request);
         rare.tag = issue.options.tag;
         rare.tagged = true;
     }
-    SpanExtra extra{.reserved = memory.reserved};
+    SpanExtra extra{.tags = memory.charge.tags};
     if (speculative(span)) {
         extra.draft_index = note_draft(issue, span, request, end, reason);
     } else {
         if (device)
             request.changed = true, request.flagged_end = std::max(request.flagged_end, end);
-        if (!device || !filed) request.length = std::max(request.length, end);
-        if (!filed) request.note_missing(span.position, end, reason, nodes);
+        if (!filed) {
+            request.extend_missing(end);
+            request.note_missing(span.position, end, reason, nodes);
+        } else if (!device) {
+            request.extend(end, issue.shape.page_shift);
+        }
     }
     if (!filed) {
         (issue.lost ? issue.rows_lost : issue.rows_refused) += span.rows;
@@ -428,8 +397,8 @@ inline uint32_t Capturer::hand_over(Issue &issue, const routecap_span &span, Req
     }
     request.device_positions |= device;
     if (device) issue.positions = std::max(issue.positions, span.sink_row + span.rows);
-    const bool has_extra = speculative(span) || !memory.reserved.none();
-    const uint32_t handed = hand_over(issue, span, request, end, memory.pages, has_extra);
+    const bool has_extra = speculative(span) || memory.charge.tags > 0;
+    const uint32_t handed = hand_over(issue, span, request, end, memory.charge.pages, has_extra);
     if (has_extra) issue.extras[handed] = extra;
     return ROUTECAP_OK;
 }
@@ -547,7 +516,6 @@ int32_t Capturer::issue(const routecap_span *spans, size_t span_size, size_t cou
         if (reclaimed) break;  // what fits is accepted
         lock.unlock();
         worker.reclaim();
-        recheck_sharing(issue);
         lock.lock();
     }
 

@@ -64,7 +64,7 @@ int32_t Capturer::publish(const StorePtr &store, routecap_publish_item &item, ui
         const auto lock = lock_with({.entries = 2});
         Request *request = nullptr;
         if (int32_t s = find(item.request, &request); s < 0) return s;
-        request->share(item.first, end);
+        request->share(end);
         for (auto *publication : {&landed, &drafts}) {
             if (*publication == nullptr) continue;
             request->note_publish((*publication)->end);
@@ -108,7 +108,7 @@ int32_t Capturer::adopt(const StorePtr &store, routecap_adopt_item &item, uint64
         Rare &rare = request->change_rare();
         if (found.found > 0)
             rare.mixed_end = std::max(rare.mixed_end, (end + page_rows - 1) / page_rows);
-        request->length = std::max(request->length, end);
+        request->extend_attached(end);
         if (waits) rare.inherited_after = std::max(rare.inherited_after, capture_->steps.issued());
         request->note_operation(item.first, end);
         capture_->worker.log.append(request->after(),

@@ -119,7 +119,7 @@ inline int32_t Capturer::accept_one(Request *request, const routecap_accept_item
         item.rows != nullptr || item.count > d->rows)
         return accept_special(*request, item, kept);
     const uint64_t first = d->position, end = d->end_of_first(item.count);
-    if (!d->device_positions) request->length = std::max(request->length, end);
+    if (!d->device_positions) request->extend(end, config_.shape->page_shift);
     request->drafts = capture_->worker.nodes.give(request->drafts);
     request->note_operation(first, end);
     capture_->worker.log.append(request->after(),
@@ -157,7 +157,10 @@ inline int32_t Capturer::accept_one(Request *request, const routecap_accept_item
             end = end_of_listed(*d, item, listed, request, nodes);
         }
         if (end == 0) continue;
-        if (!d->device_positions || d->missing != 0) request.length = std::max(request.length, end);
+        if (d->missing != 0)
+            request.extend_missing(end);
+        else if (!d->device_positions)
+            request.extend(end, config_.shape->page_shift);
         if (d->missing == 0)
             changed_first = std::min(changed_first, d->position),
             changed_end = std::max(changed_end, end);
@@ -216,15 +219,14 @@ int32_t Capturer::truncate(routecap_request handle, uint64_t rows) {
         const bool alone = request->settled();
         const uint64_t page_rows = config_.shape->page_rows;
         const uint64_t first_page = (rows + page_rows - 1) / page_rows;
-        request->pages.remove(first_page, UINT64_MAX, nodes);
+        request->own_page = Request::kNone;
         cut_in_flight(*request, rows, Cut::truncated);
         for (DraftSpan *draft = request->drafts; draft != nullptr; draft = draft->next)
             draft->cut = std::min(draft->cut, rows);
         rare.cut_notes(rows, nodes);
         request->length = std::min(request->length, rows);
         // Of a page that stays others may still see what is cut.
-        if (rows < rare.shared_end) rare.share_pages(page_rows);
-        rare.shared_end = std::min(rare.shared_end, first_page * page_rows);
+        request->shared_end = std::min(request->shared_end, first_page * page_rows);
         request->flagged_end = std::min(request->flagged_end, rows);
         request->note_cut(rows, nodes);
         capture_->worker.log.append(request->after(), Truncate{request->rows(), rows, alone});
@@ -258,10 +260,6 @@ int32_t Capturer::fork(routecap_request handle, uint64_t rows, routecap_request 
             return report(ROUTECAP_ERR_OUT_OF_RANGE, "rows [%llu,%llu) do not exist", ull(length),
                           ull(rows));
         if (!capture_->requests.possible(1)) return refuse_many(1);
-        const uint64_t pages = parent->draft_pages(rows, config_.shape->page_shift);
-        if (pages > 0 && !capture_->pool.reserve(pages * capture_->pool.page_bytes()))
-            return report(ROUTECAP_ERR_NO_MEMORY,
-                          "sharing pages that drafts belong in too needs more than the budget has");
         Nodes &nodes = capture_->worker.nodes;
         made->rows.set_policy(parent->rows()->policy());
         *child = capture_->requests.open(std::move(made), serial);
@@ -283,9 +281,9 @@ int32_t Capturer::fork(routecap_request handle, uint64_t rows, routecap_request 
         to.mixed_end = std::min(std::max(from.mixed_end, tags_vary() ? UINT64_MAX : 0),
                                 rows / config_.shape->page_rows + 1);
         c.note_operation(0, rows);
-        parent->share(0, rows);
+        parent->share(rows);
         parent->note_fork(rows);
-        capture_->worker.log.append(parent->after(), Fork{parent->rows(), c.rows(), rows, pages});
+        capture_->worker.log.append(parent->after(), Fork{parent->rows(), c.rows(), rows});
     }
     capture_->worker.wake();
     return ROUTECAP_OK;
@@ -322,7 +320,7 @@ int32_t Capturer::attach(routecap_request handle, const Routing *routing, uint64
         if (first >= rows) return ROUTECAP_OK;
         Rare &rare = request->change_rare();
         rare.mixed_end = std::max(rare.mixed_end, (present_end + page_rows - 1) / page_rows);
-        request->length = std::max(request->length, rows);
+        request->extend_attached(rows);
         if (pending) rare.inherited_after = std::max(rare.inherited_after, routing->after());
         request->note_operation(first, rows);
         capture_->worker.log.append(request->after(),

@@ -12,7 +12,6 @@
 #include <memory>
 #include <utility>
 
-#include "base/intervals.h"
 #include "capture/pending_operations.h"
 #include "capture/step_worker.h"
 #include "capture/steps.h"
@@ -49,23 +48,15 @@ struct DraftSpan {
 
 // What few requests have.
 struct alignas(64) Rare {
-    // Rows of `pages` that others may see, too: lent to a routing or to another request. Whoever
-    // writes them needs a page for a copy.
-    uint64_t shared_first = 0, shared_end = 0;
+    // One past the highest position whose row is there or on its way, if that is before the length:
+    // rows behind it were refused or lost.
+    uint64_t written_end = UINT64_MAX;
     uint64_t mixed_end = 0;          // one past the last page that may have rows of another tag
     MissingNote *missing = nullptr;  // rows that will not come, newest first
     uint64_t inherited_after = 0;    // see Request::after()
     uint64_t tag = 0;                // of the rows that were issued last
     bool tagged = false;             // some row was issued, or its tag would be `tag`
     PendingBounds bounds;
-
-    // Where some of the shared rows leave the request: whoever writes beside them in their page
-    // writes over them.
-    void share_pages(uint64_t page_rows) {
-        if (shared_first >= shared_end) return;
-        shared_first = shared_first / page_rows * page_rows;
-        shared_end = (shared_end + page_rows - 1) / page_rows * page_rows;
-    }
     void cut_notes(uint64_t end, Nodes &nodes) noexcept {
         for (MissingNote **at = &missing; *at != nullptr;) {
             (*at)->end = std::min((*at)->end, end);
@@ -89,11 +80,13 @@ struct alignas(64) Request {
     uint32_t newest_span = 0;
     int8_t newest_slot = kernels::kNoSlot;
     bool device_positions = false;  // some span had them
-    // What comes after the first of `pages` may differ from what it is in a new request; and what
-    // is rare.
+    // What is in the second line may differ from what it is in a new request; and what is rare.
     bool changed = false, has_rare = false;
-    // Indices where the request has a page of its own or the promise of one (RowStore::Entry).
-    Intervals pages;
+    // The newest page that the request wrote itself and that was not cut or taken since: spans find
+    // it there, or on its way. Rows before shared_end may have been lent to others: whoever writes
+    // them needs a page for a copy.
+    uint64_t own_page = kNone, shared_end = 0;
+    static constexpr uint64_t kNone = UINT64_MAX;
 
     // What drafts need too, in the second line.
     DraftSpan *drafts = nullptr;  // in order of issue
@@ -146,16 +139,28 @@ struct alignas(64) Request {
         return applied() < pending.count() && !steps.in_flight(pending.after());
     }
 
-    void share(uint64_t first, uint64_t end) {
-        if (first >= end) return;
+    // Rows before `end`, whose positions the host knows, are issued or accepted. Where nothing was,
+    // they will be in a page of the request's own.
+    void extend(uint64_t end, uint32_t page_shift) {
+        const uint64_t written = has_rare ? std::min(length, rare_.written_end) : length;
+        length = std::max(length, end);
+        if (end <= written) return;
+        own_page = (end - 1) >> page_shift;
+        if (has_rare) rare_.written_end = std::max(rare_.written_end, end);
+    }
+    // Rows before `end` were refused or lost.
+    void extend_missing(uint64_t end) {
+        if (end <= length) return;
         Rare &rare = change_rare();
-        const bool none = rare.shared_first >= rare.shared_end;
-        rare.shared_first = none ? first : std::min(rare.shared_first, first);
-        rare.shared_end = none ? end : std::max(rare.shared_end, end);
+        rare.written_end = std::min(rare.written_end, length);
+        length = end;
     }
-    bool shares(uint64_t first, uint64_t end) const {
-        return std::max(first, rare().shared_first) < std::min(end, rare().shared_end);
+    // Rows before `end` come from elsewhere.
+    void extend_attached(uint64_t end) {
+        length = std::max(length, end);
+        if (has_rare) rare_.written_end = std::max(rare_.written_end, end);
     }
+    void share(uint64_t end) { shared_end = std::max(shared_end, end); }
 
     void note_missing(uint64_t first, uint64_t end, int32_t reason, Nodes &nodes) noexcept {
         if (first >= end) return;
@@ -188,22 +193,6 @@ struct alignas(64) Request {
         *last = nullptr;
         if (drafts != nullptr) drafts->last = last_left;
         return taken;
-    }
-
-    // How many pages drafts may need once others see rows before `end`: in pages that hold some of
-    // these.
-    uint64_t draft_pages(uint64_t end, uint32_t page_shift) const {
-        const uint64_t end_page = (end + (uint64_t{1} << page_shift) - 1) >> page_shift;
-        uint64_t pages = 0;
-        for (const DraftSpan *d = drafts; d != nullptr; d = d->next) {
-            if (d->missing != 0 || d->position >= d->cut ||
-                wide_bounds(d->position, d->position_end, d->rows, page_shift))
-                continue;
-            const uint64_t first = d->position >> page_shift,
-                           last = (std::min(d->position_end, d->cut) - 1) >> page_shift;
-            if (first < end_page) pages += std::min(last + 1, end_page) - first;
-        }
-        return pages;
     }
 
     // Calls f(span, extra, step) for each span in flight; `extra` of drafts, and otherwise null.
@@ -295,12 +284,12 @@ public:
         r.device_positions = false;
         r.length = 0;
         r.newest_step = 0;
-        r.pages.clear_first();
+        r.own_page = Request::kNone;
+        r.shared_end = 0;
         r.check_last = std::exchange(free_, index);
         free_count_++;
         if (!r.changed) return;
         r.changed = false;
-        r.pages.clear(nodes);
         nodes.give_all(r.drafts);
         r.flagged_end = 0;
         r.pending = {};

@@ -304,7 +304,7 @@ bool StepWorker::apply(LogEntry &entry) {
                 what.rows->truncate(what.end);
                 applied(*what.rows);
             } else if constexpr (std::is_same_v<What, Fork>) {
-                what.child->fork(*what.parent, what.end, what.pages);
+                what.child->fork(*what.parent, what.end);
                 applied(*what.child);
                 applied(*what.parent);
             } else if constexpr (std::is_same_v<What, Attach>) {
@@ -454,25 +454,22 @@ void StepWorker::file_span(Step &step, uint32_t index, const SlotContents &conte
     const uint64_t cut =
         std::atomic_ref(const_cast<uint64_t &>(span.cut)).load(std::memory_order_acquire);
     const RowSource rows = source(contents.slot, span.sink_row);
-    ReservedMemory reserved = span.extra != 0 ? step.extras[index].reserved : ReservedMemory{};
-    reserved.kept = span.pages;
+    Charge charge{.pages = span.pages, .tags = span.extra != 0 ? step.extras[index].tags : 0};
     // Settled rows that the host knows, all of which came and none of which was cut: nearly all.
     if (!failed && (span.speculative | span.device_positions) == 0 && cut >= span.position_end &&
         span.sink_row + span.count <= contents.covered) {
         for (uint32_t r = 0; r < span.count; r++) tally(rows.ids_of(r), rows.validity_of(r));
-        span.rows->file_rows(span.position, rows, span.count, step.tag, reserved, filed,
+        span.rows->file_rows(span.position, rows, span.count, step.tag, charge, filed,
                              {load_, span.phase});
-        if (reserved.none()) return;
-        span.rows->keep(span.position, span.position_end, reserved);
-        span.rows->give_back(reserved);
+        if (!charge.none()) span.rows->give_back(charge);
         return;
     }
-    filed += file_special(step, index, contents, failed, cut, reserved);
+    filed += file_special(step, index, contents, failed, cut, charge);
 }
 
 // The same for drafts, rows with device positions, and spans of which some rows go nowhere.
 RowOutcomes StepWorker::file_special(Step &step, uint32_t index, const SlotContents &contents,
-                                     bool failed, uint64_t cut, ReservedMemory reserved) {
+                                     bool failed, uint64_t cut, Charge charge) {
     const StepSpan &span = step.spans[index];
     const RowSource rows = source(contents.slot, span.sink_row);
     const uint64_t ended =
@@ -519,18 +516,16 @@ RowOutcomes StepWorker::file_special(Step &step, uint32_t index, const SlotConte
         if (from_device) span.rows->placed(end);
         if (span.speculative != 0)
             storage_->pool->unreserve(PagePool::page_bytes(*shape_, span.count));
-        span.rows->keep(span.position, span.position_end, reserved);
-        span.rows->give_back(reserved);
+        span.rows->give_back(charge);
         return filed;
     }
     if (span.speculative != 0) {
-        span.rows->keep(span.position, span.position_end, reserved);
         std::vector<uint64_t> positions;
         try {
             positions.resize(span.count);
         } catch (const std::bad_alloc &) {
             storage_->pool->unreserve(PagePool::page_bytes(*shape_, span.count));
-            span.rows->give_back(reserved);
+            span.rows->give_back(charge);
             filed.refused = span.count;
             return filed;
         }
@@ -538,7 +533,7 @@ RowOutcomes StepWorker::file_special(Step &step, uint32_t index, const SlotConte
         for (uint32_t r = 0; r < span.count; r++)
             kept += (positions[r] = place(r)) != RowStore::kDropped;
         if (span.rows->file_draft(step.ticket, step.extras[index].draft_index, std::move(positions),
-                                  covered, rows, step.tag, span.phase, reserved, failed))
+                                  covered, rows, step.tag, span.phase, charge, failed))
             filed.provisional = kept;
         else
             filed.refused = kept;
@@ -550,7 +545,7 @@ RowOutcomes StepWorker::file_special(Step &step, uint32_t index, const SlotConte
     const auto flush = [&] {
         if (n == 0) return;
         if (start < covered)
-            span.rows->file_rows(first, rows.from(start), n, step.tag, reserved, filed,
+            span.rows->file_rows(first, rows.from(start), n, step.tag, charge, filed,
                                  {load_, span.phase});
         else
             filed.missing += n;
@@ -566,8 +561,7 @@ RowOutcomes StepWorker::file_special(Step &step, uint32_t index, const SlotConte
         n += position < RowStore::kPast;
     }
     flush();
-    span.rows->keep(span.position, span.position_end, reserved);
-    span.rows->give_back(reserved);
+    span.rows->give_back(charge);
     return filed;
 }
 

@@ -56,7 +56,6 @@ struct Fork {
     RowStore *parent;
     RowStore *child;
     uint64_t end;
-    uint64_t pages;  // reserved for the parent's drafts, which may have to copy what is shared now
 };
 struct Attach {
     RowStore *rows;
@@ -163,7 +162,7 @@ private:
     void file_span(Step &step, uint32_t index, const SlotContents &contents, bool failed,
                    RowOutcomes &filed);
     RowOutcomes file_special(Step &step, uint32_t index, const SlotContents &contents, bool failed,
-                             uint64_t cut, ReservedMemory reserved);
+                             uint64_t cut, Charge charge);
     void tally(const uint8_t *ids, const uint8_t *validity);
     void finish_tally(uint64_t step, int32_t slip);
     void count(const RowOutcomes &filed);

@@ -13,7 +13,7 @@
 #include "base/bell.h"
 #include "base/mutex.h"
 #include "kernels/body.h"
-#include "storage/reserved_memory.h"
+#include "storage/charge.h"
 #include "storage/row_store.h"
 
 namespace routecap {
@@ -44,7 +44,7 @@ struct alignas(64) StepSpan {
     SpanLink previous;  // of the same request
     uint32_t sink_row;
     uint32_t count;
-    uint32_t pages;  // reserved for it, for the request to keep
+    uint32_t pages;  // of its charge
     uint8_t speculative;
     uint8_t device_positions;
     uint8_t extra;  // it has a SpanExtra
@@ -53,7 +53,7 @@ struct alignas(64) StepSpan {
 static_assert(sizeof(StepSpan) == 64);
 struct SpanExtra {
     uint32_t draft_index = 0;  // of the first row, if speculative
-    ReservedMemory reserved{};
+    uint32_t tags = 0;         // of its charge
     // Drafts at and after are beyond the end of their request; lowered while in flight, by
     // std::atomic_ref.
     uint64_t ended = UINT64_MAX;

@@ -58,10 +58,17 @@ bool PagePool::reserve(uint64_t bytes) {
     do {
         if (bytes > budget_ || used > budget_ - bytes) return false;
     } while (!used_.compare_exchange_weak(used, used + bytes, std::memory_order_relaxed));
-    uint64_t peak = peak_.load(std::memory_order_relaxed);
-    while (peak < used + bytes &&
-           !peak_.compare_exchange_weak(peak, used + bytes, std::memory_order_relaxed)) {}
+    note_peak(used + bytes);
     return true;
+}
+
+void PagePool::reserve_anyway(uint64_t bytes) {
+    note_peak(used_.fetch_add(bytes, std::memory_order_relaxed) + bytes);
+}
+
+void PagePool::note_peak(uint64_t used) {
+    uint64_t peak = peak_.load(std::memory_order_relaxed);
+    while (peak < used && !peak_.compare_exchange_weak(peak, used, std::memory_order_relaxed)) {}
 }
 
 void *PagePool::take_memory(size_t bytes) {
@@ -163,7 +170,7 @@ PageRef PagePool::borrow(uint32_t rows, const uint8_t *ids, const uint8_t *valid
     return PageRef(page);
 }
 
-bool PagePool::adopt(Page &page) {
+bool PagePool::adopt(Page &page, uint64_t bytes) {
     if (page.pool.get() == this || page.lender != nullptr) return false;
     auto *charged = new (std::nothrow) std::shared_ptr<PagePool>(shared_from_this());
     std::shared_ptr<PagePool> *none = nullptr;
@@ -171,7 +178,8 @@ bool PagePool::adopt(Page &page) {
         delete charged;
         return false;
     }
-    page.pool->unreserve(page.bytes);
+    page.tags_moved.store(bytes > page.bytes, std::memory_order_release);
+    page.pool->unreserve(bytes);
     return true;
 }
 
@@ -179,15 +187,17 @@ void PagePool::free(Page *page) {
     const std::shared_ptr<PagePool> pool = std::move(page->pool);
     const size_t bytes = page->bytes;
     const bool borrowed = page->lender != nullptr;
+    const std::unique_ptr<std::shared_ptr<PagePool>> moved(
+        page->charged.load(std::memory_order_relaxed));
+    PagePool &charged = moved != nullptr ? **moved : *pool;
     if (const uint64_t *tags = page->tags.load(std::memory_order_relaxed);
         tags != nullptr && !borrowed) {
         delete[] tags;
-        pool->unreserve(static_cast<size_t>(page->rows) * sizeof *tags);
+        (page->tags_moved.load(std::memory_order_relaxed) ? charged : *pool)
+            .unreserve(tag_bytes(page->rows));
     }
-    const std::unique_ptr<std::shared_ptr<PagePool>> charged(
-        page->charged.load(std::memory_order_relaxed));
     page->~Page();
-    (charged != nullptr ? *charged : pool)->unreserve(bytes);
+    charged.unreserve(bytes);
     if (borrowed) return ::operator delete(page, kAlignment);
     pool->give_memory(page, bytes);
 }

@@ -29,18 +29,25 @@ struct Page {
     uint8_t *ids_plane;
     uint8_t *validity_plane;
     std::shared_ptr<PagePool> pool;  // whose memory it is, and whose budget it counts in
-    size_t bytes;                    // in that budget, tags apart
+    size_t bytes;                    // in that budget, without tags
     // Keeps foreign planes and tags alive; nobody writes such a page.
     std::shared_ptr<const void> lender;
     Page *next = nullptr;  // among DeferredPages
-    // Whose budget it counts in instead, tags apart: a heap object, once it was moved.
+    // Whose budget it counts in instead: a heap object, once it was moved; and whether its tags
+    // moved with it, which later ones do not.
     std::atomic<std::shared_ptr<PagePool> *> charged{nullptr};
+    std::atomic<bool> tags_moved{false};
 
     uint8_t *ids(size_t row) const { return ids_plane + row * ids_bytes; }
     uint8_t *validity(size_t row) const { return validity_plane + row * validity_bytes; }
     uint64_t tag_of(size_t row) const {
         const uint64_t *each = tags.load(std::memory_order_acquire);
         return each != nullptr ? each[row] : tag.load(std::memory_order_relaxed);
+    }
+    // What it takes from a budget, with the tags that it has now.
+    size_t whole_bytes() const {
+        const bool tagged = tags.load(std::memory_order_acquire) != nullptr;
+        return bytes + (tagged ? rows * sizeof(uint64_t) : 0);
     }
     static constexpr size_t kHeader = 128;
 };
@@ -120,6 +127,8 @@ public:
     static constexpr size_t tag_bytes(uint64_t rows) { return rows * sizeof(uint64_t); }
 
     bool reserve(uint64_t bytes);
+    // Above the budget too: for rows that were accepted.
+    void reserve_anyway(uint64_t bytes);
     void unreserve(uint64_t bytes) { used_.fetch_sub(bytes, std::memory_order_relaxed); }
 
     // Memory for a page of so many rows, as yet without a reservation: to be fetched where no lock
@@ -143,9 +152,10 @@ public:
     // once. False if enough is ready, or the budget has no room. Not for threads of an engine.
     bool prepare();
 
-    // Moves a page from the budget it counts in to this one, in which so many bytes are reserved.
-    // False, and the reservation stays, if it was moved before, or is not one to be moved.
-    bool adopt(Page &page);
+    // Moves a page from the budget it counts in to this one, in which `bytes` are reserved: what
+    // its whole_bytes() were. False, and the reservation stays, if it was moved before, or is not
+    // one to be moved.
+    bool adopt(Page &page, uint64_t bytes);
 
     uint64_t used() const { return used_.load(std::memory_order_relaxed); }
     uint64_t peak() const { return peak_.load(std::memory_order_relaxed); }
@@ -160,6 +170,7 @@ private:
     void give_memory(void *memory, size_t bytes);
     bool recycled(size_t bytes) const { return recycles_ && bytes == page_bytes_; }
     bool release_idle();
+    void note_peak(uint64_t used);
 
     const ShapePtr shape_;
     const size_t page_bytes_;

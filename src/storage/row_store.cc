@@ -13,83 +13,49 @@ namespace routecap {
 
 // ---- Memory ---------------------------------------------------------------------------------
 
-void RowStore::give_back(ReservedMemory &reserved) {
-    pool_->unreserve(reserved.bytes(PagePool::page_bytes(*shape_, shape_->page_rows),
-                                    PagePool::tag_bytes(shape_->page_rows)));
-    reserved = {};
+void RowStore::give_back(Charge &charge) {
+    pool_->unreserve(charge.bytes(PagePool::page_bytes(*shape_, shape_->page_rows),
+                                  PagePool::tag_bytes(shape_->page_rows)));
+    charge = {};
 }
 
-RowStore::Supply::~Supply() {
-    const Shape &shape = *store.shape_;
-    if (blank != nullptr) store.pool_->give_blank(shape, shape.page_rows, blank);
-    reserved.pages += page_paid;
-    reserved.tags += tags_paid;
-}
-
-// With the store's mutex: out of what was reserved, then of the budget.
-RowStore::Supply::Need RowStore::Supply::pay(bool page, bool promised, bool tags_, bool entry) {
-    const Shape &shape = *store.shape_;
-    if (page && !promised && !page_paid) {
-        if (reserved.kept > 0)
-            reserved.kept--;
-        else if (reserved.pages > 0)
-            reserved.pages--;
-        // Merged rows may be wider than the pool's own.
-        else if (!store.pool_->reserve(PagePool::page_bytes(shape, shape.page_rows)))
-            return Need::refused;
-        page_paid = true;
-    }
-    if (tags_ && !tags_paid) {
-        if (reserved.tags > 0)
-            reserved.tags--;
-        else if (!store.pool_->reserve(PagePool::tag_bytes(shape.page_rows)))
-            return Need::refused;
-        tags_paid = true;
-    }
-    if (entry && store.entries_.size() == store.entries_.capacity()) {
-        if (room.capacity() <= store.entries_.size()) return Need::memory;
-        for (Entry &e : store.entries_) room.push_back(std::move(e));
-        store.entries_.swap(room);
-    }
-    page_wanted = page;
-    return (page && blank == nullptr) || (tags_ && tags == nullptr) ? Need::memory : Need::nothing;
-}
-
-// Without the store's mutex: what was paid for, and room for a longer table. What the last page's
-// rows left is freed.
-bool RowStore::Supply::fetch() {
-    const Shape &shape = *store.shape_;
-    try {
-        if (page_wanted && blank == nullptr &&
-            (blank = store.pool_->blank(shape, shape.page_rows)) == nullptr)
-            return false;
-        if (tags_paid && tags == nullptr) tags.reset(new uint64_t[shape.page_rows]);
-        size_t longer = 0;
-        {
-            std::lock_guard lock(store.mutex);
-            if (store.entries_.size() == store.entries_.capacity())
-                longer = 2 * store.entries_.size() + 2;
-        }
-        room = Entries();
-        room.reserve(longer);
+// Pays for what rows need and allocates it. False, and nothing has changed, if the budget has no
+// room or the system no memory.
+bool RowStore::pay(Needs needs, const Filing &filing, Means &means) {
+    const auto reserve = [&](uint32_t Charge::*kind, uint64_t bytes) {
+        if (filing.charge == nullptr) return pool_->reserve(bytes);
+        if (filing.charge->*kind > 0)
+            (filing.charge->*kind)--;
+        else
+            pool_->reserve_anyway(bytes);
         return true;
-    } catch (const std::bad_alloc &) {
+    };
+    const uint64_t tag_bytes = PagePool::tag_bytes(shape_->page_rows);
+    // Merged rows may be wider than the pool's own.
+    if (needs.page && !reserve(&Charge::pages, PagePool::page_bytes(*shape_, shape_->page_rows)))
         return false;
-    }
+    if (needs.page && !(means.page = pool_->make(*shape_, shape_->page_rows))) return false;
+    if (!needs.tags) return true;
+    if (!reserve(&Charge::tags, tag_bytes)) return false;
+    means.tags.reset(new (std::nothrow) uint64_t[shape_->page_rows]);
+    if (means.tags == nullptr) pool_->unreserve(tag_bytes);
+    return means.tags != nullptr;
 }
 
-RowStore::Entries::iterator RowStore::Supply::add_entry(uint64_t index) {
-    return store.entries_.insert(store.at_or_after(index), store.without_page(index));
-}
+// For one entry more. False without memory.
+bool RowStore::make_room() noexcept try {
+    if (entries_.size() == entries_.capacity()) entries_.reserve(2 * entries_.size() + 2);
+    return true;
+} catch (const std::bad_alloc &) { return false; }
 
-PageRef RowStore::Supply::take_page(bool &promised) {
-    (promised ? promised : page_paid) = false;
-    return store.pool_->make(*store.shape_, store.shape_->page_rows, std::exchange(blank, nullptr));
-}
-
-void RowStore::Supply::tag_rows(Entry &entry, uint64_t position, uint64_t rows, uint64_t tag) {
-    store.tag_rows(entry, position, rows, tag, tags);
-    note_used_tags();
+// There must be room.
+RowStore::Entry &RowStore::add_entry(uint64_t index, PageRef page) {
+    const uint64_t origin = index * shape_->page_rows;
+    return *entries_.insert(at_or_after(index), {.index = index,
+                                                 .origin = origin,
+                                                 .first = origin,
+                                                 .end = origin,
+                                                 .page = std::move(page)});
 }
 
 // ---- Filing -------------------------------------------------------------------------------------
@@ -111,11 +77,10 @@ void RowStore::prefetch_row(uint64_t position) const {
 }
 
 void RowStore::file_rows(uint64_t position, const RowSource &source, uint64_t rows, uint64_t tag,
-                         ReservedMemory &reserved, RowOutcomes &filed, Counting counting) {
-    const Filing filing{tag, policy_, counting};
-    if (file_next(position, source, rows, filing, filed)) return;
-    Supply supply{.store = *this, .reserved = reserved};
-    filed += file_with(position, source, rows, filing, supply);
+                         Charge &charge, RowOutcomes &filed, Counting counting) {
+    const Filing filing{tag, policy_, counting, &charge};
+    if (!file_next(position, source, rows, filing, filed))
+        filed += file(position, source, rows, filing);
 }
 
 // Files rows right behind the last ones, where their page has room and the same tag and nobody else
@@ -148,23 +113,21 @@ void RowStore::note_new(const RowSource &source, uint64_t rows, const Filing &fi
         (shape_->row_empty(source.validity_of(r)) ? filed.missing : filed.delivered)++;
 }
 
-RowOutcomes RowStore::file_with(uint64_t position, RowSource source, uint64_t rows,
-                                const Filing &filing, Supply &supply) {
+RowOutcomes RowStore::file(uint64_t position, RowSource source, uint64_t rows,
+                           const Filing &filing) {
     RowOutcomes filed;
     const uint64_t page_rows = shape_->page_rows;
     while (rows > 0) {
         const uint64_t index = position / page_rows;
         const uint64_t n = std::min(rows, (index + 1) * page_rows - position);
-        Supply::Need need;
+        Means means;  // what is left of it is freed without the mutex
+        bool done = false;
         {
             std::lock_guard lock(mutex);
-            need = prepare(index, position, source, n, filing, supply);
-            if (need == Supply::Need::nothing)
-                file_in_page(index, position, source, n, filing, supply, filed);
+            done = file_in_page(index, position, source, n, filing, means, filed);
         }
-        supply.dropped = PageRef();
-        if (need == Supply::Need::memory && supply.fetch()) continue;
-        if (need != Supply::Need::nothing) {
+        if (means.tags != nullptr) pool_->unreserve(PagePool::tag_bytes(page_rows));
+        if (!done) {
             filed.refused += n;
             note_missing(position, position + n, ROUTECAP_MISSING_REFUSED);
         }
@@ -173,47 +136,43 @@ RowOutcomes RowStore::file_with(uint64_t position, RowSource source, uint64_t ro
     return filed;
 }
 
-// Pays for what filing rows into one page will need.
-RowStore::Supply::Need RowStore::prepare(uint64_t index, uint64_t position, RowSource source,
-                                         uint64_t rows, const Filing &filing, Supply &supply) {
-    const uint64_t tag = filing.tag;
-    supply.copies = false;
-    const auto entry = at_or_after(index);
-    if (entry == entries_.end() || entry->index != index)
-        return supply.pay(true, false, false, true);
-    if (!entry->page) return supply.pay(true, entry->promised, false, false);
-    const uint64_t end = position + rows;
-    const uint64_t inside = std::clamp(entry->first, position, end),
-                   after = std::clamp(entry->end, inside, end);
-    const bool empty = entry->first == entry->end;
+// What filing rows into a page that is there needs.
+RowStore::Needs RowStore::needs(Entry &entry, uint64_t position, RowSource source, uint64_t rows,
+                                const Filing &filing) {
+    const uint64_t tag = filing.tag, end = position + rows;
+    const uint64_t inside = std::clamp(entry.first, position, end),
+                   after = std::clamp(entry.end, inside, end);
+    const bool empty = entry.first == entry.end;
     bool copies = false, whole = false;
-    if (after < end) copies |= !writable(*entry, empty ? after : entry->end, end), whole = true;
+    if (after < end) copies |= !writable(entry, empty ? after : entry.end, end), whole = true;
     if (position < inside)
-        copies |= !writable(*entry, position, empty ? inside : entry->first), whole = true;
-    if (inside < after && (!writable(*entry, inside, after) || needs_tags(*entry, tag)))
+        copies |= !writable(entry, position, empty ? inside : entry.first), whole = true;
+    if (inside < after && (!writable(entry, inside, after) || needs_tags(entry, tag)))
         for (uint64_t p = inside; p < after; p++) {
-            const Meeting m = meet(*entry, p, source.from(p - position), filing);
+            const Meeting m = meet(entry, p, source.from(p - position), filing);
             whole |= m.retags;
-            copies |= m.writes && !writable(*entry, p, p + 1);
+            copies |= m.writes && !writable(entry, p, p + 1);
         }
-    supply.copies = copies;
-    const bool tagged = entry->page->tags.load(std::memory_order_relaxed) != nullptr;
-    const bool tags = copies ? tagged || (whole && entry->page->tag_of(0) != tag && !empty)
-                             : whole && needs_tags(*entry, tag);
-    if (!copies && !tags) return Supply::Need::nothing;
-    return supply.pay(copies, entry->promised, tags, false);
+    const bool tagged = entry.page->tags.load(std::memory_order_relaxed) != nullptr;
+    return {.page = copies,
+            .tags = copies ? tagged || (whole && entry.page->tag_of(0) != tag && !empty)
+                           : whole && needs_tags(entry, tag)};
 }
 
-void RowStore::file_in_page(uint64_t index, uint64_t position, RowSource source, uint64_t rows,
-                            const Filing &filing, Supply &supply, RowOutcomes &filed) {
-    auto entry = at_or_after(index);
-    if (entry == entries_.end() || entry->index != index) entry = supply.add_entry(index);
-    if (!entry->page) {
-        entry->page = supply.take_page(entry->promised);
+// False, and nothing has changed, without memory.
+bool RowStore::file_in_page(uint64_t index, uint64_t position, RowSource source, uint64_t rows,
+                            const Filing &filing, Means &means, RowOutcomes &filed) {
+    const auto there = at_or_after(index);
+    Entry *entry = there != entries_.end() && there->index == index ? &*there : nullptr;
+    if (entry == nullptr) {
+        if (!pay({.page = true}, filing, means) || !make_room()) return false;
+        entry = &add_entry(index, std::move(means.page));
         entry->own = true;
         entry->first = entry->end = position;
-    } else if (supply.copies) {
-        make_writable(*entry, supply);
+    } else {
+        const Needs needed = needs(*entry, position, source, rows, filing);
+        if (!pay(needed, filing, means)) return false;
+        if (needed.page) make_writable(*entry, means);
     }
     // Rows outside the visible ones are new, rows inside meet others.
     const uint64_t end = position + rows;
@@ -222,21 +181,22 @@ void RowStore::file_in_page(uint64_t index, uint64_t position, RowSource source,
     const auto add_new = [&](uint64_t from, uint64_t to) {
         if (from == to) return;
         const RowSource part = source.from(from - position);
-        append(*entry, from, part, to - from, filing.tag, supply);
+        append(*entry, from, part, to - from, filing.tag, means);
         note_new(part, to - from, filing, filed);
     };
     const uint64_t visible_first = entry->first, visible_end = entry->end;
     for (uint64_t p = std::max(position, visible_first); p < std::min(end, visible_end); p++)
-        merge(*entry, p, source.from(p - position), filing, supply, filed);
+        merge(*entry, p, source.from(p - position), filing, means, filed);
     add_new(after, end);
     add_new(position, inside);
-    last_entry_.store(&*entry, std::memory_order_relaxed);
+    last_entry_.store(entry, std::memory_order_relaxed);
     last_page_.store(entry->page.get(), std::memory_order_relaxed);
+    return true;
 }
 
 // Adds rows outside the visible ones. Rows between these and the visible ones become absent rows.
 void RowStore::append(Entry &entry, uint64_t position, RowSource source, uint64_t rows,
-                      uint64_t tag, Supply &supply) {
+                      uint64_t tag, Means &means) {
     const uint64_t end = position + rows;
     const bool empty = entry.first == entry.end;
     const uint64_t first = empty ? position : std::min(position, entry.first),
@@ -244,7 +204,7 @@ void RowStore::append(Entry &entry, uint64_t position, RowSource source, uint64_
     if (empty) entry.first = entry.end = position;
     const uint64_t write_first = position >= entry.end ? entry.end : position,
                    write_end = position >= entry.end ? end : entry.first;
-    supply.tag_rows(entry, position, rows, tag);
+    tag_rows(entry, position, rows, tag, means.tags);
     if (write_first < position) clear_rows(entry, write_first, position);
     if (end < write_end) clear_rows(entry, end, write_end);
     put(entry, position, source, rows);
@@ -291,13 +251,13 @@ bool RowStore::better(uint32_t layer, const uint8_t *ids, const uint8_t *validit
 
 // Files one row at a position that has one.
 void RowStore::merge(Entry &entry, uint64_t position, RowSource source, const Filing &filing,
-                     Supply &supply, RowOutcomes &filed) {
+                     Means &means, RowOutcomes &filed) {
     const Meeting m = meet(entry, position, source, filing);
     if (m.writes) {
         if (filing.counting.counts())
             filing.counting.cells->add_missing(source, entry.page->validity(entry.row(position)),
                                                filing.tag, filing.counting.phase);
-        if (m.retags) supply.tag_rows(entry, position, 1, filing.tag);
+        if (m.retags) tag_rows(entry, position, 1, filing.tag, means.tags);
         if (m.whole) {
             put(entry, position, source, 1);
         } else {
@@ -321,30 +281,9 @@ void RowStore::merge(Entry &entry, uint64_t position, RowSource source, const Fi
     filed.mismatched += m.mismatch;
 }
 
-void RowStore::keep(uint64_t position, uint64_t end, ReservedMemory &reserved) {
-    const uint64_t end_index = (end - 1) / shape_->page_rows + 1;
-    ReservedMemory none;
-    Supply supply{.store = *this, .reserved = none};
-    for (uint64_t index = position / shape_->page_rows; reserved.kept > 0 && index < end_index;) {
-        Supply::Need need = Supply::Need::nothing;
-        {
-            std::lock_guard lock(mutex);
-            auto entry = at_or_after(index);
-            const bool there = entry != entries_.end() && entry->index == index;
-            if (!there) need = supply.pay(false, false, false, true);
-            if (need == Supply::Need::nothing) {
-                if (!there) entry = supply.add_entry(index);
-                if (!entry->own && !entry->promised) entry->promised = true, reserved.kept--;
-                index++;
-            }
-        }
-        if (need != Supply::Need::nothing && !supply.fetch()) break;
-    }
-}
-
 bool RowStore::file_draft(uint64_t step, uint64_t first_index, std::vector<uint64_t> positions,
                           uint64_t covered, RowSource source, uint64_t tag, Phase phase,
-                          ReservedMemory reserved, bool lost) {
+                          Charge charge, bool lost) {
     const auto rows = static_cast<uint32_t>(positions.size());
     const bool kept = !lost && std::any_of(positions.begin(), positions.end(),
                                            [](uint64_t p) { return p < kPast; });
@@ -352,7 +291,7 @@ bool RowStore::file_draft(uint64_t step, uint64_t first_index, std::vector<uint6
     if (kept) {
         page = pool_->make(*shape_, rows);
         if (!page) {
-            give_back(reserved);
+            give_back(charge);
             return false;
         }
         page->tag.store(tag, std::memory_order_relaxed);
@@ -366,14 +305,14 @@ bool RowStore::file_draft(uint64_t step, uint64_t first_index, std::vector<uint6
         }
     } else {
         pool_->unreserve(PagePool::page_bytes(*shape_, rows));
-        give_back(reserved);
+        give_back(charge);
     }
     try {
         drafts_.push_back(
-            {step, first_index, std::move(page), std::move(positions), reserved, phase, lost});
+            {step, first_index, std::move(page), std::move(positions), charge, phase, lost});
         return true;
     } catch (const std::bad_alloc &) {
-        give_back(reserved);
+        give_back(charge);
         return false;
     }
 }
@@ -397,11 +336,11 @@ RowOutcomes RowStore::settle(uint64_t step, std::span<const uint32_t> kept, uint
                 note_missing(draft.positions[r], draft.positions[r] + 1, ROUTECAP_MISSING_LOST);
             } else {
                 file_rows(draft.positions[r], {draft.page->ids(r), draft.page->validity(r), 0, 0},
-                          1, draft.page->tag_of(r), draft.reserved, filed, {counted, draft.phase});
+                          1, draft.page->tag_of(r), draft.charge, filed, {counted, draft.phase});
                 placed(draft.positions[r] + 1);
             }
         }
-        give_back(draft.reserved);
+        give_back(draft.charge);
         if (counted != nullptr && draft.page) counted->hold(std::move(draft.page));
     }
     std::erase_if(drafts_, [step](const Draft &draft) { return draft.step == step; });
@@ -417,7 +356,7 @@ RowOutcomes RowStore::drop_drafts(uint64_t end) {
             (position == kCut || (position >= end && position != kPast) ? filed.late
                                                                         : filed.rejected)++;
         }
-        give_back(draft.reserved);
+        give_back(draft.charge);
     }
     drafts_.clear();
     return filed;
@@ -425,14 +364,12 @@ RowOutcomes RowStore::drop_drafts(uint64_t end) {
 
 void RowStore::drop(uint64_t end) {
     const uint64_t end_index = end / shape_->page_rows + (end % shape_->page_rows != 0);
-    uint64_t promised = 0;
     for (bool more = true; more;) {
         std::array<PageRef, 32> gone;  // freed without the mutex
         std::lock_guard lock(mutex);
         for (PageRef &page : gone) {
             more = !entries_.empty() && entries_.back().index >= end_index;
             if (!more) break;
-            promised += entries_.back().promised;
             page = std::move(entries_.back().page);
             entries_.pop_back();
         }
@@ -441,7 +378,6 @@ void RowStore::drop(uint64_t end) {
         last.end = std::min(last.end, end);
         last.first = std::min(last.first, last.end);
     }
-    give_back_promises(promised);
 }
 
 void RowStore::truncate(uint64_t end) {
@@ -455,7 +391,7 @@ void RowStore::truncate(uint64_t end) {
         }
         if (left) continue;
         draft.page = PageRef();
-        give_back(draft.reserved);
+        give_back(draft.charge);
     }
     cut_missing(end);
     for (auto &publication : waiting_)
@@ -467,14 +403,11 @@ void RowStore::truncate(uint64_t end) {
 
 void RowStore::clear() {
     Entries gone;
-    uint64_t promised = 0;
     {
         std::lock_guard lock(mutex);
         gone.swap(entries_);
     }
-    for (const Entry &entry : gone) promised += entry.promised;
-    give_back_promises(promised);
-    for (Draft &draft : drafts_) give_back(draft.reserved);
+    for (Draft &draft : drafts_) give_back(draft.charge);
     drafts_ = {};
     waiting_ = {};
     cut_missing(0);
@@ -508,35 +441,15 @@ std::vector<Segment> RowStore::take_all(uint64_t first, uint64_t end, const Miss
     for (const MissingNote *note = notes; note != nullptr; note = note->next)
         noted.add(std::max(note->first, first), std::min(note->end, end), note->reason);
     std::vector<Segment> segments;
-    Split none;
-    for (size_t room = 0;;) {
-        segments.reserve(room);
+    {
         std::lock_guard lock(mutex);
-        if ((room = count(first, end)) > segments.capacity()) continue;
-        if (first == 0 && notes == nullptr && missing_ == nullptr)
-            take(0, end, plan_take(0, end), {}, segments, none);
+        if (first != 0 || notes != nullptr || missing_ != nullptr)
+            segments = share(first, end);
         else
-            share(first, end, segments);
-        break;
+            take(0, end, segments);
     }
     if (noted.empty() && missing_ == nullptr) return segments;
     return with_missing(*shape_, std::move(segments), noted, missing_.get(), first, end);
-}
-
-// Rows [first, end) are about to be lent: where drafts may have to write then, a page is promised
-// that pay() pays for. With `mutex`, by whoever files.
-template <class Pay>
-void RowStore::promise_to_drafts(uint64_t first, uint64_t end, Pay pay) {
-    for (const Draft &draft : drafts_) {
-        if (draft.reserved.pages >= draft.positions.size()) continue;
-        for (uint64_t position : draft.positions) {
-            const uint64_t index = position / shape_->page_rows;
-            if (position < kPast &&
-                will_need_page(index, first, end, nullptr, position, position + 1) &&
-                unpromised(index, index + 1) > 0 && pay())
-                promise(index, index + 1);
-        }
-    }
 }
 
 // ---- Publishing -----------------------------------------------------------------------------
@@ -549,19 +462,10 @@ void RowStore::publish(std::shared_ptr<Publication> publication) noexcept {
 }
 
 void RowStore::publish_now(Publication &publication) noexcept {
-    const uint64_t first = publication.first, end = publication.end;
     std::vector<Segment> rows;
     try {
-        for (size_t room = 0;;) {
-            rows.reserve(room);
-            std::lock_guard lock(mutex);
-            if ((room = count(first, end)) > rows.capacity()) continue;
-            promise_to_drafts(first, end, [this] {
-                return pool_->reserve(PagePool::page_bytes(*shape_, shape_->page_rows));
-            });
-            share(first, end, rows);
-            break;
-        }
+        std::lock_guard lock(mutex);
+        rows = share(publication.first, publication.end);
     } catch (const std::bad_alloc &) {}
     publication.land(rows);
 }
@@ -582,17 +486,11 @@ void RowStore::publish_settled(bool all) noexcept {
     std::erase(waiting_, nullptr);
 }
 
-void RowStore::fork(RowStore &parent, uint64_t end, uint64_t pages) {
+void RowStore::fork(RowStore &parent, uint64_t end) {
     Entries shared;
     try {
-        shared.reserve(parent.entries_.capacity());  // only whoever files changes that
-    } catch (const std::bad_alloc &) {
-        parent.give_back_promises(pages);
-        return;  // its rows are missing
-    }
-    {
         std::lock_guard lock(parent.mutex);
-        parent.promise_to_drafts(0, end, [&] { return pages--, true; });
+        shared.reserve(parent.entries_.size());
         for (Entry &entry : parent.entries_) {
             const uint64_t entry_end = std::min(entry.end, end);
             if (entry.first >= entry_end) continue;
@@ -604,8 +502,7 @@ void RowStore::fork(RowStore &parent, uint64_t end, uint64_t pages) {
                               .page = entry.page,
                               .full_rows = entry.full_rows});
         }
-    }
-    parent.give_back_promises(pages);
+    } catch (const std::bad_alloc &) { return; }  // its rows are missing
     if (parent.missing_ != nullptr)
         change_missing([&](MissingRows &missing) { missing.add(parent.missing_->part(0, end)); });
     std::lock_guard lock(mutex);
@@ -614,14 +511,8 @@ void RowStore::fork(RowStore &parent, uint64_t end, uint64_t pages) {
 
 RowOutcomes RowStore::attach(std::span<const Segment> segments, uint64_t end) {
     RowOutcomes filed;
-    ReservedMemory reserved;
-    {
-        Supply supply{.store = *this, .reserved = reserved};
-        for (const Segment &segment : segments)
-            if (segment.page)
-                filed += attach_segment(segment, std::min(segment.end(), end), supply);
-    }
-    give_back(reserved);
+    for (const Segment &segment : segments)
+        if (segment.page) filed += attach_segment(segment, std::min(segment.end(), end));
     try {
         MissingRows missing;
         for (const Segment &segment : segments)
@@ -635,37 +526,32 @@ RowOutcomes RowStore::attach(std::span<const Segment> segments, uint64_t end) {
 }
 
 // Rows of a segment before `end`. Where the request has no page yet the segment's is shared.
-RowOutcomes RowStore::attach_segment(const Segment &segment, uint64_t end, Supply &supply) {
+RowOutcomes RowStore::attach_segment(const Segment &segment, uint64_t end) {
     RowOutcomes filed;
     const uint64_t page_rows = shape_->page_rows;
     for (uint64_t position = segment.first; position < end;) {
         const uint64_t index = position / page_rows;
         const uint64_t n = std::min(end, (index + 1) * page_rows) - position;
-        bool shared = false;
-        Supply::Need need = Supply::Need::nothing;
+        bool shared = segment.page_row <= segment.first;
         {
             std::lock_guard lock(mutex);
-            auto entry = at_or_after(index);
-            const bool there = entry != entries_.end() && entry->index == index;
-            shared = (!there || !entry->page) && segment.page_row <= segment.first;
-            if (shared && !there) need = supply.pay(false, false, false, true);
-            if (shared && need == Supply::Need::nothing) {
-                if (!there) entry = supply.add_entry(index);
-                entry->origin = segment.first - segment.page_row;
-                entry->first = position, entry->end = position + n;
-                entry->page = segment.page;
-                entry->full_rows = segment.complete ? shape_->page_rows : 0;
+            const auto there = at_or_after(index);
+            shared &= there == entries_.end() || there->index != index;
+            if (shared && !make_room()) {
+                filed.refused += end - position;
+                break;
             }
-        }
-        if (need != Supply::Need::nothing) {
-            if (supply.fetch()) continue;
-            filed.refused += end - position;
-            break;
+            if (shared) {
+                Entry &entry = add_entry(index, segment.page);
+                entry.origin = segment.first - segment.page_row;
+                entry.first = position, entry.end = position + n;
+                entry.full_rows = segment.complete ? shape_->page_rows : 0;
+            }
         }
         for (uint64_t p = position; !shared && p < position + n; p++) {
             const uint64_t row = p - segment.first;
-            filed += file_with(p, {segment.ids(row), segment.validity(row), 0, 0}, 1,
-                               {segment.tag(row), Policy::keep}, supply);
+            filed += file(p, {segment.ids(row), segment.validity(row), 0, 0}, 1,
+                          {.tag = segment.tag(row), .policy = Policy::keep});
         }
         position += n;
     }
@@ -694,156 +580,68 @@ RowOutcomes RowStore::attach_missing(const MissingRows &missing, uint64_t first,
         }
         return to;
     };
-    ReservedMemory reserved;
-    {
-        Supply supply{.store = *this, .reserved = reserved};
-        missing_->for_each(first, end, [&](uint64_t from, uint64_t to, int32_t reason) {
-            shape_->mark_missing(cells.data(), reason);
-            for (uint64_t p = next(from, to); p < to; p = next(p + 1, to))
-                filed += file_with(p, row, 1, {0, Policy::keep}, supply);
-        });
-    }
-    give_back(reserved);
+    missing_->for_each(first, end, [&](uint64_t from, uint64_t to, int32_t reason) {
+        shape_->mark_missing(cells.data(), reason);
+        for (uint64_t p = next(from, to); p < to; p = next(p + 1, to))
+            filed += file(p, row, 1, {.tag = 0, .policy = Policy::keep});
+    });
     return filed;
 }
 
 // ---- Reading --------------------------------------------------------------------------------
 
-size_t RowStore::count(uint64_t first, uint64_t end) {
-    size_t n = 0;
-    for (auto entry = at_or_after(first / shape_->page_rows);
-         entry != entries_.end() && entry->first < end; ++entry)
-        n++;
-    return n;
-}
-
-std::pair<uint64_t, uint64_t> RowStore::bounds(uint64_t first, uint64_t end) {
-    if (first >= end) return {end, end};
-    const auto empty = [](const Entry &entry) { return entry.first == entry.end; };
-    auto begin = at_or_after(first / shape_->page_rows);
-    auto last = at_or_after((end - 1) / shape_->page_rows + 1);
-    while (begin != last && empty(*begin)) ++begin;
-    while (begin != last && empty(*(last - 1))) --last;
-    if (begin == last || begin->first >= end) return {end, end};
-    return {std::max(first, begin->first), std::min(end, (last - 1)->end)};
-}
-
-std::pair<uint64_t, uint64_t> RowStore::shared_bounds(uint64_t first, uint64_t end) {
-    uint64_t from = end, to = first;
-    const auto add = [&](uint64_t a, uint64_t b) {
-        from = std::min(from, std::max(first, a)), to = std::max(to, std::min(end, b));
-    };
-    for (auto entry = at_or_after(first / shape_->page_rows);
-         entry != entries_.end() && entry->first < end; ++entry) {
-        if (!entry->own || entry->lent_first == entry->lent_end || entry->page.unique()) continue;
-        // Some of it has left the table.
-        if (entry->lent_first < entry->first || entry->lent_end > entry->end)
-            add(entry->index * shape_->page_rows, (entry->index + 1) * shape_->page_rows);
-        else
-            add(entry->lent_first, entry->lent_end);
+uint64_t RowStore::last_before(uint64_t end) {
+    auto entry = at_or_after((end + shape_->page_rows - 1) / shape_->page_rows);
+    while (entry != entries_.begin()) {
+        --entry;
+        if (entry->first < std::min(entry->end, end)) return std::min(entry->end, end);
     }
-    return {from, to};
+    return 0;
 }
 
-void RowStore::share(uint64_t first, uint64_t end, std::vector<Segment> &segments) noexcept {
-    for (auto entry = at_or_after(first / shape_->page_rows);
-         entry != entries_.end() && entry->first < end; ++entry)
-        lend(*entry, std::max(first, entry->first), std::min(end, entry->end), segments);
-}
-
-bool RowStore::has_tags(uint64_t position) {
-    const auto entry = at_or_after(position / shape_->page_rows);
-    return entry != entries_.end() && entry->page &&
-           entry->page->tags.load(std::memory_order_relaxed) != nullptr;
-}
-
-RowStore::TakePlan RowStore::plan_take(uint64_t first, uint64_t end) {
-    const uint64_t page_rows = shape_->page_rows;
-    const auto begin = at_or_after(first / page_rows);
-    if (begin == entries_.end() || begin->first >= end) return {};
-    if (begin->first < first && begin->end > end) return {.splits = true};
-    TakePlan plan{.gone_first = begin->first < first ? begin->index + 1 : first / page_rows,
-                  .gone_end = (end - 1) / page_rows + 1,
-                  .splits = false};
-    const auto last = std::lower_bound(begin, entries_.end(), plan.gone_end,
-                                       [](const Entry &e, uint64_t i) { return e.index < i; });
-    if (last != begin && ((last - 1)->first >= end || (last - 1)->end > end))
-        plan.gone_end = (last - 1)->index;
-    plan.gone_end = std::max(plan.gone_end, plan.gone_first);
-    return plan;
-}
-
-bool RowStore::will_need_page(uint64_t index, uint64_t first, uint64_t end, const TakePlan *plan,
-                              uint64_t from, uint64_t to) {
-    const auto entry = at_or_after(index);
-    if (entry == entries_.end() || entry->index != index) return false;
-    if (plan != nullptr && plan->leaves(index)) return entry->own || entry->promised;
-    // What stays of a page that is split gets one of its own.
-    if (!entry->own || (plan != nullptr && plan->splits)) return false;
-    // Rows beside those that stay become somebody else's.
-    if (plan != nullptr) return entry->first < end && entry->end > first;
-    const auto overlaps = [&](uint64_t lent_first, uint64_t lent_end) {
-        return std::max(lent_first, from) < std::min(lent_end, to);
-    };
-    const uint64_t lent_first = std::max(first, entry->first), lent_end = std::min(end, entry->end);
-    if (lent_first >= lent_end) return false;
-    const bool none = entry->lent_first == entry->lent_end || entry->page.unique();
-    if (none) return overlaps(lent_first, lent_end);
-    return !overlaps(entry->lent_first, entry->lent_end) &&
-           overlaps(std::min(lent_first, entry->lent_first), std::max(lent_end, entry->lent_end));
-}
-
-uint64_t RowStore::unpromised(uint64_t begin, uint64_t end) {
-    uint64_t n = 0;
-    for (auto entry = at_or_after(begin); entry != entries_.end() && entry->index < end; ++entry)
-        n += !entry->promised;
-    return n;
-}
-
-void RowStore::promise(uint64_t begin, uint64_t end) {
-    for (auto entry = at_or_after(begin); entry != entries_.end() && entry->index < end; ++entry)
-        entry->promised = true;
-}
-
-void RowStore::take(uint64_t first, uint64_t end, const TakePlan &plan, const Intervals &needed,
-                    std::vector<Segment> &segments, Split &spare) noexcept {
+std::vector<Segment> RowStore::share(uint64_t first, uint64_t end) {
     const auto begin = at_or_after(first / shape_->page_rows);
-    if (begin == entries_.end() || begin->first >= end) return;
-    if (plan.splits) {  // rows stay on both sides: they get a page of their own
-        Entry kept = copy_of(
-            *begin, pool_->make(*shape_, shape_->page_rows, std::exchange(spare.blank, nullptr)),
-            spare.tags);
-        kept.promised = begin->promised;
+    auto last = begin;
+    while (last != entries_.end() && last->first < end) ++last;
+    std::vector<Segment> segments;
+    segments.reserve(static_cast<size_t>(last - begin));
+    for (auto entry = begin; entry != last; ++entry)
+        lend(*entry, std::max(first, entry->first), std::min(end, entry->end), segments);
+    return segments;
+}
+
+bool RowStore::take(uint64_t first, uint64_t end, std::vector<Segment> &segments) {
+    const auto begin = at_or_after(first / shape_->page_rows);
+    auto last = begin;
+    while (last != entries_.end() && last->first < end) ++last;
+    if (begin == last) return true;
+    segments.reserve(static_cast<size_t>(last - begin));
+    if (begin->first < first && begin->end > end) {  // rows stay on both sides, in another page
+        const bool tagged = begin->page->tags.load(std::memory_order_relaxed) != nullptr;
+        Means means;
+        if (!pay({.page = true, .tags = tagged}, {.tag = 0, .policy = policy_}, means))
+            return false;
+        Entry kept = copy_of(*begin, std::move(means.page), means.tags);
+        if (means.tags != nullptr) pool_->unreserve(PagePool::tag_bytes(shape_->page_rows));
         lend(*begin, first, end, segments);
         *begin = std::move(kept);
         clear_rows(*begin, first, end);
-        return;
+        return true;
     }
-    uint64_t promised = 0;
-    auto to = begin;
-    for (; to != entries_.end() && to->first < end; ++to) {
-        if (!plan.leaves(to->index)) {
-            lend(*to, std::max(first, to->first), std::min(end, to->end), segments);
-            if (to->first == to->end) continue;
-            if (to->first < first)
-                to->end = std::min(to->end, first);
+    const auto leaves = [&](const Entry &entry) { return entry.first >= first && entry.end <= end; };
+    for (auto entry = begin; entry != last; ++entry) {
+        if (!leaves(*entry)) {
+            lend(*entry, std::max(first, entry->first), std::min(end, entry->end), segments);
+            if (entry->first < first)
+                entry->end = std::min(entry->end, first);
             else
-                to->first = end;
-            continue;
+                entry->first = end;
+        } else if (entry->first < entry->end) {
+            segments.push_back(segment(*entry, std::move(entry->page), entry->first, entry->end));
         }
-        if (to->first < to->end)
-            segments.push_back(segment(*to, std::move(to->page), to->first, to->end));
-        if (!to->promised) continue;
-        const bool stays = needed.has(to->index);
-        promised += !stays;
-        *to = without_page(to->index);
-        to->promised = stays;
     }
-    entries_.erase(
-        std::remove_if(begin, to,
-                       [&](const Entry &e) { return plan.leaves(e.index) && !e.promised; }),
-        to);
-    give_back_promises(promised);
+    entries_.erase(std::remove_if(begin, last, leaves), last);
+    return true;
 }
 
 void RowStore::lend(Entry &entry, uint64_t first, uint64_t end, std::vector<Segment> &segments) {
@@ -878,12 +676,9 @@ bool RowStore::writable(Entry &entry, uint64_t first, uint64_t end) {
 
 // Gives the entry a page of its own: before any row is written, so that what the old page says of
 // tags is copied once.
-void RowStore::make_writable(Entry &entry, Supply &supply) {
-    PageRef page = supply.take_page(entry.promised);
-    Entry copy = copy_of(entry, std::move(page), supply.tags);
-    supply.note_used_tags();
-    copy.promised = entry.promised;
-    supply.dropped = std::move(entry.page);
+void RowStore::make_writable(Entry &entry, Means &means) {
+    Entry copy = copy_of(entry, std::move(means.page), means.tags);
+    means.page = std::move(entry.page);
     entry = std::move(copy);
 }
 

@@ -2,8 +2,8 @@
 // and drafts that wait to be accepted.
 //
 // Written by whoever files (one thread at a time), read and taken from by readers; `mutex` is for
-// these two, and held for one page's rows at a time. Nothing is allocated or freed while it is
-// held: what will be needed is fetched before (Supply), what is dropped is freed after.
+// these two, and held for one page's rows at a time. What an operation needs is allocated under it,
+// before anything changes. Pages that are dropped are freed after it: that may call a lender.
 #pragma once
 
 #include <atomic>
@@ -13,11 +13,10 @@
 #include <span>
 #include <vector>
 
-#include "base/intervals.h"
+#include "storage/charge.h"
 #include "storage/missing_rows.h"
 #include "storage/new_cells.h"
 #include "storage/publication.h"
-#include "storage/reserved_memory.h"
 #include "storage/storage.h"
 
 namespace routecap {
@@ -126,32 +125,25 @@ public:
     // ---- Filing, by one thread at a time, without `mutex`. Nothing here throws: without
     // memory rows are refused.
 
-    // Files rows at consecutive positions and adds what became of them. A page that they need is
-    // the one promised at its index, or comes out of what is reserved, or of the budget.
+    // Files rows that issue accepted, at consecutive positions, and adds what became of them. What
+    // they need comes out of their charge. Where rows were lent or taken since, they may need more:
+    // that is taken above the budget too.
     void file_rows(uint64_t position, const RowSource &source, uint64_t rows, uint64_t tag,
-                   ReservedMemory &reserved, RowOutcomes &filed, Counting counting = {});
+                   Charge &charge, RowOutcomes &filed, Counting counting = {});
+    // The same for other rows: what they need the budget must have.
     RowOutcomes file_from_budget(uint64_t position, RowSource source, uint64_t rows, uint64_t tag) {
-        ReservedMemory reserved;
-        RowOutcomes filed;
-        file_rows(position, source, rows, tag, reserved, filed);
-        give_back(reserved);
-        return filed;
+        return file(position, source, rows, {.tag = tag, .policy = policy_});
     }
-
-    // After rows with bounds [position, end) were filed: what is left of `reserved.kept` is
-    // promised at indices that have neither a page of the table's own nor a promise, as far as
-    // there are any.
-    void keep(uint64_t position, uint64_t end, ReservedMemory &reserved);
 
     // Keeps rows of a step until they are settled, in memory of page_bytes(rows) that is already
     // reserved. They are the rows from first_index on of the step's drafts for this request. Rows
     // from `covered` on have no ids. A row at kDropped was counted elsewhere and is not kept; one
-    // at kCut was cut, and one at kPast lies beyond the end of its request. `reserved` is for their
-    // settling. Of a step whose copy failed they are `lost`. False without memory; the reservations
-    // are then given back.
+    // at kCut was cut, and one at kPast lies beyond the end of its request. The charge is for their
+    // settling. Of a step whose copy failed they are `lost`. False without memory; what was
+    // reserved is then given back.
     bool file_draft(uint64_t step, uint64_t first_index, std::vector<uint64_t> positions,
-                    uint64_t covered, RowSource source, uint64_t tag, Phase phase,
-                    ReservedMemory reserved, bool lost);
+                    uint64_t covered, RowSource source, uint64_t tag, Phase phase, Charge charge,
+                    bool lost);
     static constexpr uint64_t kDropped = UINT64_MAX, kCut = UINT64_MAX - 1, kPast = UINT64_MAX - 2;
 
     // Files the kept drafts of a step and rejects the others. `kept` are ascending indices; without
@@ -162,14 +154,13 @@ public:
     // is rejected.
     RowOutcomes drop_drafts(uint64_t end);
 
-    // Rows at and after `end` are gone, and what was promised for pages behind them.
+    // Rows at and after `end` are gone.
     void drop(uint64_t end);
     // The same, and drafts are cut.
     void truncate(uint64_t end);
 
-    // Rows [0, end) of another request become rows of this empty one, without a copy. Reservations
-    // of so many pages are handed over, for what the parent's drafts will have to copy.
-    void fork(RowStore &parent, uint64_t end, uint64_t pages);
+    // Rows [0, end) of another request become rows of this empty one, without a copy.
+    void fork(RowStore &parent, uint64_t end);
 
     // Rows of segments before `end` become rows of this request where it has none. Asks the budget
     // for what it needs.
@@ -196,49 +187,20 @@ public:
 
     // Gives everything back.
     void clear();
-    void give_back(ReservedMemory &reserved);
+    void give_back(Charge &charge);
 
-    // ---- Reading, with `mutex`. Nothing is allocated: the caller brings a vector with room.
+    // ---- Reading, with `mutex`. Throws without memory; nothing has changed then.
 
-    // How many segments the rows of [first, end) are at most, and these; the first of these rows,
-    // and one past the last.
-    size_t count(uint64_t first, uint64_t end);
-    std::pair<uint64_t, uint64_t> bounds(uint64_t first, uint64_t end);
-    // The bounds of those of them in pages of its own that others may see.
-    std::pair<uint64_t, uint64_t> shared_bounds(uint64_t first, uint64_t end);
-    void share(uint64_t first, uint64_t end, std::vector<Segment> &segments) noexcept;
+    // One past the last row before `end` that is there; 0 if there is none.
+    uint64_t last_before(uint64_t end);
+    // The rows of [first, end), which stay.
+    std::vector<Segment> share(uint64_t first, uint64_t end);
     // What is known of rows that are not there.
     std::shared_ptr<const MissingRows> missing() const { return missing_; }
 
-    // Whether the page of a row has a tag for each row.
-    bool has_tags(uint64_t position);
-
-    // What a take of [first, end) does: the pages that will no longer be in the table, and whether
-    // rows on both sides need a page of their own.
-    struct TakePlan {
-        uint64_t gone_first = 0, gone_end = 0;
-        bool splits = false;
-        bool leaves(uint64_t index) const { return index >= gone_first && index < gone_end; }
-    };
-    TakePlan plan_take(uint64_t first, uint64_t end);
-
-    // Whether rows [from, to) that are still to be filed could be written at `index` as it is, and
-    // will need the promise of a page there once rows [first, end) are lent, or taken as planned.
-    bool will_need_page(uint64_t index, uint64_t first, uint64_t end, const TakePlan *plan,
-                        uint64_t from, uint64_t to);
-    // How many indices of [begin, end) have rows, or had some, and no promise; and promises a page
-    // to each of them, whose reservations are handed over.
-    uint64_t unpromised(uint64_t begin, uint64_t end);
-    void promise(uint64_t begin, uint64_t end);
-    // Memory for the page of a split: reserved, and fetched without `mutex`.
-    struct Split {
-        void *blank = nullptr;
-        std::unique_ptr<uint64_t[]> tags;
-    };
-    // The rows of [first, end) leave, as planned. `spare` must hold the memory if they split a
-    // page. At the indices of pages that leave, promises go back but for those in `needed`.
-    void take(uint64_t first, uint64_t end, const TakePlan &plan, const Intervals &needed,
-              std::vector<Segment> &segments, Split &spare) noexcept;
+    // The rows of [first, end) leave. False, and they stay, if rows on both sides of them need a
+    // page of their own and the budget has none.
+    bool take(uint64_t first, uint64_t end, std::vector<Segment> &segments);
 
     // One past the highest position whose row came where the host did not know it would: from the
     // device, or from a draft. Read without `mutex`.
@@ -252,23 +214,14 @@ public:
 
 private:
     // Positions [index * page_rows, (index + 1) * page_rows): what of them is visible, and in which
-    // page; or the promise of one, or both.
-    //
-    // A promise is the reservation of one page, to be used where rows at this index need a page or
-    // a copy of one. Whoever uses it leaves a page there that is the table's own and that nobody
-    // else sees. So it does not matter who does, and no promise is ever used up for another index.
-    // What the engine's side counts on (Request::pages): at each index of these is a page of the
-    // table's own, or a promise, or one is reserved for rows in flight. Whoever
-    // shares or takes rows of a page that rows on their way may have to write promises them another
-    // (Capturer::collect).
+    // page.
     struct Entry {
         uint64_t index;
         uint64_t origin;  // position of the page's row 0
         uint64_t first;   // visible rows; what the page holds outside is nobody's
         uint64_t end;
-        PageRef page;      // none: no rows, and a promise
+        PageRef page;
         bool own = false;  // made by this table, so it may write what was not lent
-        bool promised = false;
         // Visible or once visible rows that others may see, while the page is not unique.
         uint64_t lent_first = 0;
         uint64_t lent_end = 0;
@@ -283,7 +236,7 @@ private:
         uint64_t first_index;
         PageRef page;  // none if no row is left
         std::vector<uint64_t> positions;
-        ReservedMemory reserved;
+        Charge charge;
         Phase phase;
         bool lost;
     };
@@ -293,50 +246,34 @@ private:
         uint64_t tag;
         Policy policy;
         Counting counting{};
+        Charge *charge = nullptr;  // of rows that were accepted; others have none
     };
 
-    // Memory for filing rows into one page after another. What one page's rows need is paid for
-    // with `mutex` held, then fetched without it.
-    struct Supply {
-        RowStore &store;
-        ReservedMemory &reserved;  // what was paid for and not used is in it again at the end
-        bool copies = false;       // the page that was prepared for is for a copy
-        bool page_wanted = false, page_paid = false, tags_paid = false;
-        void *blank = nullptr;
-        std::unique_ptr<uint64_t[]> tags{};
-        Entries room{};     // for a longer table
-        PageRef dropped{};  // a page that was replaced, to be freed
-
-        ~Supply();
-        // What is short, and whether it could be paid for: a page, unless one is promised; tags;
-        // and room for one entry more.
-        enum class Need { nothing, memory, refused };
-        Need pay(bool page, bool promised, bool tags, bool entry);
-        bool fetch();
-        // With room: an entry for an index that has none, without a page.
-        Entries::iterator add_entry(uint64_t index);
-        // The page that was paid for, or promised.
-        PageRef take_page(bool &promised);
-        // Tags that were fetched are used.
-        void tag_rows(Entry &entry, uint64_t position, uint64_t rows, uint64_t tag);
-        void note_used_tags() {
-            if (tags == nullptr) tags_paid = false;
-        }
+    // What filing rows into one page takes, apart from these.
+    struct Needs {
+        bool page = false;  // a new one, or one for a copy
+        bool tags = false;
+    };
+    struct Means {
+        PageRef page;  // what was replaced, after it was used
+        std::unique_ptr<uint64_t[]> tags;
     };
 
     bool file_next(uint64_t position, const RowSource &source, uint64_t rows, const Filing &filing,
                    RowOutcomes &filed);
     void note_new(const RowSource &source, uint64_t rows, const Filing &filing,
                   RowOutcomes &filed) const;
-    RowOutcomes file_with(uint64_t position, RowSource source, uint64_t rows, const Filing &filing,
-                          Supply &supply);
-    Supply::Need prepare(uint64_t index, uint64_t position, RowSource source, uint64_t rows,
-                         const Filing &filing, Supply &supply);
-    void file_in_page(uint64_t index, uint64_t position, RowSource source, uint64_t rows,
-                      const Filing &filing, Supply &supply, RowOutcomes &filed);
-    RowOutcomes attach_segment(const Segment &segment, uint64_t end, Supply &supply);
+    RowOutcomes file(uint64_t position, RowSource source, uint64_t rows, const Filing &filing);
+    bool file_in_page(uint64_t index, uint64_t position, RowSource source, uint64_t rows,
+                      const Filing &filing, Means &means, RowOutcomes &filed);
+    Needs needs(Entry &entry, uint64_t position, RowSource source, uint64_t rows,
+                const Filing &filing);
+    bool pay(Needs needs, const Filing &filing, Means &means);
+    bool make_room() noexcept;
+    Entry &add_entry(uint64_t index, PageRef page);
+    RowOutcomes attach_segment(const Segment &segment, uint64_t end);
     void append(Entry &entry, uint64_t position, RowSource source, uint64_t rows, uint64_t tag,
-                Supply &supply);
+                Means &means);
     // What filing one row at a position that has one does.
     struct Meeting {
         bool nothing_new;
@@ -349,23 +286,15 @@ private:
                 RowSource source) const;
     Meeting meet(const Entry &entry, uint64_t position, RowSource source,
                  const Filing &filing) const;
-    void merge(Entry &entry, uint64_t position, RowSource row, const Filing &filing, Supply &supply,
+    void merge(Entry &entry, uint64_t position, RowSource row, const Filing &filing, Means &means,
                RowOutcomes &filed);
     Entries::iterator at_or_after(uint64_t index);
     bool writable(Entry &entry, uint64_t first, uint64_t end);
-    void make_writable(Entry &entry, Supply &supply);
+    void make_writable(Entry &entry, Means &means);
     Entry copy_of(const Entry &entry, PageRef page, std::unique_ptr<uint64_t[]> &tags);
     bool needs_tags(const Entry &entry, uint64_t tag) const;
     void tag_rows(Entry &entry, uint64_t position, uint64_t rows, uint64_t tag,
                   std::unique_ptr<uint64_t[]> &tags);
-    Entry without_page(uint64_t index) const {
-        const uint64_t origin = index * shape_->page_rows;
-        return {
-            .index = index, .origin = origin, .first = origin, .end = origin, .page = PageRef()};
-    }
-    void give_back_promises(uint64_t promises) {
-        pool_->unreserve(promises * PagePool::page_bytes(*shape_, shape_->page_rows));
-    }
     void put(Entry &entry, uint64_t position, const RowSource &source, uint64_t rows);
     void clear_rows(Entry &entry, uint64_t first, uint64_t end);
     void lend(Entry &entry, uint64_t first, uint64_t end, std::vector<Segment> &segments);
@@ -377,8 +306,6 @@ private:
         return {std::move(page), entry.row(first), first, end - first,
                 entry.full_rows == shape_->page_rows};
     }
-    template <class Pay>
-    void promise_to_drafts(uint64_t first, uint64_t end, Pay pay);
     void publish_now(Publication &publication) noexcept;
     bool has_drafts(uint64_t first, uint64_t end) const;
 

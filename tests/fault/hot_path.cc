@@ -199,7 +199,7 @@ const Cost kRefused{ENTER, 0, 0};
 // steps; poll of a routing and stats only read.
 const Cost kAccept{"", 0, 1};
 const Cost kFinish{"", 0, 1};
-const Cost kExtract{"", 2, 5};
+const Cost kExtract{"", 2, 3};
 const Cost kPoll{"", 0, 1};
 const Cost kNothing{"", 0, 0};
 

@@ -141,9 +141,9 @@ def _(v):
 
 @topic.vector("rows that the budget refused are REFUSED until they are there")
 def _(v):
-    c = v.capturer(budget_pages=1)
-    holder, request = v.open(c, 2)
-    v.step(c, (holder, 1, 0, 2), (request, 2, 0, 3), expect="PARTIAL")
+    c = v.capturer(budget_pages=2)
+    holder, other, request = v.open(c, 3)
+    v.step(c, (holder, 1, 0, 2), (other, 3, 0, 2), (request, 2, 0, 3), expect="PARTIAL")
     v.land(c)
     v.coverage(c, request)
     draft = v.step(c, (request, 2, 3, 2, SPECULATIVE), expect="PARTIAL")
@@ -151,6 +151,7 @@ def _(v):
     v.land(c)
     v.coverage(c, request)
     v.request_close(capturer=c, request=holder)
+    v.request_close(capturer=c, request=other)
     v.land(c)
     v.step(c, (request, 2, 1, 2))
     v.land(c)
