@@ -79,7 +79,7 @@ struct Totals {
     uint64_t steps = 0, rows = 0, requests = 0, forks = 0, attached = 0, aborted = 0, preempted = 0,
              accepted = 0, advanced = 0;
     uint64_t published = 0, adopted = 0, evicted = 0, exported = 0;  // blocks
-    uint64_t rows_issued = 0, rows_delivered = 0;  // of rounds with memory enough
+    uint64_t rows_issued = 0, rows_delivered = 0;                    // of rounds with memory enough
     uint64_t rows_lost = 0, rows_refused = 0, steps_lost = 0, bytes_peak = 0;
     std::atomic<uint64_t> routings{0}, cells_compared{0}, live_cells_compared{0}, cells{0},
         cells_refused{0};
@@ -155,6 +155,7 @@ private:
     void pass(uint32_t rows, uint32_t silent, bool begins, bool snapshots);
     void record(uint32_t rows, uint32_t silent);
     void wait_for_slots(uint64_t step);
+    void note_memory(const Batch &batch, const std::vector<int32_t> &status);
     void compare(Result result);
 
     const Shape shape_;
@@ -171,7 +172,20 @@ private:
     model::StorePtr blocks_;  // of the store
     uint64_t named_ = 0;      // blocks in calls of publish
     uint64_t numbers_ = 0, tag_ = 1, last_step_ = 0;
-    bool stale_in_flight_ = false;  // blocks with stale rows were published, and may not have landed
+    uint64_t landed_ = 0;  // the newest step that was waited for
+    bool stale_in_flight_ =
+        false;  // blocks with stale rows were published, and may not have landed
+
+    // Spans that were in flight or drafts that waited since the capturer was last within its
+    // budget, and how many pages each touched: they may bring it above, by those and their tags.
+    struct Touched {
+        uint64_t step;           // that must be filed
+        const Sequence *drafts;  // whose drafts they are, as long as nobody accepts them
+        uint64_t pages;
+    };
+    std::vector<Touched> touched_;
+    routecap_memory memory_{};
+    uint64_t most_bytes_ = 0;  // that it could have in use so far
 
     // Device memory that the routers write: ids [layers, rows, k], how many rows are live, and
     // positions by sink row.
@@ -185,7 +199,7 @@ private:
     std::vector<SequencePtr> running_;
     std::deque<Result> results_;
 
-    std::deque<Result> prefixes_;  // of finished sequences, to be used again
+    std::deque<Result> prefixes_;                  // of finished sequences, to be used again
     std::deque<std::vector<uint64_t>> published_;  // tokens
     std::atomic<uint64_t> cells_refused_{0};
 };
