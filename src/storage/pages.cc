@@ -1,6 +1,7 @@
 #include "storage/pages.h"
 
 #include <cstring>
+#include <mutex>
 #include <new>
 
 namespace routecap {

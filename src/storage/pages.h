@@ -5,9 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <utility>
 
+#include "base/mutex.h"
 #include "base/shape.h"
 #include "storage/huge_blocks.h"
 
@@ -180,7 +180,7 @@ private:
     std::atomic<uint64_t> used_{0};  // in pages and reserved
     std::atomic<uint64_t> peak_{0};
 
-    std::mutex mutex_;  // guards blocks_
+    QuickMutex mutex_;  // guards blocks_
     // Where memory is taken or given back, used_ and its idle ones together stay within the budget.
     HugeBlocks blocks_;
 };
