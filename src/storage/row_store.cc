@@ -46,7 +46,9 @@ bool RowStore::pay(Needs needs, const Filing &filing, Means &means) {
 bool RowStore::make_room() noexcept try {
     if (entries_.size() == entries_.capacity()) entries_.reserve(2 * entries_.size() + 2);
     return true;
-} catch (const std::bad_alloc &) { return false; }
+} catch (const std::bad_alloc &) {
+    return false;
+}
 
 // There must be room.
 RowStore::Entry &RowStore::add_entry(uint64_t index, PageRef page) {
@@ -235,8 +237,7 @@ RowStore::Meeting RowStore::meet(const Entry &entry, uint64_t position, RowSourc
     bool fills = false;
     for (uint32_t b = 0; m.writes && b < shape_->validity_bytes; b++)
         fills |= (source.validity[b] & ~validity[b]) != 0;
-    m.retags = m.whole || first ||
-               (fills && filing.tag < entry.page->tag_of(entry.row(position)));
+    m.retags = m.whole || first || (fills && filing.tag < entry.page->tag_of(entry.row(position)));
     return m;
 }
 
@@ -502,7 +503,9 @@ void RowStore::fork(RowStore &parent, uint64_t end) {
                               .page = entry.page,
                               .full_rows = entry.full_rows});
         }
-    } catch (const std::bad_alloc &) { return; }  // its rows are missing
+    } catch (const std::bad_alloc &) {
+        return;
+    }  // its rows are missing
     if (parent.missing_ != nullptr)
         change_missing([&](MissingRows &missing) { missing.add(parent.missing_->part(0, end)); });
     std::lock_guard lock(mutex);
@@ -628,17 +631,20 @@ bool RowStore::take(uint64_t first, uint64_t end, std::vector<Segment> &segments
         clear_rows(*begin, first, end);
         return true;
     }
-    const auto leaves = [&](const Entry &entry) { return entry.first >= first && entry.end <= end; };
+    // A page without a row stays, for a step in flight may need it.
+    const auto leaves = [&](const Entry &entry) {
+        return entry.first < entry.end && entry.first >= first && entry.end <= end;
+    };
     for (auto entry = begin; entry != last; ++entry) {
-        if (!leaves(*entry)) {
-            lend(*entry, std::max(first, entry->first), std::min(end, entry->end), segments);
-            if (entry->first < first)
-                entry->end = std::min(entry->end, first);
-            else
-                entry->first = end;
-        } else if (entry->first < entry->end) {
+        if (leaves(*entry)) {
             segments.push_back(segment(*entry, std::move(entry->page), entry->first, entry->end));
+            continue;
         }
+        lend(*entry, std::max(first, entry->first), std::min(end, entry->end), segments);
+        if (entry->first < first)
+            entry->end = std::min(entry->end, first);
+        else
+            entry->first = std::min(end, entry->end);
     }
     entries_.erase(std::remove_if(begin, last, leaves), last);
     return true;

@@ -387,12 +387,25 @@ TEST_F(Locks, are_not_held_while_a_release_callback_runs) {
                     routecap_routing_free(taken);
                     break;
                 }
-                default: {
+                case 4: {
                     routecap_request child = 0;
                     EXPECT_STATUS(ROUTECAP_OK, routecap_request_fork(rig.capturer(), r,
                                                                      ROUTECAP_ROWS_ALL, &child));
                     rig.close(r);
                     rig.close(child);
+                    break;
+                }
+                // The page is left without a row, and rows around it are taken.
+                default: {
+                    EXPECT_STATUS(ROUTECAP_OK, routecap_request_truncate(rig.capturer(), r, 2));
+                    owner.reset();
+                    rig.land(rig.step({{r, {1, memory_of({}).page_rows, 1}}}));
+                    routecap_routing *taken = nullptr;
+                    EXPECT_STATUS(ROUTECAP_INCOMPLETE,
+                                  routecap_request_extract(rig.capturer(), r, 0, ROUTECAP_ROWS_ALL,
+                                                           ROUTECAP_EXTRACT_TAKE, 0, &taken));
+                    routecap_routing_free(taken);
+                    rig.close(r);
                     break;
                 }
             }
