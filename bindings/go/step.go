@@ -46,7 +46,7 @@ type IssueOptions struct {
 // request (routecap_step_issue). They are filed in the background, in order of issue; the ticket
 // refers to the step from now on. The spans are read in place and may be used again.
 //
-// A span of an unknown request, or one that could need more memory than the budget has, is skipped
+// A span of an unknown request, or one that is charged more memory than the budget has, is skipped
 // and counted; the others are not affected. Rows that were accepted are refused later only where
 // the system itself has no memory left. `status` is nil or receives for each span OK,
 // ErrUnknownRequest or ErrNoMemory. With no spans at all the step has landed at once.

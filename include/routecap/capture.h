@@ -266,7 +266,8 @@ typedef struct routecap_issue_options {
  *
  * Rows that are shared, forked or taken after a span was issued and before it is filed may make it
  * need a page that it was not charged. It gets that page above the budget. The excess is at most
- * the pages, with their tags, that spans in flight and waiting drafts touch.
+ * the pages, with their tags, that spans in flight and waiting drafts touched since bytes_in_use
+ * was last within the budget.
  *
  * What close, truncate, finish and an extract with ROUTECAP_EXTRACT_TAKE free can be used at once.
  * If the budget is exhausted, issue applies those calls itself before it refuses a span. It leaves

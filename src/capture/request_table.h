@@ -2,7 +2,7 @@
 // the capturer's mutex.
 //
 // Rows that landed are in the request's RowStore. Here is what has to be answered before they land:
-// length, pages promised, drafts to accept, what is in flight. What of it has no fixed size is in
+// length, the page that needs no charge, drafts to accept, what is in flight. What of it has no fixed size is in
 // nodes (node_pool.h), because nothing may be allocated under that mutex.
 #pragma once
 

@@ -105,8 +105,8 @@ private:
 
 // Gives out pages within a budget. Outlives its capturer for as long as one of its pages lives.
 //
-// Memory is first reserved, on the thread that promises it, and turned into a page later, on the
-// thread that fills it.
+// Memory is first reserved, on the thread that issues rows, and turned into a page later, on the
+// thread that files them.
 class PagePool : public std::enable_shared_from_this<PagePool> {
 public:
     static std::shared_ptr<PagePool> create(ShapePtr shape, uint64_t budget_bytes);

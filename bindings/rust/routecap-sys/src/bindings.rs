@@ -1,4 +1,4 @@
-// Of headers with the SHA-256 6203acbeadf96f7edcbe0602b27fcb0323754b2359e86a08d81b58934a82e729
+// Of headers with the SHA-256 dd49a7897b43cb29e59bfb08083501127e051ba84688182e9568a52d830d483f
 pub const ROUTECAP_VERSION_MAJOR: u32 = 1;
 pub const ROUTECAP_VERSION_MINOR: u32 = 1;
 pub const ROUTECAP_VERSION_PATCH: u32 = 0;
@@ -539,16 +539,24 @@ unsafe extern "C" {
     /// except for spans that are speculative (trees) or have device positions. A step without spans has
     /// landed at once.
     ///
-    /// A span is skipped and counted if its request is unknown, or if it could need more memory than the
+    /// A span is skipped and counted if its request is unknown, or if it is charged more memory than the
     /// budget (config.budget_bytes) has left. Issue then returns ROUTECAP_PARTIAL, and the other spans
     /// are not affected. Positions that are refused for memory count for the request's length and are
     /// missing (REFUSED).
     ///
-    /// Memory. A span is accepted if the budget has all that its rows could need: new pages, a copy of
-    /// each page that it shares with a routing or another request, and the tags of a page whose rows get
-    /// a second tag. With wide bounds of device positions each row could need a page. What is not needed
-    /// goes back to the budget when the step is filed. Rows that were accepted are refused later only
-    /// where the system itself has no memory left: they are then missing (REFUSED), and counted.
+    /// Memory. Issue charges the budget for each page that a span touches, except the newest page that
+    /// the request wrote itself. That page is charged too after it was truncated or taken, and where the
+    /// span writes rows that were once shared or forked. Pages whose rows may get a second tag are
+    /// charged with their tags, drafts with memory of their own, and wide bounds of device positions
+    /// with a page for each row. What is not needed goes back when the step is filed, or when its drafts
+    /// are settled. A span that is charged nothing is accepted above the budget too. Rows that were
+    /// accepted are refused later only where the system itself has no memory left: they are then missing
+    /// (REFUSED), and counted.
+    ///
+    /// Rows that are shared, forked or taken after a span was issued and before it is filed may make it
+    /// need a page that it was not charged. It gets that page above the budget. The excess is at most
+    /// the pages, with their tags, that spans in flight and waiting drafts touched since bytes_in_use
+    /// was last within the budget.
     ///
     /// What close, truncate, finish and an extract with ROUTECAP_EXTRACT_TAKE free can be used at once.
     /// If the budget is exhausted, issue applies those calls itself before it refuses a span. It leaves
@@ -797,13 +805,13 @@ pub struct routecap_stats {
     pub requests_open: u64,
     pub steps_in_flight: u64,
     /// of the budget: pages of requests and routings, their tags, provisional
-    /// rows, and reservations for issued rows
+    /// rows, and what spans in flight are charged
     pub bytes_in_use: u64,
     /// the highest bytes_in_use so far. It includes what an issue reserved
     /// and gave back at once, such as for a page that two of its spans
     /// share
     pub bytes_peak: u64,
-    /// the limit of bytes_in_use
+    /// the limit of bytes_in_use, but for the excess that issue names
     pub bytes_budget: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -1942,11 +1950,12 @@ unsafe extern "C" {
     ///
     /// SHARE and TAKE cost a few nanoseconds per page, COPY one pass over the rows. Their memory counts
     /// in the budget until the routing is freed. COPY takes new memory from the budget, and so does a
-    /// TAKE that leaves rows on both sides in one page.
+    /// TAKE that leaves rows on both sides in one page. Without that memory they return
+    /// ROUTECAP_ERR_NO_MEMORY. SHARE needs none.
     ///
     /// Drafts and steps in flight may name positions that are read here. When they fill cells there,
-    /// the page is copied first, because a routing never changes. Memory for that copy is reserved now.
-    /// If there is none, the call returns ROUTECAP_ERR_NO_MEMORY.
+    /// the page is copied first, because a routing never changes. That copy may go above the budget (see
+    /// routecap_step_issue).
     ///
     /// @param[in] capturer  The capturer.
     /// @param[in] request   The request.

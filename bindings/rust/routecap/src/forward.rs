@@ -409,7 +409,7 @@ impl Forward {
     ///
     /// Call it after the forward, on a stream that is ordered behind it, and before anything that
     /// begins another. Sink rows that no span names are forgotten. A span of an unknown or closed
-    /// request, or one that could need more memory than the budget has, is skipped and counted; the
+    /// request, or one that is charged more memory than the budget has, is skipped and counted; the
     /// others are not affected. Rows that were accepted are refused later only where the system
     /// itself has no memory left.
     ///

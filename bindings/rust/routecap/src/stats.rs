@@ -73,8 +73,8 @@ stats! {
     requests_open: u64,
     /// Steps in flight now.
     steps_in_flight: u64,
-    /// Of the budget: pages of requests and routings, provisional rows, and what is promised to
-    /// rows that were issued.
+    /// Of the budget: pages of requests and routings, their tags, provisional rows, and what spans
+    /// in flight are charged.
     bytes_in_use: u64,
     /// The most that was in use.
     bytes_peak: u64,
