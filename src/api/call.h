@@ -69,7 +69,7 @@ template <class Body>
 int32_t on_forward_path(const routecap_capturer *capturer, Body body,
                         const char *call = __builtin_FUNCTION()) noexcept {
     const auto alone = [&](Capturer &c) {
-        const ForwardCheck::Call entered(c.check());
+        const ForwardCheck::Call entered(c.forward.check());
         const int32_t status = entered.status();
         return status < 0 ? status : body(c);
     };

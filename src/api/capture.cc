@@ -66,11 +66,11 @@ int32_t routecap_capturer_progress(routecap_capturer *capturer) {
 }
 
 int32_t routecap_step_begin(routecap_capturer *capturer, uint32_t rows, routecap_stream stream) {
-    return on_forward_path(capturer, [&](Capturer &c) { return c.begin(rows, stream); });
+    return on_forward_path(capturer, [&](Capturer &c) { return c.forward.begin(rows, stream); });
 }
 
 int32_t routecap_step_snapshot(routecap_capturer *capturer, routecap_stream stream) {
-    return on_forward_path(capturer, [&](Capturer &c) { return c.snapshot(stream); });
+    return on_forward_path(capturer, [&](Capturer &c) { return c.forward.snapshot(stream); });
 }
 
 int32_t routecap_step_issue(routecap_capturer *capturer, const routecap_span *spans,
@@ -78,12 +78,12 @@ int32_t routecap_step_issue(routecap_capturer *capturer, const routecap_span *sp
                             int32_t *status, routecap_step *step, routecap_stream stream) {
     if (step != nullptr) *step = 0;
     return on_forward_path(capturer, [&](Capturer &c) {
-        return c.issue(spans, span_size, count, options, status, step, stream);
+        return c.forward.issue(spans, span_size, count, options, status, step, stream);
     });
 }
 
 int32_t routecap_step_discard(routecap_capturer *capturer, routecap_stream stream) {
-    return on_forward_path(capturer, [&](Capturer &c) { return c.discard(stream); });
+    return on_forward_path(capturer, [&](Capturer &c) { return c.forward.discard(stream); });
 }
 
 int32_t routecap_step_poll(routecap_capturer *capturer, routecap_step step) {

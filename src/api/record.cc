@@ -8,23 +8,25 @@ using namespace routecap;
 int32_t routecap_sink_bind(routecap_capturer *capturer, uint32_t first_layer, uint32_t layers,
                            const routecap_sink *sink) {
     return on_forward_path(capturer,
-                           [&](Capturer &c) { return c.bind(first_layer, layers, sink); });
+                           [&](Capturer &c) { return c.forward.bind(first_layer, layers, sink); });
 }
 
 int32_t routecap_sink_layer(routecap_capturer *capturer, uint32_t layer, routecap_sink *sink) {
-    return on_forward_path(capturer, [&](Capturer &c) { return c.sink_layer(layer, sink); });
+    return on_forward_path(capturer,
+                           [&](Capturer &c) { return c.forward.sink_layer(layer, sink); });
 }
 
 int32_t routecap_layer_record(routecap_capturer *capturer, uint32_t layer,
                               const routecap_source *source, routecap_stream stream) {
-    return on_forward_path(capturer, [&](Capturer &c) { return c.record(layer, source, stream); });
+    return on_forward_path(capturer,
+                           [&](Capturer &c) { return c.forward.record(layer, source, stream); });
 }
 
 int32_t routecap_layers_record(routecap_capturer *capturer, const routecap_source *source,
                                const routecap_layer_source *layers, size_t layer_size, size_t count,
                                routecap_stream stream) {
     return on_forward_path(capturer, [&](Capturer &c) {
-        return c.record_layers(source, layers, layer_size, count, stream);
+        return c.forward.record_layers(source, layers, layer_size, count, stream);
     });
 }
 
@@ -37,13 +39,14 @@ int32_t routecap_router_init(routecap_router *router, size_t struct_size, int32_
 int32_t routecap_layer_route(routecap_capturer *capturer, uint32_t layer,
                              const routecap_router *router, const routecap_logits *logits,
                              routecap_stream stream) {
-    return on_forward_path(capturer,
-                           [&](Capturer &c) { return c.route(layer, router, logits, stream); });
+    return on_forward_path(
+        capturer, [&](Capturer &c) { return c.forward.route(layer, router, logits, stream); });
 }
 
 int32_t routecap_capturer_probe(routecap_capturer *capturer, uint32_t rows,
                                 routecap_layer_probe *layers, size_t layer_size, size_t count,
                                 routecap_stream stream) {
-    return on_forward_path(
-        capturer, [&](Capturer &c) { return c.probe(rows, layers, layer_size, count, stream); });
+    return on_forward_path(capturer, [&](Capturer &c) {
+        return c.forward.probe(rows, layers, layer_size, count, stream);
+    });
 }

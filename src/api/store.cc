@@ -136,7 +136,7 @@ int32_t routecap_request_publish(routecap_capturer *capturer, routecap_request r
                                    .count = count,
                                    .status = 0,
                                    .reserved = 0};
-        return c.publish(s, item, generation);
+        return c.requests.publish(s, item, generation);
     });
 }
 
@@ -148,7 +148,7 @@ int32_t routecap_request_adopt(routecap_capturer *capturer, routecap_request req
             if (int32_t status = check_output(adoption, "adoption"); status < 0) return status;
         routecap_adopt_item item{};
         item.request = request, item.first = first, item.keys = keys, item.count = count;
-        const int32_t status = c.adopt(s, item, generation);
+        const int32_t status = c.requests.adopt(s, item, generation);
         if (status == ROUTECAP_OK && adoption != nullptr)
             write_struct(adoption, routecap_adoption{.struct_size = 0,
                                                      .reserved = 0,
@@ -165,7 +165,7 @@ int32_t routecap_request_publish_batch(routecap_capturer *capturer, routecap_sto
                                        routecap_publish_item *items, size_t item_size, size_t count,
                                        uint64_t generation) {
     return with(capturer, store, [&](Capturer &c, const StorePtr &s) {
-        return c.publish_batch(s, items, item_size, count, generation);
+        return c.requests.publish_batch(s, items, item_size, count, generation);
     });
 }
 
@@ -173,7 +173,7 @@ int32_t routecap_request_adopt_batch(routecap_capturer *capturer, routecap_store
                                      routecap_adopt_item *items, size_t item_size, size_t count,
                                      uint64_t generation) {
     return with(capturer, store, [&](Capturer &c, const StorePtr &s) {
-        return c.adopt_batch(s, items, item_size, count, generation);
+        return c.requests.adopt_batch(s, items, item_size, count, generation);
     });
 }
 

@@ -7,10 +7,10 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
-#include <mutex>
 #include <thread>
+
+#include "base/mutex.h"
 
 namespace routecap {
 
@@ -34,10 +34,11 @@ public:
     // The same while there is work that only time brings on: until then, or until somebody calls.
     // Ringing does not end it.
     void doze(uint32_t seen, Clock::time_point until) {
-        std::unique_lock lock(mutex_);
+        const Lock lock(mutex_);
         called_ = false;
         dozing_.store(true, std::memory_order_seq_cst);
-        if (rings() == seen) calls_.wait_until(lock, until, [this] { return called_; });
+        for (bool wait = rings() == seen; wait && !called_;)
+            wait = calls_.wait_until(mutex_, until);
         dozing_.store(false, std::memory_order_relaxed);
     }
 
@@ -51,7 +52,7 @@ public:
         ring();
         if (!dozing_.load(std::memory_order_seq_cst)) return;
         {
-            std::lock_guard lock(mutex_);
+            const Lock lock(mutex_);
             called_ = true;
         }
         calls_.notify_one();
@@ -67,9 +68,9 @@ private:
 
     std::atomic<uint32_t> rings_{0};
     std::atomic<bool> sleeping_{false}, dozing_{false};
-    std::mutex mutex_;  // guards called_
-    std::condition_variable calls_;
-    bool called_ = false;
+    Mutex mutex_;
+    ConditionVariable calls_;
+    bool called_ GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace routecap

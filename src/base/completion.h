@@ -4,11 +4,11 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
-#include <mutex>
 #include <thread>
+
+#include "base/mutex.h"
 
 namespace routecap {
 
@@ -35,8 +35,10 @@ public:
                 std::this_thread::sleep_for(std::chrono::microseconds(20));
                 continue;
             }
-            std::unique_lock lock(mutex_);
-            return landed_.wait_until(lock, limit, ready);
+            const Lock lock(mutex_);
+            while (!ready())
+                if (!landed_.wait_until(mutex_, limit)) return ready();
+            return true;
         }
     }
 
@@ -44,25 +46,27 @@ public:
     bool awaited() const { return waiting_.load(std::memory_order_acquire) != 0; }
 
     void notify() {
-        { std::lock_guard lock(mutex_); }
+        { const Lock lock(mutex_); }
         landed_.notify_all();
     }
 
     // What whoever waits does for the work's progress, for the capturer's life: the work itself,
     // where there is no worker thread, which it then says; otherwise it calls that thread.
     void set_progress(std::function<bool()> progress) {
-        std::unique_lock lock(progress_mutex_);
-        unused_.wait(lock, [this] { return users_ == 0; });
+        const Lock lock(progress_mutex_);
+        while (users_ > 0) unused_.wait(progress_mutex_);
         progress_ = std::move(progress);
     }
     bool progress() {
+        const std::function<bool()> *work = nullptr;
         {
-            std::lock_guard lock(progress_mutex_);
+            const Lock lock(progress_mutex_);
             if (!progress_) return false;
             users_++;
+            work = &progress_;
         }
-        const bool worked = progress_();
-        std::lock_guard lock(progress_mutex_);
+        const bool worked = (*work)();
+        const Lock lock(progress_mutex_);
         if (--users_ == 0) unused_.notify_all();
         return worked;
     }
@@ -74,14 +78,14 @@ private:
         ~Waiting() { threads.fetch_sub(1); }
     };
 
-    std::mutex mutex_;  // guards nothing but the moment between ready() and the wait
-    std::condition_variable landed_;
+    Mutex mutex_;  // guards nothing but the moment between ready() and the wait
+    ConditionVariable landed_;
     std::atomic<uint32_t> waiting_{0};
-    // Guards what follows; progress_ is not replaced while somebody runs it.
-    std::mutex progress_mutex_;
-    std::condition_variable unused_;
-    uint32_t users_ = 0;
-    std::function<bool()> progress_;
+    Mutex progress_mutex_;
+    ConditionVariable unused_;
+    uint32_t users_ GUARDED_BY(progress_mutex_) = 0;
+    // Not replaced while somebody runs it.
+    std::function<bool()> progress_ GUARDED_BY(progress_mutex_);
 };
 
 }  // namespace routecap

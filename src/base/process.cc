@@ -5,18 +5,18 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <mutex>
 
 #include "base/log.h"
+#include "base/mutex.h"
 
 namespace routecap {
 namespace {
 
 std::atomic<uint32_t> generation{0};
 
-// Guards the list of descriptors that a child closes.
-std::mutex descriptors_mutex;
-ForkClosed *descriptors = nullptr;
+// The list of descriptors that a child closes.
+Mutex descriptors_mutex;
+ForkClosed *descriptors GUARDED_BY(descriptors_mutex) = nullptr;
 
 }  // namespace
 
@@ -34,7 +34,7 @@ uint32_t process_generation() noexcept {
 
 bool ForkClosed::open(const char *path, int flags) noexcept {
     process_generation();
-    const std::lock_guard lock(descriptors_mutex);
+    const Lock lock(descriptors_mutex);
     descriptor_ = ::open(path, flags | O_CLOEXEC);
     if (descriptor_ < 0) return false;
     next_ = descriptors;
@@ -44,7 +44,7 @@ bool ForkClosed::open(const char *path, int flags) noexcept {
 }
 
 void ForkClosed::close() noexcept {
-    const std::lock_guard lock(descriptors_mutex);
+    const Lock lock(descriptors_mutex);
     if (descriptor_ < 0) return;
     ::close(descriptor_);
     descriptor_ = -1;
@@ -53,9 +53,10 @@ void ForkClosed::close() noexcept {
     before_ = next_ = nullptr;
 }
 
-void ForkClosed::before_fork() noexcept { descriptors_mutex.lock(); }
-void ForkClosed::after_fork() noexcept { descriptors_mutex.unlock(); }
-void ForkClosed::after_fork_in_child() noexcept {
+// The mutex is held while the process forks, so it is locked and unlocked in different functions.
+void ForkClosed::before_fork() noexcept ACQUIRE(descriptors_mutex) { descriptors_mutex.lock(); }
+void ForkClosed::after_fork() noexcept RELEASE(descriptors_mutex) { descriptors_mutex.unlock(); }
+void ForkClosed::after_fork_in_child() noexcept RELEASE(descriptors_mutex) {
     for (ForkClosed *each = descriptors; each != nullptr; each = each->next_) {
         ::close(each->descriptor_);
         each->descriptor_ = -1;

@@ -155,7 +155,7 @@ struct Capturer::Dump {
     }
 
     // Of an owner.
-    void work(const Capture &c, const StepWorker::State &worker) {
+    void work(const Owner &c, const StepWorker::State &worker) {
         if (c.worker.manual())
             text.add(", \"worker\": null");
         else
@@ -163,18 +163,18 @@ struct Capturer::Dump {
                      worker.thread, name_of(worker.doing), ull(ns_since(worker.since, now)));
         text.begin("log", '{');
         {
-            const std::lock_guard lock(c.mutex);
-            text.member("handed_over", c.worker.log.entries());
+            const Lock lock(c.registry.mutex);
+            text.member("handed_over", c.registry.log.entries());
         }
         text.member("waiting", worker.taken);
         text.end('}');
     }
 
     // With the mutex a step in a slot stays the one it is: only with it another is put there.
-    void steps(const Capture &c, uint64_t filing) {
+    void steps(const Owner &c, uint64_t filing) {
         text.begin("steps", '[');
         for (uint32_t slot = 0; slot < c.steps.slots(); slot++) {
-            const std::lock_guard lock(c.mutex);
+            const Lock lock(c.registry.mutex);
             const uint64_t ticket = c.steps.in_slot(slot);
             if (ticket == 0) continue;
             const Step &step = c.steps.step(static_cast<int32_t>(slot));
@@ -193,15 +193,15 @@ struct Capturer::Dump {
     }
 
     // If these are not all, those that something is on its way for.
-    void requests(Capture &c, uint32_t most) {
+    void requests(Owner &c, uint32_t most) {
         constexpr uint32_t kAtOnce = 64;  // places of the table, each time that the mutex is taken
-        const bool all = c.requests.count() <= most;
+        const bool all = c.registry.open_requests() <= most;
         uint32_t at = 0, listed = 0;
         text.begin("requests", '[');
         const auto room = [&] { return listed < most && text.room() >= kRequest + kEnd; };
         for (bool more = true; more && room();) {
-            const std::lock_guard lock(c.mutex);
-            more = c.requests.for_each_open(at, kAtOnce, [&](const Request &r) {
+            const Lock lock(c.registry.mutex);
+            more = c.registry.requests.for_each_open(at, kAtOnce, [&](const Request &r) {
                 const uint64_t pending = r.pending.count() - r.applied();
                 const bool in_flight = r.newest_step != 0 && c.steps.in_flight(r.newest_step);
                 if (!room() || !(all || in_flight || pending > 0)) return;
@@ -217,14 +217,14 @@ struct Capturer::Dump {
         text.add(
             "%s{\"request\": %llu, \"rows\": %llu, \"drafts\": %llu, "
             "\"step_in_flight\": %llu, \"calls_waiting\": %llu, \"behind_step\": %llu}",
-            text.comma(), ull(r.handle), ull(rows), ull(drafts), ull(step),
-            ull(pending), ull(pending > 0 ? r.pending.after() : 0));
+            text.comma(), ull(r.handle), ull(rows), ull(drafts), ull(step), ull(pending),
+            ull(pending > 0 ? r.pending.after() : 0));
     }
 };
 
 int32_t Capturer::dump(uint32_t requests, void *dst, size_t dst_bytes, uint64_t *needed) {
-    const size_t slots = capture_ ? capture_->steps.slots() : 0;
-    const uint64_t open = capture_ ? capture_->requests.count() : 0;
+    const size_t slots = owner_ ? owner_->steps.slots() : 0;
+    const uint64_t open = owner_ ? owner_->registry.open_requests() : 0;
     const size_t least = kFixed + slots * kStep + kEnd;
     if (dst == nullptr || dst_bytes < least) {
         const uint64_t enough = least + std::min<uint64_t>(requests, open) * kRequest;
@@ -240,14 +240,14 @@ int32_t Capturer::dump(uint32_t requests, void *dst, size_t dst_bytes, uint64_t 
              ROUTECAP_VERSION_MINOR, ROUTECAP_VERSION_PATCH, static_cast<int>(getpid()));
     text.member("capturer", number_);
     text.member("time_ns", static_cast<uint64_t>(wall.count()));
-    text.add(", \"role\": \"%s\"", owner() ? "owner" : disabled() ? "disabled" : "mirror");
+    text.add(", \"role\": \"%s\"", owner_ ? "owner" : disabled() ? "disabled" : "mirror");
     if (!disabled()) dump.settings(), dump.memory();
-    if (capture_) {
-        const StepWorker::State worker = capture_->worker.state();
+    if (owner_) {
+        const StepWorker::State worker = owner_->worker.state();
         dump.counters();
-        dump.work(*capture_, worker);
-        dump.steps(*capture_, worker.filing);
-        dump.requests(*capture_, requests);
+        dump.work(*owner_, worker);
+        dump.steps(*owner_, worker.filing);
+        dump.requests(*owner_, requests);
     }
     text.end('}');
     if (text.full()) return report(ROUTECAP_ERR_INTERNAL, "a dump exceeds its bounds");

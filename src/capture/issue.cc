@@ -8,7 +8,7 @@
 #include "base/profiler_ranges.h"
 #include "base/status.h"
 #include "base/structs.h"
-#include "capture/capturer.h"
+#include "capture/forward_path.h"
 
 namespace routecap {
 
@@ -47,7 +47,7 @@ static Phase phase_of(const routecap_span &span) {
 }
 
 // One call, and what its spans add up to.
-struct Capturer::Issue {
+struct ForwardPath::Issue {
     const char *spans;
     size_t span_size;
     size_t count;
@@ -132,9 +132,9 @@ struct Capturer::Issue {
         if (wide_bounds(span.position, end, span.rows, shape.page_shift)) {
             m.charge.pages = span.rows;
         } else {
-            const bool has_own = own >= first_page && own < end_page &&
-                                 std::max(span.position, own << shape.page_shift) >=
-                                     request.shared_end;
+            const bool has_own =
+                own >= first_page && own < end_page &&
+                std::max(span.position, own << shape.page_shift) >= request.shared_end;
             m.charge.pages = static_cast<uint32_t>(end_page - first_page - has_own);
         }
         m.bytes = draft_bytes(span) +
@@ -152,7 +152,7 @@ struct Capturer::Issue {
 };
 
 // What is wrong with a span, if anything is.
-[[gnu::noinline]] int32_t Capturer::check_span(const Issue &issue, uint32_t i) const {
+[[gnu::noinline]] int32_t ForwardPath::check_span(const Issue &issue, uint32_t i) const {
     constexpr uint32_t kFlags =
         ROUTECAP_SPAN_SPECULATIVE | ROUTECAP_SPAN_DEVICE_POSITIONS | kPhaseFlags;
     const routecap_span &span = issue.span(i);
@@ -176,11 +176,11 @@ struct Capturer::Issue {
     return ROUTECAP_OK;
 }
 
-int32_t Capturer::check_spans(Issue &issue) {
+int32_t ForwardPath::check_spans(Issue &issue) {
     issue.wanted = issue.nodes = 0;
     issue.tangled = false;
     if (++checks_ == 0) {  // once in 2^32 issues
-        capture_->requests.clear_checks();
+        owner_->registry.requests.clear_checks();
         checks_ = 1;
     }
     const uint32_t sink_rows = config_.rows, count = static_cast<uint32_t>(issue.count);
@@ -194,10 +194,11 @@ int32_t Capturer::check_spans(Issue &issue) {
     Checked *const checked = checked_.data();
     uint32_t seen = 0;
     const char *next = issue.spans;
-    const auto look_ahead = [&, size = issue.span_size, &requests = capture_->requests] {
+    const auto look_ahead = [&, size = issue.span_size]() REQUIRES(owner_->registry.mutex) {
         if (seen == count) return;
         const auto &span = *reinterpret_cast<const routecap_span *>(next);
-        checked[seen++].request = requests.prefetch(span.request, speculative(span));
+        checked[seen++].request =
+            owner_->registry.requests.prefetch(span.request, speculative(span));
         next += size;
     };
     for (uint32_t i = 0; i < RequestTable::kAhead; i++) look_ahead();
@@ -216,7 +217,7 @@ int32_t Capturer::check_spans(Issue &issue) {
         checked[i] = {request, span.position, span.position + span.rows, ordinary};
         if (request == nullptr) continue;
         if (!ordinary) {
-            issue.wanted += issue.memory(span, *request, capture_->pool).bytes;
+            issue.wanted += issue.memory(span, *request, owner_->pool).bytes;
             issue.nodes += 2;  // a draft, a note
         } else if (speculative(span)) {
             if (span.rows != draft_rows)
@@ -266,7 +267,7 @@ static void sort_by_position(std::vector<uint32_t> &order, std::vector<uint32_t>
 
 // Whether two spans with known, settled positions of one request overlap, where their order does
 // not tell.
-bool Capturer::overlaps(const Issue &issue) {
+bool ForwardPath::overlaps(const Issue &issue) {
     order_.clear();
     for (uint32_t i = 0; i < issue.count; i++)
         if (checked_[i].request != nullptr && plain(issue.span(i))) order_.push_back(i);
@@ -283,8 +284,8 @@ bool Capturer::overlaps(const Issue &issue) {
 }
 
 // Hands one span to its request, and to the step unless that is lost. Returns the span's status.
-inline int32_t Capturer::issue_span(Issue &issue, const routecap_span &span, const Checked &checked,
-                                    uint32_t index) {
+inline int32_t ForwardPath::issue_span(Issue &issue, const routecap_span &span,
+                                       const Checked &checked, uint32_t index) {
     if (checked.request == nullptr) {
         issue.rows_skipped += span.rows;
         return ROUTECAP_ERR_UNKNOWN_REQUEST;
@@ -293,8 +294,8 @@ inline int32_t Capturer::issue_span(Issue &issue, const routecap_span &span, con
     // and the mutex was not released since check_spans.
     Request &request = *checked.request;
     const bool draft = speculative(span);
-    if (!checked.ordinary || (draft && !issue.drafts_reserved &&
-                              !issue.reserve(issue.draft_bytes(span), capture_->pool)))
+    if (!checked.ordinary ||
+        (draft && !issue.drafts_reserved && !issue.reserve(issue.draft_bytes(span), owner_->pool)))
         return issue_special(issue, index);
     const uint64_t end = span.position + span.rows;
     const uint32_t handed = hand_over(issue, span, request, end, 0, draft);
@@ -307,8 +308,8 @@ inline int32_t Capturer::issue_span(Issue &issue, const routecap_span &span, con
 
 // `reason` is 0, or why the drafts will never be there. Returns the index of the first among the
 // request's drafts of the step.
-inline uint32_t Capturer::note_draft(const Issue &issue, const routecap_span &span,
-                                     Request &request, uint64_t end, int32_t reason) {
+inline uint32_t ForwardPath::note_draft(const Issue &issue, const routecap_span &span,
+                                        Request &request, uint64_t end, int32_t reason) {
     uint32_t first = 0;
     if (request.drafts != nullptr)
         if (const DraftSpan &last = *request.drafts->last; last.step == issue.ticket)
@@ -327,14 +328,14 @@ inline uint32_t Capturer::note_draft(const Issue &issue, const routecap_span &sp
                 .next = nullptr,
                 .last = nullptr};
     };
-    request.add_draft(made, capture_->worker.nodes);
+    request.add_draft(made, owner_->registry.nodes);
     return first;
 }
 
 // `end` is one past its last position, `pages` what it is charged. Returns the index of it in the
 // step, where the caller puts its SpanExtra if it has one.
-inline uint32_t Capturer::hand_over(Issue &issue, const routecap_span &span, Request &request,
-                                    uint64_t end, uint64_t pages, bool extra) {
+inline uint32_t ForwardPath::hand_over(Issue &issue, const routecap_span &span, Request &request,
+                                       uint64_t end, uint64_t pages, bool extra) {
     const uint32_t index = issue.handed_count++;
     // In place, as Nodes::take.
     new (&issue.handed[index])
@@ -360,11 +361,11 @@ inline uint32_t Capturer::hand_over(Issue &issue, const routecap_span &span, Req
 
 // The same for spans that need memory, are drafts, have device positions or another tag, or are
 // lost.
-[[gnu::noinline]] int32_t Capturer::issue_special(Issue &issue, uint32_t index) {
+[[gnu::noinline]] int32_t ForwardPath::issue_special(Issue &issue, uint32_t index) {
     const routecap_span &span = issue.span(index);
     Request &request = *checked_[index].request;
-    PagePool &pool = capture_->pool;
-    Nodes &nodes = capture_->worker.nodes;
+    PagePool &pool = owner_->pool;
+    Nodes &nodes = owner_->registry.nodes;
     const bool device = (span.flags & ROUTECAP_SPAN_DEVICE_POSITIONS) != 0;
     const uint64_t end = Issue::end_of(span);
     const Issue::Memory memory = issue.memory(span, request, pool);
@@ -405,7 +406,7 @@ inline uint32_t Capturer::hand_over(Issue &issue, const routecap_span &span, Req
 
 // Hands over every span. Requests are not prefetched: check_spans has just touched them. A function
 // of its own keeps more in registers.
-[[gnu::noinline]] void Capturer::hand_spans(Issue &issue, int32_t *status) {
+[[gnu::noinline]] void ForwardPath::hand_spans(Issue &issue, int32_t *status) {
     const auto count = static_cast<uint32_t>(issue.count);
     const size_t span_size = issue.span_size;
     const Checked *checked = checked_.data();
@@ -416,7 +417,7 @@ inline uint32_t Capturer::hand_over(Issue &issue, const routecap_span &span, Req
             __builtin_prefetch(&issue.handed[ahead], 1);
             if (speculative(span)) {  // so may the next be
                 __builtin_prefetch(&issue.extras[ahead], 1);
-                capture_->worker.nodes.prefetch(RequestTable::kAhead);
+                owner_->registry.nodes.prefetch(RequestTable::kAhead);
             }
         }
         const int32_t s = issue_span(issue, span, *checked, i);
@@ -426,25 +427,26 @@ inline uint32_t Capturer::hand_over(Issue &issue, const routecap_span &span, Req
 }
 
 // A function of its own, as issue() is: what a range keeps costs the caller's loops registers.
-[[gnu::noinline]] void Capturer::copy(int32_t slot, uint32_t rows, const DevicePositions &positions,
-                                      routecap_stream stream) {
+[[gnu::noinline]] void ForwardPath::copy(int32_t slot, uint32_t rows,
+                                         const DevicePositions &positions, routecap_stream stream) {
     const ProfilerRange range("copy");
-    backend_->copy(slot, rows, positions, capture_->steps.named(), stream);
+    backend_->copy(slot, rows, positions, owner_->steps.named(), stream);
 }
 
-int32_t Capturer::issue(const routecap_span *spans, size_t span_size, size_t count,
-                        const routecap_issue_options *options, int32_t *status, routecap_step *step,
-                        routecap_stream stream) {
+int32_t ForwardPath::issue(const routecap_span *spans, size_t span_size, size_t count,
+                           const routecap_issue_options *options, int32_t *status,
+                           routecap_step *step, routecap_stream stream) {
     const ProfilerRange range("issue");
     return issue_step(spans, span_size, count, options, status, step, stream);
 }
 
-[[gnu::noinline]] int32_t Capturer::issue_step(const routecap_span *spans, size_t span_size,
-                                               size_t count, const routecap_issue_options *options,
-                                               int32_t *status, routecap_step *step,
-                                               routecap_stream stream) {
+[[gnu::noinline]] int32_t ForwardPath::issue_step(const routecap_span *spans, size_t span_size,
+                                                  size_t count,
+                                                  const routecap_issue_options *options,
+                                                  int32_t *status, routecap_step *step,
+                                                  routecap_stream stream) {
     if (count >= UINT32_MAX) return report(ROUTECAP_ERR_ARGUMENT, "%zu spans", count);
-    if (!owner()) {
+    if (owner_ == nullptr) {
         begun_ = false;
         if (check_) check_->issued();
         for (size_t i = 0; status != nullptr && i < count; i++) status[i] = ROUTECAP_OK;
@@ -462,9 +464,9 @@ int32_t Capturer::issue(const routecap_span *spans, size_t span_size, size_t cou
         o.positions_dtype != ROUTECAP_DTYPE_I64)
         return report(ROUTECAP_ERR_DTYPE, "positions of dtype %d", o.positions_dtype);
 
-    Steps &steps = capture_->steps;
-    StepWorker &worker = capture_->worker;
-    Counters &counters = capture_->counters;
+    Steps &steps = owner_->steps;
+    StepWorker &worker = owner_->worker;
+    Counters &counters = owner_->counters;
     if (checked_.size() < count) checked_.resize(count);
     order_.reserve(count), sorted_.reserve(count);
     const int32_t slot = steps.named();
@@ -474,8 +476,10 @@ int32_t Capturer::issue(const routecap_span *spans, size_t span_size, size_t cou
                 .count = count,
                 .options = o,
                 .shape = *config_.shape,
-                .tags_vary = tags_vary() || (!first && o.tag != last_tag_),
-                .first_tag = tags_vary() || first ? first_tag_ : last_tag_,
+                .tags_vary = owner_->tags_vary.load(std::memory_order_relaxed) ||
+                             (!first && o.tag != last_tag_),
+                .first_tag = owner_->tags_vary.load(std::memory_order_relaxed) || first ? first_tag_
+                                                                                        : last_tag_,
                 .ticket = steps.next_ticket(),
                 .slot = slot,
                 .lost = slot == kernels::kNoSlot && count > 0};
@@ -485,7 +489,7 @@ int32_t Capturer::issue(const routecap_span *spans, size_t span_size, size_t cou
         room = issue.step->room_for(count);
     }
 
-    std::unique_lock lock(capture_->mutex);
+    RegistryLock lock(owner_->registry);
     if (issue.step != nullptr) {
         issue.step->begin(issue.ticket, o.tag, room);
         issue.handed = issue.step->spans.data(), issue.extras = issue.step->extras.data();
@@ -507,8 +511,8 @@ int32_t Capturer::issue(const routecap_span *spans, size_t span_size, size_t cou
     for (bool reclaimed = false;; reclaimed = true) {
         do {
             if (int32_t s = check_spans(issue); s < 0) return s;
-        } while (make_room(lock, {.entries = 1, .nodes = issue.nodes}));
-        if (issue.wanted == 0 || capture_->pool.reserve(issue.wanted)) {
+        } while (lock.make_room({.entries = 1, .nodes = issue.nodes}));
+        if (issue.wanted == 0 || owner_->pool.reserve(issue.wanted)) {
             issue.reserved = issue.wanted - issue.wanted_by_drafts;
             issue.drafts_reserved = true;
             break;
@@ -520,9 +524,9 @@ int32_t Capturer::issue(const routecap_span *spans, size_t span_size, size_t cou
     }
 
     hand_spans(issue, status);
-    if (issue.tags_vary) capture_->tags_vary.store(true, std::memory_order_relaxed);
+    if (issue.tags_vary) owner_->tags_vary.store(true, std::memory_order_relaxed);
     // Two spans that share a page wanted it twice.
-    if (issue.reserved > 0) capture_->pool.unreserve(issue.reserved);
+    if (issue.reserved > 0) owner_->pool.unreserve(issue.reserved);
 
     const uint64_t rows_issued = issue.rows_filed + issue.rows_lost + issue.rows_refused;
     const bool to_file = issue.rows_filed > 0;
@@ -546,7 +550,7 @@ int32_t Capturer::issue(const routecap_span *spans, size_t span_size, size_t cou
         counters.steps_lost++;
     }
     if (to_file)
-        worker.log.append(issue.ticket, FileStep{slot});
+        owner_->registry.log.append(issue.ticket, FileStep{slot});
     else
         counters.steps_landed++;
     lock.unlock();

@@ -1,12 +1,12 @@
 // Requests and stores: rows that are published, and rows that are adopted.
 #include "base/status.h"
 #include "base/structs.h"
-#include "capture/capturer.h"
+#include "capture/requests.h"
 
 namespace routecap {
 
 // `from` gives its rows to `to`.
-int32_t Capturer::check_prefix(const Store &store, const Shape &from, const Shape &to,
+int32_t Requests::check_prefix(const Store &store, const Shape &from, const Shape &to,
                                uint64_t first, const void *keys, uint64_t count,
                                Keys &checked) const {
     if (keys == nullptr && count > 0) return report(ROUTECAP_ERR_ARGUMENT, "keys is NULL");
@@ -25,8 +25,8 @@ int32_t Capturer::check_prefix(const Store &store, const Shape &from, const Shap
 
 // ---- Publish --------------------------------------------------------------------------------
 
-int32_t Capturer::publish(const StorePtr &store, routecap_publish_item &item, uint64_t generation) {
-    if (!owner()) return ROUTECAP_OK;
+int32_t Requests::publish(const StorePtr &store, routecap_publish_item &item, uint64_t generation) {
+    if (owner_ == nullptr) return ROUTECAP_OK;
     Keys keys;
     if (int32_t s = check_prefix(*store, *config_.shape, *store->config().shape, item.first,
                                  item.keys, item.count, keys);
@@ -35,11 +35,10 @@ int32_t Capturer::publish(const StorePtr &store, routecap_publish_item &item, ui
     const uint64_t rows = store->config().block_rows, end = item.first + item.count * rows;
     size_t landing = item.count;  // one past those without a draft, which come first
     {
-        std::lock_guard lock(capture_->mutex);
+        const RegistryLock lock(owner_->registry);
         Request *request = nullptr;
-        if (int32_t s = find(item.request, &request); s < 0) return s;
-        const uint64_t issued =
-            std::max(request->length_now(capture_->steps), request->flagged_end);
+        if (int32_t s = owner_->registry.find(item.request, &request); s < 0) return s;
+        const uint64_t issued = std::max(request->length_now(owner_->steps), request->flagged_end);
         if (end > issued && item.count > 0)
             return report(ROUTECAP_ERR_OUT_OF_RANGE, "rows [%llu,%llu) were not issued",
                           ull(std::max(issued, item.first)), ull(end));
@@ -55,41 +54,41 @@ int32_t Capturer::publish(const StorePtr &store, routecap_publish_item &item, ui
     const auto note = [&](size_t first, size_t end, std::shared_ptr<Publication> &publication) {
         if (first == end) return ROUTECAP_OK;
         return store->publish(keys.part(first, end - first), item.first + first * rows, generation,
-                              capture_.operator->(), &publication == &drafts, publication);
+                              owner_, &publication == &drafts, publication);
     };
     if (int32_t s = note(0, landing, landed); s < 0) return s;
     if (int32_t s = note(landing, item.count, drafts); s < 0) return s;
     if (landed == nullptr && drafts == nullptr) return ROUTECAP_OK;
     {
-        const auto lock = lock_with({.entries = 2});
+        const RegistryLock lock(owner_->registry, {.entries = 2});
         Request *request = nullptr;
-        if (int32_t s = find(item.request, &request); s < 0) return s;
+        if (int32_t s = owner_->registry.find(item.request, &request); s < 0) return s;
         request->share(end);
         for (auto *publication : {&landed, &drafts}) {
             if (*publication == nullptr) continue;
             request->note_publish((*publication)->end);
-            capture_->worker.log.append(request->after(),
+            owner_->registry.log.append(request->after(),
                                         Publish{request->rows(), std::move(*publication)});
         }
     }
-    capture_->worker.wake();
+    owner_->worker.wake();
     return ROUTECAP_OK;
 }
 
 // ---- Adopt ----------------------------------------------------------------------------------
 
-int32_t Capturer::adopt(const StorePtr &store, routecap_adopt_item &item, uint64_t generation) {
+int32_t Requests::adopt(const StorePtr &store, routecap_adopt_item &item, uint64_t generation) {
     item.rows = item.found = item.evicted = item.not_published = item.stale = 0;
-    if (!owner()) return ROUTECAP_OK;
+    if (owner_ == nullptr) return ROUTECAP_OK;
     Keys keys;
     if (int32_t s = check_prefix(*store, *store->config().shape, *config_.shape, item.first,
                                  item.keys, item.count, keys);
         s < 0)
         return s;
     {
-        std::lock_guard lock(capture_->mutex);
+        const RegistryLock lock(owner_->registry);
         Request *request = nullptr;
-        if (int32_t s = find(item.request, &request); s < 0) return s;
+        if (int32_t s = owner_->registry.find(item.request, &request); s < 0) return s;
     }
     if (item.count == 0) return ROUTECAP_OK;
     const uint64_t end = item.first + item.count * store->config().block_rows,
@@ -97,24 +96,23 @@ int32_t Capturer::adopt(const StorePtr &store, routecap_adopt_item &item, uint64
     routecap_adoption found{};
     bool waits = false;
     std::unique_ptr<Adoption> adoption;
-    if (int32_t s = store->adopt(keys, item.first, generation, capture_.operator->(), found, waits,
-                                 adoption);
+    if (int32_t s = store->adopt(keys, item.first, generation, owner_, found, waits, adoption);
         s < 0)
         return s;
     {
-        const auto lock = lock_with({.entries = 1});
+        const RegistryLock lock(owner_->registry, {.entries = 1});
         Request *request = nullptr;
-        if (int32_t s = find(item.request, &request); s < 0) return s;
+        if (int32_t s = owner_->registry.find(item.request, &request); s < 0) return s;
         Rare &rare = request->change_rare();
         if (found.found > 0)
             rare.mixed_end = std::max(rare.mixed_end, (end + page_rows - 1) / page_rows);
         request->extend_attached(end);
-        if (waits) rare.inherited_after = std::max(rare.inherited_after, capture_->steps.issued());
+        if (waits) rare.inherited_after = std::max(rare.inherited_after, owner_->steps.issued());
         request->note_operation(item.first, end);
-        capture_->worker.log.append(request->after(),
+        owner_->registry.log.append(request->after(),
                                     Adopt{request->rows(), std::move(adoption), end});
     }
-    capture_->worker.wake();
+    owner_->worker.wake();
     item.rows = found.rows;
     item.found = found.found;
     item.evicted = found.evicted;
@@ -142,13 +140,13 @@ static int32_t each(Item *items, size_t item_size, size_t count, One one) {
               : report(ROUTECAP_PARTIAL, "some items were refused: see the status of each");
 }
 
-int32_t Capturer::publish_batch(const StorePtr &store, routecap_publish_item *items,
+int32_t Requests::publish_batch(const StorePtr &store, routecap_publish_item *items,
                                 size_t item_size, size_t count, uint64_t generation) {
     return each(items, item_size, count,
                 [&](routecap_publish_item &item) { return publish(store, item, generation); });
 }
 
-int32_t Capturer::adopt_batch(const StorePtr &store, routecap_adopt_item *items, size_t item_size,
+int32_t Requests::adopt_batch(const StorePtr &store, routecap_adopt_item *items, size_t item_size,
                               size_t count, uint64_t generation) {
     return each(items, item_size, count,
                 [&](routecap_adopt_item &item) { return adopt(store, item, generation); });

@@ -4,14 +4,14 @@
 #include "backend/routing_method.h"
 #include "base/status.h"
 #include "base/structs.h"
-#include "capture/capturer.h"
+#include "capture/forward_path.h"
 #include "capture/probe.h"
 
 namespace routecap {
 
 // ---- Where rows go --------------------------------------------------------------------------
 
-int32_t Capturer::check_placement(const kernels::Placement &to) const {
+int32_t ForwardPath::check_placement(const kernels::Placement &to) const {
     if (to.rows > config_.rows ||
         (to.row_index == nullptr && to.first_row > config_.rows - to.rows))
         return report(ROUTECAP_ERR_CAPACITY, "rows [%u,%llu) of a sink of %u", to.first_row,
@@ -20,7 +20,8 @@ int32_t Capturer::check_placement(const kernels::Placement &to) const {
 }
 
 // A layer that can be written, in rows that were not written before as far as the host knows.
-int32_t Capturer::check_layer(uint32_t layer, const kernels::Placement &to, bool capturing) const {
+int32_t ForwardPath::check_layer(uint32_t layer, const kernels::Placement &to,
+                                 bool capturing) const {
     if (int32_t s = check_exists(layer); s < 0) return s;
     if (backend_->sink().layers()[layer].ids == nullptr)
         return report(ROUTECAP_ERR_STATE, "layer %u has no sink yet", layer);
@@ -37,7 +38,7 @@ int32_t Capturer::check_layer(uint32_t layer, const kernels::Placement &to, bool
 
 // In checked mode: that a step was begun with these rows, and that the device can read where they
 // go.
-int32_t Capturer::check_forward(const kernels::Placement &to) const {
+int32_t ForwardPath::check_forward(const kernels::Placement &to) const {
     if (!check_) return ROUTECAP_OK;
     if (int32_t s = check_->check_memory(
             {{to.live_rows, "live_rows"}, {to.row_base, "row_base"}, {to.row_index, "row_index"}});
@@ -47,19 +48,19 @@ int32_t Capturer::check_forward(const kernels::Placement &to) const {
 }
 
 // Whether the host knows which rows of which step are written.
-bool Capturer::known(const kernels::Placement &to, bool capturing) const {
+bool ForwardPath::known(const kernels::Placement &to, bool capturing) const {
     return begun_ && !capturing && to.row_index == nullptr && to.live_rows == nullptr &&
            to.row_base == nullptr;
 }
 
 // Before the launch, so that nothing fails after it.
-void Capturer::make_room(uint32_t layer) {
+void ForwardPath::make_room(uint32_t layer) {
     auto &rows = recorded_[layer].rows;
     if (rows.size() == rows.capacity()) rows.reserve(2 * rows.size() + 4);
 }
 
-void Capturer::note_recorded(uint32_t layer, const kernels::Placement &to,
-                             bool capturing) noexcept {
+void ForwardPath::note_recorded(uint32_t layer, const kernels::Placement &to,
+                                bool capturing) noexcept {
     if (!known(to, capturing)) return;
     Recorded &recorded = recorded_[layer];
     if (recorded.begin != begins_) {
@@ -74,7 +75,7 @@ void Capturer::note_recorded(uint32_t layer, const kernels::Placement &to,
 
 // ---- Ids ------------------------------------------------------------------------------------
 
-int32_t Capturer::check_source(const routecap_source &s, kernels::Source &source) const {
+int32_t ForwardPath::check_source(const routecap_source &s, kernels::Source &source) const {
     if (s.dtype != ROUTECAP_DTYPE_I16 && s.dtype != ROUTECAP_DTYPE_I32 &&
         s.dtype != ROUTECAP_DTYPE_U32 && s.dtype != ROUTECAP_DTYPE_I64 &&
         s.dtype != ROUTECAP_DTYPE_ID16_BF16)
@@ -94,7 +95,7 @@ int32_t Capturer::check_source(const routecap_source &s, kernels::Source &source
     return check_placement(source.to);
 }
 
-int32_t Capturer::record(uint32_t layer, const routecap_source *source, routecap_stream stream) {
+int32_t ForwardPath::record(uint32_t layer, const routecap_source *source, routecap_stream stream) {
     if (disabled()) return ROUTECAP_OK;
     routecap_source s;
     if (int32_t status = read_struct(s, source, "source"); status < 0) return status;
@@ -102,8 +103,9 @@ int32_t Capturer::record(uint32_t layer, const routecap_source *source, routecap
     return record(s, std::span(&one, 1), stream);
 }
 
-int32_t Capturer::record_layers(const routecap_source *source, const routecap_layer_source *layers,
-                                size_t layer_size, size_t count, routecap_stream stream) {
+int32_t ForwardPath::record_layers(const routecap_source *source,
+                                   const routecap_layer_source *layers, size_t layer_size,
+                                   size_t count, routecap_stream stream) {
     if (disabled()) return ROUTECAP_OK;
     routecap_source s;
     if (int32_t status = read_struct(s, source, "source"); status < 0) return status;
@@ -132,8 +134,8 @@ int32_t Capturer::record_layers(const routecap_source *source, const routecap_la
     return record(s, listed_, stream);
 }
 
-int32_t Capturer::record(const routecap_source &s, std::span<const RecordedLayer> layers,
-                         routecap_stream stream) {
+int32_t ForwardPath::record(const routecap_source &s, std::span<const RecordedLayer> layers,
+                            routecap_stream stream) {
     bool capturing = false;
     if (int32_t status = backend_->enter(stream, capturing); status < 0) return status;
     kernels::Source source;
@@ -161,8 +163,8 @@ int32_t Capturer::record(const routecap_source &s, std::span<const RecordedLayer
 
 // ---- Logits ---------------------------------------------------------------------------------
 
-int32_t Capturer::route(uint32_t layer, const routecap_router *router,
-                        const routecap_logits *logits, routecap_stream stream) {
+int32_t ForwardPath::route(uint32_t layer, const routecap_router *router,
+                           const routecap_logits *logits, routecap_stream stream) {
     if (disabled()) return ROUTECAP_OK;
     routecap_router r;
     routecap_logits l;
@@ -228,8 +230,8 @@ int32_t Capturer::route(uint32_t layer, const routecap_router *router,
 
 // ---- A dispatch -----------------------------------------------------------------------------
 
-int32_t Capturer::read_received(uint32_t layer, const routecap_received *received,
-                                routecap_stream stream) {
+int32_t ForwardPath::read_received(uint32_t layer, const routecap_received *received,
+                                   routecap_stream stream) {
     if (disabled()) return ROUTECAP_OK;
     routecap_received r;
     if (int32_t s = read_struct(r, received, "received"); s < 0) return s;
@@ -257,8 +259,8 @@ int32_t Capturer::read_received(uint32_t layer, const routecap_received *receive
 
 // ---- The probe ------------------------------------------------------------------------------
 
-int32_t Capturer::probe(uint32_t rows, routecap_layer_probe *layers, size_t layer_size,
-                        size_t count, routecap_stream stream) {
+int32_t ForwardPath::probe(uint32_t rows, routecap_layer_probe *layers, size_t layer_size,
+                           size_t count, routecap_stream stream) {
     if (int32_t s = check_array(layers, count, layer_size, sizeof *layers, "layers"); s < 0)
         return s;
     const Shape *shape = config_.shape.get();

@@ -13,9 +13,9 @@
 #include <utility>
 
 #include "capture/pending_operations.h"
-#include "capture/step_worker.h"
 #include "capture/steps.h"
 #include "routecap.h"
+#include "routing/request_data.h"
 
 namespace routecap {
 

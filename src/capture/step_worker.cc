@@ -20,10 +20,10 @@ namespace routecap {
 
 using std::chrono::nanoseconds;
 
-StepWorker::StepWorker(uint64_t number, QuickMutex &mutex, StoragePtr storage, Backend &backend,
+StepWorker::StepWorker(uint64_t number, Registry &registry, StoragePtr storage, Backend &backend,
                        Steps &steps, Counters &counters)
     : number_(number),
-      mutex_(mutex),
+      registry_(registry),
       storage_(std::move(storage)),
       shape_(storage_->shape.get()),
       backend_(backend),
@@ -31,9 +31,6 @@ StepWorker::StepWorker(uint64_t number, QuickMutex &mutex, StoragePtr storage, B
       counters_(counters),
       watch_(number, steps.slots(), counters, *storage_->pool),
       tallies_(shape_->layers, Tally{}) {
-    log.add(Log::make(8));
-    Nodes::More more = Nodes::make(Nodes::kChunk, {});
-    nodes.add(more);
     pending_.reserve(1024);
 }
 
@@ -63,9 +60,12 @@ void StepWorker::stop() {
         worker_.join();
         storage_->completion->set_progress({});
     }
-    Log::drop(taken_);
     Lines lines;
-    watch(lines, true);
+    {
+        const TakenTurn turn(turn_);
+        Log::drop(taken_);
+        watch(lines, true);
+    }
     lines.tell();
 }
 
@@ -101,8 +101,13 @@ void StepWorker::watch(Lines &lines, bool end) {
 // What happened less than a second after its like was told has to be told, though nothing comes.
 // Ringing ends it.
 void StepWorker::doze_until_told(uint32_t rings) {
-    if (watch_.untold() == Watch::Clock::time_point::max()) return;
-    while (Watch::Clock::now() < watch_.untold()) {
+    Watch::Clock::time_point due;
+    {
+        const TakenTurn turn(turn_);
+        due = watch_.untold();
+    }
+    if (due == Watch::Clock::time_point::max()) return;
+    while (Watch::Clock::now() < due) {
         if (bell_.rings() != rings) return;
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
@@ -208,11 +213,11 @@ bool StepWorker::with_turn(Until until) {
 // Takes over what was appended. Without memory some of it stays where it is.
 void StepWorker::take_log() {
     {
-        std::lock_guard lock(mutex_);
+        const RegistryLock lock(registry_);
         Log::Block **end = &taken_;
         while (*end != nullptr) end = &(*end)->next;
-        *end = log.take();
-        nodes.give_all(used_notes_);
+        *end = registry_.log.take();
+        registry_.nodes.give_all(used_notes_);
     }
     Log::Block *emptied = nullptr;
     try {
@@ -229,8 +234,8 @@ void StepWorker::take_log() {
         short_of_memory_ = true;  // with what is pending already
     }
     if (emptied == nullptr) return;
-    std::lock_guard lock(mutex_);
-    log.add(emptied);
+    const RegistryLock lock(registry_);
+    registry_.log.add(emptied);
 }
 
 // With the turn. Applies what can be applied, in order; true if nothing is left.
@@ -291,7 +296,7 @@ bool StepWorker::apply(LogEntry &entry) {
         rows.applied.fetch_add(1, std::memory_order_release);
     };
     return std::visit(
-        [&]<class What>(What &what) {
+        [&]<class What>(What &what) REQUIRES(turn_) {
             if constexpr (std::is_same_v<What, FileStep>) {
                 file_step(what.slot);
             } else if constexpr (std::is_same_v<What, Settle>) {
@@ -486,7 +491,7 @@ RowOutcomes StepWorker::file_special(Step &step, uint32_t index, const SlotConte
     RowOutcomes filed;
     // Where row r goes; kCut or kPast if it was cut, kDropped if it goes nowhere. That is counted,
     // but for a draft that was cut.
-    const auto place = [&](uint32_t r) {
+    const auto place = [&](uint32_t r) REQUIRES(turn_) {
         const uint64_t position =
             device == nullptr ? span.position + r
                               : position_of(device, step.positions_dtype, span.sink_row + r);

@@ -13,18 +13,15 @@
 #include <cstdint>
 #include <memory>
 #include <thread>
-#include <variant>
 #include <vector>
 
 #include "backend/backend.h"
 #include "base/bell.h"
 #include "base/completion.h"
 #include "base/counters.h"
-#include "base/mutex.h"
-#include "base/node_pool.h"
 #include "capture/forward_check.h"
 #include "capture/load_counter.h"
-#include "capture/operation_log.h"
+#include "capture/registry.h"
 #include "capture/rhythm.h"
 #include "capture/steps.h"
 #include "capture/turn.h"
@@ -34,69 +31,10 @@
 
 namespace routecap {
 
-// What can be in the log. Pointers to a RowStore are valid until the Finish or Close of its request
-// was applied.
-struct FileStep {
-    int32_t slot;
-};
-struct Settle {
-    RowStore *rows;
-    uint64_t step;
-    uint64_t keep_first;
-    std::unique_ptr<std::vector<uint32_t>> kept;  // or null: the first keep_first
-};
-struct Truncate {
-    RowStore *rows;
-    uint64_t end;
-    // Nothing that was handed over before changes the request's rows: what is there can go before
-    // the steps in flight have landed.
-    bool alone;
-};
-struct Fork {
-    RowStore *parent;
-    RowStore *child;
-    uint64_t end;
-};
-struct Attach {
-    RowStore *rows;
-    RoutingPtr routing;
-    uint64_t end;
-};
-struct Publish {
-    RowStore *rows;
-    std::shared_ptr<Publication> publication;
-};
-struct Adopt {
-    RowStore *rows;
-    std::unique_ptr<Adoption> adoption;
-    uint64_t end;
-};
-struct Finish {
-    RequestDataPtr data;
-    uint64_t end;
-    MissingNote *missing;  // nodes of the step worker's
-    bool all;              // the routing ends where the rows do
-};
-struct Close {
-    OpenRequestPtr data;
-    bool alone;  // as in Truncate
-};
-
-struct LogEntry {
-    uint64_t after;  // the step that must have been filed before
-    std::variant<FileStep, Settle, Truncate, Fork, Attach, Publish, Adopt, Finish, Close> what;
-
-    template <class What>
-    LogEntry(uint64_t a, What &&w)
-        : after(a), what(std::in_place_type<What>, std::forward<What>(w)) {}
-};
-
 class StepWorker {
 public:
-    using Log = OperationLog<LogEntry>;
-
-    // `mutex` is the capturer's, of this number: it guards the log and the nodes.
-    StepWorker(uint64_t number, QuickMutex &mutex, StoragePtr storage, Backend &backend,
+    // `number` is the capturer's.
+    StepWorker(uint64_t number, Registry &registry, StoragePtr storage, Backend &backend,
                Steps &steps, Counters &counters);
 
     // In checked mode, before start(): who hears of slips that the device saw.
@@ -108,10 +46,6 @@ public:
     // Files everything that was issued, then stops. No call may follow.
     void stop();
     bool manual() const { return manual_; }
-
-    // The log and the nodes, with the mutex held.
-    Log log;
-    Nodes nodes;
 
     // After the mutex was released, where something was appended.
     void wake() { bell_.ring(); }
@@ -148,29 +82,29 @@ private:
 
     void work();
     void does(Doing doing);
-    const Step *oldest() const;
-    void watch(Lines &lines, bool end);
+    const Step *oldest() const REQUIRES(turn_);
+    void watch(Lines &lines, bool end) REQUIRES(turn_);
     void doze_until_told(uint32_t rings);
     void tell(const Lines &lines);
     bool with_turn(Until until);
-    bool apply_ready(Until until);
-    void take_log();
-    bool apply(LogEntry &entry);
-    void release_early(LogEntry &entry);
-    void file_step(int32_t slot);
-    void count_load();
+    bool apply_ready(Until until) REQUIRES(turn_);
+    void take_log() REQUIRES(turn_);
+    bool apply(LogEntry &entry) REQUIRES(turn_);
+    void release_early(LogEntry &entry) REQUIRES(turn_);
+    void file_step(int32_t slot) REQUIRES(turn_);
+    void count_load() REQUIRES(turn_);
     void file_span(Step &step, uint32_t index, const SlotContents &contents, bool failed,
-                   RowOutcomes &filed);
+                   RowOutcomes &filed) REQUIRES(turn_);
     RowOutcomes file_special(Step &step, uint32_t index, const SlotContents &contents, bool failed,
-                             uint64_t cut, Charge charge);
-    void tally(const uint8_t *ids, const uint8_t *validity);
-    void finish_tally(uint64_t step, int32_t slip);
+                             uint64_t cut, Charge charge) REQUIRES(turn_);
+    void tally(const uint8_t *ids, const uint8_t *validity) REQUIRES(turn_);
+    void finish_tally(uint64_t step, int32_t slip) REQUIRES(turn_);
     void count(const RowOutcomes &filed);
     void count_settled(const RowOutcomes &filed);
     RowSource source(uint8_t *slot, uint32_t row) const;
 
     const uint64_t number_;
-    QuickMutex &mutex_;
+    Registry &registry_;
     const StoragePtr storage_;
     const Shape *const shape_;
     ForwardCheck *check_ = nullptr;
@@ -191,23 +125,23 @@ private:
     Turn turn_;  // whoever has it files; never taken while a mutex is held
     // Of lenders: freed without any mutex, by the worker if there is one.
     DeferredPages released_;
-    // What follows belongs to whoever has the turn.
-    Log::Block *taken_ = nullptr;  // of the log, not yet in pending_
-    std::vector<LogEntry> pending_;
-    MissingNote *used_notes_ = nullptr;  // to be given back with the log's mutex
-    bool short_of_memory_ = false;       // the last look at the log ended early
-    Rhythm rhythm_;
-    Watch watch_;
-    bool dozed_ = false;  // until now, for the next step
+    Log::Block *taken_ GUARDED_BY(turn_) = nullptr;  // of the log, not yet in pending_
+    std::vector<LogEntry> pending_ GUARDED_BY(turn_);
+    MissingNote *used_notes_ GUARDED_BY(turn_) = nullptr;  // to be given back with the mutex
+    bool short_of_memory_ GUARDED_BY(turn_) = false;       // the last look at the log ended early
+    Rhythm rhythm_ GUARDED_BY(turn_);
+    Watch watch_ GUARDED_BY(turn_);
+    bool dozed_ GUARDED_BY(turn_) = false;  // until now, for the next step
     struct Tally {
         uint64_t unwritten, out_of_range, duplicate;
         uint64_t missing() const { return unwritten + out_of_range + duplicate; }
     };
-    std::vector<Tally> tallies_;            // of the step being filed, per layer
-    int32_t uncounted_ = kernels::kNoSlot;  // the slot that holds rows whose load is to be counted
-    uint32_t refused_at_end_ = 0;           // times that memory was refused since stop
-    uint64_t tallied_ = 0;                  // rows of it
-    bool any_missing_ = false;
+    std::vector<Tally> tallies_ GUARDED_BY(turn_);  // of the step being filed, per layer
+    int32_t uncounted_ GUARDED_BY(turn_) =
+        kernels::kNoSlot;  // the slot that holds rows whose load is to be counted
+    uint32_t refused_at_end_ GUARDED_BY(turn_) = 0;  // times that memory was refused since stop
+    uint64_t tallied_ GUARDED_BY(turn_) = 0;         // rows of it
+    bool any_missing_ GUARDED_BY(turn_) = false;
 };
 
 }  // namespace routecap

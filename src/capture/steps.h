@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "base/bell.h"
@@ -157,7 +156,7 @@ public:
     void issue(bool lost) {
         const uint64_t ticket = next_ticket();
         {
-            std::lock_guard lock(results_mutex_);
+            const Lock lock(results_mutex_);
             results_[ticket % results_.size()] = {
                 ticket, {.lost = lost, .text = lost ? kNoSlotText : nullptr}};
         }
@@ -169,7 +168,7 @@ public:
     void filed(int32_t slot, uint64_t conflicts, const char *failure, int32_t slip, bool kept) {
         const uint64_t ticket = step(slot).ticket;
         {
-            std::lock_guard lock(results_mutex_);
+            const Lock lock(results_mutex_);
             Result &r = results_[ticket % results_.size()];
             if (r.ticket == ticket) {
                 r.result = {.lost = failure != nullptr,
@@ -205,7 +204,7 @@ public:
     // nothing else is known of them.
     template <class F>
     auto with_result(uint64_t ticket, F f) const {
-        std::lock_guard lock(results_mutex_);
+        const Lock lock(results_mutex_);
         const Result &r = results_[ticket % results_.size()];
         return f(r.ticket == ticket ? r.result : StepResult{});
     }
@@ -229,10 +228,11 @@ private:
     std::unique_ptr<std::atomic<uint64_t>[]> in_slot_;
     int32_t named_ = kernels::kNoSlot;  // the forward path's own
     std::atomic<uint64_t> issued_{0}, filed_{0};
-    mutable QuickMutex results_mutex_;    // guards what follows; held for a few instructions
-    std::array<Result, 1024> results_{};  // of the last steps
-    std::array<Text, 16> texts_{};        // of the last that failed
-    uint64_t failures_ = 0;
+    mutable QuickMutex results_mutex_;  // held for a few instructions
+    // Of the last steps, and of the last that failed.
+    std::array<Result, 1024> results_ GUARDED_BY(results_mutex_){};
+    std::array<Text, 16> texts_ GUARDED_BY(results_mutex_){};
+    uint64_t failures_ GUARDED_BY(results_mutex_) = 0;
 };
 
 }  // namespace routecap

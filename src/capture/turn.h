@@ -3,25 +3,25 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
-#include <mutex>
+
+#include "base/mutex.h"
 
 namespace routecap {
 
-class Turn {
+class ROUTECAP_CAPABILITY("turn") Turn {
 public:
     // Threads that are urgent go first.
-    void take(bool urgent) {
-        std::unique_lock lock(mutex_);
+    void take(bool urgent) ACQUIRE() {
+        const Lock lock(mutex_);
         if (urgent) urgent_.fetch_add(1, std::memory_order_relaxed);
-        given_.wait(lock, [&] { return !taken_ && (urgent || !wanted()); });
+        while (taken_ || (!urgent && wanted())) given_.wait(mutex_);
         if (urgent) urgent_.fetch_sub(1, std::memory_order_relaxed);
         taken_ = true;
     }
-    void give() {
+    void give() RELEASE() {
         {
-            std::lock_guard lock(mutex_);
+            const Lock lock(mutex_);
             taken_ = false;
         }
         given_.notify_all();
@@ -30,16 +30,18 @@ public:
     bool wanted() const { return urgent_.load(std::memory_order_relaxed) > 0; }
 
 private:
-    std::mutex mutex_;  // guards taken_; held for a few instructions
-    std::condition_variable given_;
-    bool taken_ = false;
+    Mutex mutex_;  // held for a few instructions
+    ConditionVariable given_;
+    bool taken_ GUARDED_BY(mutex_) = false;
     std::atomic<uint32_t> urgent_{0};
 };
 
-class TakenTurn {
+class ROUTECAP_SCOPED_CAPABILITY TakenTurn {
 public:
-    explicit TakenTurn(Turn &turn, bool urgent = false) : turn_(turn) { turn_.take(urgent); }
-    ~TakenTurn() { turn_.give(); }
+    explicit TakenTurn(Turn &turn, bool urgent = false) ACQUIRE(turn) : turn_(turn) {
+        turn_.take(urgent);
+    }
+    ~TakenTurn() RELEASE() { turn_.give(); }
     TakenTurn(const TakenTurn &) = delete;
 
 private:

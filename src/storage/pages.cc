@@ -76,12 +76,13 @@ void *PagePool::take_memory(size_t bytes) {
     if (recycled(bytes)) {
         for (;;) {
             {
-                const std::lock_guard lock(mutex_);
+                const Lock lock(mutex_);
                 if (void *memory = blocks_.take(); memory != nullptr) return memory;
             }
-            HugeBlocks::Block *block = blocks_.make();  // of the system, and that may take its time
+            HugeBlocks::Block *block =
+                make_block(false);  // of the system, and that may take its time
             if (block == nullptr) return nullptr;
-            const std::lock_guard lock(mutex_);
+            const Lock lock(mutex_);
             blocks_.add(block);
         }
     }
@@ -93,27 +94,27 @@ void *PagePool::take_memory(size_t bytes) {
 bool PagePool::release_idle() {
     HugeBlocks::Block *block = nullptr;
     {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         const size_t idle = blocks_.idle_bytes();
         if (idle <= kIdleBytes && used() + idle <= budget_) return false;
         block = blocks_.take_idle();
     }
     if (block == nullptr) return false;
-    blocks_.release(block);
+    release_block(block);
     return true;
 }
 
 bool PagePool::prepare() {
     if (!recycles_ || budget_ / kMuchLarger < kReadyBytes) return false;
     {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         const size_t more = blocks_.idle_bytes() + blocks_.block_bytes();
         if (!blocks_.wants(kReadyBytes) || more > kIdleBytes || used() + more > budget_)
             return false;
     }
-    HugeBlocks::Block *block = blocks_.make(true);
+    HugeBlocks::Block *block = make_block(true);
     if (block == nullptr) return false;
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     blocks_.add_idle(block);
     return true;
 }
@@ -206,7 +207,7 @@ void PagePool::free(Page *page) {
 void PagePool::give_memory(void *memory, size_t bytes) {
     if (!recycled(bytes)) return ::operator delete(memory, kAlignment);
     {
-        const std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         blocks_.give(memory);
     }
     release_idle();

@@ -180,9 +180,13 @@ private:
     std::atomic<uint64_t> used_{0};  // in pages and reserved
     std::atomic<uint64_t> peak_{0};
 
-    QuickMutex mutex_;  // guards blocks_
+    // What HugeBlocks says of this needs no mutex.
+    HugeBlocks::Block *make_block(bool touched) UNCHECKED_THREADS { return blocks_.make(touched); }
+    void release_block(HugeBlocks::Block *block) UNCHECKED_THREADS { blocks_.release(block); }
+
+    QuickMutex mutex_;
     // Where memory is taken or given back, used_ and its idle ones together stay within the budget.
-    HugeBlocks blocks_;
+    HugeBlocks blocks_ GUARDED_BY(mutex_);
 };
 
 }  // namespace routecap

@@ -90,7 +90,7 @@ void RowStore::file_rows(uint64_t position, const RowSource &source, uint64_t ro
 bool RowStore::file_next(uint64_t position, const RowSource &source, uint64_t rows,
                          const Filing &filing, RowOutcomes &filed) {
     const uint64_t end = position + rows;
-    const std::lock_guard lock(mutex);
+    const Lock lock(mutex);
     if (entries_.empty()) return false;
     Entry &entry = entries_.back();
     if (position != entry.end || position >> shape_->page_shift != entry.index ||
@@ -125,7 +125,7 @@ RowOutcomes RowStore::file(uint64_t position, RowSource source, uint64_t rows,
         Means means;  // what is left of it is freed without the mutex
         bool done = false;
         {
-            std::lock_guard lock(mutex);
+            const Lock lock(mutex);
             done = file_in_page(index, position, source, n, filing, means, filed);
         }
         if (means.tags != nullptr) pool_->unreserve(PagePool::tag_bytes(page_rows));
@@ -367,7 +367,7 @@ void RowStore::drop(uint64_t end) {
     const uint64_t end_index = end / shape_->page_rows + (end % shape_->page_rows != 0);
     for (bool more = true; more;) {
         std::array<PageRef, 32> gone;  // freed without the mutex
-        std::lock_guard lock(mutex);
+        const Lock lock(mutex);
         for (PageRef &page : gone) {
             more = !entries_.empty() && entries_.back().index >= end_index;
             if (!more) break;
@@ -405,7 +405,7 @@ void RowStore::truncate(uint64_t end) {
 void RowStore::clear() {
     Entries gone;
     {
-        std::lock_guard lock(mutex);
+        const Lock lock(mutex);
         gone.swap(entries_);
     }
     for (Draft &draft : drafts_) give_back(draft.charge);
@@ -418,14 +418,15 @@ template <class Change>
 void RowStore::change_missing(Change change) noexcept {
     std::shared_ptr<const MissingRows> changed;
     try {
-        auto copy = missing_ != nullptr ? std::make_shared<MissingRows>(*missing_)
-                                        : std::make_shared<MissingRows>();
+        const auto known = known_missing();
+        auto copy = known != nullptr ? std::make_shared<MissingRows>(*known)
+                                     : std::make_shared<MissingRows>();
         change(*copy);
         if (!copy->empty()) changed = std::move(copy);
     } catch (const std::bad_alloc &) {
         return;
     }
-    std::lock_guard lock(mutex);
+    const Lock lock(mutex);
     missing_.swap(changed);  // what was known before is freed after
 }
 
@@ -434,7 +435,7 @@ void RowStore::note_missing(uint64_t first, uint64_t end, int32_t reason) noexce
 }
 
 void RowStore::cut_missing(uint64_t end) noexcept {
-    if (missing_ != nullptr) change_missing([&](MissingRows &missing) { missing.cut(end); });
+    if (known_missing() != nullptr) change_missing([&](MissingRows &missing) { missing.cut(end); });
 }
 
 std::vector<Segment> RowStore::take_all(uint64_t first, uint64_t end, const MissingNote *notes) {
@@ -442,15 +443,17 @@ std::vector<Segment> RowStore::take_all(uint64_t first, uint64_t end, const Miss
     for (const MissingNote *note = notes; note != nullptr; note = note->next)
         noted.add(std::max(note->first, first), std::min(note->end, end), note->reason);
     std::vector<Segment> segments;
+    std::shared_ptr<const MissingRows> known;
     {
-        std::lock_guard lock(mutex);
-        if (first != 0 || notes != nullptr || missing_ != nullptr)
+        const Lock lock(mutex);
+        known = missing_;
+        if (first != 0 || notes != nullptr || known != nullptr)
             segments = share(first, end);
         else
             take(0, end, segments);
     }
-    if (noted.empty() && missing_ == nullptr) return segments;
-    return with_missing(*shape_, std::move(segments), noted, missing_.get(), first, end);
+    if (noted.empty() && known == nullptr) return segments;
+    return with_missing(*shape_, std::move(segments), noted, known.get(), first, end);
 }
 
 // ---- Publishing -----------------------------------------------------------------------------
@@ -465,7 +468,7 @@ void RowStore::publish(std::shared_ptr<Publication> publication) noexcept {
 void RowStore::publish_now(Publication &publication) noexcept {
     std::vector<Segment> rows;
     try {
-        std::lock_guard lock(mutex);
+        const Lock lock(mutex);
         rows = share(publication.first, publication.end);
     } catch (const std::bad_alloc &) {}
     publication.land(rows);
@@ -490,7 +493,7 @@ void RowStore::publish_settled(bool all) noexcept {
 void RowStore::fork(RowStore &parent, uint64_t end) {
     Entries shared;
     try {
-        std::lock_guard lock(parent.mutex);
+        const Lock lock(parent.mutex);
         shared.reserve(parent.entries_.size());
         for (Entry &entry : parent.entries_) {
             const uint64_t entry_end = std::min(entry.end, end);
@@ -506,9 +509,9 @@ void RowStore::fork(RowStore &parent, uint64_t end) {
     } catch (const std::bad_alloc &) {
         return;
     }  // its rows are missing
-    if (parent.missing_ != nullptr)
-        change_missing([&](MissingRows &missing) { missing.add(parent.missing_->part(0, end)); });
-    std::lock_guard lock(mutex);
+    if (const auto known = parent.known_missing(); known != nullptr)
+        change_missing([&](MissingRows &missing) { missing.add(known->part(0, end)); });
+    const Lock lock(mutex);
     entries_.swap(shared);
 }
 
@@ -537,7 +540,7 @@ RowOutcomes RowStore::attach_segment(const Segment &segment, uint64_t end) {
         const uint64_t n = std::min(end, (index + 1) * page_rows) - position;
         bool shared = segment.page_row <= segment.first;
         {
-            std::lock_guard lock(mutex);
+            const Lock lock(mutex);
             const auto there = at_or_after(index);
             shared &= there == entries_.end() || there->index != index;
             if (shared && !make_room()) {
@@ -563,14 +566,15 @@ RowOutcomes RowStore::attach_segment(const Segment &segment, uint64_t end) {
 
 RowOutcomes RowStore::attach_missing(const MissingRows &missing, uint64_t first, uint64_t end) {
     RowOutcomes filed;
-    if (missing.empty() && missing_ == nullptr) return filed;
+    if (missing.empty() && known_missing() == nullptr) return filed;
     change_missing([&](MissingRows &known) { known.add(missing); });
-    if (missing_ == nullptr) return filed;
+    const auto known = known_missing();
+    if (known == nullptr) return filed;
     std::vector<uint8_t> cells(size_t{shape_->ids_bytes} + shape_->validity_bytes);
     const RowSource row{cells.data(), cells.data() + shape_->ids_bytes, 0, 0};
     // The next row at or after a position of which something is there and something is missing.
     const auto next = [&](uint64_t from, uint64_t to) {
-        std::lock_guard lock(mutex);
+        const Lock lock(mutex);
         for (auto entry = at_or_after(from / shape_->page_rows);
              entry != entries_.end() && entry->first < to; ++entry) {
             if (entry->full_rows == shape_->page_rows) continue;
@@ -583,7 +587,7 @@ RowOutcomes RowStore::attach_missing(const MissingRows &missing, uint64_t first,
         }
         return to;
     };
-    missing_->for_each(first, end, [&](uint64_t from, uint64_t to, int32_t reason) {
+    known->for_each(first, end, [&](uint64_t from, uint64_t to, int32_t reason) {
         shape_->mark_missing(cells.data(), reason);
         for (uint64_t p = next(from, to); p < to; p = next(p + 1, to))
             filed += file(p, row, 1, {.tag = 0, .policy = Policy::keep});

@@ -9,10 +9,10 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <vector>
 
+#include "base/mutex.h"
 #include "storage/charge.h"
 #include "storage/missing_rows.h"
 #include "storage/new_cells.h"
@@ -120,7 +120,7 @@ public:
     }
     void prefetch_row(uint64_t position) const;
 
-    std::mutex mutex;
+    Mutex mutex;
 
     // ---- Filing, by one thread at a time, without `mutex`. Nothing here throws: without
     // memory rows are refused.
@@ -192,15 +192,15 @@ public:
     // ---- Reading, with `mutex`. Throws without memory; nothing has changed then.
 
     // One past the last row before `end` that is there; 0 if there is none.
-    uint64_t last_before(uint64_t end);
+    uint64_t last_before(uint64_t end) REQUIRES(mutex);
     // The rows of [first, end), which stay.
-    std::vector<Segment> share(uint64_t first, uint64_t end);
+    std::vector<Segment> share(uint64_t first, uint64_t end) REQUIRES(mutex);
     // What is known of rows that are not there.
-    std::shared_ptr<const MissingRows> missing() const { return missing_; }
+    std::shared_ptr<const MissingRows> missing() const REQUIRES(mutex) { return missing_; }
 
     // The rows of [first, end) leave. False, and they stay, if rows on both sides of them need a
     // page of their own and the budget has none.
-    bool take(uint64_t first, uint64_t end, std::vector<Segment> &segments);
+    bool take(uint64_t first, uint64_t end, std::vector<Segment> &segments) REQUIRES(mutex);
 
     // One past the highest position whose row came where the host did not know it would: from the
     // device, or from a draft. Read without `mutex`.
@@ -265,12 +265,12 @@ private:
                   RowOutcomes &filed) const;
     RowOutcomes file(uint64_t position, RowSource source, uint64_t rows, const Filing &filing);
     bool file_in_page(uint64_t index, uint64_t position, RowSource source, uint64_t rows,
-                      const Filing &filing, Means &means, RowOutcomes &filed);
+                      const Filing &filing, Means &means, RowOutcomes &filed) REQUIRES(mutex);
     Needs needs(Entry &entry, uint64_t position, RowSource source, uint64_t rows,
                 const Filing &filing);
     bool pay(Needs needs, const Filing &filing, Means &means);
-    bool make_room() noexcept;
-    Entry &add_entry(uint64_t index, PageRef page);
+    bool make_room() noexcept REQUIRES(mutex);
+    Entry &add_entry(uint64_t index, PageRef page) REQUIRES(mutex);
     RowOutcomes attach_segment(const Segment &segment, uint64_t end);
     void append(Entry &entry, uint64_t position, RowSource source, uint64_t rows, uint64_t tag,
                 Means &means);
@@ -288,7 +288,7 @@ private:
                  const Filing &filing) const;
     void merge(Entry &entry, uint64_t position, RowSource row, const Filing &filing, Means &means,
                RowOutcomes &filed);
-    Entries::iterator at_or_after(uint64_t index);
+    Entries::iterator at_or_after(uint64_t index) REQUIRES(mutex);
     bool writable(Entry &entry, uint64_t first, uint64_t end);
     void make_writable(Entry &entry, Means &means);
     Entry copy_of(const Entry &entry, PageRef page, std::unique_ptr<uint64_t[]> &tags);
@@ -299,6 +299,11 @@ private:
     void clear_rows(Entry &entry, uint64_t first, uint64_t end);
     void lend(Entry &entry, uint64_t first, uint64_t end, std::vector<Segment> &segments);
     void note_lent(Entry &entry, uint64_t first, uint64_t end);
+    // What is known of rows that are not there, for whoever files.
+    std::shared_ptr<const MissingRows> known_missing() {
+        const Lock lock(mutex);
+        return missing_;
+    }
     void cut_missing(uint64_t end) noexcept;
     template <class Change>
     void change_missing(Change change) noexcept;
@@ -314,12 +319,12 @@ private:
     PagePool *const pool_;
     Policy policy_;
     const bool compare_;
-    Entries entries_;  // ascending by index; only whoever files makes it longer
+    Entries entries_ GUARDED_BY(mutex);  // ascending by index; only whoever files makes it longer
     // What rows were filed into last, for prefetch_row, which does not look at it: it may be gone.
     std::atomic<const Entry *> last_entry_{nullptr};
     std::atomic<const Page *> last_page_{nullptr};
     // null: nothing is known; only whoever files replaces it.
-    std::shared_ptr<const MissingRows> missing_;
+    std::shared_ptr<const MissingRows> missing_ GUARDED_BY(mutex);
     std::vector<Draft> drafts_;  // in order of filing; only whoever files looks at them
     // Wait for drafts to be settled; likewise.
     std::vector<std::shared_ptr<Publication>> waiting_;

@@ -44,7 +44,7 @@ public:
     // With room: a page of a request with blocks of this store, and how many; the number by which
     // they are placed. And a page of its own, empty.
     uint32_t share(PageRef page, uint32_t blocks);
-    uint32_t place(uint32_t record, uint32_t page_row) const { return record << 8 | page_row; }
+    static uint32_t place(uint32_t record, uint32_t page_row) { return record << 8 | page_row; }
     void add_slots(PageRef page);
 
     // A slot for a block with these tags, one for all rows or different ones. It is nobody's

@@ -73,7 +73,7 @@ private:
 
     void look_before() {
         if (s_.slot_keys()) return;
-        std::lock_guard lock(s_.mutex_);
+        const Lock lock(s_.mutex_);
         for (size_t i = 0; i < blocks_.size(); i++) {
             const Id id = p_.blocks_[i];
             if (id == 0 || s_.table_.at(id).linked || s_.table_.at(id).superseded) continue;
@@ -178,7 +178,7 @@ private:
         for (size_t i = first; i < end; i++) {
             Landed &b = blocks_[i];
             if (!sharable(i)) continue;
-            b.place = s_.pages_.place(record, b.row);
+            b.place = BlockPages::place(record, b.row);
             b.outcome = Outcome::done;
         }
     }
@@ -254,7 +254,7 @@ private:
     void finish() {
         for (size_t first = 0; first < blocks_.size(); first += kAtOnce) {
             {
-                std::lock_guard lock(s_.mutex_);
+                const Lock lock(s_.mutex_);
                 const size_t end = std::min(first + kAtOnce, blocks_.size());
                 for (size_t i = first; i < end; i++) finish(i);
                 s_.counted_.rows_copied += std::exchange(copied_, 0);
@@ -262,7 +262,7 @@ private:
             dropped_.clear();
         }
     }
-    void finish(size_t i) {
+    void finish(size_t i) REQUIRES(s_.mutex_) {
         Landed &b = blocks_[i];
         const Id id = std::exchange(p_.blocks_[i], 0);
         if (id == 0) return;

@@ -29,6 +29,7 @@ LocalStore::LocalStore(StoreConfig config)
       shape_(config_.shape),
       pool_(PagePool::create(shape_, config_.budget_bytes)),
       block_bytes_(BlockTable::block_bytes(config_.key_bytes)),
+      page_rows_(BlockPages(*shape_, config_.block_rows).rows()),
       generation_(config_.generation),
       table_(config_.key_bytes, most_blocks(config_)),
       pages_(*shape_, config_.block_rows) {}
@@ -48,19 +49,15 @@ int32_t LocalStore::create(StoreConfig config, StorePtr &store) {
 
 // ---- With the mutex -------------------------------------------------------------------------
 
-// Calls one(i, key, hash) for each key.
 template <class One>
 void LocalStore::for_each(Keys keys, Dropped &dropped, One one) {
     std::array<uint64_t, kChunk> hashes;
     dropped.reserve(2 * kChunk);
     for (size_t first = 0; first < keys.count; first += kChunk) {
         const size_t n = std::min(kChunk, keys.count - first);
-        for (size_t i = 0; i < n; i++) {
-            hashes[i] = table_.hash(keys[first + i]);
-            table_.prefetch_bucket(hashes[i]);
-        }
+        for (size_t i = 0; i < n; i++) hashes[i] = hash_ahead(keys[first + i]);
         {
-            std::lock_guard lock(mutex_);
+            const Lock lock(mutex_);
             for (size_t i = 0; i < n; i++) table_.prefetch_block(hashes[i]);
             for (size_t i = 0; i < n; i++) one(first + i, keys[first + i], hashes[i]);
         }
@@ -157,7 +154,7 @@ LocalStore::Published::Published(std::shared_ptr<LocalStore> store, size_t count
         std::vector<uint32_t> free_room;
         size_t more = 0;
         {
-            std::lock_guard lock(s.mutex_);
+            const Lock lock(s.mutex_);
             if (!s.free_publications_.empty()) {
                 number_ = s.free_publications_.back();
                 s.free_publications_.pop_back();
@@ -173,7 +170,7 @@ LocalStore::Published::Published(std::shared_ptr<LocalStore> store, size_t count
         }
         room.reserve(more);
         free_room.reserve(more);
-        std::lock_guard lock(s.mutex_);
+        const Lock lock(s.mutex_);
         if (s.publications_.size() < s.publications_.capacity()) continue;
         room.assign(s.publications_.begin(), s.publications_.end());
         free_room.assign(s.free_publications_.begin(), s.free_publications_.end());
@@ -183,7 +180,7 @@ LocalStore::Published::Published(std::shared_ptr<LocalStore> store, size_t count
 }
 
 LocalStore::Published::~Published() {
-    std::lock_guard lock(store_->mutex_);
+    const Lock lock(store_->mutex_);
     for (Id id : blocks_) {  // that did not land
         if (id == 0) continue;
         store_->counted_.blocks_refused++;
@@ -200,7 +197,7 @@ int32_t LocalStore::publish(Keys keys, uint64_t first, uint64_t generation, cons
     if (int32_t s = check_generation(generation); s < 0) return s;
     if (const uint64_t now = this->generation(); generation < now) {
         note_stale(generation, now);
-        std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         counted_.blocks_stale += keys.count;
         return ROUTECAP_OK;
     }
@@ -209,7 +206,7 @@ int32_t LocalStore::publish(Keys keys, uint64_t first, uint64_t generation, cons
     published->first = first;
     published->end = first + length(keys.count);
     Dropped dropped;
-    for_each(keys, dropped, [&](size_t i, const uint8_t *key, uint64_t hash) {
+    for_each(keys, dropped, [&](size_t i, const uint8_t *key, uint64_t hash) REQUIRES(mutex_) {
         note(*published, i, key, hash, dropped);
     });
     publication = std::move(published);
@@ -278,7 +275,7 @@ void LocalStore::commit(Id id, uint32_t place, bool complete, const Rows &before
 bool LocalStore::evict_oldest() {
     Dropped dropped;
     dropped.reserve(1);
-    std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (table_.oldest() == 0) return false;
     evict(table_.oldest(), dropped);
     return true;
@@ -294,7 +291,7 @@ bool LocalStore::pay(uint64_t bytes) {
 bool LocalStore::add_page(PageRef page, uint32_t blocks, uint32_t &record) {
     for (;;) {
         {
-            std::lock_guard lock(mutex_);
+            const Lock lock(mutex_);
             if (!pages_.full()) {
                 if (blocks > 0)
                     record = pages_.share(std::move(page), blocks);
@@ -306,7 +303,7 @@ bool LocalStore::add_page(PageRef page, uint32_t blocks, uint32_t &record) {
         }
         BlockPages::Chunk chunk = BlockPages::make();
         if (chunk == nullptr) return false;
-        std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         if (pages_.full()) pages_.add(std::move(chunk));
     }
 }
@@ -314,11 +311,11 @@ bool LocalStore::add_page(PageRef page, uint32_t blocks, uint32_t &record) {
 // A slot for a block's rows, and the block's own bytes.
 bool LocalStore::take_slot(uint64_t tag, bool one_tag, Slot &slot) {
     if (!pay(block_bytes_)) return false;
-    const uint64_t page_bytes = PagePool::page_bytes(*shape_, pages_.rows()),
-                   tag_bytes = PagePool::tag_bytes(pages_.rows());
+    const uint64_t page_bytes = PagePool::page_bytes(*shape_, page_rows_),
+                   tag_bytes = PagePool::tag_bytes(page_rows_);
     std::unique_ptr<uint64_t[]> tags;
     const auto look = [&] {
-        std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         const BlockPages::Taken taken = pages_.take(tag, one_tag, tags, slot.place);
         if (taken == BlockPages::Taken::slot) {
             const BlockPages::Place at = pages_.at(slot.place);
@@ -330,7 +327,7 @@ bool LocalStore::take_slot(uint64_t tag, bool one_tag, Slot &slot) {
     while ((taken = look()) != BlockPages::Taken::slot) {
         if (taken == BlockPages::Taken::needs_tags) {
             if (!pay(tag_bytes)) break;
-            tags.reset(new (std::nothrow) uint64_t[pages_.rows()]);
+            tags.reset(new (std::nothrow) uint64_t[page_rows_]);
             if (tags != nullptr) continue;
             pool_->unreserve(tag_bytes);
             break;
@@ -339,7 +336,7 @@ bool LocalStore::take_slot(uint64_t tag, bool one_tag, Slot &slot) {
             if (evict_oldest()) continue;
             break;
         }
-        PageRef page = pool_->make(*shape_, pages_.rows());
+        PageRef page = pool_->make(*shape_, page_rows_);
         uint32_t none;
         if (!page || !add_page(std::move(page), 0, none)) break;
     }
@@ -429,7 +426,7 @@ int32_t LocalStore::adopt(Keys keys, uint64_t first, uint64_t generation, const 
     found = {};
     waits = false;
     Dropped dropped;
-    for_each(keys, dropped, [&](size_t i, const uint8_t *key, uint64_t hash) {
+    for_each(keys, dropped, [&](size_t i, const uint8_t *key, uint64_t hash) REQUIRES(mutex_) {
         const Id id = table_.find(key, hash);
         int32_t reason = look(id, key, hash, generation, owner, false);
         const Block *block = reason == 0 ? &table_.at(id) : nullptr;
@@ -455,7 +452,7 @@ int32_t LocalStore::adopt(Keys keys, uint64_t first, uint64_t generation, const 
     if (this->generation() != now)
         return adopt(keys, first, generation, owner, found, waits, adoption);
     {
-        std::lock_guard lock(mutex_);
+        const Lock lock(mutex_);
         counted_.blocks_adopted += found.found;
         counted_.blocks_absent += keys.count - found.found;
     }
@@ -467,7 +464,7 @@ int32_t LocalStore::contains(Keys keys, uint64_t generation, int32_t *reasons, u
     if (int32_t s = check_generation(generation); s < 0) return s;
     uint64_t there = 0;
     Dropped dropped;
-    for_each(keys, dropped, [&](size_t i, const uint8_t *key, uint64_t hash) {
+    for_each(keys, dropped, [&](size_t i, const uint8_t *key, uint64_t hash) REQUIRES(mutex_) {
         const int32_t reason = look(table_.find(key, hash), key, hash, generation, nullptr, true);
         if (reasons != nullptr) reasons[i] = reason;
         there += there == i && reason == 0;
@@ -482,7 +479,7 @@ int32_t LocalStore::collect(Keys keys, uint64_t generation, std::vector<size_t> 
     there.reserve(keys.count);
     rows.reserve(keys.count);
     Dropped dropped;
-    for_each(keys, dropped, [&](size_t i, const uint8_t *key, uint64_t hash) {
+    for_each(keys, dropped, [&](size_t i, const uint8_t *key, uint64_t hash) REQUIRES(mutex_) {
         const Id id = table_.find(key, hash);
         if (look(id, key, hash, generation, nullptr, true) != 0 ||
             table_.at(id).state() != State::ready)
@@ -499,7 +496,7 @@ int32_t LocalStore::collect(Keys keys, uint64_t generation, std::vector<size_t> 
 
 int32_t LocalStore::retain(Keys keys, int32_t *reasons) {
     Dropped dropped;
-    for_each(keys, dropped, [&](size_t i, const uint8_t *key, uint64_t hash) {
+    for_each(keys, dropped, [&](size_t i, const uint8_t *key, uint64_t hash) REQUIRES(mutex_) {
         const Id id = table_.find(key, hash);
         const int32_t reason = look(id, key, hash, generation_, nullptr, true);
         if (reasons != nullptr) reasons[i] = reason;
@@ -515,7 +512,7 @@ int32_t LocalStore::retain(Keys keys, int32_t *reasons) {
 
 int32_t LocalStore::release(Keys keys) {
     Dropped dropped;
-    for_each(keys, dropped, [&](size_t, const uint8_t *key, uint64_t hash) {
+    for_each(keys, dropped, [&](size_t, const uint8_t *key, uint64_t hash) REQUIRES(mutex_) {
         const Id id = table_.find(key, hash);
         if (id == 0) return;
         Block &block = table_.at(id);
@@ -529,7 +526,7 @@ int32_t LocalStore::release(Keys keys) {
 int32_t LocalStore::evict(Keys keys, uint64_t *evicted) {
     uint64_t gone = 0;
     Dropped dropped;
-    for_each(keys, dropped, [&](size_t, const uint8_t *key, uint64_t hash) {
+    for_each(keys, dropped, [&](size_t, const uint8_t *key, uint64_t hash) REQUIRES(mutex_) {
         const Id id = table_.find(key, hash);
         if (id == 0) return;
         gone++;
@@ -548,7 +545,7 @@ int32_t LocalStore::move(Keys from, Keys to) {
     std::vector<Moved> moved(from.count);
     Dropped dropped;
     dropped.reserve(to.count);
-    std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     for (size_t i = 0; i < from.count; i++) {
         const uint64_t hash = table_.hash(from[i]);
         const Id id = table_.find(from[i], hash);
@@ -567,24 +564,24 @@ int32_t LocalStore::move(Keys from, Keys to) {
 }
 
 int32_t LocalStore::advance(uint64_t generation) {
-    std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (generation > generation_.load(std::memory_order_relaxed))
         generation_.store(generation, std::memory_order_release);
     return ROUTECAP_OK;
 }
 
 void LocalStore::note_imported(uint64_t blocks) {
-    std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     counted_.blocks_imported += blocks;
 }
 
 Store::Refusals LocalStore::refusals() {
-    std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     return {counted_.blocks_refused, counted_.blocks_mismatched};
 }
 
 void LocalStore::counts(routecap_store_counts &counts) {
-    std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     counts = counted_;
     counts.block_rows = config_.block_rows;
     counts.key_bytes = config_.key_bytes;

@@ -4,7 +4,6 @@
 
 #include <atomic>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "base/mutex.h"
@@ -72,28 +71,37 @@ private:
     explicit LocalStore(StoreConfig config);
     uint64_t length(uint64_t blocks) const { return blocks * config_.block_rows; }
 
+    // The hash of a key, after fetching where it leads to; neither changes, so it needs no mutex.
+    uint64_t hash_ahead(const uint8_t *key) const UNCHECKED_THREADS {
+        const uint64_t hash = table_.hash(key);
+        table_.prefetch_bucket(hash);
+        return hash;
+    }
+    // Calls one(i, key, hash) for each key, with the mutex for some at a time.
+    template <class One>
+    void for_each(Keys keys, std::vector<PageRef> &dropped, One one);
+
     // With the mutex; pages that are to be freed without it go to `dropped`, which has room.
     using Dropped = std::vector<PageRef>;
-    template <class One>
-    void for_each(Keys keys, Dropped &dropped, One one);
-    bool current(const Block &block) const;
-    Rows rows_of(Id id) const {
+    bool current(const Block &block) const REQUIRES(mutex_);
+    Rows rows_of(Id id) const REQUIRES(mutex_) {
         return {pages_.page(table_.at(id).place), pages_.at(table_.at(id).place).row,
                 table_.at(id).complete != 0};
     }
     // 0 if an adopter of this generation finds it.
     int32_t look(Id id, const uint8_t *key, uint64_t hash, uint64_t generation, const void *owner,
-                 bool any_owner) const;
-    void note(Published &publication, size_t i, const uint8_t *key, uint64_t hash,
-              Dropped &dropped);
-    void link(Id id, uint64_t hash);
-    uint16_t unlink(Id id, uint64_t hash);
-    void leave(Id id, uint64_t hash, Dropped &dropped);
-    void put_in_line(Id id, uint16_t retained);
-    void use(Id id);
-    void evict(Id id, Dropped &dropped);
-    void commit(Id id, uint32_t place, bool complete, const Rows &before, Dropped &dropped);
-    void give_up(Id id, Dropped &dropped);
+                 bool any_owner) const REQUIRES(mutex_);
+    void note(Published &publication, size_t i, const uint8_t *key, uint64_t hash, Dropped &dropped)
+        REQUIRES(mutex_);
+    void link(Id id, uint64_t hash) REQUIRES(mutex_);
+    uint16_t unlink(Id id, uint64_t hash) REQUIRES(mutex_);
+    void leave(Id id, uint64_t hash, Dropped &dropped) REQUIRES(mutex_);
+    void put_in_line(Id id, uint16_t retained) REQUIRES(mutex_);
+    void use(Id id) REQUIRES(mutex_);
+    void evict(Id id, Dropped &dropped) REQUIRES(mutex_);
+    void commit(Id id, uint32_t place, bool complete, const Rows &before, Dropped &dropped)
+        REQUIRES(mutex_);
+    void give_up(Id id, Dropped &dropped) REQUIRES(mutex_);
 
     // Without it.
     struct Slot {
@@ -109,17 +117,19 @@ private:
     const ShapePtr shape_;
     const std::shared_ptr<PagePool> pool_;
     const size_t block_bytes_;  // of the budget, beside its rows
+    const uint32_t page_rows_;  // of the store's own pages
     std::atomic<uint64_t> generation_;
 
-    // Guards what follows. Held for a few hundred keys at a time, and never while rows are looked
-    // at or copied, or memory is taken or freed.
+    // Held for a few hundred keys at a time, and never while rows are looked at or copied, or memory
+    // is taken or freed.
     mutable QuickMutex mutex_;
-    BlockTable table_;
-    BlockPages pages_;
-    std::vector<Published *> publications_;
-    std::vector<uint32_t> free_publications_;
-    uint64_t blocks_ = 0, in_flight_ = 0, retained_ = 0;
-    routecap_store_counts counted_{};
+    BlockTable table_ GUARDED_BY(mutex_);
+    BlockPages pages_ GUARDED_BY(mutex_);
+    std::vector<Published *> publications_ GUARDED_BY(mutex_);
+    std::vector<uint32_t> free_publications_ GUARDED_BY(mutex_);
+    uint64_t blocks_ GUARDED_BY(mutex_) = 0,
+                     in_flight_ GUARDED_BY(mutex_) = 0, retained_ GUARDED_BY(mutex_) = 0;
+    routecap_store_counts counted_ GUARDED_BY(mutex_){};
 };
 
 }  // namespace routecap

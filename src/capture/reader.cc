@@ -1,8 +1,7 @@
-// Reading requests. Rows are gathered under the lock of their RowStore, in time that grows with
-// pages; copying and scanning come after it.
+#include "capture/reader.h"
+
 #include "base/status.h"
 #include "base/structs.h"
-#include "capture/capturer.h"
 #include "routing/copy_out.h"
 #include "routing/coverage.h"
 
@@ -32,17 +31,16 @@ int32_t check_strict(const Shape &shape, uint64_t first, uint64_t rows,
 
 // Finds the rows of a range, after checking that they exist, have landed and are as strict reading
 // wants them. With `take` they leave the request.
-int32_t Capturer::read(routecap_request handle, uint64_t first, uint64_t rows, bool take,
-                       Strictness strictness, Range &range, std::vector<Segment> &segments) {
+int32_t Reader::read(routecap_request handle, uint64_t first, uint64_t rows, bool take,
+                     Strictness strictness, Range &range, std::vector<Segment> &segments) {
     RequestDataPtr data;
     if (int32_t s = find_to_read(handle, data); s < 0) return s;
     RowStore &store = data->rows;
     std::vector<MissingNote> notes;
     std::shared_ptr<const MissingRows> missing;
     {
-        const std::lock_guard store_lock(store.mutex);
-        if (int32_t s = look_at(handle, store, first, rows, take, range, notes);
-            s < 0) return s;
+        const Lock store_lock(store.mutex);
+        if (int32_t s = look_at(handle, store, first, rows, take, range, notes); s < 0) return s;
         missing = store.missing();
         if (!take || strictness.complete) segments = store.share(range.first, range.end());
         if (take) {
@@ -72,31 +70,31 @@ int32_t Capturer::read(routecap_request handle, uint64_t first, uint64_t rows, b
 // Finds the request's rows. What was handed over before and waits for no step is applied first, by
 // the worker or here: the worker may be in a hook or a release callback, which may wait for a lock
 // that this thread has. Without memory it stays, and its rows are in flight.
-int32_t Capturer::find_to_read(routecap_request handle, RequestDataPtr &data) {
+int32_t Reader::find_to_read(routecap_request handle, RequestDataPtr &data) {
     bool behind = false;
     {
-        std::lock_guard lock(capture_->mutex);
+        const RegistryLock lock(owner_->registry);
         Request *request = nullptr;
-        if (int32_t s = find(handle, &request); s < 0) return s;
+        if (int32_t s = owner_->registry.find(handle, &request); s < 0) return s;
         request->data->routing.retain();
         data.reset(request->data.get());
-        behind = !capture_->worker.manual() && request->has_ready_operations(capture_->steps);
+        behind = !owner_->worker.manual() && request->has_ready_operations(owner_->steps);
     }
-    if (behind) capture_->worker.apply_operations();
+    if (behind) owner_->worker.apply_operations();
     return ROUTECAP_OK;
 }
 
 // With the store's mutex and the capturer's: nothing is filed into the request, so what is found in
 // flight is what is not in the store.
-int32_t Capturer::check_readable(Request &request, uint64_t first, uint64_t rows, bool take,
-                                 Range &range) {
-    const uint64_t length = request.length_now(capture_->steps);
+int32_t Reader::check_readable(Request &request, uint64_t first, uint64_t rows, bool take,
+                               Range &range) {
+    const uint64_t length = request.length_now(owner_->steps);
     uint64_t in_flight = UINT64_MAX;  // the first row at or after `first` that is
     const auto not_landed = [&](uint64_t from, uint64_t to) {
         if (std::max(from, first) < to) in_flight = std::min(in_flight, std::max(from, first));
     };
     request.for_each_in_flight(
-        capture_->steps, [&](const StepSpan &span, const SpanExtra *, uint64_t) {
+        owner_->steps, [&](const StepSpan &span, const SpanExtra *, uint64_t) {
             if (!span.speculative)
                 not_landed(span.position,
                            std::min(span.position_end,
@@ -126,13 +124,13 @@ int32_t Capturer::check_readable(Request &request, uint64_t first, uint64_t rows
 
 // With the store's mutex: whether rows can be read, and what the engine's side knows of them. From
 // now on it knows that they are lent, or taken.
-int32_t Capturer::look_at(routecap_request handle, RowStore &store, uint64_t first, uint64_t rows,
-                          bool take, Range &range, std::vector<MissingNote> &notes) {
+int32_t Reader::look_at(routecap_request handle, RowStore &store, uint64_t first, uint64_t rows,
+                        bool take, Range &range, std::vector<MissingNote> &notes) {
     for (size_t room = 0;;) {
         notes.clear(), notes.reserve(room);
-        const std::lock_guard lock(capture_->mutex);
+        const RegistryLock lock(owner_->registry);
         Request *request = nullptr;
-        if (int32_t s = find(handle, &request); s < 0) return s;
+        if (int32_t s = owner_->registry.find(handle, &request); s < 0) return s;
         if (int32_t s = check_readable(*request, first, rows, take, range); s < 0) return s;
         room = 0;
         for (const MissingNote *note = request->rare().missing; note != nullptr;
@@ -150,8 +148,8 @@ int32_t Capturer::look_at(routecap_request handle, RowStore &store, uint64_t fir
 }
 
 // The rows that were taken are with whoever took them. Without memory nobody knows.
-void Capturer::note_taken(routecap_request handle,
-                          const std::vector<Segment> &segments) noexcept try {
+void Reader::note_taken(routecap_request handle, const std::vector<Segment> &segments) noexcept
+    try {
     // Rows that were there, and what their page said of others; one for rows next to one another.
     std::vector<MissingNote> taken;
     const auto add = [&](uint64_t first, uint64_t rows, int32_t reason) {
@@ -171,17 +169,17 @@ void Capturer::note_taken(routecap_request handle,
         }
     }
     if (taken.empty()) return;
-    const auto lock = lock_with({.nodes = taken.size()});
-    Request *request = capture_->requests.find(handle);
+    const RegistryLock lock(owner_->registry, {.nodes = taken.size()});
+    Request *request = owner_->registry.requests.find(handle);
     for (const MissingNote &note : taken)
         if (request != nullptr)
-            request->note_missing(note.first, note.end, note.reason, capture_->worker.nodes);
+            request->note_missing(note.first, note.end, note.reason, owner_->registry.nodes);
 } catch (const std::bad_alloc &) {}
 
-int32_t Capturer::coverage(routecap_request request, uint64_t first, uint64_t rows,
-                           routecap_coverage *coverage, routecap_missing *missing,
-                           size_t missing_size, size_t capacity) {
-    if (!owner()) return refuse_reading();
+int32_t Reader::coverage(routecap_request request, uint64_t first, uint64_t rows,
+                         routecap_coverage *coverage, routecap_missing *missing,
+                         size_t missing_size, size_t capacity) {
+    if (owner_ == nullptr) return refuse_reading();
     if (int32_t s = check_output(coverage, "coverage"); s < 0) return s;
     if (int32_t s =
             check_array(missing, capacity, missing_size, sizeof(routecap_missing), "missing");
@@ -197,8 +195,9 @@ int32_t Capturer::coverage(routecap_request request, uint64_t first, uint64_t ro
     return report_missing(c);
 }
 
-int32_t Capturer::read_routing(routecap_request request, uint64_t first, uint64_t rows,
-                               int32_t mode, uint32_t flags, Routing **routing) {
+int32_t Reader::extract(routecap_request request, uint64_t first, uint64_t rows, int32_t mode,
+                        uint32_t flags, Routing **routing) {
+    if (owner_ == nullptr) return refuse_reading();
     if (mode != ROUTECAP_EXTRACT_SHARE && mode != ROUTECAP_EXTRACT_TAKE &&
         mode != ROUTECAP_EXTRACT_COPY)
         return report(ROUTECAP_ERR_ARGUMENT, "mode is %d", mode);
@@ -207,7 +206,7 @@ int32_t Capturer::read_routing(routecap_request request, uint64_t first, uint64_
     Range range{};
     std::vector<Segment> segments;
     // First, so that rows taken have a place.
-    std::unique_ptr<Routing, RoutingRelease> result(new Routing(capture_->storage));
+    std::unique_ptr<Routing, RoutingRelease> result(new Routing(owner_->storage));
     if (int32_t s =
             read(request, first, rows, mode == ROUTECAP_EXTRACT_TAKE, strictness, range, segments);
         s < 0)
@@ -223,23 +222,17 @@ int32_t Capturer::read_routing(routecap_request request, uint64_t first, uint64_
     return (*routing)->status();
 }
 
-int32_t Capturer::extract(routecap_request request, uint64_t first, uint64_t rows, int32_t mode,
-                          uint32_t flags, Routing **routing) {
-    return owner() ? read_routing(request, first, rows, mode, flags, routing) : refuse_reading();
-}
-
-int32_t Capturer::extract_batch(routecap_extract_item *items, size_t item_size, size_t count) {
-    if (!owner()) return refuse_reading();
+int32_t Reader::extract_batch(routecap_extract_item *items, size_t item_size, size_t count) {
+    if (owner_ == nullptr) return refuse_reading();
     if (int32_t s = check_items(items, count, item_size, "items"); s < 0) return s;
     bool ok = true;
     for (size_t i = 0; i < count; i++) {
         routecap_extract_item &item = at(items, item_size, i);
         try {
-            item.status =
-                item.reserved == 0
-                    ? read_routing(item.request, item.first, item.rows, item.mode, item.flags,
-                                   reinterpret_cast<Routing **>(&item.routing))
-                    : refuse_reserved(item.reserved);
+            item.status = item.reserved == 0
+                              ? extract(item.request, item.first, item.rows, item.mode, item.flags,
+                                        reinterpret_cast<Routing **>(&item.routing))
+                              : refuse_reserved(item.reserved);
         } catch (const std::bad_alloc &) {
             item.status = ROUTECAP_ERR_NO_MEMORY;
         }
@@ -249,10 +242,10 @@ int32_t Capturer::extract_batch(routecap_extract_item *items, size_t item_size, 
               : report(ROUTECAP_PARTIAL, "some items are not complete: see the status of each");
 }
 
-int32_t Capturer::extract_into(routecap_request request, uint64_t first, uint64_t rows,
-                               const routecap_copy_options *options, void *dst, size_t dst_bytes,
-                               uint8_t *mask, size_t mask_bytes, uint64_t *needed) {
-    if (!owner()) return refuse_reading();
+int32_t Reader::extract_into(routecap_request request, uint64_t first, uint64_t rows,
+                             const routecap_copy_options *options, void *dst, size_t dst_bytes,
+                             uint8_t *mask, size_t mask_bytes, uint64_t *needed) {
+    if (owner_ == nullptr) return refuse_reading();
     Range range{};
     std::vector<Segment> segments;
     if (int32_t s = read(request, first, rows, false, {}, range, segments); s < 0) return s;
@@ -262,7 +255,7 @@ int32_t Capturer::extract_into(routecap_request request, uint64_t first, uint64_
         s < 0)
         return s;
     const RoutingPtr routing(
-        new Routing(capture_->storage, range.first, range.rows, std::move(segments)));
+        new Routing(owner_->storage, range.first, range.rows, std::move(segments)));
     return copy_out(*routing, plan, dst, mask);
 }
 

@@ -1,0 +1,121 @@
+// The forward path: ids come into the sink, and each step's rows are handed to their requests. One
+// thread at a time is in these functions, and all that is here is that thread's.
+//
+// Every function returns a status and is described in routecap.h; arguments come as they are, and
+// structs may be of any version.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "backend/backend.h"
+#include "backend/config.h"
+#include "capture/forward_check.h"
+#include "capture/owner.h"
+#include "capture/request_table.h"
+#include "routecap.h"
+
+namespace routecap {
+
+class ForwardPath {
+public:
+    // Without a backend the capturer is disabled; without an owner it is a mirror.
+    ForwardPath(const Config &config, uint64_t number, Backend *backend, Owner *owner);
+
+    // For each call of the forward path, whose thread it checks in checked mode.
+    ForwardCheck *check() { return check_ ? &*check_ : nullptr; }
+
+    int32_t bind(uint32_t first_layer, uint32_t layers, const routecap_sink *sink);
+    int32_t sink_layer(uint32_t layer, routecap_sink *sink);
+    int32_t begin(uint32_t rows, routecap_stream stream);
+    int32_t snapshot(routecap_stream stream);
+    int32_t discard(routecap_stream stream);
+
+    // What records ids (record.cc).
+    int32_t record(uint32_t layer, const routecap_source *source, routecap_stream stream);
+    int32_t record_layers(const routecap_source *source, const routecap_layer_source *layers,
+                          size_t layer_size, size_t count, routecap_stream stream);
+    int32_t route(uint32_t layer, const routecap_router *router, const routecap_logits *logits,
+                  routecap_stream stream);
+    int32_t read_received(uint32_t layer, const routecap_received *received,
+                          routecap_stream stream);
+    int32_t probe(uint32_t rows, routecap_layer_probe *layers, size_t layer_size, size_t count,
+                  routecap_stream stream);
+
+    // issue.cc
+    int32_t issue(const routecap_span *spans, size_t span_size, size_t count,
+                  const routecap_issue_options *options, int32_t *status, routecap_step *step,
+                  routecap_stream stream);
+
+private:
+    bool disabled() const { return backend_ == nullptr; }
+    int32_t enter_outside_capture(routecap_stream stream);
+    int32_t check_exists(uint32_t layer) const;
+
+    // record.cc
+    int32_t check_placement(const kernels::Placement &to) const;
+    int32_t check_forward(const kernels::Placement &to) const;
+    int32_t check_layer(uint32_t layer, const kernels::Placement &to, bool capturing) const;
+    bool known(const kernels::Placement &to, bool capturing) const;
+    void make_room(uint32_t layer);
+    void note_recorded(uint32_t layer, const kernels::Placement &to, bool capturing) noexcept;
+    int32_t check_source(const routecap_source &s, kernels::Source &source) const;
+    int32_t record(const routecap_source &source, std::span<const RecordedLayer> layers,
+                   routecap_stream stream);
+
+    // issue.cc
+    struct Issue;
+    struct Checked;
+    int32_t issue_step(const routecap_span *spans, size_t span_size, size_t count,
+                       const routecap_issue_options *options, int32_t *status, routecap_step *step,
+                       routecap_stream stream);
+    void copy(int32_t slot, uint32_t rows, const DevicePositions &positions,
+              routecap_stream stream);
+    int32_t check_span(const Issue &issue, uint32_t i) const;
+    int32_t check_spans(Issue &issue) REQUIRES(owner_->registry.mutex);
+    bool overlaps(const Issue &issue);
+    int32_t issue_span(Issue &issue, const routecap_span &span, const Checked &checked,
+                       uint32_t index) REQUIRES(owner_->registry.mutex);
+    int32_t issue_special(Issue &issue, uint32_t index) REQUIRES(owner_->registry.mutex);
+    void hand_spans(Issue &issue, int32_t *status) REQUIRES(owner_->registry.mutex);
+    uint32_t note_draft(const Issue &issue, const routecap_span &span, Request &request,
+                        uint64_t end, int32_t reason) REQUIRES(owner_->registry.mutex);
+    uint32_t hand_over(Issue &issue, const routecap_span &span, Request &request, uint64_t end,
+                       uint64_t pages, bool extra);
+
+    const Config &config_;
+    const uint64_t number_;
+    Backend *const backend_;             // null if disabled
+    Owner *const owner_;                 // null of a mirror
+    std::optional<ForwardCheck> check_;  // in checked mode
+
+    // The step being recorded, as far as the host knows it.
+    uint64_t begins_ = 0;
+    bool begun_ = false;
+    // Rows of a layer that the host knows to be recorded in this step.
+    struct Recorded {
+        uint64_t begin = 0;  // the begin they belong to
+        std::vector<std::pair<uint32_t, uint32_t>> rows;
+    };
+    std::vector<Recorded> recorded_;     // per layer
+    std::vector<RecordedLayer> listed_;  // record_layers' own; it keeps its memory
+    std::vector<bool> seen_;             // likewise
+
+    // What check_spans found, for issue_span: the request of each span; of all spans of that request
+    // up to this one the bounds; and whether it is an ordinary one.
+    struct Checked {
+        Request *request;
+        uint64_t first, end;
+        bool ordinary;
+    };
+    uint32_t checks_ = 0;  // issues that were checked
+    std::vector<Checked> checked_;
+    // Spans by position, where they neither ascend nor descend.
+    std::vector<uint32_t> order_, sorted_;
+    uint64_t first_tag_ = 0, last_tag_ = 0;  // of the steps
+};
+
+}  // namespace routecap

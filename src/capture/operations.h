@@ -1,0 +1,74 @@
+// What the log holds: steps to be filed, and operations on requests that come after them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "capture/operation_log.h"
+#include "routing/request_data.h"
+#include "store/store.h"
+
+namespace routecap {
+
+// Pointers to a RowStore are valid until the Finish or Close of its request was applied.
+struct FileStep {
+    int32_t slot;
+};
+struct Settle {
+    RowStore *rows;
+    uint64_t step;
+    uint64_t keep_first;
+    std::unique_ptr<std::vector<uint32_t>> kept;  // or null: the first keep_first
+};
+struct Truncate {
+    RowStore *rows;
+    uint64_t end;
+    // Nothing that was handed over before changes the request's rows: what is there can go before
+    // the steps in flight have landed.
+    bool alone;
+};
+struct Fork {
+    RowStore *parent;
+    RowStore *child;
+    uint64_t end;
+};
+struct Attach {
+    RowStore *rows;
+    RoutingPtr routing;
+    uint64_t end;
+};
+struct Publish {
+    RowStore *rows;
+    std::shared_ptr<Publication> publication;
+};
+struct Adopt {
+    RowStore *rows;
+    std::unique_ptr<Adoption> adoption;
+    uint64_t end;
+};
+struct Finish {
+    RequestDataPtr data;
+    uint64_t end;
+    MissingNote *missing;  // nodes of the step worker's
+    bool all;              // the routing ends where the rows do
+};
+struct Close {
+    OpenRequestPtr data;
+    bool alone;  // as in Truncate
+};
+
+struct LogEntry {
+    uint64_t after;  // the step that must have been filed before
+    std::variant<FileStep, Settle, Truncate, Fork, Attach, Publish, Adopt, Finish, Close> what;
+
+    template <class What>
+    LogEntry(uint64_t a, What &&w)
+        : after(a), what(std::in_place_type<What>, std::forward<What>(w)) {}
+};
+
+using Log = OperationLog<LogEntry>;
+
+}  // namespace routecap

@@ -1,0 +1,36 @@
+// What an owner's forward path, requests and reader work on. A mirror has none of it.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <optional>
+
+#include "backend/backend.h"
+#include "backend/config.h"
+#include "base/completion.h"
+#include "base/counters.h"
+#include "capture/load_counter.h"
+#include "capture/registry.h"
+#include "capture/step_worker.h"
+#include "capture/steps.h"
+#include "storage/pages.h"
+
+namespace routecap {
+
+struct Owner {
+    Owner(const Config &config, uint64_t number, Backend &backend);
+    // With the turn of its readers: what has landed is counted in it.
+    LoadCounter &counted_load();
+
+    const StoragePtr storage;
+    PagePool &pool;
+    Completion &completion;
+    Counters counters;
+    Steps steps;
+    Registry registry;
+    std::atomic<bool> tags_vary{false};  // the steps have not all had the same tag
+    std::optional<LoadCounter> load;     // if it is counted
+    StepWorker worker;                   // last: it uses the others
+};
+
+}  // namespace routecap

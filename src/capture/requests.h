@@ -1,0 +1,73 @@
+// Requests, and what changes them: open, accept, truncate, fork, attach, publish, adopt, finish and
+// close. Each call changes at once what the engine's side knows, and appends to the log what is to
+// be done with rows. Any thread may call.
+//
+// Every function returns a status and is described in routecap.h; arguments come as they are, and
+// structs may be of any version.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "backend/config.h"
+#include "capture/owner.h"
+#include "capture/request_table.h"
+#include "routecap.h"
+#include "routing/routing.h"
+#include "store/store.h"
+
+namespace routecap {
+
+class Requests {
+public:
+    // Without an owner the capturer is a mirror, or disabled, and has none.
+    Requests(const Config &config, Owner *owner) : config_(config), owner_(owner) {}
+
+    int32_t open(const routecap_open_options *options, routecap_request *requests, size_t count);
+    int32_t accept(routecap_request request, routecap_step step, const uint32_t *rows,
+                   size_t count);
+    int32_t accept_batch(routecap_accept_item *items, size_t item_size, size_t count);
+    int32_t truncate(routecap_request request, uint64_t rows);
+    int32_t fork(routecap_request request, uint64_t rows, routecap_request *child);
+    int32_t attach(routecap_request request, const Routing *routing, uint64_t rows);
+    int32_t finish(routecap_request request, uint64_t rows, Routing **routing);
+    int32_t finish_batch(routecap_finish_item *items, size_t item_size, size_t count);
+    int32_t close(routecap_request request);
+    int32_t close_batch(const routecap_request *requests, int32_t *status, size_t count);
+
+    // Rows of prefixes (prefixes.cc).
+    int32_t publish(const StorePtr &store, routecap_publish_item &item, uint64_t generation);
+    int32_t publish_batch(const StorePtr &store, routecap_publish_item *items, size_t item_size,
+                          size_t count, uint64_t generation);
+    int32_t adopt(const StorePtr &store, routecap_adopt_item &item, uint64_t generation);
+    int32_t adopt_batch(const StorePtr &store, routecap_adopt_item *items, size_t item_size,
+                        size_t count, uint64_t generation);
+
+private:
+    using Kept = std::unique_ptr<std::vector<uint32_t>>;
+    Kept copy_kept(const routecap_accept_item &item, size_t &nodes);
+    int32_t check_accept(const routecap_accept_item &item, uint64_t drafts, const Kept &kept) const;
+    int32_t accept_one(Request *request, const routecap_accept_item &item, Kept *kept)
+        REQUIRES(owner_->registry.mutex);
+    int32_t accept_special(Request &request, const routecap_accept_item &item, Kept *kept)
+        REQUIRES(owner_->registry.mutex);
+    int32_t finish_one(Request *request, routecap_request handle, uint64_t rows, Routing **routing)
+        REQUIRES(owner_->registry.mutex);
+    int32_t close_one(routecap_request request) REQUIRES(owner_->registry.mutex);
+    enum class Cut { truncated, finished, closed };
+    void cut_in_flight(Request &request, uint64_t end, Cut why) REQUIRES(owner_->registry.mutex);
+    int32_t refuse_many(size_t count) const;
+    template <class Item, class Prefetch, class One>
+    int32_t batch(Item *items, size_t item_size, size_t count, size_t nodes, bool drafts,
+                  Prefetch prefetch, One one);
+
+    // prefixes.cc
+    int32_t check_prefix(const Store &store, const Shape &from, const Shape &to, uint64_t first,
+                         const void *keys, uint64_t count, Keys &checked) const;
+
+    const Config &config_;
+    Owner *const owner_;
+};
+
+}  // namespace routecap
