@@ -102,36 +102,37 @@ TEST(Naming, steps_go_on_where_the_epochs_outgrow_24_and_32_bits) {
             Capturer::create(config_of((uint64_t{1} << bits) - 7, backend_to_test()), capturer),
             ROUTECAP_OK);
         routecap_request request = 0;
-        ASSERT_EQ(capturer->open(nullptr, &request, 1), ROUTECAP_OK);
+        ASSERT_EQ(capturer->requests.open(nullptr, &request, 1), ROUTECAP_OK);
         for (uint64_t position = 0; position < 16 * kRows; position += kRows) {
-            ASSERT_EQ(capturer->begin(kRows, nullptr), ROUTECAP_OK);
+            ASSERT_EQ(capturer->forward.begin(kRows, nullptr), ROUTECAP_OK);
             for (uint32_t l = 0; l < kLayers; l++) {
                 routecap_sink sink{};
                 sink.struct_size = sizeof sink;
-                ASSERT_EQ(capturer->sink_layer(l, &sink), ROUTECAP_OK);
+                ASSERT_EQ(capturer->forward.sink_layer(l, &sink), ROUTECAP_OK);
                 for (uint32_t r = 0; r < kRows; r++)  // the fake driver's device is host memory
                     for (uint32_t c = 0; c < kColumns; c++)
                         static_cast<int16_t *>(sink.ids)[r * kColumns + c] = id(position + r, l, c);
             }
-            ASSERT_EQ(capturer->snapshot(nullptr), ROUTECAP_OK);
+            ASSERT_EQ(capturer->forward.snapshot(nullptr), ROUTECAP_OK);
             routecap_span span{};
             span.request = request;
             span.position = position;
             span.rows = kRows;
             routecap_step step = 0;
-            ASSERT_EQ(capturer->issue(&span, sizeof span, 1, nullptr, nullptr, &step, nullptr),
-                      ROUTECAP_OK);
+            ASSERT_EQ(
+                capturer->forward.issue(&span, sizeof span, 1, nullptr, nullptr, &step, nullptr),
+                ROUTECAP_OK);
             ASSERT_EQ(capturer->finalize(step, -1, nullptr), ROUTECAP_OK);
             if (position % 3 == 0) {
-                ASSERT_EQ(capturer->discard(nullptr), ROUTECAP_OK);
+                ASSERT_EQ(capturer->forward.discard(nullptr), ROUTECAP_OK);
             }
         }
         routecap_copy_options options;
         ASSERT_EQ(routecap_copy_options_init(&options, sizeof options), ROUTECAP_OK);
         options.dtype = ROUTECAP_DTYPE_U8;
         std::vector<uint8_t> ids(16 * kRows * kLayers * kColumns, 0xff), expected;
-        ASSERT_EQ(capturer->extract_into(request, 0, ROUTECAP_ROWS_ALL, &options, ids.data(),
-                                         ids.size(), nullptr, 0, nullptr),
+        ASSERT_EQ(capturer->reader.extract_into(request, 0, ROUTECAP_ROWS_ALL, &options, ids.data(),
+                                                ids.size(), nullptr, 0, nullptr),
                   ROUTECAP_OK);
         for (uint64_t p = 0; p < 16 * kRows; p++)
             for (uint32_t l = 0; l < kLayers; l++)
@@ -170,15 +171,15 @@ TEST(Handles, end_and_do_not_begin_anew) {
     const uint64_t before = Serials::take(1);
     Serials::start_at(Serials::kLast - 2);
     routecap_request requests[3] = {}, other = 0;
-    ASSERT_EQ(capturer->open(nullptr, requests, 2), ROUTECAP_OK);
+    ASSERT_EQ(capturer->requests.open(nullptr, requests, 2), ROUTECAP_OK);
     EXPECT_NE(requests[0], requests[1]);
-    EXPECT_EQ(capturer->open(nullptr, requests, 3), ROUTECAP_ERR_TOO_MANY_REQUESTS);
-    EXPECT_EQ(capturer->open(nullptr, &other, 1), ROUTECAP_OK);
+    EXPECT_EQ(capturer->requests.open(nullptr, requests, 3), ROUTECAP_ERR_TOO_MANY_REQUESTS);
+    EXPECT_EQ(capturer->requests.open(nullptr, &other, 1), ROUTECAP_OK);
     EXPECT_EQ(other >> Serials::kIndexBits, Serials::kLast);
-    EXPECT_EQ(capturer->open(nullptr, requests, 1), ROUTECAP_ERR_TOO_MANY_REQUESTS);
+    EXPECT_EQ(capturer->requests.open(nullptr, requests, 1), ROUTECAP_ERR_TOO_MANY_REQUESTS);
     routecap_request child = 0;
-    EXPECT_EQ(capturer->fork(other, 0, &child), ROUTECAP_ERR_TOO_MANY_REQUESTS);
-    EXPECT_EQ(capturer->close(other), ROUTECAP_OK);
-    EXPECT_EQ(capturer->open(nullptr, requests, 1), ROUTECAP_ERR_TOO_MANY_REQUESTS);
+    EXPECT_EQ(capturer->requests.fork(other, 0, &child), ROUTECAP_ERR_TOO_MANY_REQUESTS);
+    EXPECT_EQ(capturer->requests.close(other), ROUTECAP_OK);
+    EXPECT_EQ(capturer->requests.open(nullptr, requests, 1), ROUTECAP_ERR_TOO_MANY_REQUESTS);
     Serials::start_at(before + 1);
 }

@@ -73,9 +73,9 @@ breaks operations "rows of another are taken" src/capture/step_worker.cc \
     's|const RowSource rows = source\(contents\.slot, span\.sink_row\);|const RowSource rows = source(contents.slot, span.sink_row / 2 * 2);|'
 breaks operations "a span's status is lost" src/capture/issue.cc \
     's/if \(status != nullptr\) status\[i\] = s;/if (status != nullptr \&\& i != 1) status[i] = s;/'
-breaks operations "a truncate is forgotten" src/capture/request_operations.cc \
-    's/^( *)(capture_->worker\.log\.append\(request->after\(\), Truncate\{)/\1if (rows % 4 != 3) \2/'
-breaks operations "a truncate leaves what is in flight" src/capture/request_operations.cc \
+breaks operations "a truncate is forgotten" src/capture/requests.cc \
+    's/^( *)(owner_->registry\.log\.append\(request->after\(\), Truncate\{)/\1if (rows % 4 != 3) \2/'
+breaks operations "a truncate leaves what is in flight" src/capture/requests.cc \
     's/^( *)cut_in_flight\(\*request, rows, Cut::truncated\);/\1if (rows % 4 != 3) cut_in_flight(*request, rows, Cut::truncated);/'
 breaks operations "a tag is lost" src/storage/row_store.cc \
     's/std::fill_n\(each \+ entry\.row\(position\), rows, tag\);/std::fill_n(each + entry.row(position), rows - 1, tag);/'
@@ -86,9 +86,9 @@ breaks operations "the second write wins" src/storage/row_store.cc \
 breaks operations "overlapping rows are not counted" src/storage/row_store.cc \
     's/filed\.overlapped \+= m\.overlap;/filed.overlapped += m.overlap \&\& m.mismatch;/'
 breaks operations "late rows are filed" src/capture/step_worker.cc 's/position >= cut\) \{/position >= cut + 1) {/'
-breaks operations "rows in flight can be read" src/capture/request_reading.cc \
+breaks operations "rows in flight can be read" src/capture/reader.cc \
     's/if \(in_flight < first \+ rows\)/if (in_flight + 1 < first + rows)/'
-breaks operations "finish cuts a row too many" src/capture/request_operations.cc \
+breaks operations "finish cuts a row too many" src/capture/requests.cc \
     's/all \? length : rows, missing, all\}/all ? length : rows - (rows > 3), missing, all}/'
 breaks operations "a child has a row too few" src/storage/row_store.cc \
     's/const uint64_t entry_end = std::min\(entry\.end, end\);/const uint64_t entry_end = std::min(entry.end, end - 1);/'
@@ -106,7 +106,7 @@ breaks operations "what was there is counted again" src/capture/load_counter.cc 
     's/return Shape::valid\(row\.validity, layer\) \&\& !Shape::valid\(known, layer\);/return Shape::valid(row.validity, layer);/'
 breaks operations "rows one after another are counted twice" src/capture/load_counter.cc 's/last\.rows \+= count;/last.rows += count + (count > 2);/'
 breaks operations "a reading lacks what was handed over" src/capture/load_counter.cc 's/add_up\(handed_over_, s, total_, s\);/if (s < 3) add_up(handed_over_, s, total_, s);/'
-breaks operations "drafts that prefill are decode" src/capture/step_worker.cc 's/rows, step\.tag, span\.phase, reserved/rows, step.tag, Phase::decode, reserved/'
+breaks operations "drafts that prefill are decode" src/capture/step_worker.cc 's/step\.tag, span\.phase, charge/step.tag, Phase::decode, charge/'
 breaks operations "drafts are published before they are settled" src/storage/row_store.cc \
     's/if \(position >= first \&\& position < end\) return true;/if (position >= first + 2 \&\& position < end) return true;/'
 breaks operations "rows of older weights are published" src/store/landing.cc 's/else if \(b\.tag < p_\.generation_\)/else if (false)/'
