@@ -1,6 +1,6 @@
 // Memory for what the engine's thread notes of requests: nodes of one cache line each.
 //
-// They are made before the capturer's mutex is taken and handed out while it is held, so that
+// They are made before the registry's mutex is taken and handed out while it is held, so that
 // nothing is allocated under it. Lists of them are singly linked through a member `next`.
 #pragma once
 

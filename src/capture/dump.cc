@@ -1,5 +1,5 @@
 // routecap_capturer_dump: what a capturer holds, as JSON, for whoever looks at an engine that
-// hangs. It takes the capturer's mutex for a few requests at a time, no other lock that anybody
+// hangs. It takes the registry's mutex for a few requests at a time, no other lock that anybody
 // holds for long, and no memory.
 #include <unistd.h>
 

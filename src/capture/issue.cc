@@ -1,5 +1,5 @@
 // routecap_step_issue: the hot path. One pass checks every span and changes nothing, a second hands
-// each to its request and appends the step to the log: these two under the capturer's mutex, for
+// each to its request and appends the step to the log: these two under the registry's mutex, for
 // which all memory was made before. Then, without it, the next slot is named and the copy started.
 #include <algorithm>
 #include <array>

@@ -1,5 +1,5 @@
 // What was handed over and is still to be applied, in order: blocks of entries that are made before
-// the capturer's mutex is taken, so that appending under it allocates nothing, however long the log
+// the registry's mutex is taken, so that appending under it allocates nothing, however long the log
 // is.
 #pragma once
 

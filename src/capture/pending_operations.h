@@ -1,5 +1,5 @@
 // Operations on one request that were handed over and may not have been applied yet. Guarded by the
-// capturer's mutex.
+// registry's mutex.
 //
 // They have numbers, which ascend in the order of the log. What is noted here of an operation holds
 // until RowStore::applied, which callers pass as `applied`, has come to its number; from then on

@@ -1,5 +1,5 @@
 // Open requests: what the engine's thread knows of each, and the handles that name them. Guarded by
-// the capturer's mutex.
+// the registry's mutex.
 //
 // Rows that landed are in the request's RowStore. Here is what has to be answered before they land:
 // length, the page that needs no charge, drafts to accept, what is in flight. What of it has no fixed size is in

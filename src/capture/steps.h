@@ -78,7 +78,7 @@ struct Step {
         if (spans.size() >= most_spans) return {};
         return {std::vector<StepSpan>(most_spans), std::vector<SpanExtra>(most_spans)};
     }
-    // With the capturer's mutex: another thread may still look at spans of the slot's last step.
+    // With the registry's mutex: another thread may still look at spans of the slot's last step.
     void begin(uint64_t new_ticket, uint64_t new_tag, Room &room) {
         if (!room.spans.empty()) spans.swap(room.spans), extras.swap(room.extras);
         ticket = new_ticket;
@@ -97,7 +97,7 @@ struct StepResult {
 
 // The forward path's thread names slots and issues; whoever files says what was filed; anyone asks.
 // The spans of a step are written before it is issued, and read by other threads with the
-// capturer's mutex, while it is in flight.
+// registry's mutex, while it is in flight.
 class Steps {
 public:
     // Of these slots so many may hold steps in flight.

@@ -175,7 +175,7 @@ void expect_cost(int line, const Cost &expected, const Cost &actual) {
 const Cost kBegin{ENTER ", cuLaunchKernel 1 routecap_begin", 0, 0};
 const Cost kRecord{ENTER ", cuLaunchKernel 1 routecap_record_2", 0, 0};
 const Cost kSnapshot{ENTER ", cuLaunchKernel 1 routecap_snapshot8_2", 0, 0};
-// Under the capturer's mutex hand over the spans, and under that of the steps' results give out the
+// Under the registry's mutex hand over the spans, and under that of the steps' results give out the
 // ticket. Then one launch names the slot of the next forward and brings this one's rows. Of a large
 // step only the name comes on the engine's stream; behind that, on the library's, the rows are
 // copied and said to have arrived.
@@ -439,7 +439,7 @@ TEST_F(HotPath, costs_the_same_whatever_the_load) {
     }
 }
 
-// The worker takes the capturer's mutex as well: the engine's thread takes it as often as without.
+// The worker takes the registry's mutex as well: the engine's thread takes it as often as without.
 TEST_F(HotPath, costs_the_same_with_a_worker_thread) {
     for (const Load &load : {Load{1, 1, 1}, Load{256, 256, 256}}) {
         Engine engine(load, true);
