@@ -2,18 +2,20 @@
 
 #include <algorithm>
 
-#include "base/sha256.h"
+#include "third_party/blake2/config.h"
+
+#include "third_party/blake2/blake2.h"
 
 namespace routecap {
 namespace {
 
 TokenDigest next_digest(const TokenDigest &before, std::span<const int32_t> block) {
-    Sha256 hash;
-    hash.add(before.data(), before.size());
-    hash.add(block.data(), block.size_bytes());
-    const auto whole = hash.finish();
     TokenDigest digest;
-    std::copy_n(whole.begin(), digest.size(), digest.begin());
+    blake2b_state state;
+    blake2b_init(&state, digest.size());
+    blake2b_update(&state, before.data(), before.size());
+    blake2b_update(&state, block.data(), block.size_bytes());
+    blake2b_final(&state, digest.data(), digest.size());
     return digest;
 }
 

@@ -13,8 +13,8 @@ namespace routecap {
 
 constexpr uint64_t kDigestTokens = ROUTECAP_DIGEST_TOKENS;
 
-// The first half of SHA-256 over the digest before (zeros before the first) and the block's tokens,
-// 4 bytes each.
+// BLAKE2b with 16 bytes over the digest before (zeros before the first) and the block's tokens, 4
+// bytes each.
 using TokenDigest = std::array<uint8_t, 16>;
 
 // One for each block; the last may be of fewer tokens.

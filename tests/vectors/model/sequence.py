@@ -34,7 +34,8 @@ def digests(tokens):
     made, digest = [], bytes(16)
     for first in range(0, len(tokens), BLOCK):
         block = tokens[first : first + BLOCK]
-        digest = hashlib.sha256(digest + struct.pack(f"<{len(block)}i", *block)).digest()[:16]
+        packed = struct.pack(f"<{len(block)}i", *block)
+        digest = hashlib.blake2b(digest + packed, digest_size=16).digest()
         made.append(digest)
     return made
 

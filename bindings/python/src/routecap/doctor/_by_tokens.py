@@ -99,7 +99,7 @@ def digests_of(tokens: NDArray[np.int64]) -> list[bytes]:
     made, digest = [], bytes(16)
     for first in range(0, len(tokens), DIGEST_TOKENS):
         block = tokens[first : first + DIGEST_TOKENS].astype("<i4").tobytes()
-        digest = hashlib.sha256(digest + block).digest()[:16]
+        digest = hashlib.blake2b(digest + block, digest_size=16).digest()
         made.append(digest)
     return made
 
