@@ -72,7 +72,7 @@ every_row() {
 }
 check_0.21() {
     every_row 0.21 "" --sync "--preempt --prefix" "--sync --prefix --seed 2" "--drafts --prefix" \
-        "--lora --prefix" "--weights --preempt --prefix" "--sleep --prefix" "--preempt --prefix --store 20000"
+        "--lora --prefix" "--weights --preempt --prefix" "--sleep --prefix" "--preempt --prefix --store 7500"
     blocks 0.21 "" "--sync --updates tag --blocks 24 --seed 1" "--block 64 --seed 2" "--store $build/vllm_engine_slots --seed 3"
     check "0.21: two data-parallel ranks, parallel.py" "$python" tests/vllm_engine/parallel.py data --requests 120 --prefix \
         --store "$build/vllm_engine_store"
