@@ -63,10 +63,11 @@
  * flight is not there yet. A publish under a content key that is there adds its cells once its rows
  * have landed.
  *
- * What is published. Settled rows are published. A block with drafts waits until they are settled,
- * and so do the blocks behind it in the same call; until then they are not there. Rows that were
- * cut or rejected are not published. If a row was replaced before it was published, the later row
- * is published.
+ * What is published. Rows are published as they were issued before the call. What is cut, finished
+ * or closed behind it, while they are in flight, changes nothing. A block with drafts waits until
+ * they are settled, and so do the blocks behind it in the same call; until then they are not there.
+ * Drafts that were cut or rejected are not published. If a row was replaced before it was
+ * published, the later row is published.
  *
  * Holes. A row of a block that is not there is missing in the adopter, for one of three reasons:
  *   - ROUTECAP_MISSING_STALE: the store has the block, of older weights only, or had it in flight.

@@ -96,10 +96,7 @@ public:
     }
     // Children are still to get the rows before this.
     uint64_t forked_end(uint64_t applied) const { return forked_.end_at(0, applied); }
-    // The same of one step; and with what stores are still to get.
-    uint64_t forked_end(uint64_t step, uint64_t applied) const {
-        return forked_.end_at(step, applied);
-    }
+    // The same of one step, with what stores are still to get.
     uint64_t needed_end(uint64_t step, uint64_t applied) const {
         return std::max(forked_.end_at(step, applied), published_.end_at(step, applied));
     }

@@ -183,15 +183,14 @@ int32_t Requests::accept(routecap_request request, routecap_step step, const uin
 }
 
 // Rows at and after `end` of steps in flight will be dropped when they land, but for those that a
-// child is to have, and where the request is closed a store. Where the request is finished there,
-// drafts are told apart: those that nobody accepted end as rejected, and not as late.
-void Requests::cut_in_flight(Request &request, uint64_t end, Cut why) {
+// child or a store is to have. Where the request is finished there, drafts are told apart: those
+// that nobody accepted end as rejected, and not as late.
+void Requests::cut_in_flight(Request &request, uint64_t end, bool finished) {
     const uint64_t applied = request.applied();
     const PendingBounds &bounds = request.rare().bounds;
     request.for_each_in_flight(owner_->steps, [&](StepSpan &span, SpanExtra *extra, uint64_t step) {
-        const uint64_t from = std::max(end, why == Cut::closed ? bounds.needed_end(step, applied)
-                                                               : bounds.forked_end(step, applied));
-        const bool ends = why == Cut::finished && extra != nullptr;
+        const uint64_t from = std::max(end, bounds.needed_end(step, applied));
+        const bool ends = finished && extra != nullptr;
         std::atomic_ref cut(ends ? extra->ended : span.cut);
         if (cut.load(std::memory_order_relaxed) > from) cut.store(from, std::memory_order_release);
     });
@@ -212,7 +211,7 @@ int32_t Requests::truncate(routecap_request handle, uint64_t rows) {
         const uint64_t page_rows = config_.shape->page_rows;
         const uint64_t first_page = (rows + page_rows - 1) / page_rows;
         request->own_page = Request::kNone;
-        cut_in_flight(*request, rows, Cut::truncated);
+        cut_in_flight(*request, rows);
         for (DraftSpan *draft = request->drafts; draft != nullptr; draft = draft->next)
             draft->cut = std::min(draft->cut, rows);
         rare.cut_notes(rows, nodes);
@@ -335,7 +334,7 @@ inline int32_t Requests::finish_one(Request *request, routecap_request handle, u
     const uint64_t length = request->length,
                    expected = all ? request->length_now(owner_->steps) : rows,
                    after = request->after();
-    if (!all && rows < request->issued_end()) cut_in_flight(*request, rows, Cut::finished);
+    if (!all && rows < request->issued_end()) cut_in_flight(*request, rows, true);
     *routing = &request->data->routing;
     (*routing)->expect(after, expected);
     MissingNote *missing = request->take_notes();
@@ -363,7 +362,7 @@ int32_t Requests::close_one(routecap_request handle) {
     Request *request = nullptr;
     if (int32_t s = owner_->registry.find(handle, &request); s < 0) return s;
     const bool alone = request->settled();
-    cut_in_flight(*request, 0, Cut::closed);
+    cut_in_flight(*request, 0);
     owner_->registry.log.append(request->after(), Close{std::move(request->data), alone});
     owner_->registry.requests.close(*request, owner_->registry.nodes);
     return ROUTECAP_OK;

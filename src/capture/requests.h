@@ -55,8 +55,8 @@ private:
     int32_t finish_one(Request *request, routecap_request handle, uint64_t rows, Routing **routing)
         REQUIRES(owner_->registry.mutex);
     int32_t close_one(routecap_request request) REQUIRES(owner_->registry.mutex);
-    enum class Cut { truncated, finished, closed };
-    void cut_in_flight(Request &request, uint64_t end, Cut why) REQUIRES(owner_->registry.mutex);
+    void cut_in_flight(Request &request, uint64_t end, bool finished = false)
+        REQUIRES(owner_->registry.mutex);
     int32_t refuse_many(size_t count) const;
     template <class Item, class Prefetch, class One>
     int32_t batch(Item *items, size_t item_size, size_t count, size_t nodes, bool drafts,

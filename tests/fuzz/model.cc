@@ -776,14 +776,15 @@ int32_t Capturer::accept(const RequestPtr &r, uint64_t ticket, const uint32_t *r
     return ROUTECAP_OK;
 }
 
-// Rows of steps in flight from there on will be late, but for those that a child is to have.
-void Capturer::cut_in_flight(const RequestPtr &r, uint64_t end, bool closes) {
+// Rows of steps in flight from there on will be late, but for those that a child or a store is to
+// have.
+void Capturer::cut_in_flight(const RequestPtr &r, uint64_t end) {
     for (const Entry &entry : log_) {
         if (entry.step == nullptr) continue;
         uint64_t late = r->lending > 0 && entry.step->ticket <= r->lending_step
                             ? std::max(end, r->lending_end)
                             : end;
-        if (closes && r->publishing > 0 && entry.step->ticket <= r->publishing_step)
+        if (r->publishing > 0 && entry.step->ticket <= r->publishing_step)
             late = std::max(late, r->publishing_end);
         for (const Step::Part &part : entry.step->parts)
             for (const FiledPtr &row : part.rows)
@@ -1155,7 +1156,7 @@ RoutingPtr Capturer::finish(const RequestPtr &r, uint64_t rows) {
 }
 
 void Capturer::close(const RequestPtr &r) {
-    cut_in_flight(r, 0, true);
+    cut_in_flight(r, 0);
     change(r, 0, 0, [this, r] {
         publish_settled(*r, true);
         drop_drafts(r->waiting(), [](const Filed &) { return true; });

@@ -353,7 +353,7 @@ private:
         std::function<void()> apply;  // a change of a request
     };
     void change(const RequestPtr &r, uint64_t first, uint64_t end, std::function<void()> apply);
-    void cut_in_flight(const RequestPtr &r, uint64_t end, bool closes = false);
+    void cut_in_flight(const RequestPtr &r, uint64_t end);
     uint64_t newest_step(const RequestPtr &r) const;
     void land(Step &step);
     void count_cells(const Filed &filed, std::vector<bool> &written, std::vector<bool> &valid);

@@ -190,7 +190,7 @@ TEST(Drafts, that_were_rejected_are_filled_by_a_later_publish) {
     EXPECT_EQ(0u, shelf.counts().blocks_mismatched);
 }
 
-TEST(Rows, that_are_cut_in_flight_are_not_published) {
+TEST(Rows, that_are_cut_in_flight_are_published_as_they_were) {
     Rig rig({.held = true});
     Shelf shelf(rig.shape());
     const routecap_request a = rig.open(), b = rig.open();
@@ -198,11 +198,31 @@ TEST(Rows, that_are_cut_in_flight_are_not_published) {
     shelf.publish(rig, a, 0, {10, 11});
     EXPECT_STATUS(ROUTECAP_OK, routecap_request_truncate(rig.capturer(), a, 6));
     rig.step({{a, {2, 6, 2}}});
-    rig.open_gate();
-    shelf.settled(rig);
     shelf.adopt(rig, b, 0, {10, 11});
     rig.open_gate();
-    rig.expect(b, 0, routed_rows(rig.shape(), 1, 0, 6) + missing_rows(rig.shape(), 2));
+    rig.expect(b, 0, routed_rows(rig.shape(), 1, 0, 8));
+    rig.expect(a, 0, routed_rows(rig.shape(), 1, 0, 6) + routed_rows(rig.shape(), 2, 6, 8));
+}
+
+// What they replace is of other tokens.
+TEST(Rows, that_replace_others_and_are_cut_in_flight_are_published) {
+    for (const bool ends : {false, true}) {
+        Rig rig({.held = true});
+        Shelf shelf(rig.shape());
+        const routecap_request a = rig.open(ROUTECAP_POLICY_REPLACE), b = rig.open();
+        rig.land(rig.step({{a, {1, 0, 8}}}));
+        rig.step({{a, {2, 4, 4}}});
+        shelf.publish(rig, a, 0, {10, 11});
+        RoutingPtr routing;
+        if (ends)
+            routing.reset(rig.finish(a, 4));
+        else
+            EXPECT_STATUS(ROUTECAP_OK, routecap_request_truncate(rig.capturer(), a, 4));
+        shelf.adopt(rig, b, 0, {10, 11});
+        rig.open_gate();
+        rig.expect(b, 0, routed_rows(rig.shape(), 1, 0, 4) + routed_rows(rig.shape(), 2, 4, 8));
+        if (!ends) rig.expect(a, 0, routed_rows(rig.shape(), 1, 0, 4));
+    }
 }
 
 // A preempted or aborted request: its blocks are in the cache, whatever becomes of it.
