@@ -133,6 +133,46 @@ def test_rows_of_hits_are_missing_from_new_weights_until_the_cache_is_emptied():
     assert rows_of(1, 0, 1) == "computed" and rows_of(1, 8, 1) == "of its weights"
 
 
+def test_a_cache_that_is_emptied_beside_a_step_in_flight_costs_no_row_of_it():
+    made, hashes = connector(), SimpleNamespace(data=bytes(32), item_size=32)
+    rows = (np.arange(6)[:, None, None] + np.arange(LAYERS)[:, None] + np.arange(K)) % 8
+
+    def step(generation, first, end):
+        made.begin_step(
+            SimpleNamespace(
+                generation=generation,
+                requests={"a": 0} if end > first else {},
+                block_hashes={"a": hashes} if first == 0 < end else {},
+                finished_requests=(),
+                retained_block_hashes=None,
+                released_block_hashes=None,
+            )
+        )
+        if first == end:
+            return None
+        capture(made, rows[first:end].astype(np.int32))
+        output = made.prepare_output(
+            SimpleNamespace(
+                req_ids=["a"],
+                query_start_loc_np=np.array([0, end - first], np.int32),
+                num_computed_tokens_np=np.array([first], np.int32),
+                num_draft_tokens_per_req=None,
+                positions=torch.arange(first, end),
+            )
+        )
+        output.enqueue_cpu_copy(np.array([end == 6], np.int32), np.zeros(1, np.int32))
+        return output
+
+    chunk, last = step(0, 0, 4), step(0, 4, 6)
+    step(1, 0, 0)  # it was preempted for that
+    again = step(1, 0, 6)
+    assert chunk.process_output() == {}
+    for output in last, again:
+        found = output.process_output()["a"]
+        assert found.token_start == 0
+        np.testing.assert_array_equal(found.rows[:, [0, 2, 3]], rows)
+
+
 def test_a_store_that_is_full_costs_rows_and_nothing_else():
     made = connector(store_bytes=1)
     run, judge = play(made, 5, steps=400, prefixes=30, forget=0.001, reset=0)

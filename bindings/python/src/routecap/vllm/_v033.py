@@ -476,21 +476,29 @@ class RowsConnector:
     # ---- Ends
 
     def _end(self, name: str, request: _Request) -> None:
-        """Its blocks go in the order of their use: the last ones, which fewest share, first."""
         if request.handle:
             self._capturer.close_batch(np.array([request.handle], np.uint64))
             request.handle = 0
+        self._let_go(request)
+        if self._requests.get(name) is request:
+            del self._requests[name]
+
+    def _let_go(self, request: _Request) -> None:
+        """Its blocks go in the order of their use: the last ones, which fewest share, first."""
         for keys in reversed(request.retained):
             assert self.store is not None
             self.store.release(np.ascontiguousarray(keys[::-1]))
         request.retained.clear()
-        if self._requests.get(name) is request:
-            del self._requests[name]
 
     def _renew(self, generation: int) -> None:
-        """All keys stand for something else from now on."""
+        """All keys stand for something else from now on. What was computed before it, and was not
+        taken, is of requests that end with it."""
         for name, request in list(self._requests.items()):
-            self._end(name, request)
+            request.finished = True
+            self._let_go(request)
+            if request.steps == 0:
+                self._end(name, request)
+        self._requests.clear()
         self._keyed.clear()
         self._generation = generation
         if self.store is not None:
