@@ -20,12 +20,12 @@ class Output:
         self.token_start, self.rows = token_start, rows
 
 
-def connector(store_bytes=1 << 24, **more):
+def connector(store_bytes=1 << 24, layers=LAYERS + 1, k=K, **more):
     config = SimpleNamespace(
         model_type="qwen3_moe",
-        num_hidden_layers=LAYERS + 1,
+        num_hidden_layers=layers,
         num_experts=EXPERTS,
-        num_experts_per_tok=K,
+        num_experts_per_tok=k,
         mlp_only_layers=[1],
         decoder_sparse_step=1,
     )
@@ -36,7 +36,7 @@ def connector(store_bytes=1 << 24, **more):
         made,
         block_rows=BLOCK,
         store_bytes=store_bytes,
-        decoder_layers=LAYERS + 1,
+        decoder_layers=layers,
         output=Output,
         **more,
     )
@@ -178,6 +178,48 @@ def test_a_store_that_is_full_costs_rows_and_nothing_else():
     run, judge = play(made, 5, steps=400, prefixes=30, forget=0.001, reset=0)
     assert judge.rows > 1500 and 0 < judge.missing < run.hits
     assert made.store.stats().blocks_refused + made.store.stats().blocks_evicted
+
+
+def test_a_store_has_room_for_what_runs_beside_what_the_scheduler_retains():
+    blocks = 200  # of the engine's cache
+    rows, shape = _v033.kept_rows(blocks * BLOCK, None), {"layers": 41, "k": 8}
+    made = connector(connector(**shape).capture.store_bytes(rows), **shape)
+    ids = np.arange(BLOCK * 40 * 8).reshape(BLOCK, 40, 8) % EXPERTS
+    hashes = [index.to_bytes(32, "little") for index in range(2 * blocks)]
+
+    def step(name, hashes, hits, retained=None):
+        made.begin_step(
+            SimpleNamespace(
+                generation=0,
+                requests={name: 0},
+                block_hashes={name: SimpleNamespace(data=b"".join(hashes), item_size=32)},
+                finished_requests=(),
+                retained_block_hashes=retained,
+                released_block_hashes=None,
+            )
+        )
+        new = len(hashes) - hits + (hits == len(hashes))
+        capture(made, np.tile(ids, (new, 1, 1)).astype(np.int32))
+        first = hits * BLOCK
+        output = made.prepare_output(
+            SimpleNamespace(
+                req_ids=[name],
+                query_start_loc_np=np.array([0, BLOCK * new], np.int32),
+                num_computed_tokens_np=np.array([first], np.int32),
+                num_draft_tokens_per_req=None,
+                positions=torch.arange(first, first + BLOCK * new),
+            )
+        )
+        output.enqueue_cpu_copy(np.ones(1, np.int32), np.zeros(1, np.int32))
+        return output.process_output()[name].rows
+
+    for at in range(0, 2 * blocks, 10):
+        part = hashes[at : at + 10]
+        packed = SimpleNamespace(data=b"".join(part), item_size=32)
+        step(f"r{at}", part, 0, packed if at < blocks else None)
+    for at in range(0, 2 * blocks, 10):
+        assert (step(f"hit {at}", hashes[at : at + 10], 10)[:, 0] >= 0).all()
+    assert made.store.stats().blocks_refused == 0
 
 
 def test_zeros_in_the_engines_own_type_if_so_chosen():

@@ -134,7 +134,7 @@ def make_connector(model: Any, vllm_config: Any, kv_cache_config: Any) -> RowsCo
     store_bytes = vllm_config.aux_output_config.max_bytes
     if store_bytes is None:
         rows = kv_cache_config.num_blocks * (block_rows // hashed_rows) * hashed_rows
-        store_bytes = capture.store_bytes(rows)
+        store_bytes = capture.store_bytes(kept_rows(rows, vllm_config.kv_transfer_config))
     return RowsConnector(
         capture,
         block_rows=hashed_rows,
@@ -143,6 +143,13 @@ def make_connector(model: Any, vllm_config: Any, kv_cache_config: Any) -> RowsCo
         output=import_module(f"{_PACKAGE}.connector").AuxRequestOutput,
         owner=first_rank,
     )
+
+
+def kept_rows(cache_rows: int, transfer: Any) -> int:
+    """How many rows a store is to have room for, so that none is missing that the engine's cache
+    has: the scheduler has as many retained of requests that are over as the cache has, or twice
+    that with a connector, beside those of requests that run."""
+    return cache_rows * (2 if transfer is None else 3)
 
 
 def bind(model: Any, capture: Any) -> None:
