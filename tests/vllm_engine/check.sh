@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs vLLM's engine and server without a GPU, out of its wheels for CUDA, and of 0.33 the worker's
-# connector alone. Needs Python 3.12, fetches 1 GB for each version the first time, and takes some
+# Runs vLLM's engine and server without a GPU, out of its wheels for CUDA, and of 0.33 the scheduler
+# and the worker's connector alone. Needs Python 3.12, fetches 1 GB for each version the first time, and takes some
 # minutes. On a GPU machine that has vLLM and routecap, `python3 check.py` is the same on the
 # device.
 #
@@ -92,6 +92,10 @@ check_0.33() {
     sources 0.33
     check "0.33: beside its own connector, aux_output.py" env PYTHONPATH="$build/vllm_sources_0.33:$PYTHONPATH" \
         "$python" tests/vllm_engine/aux_output.py
+    for options in "" "--sync --blocks 24 --seed 1" "--block 64 --seed 2" "--block 4 --flush 0.8 --seed 3"; do
+        check "0.33: rows of the blocks that are hit, slots_033.py $options" env PYTHONPATH="$build/vllm_sources_0.33:$PYTHONPATH" \
+            "$python" tests/vllm_engine/slots_033.py $options
+    done
     check "0.33: a saved load for its balancer, load.py" "$python" tests/vllm_engine/load.py "$build/vllm_sources_0.33"
 }
 
