@@ -75,8 +75,9 @@ private:
             own = given == ROUTECAP_PLAN_RANK_UNSET && !divides ? 0 : given;
             if (own == ROUTECAP_PLAN_RANK_UNSET)
                 return report(ROUTECAP_ERR_ARGUMENT,
-                              "config.%s_rank is not set, and there are %llu ranks", name,
-                              ull(size));
+                              "config.%s_size is %llu and config.%s_rank is not set: set which "
+                              "of these ranks this is, 0 to %llu",
+                              name, ull(size), name, ull(size - 1));
             if (size <= ROUTECAP_MAX_RANKS && own < size) return ROUTECAP_OK;
             return report(ROUTECAP_ERR_ARGUMENT, "config.%s_rank is %llu of %llu", name, ull(own),
                           ull(size));

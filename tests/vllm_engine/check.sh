@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Runs vLLM's engine and server without a GPU, out of its wheels for CUDA, and of 0.33 the scheduler
-# and the worker's connector alone. Needs Python 3.12, fetches 1 GB for each version the first time, and takes some
-# minutes. On a GPU machine that has vLLM and routecap, `python3 check.py` is the same on the
-# device.
+# and the worker's connector alone. Needs Python 3.12, fetches 1 GB for each version the first time,
+# and takes some minutes. On a GPU machine that has vLLM and routecap, `python3 check.py` is the same
+# on the device.
 #
 #   check.sh [VERSION...]     0.21, 0.26 and 0.33 unless named
 cd "$(dirname "$0")/../.." && . examples/setup.sh

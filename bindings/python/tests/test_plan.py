@@ -230,11 +230,11 @@ def test_a_plan_says_what_it_is() -> None:
         ({"lengths": [3], **SETTINGS, "context_rank": 1, "align": 1}, "no multiple of 4"),
         (
             {"lengths": [3], **SETTINGS},
-            "context_size is 2 and context_rank is not given: give which",
+            "context_size is 2 and config.context_rank is not set: set which of these ranks",
         ),
         (
             {"lengths": [3], "sequence_parallel": True, "tensor_size": 4},
-            "tensor_size is 4 and tensor_rank is not given",
+            "tensor_size is 4 and config.tensor_rank is not set",
         ),
         (
             {"lengths": [3], "lost": "drop"},

@@ -55,6 +55,7 @@ Sources: TypeAlias = Union[
 """By the samples' numbers. A sample may have several, with different rows."""
 
 
+_RANK_UNSET = 4294967295  # ROUTECAP_PLAN_RANK_UNSET: left out, it is not rank 0 on every rank
 _LOST: dict[object, PlanLost] = {"balanced": PlanLost.BALANCED, "error": PlanLost.ERROR}
 
 
@@ -149,17 +150,6 @@ class Plan:
             )
         }
         samples = _samples(held)
-        # A rank that is left out would be rank 0 on every rank: each would train on its rows.
-        for name, size, rank in (
-            ("context", context_size, context_rank),
-            ("tensor", tensor_size if sequence_parallel else 1, tensor_rank),
-        ):
-            if size > 1 and rank is None:
-                raise error(
-                    Status.ERR_ARGUMENT,
-                    f"{name}_size is {size} and {name}_rank is not given: give which of the"
-                    f" {size} ranks this is, 0 to {size - 1}",
-                )
         for name, given, names in (("fill", fill, ("balanced",)), ("lost", lost, tuple(_LOST))):
             if isinstance(given, str) and given not in names:
                 wanted = " or ".join(map(repr, names))
@@ -178,9 +168,9 @@ class Plan:
             layout=member(PlanLayout, layout),
             context=member(PlanContext, context),
             context_size=context_size,
-            context_rank=context_rank or 0,
+            context_rank=_RANK_UNSET if context_rank is None else context_rank,
             tensor_size=tensor_size,
-            tensor_rank=tensor_rank or 0,
+            tensor_rank=_RANK_UNSET if tensor_rank is None else tensor_rank,
             flags=(PlanSequence.PARALLEL if sequence_parallel else 0)
             | (PlanSequence.FIRST if sequence_first else 0),
             samples=samples,
