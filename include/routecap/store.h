@@ -184,7 +184,7 @@ typedef struct routecap_store_counts {
     uint64_t blocks_published;  /* landed under their key, or filled cells that a block lacked */
     uint64_t blocks_repeated;   /* published again, with nothing new */
     uint64_t blocks_empty;      /* published without a row that landed */
-    uint64_t blocks_refused;    /* there was no room */
+    uint64_t blocks_refused;    /* there was no room, or no turn in a shared store */
     uint64_t blocks_stale;      /* published with a row, or by a caller, of an older generation */
     uint64_t blocks_adopted;    /* found by adopt */
     uint64_t blocks_absent;     /* not found by adopt */
@@ -400,7 +400,7 @@ ROUTECAP_API int32_t routecap_store_contains(routecap_store *store, const void *
  * @param[in] keys      [count, key_bytes] the keys.
  * @param[in] count     How many keys.
  * @param[out] reasons  [count] 0 for a block that is retained now, otherwise ROUTECAP_MISSING_*;
- *                      may be NULL.
+ *                      may be NULL. REFUSED: another process was changing a store that is shared.
  */
 ROUTECAP_API int32_t routecap_store_retain(routecap_store *store, const void *keys, size_t count,
                                            int32_t *reasons);
@@ -500,6 +500,12 @@ ROUTECAP_API int32_t routecap_store_import(routecap_store *store, const void *da
  * another process left half done is missing. A block that goes between an adopt and that copy is
  * EVICTED, also for the adopter. A process may die at any moment without holding up the others, and
  * what it retained is released. Counts are those of all processes, except blocks_in_flight.
+ *
+ * One process at a time changes the store; finding, adopting and evicting need no turn. A call
+ * tries for some 50 us to get one, and the worker thread waits for a second at most. Without a
+ * turn, as when another process is stopped in its own, blocks are not published (blocks_refused),
+ * retain says ROUTECAP_MISSING_REFUSED, and move drops the blocks of all its keys. If a process
+ * dies in its turn, the order in which blocks go for room begins anew.
  *
  * A process that writes into the memory by other means can make rows missing, and with intent make
  * them wrong: pass the descriptor to processes that you trust.

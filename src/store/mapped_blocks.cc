@@ -5,7 +5,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "base/status.h"
@@ -20,36 +22,29 @@ namespace routecap {
 namespace {
 
 constexpr char kMagic[8] = {'r', 'c', 's', 't', 'o', 'r', 'e', '\n'};
-constexpr uint32_t kVersion = 3;
-constexpr uint32_t kCells = 16;  // of a bucket
-constexpr uint32_t kFill = 10;   // of them are used on average, if all slots are
+constexpr uint32_t kVersion = 4;
 constexpr uint32_t kMostSlots = 1u << 27;
-constexpr uint32_t kLookForDead = 1024;  // claims between two looks
-constexpr uint32_t kAhead = 6;           // blocks whose memory is fetched before it is written
+constexpr uint32_t kWriterLock = MappedFile::kLocks + 1;  // behind that of whoever makes the file
+constexpr uint32_t kLookForDead = 1024;  // blocks that go for room between two looks
+constexpr uint32_t kMostHops = 256;      // in a chain of one block on average
+constexpr uint32_t kOut = UINT32_MAX;    // `older` of what is not in the line
+constexpr uint32_t kMostWalks = 64;      // of a reader, through a chain that changes
 constexpr size_t kCheckedBytes = 16384;  // of ids, which are still in the cache when checked
 
 constexpr size_t align(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
 
-// ---- A slot's word: state, owner, number of the claim, checksum
-constexpr uint64_t kFree = 0, kClaimed = 1, kPublished = 2, kStates = 3;
+// ---- A slot's word: state, number of the use, checksum
+constexpr uint64_t kFree = 0, kWritten = 1, kPublished = 2, kDropped = 3, kStates = 3;
 constexpr uint64_t state(uint64_t word) { return word & kStates; }
-constexpr uint32_t owner(uint64_t word) { return static_cast<uint32_t>(word >> 2 & 63); }
-constexpr uint64_t kClaimStep = 1 << 8, kClaimNumbers = 0xffffff00;
-constexpr uint64_t next_claim(uint64_t word) { return (word + kClaimStep) & kClaimNumbers; }
-constexpr uint64_t published_word(uint64_t claimed, uint64_t sum) {
-    return (claimed & kClaimNumbers) | kPublished | sum << 32;
+constexpr uint64_t kUse = 4, kUses = 0xfffffffc;
+constexpr uint64_t next_use(uint64_t word, uint64_t state) {
+    return ((word + kUse) & kUses) | state;
+}
+constexpr uint64_t published_word(uint64_t written, uint64_t sum) {
+    return (written & kUses) | kPublished | sum << 32;
 }
 constexpr uint64_t sum_of(uint64_t word) { return word >> 32; }
 
-// ---- A slot's pins: who retains the block, whether somebody takes it out because nobody does (it
-// is going), and of which claim the block is
-constexpr uint64_t kGoing = uint64_t{1} << MappedFile::kLocks, kPinners = kGoing - 1;
-constexpr uint32_t kPinsClaim = MappedFile::kLocks + 1;  // its lowest bit
-constexpr uint64_t pins_of(uint64_t word, uint64_t bits) { return word >> 8 << kPinsClaim | bits; }
-constexpr bool are_of(uint64_t pins, uint64_t word) {
-    return pins >> kPinsClaim << kPinsClaim == pins_of(word, 0);
-}
-constexpr uint64_t pinners(uint64_t pins) { return (pins & kGoing) != 0 ? 0 : pins & kPinners; }
 constexpr uint64_t fold(uint64_t hash) { return (hash ^ hash >> 32) & 0xffffffff; }
 // What a block's key and generation put into its checksum. It can be taken out again.
 constexpr uint64_t name_sum(uint64_t key_hash, uint64_t generation) {
@@ -97,18 +92,25 @@ uint64_t checksum_of(const uint8_t *bytes, size_t n) {
 
 struct alignas(64) MappedBlocks::Control {
     MappedWord generation;
-    MappedWord relinked;  // how many blocks gave way to one whose key is in another cell
-    alignas(64) MappedAges::Number clock;
     alignas(64) MappedWord evictions;
     alignas(64) std::array<std::atomic<uint64_t>, static_cast<size_t>(MappedCount::end)> counts;
     // 1: a process has this number, or died with it.
     alignas(64) std::array<std::atomic<uint32_t>, MappedFile::kLocks> attached;
+    // The writer's, but for what was dropped.
+    alignas(64) Link dirty;    // 1: a writer is changing the table, or died when it did
+    Link free;                 // the first of the list
+    Link oldest, newest;       // the ends of the line
+    Link used, most_used;      // how many slots are not free, and were at most
+    alignas(64) Link dropped;  // the last that somebody dropped, of a list
 };
 
 struct MappedBlocks::Slot {
     MappedWord word;
     MappedWord generation;  // the least tag of its rows
-    MappedWord pins;
+    MappedWord pins;        // a bit for each process that retains it
+    Link next;              // in its chain, or in the list of free ones
+    Link next_dropped;
+    Link newer, older;              // in the line
     MappedWord key[kMostKeyWords];  // as many as a key has words
 };
 
@@ -119,7 +121,7 @@ MappedBlocks::MappedBlocks(const StoreConfig &config)
       key_words_(static_cast<uint32_t>(words_of(config.key_bytes))),
       ids_bytes_(size_t{config.block_rows} * config.shape->ids_bytes),
       validity_bytes_(size_t{config.block_rows} * config.shape->validity_bytes),
-      slot_stride_(8 * (3 + size_t{key_words_})),
+      slot_stride_(8 * (5 + size_t{key_words_})),
       rows_words_(words_of(ids_bytes_) + words_of(validity_bytes_) + config.block_rows),
       process_generation_(routecap::process_generation()) {
     scratch_.resize(rows_words_);
@@ -128,8 +130,14 @@ MappedBlocks::MappedBlocks(const StoreConfig &config)
 MappedBlocks::~MappedBlocks() {
     // A child of fork() has nothing of it.
     if (me_ == UINT32_MAX || process_generation_ != routecap::process_generation()) return;
-    sweep(me_);
-    control_->attached[me_].store(0);
+    // Who finds the number's lock free does the same, if this cannot.
+    if (const Writer writer(*this, Patience::waits); writer) {
+        for (uint32_t i = 1; i <= slots_; i++)
+            if (const uint64_t pins = slot(i).pins.load(std::memory_order_relaxed);
+                (pins & my_pin()) != 0)
+                set_pins(i, pins & ~my_pin());
+        control_->attached[me_].store(0);
+    }
 }
 
 MappedBlocks::Layout MappedBlocks::layout(uint32_t slots) const {
@@ -138,10 +146,9 @@ MappedBlocks::Layout MappedBlocks::layout(uint32_t slots) const {
     const size_t identity = sizeof(Fixed) + config_.shape->layers * sizeof(LayerIdentity) + 16;
     l.control = align(identity, kPage);
     l.evictions = align(l.control + sizeof(Control), kPage);
-    l.index = l.evictions + MappedEvictions::kWords * 8;
-    l.ages = l.index + (size_t{slots} / kFill + 1) * kCells * sizeof(Cell);
-    l.slots = align(l.ages + MappedAges::numbers(slots) * sizeof(MappedAges::Number), 64);
-    l.rows = align(l.slots + slots * slot_stride_, 64);
+    l.buckets = l.evictions + MappedEvictions::kWords * 8;
+    l.slots = align(l.buckets + slots * sizeof(Link), 64);
+    l.rows = align(l.slots + (size_t{slots} + 1) * slot_stride_, 64);  // the first is nobody's
     l.bytes = align(l.rows + slots * rows_words_ * 8, kPage);
     return l;
 }
@@ -179,13 +186,8 @@ void MappedBlocks::place(uint32_t slots, uint64_t seed) {
     slots_ = slots;
     seed_ = seed;
     at_ = layout(slots);
-    bucket_count_ = slots / kFill + 1;
-    slot_bits_ = 1;
-    while (slots >> slot_bits_ != 0) slot_bits_++;
     uint8_t *memory = file_.memory();
     control_ = reinterpret_cast<Control *>(memory + at_.control);
-    ages_.emplace(reinterpret_cast<MappedAges::Number *>(memory + at_.ages), slots,
-                  &control_->clock);
     evictions_.emplace(reinterpret_cast<MappedWord *>(memory + at_.evictions),
                        &control_->evictions);
 }
@@ -216,7 +218,7 @@ int32_t MappedBlocks::initialise(Take take) {
     place(slots, seed);
     control_->generation.store(config_.generation);
     control_->evictions.store(MappedEvictions::kFirst);
-    ages_->fill(MappedAges::kFree);
+    repair();
     // What is not complete does not begin so.
     std::memcpy(file_.memory() + sizeof kMagic, identity.data() + sizeof kMagic,
                 identity.size() - sizeof kMagic);
@@ -330,11 +332,18 @@ int32_t MappedBlocks::check_identity() {
 
 // Takes a number of those that no living process has.
 int32_t MappedBlocks::attach() {
-    for (uint32_t p = 0; p < MappedFile::kLocks; p++) {
-        if (!file_.lock(p)) continue;
-        me_ = p;
-        if (control_->attached[p].exchange(1) != 0) sweep(p);
-        return ROUTECAP_OK;
+    for (const bool again : {false, true}) {
+        if (again)
+            if (const Writer writer(*this, Patience::waits); !writer || !look_for_dead()) break;
+        for (uint32_t p = 0; p < MappedFile::kLocks; p++) {
+            // Of one that has died the pins are still there.
+            if (control_->attached[p].load() != 0 || !file_.lock(p)) continue;
+            if (control_->attached[p].exchange(1) == 0) {
+                me_ = p;
+                return ROUTECAP_OK;
+            }
+            file_.unlock(p);
+        }
     }
     return report(ROUTECAP_ERR_NO_MEMORY, "%u processes have this store open", MappedFile::kLocks);
 }
@@ -353,13 +362,19 @@ void MappedBlocks::advance(uint64_t generation) {
     this->generation();
 }
 
-// ---- Finding ----------------------------------------------------------------------------------
+// ---- Parts of the table -----------------------------------------------------------------------
 
-MappedBlocks::Slot &MappedBlocks::slot(uint32_t index) const {
-    return *reinterpret_cast<Slot *>(file_.memory() + at_.slots + index * slot_stride_);
+MappedBlocks::Slot &MappedBlocks::slot(uint32_t number) const {
+    // Whatever a link says: slot 0 is nobody's.
+    const size_t place = number <= slots_ ? number : 0;
+    return *reinterpret_cast<Slot *>(file_.memory() + at_.slots + place * slot_stride_);
 }
-MappedWord *MappedBlocks::rows(uint32_t index) const {
-    return reinterpret_cast<MappedWord *>(file_.memory() + at_.rows) + index * rows_words_;
+MappedWord *MappedBlocks::rows(uint32_t number) const {
+    return reinterpret_cast<MappedWord *>(file_.memory() + at_.rows) + (number - 1) * rows_words_;
+}
+MappedBlocks::Link &MappedBlocks::bucket(uint64_t hash) const {
+    auto *const buckets = reinterpret_cast<Link *>(file_.memory() + at_.buckets);
+    return buckets[(hash & 0xffffffff) * slots_ >> 32];
 }
 std::atomic<uint64_t> &MappedBlocks::counter(MappedCount what) const {
     return control_->counts[static_cast<size_t>(what)];
@@ -368,7 +383,6 @@ std::atomic<uint64_t> &MappedBlocks::counter(MappedCount what) const {
 [[gnu::always_inline]] inline uint64_t MappedBlocks::hash_of(const Key &key) const {
     return checksum(key_words_, seed_, [&](size_t w) { return key.words[w]; });
 }
-
 MappedBlocks::Key MappedBlocks::key_at(const uint8_t *keys, size_t i) const {
     Key key{};
     if (config_.key_bytes == 8)  // as a slot has
@@ -378,125 +392,45 @@ MappedBlocks::Key MappedBlocks::key_at(const uint8_t *keys, size_t i) const {
     key.hash = hash_of(key);
     return key;
 }
-
-MappedBlocks::Key MappedBlocks::key_in(uint32_t index) const {
+MappedBlocks::Key MappedBlocks::key_in(uint32_t number) const {
     Key key{};
     for (uint32_t w = 0; w < key_words_; w++)
-        key.words[w] = slot(index).key[w].load(std::memory_order_relaxed);
+        key.words[w] = slot(number).key[w].load(std::memory_order_relaxed);
     key.hash = hash_of(key);
     return key;
 }
-
-std::array<MappedBlocks::Cell *, 2> MappedBlocks::buckets(uint64_t hash) const {
-    const auto in_range = [this](uint64_t half) {
-        return static_cast<uint32_t>(half * bucket_count_ >> 32);
-    };
-    const uint32_t first = in_range(hash & 0xffffffff);
-    uint32_t second = in_range(hash >> 32);
-    if (second == first) second = (first + 1) % bucket_count_;
-    Cell *index = reinterpret_cast<Cell *>(file_.memory() + at_.index);
-    return {index + size_t{first} * kCells, index + size_t{second} * kCells};
-}
-
-// A slot's number, from 1, and above it as many bits of the key's hash as there is room for.
-uint32_t MappedBlocks::print_of(uint64_t hash) const {
-    return static_cast<uint32_t>(xxh64::avalanche(hash)) << slot_bits_;
-}
-uint32_t MappedBlocks::cell_value(uint64_t hash, uint32_t slot) const {
-    return print_of(hash) | (slot + 1);
-}
-// Wraps if there is none.
-uint32_t MappedBlocks::slot_of(uint32_t cell) const {
-    return (cell & ((1u << slot_bits_) - 1)) - 1;
-}
-
-// Which cells of two buckets may lead to a key, and which are empty: a bit for each.
-struct MappedBlocks::Cells {
-    uint32_t candidates, empty;
-};
-[[gnu::always_inline]] inline MappedBlocks::Cells MappedBlocks::cells(
-    const std::array<Cell *, 2> &buckets, uint32_t print) const {
-    // Cells are loaded by twos, and four are compared at once: a bit of each in a lane.
-    using Lanes [[gnu::vector_size(16)]] = uint32_t;
-    using Loaded [[gnu::vector_size(16)]] = uint64_t;
-    const Lanes mask = Lanes{} + (~0u << slot_bits_), wanted = Lanes{} + print;
-    Lanes found{}, empty{}, bit{1, 2, 4, 8};
-    for (const Cell *bucket : buckets)
-        for (uint32_t i = 0; i < kCells; i += 4, bit <<= 4) {
-            const auto *two = reinterpret_cast<const MappedWord *>(bucket + i);
-            const auto four = (Lanes)Loaded{two[0].load(std::memory_order_relaxed),
-                                            two[1].load(std::memory_order_relaxed)};
-            found |= bit & (Lanes)((four & mask) == wanted);
-            empty |= bit & (Lanes)(four == Lanes{});
-        }
-    // With one bucket only, both are the same.
-    const uint32_t all = buckets[0] == buckets[1] ? 0xffff : ~0u;
-    return {(found[0] | found[1] | found[2] | found[3]) & all,
-            (empty[0] | empty[1] | empty[2] | empty[3]) & all};
-}
-uint32_t MappedBlocks::candidates(const std::array<Cell *, 2> &buckets, uint64_t hash) const {
-    return cells(buckets, print_of(hash)).candidates;
-}
-
-// The block of a key in a slot, whether or not a cell leads there.
-[[gnu::always_inline]] inline std::optional<MappedBlocks::Match> MappedBlocks::match_in(
-    const Key &key, uint32_t index) const {
-    const Slot &s = slot(index);
-    const uint64_t word = s.word.load(std::memory_order_acquire);
-    if (state(word) != kPublished) return {};
+bool MappedBlocks::is_key(const Slot &s, const Key &key) const {
     for (uint32_t w = 0; w < key_words_; w++)
-        if (s.key[w].load(std::memory_order_relaxed) != key.words[w]) return {};
-    const uint64_t generation = s.generation.load(std::memory_order_relaxed);
-    std::atomic_thread_fence(std::memory_order_acquire);
-    if (s.word.load(std::memory_order_relaxed) != word) return {};
-    return Match{nullptr, 0, index, word, generation};
+        if (s.key[w].load(std::memory_order_relaxed) != key.words[w]) return false;
+    return true;
 }
 
-std::optional<MappedBlocks::Match> MappedBlocks::match(const Key &key, Cell &cell) const {
-    const uint32_t value = cell.load(std::memory_order_acquire);
-    if (slot_of(value) >= slots_) return {};
-    std::optional<Match> found = match_in(key, slot_of(value));
-    if (found) found->cell = &cell, found->value = value;
-    return found;
-}
+// ---- Finding ----------------------------------------------------------------------------------
 
-// Two processes that publish a key at once may both have a block under it for a moment. All agree
-// on the lower slot.
-std::optional<MappedBlocks::Match> MappedBlocks::first_match(const Key &key,
-                                                             const std::array<Cell *, 2> &buckets,
-                                                             uint32_t candidates) const {
-    std::optional<Match> first;
-    for (; candidates != 0; candidates &= candidates - 1) {
-        const auto i = static_cast<uint32_t>(__builtin_ctz(candidates));
-        const std::optional<Match> found = match(key, buckets[i / kCells][i % kCells]);
-        if (found && (!first || found->slot < first->slot)) first = found;
-    }
-    return first;
-}
-// A block may give way to another of its key while it is looked for: it is looked for again then.
-// One slot can be left out.
-std::optional<MappedBlocks::Match> MappedBlocks::first_match(const Key &key, uint32_t but) const {
-    const auto both = buckets(key.hash);
-    for (;;) {
-        const uint64_t relinked = control_->relinked.load(std::memory_order_acquire);
-        std::optional<Match> first;
-        bool changed = false;
-        for (uint32_t bits = candidates(both, key.hash); bits != 0; bits &= bits - 1) {
-            const auto i = static_cast<uint32_t>(__builtin_ctz(bits));
-            Cell &cell = both[i / kCells][i % kCells];
-            const uint32_t value = cell.load(std::memory_order_acquire);
-            const uint32_t index = slot_of(value);
-            if (index >= slots_ || index == but) continue;
-            const uint64_t word = slot(index).word.load(std::memory_order_acquire);
-            const std::optional<Match> found = match(key, cell);
-            if (found && found->slot != but && (!first || found->slot < first->slot)) first = found;
-            changed |= slot(index).word.load(std::memory_order_acquire) != word ||
-                       cell.load(std::memory_order_acquire) != value;
+std::optional<MappedBlocks::Match> MappedBlocks::look(const Key &key) const {
+    const Link &first = bucket(key.hash);
+    for (uint32_t walk = 0; walk < kMostWalks; walk++) {
+        uint32_t number = first.load(std::memory_order_acquire);
+        bool in_chain = true;
+        for (uint32_t hop = 0; number != 0 && in_chain; hop++) {
+            if (number > slots_ || hop == kMostHops) return {};
+            const Slot &s = slot(number);
+            const uint64_t word = s.word.load(std::memory_order_acquire);
+            const bool same = is_key(s, key);
+            const uint64_t generation = s.generation.load(std::memory_order_relaxed);
+            const uint32_t next = s.next.load(std::memory_order_acquire);
+            // What is compared next is compared with nothing that was written since.
+            in_chain = state(word) >= kPublished &&
+                       (same || &bucket(key_in(number).hash) == &first);
+            std::atomic_thread_fence(std::memory_order_acquire);
+            in_chain &= s.word.load(std::memory_order_relaxed) == word;
+            if (in_chain && same && state(word) == kPublished)
+                return Match{number, word, generation};
+            number = next;
         }
-        std::atomic_thread_fence(std::memory_order_acquire);
-        changed |= control_->relinked.load(std::memory_order_relaxed) != relinked;
-        if (first || !changed) return first;
+        if (in_chain) return {};
     }
+    return {};
 }
 
 int32_t MappedBlocks::reason_of_absence(uint64_t hash) const {
@@ -504,41 +438,27 @@ int32_t MappedBlocks::reason_of_absence(uint64_t hash) const {
 }
 
 void MappedBlocks::fetch(const uint8_t *key_bytes) const {
-    for (const Cell *bucket : buckets(key_at(key_bytes, 0).hash)) __builtin_prefetch(bucket, 1);
+    __builtin_prefetch(&bucket(key_at(key_bytes, 0).hash), 1);
 }
 
 void MappedBlocks::find(const uint8_t *keys, uint64_t generation, std::span<Found> found) const {
     const uint64_t now = this->generation();
     // Memory is fetched for many keys at once: first buckets, then slots.
     Key at_once[kAtOnce];
-    std::array<Cell *, 2> both[kAtOnce];
-    uint32_t bits[kAtOnce];
     for (size_t first = 0; first < found.size(); first += kAtOnce) {
         const size_t n = std::min<size_t>(kAtOnce, found.size() - first);
-        const uint64_t relinked = control_->relinked.load(std::memory_order_acquire);
         for (size_t i = 0; i < n; i++) {
             at_once[i] = key_at(keys, first + i);
-            both[i] = buckets(at_once[i].hash);
-            __builtin_prefetch(both[i][0]);
-            __builtin_prefetch(both[i][1]);
+            __builtin_prefetch(&bucket(at_once[i].hash));
         }
         for (size_t i = 0; i < n; i++) {
-            bits[i] = candidates(both[i], at_once[i].hash);
-            if (bits[i] == 0) continue;
-            const auto c = static_cast<uint32_t>(__builtin_ctz(bits[i]));
-            const uint32_t index =
-                slot_of(both[i][c / kCells][c % kCells].load(std::memory_order_relaxed));
-            if (index >= slots_) continue;
-            const Slot &s = slot(index);
+            const Slot &s = slot(bucket(at_once[i].hash).load(std::memory_order_relaxed));
             __builtin_prefetch(&s);
             __builtin_prefetch(&s.key[key_words_ - 1]);  // which may be in the next line
         }
-        std::atomic_thread_fence(std::memory_order_acquire);  // before `relinked` is read again
         for (size_t i = 0; i < n; i++) {
             const uint64_t hash = at_once[i].hash;
-            auto m = first_match(at_once[i], both[i], bits[i]);
-            if (!m && (bits[i] != 0 || control_->relinked.load() != relinked))
-                m = first_match(at_once[i]);
+            const std::optional<Match> m = look(at_once[i]);
             Found &f = found[first + i];
             if (!m)
                 f = {hash, 0, 0, reason_of_absence(hash), 0, false};
@@ -550,18 +470,6 @@ void MappedBlocks::find(const uint8_t *keys, uint64_t generation, std::span<Foun
     }
     // What others have published since the store advanced is not for this caller.
     if (this->generation() != now) find(keys, generation, found);
-}
-
-void MappedBlocks::touch(std::span<const Found> found) {
-    uint32_t stamp = ages_->stamps(static_cast<uint32_t>(found.size()));
-    MappedAges::Changes uses(*ages_);
-    for (const Found &f : found) {
-        const uint32_t number = MappedAges::as_stamp(stamp++);
-        if (f.reason != 0) continue;
-        // Pinned, claimed and free ones stay what they are.
-        const uint32_t seen = ages_->get(f.slot);
-        if (seen >= MappedAges::kFirstStamp) uses.change(f.slot, seen, number);
-    }
 }
 
 // ---- Reading ----------------------------------------------------------------------------------
@@ -612,11 +520,11 @@ bool MappedBlocks::good_rows(RowPlanes rows, uint64_t n, bool &complete) const {
 
 // Copies the block of a key that was found, or that has taken its place since.
 bool MappedBlocks::read_block(const uint8_t *key, uint64_t generation, Found &found, RowPlanes to) {
-    while (found.reason == 0) {
+    for (uint32_t walk = 0; found.reason == 0; walk++) {
         bool damaged;
         if (copy_block(found, to, damaged)) return true;
         if (damaged) discard_damaged(found);
-        if (slot_keys())
+        if (slot_keys() || walk == kMostWalks)
             found.reason = ROUTECAP_MISSING_EVICTED;
         else
             find(key, generation, {&found, 1});
@@ -656,106 +564,27 @@ void MappedBlocks::read(const uint8_t *keys, uint64_t generation, std::span<Foun
     }
 }
 
-// ---- Claiming slots ---------------------------------------------------------------------------
+// ---- Dropping ---------------------------------------------------------------------------------
 
-uint64_t MappedBlocks::claimed_word(uint64_t word) const {
-    return next_claim(word) | kClaimed | uint64_t{me_} << 2;
+// Nobody finds the block of a slot any more, if it is still the one of that word. The slot stays in
+// its chain until a writer comes.
+bool MappedBlocks::drop(uint32_t number, uint64_t word) {
+    Slot &s = slot(number);
+    if (!s.word.compare_exchange_strong(word, word | kDropped)) return false;
+    uint32_t last = control_->dropped.load();
+    do s.next_dropped.store(last);
+    while (!control_->dropped.compare_exchange_weak(last, number));
+    return true;
 }
 
-// A slot that is this process' to write, a free one or the oldest; it gets a new age.
-std::optional<uint32_t> MappedBlocks::claim(uint32_t stamp) {
-    if (spare_) {
-        const uint32_t index = *std::exchange(spare_, {});
-        Slot &s = slot(index);
-        // Who retained the block that was there has the one that replaced it.
-        s.pins.store(pins_of(s.word.load(std::memory_order_relaxed), 0), std::memory_order_relaxed);
-        ages_->renew(index, ages_->get(index), stamp);
-        std::atomic_thread_fence(std::memory_order_release);
-        return index;
+// Whether the key had a block. Its next one may come while this is on its way.
+bool MappedBlocks::drop(const Key &key) {
+    for (uint32_t walk = 0; walk < kMostWalks; walk++) {
+        const std::optional<Match> m = look(key);
+        if (!m) return false;
+        if (drop(m->slot, m->word)) return true;
     }
-    if (++claims_ >= kLookForDead) free_slots_of_dead();
-    for (bool freed = false;;) {
-        const MappedAges::Oldest oldest = ages_->oldest(next_);
-        if (oldest.slot != MappedAges::kNoSlot) {
-            if (!claim_oldest(oldest.slot, oldest.number, stamp)) continue;
-            next_ = oldest.slot + 1;
-            if (next_ + kAtOnce < slots_) __builtin_prefetch(&slot(next_ + kAtOnce), 1);
-            return oldest.slot;
-        }
-        if (freed) return {};
-        free_slots_of_dead();
-        drop_stray_pins();
-        freed = true;
-    }
-}
-
-// Fetches what is written first of a slot.
-void MappedBlocks::expect_to_write(uint32_t index) const {
-    constexpr size_t kLine = 64, kLines = 8;
-    const auto *to = reinterpret_cast<const uint8_t *>(rows(index));
-    for (size_t at = 0; at < std::min(kLines * kLine, rows_words_ * 8); at += kLine)
-        __builtin_prefetch(to + at, 1);
-}
-
-// Fetches what is read of a block that is replaced, and its memory, where the next one will lie.
-void MappedBlocks::expect_to_replace(const std::array<Cell *, 2> &buckets, uint32_t cells) const {
-    const auto i = static_cast<uint32_t>(__builtin_ctz(cells));
-    const uint32_t index = slot_of(buckets[i / kCells][i % kCells].load(std::memory_order_relaxed));
-    if (index >= slots_) return;
-    __builtin_prefetch(&slot(index), 1);
-    expect_to_write(index);
-}
-
-// Claims one slot that its age says is to be taken. If it is not, its age is mended.
-bool MappedBlocks::claim_oldest(uint32_t index, uint32_t number, uint32_t stamp) {
-    Slot &s = slot(index);
-    uint64_t word = s.word.load();
-    const bool has_block = state(word) == kPublished;
-    // A block that was published meanwhile has no number, or another one.
-    if (ages_->get(index) != number) return false;
-    bool may_go = !has_block && state(word) != kClaimed;
-    if (has_block && number != MappedAges::kFree) {
-        // From here on nobody can pin it.
-        uint64_t nobody = pins_of(word, 0);
-        may_go = s.pins.compare_exchange_strong(nobody, nobody | kGoing | my_pin());
-    }
-    if (may_go && s.word.compare_exchange_strong(word, claimed_word(word))) {
-        ages_->renew(index, number, stamp);
-        std::atomic_thread_fence(std::memory_order_release);
-        if (!has_block) return true;
-        const uint64_t hash = key_in(index).hash;
-        unlink(hash, index);
-        note_eviction(hash);
-        return true;
-    }
-    if (ages_->change(index, number, MappedAges::kNone)) mend_age(index);
     return false;
-}
-
-// A slot's age was taken from it, and it may be one that is to be taken some time.
-void MappedBlocks::mend_age(uint32_t index) {
-    if (ages_->get(index) != MappedAges::kNone) return;
-    const Slot &s = slot(index);
-    const uint64_t word = s.word.load();
-    if (state(word) == kFree)
-        ages_->change(index, MappedAges::kNone, MappedAges::kFree);
-    else if (state(word) == kPublished && s.pins.load() == pins_of(word, 0))
-        ages_->change(index, MappedAges::kNone, newest_number(index));
-}
-
-// The age of a block that was used just now. Those of older weights go first.
-uint32_t MappedBlocks::newest_number(uint32_t index) {
-    if (slot(index).generation.load(std::memory_order_relaxed) < generation())
-        return MappedAges::kFirst;
-    return ages_->stamp();
-}
-
-void MappedBlocks::give_back(uint32_t index) {
-    Slot &s = slot(index);
-    s.word.store(next_claim(s.word.load(std::memory_order_relaxed)) | kFree,
-                 std::memory_order_release);
-    ages_->set(index, MappedAges::kFree);
-    next_ = std::min(next_, index);
 }
 
 // A block went for room, or was dropped.
@@ -764,71 +593,215 @@ void MappedBlocks::note_eviction(uint64_t hash) {
     count(MappedCount::evicted, 1);
 }
 
-// Takes a block out of the table, whoever retains it. False: it was gone. With a key it has given
-// way to another block of that key, which gets its pins.
-bool MappedBlocks::retire(const Match &match, uint64_t hash, const Key *of_another) {
-    const uint32_t index = match.slot;
-    uint64_t word = match.word;
-    Slot &s = slot(index);
-    if (!s.word.compare_exchange_strong(word, claimed_word(word))) return false;
-    uint32_t value = match.value;
-    if (match.cell == nullptr)
-        unlink(hash, index);
-    else if (match.cell->load() == value)
-        match.cell->compare_exchange_strong(value, 0);
-    if (of_another != nullptr)
-        if (const uint64_t pins = s.pins.load(); are_of(pins, match.word))
-            inherit(*of_another, pinners(pins));
-    if (of_another != nullptr && !spare_)
-        spare_ = index;
-    else
-        give_back(index);
-    return true;
+bool MappedBlocks::evict(const uint8_t *key_bytes, bool as_if) {
+    const Key key = key_at(key_bytes, 0);
+    const bool there = drop(key) || as_if;
+    if (there) note_eviction(key.hash);
+    return there;
 }
 
-// Gives back the slot of the last block that was replaced.
-void MappedBlocks::end_replacing() {
-    if (spare_) give_back(*std::exchange(spare_, {}));
-    count(MappedCount::replaced, std::exchange(replaced_, 0));
-}
-
-// No cell of a key leads to a slot any more.
-void MappedBlocks::unlink(uint64_t hash, uint32_t index) {
-    const auto both = buckets(hash);
-    for (uint32_t bits = candidates(both, hash); bits != 0; bits &= bits - 1) {
-        const auto i = static_cast<uint32_t>(__builtin_ctz(bits));
-        Cell &cell = both[i / kCells][i % kCells];
-        uint32_t seen = cell.load(std::memory_order_relaxed);
-        if (slot_of(seen) == index) cell.compare_exchange_strong(seen, 0);
-    }
+void MappedBlocks::give_way(const uint8_t *key_bytes) {
+    if (drop(key_at(key_bytes, 0))) count(MappedCount::replaced, 1);
 }
 
 void MappedBlocks::discard_damaged(const Found &found) {
-    const std::lock_guard lock(mutex_);
-    if (!retire({nullptr, 0, found.slot, found.word, 0}, found.hash)) return;
+    if (!drop(found.slot, found.word)) return;
     evictions_->add(found.hash);
     count(MappedCount::damaged, 1);
 }
 
+// ---- The lock ---------------------------------------------------------------------------------
+
+bool MappedBlocks::lock(Patience patience) {
+    using Clock = std::chrono::steady_clock;
+    constexpr auto kTry = std::chrono::microseconds(50);
+    constexpr auto kWait = std::chrono::seconds(1);
+    const bool waits = patience == Patience::waits && !held_up_.load(std::memory_order_relaxed);
+    Clock::time_point start;
+    for (uint32_t times = 0;; times++) {
+        if (mutex_.try_lock()) {
+            if (file_.lock(kWriterLock)) break;
+            mutex_.unlock();
+        }
+        const auto now = Clock::now();
+        if (times == 0) start = now;
+        if (now - start >= (waits ? Clock::duration(kWait) : Clock::duration(kTry))) {
+            if (waits) held_up_.store(true, std::memory_order_relaxed);
+            return false;
+        }
+        if (waits && now - start >= kTry) std::this_thread::sleep_for(kTry);
+    }
+    held_up_.store(false, std::memory_order_relaxed);
+    if (control_->dirty.exchange(1) != 0) repair();
+    // Before the table is changed everybody sees that it is.
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    if (control_->dropped.load(std::memory_order_relaxed) != 0) free_dropped();
+    if (late_.load(std::memory_order_relaxed) != 0) settle_late_pins();
+    return true;
+}
+
+void MappedBlocks::unlock() {
+    control_->dirty.store(std::exchange(broken_, false), std::memory_order_release);
+    file_.unlock(kWriterLock);
+    mutex_.unlock();
+}
+
+MappedBlocks::Writer::Writer(MappedBlocks &blocks, Patience patience)
+    : blocks_(blocks), has_(blocks.lock(patience)) {}
+MappedBlocks::Writer::~Writer() {
+    if (has_) blocks_.unlock();
+}
+
+// ---- Chains, the line and the list of free slots ----------------------------------------------
+
+// The link that leads to the block of a key; null if there is none.
+MappedBlocks::Link *MappedBlocks::link_to(const Key &key) const {
+    Link *link = &bucket(key.hash);
+    for (uint32_t hop = 0;; hop++) {
+        const uint32_t number = link->load(std::memory_order_relaxed);
+        if (number == 0) return nullptr;
+        if (number > slots_ || hop == kMostHops) {
+            broken_ = true;
+            return nullptr;
+        }
+        Slot &s = slot(number);
+        if (state(s.word.load(std::memory_order_relaxed)) == kPublished && is_key(s, key))
+            return link;
+        link = &s.next;
+    }
+}
+
+void MappedBlocks::unlink(uint32_t number) {
+    Link *link = &bucket(key_in(number).hash);
+    for (uint32_t hop = 0; hop < kMostHops; hop++) {
+        const uint32_t there = link->load(std::memory_order_relaxed);
+        if (there == 0 || there > slots_) return;  // another took its place
+        Slot &s = slot(there);
+        if (there == number) {
+            link->store(s.next.load(std::memory_order_relaxed), std::memory_order_release);
+            return;
+        }
+        link = &s.next;
+    }
+    broken_ = true;
+}
+
+// What is the first goes next.
+void MappedBlocks::enqueue(uint32_t number, bool first) {
+    Slot &s = slot(number);
+    Link &end = first ? control_->oldest : control_->newest;
+    Link &other = first ? control_->newest : control_->oldest;
+    const uint32_t before = end.load(std::memory_order_relaxed);
+    (first ? s.newer : s.older).store(before, std::memory_order_relaxed);
+    (first ? s.older : s.newer).store(0, std::memory_order_relaxed);
+    Slot &neighbour = slot(before);
+    if (before == 0)
+        other.store(number, std::memory_order_relaxed);
+    else
+        (first ? neighbour.older : neighbour.newer).store(number, std::memory_order_relaxed);
+    end.store(number, std::memory_order_relaxed);
+}
+
+void MappedBlocks::dequeue(uint32_t number) {
+    Slot &s = slot(number);
+    const uint32_t newer = s.newer.load(std::memory_order_relaxed),
+                   older = s.older.exchange(kOut, std::memory_order_relaxed);
+    if (older == kOut) return;
+    (newer != 0 ? slot(newer).older : control_->newest).store(older, std::memory_order_relaxed);
+    (older != 0 ? slot(older).newer : control_->oldest).store(newer, std::memory_order_relaxed);
+}
+
+// What nobody retains stands in the line. Blocks of older weights go first.
+void MappedBlocks::use(uint32_t number) {
+    dequeue(number);
+    const Slot &s = slot(number);
+    if (s.pins.load(std::memory_order_relaxed) == 0)
+        enqueue(number, s.generation.load(std::memory_order_relaxed) < generation());
+}
+
+void MappedBlocks::touch(std::span<const Found> found) {
+    constexpr size_t kMany = 256;
+    for (; !found.empty(); found = found.subspan(std::min(kMany, found.size()))) {
+        const Writer writer(*this, Patience::tries);
+        if (!writer) return;
+        for (const Found &f : found.first(std::min(kMany, found.size())))
+            if (f.word != 0 && slot(f.slot).word.load(std::memory_order_relaxed) == f.word)
+                use(f.slot);
+    }
+}
+
+// Takes a block out of the table. False: somebody has dropped it.
+bool MappedBlocks::retire(uint32_t number) {
+    Slot &s = slot(number);
+    uint64_t word = s.word.load();
+    unlink(number);
+    dequeue(number);
+    return state(word) == kPublished &&
+           s.word.compare_exchange_strong(word, next_use(word, kWritten));
+}
+
+void MappedBlocks::give_back(uint32_t number) {
+    Slot &s = slot(number);
+    s.word.store(next_use(s.word.load(std::memory_order_relaxed), kFree),
+                 std::memory_order_release);
+    s.older.store(kOut, std::memory_order_relaxed);
+    s.next.store(control_->free.load(std::memory_order_relaxed), std::memory_order_relaxed);
+    control_->free.store(number, std::memory_order_relaxed);
+    control_->used.fetch_sub(1, std::memory_order_relaxed);
+}
+
+// A slot to be written, out of chain and line: a free one, or that of the oldest block; 0: none.
+uint32_t MappedBlocks::take_slot() {
+    for (uint32_t tried = 0; tried <= slots_; tried++) {
+        const uint32_t free = control_->free.load(std::memory_order_relaxed),
+                       oldest = control_->oldest.load(std::memory_order_relaxed);
+        Slot &s = slot(free);
+        const uint64_t word = s.word.load(std::memory_order_relaxed);
+        if (free > slots_ || oldest > slots_ || (free != 0 && state(word) != kFree)) {
+            repair();
+        } else if (free != 0) {
+            control_->free.store(s.next.load(std::memory_order_relaxed), std::memory_order_relaxed);
+            const uint32_t used = control_->used.fetch_add(1, std::memory_order_relaxed) + 1;
+            if (used > control_->most_used.load(std::memory_order_relaxed))
+                control_->most_used.store(used, std::memory_order_relaxed);
+            s.word.store(next_use(word, kWritten), std::memory_order_relaxed);
+            return free;
+        } else if (oldest == 0) {
+            // All are retained, if the line is what it should be.
+            if (!look_for_dead() && refused_++ % kLookForDead != 0) return 0;
+            repair();
+            if (control_->free.load() == 0 && control_->oldest.load() == 0) return 0;
+        } else {
+            if (++claims_ >= kLookForDead) look_for_dead();
+            const uint64_t hash = key_in(oldest).hash;
+            if (!retire(oldest)) continue;  // the list of those that were dropped has it
+            note_eviction(hash);
+            return oldest;
+        }
+    }
+    broken_ = true;
+    return 0;
+}
+
 // ---- Publishing -------------------------------------------------------------------------------
 
-// Writes a block into a claimed slot, for those who have it pinned. The word that publishes it.
-uint64_t MappedBlocks::write(uint32_t index, const Key &key, RowView from, uint64_t pins) {
-    Slot &s = slot(index);
+// Writes a block into a slot that nobody else has. The word that publishes it.
+uint64_t MappedBlocks::write(uint32_t number, const Key &key, RowView from) {
+    std::atomic_thread_fence(std::memory_order_release);  // behind the word that says so
+    Slot &s = slot(number);
     const uint64_t generation = least_tag(from);
     for (uint32_t w = 0; w < key_words_; w++)
         s.key[w].store(key.words[w], std::memory_order_relaxed);
     s.generation.store(generation, std::memory_order_relaxed);
-    MappedWord *to = rows(index);
+    MappedWord *to = rows(number);
     WordSum sum;
     copy_in(to, from.ids, ids_bytes_, sum);
     to += words_of(ids_bytes_);
     copy_in(to, from.validity, validity_bytes_, sum);
     to += words_of(validity_bytes_);
     copy_in(to, reinterpret_cast<const uint8_t *>(from.tags), 8 * size_t{config_.block_rows}, sum);
-    const uint64_t claimed = s.word.load(std::memory_order_relaxed);
-    s.pins.store(pins_of(claimed, pins), std::memory_order_relaxed);
-    return published_word(claimed, fold(sum.value()) ^ name_sum(key.hash, generation));
+    return published_word(s.word.load(std::memory_order_relaxed),
+                          fold(sum.value()) ^ name_sum(key.hash, generation));
 }
 
 // Fills cells that old rows lack from new ones. Whether there were any.
@@ -846,417 +819,188 @@ bool MappedBlocks::merge(RowPlanes old_rows, RowView new_rows, bool &mismatched)
     return filled;
 }
 
-void MappedBlocks::publish(std::span<New> blocks, uint64_t generation) {
-    std::array<Writing, kAtOnce> all;
-    std::array<Writing *, kAtOnce> fresh;
-    size_t n = 0;
-    const uint32_t stamp = ages_->stamps(static_cast<uint32_t>(blocks.size()));
-    for (size_t i = 0; i < blocks.size(); i++) {
-        all[i].block = &blocks[i];
-        blocks[i].result = {}, blocks[i].mismatched = false;
-        all[i].key = key_at(blocks[i].key, 0);
-        all[i].buckets = buckets(all[i].key.hash);
-        all[i].value = print_of(all[i].key.hash);
-        all[i].stamp = MappedAges::as_stamp(stamp + static_cast<uint32_t>(i));
+void MappedBlocks::publish(const Writer &writer, std::span<New> blocks, uint64_t generation) {
+    if (!writer) {
+        for (New &block : blocks) block.result = Published::refused, block.mismatched = false;
+        return;
     }
-    const std::lock_guard lock(mutex_);
-    // Those of keys that have no block, and that nobody here retains, go side by side.
-    uint64_t hashes = 0;  // a bit for each before it, by its highest bits
-    for (size_t i = 0; i < blocks.size(); i++) {
-        Writing &w = all[i];
-        const Cells found = cells(w.buckets, w.value);
-        const uint64_t bit = uint64_t{1} << (w.key.hash >> 58);
-        bool alone = found.candidates == 0 && !pins_.contains(w.key.hash);
-        for (size_t b = 0; b < i && (hashes & bit) != 0; b++)
-            alone &= all[b].key.hash != w.key.hash;
-        hashes |= bit;
-        if (slot_keys() && found.candidates != 0) expect_to_replace(w.buckets, found.candidates);
-        w.cell = empty_cell(w.buckets, found.empty);
-        if (alone) fresh[n++] = &w;
-    }
-    publish_new({fresh.data(), n}, generation);
-    for (size_t i = 0; i < blocks.size(); i++)
-        if (!blocks[i].result) blocks[i].result = publish_one(all[i], generation);
-    end_replacing();
-}
-
-// Publishes blocks of different keys that have none, side by side: slots are claimed for all, then
-// all are written, and so on. Each is linked before it is published, so that it needs no pin.
-// Leaves those for which there is no room unless one of the others goes.
-void MappedBlocks::publish_new(std::span<Writing *const> blocks, uint64_t generation) {
-    if (this->generation() != generation) return;
-    size_t n = 0;
-    for (; n < blocks.size(); n++) {
-        const auto to = claim(blocks[n]->stamp);
-        if (!to) break;
-        blocks[n]->slot = *to;
-        blocks[n]->value |= *to + 1;
-        if (n < kAhead) expect_to_write(*to);
-    }
-    blocks = blocks.first(n);
-    for (size_t i = 0; i < n; i++) {
-        if (i + kAhead < n) expect_to_write(blocks[i + kAhead]->slot);
-        Writing &w = *blocks[i];
-        w.word = write(w.slot, w.key, w.block->rows, 0);
-    }
-    for (Writing *w : blocks) {
-        // Whoever has linked the key since is not passed over: its cells would be lost.
-        if (candidates(w->buckets, w->key.hash) != 0) w->cell = nullptr;
-        // The block before it may have taken the cell.
-        for (uint32_t none = 0;
-             w->cell != nullptr && !w->cell->compare_exchange_strong(none, w->value); none = 0)
-            w->cell = empty_cell(w->buckets, cells(w->buckets, 0).empty);
-        if (w->cell != nullptr)
-            slot(w->slot).word.store(w->word, std::memory_order_release);
-        else
-            give_back(w->slot);
-    }
-    std::atomic_thread_fence(std::memory_order_seq_cst);
-    for (const Writing *w : blocks) {
-        if (w->cell == nullptr) continue;
-        std::optional<Published> &result = w->block->result;
-        result = Published::stored;
-        mend_age(w->slot);
-        // Somebody may have found that the cell led to no block yet, and have emptied it, or have
-        // linked the key too.
-        const bool linked = w->cell->load() == w->value;
-        const uint32_t lead = candidates(w->buckets, w->key.hash);
-        const bool other = (!linked || (lead & (lead - 1)) != 0) && first_match(w->key, w->slot);
-        if (linked && !other) continue;
-        const Match own{nullptr, 0, w->slot, w->word, least_tag(w->block->rows)};
-        if (!linked && other) {  // it may have the cell, and be about to take this block out
-            retire(own, w->key.hash, &w->key);
-            result = {};
-            continue;
+    const std::lock_guard lock(pins_mutex_);
+    Key keys[kAtOnce];
+    for (; !blocks.empty(); blocks = blocks.subspan(std::min<size_t>(kAtOnce, blocks.size()))) {
+        const size_t n = std::min<size_t>(kAtOnce, blocks.size());
+        for (size_t i = 0; i < n; i++) {
+            keys[i] = key_at(blocks[i].key, 0);
+            __builtin_prefetch(&bucket(keys[i].hash), 1);
         }
-        if (!pin(own, my_pin())) continue;  // it has gone again
-        result = link(own, w->key, {}, linked ? w->cell : nullptr);
-        settle_pin(w->key, own);
+        for (size_t i = 0; i < n; i++)
+            __builtin_prefetch(&slot(bucket(keys[i].hash).load(std::memory_order_relaxed)), 1);
+        // Where the next will be written, if slots are free or go in the order of their numbers.
+        const uint32_t free = control_->free.load(std::memory_order_relaxed);
+        const uint32_t next = free != 0 ? free : control_->oldest.load(std::memory_order_relaxed);
+        for (size_t i = 0; i < n; i++) {
+            if (next + i + 1 <= slots_) {
+                __builtin_prefetch(&slot(static_cast<uint32_t>(next + i + 1)), 1);
+                __builtin_prefetch(rows(static_cast<uint32_t>(next + i + 1)), 1);
+            }
+            blocks[i].result = publish_one(blocks[i], keys[i], generation);
+        }
     }
 }
 
-MappedBlocks::Published MappedBlocks::publish_one(const Writing &writing, uint64_t generation) {
-    const Key &key = writing.key;
-    New &block = *writing.block;
+MappedBlocks::Published MappedBlocks::publish_one(New &block, const Key &key, uint64_t generation) {
     auto *scratch = reinterpret_cast<uint8_t *>(scratch_.data());
     const RowPlanes old_rows{scratch, scratch + 8 * words_of(ids_bytes_),
                              scratch_.data() + words_of(ids_bytes_) + words_of(validity_bytes_)};
-    for (;;) {
-        RowView from = block.rows;
-        const std::optional<Match> before = first_match(key);
-        // After that: what it meets is not of newer weights then.
-        if (this->generation() != generation) return Published::stale;
-        if (before && before->generation >= generation && !slot_keys()) {
-            const Found old{key.hash, before->word, before->slot, 0, before->generation, false};
-            bool damaged, complete;
-            if (!copy_block(old, old_rows, damaged) ||
-                !good_rows(old_rows, config_.block_rows, complete)) {
-                if (retire(*before, key.hash)) count(MappedCount::damaged, 1);
-                continue;
-            }
-            if (!merge(old_rows, block.rows, block.mismatched)) {
-                touch({&old, 1});
-                return Published::repeated;
-            }
+    block.mismatched = false;
+    if (this->generation() != generation) return Published::stale;
+    RowView from = block.rows;
+    if (const Link *link = slot_keys() ? nullptr : link_to(key); link != nullptr) {
+        const uint32_t there = link->load(std::memory_order_relaxed);
+        const Found old{key.hash, slot(there).word.load(), there, 0,
+                        slot(there).generation.load(std::memory_order_relaxed), false};
+        bool damaged, complete;
+        if (state(old.word) != kPublished || old.tag < generation) {
+            // It gives way, or somebody has just dropped it.
+        } else if (!copy_block(old, old_rows, damaged) ||
+                   !good_rows(old_rows, config_.block_rows, complete)) {
+            discard_damaged(old);
+        } else if (!merge(old_rows, block.rows, block.mismatched)) {
+            use(there);
+            return Published::repeated;
+        } else {
             from = old_rows;
         }
-        const std::optional<uint32_t> to = claim(writing.stamp);
-        if (!to) return Published::refused;
-        // The claim may have taken the block that was there, if it was the oldest: it is found
-        // anew, or not.
-        const Match own{nullptr, 0, *to, write(*to, key, from, my_pin()), least_tag(from)};
-        slot(*to).word.store(own.word, std::memory_order_release);
-        const std::optional<Published> result = link(own, key, before);
-        settle_pin(key, own);
-        if (result) return *result;
     }
+    const uint32_t number = take_slot();  // that of the block that is there, if it was the oldest
+    if (number == 0) return Published::refused;
+    Slot &s = slot(number);
+    const uint64_t word = write(number, key, from);
+    Link *link = link_to(key);
+    const uint32_t before = link != nullptr ? link->load(std::memory_order_relaxed) : 0;
+    s.pins.store(before != 0 ? slot(before).pins.load(std::memory_order_relaxed) : 0,
+                 std::memory_order_relaxed);
+    if (link == nullptr) link = &bucket(key.hash);
+    s.next.store(before != 0 ? slot(before).next.load(std::memory_order_relaxed)
+                             : link->load(std::memory_order_relaxed),
+                 std::memory_order_relaxed);
+    s.word.store(word, std::memory_order_release);
+    // Whoever comes by finds the one or the other.
+    link->store(number, std::memory_order_release);
+    if (before != 0 && retire(before)) {
+        give_back(before);
+        count(MappedCount::replaced, slot_keys());
+    }
+    settle_pin(key.hash, number);
+    return Published::stored;
 }
 
-// Makes a block that this process has pinned the one that its key leads to, in place of the block
-// that it had; `linked` is a cell that leads there already. Nullopt: the block is to be published
-// again, as a content key has another block by now, or as there is none. What is not linked is
-// given back.
-std::optional<MappedBlocks::Published> MappedBlocks::link(const Match &own, const Key &key,
-                                                          const std::optional<Match> &before,
-                                                          Cell *linked) {
-    const auto both = buckets(key.hash);
-    const uint32_t value = cell_value(key.hash, own.slot);
-    // The claim may have taken the block that was there.
-    std::optional<Match> other = before;
-    if (!before || before->slot == own.slot || linked != nullptr)
-        other = first_match(key, own.slot);
-    // Who goes through a cell and who goes by the order of slots may take each other out. The last
-    // to do so then finds that the key has no block.
-    bool took_out = false;
-    const auto stored = [&]() -> std::optional<Published> {
-        std::atomic_thread_fence(std::memory_order_seq_cst);
-        if (took_out && !first_match(key)) return {};
-        return Published::stored;
+// ---- Keeping and moving -----------------------------------------------------------------------
+
+// Who retains a block; the last that released it used it.
+void MappedBlocks::set_pins(uint32_t number, uint64_t pins) {
+    slot(number).pins.store(pins, std::memory_order_relaxed);
+    use(number);
+}
+
+// This process retains a block if it retains its key.
+void MappedBlocks::settle_pin(uint64_t hash, uint32_t number) {
+    const auto pinned = pins_.empty() ? pins_.end() : pins_.find(hash);
+    const uint64_t pins = slot(number).pins.load(std::memory_order_relaxed);
+    const bool retained = pinned != pins_.end();
+    set_pins(number, retained ? pins | my_pin() : pins & ~my_pin());
+}
+
+// The table is to hear of what this process released without the lock.
+void MappedBlocks::be_late(uint64_t hash) {
+    if (late_ < late_pins_.size()) late_pins_[late_] = hash;
+    late_++;
+}
+void MappedBlocks::settle_late_pins() {
+    const std::lock_guard lock(pins_mutex_);
+    const auto settle = [&](uint32_t number) {
+        if (state(slot(number).word.load(std::memory_order_relaxed)) == kPublished)
+            settle_pin(key_in(number).hash, number);
     };
-    for (;; other = first_match(key, own.slot)) {
-        if (linked != nullptr) {
-            // What is there instead of this block has what it had.
-            if (linked->load() != value) return stored();
-            if (slot(own.slot).word.load() != own.word) {  // it was dropped
-                uint32_t seen = value, none = 0;
-                // The key's next block may be there, and linked before it is published.
-                if (!match_in(key, own.slot) && linked->compare_exchange_strong(seen, 0) &&
-                    match_in(key, own.slot))
-                    linked->compare_exchange_strong(none, value);
-                return stored();
+    if (late_ > late_pins_.size()) {
+        for (uint32_t i = 1; i <= slots_; i++) settle(i);
+    } else {
+        for (uint32_t i = 0; i < late_; i++) {
+            uint32_t number = bucket(late_pins_[i]).load(std::memory_order_relaxed);
+            for (uint32_t hop = 0; number != 0 && number <= slots_ && hop < kMostHops; hop++) {
+                if (key_in(number).hash == late_pins_[i]) settle(number);
+                number = slot(number).next.load(std::memory_order_relaxed);
             }
-            if (!other) return Published::stored;
-            // Another process has linked the key at the same time. The newer generation stays, or
-            // else the lower slot, if it can.
-            control_->relinked.fetch_add(1);
-            const bool stays = other->generation == own.generation
-                                   ? other->slot < own.slot
-                                   : other->generation > own.generation;
-            if (stays && pin(*other, my_pin())) {
-                took_out |= retire(own, key.hash, &key);
-                if (!slot_keys()) return {};
-                return stored();
-            }
-            took_out |= retire(*other, key.hash, &key);
-            continue;
-        }
-        if (other) {
-            const bool expected =
-                before && before->slot == other->slot && before->word == other->word;
-            const bool newer = other->generation > own.generation && own.generation < generation();
-            if (newer || (!slot_keys() && !expected)) {
-                retire(own, key.hash, &key);
-                return {};
-            }
-            uint32_t seen = other->value;
-            if (!other->cell->compare_exchange_strong(seen, value)) continue;
-            linked = other->cell;
-            if (retire(*other, key.hash, &key)) {
-                took_out = true;
-                replaced_ += slot_keys();
-            } else if (match_in(key, other->slot)) {
-                // It is the key's next block in that slot, to which the cell leads again.
-                seen = value;
-                if (linked->compare_exchange_strong(seen, other->value)) linked = nullptr;
-            }
-            continue;
-        }
-        uint32_t none = 0;
-        if (Cell *const empty = empty_cell(both, cells(both, 0).empty)) {
-            if (empty->compare_exchange_strong(none, value)) linked = empty;
-            std::atomic_thread_fence(std::memory_order_seq_cst);
-        } else if (!make_room(both)) {
-            retire(own, key.hash);
-            return Published::refused;
         }
     }
-}
-
-// In the emptier bucket; null if both are full.
-MappedBlocks::Cell *MappedBlocks::empty_cell(const std::array<Cell *, 2> &both,
-                                             uint32_t empty) const {
-    if (empty == 0) return nullptr;
-    // How many each has, in a half.
-    uint32_t n = empty - (empty >> 1 & 0x55555555);
-    n = (n & 0x33333333) + (n >> 2 & 0x33333333);
-    n = (n + (n >> 4)) & 0x0f0f0f0f;
-    n = (n + (n >> 8)) & 0x00ff00ff;
-    const bool second = n >> 16 > (n & 0xffff);
-    return both[second] + __builtin_ctz(empty >> 16 * second);
-}
-
-// Empties a cell of two full buckets: one that leads nowhere, or that of their oldest block.
-bool MappedBlocks::make_room(const std::array<Cell *, 2> &both) {
-    uint32_t oldest = UINT32_MAX, number = 0;
-    bool emptied = false;
-    for (Cell *bucket : both)
-        for (uint32_t i = 0; i < kCells; i++) {
-            const uint32_t value = bucket[i].load(std::memory_order_relaxed);
-            const uint32_t index = slot_of(value);
-            const auto leads = [&] {
-                if (index >= slots_ || state(slot(index).word.load()) != kPublished) return false;
-                const uint64_t hash = key_in(index).hash;
-                const auto own = buckets(hash);
-                return cell_value(hash, index) == value && (own[0] == bucket || own[1] == bucket);
-            };
-            if (!leads()) {
-                uint32_t seen = value, none = 0;
-                emptied |= value == 0 || bucket[i].compare_exchange_strong(seen, 0);
-                // A block may have come to the slot at this moment.
-                if (leads()) bucket[i].compare_exchange_strong(none, value);
-                continue;
-            }
-            const uint32_t age = ages_->get(index);
-            if (age != MappedAges::kNone && (oldest == UINT32_MAX || ages_->older(age, number)))
-                oldest = index, number = age;
-        }
-    if (emptied) return true;
-    if (oldest == UINT32_MAX) return false;
-    if (claim_oldest(oldest, number, ages_->stamp())) give_back(oldest);
-    return true;
-}
-
-// ---- Keeping, dropping and moving -------------------------------------------------------------
-
-// False: the block is gone, or is going.
-bool MappedBlocks::pin(const Match &match, uint64_t bits) {
-    Slot &s = slot(match.slot);
-    uint64_t pins = s.pins.load();
-    do {
-        if (!are_of(pins, match.word) || (pins & kGoing) != 0) return false;
-    } while (!s.pins.compare_exchange_weak(pins, pins | bits));
-    ages_->set(match.slot, MappedAges::kNone);
-    if (s.word.load() == match.word) return true;
-    // It went at this moment. What gave way to another block may have left it its pins already.
-    unpin(match, bits);
-    return false;
-}
-
-// Of this block only, not of the next in its slot.
-void MappedBlocks::unpin(const Match &match, uint64_t bits) {
-    Slot &s = slot(match.slot);
-    uint64_t pins = s.pins.load();
-    while (are_of(pins, match.word) && (pins & kGoing) == 0 &&
-           !s.pins.compare_exchange_weak(pins, pins & ~bits)) {}
-    mend_age(match.slot);
-}
-
-// Pins the block of a key, for all that `bits` stand for. Nullopt: there is none.
-std::optional<MappedBlocks::Match> MappedBlocks::pin_block(const Key &key, uint64_t bits) {
-    for (;;) {
-        const std::optional<Match> m = first_match(key);
-        if (!m || pin(*m, bits)) return m;
-        // Whoever takes it out may be dead.
-        if (retire(*m, key.hash)) note_eviction(key.hash);
-    }
-}
-
-// A block of a key gave way to another, which is to have the pins that it had.
-void MappedBlocks::inherit(const Key &key, uint64_t bits) {
-    if (bits != 0) pin_block(key, bits);
-}
-
-// A block that this process has written stays pinned only if its key is retained. `own` is where it
-// was written; it may have given way to another since.
-void MappedBlocks::settle_pin(const Key &key, std::optional<Match> own) {
-    if (!pins_.empty() && pins_.contains(key.hash)) {
-        pin_block(key, my_pin());
-        return;
-    }
-    for (auto m = own ? own : first_match(key); m; m = first_match(key)) {
-        unpin(*m, my_pin());
-        if (slot(m->slot).word.load() == m->word) return;
-    }
+    late_ = 0;
 }
 
 void MappedBlocks::retain(const uint8_t *keys, size_t n, int32_t *reasons, const int32_t *known) {
-    std::map<uint64_t, uint32_t> spare;  // its nodes are used; nothing is allocated under the mutex
+    Pins spare;  // its nodes are used; nothing is allocated under a mutex
     for (size_t i = 0; i < n; i++) spare[i] = 0;
-    const std::lock_guard lock(mutex_);
+    const Writer writer(*this, Patience::tries);
+    const std::lock_guard lock(pins_mutex_);
     for (size_t i = 0; i < n; i++) {
         const Key key = key_at(keys, i);
         int32_t reason = known != nullptr ? known[i] : kUnknown;
-        if (reason <= 0) {
-            std::optional<Match> m = first_match(key);
-            if (m && m->generation >= generation()) m = pin_block(key, my_pin());
-            if (reason == kUnknown)
-                reason = !m                              ? reason_of_absence(key.hash)
-                         : m->generation < generation() ? ROUTECAP_MISSING_STALE
-                                                         : 0;
-        }
+        const std::optional<Match> m = reason <= 0 ? look(key) : std::nullopt;
+        if (reason == kUnknown)
+            reason = !m                             ? reason_of_absence(key.hash)
+                     : m->generation < generation() ? ROUTECAP_MISSING_STALE
+                                                    : 0;
+        auto pinned = pins_.find(key.hash);
+        if (reason == 0 && m && !writer && pinned == pins_.end()) reason = ROUTECAP_MISSING_REFUSED;
         if (reasons != nullptr) reasons[i] = reason;
-        if (reason != 0) {
-            settle_pin(key);
-            continue;
+        if (reason != 0) continue;
+        if (pinned == pins_.end()) {
+            auto node = spare.extract(spare.begin());
+            node.key() = key.hash;
+            pinned = pins_.insert(std::move(node)).position;
         }
-        const auto pinned = pins_.find(key.hash);
-        if (pinned != pins_.end()) {
-            pinned->second++;
-            continue;
-        }
-        auto node = spare.extract(spare.begin());
-        node.key() = key.hash;
-        node.mapped() = 1;
-        pins_.insert(std::move(node));
+        if (pinned->second++ == 0 && writer && m) settle_pin(key.hash, m->slot);
     }
 }
 
 void MappedBlocks::release(const uint8_t *keys, size_t n) {
-    std::map<uint64_t, uint32_t> gone;  // freed without the mutex
-    const std::lock_guard lock(mutex_);
+    Pins gone;  // freed without a mutex
+    const Writer writer(*this, Patience::tries);
+    const std::lock_guard lock(pins_mutex_);
     for (size_t i = 0; i < n; i++) {
         const Key key = key_at(keys, i);
         const auto pinned = pins_.find(key.hash);
         if (pinned == pins_.end() || --pinned->second > 0) continue;
         gone.insert(pins_.extract(pinned));
-        settle_pin(key);
+        if (!writer)
+            be_late(key.hash);
+        else if (const Link *link = link_to(key); link != nullptr)
+            settle_pin(key.hash, link->load(std::memory_order_relaxed));
     }
 }
 
-bool MappedBlocks::evict(const uint8_t *key_bytes, bool as_if) {
-    const Key key = key_at(key_bytes, 0);
-    const std::lock_guard lock(mutex_);
-    const bool there = drop(key);
-    if (!there && as_if) note_eviction(key.hash);
-    return there || as_if;
-}
-
-void MappedBlocks::give_way(const uint8_t *key_bytes) {
-    const Key key = key_at(key_bytes, 0);
-    const std::lock_guard lock(mutex_);
-    while (const auto m = first_match(key))
-        if (retire(*m, key.hash)) count(MappedCount::replaced, 1);
-}
-
-// Drops all blocks of a key. Whether there was one.
-bool MappedBlocks::drop(const Key &key) {
-    bool there = false;
-    while (const auto m = first_match(key)) {
-        if (!retire(*m, key.hash)) continue;
-        if (!there) note_eviction(key.hash);
-        there = true;
-    }
-    return there;
-}
-
-void MappedBlocks::move(const uint8_t *from, const uint8_t *to, Moves &moves) {
+void MappedBlocks::move(const Writer &writer, const uint8_t *from, const uint8_t *to,
+                        Moves &moves) {
     auto &[in_flight, moved, pins, spare] = moves;
     const size_t n = moved.size();
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(pins_mutex_);
     for (size_t i = 0; i < n; i++) {
         const Key key = key_at(from, i);
-        moved[i].slot = UINT32_MAX;
-        while (const auto m = first_match(key)) {
-            Slot &s = slot(m->slot);
-            uint64_t word = m->word;
-            if (moved[i].slot != UINT32_MAX) {
-                retire(*m, key.hash);
-            } else if (s.word.compare_exchange_strong(word, claimed_word(word))) {
-                unlink(key.hash, m->slot);
-                moved[i] = {m->slot, sum_of(word) ^ name_sum(key.hash, m->generation)};
-            }
+        moved[i].slot = 0;
+        bool there = in_flight[i];
+        if (!writer) {
+            there |= evict(from + i * config_.key_bytes);
+        } else if (const Link *link = link_to(key); link != nullptr) {
+            const uint32_t number = link->load(std::memory_order_relaxed);
+            const Slot &s = slot(number);
+            const uint64_t sum = sum_of(s.word.load()) ^ name_sum(key.hash, s.generation.load());
+            if (retire(number)) moved[i] = {number, sum}, there = true;
         }
-        if (moved[i].slot == UINT32_MAX && !in_flight[i]) continue;
+        if (!there) continue;
         evictions_->add(key.hash);
         pins[i] = pins_.extract(key.hash);
     }
-    std::atomic_thread_fence(std::memory_order_release);
     for (size_t i = 0; i < n; i++) {
         const Key key = key_at(to, i);
-        drop(key);
-        if (moved[i].slot != UINT32_MAX) {
-            Slot &s = slot(moved[i].slot);
-            for (uint32_t w = 0; w < key_words_; w++)
-                s.key[w].store(key.words[w], std::memory_order_relaxed);
-            const uint64_t generation = s.generation.load(std::memory_order_relaxed);
-            const uint64_t word =
-                published_word(s.word.load(), moved[i].sum ^ name_sum(key.hash, generation));
-            s.pins.store(pins_of(word, pinners(s.pins.load()) | my_pin()));
-            s.word.store(word);
-            ages_->set(moved[i].slot, MappedAges::kNone);
-            if (link({nullptr, 0, moved[i].slot, word, generation}, key, {}) == Published::refused)
-                note_eviction(key.hash);
-        }
+        evict(to + i * config_.key_bytes);
         // What retained the block still does, under its new key.
         if (!pins[i].empty()) {
             pins[i].key() = key.hash;
@@ -1266,81 +1010,115 @@ void MappedBlocks::move(const uint8_t *from, const uint8_t *to, Moves &moves) {
                 spare[i] = std::move(inserted.node);
             }
         }
-        settle_pin(key);
-    }
-    end_replacing();
-}
-
-// ---- The dead ---------------------------------------------------------------------------------
-
-// Frees what processes that have died had claimed and pinned.
-void MappedBlocks::free_slots_of_dead() {
-    claims_ = 0;
-    for (uint32_t p = 0; p < MappedFile::kLocks; p++) {
-        if (p == me_ || control_->attached[p].load() == 0 || file_.locked_by_other(p) ||
-            !file_.lock(p))
-            continue;
-        sweep(p);
-        control_->attached[p].store(0);
-        file_.unlock(p);
+        const uint32_t number = moved[i].slot;
+        if (number == 0) continue;
+        Slot &s = slot(number);
+        std::atomic_thread_fence(std::memory_order_release);
+        for (uint32_t w = 0; w < key_words_; w++)
+            s.key[w].store(key.words[w], std::memory_order_relaxed);
+        const uint64_t sum = moved[i].sum ^ name_sum(key.hash, s.generation.load());
+        Link &first = bucket(key.hash);
+        s.next.store(first.load(std::memory_order_relaxed), std::memory_order_relaxed);
+        s.word.store(published_word(s.word.load(), sum), std::memory_order_release);
+        first.store(number, std::memory_order_release);
+        settle_pin(key.hash, number);
     }
 }
 
-void MappedBlocks::sweep(uint32_t process) {
-    const uint64_t bit = uint64_t{1} << process;
-    for (uint32_t i = 0; i < slots_; i++) {
-        Slot &s = slot(i);
-        uint64_t word = s.word.load(), pins = s.pins.load();
-        if ((state(word) == kClaimed && owner(word) == process) || state(word) == kStates) {
-            const Key key = key_in(i);
-            unlink(key.hash, i);
-            // The block may have given way to another.
-            if (are_of(pins, word - kClaimStep)) inherit(key, pinners(pins) & ~bit);
-            if (s.word.compare_exchange_strong(word, next_claim(word) | kFree))
-                ages_->set(i, MappedAges::kFree);
+// ---- What others left -------------------------------------------------------------------------
+
+// Frees what was dropped without the lock.
+void MappedBlocks::free_dropped() {
+    uint32_t number = control_->dropped.exchange(0);
+    for (uint32_t i = 0; number != 0; i++) {
+        Slot &s = slot(number);
+        if (number > slots_ || i > slots_ || state(s.word.load()) != kDropped) {
+            broken_ = true;
+            return;
         }
-        // What it was taking out stays.
-        while ((pins & bit) != 0 && !s.pins.compare_exchange_weak(pins, pins & ~(bit | kGoing))) {}
-        mend_age(i);
+        const uint32_t next = s.next_dropped.load();
+        unlink(number);
+        dequeue(number);
+        give_back(number);
+        number = next;
     }
-    ages_->rebuild();
 }
 
-// Pins of this process of keys that it does not retain. There is one if a key was released at the
-// moment in which another process gave it a new block, and with it the pins of the old one.
-void MappedBlocks::drop_stray_pins() {
-    for (uint32_t i = 0; i < slots_; i++) {
-        const Slot &s = slot(i);
-        const uint64_t word = s.word.load(), pins = s.pins.load();
-        if (state(word) != kPublished || !are_of(pins, word) || (pinners(pins) & my_pin()) == 0)
-            continue;
-        const uint64_t hash = key_in(i).hash;
-        std::atomic_thread_fence(std::memory_order_acquire);
-        if (s.word.load() == word && !pins_.contains(hash))
-            unpin({nullptr, 0, i, word, 0}, my_pin());
+// Takes away what processes that have died had pinned. Whether there was one.
+bool MappedBlocks::look_for_dead() {
+    claims_ = 0;
+    uint64_t dead = 0;
+    for (uint32_t p = 0; p < MappedFile::kLocks; p++)
+        if (p != me_ && control_->attached[p].load() != 0 && !file_.locked_by_other(p) &&
+            file_.lock(p))
+            dead |= uint64_t{1} << p;
+    if (dead == 0) return false;
+    free_dropped();
+    for (uint32_t i = 1; i <= slots_; i++) {
+        const uint64_t pins = slot(i).pins.load(std::memory_order_relaxed),
+                       is = state(slot(i).word.load());
+        if (is == kPublished && (pins & dead) != 0) set_pins(i, pins & ~dead);
+        broken_ |= is == kDropped;  // and in no list: who dropped it may be dead
+    }
+    for (uint32_t p = 0; p < MappedFile::kLocks; p++)
+        if ((dead >> p & 1) != 0) {
+            control_->attached[p].store(0);
+            file_.unlock(p);
+        }
+    return true;
+}
+
+// Makes everything anew but the chains, in which what is right stays: other processes read them.
+void MappedBlocks::repair() {
+    constexpr uint32_t kInChain = kOut - 1;  // `older`, until there is a line
+    control_->dropped.exchange(0);
+    for (Link *link : {&control_->free, &control_->oldest, &control_->newest}) link->store(0);
+    for (uint32_t i = 1; i <= slots_; i++) slot(i).older.store(kOut, std::memory_order_relaxed);
+    Link *const buckets = reinterpret_cast<Link *>(file_.memory() + at_.buckets);
+    for (uint32_t b = 0; b < slots_; b++) {
+        Link *link = &buckets[b];
+        while (const uint32_t number = link->load(std::memory_order_relaxed)) {
+            Slot &s = slot(number);
+            const uint64_t is = state(s.word.load());
+            if (number <= slots_ && is == kDropped) {
+                const uint32_t next = s.next.load(std::memory_order_relaxed);
+                link->store(next == number ? 0 : next, std::memory_order_release);
+                continue;
+            }
+            if (number > slots_ || is != kPublished ||
+                s.older.load(std::memory_order_relaxed) == kInChain ||
+                &bucket(key_in(number).hash) != &buckets[b]) {
+                link->store(0, std::memory_order_release);
+                break;
+            }
+            s.older.store(kInChain, std::memory_order_relaxed);
+            link = &s.next;
+        }
+    }
+    control_->used.store(slots_);
+    for (uint32_t i = slots_; i > 0; i--) {
+        Slot &s = slot(i);
+        if (s.older.exchange(kOut, std::memory_order_relaxed) != kInChain)
+            give_back(i);
+        else
+            use(i);
     }
 }
 
 MappedBlocks::Usage MappedBlocks::usage() {
-    {
-        const std::lock_guard lock(mutex_);
-        free_slots_of_dead();
-        drop_stray_pins();
-    }
+    if (const Writer writer(*this, Patience::tries); writer) look_for_dead();
     Usage usage{};
-    uint64_t ever = 0;
-    for (uint32_t i = 0; i < slots_; i++) {
+    for (uint32_t i = 1; i <= slots_; i++) {
         const Slot &s = slot(i);
-        const uint64_t word = s.word.load(std::memory_order_relaxed);
-        ever += word != 0;
-        if (state(word) != kPublished) continue;
+        if (state(s.word.load(std::memory_order_relaxed)) != kPublished) continue;
         usage.blocks++;
-        usage.retained += pinners(s.pins.load(std::memory_order_relaxed)) != 0;
+        usage.retained += s.pins.load(std::memory_order_relaxed) != 0;
     }
-    // Free slots are taken in order, so as many were in use at once as were ever used.
     const uint64_t each = slot_bytes(config_);
     usage.bytes = usage.blocks * each;
-    usage.bytes_peak = ever * each;
+    usage.bytes_peak =
+        std::max<uint64_t>(control_->most_used.load(std::memory_order_relaxed), usage.blocks) *
+        each;
     usage.bytes_budget = slots_ * each;
     return usage;
 }

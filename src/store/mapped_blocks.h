@@ -1,44 +1,36 @@
-// Blocks of rows in a file that several processes map: a table of fixed size without a lock.
+// Blocks of rows in a file that several processes map: a hash table of fixed size that one process
+// at a time changes.
 //
 //   identity   what the file is, checked when it is opened and never written again
-//   control    generation, clock, counters, and which processes have it open
+//   control    generation, counters, ends of the lists, and which processes have the file open
 //   evictions  the keys of blocks that went lately (MappedEvictions)
-//   index      buckets of 16 cells: from a key's hash to a slot
-//   ages       which slot is to be taken next (MappedAges)
-//   slots      a word, generation, pins and key for each block
-//   rows       ids, validity and tags of each block
+//   buckets    from a key's hash to the first slot of a chain
+//   slots      of each block: a word, generation, pins, links and key
+//   rows       of each block: ids, validity and tags
 //
-// What is true is in a slot's word, and there only: the state of the slot (free, claimed by a
-// process, published), a number that grows with every claim, and the checksum of what was
-// published. Index and ages are hints. A cell that leads to a slot of another key is passed over
-// and is used again; what is lost with a cell is a block that nobody finds, which goes with age.
+// Writing. Who changes the table is a Writer: it has a mutex of this process and a lock on a byte
+// of the file, which the kernel drops when its process ends. So there is one at a time, and links,
+// pins and lists are as in any table. Nobody waits for the lock without a limit. A slot is in a
+// chain, or in the list of free ones; what is in a chain and retained by nobody stands in a line,
+// by which blocks go for room, the one that was used longest ago first.
 //
-// Writing. A process claims a slot that is free, or that has a block which is to go, by one
-// compare-and-swap of its word. Then it alone writes there. One release store of the word publishes
-// the block, and one compare-and-swap of a cell makes it found. Where the key has no block the cell
-// comes first, and readers pass it over until the word is stored. Where it has one the word comes
-// first, and the cell goes from the old slot to the new one in one instant. Whoever has linked a
-// block looks afterwards, behind a fence, whether another process linked the key too: one of two
-// sees the other.
+// Reading. A reader takes no lock. A slot's word has its state, a number that grows with every use
+// of the slot, and the checksum of its block. A reader loads the word (acquire), copies what it
+// wants by relaxed loads, and loads the word again behind an acquire fence: the copy is whole if
+// the word is the same, and is believed if the checksum is right and every id an expert of its
+// layer. The writer takes a slot out of its chain before it writes to it, and puts a fence behind
+// the word that says so. A chain changes by one store, also where a block takes the place of
+// another. So who walks one finds what was there all the time, if it begins again whenever a slot
+// was not, or is not any more, of that chain. It does so for a limited number of times.
 //
-// Reading. A reader loads the word (acquire), copies generation, key and rows with relaxed loads,
-// and loads the word again behind an acquire fence. A writer has a release fence between its claim
-// and its first relaxed store. So a reader that saw one byte of a later writer sees its claim too,
-// and a word that is still the same says that nothing of what was copied is later. All that others
-// may write is read by atomics, so no access is a data race; what was copied is believed only after
-// the word was the same, the checksum right and every id an expert of its layer.
+// Dropping. Whoever has no lock can still drop a block, by one compare-and-swap of its word: nobody
+// finds it from then on. The slot is added to a list, and the next writer frees what is in it.
 //
-// Pins. A slot has a word with a bit for each process that retains its block, and of which claim
-// the block is, so that nobody sets or clears a bit of another block. What goes for room is closed
-// to pins by one compare-and-swap of a word without any, before it is claimed. A block also goes
-// while it is retained: if it is dropped, or if it gives way to another block of its key, which
-// inherits its pins. So whoever sets a bit looks at the slot's word afterwards, and whoever claims
-// looks at the bits afterwards, both in sequentially consistent order: one of them sees the other.
-// A block that is published before the index leads there is pinned by its writer until it does.
-//
-// Death. A process has a number, whose lock the kernel drops when the process ends. Its claims are
-// then free and its pins gone: whoever needs a slot, or takes the number, sees to that (free_slots_of_dead). A
-// process that dies anywhere leaves a block that is whole or none.
+// Death. A writer sets a word (dirty) while it changes the table. The next one finds it set if the
+// process died, and repairs the table: what a chain leads to stays, every other slot is free, and
+// line and lists are made anew. A process also has a number, whose lock the kernel drops too: its
+// pins are taken away when somebody finds the lock free. Bytes that something else wrote may lead a
+// writer to what cannot be: then it leaves the table dirty.
 #pragma once
 
 #include <array>
@@ -51,7 +43,6 @@
 #include <vector>
 
 #include "base/mutex.h"
-#include "store/mapped_ages.h"
 #include "store/mapped_checksum.h"
 #include "store/mapped_evictions.h"
 #include "store/mapped_file.h"
@@ -118,6 +109,8 @@ public:
     MappedBlocks(const MappedBlocks &) = delete;
     MappedBlocks &operator=(const MappedBlocks &) = delete;
 
+    // ---- By anyone at any time
+
     uint64_t generation() const;
     void advance(uint64_t generation);
 
@@ -130,58 +123,20 @@ public:
         uint64_t tag;    // the least of its rows
         bool complete;   // read: no cell is missing
     };
-    // Looks up [found.size(), key_bytes] keys for a caller at a generation. Takes no lock.
+    // Looks up [found.size(), key_bytes] keys for a caller at a generation.
     void find(const uint8_t *keys, uint64_t generation, std::span<Found> found) const;
-    // Blocks that were found were used, in this order.
-    void touch(std::span<const Found> found);
     // Copies blocks that were found to rows one after another, block_rows each, and checks them.
     // What has gone since is looked for anew, but not under a slot key, which may be another's by
-    // now. Rows of a block that is not there are missing, for its reason. Takes no lock, but to
-    // drop a block that is damaged.
+    // now. Rows of a block that is not there are missing, for its reason.
     void read(const uint8_t *keys, uint64_t generation, std::span<Found> found, RowPlanes rows);
 
-    // The least tag of block_rows rows that have a valid cell.
-    uint64_t least_tag(RowView rows) const;
-
-    // Begins to bring into the cache what publish() reads first of a key.
-    void fetch(const uint8_t *key) const;
-    enum class Published { stored, repeated, refused, stale };
-    struct New {
-        const uint8_t *key = nullptr;
-        RowView rows = {};  // block_rows
-        // What became of it; and whether a cell that was there has other ids.
-        std::optional<Published> result = {};
-        bool mismatched = false;
-    };
-    static constexpr uint32_t kAtOnce = 16;  // keys that are looked up or published side by side
-    // Publishes at most kAtOnce blocks, as if one after another.
-    void publish(std::span<New> blocks, uint64_t generation);
-
-    // [n] reasons, as those of find(); may be null. What is `known` already need not be in the
-    // table: of [n] keys 0 (retained), a reason, or kUnknown. Throws without memory.
-    static constexpr int32_t kUnknown = -1;
-    void retain(const uint8_t *keys, size_t n, int32_t *reasons, const int32_t *known = nullptr);
-    void release(const uint8_t *keys, size_t n);
     // Drops a block. Whether there was one; `as_if` there was.
     bool evict(const uint8_t *key, bool as_if = false);
     // A later publish took the slot key, and nothing came of it: what there was is another's.
     void give_way(const uint8_t *key);
-    // Memory for a move of so many; throws without.
-    struct Moves {
-        struct Moved {
-            uint32_t slot;
-            uint64_t sum;  // of the rows alone
-        };
-        using Pin = std::map<uint64_t, uint32_t>::node_type;
 
-        explicit Moves(size_t n) : in_flight(n), moved(n), pins(n), spare(n) {}
-        // Whether a key's block is in flight, and will come under the other.
-        std::vector<bool> in_flight;
-        std::vector<Moved> moved;
-        std::vector<Pin> pins, spare;
-    };
-    // All at once.
-    void move(const uint8_t *from, const uint8_t *to, Moves &moves);
+    // The least tag of block_rows rows that have a valid cell.
+    uint64_t least_tag(RowView rows) const;
 
     void count(MappedCount what, uint64_t n) {
         if (n != 0) counter(what).fetch_add(n, std::memory_order_relaxed);
@@ -196,22 +151,79 @@ public:
     // Looks for the dead first.
     Usage usage();
 
+    // ---- By a writer. One that has not got the lock is none (false).
+
+    // On an engine's thread a writer only tries, for some microseconds. Elsewhere it waits, for a
+    // second at most; but not again before the lock was to be had.
+    enum class Patience { tries, waits };
+    class Writer {
+    public:
+        Writer(MappedBlocks &blocks, Patience patience);
+        ~Writer();
+        Writer(const Writer &) = delete;
+        Writer &operator=(const Writer &) = delete;
+        explicit operator bool() const { return has_; }
+
+    private:
+        MappedBlocks &blocks_;
+        const bool has_;
+    };
+
+    // Blocks that were found were used, in this order. Without the lock it is not noted.
+    void touch(std::span<const Found> found);
+
+    // Begins to bring into the cache what publish() reads first of a key.
+    void fetch(const uint8_t *key) const;
+    enum class Published { stored, repeated, refused, stale };
+    struct New {
+        const uint8_t *key = nullptr;
+        RowView rows = {};  // block_rows
+        // What became of it; and whether a cell that was there has other ids.
+        std::optional<Published> result = {};
+        bool mismatched = false;
+    };
+    static constexpr uint32_t kAtOnce = 16;  // keys for which memory is fetched side by side
+    // One after another. Without the lock they are refused.
+    void publish(const Writer &writer, std::span<New> blocks, uint64_t generation);
+
+    // [n] reasons, as those of find(); may be null. What is `known` already need not be in the
+    // table: of [n] keys 0 (retained), a reason, or kUnknown. Throws without memory. Without the
+    // lock a block is not retained (REFUSED), and the table hears of a release from the next writer
+    // of this process.
+    static constexpr int32_t kUnknown = -1;
+    void retain(const uint8_t *keys, size_t n, int32_t *reasons, const int32_t *known = nullptr);
+    void release(const uint8_t *keys, size_t n);
+
+    using Pins = std::map<uint64_t, uint32_t>;  // how often this process retains a key, by its hash
+    // Memory for a move of so many; throws without.
+    struct Moves {
+        struct Moved {
+            uint32_t slot;
+            uint64_t sum;  // of the rows alone
+        };
+        explicit Moves(size_t n) : in_flight(n), moved(n), pins(n), spare(n) {}
+        // Whether a key's block is in flight, and will come under the other.
+        std::vector<bool> in_flight;
+        std::vector<Moved> moved;
+        std::vector<Pins::node_type> pins, spare;
+    };
+    // All at once. Without the lock the blocks of all these keys are dropped.
+    void move(const Writer &writer, const uint8_t *from, const uint8_t *to, Moves &moves);
+
 private:
     struct Control;
     struct Slot;
+    using Link = std::atomic<uint32_t>;  // the number of a slot, from 1; 0: none
     // Offsets in the file.
     struct Layout {
-        size_t control, evictions, index, ages, slots, rows, bytes;
+        size_t control, evictions, buckets, slots, rows, bytes;
     };
     struct Key {
         std::array<uint64_t, kMostKeyWords> words;
         uint64_t hash;
     };
-    using Cell = std::atomic<uint32_t>;
-    // A block of a key, and the cell that led there.
+    // A block of a key.
     struct Match {
-        Cell *cell;
-        uint32_t value;
         uint32_t slot;
         uint64_t word;
         uint64_t generation;
@@ -226,74 +238,50 @@ private:
     void place(uint32_t slots, uint64_t seed);
     int32_t attach();
 
-    // ---- Finding
     uint64_t hash_of(const Key &key) const;
     Key key_at(const uint8_t *keys, size_t i) const;
-    std::array<Cell *, 2> buckets(uint64_t hash) const;
-    uint32_t cell_value(uint64_t hash, uint32_t slot) const;
-    uint32_t slot_of(uint32_t cell) const;
-    struct Cells;
-    Cells cells(const std::array<Cell *, 2> &buckets, uint32_t print) const;
-    uint32_t print_of(uint64_t hash) const;
-    uint32_t candidates(const std::array<Cell *, 2> &buckets, uint64_t hash) const;
-    std::optional<Match> match(const Key &key, Cell &cell) const;
-    std::optional<Match> match_in(const Key &key, uint32_t slot) const;
-    std::optional<Match> first_match(const Key &key, const std::array<Cell *, 2> &buckets,
-                                     uint32_t candidates) const;
-    std::optional<Match> first_match(const Key &key, uint32_t but = UINT32_MAX) const;
+    Key key_in(uint32_t slot) const;
+    Slot &slot(uint32_t number) const;
+    MappedWord *rows(uint32_t slot) const;
+    Link &bucket(uint64_t hash) const;
+    bool is_key(const Slot &slot, const Key &key) const;
+    std::atomic<uint64_t> &counter(MappedCount what) const;
+    bool slot_keys() const { return config_.slot_keys(); }
+    uint64_t my_pin() const { return uint64_t{1} << me_; }
+
+    // ---- Without the lock
+    std::optional<Match> look(const Key &key) const;
     int32_t reason_of_absence(uint64_t hash) const;
     bool copy_block(const Found &found, RowPlanes rows, bool &damaged) const;
-    bool slot_keys() const { return config_.slot_keys(); }
     bool good_rows(RowPlanes rows, uint64_t n, bool &complete) const;
     bool read_block(const uint8_t *key, uint64_t generation, Found &found, RowPlanes rows);
     void mark_hole(RowPlanes rows, int32_t reason) const;
-
-    // ---- Changing, with mutex_
-    std::optional<uint32_t> claim(uint32_t stamp);
-    void expect_to_write(uint32_t slot) const;
-    void expect_to_replace(const std::array<Cell *, 2> &buckets, uint32_t cells) const;
-    bool claim_oldest(uint32_t slot, uint32_t number, uint32_t stamp);
-    uint64_t write(uint32_t slot, const Key &key, RowView rows, uint64_t pins);
-    // A block on its way: the cell that is to lead to its slot, and what cell, age and word get.
-    struct Writing {
-        New *block;
-        Key key;
-        std::array<Cell *, 2> buckets;
-        Cell *cell;
-        uint32_t slot, value, stamp;
-        uint64_t word;
-    };
-    void publish_new(std::span<Writing *const> blocks, uint64_t generation);
-    Published publish_one(const Writing &writing, uint64_t generation);
-    std::optional<Published> link(const Match &own, const Key &key,
-                                  const std::optional<Match> &before, Cell *linked = nullptr);
-    Cell *empty_cell(const std::array<Cell *, 2> &buckets, uint32_t empty) const;
-    bool make_room(const std::array<Cell *, 2> &buckets);
-    bool retire(const Match &match, uint64_t hash, const Key *of_another = nullptr);
+    bool drop(uint32_t slot, uint64_t word);
     bool drop(const Key &key);
-    void end_replacing();
-    void unlink(uint64_t hash, uint32_t slot);
-    void give_back(uint32_t slot);
     void discard_damaged(const Found &found);
     void note_eviction(uint64_t hash);
-    bool merge(RowPlanes old_rows, RowView new_rows, bool &mismatched) const;
-    uint32_t newest_number(uint32_t slot);
-    void mend_age(uint32_t slot);
-    uint64_t my_pin() const { return uint64_t{1} << me_; }
-    bool pin(const Match &match, uint64_t bits);
-    void unpin(const Match &match, uint64_t bits);
-    std::optional<Match> pin_block(const Key &key, uint64_t bits);
-    void inherit(const Key &key, uint64_t bits);
-    void settle_pin(const Key &key, std::optional<Match> own = {});
-    void free_slots_of_dead();
-    void sweep(uint32_t process);
-    void drop_stray_pins();
-    Key key_in(uint32_t slot) const;
 
-    Slot &slot(uint32_t index) const;
-    MappedWord *rows(uint32_t index) const;
-    std::atomic<uint64_t> &counter(MappedCount what) const;
-    uint64_t claimed_word(uint64_t word) const;
+    // ---- With it
+    bool lock(Patience patience);
+    void unlock();
+    Link *link_to(const Key &key) const;
+    void unlink(uint32_t slot);
+    void enqueue(uint32_t slot, bool first);
+    void dequeue(uint32_t slot);
+    void use(uint32_t slot);
+    uint32_t take_slot();
+    void give_back(uint32_t slot);
+    bool retire(uint32_t slot);
+    uint64_t write(uint32_t slot, const Key &key, RowView rows);
+    Published publish_one(New &block, const Key &key, uint64_t generation);
+    bool merge(RowPlanes old_rows, RowView new_rows, bool &mismatched) const;
+    void set_pins(uint32_t slot, uint64_t pins);
+    void settle_pin(uint64_t hash, uint32_t slot);
+    void be_late(uint64_t hash);
+    void settle_late_pins();
+    void free_dropped();
+    bool look_for_dead();
+    void repair();
 
     const StoreConfig config_;
     const uint32_t key_words_;
@@ -302,25 +290,27 @@ private:
     const uint32_t process_generation_;
     MappedFile file_;
     Layout at_{};
-    uint32_t slots_ = 0, bucket_count_ = 0, slot_bits_ = 0;
+    uint32_t slots_ = 0;
     uint64_t seed_ = 0;
     Control *control_ = nullptr;
-    std::optional<MappedAges> ages_;
     std::optional<MappedEvictions> evictions_;
     uint32_t me_ = UINT32_MAX;  // this process' number
     mutable std::atomic<uint64_t> seen_generation_{0};
 
-    // One thread of this process changes the table at a time; guards what follows too.
-    QuickMutex mutex_;
-    // How often this process retains a key, by its hash.
-    std::map<uint64_t, uint32_t> pins_;
+    // A writer has it and the file's lock. Guards what follows.
+    std::mutex mutex_;
     std::vector<uint64_t> scratch_;  // a block
-    uint32_t next_ = 0;              // the slot behind the last that was claimed
-    // Until a call ends: the slot of a block that was replaced, still claimed, which the next one
-    // is written to; and how many were replaced, to be counted.
-    std::optional<uint32_t> spare_;
-    uint64_t replaced_ = 0;
-    uint32_t claims_ = 0;  // of blocks that had to go, since the dead were looked for
+    uint32_t claims_ = 0;            // of blocks that had to go, since the dead were looked for
+    uint32_t refused_ = 0;           // for want of room
+    mutable bool broken_ = false;    // the writer found what cannot be
+    std::atomic<bool> held_up_{false};  // somebody waited for the lock, and in vain
+
+    // Taken after it: retain and release go on without the lock.
+    QuickMutex pins_mutex_;
+    Pins pins_;
+    // Keys that were released without the lock. If they are more, all slots are looked at.
+    std::array<uint64_t, 64> late_pins_;
+    std::atomic<uint32_t> late_{0};
 };
 
 }  // namespace routecap

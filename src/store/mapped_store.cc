@@ -12,8 +12,8 @@ namespace routecap {
 namespace {
 
 constexpr size_t kBuckets = 4096;
-constexpr size_t kAtOnce = 64;      // keys for which the mutex is held
-constexpr size_t kRowsAtOnce = 16;  // that land while it is held; at least a block
+constexpr size_t kAtOnce = 64;       // keys for which the mutex is held
+constexpr size_t kRowsAtOnce = 128;  // that land while it is held; at least a block
 
 }  // namespace
 
@@ -251,6 +251,7 @@ void MappedStore::Published::land(std::span<const Segment> rows) noexcept try {
             stale[i] = any[i] && tag < generation_;
             newest = std::max(newest, tag);
         }
+        const MappedBlocks::Writer writer(blocks, MappedBlocks::Patience::waits);
         const std::lock_guard lock(store_->flights_mutex_);
         for (size_t i = from + n; i < std::min(from + 2 * n, flights_.size()); i++)
             blocks.fetch(key(i));
@@ -262,7 +263,7 @@ void MappedStore::Published::land(std::span<const Segment> rows) noexcept try {
             wanted[count++].rows = gathered[i];
         }
         // In this order: who sees nothing in flight looks no further than the file.
-        blocks.publish({wanted.data(), count}, generation_);
+        blocks.publish(writer, {wanted.data(), count}, generation_);
         const MappedBlocks::New *next = wanted.data();
         for (size_t i = 0; i < n; i++) {
             Flight &flight = flights_[from + i];
@@ -365,6 +366,7 @@ public:
                 add(page, static_cast<uint32_t>(b * rows), at + b * rows, run[b], segments);
             i += run.size();
         }
+        store_->blocks_->touch(found_);
         return segments;
     }
 
@@ -470,7 +472,6 @@ int32_t MappedStore::adopt(Keys keys, uint64_t first, uint64_t generation, const
     // An adopt is before an advance or after it, as a whole.
     if (this->generation() != now)
         return adopt(keys, first, generation, owner, found, waits, adoption);
-    blocks_->touch(result->found_);
     blocks_->count(MappedCount::adopted, found.found);
     blocks_->count(MappedCount::absent, keys.count - found.found);
     adoption = std::move(result);
@@ -555,6 +556,7 @@ int32_t MappedStore::move(Keys from, Keys to) {
     if (int32_t s = check_slot_keys(); s < 0) return s;
     std::vector<Flight *> moved(from.count);
     MappedBlocks::Moves moves(from.count);
+    const MappedBlocks::Writer writer(*blocks_, MappedBlocks::Patience::tries);
     const std::lock_guard lock(flights_mutex_);
     for (size_t i = 0; i < from.count; i++) {
         moved[i] = flight(from[i]);
@@ -568,7 +570,7 @@ int32_t MappedStore::move(Keys from, Keys to) {
     }
     for (size_t i = 0; i < to.count; i++)
         if (drop_flights(to[i])) blocks_->evict(to[i], true);
-    blocks_->move(from.bytes, to.bytes, moves);
+    blocks_->move(writer, from.bytes, to.bytes, moves);
     for (size_t i = 0; i < from.count; i++) {
         if (moved[i] == nullptr) continue;
         std::memcpy(moved[i]->publication->key(moved[i]->index), to[i], config_.key_bytes);

@@ -157,7 +157,8 @@ public:
     Published publish_block(uint64_t key, Block &b) {
         const auto bytes = key_of(config_.key_bytes, key);
         MappedBlocks::New block{bytes.data(), b.planes()};
-        blocks_->publish({&block, 1}, generation * kTags);
+        const MappedBlocks::Writer writer(*blocks_, MappedBlocks::Patience::waits);
+        blocks_->publish(writer, {&block, 1}, generation * kTags);
         mismatched = block.mismatched;
         return *block.result;
     }
@@ -172,7 +173,10 @@ public:
         for (size_t i = 0; i < keys.size(); i++)
             blocks.push_back({bytes.data() + i * config_.key_bytes, rows[i].planes()});
         if (ready) ready();
-        blocks_->publish(blocks, generation * kTags);
+        {
+            const MappedBlocks::Writer writer(*blocks_, MappedBlocks::Patience::waits);
+            blocks_->publish(writer, blocks, generation * kTags);
+        }
         std::vector<Published> results;
         for (const MappedBlocks::New &block : blocks) results.push_back(*block.result);
         return results;
@@ -207,7 +211,8 @@ public:
     }
     void move(const std::vector<uint64_t> &from, const std::vector<uint64_t> &to) {
         MappedBlocks::Moves moves(from.size());
-        blocks_->move(keys_of(config_.key_bytes, from).data(),
+        const MappedBlocks::Writer writer(*blocks_, MappedBlocks::Patience::tries);
+        blocks_->move(writer, keys_of(config_.key_bytes, from).data(),
                       keys_of(config_.key_bytes, to).data(), moves);
     }
     void advance(uint64_t to) { blocks_->advance(to * kTags); }

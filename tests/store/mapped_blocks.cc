@@ -63,51 +63,6 @@ TEST(Checksum, of_what_was_copied_in_is_that_of_what_is_copied_out) {
     }
 }
 
-TEST(Ages, the_oldest_is_that_of_a_list_kept_by_hand) {
-    for (const uint32_t slots : {1u, 2u, 16u, 17u, 300u, 5000u}) {
-        std::vector<MappedAges::Number> memory(MappedAges::numbers(slots));
-        MappedAges::Number clock{4294960000u};  // it wraps
-        MappedAges ages(memory.data(), slots, &clock);
-        ages.fill(MappedAges::kFree);
-        EXPECT_EQ(ages.oldest(slots - 1).slot, slots - 1);  // as old as any
-        EXPECT_EQ(ages.oldest(slots).slot, 0u);
-        std::list<uint32_t> order;  // oldest first
-        std::set<uint32_t> free;
-        for (uint32_t i = 0; i < slots; i++) free.insert(i);
-        std::mt19937 random(slots);
-        for (int step = 0; step < 20000; step++) {
-            const uint32_t slot = random() % slots;
-            const auto drop = [&] {
-                order.remove(slot);
-                free.erase(slot);
-            };
-            if (slots > 300 && step % 8 != 0 && free.empty()) {
-                // A long list costs the test, not the tree.
-                const auto oldest = ages.oldest();
-                ASSERT_EQ(oldest.slot, order.front());
-                order.splice(order.end(), order, order.begin());
-                ages.set(oldest.slot, ages.stamp());
-                continue;
-            }
-            drop();
-            switch (random() % 8) {
-                case 0: ages.set(slot, MappedAges::kNone); break;
-                case 1:
-                    ages.set(slot, MappedAges::kFree);
-                    free.insert(slot);
-                    break;
-                default:
-                    ages.set(slot, ages.stamp());
-                    order.push_back(slot);
-            }
-            const auto oldest = ages.oldest();
-            ASSERT_EQ(oldest.slot, !free.empty()    ? *free.begin()
-                                   : !order.empty() ? order.front()
-                                                    : MappedAges::kNoSlot);
-        }
-    }
-}
-
 TEST(Evictions, the_last_65536_are_known_and_no_others) {
     std::vector<MappedWord> cells(MappedEvictions::kWords);
     MappedWord count{MappedEvictions::kFirst};

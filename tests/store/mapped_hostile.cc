@@ -227,7 +227,8 @@ TEST(FullDisk, is_an_error_when_the_table_is_made) {
             Block b = block_of(*config(kSmall).shape, 2, 1, k);
             const auto key = key_of(8, k);
             MappedBlocks::New block{key.data(), b.planes()};
-            blocks->publish({&block, 1}, kTags);
+            const MappedBlocks::Writer writer(*blocks, MappedBlocks::Patience::waits);
+            blocks->publish(writer, {&block, 1}, kTags);
             if (block.result != Published::stored) _exit(6);
         }
         _exit(0);

@@ -272,37 +272,57 @@ private:
 
 const Options kSmallSlots = small(true, 5);
 
-// The one has published its block and not looked back yet; the other has put its own into the cell
-// and has not taken out the first. If both took out the other's, the key would have none.
-TEST(Interrupted, a_slot_key_that_two_publish_at_once_has_one_block) {
-    if (!kForks) GTEST_SKIP() << "no forks under ThreadSanitizer";
-    Descriptor descriptor;
-    Process parent(kSmallSlots, descriptor);
-    Stopped a(kSmallSlots, descriptor, {1}, {10});
-    if (!a.traced()) GTEST_SKIP() << "this process may not trace another";
-    ASSERT_TRUE(a.step_until([&] { return parent.find(1) == 0; }));
-    Stopped b(kSmallSlots, descriptor, {1}, {20});
-    ASSERT_TRUE(b.step_until([&] { return parent.has(1, 20); }));
-    a.finish();
-    b.finish();
-    EXPECT_TRUE(parent.has(1, 10) || parent.has(1, 20));
-    EXPECT_EQ(parent.blocks().usage().blocks, 1u);
-}
+// Whether somebody has the writer's lock of a table.
+class WriterLock {
+public:
+    explicit WriterLock(Descriptor &table)
+        : own_(::open(("/proc/self/fd/" + std::to_string(table.get())).c_str(), O_RDWR)) {}
+    bool taken() {
+        struct flock lock {};
+        lock.l_type = F_WRLCK;
+        lock.l_start = (off_t{1} << 62) + MappedFile::kLocks + 1;
+        lock.l_len = 1;
+        EXPECT_EQ(fcntl(own_.get(), F_OFD_GETLK, &lock), 0);
+        return lock.l_type != F_UNLCK;
+    }
 
-// The one has published the first of two keys, and is about to link the second.
-TEST(Interrupted, content_that_another_publishes_meanwhile_is_filled_and_compared) {
+private:
+    Descriptor own_;
+};
+
+// Readers and droppers need no lock; who needs it returns, and says so.
+TEST(Interrupted, with_the_lock_a_writer_holds_up_nobody_and_what_is_dropped_meanwhile_is_gone) {
     if (!kForks) GTEST_SKIP() << "no forks under ThreadSanitizer";
-    Options o = kSmallSlots;
-    o.slot_keys = false;
-    Descriptor descriptor;
-    Process parent(o, descriptor);
-    Stopped a(o, descriptor, {1, 2}, {1, 2}, 3);
-    if (!a.traced()) GTEST_SKIP() << "this process may not trace another";
-    ASSERT_TRUE(a.step_until([&] { return parent.find(1) == 0; }));
-    EXPECT_EQ(parent.publish(2, 2, 12), Published::stored);
-    a.finish();
-    EXPECT_TRUE(parent.has(2, 2));
-    EXPECT_EQ(parent.blocks().usage().blocks, 2u);
+    const Options o = small(true, 8);
+    for (uint64_t steps = 0, more = true; more; steps += 400) {
+        Descriptor descriptor;
+        Process parent(o, descriptor);
+        WriterLock lock(descriptor);
+        for (uint64_t k = 1; k <= 6; k++) parent.publish(k, k);
+        ASSERT_EQ(parent.retain(6), 0);
+        Stopped a(o, descriptor, {1, 7}, {10, 7});
+        if (!a.traced()) GTEST_SKIP() << "this process may not trace another";
+        ASSERT_TRUE(a.step_until([&] { return lock.taken(); }));
+        more = a.step(steps) && lock.taken();
+        if (!more) break;
+        EXPECT_TRUE(parent.has(2, 2));
+        EXPECT_EQ(parent.publish(5, 50), Published::refused);
+        EXPECT_EQ(parent.publish(5, 50), Published::refused);  // which does not wait again
+        EXPECT_TRUE(parent.evict(2));
+        EXPECT_EQ(parent.read(2), kEvicted);
+        parent.move({3}, {4});
+        EXPECT_EQ(parent.read(3), kEvicted);
+        EXPECT_EQ(parent.read(4), kEvicted);
+        EXPECT_EQ(parent.retain(5), ROUTECAP_MISSING_REFUSED);
+        parent.release(6);
+        a.finish();
+        EXPECT_TRUE(parent.has(1, 10));
+        EXPECT_TRUE(parent.has(7, 7));
+        EXPECT_EQ(parent.publish(5, 50), Published::stored);
+        EXPECT_TRUE(parent.has(5, 50));
+        EXPECT_EQ(parent.blocks().usage().retained, 0u);
+        ASSERT_NO_FATAL_FAILURE(expect_all_room(parent, o.blocks, 1000)) << steps;
+    }
 }
 
 TEST(Interrupted, the_last_of_one_slot_key_in_a_call_stays_whoever_evicts_meanwhile) {
@@ -338,6 +358,7 @@ TEST(Interrupted, a_publish_from_before_an_advance_takes_no_block_from_after_it)
             for (uint64_t steps = 0, more = true; more; steps += every) {
                 Descriptor descriptor;
                 Process parent(o, descriptor);
+                WriterLock lock(descriptor);
                 if (there) parent.publish(1, 1, 3);
                 Stopped a(o, descriptor, {1}, {1});
                 if (!a.traced()) GTEST_SKIP() << "this process may not trace another";
@@ -347,6 +368,8 @@ TEST(Interrupted, a_publish_from_before_an_advance_takes_no_block_from_after_it)
                 }
                 more = a.step(steps);
                 parent.advance(parent.generation = 2);
+                EXPECT_NE(parent.find(1), 0);
+                if (lock.taken()) a.finish();
                 EXPECT_EQ(parent.publish(1, 20), Published::stored);
                 EXPECT_EQ(parent.retain(1), 0);
                 a.finish();
