@@ -20,9 +20,7 @@ BlockTable::BlockTable(uint32_t key_bytes, uint32_t most)
       mask_(std::bit_ceil(size_t{most} / 2 + 1) - 1),
       buckets_(zeros<Id>(mask_ + 1)),
       memory_(zeros<uint8_t>((size_t{most} + 1) * stride_)),
-      gone_keys_(zeros<uint8_t>(size_t{kGone} * key_bytes)),
-      gone_(zeros<Gone>(kGone)),
-      gone_buckets_(zeros<uint32_t>(kGone)) {}
+      gone_cells_(zeros<std::atomic<uint64_t>>(Evictions::kWords)) {}
 
 uint64_t BlockTable::hash(const uint8_t *key) const {
     constexpr uint64_t kOdd = 0x9e3779b97f4a7c15;
@@ -98,27 +96,6 @@ void BlockTable::dequeue(Id id) {
     const Block &block = at(id);
     (block.newer != 0 ? at(block.newer).older : newest_) = block.older;
     (block.older != 0 ? at(block.older).newer : oldest_) = block.newer;
-}
-
-void BlockTable::note_gone(const uint8_t *key, uint64_t hash) {
-    const auto place = static_cast<uint32_t>(gone_count_ % kGone);
-    if (gone_count_ >= kGone) {
-        uint32_t *to = &gone_buckets_[gone_[place].bucket];
-        while (*to != place + 1) to = &gone_[*to - 1].chain;
-        *to = gone_[place].chain;
-    }
-    gone_count_++;
-    std::memcpy(&gone_keys_[size_t{place} * key_bytes_], key, key_bytes_);
-    const auto bucket = static_cast<uint16_t>(hash);
-    gone_[place] = {gone_buckets_[bucket], bucket};
-    gone_buckets_[bucket] = place + 1;
-}
-
-bool BlockTable::has_gone(const uint8_t *key, uint64_t hash) const {
-    for (uint32_t n = gone_buckets_[static_cast<uint16_t>(hash)]; n != 0; n = gone_[n - 1].chain)
-        if (std::memcmp(&gone_keys_[size_t{n - 1} * key_bytes_], key, key_bytes_) == 0)
-            return true;
-    return false;
 }
 
 }  // namespace routecap

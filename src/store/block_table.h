@@ -2,18 +2,19 @@
 // taken at the start, and used as blocks come. Its users guard it.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
 
 #include "base/shape.h"
+#include "store/evictions.h"
 
 namespace routecap {
 
 class BlockTable {
 public:
     using Id = uint32_t;  // 0: none
-    static constexpr uint32_t kGone = 65536;
 
     enum class State : uint8_t { free, pending, ready };
     // In front of a key. A block of one row may cost no more than 32 bytes beside its cells.
@@ -73,8 +74,8 @@ public:
     Id oldest() const { return oldest_; }
 
     // Keys of blocks that went.
-    void note_gone(const uint8_t *key, uint64_t hash);
-    bool has_gone(const uint8_t *key, uint64_t hash) const;
+    void note_gone(uint64_t hash) { gone_.add(hash); }
+    bool has_gone(uint64_t hash) const { return gone_.has(hash); }
 
 private:
     struct Free {
@@ -97,15 +98,9 @@ private:
     Id free_ = 0;
     Id oldest_ = 0, newest_ = 0;
 
-    // A ring of keys, chained by bucket; numbers are one more than the place.
-    struct Gone {
-        uint32_t chain;
-        uint16_t bucket;
-    };
-    Array<uint8_t> gone_keys_;
-    Array<Gone> gone_;
-    Array<uint32_t> gone_buckets_;  // kGone
-    uint64_t gone_count_ = 0;
+    Array<std::atomic<uint64_t>> gone_cells_;
+    std::atomic<uint64_t> gone_count_{Evictions::kFirst};
+    Evictions gone_{gone_cells_.get(), &gone_count_};
 };
 
 }  // namespace routecap

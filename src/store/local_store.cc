@@ -116,7 +116,7 @@ void LocalStore::leave(Id id, uint64_t hash, Dropped &dropped) {
 
 void LocalStore::evict(Id id, Dropped &dropped) {
     const uint64_t hash = table_.hash(table_.key(id));
-    table_.note_gone(table_.key(id), hash);
+    table_.note_gone(hash);
     counted_.blocks_evicted++;
     leave(id, hash, dropped);
 }
@@ -130,11 +130,10 @@ bool LocalStore::current(const Block &block) const {
 }
 
 // What an adopter hears of a key: 0 if the block is there.
-int32_t LocalStore::look(Id id, const uint8_t *key, uint64_t hash, uint64_t generation,
-                         const void *owner, bool any_owner) const {
+int32_t LocalStore::look(Id id, uint64_t hash, uint64_t generation, const void *owner,
+                         bool any_owner) const {
     if (id == 0)
-        return table_.has_gone(key, hash) ? ROUTECAP_MISSING_EVICTED
-                                          : ROUTECAP_MISSING_NOT_PUBLISHED;
+        return table_.has_gone(hash) ? ROUTECAP_MISSING_EVICTED : ROUTECAP_MISSING_NOT_PUBLISHED;
     const Block &block = table_.at(id);
     const bool at = generation == generation_.load(std::memory_order_relaxed) && current(block);
     if (block.state() == State::ready) return at ? 0 : ROUTECAP_MISSING_STALE;
@@ -428,7 +427,7 @@ int32_t LocalStore::adopt(Keys keys, uint64_t first, uint64_t generation, const 
     Dropped dropped;
     for_each(keys, dropped, [&](size_t i, const uint8_t *key, uint64_t hash) REQUIRES(mutex_) {
         const Id id = table_.find(key, hash);
-        int32_t reason = look(id, key, hash, generation, owner, false);
+        int32_t reason = look(id, hash, generation, owner, false);
         const Block *block = reason == 0 ? &table_.at(id) : nullptr;
         if (block != nullptr && block->state() == State::pending) {
             auto publication = publications_[block->publication()]->weak_from_this().lock();
@@ -465,7 +464,7 @@ int32_t LocalStore::contains(Keys keys, uint64_t generation, int32_t *reasons, u
     uint64_t there = 0;
     Dropped dropped;
     for_each(keys, dropped, [&](size_t i, const uint8_t *key, uint64_t hash) REQUIRES(mutex_) {
-        const int32_t reason = look(table_.find(key, hash), key, hash, generation, nullptr, true);
+        const int32_t reason = look(table_.find(key, hash), hash, generation, nullptr, true);
         if (reasons != nullptr) reasons[i] = reason;
         there += there == i && reason == 0;
     });
@@ -481,8 +480,7 @@ int32_t LocalStore::collect(Keys keys, uint64_t generation, std::vector<size_t> 
     Dropped dropped;
     for_each(keys, dropped, [&](size_t i, const uint8_t *key, uint64_t hash) REQUIRES(mutex_) {
         const Id id = table_.find(key, hash);
-        if (look(id, key, hash, generation, nullptr, true) != 0 ||
-            table_.at(id).state() != State::ready)
+        if (look(id, hash, generation, nullptr, true) != 0 || table_.at(id).state() != State::ready)
             return;
         Rows at = rows_of(id);
         rows.push_back(
@@ -498,7 +496,7 @@ int32_t LocalStore::retain(Keys keys, int32_t *reasons) {
     Dropped dropped;
     for_each(keys, dropped, [&](size_t i, const uint8_t *key, uint64_t hash) REQUIRES(mutex_) {
         const Id id = table_.find(key, hash);
-        const int32_t reason = look(id, key, hash, generation_, nullptr, true);
+        const int32_t reason = look(id, hash, generation_, nullptr, true);
         if (reasons != nullptr) reasons[i] = reason;
         if (reason != 0) return;
         Block &block = table_.at(id);
@@ -550,7 +548,7 @@ int32_t LocalStore::move(Keys from, Keys to) {
         const uint64_t hash = table_.hash(from[i]);
         const Id id = table_.find(from[i], hash);
         moved[i] = {id, id != 0 ? unlink(id, hash) : uint16_t{0}};
-        if (id != 0) table_.note_gone(from[i], hash);
+        if (id != 0) table_.note_gone(hash);
     }
     for (size_t i = 0; i < from.count; i++) {
         const uint64_t hash = table_.hash(to[i]);

@@ -89,8 +89,8 @@ private:
                 table_.at(id).complete != 0};
     }
     // 0 if an adopter of this generation finds it.
-    int32_t look(Id id, const uint8_t *key, uint64_t hash, uint64_t generation, const void *owner,
-                 bool any_owner) const REQUIRES(mutex_);
+    int32_t look(Id id, uint64_t hash, uint64_t generation, const void *owner, bool any_owner) const
+        REQUIRES(mutex_);
     void note(Published &publication, size_t i, const uint8_t *key, uint64_t hash, Dropped &dropped)
         REQUIRES(mutex_);
     void link(Id id, uint64_t hash) REQUIRES(mutex_);

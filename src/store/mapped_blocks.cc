@@ -146,7 +146,7 @@ MappedBlocks::Layout MappedBlocks::layout(uint32_t slots) const {
     const size_t identity = sizeof(Fixed) + config_.shape->layers * sizeof(LayerIdentity) + 16;
     l.control = align(identity, kPage);
     l.evictions = align(l.control + sizeof(Control), kPage);
-    l.buckets = l.evictions + MappedEvictions::kWords * 8;
+    l.buckets = l.evictions + Evictions::kWords * 8;
     l.slots = align(l.buckets + slots * sizeof(Link), 64);
     l.rows = align(l.slots + (size_t{slots} + 1) * slot_stride_, 64);  // the first is nobody's
     l.bytes = align(l.rows + slots * rows_words_ * 8, kPage);
@@ -217,7 +217,7 @@ int32_t MappedBlocks::initialise(Take take) {
     if (int32_t s = take(bytes); s < 0) return s;
     place(slots, seed);
     control_->generation.store(config_.generation);
-    control_->evictions.store(MappedEvictions::kFirst);
+    control_->evictions.store(Evictions::kFirst);
     repair();
     // What is not complete does not begin so.
     std::memcpy(file_.memory() + sizeof kMagic, identity.data() + sizeof kMagic,
@@ -420,8 +420,8 @@ std::optional<MappedBlocks::Match> MappedBlocks::look(const Key &key) const {
             const uint64_t generation = s.generation.load(std::memory_order_relaxed);
             const uint32_t next = s.next.load(std::memory_order_acquire);
             // What is compared next is compared with nothing that was written since.
-            in_chain = state(word) >= kPublished &&
-                       (same || &bucket(key_in(number).hash) == &first);
+            in_chain =
+                state(word) >= kPublished && (same || &bucket(key_in(number).hash) == &first);
             std::atomic_thread_fence(std::memory_order_acquire);
             in_chain &= s.word.load(std::memory_order_relaxed) == word;
             if (in_chain && same && state(word) == kPublished)
@@ -856,8 +856,12 @@ MappedBlocks::Published MappedBlocks::publish_one(New &block, const Key &key, ui
     RowView from = block.rows;
     if (const Link *link = slot_keys() ? nullptr : link_to(key); link != nullptr) {
         const uint32_t there = link->load(std::memory_order_relaxed);
-        const Found old{key.hash, slot(there).word.load(), there, 0,
-                        slot(there).generation.load(std::memory_order_relaxed), false};
+        const Found old{key.hash,
+                        slot(there).word.load(),
+                        there,
+                        0,
+                        slot(there).generation.load(std::memory_order_relaxed),
+                        false};
         bool damaged, complete;
         if (state(old.word) != kPublished || old.tag < generation) {
             // It gives way, or somebody has just dropped it.

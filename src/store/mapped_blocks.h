@@ -3,7 +3,7 @@
 //
 //   identity   what the file is, checked when it is opened and never written again
 //   control    generation, counters, ends of the lists, and which processes have the file open
-//   evictions  the keys of blocks that went lately (MappedEvictions)
+//   evictions  the keys of blocks that went lately (Evictions)
 //   buckets    from a key's hash to the first slot of a chain
 //   slots      of each block: a word, generation, pins, links and key
 //   rows       of each block: ids, validity and tags
@@ -43,8 +43,8 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "store/evictions.h"
 #include "store/mapped_checksum.h"
-#include "store/mapped_evictions.h"
 #include "store/mapped_file.h"
 #include "store/store.h"
 
@@ -293,16 +293,16 @@ private:
     uint32_t slots_ = 0;
     uint64_t seed_ = 0;
     Control *control_ = nullptr;
-    std::optional<MappedEvictions> evictions_;
+    std::optional<Evictions> evictions_;
     uint32_t me_ = UINT32_MAX;  // this process' number
     mutable std::atomic<uint64_t> seen_generation_{0};
 
     // A writer has it and the file's lock. Guards what follows.
     std::mutex mutex_;
-    std::vector<uint64_t> scratch_;  // a block
-    uint32_t claims_ = 0;            // of blocks that had to go, since the dead were looked for
-    uint32_t refused_ = 0;           // for want of room
-    mutable bool broken_ = false;    // the writer found what cannot be
+    std::vector<uint64_t> scratch_;     // a block
+    uint32_t claims_ = 0;               // of blocks that had to go, since the dead were looked for
+    uint32_t refused_ = 0;              // for want of room
+    mutable bool broken_ = false;       // the writer found what cannot be
     std::atomic<bool> held_up_{false};  // somebody waited for the lock, and in vain
 
     // Taken after it: retain and release go on without the lock.

@@ -60,9 +60,9 @@ int32_t look(int descriptor, Content &content, uint64_t &bytes) {
     bytes = static_cast<uint64_t>(now.st_size);
     const ssize_t n = pread(descriptor, begins, sizeof begins, 0);
     if (n < 0) return failed("pread");
-    content = n == 0                                                 ? Content::nothing
+    content = n == 0                                              ? Content::nothing
               : std::memcmp(begins, kMaking, sizeof kMaking) == 0 ? Content::half
-                                                                     : Content::something;
+                                                                  : Content::something;
     return ROUTECAP_OK;
 }
 

@@ -35,8 +35,7 @@ public:
         for (size_t i = 0; i < flights_.size(); i++) {
             const std::lock_guard lock(store_->flights_mutex_);
             if (flights_[i].publication == nullptr) continue;
-            if (store_->slot_keys() && flights_[i].wanted)
-                store_->blocks_->give_way(key(i));
+            if (store_->slot_keys() && flights_[i].wanted) store_->blocks_->give_way(key(i));
             store_->unlist(flights_[i]);
             store_->in_flight_--;
             refused++;
@@ -66,9 +65,7 @@ private:
 };
 
 MappedStore::MappedStore(StoreConfig config, std::unique_ptr<MappedBlocks> blocks)
-    : Store(std::move(config)),
-      blocks_(std::move(blocks)),
-      flights_(kBuckets) {}
+    : Store(std::move(config)), blocks_(std::move(blocks)), flights_(kBuckets) {}
 
 int32_t MappedStore::create(StoreConfig config, int32_t &descriptor, StorePtr &store) {
     std::unique_ptr<MappedBlocks> blocks;
@@ -157,8 +154,7 @@ int32_t MappedStore::publish(Keys keys, uint64_t first, uint64_t generation, con
         in_flight_ += end - from;
         for (size_t i = from; i < end; i++) {
             // The later publish takes a slot key.
-            if (slot_keys())
-                blocks_->count(MappedCount::replaced, drop_flights(keys[i]));
+            if (slot_keys()) blocks_->count(MappedCount::replaced, drop_flights(keys[i]));
             published->flights_[i] = {nullptr, published.get(), static_cast<uint32_t>(i), true};
             list(published->flights_[i]);
         }
@@ -274,9 +270,9 @@ void MappedStore::Published::land(std::span<const Segment> rows) noexcept try {
             }
             if (store_->slot_keys() && flight.wanted && result != Result::stored)
                 blocks.give_way(key(from + i));
-            const bool landed = any[i] && !stale[i] &&
-                                (!flight.wanted || result == Result::stored ||
-                                 result == Result::repeated);
+            const bool landed =
+                any[i] && !stale[i] &&
+                (!flight.wanted || result == Result::stored || result == Result::repeated);
             stale[i] = stale[i] || result == Result::stale;
             all_stale &= stale[i];
             if (landed || stale[i]) landed_[from + i] = stale[i] ? ROUTECAP_MISSING_STALE : 0;
@@ -405,8 +401,8 @@ private:
         const uint64_t rows = store_->config().block_rows;
         const Published &p = *late.publication;
         uint64_t next = position;
-        const int32_t reason = late.index < p.landed_.size() ? p.landed_[late.index]
-                                                             : ROUTECAP_MISSING_NOT_PUBLISHED;
+        const int32_t reason =
+            late.index < p.landed_.size() ? p.landed_[late.index] : ROUTECAP_MISSING_NOT_PUBLISHED;
         const auto skip = [&](uint64_t end) {
             if (next < end)
                 segments.push_back(Segment::not_there(

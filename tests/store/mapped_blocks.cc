@@ -28,9 +28,7 @@ TEST(Checksum, any_bit_and_any_two_of_a_few_words_change_it) {
     for (const size_t words : {1, 2, 5, 9}) {
         std::vector<uint64_t> of(words);
         std::set<uint64_t> sums;
-        const auto add = [&] {
-            sums.insert(checksum(words, 0, [&](size_t i) { return of[i]; }));
-        };
+        const auto add = [&] { sums.insert(checksum(words, 0, [&](size_t i) { return of[i]; })); };
         add();
         for (size_t i = 0; i < 64 * words; i++) {
             of[i / 64] ^= uint64_t{1} << i % 64;
@@ -64,21 +62,21 @@ TEST(Checksum, of_what_was_copied_in_is_that_of_what_is_copied_out) {
 }
 
 TEST(Evictions, the_last_65536_are_known_and_no_others) {
-    std::vector<MappedWord> cells(MappedEvictions::kWords);
-    MappedWord count{MappedEvictions::kFirst};
-    MappedEvictions evictions(cells.data(), &count);
+    std::vector<MappedWord> cells(Evictions::kWords);
+    MappedWord count{Evictions::kFirst};
+    Evictions evictions(cells.data(), &count);
     for (uint64_t i = 0; i < 1000; i++) ASSERT_FALSE(evictions.has(mix(i)));
-    constexpr uint64_t kMany = 3 * MappedEvictions::kLast;
+    constexpr uint64_t kMany = 3 * Evictions::kLast;
     for (uint64_t i = 0; i < kMany; i++) {
         evictions.add(mix(i));
         ASSERT_TRUE(evictions.has(mix(i)));
     }
     for (uint64_t i = 0; i < kMany; i++)
-        ASSERT_EQ(evictions.has(mix(i)), i >= kMany - MappedEvictions::kLast) << i;
+        ASSERT_EQ(evictions.has(mix(i)), i >= kMany - Evictions::kLast) << i;
     // One that goes again is young again.
-    const uint64_t again = kMany - MappedEvictions::kLast;
+    const uint64_t again = kMany - Evictions::kLast;
     evictions.add(mix(again));
-    for (uint64_t i = 0; i + 1 < MappedEvictions::kLast; i++) evictions.add(mix(kMany + i));
+    for (uint64_t i = 0; i + 1 < Evictions::kLast; i++) evictions.add(mix(kMany + i));
     EXPECT_TRUE(evictions.has(mix(again)));
     evictions.add(mix(2 * kMany));
     EXPECT_FALSE(evictions.has(mix(again)));
@@ -153,8 +151,8 @@ TEST_F(Table, the_block_that_was_used_longest_ago_goes_first_whoever_used_it) {
     const Options o{.blocks = 4};
     Process a(o, descriptor), b(o, descriptor);
     for (uint64_t k = 1; k <= 4; k++) a.publish(k, k);
-    EXPECT_EQ(b.read(1), 0);                              // adopted
-    EXPECT_EQ(a.publish(2, 2), Published::repeated);      // published again
+    EXPECT_EQ(b.read(1), 0);                          // adopted
+    EXPECT_EQ(a.publish(2, 2), Published::repeated);  // published again
     EXPECT_EQ(b.retain(3), 0);
     b.release(3);
     EXPECT_EQ(b.publish(5, 5), Published::stored);
@@ -218,7 +216,8 @@ TEST_F(Table, many_that_are_published_at_once_are_as_if_one_by_one) {
         a.publish(3, 13, 0b11);
         b.retain(3);
         // New ones, ones that are there, and one key twice.
-        std::vector<uint64_t> keys = {1, 2, 3, 4, 5, 4, 6, 7}, seeds = {11, 12, 13, 14, 15, 14, 16, 17};
+        std::vector<uint64_t> keys = {1, 2, 3, 4, 5, 4, 6, 7},
+                              seeds = {11, 12, 13, 14, 15, 14, 16, 17};
         const auto results = a.publish_many(keys, seeds);
         for (size_t i = 0; i < keys.size(); i++) {
             const bool repeated = !slot_keys && (i == 1 || i == 5);
@@ -333,7 +332,10 @@ TEST_F(Table, keys_and_rows_of_any_size_do) {
     for (const uint32_t key_bytes : {8u, 9u, 15u, 16u, 33u, 64u})
         for (const uint32_t rows : {1u, 3u, 16u, 100u})
             for (const uint32_t experts : {30u, 300u}) {
-                const Options o{.layers = 3, .k = 3, .experts = experts, .block_rows = rows,
+                const Options o{.layers = 3,
+                                .k = 3,
+                                .experts = experts,
+                                .block_rows = rows,
                                 .key_bytes = key_bytes};
                 Descriptor here;
                 Process a(o, here), b(o, here);
@@ -442,8 +444,13 @@ TEST_F(Table, random_calls_of_three_processes_agree_with_a_model) {
     for (const bool slot_keys : {false, true})
         for (uint32_t seed = 0; seed < 20; seed++) {
             SCOPED_TRACE(seed);
-            const Options o{.layers = 2, .k = 2, .experts = 20, .block_rows = 2, .key_bytes = 8,
-                            .slot_keys = slot_keys, .blocks = 12 + seed};
+            const Options o{.layers = 2,
+                            .k = 2,
+                            .experts = 20,
+                            .block_rows = 2,
+                            .key_bytes = 8,
+                            .slot_keys = slot_keys,
+                            .blocks = 12 + seed};
             Descriptor here;
             std::vector<std::unique_ptr<Process>> processes;
             for (int p = 0; p < 3; p++) processes.push_back(std::make_unique<Process>(o, here));

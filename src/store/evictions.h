@@ -1,5 +1,5 @@
-// The keys of the last 65,536 blocks that went, in memory that several processes write:
-// one atomic store for each, so a process may die anywhere.
+// The keys of the last 65,536 blocks that went. Several processes may write them in memory that they
+// share: a key is one atomic store, so a process may die anywhere.
 //
 // A key has two buckets of 16 cells, and is in the emptier one: a bucket has 8 of the last 65,536
 // on average and practically never 16. A cell has 32 bits of the key's hash, and the number of the
@@ -15,14 +15,14 @@
 
 namespace routecap {
 
-class MappedEvictions {
+class Evictions {
 public:
     static constexpr uint32_t kLast = 65536, kBuckets = kLast / 8, kCells = 16;
     static constexpr size_t kWords = size_t{kBuckets} * kCells;
     // That the count of evictions begins at: cells of zeros are too old then.
     static constexpr uint64_t kFirst = kLast + 1;
 
-    MappedEvictions(MappedWord *cells, MappedWord *count) : cells_(cells), count_(count) {}
+    Evictions(MappedWord *cells, MappedWord *count) : cells_(cells), count_(count) {}
 
     void add(uint64_t hash) {
         const auto number = static_cast<uint32_t>(count_->fetch_add(1));
