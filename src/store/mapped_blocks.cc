@@ -1048,14 +1048,18 @@ void MappedBlocks::free_dropped() {
     }
 }
 
+// Whether a process has this number, and has died.
+bool MappedBlocks::is_dead(uint32_t process) const {
+    return process != me_ && control_->attached[process].load() != 0 &&
+           !file_.locked_by_other(process);
+}
+
 // Takes away what processes that have died had pinned. Whether there was one.
 bool MappedBlocks::look_for_dead() {
     claims_ = 0;
     uint64_t dead = 0;
     for (uint32_t p = 0; p < MappedFile::kLocks; p++)
-        if (p != me_ && control_->attached[p].load() != 0 && !file_.locked_by_other(p) &&
-            file_.lock(p))
-            dead |= uint64_t{1} << p;
+        if (is_dead(p) && file_.lock(p)) dead |= uint64_t{1} << p;
     if (dead == 0) return false;
     free_dropped();
     for (uint32_t i = 1; i <= slots_; i++) {
@@ -1110,7 +1114,11 @@ void MappedBlocks::repair() {
 }
 
 MappedBlocks::Usage MappedBlocks::usage() {
-    if (const Writer writer(*this, Patience::tries); writer) look_for_dead();
+    // Whoever asks again and again takes no turn from those who have something to write.
+    bool any_dead = false;
+    for (uint32_t p = 0; p < MappedFile::kLocks; p++) any_dead |= is_dead(p);
+    if (any_dead)
+        if (const Writer writer(*this, Patience::tries); writer) look_for_dead();
     Usage usage{};
     for (uint32_t i = 1; i <= slots_; i++) {
         const Slot &s = slot(i);

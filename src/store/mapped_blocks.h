@@ -8,6 +8,13 @@
 //   slots      of each block: a word, generation, pins, links and key
 //   rows       of each block: ids, validity and tags
 //
+// How it works. The word of a slot says what the slot is: free, written (a writer has it to
+// itself), published, or dropped. One process at a time, the Writer, changes anything but that:
+// chains, lists and pins, and the words of slots from free over written to published. Everybody
+// else reads without a lock, and may make what is published dropped, by one compare-and-swap. A
+// process that dies as the writer leaves a word that says so (dirty), and in the chains nothing
+// but whole blocks and some that were dropped: the next writer makes everything else anew.
+//
 // Writing. Who changes the table is a Writer: it has a mutex of this process and a lock on a byte
 // of the file, which the kernel drops when its process ends. So there is one at a time, and links,
 // pins and lists are as in any table. Nobody waits for the lock without a limit. A slot is in a
@@ -259,6 +266,7 @@ private:
     bool drop(uint32_t slot, uint64_t word);
     bool drop(const Key &key);
     void discard_damaged(const Found &found);
+    bool is_dead(uint32_t process) const;
     void note_eviction(uint64_t hash);
 
     // ---- With it
