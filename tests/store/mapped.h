@@ -6,12 +6,14 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <functional>
 #include <memory>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/status.h"
@@ -27,6 +29,14 @@ inline ShapePtr make_shape(uint32_t layers, uint32_t k, uint32_t experts) {
     for (uint32_t l = 0; l < layers; l++) map[l] = static_cast<int32_t>(l);
     return std::make_shared<const Shape>(k, ROUTECAP_ID_SPACE_LOGICAL, map,
                                          std::vector<uint32_t>(layers, experts), provenance);
+}
+
+// Waits until enough has happened, or a test has failed; for five minutes at most.
+inline void run_until(const std::function<bool()> &enough) {
+    using std::chrono::steady_clock;
+    const auto limit = steady_clock::now() + std::chrono::minutes(5);
+    while (!enough() && !testing::Test::HasFailure() && steady_clock::now() < limit)
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
 }
 
 // The generation that tests name is the tag of rows but for these: rows of a block have many.
@@ -52,7 +62,11 @@ inline Options small(bool slot_keys, uint32_t blocks) {
 
 inline StoreConfig config(const Options &o) {
     const uint32_t flags = o.slot_keys ? ROUTECAP_STORE_SLOT_KEYS : 0;
-    StoreConfig c{make_shape(o.layers, o.k, o.experts), flags, o.block_rows, o.key_bytes, 0,
+    StoreConfig c{make_shape(o.layers, o.k, o.experts),
+                  flags,
+                  o.block_rows,
+                  o.key_bytes,
+                  0,
                   o.generation * kTags};
     c.budget_bytes = MappedBlocks::slot_bytes(c) * o.blocks;
     return c;
@@ -78,7 +92,8 @@ struct Block {
     std::vector<uint64_t> tags;
 
     Block(const Shape &shape, uint32_t rows)
-        : ids(size_t{rows} * shape.ids_bytes), validity(size_t{rows} * shape.validity_bytes),
+        : ids(size_t{rows} * shape.ids_bytes),
+          validity(size_t{rows} * shape.validity_bytes),
           tags(rows) {}
     RowPlanes planes() { return {ids.data(), validity.data(), tags.data()}; }
     bool operator==(const Block &) const = default;
@@ -206,9 +221,7 @@ public:
         return reason;
     }
     void release(uint64_t key) { blocks_->release(key_of(config_.key_bytes, key).data(), 1); }
-    bool evict(uint64_t key) {
-        return blocks_->evict(key_of(config_.key_bytes, key).data());
-    }
+    bool evict(uint64_t key) { return blocks_->evict(key_of(config_.key_bytes, key).data()); }
     void move(const std::vector<uint64_t> &from, const std::vector<uint64_t> &to) {
         MappedBlocks::Moves moves(from.size());
         const MappedBlocks::Writer writer(*blocks_, MappedBlocks::Patience::tries);
@@ -234,7 +247,6 @@ private:
 };
 
 constexpr int32_t kEvicted = ROUTECAP_MISSING_EVICTED,
-                  kNotPublished = ROUTECAP_MISSING_NOT_PUBLISHED,
-                  kStale = ROUTECAP_MISSING_STALE;
+                  kNotPublished = ROUTECAP_MISSING_NOT_PUBLISHED, kStale = ROUTECAP_MISSING_STALE;
 
 }  // namespace mapped
