@@ -218,7 +218,10 @@ int32_t MappedBlocks::initialise(Take take) {
     place(slots, seed);
     control_->generation.store(config_.generation);
     control_->evictions.store(Evictions::kFirst);
-    repair();
+    {
+        const Lock lock(mutex_);
+        repair();
+    }
     // What is not complete does not begin so.
     std::memcpy(file_.memory() + sizeof kMagic, identity.data() + sizeof kMagic,
                 identity.size() - sizeof kMagic);
@@ -824,7 +827,7 @@ void MappedBlocks::publish(const Writer &writer, std::span<New> blocks, uint64_t
         for (New &block : blocks) block.result = Published::refused, block.mismatched = false;
         return;
     }
-    const std::lock_guard lock(pins_mutex_);
+    const Lock lock(pins_mutex_);
     Key keys[kAtOnce];
     for (; !blocks.empty(); blocks = blocks.subspan(std::min<size_t>(kAtOnce, blocks.size()))) {
         const size_t n = std::min<size_t>(kAtOnce, blocks.size());
@@ -920,8 +923,8 @@ void MappedBlocks::be_late(uint64_t hash) {
     late_++;
 }
 void MappedBlocks::settle_late_pins() {
-    const std::lock_guard lock(pins_mutex_);
-    const auto settle = [&](uint32_t number) {
+    const Lock lock(pins_mutex_);
+    const auto settle = [&](uint32_t number) REQUIRES(mutex_, pins_mutex_) {
         if (state(slot(number).word.load(std::memory_order_relaxed)) == kPublished)
             settle_pin(key_in(number).hash, number);
     };
@@ -943,7 +946,7 @@ void MappedBlocks::retain(const uint8_t *keys, size_t n, int32_t *reasons, const
     Pins spare;  // its nodes are used; nothing is allocated under a mutex
     for (size_t i = 0; i < n; i++) spare[i] = 0;
     const Writer writer(*this, Patience::tries);
-    const std::lock_guard lock(pins_mutex_);
+    const Lock lock(pins_mutex_);
     for (size_t i = 0; i < n; i++) {
         const Key key = key_at(keys, i);
         int32_t reason = known != nullptr ? known[i] : kUnknown;
@@ -968,7 +971,7 @@ void MappedBlocks::retain(const uint8_t *keys, size_t n, int32_t *reasons, const
 void MappedBlocks::release(const uint8_t *keys, size_t n) {
     Pins gone;  // freed without a mutex
     const Writer writer(*this, Patience::tries);
-    const std::lock_guard lock(pins_mutex_);
+    const Lock lock(pins_mutex_);
     for (size_t i = 0; i < n; i++) {
         const Key key = key_at(keys, i);
         const auto pinned = pins_.find(key.hash);
@@ -985,7 +988,7 @@ void MappedBlocks::move(const Writer &writer, const uint8_t *from, const uint8_t
                         Moves &moves) {
     auto &[in_flight, moved, pins, spare] = moves;
     const size_t n = moved.size();
-    const std::lock_guard lock(pins_mutex_);
+    const Lock lock(pins_mutex_);
     for (size_t i = 0; i < n; i++) {
         const Key key = key_at(from, i);
         moved[i].slot = 0;

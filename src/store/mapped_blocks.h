@@ -44,7 +44,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <vector>
@@ -163,10 +162,11 @@ public:
     // On an engine's thread a writer only tries, for some microseconds. Elsewhere it waits, for a
     // second at most; but not again before the lock was to be had.
     enum class Patience { tries, waits };
-    class Writer {
+    // Clang's analysis takes it to have the lock even where it has not, so whoever has one looks.
+    class ROUTECAP_SCOPED_CAPABILITY Writer {
     public:
-        Writer(MappedBlocks &blocks, Patience patience);
-        ~Writer();
+        Writer(MappedBlocks &blocks, Patience patience) ACQUIRE(blocks.mutex_);
+        ~Writer() RELEASE();
         Writer(const Writer &) = delete;
         Writer &operator=(const Writer &) = delete;
         explicit operator bool() const { return has_; }
@@ -191,7 +191,7 @@ public:
     };
     static constexpr uint32_t kAtOnce = 16;  // keys for which memory is fetched side by side
     // One after another. Without the lock they are refused.
-    void publish(const Writer &writer, std::span<New> blocks, uint64_t generation);
+    void publish(const Writer &writer, std::span<New> blocks, uint64_t generation) REQUIRES(mutex_);
 
     // [n] reasons, as those of find(); may be null. What is `known` already need not be in the
     // table: of [n] keys 0 (retained), a reason, or kUnknown. Throws without memory. Without the
@@ -215,7 +215,8 @@ public:
         std::vector<Pins::node_type> pins, spare;
     };
     // All at once. Without the lock the blocks of all these keys are dropped.
-    void move(const Writer &writer, const uint8_t *from, const uint8_t *to, Moves &moves);
+    void move(const Writer &writer, const uint8_t *from, const uint8_t *to, Moves &moves)
+        REQUIRES(mutex_);
 
 private:
     struct Control;
@@ -270,26 +271,27 @@ private:
     void note_eviction(uint64_t hash);
 
     // ---- With it
-    bool lock(Patience patience);
-    void unlock();
-    Link *link_to(const Key &key) const;
-    void unlink(uint32_t slot);
-    void enqueue(uint32_t slot, bool first);
-    void dequeue(uint32_t slot);
-    void use(uint32_t slot);
-    uint32_t take_slot();
-    void give_back(uint32_t slot);
-    bool retire(uint32_t slot);
-    uint64_t write(uint32_t slot, const Key &key, RowView rows);
-    Published publish_one(New &block, const Key &key, uint64_t generation);
-    bool merge(RowPlanes old_rows, RowView new_rows, bool &mismatched) const;
-    void set_pins(uint32_t slot, uint64_t pins);
-    void settle_pin(uint64_t hash, uint32_t slot);
-    void be_late(uint64_t hash);
-    void settle_late_pins();
-    void free_dropped();
-    bool look_for_dead();
-    void repair();
+    bool lock(Patience patience) TRY_ACQUIRE(true, mutex_);
+    void unlock() RELEASE(mutex_);
+    Link *link_to(const Key &key) const REQUIRES(mutex_);
+    void unlink(uint32_t slot) REQUIRES(mutex_);
+    void enqueue(uint32_t slot, bool first) REQUIRES(mutex_);
+    void dequeue(uint32_t slot) REQUIRES(mutex_);
+    void use(uint32_t slot) REQUIRES(mutex_);
+    uint32_t take_slot() REQUIRES(mutex_);
+    void give_back(uint32_t slot) REQUIRES(mutex_);
+    bool retire(uint32_t slot) REQUIRES(mutex_);
+    uint64_t write(uint32_t slot, const Key &key, RowView rows) REQUIRES(mutex_);
+    Published publish_one(New &block, const Key &key, uint64_t generation)
+        REQUIRES(mutex_, pins_mutex_);
+    bool merge(RowPlanes old_rows, RowView new_rows, bool &mismatched) const REQUIRES(mutex_);
+    void set_pins(uint32_t slot, uint64_t pins) REQUIRES(mutex_);
+    void settle_pin(uint64_t hash, uint32_t slot) REQUIRES(mutex_, pins_mutex_);
+    void be_late(uint64_t hash) REQUIRES(pins_mutex_);
+    void settle_late_pins() REQUIRES(mutex_);
+    void free_dropped() REQUIRES(mutex_);
+    bool look_for_dead() REQUIRES(mutex_);
+    void repair() REQUIRES(mutex_);
 
     const StoreConfig config_;
     const uint32_t key_words_;
@@ -305,17 +307,18 @@ private:
     uint32_t me_ = UINT32_MAX;  // this process' number
     mutable std::atomic<uint64_t> seen_generation_{0};
 
-    // A writer has it and the file's lock. Guards what follows.
-    std::mutex mutex_;
-    std::vector<uint64_t> scratch_;     // a block
-    uint32_t claims_ = 0;               // of blocks that had to go, since the dead were looked for
-    uint32_t refused_ = 0;              // for want of room
-    mutable bool broken_ = false;       // the writer found what cannot be
-    std::atomic<bool> held_up_{false};  // somebody waited for the lock, and in vain
+    // A writer has it and the file's lock.
+    Mutex mutex_;
+    std::vector<uint64_t> scratch_ GUARDED_BY(mutex_);  // a block
+    // Of blocks that had to go, since the dead were looked for; and that were refused for want of
+    // room.
+    uint32_t claims_ GUARDED_BY(mutex_) = 0, refused_ GUARDED_BY(mutex_) = 0;
+    mutable bool broken_ GUARDED_BY(mutex_) = false;  // the writer found what cannot be
+    std::atomic<bool> held_up_{false};                // somebody waited for the lock, and in vain
 
     // Taken after it: retain and release go on without the lock.
     QuickMutex pins_mutex_;
-    Pins pins_;
+    Pins pins_ GUARDED_BY(pins_mutex_);
     // Keys that were released without the lock. If they are more, all slots are looked at.
     std::array<uint64_t, 64> late_pins_;
     std::atomic<uint32_t> late_{0};

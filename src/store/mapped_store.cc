@@ -33,7 +33,7 @@ public:
     ~Published() override {
         uint64_t refused = 0;
         for (size_t i = 0; i < flights_.size(); i++) {
-            const std::lock_guard lock(store_->flights_mutex_);
+            const Lock lock(store_->flights_mutex_);
             if (flights_[i].publication == nullptr) continue;
             if (store_->slot_keys() && flights_[i].wanted) store_->blocks_->give_way(key(i));
             store_->unlist(flights_[i]);
@@ -129,7 +129,7 @@ template <class F>
 void MappedStore::for_each(Keys keys, F f) {
     if (in_flight_.load(std::memory_order_acquire) == 0) return;
     for (size_t first = 0; first < keys.count; first += kAtOnce) {
-        const std::lock_guard lock(flights_mutex_);
+        const Lock lock(flights_mutex_);
         for (size_t i = first; i < std::min(first + kAtOnce, keys.count); i++) f(i);
     }
 }
@@ -149,7 +149,7 @@ int32_t MappedStore::publish(Keys keys, uint64_t first, uint64_t generation, con
     published->first = first;
     published->end = first + keys.count * config_.block_rows;
     for (size_t from = 0; from < keys.count; from += kAtOnce) {
-        const std::lock_guard lock(flights_mutex_);
+        const Lock lock(flights_mutex_);
         const size_t end = std::min(from + kAtOnce, keys.count);
         in_flight_ += end - from;
         for (size_t i = from; i < end; i++) {
@@ -248,7 +248,7 @@ void MappedStore::Published::land(std::span<const Segment> rows) noexcept try {
             newest = std::max(newest, tag);
         }
         const MappedBlocks::Writer writer(blocks, MappedBlocks::Patience::waits);
-        const std::lock_guard lock(store_->flights_mutex_);
+        const Lock lock(store_->flights_mutex_);
         for (size_t i = from + n; i < std::min(from + 2 * n, flights_.size()); i++)
             blocks.fetch(key(i));
         std::array<MappedBlocks::New, kRowsAtOnce> wanted;
@@ -443,7 +443,7 @@ int32_t MappedStore::adopt(Keys keys, uint64_t first, uint64_t generation, const
     auto result = std::make_unique<Adopted>(shared_from_this(), keys, first, generation);
     // What is in flight now has landed at worst when the others are looked for.
     std::vector<bool> taken(keys.count);
-    for_each(keys, [&](size_t i) {
+    for_each(keys, [&](size_t i) REQUIRES(flights_mutex_) {
         const Flight *f = awaited(keys[i], generation);
         if (f != nullptr && f->publication->owner_ == owner)
             result->flights_[i] = {f->publication->weak_from_this().lock(), f->index};
@@ -477,7 +477,7 @@ int32_t MappedStore::adopt(Keys keys, uint64_t first, uint64_t generation, const
 int32_t MappedStore::contains(Keys keys, uint64_t generation, int32_t *reasons, uint64_t *leading) {
     if (int32_t s = check_generation(generation); s < 0) return s;
     std::vector<bool> in_flight(keys.count), taken(keys.count);
-    for_each(keys, [&](size_t i) {
+    for_each(keys, [&](size_t i) REQUIRES(flights_mutex_) {
         in_flight[i] = awaited(keys[i], generation) != nullptr;
         taken[i] = is_taken(keys[i]);
     });
@@ -500,7 +500,7 @@ int32_t MappedStore::collect(Keys keys, uint64_t generation, std::vector<size_t>
     if (int32_t s = check_generation(generation); s < 0) return s;
     const auto pool = PagePool::unlimited(config_.shape);
     std::vector<bool> taken(keys.count);
-    for_each(keys, [&](size_t i) { taken[i] = is_taken(keys[i]); });
+    for_each(keys, [&](size_t i) REQUIRES(flights_mutex_) { taken[i] = is_taken(keys[i]); });
     std::vector<MappedBlocks::Found> found(keys.count);
     blocks_->find(keys.bytes, generation, found);
     for (size_t i = 0; i < keys.count; i++) {
@@ -520,7 +520,7 @@ int32_t MappedStore::collect(Keys keys, uint64_t generation, std::vector<size_t>
 int32_t MappedStore::retain(Keys keys, int32_t *reasons) {
     const uint64_t generation = blocks_->generation();
     std::vector<int32_t> known(keys.count, MappedBlocks::kUnknown);
-    for_each(keys, [&](size_t i) {
+    for_each(keys, [&](size_t i) REQUIRES(flights_mutex_) {
         if (awaited(keys[i], generation) != nullptr)
             known[i] = 0;
         else if (is_taken(keys[i]))
@@ -538,7 +538,7 @@ int32_t MappedStore::release(Keys keys) {
 int32_t MappedStore::evict(Keys keys, uint64_t *evicted) {
     uint64_t gone = 0;
     for (size_t i = 0; i < keys.count; i++) {
-        const std::lock_guard lock(flights_mutex_);
+        const Lock lock(flights_mutex_);
         const bool in_flight = drop_flights(keys[i]);
         // What it would have replaced goes first.
         if (slot_keys() && in_flight) blocks_->give_way(keys[i]);
@@ -553,7 +553,7 @@ int32_t MappedStore::move(Keys from, Keys to) {
     std::vector<Flight *> moved(from.count);
     MappedBlocks::Moves moves(from.count);
     const MappedBlocks::Writer writer(*blocks_, MappedBlocks::Patience::tries);
-    const std::lock_guard lock(flights_mutex_);
+    const Lock lock(flights_mutex_);
     for (size_t i = 0; i < from.count; i++) {
         moved[i] = flight(from[i]);
         if (moved[i] == nullptr) continue;

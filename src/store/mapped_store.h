@@ -50,18 +50,20 @@ private:
     MappedStore(StoreConfig config, std::unique_ptr<MappedBlocks> blocks);
 
     // With flights_mutex_.
-    Flight *&flights(const uint8_t *key);
-    void list(Flight &flight);
-    void unlist(Flight &flight);
+    Flight *&flights(const uint8_t *key) REQUIRES(flights_mutex_);
+    void list(Flight &flight) REQUIRES(flights_mutex_);
+    void unlist(Flight &flight) REQUIRES(flights_mutex_);
     // The next that is wanted of a key.
-    Flight *flight(const uint8_t *key, const Flight *after = nullptr);
+    Flight *flight(const uint8_t *key, const Flight *after = nullptr) REQUIRES(flights_mutex_);
     // The flight by which a key is there.
-    Flight *awaited(const uint8_t *key, uint64_t generation);
+    Flight *awaited(const uint8_t *key, uint64_t generation) REQUIRES(flights_mutex_);
     // Whether a slot key is that of something in flight, so that what the file has is another's.
-    bool is_taken(const uint8_t *key) { return slot_keys() && flight(key) != nullptr; }
+    bool is_taken(const uint8_t *key) REQUIRES(flights_mutex_) {
+        return slot_keys() && flight(key) != nullptr;
+    }
     // Nobody wants what is in flight of a key; drafts of content are not there yet. Whether there
     // was some.
-    bool drop_flights(const uint8_t *key);
+    bool drop_flights(const uint8_t *key) REQUIRES(flights_mutex_);
     // Calls f(i) for each key, with the mutex, if there are any flights.
     template <class F>
     void for_each(Keys keys, F f);
@@ -72,10 +74,10 @@ private:
 
     const std::unique_ptr<MappedBlocks> blocks_;
 
-    // Guards the flights of all publications, and that none is dropped while it lands: held for a
-    // few blocks at a time. Taken before the mutex of the blocks.
+    // It also keeps a publication from being dropped while it lands. Held for a few blocks at a
+    // time, and taken before the mutex of the blocks.
     QuickMutex flights_mutex_;
-    std::vector<Flight *> flights_;  // by hash
+    std::vector<Flight *> flights_ GUARDED_BY(flights_mutex_);  // by hash
     std::atomic<uint64_t> in_flight_{0};
 };
 
