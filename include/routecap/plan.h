@@ -1,20 +1,22 @@
 /*
- * routecap, chapter 11: the rows of one rank of a trainer, in the layout of its model.
+ * routecap, chapter 11: plans. To replay routing in a trainer, lay it out as the trainer lays out
+ * its tokens.
  *
  * Copyright 2026 The routecap authors. Licensed under the Apache License, Version 2.0; see LICENSE.
  *
- * A trainer lays out the sequences of a micro-batch, pads them, and divides them among its ranks by
- * context and sequence parallelism. It divides the layers among pipeline stages. Replayed routing
- * must be laid out and divided in the same way, row by row, or each token gets the routing of
- * another. A plan says, in integers, which row goes where. It is made once for a micro-batch and a
- * rank, and used for expert ids, for token ids, and for whatever else has one element per token.
+ * A trainer pads and concatenates the sequences of a micro-batch, then divides them among its ranks
+ * by context and sequence parallelism, and the layers among pipeline stages. Replayed routing must
+ * go through the same steps. If it is off by one row, every token is sent to its neighbour's
+ * experts, and nothing reports an error. A plan says which row goes where on one rank. Make one
+ * plan for each micro-batch and rank. Use it for expert ids, token ids, and anything else that has
+ * one element per token.
  *
  *   sample      one sequence of the micro-batch: `length` tokens, of which row i is token i
  *   local row   one row of this rank, 0..rows-1, in the order in which its routers see tokens
- *   needed      rows before the last token that has a loss. Token i + 1 is predicted by the pass of
- *               row i, so a sample whose last token has a loss needs length - 1 rows
- *   class       what a cell of the result is: ROUTECAP_PLAN_CLASS_VALID, _PADDING, _NOT_NEEDED or
- *               _LOST
+ *   needed      a row at or before the one that predicts the last token with a loss. Row i predicts
+ *               token i + 1, so a sample whose last token has a loss needs rows 0 to length - 2
+ *   class       the kind of each cell of the result: ROUTECAP_PLAN_CLASS_VALID, _PADDING,
+ *               _NOT_NEEDED or _LOST
  *
  *     routecap_plan_config config;
  *     routecap_plan_config_init(&config, sizeof config);
@@ -30,13 +32,24 @@
  *     routecap_plan_gather(plan, sources, sizeof *sources, count,   // ids [layers, rows, k]
  *                          ids, ids_bytes, classes, classes_bytes, &report);
  *
- * On a device the narrow ids are uploaded, and one kernel widens and transposes them:
+ * To put the ids on a device, upload them narrow (one or two bytes each); a kernel widens and
+ * transposes them:
  *
  *     routecap_plan_pack(plan, sources, sizeof *sources, count, pinned, bytes, &report);
  *     routecap_plan_unpack(plan, pinned, bytes, &target, stream);   // capturable
  *
+ * Recipes:
+ *   - Data parallel ranks: each rank makes plans of its own micro-batches. Nothing else is needed.
+ *   - Pipeline stages: each stage, or virtual stage, makes a plan with its own layers and layer_map
+ *     (and layer_experts, if it is set). All other fields are the same on every stage.
+ *   - A sequence without a response: keep it in the micro-batch. Its length may be 0.
+ *   - A response that the trainer cut short: slice its routing too (routecap_routing_slice). Rows
+ *     at or beyond `length` are refused, because they belong to tokens that are gone.
+ *   - Rows that were never captured: with LOST_MARK their ids are -1, and a replay adapter lets the
+ *     trainer's own router choose there. With LOST_ERROR, gather and pack fail instead.
+ *
  * A plan is immutable. Any number of threads may use it at once. Only routecap_plan_unpack needs a
- * device; no function needs a capturer.
+ * device, and only with ROUTECAP_BACKEND_CUDA. No function needs a capturer.
  */
 #ifndef ROUTECAP_PLAN_H
 #define ROUTECAP_PLAN_H
@@ -47,10 +60,11 @@
 extern "C" {
 #endif
 
-/* Limits of this version, as those of base.h. */
-#define ROUTECAP_MAX_PLAN_ROWS 1073741824 /* rows of a micro-batch with its padding, of all ranks */
+/* Limits of this version; see "Constants" in base.h. */
+#define ROUTECAP_MAX_PLAN_ROWS 1073741824 /* rows of a micro-batch over all ranks, padding
+                                             included */
 #define ROUTECAP_MAX_PLAN_SAMPLES 16777216
-#define ROUTECAP_MAX_RANKS 1048576 /* of each kind of parallelism */
+#define ROUTECAP_MAX_RANKS 1048576 /* for each kind of parallelism */
 
 /* A plan; see routecap_plan_create. */
 typedef struct routecap_plan routecap_plan;
@@ -59,102 +73,108 @@ typedef struct routecap_plan routecap_plan;
  * Making a plan
  * ============================================================================================== */
 
-/* How the micro-batch lies before it is divided. */
-#define ROUTECAP_PLAN_LAYOUT_PACKED 0       /* sequences one after another, each with its padding
-                                               behind it (THD) */
-#define ROUTECAP_PLAN_LAYOUT_PADDED_RIGHT 1 /* [samples, width]: padding behind the tokens */
+/* How the sequences of the micro-batch are arranged before they are divided. */
+#define ROUTECAP_PLAN_LAYOUT_PACKED 0       /* sequences one after another, each followed by its
+                                               padding (THD) */
+#define ROUTECAP_PLAN_LAYOUT_PADDED_RIGHT 1 /* [samples, width]: padding after the tokens */
 #define ROUTECAP_PLAN_LAYOUT_PADDED_LEFT 2  /* [samples, width]: padding before the tokens */
 
-/* How context parallelism divides it among C ranks. */
+/* How context parallelism divides the micro-batch among C ranks. */
 #define ROUTECAP_PLAN_CONTEXT_NONE 0
-#define ROUTECAP_PLAN_CONTEXT_ZIGZAG 1     /* each sequence in 2C chunks: rank r has chunks r and
-                                              2C - 1 - r */
-#define ROUTECAP_PLAN_CONTEXT_CONTIGUOUS 2 /* PACKED: the whole in C intervals; padded: each
-                                              sequence in C intervals. Rank r has interval r */
-#define ROUTECAP_PLAN_CONTEXT_ALLGATHER 3  /* the same intervals, but by default no sequence is
-                                              padded, only the whole */
+#define ROUTECAP_PLAN_CONTEXT_ZIGZAG 1     /* each sequence is cut into 2C chunks: rank r has chunks
+                                              r and 2C - 1 - r */
+#define ROUTECAP_PLAN_CONTEXT_CONTIGUOUS 2 /* PACKED: the micro-batch is cut into C intervals;
+                                              padded: each sequence is. Rank r has interval r */
+#define ROUTECAP_PLAN_CONTEXT_ALLGATHER 3  /* the same intervals as CONTIGUOUS, but by default
+                                              PACKED pads only the micro-batch as a whole, not each
+                                              sequence */
 
 /* Flags of routecap_plan_config. */
-#define ROUTECAP_PLAN_SEQUENCE_PARALLEL 1u /* what a context-parallel rank has is divided into
-                                              tensor_size intervals, and this rank has that of
-                                              tensor_rank: of its rows if PACKED, otherwise of each
-                                              sequence */
-#define ROUTECAP_PLAN_SEQUENCE_FIRST 2u    /* of padded layouts: local rows are [width, samples], as
-                                              in Megatron, and not [samples, width] */
+#define ROUTECAP_PLAN_SEQUENCE_PARALLEL 1u /* the rows of a context-parallel rank (PACKED), or its
+                                              part of each sequence (padded), are cut into
+                                              tensor_size intervals, and this rank has interval
+                                              tensor_rank */
+#define ROUTECAP_PLAN_SEQUENCE_FIRST 2u    /* with a padded layout: local rows are [width, samples],
+                                              as in Megatron, instead of [samples, width] */
 
-#define ROUTECAP_PLAN_RANK_UNSET 4294967295u /* as context_rank or tensor_rank: one of several ranks
-                                                is an error until it is said which */
+#define ROUTECAP_PLAN_RANK_UNSET 4294967295u /* default of context_rank and tensor_rank. Refused
+                                                where a rank is required, so that no rank passes for
+                                                rank 0 by mistake */
 
-/* What padding and rows that are not needed are filled with. */
-#define ROUTECAP_PLAN_FILL_BALANCED 0 /* k distinct experts that load experts and expert-parallel
-                                         ranks evenly; see expert_parallel */
-#define ROUTECAP_PLAN_FILL_VALUE 1    /* fill_value */
+/* How the cells of padding and of rows that are not needed are filled. */
+#define ROUTECAP_PLAN_FILL_BALANCED 0 /* k distinct experts, chosen so that they load all experts
+                                         and all expert-parallel ranks evenly; see
+                                         expert_parallel */
+#define ROUTECAP_PLAN_FILL_VALUE 1    /* each id is fill_value */
 
-/* What lost cells are filled with. */
-#define ROUTECAP_PLAN_LOST_MARK 0     /* lost_value, for a router that then chooses live */
-#define ROUTECAP_PLAN_LOST_BALANCED 1 /* as padding; only their class says that they are lost */
-#define ROUTECAP_PLAN_LOST_ERROR 2    /* nothing: a lost cell is ROUTECAP_ERR_INCOMPLETE */
+/* How lost cells are filled. */
+#define ROUTECAP_PLAN_LOST_MARK 0     /* each id is lost_value, so that the trainer can let its own
+                                         router choose there */
+#define ROUTECAP_PLAN_LOST_BALANCED 1 /* like padding; only the class tells that the cell is lost */
+#define ROUTECAP_PLAN_LOST_ERROR 2    /* not at all: with a lost cell, the call fails with
+                                         ROUTECAP_ERR_INCOMPLETE */
 
-/* A rank of a trainer, and one micro-batch. */
+/* One rank of a trainer, and one micro-batch. */
 typedef struct routecap_plan_config {
     uint32_t struct_size;
     int32_t layout;           /* ROUTECAP_PLAN_LAYOUT_PACKED (default), _PADDED_RIGHT or
                                  _PADDED_LEFT */
     int32_t context;          /* ROUTECAP_PLAN_CONTEXT_*; default NONE */
-    uint32_t context_size;    /* context-parallel ranks C; default 1 */
-    uint32_t context_rank;    /* this one, 0..C-1. Required where C is more than 1 */
-    uint32_t tensor_size;     /* tensor-parallel ranks; default 1 */
-    uint32_t tensor_rank;     /* this one, 0..tensor_size-1. Required with SEQUENCE_PARALLEL where
+    uint32_t context_size;    /* number of context-parallel ranks, C; default 1 */
+    uint32_t context_rank;    /* this rank, 0..C-1. Required if C is more than 1 */
+    uint32_t tensor_size;     /* number of tensor-parallel ranks; default 1 */
+    uint32_t tensor_rank;     /* this rank, 0..tensor_size-1. Required with SEQUENCE_PARALLEL if
                                  tensor_size is more than 1 */
     uint32_t flags;           /* ROUTECAP_PLAN_SEQUENCE_PARALLEL, _SEQUENCE_FIRST; default none */
     uint64_t samples;         /* sequences of the micro-batch; may be 0 */
-    const uint64_t *lengths;        /* [samples] tokens of each, which may be 0. Required, unless
-                                       cu_lengths is given */
-    const uint64_t *cu_lengths;     /* [samples + 1] instead of lengths: where each sample begins
-                                       among all tokens, and the number of these. It begins with
-                                       0 */
-    const uint64_t *needed;         /* [samples] rows [0, needed) of each are needed;
+    const uint64_t *lengths;        /* [samples] number of tokens of each sample; may be 0.
+                                       Required, unless cu_lengths is given */
+    const uint64_t *cu_lengths;     /* [samples + 1] instead of lengths: cumulative lengths. The
+                                       first is 0, the last the number of all tokens */
+    const uint64_t *needed;         /* [samples] rows [0, needed) of each sample are needed;
                                        ROUTECAP_ROWS_ALL: all. Default: all but the last */
-    const uint64_t *padded_lengths; /* [samples] PACKED: rows of each with its padding. Default:
-                                       the lengths, each rounded up to a multiple of `align` */
-    const uint64_t *starts;         /* [samples] of padded layouts: the column of each first token.
-                                       Default: 0, and with PADDED_LEFT width - length */
-    uint64_t width;           /* of padded layouts: columns. Default: the longest sequence, rounded
-                                 up to a multiple of `align` */
+    const uint64_t *padded_lengths; /* [samples] PACKED: rows of each sample with its padding.
+                                       Default: the lengths, each rounded up to a multiple of
+                                       `align` */
+    const uint64_t *starts;         /* [samples] padded layouts: the column of each sample's first
+                                       token. Default: 0; with PADDED_LEFT width - length */
+    uint64_t width;           /* padded layouts: columns. Default: the length of the longest sample,
+                                 rounded up to a multiple of `align` */
     uint64_t align;           /* each sequence is padded to a multiple of this. Default: the least
-                                 with which all ranks have equally many rows of it: C, times 2 with
-                                 ZIGZAG, times tensor_size with SEQUENCE_PARALLEL; 1 with ALLGATHER
-                                 where it is PACKED: there the whole is divided */
-    uint64_t align_total;     /* PACKED: the last sequence gets more padding, until the whole is a
-                                 multiple of this. Default: with ALLGATHER C, times tensor_size
-                                 with SEQUENCE_PARALLEL; otherwise 1 */
-    uint64_t least_total;     /* PACKED: the last sequence gets more padding, until the whole has so
-                                 many rows or more */
-    uint64_t align_rank;      /* PACKED: behind all sequences, the rows of each context-parallel
-                                 rank are padded to a multiple of this. Default 1 */
-    uint32_t layers;          /* MoE layers of this pipeline stage, or virtual stage,
+                                 that gives all ranks the same number of its rows: C, times 2 with
+                                 ZIGZAG, times tensor_size with SEQUENCE_PARALLEL. With PACKED and
+                                 ALLGATHER 1, because only the micro-batch as a whole is divided */
+    uint64_t align_total;     /* PACKED: the last sequence is padded further until the micro-batch
+                                 is a multiple of this. Default: 1; with ALLGATHER C, times
+                                 tensor_size with SEQUENCE_PARALLEL */
+    uint64_t least_total;     /* PACKED: the last sequence is padded further until the micro-batch
+                                 has at least this many rows */
+    uint64_t align_rank;      /* PACKED: the rows of each context-parallel rank are padded at their
+                                 end to a multiple of this. Default 1 */
+    uint32_t layers;          /* MoE layers of this pipeline stage (or virtual stage),
                                  1..ROUTECAP_MAX_LAYERS. Required */
     uint32_t k;               /* experts per token, 1..ROUTECAP_MAX_K. Required */
     uint32_t experts;         /* ids are in [0, experts). Required unless layer_experts is set */
-    uint32_t expert_parallel; /* expert-parallel ranks P, for BALANCED; default 1. Column c of layer
-                                 l of the filled row p has expert a % P * (E / P) + a / P % (E / P)
-                                 with a = p * k + c + l * P * k, where E is the layer's experts, or
-                                 a % E where P does not divide E. l is the layer's index in the
-                                 decoder. p counts padding and rows that are not needed, in the
-                                 order of the whole micro-batch, before it is divided */
-    const int32_t *layer_map;       /* [layers] index of each in the decoder, strictly ascending.
-                                       Default: 0..layers-1 */
-    const uint32_t *layer_experts;  /* [layers] experts of each layer, where they differ. Default:
-                                       `experts` for all */
-    int32_t dtype;            /* of the result: ROUTECAP_DTYPE_U8, _I16, _U16, _I32, _U32 or _I64.
-                                 Required */
+    uint32_t expert_parallel; /* number of expert-parallel ranks P, for BALANCED; default 1. Every
+                                 rank of the trainer fills a row with the same experts. Let p be the
+                                 row's number among all filled rows of the micro-batch, before it is
+                                 divided, l the layer's index in the decoder, E the layer's experts,
+                                 and a = p * k + c + l * P * k. Column c then has expert a % P * (E
+                                 / P) + a / P % (E / P). If P does not divide E, it has expert a %
+                                 E */
+    const int32_t *layer_map;       /* [layers] each layer's index in the decoder, strictly
+                                       ascending. Default: 0..layers-1 */
+    const uint32_t *layer_experts;  /* [layers] number of experts of each layer, if they differ.
+                                       Default: `experts` for all */
+    int32_t dtype;            /* dtype of the result: ROUTECAP_DTYPE_U8, _I16, _U16, _I32, _U32 or
+                                 _I64. Required */
     int32_t order;            /* ROUTECAP_ORDER_ROW_MAJOR (default): [rows, layers, k];
                                  _LAYER_MAJOR: [layers, rows, k] */
     int32_t fill;             /* ROUTECAP_PLAN_FILL_*; default BALANCED */
     int32_t lost;             /* ROUTECAP_PLAN_LOST_*; default MARK */
     int64_t fill_value;       /* with FILL_VALUE: each id of a filled cell, in two's complement */
-    int64_t lost_value;       /* with LOST_MARK: each id of a lost cell, in two's complement. 0 is
-                                 no default here: routecap_plan_config_init sets -1 */
+    int64_t lost_value;       /* with LOST_MARK: each id of a lost cell, in two's complement. Here 0
+                                 means 0 and not the default: routecap_plan_config_init sets -1 */
 } routecap_plan_config;
 
 /**
@@ -167,55 +187,57 @@ typedef struct routecap_plan_config {
 ROUTECAP_API int32_t routecap_plan_config_init(routecap_plan_config *config, size_t struct_size);
 
 /**
- * Make the plan of a rank for one micro-batch.
+ * Make the plan of one rank for one micro-batch.
  *
- * Its time and memory grow with the number of samples, not of tokens. All ranks must be given the
- * same samples.
+ * All ranks that share the micro-batch must be given the same samples in the same order. Time and
+ * memory grow with the number of samples, not with the number of tokens.
  *
- * @param[in] config  The rank and the micro-batch. Read now, with its arrays.
+ * @param[in] config  The rank and the micro-batch. The call reads it and its arrays before it
+ *                    returns.
  * @param[out] plan   The plan, to be freed with routecap_plan_free; NULL on error.
- * @return ROUTECAP_OK; ROUTECAP_ERR_ARGUMENT (also where rows cannot be divided evenly, and the
- *         text says what is no multiple of what); ROUTECAP_ERR_DTYPE (ids, fill_value or lost_value
- *         do not fit dtype).
+ * @return ROUTECAP_OK; ROUTECAP_ERR_ARGUMENT (also if rows cannot be divided evenly: the text names
+ *         the number and the divisor); ROUTECAP_ERR_DTYPE (ids, fill_value or lost_value do not fit
+ *         dtype).
  */
 ROUTECAP_API int32_t routecap_plan_create(const routecap_plan_config *config, routecap_plan **plan);
 
 /**
  * Free a plan.
  *
- * @param[in,out] plan  The plan; NULL is allowed. Work that routecap_plan_unpack has enqueued goes
- *                      on.
+ * @param[in,out] plan  The plan; may be NULL. Work that routecap_plan_unpack has enqueued still
+ *                      runs to its end.
  */
 ROUTECAP_API void routecap_plan_free(routecap_plan *plan);
 
 /* ================================================================================================
- * What a plan says
+ * Reading a plan
  * ============================================================================================== */
 
-/* Sizes of a plan. */
+/* The sizes of a plan and of its results. */
 typedef struct routecap_plan_shape {
     uint32_t struct_size;
-    uint32_t layers;          /* these four are those of its configuration */
+    uint32_t layers;          /* this and the next three: as configured */
     uint32_t k;
     int32_t dtype;
     int32_t order;
     uint32_t reserved;        /* 0 */
-    uint64_t rows;            /* local rows; each is in exactly one of the next three counts */
+    uint64_t rows;            /* local rows: the sum of the next three */
     uint64_t rows_needed;     /* tokens whose routing is wanted */
-    uint64_t rows_not_needed; /* tokens from the last one on that has a loss */
-    uint64_t rows_padding;    /* no tokens */
-    uint64_t total_rows;      /* of the micro-batch with its padding, of all ranks that divide it */
-    uint64_t width;           /* of padded layouts: columns of this rank; otherwise 0 */
-    uint64_t ranges;          /* how many routecap_plan_ranges gives */
-    uint64_t runs;            /* how many routecap_plan_runs gives */
-    uint64_t ids_bytes;       /* of the result of routecap_plan_gather */
-    uint64_t classes_bytes;   /* of its classes: one byte for each cell */
-    uint64_t packed_bytes;    /* the most that routecap_plan_pack writes, for any plan with the
-                                 same rows, layers, k and experts */
+    uint64_t rows_not_needed; /* rows of tokens after the last needed row of their sample */
+    uint64_t rows_padding;    /* rows without a token */
+    uint64_t total_rows;      /* rows of the whole micro-batch, over all ranks that share it,
+                                 padding included */
+    uint64_t width;           /* padded layouts: columns of this rank; otherwise 0 */
+    uint64_t ranges;          /* number of ranges that routecap_plan_ranges returns */
+    uint64_t runs;            /* number of runs that routecap_plan_runs returns */
+    uint64_t ids_bytes;       /* bytes of dst in routecap_plan_gather */
+    uint64_t classes_bytes;   /* bytes of classes in routecap_plan_gather: one for each cell */
+    uint64_t packed_bytes;    /* the most that routecap_plan_pack writes: the same for all plans
+                                 with these rows, layers, k and experts */
 } routecap_plan_shape;
 
 /**
- * Say how large a plan's results are.
+ * Get the sizes of a plan and of its results.
  *
  * @param[in] plan    The plan.
  * @param[out] shape  Its sizes.
@@ -223,7 +245,7 @@ typedef struct routecap_plan_shape {
  */
 ROUTECAP_API int32_t routecap_plan_describe(const routecap_plan *plan, routecap_plan_shape *shape);
 
-/* Rows of one sample that a rank must have. */
+/* Consecutive rows of one sample that a rank needs. */
 typedef struct routecap_plan_range {
     uint64_t sample; /* its number, from 0 */
     uint64_t first;  /* position of the first row */
@@ -231,10 +253,10 @@ typedef struct routecap_plan_range {
 } routecap_plan_range;
 
 /**
- * Say which rows this rank needs, of which sample: those that it must fetch.
+ * List the rows that this rank needs, sample by sample, so that it fetches no others.
  *
- * Ranges are ordered by sample, then by row, and are as long as possible: with ZIGZAG two for each
- * sample at most, otherwise one.
+ * Ranges are ordered by sample, then by row, and adjacent rows are in one range. A sample has at
+ * most two ranges with ZIGZAG, and at most one otherwise.
  *
  * @param[in] plan        The plan.
  * @param[out] ranges     [capacity] elements of range_size bytes: the first ranges; may be NULL if
@@ -247,23 +269,24 @@ typedef struct routecap_plan_range {
 ROUTECAP_API int32_t routecap_plan_ranges(const routecap_plan *plan, routecap_plan_range *ranges,
                                           size_t range_size, size_t capacity, uint64_t *count);
 
-/* Local rows that follow one another in one sample. */
+/* Local rows that hold consecutive rows of one sample. */
 typedef struct routecap_plan_run {
     uint64_t sample;   /* its number, from 0; `samples` for the padding of align_rank */
-    uint64_t first;    /* of the first row: the position of its token in the sample. With PADDING
-                          its column in the padded sequence, or its place in the padding of
+    uint64_t first;    /* position of the first row's token in the sample. If row_class is PADDING:
+                          the row's column in the padded sequence, or its place in the padding of
                           align_rank */
     uint64_t rows;     /* how many */
-    uint64_t row;      /* of the first row: its local row */
-    uint64_t step;     /* local rows from one to the next: 1, or with SEQUENCE_FIRST `samples` */
-    uint64_t ordinal;  /* of the first row: its p where rows are filled (see expert_parallel),
-                          otherwise its row in the whole micro-batch */
+    uint64_t row;      /* local row of the first row */
+    uint64_t step;     /* distance between consecutive rows, in local rows: 1; with SEQUENCE_FIRST
+                          `samples` */
+    uint64_t ordinal;  /* if the rows are filled: p of the first row (see expert_parallel);
+                          otherwise the first row's place in the whole micro-batch */
     int32_t row_class; /* ROUTECAP_PLAN_CLASS_VALID (needed), _PADDING or _NOT_NEEDED */
     uint32_t reserved; /* 0 */
 } routecap_plan_run;
 
 /**
- * Give out the plan itself: every local row, in runs, each row once.
+ * List every local row exactly once, in runs. This is the whole plan.
  *
  * @param[in] plan      The plan.
  * @param[out] runs     [capacity] elements of run_size bytes: the first runs; may be NULL if
@@ -277,29 +300,30 @@ ROUTECAP_API int32_t routecap_plan_runs(const routecap_plan *plan, routecap_plan
                                         size_t run_size, size_t capacity, uint64_t *count);
 
 /* ================================================================================================
- * Gathering
+ * Gathering: captured routing into this rank's layout
  * ============================================================================================== */
 
-/* What a cell of a result is. */
-#define ROUTECAP_PLAN_CLASS_VALID 0      /* the routing that was captured */
-#define ROUTECAP_PLAN_CLASS_PADDING 1    /* no token */
-#define ROUTECAP_PLAN_CLASS_NOT_NEEDED 2 /* a token from the last one on that has a loss. It is
-                                            filled, also where a source has the row */
-#define ROUTECAP_PLAN_CLASS_LOST 3       /* a needed token whose cell no source has */
+/* Classes: the kind of each cell of a result. */
+#define ROUTECAP_PLAN_CLASS_VALID 0      /* its ids are those that were captured */
+#define ROUTECAP_PLAN_CLASS_PADDING 1    /* there is no token */
+#define ROUTECAP_PLAN_CLASS_NOT_NEEDED 2 /* the row of a token, after the last needed row of its
+                                            sample. The cell is filled, even if a source has the
+                                            row */
+#define ROUTECAP_PLAN_CLASS_LOST 3       /* the row is needed, and no source has the cell */
 
 /* Rows of one sample, to be gathered. */
 typedef struct routecap_plan_source {
     uint64_t sample;                 /* its number, from 0 */
-    const routecap_routing *routing; /* rows at their positions in the sample; more layers than the
-                                        plan has, and rows that this rank does not need, are not
-                                        looked at */
+    const routecap_routing *routing; /* its rows, by their positions in the sample. Layers that the
+                                        plan lacks and rows that this rank does not need are
+                                        ignored */
 } routecap_plan_source;
 
-/* What became of the cells of a result. */
+/* How many rows and cells of a result are valid, filled or lost. */
 typedef struct routecap_plan_report {
     uint32_t struct_size;
     uint32_t layers;          /* of the plan */
-    uint64_t rows;            /* local rows; the next five add up to it */
+    uint64_t rows;            /* local rows: the sum of the next five */
     uint64_t rows_valid;      /* every cell is valid */
     uint64_t rows_partial;    /* some cells are lost */
     uint64_t rows_lost;       /* all cells are lost */
@@ -309,25 +333,25 @@ typedef struct routecap_plan_report {
 } routecap_plan_report;
 
 /**
- * Write the ids of this rank, in its layout, to host memory.
+ * Write the ids of this rank to host memory, in the rank's layout.
  *
- * Every byte of dst and of classes is written exactly once. Rows of a sample may come from several
- * sources. Serialised bytes and arrays become sources by routecap_routing_deserialize and
- * routecap_routing_import, which use them in place.
+ * Every byte of dst and of classes is written exactly once. A sample may have several sources with
+ * different rows. To gather from serialised bytes or arrays without a copy, make routings of them
+ * with routecap_routing_deserialize or routecap_routing_import.
  *
  * On an error nothing is written.
  *
  * @param[in] plan           The plan.
  * @param[in] sources        [count] elements of source_size bytes, in any order; may be NULL if
- *                           count is 0. Rows that none has are lost.
+ *                           count is 0. Needed rows that no source has are lost.
  * @param[in] source_size    sizeof(routecap_plan_source) of the caller, in bytes.
  * @param[in] count          How many sources.
  * @param[out] dst           [rows, layers, k] or [layers, rows, k] elements of the plan's dtype.
  *                           May be NULL if the plan has no rows.
  * @param[in] dst_bytes      Size of dst, in bytes: ids_bytes of the plan's shape or more.
  * @param[out] classes       [rows, layers] or [layers, rows] bytes: ROUTECAP_PLAN_CLASS_*. NULL:
- *                           not wanted, which is refused where a lost cell would look like experts:
- *                           with LOST_BALANCED, and where lost_value is an expert.
+ *                           not wanted. NULL is refused if lost cells could not be told from
+ *                           experts: with LOST_BALANCED, and if lost_value is an expert's id.
  * @param[in] classes_bytes  Size of classes, in bytes: classes_bytes of the plan's shape or more.
  * @param[out] report        What became of the cells; may be NULL. It is also filled on
  *                           ROUTECAP_ERR_INCOMPLETE.
@@ -345,15 +369,15 @@ ROUTECAP_API int32_t routecap_plan_gather(const routecap_plan *plan,
                                           routecap_plan_report *report);
 
 /**
- * Lay out one element per token in the same way: token ids, for instance.
+ * Lay out other data that has one element per token, such as token ids, in the same way.
  *
- * Rows that are not needed are tokens, too: their elements are copied.
+ * The elements of tokens whose rows are not needed are copied too.
  *
  * @param[in] plan           The plan.
- * @param[in] values         [samples] pointers, each to the [length] elements of one sample; NULL
- *                           where this rank has no row of the sample.
+ * @param[in] values         [samples] pointers, each to the [length] elements of one sample. An
+ *                           element may be NULL if this rank has no row of the sample.
  * @param[in] element_bytes  Size of an element: 1 to 65536 bytes.
- * @param[in] fill           [element_bytes] the element that is written where there is no token.
+ * @param[in] fill           [element_bytes] the element to write where there is no token.
  * @param[out] dst           [rows] elements.
  * @param[in] dst_bytes      Size of dst, in bytes: rows * element_bytes or more.
  * @return ROUTECAP_OK; ROUTECAP_ERR_BUFFER_TOO_SMALL (nothing is written).
@@ -363,30 +387,30 @@ ROUTECAP_API int32_t routecap_plan_gather_values(const routecap_plan *plan,
                                                  const void *fill, void *dst, size_t dst_bytes);
 
 /* ================================================================================================
- * Scattering
+ * Scattering: recorded ids back into routings
  * ============================================================================================== */
 
 /**
- * Make routings of ids that this rank's routers have recorded: the inverse of gather.
+ * Make routings from ids that this rank's routers recorded: the inverse of gather.
  *
- * The result has one routing for each sample, with rows [0, length) and the plan's layers, in which
- * the needed rows of this rank are there and all others are ABSENT. routecap_routing_merge unites
- * those of all ranks. A cell that is not k distinct ids of its layer is missing: UNWRITTEN if an id
- * is below 0, otherwise OUT_OF_RANGE or DUPLICATE. To record the last row of each sample too, make
- * a plan with `needed` ROUTECAP_ROWS_ALL.
+ * Each sample gets one routing with rows [0, length) and the plan's layers. It has the rows that
+ * this rank needs; all others are ABSENT. Merge the routings of all ranks with
+ * routecap_routing_merge. A cell that is not k distinct ids of its layer is missing: UNWRITTEN if
+ * an id is below 0, otherwise OUT_OF_RANGE or DUPLICATE. To record the last row of each sample too,
+ * make a plan with `needed` ROUTECAP_ROWS_ALL.
  *
  * @param[in] plan           The plan.
  * @param[in] ids            [rows, layers, k] or [layers, rows, k] elements of the plan's dtype, in
  *                           host memory.
  * @param[in] ids_bytes      Size of ids, in bytes: ids_bytes of the plan's shape.
- * @param[in] classes        [rows, layers] or [layers, rows] bytes: a cell that is LOST is
- *                           UNWRITTEN; NULL: none is.
+ * @param[in] classes        [rows, layers] or [layers, rows] bytes. Cells of class LOST become
+ *                           missing cells, with the reason UNWRITTEN. NULL: no cell is lost.
  * @param[in] classes_bytes  Size of classes, in bytes: classes_bytes of the plan's shape.
  * @param[out] routings      [count] a routing for each sample, to be freed with
  *                           routecap_routing_free; NULL on error.
  * @param[in] count          How many: `samples`.
  * @return ROUTECAP_OK; ROUTECAP_INCOMPLETE (a needed cell of this rank is missing);
- *         ROUTECAP_ERR_ARGUMENT (a size is another than the plan's).
+ *         ROUTECAP_ERR_ARGUMENT (a size differs from the plan's).
  */
 ROUTECAP_API int32_t routecap_plan_scatter(const routecap_plan *plan, const void *ids,
                                            size_t ids_bytes, const uint8_t *classes,
@@ -398,17 +422,19 @@ ROUTECAP_API int32_t routecap_plan_scatter(const routecap_plan *plan, const void
  * ============================================================================================== */
 
 /**
- * Write the ids of this rank as they are uploaded: narrow, with what tells a kernel the rest.
+ * Pack the ids of this rank for upload: the narrow ids, and what the kernel needs to widen them and
+ * to fill the other cells.
  *
- * The bytes are for the same plan on the same machine. They are no format to keep or send.
+ * Only routecap_plan_unpack, with this plan on this machine, can read the bytes. Do not store or
+ * send them.
  *
  * @param[in] plan          The plan.
- * @param[in] sources       [count] elements of source_size bytes, as those of routecap_plan_gather.
+ * @param[in] sources       [count] elements of source_size bytes, as in routecap_plan_gather.
  * @param[in] source_size   sizeof(routecap_plan_source) of the caller, in bytes.
  * @param[in] count         How many sources.
  * @param[out] packed       [packed_bytes] host memory, aligned to 8 bytes. Page-locked memory is
- *                          uploaded faster, and is required where the upload is captured. The
- *                          caller does not write it while an upload reads it.
+ *                          uploaded faster, and is required if the upload is captured into a graph.
+ *                          Do not write to it while an upload reads it.
  * @param[in] packed_bytes  Size of packed, in bytes: packed_bytes of the plan's shape or more.
  * @param[out] report       What became of the cells; may be NULL. It is also filled on
  *                          ROUTECAP_ERR_INCOMPLETE.
@@ -419,42 +445,43 @@ ROUTECAP_API int32_t routecap_plan_pack(const routecap_plan *plan,
                                         size_t count, void *packed, size_t packed_bytes,
                                         routecap_plan_report *report);
 
-/* Where the ids of a rank go. Addresses are of the device, or with BACKEND_HOST of the host. */
+/* Where unpack writes the ids of a rank. Pointers are device addresses; with ROUTECAP_BACKEND_HOST,
+   host addresses. */
 typedef struct routecap_plan_target {
     uint32_t struct_size;
     int32_t backend;        /* ROUTECAP_BACKEND_* */
     int32_t device;         /* ordinal of the device; the host backend ignores it */
     uint32_t reserved;      /* 0 */
-    void *scratch;          /* [device] [scratch_bytes] room for what is uploaded, aligned to 8
-                               bytes; not used, and may be NULL, on the host */
+    void *scratch;          /* [device] [scratch_bytes] receives the upload; aligned to 8 bytes. The
+                               host backend does not use it: may be NULL there */
     uint64_t scratch_bytes; /* packed_bytes of the plan's shape or more */
-    void *dst;              /* [device] as dst of routecap_plan_gather */
+    void *dst;              /* [device] as in routecap_plan_gather */
     uint64_t dst_bytes;     /* as in routecap_plan_gather */
-    uint8_t *classes;       /* [device] as classes of routecap_plan_gather. NULL: not wanted */
+    uint8_t *classes;       /* [device] as in routecap_plan_gather; NULL: not wanted */
     uint64_t classes_bytes; /* as in routecap_plan_gather */
 } routecap_plan_target;
 
 /**
- * Upload what was packed and write the ids of this rank, in its layout, on a device.
+ * Upload packed ids and write the ids of this rank to device memory, in the rank's layout.
  *
- * It enqueues one copy and one kernel on the stream, and waits for nothing. Every byte of dst and
- * of classes is written exactly once.
+ * The call enqueues one copy and one kernel on the stream and returns without waiting for them.
+ * Every byte of dst and of classes is written exactly once.
  *
- * Capturable. A replay uploads what `packed` holds then, so that other routing, or another
- * micro-batch, can be packed into the same memory between replays. Its plan must have the same
- * rows, layers, k, experts, dtype and order. Where it has others, the replay marks every cell as
- * LOST.
+ * Capturable. Each replay uploads what `packed` holds at that time, so one graph serves many
+ * micro-batches: pack the next one into the same memory between replays. Its plan must have the
+ * same rows, layers, k, experts, dtype and order. If any of these differs, the replay marks every
+ * cell as LOST.
  *
  * The first call for a device loads the kernels there, which may take milliseconds.
  *
  * @param[in] plan          The plan that was packed.
- * @param[in] packed        [packed_bytes] what routecap_plan_pack wrote. The stream's work reads
- *                          it, so the caller keeps it valid and does not write it until the stream
- *                          has reached the end of the copy; on the host it is read now.
+ * @param[in] packed        [packed_bytes] what routecap_plan_pack wrote. Keep it valid and
+ *                          unchanged until the stream has finished the copy. The host backend reads
+ *                          it before the call returns.
  * @param[in] packed_bytes  Size of packed, in bytes: as for routecap_plan_pack.
  * @param[in] target        Where the ids go.
  * @param[in] stream        A stream of the device; NULL on the host.
- * @return ROUTECAP_OK; ROUTECAP_ERR_STATE (packed holds nothing of this plan);
+ * @return ROUTECAP_OK; ROUTECAP_ERR_STATE (packed does not hold ids packed by this plan);
  *         ROUTECAP_ERR_BUFFER_TOO_SMALL; ROUTECAP_ERR_NO_BACKEND; ROUTECAP_ERR_DRIVER_TOO_OLD;
  *         ROUTECAP_ERR_FORKED (the driver was loaded before fork()).
  */

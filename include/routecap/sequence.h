@@ -1,11 +1,13 @@
 /*
- * routecap, chapter 9: one conversation out of many calls.
+ * routecap, chapter 9: sequences. To train on a conversation of many calls, append each call to a
+ * sequence.
  *
  * Copyright 2026 The routecap authors. Licensed under the Apache License, Version 2.0; see LICENSE.
  *
- * An agent makes many calls of one conversation. Each call brings token ids and a routing, of all
- * tokens again or of the new ones. A sequence puts the routings together by the token ids, so that
- * each token has the row with which it was computed, once.
+ * An agent holds one conversation in many calls to a server. Each call returns token ids and a
+ * routing, either of all tokens again or of the new tokens only. A trainer needs exactly one row
+ * for each token: the row of the pass whose output was sampled. A sequence compares the token ids
+ * of the calls and joins their routings accordingly.
  *
  *     routecap_sequence_config config = {sizeof config};      // what the model is
  *     config.layers = 48; config.k = 8; config.experts = 128;
@@ -18,41 +20,57 @@
  * ------------------------------------------------------------------------------------------------
  * S tokens have S-1 rows
  * ------------------------------------------------------------------------------------------------
- * Row i is the routing of the pass in which token i was the input, and from which token i+1 was
- * sampled. The last token of a call was not input yet. So a call of S tokens brings rows 0 to S-2,
- * and a sequence of S tokens has these rows. What stands in the place of row S-1 in the call's
- * routing is never taken: some servers send a filler or a copy there. The next call has the token
- * as input, and its row S-1 fills the place: the *boundary row*.
+ * Row i is the routing of the pass that had token i as input and from which token i+1 was sampled.
+ * The last token of a call has not been an input yet, so a call of S tokens brings rows 0 to S-2,
+ * and a sequence of S tokens has rows 0 to S-2. If the call's routing has a row S-1, append ignores
+ * it: some servers send a filler or a copy there. The next call has that token as input, and brings
+ * its row. This is the *boundary row* between the two calls.
  *
  * ------------------------------------------------------------------------------------------------
  * What append does
  * ------------------------------------------------------------------------------------------------
- * It compares the call's token ids with those of the sequence, where both have one.
+ * First it compares the call's token ids with those of the sequence, at all positions that both
+ * have.
  *
- *   all are equal       The sequence grows by the call's further tokens. If the call ends before
- *                       the sequence does, nothing is cut: routecap_sequence_truncate does that.
- *   token d differs     Tokens from d on and rows from d on are cut, and the call's take their
- *                       place. Rows 0 to d-1 stay: token d was no input to them.
+ *   all are equal       The call's further tokens are added to the sequence. A call that is shorter
+ *                       than the sequence cuts nothing; to cut, use routecap_sequence_truncate.
+ *   token d differs     Tokens and rows from d on are cut, and those of the call take their place.
+ *                       Rows 0 to d-1 stay, because they were computed without token d.
  *
- * Then the call's rows come in, cell by cell. A cell that the sequence lacks is filled: holes, the
- * boundary row, new rows. Where both have a cell, ids are compared as sets, and the policy decides
- * which stays. A row that neither has is missing. Of two reasons the one that stands first in the
- * list of reading.h stays. A layer that is recomputed in a routing is recomputed in the sequence.
+ * Then it adds the call's rows, cell by cell. A cell that the sequence lacks is taken from the
+ * call: in a new row, in the boundary row, or in an earlier gap. If both have a cell, append
+ * compares the ids as sets, and the policy decides which cell stays. A row that neither has is
+ * missing. If both have a reason for a missing cell, the sequence keeps the one that comes first in
+ * the list in reading.h. A layer that is RECOMPUTED in any call is RECOMPUTED in the sequence.
  *
- * Engines compute known tokens again (a re-prefill), and then route some of them differently. By
- * default a row stays that of the call that sampled the next token, because that token's
+ * Engines often compute known tokens again (a re-prefill), and then route some of them differently.
+ * By default the row of the call that sampled the next token stays, because that token's
  * probability was computed with it.
+ *
+ * ------------------------------------------------------------------------------------------------
+ * Recipes
+ * ------------------------------------------------------------------------------------------------
+ *   - An aborted call that is retried: append both, in order. Set prompt_tokens on the retry: it
+ *     sampled the first new token, so the row before that token is taken from the retry.
+ *   - An answer that was edited, or rendered differently: append the next call as it is. Tokens and
+ *     rows from the first token that differs are replaced.
+ *   - New weights between calls: give each call the version as its tag. routecap_sequence_spans
+ *     then says which rows each version computed.
+ *   - Several answers to one prompt: append the prompt once, then routecap_sequence_fork.
+ *   - A call whose routing was lost: append its tokens with routing NULL. A later call that
+ *     computes these tokens again fills the rows.
  *
  * ------------------------------------------------------------------------------------------------
  * Threads, waiting and memory
  * ------------------------------------------------------------------------------------------------
- * One thread at a time may be in a call on one sequence. Different sequences are independent, also
- * a sequence and its forks. Routings are freely shared, as routing.h says. No call waits, and none
- * needs a capturer or a device.
+ * Only one thread at a time may use a sequence. Different sequences are independent, including a
+ * sequence and its forks. A routing may be shared among threads and sequences. No call waits, and
+ * none needs a capturer or a device.
  *
- * A sequence shares the pages of a routing that it uses for the most part, and copies rows out of
- * others, so that no large routing is kept for a few rows. Forks share the rows of their parent. A
- * page of a capturer counts in its budget too until the last routing and sequence let go of it.
+ * A sequence shares a routing's pages of which it uses most rows. From other pages it copies the
+ * rows that it needs, so that a few rows do not keep a large routing alive. Forks share the rows of
+ * their parent. A shared page of a capturer also counts in that capturer's budget, until the last
+ * routing and the last sequence that use it are freed.
  */
 #ifndef ROUTECAP_SEQUENCE_H
 #define ROUTECAP_SEQUENCE_H
@@ -78,12 +96,12 @@ typedef struct routecap_sequence_config {
     uint32_t experts;      /* ids are in [0, experts). Required unless layer_experts is set */
     int32_t id_space;      /* ROUTECAP_ID_SPACE_*; default LOGICAL */
     uint32_t reserved;     /* 0 */
-    uint64_t budget_bytes; /* the most memory for rows and tokens, in bytes, of the sequence and all
-                              its forks together; 0: no limit */
+    uint64_t budget_bytes; /* the most memory that the rows and tokens of the sequence and all its
+                              forks may take together, in bytes; 0: no limit */
     const int32_t *layer_map;      /* [layers] index of each captured layer in the decoder, strictly
                                       ascending; default 0..layers-1 */
-    const uint32_t *layer_experts; /* [layers] experts of each layer, where they differ; default
-                                      `experts` for all */
+    const uint32_t *layer_experts; /* [layers] number of experts of each layer, if they differ;
+                                      default `experts` for all */
 } routecap_sequence_config;
 
 /**
@@ -97,8 +115,8 @@ ROUTECAP_API int32_t routecap_sequence_create(const routecap_sequence_config *co
                                               routecap_sequence **sequence);
 
 /**
- * Free a sequence. Routings that it gave out and its forks stay as they are. In a forked child
- * process it does nothing.
+ * Free a sequence. Its forks, and the routings that were read from it, stay valid. In a forked
+ * child process the call does nothing.
  *
  * @param[in] sequence  The sequence; may be NULL.
  */
@@ -108,83 +126,89 @@ ROUTECAP_API void routecap_sequence_free(routecap_sequence *sequence);
  * Appending
  * ============================================================================================== */
 
-/* Which cell stays where the sequence and the call both have one. */
-#define ROUTECAP_APPEND_KEEP 0   /* the sequence's, of the call that sampled the next token */
+/* Policies: which cell stays if the sequence and the call both have one. */
+#define ROUTECAP_APPEND_KEEP 0   /* the sequence's: that of the call that sampled the next token */
 #define ROUTECAP_APPEND_NEWEST 1 /* the call's */
-#define ROUTECAP_APPEND_EQUAL 2  /* both must be the same set of ids, and all tokens that both have
-                                    must be equal; otherwise ROUTECAP_ERR_CONFLICT */
+#define ROUTECAP_APPEND_EQUAL 2  /* either: both must be the same set of ids, and all tokens that
+                                    both have must be equal. Otherwise append fails with
+                                    ROUTECAP_ERR_CONFLICT */
 
-/* What is known of a call beside its tokens and rows. */
+/* What the caller knows about a call besides its tokens and rows. */
 typedef struct routecap_append_options {
     uint32_t struct_size;
     int32_t policy;         /* ROUTECAP_APPEND_*; default KEEP */
-    uint64_t prompt_tokens; /* how many tokens of the sequence, from token 0 on, were the call's
-                               prompt. It sampled the others. 0: not known. It matters with KEEP: if
-                               the call sampled the first new token, the row before that token is
-                               the call's, even if the sequence has that row */
-    uint64_t call;          /* the call's number in the spans; 0: one more than the highest so far.
-                               Parts of one call that arrive one by one share a number */
-    uint64_t tag;           /* of the call's spans: the version of the weights, for instance. The
-                               rows keep the tags that they have in their routing */
-    uint32_t origin;        /* of the call's spans, a number of the caller's: which engine, say */
+    uint64_t prompt_tokens; /* number of tokens, from token 0 on, that were the call's prompt; the
+                               call sampled the others. 0: not known. With KEEP, if the call sampled
+                               the first new token, the row before that token is taken from the
+                               call, even if the sequence has that row */
+    uint64_t call;          /* number of the call in the spans; 0: one more than the highest so far.
+                               Give the parts of one call that arrive separately the same number */
+    uint64_t tag;           /* tag of the call's spans, such as the version of the weights. It does
+                               not change the tags of the rows themselves */
+    uint32_t origin;        /* a number of the caller's choice for the call's spans, such as the
+                               number of the engine */
     uint32_t flags;         /* 0 */
 } routecap_append_options;
 
 /*
- * What one append did; from routecap_sequence_report, what all appends together did ("of all").
+ * What one append did. routecap_sequence_report fills it with the sums over all appends; a field
+ * that is not a sum says so.
  *
- * A row is there if a cell of it is valid. Rows are those of the sequence, except rows_beyond.
+ * A row is there if at least one of its cells is valid.
  */
 typedef struct routecap_append_report {
     uint32_t struct_size;
     uint32_t reserved;       /* 0 */
-    uint64_t call;           /* its number; of all: the highest */
-    uint64_t tokens;         /* of the sequence now */
-    uint64_t tokens_common;  /* the call's tokens are the sequence's up to here: the position of the
-                                first that differs, or the lower of both ends. Of all: of the last
-                                append */
+    uint64_t call;           /* number of the call. Over all appends: the highest */
+    uint64_t tokens;         /* tokens of the sequence now */
+    uint64_t tokens_common;  /* number of tokens, from token 0 on, in which the call and the
+                                sequence agree. Tokens before token_start count as agreeing. Over
+                                all appends: that of the last append */
     uint64_t tokens_cut;     /* tokens of the sequence that were cut */
-    uint64_t rows_cut;       /* rows that were there and were cut with them */
-    uint64_t rows_overlap;   /* rows of which both had a cell */
-    uint64_t rows_differed;  /* of these: rows with other ids in such a cell. Drift of the engine;
-                                or rows that belong to other tokens */
-    uint64_t first_differed; /* position of the first of these; ROUTECAP_ROWS_ALL: there is none */
-    uint64_t rows_taken;     /* rows of which the sequence took a cell of the call's */
-    uint64_t rows_boundary;  /* of these: boundary rows, 0 or 1 per append */
-    uint64_t rows_filled;    /* of these: rows before the boundary row that lacked such a cell */
-    uint64_t rows_replaced;  /* of these: rows in which a cell of the call's took the place of
-                                another */
-    uint64_t rows_beyond;    /* rows of the call's routing at or behind its last token: not taken */
-    uint64_t rows_missing;   /* rows of the sequence now of which a cell is missing */
-    uint64_t bytes;          /* memory for rows and tokens now, in bytes, of the sequence, all its
-                                forks, and routings that they gave out */
+    uint64_t rows_cut;       /* rows that were there and were cut with these tokens */
+    uint64_t rows_overlap;   /* rows with at least one cell that both the call and the sequence
+                                had */
+    uint64_t rows_differed;  /* rows of rows_overlap with different ids in such a cell: the engine
+                                routed differently, or the rows belong to different tokens */
+    uint64_t first_differed; /* position of the first row in rows_differed; ROUTECAP_ROWS_ALL: there
+                                is none */
+    uint64_t rows_taken;     /* rows in which the sequence took at least one cell from the call */
+    uint64_t rows_boundary;  /* rows of rows_taken that are boundary rows: 0 or 1 per append */
+    uint64_t rows_filled;    /* rows of rows_taken before the boundary row: they had a gap */
+    uint64_t rows_replaced;  /* rows of rows_taken in which a cell of the call replaced one of the
+                                sequence */
+    uint64_t rows_beyond;    /* rows of the call's routing at or after its last token, which are
+                                ignored */
+    uint64_t rows_missing;   /* rows of the sequence now with at least one missing cell */
+    uint64_t bytes;          /* memory now, in bytes, for the rows and tokens of the sequence, its
+                                forks, and the routings read from any of them */
 } routecap_append_report;
 
 /**
- * Add a call: its tokens and its rows. "What append does" above has the rules.
+ * Add the tokens and rows of one call, by the rules in "What append does" above.
  *
- * Give all tokens of the call, from token 0 on, if you have them: only tokens that are given are
- * compared. A call with token_start > 0 vouches for the tokens before it. Its routing may begin
- * anywhere. It usually begins before token_start, with the boundary row.
+ * Give all tokens of the call, from token 0 on, if you have them, because only given tokens are
+ * compared. With token_start > 0 you vouch that the tokens before it are those of the sequence. The
+ * routing may begin at any position. Usually it begins one row before token_start, with the
+ * boundary row.
  *
- * Time goes with the call's tokens and rows, at about the speed of memory.
+ * The time grows with the number of the call's tokens and rows, at about the speed of memory.
  *
  * @param[in,out] sequence  The sequence.
  * @param[in] tokens        [count] token ids; may be NULL if count is 0.
- * @param[in] token_start   Position of tokens[0]: at most the sequence's number of tokens.
- * @param[in] count         How many tokens; 0 is allowed, for rows of tokens that are known.
- * @param[in] routing       The call's rows, at their own positions. NULL: it brought none. It stays
- *                          the caller's.
- * @param[in] options       What is known of the call; NULL: the defaults.
+ * @param[in] token_start   Position of tokens[0]; at most the sequence's number of tokens.
+ * @param[in] count         How many tokens; 0 to add rows of tokens that the sequence already has.
+ * @param[in] routing       The call's rows, by their positions; NULL if it brought none. The caller
+ *                          still owns it.
+ * @param[in] options       What you know about the call; NULL: the defaults.
  * @param[out] report       What was done, filled on success; may be NULL.
- * @return ROUTECAP_OK; ROUTECAP_INCOMPLETE (cells of the sequence are missing now);
- *         ROUTECAP_ERR_OUT_OF_RANGE (token_start or prompt_tokens beyond what there is, tokens
- *         beyond ROUTECAP_MAX_POSITION, or no number left for the call);
+ * @return ROUTECAP_OK; ROUTECAP_INCOMPLETE (the sequence now has missing cells);
+ *         ROUTECAP_ERR_OUT_OF_RANGE (token_start beyond the sequence, prompt_tokens beyond the
+ *         call, tokens beyond ROUTECAP_MAX_POSITION, or no number left for the call);
  *         ROUTECAP_ERR_SHAPE_MISMATCH (layers, k, experts or id space differ);
- *         ROUTECAP_ERR_CONFLICT (EQUAL); ROUTECAP_ERR_NOT_READY;
- *         ROUTECAP_ERR_STATE (the sequence does not know its tokens, see
- *         routecap_sequence_deserialize); ROUTECAP_ERR_NO_MEMORY (the budget: it must hold the old
- *         and the new rows until the call ends). Nothing has changed on an error.
+ *         ROUTECAP_ERR_CONFLICT (EQUAL); ROUTECAP_ERR_NOT_READY; ROUTECAP_ERR_STATE (the sequence
+ *         does not know its tokens, see routecap_sequence_deserialize); ROUTECAP_ERR_NO_MEMORY
+ *         (also the budget, which must have room for the old and the new rows until the call ends).
  */
 ROUTECAP_API int32_t routecap_sequence_append(routecap_sequence *sequence, const int32_t *tokens,
                                               uint64_t token_start, uint64_t count,
@@ -193,25 +217,25 @@ ROUTECAP_API int32_t routecap_sequence_append(routecap_sequence *sequence, const
                                               routecap_append_report *report);
 
 /**
- * Cut a sequence: keep its first tokens, and rows 0 to tokens-1.
+ * Cut a sequence: keep its first `tokens` tokens and rows 0 to tokens-1.
  *
- * The row of the last token stays too, but no reader sees it until another token follows. Nothing
- * happens if the sequence is not longer.
+ * Row tokens-1, that of the last token, is kept in memory, and becomes readable when another token
+ * follows. A sequence that is not longer than `tokens` stays as it is.
  *
  * @param[in,out] sequence  The sequence.
- * @param[in] tokens        How many tokens stay.
+ * @param[in] tokens        How many tokens to keep.
  * @return ROUTECAP_OK; ROUTECAP_ERR_STATE (the sequence does not know its tokens, and `tokens` is
  *         not a multiple of ROUTECAP_DIGEST_TOKENS).
  */
 ROUTECAP_API int32_t routecap_sequence_truncate(routecap_sequence *sequence, uint64_t tokens);
 
 /**
- * Make a sequence that begins as another: several samples of one prompt, a branch of a
- * conversation. Rows are shared, not copied.
+ * Fork a sequence: make a new one that begins with the same tokens and rows. Use it for several
+ * samples of one prompt, or a branch of a conversation. Rows are shared, not copied.
  *
- * @param[in] sequence  The parent. The sums of its reports become the child's.
- * @param[in] tokens    How many tokens the child begins with, at most the parent's; it is cut there
- *                      as by routecap_sequence_truncate. ROUTECAP_ROWS_ALL: all.
+ * @param[in] sequence  The parent. The child starts with the sums of its reports.
+ * @param[in] tokens    How many tokens the child begins with, at most the parent's. The child is
+ *                      cut there as by routecap_sequence_truncate. ROUTECAP_ROWS_ALL: all.
  * @param[out] child    The new sequence, to be freed with routecap_sequence_free; NULL on error.
  * @return ROUTECAP_OK; ROUTECAP_ERR_OUT_OF_RANGE; ROUTECAP_ERR_STATE (as
  *         routecap_sequence_truncate).
@@ -224,13 +248,12 @@ ROUTECAP_API int32_t routecap_sequence_fork(const routecap_sequence *sequence, u
  * ============================================================================================== */
 
 /**
- * Get the rows of the whole conversation: S-1 rows from position 0 on, for S tokens. Pages are
- * shared. The routing does not change with the sequence.
+ * Get the rows of the whole conversation: for S tokens, rows 0 to S-2. Pages are shared, not
+ * copied. Later appends do not change the routing.
  *
  * @param[in] sequence  The sequence.
  * @param[out] routing  The routing, to be freed with routecap_routing_free; NULL on error.
- * @return ROUTECAP_OK; ROUTECAP_INCOMPLETE; ROUTECAP_NOT_CAPTURED (a routing whose cells are all
- *         missing).
+ * @return ROUTECAP_OK; ROUTECAP_INCOMPLETE; ROUTECAP_NOT_CAPTURED (all cells are missing).
  */
 ROUTECAP_API int32_t routecap_sequence_routing(const routecap_sequence *sequence,
                                                routecap_routing **routing);
@@ -240,17 +263,17 @@ typedef struct routecap_sequence_span {
     uint64_t first;    /* position of the first row */
     uint64_t rows;     /* how many */
     uint64_t call;     /* number of the call */
-    uint64_t tag;      /* of the call, as its routecap_append_options had it */
-    uint32_t origin;   /* likewise */
+    uint64_t tag;      /* tag of the call, from its routecap_append_options */
+    uint32_t origin;   /* origin of the call, likewise */
     uint32_t reserved; /* 0 */
 } routecap_sequence_span;
 
 /**
  * Say which rows came from which call.
  *
- * Spans ascend and are as long as possible. A row that is not there is in none. A row with cells of
- * several calls belongs to the first of these calls. If cells of a later call have taken the place
- * of others in it, it belongs to that call.
+ * Spans are in ascending order and as long as possible. A row that is not there is in no span. A
+ * row with cells of several calls counts for the first of them, or for the last call that replaced
+ * a cell in it.
  *
  * @param[in] sequence   The sequence.
  * @param[out] spans     [capacity] elements of span_size bytes: the first spans; may be NULL if
@@ -265,13 +288,14 @@ ROUTECAP_API int32_t routecap_sequence_spans(const routecap_sequence *sequence,
                                              size_t capacity, uint64_t *count);
 
 /**
- * Get token ids of a sequence.
+ * Read the token ids of a sequence.
  *
  * @param[in] sequence  The sequence.
  * @param[in] first     Position of the first token, at most the sequence's number of tokens.
  * @param[out] tokens   [capacity] the ids; may be NULL if capacity is 0.
  * @param[in] capacity  How many ids there is room for.
- * @param[out] count    How many there are from `first` on; at most `capacity` of them are written.
+ * @param[out] count    How many tokens the sequence has from `first` on; at most `capacity` are
+ *                      written.
  * @return ROUTECAP_OK; ROUTECAP_ERR_OUT_OF_RANGE; ROUTECAP_ERR_STATE (the sequence does not know
  *         its tokens).
  */
@@ -279,11 +303,10 @@ ROUTECAP_API int32_t routecap_sequence_tokens(const routecap_sequence *sequence,
                                               int32_t *tokens, size_t capacity, uint64_t *count);
 
 /**
- * Say what all appends together did: the sums of their reports, since the sequence was created or
- * deserialised.
+ * Get the sums of the reports of all appends, since the sequence was created or deserialised.
  *
  * @param[in] sequence  The sequence.
- * @param[out] report   The sums, and what the sequence is now.
+ * @param[out] report   The sums, and the state of the sequence now.
  * @return ROUTECAP_OK.
  */
 ROUTECAP_API int32_t routecap_sequence_report(const routecap_sequence *sequence,
@@ -294,18 +317,19 @@ ROUTECAP_API int32_t routecap_sequence_report(const routecap_sequence *sequence,
  * ============================================================================================== */
 
 /*
- * A digest stands for this many tokens and all before them. A sequence that was made from bytes
- * without tokens learns its tokens from the next append, and compares their digests.
+ * Each digest covers this many tokens and all tokens before them. A sequence that was deserialised
+ * without tokens gets its tokens from the next append, and checks them against its digests.
  */
 #define ROUTECAP_DIGEST_TOKENS 64
 
 /* Flag of routecap_sequence_serialize. */
-#define ROUTECAP_SEQUENCE_WITH_TOKENS 1u /* the tokens themselves, 4 bytes each, not only digests */
+#define ROUTECAP_SEQUENCE_WITH_TOKENS 1u /* include the tokens themselves, 4 bytes each, and not
+                                            only their digests */
 
 /**
  * Write a sequence as bytes: its rows in the serialised form of serialized.h, its spans, and
  * digests of its tokens. docs/format.md describes the bytes. Equal sequences give equal bytes. The
- * sums of reports are not in them.
+ * bytes do not contain the sums of the reports.
  *
  * @param[in] sequence   The sequence.
  * @param[in] flags      0 or ROUTECAP_SEQUENCE_WITH_TOKENS.
@@ -321,13 +345,14 @@ ROUTECAP_API int32_t routecap_sequence_serialize(const routecap_sequence *sequen
                                                  void *dst, size_t dst_bytes, uint64_t *needed);
 
 /**
- * Make a sequence from such bytes. Nothing in them is trusted: ids are checked as
- * routecap_routing_deserialize checks them, tokens by their digests, and spans by the rows.
+ * Make a sequence from such bytes. Nothing in them is trusted: ids are checked as by
+ * routecap_routing_deserialize, tokens against their digests, and spans against the rows.
  *
- * Without its tokens a sequence can be read, serialised, and cut or forked at multiples of
- * ROUTECAP_DIGEST_TOKENS. The next append must give all tokens from 0 on, at least as many as the
- * sequence has. The sequence then knows its tokens. It compares digests, one for each block of
- * ROUTECAP_DIGEST_TOKENS tokens, and cuts what it has from the first block on that differs.
+ * A sequence without its tokens can be read, serialised, and cut or forked at multiples of
+ * ROUTECAP_DIGEST_TOKENS. The next append must give all tokens from token 0 on, at least as many as
+ * the sequence has. Append checks them against the digests, one block of ROUTECAP_DIGEST_TOKENS
+ * tokens at a time, and cuts the sequence at the start of the first block that differs. From then
+ * on the sequence knows its tokens.
  *
  * @param[in] data          [bytes] the bytes. They are copied.
  * @param[in] bytes         How many: exactly those of one sequence.
