@@ -5,25 +5,25 @@
  * Copyright 2026 The routecap authors. Licensed under the Apache License, Version 2.0; see LICENSE.
  *
  * A mixture-of-experts (MoE) engine decides, for every token and every MoE layer, which k of its
- * experts run. routecap keeps those decisions beside a running engine. It keeps them row by row
- * and request by request, and hands them out as immutable routings.
+ * experts run. routecap captures these decisions while the engine runs. It stores them row by row
+ * for each request, and returns them as immutable routings.
  *
- * Include this file. It includes the chapters, which can also be read and included one by one:
+ * Include this file. It includes all chapters, which you can also read and include one by one:
  *
- *   routecap/base.h            for every call: threads, ownership, streams, the ABI, statuses
+ *   routecap/base.h            rules for all calls: threads, ownership, streams, the ABI, statuses
  *   routecap/capture.h         the capturer and its steps: begin, snapshot, issue
  *   routecap/record.h          how expert ids get into the sink
- *   routecap/reading.h         for every reader: why cells are missing, how ids are copied
+ *   routecap/reading.h         why cells are missing, and how ids are copied
  *   routecap/requests.h        sequences: open, accept drafts, fork, read, finish
- *   routecap/routing.h         the rows that were read out: view, split, merge, copy
+ *   routecap/routing.h         the rows that were read: view, split, merge, copy
  *   routecap/serialized.h      routings as bytes, and from arrays of any origin
- *   routecap/wire.h            routings as servers send them and trainers read them
- *   routecap/sequence.h        one conversation's rows out of many calls
+ *   routecap/wire.h            routings in the formats of servers and trainers
+ *   routecap/sequence.h        one conversation's rows from many calls
  *   routecap/store.h           rows that live as long as a prefix does: publish, adopt
- *   routecap/plan.h            the rows of a trainer's rank, in the layout of its model
+ *   routecap/plan.h            the rows of one rank of a trainer, in its layout
  *   routecap/load.h            how often each expert was chosen: for operators and balancers
- *   routecap/diagnostics.h     to see inside: a log, and a dump of a capturer that hangs
- *   routecap/dispatch_check.h  experimental: was what was executed also what was routed?
+ *   routecap/diagnostics.h     a log, and a dump of a capturer that hangs
+ *   routecap/dispatch_check.h  experimental: compare executed experts with routed ones
  *   routecap/table.h           all functions as one table, for programs that dlopen the library
  *
  * ------------------------------------------------------------------------------------------------
@@ -52,8 +52,8 @@
  *     routecap_routing_view(routing, &view);
  *     routecap_routing_free(routing);
  *
- * If a program forgets one of these calls, rows are missing and are reported as missing. They are
- * never wrong.
+ * If a program forgets one of these calls, rows are missing and are reported as missing, but never
+ * wrong.
  *
  * To measure the load of the experts, set ROUTECAP_CONFIG_LOAD: see routecap/load.h.
  *
@@ -65,9 +65,9 @@
  *   capturer   One per rank and device. It owns a sink, slots, pages and requests.
  *   layer      An index, 0..layers-1, among the captured (MoE) layers. The layer map gives each
  *              captured layer its index in the decoder.
- *   expert id  A number in [0, experts), as the router chose it: before a load balancer maps it to
- *              a replica, and without the columns of shared experts. Zero-computation (identity)
- *              experts count as experts.
+ *   expert id  A number in [0, experts), as the router chose it, before a load balancer maps it to
+ *              a replica. Shared experts are not included. Zero-computation (identity) experts
+ *              count as experts.
  *   sink       A buffer [layers, rows, k] into which a forward pass writes its expert ids. Its
  *              addresses never change.
  *   row        The k ids of every layer for one input token. Row i of a request is the routing of
@@ -75,25 +75,25 @@
  *              S rows if the last token was forwarded too, as in prefill-only work.
  *   position   The index of a row in its request, from 0. It is not a rotary position.
  *   cell       One row in one layer. A cell is valid only if that layer wrote k distinct ids in
- *              range for that row in that step. Validity is kept beside the ids, because every id
- *              value is an ordinary expert.
- *   step       One forward pass: begin, writes, snapshot, issue. The ticket from issue names it.
+ *              range for that row in that step. Validity is stored separately from the ids, because
+ *              every id value may be an expert.
+ *   step       One forward pass: begin, writes, snapshot, issue. Issue returns its ticket.
  *   span       Consecutive sink rows of one step that belong to one request. Their positions are
  *              consecutive too, unless the span takes them from the device.
  *   slot       Memory that holds the rows of one step while the step is in flight.
- *   request    A sequence that is being captured, named by a 64-bit handle. A handle whose request
- *              has ended is an error; it never names another request.
+ *   request    A sequence that is being captured, identified by a 64-bit handle. Using the handle
+ *              of a request that has ended is an error; handles are never reused.
  *   filed      A row is filed when it is stored with its request, or is counted as missing.
  *   landed     A step has landed when all its rows are filed. They can then be read.
  *   in flight  A step is in flight from its issue until it has landed, and so are its rows.
- *   draft      A row of a speculative token. It is provisional until accept keeps or drops it.
- *   settled    A row is settled if it is no draft, or an accepted one.
+ *   draft      The row of a speculative token. It is provisional until accept keeps or drops it.
+ *   settled    A row is settled if it is not a draft, or if its draft was accepted.
  *   page       The unit in which filed rows take memory from the budget. Requests and routings
  *              share pages.
- *   routing    Rows that were read out: immutable, reference-counted, owned by the caller. It
- *              outlives its request and its capturer.
- *   tag        A 64-bit number of the caller's for each step, kept with its rows: the version of
- *              the weights, for instance.
+ *   routing    Rows that were read: immutable, reference-counted, owned by the caller. A routing
+ *              may outlive its request and its capturer.
+ *   tag        A 64-bit number that the caller gives each step, and that is stored with its rows,
+ *              such as the version of the weights.
  */
 #ifndef ROUTECAP_H
 #define ROUTECAP_H

@@ -1,35 +1,36 @@
 /*
- * routecap, chapter 1: what holds for every call.
+ * routecap, chapter 1: rules for all calls. Read "Threads", "Ownership" and "Statuses" before your
+ * first call.
  *
  * Copyright 2026 The routecap authors. Licensed under the Apache License, Version 2.0; see LICENSE.
  *
- * This chapter has the rules on threads, waiting, ownership, streams and the ABI, then the
- * statuses, and the types and constants that all chapters share. Its functions are
+ * This chapter has the rules on threads, waiting, ownership, streams and the ABI. After them come
+ * the statuses, and the types and constants that all chapters share. Its functions are
  * routecap_version, routecap_status_name and routecap_last_error.
  *
  * ------------------------------------------------------------------------------------------------
  * How functions are documented
  * ------------------------------------------------------------------------------------------------
- * Parameters are [in], [out] or [in,out]. A pointer is not NULL unless its text allows it. Shapes
- * stand in brackets, such as [rows, k], and are in C order. Ranges [a, b) include a and not b.
+ * Parameters are [in], [out] or [in,out]. A pointer must not be NULL unless its text allows it.
+ * Shapes are in brackets, such as [rows, k], and in C order. A range [a, b) includes a but not b.
  * Positions, rows and layers are counted from 0.
  *
- * "Capturable" and "not capturable" speak of CUDA graphs; see "Streams" below.
+ * "Capturable" and "not capturable" refer to CUDA graphs; see "Streams" below.
  *
  * ------------------------------------------------------------------------------------------------
  * Threads
  * ------------------------------------------------------------------------------------------------
  * The calls of the forward path are routecap_sink_* and those that take a capturer and a stream.
- * They are made by one thread at a time per capturer. All other calls may be made by any thread at
- * any time, also while steps are in flight. Only a sequence and a decoder of the wire are used by
- * one thread at a time; see their chapters.
+ * For each capturer, only one thread at a time may make them. Only one thread at a time may use a
+ * sequence or a wire decoder. Any thread may make all other calls at any time, also while steps are
+ * in flight.
  *
  * No call on a capturer may run during or after its routecap_capturer_destroy. Any number of
- * threads may use a routing, also during and after destroy. Each reference to it is freed once.
+ * threads may use a routing, also during and after destroy. Free each reference to it once.
  *
- * Each call takes effect at one instant between its start and its return. If a request ends while
- * a span of it is issued, the span is either filed or skipped. If two threads end one request, one
- * of the calls returns ROUTECAP_ERR_UNKNOWN_REQUEST.
+ * Each call takes effect at one instant between its start and its return. If one thread ends a
+ * request while another issues a span of it, the span is either filed or skipped. If two threads
+ * end the same request, one of the calls returns ROUTECAP_ERR_UNKNOWN_REQUEST.
  *
  * ------------------------------------------------------------------------------------------------
  * Waiting
@@ -38,34 +39,34 @@
  * routecap_capturer_probe and routecap_capturer_destroy. No other call waits for a step to land, or
  * for the device.
  *
- * These calls may do work of the worker thread themselves. If that thread is filing a step, they
- * wait until it has filed that one step.
+ * The following calls may do some of the worker thread's work themselves. If the worker thread is
+ * filing a step at that moment, they wait until it has filed that one step.
  *   - routecap_step_begin on the host backend, if no slot is free.
  *   - routecap_step_issue, if the budget is exhausted.
- *   - Reading a request (coverage, extract, extract_into): they apply an earlier accept, truncate,
- *     fork, attach or adopt of the request whose steps have landed. If the system has no memory for
- *     that, they return ROUTECAP_ERR_NOT_READY.
+ *   - Calls that read a request (coverage, extract, extract_into). They first apply each earlier
+ *     accept, truncate, fork, attach or adopt of the request whose steps have landed. If the system
+ *     has no memory for that, they return ROUTECAP_ERR_NOT_READY.
  *   - routecap_capturer_progress.
  *
  * routecap_capturer_load and routecap_capturer_load_tags wait until the worker thread has finished
- * the step that it is filing or counting. routecap_set_log waits until no thread is in the hook
+ * the step that it is filing or counting. routecap_set_log waits until no thread is inside the hook
  * that it replaces.
  *
- * No lock is held while the driver is called, while memory is allocated, or while a release
- * callback runs. So a stall there holds up the calling thread only.
+ * The library holds no lock while it calls the driver, allocates memory, or runs a release
+ * callback. If one of these stalls, only the calling thread stalls with it.
  *
  * ------------------------------------------------------------------------------------------------
  * Ownership
  * ------------------------------------------------------------------------------------------------
- * Arguments belong to the caller and are read before the call returns. Device arguments, below, are
- * the exception. The caller owns a capturer until it destroys it. It owns each reference to a
- * routing, and each store, sequence, plan and decoder, until it frees it. Pointers in a view belong
- * to the view's routing.
+ * Arguments belong to the caller, and the library reads them before the call returns, except for
+ * device arguments (see "Streams"). The caller owns each capturer until it destroys it, and each
+ * store, sequence, plan, decoder and reference to a routing until it frees it. Pointers in a view
+ * belong to the view's routing.
  *
- * Every pointer is aligned to the type that it points to. Where the type is void and a dtype names
- * the elements, it is aligned to those.
+ * Every pointer must be aligned to the type that it points to; a void pointer whose elements have a
+ * dtype, to these elements.
  *
- * On error, outputs that are handles are set to 0 or NULL. Other outputs are left alone, unless
+ * On error, outputs that are handles are set to 0 or NULL. Other outputs are unchanged, unless
  * their text says otherwise.
  *
  * A forked child cannot use a capturer or routing that was made before the fork: calls return
@@ -75,25 +76,25 @@
  * ------------------------------------------------------------------------------------------------
  * Streams
  * ------------------------------------------------------------------------------------------------
- * A stream is what CUDA calls cudaStream_t or CUstream. No CUDA header is needed. The host backend
- * has no streams: pass NULL, anything else is ROUTECAP_ERR_ARGUMENT.
+ * A stream is CUDA's cudaStream_t or CUstream. You need no CUDA header. The host backend has no
+ * streams: pass NULL; anything else is ROUTECAP_ERR_ARGUMENT.
  *
- * A stream belongs to the capturer's device and to its primary context, as all streams do that the
- * CUDA runtime or PyTorch made. 0 is the legacy default stream, 2 the per-thread default stream. No
- * call changes the context that is current on the thread.
+ * A stream must belong to the primary context of the capturer's device. Streams that the CUDA
+ * runtime or PyTorch made for this device do. 0 is the legacy default stream, 2 the per-thread
+ * default stream. No call changes the thread's current context.
  *
- * Work runs in the order of its stream. The caller orders work on different streams. Only one
- * order is the library's: a begin outside a capture, on another stream than the last issue, runs on
- * the device after that issue.
+ * Work runs in the order of its stream. If you use several streams, you must order the work on them
+ * yourself, with one exception: a begin outside a graph capture, on a different stream than the
+ * last issue, runs on the device after that issue.
  *
  * A capturable call may be made on a stream that is being captured into a CUDA graph. Its work then
- * runs at each replay. A graph keeps the library's memory alive that it writes: it may be replayed
- * after the capturer is destroyed. A call that is not capturable returns ROUTECAP_ERR_CAPTURING on
- * such a stream, and the capture goes on.
+ * runs at each replay. The graph keeps alive the library's memory that it writes, so it may be
+ * replayed even after the capturer is destroyed. On a stream that is being captured, a call that is
+ * not capturable returns ROUTECAP_ERR_CAPTURING, and the capture continues.
  *
- * Device arguments are marked [device]. They point to memory that the stream's work can read; on
- * the host backend, to ordinary memory. The stream's work reads them, so the caller keeps them
- * valid until the stream has reached it. On the host backend they are read before the call returns.
+ * Device arguments are marked [device]. They point to memory that the device can access. The work
+ * on the stream uses that memory, so keep it valid until the stream has run the work. On the host
+ * backend they point to ordinary memory, which the library uses only before the call returns.
  *
  * Every call that takes a stream may return ROUTECAP_ERR_DEVICE or ROUTECAP_ERR_DEVICE_LOST.
  *
@@ -102,31 +103,32 @@
  * ------------------------------------------------------------------------------------------------
  * A program built against 1.x runs with every later 1.y. Functions, statuses, flags and constants
  * are only added. Structs and the function table grow at their end. An experimental function keeps
- * its name and signature, but may cease to work: it then returns an error, and a new function takes
- * its place.
+ * its name and signature, but may stop working: it then returns an error, and a new function
+ * replaces it.
  *
- * So a program may meet values that it does not know: a status (its sign tells success from error),
- * a reason, a provenance, an id space, a dtype, a flag of a probe, or a new count of rows in the
- * stats. If a struct of the caller has no room for a new field, and its other fields would be
- * misleading without it, the call returns an error.
+ * A program may therefore get values from a later library that it does not know: a status (its sign
+ * tells success from error), a reason, a provenance, an id space, a dtype, a flag of a probe, or a
+ * new count of rows in the stats. If the caller's struct has no room for a new field, and the other
+ * fields would mislead without it, the call returns an error.
  *
- * A struct begins with struct_size, which the caller sets to its sizeof. An element of an array has
- * none: the call takes the size of one element instead. Set a struct to zeros first, or fill it
- * with its _init function. In a struct that the caller fills, 0 means the default of the field. Two
- * fields are exceptions: routecap_copy_options.fill and routecap_plan_config.lost_value.
+ * A struct begins with struct_size, which the caller sets to sizeof the struct. Elements of arrays
+ * have no struct_size: the call takes the size of one element instead. Set a struct to zeros first,
+ * or fill it with its _init function. In a struct that the caller fills, a field that is 0 has its
+ * default. There are two exceptions: in routecap_copy_options.fill and
+ * routecap_plan_config.lost_value, 0 means 0.
  *   - A struct that the caller fills may be smaller than this library's, down to its size in 1.0.
- *     It may be larger, if all bytes that this library does not know are 0. Otherwise, and beyond
- *     65536 bytes, the call returns ROUTECAP_ERR_STRUCT_SIZE.
- *   - Of a struct that the library fills, only struct_size is read. The library fills that many
- *     bytes, with zeros where it knows no field.
+ *     It may be larger, up to 65536 bytes, if all bytes that this library does not know are 0.
+ *     Otherwise the call returns ROUTECAP_ERR_STRUCT_SIZE.
+ *   - In a struct that the library fills, it reads only struct_size. It fills that many bytes, and
+ *     writes zeros beyond the fields that it knows.
  *
  * ------------------------------------------------------------------------------------------------
  * Statuses
  * ------------------------------------------------------------------------------------------------
- * A status is an int32_t. 0 is success. A positive status is partial success: all outputs are
- * delivered, except with ROUTECAP_PENDING. A negative status is an error, and nothing has changed.
+ * A status is an int32_t. 0 is success. A positive status is partial success: all outputs are set,
+ * except with ROUTECAP_PENDING. A negative status is an error, and the call has changed nothing.
  *
- * An error leaves one line of text for routecap_last_error. So do ROUTECAP_INCOMPLETE,
+ * An error leaves one line of text, which routecap_last_error returns. So do ROUTECAP_INCOMPLETE,
  * ROUTECAP_NOT_CAPTURED, ROUTECAP_PARTIAL and ROUTECAP_LOST.
  *
  * A function without a list of statuses returns ROUTECAP_OK or an error of this chapter. Every
@@ -183,7 +185,7 @@ ROUTECAP_API uint32_t routecap_version(void);
 #define ROUTECAP_LOST 2         /* the step has a ticket, but all its rows are missing: no slot was
                                    free, or its copy failed */
 #define ROUTECAP_PENDING 3      /* not landed yet */
-#define ROUTECAP_PARTIAL 4      /* some items of an array were refused: see the status of each */
+#define ROUTECAP_PARTIAL 4      /* some items of an array were refused; see the status of each */
 #define ROUTECAP_NOT_CAPTURED 5 /* there are rows, but none of their cells is valid */
 
 /* An argument is wrong. */
@@ -194,15 +196,17 @@ ROUTECAP_API uint32_t routecap_version(void);
 #define ROUTECAP_ERR_UNKNOWN_STEP (-104)     /* never issued, or without drafts for this call */
 #define ROUTECAP_ERR_OUT_OF_RANGE (-105)     /* rows or indices that do not exist */
 #define ROUTECAP_ERR_CAPACITY (-106)         /* rows outside the sink */
-#define ROUTECAP_ERR_OVERLAP (-107)          /* one step, one request, one position twice */
+#define ROUTECAP_ERR_OVERLAP (-107)          /* two spans of a step, or two sources of a plan, have
+                                                the same row */
 #define ROUTECAP_ERR_DTYPE (-108)            /* unknown dtype, or one that cannot hold the ids or
                                                 the fill */
 #define ROUTECAP_ERR_SHAPE_MISMATCH (-109)   /* layers, k, experts or id space differ */
 #define ROUTECAP_ERR_BUFFER_TOO_SMALL (-110) /* nothing was written; the needed size is returned */
-#define ROUTECAP_ERR_FORMAT (-111)           /* no serialised routing, a damaged one, or one of a
-                                                version that this library does not read */
-#define ROUTECAP_ERR_LOSSY (-112)            /* a format cannot say what a routing says, and the
-                                                caller did not allow that to be lost */
+#define ROUTECAP_ERR_FORMAT (-111)           /* the bytes are not in the expected format, are
+                                                damaged, or have a version that this library does
+                                                not read */
+#define ROUTECAP_ERR_LOSSY (-112)            /* the format cannot carry a fact of the routing, and
+                                                the caller did not allow the loss */
 
 /* The call does not fit the state. */
 #define ROUTECAP_ERR_STATE (-200)      /* wrong order of calls */
@@ -212,7 +216,8 @@ ROUTECAP_API uint32_t routecap_version(void);
 #define ROUTECAP_ERR_CONFLICT (-204)   /* recorded twice in one step, or two different sets of ids
                                           for one cell */
 #define ROUTECAP_ERR_FORKED (-205)     /* the object was made before this process was forked */
-#define ROUTECAP_ERR_CAPTURING (-206)  /* the call is not capturable, and the stream is captured */
+#define ROUTECAP_ERR_CAPTURING (-206)  /* the call is not capturable, and the stream is being
+                                          captured */
 #define ROUTECAP_ERR_RECOMPUTED (-207) /* strict reading, and cells were recomputed from logits */
 
 /* Slips that are reported in checked mode only; see ROUTECAP_CONFIG_CHECKED. Without checked mode
@@ -250,7 +255,7 @@ ROUTECAP_API uint32_t routecap_version(void);
 ROUTECAP_API const char *routecap_status_name(int32_t status);
 
 /**
- * Return the line of text that the last call on this thread left; see "Statuses" at the top.
+ * Return the most recent line of text that a call on this thread left; see "Statuses" at the top.
  *
  * Call it on the thread that made that call. Never fails.
  *
@@ -269,15 +274,15 @@ typedef struct routecap_capturer routecap_capturer;
 typedef struct routecap_routing routecap_routing;
 
 /*
- * A request of one capturer; other capturers do not know it. 0 is none. No two requests of a
- * process ever have the same handle.
+ * A request of one capturer; other capturers do not know it. 0 means no request. No two requests of
+ * a process ever have the same handle.
  */
 typedef uint64_t routecap_request;
 
-/* The ticket of a step of one capturer: 1, 2, 3, ... in order of issue. 0 is none. */
+/* The ticket of a step of one capturer: 1, 2, 3, ... in order of issue. 0 means no step. */
 typedef uint64_t routecap_step;
 
-/* What CUDA calls cudaStream_t and CUstream. NULL on the host backend. */
+/* CUDA's cudaStream_t or CUstream. NULL on the host backend. */
 struct CUstream_st;
 typedef struct CUstream_st *routecap_stream;
 
@@ -285,14 +290,16 @@ typedef struct CUstream_st *routecap_stream;
  * Constants
  * ============================================================================================== */
 
-/* In the place of a number of rows. A function that takes ROUTECAP_ROWS_LANDED says so. */
+/* Values that may be given instead of a number of rows. A function that accepts
+   ROUTECAP_ROWS_LANDED says so. */
 #define ROUTECAP_ROWS_ALL 0xFFFFFFFFFFFFFFFFull    /* up to the end */
 #define ROUTECAP_ROWS_LANDED 0xFFFFFFFFFFFFFFFEull /* up to the first row in flight, or the end: all
-                                                      that can be read of a running request now */
+                                                      rows of a running request that can be read
+                                                      now */
 
 /*
  * Limits of this version. Later versions may raise all but ROUTECAP_MAX_POSITION. A routing may
- * come from a later version: size memory by its view, not by these limits.
+ * come from a later version, so size memory by its view, not by these limits.
  */
 #define ROUTECAP_MAX_LAYERS 1024
 #define ROUTECAP_MAX_K 32
@@ -300,7 +307,7 @@ typedef struct CUstream_st *routecap_stream;
 #define ROUTECAP_MAX_ROUTED_EXPERTS 1024       /* experts of a layer that is routed from logits */
 #define ROUTECAP_MAX_GROUPS 32                 /* groups of experts in such a layer */
 #define ROUTECAP_MAX_ROWS 1048576              /* sink rows: tokens of one forward pass */
-#define ROUTECAP_MAX_RECEIVED 67108864         /* source tokens of one dispatch: ranks times
+#define ROUTECAP_MAX_RECEIVED 67108864         /* source tokens of one dispatch: ranks *
                                                   tokens_per_rank */
 #define ROUTECAP_MAX_SLOTS 64                  /* steps in flight */
 #define ROUTECAP_MAX_POSITION 1099511627776ULL /* positions are below 2^40 */

@@ -1,30 +1,31 @@
 /*
- * routecap, chapter 14, experimental: was what was executed also what was routed?
+ * routecap, chapter 14, experimental: checking a dispatch. To find out whether the experts that
+ * were executed are those that were routed to, compare the two.
  *
  * Copyright 2026 The routecap authors. Licensed under the Apache License, Version 2.0; see LICENSE.
  *
- * Experimental: this reads the tensors of another project, DeepEP v2 (ElasticBuffer.dispatch, read
- * at revision dd758ca), as vLLM's class DeepEPV2PrepareAndFinalize uses them. When they change,
- * these functions may return an error, and others take their place.
+ * Experimental: these functions read tensors of a different project, DeepEP v2
+ * (ElasticBuffer.dispatch, at revision dd758ca), as vLLM's class DeepEPV2PrepareAndFinalize uses
+ * them. If these tensors change, the functions may return an error, and new functions replace them.
  *
- * Under expert parallelism a rank receives the tokens that have an expert there. Of each token it
- * gets only the columns whose experts are its own. So this is no way to capture:
- * routecap_layer_record on the source rank, before the dispatch, needs no communication and has
- * whole rows. It is a way to check a dispatch.
+ * With expert parallelism, a rank receives the tokens that chose one of its experts, and for each
+ * token only the columns of its own experts. So these functions are not for capturing:
+ * routecap_layer_record on the source rank, before the dispatch, gets whole rows without
+ * communication. They are for checking a dispatch.
  *
- *   routecap_received_read    what a dispatch brought to this rank, as one or both of two arrays
- *   routecap_received_merge   unite the tables of all ranks in host memory
+ *   routecap_received_read    read what this rank received, as one or two arrays
+ *   routecap_received_merge   merge the tables of all ranks in host memory
  *
- * routecap_received_read makes two arrays, each only if it is wanted:
+ * routecap_received_read writes up to two arrays:
  *
  *   global_ids   The ids of the received rows, as vLLM's class hands them to its experts.
  *   executed     [ranks, tokens_per_rank, k] by source token and column: the experts that this rank
- *                executed, and -1 elsewhere. The columns of a token are divided among the ranks. So
- *                the element-wise maximum of the tables of all ranks is the whole row of every
+ *                executed, and -1 elsewhere. Each column of a token is executed by one rank, so the
+ *                element-wise maximum over the tables of all ranks has the whole row of every
  *                token.
  *
- * A check records the maximum into a second capturer. routecap_routing_merge of a routing of each
- * capturer then finds them equal, or returns ROUTECAP_ERR_CONFLICT. With NCCL:
+ * To check, record the maximum into a second capturer, and merge a routing of each capturer with
+ * routecap_routing_merge. It returns ROUTECAP_ERR_CONFLICT if they differ. With NCCL:
  *
  *     routecap_received_read(capturer, layer, &received, stream);
  *     ncclReduceScatter(received.executed, own, tokens_per_rank * k,
@@ -32,9 +33,9 @@
  *     source.ids = own; source.dtype = ROUTECAP_DTYPE_I32; source.rows = tokens;
  *     routecap_layer_record(executed_capturer, layer, &source, stream);
  *
- * A column that no rank executed is -1 and makes its cell missing. With load balancing the ids are
- * physical: give source.table the logical ones. Micro-batches are calls of their own, each with its
- * handle and its buffers. No call leaves anything behind for the next.
+ * A column that no rank executed is -1, and its cell is missing. With load balancing the ids are
+ * physical: set source.table to map them to logical ones. Make one call for each micro-batch, with
+ * its own handle and buffers. Calls share no state.
  */
 #ifndef ROUTECAP_DISPATCH_CHECK_H
 #define ROUTECAP_DISPATCH_CHECK_H
@@ -48,11 +49,11 @@ extern "C" {
 /* Flags of routecap_received. */
 #define ROUTECAP_RECEIVED_EXPANDED 1u /* do_expand=True (prefill): a row for each token and local
                                          expert. Without it (decode): a row for each token */
-#define ROUTECAP_RECEIVED_GLOBAL 2u   /* the engine has made the ids global in place. Not with
-                                         EXPANDED */
+#define ROUTECAP_RECEIVED_GLOBAL 2u   /* the engine has already made the ids global, in place. Not
+                                         with EXPANDED */
 
 /*
- * What one dispatch brought to this rank. In parentheses: where DeepEP has it. All arrays are in C
+ * What this rank received in one dispatch. Names in parentheses are DeepEP's. All arrays are in C
  * order, without gaps.
  */
 typedef struct routecap_received {
@@ -64,8 +65,8 @@ typedef struct routecap_received {
                                  ROUTECAP_MAX_EXPERTS; 0 means the layer's */
     uint32_t k;               /* columns of the dispatched ids, up to ROUTECAP_MAX_K; 0 means the
                                  capturer's k */
-    uint32_t tokens_per_rank; /* (handle.num_max_tokens_per_rank) of this very dispatch: vLLM's
-                                 changes from step to step. Times ranks at most
+    uint32_t tokens_per_rank; /* (handle.num_max_tokens_per_rank) of this dispatch: in vLLM it
+                                 changes from step to step. ranks * tokens_per_rank is at most
                                  ROUTECAP_MAX_RECEIVED */
     uint32_t rows;            /* (handle.recv_src_metadata.shape[0]) rows of metadata, at most
                                  ranks * tokens_per_rank */
@@ -94,33 +95,34 @@ typedef struct routecap_received {
 } routecap_received;
 
 /**
- * Read what an expert-parallel dispatch brought to this rank, into memory of the caller.
+ * Write what this rank received in an expert-parallel dispatch to the caller's memory.
  *
- * It does not write the sink, where a cell is a whole row.
+ * The call does not write to the sink, whose cells hold all k columns.
  *
  * global_ids. Every row is written.
- *   - Decode: a local id becomes global where the sum is below `experts`, as vLLM's class does it.
- *     All else is -1: columns of other ranks, and rows that are not live, which are memory that
- *     nobody initialised.
- *   - Expanded: the expert of each row, as repeat_interleave over the aligned counts gives it. The
- *     gaps of the alignment belong to the expert before them. Rows behind the last expert are -1.
+ *   - Decode: a local id becomes global if the result is below `experts`, as in vLLM's class.
+ *     Columns of other ranks become -1, and so do rows that are not live, whose memory is
+ *     uninitialised.
+ *   - Expanded: the expert of each row, as repeat_interleave over the aligned counts computes it.
+ *     The rows that only align an expert's end get that expert. Rows after the last expert are -1.
  * An engine that reads global_ids must not pass a disabled capturer, which writes nothing.
  *
- * executed. It is by source token, whatever the order of the rows. What contradicts itself writes
- * nothing and is counted in `ignored`: a source token outside ranks * tokens_per_rank; an id that
- * is no expert of this rank; an expanded row outside expanded_rows, or of no expert; a column of a
- * token that another row has filled. With sound tensors the count is 0.
+ * executed. It is ordered by source token, whatever the order of the rows. A column that
+ * contradicts the rest is not written, and is counted in `ignored`: a source token outside ranks *
+ * tokens_per_rank; an id that is not an expert of this rank; an expanded row outside expanded_rows,
+ * or of no expert; a column of a token that a different row has already filled. With correct
+ * tensors the count is 0.
  *
- * The owner of the tensors keeps them until the stream has reached this work. The handle of a
- * micro-batch lives until its combine anyway.
+ * Keep the tensors until the stream has run this work. An engine keeps the handle of a micro-batch
+ * until its combine anyway.
  *
  * Capturable; a graph keeps the sizes of the call that was captured. On the host backend the work
  * is done before the call returns.
  *
  * @param[in] capturer  The capturer.
- * @param[in] layer     The layer whose experts are meant if received->experts is 0.
- * @param[in] received  The tensors of the dispatch, and the arrays that are wanted.
- * @param[in] stream    A stream that is ordered behind the dispatch.
+ * @param[in] layer     The layer whose number of experts is used if received->experts is 0.
+ * @param[in] received  The tensors of the dispatch, and the arrays to write.
+ * @param[in] stream    A stream that is ordered after the dispatch.
  * @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_LAYER; ROUTECAP_ERR_DTYPE; ROUTECAP_ERR_ARGUMENT (a
  *         number beyond its limit, rank not below ranks, NULL where rows need an array, or neither
  *         array wanted although there are rows); ROUTECAP_ERR_SHAPE_MISMATCH (experts not a
@@ -132,16 +134,16 @@ ROUTECAP_API int32_t routecap_received_read(routecap_capturer *capturer, uint32_
                                             routecap_stream stream);
 
 /**
- * Merge the `executed` tables of all ranks in host memory, if no collective does: the result has
- * the whole rows of all tokens. Needs no capturer and touches no device.
+ * Merge the `executed` tables of all ranks in host memory, if you do not use a collective. The
+ * result has the whole rows of all tokens. The call needs no capturer and no device.
  *
  * @param[in] executed  [count] tables of [cells] ids each, copied to the host.
  * @param[in] count     How many tables: ranks.
- * @param[in] cells     Ids of a table: ranks * tokens_per_rank * k.
- * @param[out] merged   [cells] the highest id of each cell, -1 where no table has one. May be one
- *                      of the tables.
- * @return ROUTECAP_OK; ROUTECAP_ERR_CONFLICT (two tables have different ids in one cell; nothing is
- *         written).
+ * @param[in] cells     Elements of each table: ranks * tokens_per_rank * k.
+ * @param[out] merged   [cells] the id of each element, -1 where no table has one. May be one of the
+ *                      tables.
+ * @return ROUTECAP_OK; ROUTECAP_ERR_CONFLICT (two tables have different ids in the same element;
+ *         nothing is written).
  */
 ROUTECAP_API int32_t routecap_received_merge(const int32_t *const *executed, size_t count,
                                              size_t cells, int32_t *merged);

@@ -1,13 +1,15 @@
 /*
- * routecap, chapter 12: the load of the experts.
+ * routecap, chapter 12: the load of the experts. To find busy experts, count how often each is
+ * chosen.
  *
  * Copyright 2026 The routecap authors. Licensed under the Apache License, Version 2.0; see LICENSE.
  *
  * A capturer that was created with ROUTECAP_CONFIG_LOAD counts how often each expert of each layer
- * was chosen: prefill and decode apart, and with ROUTECAP_CONFIG_LOAD_TAGS each tag apart.
+ * was chosen, separately for prefill and decode. With ROUTECAP_CONFIG_LOAD_TAGS it also counts each
+ * tag separately.
  *
  *   routecap_capturer_load         read the counts
- *   routecap_capturer_load_tags    which tags are counted apart
+ *   routecap_capturer_load_tags    list the tags that are counted separately
  *
  *     config.flags |= ROUTECAP_CONFIG_LOAD;                     // at create
  *     ...
@@ -30,12 +32,19 @@
  *   - If several spans name one sink row, it counts once for each of them. Give all but one of
  *     these spans ROUTECAP_SPAN_UNCOUNTED to count it once.
  *
- * When. The worker first files the rows of a step and wakes whoever waits for them. Then it counts
- * them, so that counting delays no reader. A draft is counted when it is accepted.
+ * When. The worker first files the rows of a step and wakes the threads that wait for them. Then it
+ * counts the rows, so that counting delays no reader. A draft is counted when it is accepted.
  *
- * Windows. The counters only grow, and each reading contains whole steps and whole accepts. The
- * difference of two readings is therefore exactly what was counted between them. Any number of
- * readers may read, each with a window of its own.
+ * Windows. The counters only grow, and each reading contains whole steps and whole accepts. To get
+ * the load of a time window, read at its start and at its end, and subtract. Any number of readers
+ * may do this independently.
+ *
+ * Recipes:
+ *   - Data parallel ranks: each rank counts its own tokens. Add the counts of all ranks.
+ *   - New weights: set each step's tag to the version and use ROUTECAP_CONFIG_LOAD_TAGS, so that
+ *     the load of old weights does not mix with that of new ones.
+ *   - Preemption: if the engine computes rows again that are already valid, they do not count
+ *     again. After routecap_request_truncate they do.
  *
  * Cost. Without ROUTECAP_CONFIG_LOAD none of this takes time or memory. With it, a capturer has one
  * more slot than config.slots, so that the worker can count one step while the others are in
@@ -60,7 +69,7 @@ extern "C" {
 #define ROUTECAP_PHASE_DECODE 1
 #define ROUTECAP_LOAD_PHASES 2
 
-#define ROUTECAP_MAX_LOAD_TAGS 8 /* how many tags are counted apart: the newest */
+#define ROUTECAP_MAX_LOAD_TAGS 8 /* this many of the newest tags are counted separately */
 
 /* What a reading of the load covers. */
 typedef struct routecap_load {
@@ -72,16 +81,17 @@ typedef struct routecap_load {
     uint64_t first_step;   /* ticket of the first of them; 0: none */
     uint64_t last_step;    /* ticket of the last of them */
     uint64_t rows_prefill; /* rows of prefill that got their first valid cell */
-    uint64_t rows_decode;  /* rows of decode that did */
+    uint64_t rows_decode;  /* rows of decode that got their first valid cell */
 } routecap_load;
 
 /**
  * Read how often each expert was chosen since the capturer was created.
  *
- * The counts contain every step that had landed and every accept that was applied when the call
- * began, each of them whole. If the worker is filing or counting a step, the call waits until that
- * step is done: microseconds for a decode step, some milliseconds for thousands of rows. The worker
- * does not wait while the counts are copied. Any thread may call it.
+ * The counts contain every step that had landed, and every accept that was applied, when the call
+ * began. A step or accept is counted either completely or not at all. If the worker is filing or
+ * counting a step, the call waits until that step is done: microseconds for a decode step, some
+ * milliseconds for thousands of rows. The worker does not wait while the counts are copied. Any
+ * thread may call it.
  *
  * For a disabled or mirroring capturer all numbers are 0.
  *
@@ -93,19 +103,19 @@ typedef struct routecap_load {
  * @param[in] count     Elements of counts: 0, or all.
  * @return ROUTECAP_OK; ROUTECAP_ERR_ARGUMENT (the capturer was created without
  *         ROUTECAP_CONFIG_LOAD, or with a tag without ROUTECAP_CONFIG_LOAD_TAGS);
- *         ROUTECAP_ERR_OUT_OF_RANGE (no step of the tag was counted, or it is no longer kept
- *         apart); ROUTECAP_ERR_BUFFER_TOO_SMALL (count; load is filled, counts are not).
+ *         ROUTECAP_ERR_OUT_OF_RANGE (no step of the tag was counted, or its counts are no longer
+ *         kept); ROUTECAP_ERR_BUFFER_TOO_SMALL (count; load is filled, counts are not).
  */
 ROUTECAP_API int32_t routecap_capturer_load(const routecap_capturer *capturer, const uint64_t *tag,
                                             routecap_load *load, uint64_t *counts, size_t count);
 
 /**
- * List the tags whose load is kept apart, in the order in which they were first counted.
+ * List the tags whose load is counted separately, in the order in which they were first counted.
  *
- * When a further tag takes the place of the oldest, the counts of the oldest remain part of the
- * counts of all steps. A tag that comes back after ROUTECAP_MAX_LOAD_TAGS others starts again at 0;
- * first_step of its load is the step from which it counts. The call waits as routecap_capturer_load
- * does. Any thread may call it.
+ * When a new tag replaces the oldest, the counts of the oldest remain in the counts of all steps. A
+ * tag that comes back after ROUTECAP_MAX_LOAD_TAGS others starts again at 0; first_step of its load
+ * is the step from which it counts. The call waits as routecap_capturer_load does. Any thread may
+ * call it.
  *
  * @param[in] capturer   The capturer.
  * @param[out] tags      [capacity] the tags; may be NULL if capacity is 0.

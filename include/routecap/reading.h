@@ -1,11 +1,11 @@
 /*
- * routecap, chapter 4: what all ways of reading share.
+ * routecap, chapter 4: missing cells and copy options. To tell why a cell is missing, look here.
  *
  * Copyright 2026 The routecap authors. Licensed under the Apache License, Version 2.0; see LICENSE.
  *
- * Rows can be read from a request (requests.h) and from a routing (routing.h). Both say with the
- * same structs which cells are missing and why, and copy ids with the same options. These structs
- * are here. The only function is routecap_copy_options_init.
+ * You can read rows from a request (requests.h) or from a routing (routing.h). Both report missing
+ * cells in the same structs, and copy ids by the same options. This chapter has these structs and
+ * one function, routecap_copy_options_init.
  */
 #ifndef ROUTECAP_READING_H
 #define ROUTECAP_READING_H
@@ -21,42 +21,43 @@ extern "C" {
  * ============================================================================================== */
 
 /*
- * Why a cell is missing. UNWRITTEN, OUT_OF_RANGE and DUPLICATE are said of single cells, of rows
- * that are there. The other reasons are said of whole rows that are not there. Such rows take no
- * memory for cells.
+ * Why a cell is missing. UNWRITTEN, OUT_OF_RANGE and DUPLICATE apply to single cells of a row that
+ * is there. The other reasons apply to a whole row that is not there, and that takes no memory for
+ * cells.
  */
-#define ROUTECAP_MISSING_ABSENT 1        /* nothing is known of the row: it was never issued, was
+#define ROUTECAP_MISSING_ABSENT 1        /* nothing is known about the row: it was never issued, was
                                             cut, was not begun, or is not in the snapshot */
 #define ROUTECAP_MISSING_UNWRITTEN 2     /* the layer did not write it in its step, or not
                                             completely */
 #define ROUTECAP_MISSING_OUT_OF_RANGE 3  /* an id outside [0, experts) of the layer */
-#define ROUTECAP_MISSING_DUPLICATE 4     /* one id twice */
-#define ROUTECAP_MISSING_LOST 5          /* its step was lost; see ROUTECAP_LOST */
+#define ROUTECAP_MISSING_DUPLICATE 4     /* the same id twice */
+#define ROUTECAP_MISSING_LOST 5          /* the row's step was lost; see ROUTECAP_LOST */
 #define ROUTECAP_MISSING_REFUSED 6       /* there was no memory for the row */
-#define ROUTECAP_MISSING_TAKEN 7         /* ROUTECAP_EXTRACT_TAKE took the row out of its request;
-                                            the routing of that call has it */
+#define ROUTECAP_MISSING_TAKEN 7         /* a call with ROUTECAP_EXTRACT_TAKE took the row out of
+                                            its request; the routing of that call has the row */
 #define ROUTECAP_MISSING_EVICTED 8       /* a store had the row and dropped it; see store.h */
 #define ROUTECAP_MISSING_NOT_PUBLISHED 9 /* a store never had the row, or dropped it long ago */
-#define ROUTECAP_MISSING_STALE 10        /* a store has the row of older weights only */
+#define ROUTECAP_MISSING_STALE 10        /* a store has the row, but of older weights */
 
 /*
- * A cell may have two reasons: rows for one position come together (in a merge or an attach, or if
- * a row is issued again), and the cell is missing in all of them. Then the reason that stands first
- * in this list is the cell's: DUPLICATE, OUT_OF_RANGE, UNWRITTEN, TAKEN, LOST, REFUSED, STALE,
- * EVICTED, NOT_PUBLISHED, ABSENT. The order of the rows, or of the routings of a merge, makes no
- * difference. With ROUTECAP_POLICY_REPLACE a row that replaces another brings its own reasons.
+ * Several rows may meet at one position: in a merge or an attach, or if a position is issued again.
+ * If a cell is missing in all of them, it gets the reason that comes first in this list: DUPLICATE,
+ * OUT_OF_RANGE, UNWRITTEN, TAKEN, LOST, REFUSED, STALE, EVICTED, NOT_PUBLISHED, ABSENT. The order
+ * of the rows or routings makes no difference. With ROUTECAP_POLICY_REPLACE, the row that replaces
+ * another brings its own reasons.
  *
- * LOST, REFUSED and TAKEN belong to positions, not to cells. They show only where the request has
- * no row. A row that is there shows the reasons of its cells, even if all of them are missing. If a
- * span with device positions is lost or refused, all positions within its bounds have that reason.
+ * LOST, REFUSED and TAKEN belong to positions, not to cells. A reader sees them only where the
+ * request has no row. A row that is there has the reasons of its cells, even if all its cells are
+ * missing. If a span with device positions is lost or refused, all positions within its bounds get
+ * that reason.
  */
 
 /*
  * A block of missing cells: consecutive rows, consecutive layers, one reason.
  *
- * Consecutive rows whose missing cells and reasons are equal form one run, as long as possible. In
- * a run, consecutive layers with one reason form one block. Blocks are ordered by row, then by
- * layer.
+ * The library first joins consecutive rows with the same missing cells and reasons into the longest
+ * possible runs. In each run, consecutive layers with the same reason form one block. Blocks are
+ * ordered by row, then by layer.
  */
 typedef struct routecap_missing {
     uint64_t first;       /* position of the first row */
@@ -67,7 +68,7 @@ typedef struct routecap_missing {
     uint32_t reserved;    /* 0 */
 } routecap_missing;
 
-/* How much of a range of rows is there. */
+/* How many cells of a range of rows are there. */
 typedef struct routecap_coverage {
     uint32_t struct_size;
     uint32_t layers;        /* of the request or routing */
@@ -78,7 +79,7 @@ typedef struct routecap_coverage {
     uint64_t rows_partial;  /* rows with some cells valid */
     uint64_t rows_empty;    /* rows with no cell valid */
     uint64_t cells_missing; /* cells of the range that are not valid */
-    uint64_t blocks;        /* blocks of missing cells, of the range */
+    uint64_t blocks;        /* blocks of missing cells in the range */
     uint64_t cells_recomputed; /* valid cells of layers whose provenance is RECOMPUTED */
 } routecap_coverage;
 
@@ -87,26 +88,27 @@ typedef struct routecap_coverage {
  * ============================================================================================== */
 
 /* Flags of calls that read. */
-#define ROUTECAP_READ_STRICT 1u           /* missing cells are ROUTECAP_ERR_INCOMPLETE, recomputed
-                                             cells ROUTECAP_ERR_RECOMPUTED */
-#define ROUTECAP_READ_ALLOW_RECOMPUTED 2u /* with STRICT: recomputed cells are no error; without it
-                                             the flag has no effect */
+#define ROUTECAP_READ_STRICT 1u           /* with missing cells the call fails with
+                                             ROUTECAP_ERR_INCOMPLETE, with recomputed cells with
+                                             ROUTECAP_ERR_RECOMPUTED */
+#define ROUTECAP_READ_ALLOW_RECOMPUTED 2u /* with STRICT: recomputed cells are no error. Without
+                                             STRICT the flag has no effect */
 
 #define ROUTECAP_ORDER_ROW_MAJOR 0   /* [rows, layers, k] */
 #define ROUTECAP_ORDER_LAYER_MAJOR 1 /* [layers, rows, k] */
 
-/* How ids are written into the caller's memory. */
+/* How to write ids into the caller's memory. */
 typedef struct routecap_copy_options {
     uint32_t struct_size;
     int32_t dtype;         /* ROUTECAP_DTYPE_U8, _I16, _U16, _I32, _U32 or _I64. Required */
-    int32_t order;         /* ROUTECAP_ORDER_* of the dense layout and of the mask */
+    int32_t order;         /* ROUTECAP_ORDER_*, of dst if it is dense, and of the mask */
     uint32_t flags;        /* 0, or ROUTECAP_READ_* */
     uint32_t first_layer;  /* the first layer to copy */
     uint32_t layers;       /* how many layers; 0 means all from first_layer on */
-    int64_t row_stride;    /* elements from one row to the next; 0 means the dense layout's */
-    int64_t layer_stride;  /* elements from one layer to the next; 0 means the dense layout's */
-    int64_t fill;          /* written for each id of a missing cell, in two's complement. 0 is no
-                              default here: routecap_copy_options_init sets -1 */
+    int64_t row_stride;    /* elements from one row to the next; 0 means dense, in `order` */
+    int64_t layer_stride;  /* elements from one layer to the next; 0 means dense, in `order` */
+    int64_t fill;          /* written for each id of a missing cell, in two's complement. Here 0
+                              means 0 and not the default: routecap_copy_options_init sets -1 */
 } routecap_copy_options;
 
 /**

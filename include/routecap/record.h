@@ -1,30 +1,30 @@
 /*
- * routecap, chapter 3: how expert ids get into the sink.
+ * routecap, chapter 3: recording. To capture a layer, get its expert ids into the sink.
  *
  * Copyright 2026 The routecap authors. Licensed under the Apache License, Version 2.0; see LICENSE.
  *
- * Between the begin and the snapshot of a step, each MoE layer writes its ids into the sink. There
- * are five ways, the cheapest first; docs/performance.md says what each costs:
+ * Between the begin and the snapshot of a step, the ids of each MoE layer must get into the sink.
+ * There are five ways to do that, the cheapest first; docs/performance.md has the cost of each:
  *
  *   1. The router writes its ids into the sink itself: routecap_sink_layer, or routecap_sink_bind
  *      if the engine has its own memory for them. Nothing is launched. This works only if nothing
  *      rewrites the ids there before the snapshot: load balancing in place, masks of
  *      zero-computation experts, or shared experts appended to the same rows.
- *   2. One call behind the last router copies the ids of many layers: routecap_layers_record. This
+ *   2. One call after the last router copies the ids of many layers: routecap_layers_record. This
  *      works only if the ids of all these layers still exist at that point.
- *   3. One call per layer, routecap_layer_record, on a stream of its own that is forked behind the
+ *   3. One call per layer, routecap_layer_record, on a side stream that is forked after the
  *      router and joined before the snapshot.
  *   4. One call per layer on the engine's stream, with ROUTECAP_SOURCE_OVERLAP if the router and
  *      the consumer of its ids use programmatic dependent launch.
  *   5. If only logits exist, routecap_layer_route chooses the experts again.
  *
- * After a change to any of this, routecap_capturer_probe tells which layers are captured and which
- * only seem to be.
+ * After any change to this code, run routecap_capturer_probe. It tells which layers are captured
+ * and which only seem to be.
  *
  * Most programs need these six functions:
  *
  *   routecap_sink_layer        where a router writes the ids of a layer
- *   routecap_sink_bind         adopt memory of the engine instead
+ *   routecap_sink_bind         use memory of the engine as the sink instead
  *   routecap_layer_record      copy the ids of one layer
  *   routecap_layers_record     copy the ids of many layers
  *   routecap_layer_route       choose the experts of a layer from its logits
@@ -45,22 +45,22 @@ extern "C" {
  * The sink
  * ============================================================================================== */
 
-/* Where the ids of a layer are written, or of several layers at equal distances. */
+/* Memory for the ids of one layer, or of several layers at equal distances. */
 typedef struct routecap_sink {
     uint32_t struct_size;
     int32_t dtype;        /* ROUTECAP_DTYPE_I16, _I32 or _I64 */
     void *ids;            /* [device] row 0, column 0 of the first layer, aligned to its element */
     uint32_t rows;        /* rows present */
-    uint32_t k;           /* columns of a row; they lie next to one another */
+    uint32_t k;           /* columns of a row, adjacent in memory */
     int64_t row_stride;   /* elements from one row to the next, k or more; 0 means k */
     int64_t layer_stride; /* elements from one layer to the next; 0 means rows * row_stride */
 } routecap_sink;
 
 /**
- * Get the sink of a layer, to be given to the router as its output of ids.
+ * Get the sink of a layer, so that the router can write its ids there.
  *
- * The address is fixed from now on. Write a row at most once in a step, between its begin and its
- * snapshot in the order of the stream.
+ * The address does not change afterwards. In each step write a row at most once, between the begin
+ * and the snapshot in the order of the stream.
  *
  * @param[in] capturer  The capturer.
  * @param[in] layer     The layer.
@@ -72,27 +72,28 @@ ROUTECAP_API int32_t routecap_sink_layer(routecap_capturer *capturer, uint32_t l
                                          routecap_sink *sink);
 
 /**
- * Adopt memory of the engine as the sink of some layers, in the place of the library's.
+ * Use memory of the engine as the sink of some layers, instead of the library's.
  *
- * A router or a fused kernel that writes its ids there needs no recording. Bind only memory in
- * which nothing rewrites the ids before the snapshot. Otherwise record them before they are
- * rewritten.
+ * If a router or a fused kernel writes its ids there, nothing else has to record them. Bind only
+ * memory in which nothing rewrites the ids before the snapshot. If something rewrites them, record
+ * them before it does.
  *
- * The memory stays valid and in place until the capturer is destroyed, and as long as graphs that
- * write it are replayed. On a device it is that device's own memory: not managed memory, not
- * page-locked host memory, and not another device's (ROUTECAP_ERR_ARGUMENT).
+ * Keep the memory valid and in place until the capturer is destroyed, and as long as graphs that
+ * write it are replayed. On a device it must be that device's own memory. Managed memory,
+ * page-locked host memory and the memory of a different device are ROUTECAP_ERR_ARGUMENT.
  *
- * An address never changes. A bind of other memory is refused if the layer was bound before, if
- * its address was given out, or after the first begin. A bind of the same memory succeeds.
+ * The address of a sink never changes. After the layer was bound, its address was returned, or the
+ * first step has begun, you can only bind the same memory again.
  *
  * Not capturable.
  *
  * @param[in] capturer     The capturer.
  * @param[in] first_layer  The first layer.
  * @param[in] layers       How many layers, 1 or more.
- * @param[in] sink         The memory: the capturer's rows or more, and the capturer's k.
+ * @param[in] sink         The memory, with at least as many rows as the capturer, and the
+ *                         capturer's k.
  * @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_LAYER; ROUTECAP_ERR_SHAPE_MISMATCH (rows or strides too
- *         small, or another k); ROUTECAP_ERR_DTYPE; ROUTECAP_ERR_STATE (the address is fixed);
+ *         small, or a different k); ROUTECAP_ERR_DTYPE; ROUTECAP_ERR_STATE (the address is fixed);
  *         ROUTECAP_ERR_DEVICE; ROUTECAP_ERR_DEVICE_LOST.
  */
 ROUTECAP_API int32_t routecap_sink_bind(routecap_capturer *capturer, uint32_t first_layer,
@@ -103,28 +104,28 @@ ROUTECAP_API int32_t routecap_sink_bind(routecap_capturer *capturer, uint32_t fi
  * ============================================================================================== */
 
 /*
- * Expert ids as a router leaves them: a matrix [rows, k_source]. They become ids of the capturer in
- * this order:
+ * Expert ids as a router leaves them: a matrix [rows, k_source]. The library turns them into ids of
+ * the capturer in this order:
  *   1. Columns at and after the capturer's k are dropped: fused shared experts.
  *   2. If there is a table, an id becomes table[id]. An id outside the table becomes invalid.
  *   3. `offset` is added.
- * An id that is then outside the layer's range makes its cell missing. Nothing wraps around.
+ * If the result is outside the layer's range, the cell is missing. Nothing wraps around.
  */
 typedef struct routecap_source {
     uint32_t struct_size;
     int32_t dtype;            /* ROUTECAP_DTYPE_I16, _I32, _U32, _I64 or _ID16_BF16 */
     const void *ids;          /* [device] row 0, column 0 */
-    int64_t row_stride;       /* elements from one row to the next; 0 means k_source; may be
-                                 anything if there is one row */
+    int64_t row_stride;       /* elements from one row to the next; 0 means k_source; ignored if
+                                 there is only one row */
     int64_t column_stride;    /* elements from one column to the next; 0 means 1 */
-    uint32_t rows;            /* rows present; with live_rows, the most there can be */
+    uint32_t rows;            /* rows present; with live_rows, the most that can be present */
     uint32_t k_source;        /* columns present, the capturer's k or more; 0 means k */
     const int32_t *live_rows; /* [device] one number: only the first *live_rows rows hold ids;
                                  clamped to [0, rows]; NULL: all do */
     const int32_t *row_base;  /* [device] one number, added to first_row; NULL: 0 */
     const int32_t *row_index; /* [device] [rows] the sink row of each source row, negative for none;
-                                 first_row and row_base are then not used; NULL: rows follow one
-                                 another */
+                                 first_row and row_base are then ignored. NULL: source rows go to
+                                 consecutive sink rows */
     uint32_t first_row;       /* without row_index: the sink row of source row 0 */
     int32_t offset;           /* added to each id */
     const int32_t *table;     /* [device] [table_size] the id for each source id, such as the
@@ -134,11 +135,11 @@ typedef struct routecap_source {
 } routecap_source;
 
 /*
- * Flag of routecap_source. The copy is launched with programmatic dependent launch. On compute
- * capability 9.0 and newer it may then start while a router that allows it is still running; it
- * waits for the end of the router before it reads. On older devices the flag has no effect. With
- * and without the flag, a consumer that is launched this way may start while the copy is running.
- * It must wait for the work before it, as such a consumer always must.
+ * Flag of routecap_source. Launches the copy with programmatic dependent launch. On compute
+ * capability 9.0 and newer, the copy may then start while the router is still running, if the
+ * router allows it. The copy waits for the end of the router before it reads. On older devices the
+ * flag has no effect. With or without the flag, a consumer that is launched this way may start
+ * while the copy is running, and must wait for the work before it, as always.
  */
 #define ROUTECAP_SOURCE_OVERLAP 1u
 
@@ -147,22 +148,22 @@ typedef struct routecap_source {
  *
  * Call it after top-k, before anything rewrites the ids.
  *
- * The rows of a layer may come in several calls (micro-batches, chunks), if they are disjoint. Of a
- * row that is recorded twice one record is kept: the first one, if the streams order the records.
- *   - The host sees the second record, and the call returns ROUTECAP_ERR_CONFLICT, if all of this
- *     holds: the begin and both records were made outside graph capture; no snapshot, issue,
- *     discard or capture came between them; and neither record has row_index, live_rows or
- *     row_base.
- *   - Otherwise the cells of the second record are dropped and counted, and routecap_step_finalize
- *     reports them.
+ * You may record the rows of a layer in several calls (micro-batches, chunks), if they are
+ * disjoint. If a row is recorded twice, one record is kept: the first, if the streams order the
+ * two.
+ *   - The call notices the second record and returns ROUTECAP_ERR_CONFLICT if all of this holds:
+ *     the begin and both records were made outside graph capture; no snapshot, issue, discard or
+ *     capture came between them; and neither record has row_index, live_rows or row_base.
+ *   - Otherwise the device drops and counts the cells of the second record, and
+ *     routecap_step_finalize reports them.
  * Rows at or beyond the number begun are dropped and counted. Without a begin those are all rows.
  *
  * Capturable. On the host backend the ids are copied before the call returns.
  *
  * @param[in] capturer  The capturer.
  * @param[in] layer     The layer.
- * @param[in] source    The ids, and the sink rows to which they go.
- * @param[in] stream    A stream that is ordered behind the router.
+ * @param[in] source    The ids, and the sink rows to write them to.
+ * @param[in] stream    A stream that is ordered after the router.
  * @return ROUTECAP_OK. On error nothing is written: ROUTECAP_ERR_UNKNOWN_LAYER; ROUTECAP_ERR_DTYPE;
  *         ROUTECAP_ERR_SHAPE_MISMATCH (k_source less than k); ROUTECAP_ERR_CAPACITY (first_row +
  *         rows outside the sink); ROUTECAP_ERR_CONFLICT; ROUTECAP_ERR_STATE (the layer has no
@@ -182,18 +183,19 @@ typedef struct routecap_layer_source {
 /**
  * Copy the ids of several layers, with one launch for each 64 layers.
  *
- * The ids of all layers must still exist when the stream reaches this call. Inside a CUDA graph the
- * ids of a layer may lie in memory that later layers use again: keep them in memory of their own.
+ * The ids of all layers must still exist when the stream reaches this call. Inside a CUDA graph,
+ * later layers may reuse the memory that holds the ids of a layer, so keep the ids of each layer in
+ * separate memory.
  *
- * Otherwise the call does what routecap_layer_record does, once for each layer. If one layer is
- * refused, nothing is recorded. A layer that is named twice is ROUTECAP_ERR_ARGUMENT. Capturable.
+ * In all other respects the call is like one routecap_layer_record for each layer. If one layer is
+ * refused, nothing is recorded. Naming a layer twice is ROUTECAP_ERR_ARGUMENT. Capturable.
  *
  * @param[in] capturer    The capturer.
- * @param[in] source      What the layers have in common. Its ids and table are NULL.
+ * @param[in] source      What the layers have in common. Set its ids and table to NULL.
  * @param[in] layers      [count] elements of layer_size bytes, each layer once.
  * @param[in] layer_size  sizeof(routecap_layer_source) of the caller, in bytes.
  * @param[in] count       How many layers.
- * @param[in] stream      A stream that is ordered behind the routers.
+ * @param[in] stream      A stream that is ordered after the routers.
  * @return As routecap_layer_record.
  */
 ROUTECAP_API int32_t routecap_layers_record(routecap_capturer *capturer,
@@ -231,8 +233,8 @@ ROUTECAP_API int32_t routecap_layers_record(routecap_capturer *capturer,
                                            without the flag they cannot win */
 
 /*
- * Methods in use, for routecap_router_init. "Rank" says by what experts are ranked: their keys, see
- * routecap_router. "Set" names the fields that the model provides.
+ * Routing methods for routecap_router_init. "Rank ..." names the key by which experts are ranked;
+ * see routecap_router. "Set ..." names the fields that you fill from the model.
  */
 #define ROUTECAP_METHOD_SOFTMAX 1             /* rank probabilities; weights are probabilities:
                                                  OLMoE, Qwen2 */
@@ -259,7 +261,7 @@ ROUTECAP_API int32_t routecap_layers_record(routecap_capturer *capturer,
  * How a router chooses k of its experts. The key of an expert is its score plus its bias. The
  * experts with the k largest keys win. With groups, only the groups_kept groups with the largest
  * group scores take part. Of equal keys the lower id wins, of equal group scores the lower group.
- * The ids are in order of falling keys, one in each column.
+ * The ids are in descending order of their keys, one in each column.
  *
  * A NaN has the score of minus infinity, and its key is minus infinity. If the largest logit is
  * infinite, softmax counts logits equal to it as 1 and the others as 0.
@@ -284,8 +286,7 @@ typedef struct routecap_router {
 } routecap_router;
 
 /**
- * Fill a router with a method in use. The fields that the method takes from the model remain to be
- * set.
+ * Fill a router with a routing method. Then set the fields that the method takes from the model.
  *
  * @param[out] router      The router.
  * @param[in] struct_size  sizeof(routecap_router) of the caller, in bytes.
@@ -313,24 +314,24 @@ typedef struct routecap_logits {
     uint32_t experts;         /* columns: k or more, at most the layer's experts and
                                  ROUTECAP_MAX_ROUTED_EXPERTS; 0 means the layer's */
     float *weights;           /* [device] [rows, weights_stride] receives the weight of each chosen
-                                 expert, for every live row, also for rows that are not begun or
-                                 were recorded before; NULL: not wanted. A disabled capturer writes
-                                 none */
+                                 expert, for every live row, even if the row is not begun or was
+                                 recorded before; NULL: not wanted. A disabled capturer writes no
+                                 weights */
     int64_t weights_stride;   /* elements from one row to the next, k or more; 0 means k */
 } routecap_logits;
 
 /**
  * Choose the experts of one layer from its logits, into the sink.
  *
- * Rows go where routecap_layer_record puts them, and are kept or dropped by the same rules.
+ * Rows are placed, kept and dropped as by routecap_layer_record.
  *
  * Capturable. On the host backend the work is done before the call returns.
  *
  * @param[in] capturer  The capturer.
  * @param[in] layer     A layer whose provenance is RECOMPUTED (otherwise ROUTECAP_ERR_STATE).
  * @param[in] router    How the layer chooses.
- * @param[in] logits    The logits, and the sink rows to which the ids go.
- * @param[in] stream    A stream that is ordered behind the logits.
+ * @param[in] logits    The logits, and the sink rows to write the ids to.
+ * @param[in] stream    A stream that is ordered after the logits.
  * @return ROUTECAP_OK. On error nothing is written: ROUTECAP_ERR_UNKNOWN_LAYER; ROUTECAP_ERR_DTYPE
  *         (logits, bias or tokens); ROUTECAP_ERR_ARGUMENT (also groups that do not divide the
  *         experts, kept groups with fewer than k experts, too many experts, or a hash_table without
@@ -345,19 +346,19 @@ ROUTECAP_API int32_t routecap_layer_route(routecap_capturer *capturer, uint32_t 
  * ============================================================================================== */
 
 /*
- * What is odd about the ids of a layer. After a pass with many different tokens, a layer that is
- * captured well has none of these.
+ * Findings about the ids of a layer. After a pass with many different tokens, a layer that is
+ * captured correctly has none of them.
  */
 #define ROUTECAP_PROBE_SILENT 1u       /* no row was written: nothing records this layer */
 #define ROUTECAP_PROBE_INCOMPLETE 2u   /* some rows were not written, or not in all columns */
 #define ROUTECAP_PROBE_OUT_OF_RANGE 4u /* ids outside the layer's range: shared experts, local ids
                                           or another dtype */
-#define ROUTECAP_PROBE_DUPLICATE 8u    /* one id twice in a row */
+#define ROUTECAP_PROBE_DUPLICATE 8u    /* the same id twice in one row */
 #define ROUTECAP_PROBE_SEQUENCE 16u    /* several rows, all of them 0, 1, ..., k-1: a router that
                                           got no logits */
 #define ROUTECAP_PROBE_CONSTANT 32u    /* several rows, all with the same ids */
-#define ROUTECAP_PROBE_REPEATED 64u    /* several rows, each as in the layer before: one buffer for
-                                          two layers */
+#define ROUTECAP_PROBE_REPEATED 64u    /* several rows, each the same as in the layer before: two
+                                          layers share one buffer */
 
 /* What the sink of a layer holds. Each row is in exactly one of the first three counts. */
 typedef struct routecap_layer_probe {
@@ -365,29 +366,29 @@ typedef struct routecap_layer_probe {
     uint32_t rows_unwritten;    /* no column was written */
     uint32_t rows_incomplete;   /* some columns were written */
     uint32_t rows_written;      /* all columns were written */
-    uint32_t rows_out_of_range; /* rows with a written id that is out of range */
-    uint32_t rows_duplicate;    /* written rows with all ids in range, and one of them twice */
+    uint32_t rows_out_of_range; /* rows with at least one written id out of range */
+    uint32_t rows_duplicate;    /* written rows with all ids in range and one id twice */
     int32_t lowest;             /* lowest id in range that was written; -1 if there is none */
     int32_t highest;            /* highest id in range that was written; -1 if there is none */
 } routecap_layer_probe;
 
 /**
- * Look at what the last forward pass wrote, layer by layer.
+ * Check what the last forward pass wrote, layer by layer.
  *
- * It is for one warm-up pass at start, with many different tokens. Call it after the begin and the
- * writes of that pass, before an issue or discard. It changes nothing. A disabled capturer fills
- * zeros.
+ * Use it at start, for one warm-up pass with many different tokens. Call it after the begin and the
+ * writes of that pass, and before the issue or discard. It changes nothing. For a disabled capturer
+ * all numbers are 0.
  *
  * Waits until the stream has run. Not capturable.
  *
  * @param[in] capturer    The capturer.
- * @param[in] rows        Look at sink rows 0..rows-1: those of the pass that are no padding. At
- *                        most the rows begun.
+ * @param[in] rows        Check sink rows 0..rows-1: the rows of the pass without padding. At most
+ *                        the rows begun.
  * @param[out] layers     [count] elements of layer_size bytes, for layers 0..count-1.
  * @param[in] layer_size  sizeof(routecap_layer_probe) of the caller, in bytes.
  * @param[in] count       How many layers: at most the capturer's.
  * @param[in] stream      The stream of the forward pass.
- * @return ROUTECAP_OK; ROUTECAP_PARTIAL (something odd was found; see `found` of each layer);
+ * @return ROUTECAP_OK; ROUTECAP_PARTIAL (there are findings; see `found` of each layer);
  *         ROUTECAP_ERR_UNKNOWN_LAYER (more layers than the capturer's); ROUTECAP_ERR_CAPACITY (more
  *         rows than begun); ROUTECAP_ERR_STATE (no row is begun).
  */

@@ -1,12 +1,11 @@
 /*
- * routecap, chapter 6: routings.
+ * routecap, chapter 6: routings. To use the rows of a request, view or copy them here.
  *
  * Copyright 2026 The routecap authors. Licensed under the Apache License, Version 2.0; see LICENSE.
  *
- * A routing is what was read out of a request: rows with their ids, their validity, their tags, and
- * the layers that they have. It is immutable. Any number of threads of the process that made it may
- * use it at once, also after its request has ended, its capturer is destroyed, or the device is
- * lost.
+ * A routing holds rows that were read from a request: their ids, validity and tags, and which
+ * layers they have. It is immutable. Any number of threads of the process that made it may use it
+ * at once, even after its request has ended, its capturer is destroyed, or the device is lost.
  *
  * A routing of routecap_request_finish is pending until its last step has landed. Until then all
  * functions but wait, poll, retain and free return ROUTECAP_ERR_NOT_READY. All other routings are
@@ -14,11 +13,11 @@
  *
  * Most programs need these six functions:
  *
- *   routecap_routing_wait        until a routing is ready
+ *   routecap_routing_wait        wait until a routing is ready
  *   routecap_routing_view        look at its rows in place
  *   routecap_routing_copy_to     copy its ids to memory of the caller
- *   routecap_routing_coverage    which cells are missing, and why
- *   routecap_routing_split       divide prompt and generated tokens
+ *   routecap_routing_coverage    find which cells are missing, and why
+ *   routecap_routing_split       divide it into prompt and generated tokens
  *   routecap_routing_free        free it
  *
  * The rest of the chapter: poll, slice, merge, and counting references.
@@ -32,7 +31,7 @@
 extern "C" {
 #endif
 
-/* Consecutive rows whose ids lie next to one another in memory. */
+/* Consecutive rows whose ids are adjacent in memory. */
 typedef struct routecap_segment {
     uint64_t first;          /* position of the first row */
     uint64_t rows;           /* how many */
@@ -50,8 +49,8 @@ typedef struct routecap_segment {
 
 /*
  * The contents of a routing, in place. In a cell that is not valid, the first of the k ids is the
- * reason, ROUTECAP_MISSING_*. Any other value there, as foreign bytes may have, means UNWRITTEN.
- * The other ids of the cell have no meaning.
+ * reason, ROUTECAP_MISSING_*. Any other value, which imported arrays may have, means UNWRITTEN. The
+ * other ids of the cell have no meaning.
  */
 typedef struct routecap_view {
     uint32_t struct_size;
@@ -73,7 +72,7 @@ typedef struct routecap_view {
 } routecap_view;
 
 /* ================================================================================================
- * Until it is ready
+ * Waiting for a routing
  * ============================================================================================== */
 
 /**
@@ -97,11 +96,11 @@ ROUTECAP_API int32_t routecap_routing_wait(const routecap_routing *routing, int6
 ROUTECAP_API int32_t routecap_routing_poll(const routecap_routing *routing);
 
 /* ================================================================================================
- * Looking and copying
+ * Viewing and copying
  * ============================================================================================== */
 
 /**
- * Look at a routing in place, without a copy.
+ * Get the contents of a routing in place, without copying them.
  *
  * @param[in] routing  The routing.
  * @param[out] view    Its contents. The pointers are valid until the last reference to the routing
@@ -111,7 +110,7 @@ ROUTECAP_API int32_t routecap_routing_poll(const routecap_routing *routing);
 ROUTECAP_API int32_t routecap_routing_view(const routecap_routing *routing, routecap_view *view);
 
 /**
- * Say which cells of a routing are there and which are missing.
+ * Count the cells of a routing that are there, and list those that are missing.
  *
  * @param[in] routing       The routing.
  * @param[out] coverage     The counts, over all rows.
@@ -129,8 +128,8 @@ ROUTECAP_API int32_t routecap_routing_coverage(const routecap_routing *routing,
 /**
  * Copy the ids of a routing to the caller's memory.
  *
- * It copies all rows; slice the routing first to copy fewer. The rules on fill and strides are
- * those of routecap_request_extract_into.
+ * The call copies all rows; to copy fewer, slice the routing first. The rules on fill and strides
+ * are those of routecap_request_extract_into.
  *
  * @param[in] routing     The routing.
  * @param[in] options     The dtype, layers and layout of dst.
@@ -153,7 +152,7 @@ ROUTECAP_API int32_t routecap_routing_copy_to(const routecap_routing *routing,
                                               uint64_t *needed);
 
 /* ================================================================================================
- * Dividing and uniting
+ * Dividing and merging
  * ============================================================================================== */
 
 /**
@@ -162,8 +161,8 @@ ROUTECAP_API int32_t routecap_routing_copy_to(const routecap_routing *routing,
  * @param[in] routing           The routing.
  * @param[in] prompt_tokens     Rows before this position go to `prompt`; if the routing ends before
  *                              it, all rows do.
- * @param[in] generated_tokens  At most so many of the other rows go to `generated`. The last
- *                              generated token is usually never input and has no row.
+ * @param[in] generated_tokens  At most this many of the other rows go to `generated`. Usually the
+ *                              last generated token was never an input and has no row.
  *                              ROUTECAP_ROWS_ALL: all of them.
  * @param[out] prompt           A routing, possibly without rows; NULL on error.
  * @param[out] generated        A routing, possibly without rows; NULL on error.
@@ -178,7 +177,7 @@ ROUTECAP_API int32_t routecap_routing_split(const routecap_routing *routing, uin
  *
  * @param[in] routing  The routing.
  * @param[in] first    Position of the first row.
- * @param[in] rows     How many rows; ROUTECAP_ROWS_ALL: up to the end.
+ * @param[in] rows     How many rows; ROUTECAP_ROWS_ALL: all up to the end.
  * @param[out] slice   The new routing; NULL on error.
  * @return ROUTECAP_OK; ROUTECAP_ERR_OUT_OF_RANGE; ROUTECAP_ERR_NOT_READY.
  */
@@ -186,23 +185,24 @@ ROUTECAP_API int32_t routecap_routing_slice(const routecap_routing *routing, uin
                                             uint64_t rows, routecap_routing **slice);
 
 /**
- * Unite routings of one sequence that have different rows, different layers, or both: those of
- * sequence-parallel and pipeline-parallel ranks, or the pieces of a stream.
+ * Merge routings of one sequence that have different rows, different layers, or both: for instance
+ * those of sequence-parallel and pipeline-parallel ranks, or the pieces of a stream.
  *
  * Layers are matched by their index in the decoder (the layer map), rows by position. The result
- * has the layers of all, and the rows from the lowest to the highest position of any. A cell that
- * no routing has is missing. Its reason is chosen among the routings that have the layer, by the
- * list in reading.h. A row's tag is the least of the rows that its valid cells are from. A layer
- * that is recomputed in one routing is recomputed in the result.
+ * has all layers of all routings, and the rows from the lowest to the highest position of any. A
+ * cell that no routing has is missing; its reason comes from the routings that have the layer, by
+ * the order in reading.h. If the valid cells of a row come from rows with different tags, the
+ * result has the lowest of these tags. A layer that is RECOMPUTED in one routing is RECOMPUTED in
+ * the result.
  *
  * @param[in] routings  [count] the routings. They stay the caller's.
  * @param[in] count     How many, 1 or more.
  * @param[in] flags     0.
  * @param[out] merged   The new routing; NULL on error. Its memory counts in the budget of the first
- *                      routing, also after that capturer is destroyed.
+ *                      routing's capturer, even after that is destroyed.
  * @return ROUTECAP_OK; ROUTECAP_INCOMPLETE; ROUTECAP_NOT_CAPTURED; ROUTECAP_ERR_CONFLICT (two
- *         routings have different sets of ids in one cell); ROUTECAP_ERR_SHAPE_MISMATCH (k, the id
- *         space, or the experts of one layer differ); ROUTECAP_ERR_NOT_READY.
+ *         routings have different sets of ids in the same cell); ROUTECAP_ERR_SHAPE_MISMATCH (k,
+ *         the id space, or the experts of one layer differ); ROUTECAP_ERR_NOT_READY.
  */
 ROUTECAP_API int32_t routecap_routing_merge(const routecap_routing *const *routings, size_t count,
                                             uint32_t flags, routecap_routing **merged);
@@ -219,7 +219,7 @@ ROUTECAP_API int32_t routecap_routing_merge(const routecap_routing *const *routi
 ROUTECAP_API int32_t routecap_routing_retain(const routecap_routing *routing);
 
 /**
- * Free one reference to a routing. The memory goes with the last one. In a forked child it does
+ * Free one reference to a routing. The last one frees the memory. In a forked child the call does
  * nothing.
  *
  * @param[in] routing  The routing; may be NULL.

@@ -67,9 +67,9 @@
  * sequence and its forks. A routing may be shared among threads and sequences. No call waits, and
  * none needs a capturer or a device.
  *
- * A sequence shares a routing's pages of which it uses most rows. From other pages it copies the
+ * A sequence shares the memory of a routing if it uses most of its rows. Otherwise it copies the
  * rows that it needs, so that a few rows do not keep a large routing alive. Forks share the rows of
- * their parent. A shared page of a capturer also counts in that capturer's budget, until the last
+ * their parent. Memory shared with a capturer also counts in the capturer's budget, until the last
  * routing and the last sequence that use it are freed.
  */
 #ifndef ROUTECAP_SEQUENCE_H

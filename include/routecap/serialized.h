@@ -1,17 +1,18 @@
 /*
- * routecap, chapter 7: routings as bytes, and routings from other memory.
+ * routecap, chapter 7: routings as bytes. To store or send a routing, serialise it here.
  *
  * Copyright 2026 The routecap authors. Licensed under the Apache License, Version 2.0; see LICENSE.
  *
- * A routing can be written as bytes, for a file, shared memory or a network, and be made again
- * from them in any process. docs/format.md describes the bytes. Files of them end in ".routecap".
+ * A routing can be written as bytes for a file, shared memory or a network, and any process can
+ * make a routing from these bytes. docs/format.md describes the bytes. File names end in
+ * ".routecap".
  *
  *   routecap_routing_serialize     write a routing as bytes
  *   routecap_routing_deserialize   make a routing from such bytes
  *   routecap_routing_import        make a routing from arrays of any origin
- *   routecap_serialized_info       what such bytes are, and how many are still to come
- *   routecap_serialized_splice     put two together without reading an id
- *   routecap_serialized_slice      which bytes hold some of the rows
+ *   routecap_serialized_info       read the size and shape from the first bytes
+ *   routecap_serialized_splice     join two without reading an id
+ *   routecap_serialized_slice      find the bytes that hold some of the rows
  *
  * None of these functions needs a capturer or a device.
  */
@@ -28,8 +29,8 @@ extern "C" {
  * Write a routing in the serialised form.
  *
  * Routings with equal layer tables, first rows, cells (ids in order), reasons and tags give equal
- * bytes. Later libraries write version 1 too, unless a flag asks for another version. They refuse a
- * routing that version 1 cannot express.
+ * bytes. Later libraries write version 1 too, unless a flag asks for a different version, and
+ * refuse a routing that version 1 cannot express.
  *
  * @param[in] routing    The routing.
  * @param[in] flags      0.
@@ -45,39 +46,39 @@ ROUTECAP_API int32_t routecap_routing_serialize(const routecap_routing *routing,
                                                 void *dst, size_t dst_bytes, uint64_t *needed);
 
 /*
- * Called once, when memory that was lent to the library is no longer used. context is that of the
- * call that lent it.
+ * Called once, when the library no longer uses memory that a caller lent to it. context is that of
+ * the call that lent the memory.
  *
- * It may be called on any thread, before the call that lent the memory returns, and inside calls
- * that free rows (close, free, truncate, destroy). No lock of the library is held meanwhile. So it
- * may take a lock that other threads hold while they call routecap. It must not call routecap
- * itself.
+ * The callback may run on any thread, even before the call that lent the memory returns, and inside
+ * calls that free rows (close, free, truncate, destroy). The library holds no lock meanwhile, so
+ * the callback may take a lock that other threads hold while they call routecap. It must not call
+ * routecap itself.
  */
 typedef void (*routecap_release)(void *context);
 
 /* Flag of routecap_routing_deserialize and routecap_routing_import. */
-#define ROUTECAP_IMPORT_TRUSTED 1u /* the ids are known to be right and are not checked. Everything
-                                      else is checked */
+#define ROUTECAP_IMPORT_TRUSTED 1u /* the ids are known to be valid and are not checked; everything
+                                      else is */
 
 /**
  * Make a routing from bytes in the serialised form.
  *
- * Nothing in the bytes is trusted. Ids are checked as those of a step are: a cell that claims to be
- * valid and is not k distinct experts of its layer is an error.
+ * Nothing in the bytes is trusted. A cell that is marked valid and does not hold k distinct experts
+ * of its layer is an error.
  *
- * The routing takes about as much memory as the bytes. It takes up to twenty times as much if they
- * consist of many runs of one row. That memory counts in no budget.
+ * The routing takes about as much memory as the bytes, or up to twenty times as much if the bytes
+ * consist of many runs of one row. This memory counts in no budget.
  *
  * @param[in] data      [bytes] the bytes. Without `release` they are copied. With `release` they
- *                      are lent: the routing, and every routing that shares rows with it, uses them
- *                      in place and never writes them. They are checked once, so no process may
- *                      change them until they are released. Copy memory that someone may still
- *                      write. Bytes that do not begin at a multiple of 8 are copied and released at
+ *                      are lent: the routing, and every routing that shares rows with it, reads
+ *                      them in place and never writes to them. They are checked only once, so no
+ *                      process may change them until they are released. If one might, copy them
+ *                      first. Bytes whose address is not a multiple of 8 are copied and released at
  *                      once.
  * @param[in] bytes     How many: exactly those of one routing.
  * @param[in] flags     0 or ROUTECAP_IMPORT_TRUSTED.
- * @param[in] release   Called when the bytes are no longer used, but not if this call fails. NULL:
- *                      the bytes are copied.
+ * @param[in] release   Called when the library no longer uses the bytes; not called if this call
+ *                      fails. NULL: the bytes are copied.
  * @param[in] context   Passed to release.
  * @param[out] routing  The routing, to be freed with routecap_routing_free; NULL on error.
  * @return ROUTECAP_OK; ROUTECAP_INCOMPLETE; ROUTECAP_NOT_CAPTURED; ROUTECAP_ERR_FORMAT (the text
@@ -88,29 +89,29 @@ ROUTECAP_API int32_t routecap_routing_deserialize(const void *data, size_t bytes
                                                   routecap_routing **routing);
 
 /**
- * Make a routing from arrays of any origin: the inverse of routecap_routing_view. It is for rows
- * that another process, file format or engine has.
+ * Make a routing from arrays of any origin: the inverse of routecap_routing_view. Use it for rows
+ * of a different process, file format or engine.
  *
- * The rows are checked as those of routecap_routing_deserialize. In a cell that is not valid only
- * the first id is looked at: it is the reason, or the reason is UNWRITTEN if it is none of
- * ROUTECAP_MISSING_*. Rows of a segment without ids are missing for its `reason`, where 0 means
- * ABSENT.
+ * The rows are checked as by routecap_routing_deserialize. In a cell that is not valid, the first
+ * id is the reason, and the others are ignored. If the first id is none of ROUTECAP_MISSING_*, the
+ * reason is UNWRITTEN. Rows of a segment without ids are missing for the segment's `reason`; 0
+ * means ABSENT.
  *
- * @param[in] view      The arrays. `experts` is used only without layer_experts, and `complete` not
- *                      at all. validity_bytes may be 0. layer_map, layer_experts and
- *                      layer_provenance may be NULL: they are then 0..layers-1, `experts` for all,
- *                      and CAPTURED for all. Segments are in order, of segment_size
- *                      sizeof(routecap_segment) of the caller. They may leave out rows that are
- *                      ABSENT.
+ * @param[in] view      The arrays. `experts` is used only without layer_experts, and `complete` is
+ *                      ignored. validity_bytes may be 0. If layer_map is NULL, it is 0..layers-1;
+ *                      if layer_experts is NULL, it is `experts` for all layers; if
+ *                      layer_provenance is NULL, it is CAPTURED for all. Segments must be in order
+ *                      of position, and segment_size is sizeof(routecap_segment) of the caller.
+ *                      Rows in no segment are ABSENT.
  * @param[in] flags     0 or ROUTECAP_IMPORT_TRUSTED.
  * @param[in] release   NULL: all arrays are copied. Otherwise the arrays that segments point to are
- *                      lent, as those of routecap_routing_deserialize; the segments and the tables
- *                      of layers are copied.
+ *                      lent, as in routecap_routing_deserialize; the segments and the tables of
+ *                      layers are copied.
  * @param[in] context   Passed to release.
  * @param[out] routing  The routing, to be freed with routecap_routing_free; NULL on error.
  * @return ROUTECAP_OK; ROUTECAP_INCOMPLETE; ROUTECAP_NOT_CAPTURED; ROUTECAP_ERR_ARGUMENT (limits,
- *         order or segments); ROUTECAP_ERR_DTYPE; ROUTECAP_ERR_FORMAT (a valid cell with an id out
- *         of range, or with one id twice).
+ *         order or segments); ROUTECAP_ERR_DTYPE; ROUTECAP_ERR_FORMAT (a cell that is marked valid
+ *         has an id out of range, or the same id twice).
  */
 ROUTECAP_API int32_t routecap_routing_import(const routecap_view *view, uint32_t flags,
                                              routecap_release release, void *context,
@@ -120,44 +121,47 @@ ROUTECAP_API int32_t routecap_routing_import(const routecap_view *view, uint32_t
  * Working on the bytes
  * ============================================================================================== */
 
-#define ROUTECAP_SERIALIZED_MIN 64 /* bytes of the fixed part of the header, which come first */
+#define ROUTECAP_SERIALIZED_MIN 64 /* size of the fixed part of the header, in bytes; it comes
+                                      first */
 
 /* What the first ROUTECAP_SERIALIZED_MIN bytes of a serialised routing say. */
 typedef struct routecap_serialized {
     uint32_t struct_size;
     uint32_t version;      /* of the serialised form */
     uint64_t bytes;        /* of the whole routing, header included */
-    uint64_t header_bytes; /* of the header with its tables: all that splice and slice read */
+    uint64_t header_bytes; /* of the header with its tables, which is all that splice and slice
+                              read */
     uint64_t first;        /* position of the first row */
     uint64_t rows;         /* how many */
-    uint32_t layers;       /* captured layers that it has */
+    uint32_t layers;       /* captured layers of the routing */
     uint32_t k;            /* experts per token */
     int32_t dtype;         /* of the ids, ROUTECAP_DTYPE_* */
     int32_t id_space;      /* ROUTECAP_ID_SPACE_* */
 } routecap_serialized;
 
 /**
- * Read the fixed part of a serialised routing's header: what it is, and how many bytes a stream
- * still has to bring.
+ * Read the fixed part of a serialised routing's header: its shape, and how many bytes it has in
+ * all.
  *
- * The sender may claim anything. Bound header_bytes and bytes before you make room for them.
+ * The header may lie. Check header_bytes and bytes against a limit of your own before you allocate
+ * memory for them.
  *
  * @param[in] data   [bytes] the first bytes of a serialised routing.
  * @param[in] bytes  How many: ROUTECAP_SERIALIZED_MIN or more.
  * @param[out] info  What they say.
- * @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT; ROUTECAP_ERR_BUFFER_TOO_SMALL (too few bytes, but those
- *         that are there may begin a serialised routing).
+ * @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT; ROUTECAP_ERR_BUFFER_TOO_SMALL (too few bytes; they may
+ *         be the beginning of a serialised routing).
  */
 ROUTECAP_API int32_t routecap_serialized_info(const void *data, size_t bytes,
                                               routecap_serialized *info);
 
-/* Where bytes of a spliced routing come from. */
+/* Sources of the bytes of a spliced routing. */
 #define ROUTECAP_PIECE_HEADER 0 /* the new header */
 #define ROUTECAP_PIECE_HEAD 1   /* the first of the two routings */
 #define ROUTECAP_PIECE_TAIL 2   /* the second */
 #define ROUTECAP_PIECE_ZERO 3   /* bytes of 0: padding */
 
-/* Bytes of a spliced routing that lie next to one another in one source. */
+/* Bytes of a spliced routing that are contiguous in one source. */
 typedef struct routecap_piece {
     uint64_t offset;   /* in its source, in bytes; 0 for ZERO */
     uint64_t bytes;    /* how many */
@@ -165,11 +169,11 @@ typedef struct routecap_piece {
     uint32_t reserved; /* 0 */
 } routecap_piece;
 
-#define ROUTECAP_MAX_PIECES 16 /* enough for two routings in version 1 of the form */
+#define ROUTECAP_MAX_PIECES 16 /* enough for any two routings in version 1 of the form */
 
 /*
- * Sizes of a serialised routing that is given as a list of pieces. Written one after another, as by
- * writev, the pieces are the routing.
+ * Sizes of a serialised routing that is returned as a list of pieces. Write the pieces one after
+ * another, for instance with writev, to get the routing.
  */
 typedef struct routecap_splice {
     uint32_t struct_size;
@@ -179,17 +183,18 @@ typedef struct routecap_splice {
 } routecap_splice;
 
 /**
- * Put two serialised routings of one sequence together: the rows of `head` before position `row`,
- * and the rows of `tail` from there on. They may be of prefill and decode on different machines, of
- * turns of a conversation, or parts of a stream. Only the headers are read.
+ * Join two serialised routings of one sequence: the rows of `head` before position `row`, and the
+ * rows of `tail` from `row` on. They may come from prefill and decode on different machines, from
+ * turns of a conversation, or from parts of a stream. Only the headers are read.
  *
  * The result begins with head's first row, or at `row` if that is lower. It ends with tail's last
- * row, or before `row` if that is higher. Rows between that neither has are missing. A layer that
- * is recomputed in one is recomputed in the result.
+ * row, or just before `row` if that is higher. Rows in between that neither has are missing. A
+ * layer that is RECOMPUTED in either routing is RECOMPUTED in the result.
  *
- * Both headers are checked. Ids, tags and validity are not: whoever deserialises the result checks
- * them. The pieces of each source ascend, but pieces of tail's ids come before pieces of head's
- * tags and validity. So have both sources at hand when you write the pieces.
+ * Both headers are checked. Ids, tags and validity are not; they are checked when the result is
+ * deserialised. The pieces of each source are in ascending order, but pieces of tail's ids come
+ * before pieces of head's tags and validity. So have both sources available when you write the
+ * pieces.
  *
  * @param[in] head            [head_bytes] the first routing, at least its header.
  * @param[in] head_bytes      How many: header_bytes of routecap_serialized_info or more.
@@ -217,12 +222,12 @@ ROUTECAP_API int32_t routecap_serialized_splice(const void *head, size_t head_by
                                                 size_t piece_capacity, routecap_splice *splice);
 
 /**
- * Cut rows out of a serialised routing: make a new header, and say which bytes of the routing
- * follow it. Only the header is read. So of a routing in a file, or on another machine, no more is
- * read than the header and those pieces.
+ * Extract rows of a serialised routing: make a new header, and list the bytes of the routing that
+ * follow it. Only the header is read. So if the routing is in a file or on a different machine, you
+ * need to read only its header and the listed bytes.
  *
- * Positions stay the same. The header is checked; ids, tags and validity are not: whoever
- * deserialises the result checks them.
+ * Positions stay the same. The header is checked. Ids, tags and validity are not; they are checked
+ * when the result is deserialised.
  *
  * @param[in] data            [bytes] the routing, at least its header.
  * @param[in] bytes           How many: header_bytes of routecap_serialized_info or more.
@@ -230,8 +235,8 @@ ROUTECAP_API int32_t routecap_serialized_splice(const void *head, size_t head_by
  * @param[in] rows            How many; ROUTECAP_ROWS_ALL: up to the end.
  * @param[out] header         [capacity] the new header. NULL with capacity 0 asks for the sizes,
  *                            which returns ROUTECAP_ERR_BUFFER_TOO_SMALL.
- * @param[in] capacity        Size of header, in bytes: slice->header_bytes or more. Those of the
- *                            routing's header are always enough.
+ * @param[in] capacity        Size of header, in bytes: slice->header_bytes or more. The size of the
+ *                            routing's own header is always enough.
  * @param[out] pieces         [piece_capacity] elements of piece_size bytes: where the bytes come
  *                            from, in order, with ROUTECAP_PIECE_HEAD for the routing; may be NULL
  *                            if piece_capacity is 0.

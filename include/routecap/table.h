@@ -1,10 +1,10 @@
 /*
- * routecap, chapter 15: the function table.
+ * routecap, chapter 15: the function table. To load the library with dlopen, start here.
  *
  * Copyright 2026 The routecap authors. Licensed under the Apache License, Version 2.0; see LICENSE.
  *
- * A program that dlopens the library needs one dlsym, of routecap_get_api, instead of one for each
- * function.
+ * A program that dlopens the library needs only one dlsym, of routecap_get_api, instead of one for
+ * each function.
  */
 #ifndef ROUTECAP_TABLE_H
 #define ROUTECAP_TABLE_H
@@ -26,11 +26,12 @@ extern "C" {
 #endif
 
 /*
- * All functions but routecap_get_api, each under its name without the prefix. Entries are only
- * added, at the end.
+ * All functions except routecap_get_api, each under its name without the prefix. Later versions
+ * only add entries, at the end.
  */
 typedef struct routecap_api {
-    size_t size;    /* bytes of this table in the loaded library; entries beyond do not exist */
+    size_t size;    /* size of this table in the loaded library, in bytes; entries beyond it do not
+                       exist */
     uint32_t major; /* version of the loaded library */
     uint32_t minor;
     uint32_t (*version)(void);
@@ -200,7 +201,7 @@ typedef struct routecap_api {
     int32_t (*capturer_load)(const routecap_capturer *, const uint64_t *, routecap_load *,
                              uint64_t *, size_t);
     int32_t (*capturer_load_tags)(const routecap_capturer *, uint64_t *, size_t, uint64_t *);
-    /* To see inside. */
+    /* Diagnostics. */
     int32_t (*set_log)(routecap_log, void *, int32_t);
     int32_t (*capturer_dump)(const routecap_capturer *, uint32_t, void *, size_t, uint64_t *);
 } routecap_api;
@@ -208,13 +209,13 @@ typedef struct routecap_api {
 /**
  * Get the library's functions as one table.
  *
- * A program may ask for the oldest minor version that it can do with. An entry that came later then
+ * Ask for the oldest minor version that the program can work with. An entry that was added later
  * exists only if offsetof(routecap_api, entry) < api->size.
  *
  * @param[in] major  ROUTECAP_VERSION_MAJOR that the caller was compiled with.
  * @param[in] minor  ROUTECAP_VERSION_MINOR that the caller was compiled with, or an older one.
- * @return Static storage, with every entry of that version; NULL if this library has another major
- *         version or an older minor version: routecap_last_error names both.
+ * @return Static storage, with every entry of that version. NULL if this library has a different
+ *         major version or an older minor version; routecap_last_error names both versions.
  */
 ROUTECAP_API const routecap_api *routecap_get_api(uint32_t major, uint32_t minor);
 

@@ -1,4 +1,4 @@
-// Of headers with the SHA-256 dd49a7897b43cb29e59bfb08083501127e051ba84688182e9568a52d830d483f
+// Of headers with the SHA-256 842de3d33b871459d02eda24149035f4b7e402af5ecfb235e62e20f91cc747d5
 pub const ROUTECAP_VERSION_MAJOR: u32 = 1;
 pub const ROUTECAP_VERSION_MINOR: u32 = 1;
 pub const ROUTECAP_VERSION_PATCH: u32 = 0;
@@ -223,7 +223,7 @@ unsafe extern "C" {
     pub fn routecap_status_name(status: i32) -> *const ::core::ffi::c_char;
 }
 unsafe extern "C" {
-    /// Return the line of text that the last call on this thread left; see "Statuses" at the top.
+    /// Return the most recent line of text that a call on this thread left; see "Statuses" at the top.
     ///
     /// Call it on the thread that made that call. Never fails.
     ///
@@ -242,12 +242,12 @@ pub struct routecap_capturer {
 pub struct routecap_routing {
     _unused: [u8; 0],
 }
-/// A request of one capturer; other capturers do not know it. 0 is none. No two requests of a
-/// process ever have the same handle.
+/// A request of one capturer; other capturers do not know it. 0 means no request. No two requests of
+/// a process ever have the same handle.
 pub type routecap_request = u64;
-/// The ticket of a step of one capturer: 1, 2, 3, ... in order of issue. 0 is none.
+/// The ticket of a step of one capturer: 1, 2, 3, ... in order of issue. 0 means no step.
 pub type routecap_step = u64;
-/// What CUDA calls cudaStream_t and CUstream. NULL on the host backend.
+/// CUDA's cudaStream_t or CUstream. NULL on the host backend.
 #[repr(C)]
 #[derive(Debug)]
 pub struct CUstream_st {
@@ -944,7 +944,7 @@ unsafe extern "C" {
     /// @param[in] capturer  The capturer.
     pub fn routecap_capturer_progress(capturer: *mut routecap_capturer) -> i32;
 }
-/// Where the ids of a layer are written, or of several layers at equal distances.
+/// Memory for the ids of one layer, or of several layers at equal distances.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct routecap_sink {
@@ -955,7 +955,7 @@ pub struct routecap_sink {
     pub ids: *mut ::core::ffi::c_void,
     /// rows present
     pub rows: u32,
-    /// columns of a row; they lie next to one another
+    /// columns of a row, adjacent in memory
     pub k: u32,
     /// elements from one row to the next, k or more; 0 means k
     pub row_stride: i64,
@@ -989,10 +989,10 @@ impl Default for routecap_sink {
     }
 }
 unsafe extern "C" {
-    /// Get the sink of a layer, to be given to the router as its output of ids.
+    /// Get the sink of a layer, so that the router can write its ids there.
     ///
-    /// The address is fixed from now on. Write a row at most once in a step, between its begin and its
-    /// snapshot in the order of the stream.
+    /// The address does not change afterwards. In each step write a row at most once, between the begin
+    /// and the snapshot in the order of the stream.
     ///
     /// @param[in] capturer  The capturer.
     /// @param[in] layer     The layer.
@@ -1006,27 +1006,28 @@ unsafe extern "C" {
     ) -> i32;
 }
 unsafe extern "C" {
-    /// Adopt memory of the engine as the sink of some layers, in the place of the library's.
+    /// Use memory of the engine as the sink of some layers, instead of the library's.
     ///
-    /// A router or a fused kernel that writes its ids there needs no recording. Bind only memory in
-    /// which nothing rewrites the ids before the snapshot. Otherwise record them before they are
-    /// rewritten.
+    /// If a router or a fused kernel writes its ids there, nothing else has to record them. Bind only
+    /// memory in which nothing rewrites the ids before the snapshot. If something rewrites them, record
+    /// them before it does.
     ///
-    /// The memory stays valid and in place until the capturer is destroyed, and as long as graphs that
-    /// write it are replayed. On a device it is that device's own memory: not managed memory, not
-    /// page-locked host memory, and not another device's (ROUTECAP_ERR_ARGUMENT).
+    /// Keep the memory valid and in place until the capturer is destroyed, and as long as graphs that
+    /// write it are replayed. On a device it must be that device's own memory. Managed memory,
+    /// page-locked host memory and the memory of a different device are ROUTECAP_ERR_ARGUMENT.
     ///
-    /// An address never changes. A bind of other memory is refused if the layer was bound before, if
-    /// its address was given out, or after the first begin. A bind of the same memory succeeds.
+    /// The address of a sink never changes. After the layer was bound, its address was returned, or the
+    /// first step has begun, you can only bind the same memory again.
     ///
     /// Not capturable.
     ///
     /// @param[in] capturer     The capturer.
     /// @param[in] first_layer  The first layer.
     /// @param[in] layers       How many layers, 1 or more.
-    /// @param[in] sink         The memory: the capturer's rows or more, and the capturer's k.
+    /// @param[in] sink         The memory, with at least as many rows as the capturer, and the
+    ///                         capturer's k.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_LAYER; ROUTECAP_ERR_SHAPE_MISMATCH (rows or strides too
-    ///         small, or another k); ROUTECAP_ERR_DTYPE; ROUTECAP_ERR_STATE (the address is fixed);
+    ///         small, or a different k); ROUTECAP_ERR_DTYPE; ROUTECAP_ERR_STATE (the address is fixed);
     ///         ROUTECAP_ERR_DEVICE; ROUTECAP_ERR_DEVICE_LOST.
     pub fn routecap_sink_bind(
         capturer: *mut routecap_capturer,
@@ -1035,12 +1036,12 @@ unsafe extern "C" {
         sink: *const routecap_sink,
     ) -> i32;
 }
-/// Expert ids as a router leaves them: a matrix [rows, k_source]. They become ids of the capturer in
-/// this order:
+/// Expert ids as a router leaves them: a matrix [rows, k_source]. The library turns them into ids of
+/// the capturer in this order:
 ///   1. Columns at and after the capturer's k are dropped: fused shared experts.
 ///   2. If there is a table, an id becomes table[id]. An id outside the table becomes invalid.
 ///   3. `offset` is added.
-/// An id that is then outside the layer's range makes its cell missing. Nothing wraps around.
+/// If the result is outside the layer's range, the cell is missing. Nothing wraps around.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct routecap_source {
@@ -1049,12 +1050,12 @@ pub struct routecap_source {
     pub dtype: i32,
     /// [device] row 0, column 0
     pub ids: *const ::core::ffi::c_void,
-    /// elements from one row to the next; 0 means k_source; may be
-    /// anything if there is one row
+    /// elements from one row to the next; 0 means k_source; ignored if
+    /// there is only one row
     pub row_stride: i64,
     /// elements from one column to the next; 0 means 1
     pub column_stride: i64,
-    /// rows present; with live_rows, the most there can be
+    /// rows present; with live_rows, the most that can be present
     pub rows: u32,
     /// columns present, the capturer's k or more; 0 means k
     pub k_source: u32,
@@ -1064,8 +1065,8 @@ pub struct routecap_source {
     /// [device] one number, added to first_row; NULL: 0
     pub row_base: *const i32,
     /// [device] [rows] the sink row of each source row, negative for none;
-    /// first_row and row_base are then not used; NULL: rows follow one
-    /// another
+    /// first_row and row_base are then ignored. NULL: source rows go to
+    /// consecutive sink rows
     pub row_index: *const i32,
     /// without row_index: the sink row of source row 0
     pub first_row: u32,
@@ -1128,22 +1129,22 @@ unsafe extern "C" {
     ///
     /// Call it after top-k, before anything rewrites the ids.
     ///
-    /// The rows of a layer may come in several calls (micro-batches, chunks), if they are disjoint. Of a
-    /// row that is recorded twice one record is kept: the first one, if the streams order the records.
-    ///   - The host sees the second record, and the call returns ROUTECAP_ERR_CONFLICT, if all of this
-    ///     holds: the begin and both records were made outside graph capture; no snapshot, issue,
-    ///     discard or capture came between them; and neither record has row_index, live_rows or
-    ///     row_base.
-    ///   - Otherwise the cells of the second record are dropped and counted, and routecap_step_finalize
-    ///     reports them.
+    /// You may record the rows of a layer in several calls (micro-batches, chunks), if they are
+    /// disjoint. If a row is recorded twice, one record is kept: the first, if the streams order the
+    /// two.
+    ///   - The call notices the second record and returns ROUTECAP_ERR_CONFLICT if all of this holds:
+    ///     the begin and both records were made outside graph capture; no snapshot, issue, discard or
+    ///     capture came between them; and neither record has row_index, live_rows or row_base.
+    ///   - Otherwise the device drops and counts the cells of the second record, and
+    ///     routecap_step_finalize reports them.
     /// Rows at or beyond the number begun are dropped and counted. Without a begin those are all rows.
     ///
     /// Capturable. On the host backend the ids are copied before the call returns.
     ///
     /// @param[in] capturer  The capturer.
     /// @param[in] layer     The layer.
-    /// @param[in] source    The ids, and the sink rows to which they go.
-    /// @param[in] stream    A stream that is ordered behind the router.
+    /// @param[in] source    The ids, and the sink rows to write them to.
+    /// @param[in] stream    A stream that is ordered after the router.
     /// @return ROUTECAP_OK. On error nothing is written: ROUTECAP_ERR_UNKNOWN_LAYER; ROUTECAP_ERR_DTYPE;
     ///         ROUTECAP_ERR_SHAPE_MISMATCH (k_source less than k); ROUTECAP_ERR_CAPACITY (first_row +
     ///         rows outside the sink); ROUTECAP_ERR_CONFLICT; ROUTECAP_ERR_STATE (the layer has no
@@ -1194,18 +1195,19 @@ impl Default for routecap_layer_source {
 unsafe extern "C" {
     /// Copy the ids of several layers, with one launch for each 64 layers.
     ///
-    /// The ids of all layers must still exist when the stream reaches this call. Inside a CUDA graph the
-    /// ids of a layer may lie in memory that later layers use again: keep them in memory of their own.
+    /// The ids of all layers must still exist when the stream reaches this call. Inside a CUDA graph,
+    /// later layers may reuse the memory that holds the ids of a layer, so keep the ids of each layer in
+    /// separate memory.
     ///
-    /// Otherwise the call does what routecap_layer_record does, once for each layer. If one layer is
-    /// refused, nothing is recorded. A layer that is named twice is ROUTECAP_ERR_ARGUMENT. Capturable.
+    /// In all other respects the call is like one routecap_layer_record for each layer. If one layer is
+    /// refused, nothing is recorded. Naming a layer twice is ROUTECAP_ERR_ARGUMENT. Capturable.
     ///
     /// @param[in] capturer    The capturer.
-    /// @param[in] source      What the layers have in common. Its ids and table are NULL.
+    /// @param[in] source      What the layers have in common. Set its ids and table to NULL.
     /// @param[in] layers      [count] elements of layer_size bytes, each layer once.
     /// @param[in] layer_size  sizeof(routecap_layer_source) of the caller, in bytes.
     /// @param[in] count       How many layers.
-    /// @param[in] stream      A stream that is ordered behind the routers.
+    /// @param[in] stream      A stream that is ordered after the routers.
     /// @return As routecap_layer_record.
     pub fn routecap_layers_record(
         capturer: *mut routecap_capturer,
@@ -1219,7 +1221,7 @@ unsafe extern "C" {
 /// How a router chooses k of its experts. The key of an expert is its score plus its bias. The
 /// experts with the k largest keys win. With groups, only the groups_kept groups with the largest
 /// group scores take part. Of equal keys the lower id wins, of equal group scores the lower group.
-/// The ids are in order of falling keys, one in each column.
+/// The ids are in descending order of their keys, one in each column.
 ///
 /// A NaN has the score of minus infinity, and its key is minus infinity. If the largest logit is
 /// infinite, softmax counts logits equal to it as 1 and the others as 0.
@@ -1293,8 +1295,7 @@ impl Default for routecap_router {
     }
 }
 unsafe extern "C" {
-    /// Fill a router with a method in use. The fields that the method takes from the model remain to be
-    /// set.
+    /// Fill a router with a routing method. Then set the fields that the method takes from the model.
     ///
     /// @param[out] router      The router.
     /// @param[in] struct_size  sizeof(routecap_router) of the caller, in bytes.
@@ -1338,9 +1339,9 @@ pub struct routecap_logits {
     /// ROUTECAP_MAX_ROUTED_EXPERTS; 0 means the layer's
     pub experts: u32,
     /// [device] [rows, weights_stride] receives the weight of each chosen
-    /// expert, for every live row, also for rows that are not begun or
-    /// were recorded before; NULL: not wanted. A disabled capturer writes
-    /// none
+    /// expert, for every live row, even if the row is not begun or was
+    /// recorded before; NULL: not wanted. A disabled capturer writes no
+    /// weights
     pub weights: *mut f32,
     /// elements from one row to the next, k or more; 0 means k
     pub weights_stride: i64,
@@ -1392,15 +1393,15 @@ impl Default for routecap_logits {
 unsafe extern "C" {
     /// Choose the experts of one layer from its logits, into the sink.
     ///
-    /// Rows go where routecap_layer_record puts them, and are kept or dropped by the same rules.
+    /// Rows are placed, kept and dropped as by routecap_layer_record.
     ///
     /// Capturable. On the host backend the work is done before the call returns.
     ///
     /// @param[in] capturer  The capturer.
     /// @param[in] layer     A layer whose provenance is RECOMPUTED (otherwise ROUTECAP_ERR_STATE).
     /// @param[in] router    How the layer chooses.
-    /// @param[in] logits    The logits, and the sink rows to which the ids go.
-    /// @param[in] stream    A stream that is ordered behind the logits.
+    /// @param[in] logits    The logits, and the sink rows to write the ids to.
+    /// @param[in] stream    A stream that is ordered after the logits.
     /// @return ROUTECAP_OK. On error nothing is written: ROUTECAP_ERR_UNKNOWN_LAYER; ROUTECAP_ERR_DTYPE
     ///         (logits, bias or tokens); ROUTECAP_ERR_ARGUMENT (also groups that do not divide the
     ///         experts, kept groups with fewer than k experts, too many experts, or a hash_table without
@@ -1425,9 +1426,9 @@ pub struct routecap_layer_probe {
     pub rows_incomplete: u32,
     /// all columns were written
     pub rows_written: u32,
-    /// rows with a written id that is out of range
+    /// rows with at least one written id out of range
     pub rows_out_of_range: u32,
-    /// written rows with all ids in range, and one of them twice
+    /// written rows with all ids in range and one id twice
     pub rows_duplicate: u32,
     /// lowest id in range that was written; -1 if there is none
     pub lowest: i32,
@@ -1456,22 +1457,22 @@ const _: () = {
         [::core::mem::offset_of!(routecap_layer_probe, highest) - 28usize];
 };
 unsafe extern "C" {
-    /// Look at what the last forward pass wrote, layer by layer.
+    /// Check what the last forward pass wrote, layer by layer.
     ///
-    /// It is for one warm-up pass at start, with many different tokens. Call it after the begin and the
-    /// writes of that pass, before an issue or discard. It changes nothing. A disabled capturer fills
-    /// zeros.
+    /// Use it at start, for one warm-up pass with many different tokens. Call it after the begin and the
+    /// writes of that pass, and before the issue or discard. It changes nothing. For a disabled capturer
+    /// all numbers are 0.
     ///
     /// Waits until the stream has run. Not capturable.
     ///
     /// @param[in] capturer    The capturer.
-    /// @param[in] rows        Look at sink rows 0..rows-1: those of the pass that are no padding. At
-    ///                        most the rows begun.
+    /// @param[in] rows        Check sink rows 0..rows-1: the rows of the pass without padding. At most
+    ///                        the rows begun.
     /// @param[out] layers     [count] elements of layer_size bytes, for layers 0..count-1.
     /// @param[in] layer_size  sizeof(routecap_layer_probe) of the caller, in bytes.
     /// @param[in] count       How many layers: at most the capturer's.
     /// @param[in] stream      The stream of the forward pass.
-    /// @return ROUTECAP_OK; ROUTECAP_PARTIAL (something odd was found; see `found` of each layer);
+    /// @return ROUTECAP_OK; ROUTECAP_PARTIAL (there are findings; see `found` of each layer);
     ///         ROUTECAP_ERR_UNKNOWN_LAYER (more layers than the capturer's); ROUTECAP_ERR_CAPACITY (more
     ///         rows than begun); ROUTECAP_ERR_STATE (no row is begun).
     pub fn routecap_capturer_probe(
@@ -1485,9 +1486,9 @@ unsafe extern "C" {
 }
 /// A block of missing cells: consecutive rows, consecutive layers, one reason.
 ///
-/// Consecutive rows whose missing cells and reasons are equal form one run, as long as possible. In
-/// a run, consecutive layers with one reason form one block. Blocks are ordered by row, then by
-/// layer.
+/// The library first joins consecutive rows with the same missing cells and reasons into the longest
+/// possible runs. In each run, consecutive layers with the same reason form one block. Blocks are
+/// ordered by row, then by layer.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct routecap_missing {
@@ -1521,7 +1522,7 @@ const _: () = {
     ["Offset of field: routecap_missing::reserved"]
         [::core::mem::offset_of!(routecap_missing, reserved) - 28usize];
 };
-/// How much of a range of rows is there.
+/// How many cells of a range of rows are there.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct routecap_coverage {
@@ -1542,7 +1543,7 @@ pub struct routecap_coverage {
     pub rows_empty: u64,
     /// cells of the range that are not valid
     pub cells_missing: u64,
-    /// blocks of missing cells, of the range
+    /// blocks of missing cells in the range
     pub blocks: u64,
     /// valid cells of layers whose provenance is RECOMPUTED
     pub cells_recomputed: u64,
@@ -1574,14 +1575,14 @@ const _: () = {
     ["Offset of field: routecap_coverage::cells_recomputed"]
         [::core::mem::offset_of!(routecap_coverage, cells_recomputed) - 72usize];
 };
-/// How ids are written into the caller's memory.
+/// How to write ids into the caller's memory.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct routecap_copy_options {
     pub struct_size: u32,
     /// ROUTECAP_DTYPE_U8, _I16, _U16, _I32, _U32 or _I64. Required
     pub dtype: i32,
-    /// ROUTECAP_ORDER_* of the dense layout and of the mask
+    /// ROUTECAP_ORDER_*, of dst if it is dense, and of the mask
     pub order: i32,
     /// 0, or ROUTECAP_READ_*
     pub flags: u32,
@@ -1589,12 +1590,12 @@ pub struct routecap_copy_options {
     pub first_layer: u32,
     /// how many layers; 0 means all from first_layer on
     pub layers: u32,
-    /// elements from one row to the next; 0 means the dense layout's
+    /// elements from one row to the next; 0 means dense, in `order`
     pub row_stride: i64,
-    /// elements from one layer to the next; 0 means the dense layout's
+    /// elements from one layer to the next; 0 means dense, in `order`
     pub layer_stride: i64,
-    /// written for each id of a missing cell, in two's complement. 0 is no
-    /// default here: routecap_copy_options_init sets -1
+    /// written for each id of a missing cell, in two's complement. Here 0
+    /// means 0 and not the default: routecap_copy_options_init sets -1
     pub fill: i64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -2080,7 +2081,7 @@ unsafe extern "C" {
         needed: *mut u64,
     ) -> i32;
 }
-/// Consecutive rows whose ids lie next to one another in memory.
+/// Consecutive rows whose ids are adjacent in memory.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct routecap_segment {
@@ -2136,8 +2137,8 @@ impl Default for routecap_segment {
     }
 }
 /// The contents of a routing, in place. In a cell that is not valid, the first of the k ids is the
-/// reason, ROUTECAP_MISSING_*. Any other value there, as foreign bytes may have, means UNWRITTEN.
-/// The other ids of the cell have no meaning.
+/// reason, ROUTECAP_MISSING_*. Any other value, which imported arrays may have, means UNWRITTEN. The
+/// other ids of the cell have no meaning.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct routecap_view {
@@ -2237,7 +2238,7 @@ unsafe extern "C" {
     pub fn routecap_routing_poll(routing: *const routecap_routing) -> i32;
 }
 unsafe extern "C" {
-    /// Look at a routing in place, without a copy.
+    /// Get the contents of a routing in place, without copying them.
     ///
     /// @param[in] routing  The routing.
     /// @param[out] view    Its contents. The pointers are valid until the last reference to the routing
@@ -2247,7 +2248,7 @@ unsafe extern "C" {
     -> i32;
 }
 unsafe extern "C" {
-    /// Say which cells of a routing are there and which are missing.
+    /// Count the cells of a routing that are there, and list those that are missing.
     ///
     /// @param[in] routing       The routing.
     /// @param[out] coverage     The counts, over all rows.
@@ -2267,8 +2268,8 @@ unsafe extern "C" {
 unsafe extern "C" {
     /// Copy the ids of a routing to the caller's memory.
     ///
-    /// It copies all rows; slice the routing first to copy fewer. The rules on fill and strides are
-    /// those of routecap_request_extract_into.
+    /// The call copies all rows; to copy fewer, slice the routing first. The rules on fill and strides
+    /// are those of routecap_request_extract_into.
     ///
     /// @param[in] routing     The routing.
     /// @param[in] options     The dtype, layers and layout of dst.
@@ -2300,8 +2301,8 @@ unsafe extern "C" {
     /// @param[in] routing           The routing.
     /// @param[in] prompt_tokens     Rows before this position go to `prompt`; if the routing ends before
     ///                              it, all rows do.
-    /// @param[in] generated_tokens  At most so many of the other rows go to `generated`. The last
-    ///                              generated token is usually never input and has no row.
+    /// @param[in] generated_tokens  At most this many of the other rows go to `generated`. Usually the
+    ///                              last generated token was never an input and has no row.
     ///                              ROUTECAP_ROWS_ALL: all of them.
     /// @param[out] prompt           A routing, possibly without rows; NULL on error.
     /// @param[out] generated        A routing, possibly without rows; NULL on error.
@@ -2319,7 +2320,7 @@ unsafe extern "C" {
     ///
     /// @param[in] routing  The routing.
     /// @param[in] first    Position of the first row.
-    /// @param[in] rows     How many rows; ROUTECAP_ROWS_ALL: up to the end.
+    /// @param[in] rows     How many rows; ROUTECAP_ROWS_ALL: all up to the end.
     /// @param[out] slice   The new routing; NULL on error.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_OUT_OF_RANGE; ROUTECAP_ERR_NOT_READY.
     pub fn routecap_routing_slice(
@@ -2330,23 +2331,24 @@ unsafe extern "C" {
     ) -> i32;
 }
 unsafe extern "C" {
-    /// Unite routings of one sequence that have different rows, different layers, or both: those of
-    /// sequence-parallel and pipeline-parallel ranks, or the pieces of a stream.
+    /// Merge routings of one sequence that have different rows, different layers, or both: for instance
+    /// those of sequence-parallel and pipeline-parallel ranks, or the pieces of a stream.
     ///
     /// Layers are matched by their index in the decoder (the layer map), rows by position. The result
-    /// has the layers of all, and the rows from the lowest to the highest position of any. A cell that
-    /// no routing has is missing. Its reason is chosen among the routings that have the layer, by the
-    /// list in reading.h. A row's tag is the least of the rows that its valid cells are from. A layer
-    /// that is recomputed in one routing is recomputed in the result.
+    /// has all layers of all routings, and the rows from the lowest to the highest position of any. A
+    /// cell that no routing has is missing; its reason comes from the routings that have the layer, by
+    /// the order in reading.h. If the valid cells of a row come from rows with different tags, the
+    /// result has the lowest of these tags. A layer that is RECOMPUTED in one routing is RECOMPUTED in
+    /// the result.
     ///
     /// @param[in] routings  [count] the routings. They stay the caller's.
     /// @param[in] count     How many, 1 or more.
     /// @param[in] flags     0.
     /// @param[out] merged   The new routing; NULL on error. Its memory counts in the budget of the first
-    ///                      routing, also after that capturer is destroyed.
+    ///                      routing's capturer, even after that is destroyed.
     /// @return ROUTECAP_OK; ROUTECAP_INCOMPLETE; ROUTECAP_NOT_CAPTURED; ROUTECAP_ERR_CONFLICT (two
-    ///         routings have different sets of ids in one cell); ROUTECAP_ERR_SHAPE_MISMATCH (k, the id
-    ///         space, or the experts of one layer differ); ROUTECAP_ERR_NOT_READY.
+    ///         routings have different sets of ids in the same cell); ROUTECAP_ERR_SHAPE_MISMATCH (k,
+    ///         the id space, or the experts of one layer differ); ROUTECAP_ERR_NOT_READY.
     pub fn routecap_routing_merge(
         routings: *const *const routecap_routing,
         count: usize,
@@ -2361,7 +2363,7 @@ unsafe extern "C" {
     pub fn routecap_routing_retain(routing: *const routecap_routing) -> i32;
 }
 unsafe extern "C" {
-    /// Free one reference to a routing. The memory goes with the last one. In a forked child it does
+    /// Free one reference to a routing. The last one frees the memory. In a forked child the call does
     /// nothing.
     ///
     /// @param[in] routing  The routing; may be NULL.
@@ -2371,8 +2373,8 @@ unsafe extern "C" {
     /// Write a routing in the serialised form.
     ///
     /// Routings with equal layer tables, first rows, cells (ids in order), reasons and tags give equal
-    /// bytes. Later libraries write version 1 too, unless a flag asks for another version. They refuse a
-    /// routing that version 1 cannot express.
+    /// bytes. Later libraries write version 1 too, unless a flag asks for a different version, and
+    /// refuse a routing that version 1 cannot express.
     ///
     /// @param[in] routing    The routing.
     /// @param[in] flags      0.
@@ -2391,34 +2393,34 @@ unsafe extern "C" {
         needed: *mut u64,
     ) -> i32;
 }
-/// Called once, when memory that was lent to the library is no longer used. context is that of the
-/// call that lent it.
+/// Called once, when the library no longer uses memory that a caller lent to it. context is that of
+/// the call that lent the memory.
 ///
-/// It may be called on any thread, before the call that lent the memory returns, and inside calls
-/// that free rows (close, free, truncate, destroy). No lock of the library is held meanwhile. So it
-/// may take a lock that other threads hold while they call routecap. It must not call routecap
-/// itself.
+/// The callback may run on any thread, even before the call that lent the memory returns, and inside
+/// calls that free rows (close, free, truncate, destroy). The library holds no lock meanwhile, so
+/// the callback may take a lock that other threads hold while they call routecap. It must not call
+/// routecap itself.
 pub type routecap_release =
     ::core::option::Option<unsafe extern "C" fn(context: *mut ::core::ffi::c_void)>;
 unsafe extern "C" {
     /// Make a routing from bytes in the serialised form.
     ///
-    /// Nothing in the bytes is trusted. Ids are checked as those of a step are: a cell that claims to be
-    /// valid and is not k distinct experts of its layer is an error.
+    /// Nothing in the bytes is trusted. A cell that is marked valid and does not hold k distinct experts
+    /// of its layer is an error.
     ///
-    /// The routing takes about as much memory as the bytes. It takes up to twenty times as much if they
-    /// consist of many runs of one row. That memory counts in no budget.
+    /// The routing takes about as much memory as the bytes, or up to twenty times as much if the bytes
+    /// consist of many runs of one row. This memory counts in no budget.
     ///
     /// @param[in] data      [bytes] the bytes. Without `release` they are copied. With `release` they
-    ///                      are lent: the routing, and every routing that shares rows with it, uses them
-    ///                      in place and never writes them. They are checked once, so no process may
-    ///                      change them until they are released. Copy memory that someone may still
-    ///                      write. Bytes that do not begin at a multiple of 8 are copied and released at
+    ///                      are lent: the routing, and every routing that shares rows with it, reads
+    ///                      them in place and never writes to them. They are checked only once, so no
+    ///                      process may change them until they are released. If one might, copy them
+    ///                      first. Bytes whose address is not a multiple of 8 are copied and released at
     ///                      once.
     /// @param[in] bytes     How many: exactly those of one routing.
     /// @param[in] flags     0 or ROUTECAP_IMPORT_TRUSTED.
-    /// @param[in] release   Called when the bytes are no longer used, but not if this call fails. NULL:
-    ///                      the bytes are copied.
+    /// @param[in] release   Called when the library no longer uses the bytes; not called if this call
+    ///                      fails. NULL: the bytes are copied.
     /// @param[in] context   Passed to release.
     /// @param[out] routing  The routing, to be freed with routecap_routing_free; NULL on error.
     /// @return ROUTECAP_OK; ROUTECAP_INCOMPLETE; ROUTECAP_NOT_CAPTURED; ROUTECAP_ERR_FORMAT (the text
@@ -2433,29 +2435,29 @@ unsafe extern "C" {
     ) -> i32;
 }
 unsafe extern "C" {
-    /// Make a routing from arrays of any origin: the inverse of routecap_routing_view. It is for rows
-    /// that another process, file format or engine has.
+    /// Make a routing from arrays of any origin: the inverse of routecap_routing_view. Use it for rows
+    /// of a different process, file format or engine.
     ///
-    /// The rows are checked as those of routecap_routing_deserialize. In a cell that is not valid only
-    /// the first id is looked at: it is the reason, or the reason is UNWRITTEN if it is none of
-    /// ROUTECAP_MISSING_*. Rows of a segment without ids are missing for its `reason`, where 0 means
-    /// ABSENT.
+    /// The rows are checked as by routecap_routing_deserialize. In a cell that is not valid, the first
+    /// id is the reason, and the others are ignored. If the first id is none of ROUTECAP_MISSING_*, the
+    /// reason is UNWRITTEN. Rows of a segment without ids are missing for the segment's `reason`; 0
+    /// means ABSENT.
     ///
-    /// @param[in] view      The arrays. `experts` is used only without layer_experts, and `complete` not
-    ///                      at all. validity_bytes may be 0. layer_map, layer_experts and
-    ///                      layer_provenance may be NULL: they are then 0..layers-1, `experts` for all,
-    ///                      and CAPTURED for all. Segments are in order, of segment_size
-    ///                      sizeof(routecap_segment) of the caller. They may leave out rows that are
-    ///                      ABSENT.
+    /// @param[in] view      The arrays. `experts` is used only without layer_experts, and `complete` is
+    ///                      ignored. validity_bytes may be 0. If layer_map is NULL, it is 0..layers-1;
+    ///                      if layer_experts is NULL, it is `experts` for all layers; if
+    ///                      layer_provenance is NULL, it is CAPTURED for all. Segments must be in order
+    ///                      of position, and segment_size is sizeof(routecap_segment) of the caller.
+    ///                      Rows in no segment are ABSENT.
     /// @param[in] flags     0 or ROUTECAP_IMPORT_TRUSTED.
     /// @param[in] release   NULL: all arrays are copied. Otherwise the arrays that segments point to are
-    ///                      lent, as those of routecap_routing_deserialize; the segments and the tables
-    ///                      of layers are copied.
+    ///                      lent, as in routecap_routing_deserialize; the segments and the tables of
+    ///                      layers are copied.
     /// @param[in] context   Passed to release.
     /// @param[out] routing  The routing, to be freed with routecap_routing_free; NULL on error.
     /// @return ROUTECAP_OK; ROUTECAP_INCOMPLETE; ROUTECAP_NOT_CAPTURED; ROUTECAP_ERR_ARGUMENT (limits,
-    ///         order or segments); ROUTECAP_ERR_DTYPE; ROUTECAP_ERR_FORMAT (a valid cell with an id out
-    ///         of range, or with one id twice).
+    ///         order or segments); ROUTECAP_ERR_DTYPE; ROUTECAP_ERR_FORMAT (a cell that is marked valid
+    ///         has an id out of range, or the same id twice).
     pub fn routecap_routing_import(
         view: *const routecap_view,
         flags: u32,
@@ -2473,13 +2475,14 @@ pub struct routecap_serialized {
     pub version: u32,
     /// of the whole routing, header included
     pub bytes: u64,
-    /// of the header with its tables: all that splice and slice read
+    /// of the header with its tables, which is all that splice and slice
+    /// read
     pub header_bytes: u64,
     /// position of the first row
     pub first: u64,
     /// how many
     pub rows: u64,
-    /// captured layers that it has
+    /// captured layers of the routing
     pub layers: u32,
     /// experts per token
     pub k: u32,
@@ -2514,23 +2517,24 @@ const _: () = {
         [::core::mem::offset_of!(routecap_serialized, id_space) - 52usize];
 };
 unsafe extern "C" {
-    /// Read the fixed part of a serialised routing's header: what it is, and how many bytes a stream
-    /// still has to bring.
+    /// Read the fixed part of a serialised routing's header: its shape, and how many bytes it has in
+    /// all.
     ///
-    /// The sender may claim anything. Bound header_bytes and bytes before you make room for them.
+    /// The header may lie. Check header_bytes and bytes against a limit of your own before you allocate
+    /// memory for them.
     ///
     /// @param[in] data   [bytes] the first bytes of a serialised routing.
     /// @param[in] bytes  How many: ROUTECAP_SERIALIZED_MIN or more.
     /// @param[out] info  What they say.
-    /// @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT; ROUTECAP_ERR_BUFFER_TOO_SMALL (too few bytes, but those
-    ///         that are there may begin a serialised routing).
+    /// @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT; ROUTECAP_ERR_BUFFER_TOO_SMALL (too few bytes; they may
+    ///         be the beginning of a serialised routing).
     pub fn routecap_serialized_info(
         data: *const ::core::ffi::c_void,
         bytes: usize,
         info: *mut routecap_serialized,
     ) -> i32;
 }
-/// Bytes of a spliced routing that lie next to one another in one source.
+/// Bytes of a spliced routing that are contiguous in one source.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct routecap_piece {
@@ -2556,8 +2560,8 @@ const _: () = {
     ["Offset of field: routecap_piece::reserved"]
         [::core::mem::offset_of!(routecap_piece, reserved) - 20usize];
 };
-/// Sizes of a serialised routing that is given as a list of pieces. Written one after another, as by
-/// writev, the pieces are the routing.
+/// Sizes of a serialised routing that is returned as a list of pieces. Write the pieces one after
+/// another, for instance with writev, to get the routing.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct routecap_splice {
@@ -2583,17 +2587,18 @@ const _: () = {
         [::core::mem::offset_of!(routecap_splice, header_bytes) - 16usize];
 };
 unsafe extern "C" {
-    /// Put two serialised routings of one sequence together: the rows of `head` before position `row`,
-    /// and the rows of `tail` from there on. They may be of prefill and decode on different machines, of
-    /// turns of a conversation, or parts of a stream. Only the headers are read.
+    /// Join two serialised routings of one sequence: the rows of `head` before position `row`, and the
+    /// rows of `tail` from `row` on. They may come from prefill and decode on different machines, from
+    /// turns of a conversation, or from parts of a stream. Only the headers are read.
     ///
     /// The result begins with head's first row, or at `row` if that is lower. It ends with tail's last
-    /// row, or before `row` if that is higher. Rows between that neither has are missing. A layer that
-    /// is recomputed in one is recomputed in the result.
+    /// row, or just before `row` if that is higher. Rows in between that neither has are missing. A
+    /// layer that is RECOMPUTED in either routing is RECOMPUTED in the result.
     ///
-    /// Both headers are checked. Ids, tags and validity are not: whoever deserialises the result checks
-    /// them. The pieces of each source ascend, but pieces of tail's ids come before pieces of head's
-    /// tags and validity. So have both sources at hand when you write the pieces.
+    /// Both headers are checked. Ids, tags and validity are not; they are checked when the result is
+    /// deserialised. The pieces of each source are in ascending order, but pieces of tail's ids come
+    /// before pieces of head's tags and validity. So have both sources available when you write the
+    /// pieces.
     ///
     /// @param[in] head            [head_bytes] the first routing, at least its header.
     /// @param[in] head_bytes      How many: header_bytes of routecap_serialized_info or more.
@@ -2628,12 +2633,12 @@ unsafe extern "C" {
     ) -> i32;
 }
 unsafe extern "C" {
-    /// Cut rows out of a serialised routing: make a new header, and say which bytes of the routing
-    /// follow it. Only the header is read. So of a routing in a file, or on another machine, no more is
-    /// read than the header and those pieces.
+    /// Extract rows of a serialised routing: make a new header, and list the bytes of the routing that
+    /// follow it. Only the header is read. So if the routing is in a file or on a different machine, you
+    /// need to read only its header and the listed bytes.
     ///
-    /// Positions stay the same. The header is checked; ids, tags and validity are not: whoever
-    /// deserialises the result checks them.
+    /// Positions stay the same. The header is checked. Ids, tags and validity are not; they are checked
+    /// when the result is deserialised.
     ///
     /// @param[in] data            [bytes] the routing, at least its header.
     /// @param[in] bytes           How many: header_bytes of routecap_serialized_info or more.
@@ -2641,8 +2646,8 @@ unsafe extern "C" {
     /// @param[in] rows            How many; ROUTECAP_ROWS_ALL: up to the end.
     /// @param[out] header         [capacity] the new header. NULL with capacity 0 asks for the sizes,
     ///                            which returns ROUTECAP_ERR_BUFFER_TOO_SMALL.
-    /// @param[in] capacity        Size of header, in bytes: slice->header_bytes or more. Those of the
-    ///                            routing's header are always enough.
+    /// @param[in] capacity        Size of header, in bytes: slice->header_bytes or more. The size of the
+    ///                            routing's own header is always enough.
     /// @param[out] pieces         [piece_capacity] elements of piece_size bytes: where the bytes come
     ///                            from, in order, with ROUTECAP_PIECE_HEAD for the routing; may be NULL
     ///                            if piece_capacity is 0.
@@ -2665,24 +2670,25 @@ unsafe extern "C" {
         slice: *mut routecap_splice,
     ) -> i32;
 }
-/// A format of this library.
+/// Description of a format.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct routecap_wire_description {
     pub struct_size: u32,
     /// ROUTECAP_WIRE_*
     pub format: i32,
-    /// the one that is written; versions up to it are read
+    /// the version that is written; this and all earlier versions can be
+    /// read
     pub version: u32,
-    /// ROUTECAP_WIRE_FACT_*: what its bytes say. VALIDITY: by ids of -1, where
-    /// the dtype is signed
+    /// ROUTECAP_WIRE_FACT_* that the format carries. If VALIDITY is carried by
+    /// ids of -1, only a signed dtype carries it
     pub facts: u32,
-    /// static storage, as the others
+    /// static storage, as aliases and ending
     pub name: *const ::core::ffi::c_char,
-    /// who writes it, as routecap_wire_find takes it: names with a space
-    /// between
+    /// programs that write it, separated by spaces: names that
+    /// routecap_wire_find accepts
     pub aliases: *const ::core::ffi::c_char,
-    /// of the names of files, with the dot; "" if there is none
+    /// ending of file names, with the dot; "" if there is none
     pub ending: *const ::core::ffi::c_char,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -2718,21 +2724,21 @@ impl Default for routecap_wire_description {
 unsafe extern "C" {
     /// Describe a format.
     ///
-    /// @param[in] format        ROUTECAP_WIRE_*. Formats are numbered from 1 on without gaps, so a
-    ///                          caller that lists them ends at the first number that is refused.
+    /// @param[in] format        ROUTECAP_WIRE_*. To list all formats, count up from 1 until the call
+    ///                          returns ROUTECAP_ERR_ARGUMENT: the numbers have no gaps.
     /// @param[out] description  What the format is.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_ARGUMENT (no such format).
     pub fn routecap_wire_describe(format: i32, description: *mut routecap_wire_description) -> i32;
 }
 unsafe extern "C" {
-    /// Find a format by its name, by one of its aliases, or by the ending of files.
+    /// Find a format by its name, by one of its aliases, or by its file ending.
     ///
-    /// @param[in] name     "nrlre1", "vllm" or ".npy", for instance; in lower case.
+    /// @param[in] name     Such as "nrlre1", "vllm" or ".npy"; in lower case.
     /// @param[out] format  ROUTECAP_WIRE_*.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_ARGUMENT (unknown; the text lists all names).
     pub fn routecap_wire_find(name: *const ::core::ffi::c_char, format: *mut i32) -> i32;
 }
-/// What bytes say of themselves.
+/// What the beginning of a message tells about it.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct routecap_wire_info {
@@ -2741,11 +2747,11 @@ pub struct routecap_wire_info {
     pub format: i32,
     /// of the format
     pub version: u32,
-    /// 1: the bytes are of no other format; 0: text in base64 that may be
+    /// 1: the message has this format and no other; 0: it may also be
     /// RAW_BASE64
     pub certain: i32,
-    /// ROUTECAP_WIRE_FACT_*: what the bytes that were looked at say. A field
-    /// below is 0 if they do not say it
+    /// ROUTECAP_WIRE_FACT_* found in the bytes that were read. The fields below
+    /// are 0 if these bytes do not say them
     pub facts: u32,
     /// of the ids, ROUTECAP_DTYPE_*
     pub dtype: i32,
@@ -2784,38 +2790,37 @@ const _: () = {
         [::core::mem::offset_of!(routecap_wire_info, rows) - 40usize];
 };
 unsafe extern "C" {
-    /// Say in which format bytes are, by their beginning. The rest is not checked, and no id is looked
-    /// at.
+    /// Find the format of a message by its beginning. The rest is not checked, and no id is read.
     ///
-    /// RAW is never found, because any bytes could be that. In an OBJECT what follows "data" is not
-    /// looked at.
+    /// The format found is never RAW, because any bytes could be a raw array. In an OBJECT, members
+    /// after "data" are not read.
     ///
-    /// @param[in] data   [bytes] the first bytes of a message, or all of them. 512 are enough to find
-    ///                   the format, and 512 blanks begin none.
+    /// @param[in] data   [bytes] the first bytes of a message, or all of them. 512 bytes are always
+    ///                   enough.
     /// @param[in] bytes  How many.
     /// @param[out] info  What they say.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT (no format that this library knows, or a damaged
-    ///         message); ROUTECAP_ERR_BUFFER_TOO_SMALL (they may begin a message, but end before it is
-    ///         known of which format).
+    ///         message); ROUTECAP_ERR_BUFFER_TOO_SMALL (a message may begin like this, but more bytes
+    ///         are needed to tell its format).
     pub fn routecap_wire_probe(
         data: *const ::core::ffi::c_void,
         bytes: usize,
         info: *mut routecap_wire_info,
     ) -> i32;
 }
-/// What a caller knows of a message. Where the bytes say it too, both must agree
-/// (ROUTECAP_ERR_SHAPE_MISMATCH). A field that is 0 or NULL takes what the bytes say, and its
-/// default where they do not say it.
+/// What the caller knows about a message. If the bytes say it too, both must agree; otherwise
+/// decoding fails with ROUTECAP_ERR_SHAPE_MISMATCH. A field that is 0 or NULL is taken from the
+/// bytes, or has its default if they do not say it.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct routecap_wire_hint {
     pub struct_size: u32,
-    /// captured (MoE) layers; default: as many as there are columns.
-    /// Required with layer_map or layer_experts
+    /// captured (MoE) layers; default: the number of columns. Required with
+    /// layer_map or layer_experts
     pub layers: u32,
     /// length of the layer axis; default `layers`
     pub columns: u32,
-    /// experts per token. Required where the bytes do not say it
+    /// experts per token. Required if the bytes do not say it
     pub k: u32,
     /// ids are in [0, experts). Required, unless layer_experts is set or the
     /// format is SERIALIZED
@@ -2824,7 +2829,7 @@ pub struct routecap_wire_hint {
     pub dtype: i32,
     /// ROUTECAP_WIRE_COLUMNS_*; default FOUND
     pub column_kind: i32,
-    /// ROUTECAP_ID_SPACE_*; not looked at with SERIALIZED
+    /// ROUTECAP_ID_SPACE_*; ignored with SERIALIZED
     pub id_space: i32,
     /// 0 or ROUTECAP_WIRE_HINT_STRICT
     pub flags: u32,
@@ -2832,18 +2837,19 @@ pub struct routecap_wire_hint {
     pub reserved: u32,
     /// position of the first row; default 0
     pub first: u64,
-    /// how many: S-1 for S tokens; default: as many as there are
+    /// number of rows: S-1 for S tokens; default: as many as the message
+    /// has
     pub rows: u64,
-    /// of all rows; not looked at with SERIALIZED
+    /// tag of all rows; ignored with SERIALIZED
     pub tag: u64,
-    /// the most memory that decoding may take, in bytes
-    /// (ROUTECAP_ERR_NO_MEMORY); default: some 8 times the message
+    /// the most memory that decoding may take, in bytes; beyond it,
+    /// ROUTECAP_ERR_NO_MEMORY. Default: about 8 times the message
     pub budget_bytes: u64,
     /// [layers] index of each captured layer in the decoder, strictly
     /// ascending; default 0..layers-1
     pub layer_map: *const i32,
-    /// [layers] experts of each layer, where they differ; default
-    /// `experts` for all
+    /// [layers] number of experts of each layer, if they differ;
+    /// default `experts` for all
     pub layer_experts: *const u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -2892,8 +2898,8 @@ impl Default for routecap_wire_hint {
         }
     }
 }
-/// What a message holds, and which facts it could not carry. With SERIALIZED the only count of cells
-/// is cells_valid, and no row is counted as zero, repeated or counting.
+/// What a message holds, and which facts it lacks. With SERIALIZED, cells_valid is the only count of
+/// cells, and rows_zero, rows_repeated and rows_counting are 0.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct routecap_wire_report {
@@ -2902,21 +2908,23 @@ pub struct routecap_wire_report {
     pub format: i32,
     /// of the format
     pub version: u32,
-    /// of the ids in the bytes, ROUTECAP_DTYPE_*; of LISTS I64
+    /// of the ids in the message, ROUTECAP_DTYPE_*; I64 for LISTS
     pub dtype: i32,
-    /// ROUTECAP_WIRE_FACT_*: what these bytes say
+    /// ROUTECAP_WIRE_FACT_* that this message carries
     pub facts: u32,
-    /// ROUTECAP_WIRE_FACT_*, when encoding: what the routing said and
-    /// these bytes do not. When decoding: 0
+    /// when encoding: the ROUTECAP_WIRE_FACT_* that the routing states
+    /// and this message does not. When decoding: 0
     pub lost: u32,
     /// length of the layer axis
     pub columns: u32,
-    /// columns of decoder layers that are not captured
+    /// columns that were left out, because they are not in the layer
+    /// map
     pub columns_left_out: u32,
-    /// of these: columns with a cell of k distinct ids. Such a layer may
-    /// be missing in the layer map
+    /// columns that were left out although they hold a cell of k distinct
+    /// ids: perhaps the layer map lacks their layer
     pub columns_in_use: u32,
-    /// captured layers without one valid cell, where there are rows
+    /// captured layers without a single valid cell; 0 if there are no
+    /// rows
     pub layers_empty: u32,
     /// of the whole message
     pub bytes: u64,
@@ -2936,12 +2944,12 @@ pub struct routecap_wire_report {
     pub cells_duplicate: u64,
     /// every cell is zero
     pub rows_zero: u64,
-    /// all ids equal those of the row before, and a cell is valid:
-    /// perhaps a copy that fills a gap
+    /// at least one cell is valid, and all ids equal those of the row
+    /// before: perhaps a copy that fills a gap
     pub rows_repeated: u64,
-    /// every cell is 0, 1, .. k-1: perhaps a filler
+    /// every cell is 0, 1, ..., k-1: perhaps a filler
     pub rows_counting: u64,
-    /// of valid cells; -1 if there are none
+    /// largest id in a valid cell; -1 if there is none
     pub largest_id: i64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -2994,11 +3002,11 @@ const _: () = {
         [::core::mem::offset_of!(routecap_wire_report, largest_id) - 128usize];
 };
 unsafe extern "C" {
-    /// Make a routing of bytes, from wherever they come: nothing in them is trusted.
+    /// Decode a message into a routing. Nothing in the message is trusted.
     ///
-    /// The ids go into the routing's memory once, one or two bytes each by the number of experts. Sizes
-    /// are checked before memory is taken. SERIALIZED is copied: to use it in place, see
-    /// routecap_routing_deserialize.
+    /// Each id is written to the routing's memory once, as one or two bytes, depending on the number of
+    /// experts. Sizes are checked before memory is allocated. A SERIALIZED message is copied; to use it
+    /// in place, see routecap_routing_deserialize.
     ///
     /// @param[in] data      [bytes] the message. It may be freed afterwards.
     /// @param[in] bytes     How many: exactly those of one message.
@@ -3007,8 +3015,9 @@ unsafe extern "C" {
     /// @param[out] report   What the bytes were, filled on success; may be NULL.
     /// @param[out] routing  The routing, to be freed with routecap_routing_free; NULL on error.
     /// @return ROUTECAP_OK; ROUTECAP_INCOMPLETE; ROUTECAP_NOT_CAPTURED; ROUTECAP_ERR_FORMAT (the text
-    ///         says what is wrong, and where); ROUTECAP_ERR_SHAPE_MISMATCH (the hint says otherwise);
-    ///         ROUTECAP_ERR_DTYPE (of the hint); ROUTECAP_ERR_INCOMPLETE (strict).
+    ///         says what is wrong, and where); ROUTECAP_ERR_SHAPE_MISMATCH (the message contradicts the
+    ///         hint); ROUTECAP_ERR_DTYPE (the hint's dtype); ROUTECAP_ERR_INCOMPLETE (strict, and cells
+    ///         are missing).
     pub fn routecap_wire_decode(
         data: *const ::core::ffi::c_void,
         bytes: usize,
@@ -3019,12 +3028,12 @@ unsafe extern "C" {
     ) -> i32;
 }
 unsafe extern "C" {
-    /// Write the ids of bytes to the caller's memory without making a routing: dtype, layout, fill and
-    /// mask as in routecap_routing_copy_to.
+    /// Decode a message into the caller's memory, without making a routing. dtype, layout, fill and mask
+    /// are as in routecap_routing_copy_to.
     ///
-    /// The ids pass through a few KiB that stay in the processor's cache, and are written to dst once.
-    /// dst has room for all rows of the message. Nothing is written behind dst_bytes and mask_bytes,
-    /// whatever the message says.
+    /// Each id is written to dst once; on the way it only passes through a few KiB that stay in the
+    /// processor's cache. dst must have room for all rows of the message. The call never writes beyond
+    /// dst_bytes and mask_bytes, whatever the message says.
     ///
     /// If the call fails with ROUTECAP_ERR_FORMAT or ROUTECAP_ERR_INCOMPLETE, dst and mask may have been
     /// written in part.
@@ -3066,17 +3075,18 @@ pub struct routecap_wire_decoder {
     _unused: [u8; 0],
 }
 unsafe extern "C" {
-    /// Begin to decode bytes that arrive piece by piece. What has arrived is decoded at once, into the
-    /// routing's memory, which grows with it.
+    /// Begin to decode a message that arrives piece by piece. Each piece is decoded on arrival into the
+    /// routing's memory, which grows as needed.
     ///
-    /// Two formats are kept as bytes until the end: SERIALIZED, and OBJECT, because its shape may stand
-    /// behind its data.
+    /// Two formats are collected and decoded at the end: SERIALIZED, and OBJECT, whose shape may come
+    /// after its data.
     ///
-    /// @param[in] format    ROUTECAP_WIRE_*. With ANY the format is found when enough bytes are there.
-    /// @param[in] hint      What the bytes do not say. Read now, with its arrays. May be NULL for
-    ///                      SERIALIZED.
+    /// @param[in] format    ROUTECAP_WIRE_*. With ANY, the format is found once enough bytes have
+    ///                      arrived.
+    /// @param[in] hint      What the bytes do not say. The call reads it and its arrays before it
+    ///                      returns. May be NULL for SERIALIZED.
     /// @param[out] decoder  The decoder, to be freed with routecap_wire_decoder_free; NULL on error.
-    /// @return ROUTECAP_OK; ROUTECAP_ERR_DTYPE (of the hint).
+    /// @return ROUTECAP_OK; ROUTECAP_ERR_DTYPE (the hint's dtype).
     pub fn routecap_wire_decoder_create(
         format: i32,
         hint: *const routecap_wire_hint,
@@ -3084,13 +3094,13 @@ unsafe extern "C" {
     ) -> i32;
 }
 unsafe extern "C" {
-    /// Take the next bytes of the message, of any number. After an error the decoder returns that error
-    /// to every call.
+    /// Give the decoder the next bytes of the message, however many. After an error, every later call
+    /// returns the same error.
     ///
     /// @param[in,out] decoder  The decoder.
     /// @param[in] data         [bytes] the next bytes. They may be freed afterwards.
     /// @param[in] bytes        How many.
-    /// @return ROUTECAP_OK, whatever cells are missing; otherwise an error of routecap_wire_decode.
+    /// @return ROUTECAP_OK, even if cells are missing; otherwise an error of routecap_wire_decode.
     pub fn routecap_wire_decoder_write(
         decoder: *mut routecap_wire_decoder,
         data: *const ::core::ffi::c_void,
@@ -3098,8 +3108,8 @@ unsafe extern "C" {
     ) -> i32;
 }
 unsafe extern "C" {
-    /// End the message: all of it must have been written. The decoder is then used up
-    /// (ROUTECAP_ERR_STATE).
+    /// End the message, after all of it was written. The decoder cannot be used again: further calls
+    /// return ROUTECAP_ERR_STATE.
     ///
     /// @param[in,out] decoder  The decoder.
     /// @param[out] report      What the bytes were, filled on success; may be NULL.
@@ -3112,31 +3122,31 @@ unsafe extern "C" {
     ) -> i32;
 }
 unsafe extern "C" {
-    /// Free a decoder, at any time.
+    /// Free a decoder. This is allowed at any time, also before the message has ended.
     ///
-    /// @param[in,out] decoder  The decoder; NULL is allowed.
+    /// @param[in,out] decoder  The decoder; may be NULL.
     pub fn routecap_wire_decoder_free(decoder: *mut routecap_wire_decoder);
 }
-/// How a routing is written.
+/// How to write a routing.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct routecap_wire_options {
     pub struct_size: u32,
     /// ROUTECAP_WIRE_*. Required
     pub format: i32,
-    /// of the ids; default: what the format's writers use for so many experts
-    /// (docs/wire.md). Not for LISTS and SERIALIZED
+    /// of the ids; default: what other writers of the format use for this
+    /// number of experts (docs/wire.md). Not for LISTS and SERIALIZED
     pub dtype: i32,
-    /// ROUTECAP_WIRE_COLUMNS_CAPTURED (default) or _DECODER. With DECODER the
-    /// ids of layers that are not captured are 0
+    /// ROUTECAP_WIRE_COLUMNS_CAPTURED (default) or _DECODER. With DECODER,
+    /// layers that are not captured get ids of 0
     pub column_kind: i32,
-    /// with DECODER: layers of the decoder; default: the last captured one and
-    /// those before it
+    /// with DECODER: number of decoder layers; default: up to and including the
+    /// last captured layer
     pub columns: u32,
-    /// ROUTECAP_WIRE_FACT_*: what may be lost
+    /// ROUTECAP_WIRE_FACT_* that may be lost
     pub allow: u32,
-    /// each id of a missing cell, where the dtype is unsigned and `allow` has
-    /// VALIDITY: 0 or more
+    /// each id of a missing cell, if the dtype is unsigned and `allow` has
+    /// VALIDITY; 0 or more
     pub fill: i64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -3162,28 +3172,28 @@ const _: () = {
 unsafe extern "C" {
     /// Write a routing in a format.
     ///
-    /// If the routing says what the bytes cannot say, the call fails, unless options->allow has that
-    /// fact. What is lost then is in report->lost. These facts can be lost: a first row that is not 0,
-    /// tags that are not 0, a layer map that does not follow from the columns, missing cells and their
-    /// reasons, physical ids, recomputed layers. The reader has to know the model's own numbers:
-    /// columns, k, experts and dtype.
+    /// If the routing states a fact that the format cannot carry, the call fails, unless options->allow
+    /// has that fact. The facts that are then lost are in report->lost. These can be lost: a first row
+    /// that is not 0, tags that are not 0, a layer map that does not follow from the columns, missing
+    /// cells and their reasons, physical ids, and recomputed layers. Columns, k, experts and dtype never
+    /// count as lost, because a reader knows them from the model.
     ///
-    /// Where the dtype is signed the ids of missing cells are -1. Equal routings and options give equal
+    /// If the dtype is signed, the ids of missing cells are -1. Equal routings and options give equal
     /// bytes.
     ///
     /// @param[in] routing    The routing.
-    /// @param[in] options    The format, and how it is written.
+    /// @param[in] options    The format and its options.
     /// @param[out] dst       [dst_bytes] the message. NULL with dst_bytes 0 asks for the size, which
     ///                       returns ROUTECAP_ERR_BUFFER_TOO_SMALL.
     /// @param[in] dst_bytes  Size of dst, in bytes.
     /// @param[out] needed    How many bytes it takes, set on ROUTECAP_ERR_BUFFER_TOO_SMALL too; may be
     ///                       NULL.
-    /// @param[out] report    What was written, filled on success. Of the counts of cells and rows it has
-    ///                       only cells_valid and rows. May be NULL.
+    /// @param[out] report    What was written, filled on success; may be NULL. Of the counts of cells
+    ///                       and rows, only cells_valid and rows are set.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_NOT_READY; ROUTECAP_ERR_LOSSY (the text names what would be
-    ///         lost); ROUTECAP_ERR_BUFFER_TOO_SMALL (nothing is written); ROUTECAP_ERR_DTYPE (ids, or
-    ///         the fill, do not fit, or the format does not have it); ROUTECAP_ERR_SHAPE_MISMATCH (the
-    ///         decoder has fewer layers than the layer map).
+    ///         lost); ROUTECAP_ERR_BUFFER_TOO_SMALL (nothing is written); ROUTECAP_ERR_DTYPE (the dtype
+    ///         cannot hold the ids or the fill, or the format does not have it);
+    ///         ROUTECAP_ERR_SHAPE_MISMATCH (the layer map names a layer beyond `columns`).
     pub fn routecap_wire_encode(
         routing: *const routecap_routing,
         options: *const routecap_wire_options,
@@ -3195,22 +3205,24 @@ unsafe extern "C" {
 }
 unsafe extern "C" {
     /// Join two messages of one sequence: the rows of `head` before position `row`, and the rows of
-    /// `tail` from it on. They may be the answers of a prefill and of a decode server, for instance. No
-    /// id is looked at. Text in base64 is copied where its groups line up, and otherwise encoded anew.
+    /// `tail` from `row` on. For instance, join the answers of a prefill server and a decode server. No
+    /// id is read. base64 is copied where its groups of four characters line up, and encoded again where
+    /// they do not.
     ///
-    /// Both must have the same format, dtype, columns and k. The result begins with head's first row or
-    /// at `row`, whichever comes first, and ends with tail's last row. A position in between that is in
-    /// neither message is ROUTECAP_ERR_OUT_OF_RANGE. With SERIALIZED such rows are missing instead.
+    /// Both messages must have the same format, dtype, columns and k. The result begins with head's
+    /// first row or at `row`, whichever comes first, and ends with tail's last row. If neither message
+    /// has a row in between, the call fails with ROUTECAP_ERR_OUT_OF_RANGE; with SERIALIZED, that row is
+    /// missing instead.
     ///
     /// @param[in] format      ROUTECAP_WIRE_*, except ANY.
     /// @param[in] head        [head_bytes] the first message.
     /// @param[in] head_bytes  How many: exactly those of one message.
-    /// @param[in] head_hint   What head's bytes do not say of columns (or layers), k, dtype and first.
-    ///                        No other field is looked at. May be NULL if the bytes say columns, k and
-    ///                        dtype, and either say first or begin at 0.
+    /// @param[in] head_hint   Columns (or layers), k, dtype and first, as far as the first message does
+    ///                        not say them. Other fields are ignored. May be NULL if the message says
+    ///                        columns, k and dtype, and either says first or begins at 0.
     /// @param[in] tail        [tail_bytes] the second message.
     /// @param[in] tail_bytes  How many: exactly those of one message.
-    /// @param[in] tail_hint   The same of tail's bytes.
+    /// @param[in] tail_hint   The same for the second message.
     /// @param[in] row         The position at which `tail` takes over; at most ROUTECAP_MAX_POSITION.
     /// @param[out] dst        [dst_bytes] the joined message; it must not overlap head or tail. NULL
     ///                        with dst_bytes 0 asks for the size, which returns
@@ -3255,14 +3267,14 @@ pub struct routecap_sequence_config {
     pub id_space: i32,
     /// 0
     pub reserved: u32,
-    /// the most memory for rows and tokens, in bytes, of the sequence and all
-    /// its forks together; 0: no limit
+    /// the most memory that the rows and tokens of the sequence and all its
+    /// forks may take together, in bytes; 0: no limit
     pub budget_bytes: u64,
     /// [layers] index of each captured layer in the decoder, strictly
     /// ascending; default 0..layers-1
     pub layer_map: *const i32,
-    /// [layers] experts of each layer, where they differ; default
-    /// `experts` for all
+    /// [layers] number of experts of each layer, if they differ;
+    /// default `experts` for all
     pub layer_experts: *const u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -3311,31 +3323,32 @@ unsafe extern "C" {
     ) -> i32;
 }
 unsafe extern "C" {
-    /// Free a sequence. Routings that it gave out and its forks stay as they are. In a forked child
-    /// process it does nothing.
+    /// Free a sequence. Its forks, and the routings that were read from it, stay valid. In a forked
+    /// child process the call does nothing.
     ///
     /// @param[in] sequence  The sequence; may be NULL.
     pub fn routecap_sequence_free(sequence: *mut routecap_sequence);
 }
-/// What is known of a call beside its tokens and rows.
+/// What the caller knows about a call besides its tokens and rows.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct routecap_append_options {
     pub struct_size: u32,
     /// ROUTECAP_APPEND_*; default KEEP
     pub policy: i32,
-    /// how many tokens of the sequence, from token 0 on, were the call's
-    /// prompt. It sampled the others. 0: not known. It matters with KEEP: if
-    /// the call sampled the first new token, the row before that token is
-    /// the call's, even if the sequence has that row
+    /// number of tokens, from token 0 on, that were the call's prompt; the
+    /// call sampled the others. 0: not known. With KEEP, if the call sampled
+    /// the first new token, the row before that token is taken from the
+    /// call, even if the sequence has that row
     pub prompt_tokens: u64,
-    /// the call's number in the spans; 0: one more than the highest so far.
-    /// Parts of one call that arrive one by one share a number
+    /// number of the call in the spans; 0: one more than the highest so far.
+    /// Give the parts of one call that arrive separately the same number
     pub call: u64,
-    /// of the call's spans: the version of the weights, for instance. The
-    /// rows keep the tags that they have in their routing
+    /// tag of the call's spans, such as the version of the weights. It does
+    /// not change the tags of the rows themselves
     pub tag: u64,
-    /// of the call's spans, a number of the caller's: which engine, say
+    /// a number of the caller's choice for the call's spans, such as the
+    /// number of the engine
     pub origin: u32,
     /// 0
     pub flags: u32,
@@ -3361,49 +3374,53 @@ const _: () = {
     ["Offset of field: routecap_append_options::flags"]
         [::core::mem::offset_of!(routecap_append_options, flags) - 36usize];
 };
-/// What one append did; from routecap_sequence_report, what all appends together did ("of all").
+/// What one append did. routecap_sequence_report fills it with the sums over all appends; a field
+/// that is not a sum says so.
 ///
-/// A row is there if a cell of it is valid. Rows are those of the sequence, except rows_beyond.
+/// A row is there if at least one of its cells is valid.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct routecap_append_report {
     pub struct_size: u32,
     /// 0
     pub reserved: u32,
-    /// its number; of all: the highest
+    /// number of the call. Over all appends: the highest
     pub call: u64,
-    /// of the sequence now
+    /// tokens of the sequence now
     pub tokens: u64,
-    /// the call's tokens are the sequence's up to here: the position of the
-    /// first that differs, or the lower of both ends. Of all: of the last
-    /// append
+    /// number of tokens, from token 0 on, in which the call and the
+    /// sequence agree. Tokens before token_start count as agreeing. Over
+    /// all appends: that of the last append
     pub tokens_common: u64,
     /// tokens of the sequence that were cut
     pub tokens_cut: u64,
-    /// rows that were there and were cut with them
+    /// rows that were there and were cut with these tokens
     pub rows_cut: u64,
-    /// rows of which both had a cell
+    /// rows with at least one cell that both the call and the sequence
+    /// had
     pub rows_overlap: u64,
-    /// of these: rows with other ids in such a cell. Drift of the engine;
-    /// or rows that belong to other tokens
+    /// rows of rows_overlap with different ids in such a cell: the engine
+    /// routed differently, or the rows belong to different tokens
     pub rows_differed: u64,
-    /// position of the first of these; ROUTECAP_ROWS_ALL: there is none
+    /// position of the first row in rows_differed; ROUTECAP_ROWS_ALL: there
+    /// is none
     pub first_differed: u64,
-    /// rows of which the sequence took a cell of the call's
+    /// rows in which the sequence took at least one cell from the call
     pub rows_taken: u64,
-    /// of these: boundary rows, 0 or 1 per append
+    /// rows of rows_taken that are boundary rows: 0 or 1 per append
     pub rows_boundary: u64,
-    /// of these: rows before the boundary row that lacked such a cell
+    /// rows of rows_taken before the boundary row: they had a gap
     pub rows_filled: u64,
-    /// of these: rows in which a cell of the call's took the place of
-    /// another
+    /// rows of rows_taken in which a cell of the call replaced one of the
+    /// sequence
     pub rows_replaced: u64,
-    /// rows of the call's routing at or behind its last token: not taken
+    /// rows of the call's routing at or after its last token, which are
+    /// ignored
     pub rows_beyond: u64,
-    /// rows of the sequence now of which a cell is missing
+    /// rows of the sequence now with at least one missing cell
     pub rows_missing: u64,
-    /// memory for rows and tokens now, in bytes, of the sequence, all its
-    /// forks, and routings that they gave out
+    /// memory now, in bytes, for the rows and tokens of the sequence, its
+    /// forks, and the routings read from any of them
     pub bytes: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -3447,30 +3464,30 @@ const _: () = {
         [::core::mem::offset_of!(routecap_append_report, bytes) - 120usize];
 };
 unsafe extern "C" {
-    /// Add a call: its tokens and its rows. "What append does" above has the rules.
+    /// Add the tokens and rows of one call, by the rules in "What append does" above.
     ///
-    /// Give all tokens of the call, from token 0 on, if you have them: only tokens that are given are
-    /// compared. A call with token_start > 0 vouches for the tokens before it. Its routing may begin
-    /// anywhere. It usually begins before token_start, with the boundary row.
+    /// Give all tokens of the call, from token 0 on, if you have them, because only given tokens are
+    /// compared. With token_start > 0 you vouch that the tokens before it are those of the sequence. The
+    /// routing may begin at any position. Usually it begins one row before token_start, with the
+    /// boundary row.
     ///
-    /// Time goes with the call's tokens and rows, at about the speed of memory.
+    /// The time grows with the number of the call's tokens and rows, at about the speed of memory.
     ///
     /// @param[in,out] sequence  The sequence.
     /// @param[in] tokens        [count] token ids; may be NULL if count is 0.
-    /// @param[in] token_start   Position of tokens[0]: at most the sequence's number of tokens.
-    /// @param[in] count         How many tokens; 0 is allowed, for rows of tokens that are known.
-    /// @param[in] routing       The call's rows, at their own positions. NULL: it brought none. It stays
-    ///                          the caller's.
-    /// @param[in] options       What is known of the call; NULL: the defaults.
+    /// @param[in] token_start   Position of tokens[0]; at most the sequence's number of tokens.
+    /// @param[in] count         How many tokens; 0 to add rows of tokens that the sequence already has.
+    /// @param[in] routing       The call's rows, by their positions; NULL if it brought none. The caller
+    ///                          still owns it.
+    /// @param[in] options       What you know about the call; NULL: the defaults.
     /// @param[out] report       What was done, filled on success; may be NULL.
-    /// @return ROUTECAP_OK; ROUTECAP_INCOMPLETE (cells of the sequence are missing now);
-    ///         ROUTECAP_ERR_OUT_OF_RANGE (token_start or prompt_tokens beyond what there is, tokens
-    ///         beyond ROUTECAP_MAX_POSITION, or no number left for the call);
+    /// @return ROUTECAP_OK; ROUTECAP_INCOMPLETE (the sequence now has missing cells);
+    ///         ROUTECAP_ERR_OUT_OF_RANGE (token_start beyond the sequence, prompt_tokens beyond the
+    ///         call, tokens beyond ROUTECAP_MAX_POSITION, or no number left for the call);
     ///         ROUTECAP_ERR_SHAPE_MISMATCH (layers, k, experts or id space differ);
-    ///         ROUTECAP_ERR_CONFLICT (EQUAL); ROUTECAP_ERR_NOT_READY;
-    ///         ROUTECAP_ERR_STATE (the sequence does not know its tokens, see
-    ///         routecap_sequence_deserialize); ROUTECAP_ERR_NO_MEMORY (the budget: it must hold the old
-    ///         and the new rows until the call ends). Nothing has changed on an error.
+    ///         ROUTECAP_ERR_CONFLICT (EQUAL); ROUTECAP_ERR_NOT_READY; ROUTECAP_ERR_STATE (the sequence
+    ///         does not know its tokens, see routecap_sequence_deserialize); ROUTECAP_ERR_NO_MEMORY
+    ///         (also the budget, which must have room for the old and the new rows until the call ends).
     pub fn routecap_sequence_append(
         sequence: *mut routecap_sequence,
         tokens: *const i32,
@@ -3482,24 +3499,24 @@ unsafe extern "C" {
     ) -> i32;
 }
 unsafe extern "C" {
-    /// Cut a sequence: keep its first tokens, and rows 0 to tokens-1.
+    /// Cut a sequence: keep its first `tokens` tokens and rows 0 to tokens-1.
     ///
-    /// The row of the last token stays too, but no reader sees it until another token follows. Nothing
-    /// happens if the sequence is not longer.
+    /// Row tokens-1, that of the last token, is kept in memory, and becomes readable when another token
+    /// follows. A sequence that is not longer than `tokens` stays as it is.
     ///
     /// @param[in,out] sequence  The sequence.
-    /// @param[in] tokens        How many tokens stay.
+    /// @param[in] tokens        How many tokens to keep.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_STATE (the sequence does not know its tokens, and `tokens` is
     ///         not a multiple of ROUTECAP_DIGEST_TOKENS).
     pub fn routecap_sequence_truncate(sequence: *mut routecap_sequence, tokens: u64) -> i32;
 }
 unsafe extern "C" {
-    /// Make a sequence that begins as another: several samples of one prompt, a branch of a
-    /// conversation. Rows are shared, not copied.
+    /// Fork a sequence: make a new one that begins with the same tokens and rows. Use it for several
+    /// samples of one prompt, or a branch of a conversation. Rows are shared, not copied.
     ///
-    /// @param[in] sequence  The parent. The sums of its reports become the child's.
-    /// @param[in] tokens    How many tokens the child begins with, at most the parent's; it is cut there
-    ///                      as by routecap_sequence_truncate. ROUTECAP_ROWS_ALL: all.
+    /// @param[in] sequence  The parent. The child starts with the sums of its reports.
+    /// @param[in] tokens    How many tokens the child begins with, at most the parent's. The child is
+    ///                      cut there as by routecap_sequence_truncate. ROUTECAP_ROWS_ALL: all.
     /// @param[out] child    The new sequence, to be freed with routecap_sequence_free; NULL on error.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_OUT_OF_RANGE; ROUTECAP_ERR_STATE (as
     ///         routecap_sequence_truncate).
@@ -3510,13 +3527,12 @@ unsafe extern "C" {
     ) -> i32;
 }
 unsafe extern "C" {
-    /// Get the rows of the whole conversation: S-1 rows from position 0 on, for S tokens. Pages are
-    /// shared. The routing does not change with the sequence.
+    /// Get the rows of the whole conversation: for S tokens, rows 0 to S-2. Pages are shared, not
+    /// copied. Later appends do not change the routing.
     ///
     /// @param[in] sequence  The sequence.
     /// @param[out] routing  The routing, to be freed with routecap_routing_free; NULL on error.
-    /// @return ROUTECAP_OK; ROUTECAP_INCOMPLETE; ROUTECAP_NOT_CAPTURED (a routing whose cells are all
-    ///         missing).
+    /// @return ROUTECAP_OK; ROUTECAP_INCOMPLETE; ROUTECAP_NOT_CAPTURED (all cells are missing).
     pub fn routecap_sequence_routing(
         sequence: *const routecap_sequence,
         routing: *mut *mut routecap_routing,
@@ -3532,9 +3548,9 @@ pub struct routecap_sequence_span {
     pub rows: u64,
     /// number of the call
     pub call: u64,
-    /// of the call, as its routecap_append_options had it
+    /// tag of the call, from its routecap_append_options
     pub tag: u64,
-    /// likewise
+    /// origin of the call, likewise
     pub origin: u32,
     /// 0
     pub reserved: u32,
@@ -3560,9 +3576,9 @@ const _: () = {
 unsafe extern "C" {
     /// Say which rows came from which call.
     ///
-    /// Spans ascend and are as long as possible. A row that is not there is in none. A row with cells of
-    /// several calls belongs to the first of these calls. If cells of a later call have taken the place
-    /// of others in it, it belongs to that call.
+    /// Spans are in ascending order and as long as possible. A row that is not there is in no span. A
+    /// row with cells of several calls counts for the first of them, or for the last call that replaced
+    /// a cell in it.
     ///
     /// @param[in] sequence   The sequence.
     /// @param[out] spans     [capacity] elements of span_size bytes: the first spans; may be NULL if
@@ -3580,13 +3596,14 @@ unsafe extern "C" {
     ) -> i32;
 }
 unsafe extern "C" {
-    /// Get token ids of a sequence.
+    /// Read the token ids of a sequence.
     ///
     /// @param[in] sequence  The sequence.
     /// @param[in] first     Position of the first token, at most the sequence's number of tokens.
     /// @param[out] tokens   [capacity] the ids; may be NULL if capacity is 0.
     /// @param[in] capacity  How many ids there is room for.
-    /// @param[out] count    How many there are from `first` on; at most `capacity` of them are written.
+    /// @param[out] count    How many tokens the sequence has from `first` on; at most `capacity` are
+    ///                      written.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_OUT_OF_RANGE; ROUTECAP_ERR_STATE (the sequence does not know
     ///         its tokens).
     pub fn routecap_sequence_tokens(
@@ -3598,11 +3615,10 @@ unsafe extern "C" {
     ) -> i32;
 }
 unsafe extern "C" {
-    /// Say what all appends together did: the sums of their reports, since the sequence was created or
-    /// deserialised.
+    /// Get the sums of the reports of all appends, since the sequence was created or deserialised.
     ///
     /// @param[in] sequence  The sequence.
-    /// @param[out] report   The sums, and what the sequence is now.
+    /// @param[out] report   The sums, and the state of the sequence now.
     /// @return ROUTECAP_OK.
     pub fn routecap_sequence_report(
         sequence: *const routecap_sequence,
@@ -3612,7 +3628,7 @@ unsafe extern "C" {
 unsafe extern "C" {
     /// Write a sequence as bytes: its rows in the serialised form of serialized.h, its spans, and
     /// digests of its tokens. docs/format.md describes the bytes. Equal sequences give equal bytes. The
-    /// sums of reports are not in them.
+    /// bytes do not contain the sums of the reports.
     ///
     /// @param[in] sequence   The sequence.
     /// @param[in] flags      0 or ROUTECAP_SEQUENCE_WITH_TOKENS.
@@ -3632,13 +3648,14 @@ unsafe extern "C" {
     ) -> i32;
 }
 unsafe extern "C" {
-    /// Make a sequence from such bytes. Nothing in them is trusted: ids are checked as
-    /// routecap_routing_deserialize checks them, tokens by their digests, and spans by the rows.
+    /// Make a sequence from such bytes. Nothing in them is trusted: ids are checked as by
+    /// routecap_routing_deserialize, tokens against their digests, and spans against the rows.
     ///
-    /// Without its tokens a sequence can be read, serialised, and cut or forked at multiples of
-    /// ROUTECAP_DIGEST_TOKENS. The next append must give all tokens from 0 on, at least as many as the
-    /// sequence has. The sequence then knows its tokens. It compares digests, one for each block of
-    /// ROUTECAP_DIGEST_TOKENS tokens, and cuts what it has from the first block on that differs.
+    /// A sequence without its tokens can be read, serialised, and cut or forked at multiples of
+    /// ROUTECAP_DIGEST_TOKENS. The next append must give all tokens from token 0 on, at least as many as
+    /// the sequence has. Append checks them against the digests, one block of ROUTECAP_DIGEST_TOKENS
+    /// tokens at a time, and cuts the sequence at the start of the first block that differs. From then
+    /// on the sequence knows its tokens.
     ///
     /// @param[in] data          [bytes] the bytes. They are copied.
     /// @param[in] bytes         How many: exactly those of one sequence.
@@ -4319,7 +4336,7 @@ unsafe extern "C" {
 pub struct routecap_plan {
     _unused: [u8; 0],
 }
-/// A rank of a trainer, and one micro-batch.
+/// One rank of a trainer, and one micro-batch.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct routecap_plan_config {
@@ -4329,75 +4346,76 @@ pub struct routecap_plan_config {
     pub layout: i32,
     /// ROUTECAP_PLAN_CONTEXT_*; default NONE
     pub context: i32,
-    /// context-parallel ranks C; default 1
+    /// number of context-parallel ranks, C; default 1
     pub context_size: u32,
-    /// this one, 0..C-1. Required where C is more than 1
+    /// this rank, 0..C-1. Required if C is more than 1
     pub context_rank: u32,
-    /// tensor-parallel ranks; default 1
+    /// number of tensor-parallel ranks; default 1
     pub tensor_size: u32,
-    /// this one, 0..tensor_size-1. Required with SEQUENCE_PARALLEL where
+    /// this rank, 0..tensor_size-1. Required with SEQUENCE_PARALLEL if
     /// tensor_size is more than 1
     pub tensor_rank: u32,
     /// ROUTECAP_PLAN_SEQUENCE_PARALLEL, _SEQUENCE_FIRST; default none
     pub flags: u32,
     /// sequences of the micro-batch; may be 0
     pub samples: u64,
-    /// [samples] tokens of each, which may be 0. Required, unless
-    /// cu_lengths is given
+    /// [samples] number of tokens of each sample; may be 0.
+    /// Required, unless cu_lengths is given
     pub lengths: *const u64,
-    /// [samples + 1] instead of lengths: where each sample begins
-    /// among all tokens, and the number of these. It begins with
-    /// 0
+    /// [samples + 1] instead of lengths: cumulative lengths. The
+    /// first is 0, the last the number of all tokens
     pub cu_lengths: *const u64,
-    /// [samples] rows [0, needed) of each are needed;
+    /// [samples] rows [0, needed) of each sample are needed;
     /// ROUTECAP_ROWS_ALL: all. Default: all but the last
     pub needed: *const u64,
-    /// [samples] PACKED: rows of each with its padding. Default:
-    /// the lengths, each rounded up to a multiple of `align`
+    /// [samples] PACKED: rows of each sample with its padding.
+    /// Default: the lengths, each rounded up to a multiple of
+    /// `align`
     pub padded_lengths: *const u64,
-    /// [samples] of padded layouts: the column of each first token.
-    /// Default: 0, and with PADDED_LEFT width - length
+    /// [samples] padded layouts: the column of each sample's first
+    /// token. Default: 0; with PADDED_LEFT width - length
     pub starts: *const u64,
-    /// of padded layouts: columns. Default: the longest sequence, rounded
-    /// up to a multiple of `align`
+    /// padded layouts: columns. Default: the length of the longest sample,
+    /// rounded up to a multiple of `align`
     pub width: u64,
     /// each sequence is padded to a multiple of this. Default: the least
-    /// with which all ranks have equally many rows of it: C, times 2 with
-    /// ZIGZAG, times tensor_size with SEQUENCE_PARALLEL; 1 with ALLGATHER
-    /// where it is PACKED: there the whole is divided
+    /// that gives all ranks the same number of its rows: C, times 2 with
+    /// ZIGZAG, times tensor_size with SEQUENCE_PARALLEL. With PACKED and
+    /// ALLGATHER 1, because only the micro-batch as a whole is divided
     pub align: u64,
-    /// PACKED: the last sequence gets more padding, until the whole is a
-    /// multiple of this. Default: with ALLGATHER C, times tensor_size
-    /// with SEQUENCE_PARALLEL; otherwise 1
+    /// PACKED: the last sequence is padded further until the micro-batch
+    /// is a multiple of this. Default: 1; with ALLGATHER C, times
+    /// tensor_size with SEQUENCE_PARALLEL
     pub align_total: u64,
-    /// PACKED: the last sequence gets more padding, until the whole has so
-    /// many rows or more
+    /// PACKED: the last sequence is padded further until the micro-batch
+    /// has at least this many rows
     pub least_total: u64,
-    /// PACKED: behind all sequences, the rows of each context-parallel
-    /// rank are padded to a multiple of this. Default 1
+    /// PACKED: the rows of each context-parallel rank are padded at their
+    /// end to a multiple of this. Default 1
     pub align_rank: u64,
-    /// MoE layers of this pipeline stage, or virtual stage,
+    /// MoE layers of this pipeline stage (or virtual stage),
     /// 1..ROUTECAP_MAX_LAYERS. Required
     pub layers: u32,
     /// experts per token, 1..ROUTECAP_MAX_K. Required
     pub k: u32,
     /// ids are in [0, experts). Required unless layer_experts is set
     pub experts: u32,
-    /// expert-parallel ranks P, for BALANCED; default 1. Column c of layer
-    /// l of the filled row p has expert a % P * (E / P) + a / P % (E / P)
-    /// with a = p * k + c + l * P * k, where E is the layer's experts, or
-    /// a % E where P does not divide E. l is the layer's index in the
-    /// decoder. p counts padding and rows that are not needed, in the
-    /// order of the whole micro-batch, before it is divided
+    /// number of expert-parallel ranks P, for BALANCED; default 1. Every
+    /// rank of the trainer fills a row with the same experts. Let p be the
+    /// row's number among all filled rows of the micro-batch, before it is
+    /// divided, l the layer's index in the decoder, E the layer's experts,
+    /// and a = p * k + c + l * P * k. Column c then has expert a % P * (E
+    /// / P) + a / P % (E / P). If P does not divide E, it has expert a %
+    /// E
     pub expert_parallel: u32,
-    /// [layers] index of each in the decoder, strictly ascending.
-    /// Default: 0..layers-1
+    /// [layers] each layer's index in the decoder, strictly
+    /// ascending. Default: 0..layers-1
     pub layer_map: *const i32,
-    /// [layers] experts of each layer, where they differ. Default:
-    /// `experts` for all
+    /// [layers] number of experts of each layer, if they differ.
+    /// Default: `experts` for all
     pub layer_experts: *const u32,
-    /// of the result: ROUTECAP_DTYPE_U8, _I16, _U16, _I32, _U32 or _I64.
-    /// Required
+    /// dtype of the result: ROUTECAP_DTYPE_U8, _I16, _U16, _I32, _U32 or
+    /// _I64. Required
     pub dtype: i32,
     /// ROUTECAP_ORDER_ROW_MAJOR (default): [rows, layers, k];
     /// _LAYER_MAJOR: [layers, rows, k]
@@ -4408,8 +4426,8 @@ pub struct routecap_plan_config {
     pub lost: i32,
     /// with FILL_VALUE: each id of a filled cell, in two's complement
     pub fill_value: i64,
-    /// with LOST_MARK: each id of a lost cell, in two's complement. 0 is
-    /// no default here: routecap_plan_config_init sets -1
+    /// with LOST_MARK: each id of a lost cell, in two's complement. Here 0
+    /// means 0 and not the default: routecap_plan_config_init sets -1
     pub lost_value: i64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -4497,16 +4515,17 @@ unsafe extern "C" {
     pub fn routecap_plan_config_init(config: *mut routecap_plan_config, struct_size: usize) -> i32;
 }
 unsafe extern "C" {
-    /// Make the plan of a rank for one micro-batch.
+    /// Make the plan of one rank for one micro-batch.
     ///
-    /// Its time and memory grow with the number of samples, not of tokens. All ranks must be given the
-    /// same samples.
+    /// All ranks that share the micro-batch must be given the same samples in the same order. Time and
+    /// memory grow with the number of samples, not with the number of tokens.
     ///
-    /// @param[in] config  The rank and the micro-batch. Read now, with its arrays.
+    /// @param[in] config  The rank and the micro-batch. The call reads it and its arrays before it
+    ///                    returns.
     /// @param[out] plan   The plan, to be freed with routecap_plan_free; NULL on error.
-    /// @return ROUTECAP_OK; ROUTECAP_ERR_ARGUMENT (also where rows cannot be divided evenly, and the
-    ///         text says what is no multiple of what); ROUTECAP_ERR_DTYPE (ids, fill_value or lost_value
-    ///         do not fit dtype).
+    /// @return ROUTECAP_OK; ROUTECAP_ERR_ARGUMENT (also if rows cannot be divided evenly: the text names
+    ///         the number and the divisor); ROUTECAP_ERR_DTYPE (ids, fill_value or lost_value do not fit
+    ///         dtype).
     pub fn routecap_plan_create(
         config: *const routecap_plan_config,
         plan: *mut *mut routecap_plan,
@@ -4515,44 +4534,45 @@ unsafe extern "C" {
 unsafe extern "C" {
     /// Free a plan.
     ///
-    /// @param[in,out] plan  The plan; NULL is allowed. Work that routecap_plan_unpack has enqueued goes
-    ///                      on.
+    /// @param[in,out] plan  The plan; may be NULL. Work that routecap_plan_unpack has enqueued still
+    ///                      runs to its end.
     pub fn routecap_plan_free(plan: *mut routecap_plan);
 }
-/// Sizes of a plan.
+/// The sizes of a plan and of its results.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct routecap_plan_shape {
     pub struct_size: u32,
-    /// these four are those of its configuration
+    /// this and the next three: as configured
     pub layers: u32,
     pub k: u32,
     pub dtype: i32,
     pub order: i32,
     /// 0
     pub reserved: u32,
-    /// local rows; each is in exactly one of the next three counts
+    /// local rows: the sum of the next three
     pub rows: u64,
     /// tokens whose routing is wanted
     pub rows_needed: u64,
-    /// tokens from the last one on that has a loss
+    /// rows of tokens after the last needed row of their sample
     pub rows_not_needed: u64,
-    /// no tokens
+    /// rows without a token
     pub rows_padding: u64,
-    /// of the micro-batch with its padding, of all ranks that divide it
+    /// rows of the whole micro-batch, over all ranks that share it,
+    /// padding included
     pub total_rows: u64,
-    /// of padded layouts: columns of this rank; otherwise 0
+    /// padded layouts: columns of this rank; otherwise 0
     pub width: u64,
-    /// how many routecap_plan_ranges gives
+    /// number of ranges that routecap_plan_ranges returns
     pub ranges: u64,
-    /// how many routecap_plan_runs gives
+    /// number of runs that routecap_plan_runs returns
     pub runs: u64,
-    /// of the result of routecap_plan_gather
+    /// bytes of dst in routecap_plan_gather
     pub ids_bytes: u64,
-    /// of its classes: one byte for each cell
+    /// bytes of classes in routecap_plan_gather: one for each cell
     pub classes_bytes: u64,
-    /// the most that routecap_plan_pack writes, for any plan with the
-    /// same rows, layers, k and experts
+    /// the most that routecap_plan_pack writes: the same for all plans
+    /// with these rows, layers, k and experts
     pub packed_bytes: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -4595,7 +4615,7 @@ const _: () = {
         [::core::mem::offset_of!(routecap_plan_shape, packed_bytes) - 104usize];
 };
 unsafe extern "C" {
-    /// Say how large a plan's results are.
+    /// Get the sizes of a plan and of its results.
     ///
     /// @param[in] plan    The plan.
     /// @param[out] shape  Its sizes.
@@ -4605,7 +4625,7 @@ unsafe extern "C" {
         shape: *mut routecap_plan_shape,
     ) -> i32;
 }
-/// Rows of one sample that a rank must have.
+/// Consecutive rows of one sample that a rank needs.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct routecap_plan_range {
@@ -4628,10 +4648,10 @@ const _: () = {
         [::core::mem::offset_of!(routecap_plan_range, rows) - 16usize];
 };
 unsafe extern "C" {
-    /// Say which rows this rank needs, of which sample: those that it must fetch.
+    /// List the rows that this rank needs, sample by sample, so that it fetches no others.
     ///
-    /// Ranges are ordered by sample, then by row, and are as long as possible: with ZIGZAG two for each
-    /// sample at most, otherwise one.
+    /// Ranges are ordered by sample, then by row, and adjacent rows are in one range. A sample has at
+    /// most two ranges with ZIGZAG, and at most one otherwise.
     ///
     /// @param[in] plan        The plan.
     /// @param[out] ranges     [capacity] elements of range_size bytes: the first ranges; may be NULL if
@@ -4648,24 +4668,25 @@ unsafe extern "C" {
         count: *mut u64,
     ) -> i32;
 }
-/// Local rows that follow one another in one sample.
+/// Local rows that hold consecutive rows of one sample.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct routecap_plan_run {
     /// its number, from 0; `samples` for the padding of align_rank
     pub sample: u64,
-    /// of the first row: the position of its token in the sample. With PADDING
-    /// its column in the padded sequence, or its place in the padding of
+    /// position of the first row's token in the sample. If row_class is PADDING:
+    /// the row's column in the padded sequence, or its place in the padding of
     /// align_rank
     pub first: u64,
     /// how many
     pub rows: u64,
-    /// of the first row: its local row
+    /// local row of the first row
     pub row: u64,
-    /// local rows from one to the next: 1, or with SEQUENCE_FIRST `samples`
+    /// distance between consecutive rows, in local rows: 1; with SEQUENCE_FIRST
+    /// `samples`
     pub step: u64,
-    /// of the first row: its p where rows are filled (see expert_parallel),
-    /// otherwise its row in the whole micro-batch
+    /// if the rows are filled: p of the first row (see expert_parallel);
+    /// otherwise the first row's place in the whole micro-batch
     pub ordinal: u64,
     /// ROUTECAP_PLAN_CLASS_VALID (needed), _PADDING or _NOT_NEEDED
     pub row_class: i32,
@@ -4694,7 +4715,7 @@ const _: () = {
         [::core::mem::offset_of!(routecap_plan_run, reserved) - 52usize];
 };
 unsafe extern "C" {
-    /// Give out the plan itself: every local row, in runs, each row once.
+    /// List every local row exactly once, in runs. This is the whole plan.
     ///
     /// @param[in] plan      The plan.
     /// @param[out] runs     [capacity] elements of run_size bytes: the first runs; may be NULL if
@@ -4717,9 +4738,9 @@ unsafe extern "C" {
 pub struct routecap_plan_source {
     /// its number, from 0
     pub sample: u64,
-    /// rows at their positions in the sample; more layers than the
-    /// plan has, and rows that this rank does not need, are not
-    /// looked at
+    /// its rows, by their positions in the sample. Layers that the
+    /// plan lacks and rows that this rank does not need are
+    /// ignored
     pub routing: *const routecap_routing,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -4740,14 +4761,14 @@ impl Default for routecap_plan_source {
         }
     }
 }
-/// What became of the cells of a result.
+/// How many rows and cells of a result are valid, filled or lost.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct routecap_plan_report {
     pub struct_size: u32,
     /// of the plan
     pub layers: u32,
-    /// local rows; the next five add up to it
+    /// local rows: the sum of the next five
     pub rows: u64,
     /// every cell is valid
     pub rows_valid: u64,
@@ -4786,25 +4807,25 @@ const _: () = {
         [::core::mem::offset_of!(routecap_plan_report, cells_lost) - 56usize];
 };
 unsafe extern "C" {
-    /// Write the ids of this rank, in its layout, to host memory.
+    /// Write the ids of this rank to host memory, in the rank's layout.
     ///
-    /// Every byte of dst and of classes is written exactly once. Rows of a sample may come from several
-    /// sources. Serialised bytes and arrays become sources by routecap_routing_deserialize and
-    /// routecap_routing_import, which use them in place.
+    /// Every byte of dst and of classes is written exactly once. A sample may have several sources with
+    /// different rows. To gather from serialised bytes or arrays without a copy, make routings of them
+    /// with routecap_routing_deserialize or routecap_routing_import.
     ///
     /// On an error nothing is written.
     ///
     /// @param[in] plan           The plan.
     /// @param[in] sources        [count] elements of source_size bytes, in any order; may be NULL if
-    ///                           count is 0. Rows that none has are lost.
+    ///                           count is 0. Needed rows that no source has are lost.
     /// @param[in] source_size    sizeof(routecap_plan_source) of the caller, in bytes.
     /// @param[in] count          How many sources.
     /// @param[out] dst           [rows, layers, k] or [layers, rows, k] elements of the plan's dtype.
     ///                           May be NULL if the plan has no rows.
     /// @param[in] dst_bytes      Size of dst, in bytes: ids_bytes of the plan's shape or more.
     /// @param[out] classes       [rows, layers] or [layers, rows] bytes: ROUTECAP_PLAN_CLASS_*. NULL:
-    ///                           not wanted, which is refused where a lost cell would look like experts:
-    ///                           with LOST_BALANCED, and where lost_value is an expert.
+    ///                           not wanted. NULL is refused if lost cells could not be told from
+    ///                           experts: with LOST_BALANCED, and if lost_value is an expert's id.
     /// @param[in] classes_bytes  Size of classes, in bytes: classes_bytes of the plan's shape or more.
     /// @param[out] report        What became of the cells; may be NULL. It is also filled on
     ///                           ROUTECAP_ERR_INCOMPLETE.
@@ -4827,15 +4848,15 @@ unsafe extern "C" {
     ) -> i32;
 }
 unsafe extern "C" {
-    /// Lay out one element per token in the same way: token ids, for instance.
+    /// Lay out other data that has one element per token, such as token ids, in the same way.
     ///
-    /// Rows that are not needed are tokens, too: their elements are copied.
+    /// The elements of tokens whose rows are not needed are copied too.
     ///
     /// @param[in] plan           The plan.
-    /// @param[in] values         [samples] pointers, each to the [length] elements of one sample; NULL
-    ///                           where this rank has no row of the sample.
+    /// @param[in] values         [samples] pointers, each to the [length] elements of one sample. An
+    ///                           element may be NULL if this rank has no row of the sample.
     /// @param[in] element_bytes  Size of an element: 1 to 65536 bytes.
-    /// @param[in] fill           [element_bytes] the element that is written where there is no token.
+    /// @param[in] fill           [element_bytes] the element to write where there is no token.
     /// @param[out] dst           [rows] elements.
     /// @param[in] dst_bytes      Size of dst, in bytes: rows * element_bytes or more.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_BUFFER_TOO_SMALL (nothing is written).
@@ -4849,26 +4870,26 @@ unsafe extern "C" {
     ) -> i32;
 }
 unsafe extern "C" {
-    /// Make routings of ids that this rank's routers have recorded: the inverse of gather.
+    /// Make routings from ids that this rank's routers recorded: the inverse of gather.
     ///
-    /// The result has one routing for each sample, with rows [0, length) and the plan's layers, in which
-    /// the needed rows of this rank are there and all others are ABSENT. routecap_routing_merge unites
-    /// those of all ranks. A cell that is not k distinct ids of its layer is missing: UNWRITTEN if an id
-    /// is below 0, otherwise OUT_OF_RANGE or DUPLICATE. To record the last row of each sample too, make
-    /// a plan with `needed` ROUTECAP_ROWS_ALL.
+    /// Each sample gets one routing with rows [0, length) and the plan's layers. It has the rows that
+    /// this rank needs; all others are ABSENT. Merge the routings of all ranks with
+    /// routecap_routing_merge. A cell that is not k distinct ids of its layer is missing: UNWRITTEN if
+    /// an id is below 0, otherwise OUT_OF_RANGE or DUPLICATE. To record the last row of each sample too,
+    /// make a plan with `needed` ROUTECAP_ROWS_ALL.
     ///
     /// @param[in] plan           The plan.
     /// @param[in] ids            [rows, layers, k] or [layers, rows, k] elements of the plan's dtype, in
     ///                           host memory.
     /// @param[in] ids_bytes      Size of ids, in bytes: ids_bytes of the plan's shape.
-    /// @param[in] classes        [rows, layers] or [layers, rows] bytes: a cell that is LOST is
-    ///                           UNWRITTEN; NULL: none is.
+    /// @param[in] classes        [rows, layers] or [layers, rows] bytes. Cells of class LOST become
+    ///                           missing cells, with the reason UNWRITTEN. NULL: no cell is lost.
     /// @param[in] classes_bytes  Size of classes, in bytes: classes_bytes of the plan's shape.
     /// @param[out] routings      [count] a routing for each sample, to be freed with
     ///                           routecap_routing_free; NULL on error.
     /// @param[in] count          How many: `samples`.
     /// @return ROUTECAP_OK; ROUTECAP_INCOMPLETE (a needed cell of this rank is missing);
-    ///         ROUTECAP_ERR_ARGUMENT (a size is another than the plan's).
+    ///         ROUTECAP_ERR_ARGUMENT (a size differs from the plan's).
     pub fn routecap_plan_scatter(
         plan: *const routecap_plan,
         ids: *const ::core::ffi::c_void,
@@ -4880,17 +4901,19 @@ unsafe extern "C" {
     ) -> i32;
 }
 unsafe extern "C" {
-    /// Write the ids of this rank as they are uploaded: narrow, with what tells a kernel the rest.
+    /// Pack the ids of this rank for upload: the narrow ids, and what the kernel needs to widen them and
+    /// to fill the other cells.
     ///
-    /// The bytes are for the same plan on the same machine. They are no format to keep or send.
+    /// Only routecap_plan_unpack, with this plan on this machine, can read the bytes. Do not store or
+    /// send them.
     ///
     /// @param[in] plan          The plan.
-    /// @param[in] sources       [count] elements of source_size bytes, as those of routecap_plan_gather.
+    /// @param[in] sources       [count] elements of source_size bytes, as in routecap_plan_gather.
     /// @param[in] source_size   sizeof(routecap_plan_source) of the caller, in bytes.
     /// @param[in] count         How many sources.
     /// @param[out] packed       [packed_bytes] host memory, aligned to 8 bytes. Page-locked memory is
-    ///                          uploaded faster, and is required where the upload is captured. The
-    ///                          caller does not write it while an upload reads it.
+    ///                          uploaded faster, and is required if the upload is captured into a graph.
+    ///                          Do not write to it while an upload reads it.
     /// @param[in] packed_bytes  Size of packed, in bytes: packed_bytes of the plan's shape or more.
     /// @param[out] report       What became of the cells; may be NULL. It is also filled on
     ///                          ROUTECAP_ERR_INCOMPLETE.
@@ -4905,7 +4928,8 @@ unsafe extern "C" {
         report: *mut routecap_plan_report,
     ) -> i32;
 }
-/// Where the ids of a rank go. Addresses are of the device, or with BACKEND_HOST of the host.
+/// Where unpack writes the ids of a rank. Pointers are device addresses; with ROUTECAP_BACKEND_HOST,
+/// host addresses.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct routecap_plan_target {
@@ -4916,16 +4940,16 @@ pub struct routecap_plan_target {
     pub device: i32,
     /// 0
     pub reserved: u32,
-    /// [device] [scratch_bytes] room for what is uploaded, aligned to 8
-    /// bytes; not used, and may be NULL, on the host
+    /// [device] [scratch_bytes] receives the upload; aligned to 8 bytes. The
+    /// host backend does not use it: may be NULL there
     pub scratch: *mut ::core::ffi::c_void,
     /// packed_bytes of the plan's shape or more
     pub scratch_bytes: u64,
-    /// [device] as dst of routecap_plan_gather
+    /// [device] as in routecap_plan_gather
     pub dst: *mut ::core::ffi::c_void,
     /// as in routecap_plan_gather
     pub dst_bytes: u64,
-    /// [device] as classes of routecap_plan_gather. NULL: not wanted
+    /// [device] as in routecap_plan_gather; NULL: not wanted
     pub classes: *mut u8,
     /// as in routecap_plan_gather
     pub classes_bytes: u64,
@@ -4965,26 +4989,26 @@ impl Default for routecap_plan_target {
     }
 }
 unsafe extern "C" {
-    /// Upload what was packed and write the ids of this rank, in its layout, on a device.
+    /// Upload packed ids and write the ids of this rank to device memory, in the rank's layout.
     ///
-    /// It enqueues one copy and one kernel on the stream, and waits for nothing. Every byte of dst and
-    /// of classes is written exactly once.
+    /// The call enqueues one copy and one kernel on the stream and returns without waiting for them.
+    /// Every byte of dst and of classes is written exactly once.
     ///
-    /// Capturable. A replay uploads what `packed` holds then, so that other routing, or another
-    /// micro-batch, can be packed into the same memory between replays. Its plan must have the same
-    /// rows, layers, k, experts, dtype and order. Where it has others, the replay marks every cell as
-    /// LOST.
+    /// Capturable. Each replay uploads what `packed` holds at that time, so one graph serves many
+    /// micro-batches: pack the next one into the same memory between replays. Its plan must have the
+    /// same rows, layers, k, experts, dtype and order. If any of these differs, the replay marks every
+    /// cell as LOST.
     ///
     /// The first call for a device loads the kernels there, which may take milliseconds.
     ///
     /// @param[in] plan          The plan that was packed.
-    /// @param[in] packed        [packed_bytes] what routecap_plan_pack wrote. The stream's work reads
-    ///                          it, so the caller keeps it valid and does not write it until the stream
-    ///                          has reached the end of the copy; on the host it is read now.
+    /// @param[in] packed        [packed_bytes] what routecap_plan_pack wrote. Keep it valid and
+    ///                          unchanged until the stream has finished the copy. The host backend reads
+    ///                          it before the call returns.
     /// @param[in] packed_bytes  Size of packed, in bytes: as for routecap_plan_pack.
     /// @param[in] target        Where the ids go.
     /// @param[in] stream        A stream of the device; NULL on the host.
-    /// @return ROUTECAP_OK; ROUTECAP_ERR_STATE (packed holds nothing of this plan);
+    /// @return ROUTECAP_OK; ROUTECAP_ERR_STATE (packed does not hold ids packed by this plan);
     ///         ROUTECAP_ERR_BUFFER_TOO_SMALL; ROUTECAP_ERR_NO_BACKEND; ROUTECAP_ERR_DRIVER_TOO_OLD;
     ///         ROUTECAP_ERR_FORKED (the driver was loaded before fork()).
     pub fn routecap_plan_unpack(
@@ -5014,7 +5038,7 @@ pub struct routecap_load {
     pub last_step: u64,
     /// rows of prefill that got their first valid cell
     pub rows_prefill: u64,
-    /// rows of decode that did
+    /// rows of decode that got their first valid cell
     pub rows_decode: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -5043,10 +5067,11 @@ const _: () = {
 unsafe extern "C" {
     /// Read how often each expert was chosen since the capturer was created.
     ///
-    /// The counts contain every step that had landed and every accept that was applied when the call
-    /// began, each of them whole. If the worker is filing or counting a step, the call waits until that
-    /// step is done: microseconds for a decode step, some milliseconds for thousands of rows. The worker
-    /// does not wait while the counts are copied. Any thread may call it.
+    /// The counts contain every step that had landed, and every accept that was applied, when the call
+    /// began. A step or accept is counted either completely or not at all. If the worker is filing or
+    /// counting a step, the call waits until that step is done: microseconds for a decode step, some
+    /// milliseconds for thousands of rows. The worker does not wait while the counts are copied. Any
+    /// thread may call it.
     ///
     /// For a disabled or mirroring capturer all numbers are 0.
     ///
@@ -5058,8 +5083,8 @@ unsafe extern "C" {
     /// @param[in] count     Elements of counts: 0, or all.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_ARGUMENT (the capturer was created without
     ///         ROUTECAP_CONFIG_LOAD, or with a tag without ROUTECAP_CONFIG_LOAD_TAGS);
-    ///         ROUTECAP_ERR_OUT_OF_RANGE (no step of the tag was counted, or it is no longer kept
-    ///         apart); ROUTECAP_ERR_BUFFER_TOO_SMALL (count; load is filled, counts are not).
+    ///         ROUTECAP_ERR_OUT_OF_RANGE (no step of the tag was counted, or its counts are no longer
+    ///         kept); ROUTECAP_ERR_BUFFER_TOO_SMALL (count; load is filled, counts are not).
     pub fn routecap_capturer_load(
         capturer: *const routecap_capturer,
         tag: *const u64,
@@ -5069,12 +5094,12 @@ unsafe extern "C" {
     ) -> i32;
 }
 unsafe extern "C" {
-    /// List the tags whose load is kept apart, in the order in which they were first counted.
+    /// List the tags whose load is counted separately, in the order in which they were first counted.
     ///
-    /// When a further tag takes the place of the oldest, the counts of the oldest remain part of the
-    /// counts of all steps. A tag that comes back after ROUTECAP_MAX_LOAD_TAGS others starts again at 0;
-    /// first_step of its load is the step from which it counts. The call waits as routecap_capturer_load
-    /// does. Any thread may call it.
+    /// When a new tag replaces the oldest, the counts of the oldest remain in the counts of all steps. A
+    /// tag that comes back after ROUTECAP_MAX_LOAD_TAGS others starts again at 0; first_step of its load
+    /// is the step from which it counts. The call waits as routecap_capturer_load does. Any thread may
+    /// call it.
     ///
     /// @param[in] capturer   The capturer.
     /// @param[out] tags      [capacity] the tags; may be NULL if capacity is 0.
@@ -5091,15 +5116,15 @@ unsafe extern "C" {
 }
 /// Takes one line.
 ///
-/// It is called on the thread on which something happened: in a call that returns an error, create
-/// or destroy; otherwise on the worker thread, or in routecap_capturer_progress and calls that wait
-/// where there is none. Calls of the forward path that succeed, or lose a step, never call it.
-/// Several threads may be in it at once. No lock of the library is held, so it may take one that
-/// other threads hold while they call routecap. A hook that waits holds up its own thread: on the
-/// worker thread, the filing of rows.
+/// The hook runs on the thread on which something happened: in create, in destroy, in a call that
+/// returns an error, and on the worker thread. Without a worker thread it runs in
+/// routecap_capturer_progress and in calls that wait. Calls of the forward path that succeed, or
+/// that lose a step, never run it. Several threads may run it at once. The library holds no lock
+/// meanwhile, so the hook may take a lock that other threads hold while they call routecap. A slow
+/// hook delays the thread that runs it; on the worker thread it delays the filing of rows.
 ///
-/// It may call routecap, except for routecap_set_log and routecap_capturer_destroy. What is logged
-/// inside a hook goes nowhere. It must not throw, fork or leave by longjmp.
+/// The hook may call routecap, except for routecap_set_log and routecap_capturer_destroy. Lines that
+/// these calls would log are dropped. The hook must not throw, fork or leave by longjmp.
 ///
 /// context is that of routecap_set_log. level is ROUTECAP_LOG_ERROR..ROUTECAP_LOG_DEBUG. text is one
 /// line without a newline, at most 511 bytes and a 0; it is valid during the call.
@@ -5111,19 +5136,19 @@ pub type routecap_log = ::core::option::Option<
     ),
 >;
 unsafe extern "C" {
-    /// Say where the lines of this process go.
+    /// Set the log hook of this process.
     ///
-    /// Without a hook, ROUTECAP_LOG in the environment says which lines are written to stderr: "error",
-    /// "warning", "info" or "debug"; none if it is not set. It is read when there is something to say
-    /// for the first time.
+    /// Without a hook, the environment variable ROUTECAP_LOG selects the lines that are written to
+    /// stderr: "error", "warning", "info" or "debug". If it is not set, no lines are written. It is read
+    /// once, when the first line is logged.
     ///
-    /// When this call returns, the hook before it is in no call and will not be called again. So its
-    /// context may be freed. This call waits for that: on a thread that holds a lock which a hook needs,
-    /// it would wait for ever. A child of fork() keeps the hook.
+    /// The call waits until no thread runs the previous hook, and the previous hook never runs again. So
+    /// you may then free its context. Do not hold a lock that the previous hook needs: the call could
+    /// then wait forever. A child of fork() keeps the hook.
     ///
-    /// @param[in] log      Takes the lines. NULL: there is no hook, and ROUTECAP_LOG holds again.
+    /// @param[in] log      The hook. NULL: no hook, and ROUTECAP_LOG applies again.
     /// @param[in] context  Passed to log.
-    /// @param[in] level    ROUTECAP_LOG_*: the lines that log takes; 0 without a hook.
+    /// @param[in] level    ROUTECAP_LOG_*: the lines that the hook gets; 0 without a hook.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_ARGUMENT (level is none of these, or not 0 without a hook);
     ///         ROUTECAP_ERR_STATE (called by a hook).
     pub fn routecap_set_log(
@@ -5133,25 +5158,27 @@ unsafe extern "C" {
     ) -> i32;
 }
 unsafe extern "C" {
-    /// Describe a capturer as JSON: its settings, memory, counters, what the worker thread does, every
-    /// step in flight, and requests.
+    /// Describe a capturer as JSON: its settings, memory and counters, what the worker thread is doing,
+    /// every step in flight, and requests.
     ///
-    /// Call it on any thread, also while the engine hangs. It waits for no step, no callback and not for
-    /// the device. It calls no driver, allocates nothing, and writes only to dst. The locks that it
-    /// takes are held for a call's arguments at most, and never while anything waits. So it returns
-    /// while the engine's thread is stuck in a call, and while the worker thread is stuck in a hook or
-    /// in a release callback. The numbers are read one after another while the capturer runs.
+    /// Any thread may call it, even while the engine hangs. It waits neither for steps or callbacks nor
+    /// for the device, does not call the driver, allocates nothing, and writes only to dst. No thread
+    /// waits for anything while it holds a lock that this call takes. So this call returns even if the
+    /// engine's thread is stuck in a call, or the worker thread in a hook or a release callback. It
+    /// reads the numbers one after another while the capturer runs, so they may differ by what happened
+    /// in between.
     ///
     /// docs/dump.schema.json describes the JSON. It is ASCII. Later versions may add members.
     ///
     /// @param[in] capturer   The capturer.
-    /// @param[in] requests   How many requests are listed at most: first those with rows in flight or
-    ///                       calls that wait to be applied. If dst has no room for so many, fewer are.
+    /// @param[in] requests   The most requests to list. Requests with rows in flight, or with calls that
+    ///                       wait to be applied, come first. If dst has no room for all of them, fewer
+    ///                       are listed.
     /// @param[out] dst       [dst_bytes] the JSON, without a 0 at its end. NULL with dst_bytes 0 asks
     ///                       for the size, which returns ROUTECAP_ERR_BUFFER_TOO_SMALL.
-    /// @param[in] dst_bytes  Size of dst, in bytes. With the size that was asked for, a second call
-    ///                       never finds it too small, whatever has happened since.
-    /// @param[out] needed    How many bytes were written; on ROUTECAP_ERR_BUFFER_TOO_SMALL how many are
+    /// @param[in] dst_bytes  Size of dst, in bytes. The size that an earlier call returned in `needed`
+    ///                       stays large enough, whatever has happened since.
+    /// @param[out] needed    How many bytes were written; on ROUTECAP_ERR_BUFFER_TOO_SMALL, how many are
     ///                       enough; may be NULL.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_BUFFER_TOO_SMALL (nothing is written).
     pub fn routecap_capturer_dump(
@@ -5162,7 +5189,7 @@ unsafe extern "C" {
         needed: *mut u64,
     ) -> i32;
 }
-/// What one dispatch brought to this rank. In parentheses: where DeepEP has it. All arrays are in C
+/// What this rank received in one dispatch. Names in parentheses are DeepEP's. All arrays are in C
 /// order, without gaps.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -5180,8 +5207,8 @@ pub struct routecap_received {
     /// columns of the dispatched ids, up to ROUTECAP_MAX_K; 0 means the
     /// capturer's k
     pub k: u32,
-    /// (handle.num_max_tokens_per_rank) of this very dispatch: vLLM's
-    /// changes from step to step. Times ranks at most
+    /// (handle.num_max_tokens_per_rank) of this dispatch: in vLLM it
+    /// changes from step to step. ranks * tokens_per_rank is at most
     /// ROUTECAP_MAX_RECEIVED
     pub tokens_per_rank: u32,
     /// (handle.recv_src_metadata.shape[0]) rows of metadata, at most
@@ -5274,33 +5301,34 @@ impl Default for routecap_received {
     }
 }
 unsafe extern "C" {
-    /// Read what an expert-parallel dispatch brought to this rank, into memory of the caller.
+    /// Write what this rank received in an expert-parallel dispatch to the caller's memory.
     ///
-    /// It does not write the sink, where a cell is a whole row.
+    /// The call does not write to the sink, whose cells hold all k columns.
     ///
     /// global_ids. Every row is written.
-    ///   - Decode: a local id becomes global where the sum is below `experts`, as vLLM's class does it.
-    ///     All else is -1: columns of other ranks, and rows that are not live, which are memory that
-    ///     nobody initialised.
-    ///   - Expanded: the expert of each row, as repeat_interleave over the aligned counts gives it. The
-    ///     gaps of the alignment belong to the expert before them. Rows behind the last expert are -1.
+    ///   - Decode: a local id becomes global if the result is below `experts`, as in vLLM's class.
+    ///     Columns of other ranks become -1, and so do rows that are not live, whose memory is
+    ///     uninitialised.
+    ///   - Expanded: the expert of each row, as repeat_interleave over the aligned counts computes it.
+    ///     The rows that only align an expert's end get that expert. Rows after the last expert are -1.
     /// An engine that reads global_ids must not pass a disabled capturer, which writes nothing.
     ///
-    /// executed. It is by source token, whatever the order of the rows. What contradicts itself writes
-    /// nothing and is counted in `ignored`: a source token outside ranks * tokens_per_rank; an id that
-    /// is no expert of this rank; an expanded row outside expanded_rows, or of no expert; a column of a
-    /// token that another row has filled. With sound tensors the count is 0.
+    /// executed. It is ordered by source token, whatever the order of the rows. A column that
+    /// contradicts the rest is not written, and is counted in `ignored`: a source token outside ranks *
+    /// tokens_per_rank; an id that is not an expert of this rank; an expanded row outside expanded_rows,
+    /// or of no expert; a column of a token that a different row has already filled. With correct
+    /// tensors the count is 0.
     ///
-    /// The owner of the tensors keeps them until the stream has reached this work. The handle of a
-    /// micro-batch lives until its combine anyway.
+    /// Keep the tensors until the stream has run this work. An engine keeps the handle of a micro-batch
+    /// until its combine anyway.
     ///
     /// Capturable; a graph keeps the sizes of the call that was captured. On the host backend the work
     /// is done before the call returns.
     ///
     /// @param[in] capturer  The capturer.
-    /// @param[in] layer     The layer whose experts are meant if received->experts is 0.
-    /// @param[in] received  The tensors of the dispatch, and the arrays that are wanted.
-    /// @param[in] stream    A stream that is ordered behind the dispatch.
+    /// @param[in] layer     The layer whose number of experts is used if received->experts is 0.
+    /// @param[in] received  The tensors of the dispatch, and the arrays to write.
+    /// @param[in] stream    A stream that is ordered after the dispatch.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_LAYER; ROUTECAP_ERR_DTYPE; ROUTECAP_ERR_ARGUMENT (a
     ///         number beyond its limit, rank not below ranks, NULL where rows need an array, or neither
     ///         array wanted although there are rows); ROUTECAP_ERR_SHAPE_MISMATCH (experts not a
@@ -5314,16 +5342,16 @@ unsafe extern "C" {
     ) -> i32;
 }
 unsafe extern "C" {
-    /// Merge the `executed` tables of all ranks in host memory, if no collective does: the result has
-    /// the whole rows of all tokens. Needs no capturer and touches no device.
+    /// Merge the `executed` tables of all ranks in host memory, if you do not use a collective. The
+    /// result has the whole rows of all tokens. The call needs no capturer and no device.
     ///
     /// @param[in] executed  [count] tables of [cells] ids each, copied to the host.
     /// @param[in] count     How many tables: ranks.
-    /// @param[in] cells     Ids of a table: ranks * tokens_per_rank * k.
-    /// @param[out] merged   [cells] the highest id of each cell, -1 where no table has one. May be one
-    ///                      of the tables.
-    /// @return ROUTECAP_OK; ROUTECAP_ERR_CONFLICT (two tables have different ids in one cell; nothing is
-    ///         written).
+    /// @param[in] cells     Elements of each table: ranks * tokens_per_rank * k.
+    /// @param[out] merged   [cells] the id of each element, -1 where no table has one. May be one of the
+    ///                      tables.
+    /// @return ROUTECAP_OK; ROUTECAP_ERR_CONFLICT (two tables have different ids in the same element;
+    ///         nothing is written).
     pub fn routecap_received_merge(
         executed: *const *const i32,
         count: usize,
@@ -5331,12 +5359,13 @@ unsafe extern "C" {
         merged: *mut i32,
     ) -> i32;
 }
-/// All functions but routecap_get_api, each under its name without the prefix. Entries are only
-/// added, at the end.
+/// All functions except routecap_get_api, each under its name without the prefix. Later versions
+/// only add entries, at the end.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct routecap_api {
-    /// bytes of this table in the loaded library; entries beyond do not exist
+    /// size of this table in the loaded library, in bytes; entries beyond it do not
+    /// exist
     pub size: usize,
     /// version of the loaded library
     pub major: u32,
@@ -6136,7 +6165,7 @@ pub struct routecap_api {
             arg4: *mut u64,
         ) -> i32,
     >,
-    /// To see inside.
+    /// Diagnostics.
     pub set_log: ::core::option::Option<
         unsafe extern "C" fn(arg1: routecap_log, arg2: *mut ::core::ffi::c_void, arg3: i32) -> i32,
     >,
@@ -6388,12 +6417,12 @@ const _: () = {
 unsafe extern "C" {
     /// Get the library's functions as one table.
     ///
-    /// A program may ask for the oldest minor version that it can do with. An entry that came later then
+    /// Ask for the oldest minor version that the program can work with. An entry that was added later
     /// exists only if offsetof(routecap_api, entry) < api->size.
     ///
     /// @param[in] major  ROUTECAP_VERSION_MAJOR that the caller was compiled with.
     /// @param[in] minor  ROUTECAP_VERSION_MINOR that the caller was compiled with, or an older one.
-    /// @return Static storage, with every entry of that version; NULL if this library has another major
-    ///         version or an older minor version: routecap_last_error names both.
+    /// @return Static storage, with every entry of that version. NULL if this library has a different
+    ///         major version or an older minor version; routecap_last_error names both versions.
     pub fn routecap_get_api(major: u32, minor: u32) -> *const routecap_api;
 }
