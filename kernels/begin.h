@@ -1,4 +1,4 @@
-// begin: poison the rows that this forward may write, and arm their number.
+// begin: poison the rows that this forward pass may write, and store their number.
 //
 // sink (L, N, K): rows [0, rows) of every layer become poison. An item is 16 bytes of a layer whose
 // rows follow one another without a gap, and one row of any other.
@@ -8,7 +8,7 @@
 
 namespace routecap::kernels {
 
-// How many items a layer of rows * k ids of `element` bytes may need, wherever it begins.
+// The most items that a layer of rows * k ids of `element` bytes can need, whatever its alignment.
 constexpr uint32_t begin_items(uint32_t rows, uint32_t k, uint32_t element) {
     const uint32_t chunks = static_cast<uint32_t>((uint64_t{rows} * k * element + 15) / 16) + 1;
     return rows == 0 ? 0 : chunks > rows ? chunks : rows;
@@ -47,7 +47,8 @@ struct Begin {
             fill(ids + first, static_cast<uint32_t>((end < bytes ? end : bytes) - first));
     }
 
-    // Once per launch, in no order with the items: the snapshot comes later on the stream.
+    // Runs once per launch, in any order with the items, because the snapshot comes later on the
+    // stream.
     ROUTECAP_BODY void once() const {
         const Named named = control->named;
         control->begun = named;

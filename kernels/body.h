@@ -1,8 +1,8 @@
-// What every kernel's element body shares: it compiles for the host and, under nvcc, for the
-// device, and does the same on both.
+// Code shared by the element bodies of all kernels. It compiles for the host and, under nvcc, for
+// the device, and has the same result on both.
 //
-// A kernel is a struct with outer() * inner() items; item(o, i) does one of them, in any order, at
-// once or one after another.
+// A kernel is a struct with outer() * inner() items; item(o, i) does one of them. Items may run in
+// any order, in parallel or one after another.
 #pragma once
 
 #include <stdint.h>
@@ -28,9 +28,9 @@ struct SinkLayer {
     uint32_t experts;
 };
 
-// The sinks of all layers: a table in memory or, where they are alike and equally far apart, what
-// every one follows from. A kernel has the latter at hand, while a step of an engine has long
-// pushed a table out of the device's caches.
+// The sinks of all layers: a table in memory or, if they are alike and equally far apart, the first
+// sink and the distance. These are kernel parameters and cost no load, whereas the engine's step
+// has evicted a table from the device's caches.
 struct SinkTable {
     const SinkLayer *layers;
     SinkLayer first{};
@@ -49,8 +49,8 @@ struct SinkTable {
     }
 };
 
-// A begun row that nobody wrote: bytes 0x80, a negative number in every dtype. An id that cannot be
-// one is recorded as kInvalidId.
+// The id of a begun row that nothing has written: bytes 0x80, a negative number in every dtype. An
+// id that is not valid is recorded as kInvalidId.
 constexpr unsigned char kPoisonByte = 0x80;
 template <class T>
 constexpr T kPoison = static_cast<T>(sizeof(T) == 2   ? int64_t{-0x7f80}
@@ -60,9 +60,9 @@ constexpr int32_t kInvalidId = -1;
 
 constexpr int32_t kNoSlot = -1;
 
-// Which slot the next snapshot fills, as the host named it in stream order. Every naming has an
-// epoch of its own, so that work that was begun under another is recognised. The 56 bits of an
-// epoch last for two thousand years of a naming each microsecond.
+// Which slot the next snapshot fills, as named by the host in stream order. Each time it names a
+// slot, it takes a new epoch, so that work begun under an earlier epoch is recognised. At one epoch
+// a microsecond, 56 bits last for two thousand years.
 struct Named {
     uint64_t word;
 
@@ -74,8 +74,8 @@ struct Named {
     ROUTECAP_BODY constexpr bool operator==(const Named &other) const { return word == other.word; }
 };
 
-// The words that begin, record and snapshot exchange, in the memory of the device. Work of one
-// stream reads and writes them in its order.
+// The words by which begin, record and snapshot communicate, in device memory. They are read and
+// written in the order of the stream.
 struct Control {
     Named named;         // written by the host; a new naming disarms what was begun
     Named begun;         // what `named` was at the last begin
@@ -84,14 +84,14 @@ struct Control {
     uint64_t conflicts;  // cells recorded twice since the last snapshot or begin
     uint64_t dropped;    // rows recorded outside the rows begun since then
 
-    // Rows that may be written, and that a snapshot takes. All words are read at once.
+    // Number of rows that may be written and that a snapshot takes. All words are read in one load.
     ROUTECAP_BODY uint32_t rows() const {
         const uint32_t all = armed;
         return begun == named ? all : 0;
     }
 };
 
-// k as the compiler may know it: K, or where that is 0 the number given.
+// k as a compile-time constant: K, or the run-time number if K is 0.
 template <uint32_t K>
 ROUTECAP_BODY constexpr uint32_t columns(uint32_t k) {
     return K != 0 ? K : k;
@@ -105,8 +105,7 @@ struct alignas(16) Ids {
     ROUTECAP_BODY T operator[](uint32_t c) const { return id[c]; }
 };
 
-// Copies the ids of a cell to or from `memory`, which is aligned to an id and often to more: in
-// words as large as fit.
+// Copies the ids of a cell to or from `memory`, in the largest words that its alignment allows.
 template <uint32_t K, class T>
 ROUTECAP_BODY void move(T *to, const T *from, const T *memory, uint32_t k) {
 #if defined(__CUDA_ARCH__)
@@ -140,7 +139,7 @@ ROUTECAP_BODY void store(T *cell, const Ids<T, K> &ids, uint32_t k) {
     move<K, T>(cell, ids.id, cell, k);
 }
 
-// Adds to a word that many threads of a kernel count in.
+// Adds to a counter that many threads of a kernel share.
 ROUTECAP_BODY void count(uint64_t *word, uint64_t n) {
 #if defined(__CUDA_ARCH__)
     atomicAdd(reinterpret_cast<unsigned long long *>(word), static_cast<unsigned long long>(n));

@@ -1,6 +1,5 @@
-// deliver: bring the rows of a small step, and their positions, to host memory, say that they have
-// arrived, and name the slot of the next step: all that issue has to do on the device, in one
-// launch.
+// deliver: copy the rows and positions of a small step to host memory, signal their arrival, and
+// name the slot of the next step. This is all the device work of issue, in one launch.
 //
 // slot in device memory -> slot in page-locked host memory. Items of 16 bytes of the slot come
 // first, then those of 4 bytes of the positions.
@@ -37,8 +36,8 @@ struct Deliver {
                 static_cast<const uint32_t *>(positions)[i - chunks];
     }
 
-    // Once per launch, by whoever sees that all items were done. A stream may wait for the name, and
-    // the host for the epoch.
+    // Runs once per launch, in the thread that finds all items done. Streams may wait for the name,
+    // and the host for the epoch.
     ROUTECAP_BODY void last() const {
 #if defined(__CUDA_ARCH__)
         __threadfence_system();

@@ -1,4 +1,4 @@
-// received: read what an expert-parallel dispatch (DeepEP v2) brought to this rank.
+// received: read what this rank received in an expert-parallel dispatch (DeepEP v2).
 //
 // metadata (rows, 2 + k): where each received token comes from; ids (rows, k), or in the expanded
 // layout the rows of each local expert
@@ -14,8 +14,8 @@ namespace routecap::kernels {
 constexpr int32_t kNotExecuted = -1;  // in every byte, so that a memset fills a table with it
 constexpr unsigned char kNotExecutedByte = 0xff;
 
-// What both layouts have in common: the received tokens, which experts are this rank's, and the
-// table of what they executed.
+// Common to both layouts: the received tokens, this rank's experts, and the table of executed
+// experts.
 struct Dispatch {
     uint32_t rows;             // of metadata
     const int32_t *live_rows;  // or nullptr: all rows are live
@@ -50,7 +50,7 @@ struct Dispatch {
     }
 
 private:
-    // Of two rows that come from one token, the second finds a column filled.
+    // If two rows claim the same column of one token, the second finds it filled.
     ROUTECAP_BODY static bool put(int32_t *cell, int32_t id) {
 #if defined(__CUDA_ARCH__)
         return atomicCAS(cell, kNotExecuted, id) == kNotExecuted;

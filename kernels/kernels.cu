@@ -35,10 +35,10 @@ __device__ inline void run(const Snapshot<Id, K> &body) {
     if (blockIdx.x == 0 && threadIdx.x == 0) body.once();
 }
 
-// Launched as a dependent of the router, record lets the consumer start at once and reads nothing
-// before the router has finished. Who waits for this kernel to finish then waits for the router
-// too. A row of blocks for every layer: what a block reads of the parameters is one layer's, for
-// they are in no cache, and a warp that reads several waits for one after another.
+// If record is launched as a dependent of the router, it lets the consumer start at once, and reads
+// nothing before the router has finished. So a consumer that waits for this kernel also waits for
+// the router. Each layer has its own row of blocks, so that a block reads the parameters of one
+// layer only: they are in no cache, and a warp would wait for several one after another.
 template <uint32_t K, uint32_t L>
 __device__ inline void run(const Record<K, L> &body) {
 #if __CUDA_ARCH__ >= 900
@@ -50,8 +50,8 @@ __device__ inline void run(const Record<K, L> &body) {
         body.item(L == 1 ? 0 : blockIdx.y, i);
 }
 
-// Begin is in the way of the step, and its code in no cache: it is kept short. A row of blocks for
-// every layer.
+// Begin delays the step and its code is in no cache, so it is short. Each layer has its own row of
+// blocks.
 __device__ inline void run(const Begin &body) {
     if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) body.once();
 #pragma unroll 1
@@ -60,8 +60,8 @@ __device__ inline void run(const Begin &body) {
         body.item(blockIdx.y, i);
 }
 
-// The block that finishes last says that all has arrived: it has seen that the others have written
-// their parts, so that what it writes after its fence comes after these for the host too.
+// The last block to finish signals the arrival. It has seen that all other blocks have written
+// their parts, so its write, which follows a fence, reaches the host after theirs.
 __device__ inline void run(const Deliver &body) {
     for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < body.inner();
          i += gridDim.x * blockDim.x)

@@ -1,5 +1,5 @@
-// The list of kernels: one per element body, and of those that know the number of columns one for
-// each k of common models.
+// The list of kernels: one for each element body. Bodies that depend on k have one kernel for each
+// k of common models.
 #pragma once
 
 #include "begin.h"
@@ -10,7 +10,7 @@
 #include "snapshot.h"
 #include "unpack.h"
 
-// F(k) for each k that has kernels of its own; 0 stands for all others.
+// F(k) for each k that has kernels of its own, and F(0) for all other k.
 #define ROUTECAP_COLUMNS(F) F(0) F(1) F(2) F(4) F(6) F(8) F(10) F(16) F(22)
 
 // How many layers one launch can record, and F(v) for each number of experts that a lane may have
@@ -72,8 +72,8 @@ using RouteSigmoidTanh = Route<V, kSigmoidTanh>;
 template <uint32_t V>
 using RouteSqrtSoftplus = Route<V, ROUTECAP_SCORE_SQRT_SOFTPLUS>;
 
-// How a kernel is launched: with so many threads in a block, and with blocks that loop where there
-// are more items than threads run at once. A block of route is the warp that does one row.
+// How a kernel is launched: threads per block, and whether blocks loop if there are more items than
+// threads can run at once. A block of route is one warp, which does one row.
 template <class Body>
 struct Launch {
     static constexpr uint32_t threads = 128;

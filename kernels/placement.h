@@ -1,5 +1,5 @@
-// Which rows of the sink the rows of a source go to, and the rule that the first write of a cell
-// wins: what record and route share.
+// Shared by record and route: the sink row of each source row, and the rule that the first write to
+// a cell wins.
 #pragma once
 
 #include "body.h"
@@ -19,18 +19,18 @@ struct Placement {
         return live_rows == nullptr || static_cast<int64_t>(i) < *live_rows;
     }
 
-    // The sink row of a live row, begun or not; kNone if it is to have none, kOutside if it would
-    // be below the first.
+    // The sink row of a live row, begun or not; kNone if the caller gave it none, kOutside if it
+    // would be negative.
     ROUTECAP_BODY int64_t target(uint32_t i) const {
         if (row_index != nullptr) return row_index[i] < 0 ? kNone : row_index[i];
         const int64_t row = static_cast<int64_t>(first_row) + static_cast<int64_t>(i) +
                             (row_base != nullptr ? *row_base : 0);
         return row < 0 ? kOutside : row;
     }
-    // Whether every target is a row of the sink, as the host knows.
+    // Whether the host can tell that every target is a row of the sink.
     ROUTECAP_BODY bool inside() const { return row_index == nullptr && row_base == nullptr; }
 
-    // Whether a target may be written. One that is not begun is counted.
+    // Whether a target may be written. Counts a target that was not begun as dropped.
     ROUTECAP_BODY static bool begun(int64_t row, Control *control) {
         if (row >= 0 && row < static_cast<int64_t>(control->rows())) return true;
         if (row != kNone) count(&control->dropped, 1);
@@ -40,7 +40,7 @@ struct Placement {
     static constexpr int64_t kNone = -1, kOutside = -2;
 };
 
-// Whether nobody wrote a cell that held these ids.
+// Whether a cell with these ids has not been written yet.
 template <class T, uint32_t K>
 ROUTECAP_BODY bool all_poison(const Ids<T, K> &ids, uint32_t k) {
     bool poison = true;
@@ -48,9 +48,9 @@ ROUTECAP_BODY bool all_poison(const Ids<T, K> &ids, uint32_t k) {
     return poison;
 }
 
-// An attempt to write the first id of a cell, which succeeds if that is poison still: of two rows
-// written at once into one cell, one finds that it is not. On a device the answer takes a while,
-// and is waited for where it is asked for.
+// Claims a cell by writing its first id, if that is still poison. If two rows are written to one
+// cell at once, a compare-and-swap lets only one succeed. On a device the answer takes a while;
+// only the code that asks for it waits.
 struct Claim {
     uint64_t was;
     uint64_t poison;

@@ -1,4 +1,4 @@
-// record: copy the ids of layers from wherever routers left them into the sink.
+// record: copy the ids of layers from the routers' memory into the sink.
 //
 // source (rows, k_source) with strides, any integer type -> sink row of the layer (k). An item is
 // one source row of one layer. A cell that is not poison was written before and stays. An id that
@@ -9,8 +9,8 @@
 
 namespace routecap::kernels {
 
-// How ids lie in a source, what makes ids of this capturer from them, and where they go: a checked
-// routecap_source.
+// A checked routecap_source: the layout of the ids, how they are mapped to the capturer's ids, and
+// their sink rows.
 struct Source {
     int64_t row_stride;
     int64_t column_stride;
@@ -71,8 +71,8 @@ struct Record {
         }
     }
 
-    // On a device all that is read is on its way at once: the words of the step, the cell and the
-    // source.
+    // On a device the loads of the control words, the cell and the source are issued together, so
+    // that their latencies overlap.
     ROUTECAP_BODY void item(uint32_t l, uint32_t i) const {
         if (!source.to.live(i)) return;
         const LayerIds &layer = layers[L == 1 ? 0 : l];

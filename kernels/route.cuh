@@ -2,9 +2,9 @@
 // that of lanes with equal keys the first has the expert that comes first. The order of experts is
 // that of Route::item.
 //
-// A step of few rows has few warps, and what they execute is in no cache when they begin. So their
-// reads are on their way at once, and there are few branches. A warp is a block, and does one row:
-// then the compiler knows that its lanes are at one place, and computes no more than that row needs.
+// A step of few rows has few warps, whose code is in no cache when they start. So all loads are
+// issued at once, and there are few branches. A block is one warp and does one row, so that the
+// compiler knows that its lanes do not diverge, and computes only what that row needs.
 #pragma once
 
 #include "route.h"
@@ -22,7 +22,7 @@ public:
 
     // The whole warp does row i of the source.
     __device__ void row(uint32_t i) {
-        // What does not depend on anything else is on its way before any of it is waited for.
+        // Independent loads are all issued before the first is waited for.
         const Control words = *body_.control;
         const bool reads = !body_.hashes() || body_.needs_sum(),
                    adds = body_.router.bias != nullptr;
@@ -111,7 +111,7 @@ private:
 #pragma unroll
         for (uint32_t v = 0; v < V; v++) to[v] = numbers[v];
     }
-    // The rare ways are functions of their own, out of the way of what is executed.
+    // The rare paths are separate functions, so that they do not lengthen the common one.
     __device__ __noinline__ static void fetch_each(const uint8_t *row, uint32_t shift,
                                                    int64_t stride, uint32_t first, uint32_t experts,
                                                    uint32_t *to) {

@@ -128,13 +128,13 @@ struct Route {
         return static_cast<int64_t>(row) * logits.row_stride +
                static_cast<int64_t>(expert) * logits.column_stride;
     }
-    // What counts of a logit: one that is not a number is minus infinity.
+    // The logit that is scored: NaN counts as minus infinity.
     ROUTECAP_BODY static float counted(float x) { return x == x ? x : -INFINITY; }
     ROUTECAP_BODY float logit(uint32_t row, uint32_t expert) const {
         return element(logits.logits, logits.dtype, at(row, expert));
     }
 
-    // e to the power of x - largest: of softmax's sum.
+    // exp(x - largest), a term of softmax's sum.
     ROUTECAP_BODY static float exponential(float x, float largest) {
         const float power = expf(x - largest);
         return isinf(largest) ? (x == largest ? 1.0f : 0.0f) : power;
@@ -226,8 +226,8 @@ struct Route {
                                                                      : sum + router.floor;
         return score * router.scale;
     }
-    // What the weight of an id begins with. Softmax's sum cancels where weights are divided by
-    // theirs, but for the floor.
+    // The unnormalised weight of an id. If weights are divided by their sum, softmax's sum cancels,
+    // except in the floor.
     ROUTECAP_BODY float chosen_score(uint32_t row, int32_t id, float largest, float sum) const {
         float score = 0.0f;
         if (id >= 0)

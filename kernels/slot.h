@@ -1,4 +1,4 @@
-// The memory of a slot: one step's rows on their way from the sink to the pages.
+// The memory layout of a slot, which holds one step's rows between the sink and the pages.
 //
 // Row t's ids grow upwards from the middle and its validity downwards, so that any number of rows,
 // with the header between them, is one contiguous range, and one copy brings it to the host:

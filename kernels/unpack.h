@@ -1,4 +1,4 @@
-// unpack: widen and transpose the ids that a trainer's rank has uploaded, and fill the rest.
+// unpack: widen and transpose the ids that a trainer's rank has uploaded, and fill the other cells.
 //
 // packed (a header, a word per row, validity, ids [data rows][L][K] of one or two bytes) -> dst
 // [T][L][K] or [L][T][K] of one to eight bytes, and one class per cell. An item is one cell, in the
@@ -17,7 +17,7 @@ ROUTECAP_BODY uint32_t balanced(uint32_t r, uint32_t experts, uint32_t ranks) {
     return experts % ranks != 0 ? r : r % ranks * (experts / ranks) + r / ranks;
 }
 
-// What a cell is filled with that no router chose.
+// How to fill cells without captured ids.
 struct Filler {
     int32_t fill;  // ROUTECAP_PLAN_FILL_*
     int32_t lost;  // ROUTECAP_PLAN_LOST_*
@@ -25,8 +25,8 @@ struct Filler {
     uint32_t ranks;  // that share the experts
     uint32_t reserved;
 
-    // The number of the first expert of a cell: of filled row p, in a layer that has this index in
-    // the decoder. Its other experts follow.
+    // The number of the first expert in filled row p of the layer with this decoder index. The
+    // numbers of the other experts follow it.
     ROUTECAP_BODY uint32_t number(uint64_t p, int32_t layer, uint32_t experts, uint32_t k) const {
         return static_cast<uint32_t>((p + static_cast<uint64_t>(layer) * ranks) * k % experts);
     }
@@ -38,8 +38,8 @@ struct PlanLayer {
     uint32_t experts;
 };
 
-// What a row of a plan is, in one word: its class, which is VALID, PADDING or NOT_NEEDED; and its
-// row among those that are packed, or its number among those that are filled.
+// A row of a plan in one word: its class (VALID, PADDING or NOT_NEEDED), and its index among the
+// packed rows if it is VALID, or else among the filled rows.
 struct RowWord {
     uint32_t word;
 
@@ -66,7 +66,7 @@ struct PackedShape {
     }
 };
 
-// What is uploaded begins with this. Offsets are from its first byte. A table of PlanLayer follows
+// The header of the uploaded bytes. Offsets are from its first byte. A table of PlanLayer follows
 // it.
 struct PackedHeader {
     uint64_t magic;
@@ -125,11 +125,11 @@ struct Unpack {
         store(to, ids, shape.k);
     }
 
-    // Writes the ids of one cell and says what it is.
+    // Writes the ids of one cell and returns its class.
     template <class T>
     ROUTECAP_BODY uint8_t cell(T *to, uint32_t row, uint32_t layer) const {
         const PackedHeader &header = *reinterpret_cast<const PackedHeader *>(packed);
-        // A replay of what was captured for another shape.
+        // The replay of a graph that was captured for a different shape.
         if (header.magic != PackedHeader::kMagic || !(header.shape == shape)) {
             value(to, -1);
             return ROUTECAP_PLAN_CLASS_LOST;

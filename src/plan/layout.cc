@@ -201,7 +201,7 @@ private:
                       what, ull(i), ull(rows), ull(by));
     }
 
-    // What the context-parallel rank has of a sequence of so many columns.
+    // Adds the context-parallel rank's share of a sequence with this many columns.
     std::vector<Columns> chunks_of(uint64_t columns) const {
         const uint64_t chunk = columns / chunks(), r = context_rank_;
         std::vector<Columns> own{{r * chunk, (r + 1) * chunk}};
@@ -263,7 +263,7 @@ private:
         return ROUTECAP_OK;
     }
 
-    // What the tensor-parallel rank has of so many rows.
+    // Returns the tensor-parallel rank's share of this many rows.
     int32_t set_window(uint64_t rows) {
         window_ = {0, rows};
         if (!sequence_parallel()) return ROUTECAP_OK;
@@ -277,8 +277,8 @@ private:
         return ROUTECAP_OK;
     }
 
-    // The next columns of what the context-parallel rank has, of which those in the window are
-    // ours.
+    // Adds the next columns of the context-parallel rank. Of these, this rank has those in the
+    // window.
     void add(uint64_t i, Columns columns) {
         const uint64_t first = local_;
         local_ += columns.to - columns.from;

@@ -19,7 +19,7 @@ struct PlanLayout {
     std::vector<routecap_plan_range> ranges;
 };
 
-// Reads that part of a configuration.
+// Reads the layout from a configuration.
 int32_t make_layout(const routecap_plan_config &config, PlanLayout &layout);
 
 }  // namespace routecap

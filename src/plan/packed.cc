@@ -15,7 +15,7 @@ namespace {
 using kernels::PackedHeader;
 using kernels::RowWord;
 
-// Where everything lies, where so many rows are needed.
+// Offsets of the parts of the packed bytes, for this many needed rows.
 PackedHeader header_of(const Plan &plan, uint64_t needed, bool with_validity) {
     const auto after = [](uint64_t offset, uint64_t bytes) {
         return (offset + bytes + 15) / 16 * 16;
@@ -54,7 +54,7 @@ int32_t check_memory(const char *name, const void *memory) {
 
 }  // namespace
 
-// Enough for any plan of the same shape, which may take this one's place in a captured graph.
+// Large enough for every plan of the same shape, because a captured graph may upload any of them.
 uint64_t packed_bytes(const Plan &plan) { return header_of(plan, plan.layout().rows, true).bytes; }
 
 int32_t pack(const Plan &plan, const routecap_plan_source *sources, size_t source_size,

@@ -29,10 +29,10 @@ public:
     uint32_t element_bytes() const { return element_bytes_; }
     uint64_t cells() const { return layout_.rows * layers_.size(); }
     uint64_t ids_bytes() const { return cells() * k_ * element_bytes_; }
-    // From one to the next in the result, in cells.
+    // Strides of the result, in cells.
     uint64_t row_stride() const { return by_layer() ? 1 : layers_.size(); }
     uint64_t layer_stride() const { return by_layer() ? layout_.rows : 1; }
-    // Whether a lost cell could be taken for experts by who does not know its class.
+    // Whether a reader who does not look at the classes could mistake a lost cell for experts.
     bool lost_may_look_like_experts() const;
 
     void describe(routecap_plan_shape *shape) const;

@@ -23,8 +23,8 @@ void widen(T *to, const Id *from, uint64_t n) {
         for (uint64_t i = 0; i < n; i++) to[i] = static_cast<T>(from[i]);
 }
 
-// Results from so many bytes on do not stay in the caches, and are written past them: to write into
-// a cache the memory behind it would be read first.
+// Results of at least this many bytes do not stay in the caches. They are written with streaming
+// stores, because a store through the caches first reads the memory that it overwrites.
 constexpr uint64_t kBytesPastCaches = 8 << 20;
 
 // Copies to memory that nobody will read soon.

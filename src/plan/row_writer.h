@@ -48,7 +48,8 @@ private:
         return static_cast<T *>(to_.ids) +
                (row * to_.row_stride + layer * to_.layer_stride) * plan_.k();
     }
-    // The experts of a filled cell: so many from the place of its number on, and k more.
+    // Returns the experts of a filled cell: k consecutive elements of the layer's cycle, from the
+    // place of the cell's number on.
     template <class T>
     const T *experts_from(uint32_t number, size_t layer) const {
         return reinterpret_cast<const T *>(cycles_[cycle_of_[layer]].data()) + number;

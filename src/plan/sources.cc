@@ -112,8 +112,8 @@ void PlanSources::cut(const routecap_plan_run &run) {
     up_to(end, nullptr, nullptr);
 }
 
-// Counts what a piece lacks. Where rows may lack cells it becomes one piece for each stretch of
-// rows that do, or do not.
+// Counts the lost cells of a piece. If its rows may lack cells, it is split into stretches of rows
+// that are complete and stretches of rows that are not.
 void PlanSources::add_pieces(const Piece &piece) {
     const uint64_t layers = plan_.layers().size();
     if (piece.source == nullptr) {

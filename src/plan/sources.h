@@ -19,7 +19,7 @@ struct PlanSource {
     uint32_t row_bytes = 0;
 };
 
-// Needed rows whose ids follow one another in memory, or that no source has.
+// Needed rows whose ids are adjacent in memory, or that no source has.
 struct Piece {
     uint64_t row, step, rows;  // as of a run
     uint64_t ordinal;
@@ -42,12 +42,12 @@ struct Piece {
 class PlanSources {
 public:
     explicit PlanSources(const Plan &plan) : plan_(plan) {}
-    // Checks what a caller gave, and finds every needed row.
+    // Checks the caller's sources, and finds every needed row.
     int32_t read(const routecap_plan_source *sources, size_t source_size, size_t count);
 
     const std::vector<Piece> &pieces() const { return pieces_; }
     uint64_t cells_lost() const { return lost_; }
-    // What is to be returned where nothing is wrong: also the error of a plan that is strict.
+    // The status to return if there was no other error: OK, INCOMPLETE, or the error of LOST_ERROR.
     int32_t status() const;
     void report_to(routecap_plan_report *to) const;
 

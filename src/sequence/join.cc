@@ -132,8 +132,8 @@ private:
         return {unknown.data(), unknown.data() + shape_.ids_bytes, false};
     }
 
-    // Whether a cell goes in the place of another that does not win anyway. Of two that are missing
-    // the reason with the higher rank stands.
+    // Whether the cell of `a` replaces that of `b`, which wins a tie: if only a's is valid, or if
+    // both are missing and a's reason has the higher rank.
     bool better(const RowView &a, const RowView &b, uint32_t layer) const {
         if (Shape::valid(b.validity, layer)) return false;
         return Shape::valid(a.validity, layer) ||
@@ -148,8 +148,9 @@ private:
         return shape_.same_cell(a.ids + at, b.ids + at);
     }
 
-    // A row has the least tag of those that its cells are from; without any, that of whoever knows
-    // more than that it is not there. This is which of two counts if one fills no cell.
+    // A joined row has the lowest tag of the rows that its valid cells come from. Without a valid
+    // cell it has the tag of the side that has reasons for single cells, and not merely one for the
+    // whole row. Returns whether that is the winner, if the other side fills no cell.
     bool gives_tag(const RowView &winner, const RowView &other) const {
         return winner.there ||
                (!other.there && shape_.row_reason(winner.ids, winner.validity) == 0);
@@ -180,7 +181,7 @@ private:
         out_.differed++;
         out_.first_differed = std::min(out_.first_differed, position);
     }
-    // Rows of which a cell comes from the call: in the place of others, or where there was none.
+    // Notes rows in which a cell comes from the call, either replacing a cell or filling a gap.
     void note_taken(uint64_t first, uint64_t end, bool replaced, bool gained,
                     bool are_the_calls = true) {
         out_.took += end - first;
@@ -231,7 +232,8 @@ private:
             if (piece.source == Source::call && piece.call->page)
                 use_[memory_of(*piece.call)].used += piece.end - piece.first;
     }
-    // Sharing keeps memory alive as a whole, and costs as much as copying a few rows.
+    // Sharing keeps all of the memory alive, and takes as long as copying a few rows. So it is
+    // worth it only if most rows of the memory are used and the segment is not tiny.
     bool worth_sharing(const Segment &rows) const {
         const Use &use = use_.at(memory_of(rows));
         return use.used >= use.rows - use.rows / 4 && rows.rows >= shape_.page_rows / 8;
@@ -252,7 +254,7 @@ private:
     bool blend(const Piece &piece) {
         std::vector<uint8_t> row(shape_.row_bytes());
         for (uint64_t p = piece.first; p < piece.end; p++) {
-            // Rows of one piece may differ in it: rows beside one another become one piece.
+            // The preference is decided for each row, because a piece joins adjacent rows.
             const bool preferred = rows_.preferred.has(p);
             const RowView old = view(piece.sequence, p, unknown_[0]),
                           now = view(piece.call, p, unknown_[1]);

@@ -36,11 +36,11 @@ struct Joined {
     uint64_t took = 0, boundary = 0, filled = 0, replaced = 0;
 };
 
-// Rows of the sequence are shared. Rows of the call are shared where most of their memory is used,
-// and copied elsewhere. False if the budget refuses; throws without memory.
+// Shares the sequence's rows. Shares the call's rows if most of their memory is used, and copies
+// them otherwise. Returns false if the budget refuses; throws if the system has no memory.
 bool join(const Storage &storage, const JoinedRows &rows, OwnRows &own, Joined &joined);
 
-// Rows of which every cell is there.
+// Number of rows that are complete.
 uint64_t complete_rows(const Shape &shape, const Segment &segment);
 
 }  // namespace routecap

@@ -12,8 +12,8 @@ namespace routecap {
 // Adds rows to a list, to its last segment if they continue it.
 void push(std::vector<Segment> &segments, Segment rows);
 
-// A copy of this object is a plan: rows that it adds lie where nobody looks, until it takes the
-// place of the original. So what fails midway has changed nothing. One sequence has it, never two.
+// To add rows atomically, copy this object, add to the copy, and replace the original when all has
+// succeeded. Until then no reader sees the added rows. Exactly one sequence may own it.
 class OwnRows {
 public:
     // Copies rows that are there to `segments`. False if the budget refuses; throws without memory.

@@ -28,7 +28,8 @@ void add_span(std::vector<Span> &spans, const Span &span) {
     spans.push_back(span);
 }
 
-// What spans become where a call took rows of theirs and others, and where they are cut.
+// Returns the spans after a call: cut where the sequence was cut, and with the call's own spans
+// where rows were taken from it.
 std::vector<Span> with_call(std::span<const Span> spans, uint64_t cut,
                             std::span<const RowRange> of_call, Span call) {
     std::vector<Span> parts;
@@ -72,7 +73,7 @@ StoragePtr storage_of(const ShapePtr &shape, uint64_t budget_bytes) {
         std::make_shared<Completion>());
 }
 
-// Room for so many elements, twice as much as before where it must grow.
+// Makes room for this many elements; if the vector must grow, it doubles.
 template <class T>
 void make_room(std::vector<T> &elements, size_t n) {
     if (n > elements.capacity()) elements.reserve(std::max(n, 2 * elements.capacity()));
@@ -173,7 +174,8 @@ struct Sequence::Call {
     std::span<const Segment> segments;
     uint64_t first_row, rows_end;
 
-    // One past the last row that may be taken: what is in the place of the last token's is none.
+    // One past the last row that may be taken. A row at the last token's place is ignored, because
+    // that token was never an input.
     uint64_t last_row() const { return end > 0 ? end - 1 : 0; }
 };
 
@@ -265,7 +267,7 @@ int32_t Sequence::append(const int32_t *tokens, uint64_t token_start, uint64_t c
         rows.preferred = {0, length};
     else if (call.options.policy == ROUTECAP_APPEND_KEEP && prompt != 0 && prompt <= kept &&
              kept < call.end)
-        rows.preferred = {kept - 1, kept};  // the call sampled the token behind
+        rows.preferred = {kept - 1, kept};  // the call sampled the token after this row
 
     OwnRows own = own_;
     Joined joined;
@@ -292,7 +294,7 @@ int32_t Sequence::append(const int32_t *tokens, uint64_t token_start, uint64_t c
     const uint64_t beyond = std::max(call.first_row, call.last_row());
     r.rows_beyond = call.rows_end > beyond ? call.rows_end - beyond : 0;
 
-    // Whatever may fail comes before anything changes.
+    // Everything that may fail happens before the sequence changes.
     const uint64_t changed =
         joined.of_call.empty() ? kept : std::min(kept, joined.of_call.front().first);
     const size_t first_changed = span_at(spans_, changed);
@@ -359,7 +361,7 @@ int32_t Sequence::truncate(uint64_t tokens) {
     return ROUTECAP_OK;
 }
 
-// Without the memory of the tokens, which stays charged.
+// Forgets the tokens. Their memory stays charged to the budget.
 void Sequence::cut(uint64_t tokens) noexcept {
     if (tokens >= length_) return;
     length_ = tokens;

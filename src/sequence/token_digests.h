@@ -23,8 +23,8 @@ constexpr uint64_t digests_of(uint64_t tokens) {
     return (tokens + kDigestTokens - 1) / kDigestTokens;
 }
 
-// How many of `tokens` are the tokens that the digests stand for: all, or those before the first
-// block with another digest.
+// Number of `tokens`, from the first on, whose digests match: all, or those before the first block
+// whose digest differs.
 uint64_t common_tokens(std::span<const TokenDigest> digests, std::span<const int32_t> tokens);
 
 }  // namespace routecap

@@ -1,24 +1,24 @@
-// base64 in pieces, by the fastest codec that the processor has.
+// base64 in pieces, with the fastest codec that the processor supports.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
-// Its names for our build, and then it.
+// Renames the third party's symbols for this build, then includes its header.
 #include "third_party/base64/config.h"
 #include "third_party/base64/include/libbase64.h"
 
 namespace routecap::wire {
 
-// Memory for what `n` characters decode to: bytes of a group that was begun before, and what the
-// fastest codec writes beyond them.
+// Bytes of room that decoding `n` characters needs. That includes the rest of a group that an
+// earlier piece began, and the bytes that the fastest codec writes beyond its result.
 constexpr size_t base64_room(size_t n) { return n / 4 * 3 + 64; }
 
 class Base64Decoder {
 public:
     Base64Decoder();
-    // Decodes `n` characters into base64_room(n) bytes. Returns how many bytes they are, or -1:
-    // there is a character that is not of base64, or one behind the padding.
+    // Decodes `n` characters into base64_room(n) bytes. Returns the number of bytes, or -1 if a
+    // character is not base64 or follows the padding.
     int64_t decode(const uint8_t *text, size_t n, uint8_t *to);
     // Whether the text may end here.
     bool complete() const { return state_.bytes == 0 && characters_ % 4 == 0; }
@@ -42,7 +42,7 @@ private:
 };
 
 constexpr uint64_t base64_size(uint64_t bytes) { return (bytes + 2) / 3 * 4; }
-// Of a text of whole groups, by its padding.
+// Bytes that a text of whole groups decodes to, by its padding.
 uint64_t base64_decoded_size(const uint8_t *text, uint64_t n);
 
 }  // namespace routecap::wire

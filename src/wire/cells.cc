@@ -28,15 +28,15 @@ int32_t mismatch(const char *what, uint64_t said, uint64_t hinted) {
                   ull(said), ull(hinted));
 }
 
-// Below which an id of this type is one of so many experts, as an unsigned number: a negative one
-// is not.
+// Upper bound of valid ids, compared as unsigned numbers, so that one comparison refuses negative
+// ids too.
 template <class T>
 uint64_t bound(uint32_t experts) {
     constexpr auto most = static_cast<uint64_t>(std::numeric_limits<T>::max());
     return experts <= most ? experts : most + 1;
 }
 
-// One number that the bytes and the hint may say.
+// A number that the message, the hint, or both may state.
 template <class T>
 int32_t agree(const char *what, bool says, T said, T hinted, T &value) {
     value = says ? said : hinted;
@@ -145,8 +145,7 @@ int32_t make_layout(const Format &format, const MessageFacts &said, const Hint &
 
 // ---- One row --------------------------------------------------------------------------------
 
-// Whether the ids of some row in a layer are k distinct experts, of which we know that there are
-// fewer than so many.
+// Whether a cell holds k distinct experts, if the layer is known to have fewer than this many.
 template <class T>
 void Cells::look_at_left_out(const uint8_t *row) {
     const Elements<T> ids(row);
@@ -155,7 +154,7 @@ void Cells::look_at_left_out(const uint8_t *row) {
     for (size_t i = 0; i < layout_.left_out.size(); i++) {
         if (in_use_[i]) continue;
         const uint64_t at = uint64_t{layout_.left_out[i]} * k;
-        bool used = k > 1 || ids[at] != 0;  // with one id a zero may be anything
+        bool used = k > 1 || ids[at] != 0;  // if k is 1, a zero may be an ordinary id
         for (uint32_t c = 0; c < k && used; c++) {
             used = static_cast<std::make_unsigned_t<T>>(ids[at + c]) <
                    bound<T>(layout_.shape->experts);
@@ -166,7 +165,7 @@ void Cells::look_at_left_out(const uint8_t *row) {
     }
 }
 
-// A row in which something is wrong, cell by cell.
+// Checks a row that has an invalid cell, cell by cell.
 template <class T, class Id, uint32_t K>
 void Cells::judge_row(const uint8_t *row, Id *ids, uint8_t *validity) {
     const Shape &shape = *layout_.shape;
@@ -210,7 +209,7 @@ void Cells::judge_row(const uint8_t *row, Id *ids, uint8_t *validity) {
     if (nothing == shape.layers) shape.mark_absent(bytes);
 }
 
-// Narrows ids that lie side by side; returns the largest, as an unsigned number.
+// Narrows adjacent ids, and returns the largest as an unsigned number.
 template <class T, class Id>
 std::make_unsigned_t<T> narrow(const uint8_t *from, uint64_t n, Id *to) {
     const Elements<T> wire(from);
@@ -223,7 +222,7 @@ std::make_unsigned_t<T> narrow(const uint8_t *from, uint64_t n, Id *to) {
     return most;
 }
 
-// What is to be noted of a row without a missing cell.
+// Updates the counts for a row without a missing cell.
 template <class Id, uint32_t K>
 void Cells::note_complete(const Id *ids, uint8_t *validity) {
     const Shape &shape = *layout_.shape;
@@ -237,8 +236,8 @@ void Cells::note_complete(const Id *ids, uint8_t *validity) {
     counts_.rows_counting += counting;
 }
 
-// Rows whose columns are the layers, all with as many experts, as a whole. False, with nothing
-// noted, if one of them is not complete.
+// Takes rows as a whole, if their columns are the layers and all layers have the same number of
+// experts. Returns false and counts nothing if a row is not complete.
 template <class T, class Id, uint32_t K>
 bool Cells::write_complete(const uint8_t *bytes, uint64_t rows, Id *ids, uint8_t *validity) {
     const Shape &shape = *layout_.shape;
@@ -259,7 +258,7 @@ bool Cells::write_row(const uint8_t *row, Id *ids, uint8_t *validity) {
     bool good = true;
     std::make_unsigned_t<T> largest = 0;
     for (uint32_t l = 0; l < layers && good;) {
-        // As many layers at once as lie side by side and have as many experts.
+        // Adjacent layers with the same number of experts are taken together.
         uint32_t end = l + 1;
         while (end < layers && layout_.column[end] == layout_.column[l] + (end - l) &&
                shape.layer_experts[end] == shape.layer_experts[l])

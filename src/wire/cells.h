@@ -1,5 +1,4 @@
-// Ids as they come over the wire, row by row: judged cell by cell, narrowed, and put where they
-// belong.
+// Turns the ids of a message into rows: checks them cell by cell, narrows them, and stores them.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +12,7 @@
 
 namespace routecap::wire {
 
-// A checked hint, with arrays of its own.
+// A checked hint that owns its arrays.
 struct Hint {
     routecap_wire_hint values{};
     std::vector<int32_t> layer_map;
@@ -22,7 +21,7 @@ struct Hint {
 // `format` says whether it may be NULL.
 int32_t read_hint(const routecap_wire_hint *theirs, int32_t format, Hint &hint);
 
-// What is known before the first id is read.
+// The layout of a message, which is known before its first id is read.
 struct ArrayLayout {
     ShapePtr shape;
     const Dtype *dtype = nullptr;
@@ -35,18 +34,19 @@ struct ArrayLayout {
     uint64_t row_bytes = 0;  // in the message
 
     static bool is_known(uint64_t rows) { return rows != UINT64_MAX; }
-    // The error of having another number of rows.
+    // Reports that the message has a different number of rows.
     int32_t wrong_rows() const {
         return rows_said ? ROUTECAP_ERR_FORMAT : ROUTECAP_ERR_SHAPE_MISMATCH;
     }
 };
-// What the bytes said and what the hint says must agree; together they must say enough.
+// Combines what the message and the hint say. They must not contradict each other, and together
+// they must be complete.
 int32_t make_layout(const Format &format, const MessageFacts &said, const Hint &hint,
                     ArrayLayout &layout);
-// The type of the ids, where the bytes do not say it.
+// The type of the ids if the message does not say it.
 int32_t dtype_of(const Format &format, const MessageFacts &said, const routecap_wire_hint &hint);
 
-// Where rows go: ids as they lie in a routing, and validity.
+// Destination of rows: narrow ids, laid out as in a routing, and validity.
 class RowSink {
 public:
     virtual ~RowSink() = default;
@@ -55,10 +55,9 @@ public:
         uint8_t *validity;
         uint64_t rows;
     };
-    // Room for some rows, at most `wanted` and at least one. Null if there is none; the error is
-    // reported.
+    // Returns room for at least one and at most `wanted` rows, or null after reporting an error.
     virtual int32_t room(uint64_t wanted, Room &room) = 0;
-    // So many of them were written. An error: there is no place for them.
+    // Tells how many of these rows were written. An error means that they could not be stored.
     virtual int32_t wrote(uint64_t rows, bool complete) = 0;
 };
 
@@ -67,9 +66,9 @@ public:
     Cells(const ArrayLayout &layout, RowSink &to)
         : layout_(layout), to_(to), distinct_(layout.shape->k, layout.shape->experts) {}
 
-    // The next bytes of the array, of any number.
+    // Reads the next bytes of the array, however many.
     int32_t write(const uint8_t *bytes, uint64_t n);
-    // Their end.
+    // Ends the array.
     int32_t finish();
 
     uint64_t rows() const { return rows_; }

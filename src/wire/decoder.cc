@@ -23,7 +23,7 @@ int32_t over_budget(uint64_t bytes, uint64_t budget) {
                   ull(bytes), ull(budget));
 }
 
-// The status of rows with so many valid cells of so many.
+// The status of a result, by its number of valid cells and of all cells.
 int32_t status_of(uint64_t valid, uint64_t cells, bool strict) {
     if (valid == cells) return ROUTECAP_OK;
     const int32_t status = strict       ? ROUTECAP_ERR_INCOMPLETE
@@ -60,11 +60,11 @@ int32_t Reader::elements(const uint8_t *bytes, uint64_t n) {
     return cells_->write(bytes, n);
 }
 
-// What is left when base64 is taken off.
+// The bytes that remain after base64 is decoded.
 int32_t Reader::payload(const uint8_t *bytes, uint64_t n) {
     if (!format_->npy || cells_) return elements(bytes, n);
     const size_t before = head_.size();
-    // If it is longer it is refused.
+    // A longer header is refused.
     head_.insert(head_.end(), bytes, bytes + std::min<uint64_t>(n, kLongestNpyHead));
     size_t head = 0;
     const int32_t s = read_npy(head_.data(), head_.size(), said_, head);
@@ -74,8 +74,8 @@ int32_t Reader::payload(const uint8_t *bytes, uint64_t n) {
     return elements(bytes + (head - before), n - (head - before));
 }
 
-// The size of the payload of a message that is there as a whole. Text that ends within a group has
-// none: its last bytes would be counted in no row, and decoded into one.
+// The size of the payload of a whole message. Text that ends within a group has none, because its
+// last bytes would decode to part of a row that the size does not count.
 int32_t Reader::measure(const uint8_t *body, uint64_t n) {
     if (format_->base64 && n % 4 != 0) return report(ROUTECAP_ERR_FORMAT, kWithinGroup);
     body_size_ = format_->base64 ? base64_decoded_size(body, n) : n;
@@ -276,7 +276,7 @@ struct Destination {
 
 class ToMemory : public Reader, private RowSink {
 public:
-    // `rows` that were counted before, where the bytes do not say how many there are; or 0.
+    // `rows`: a number that was counted before, if the bytes do not say it; or 0.
     ToMemory(int32_t format, Hint hint, const Destination &destination, uint64_t rows)
         : Reader(format, std::move(hint)), to_(destination), counted_(rows) {}
 
@@ -340,7 +340,7 @@ private:
     uint64_t passing_ = 0, rows_ = 0, valid_ = 0;
 };
 
-// The format that the bytes are certainly of.
+// The format of the bytes, if it is certain.
 int32_t find_out(const uint8_t *bytes, uint64_t n, int32_t &format) {
     bool certain = false;
     const int32_t s = detect(bytes, n, format, certain);
@@ -351,7 +351,7 @@ int32_t find_out(const uint8_t *bytes, uint64_t n, int32_t &format) {
                             find_format(format)->name);
 }
 
-// What both kinds of decoding check first; ANY becomes what the bytes are.
+// The checks that both kinds of decoding make first. Replaces ANY by the format that was found.
 int32_t begin_decoding(const void *data, size_t bytes, int32_t &format,
                        const routecap_wire_report *report_, const uint8_t *&at) {
     if (int32_t s = check_bytes(data, bytes, "data", at); s < 0) return s;
@@ -365,7 +365,7 @@ int32_t begin_decoding(const void *data, size_t bytes, int32_t &format,
                : s;
 }
 
-// What a hint and a routing that says everything by itself must agree in.
+// Checks a hint against a serialised routing, which states every fact itself.
 int32_t check_hint(const routecap_wire_hint &h, const Routing &routing) {
     const Shape &shape = routing.shape();
     for (const auto &[name, said, hinted] :
@@ -505,7 +505,7 @@ int32_t Decoder::write(const void *data, size_t bytes) {
     }
 }
 
-// What could not be read in pieces. It takes memory itself, which the rest has to do without.
+// Decodes a format that cannot be read in pieces. The kept bytes count in the budget too.
 int32_t Decoder::decode_kept(routecap_wire_report *report_, Routing **routing) {
     routecap_wire_hint &h = hint_.values;
     if (h.struct_size == 0)

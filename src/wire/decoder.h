@@ -1,4 +1,4 @@
-// Decoding: bytes of any format, in pieces or at once, become rows.
+// Decoding: turns a message of any format, whole or in pieces, into rows.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +25,7 @@ public:
     virtual ~Reader() = default;
 
     int32_t write(const uint8_t *bytes, uint64_t n);
-    // Of a message that is there as a whole: `write` and `finish` in one.
+    // Reads a whole message: `write` and `finish` in one.
     int32_t read(const uint8_t *bytes, uint64_t n);
     int32_t finish();
     void report_to(routecap_wire_report *report) const;
@@ -34,7 +34,7 @@ public:
     bool strict() const { return (hint_.values.flags & ROUTECAP_WIRE_HINT_STRICT) != 0; }
 
 protected:
-    // The layout is known: where do its rows go? `ready` rows are there as a whole.
+    // Called once the layout is known; returns where rows go. `ready` rows have fully arrived.
     virtual int32_t rows_for(const ArrayLayout &layout, uint64_t ready, RowSink *&rows) = 0;
 
     const Format *format_;
@@ -79,7 +79,7 @@ private:
 
     int32_t format_;
     Hint hint_;
-    std::shared_ptr<Reader> reader_;  // once the format is known, and if it can be read in pieces
+    std::shared_ptr<Reader> reader_;  // set once the format is known, if it can be read in pieces
     std::vector<uint8_t> kept_;       // what cannot be read yet
     int32_t error_ = ROUTECAP_OK;
     std::string text_;  // of the error

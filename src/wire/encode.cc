@@ -17,7 +17,7 @@ namespace {
 
 constexpr size_t kBytesAtOnce = 12288;
 
-// What is to be written.
+// A routing to be written, and how.
 struct Job {
     const Routing &routing;
     const Format &format;
@@ -114,7 +114,7 @@ void write_lists(const Job &job, Output &output) {
     output.text("]");
 }
 
-// What the routing says, and nobody can take from the model's own numbers.
+// The facts that the routing states and that a reader cannot know from the model.
 uint32_t facts_of(const Routing &routing, uint64_t missing, bool map_follows) {
     const Shape &shape = routing.shape();
     uint32_t facts = 0;

@@ -1,4 +1,4 @@
-// The formats of the wire: their names, what their bytes can say, and the types of ids in them.
+// The wire formats: their names, the facts that they carry, and the types of their ids.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace routecap::wire {
 
-// A type of ids on the wire.
+// A type of ids in messages.
 struct Dtype {
     int32_t dtype;  // ROUTECAP_DTYPE_*
     uint32_t bytes;
@@ -17,7 +17,7 @@ struct Dtype {
     const char *descr;  // as a .npy file does
     int64_t largest;
 
-    // Whether ids of so many experts fit.
+    // Whether the ids of this many experts fit.
     bool holds(uint32_t experts) const { return experts - 1 <= static_cast<uint64_t>(largest); }
 };
 const Dtype *find_dtype(int32_t dtype);
@@ -36,14 +36,13 @@ struct Format {
 // Null if there is none.
 const Format *find_format(int32_t format);
 
-// The status of asking for a format: ROUTECAP_OK, or an error that names it. ANY is allowed where
-// `any` is.
+// Checks the number of a format: ROUTECAP_OK, or an error that names it. `any`: ANY is allowed.
 int32_t check_format(int32_t format, bool any = false);
 
 int32_t describe(int32_t format, routecap_wire_description *description);
 int32_t find(const char *name, int32_t *format);
 
-// The type that the writers of a format use for ids of so many experts.
+// The type that other writers of the format use for the ids of this many experts.
 int32_t usual_dtype(int32_t format, uint32_t experts);
 
 }  // namespace routecap::wire

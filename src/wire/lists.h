@@ -13,13 +13,13 @@ namespace routecap::wire {
 // Megatron-Core has it.
 class Lists {
 public:
-    // Called when the first row has said columns and k, before it is given.
+    // Called after the first row has shown columns and k, before any ids are delivered.
     using Begin = std::function<int32_t(uint32_t columns, uint32_t k)>;
     // Called with the ids of whole rows.
     using Give = std::function<int32_t(const int64_t *ids, uint64_t n)>;
 
     int32_t write(const uint8_t *text, uint64_t n, const Begin &begin, const Give &give);
-    // The end of the text: all brackets must be closed, and ids that are not given yet are.
+    // Ends the text: all brackets must be closed. Delivers the remaining ids.
     int32_t finish(const Give &give);
 
     // What was read.
@@ -32,7 +32,7 @@ private:
     int32_t end_number(uint64_t at);
     int32_t read_around(uint8_t c, uint64_t at);
 
-    // What stands before; at first as if behind a comma.
+    // The previous token; initially as if it were a comma.
     enum class After { open, comma, value, number } after_ = After::comma;
     uint32_t depth_ = 0;
     bool done_ = false;

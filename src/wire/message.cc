@@ -12,20 +12,20 @@ namespace routecap::wire {
 namespace {
 
 constexpr size_t kLongestNrlreHead = 128;
-constexpr size_t kTellTheFormat = 512;  // so many first bytes do, or nothing
+constexpr size_t kTellTheFormat = 512;  // if these first bytes do not tell, none do
 constexpr char kNpyMagic[] = "\x93NUMPY";
 constexpr char kNrlreMagic[] = "nrlre1:";
 constexpr char kSerializedMagic[] = "ROUTECAP";
 constexpr char kNpyInBase64[] = "k05VTVBZ";  // of the six bytes of the magic
 
-// Whether bytes begin with the magic, as far as they go.
+// Whether the bytes begin with the magic, or with as much of it as fits.
 bool begins(const uint8_t *data, size_t n, std::string_view magic) {
     return std::equal(data, data + std::min(n, magic.size()), magic.begin(),
                       [](uint8_t byte, char c) { return byte == static_cast<uint8_t>(c); });
 }
 
-// A text that is read from its beginning. What it takes off says whether it was there; at the end
-// of a text that may go on it is pending.
+// Parses a text from its beginning. Each take() returns whether the item was there. At the end of a
+// text that may continue, the result is pending instead.
 class Text {
 public:
     Text(const uint8_t *text, size_t n, bool whole)
@@ -73,7 +73,7 @@ public:
         at_ = next;
         return true;
     }
-    // An error, or PENDING if only the end of the text is in the way.
+    // An error, or PENDING if the text merely ends too early.
     int32_t refuse(const char *what) const {
         if (!whole_ && at_ == end_) return ROUTECAP_PENDING;
         return report(ROUTECAP_ERR_FORMAT, "%s, at byte %zu", what, offset());
@@ -154,7 +154,7 @@ int32_t read_npy_dictionary(Text text, MessageFacts &said) {
     return check_shape(said, dimension[0], dimension[1], dimension[2]);
 }
 
-// Any JSON value, which is of no interest.
+// Skips any JSON value.
 int32_t skip_value(Text &text) {
     std::string open;  // what must be closed
     do {
@@ -317,7 +317,7 @@ int32_t detect(const uint8_t *data, size_t n, int32_t &format, bool &certain) {
 
 namespace {
 
-// The head of a message of this format, as far as the bytes go.
+// Reads the head of a message of this format, as far as the bytes go.
 int32_t read_head(int32_t format, const uint8_t *data, size_t n, MessageFacts &said) {
     size_t head = 0, size = 0;
     switch (format) {

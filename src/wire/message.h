@@ -1,5 +1,5 @@
-// What stands around the ids in a message: it is read here, of a whole message or of its beginning,
-// and written.
+// The parts of a message around its ids: reads them from a whole message or from its beginning, and
+// writes them.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace routecap::wire {
 
-// What the bytes say beside the ids: only what `facts` has means something.
+// What a message says besides its ids. A field has a meaning only if its fact is in `facts`.
 struct MessageFacts {
     uint32_t version = 1;
     uint32_t facts = 0;
@@ -24,24 +24,24 @@ struct MessageFacts {
 
 constexpr size_t kLongestNpyHead = 65536 + 12;
 
-// Each of these reads the head of a message from its beginning. Returns ROUTECAP_OK,
-// ROUTECAP_PENDING if there is more of it to come, or an error.
+// Each of these reads the head of a message. Returns ROUTECAP_OK, ROUTECAP_PENDING if the head is
+// not complete yet, or an error.
 int32_t read_npy(const uint8_t *data, size_t n, MessageFacts &said, size_t &head);
 int32_t read_nrlre1(const uint8_t *text, size_t n, MessageFacts &said, size_t &head);
 
-// Reads an object, and says where its data are. `whole`: it must be complete; otherwise reading
-// ends where the data begin or the text ends.
+// Reads an object and finds its data. `whole`: the object must be complete. Otherwise reading stops
+// where the data begin or the text ends.
 int32_t read_object(const uint8_t *text, size_t n, bool whole, MessageFacts &said, size_t &data,
                     size_t &data_size);
 
 // The bytes of a caller, never null.
 int32_t check_bytes(const void *data, size_t bytes, const char *name, const uint8_t *&at);
 
-// Which format the first bytes are of. As above.
+// Finds the format by the first bytes. Returns as above.
 int32_t detect(const uint8_t *data, size_t n, int32_t &format, bool &certain);
 int32_t probe(const void *data, size_t bytes, routecap_wire_info *info);
 
-// What stands before and behind the ids of a message that says this much.
+// The text before and after the ids of a message with these facts.
 struct Frame {
     std::string head, tail;
 };

@@ -11,7 +11,7 @@
 
 namespace routecap::wire {
 
-// Writes to a caller's memory, and never behind it, whatever is given to be written.
+// Writes to a caller's memory, and never beyond its end, however much it is given.
 class Output {
 public:
     // `size`: of `to`, and of the message. base64: of the bytes, not of the text.
@@ -20,7 +20,7 @@ public:
     void text(std::string_view text) { put(text.data(), text.size()); }
     void bytes(const uint8_t *bytes, size_t n) {
         if (!base64_) return put(bytes, n);
-        // By way of a buffer: it may write a little beyond what it encodes to.
+        // Encodes into a buffer first, because the codec may write a little beyond its result.
         for (size_t taken = 0; n > 0; bytes += taken, n -= taken) {
             taken = std::min<size_t>(n, kAtOnce);
             uint8_t text[kAtOnce / 3 * 4 + 64];
@@ -36,10 +36,10 @@ public:
         if (base64_) put(text, encoder_.finish(text));
     }
 
-    // What was given, whether or not there was room.
+    // Bytes that were given, whether or not there was room for them.
     uint64_t written() const { return written_; }
-    // An error unless the message has the size that was said. It has, unless what it is made of
-    // changed since it was measured: a routing of the caller's bytes lies in their memory.
+    // An error if the message does not have the announced size. That happens only if the routing
+    // lies in memory of the caller, who changed it after the size was measured.
     int32_t status() const {
         if (written_ == size_) return ROUTECAP_OK;
         return report(ROUTECAP_ERR_FORMAT, "a message of %llu bytes became one of %llu meanwhile",

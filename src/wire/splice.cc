@@ -198,7 +198,7 @@ int32_t splice(int32_t format_number, const void *head_data, size_t head_bytes,
     const bool lists = format_number == ROUTECAP_WIRE_LISTS;
     const bool alike = head.said.columns == tail.said.columns && head.said.k == tail.said.k &&
                        head.said.dtype == tail.said.dtype;
-    // Without rows lists have no shape.
+    // Lists without rows have no shape.
     if (!alike && !(lists && (head.said.rows == 0 || tail.said.rows == 0)))
         return report(ROUTECAP_ERR_SHAPE_MISMATCH,
                       "head has %u columns of %u ids of dtype %d, tail %u of %u of %d",

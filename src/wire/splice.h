@@ -1,4 +1,4 @@
-// Two messages of one sequence become one, without a look at their ids.
+// Joins two messages of one sequence without reading their ids.
 #pragma once
 
 #include <cstddef>
