@@ -90,7 +90,7 @@ docs/faq
 ```
 ```{toctree}
 :hidden:
-:caption: Engines
+:caption: My engine
 
 docs/guides/own_loop
 docs/guides/vllm
@@ -99,6 +99,7 @@ docs/guides/transformers
 docs/guides/llama_cpp
 docs/guides/ollama
 docs/guides/candle
+docs/store
 docs/models
 examples/README
 examples/model/README
@@ -106,14 +107,13 @@ examples/model/weights/report
 ```
 ```{toctree}
 :hidden:
-:caption: Trainers and consumers
+:caption: My trainer
 
 docs/replay
 docs/sequence
 docs/plan
 docs/wire
-docs/format
-docs/store
+docs/doctor
 ```
 ```{toctree}
 :hidden:
@@ -121,8 +121,15 @@ docs/store
 
 docs/load
 docs/diagnostics
-docs/doctor
 docs/scale
+```
+```{toctree}
+:hidden:
+:caption: How it works
+
+docs/architecture
+docs/threading
+docs/format
 ```
 ```{toctree}
 :hidden:
@@ -151,8 +158,6 @@ Replay in training, registered <examples/frontier/README>
 :hidden:
 :caption: Work on it
 
-docs/architecture
-docs/threading
 docs/releasing
 tests/README
 tests/vectors/README
