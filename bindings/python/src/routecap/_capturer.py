@@ -77,7 +77,7 @@ _IDS = Dtype.I16, Dtype.I32, Dtype.U32, Dtype.I64
 
 
 class Stats(NamedTuple):
-    """What a capturer saw since it was created; see routecap_stats in the header.
+    """Counters of a capturer since it was created; see routecap_stats in the header.
 
     Each row issued is in one of the nine counts from rows_in_flight to rows_refused.
     """
@@ -182,10 +182,10 @@ class Capturer:
         self._handle = raw.routecap_capturer_create(config.memory)[1]
 
     def close(self) -> None:
-        """Destroy it: waits until all steps issued have landed and other threads' calls have
-        returned. Routings stay valid, and so do arrays of the
-        sink, but whatever else is called on it or its requests from now on is an Error
-        (routecap_capturer_destroy). Closing a request is none: it does nothing.
+        """Destroy the capturer, after all issued steps have landed and the calls of other threads
+        have returned. Routings and arrays of the sink stay valid. Any other call on the capturer or
+        its requests raises an Error (routecap_capturer_destroy). Closing a request is none: it does
+        nothing.
         """
         handle, self._handle = self._handle, None
         if handle is not None:
@@ -225,7 +225,7 @@ class Capturer:
 
     @property
     def experts(self) -> int:
-        """The most of any layer."""
+        """The largest number of experts of any layer."""
         return self._config.experts
 
     @property
@@ -299,12 +299,12 @@ class Capturer:
 
     @documented("routecap_step_snapshot")
     def snapshot(self, *, stream: Any = None) -> None:
-        """Take a snapshot of the rows begun, behind the last write of the forward pass."""
+        """Take a snapshot of the rows begun, after the last write of the forward pass."""
         raw.routecap_step_snapshot(self._handle, self._stream(stream))
 
     @documented("routecap_step_discard")
     def discard(self, *, stream: Any = None) -> None:
-        """Forget the last forward pass."""
+        """Drop the last forward pass."""
         raw.routecap_step_discard(self._handle, self._stream(stream))
 
     @documented("routecap_step_issue")
@@ -318,7 +318,7 @@ class Capturer:
         status: NDArray[np.int32] | None = None,
         stream: Any = None,
     ) -> Step:
-        """Hand the last forward pass over, and say which of its rows belong to which request.
+        """Issue the last forward pass, and say which of its rows belong to which request.
 
         spans: an array of span_dtype (see routecap.spans), C-contiguous; None for none. positions:
         a tensor of int32 or int64 with the position of each sink row, for spans with
@@ -507,7 +507,7 @@ class Capturer:
         overlap: bool = False,
         stream: Any = None,
     ) -> None:
-        """Copy the ids of several layers at once, behind the last router.
+        """Copy the ids of several layers at once, after the last router.
 
         ids: one tensor [layers, rows, k_source] for layers 0, 1, ..., or {layer: tensor
         [rows, k_source]}, all of one dtype, shape and strides; or what `layer_sources` made of that
@@ -809,8 +809,8 @@ class Capturer:
     def probe(
         self, rows: int, layers: int | None = None, *, stream: Any = None
     ) -> NDArray[np.void]:
-        """Look at what the last forward pass wrote: an array [layers] of layer_probe_dtype, whose
-        `found` is 0 or a ProbeFlag.
+        """Check what the last forward pass wrote: returns an array [layers] of layer_probe_dtype,
+        whose `found` is 0 or a ProbeFlag.
         """
         found = np.zeros(self.layers if layers is None else layers, structs.layer_probe_dtype)
         raw.routecap_capturer_probe(self._handle, rows, found, self._stream(stream))
@@ -820,9 +820,8 @@ class Capturer:
 
     @documented("routecap_sink_bind")
     def bind(self, first_layer: int, tensor: Any) -> None:
-        """Adopt a tensor, [rows, k] or for several layers [layers, rows, k], of int16, int32 or
-        int64, as their sink. It is held until the capturer
-        is closed.
+        """Use a tensor as the sink of a layer ([rows, k]) or of several ([layers, rows, k]). It has
+        int16, int32 or int64, and is kept alive until the capturer is closed.
         """
         found = describe(tensor, "tensor")
         expect_device(found, self._place, "tensor")
@@ -875,9 +874,8 @@ class Capturer:
 
     @documented("routecap_sink_layer")
     def sink(self, layer: int) -> Any:
-        """Where a layer is written, [rows, k]: a NumPy array, or a DeviceArray on CUDA; None if it
-        has no memory yet. It stays valid after
-        `close`.
+        """The sink of a layer, [rows, k]: a NumPy array, or a DeviceArray on CUDA; None if it has
+        no memory yet. It stays valid after `close`.
         """
         memory = structs.sink.empty()
         handle = self._handle
@@ -964,8 +962,8 @@ class Capturer:
 
     @documented("routecap_request_open")
     def open(self, id: str | None = None, *, policy: Policy | PolicyName = Policy.KEEP) -> Request:
-        """Open a request, if wanted under a string id, by which every method knows it until it
-        ends.
+        """Open a request, optionally under a string id, which every method accepts until the
+        request ends.
         """
         self._expect_free(id)
         handle = bytearray(8)
@@ -975,7 +973,7 @@ class Capturer:
     def open_batch(
         self, requests: int | Sequence[str], *, policy: Policy | PolicyName = Policy.KEEP
     ) -> NDArray[np.uint64]:
-        """Open many requests in one call: so many, or one for each string id.
+        """Open many requests in one call: a number of them, or one for each string id.
 
         Returns their handles.
         """
@@ -1004,7 +1002,7 @@ class Capturer:
         return Request(self, handle, self._ids.get(handle))
 
     def handles(self, ids: Sequence[RequestLike]) -> NDArray[np.uint64]:
-        """The handles of requests, to be put into spans and batches."""
+        """The handles of requests, for use in spans and batches."""
         if isinstance(ids, (str, Request, int)):
             raise TypeError(
                 f"{ids!r} is one request, where a sequence of them is expected: give [{ids!r}]"
@@ -1019,8 +1017,8 @@ class Capturer:
     def accept(
         self, request: RequestLike, step: Step | int, keep: int | Sequence[int] | NDArray[Any]
     ) -> None:
-        """Settle the speculative rows of a request in one step: keep so many of them, or, as a list
-        of indices, the accepted path of a tree.
+        """Settle the speculative rows of a request in one step: keep the first `keep` of them, or,
+        given a list of indices, the accepted path of a tree.
         """
         if isinstance(keep, (int, np.integer)):
             rows, count = None, int(keep)
@@ -1071,7 +1069,7 @@ class Capturer:
 
     @documented("routecap_request_truncate")
     def truncate(self, request: RequestLike, rows: int) -> None:
-        """Cut a request: rows at and after position `rows` are gone."""
+        """Cut a request: remove all rows from position `rows` on."""
         raw.routecap_request_truncate(self._handle, self._resolve(request), rows)
 
     @documented("routecap_request_fork")
@@ -1086,8 +1084,8 @@ class Capturer:
 
     @documented("routecap_request_attach")
     def attach(self, request: RequestLike, routing: Routing, rows: int | None = None) -> None:
-        """Supply rows before position `rows`, all of them if None, from the routing of a request
-        that computed them.
+        """Supply the rows before position `rows` (None: all rows of the routing) from the routing
+        of the request that computed them.
         """
         raw.routecap_request_attach(
             self._handle, self._resolve(request), routing._handle, rows_of(rows)
@@ -1106,7 +1104,8 @@ class Capturer:
         generation: int | None = None,
     ) -> None:
         """Publish rows of a request from position `first` on: a block for each key. Returns at
-        once; the rows may be in flight. `generation` is the store's unless it is given."""
+        once; the rows may be in flight. `generation` is the store's unless it is given.
+        """
         data, count = checked_keys(keys, store.key_bytes)
         raw.routecap_request_publish(
             self._handle,
@@ -1128,8 +1127,9 @@ class Capturer:
         *,
         generation: int | None = None,
     ) -> Adoption:
-        """Add rows of a store to a request from position `first` on: a block for each key. What is
-        not there is missing, with its reason."""
+        """Add rows of a store to a request from position `first` on: a block for each key. Rows
+        that the store lacks are missing, with a reason.
+        """
         data, count = checked_keys(keys, store.key_bytes)
         memory = structs.adoption.empty()
         raw.routecap_request_adopt(
@@ -1153,8 +1153,9 @@ class Capturer:
         generation: int | None = None,
         check: bool = False,
     ) -> NDArray[np.int32]:
-        """Publish rows of many requests in one call: (request, first, keys) for each. The status of
-        each; with `check` an item that was refused is a PartialError."""
+        """Publish rows of many requests in one call: (request, first, keys) for each. Returns the
+        status of each; with `check`, a refused item raises a PartialError.
+        """
         if not items:
             return np.zeros(0, np.int32)
         return self._prefixes(
@@ -1175,9 +1176,10 @@ class Capturer:
         generation: int | None = None,
         check: bool = False,
     ) -> NDArray[np.void]:
-        """Add rows of a store to many requests in one call: (request, first, keys) for each. An
-        array of adopt_dtype, which says what each found; with `check` an item that was refused is a
-        PartialError."""
+        """Add rows of a store to many requests in one call: (request, first, keys) for each.
+        Returns an array of adopt_dtype, which says what was found for each; with `check`, a refused
+        item raises a PartialError.
+        """
         if not items:
             return np.zeros(0, structs.adopt_dtype)
         return self._prefixes(
@@ -1323,7 +1325,8 @@ class Capturer:
 
     @documented("routecap_request_finish")
     def finish(self, request: RequestLike, rows: int | None = None) -> Routing:
-        """End a request and get its routing, of exactly `rows` rows: of a sequence of S tokens S-1.
+        """End a request and get its routing, with exactly `rows` rows: S-1 for a sequence of S
+        tokens.
 
         None is its length. Does not wait: see Routing.wait.
         """
@@ -1437,9 +1440,9 @@ class Capturer:
 
     @documented("routecap_capturer_load")
     def load(self, tag: int | None = None) -> Load:
-        """How often each expert was chosen since the capturer was created; with a tag, in its
-        steps alone. Needs the setting `load`, and with a tag `load_tags`. Two readings make a
-        window: capturer.load().since(earlier).
+        """How often each expert was chosen since the capturer was created; with a tag, only in
+        steps with this tag. Needs the setting `load`, and with a tag `load_tags`. Two readings make
+        a window: capturer.load().since(earlier).
         """
         memory = structs.load.empty()
         raw.routecap_capturer_load(self._handle, tag, memory, bytearray())
@@ -1465,15 +1468,18 @@ class Capturer:
 
     @documented("routecap_capturer_load_tags")
     def load_tags(self) -> list[int]:
-        """The tags whose load is kept apart, the oldest first. Needs the setting `load_tags`."""
+        """The tags whose load is counted separately, the oldest first. Needs the setting
+        `load_tags`.
+        """
         tags = np.zeros(MAX_LOAD_TAGS, np.uint64)
         count = raw.routecap_capturer_load_tags(self._handle, tags)[1]
         return [int(tag) for tag in tags[:count]]
 
     @documented("routecap_capturer_dump")
     def dump(self, requests: int = 100) -> dict[str, Any]:
-        """What the capturer holds now, of at most so many requests: for an engine that hangs. Waits
-        for nothing that waits; docs/diagnostics.md says what is in it."""
+        """Describe the capturer and at most this many of its requests, for an engine that hangs.
+        Returns even if other threads are stuck; docs/diagnostics.md describes the result.
+        """
         memory = bytearray()
         while True:
             try:
@@ -1487,7 +1493,7 @@ class Capturer:
 
     @documented("routecap_capturer_progress")
     def progress(self) -> None:
-        """File the steps that have landed, on this thread, where manual_progress is set."""
+        """File the steps that have landed, on this thread. Needed with manual_progress."""
         raw.routecap_capturer_progress(self._handle)
 
 

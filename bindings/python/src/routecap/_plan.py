@@ -40,7 +40,7 @@ from .names import DtypeLike, OrderName, PlanContextName, PlanLayoutName
 
 @runtime_checkable
 class Reader(Protocol):
-    """What gives rows of a routing that lies elsewhere, without reading the others."""
+    """A source that reads selected rows of a stored routing without reading the others."""
 
     def read(self, first: int, rows: int) -> Routing:
         """Rows from position `first` on, as far as it has them."""
@@ -60,7 +60,9 @@ _LOST: dict[object, PlanLost] = {"balanced": PlanLost.BALANCED, "error": PlanLos
 
 
 class PlanReport(NamedTuple):
-    """What became of the rows of a result. All but layers, rows and cells_lost add up to rows."""
+    """How many rows of a result are valid, filled or lost. All fields but layers, rows and
+    cells_lost add up to rows.
+    """
 
     layers: int
     rows: int
@@ -85,7 +87,7 @@ class Gathered(NamedTuple):
 
 
 class Plan:
-    """Which token each row of a trainer's rank is, and what its routers are to be given.
+    """Which token each row of a trainer's rank is, and which experts its routers get.
 
     Immutable; any number of threads may use it at once. It is freed with the last reference to it
     (routecap_plan_free).
@@ -297,8 +299,8 @@ class Plan:
     # ---- Gathering
 
     def fetch(self, readers: Sequence[Any] | Mapping[int, Any]) -> dict[int, list[Source]]:
-        """The rows that this rank needs, read by readers, one for each sample; what is no reader
-        stays as it is.
+        """Read the rows that this rank needs, from one reader for each sample; a routing that is
+        not a reader stays as it is.
 
         A reader that has `of_layers(layers)` is asked for one of this stage's layers alone. A reader that has `begin(first, rows)` is asked for all its ranges before the first is
         waited for: what that gives is called for the routing.
@@ -374,8 +376,8 @@ class Plan:
     def gather_values(
         self, values: Sequence[Any] | Mapping[int, Any], *, fill: Any = 0, out: Any = None
     ) -> Any:
-        """One element for each token, sent the same way: [rows, ...] of `values`, for each sample
-        an array [length, ...], all of one type.
+        """Lay out one element for each token in the same way: [rows, ...] of `values`, for each
+        sample an array [length, ...], all of one type.
 
         Token ids for instance. `fill` is written where there is no token. Rows that are not needed
         are tokens.
@@ -422,8 +424,8 @@ class Plan:
 
     @documented("routecap_plan_scatter")
     def scatter(self, ids: Any, classes: Any = None) -> list[Routing]:
-        """A routing for each sample of ids that this rank's routers have recorded, of `shape` and
-        `dtype` in host memory.
+        """Make a routing for each sample from ids that this rank's routers have recorded, of
+        `shape` and `dtype` in host memory.
         """
         result = raw.routecap_plan_scatter(
             self._handle,
@@ -445,8 +447,8 @@ class Plan:
 
     @documented("routecap_plan_pack")
     def pack(self, sources: Sources, packed: Any) -> PlanReport:
-        """Write what is to be uploaded to host memory of `packed_bytes`: a tensor of uint8, best a
-        pinned one.
+        """Pack the ids for upload into host memory of `packed_bytes`: a tensor of uint8, preferably
+        pinned.
         """
         report = structs.plan_report.empty()
         tensor = describe(packed, "packed")

@@ -72,7 +72,7 @@ def read_flags(strict: bool, allow_recomputed: bool) -> int:
 
 
 class Coverage(NamedTuple):
-    """How much of a range of rows is there."""
+    """How many cells of a range of rows are there."""
 
     layers: int
     first: int
@@ -200,7 +200,7 @@ _OF_CELLS = [0, Missing.UNWRITTEN, Missing.OUT_OF_RANGE, Missing.DUPLICATE]
 
 
 class Segment(NamedTuple):
-    """Consecutive rows whose ids lie next to one another in memory.
+    """Consecutive rows whose ids are adjacent in memory.
 
     The arrays are views of the routing, which they keep.
     """
@@ -336,8 +336,8 @@ _Slice = slice  # which means something else within the class
 
 
 class Routing:
-    """Rows that were read out: immutable, usable from all threads, alive after its request and
-    capturer.
+    """Rows that were read: immutable, usable from all threads, valid even after request and
+    capturer have ended.
 
     The routing of a request that was finished is pending until its last step has landed (`wait`,
     `ready`); until then everything else raises NotReadyError. As a sequence it has a row,
@@ -403,8 +403,8 @@ class Routing:
         return self._handle is None
 
     def free(self) -> None:
-        """Give it up now; arrays that were taken from it stay valid (routecap_routing_free, when
-        the last of them goes).
+        """Release the routing now; arrays that were taken from it stay valid
+        (routecap_routing_free, when the last of them goes).
         """
         self._handle = None
         self._seen = None
@@ -453,7 +453,8 @@ class Routing:
     @property
     def dtype(self) -> "np.dtype[Any]":
         """Of the ids as they are kept (segments, the serialised form): uint8 up to 256 experts,
-        else int16."""
+        else int16.
+        """
         return self._look().dtype
 
     @property
@@ -639,7 +640,8 @@ class Routing:
     ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """The ids as a new array, as they are kept (`Routing.dtype`) unless `dtype` says otherwise,
         with `fill`, which may be any number here, in missing cells; and the mask: True where a cell
-        is valid."""
+        is valid.
+        """
         out, mask = self._room(
             self.dtype if dtype is None else numpy_dtype(dtype_of(dtype)),
             order,
@@ -848,7 +850,7 @@ class Routing:
 
     @staticmethod
     def from_wire(data: Any, format: WireLike = "any", **hint: "Unpack[WireHint]") -> "Routing":
-        """A routing of a message of a server: bytes, text, or what json.loads made of it.
+        """Decode a server's message into a routing: bytes, text, or the result of json.loads.
 
         `format` is its name or who writes it: "vllm", "sglang", "nemo-rl", "megatron". `hint` is
         what the bytes do not say, `experts` above all: see WireHint. Cells that are not k distinct
@@ -859,7 +861,7 @@ class Routing:
         return wire_decode(data, format, **hint)[0]
 
     def to_wire(self, format: WireLike, **options: "Unpack[WireOptions]") -> bytes:
-        """A message as others write it: see wire_encode.
+        """Encode the routing in a wire format: see wire_encode.
 
         What the format cannot say is an error, unless `allow` names it.
         """
@@ -883,8 +885,8 @@ class Routing:
         trusted: bool = False,
         copy: bool = False,
     ) -> "Routing":
-        """A routing of ids [rows, layers, k] that something else kept. `tags` is one for all rows,
-        or [rows].
+        """Make a routing from ids [rows, layers, k] that routecap did not capture. `tags` is one
+        for all rows, or [rows].
 
         `valid` [rows, layers] says which cells are there. Without it those are missing that have -1
         in every column, as in what `ids` gives. `reasons` [rows, layers] says why the others are
@@ -1271,7 +1273,7 @@ class Routings(Sequence[Routing]):
             yield self[number]
 
     def free(self) -> None:
-        """Free them all now. Those that were taken out as objects stay valid."""
+        """Free all routings now, except those that were taken out as objects."""
         raw.routings_free(self._addresses)
 
     def __del__(self) -> None:
@@ -1340,7 +1342,7 @@ def check_items(
 
 @documented("routecap_routing_merge")
 def merge(routings: Sequence[Routing]) -> Routing:
-    """Unite routings of one sequence that hold different rows, different layers, or both."""
+    """Merge routings of one sequence that have different rows, different layers, or both."""
     return Routing._of(
         raw.routecap_routing_merge(tuple([routing._handle for routing in routings]), 0)[1]
     )
@@ -1376,8 +1378,8 @@ class Serialized(NamedTuple):
 
 @documented("routecap_serialized_info")
 def serialized_info(data: Any) -> Serialized:
-    """Read the fixed part of a serialised routing's header: what it is, and how much is still to
-    come from a stream.
+    """Read the fixed part of a serialised routing's header: its shape, and how many bytes it has in
+    all.
     """
     memory = structs.serialized.empty()
     raw.routecap_serialized_info(data, memory)

@@ -15,7 +15,7 @@ from .names import AppendPolicyName, IdSpaceName
 
 
 class AppendReport(NamedTuple):
-    """What one append did, or all of a sequence together."""
+    """What one append did, or all appends to a sequence together."""
 
     call: int
     """Its number; of all: the highest."""
@@ -139,7 +139,7 @@ class Sequence:
         )
 
     def free(self) -> None:
-        """Give it up now. Routings that it gave out and its forks stay as they are."""
+        """Release the sequence now. Its forks, and routings read from it, stay valid."""
         self._handle = None
 
     def __enter__(self) -> "Sequence":
@@ -248,7 +248,7 @@ class Sequence:
     @staticmethod
     @documented("routecap_sequence_deserialize")
     def deserialize(data: Any, *, budget_bytes: int = 0) -> "Sequence":
-        """The sequence of such bytes. Nothing in them is trusted."""
+        """Make a sequence from such bytes. Nothing in them is trusted."""
         return Sequence._of(raw.routecap_sequence_deserialize(data, budget_bytes)[1])
 
     def _repr_html_(self) -> str:

@@ -41,7 +41,7 @@ class Shape(TypedDict, total=False):
 
 
 class StoreStats(NamedTuple):
-    """What a store has, and what it has done since it was created; see routecap_store_counts in the
+    """Contents of a store, and counters since it was created; see routecap_store_counts in the
     header.
     """
 
@@ -141,7 +141,7 @@ def key_chain(
 
 
 class Store:
-    """Rows that were captured when a prefix was computed, for whoever takes the prefix from a
+    """Rows that were captured when a prefix was computed, for requests that take the prefix from a
     cache:
 
         store = routecap.Store(capturer, block_rows=16)             # in the shape of the capturer
@@ -169,7 +169,8 @@ class Store:
         **shape: Unpack[Shape],
     ) -> None:
         """A store in the shape of a capturer, or of settings: layers, k, experts, id_space,
-        layer_map, layer_experts, layer_provenance."""
+        layer_map, layer_experts, layer_provenance.
+        """
         self._handle: Any = None
         self._take(block_rows, key_bytes, budget_bytes, generation, slot_keys)
         of = _shape_of(capturer, shape)  # held: it has the arrays of layers
@@ -234,7 +235,8 @@ class Store:
         **shape: Unpack[Shape],
     ) -> "Store":
         """The store of a descriptor that create_shared gave, in this process or another; or of a
-        file, which the first that opens it empty makes a store of budget_bytes."""
+        file, which the first that opens it empty makes a store of budget_bytes.
+        """
         self = cls.__new__(cls)
         self._handle = None
         self._take(block_rows, key_bytes, budget_bytes, 0, slot_keys)
@@ -325,7 +327,8 @@ class Store:
     @documented("routecap_store_retain")
     def retain(self, keys: Keys) -> NDArray[np.int32]:
         """Keep blocks until they are released: for each key 0 if it is retained now, otherwise a
-        Missing."""
+        Missing.
+        """
         data, count = checked_keys(keys, self.key_bytes)
         reasons = np.zeros(count, np.int32)
         raw.routecap_store_retain(self._handle, data, count, reasons)
@@ -333,13 +336,13 @@ class Store:
 
     @documented("routecap_store_release")
     def release(self, keys: Keys) -> None:
-        """Let blocks go that were retained."""
+        """Release blocks that were retained."""
         data, count = checked_keys(keys, self.key_bytes)
         raw.routecap_store_release(self._handle, data, count)
 
     @documented("routecap_store_evict")
     def evict(self, keys: Keys) -> int:
-        """Drop blocks. How many there were."""
+        """Drop blocks. Returns how many of them the store had."""
         data, count = checked_keys(keys, self.key_bytes)
         evicted: int = raw.routecap_store_evict(self._handle, data, count)[1]
         return evicted
@@ -347,7 +350,8 @@ class Store:
     @documented("routecap_store_move")
     def move(self, source: Keys, destination: Keys) -> None:
         """Follow a cache that moves its slots: the block of source[i] becomes destination[i]'s, all
-        at once."""
+        at once.
+        """
         data, count = checked_keys(source, self.key_bytes, "source")
         to, places = checked_keys(destination, self.key_bytes, "destination")
         if places != count:
@@ -361,7 +365,7 @@ class Store:
 
     @documented("routecap_store_advance")
     def advance(self, generation: int) -> None:
-        """Advance to a generation of weights: everything older is gone for adopters."""
+        """Advance to a generation of the weights: from now on adopters find nothing older."""
         raw.routecap_store_advance(self._handle, generation)
         self.generation = max(self.generation, generation)
 
@@ -391,7 +395,7 @@ class Store:
 
     @documented("routecap_store_import")
     def import_blocks(self, data: Any) -> int:
-        """Publish what another store exported: how many blocks."""
+        """Publish blocks that a different store exported. Returns how many."""
         blocks: int = raw.routecap_store_import(self._handle, as_bytes(data, "data"))[1]
         return blocks
 

@@ -21,7 +21,7 @@ _AT_ONCE = 4 << 20
 
 
 class StoredRouting:
-    """A routing in bytes that are not read until rows of it are: a reader, as Plan.gather takes it.
+    """A serialised routing whose bytes are read only when its rows are: a reader for Plan.gather.
 
     Args:
         data: The bytes of one serialised routing, such as a mapped file. They are held.
@@ -72,8 +72,8 @@ class StoredRouting:
         return self._cut(begin, end - begin)
 
     def of_layers(self, layers: Sequence[int]) -> "StoredRouting":
-        """A reader of these layers of the decoder alone, as a pipeline's stage has them. Where the
-        routing lacks one of them it gives all that there are.
+        """A reader of only these decoder layers, for a pipeline stage. If the routing lacks one of
+        them, the reader returns all layers.
         """
         return StoredRouting(self._data, layers)
 
@@ -139,7 +139,7 @@ def _behind_one_another(data: memoryview) -> Iterator[StoredRouting]:
 
 
 class RayRouting:
-    """A serialised routing that is an object of Ray: a reader.
+    """A serialised routing in Ray's object store: a reader.
 
     Rows are cut out by a task, which Ray runs where the object lies, so that no other bytes travel.
     They are used where Ray puts them, and not copied again.

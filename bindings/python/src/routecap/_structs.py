@@ -62,11 +62,11 @@ class SpanColumns(TypedDict, total=False):
     given.
     """
     position: Integers
-    """Of the first row; 0 unless given."""
+    """Position of the first row; default 0."""
     rows: Integers
-    """1 unless given."""
+    """Number of rows; default 1."""
     sink_row: Integers
-    """The first; unless given the rows of all spans lie one after another, from 0 on."""
+    """The first; by default the spans take consecutive sink rows, from 0 on."""
     flags: SpanFlagName | Integers
     """SpanFlags, or the name of one for all spans; none unless given."""
     position_end: Integers

@@ -28,7 +28,7 @@ from .names import IdSpaceName, OrderName, WireColumnsName, WireDtypeLike, WireF
 
 
 class WireFormat(NamedTuple):
-    """A format of the wire."""
+    """A wire format."""
 
     format: Wire
     version: int
@@ -42,7 +42,7 @@ class WireFormat(NamedTuple):
 
 
 class WireInfo(NamedTuple):
-    """What the beginning of a message says of itself; 0 where it does not."""
+    """What the beginning of a message says about it; 0 if it does not say."""
 
     format: Wire
     version: int
@@ -57,7 +57,7 @@ class WireInfo(NamedTuple):
 
 
 class WireReport(NamedTuple):
-    """What a message was, and what of a routing it could not say."""
+    """What a message held, and which facts of a routing it could not carry."""
 
     format: Wire
     version: int
@@ -94,7 +94,9 @@ class WireReport(NamedTuple):
 
 
 class WireHint(TypedDict, total=False):
-    """What is known of messages beside their bytes. Where they say it too, both must agree."""
+    """What you know about messages besides their bytes. If the bytes say it too, both must
+    agree.
+    """
 
     experts: int
     """Ids are in [0, experts). Required, unless layer_experts is given."""
@@ -130,7 +132,7 @@ class WireOptions(TypedDict, total=False):
 
 
 def wire_formats() -> dict[str, WireFormat]:
-    """All formats of the wire by their names (routecap_wire_describe)."""
+    """All wire formats by their names (routecap_wire_describe)."""
     formats: dict[str, WireFormat] = {}
     for number in Wire:
         if number != Wire.ANY:
@@ -145,8 +147,8 @@ def wire_formats() -> dict[str, WireFormat]:
 
 
 def wire_format(name: Wire | str) -> Wire:
-    """The format of a name ("nrlre1"), of who writes it ("vllm"), or of the ending of files
-    (".npy") (routecap_wire_find).
+    """Find a format by its name ("nrlre1"), by a program that writes it ("vllm"), or by a file
+    ending (".npy") (routecap_wire_find).
     """
     if isinstance(name, Wire):
         return name
@@ -226,7 +228,7 @@ def _report(memory: bytearray) -> WireReport:
 
 @documented("routecap_wire_probe")
 def wire_probe(data: Any) -> WireInfo:
-    """What a message is, from its beginning."""
+    """Find the format of a message by its beginning."""
     memory = structs.wire_info.empty()
     raw.routecap_wire_probe(_message(data), memory)
     format, version, certain, facts, dtype, *shape = structs.wire_info.read(memory)
@@ -244,7 +246,7 @@ def wire_probe(data: Any) -> WireInfo:
 def wire_decode(
     data: Any, format: WireLike = Wire.ANY, **hint: Unpack[WireHint]
 ) -> tuple[Routing, WireReport]:
-    """A routing of a message, and what the message was.
+    """Decode a message into a routing and a report.
 
     `data` is bytes, text, or what json.loads made of an object or of lists. `format` is its name,
     or who writes it: "vllm", "sglang", "nemo-rl".
@@ -346,12 +348,12 @@ class WireDecoder:
 
     @documented("routecap_wire_decoder_write")
     def write(self, data: Any) -> None:
-        """The next bytes of the message."""
+        """Give the decoder the next bytes of the message."""
         raw.routecap_wire_decoder_write(self._handle, data)
 
     @documented("routecap_wire_decoder_finish")
     def finish(self) -> tuple[Routing, WireReport]:
-        """The end of the message."""
+        """End the message."""
         memory = structs.wire_report.empty()
         _, handle = raw.routecap_wire_decoder_finish(self._handle, memory)
         return Routing._of(handle), _report(memory)
@@ -378,8 +380,8 @@ def wire_encode(
     allow: Iterable[WireFact | WireFactName] = (),
     fill: int = 0,
 ) -> tuple[bytes, WireReport]:
-    """A message of a routing, and what is lost in it: nothing, but for what `allow` names ("first",
-    "tags", "validity" ..).
+    """Encode a routing as a message. Returns the message and what was lost: only facts that `allow`
+    names ("first", "tags", "validity", ...) can be lost.
 
     With `columns` the layer axis is that of the whole decoder, of so many layers (0: up to the last
     captured one). Unlike a message's reader, who knows the model, nobody could tell otherwise.
@@ -409,7 +411,9 @@ def wire_splice(
     head_hint: WireHint | None = None,
     tail_hint: WireHint | None = None,
 ) -> bytes:
-    """One message of two: the rows of `head` before position `row`, and those of `tail` from it on."""
+    """Join two messages: the rows of `head` before position `row`, and those of `tail` from it
+    on.
+    """
     (head_given, _held), (tail_given, _held_too) = _hint(head_hint or {}), _hint(tail_hint or {})
     number, first, second = wire_format(format), _message(head), _message(tail)
     room = bytearray(len(first) + len(second) + 4096)
