@@ -140,7 +140,7 @@ static int array_from(PyObject *object, int writable, const char *name, size_t s
     if (!buffer_from(object, writable, name, buffer)) return 0;
     if ((size_t)buffer->len % size == 0) return 1;
     char text[128];
-    PyOS_snprintf(text, sizeof text, "%s has %zd bytes, which is no multiple of %zu", name, buffer->len, size);
+    PyOS_snprintf(text, sizeof text, "%s has %zd bytes, which is not a multiple of %zu", name, buffer->len, size);
     set_error(ROUTECAP_ERR_ARGUMENT, text);
     return 0;
 }

@@ -290,8 +290,7 @@ typedef struct CUstream_st *routecap_stream;
  * Constants
  * ============================================================================================== */
 
-/* Values that may be given instead of a number of rows. A function that accepts
-   ROUTECAP_ROWS_LANDED says so. */
+/* Values to give instead of a number of rows. A function that accepts ROWS_LANDED says so. */
 #define ROUTECAP_ROWS_ALL 0xFFFFFFFFFFFFFFFFull    /* up to the end */
 #define ROUTECAP_ROWS_LANDED 0xFFFFFFFFFFFFFFFEull /* up to the first row in flight, or the end: all
                                                       rows of a running request that can be read

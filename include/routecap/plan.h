@@ -445,8 +445,7 @@ ROUTECAP_API int32_t routecap_plan_pack(const routecap_plan *plan,
                                         size_t count, void *packed, size_t packed_bytes,
                                         routecap_plan_report *report);
 
-/* Where unpack writes the ids of a rank. Pointers are device addresses; with ROUTECAP_BACKEND_HOST,
-   host addresses. */
+/* Where unpack writes the ids of a rank. With ROUTECAP_BACKEND_HOST, pointers are to host memory. */
 typedef struct routecap_plan_target {
     uint32_t struct_size;
     int32_t backend;        /* ROUTECAP_BACKEND_* */

@@ -86,8 +86,7 @@ extern "C" {
 #define ROUTECAP_WIRE_LISTS 8      /* "lists": nested JSON lists of integers; read also within
                                       ["ndarray", {"data": lists, "dtype": name}] */
 
-/* Dtypes of ids that occur only in messages, in addition to ROUTECAP_DTYPE_U8 to
-   ROUTECAP_DTYPE_I64. */
+/* Dtypes of ids that occur only in messages, besides ROUTECAP_DTYPE_U8 to ROUTECAP_DTYPE_I64. */
 #define ROUTECAP_DTYPE_I8 8
 #define ROUTECAP_DTYPE_U64 9
 

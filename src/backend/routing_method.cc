@@ -57,7 +57,7 @@ int32_t check_router(const routecap_router &r, uint32_t k, uint32_t experts,
         return report(ROUTECAP_ERR_ARGUMENT, "%u groups of %u are kept, of %u experts each", kept,
                       groups, experts / groups);
     if (!std::isfinite(r.scale) || !std::isfinite(r.floor))
-        return report(ROUTECAP_ERR_ARGUMENT, "router.scale or router.floor is no number");
+        return report(ROUTECAP_ERR_ARGUMENT, "router.scale or router.floor is not a number");
     if (r.bias != nullptr && !is_float(r.bias_dtype))
         return report(ROUTECAP_ERR_DTYPE, "router.bias_dtype is %d", r.bias_dtype);
     if ((r.hash_table == nullptr) != (r.hash_tokens == 0))

@@ -197,8 +197,9 @@ private:
 
     int32_t check_divides(const char *what, uint64_t i, uint64_t rows, uint64_t by) const {
         if (rows % by == 0) return ROUTECAP_OK;
-        return report(ROUTECAP_ERR_ARGUMENT, "%s %llu has %llu rows, which is no multiple of %llu",
-                      what, ull(i), ull(rows), ull(by));
+        return report(ROUTECAP_ERR_ARGUMENT,
+                      "%s %llu has %llu rows, which is not a multiple of %llu", what, ull(i),
+                      ull(rows), ull(by));
     }
 
     // Adds the context-parallel rank's share of a sequence with this many columns.
@@ -248,7 +249,7 @@ private:
 
     int32_t divide_padded() {
         if (width_ % chunks() != 0)
-            return report(ROUTECAP_ERR_ARGUMENT, "%llu columns are no multiple of %llu",
+            return report(ROUTECAP_ERR_ARGUMENT, "%llu columns are not a multiple of %llu",
                           ull(width_), ull(chunks()));
         if (int32_t s = set_window(width_ / context_); s < 0) return s;
         layout_.width = window_.to - window_.from;
@@ -269,7 +270,7 @@ private:
         if (!sequence_parallel()) return ROUTECAP_OK;
         if (rows % tensor_ != 0)
             return report(ROUTECAP_ERR_ARGUMENT,
-                          "a context-parallel rank has %llu rows%s, which is no multiple of "
+                          "a context-parallel rank has %llu rows%s, which is not a multiple of "
                           "tensor_size %llu",
                           ull(rows), packed() ? "" : " of each sequence", ull(tensor_));
         const uint64_t each = rows / tensor_;

@@ -192,7 +192,7 @@ int32_t Sequence::read_call(const int32_t *tokens, uint64_t token_start, uint64_
     if (tokens == nullptr && count > 0) return report(ROUTECAP_ERR_ARGUMENT, "tokens is NULL");
     if (token_start > length_)
         return report(ROUTECAP_ERR_OUT_OF_RANGE,
-                      "tokens begin at %llu, behind the sequence's %llu tokens", ull(token_start),
+                      "tokens begin at %llu, beyond the sequence's %llu tokens", ull(token_start),
                       ull(length_));
     if (count > ROUTECAP_MAX_POSITION - token_start)
         return report(ROUTECAP_ERR_OUT_OF_RANGE, "%llu tokens from %llu on", ull(count),
@@ -203,8 +203,7 @@ int32_t Sequence::read_call(const int32_t *tokens, uint64_t token_start, uint64_
         return report(ROUTECAP_ERR_OUT_OF_RANGE, "options.prompt_tokens is %llu of %llu tokens",
                       ull(o.prompt_tokens), ull(call.end));
     call.number = o.call != 0 ? o.call : total_.call + 1;
-    if (call.number == 0)
-        return report(ROUTECAP_ERR_OUT_OF_RANGE, "there is no higher number for a call");
+    if (call.number == 0) return report(ROUTECAP_ERR_OUT_OF_RANGE, "no higher call number is left");
 
     call.storage = storage_;
     call.first_row = call.rows_end = 0;
@@ -275,7 +274,7 @@ int32_t Sequence::append(const int32_t *tokens, uint64_t token_start, uint64_t c
         return report(ROUTECAP_ERR_NO_MEMORY, "the call's rows exceed the budget");
     if (joined.differed > 0 && call.options.policy == ROUTECAP_APPEND_EQUAL)
         return report(ROUTECAP_ERR_CONFLICT,
-                      "%llu rows have other ids than the sequence's, from row %llu on",
+                      "%llu rows have different ids than in the sequence, from row %llu on",
                       ull(joined.differed), ull(joined.first_differed));
 
     routecap_append_report r{};

@@ -368,7 +368,7 @@ int32_t Cells::write(const uint8_t *bytes, uint64_t n) {
 
 int32_t Cells::finish() {
     if (!rest_.empty())
-        return report(ROUTECAP_ERR_FORMAT, "%zu bytes are left over behind %llu rows of %llu bytes",
+        return report(ROUTECAP_ERR_FORMAT, "%zu bytes are left over after %llu rows of %llu bytes",
                       rest_.size(), ull(rows_), ull(layout_.row_bytes));
     if (ArrayLayout::is_known(layout_.rows) && rows_ != layout_.rows)
         return report(layout_.wrong_rows(), "there are %llu rows of %llu that were said",

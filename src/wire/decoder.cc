@@ -91,7 +91,7 @@ int32_t Reader::body(const uint8_t *bytes, uint64_t n) {
         const int64_t got = base64_->decode(bytes, taken, decoded);
         if (got < 0)
             return report(ROUTECAP_ERR_FORMAT,
-                          "the text is not in base64, within %llu bytes behind byte %llu",
+                          "the text is not in base64, within %llu bytes after byte %llu",
                           ull(taken), ull(bytes_ - n));
         if (int32_t s = payload(decoded, static_cast<uint64_t>(got)); s < 0) return s;
         bytes += taken, n -= taken;
@@ -156,7 +156,7 @@ int32_t Reader::finish() {
             s < 0)
             return s;
     if (format_->format == ROUTECAP_WIRE_LISTS && !lists_)
-        return report(ROUTECAP_ERR_FORMAT, "there is no list");
+        return report(ROUTECAP_ERR_FORMAT, "there are no lists");
     if (!cells_)
         if (int32_t s = begin(0); s < 0) return s;  // no rows
     return cells_->finish();
@@ -380,7 +380,7 @@ int32_t check_hint(const routecap_wire_hint &h, const Routing &routing) {
     if (h.layer_map != nullptr &&
         !std::equal(shape.layer_map.begin(), shape.layer_map.end(), h.layer_map))
         return report(ROUTECAP_ERR_SHAPE_MISMATCH,
-                      "the bytes have another layer map than the hint");
+                      "the layer map of the bytes differs from the hint's");
     if (h.layer_experts != nullptr &&
         !std::equal(shape.layer_experts.begin(), shape.layer_experts.end(), h.layer_experts))
         return report(ROUTECAP_ERR_SHAPE_MISMATCH,

@@ -28,12 +28,12 @@ int32_t Lists::close_list(uint64_t at, const Begin &begin, const Give &give) {
     if (after_ == After::comma) return refuse("a comma before a bracket", at);
     if (depth_ == 3) {
         if (in_cell_ == 0 || (k_ != 0 && in_cell_ != k_))
-            return refuse("a cell has another number of ids than the first", at);
+            return refuse("a cell and the first cell differ in their number of ids", at);
         k_ = in_cell_, in_cell_ = 0;
         if (++in_row_ > ROUTECAP_MAX_LAYERS) return refuse("a row has too many cells", at);
     } else if (depth_ == 2) {
         if (in_row_ == 0 || (columns_ != 0 && in_row_ != columns_))
-            return refuse("a row has another number of cells than the first", at);
+            return refuse("a row and the first row differ in their number of cells", at);
         if (columns_ == 0)
             if (int32_t s = begin(in_row_, k_); s < 0) return s;
         columns_ = in_row_, in_row_ = 0;
@@ -58,7 +58,7 @@ int32_t Lists::read_around(uint8_t c, uint64_t at) {
         expected_++;
     }
     if (*expected_ == '\0' || *expected_ != static_cast<char>(c))
-        return refuse("something that is no list of integers", at);
+        return refuse("this is not a list of integers", at);
     if (*++expected_ == '\0' && around_ == Around::before) around_ = Around::within;
     return ROUTECAP_OK;
 }
@@ -110,7 +110,7 @@ int32_t Lists::write(const uint8_t *text, uint64_t n, const Begin &begin, const 
             default: {
                 const auto digit = static_cast<uint8_t>(c - '0');
                 if (depth_ != 3 || after_ == After::value || (c != '-' && digit > 9))
-                    return refuse("something that is no list of integers", at);
+                    return refuse("this is not a list of integers", at);
                 negative_ = c == '-', digits_ = !negative_, number_ = negative_ ? 0 : digit;
                 after_ = After::number;
                 // The usual number has a few digits, all of which are here.

@@ -107,7 +107,7 @@ int32_t check_dtype(MessageFacts &said, std::string_view name) {
 
 // "[" three numbers "]"
 int32_t read_dimensions(Text &text, char open, char close, uint64_t (&dimension)[3]) {
-    if (!text.take(open)) return text.refuse("the shape is no list");
+    if (!text.take(open)) return text.refuse("the shape is not a list");
     for (int i = 0; i < 3; i++) {
         text.spaces();
         if (!text.number(UINT64_MAX, dimension[i]))
@@ -234,7 +234,7 @@ int32_t read_object(const uint8_t *bytes, size_t n, bool whole, MessageFacts &sa
     std::string_view key, value;
     unsigned seen = 0;
     text.spaces();
-    if (!text.take('{')) return text.refuse("this is no JSON object");
+    if (!text.take('{')) return text.refuse("this is not a JSON object");
     for (bool more = true; more;) {
         text.spaces();
         if (!text.take('"') || !text.until('"', key))
@@ -250,7 +250,7 @@ int32_t read_object(const uint8_t *bytes, size_t n, bool whole, MessageFacts &sa
         if ((seen & bit) != 0) return text.refuse("a key is there twice");
         seen |= bit;
         if (bit == 1) {
-            if (!text.take('"')) return text.refuse("\"data\" is no string");
+            if (!text.take('"')) return text.refuse("\"data\" is not a string");
             data = text.offset();
             if (!whole) return ROUTECAP_OK;
             if (!text.until('"', value)) return text.refuse("\"data\" has no end");
@@ -262,12 +262,12 @@ int32_t read_object(const uint8_t *bytes, size_t n, bool whole, MessageFacts &sa
                 return s;
         } else if (bit == 4) {
             if (!text.take('"') || !text.until('"', value))
-                return text.refuse("\"dtype\" is no string");
+                return text.refuse("\"dtype\" is not a string");
             if (int32_t s = check_dtype(said, value); s < 0) return s;
         } else if (bit == 8) {
             if (text.take("null")) {  // as if it were not there
             } else if (!text.number(ROUTECAP_MAX_POSITION, said.first)) {
-                return text.refuse("\"start\" is no position");
+                return text.refuse("\"start\" is not a position");
             } else {
                 said.facts |= ROUTECAP_WIRE_FACT_FIRST;
             }
@@ -279,7 +279,7 @@ int32_t read_object(const uint8_t *bytes, size_t n, bool whole, MessageFacts &sa
     }
     if (!text.take('}')) return text.refuse("the object has no end");
     text.spaces();
-    if (!text.at_end()) return text.refuse("there is something behind the object");
+    if (!text.at_end()) return text.refuse("there is text after the object");
     if ((seen & 3) != 3) return text.refuse("the object does not have \"data\" and \"shape\"");
     return ROUTECAP_OK;
 }

@@ -227,7 +227,7 @@ def test_a_plan_says_what_it_is() -> None:
         ({"lengths": [3], "needed": [1, 2]}, "equally many samples"),
         ({"lengths": [-1]}, "sequence of integers"),
         ({"lengths": [3], "context": "spiral"}, "'zigzag'"),
-        ({"lengths": [3], **SETTINGS, "context_rank": 1, "align": 1}, "no multiple of 4"),
+        ({"lengths": [3], **SETTINGS, "context_rank": 1, "align": 1}, "not a multiple of 4"),
         (
             {"lengths": [3], **SETTINGS},
             "context_size is 2 and config.context_rank is not set: set which of these ranks",

@@ -251,7 +251,7 @@ def _object(value: Any, source: object) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise error(
             Status.ERR_FORMAT,
-            f"{source}: this is no JSON object: write {{...}}, or take the file away",
+            f"{source}: this is not a JSON object: write {{...}}, or take the file away",
         )
     return value
 

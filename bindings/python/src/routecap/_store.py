@@ -114,8 +114,8 @@ def checked_keys(keys: Any, key_bytes: int, name: str = "keys") -> tuple[Any, in
     if data.nbytes % key_bytes:
         raise error(
             Status.ERR_ARGUMENT,
-            f"{name} has {data.nbytes} bytes, no multiple of {key_bytes}, which is the store's"
-            " key_bytes: give whole keys",
+            f"{name} has {data.nbytes} bytes, which is not a multiple of {key_bytes}, the"
+            " store's key_bytes: give whole keys",
         )
     return data, data.nbytes // key_bytes
 

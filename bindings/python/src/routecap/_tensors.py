@@ -147,7 +147,7 @@ def _in_elements(strides: tuple[int, ...], itemsize: int, name: str) -> tuple[in
     if any(stride % itemsize for stride in strides):
         raise error(
             Status.ERR_ARGUMENT,
-            f"{name} has strides of {strides} bytes, which are no multiples of its elements'"
+            f"{name} has strides of {strides} bytes, which are not multiples of its elements'"
             f" {itemsize}: make it contiguous",
         )
     return tuple([stride // itemsize for stride in strides])

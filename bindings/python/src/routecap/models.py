@@ -154,7 +154,7 @@ def _read(path: Path) -> Mapping[str, Any]:
     if not isinstance(content, dict):
         raise error(
             Status.ERR_FORMAT,
-            f"{path}: this is no JSON object: name a model's config.json, or its folder",
+            f"{path}: this is not a JSON object: name a model's config.json, or its folder",
         )
     return content
 

@@ -227,8 +227,8 @@ impl PlanConfig {
     ///
     /// # Errors
     ///
-    /// [`Argument`](ErrorKind::Argument), also where rows cannot be divided evenly: the text says
-    /// what is no multiple of what; [`DType`](ErrorKind::DType) if `T` does not hold the ids or a
+    /// [`Argument`](ErrorKind::Argument), also if rows cannot be divided evenly: the text names
+    /// the number and the divisor; [`DType`](ErrorKind::DType) if `T` does not hold the ids or a
     /// value; [`ShapeMismatch`](ErrorKind::ShapeMismatch) for a list of another length.
     pub fn create<T: IdElement>(&self) -> Result<Plan<T>> {
         let (samples, layers) = (self.lengths.len(), self.raw.layers as usize);

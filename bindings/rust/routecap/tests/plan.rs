@@ -240,7 +240,7 @@ fn what_does_not_fit_is_refused() {
     );
     let odd = config.context(PlanContext::Zigzag, 2, 0).align(1).create::<i64>().unwrap_err();
     assert!(
-        odd.kind() == ErrorKind::Argument && odd.message().contains("no multiple of 4"),
+        odd.kind() == ErrorKind::Argument && odd.message().contains("not a multiple of 4"),
         "{odd}"
     );
 }

@@ -229,6 +229,6 @@ def token_ids(values: Any, source: str) -> NDArray[np.int64]:
     if ids.ndim != 1 or ids.dtype.kind not in "iu":
         raise error(
             Status.ERR_FORMAT,
-            f"{source}: this is no list of token ids: give integers, one for each token",
+            f"{source}: this is not a list of token ids: give integers, one for each token",
         )
     return ids.astype(np.int64)
