@@ -63,8 +63,8 @@
  * store, sequence, plan, decoder and reference to a routing until it frees it. Pointers in a view
  * belong to the view's routing.
  *
- * Every pointer must be aligned to the type that it points to; a void pointer whose elements have a
- * dtype, to these elements.
+ * Every pointer must be aligned to the type that it points to. A void pointer to elements of a
+ * dtype must be aligned to these elements.
  *
  * On error, outputs that are handles are set to 0 or NULL. Other outputs are unchanged, unless
  * their text says otherwise.

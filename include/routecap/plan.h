@@ -13,8 +13,8 @@
  *
  *   sample      one sequence of the micro-batch: `length` tokens, of which row i is token i
  *   local row   one row of this rank, 0..rows-1, in the order in which its routers see tokens
- *   needed      a row at or before the one that predicts the last token with a loss. Row i predicts
- *               token i + 1, so a sample whose last token has a loss needs rows 0 to length - 2
+ *   needed      a row that the loss can depend on: rows 0 to needed - 1 of a sample. Row i predicts
+ *               token i + 1, so by default these are all rows but the last
  *   class       the kind of each cell of the result: ROUTECAP_PLAN_CLASS_VALID, _PADDING,
  *               _NOT_NEEDED or _LOST
  *
@@ -222,7 +222,7 @@ typedef struct routecap_plan_shape {
     int32_t order;
     uint32_t reserved;        /* 0 */
     uint64_t rows;            /* local rows: the sum of the next three */
-    uint64_t rows_needed;     /* tokens whose routing is wanted */
+    uint64_t rows_needed;     /* needed rows */
     uint64_t rows_not_needed; /* rows of tokens after the last needed row of their sample */
     uint64_t rows_padding;    /* rows without a token */
     uint64_t total_rows;      /* rows of the whole micro-batch, over all ranks that share it,
@@ -445,7 +445,7 @@ ROUTECAP_API int32_t routecap_plan_pack(const routecap_plan *plan,
                                         size_t count, void *packed, size_t packed_bytes,
                                         routecap_plan_report *report);
 
-/* Where unpack writes the ids of a rank. With ROUTECAP_BACKEND_HOST, pointers are to host memory. */
+/* Where unpack writes the ids of a rank. With BACKEND_HOST, all pointers are to host memory. */
 typedef struct routecap_plan_target {
     uint32_t struct_size;
     int32_t backend;        /* ROUTECAP_BACKEND_* */

@@ -21,6 +21,13 @@
  * After any change to this code, run routecap_capturer_probe. It tells which layers are captured
  * and which only seem to be.
  *
+ * Recipes:
+ *   - Micro-batches of one forward pass: record each with first_row set to its first sink row.
+ *   - A load balancer that replaces ids in place: record before it runs. If only physical ids
+ *     remain, map them back with `table`.
+ *   - A padded CUDA graph: set live_rows, so that the padding is not recorded.
+ *   - Rows in a different order than in the sink: set row_index.
+ *
  * Most programs need these six functions:
  *
  *   routecap_sink_layer        where a router writes the ids of a layer

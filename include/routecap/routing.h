@@ -21,6 +21,12 @@
  *   routecap_routing_free        free it
  *
  * The rest of the chapter: poll, slice, merge, and counting references.
+ *
+ * Recipes:
+ *   - Pipeline stages or sequence-parallel ranks: each rank serialises its routing (serialized.h).
+ *     Deserialise all of them in one process, and join them with routecap_routing_merge.
+ *   - A response that was cut: routecap_routing_slice keeps the rows of the tokens that remain.
+ *   - Rows for a trainer's rank: do not copy them here, but make a plan (plan.h).
  */
 #ifndef ROUTECAP_ROUTING_H
 #define ROUTECAP_ROUTING_H

@@ -269,11 +269,11 @@ typedef struct routecap_sequence_span {
 } routecap_sequence_span;
 
 /**
- * Say which rows came from which call.
+ * List which rows came from which call.
  *
  * Spans are in ascending order and as long as possible. A row that is not there is in no span. A
- * row with cells of several calls counts for the first of them, or for the last call that replaced
- * a cell in it.
+ * row with cells of several calls belongs to the first of them. If calls replaced cells in it, it
+ * belongs to the last call that did.
  *
  * @param[in] sequence   The sequence.
  * @param[out] spans     [capacity] elements of span_size bytes: the first spans; may be NULL if

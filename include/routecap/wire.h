@@ -31,7 +31,7 @@
  *   an id below 0                         UNWRITTEN                      cells_negative
  *   k zeros, where k is 2 or more         UNWRITTEN                      cells_zero
  *   an id of `experts` or more            OUT_OF_RANGE                   cells_out_of_range
- *   one id twice                          DUPLICATE                      cells_duplicate
+ *   the same id twice                     DUPLICATE                      cells_duplicate
  *   a row all of whose cells are          ABSENT for all its cells       also rows_zero, if zeros
  *     of the first two kinds
  *
@@ -41,7 +41,7 @@
  * function waits.
  *
  * Memory. Decoding allocates memory in proportion to the bytes received, never to sizes that a
- * message merely claims. hint.budget_bytes sets a lower limit.
+ * message merely claims. hint.budget_bytes limits it further.
  *
  * Recipes:
  *   - The answer of an engine whose format you do not know: decode with ROUTECAP_WIRE_ANY. RAW and
@@ -239,7 +239,7 @@ typedef struct routecap_wire_report {
     uint64_t cells_negative;     /* an id below 0 */
     uint64_t cells_zero;         /* k zeros, where k is 2 or more */
     uint64_t cells_out_of_range; /* an id that the layer does not have */
-    uint64_t cells_duplicate;    /* one id twice */
+    uint64_t cells_duplicate;    /* the same id twice */
     /* Rows. */
     uint64_t rows_zero;        /* every cell is zero */
     uint64_t rows_repeated;    /* at least one cell is valid, and all ids equal those of the row
@@ -259,7 +259,7 @@ typedef struct routecap_wire_report {
  * @param[in] bytes     How many: exactly those of one message.
  * @param[in] format    ROUTECAP_WIRE_*.
  * @param[in] hint      What the bytes do not say. May be NULL for SERIALIZED.
- * @param[out] report   What the bytes were, filled on success; may be NULL.
+ * @param[out] report   What the message held, filled on success; may be NULL.
  * @param[out] routing  The routing, to be freed with routecap_routing_free; NULL on error.
  * @return ROUTECAP_OK; ROUTECAP_INCOMPLETE; ROUTECAP_NOT_CAPTURED; ROUTECAP_ERR_FORMAT (the text
  *         says what is wrong, and where); ROUTECAP_ERR_SHAPE_MISMATCH (the message contradicts the
@@ -295,7 +295,7 @@ ROUTECAP_API int32_t routecap_wire_decode(const void *data, size_t bytes, int32_
  * @param[in] mask_bytes  Size of mask, in bytes.
  * @param[out] needed     How many bytes dst needs, set on ROUTECAP_ERR_BUFFER_TOO_SMALL too; may be
  *                        NULL.
- * @param[out] report     What the bytes were, filled on success; may be NULL.
+ * @param[out] report     What the message held, filled on success; may be NULL.
  * @return As routecap_wire_decode and routecap_routing_copy_to.
  */
 ROUTECAP_API int32_t routecap_wire_decode_into(const void *data, size_t bytes, int32_t format,
@@ -341,7 +341,7 @@ ROUTECAP_API int32_t routecap_wire_decoder_write(routecap_wire_decoder *decoder,
  * return ROUTECAP_ERR_STATE.
  *
  * @param[in,out] decoder  The decoder.
- * @param[out] report      What the bytes were, filled on success; may be NULL.
+ * @param[out] report      What the message held, filled on success; may be NULL.
  * @param[out] routing     The routing, to be freed with routecap_routing_free; NULL on error.
  * @return As routecap_wire_decode.
  */

@@ -1,4 +1,4 @@
-// Of headers with the SHA-256 842de3d33b871459d02eda24149035f4b7e402af5ecfb235e62e20f91cc747d5
+// Of headers with the SHA-256 32fba949d22f0800f63deb5a2899c2c254459994d8b79355875aba351d421620
 pub const ROUTECAP_VERSION_MAJOR: u32 = 1;
 pub const ROUTECAP_VERSION_MINOR: u32 = 1;
 pub const ROUTECAP_VERSION_PATCH: u32 = 0;
@@ -2940,7 +2940,7 @@ pub struct routecap_wire_report {
     pub cells_zero: u64,
     /// an id that the layer does not have
     pub cells_out_of_range: u64,
-    /// one id twice
+    /// the same id twice
     pub cells_duplicate: u64,
     /// every cell is zero
     pub rows_zero: u64,
@@ -3012,7 +3012,7 @@ unsafe extern "C" {
     /// @param[in] bytes     How many: exactly those of one message.
     /// @param[in] format    ROUTECAP_WIRE_*.
     /// @param[in] hint      What the bytes do not say. May be NULL for SERIALIZED.
-    /// @param[out] report   What the bytes were, filled on success; may be NULL.
+    /// @param[out] report   What the message held, filled on success; may be NULL.
     /// @param[out] routing  The routing, to be freed with routecap_routing_free; NULL on error.
     /// @return ROUTECAP_OK; ROUTECAP_INCOMPLETE; ROUTECAP_NOT_CAPTURED; ROUTECAP_ERR_FORMAT (the text
     ///         says what is wrong, and where); ROUTECAP_ERR_SHAPE_MISMATCH (the message contradicts the
@@ -3052,7 +3052,7 @@ unsafe extern "C" {
     /// @param[in] mask_bytes  Size of mask, in bytes.
     /// @param[out] needed     How many bytes dst needs, set on ROUTECAP_ERR_BUFFER_TOO_SMALL too; may be
     ///                        NULL.
-    /// @param[out] report     What the bytes were, filled on success; may be NULL.
+    /// @param[out] report     What the message held, filled on success; may be NULL.
     /// @return As routecap_wire_decode and routecap_routing_copy_to.
     pub fn routecap_wire_decode_into(
         data: *const ::core::ffi::c_void,
@@ -3112,7 +3112,7 @@ unsafe extern "C" {
     /// return ROUTECAP_ERR_STATE.
     ///
     /// @param[in,out] decoder  The decoder.
-    /// @param[out] report      What the bytes were, filled on success; may be NULL.
+    /// @param[out] report      What the message held, filled on success; may be NULL.
     /// @param[out] routing     The routing, to be freed with routecap_routing_free; NULL on error.
     /// @return As routecap_wire_decode.
     pub fn routecap_wire_decoder_finish(
@@ -3574,11 +3574,11 @@ const _: () = {
         [::core::mem::offset_of!(routecap_sequence_span, reserved) - 36usize];
 };
 unsafe extern "C" {
-    /// Say which rows came from which call.
+    /// List which rows came from which call.
     ///
     /// Spans are in ascending order and as long as possible. A row that is not there is in no span. A
-    /// row with cells of several calls counts for the first of them, or for the last call that replaced
-    /// a cell in it.
+    /// row with cells of several calls belongs to the first of them. If calls replaced cells in it, it
+    /// belongs to the last call that did.
     ///
     /// @param[in] sequence   The sequence.
     /// @param[out] spans     [capacity] elements of span_size bytes: the first spans; may be NULL if
@@ -4552,7 +4552,7 @@ pub struct routecap_plan_shape {
     pub reserved: u32,
     /// local rows: the sum of the next three
     pub rows: u64,
-    /// tokens whose routing is wanted
+    /// needed rows
     pub rows_needed: u64,
     /// rows of tokens after the last needed row of their sample
     pub rows_not_needed: u64,
@@ -4928,8 +4928,7 @@ unsafe extern "C" {
         report: *mut routecap_plan_report,
     ) -> i32;
 }
-/// Where unpack writes the ids of a rank. Pointers are device addresses; with ROUTECAP_BACKEND_HOST,
-/// host addresses.
+/// Where unpack writes the ids of a rank. With BACKEND_HOST, all pointers are to host memory.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct routecap_plan_target {
