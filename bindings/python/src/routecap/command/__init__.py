@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     parser = argparse.ArgumentParser(
         prog="routecap",
-        description="Routing of mixture-of-experts models: look at it, compare it, convert it.",
+        description="Show, compare, convert and check the routing of mixture-of-experts models.",
     )
     parser.add_argument("--version", action="version", version=f"routecap {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")

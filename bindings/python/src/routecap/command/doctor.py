@@ -45,16 +45,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--model",
         metavar="PATH",
         help=(
-            "a model for transformers: compares with what it chooses for the tokens, and does "
-            "what --config does"
+            "a model for transformers: compares with what it chooses for the tokens; includes "
+            "--config"
         ),
     )
     parser.add_argument(
         "--control",
         action="store_true",
         help=(
-            "--against and --model also compare a copy that is shifted by one row, which has "
-            "to be noticed"
+            "--against and --model also compare a copy that is shifted by one row, and must "
+            "find the shift"
         ),
     )
     parser.add_argument(

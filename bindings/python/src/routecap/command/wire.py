@@ -23,7 +23,7 @@ _UNJUDGED = ("experts", "columns", "k", "first")
 
 def add_hints(parser: argparse.ArgumentParser, judged: bool = True) -> None:
     group = parser.add_argument_group(
-        "messages of the wire",
+        "wire formats",
         "FILE.npy, .npy.b64 (vLLM), .b64 (SGLang), .routes.json, .nrlre1 (NeMo-RL), .lists.json"
         " (Megatron)",
     )
@@ -34,7 +34,7 @@ def add_hints(parser: argparse.ArgumentParser, judged: bool = True) -> None:
         "--dtype",
         dest="wire_dtype",
         metavar="TYPE",
-        help="type of the ids, where the file does not say it: int32, for instance",
+        help="type of the ids, if the file does not say it, such as int32",
     )
     group.add_argument(
         "--budget",
