@@ -32,9 +32,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--layers", type=int, default=20, help="how many; default 20")
     parser.add_argument("--phase", choices=("prefill", "decode"), help="only this; default both")
     parser.add_argument("--count", type=int, default=0, help="intervals to show; default: no end")
-    parser.add_argument("--save", metavar="FILE", help="write the counts of the time watched: .json or .npy")
     parser.add_argument(
-        "--decoder-layers", type=int, help="number of decoder layers, for .json; default: up to the last seen"
+        "--save", metavar="FILE", help="write the counts of the time watched: .json or .npy"
+    )
+    parser.add_argument(
+        "--decoder-layers",
+        type=int,
+        help="number of decoder layers, for .json; default: up to the last seen",
     )
 
 
