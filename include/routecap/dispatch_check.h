@@ -104,11 +104,12 @@ typedef struct routecap_received {
  *     Columns of other ranks become -1, and so do rows that are not live, whose memory is
  *     uninitialised.
  *   - Expanded: the expert of each row, as repeat_interleave over the aligned counts computes it.
- *     The rows that only align an expert's end get that expert. Rows after the last expert are -1.
+ *     Padding rows between two experts get the expert before them. Rows after the last expert are
+ *     -1.
  * An engine that reads global_ids must not pass a disabled capturer, which writes nothing.
  *
- * executed. It is ordered by source token, whatever the order of the rows. A column that
- * contradicts the rest is not written, and is counted in `ignored`: a source token outside ranks *
+ * executed. It is ordered by source token, whatever the order of the rows. Columns that cannot be
+ * right are not written, and are counted in `ignored`: a source token outside ranks *
  * tokens_per_rank; an id that is not an expert of this rank; an expanded row outside expanded_rows,
  * or of no expert; a column of a token that a different row has already filled. With correct
  * tensors the count is 0.

@@ -163,7 +163,7 @@ typedef struct routecap_source {
  *     capture came between them; and neither record has row_index, live_rows or row_base.
  *   - Otherwise the device drops and counts the cells of the second record, and
  *     routecap_step_finalize reports them.
- * Rows at or beyond the number begun are dropped and counted. Without a begin those are all rows.
+ * Rows at or beyond the number begun are dropped and counted. Without a begin, all rows are.
  *
  * Capturable. On the host backend the ids are copied before the call returns.
  *
@@ -267,8 +267,8 @@ ROUTECAP_API int32_t routecap_layers_record(routecap_capturer *capturer,
 /*
  * How a router chooses k of its experts. The key of an expert is its score plus its bias. The
  * experts with the k largest keys win. With groups, only the groups_kept groups with the largest
- * group scores take part. Of equal keys the lower id wins, of equal group scores the lower group.
- * The ids are in descending order of their keys, one in each column.
+ * group scores take part. If keys are equal, the lower id wins; if group scores are equal, the
+ * lower group. The ids are in descending order of their keys, one in each column.
  *
  * A NaN has the score of minus infinity, and its key is minus infinity. If the largest logit is
  * infinite, softmax counts logits equal to it as 1 and the others as 0.

@@ -1,4 +1,4 @@
-// Of headers with the SHA-256 32fba949d22f0800f63deb5a2899c2c254459994d8b79355875aba351d421620
+// Of headers with the SHA-256 1f8209953cd815de223063813247a0ada5a03a135601094b85c0f247d8cdcbd6
 pub const ROUTECAP_VERSION_MAJOR: u32 = 1;
 pub const ROUTECAP_VERSION_MINOR: u32 = 1;
 pub const ROUTECAP_VERSION_PATCH: u32 = 0;
@@ -1137,7 +1137,7 @@ unsafe extern "C" {
     ///     capture came between them; and neither record has row_index, live_rows or row_base.
     ///   - Otherwise the device drops and counts the cells of the second record, and
     ///     routecap_step_finalize reports them.
-    /// Rows at or beyond the number begun are dropped and counted. Without a begin those are all rows.
+    /// Rows at or beyond the number begun are dropped and counted. Without a begin, all rows are.
     ///
     /// Capturable. On the host backend the ids are copied before the call returns.
     ///
@@ -1220,8 +1220,8 @@ unsafe extern "C" {
 }
 /// How a router chooses k of its experts. The key of an expert is its score plus its bias. The
 /// experts with the k largest keys win. With groups, only the groups_kept groups with the largest
-/// group scores take part. Of equal keys the lower id wins, of equal group scores the lower group.
-/// The ids are in descending order of their keys, one in each column.
+/// group scores take part. If keys are equal, the lower id wins; if group scores are equal, the
+/// lower group. The ids are in descending order of their keys, one in each column.
 ///
 /// A NaN has the score of minus infinity, and its key is minus infinity. If the largest logit is
 /// infinite, softmax counts logits equal to it as 1 and the others as 0.
@@ -5309,11 +5309,12 @@ unsafe extern "C" {
     ///     Columns of other ranks become -1, and so do rows that are not live, whose memory is
     ///     uninitialised.
     ///   - Expanded: the expert of each row, as repeat_interleave over the aligned counts computes it.
-    ///     The rows that only align an expert's end get that expert. Rows after the last expert are -1.
+    ///     Padding rows between two experts get the expert before them. Rows after the last expert are
+    ///     -1.
     /// An engine that reads global_ids must not pass a disabled capturer, which writes nothing.
     ///
-    /// executed. It is ordered by source token, whatever the order of the rows. A column that
-    /// contradicts the rest is not written, and is counted in `ignored`: a source token outside ranks *
+    /// executed. It is ordered by source token, whatever the order of the rows. Columns that cannot be
+    /// right are not written, and are counted in `ignored`: a source token outside ranks *
     /// tokens_per_rank; an id that is not an expert of this rank; an expanded row outside expanded_rows,
     /// or of no expert; a column of a token that a different row has already filled. With correct
     /// tensors the count is 0.
