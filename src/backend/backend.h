@@ -79,8 +79,8 @@ public:
     // what was begun. Where that fails, rows that are begun before the next naming are lost; an
     // eager begin names the slot once more.
     virtual void name_slot(int32_t slot, routecap_stream stream) = 0;
-    // Called before whoever files can see the step in `slot`: it has not landed until copy() has
-    // returned.
+    // Called before the filing thread can see the step in `slot`. The step counts as not landed
+    // until copy() has returned.
     virtual void expect(int32_t slot) = 0;
     // Names `next` as name_slot() does, and brings the first `rows` rows of `slot`, and positions
     // behind them, to the host.

@@ -1,4 +1,4 @@
-// What wakes the worker thread. Ringing takes no lock.
+// Wakes the worker thread. Ringing takes no lock.
 #pragma once
 
 #include <linux/futex.h>
@@ -18,21 +18,22 @@ class Bell {
 public:
     using Clock = std::chrono::steady_clock;
 
-    // How often it rang. Who reads this before looking for work, and passes it to sleep() or
-    // doze(), misses nothing.
+    // How often it rang. A thread that reads this before it looks for work, and passes it to
+    // sleep() or doze(), misses no ring.
     uint32_t rings() const { return rings_.load(std::memory_order_seq_cst); }
 
-    // One thread sleeps until it rings, unless it rang since `seen`. First it lets others run a few
-    // times: who rings meanwhile need not wake it. By the futex itself, for std::atomic's wait is
-    // another in each C++ runtime, and in libc++'s the engine's thread waits for the worker.
+    // One thread sleeps until it rings, unless it rang since `seen`. It yields a few times first,
+    // so that a ring meanwhile need not wake it. It uses the futex directly, because std::atomic's
+    // wait differs between C++ runtimes, and in libc++ the engine's thread would wait for the
+    // worker.
     void sleep(uint32_t seen) {
         for (int look = 0; look < kLooks && rings() == seen; look++) std::this_thread::yield();
         sleeping_.store(true, std::memory_order_seq_cst);
         while (rings() == seen) futex(FUTEX_WAIT_PRIVATE, seen);
         sleeping_.store(false, std::memory_order_relaxed);
     }
-    // The same while there is work that only time brings on: until then, or until somebody calls.
-    // Ringing does not end it.
+    // Sleeps while a step is in flight: until the given time, or until a thread calls. Ringing does
+    // not end it.
     void doze(uint32_t seen, Clock::time_point until) {
         const Lock lock(mutex_);
         called_ = false;

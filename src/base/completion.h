@@ -14,8 +14,8 @@ namespace routecap {
 
 class Completion {
 public:
-    // Waits until ready() is true; false after timeout_ns nanoseconds (negative: no limit). Whoever
-    // makes it true calls notify() afterwards.
+    // Waits until ready() is true; false after timeout_ns nanoseconds (negative: no limit). The
+    // thread that makes it true calls notify() afterwards.
     template <class Ready>
     bool wait(int64_t timeout_ns, Ready ready) {
         using Clock = std::chrono::steady_clock;
@@ -42,7 +42,8 @@ public:
         }
     }
 
-    // Whether somebody waits. Whoever begins to, calls for progress after that can be seen here.
+    // Whether a thread waits. A thread that begins to wait is visible here before it calls for
+    // progress.
     bool awaited() const { return waiting_.load(std::memory_order_acquire) != 0; }
 
     void notify() {
@@ -50,8 +51,9 @@ public:
         landed_.notify_all();
     }
 
-    // What whoever waits does for the work's progress, for the capturer's life: the work itself,
-    // where there is no worker thread, which it then says; otherwise it calls that thread.
+    // Sets what a waiting thread does for progress, for the capturer's life. Without a worker
+    // thread it does the work itself and returns true; otherwise it calls the worker and returns
+    // false.
     void set_progress(std::function<bool()> progress) {
         const Lock lock(progress_mutex_);
         while (users_ > 0) unused_.wait(progress_mutex_);

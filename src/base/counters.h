@@ -1,4 +1,5 @@
-// What a capturer counts. Written by the engine's thread and by whoever files, read by anyone.
+// A capturer's counters. The engine's thread and the filing thread write them, any thread reads
+// them.
 #pragma once
 
 #include <atomic>
@@ -7,8 +8,8 @@
 
 namespace routecap {
 
-// Who reads a counter sees all that was counted before what it sees: read effects before causes,
-// and no effect is without its cause.
+// A thread that reads a counter also sees everything that was counted before the value that it
+// read. So it must read effects before causes, and never sees an effect without its cause.
 class Counter {
 public:
     void operator+=(uint64_t n) {

@@ -26,9 +26,9 @@ const char *const kLevels[] = {"off", "error", "warning", "info", "debug"};
 
 // ---- Where lines go -------------------------------------------------------------------------
 
-// The hook is in one of two places, and is replaced in the other one. Who tells a line counts
-// itself in at the place that is current, and looks again whether it still is: whoever replaces the
-// hook waits until nobody is left at the old place.
+// The hook is in one of two places, and a new hook goes into the other one. A thread that delivers
+// a line increments the counter of the current place, and then checks that the place is still
+// current. The thread that replaces the hook waits until the counter of the old place is 0.
 struct Target {
     routecap_log log;
     void *context;

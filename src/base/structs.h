@@ -83,8 +83,8 @@ void write_struct(T *theirs, T ours) {
     write_bytes(theirs, theirs->struct_size, ours);
 }
 
-// Whether an array of so many elements can lie in memory. One that cannot is no array: nothing of
-// it may be read or written.
+// Whether an array of this many elements fits into the address space. If it does not, the count is
+// wrong, and no element may be read or written.
 constexpr bool can_be(size_t count, size_t element) {
     return element == 0 || count <= PTRDIFF_MAX / element;
 }

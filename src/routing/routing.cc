@@ -244,8 +244,8 @@ RowOutcomes merge_missing(std::span<const Routing *const> routings, const std::v
     std::sort(edges.begin(), edges.end());
     edges.erase(std::unique(edges.begin(), edges.end()), edges.end());
 
-    // A few bytes from anywhere may say that rows are missing in numbers that no memory holds.
-    // Beyond rows that are there so many bytes are enough.
+    // A few untrusted bytes may claim more missing rows than fit into memory. So besides the rows
+    // that are there, the result may have at most this many bytes of rows.
     constexpr uint64_t kMost = 1 << 30;
     const uint64_t most = present + kMost / shape.row_bytes();
     RowOutcomes filed;

@@ -30,8 +30,8 @@ public:
         fill(first, rows, std::move(segments));
     }
 
-    // Becomes the pending routing of a request that was finished: whoever files the request's last
-    // step, which is `after`, fills it. It begins at 0 and will have `rows` rows, or fewer where
+    // Becomes the pending routing of a request that was finished. The thread that files `after`,
+    // the request's last step, fills it. It begins at 0 and will have `rows` rows, or fewer if
     // positions come from the device.
     void expect(uint64_t after, uint64_t rows) {
         after_ = after;

@@ -52,7 +52,7 @@ bool OwnRows::add(const Storage &storage, uint64_t position, const uint8_t *ids,
     return true;
 }
 
-// A page with a row that is not used yet: if it must be a new one, for so many rows.
+// Ensures a page with an unused row. A new page has room for this many rows.
 bool OwnRows::make_room(const Storage &storage, uint64_t rows) {
     if (page_ && used_ < page_->rows) return true;
     const Shape &shape = *storage.shape;
