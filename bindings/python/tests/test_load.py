@@ -408,6 +408,22 @@ def rows_are_refused(c: routecap.Capturer, store: routecap.Store) -> None:
                 return
 
 
+def adopted_rows_are_refused(c: routecap.Capturer, store: routecap.Store) -> None:
+    for key in (1, 2):
+        request = c.open()
+        issued(c, int(request), IDS)
+        request.publish(store, 0, [key])
+    rows_are_refused(c, store)
+    adopters = [c.open() for _ in range(100)]
+    for request in adopters:
+        request.adopt(store, 0, [2, 1])  # which lie otherwise in a page, and are copied
+    routing = adopters[-1].finish()
+    routing.wait()
+    assert (routing.reasons() == routecap.Missing.REFUSED).any()
+    stats = c.stats()
+    assert stats.bytes_in_use > 0.98 * stats.bytes_budget
+
+
 def no_slot_is_free(c: routecap.Capturer, store: routecap.Store) -> None:
     request = c.open()
     with pytest.warns(routecap.LostStepWarning):
@@ -488,6 +504,7 @@ CAUSES: list[tuple[Any, dict[str, Any], dict[str, str]]] = [
     (ids_are_no_experts, {}, {of_layers("out_of_range"): "RoutecapIdsRefused"}),
     (an_id_is_there_twice, {}, {of_layers("duplicate"): "RoutecapIdsRefused"}),
     (rows_are_refused, {"budget_bytes": 1 << 17}, {of_rows("refused"): "RoutecapRowsRefused"}),
+    (adopted_rows_are_refused, {"budget_bytes": 1 << 17}, {'routecap_memory_bytes{kind="in_use"}': "RoutecapBudgetFull"}),
     (no_slot_is_free, {"slots": 1, "manual_progress": True, "may_lose": True}, {'routecap_steps_total{state="lost"}': "RoutecapStepsLost"}),
     (a_request_is_closed_too_early, {"manual_progress": True}, {of_rows("late"): "RoutecapRowsWithoutRequest"}),
     (a_request_was_never_opened, {}, {of_rows("skipped"): "RoutecapRowsWithoutRequest"}),
