@@ -151,7 +151,18 @@ asan() {
             fuzz_{structs,serialized,sources,operations,wire,sequence,plan} &&
         ctest_in build/asan -R '^(api|scenarios|wire|sequence|plan|store)[.]|^fuzz[.]|^(vectors|shared[.]store)$'
 }
-every_asan() { configure_sanitized asan && locked asan cmake --build build/asan -j "$jobs" && ctest_in build/asan; }
+every_asan() {
+    configure_sanitized asan && locked asan cmake --build build/asan -j "$jobs" && decoders_asan && ctest_in build/asan
+}
+# Decoders write into memory of Rust's and Go's, of no length too.
+decoders_asan() {
+    local -x LD_LIBRARY_PATH=$build/asan ASAN_OPTIONS=detect_leaks=0 GOCACHE=$build/go/cache PKG_CONFIG_PATH
+    PKG_CONFIG_PATH=$(dirname "$(find "$prefix" -name routecap.pc)")
+    local asan
+    asan=LD_PRELOAD=$(c++ -print-file-name=libasan.so):$(c++ -print-file-name=libstdc++.so)
+    (cd bindings/rust && cargo test --quiet -p routecap --test wire --config "target.'cfg(unix)'.runner=['env', '$asan']") &&
+        (cd bindings/go && go test -asan -count=1 -run Wire .)
+}
 # What has most threads in the least time. `every-tsan` has the rest.
 tsan() {
     configure_sanitized tsan &&
