@@ -659,6 +659,49 @@ def test_continuous_batching(model: Any, capture: Capture) -> None:
     assert capture.take() == []
 
 
+@pytest.mark.parametrize(("page_size", "shares"), [(4, True), (16, True), (64, True), (16, False)])
+def test_pages_that_requests_of_a_continuous_batch_share(
+    model: Any, capture: Capture, page_size: int, shares: bool
+) -> None:
+    """Prompts begin alike for some pages, differ within them, and are as long as they are. Rows of
+    a prefix that another request computed are missing, and no row is wrong."""
+    draw = np.random.default_rng(page_size)
+    common = draw.integers(3, VOCABULARY, 3 * page_size).tolist()
+    ends = [page_size, 2 * page_size - 1, 2 * page_size, 2 * page_size + 3, 3 * page_size] * 3
+    prompts = [
+        common[:end] + draw.integers(3, VOCABULARY, i % 4).tolist() for i, end in enumerate(ends)
+    ]
+    config = GenerationConfig(max_new_tokens=5, do_sample=False, eos_token_id=EOS, pad_token_id=PAD)
+    memory = ContinuousBatchingConfig(
+        page_size=page_size,
+        num_blocks=40,
+        max_batch_tokens=2 * page_size,
+        allow_block_sharing=shares,
+    )
+    for tag in 1, 2:  # a capture goes on under new weights
+        capture.tag = tag
+        results = model.generate_batch(
+            inputs=prompts, generation_config=config, continuous_batching_config=memory
+        )
+        there = hit = 0
+        for result, routing in zip(results.values(), capture.take(requests=results), strict=True):
+            tokens = [*result.prompt_ids, *result.generated_tokens]
+            assert routing.rows == len(tokens) - 1 and set(routing.tags.tolist()) <= {0, tag}
+            with capture.paused():
+                rows = alone(model, tokens)
+            ids = np.sort(routing.ids().astype(np.int64), -1)
+            given = routing.mask().all(1)
+            assert (ids == rows[: len(ids)])[given].all()
+            lacks = len(ids) - int(given.sum())
+            assert lacks % page_size == 0 and given[lacks:].all()
+            there, hit = there + int(given.sum()), hit + lacks
+        assert there > 100 and (hit > 40 if shares else hit == 0)
+        with torch.no_grad():
+            for name, each in model.named_parameters():
+                if "norm" not in name:
+                    each.copy_(each.flip(0))
+
+
 # ---- Compilers
 
 
