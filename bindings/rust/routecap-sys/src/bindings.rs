@@ -1,4 +1,4 @@
-// Of headers with the SHA-256 1f8209953cd815de223063813247a0ada5a03a135601094b85c0f247d8cdcbd6
+// Of headers with the SHA-256 57942bc488d561d7e83146617cb516fb4d91f103ca933bf0a4904d084b2f301c
 pub const ROUTECAP_VERSION_MAJOR: u32 = 1;
 pub const ROUTECAP_VERSION_MINOR: u32 = 1;
 pub const ROUTECAP_VERSION_PATCH: u32 = 0;
@@ -3776,7 +3776,7 @@ pub struct routecap_store_counts {
     pub blocks_repeated: u64,
     /// published without a row that landed
     pub blocks_empty: u64,
-    /// there was no room
+    /// there was no room, or no turn in a shared store
     pub blocks_refused: u64,
     /// published with a row, or by a caller, of an older generation
     pub blocks_stale: u64,
@@ -4166,7 +4166,7 @@ unsafe extern "C" {
     /// @param[in] keys      [count, key_bytes] the keys.
     /// @param[in] count     How many keys.
     /// @param[out] reasons  [count] 0 for a block that is retained now, otherwise ROUTECAP_MISSING_*;
-    ///                      may be NULL.
+    ///                      may be NULL. REFUSED: another process was changing a store that is shared.
     pub fn routecap_store_retain(
         store: *mut routecap_store,
         keys: *const ::core::ffi::c_void,
@@ -4278,6 +4278,12 @@ unsafe extern "C" {
     /// another process left half done is missing. A block that goes between an adopt and that copy is
     /// EVICTED, also for the adopter. A process may die at any moment without holding up the others, and
     /// what it retained is released. Counts are those of all processes, except blocks_in_flight.
+    ///
+    /// One process at a time changes the store; finding, adopting and evicting need no turn. A call
+    /// tries for some 50 us to get one, and the worker thread waits for a second at most. Without a
+    /// turn, as when another process is stopped in its own, blocks are not published (blocks_refused),
+    /// retain says ROUTECAP_MISSING_REFUSED, and move drops the blocks of all its keys. If a process
+    /// dies in its turn, the order in which blocks go for room begins anew.
     ///
     /// A process that writes into the memory by other means can make rows missing, and with intent make
     /// them wrong: pass the descriptor to processes that you trust.
