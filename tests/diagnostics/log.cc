@@ -152,7 +152,7 @@ TEST(Log, what_was_left_out_is_told_a_second_later_though_nothing_comes) {
         EXPECT_STATUS(ROUTECAP_OK, rig.snapshot());
         rig.land(rig.issue({Rig::span(r, p, 0, 1)}));
     }
-    for (int i = 0; i < 200 && heard.sum("silent layers") < 3; i++)
+    for (int i = 0; i < 6000 && heard.sum("silent layers") < 3; i++)
         std::this_thread::sleep_for(std::chrono::milliseconds(50));
     EXPECT_EQ(heard.sum("silent layers"), 3u);
     EXPECT_NE(heard.with("silent layers").back().text.find("1 layers from layer 3 on"),
@@ -368,7 +368,7 @@ TEST(Log, hooks_come_and_go_while_lines_are_told) {
 TEST(Log, the_worker_thread_has_a_name) {
     const Rig rig;
     int named = 0;
-    for (int i = 0; i < 200 && named == 0; i++) {
+    for (int i = 0; i < 30000 && named == 0; i++) {
         DIR *tasks = opendir("/proc/self/task");
         while (const dirent *task = readdir(tasks)) {
             std::string name;

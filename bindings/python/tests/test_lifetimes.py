@@ -128,6 +128,7 @@ def test_a_request_of_a_closed_capturer_is_closed_without_a_word(
 
 def test_requests_may_be_closed_while_another_thread_closes_the_capturer() -> None:
     failures: list[BaseException] = []
+    begun = threading.Semaphore(0)
 
     def end(capturer: routecap.Capturer, batches: bool) -> None:
         while not capturer.closed:
@@ -135,6 +136,7 @@ def test_requests_may_be_closed_while_another_thread_closes_the_capturer() -> No
                 requests = [capturer.open() for _ in range(50)]
             except routecap.Error:  # closed in between
                 return
+            begun.release()
             try:
                 for request in requests:
                     assert (capturer.close_batch([request]) if batches else request.close()) in (
@@ -151,7 +153,7 @@ def test_requests_may_be_closed_while_another_thread_closes_the_capturer() -> No
         ]
         for ender in enders:
             ender.start()
-        time.sleep(0.01)
+            assert begun.acquire(timeout=300)
         capturer.close()
         for ender in enders:
             ender.join()
@@ -195,10 +197,13 @@ def threads_of_this_process() -> int:
 def test_closing_waits_for_calls_on_other_threads() -> None:
     capturer = routecap.Capturer(layers=LAYERS, k=K, experts=EXPERTS, rows=ROWS)
     stop = threading.Event()
+    all_have_read = threading.Barrier(5)
     outcomes: list[str] = []
 
     def read() -> None:
         request = capturer.open()
+        request.extract()
+        all_have_read.wait(300)
         try:
             while not stop.is_set():
                 request.coverage()
@@ -209,10 +214,10 @@ def test_closing_waits_for_calls_on_other_threads() -> None:
     readers = [threading.Thread(target=read) for _ in range(4)]
     for reader in readers:
         reader.start()
-    time.sleep(0.05)
+    all_have_read.wait(300)
     capturer.close()
     for reader in readers:
-        reader.join(10)
+        reader.join(300)
         assert not reader.is_alive()
     stop.set()
     assert outcomes == ["the capturer is closed"] * 4
@@ -412,7 +417,7 @@ def test_memory_that_a_capturer_s_thread_gives_back_is_dropped(
         request.attach(lent)
     del lent, data
     request.close()
-    for _ in range(1000):
+    for _ in range(60_000):
         if released:
             break
         time.sleep(0.005)

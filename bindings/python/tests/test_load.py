@@ -345,7 +345,7 @@ time.sleep(60)
         assert engine.stdout is not None
         port = int(engine.stdout.readline())
         os.kill(engine.pid, signal.SIGKILL)
-    end = time.monotonic() + 20
+    end = time.monotonic() + 300
     while time.monotonic() < end:
         try:
             scrape(port)
