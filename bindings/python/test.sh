@@ -2,7 +2,8 @@
 # Builds the Python package and checks it against an installed library. In the project's root:
 #
 #     bash bindings/python/test.sh PREFIX           the tests, and the types by mypy
-#     bash bindings/python/test.sh --more PREFIX    every way to build a wheel, pyright, the vectors' mutants
+#     bash bindings/python/test.sh --more PREFIX    every way to build a wheel, pyright, the vectors' mutants,
+#                                                   the tests that are marked slow
 #
 # The wheel that is tested contains the library of PREFIX. What needs torch runs if
 # ROUTECAP_TORCH_PYTHON names an interpreter that has it, what needs CUDA on the driver without a
@@ -135,15 +136,18 @@ if [ $more = 1 ]; then
     tests "the installed library, named by ROUTECAP_LIBRARY" env PYTHONPATH="$writers" ROUTECAP_LIBRARY="$library" "$python" -m pytest "$package/tests/test_capturer.py"
     check "the replayer fails every vector that is wrong" every_mutant_fails
     check "the benchmark runs" "$python" "$package/bench_python.py"
+    tests "what takes long" "$python" -m pytest -m slow "$package/tests/test_lifetimes.py"
+    [ -z "${ROUTECAP_TORCH_PYTHON:-}" ] || tests "what takes long with torch" \
+        env PYTHONPATH="$work/unpacked:$clients" "$ROUTECAP_TORCH_PYTHON" -m pytest -m slow "$package/tests/vllm"
     closing
     exit
 fi
-tests "the wheel" env PYTHONPATH="$writers" "$python" -m pytest "$package"/tests/test_*.py
+tests "the wheel" env PYTHONPATH="$writers" "$python" -m pytest -m "not slow" "$package"/tests/test_*.py
 install_fake_driver
 tests "the CUDA backend" env LD_LIBRARY_PATH="$fake" FAKE_CUDA_ABORT=1 "$python" -m pytest "$package/tests/cuda"
 if [ -n "${ROUTECAP_TORCH_PYTHON:-}" ]; then
     tests "torch" env PYTHONPATH="$work/unpacked:$writers" "$ROUTECAP_TORCH_PYTHON" -m pytest "$package/tests/torch_tensors"
-    tests "the drop-in module" env PYTHONPATH="$work/unpacked:$clients" "$ROUTECAP_TORCH_PYTHON" -m pytest "$package/tests/vllm"
+    tests "the drop-in module" env PYTHONPATH="$work/unpacked:$clients" "$ROUTECAP_TORCH_PYTHON" -m pytest -m "not slow" "$package/tests/vllm"
     tests "SGLang's adapter" env PYTHONPATH="$work/unpacked:$writers:$clients" "$ROUTECAP_TORCH_PYTHON" -m pytest "$package/tests/sglang"
 else
     tests "the drop-in module, without torch" "$python" -m pytest "$package/tests/vllm"

@@ -42,7 +42,7 @@ def test_the_op_writes_rows_of_one_layer_of_any_buffer():
     assert buffer[1, :3].tolist() == [[1, 2, 3, 4], [5, 6, -1, -1], [0] * 4] and not buffer[0].any()
 
 
-@pytest.mark.parametrize("backend", ["eager", "inductor"])
+@pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.slow)])
 def test_a_compiled_model_is_captured_without_a_graph_break(start, backend):
     model = Model(dtype=torch.int64)
     start(model)
