@@ -1,68 +1,94 @@
 #!/usr/bin/env bash
-# Plants faults, one at a time, and says which suites of run.sh notice each.
+# Plants faults, one at a time, and says which suite of run.sh notices each, and by which tests.
 #
-#     planted.sh FOLDER [PATTERN [SUITE...]]
+#     planted.sh [PATTERN]
 #
-# FOLDER is a checkout that this script may change and build in; what it built stays for the next
-# fault. PATTERN: only faults whose description matches. SUITES take the place of each fault's own.
-# Suites that fail without a fault prove nothing, so these run first.
-set -u
-cd "${1:?usage: planted.sh FOLDER [PATTERN [SUITE...]]}" || exit 2
-pattern=${2:-.}
-shift; [ $# = 0 ] || shift
-git diff --quiet || { echo "planted: $PWD has changes"; exit 2; }
+# In the project's root, without changes, after `bash tests/run.sh tsan asan-ubsan python`, whose
+# builds it goes on with. PATTERN: only faults whose description matches. Of a suite each fault has
+# the tests of one program, which is a minute instead of five. Tests that fail without a fault prove
+# nothing, so these run first.
+. examples/setup.sh
+set +e
+pattern=${1:-.}
+git diff --quiet || { say "planted: there are changes"; exit 2; }
 log=$(mktemp) && trap 'rm -f "$log"; git checkout --quiet -- src bindings' EXIT
 planted=0 missed=0 sound=' '
 
-# passes SUITE: whether it passes, in which case it is sound without a fault.
-passes() { bash tests/run.sh "$1" > "$log" 2>&1; }
-# plants SUITES DESCRIPTION FILE SED_SCRIPT: the script must change the file.
+# passes SUITE TARGET TESTS: whether tests of a suite pass; 2 if they cannot be built.
+passes() {
+    local folder=$build/$1
+    [ "$1" != asan-ubsan ] || folder=$build/asan_part
+    cmake --build "$folder" -j "$jobs" --target "$2" > "$log" 2>&1 || { cat "$log"; return 2; }
+    ctest --test-dir "$folder" -R "$3" -LE '^slow$' -j "$jobs" --output-on-failure --no-tests=error > "$log" 2>&1
+}
+# passes_in_python FILE: whether a file of the package's tests passes, with the sources as they are.
+passes_in_python() {
+    local package=$build/planted
+    rm -rf "$package" && cp -r "$build/python_package/unpacked" "$package" &&
+        cp -r bindings/python/src/routecap "$package" &&
+        PYTHONPATH=$package "$build/python_package/tested/bin/python" -m pytest -p no:cacheprovider -q --tb=no "$1" > "$log" 2>&1
+}
+# failures: the first names of tests that failed.
+failures() {
+    { sed -n -E 's/^\t *[0-9]+ - ([^ ]+) .*/\1/p' "$log"; sed -n -E 's/^FAILED [^:]*::([^ ]+).*/\1/p' "$log"; } | head -n 2 | paste -s -d ' '
+}
+# plants SUITE TARGET TESTS DESCRIPTION FILE SED_SCRIPT: the script must change the file.
 plants() {
-    local suites=${chosen:-$1} description=$2 file=$3 script=$4 suite noticed='' overlooked=''
+    local suite=$1 target=$2 tests=$3 description=$4 file=$5 script=$6 status
+    local try=(passes "$suite" "$target" "$tests")
+    [ "$suite" != python ] || try=(passes_in_python "$tests")
     [[ $description =~ $pattern ]] || return
-    for suite in $suites; do
-        [[ $sound == *" $suite "* ]] && continue
-        passes "$suite" || { cat "$log"; echo "planted: $suite fails without a fault"; exit 1; }
-        sound+="$suite "
-    done
+    if [[ $sound != *" $suite $tests "* ]]; then
+        "${try[@]}" || { cat "$log"; say "planted: $suite fails without a fault"; exit 1; }
+        sound+="$suite $tests "
+    fi
     sed -i -E "$script" "$file"
-    ! git diff --quiet -- "$file" || { echo "planted: could not apply to $file: $description"; exit 2; }
-    for suite in $suites; do
-        if passes "$suite"; then overlooked+=" $suite"; else noticed+=" $suite"; fi
-    done
+    ! git diff --quiet -- "$file" || { say "planted: could not apply to $file: $description"; exit 2; }
+    "${try[@]}"
+    status=$?
     git checkout --quiet -- "$file"
     planted=$((planted + 1))
-    [ -n "$noticed" ] || missed=$((missed + 1))
-    echo "$description: ${noticed:+noticed by$noticed}${overlooked:+; not by$overlooked}"
+    case $status in
+        0) missed=$((missed + 1)); say "$description: not noticed by $suite" ;;
+        2) say "planted: does not compile: $description"; exit 2 ;;
+        *) say "$description: noticed by $suite: $(failures)" ;;
+    esac
 }
-chosen="$*"
 
 # Between threads.
-plants tsan "a routing is ready before its rows are" src/routing/routing.cc \
+plants tsan delayed '^delayed$' "a routing is ready before its rows are" src/routing/routing.cc \
     's/(ready_\.store\(true, std::memory_order_)release/\1relaxed/'
-plants tsan "a page is given back before others have read it" src/storage/pages.cc \
+plants tsan delayed '^delayed$' "a page is given back before others have read it" src/storage/pages.cc \
     's/(references\.fetch_sub\(1, std::memory_order_)acq_rel/\1relaxed/'
-plants tsan "a store is asked without its lock" src/store/local_store.cc \
+plants tsan delayed '^delayed$' "rows are placed before they are written" src/storage/row_store.h \
+    's/(placed_end\.store\(end, std::memory_order_)release/\1relaxed/'
+plants tsan delayed '^delayed$' "blocks of the log come back without a lock" src/capture/step_worker.cc \
     's/^    std::lock_guard lock\(mutex_\);//'
+plants tsan store '^store[.]' "a store is asked without its lock" src/store/local_store.cc \
+    's/^    std::lock_guard lock\(mutex_\);//'
+plants tsan mapped '^mapped[.]' "a block is published before it is written" src/store/mapped_blocks.cc \
+    's/(word\.store\(w->word, std::memory_order_)release/\1relaxed/'
+plants tsan threads '^graph[.]threads$' "a copy has landed before its bytes" src/backend/cuda/cuda_backend.cc \
+    's/(State::kCopied, std::memory_order_)release/\1relaxed/'
 # Bytes and memory.
-plants asan-ubsan "the bound of an expert is one too high" src/wire/cells.cc \
+plants asan-ubsan wire '^wire[.]' "the bound of an expert is one too high" src/wire/cells.cc \
     's/in_range &= plain < bound</in_range \&= plain <= bound</'
-plants asan-ubsan "a filled cell reads behind the experts" src/plan/row_writer.cc \
+plants asan-ubsan plan '^plan[.]' "a filled cell reads behind the experts" src/plan/row_writer.cc \
     's/if \(number >= at\.experts\) number -= at\.experts;//'
-plants asan-ubsan "a row at the end of a piece is lost" src/wire/cells.cc \
+plants asan-ubsan wire '^wire[.]' "a row at the end of a piece is lost" src/wire/cells.cc \
     's/if \(rest_\.size\(\) < layout_\.row_bytes\) return/if (rest_.size() <= layout_.row_bytes) return/'
-plants "asan-ubsan tests" "a reserved field may be anything" src/routing/serialized.cc \
+plants asan-ubsan api '^api[.]' "a reserved field may be anything" src/routing/serialized.cc \
     's/if \(header\.reserved != 0\)/if (header.reserved > 255)/'
 # What the library does.
-plants "tests asan-ubsan" "a truncate leaves what is in flight" src/capture/request_operations.cc \
+plants asan-ubsan api '^api[.]' "a truncate leaves what is in flight" src/capture/request_operations.cc \
     's/^( *)cut_in_flight\(\*request, rows, Cut::truncated\);/\1if (rows % 4 != 3) cut_in_flight(*request, rows, Cut::truncated);/'
-plants "tests asan-ubsan" "a child has a row too few" src/storage/row_store.cc \
+plants asan-ubsan api '^api[.]' "a child has a row too few" src/storage/row_store.cc \
     's/const uint64_t entry_end = std::min\(entry\.end, end\);/const uint64_t entry_end = std::min(entry.end, end - 1);/'
-plants "tests asan-ubsan" "a slice of a serialised routing begins a row late" src/routing/serialized.cc \
+plants asan-ubsan api '^api[.]' "a slice of a serialised routing begins a row late" src/routing/serialized.cc \
     's/select\(whole, first, rows ==/select(whole, first + (first > begin), rows ==/'
 # The package.
-plants python "a slice of a routing begins elsewhere" bindings/python/src/routecap/_routing.py \
-    's/return self\.slice\(self\.first \+ start,/return self.slice(start,/'
+plants python - bindings/python/tests/test_routing.py "a slice of a routing begins elsewhere" \
+    bindings/python/src/routecap/_routing.py 's/return self\.slice\(self\.first \+ start,/return self.slice(start,/'
 
-echo "planted: $((planted - missed)) of $planted faults were noticed"
+say "planted: $((planted - missed)) of $planted faults were noticed"
 [ "$missed" = 0 ]
