@@ -16,10 +16,10 @@ planted=0 missed=0 sound=' '
 
 # passes SUITE TARGET TESTS: whether tests of a suite pass; 2 if they cannot be built.
 passes() {
-    local folder=$build/$1
-    [ "$1" != asan-ubsan ] || folder=$build/asan_part
+    local folder=$build/$1 options=()
+    [ "$1" != asan-ubsan ] || folder=$build/asan_part options=(-LE '^slow$')  # as that suite has it
     cmake --build "$folder" -j "$jobs" --target "$2" > "$log" 2>&1 || { cat "$log"; return 2; }
-    ctest --test-dir "$folder" -R "$3" -LE '^slow$' -j "$jobs" --output-on-failure --no-tests=error > "$log" 2>&1
+    ctest --test-dir "$folder" -R "$3" "${options[@]}" -j "$jobs" --output-on-failure --no-tests=error > "$log" 2>&1
 }
 # passes_in_python FILE: whether a file of the package's tests passes, with the sources as they are.
 passes_in_python() {
