@@ -11,6 +11,7 @@
 set +e
 pattern=${1:-.}
 git diff --quiet || { say "planted: there are changes"; exit 2; }
+export TSAN_OPTIONS=halt_on_error=1 # the first race is enough
 log=$(mktemp) && trap 'rm -f "$log"; git checkout --quiet -- src bindings' EXIT
 planted=0 missed=0 sound=' '
 
