@@ -130,8 +130,8 @@ ctest_in() {
 # Against the installed library: what is not the same as under a sanitizer, which are its optimised
 # code, its calls in the hot path, and what happens under a lock. `every-test` has all programs.
 against_installed() {
-    build_tests scenarios api recording hot_path locks protocol vectors device fake_cuda fake_test trace trace_cuda no_driver &&
-        ctest_in build/tests -R '^((cuda|graph)[.])?(scenarios|api|recording|hot_path|locks|protocol)([.]|$)|^(vectors|fake|trace|trace_is_that_of_a_device|failing_device|old_driver)$'
+    build_tests scenarios api recording hot_path locks blocked protocol vectors device fake_cuda fake_test trace trace_cuda no_driver &&
+        ctest_in build/tests -R '^((cuda|graph)[.])?(scenarios|api|recording|hot_path|locks|blocked|protocol)([.]|$)|^(vectors|fake|trace|trace_is_that_of_a_device|failing_device|old_driver)$'
 }
 every_test() { build_tests all && ctest_in build/tests; }
 
@@ -277,10 +277,10 @@ soak() { build_tests soak fake_cuda && bash tests/soak/check.sh --seconds 10; }
 # ---- What there is: NAME|default, full or alone|minutes of one core|COMMAND. Those that are alone are
 # of the default too, after the others: what they do depends on the time that they have.
 suites='
-asan-ubsan|default|6|asan
-python|default|7|package_of python
+asan-ubsan|default|4.5|asan
+python|default|3|package_of python
+tsan|default|3|tsan
 tests|default|2.5|against_installed
-tsan|default|6|tsan
 quick-starts|default|3|bash tests/quick_starts/check.sh $prefix
 rust|default|0.5|package_of rust
 transformers|default|1|bash examples/transformers/check.sh $prefix
@@ -289,9 +289,7 @@ docs|default|1|bash tests/docs/check.sh
 replay|default|0.5|bash examples/replay/check.sh $prefix
 routing|default|0.5|routing
 trainers|default|0.4|bash bindings/python/tests/replay/check.sh --library $prefix
-grpo|default|0.4|bash examples/grpo/check.sh $prefix
 engines|default|0.3|engines
-load|default|0.5|bash examples/load/check.sh $prefix
 html|default|0.7|bash examples/html/check.sh
 installed-tree|default|0.1|installed_tree
 abi|default|0.3|abi
@@ -317,7 +315,8 @@ other-engines|full|9|other_engines
 every-engine|full|9|every_engine
 more-transformers|full|9|bash examples/transformers/check.sh --full $prefix
 every-trainer|full|9|bash bindings/python/tests/replay/check.sh --full --library $prefix
-grpo-by-ray|full|2|bash examples/grpo/check.sh --full $prefix
+grpo|full|2|bash examples/grpo/check.sh --full $prefix
+load|full|0.5|bash examples/load/check.sh $prefix
 frontier|full|3|bash examples/frontier/check.sh $prefix
 vllm|full|9|bash examples/vllm/check.sh
 vllm-engine|full|60|bash tests/vllm_engine/check.sh
