@@ -65,10 +65,6 @@ plants tsan delayed '^delayed$' "blocks of the log come back without a lock" src
     's/^    std::lock_guard lock\(mutex_\);//'
 plants tsan store '^store[.]' "a store is asked without its lock" src/store/local_store.cc \
     's/^    std::lock_guard lock\(mutex_\);//'
-plants tsan mapped '^mapped[.]' "a block that changed meanwhile is taken for what it was" src/store/mapped_blocks.cc \
-    's/^    if \(s\.word\.load\(std::memory_order_relaxed\) != word\) return \{\};//'
-plants tsan threads '^graph[.]threads$' "memory of a device goes before others have used it" src/backend/cuda/arena.cc \
-    's/(references_\.fetch_sub\(1, std::memory_order_)acq_rel/\1relaxed/'
 # Bytes and memory.
 plants asan-ubsan wire '^wire[.]' "the bound of an expert is one too high" src/wire/cells.cc \
     's/in_range &= plain < bound</in_range \&= plain <= bound</'
