@@ -4,7 +4,7 @@
 #
 #     run.sh                  the default: what finds most, in some twenty minutes of two cores
 #     run.sh --full           every suite
-#     run.sh NAME...          these alone; each sets up what it needs
+#     run.sh NAME...          these alone, begun in this order; each sets up what it needs
 #     run.sh --list           their names, and the usual minutes of each on two cores
 #
 # What each printed is in build/test-logs.
@@ -346,18 +346,19 @@ for argument; do
     esac
 done
 
-# chosen WHERE...: the lines of the suites that run there, of those that were asked for.
+# chosen WHERE...: the lines of the suites that run there, of those that were asked for, in the order
+# in which they were.
 chosen() {
-    local name where rest
-    while IFS='|' read -r name where rest; do
-        [ -n "$name" ] && [[ " $* " == *" $where "* ]] || continue
-        if [ ${#only[@]} != 0 ]; then
-            [[ " ${only[*]} " == *" $name "* ]] || continue
-        elif [ $full = 0 ] && [ "$where" = full ]; then
-            continue
-        fi
-        say "$name|$where|$rest"
-    done <<< "$suites"
+    local line where
+    while IFS= read -r line; do
+        IFS='|' read -r _ where _ <<< "$line"
+        [ -n "$line" ] && [[ " $* " == *" $where "* ]] || continue
+        [ ${#only[@]} != 0 ] || [ $full = 1 ] || [ "$where" != full ] || continue
+        say "$line"
+    done < <(
+        [ ${#only[@]} != 0 ] || say "$suites"
+        for line in "${only[@]}"; do grep "^$line|" <<< "$suites"; done
+    )
 }
 
 rm -rf "$logs"
