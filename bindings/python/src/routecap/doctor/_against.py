@@ -120,7 +120,7 @@ def _numbers(subject: Subject) -> NDArray[np.int64] | None:
 
 
 def against(subject: Subject) -> Iterator[Found]:
-    """Another capture of the text has the same."""
+    """The other capture of the text has the same ids."""
     if subject.against is None:
         raise NotCheckedError("there is nothing to compare it with (--against)")
     other = Subject(subject.against, None, False, None, subject.model, None, False)

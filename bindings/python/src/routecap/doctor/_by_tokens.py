@@ -33,7 +33,7 @@ def _tokens(subject: Subject) -> NDArray[np.int64]:
 
 
 def length(subject: Subject) -> Iterator[Found]:
-    """Of S tokens there are S-1 rows, or S if the last was input, too."""
+    """A text of S tokens has S-1 rows, or S if the last token was an input too."""
     given = subject.tokens is not None or subject.case.length is None
     tokens = len(_tokens(subject)) if given else subject.case.length or 0
     end = subject.case.first + len(subject.ids)
@@ -54,7 +54,7 @@ def length(subject: Subject) -> Iterator[Found]:
 
 
 def shift(subject: Subject) -> Iterator[Found]:
-    """Rows are where their tokens are: those of one token are more alike than its neighbours'."""
+    """Rows belong to their tokens: rows of one token are more alike than its neighbours'."""
     tokens = _tokens(subject)
     if (other := _first_other(subject, tokens)) is not None:
         yield Found(
@@ -126,7 +126,7 @@ def _alike(subject: Subject, tokens: NDArray[np.int64], shift: int) -> float | N
 
 
 def prefix(subject: Subject) -> Iterator[Found]:
-    """Where texts begin alike their rows are alike, and nowhere are rows those of another text."""
+    """Texts that begin alike have similar rows there, and no text has rows of a different text."""
     if not subject.case.digests:
         _tokens(subject)
     others = [other for other in subject.others if _is_comparable(subject, other)]
