@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "backend/sink.h"
+#include "base/declared.h"
 #include "base/status.h"
 #include "base/structs.h"
 #include "storage/pages.h"
@@ -11,10 +12,9 @@
 namespace routecap {
 namespace {
 
-constexpr uint32_t kFlags = ROUTECAP_CONFIG_COMPARE | ROUTECAP_CONFIG_EXTERNAL_SINK |
-                            ROUTECAP_CONFIG_MANUAL_PROGRESS | ROUTECAP_CONFIG_MAY_LOSE |
-                            ROUTECAP_CONFIG_CHECKED | ROUTECAP_CONFIG_LOAD |
-                            ROUTECAP_CONFIG_LOAD_TAGS;
+#define ROUTECAP_OR(name, member) | ROUTECAP_CONFIG_##name
+constexpr uint32_t kFlags = 0 ROUTECAP_CONFIG_FLAGS(ROUTECAP_OR);
+#undef ROUTECAP_OR
 
 int32_t between(const char *name, uint64_t value, uint64_t low, uint64_t high) {
     return check_between("config", name, value, low, high);
@@ -51,18 +51,15 @@ int32_t read_config(const routecap_config *config, Config &out) {
     out.sink_dtype = c.sink_dtype != 0 ? c.sink_dtype : ROUTECAP_DTYPE_I16;
     if (sink_element_bytes(out.sink_dtype) == 0)
         return report(ROUTECAP_ERR_ARGUMENT, "config.sink_dtype is %d", c.sink_dtype);
-    out.compare = (c.flags & ROUTECAP_CONFIG_COMPARE) != 0;
-    out.external_sink = (c.flags & ROUTECAP_CONFIG_EXTERNAL_SINK) != 0;
-    out.manual_progress = (c.flags & ROUTECAP_CONFIG_MANUAL_PROGRESS) != 0;
-    out.may_lose = (c.flags & ROUTECAP_CONFIG_MAY_LOSE) != 0;
-    out.load = (c.flags & ROUTECAP_CONFIG_LOAD) != 0;
-    out.load_tags = (c.flags & ROUTECAP_CONFIG_LOAD_TAGS) != 0;
+#define ROUTECAP_FLAG(name, member) out.member = (c.flags & ROUTECAP_CONFIG_##name) != 0;
+    ROUTECAP_CONFIG_FLAGS(ROUTECAP_FLAG)
+#undef ROUTECAP_FLAG
     if (out.load_tags && !out.load)
         return report(ROUTECAP_ERR_ARGUMENT,
                       "config.flags has ROUTECAP_CONFIG_LOAD_TAGS without ROUTECAP_CONFIG_LOAD");
     const char *checked = std::getenv("ROUTECAP_CHECKED");
-    out.checked = (c.flags & ROUTECAP_CONFIG_CHECKED) != 0 ||
-                  (checked != nullptr && checked[0] != '\0' && std::string_view(checked) != "0");
+    out.checked = out.checked || (checked != nullptr && checked[0] != '\0' &&
+                                  std::string_view(checked) != "0");
     out.max_requests = c.max_requests != 0 ? c.max_requests : 65536;
     if (int32_t s = between("max_requests", out.max_requests, 1, 1u << 24); s < 0) return s;
     out.budget_bytes = c.budget_bytes != 0 ? c.budget_bytes : uint64_t{1} << 30;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "base/declared.h"
 #include "base/shape.h"
 #include "routecap.h"
 
@@ -15,13 +16,9 @@ struct Config {
     uint32_t rows = 0;
     uint32_t slots = 0;  // steps in flight
     int32_t sink_dtype = 0;
-    bool compare = false;
-    bool external_sink = false;
-    bool manual_progress = false;
-    bool may_lose = false;
-    bool checked = false;
-    bool load = false;  // counts how often each expert was chosen
-    bool load_tags = false;
+#define ROUTECAP_FLAG(name, member) bool member = false;  // ROUTECAP_CONFIG_name
+    ROUTECAP_CONFIG_FLAGS(ROUTECAP_FLAG)
+#undef ROUTECAP_FLAG
     uint32_t max_requests = 0;
     uint64_t budget_bytes = 0;
     uint64_t first_epoch = 1;  // of the names of slots (kernels/body.h); tests begin late

@@ -4,36 +4,35 @@
 
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <vector>
 
+#include "base/declared.h"
 #include "routecap.h"
 
 namespace routecap {
 
-// Reasons are compared by their place in the header's list: where two rows lack a cell, the higher
-// one stands.
+// Reasons are compared by their place in the header's list: where two rows lack a cell, the one of
+// the higher rank is the cell's. The element 0 is no reason.
+struct ReasonRule {
+    int32_t rank;
+    bool of_cells;  // the others are of whole rows that are not there
+};
+constexpr ReasonRule kReasons[] = {
+    {0, true},
+#define ROUTECAP_RULE(name, rank, of_cells) {rank, of_cells},
+    ROUTECAP_REASONS(ROUTECAP_RULE)
+#undef ROUTECAP_RULE
+};
 constexpr bool known_reason(int32_t reason) {
-    return reason >= ROUTECAP_MISSING_ABSENT && reason <= ROUTECAP_MISSING_STALE;
+    return reason > 0 && reason < static_cast<int32_t>(std::size(kReasons));
 }
 constexpr int32_t reason_rank(int32_t reason) {
-    constexpr int32_t kRank[] = {0,
-                                 /* ABSENT */ 1,
-                                 /* UNWRITTEN */ 8,
-                                 /* OUT_OF_RANGE */ 9,
-                                 /* DUPLICATE */ 10,
-                                 /* LOST */ 6,
-                                 /* REFUSED */ 5,
-                                 /* TAKEN */ 7,
-                                 /* EVICTED */ 3,
-                                 /* NOT_PUBLISHED */ 2,
-                                 /* STALE */ 4};
-    return known_reason(reason) ? kRank[reason] : 0;
+    return known_reason(reason) ? kReasons[reason].rank : 0;
 }
-// The reason of whole rows that are not there; the others belong to cells of rows that are.
 constexpr bool is_row_reason(int32_t reason) {
-    return known_reason(reason) && reason != ROUTECAP_MISSING_UNWRITTEN &&
-           reason != ROUTECAP_MISSING_OUT_OF_RANGE && reason != ROUTECAP_MISSING_DUPLICATE;
+    return known_reason(reason) && !kReasons[reason].of_cells;
 }
 
 constexpr size_t kPageBytes = size_t{64} * 1024;  // a page is no larger, unless one row is

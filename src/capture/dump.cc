@@ -9,7 +9,9 @@
 #include <cstdio>
 #include <cstring>
 #include <iterator>
+#include <string_view>
 
+#include "base/declared.h"
 #include "base/status.h"
 #include "capture/capturer.h"
 
@@ -101,10 +103,9 @@ struct Capturer::Dump {
         text.member("slots", c.slots);
         text.member("max_requests", c.max_requests);
         text.member("budget_bytes", c.budget_bytes);
-        text.add(", \"external_sink\": %s, \"manual_progress\": %s, \"may_lose\": %s",
-                 name_of(c.external_sink), name_of(c.manual_progress), name_of(c.may_lose));
-        text.add(", \"compare\": %s, \"checked\": %s, \"load\": %s, \"load_tags\": %s",
-                 name_of(c.compare), name_of(c.checked), name_of(c.load), name_of(c.load_tags));
+#define ROUTECAP_FLAG(name, member) text.add(", \"%s\": %s", #member, name_of(c.member));
+        ROUTECAP_CONFIG_FLAGS(ROUTECAP_FLAG)
+#undef ROUTECAP_FLAG
         text.end('}');
     }
 
@@ -125,31 +126,9 @@ struct Capturer::Dump {
 
     void counters() {
         text.begin("counters", '{');
-#define ROUTECAP_COUNTER(name) text.member(#name, stats.name)
-        ROUTECAP_COUNTER(steps_issued);
-        ROUTECAP_COUNTER(steps_landed);
-        ROUTECAP_COUNTER(steps_lost);
-        ROUTECAP_COUNTER(rows_issued);
-        ROUTECAP_COUNTER(rows_in_flight);
-        ROUTECAP_COUNTER(rows_provisional);
-        ROUTECAP_COUNTER(rows_delivered);
-        ROUTECAP_COUNTER(rows_missing);
-        ROUTECAP_COUNTER(rows_lost);
-        ROUTECAP_COUNTER(rows_late);
-        ROUTECAP_COUNTER(rows_rejected);
-        ROUTECAP_COUNTER(rows_unplaced);
-        ROUTECAP_COUNTER(rows_refused);
-        ROUTECAP_COUNTER(rows_skipped);
-        ROUTECAP_COUNTER(rows_overlapped);
-        ROUTECAP_COUNTER(rows_mismatched);
-        ROUTECAP_COUNTER(rows_dropped);
-        ROUTECAP_COUNTER(cells_conflicting);
-        ROUTECAP_COUNTER(cells_unwritten);
-        ROUTECAP_COUNTER(cells_out_of_range);
-        ROUTECAP_COUNTER(cells_duplicate);
-        ROUTECAP_COUNTER(silent_layers);
-        ROUTECAP_COUNTER(requests_open);
-        ROUTECAP_COUNTER(steps_in_flight);
+#define ROUTECAP_COUNTER(name) \
+    if (!std::string_view(#name).starts_with("bytes_")) text.member(#name, stats.name);
+        ROUTECAP_STATS(ROUTECAP_COUNTER)
 #undef ROUTECAP_COUNTER
         text.end('}');
     }

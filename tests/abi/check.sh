@@ -11,9 +11,9 @@
 #   - functions and types as compiled: routecap.abi, by abidiff without filters or suppressions, and
 #     with what abidiff calls harmless
 #
-# --refresh writes symbols.txt and routecap.abi, and adds to layout.c what it says nothing of. What
-# layout.c says already is changed by hand. frozen/ never changes: consumer.c is built with that
-# header of 1.0 and has to run with every later library.
+# --refresh writes routecap.abi. `python3 generate` writes symbols.txt and adds to layout.c what it
+# says nothing of; what layout.c says already is changed by hand. frozen/ never changes: consumer.c
+# is built with that header of 1.0 and has to run with every later library.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 
@@ -39,30 +39,11 @@ asserted() {
 
 # What layout.c says nothing of.
 unsaid() { asserted | grep -vFf <(grep -oE '^(SAME\(|SIZE\(|AT\([a-z_]+, )[A-Za-z0-9_]+,' "$here/layout.c"); }
-# The same with today's values, as layout.c has them.
-valued() {
-    local program
-    program=$(mktemp) || return
-    {
-        echo '#include <routecap.h>'
-        echo '#include <stdio.h>'
-        echo 'int main(void) {'
-        unsaid | sed -E 's/^SAME\((\w+),$/printf("SAME(\1, %lld);\\n", (long long)\1);/
-            s/^SIZE\((\w+),$/printf("SIZE(\1, %zu);\\n", sizeof(\1));/
-            s/^AT\((\w+), (\w+),$/printf("AT(\1, \2, %zu);\\n", offsetof(\1, \2));/'
-        echo '}'
-    } | "$compiler" -std=c11 -I"$headers" -x c - -o "$program" && "$program"
-    rm -f "$program"
-}
-
 refresh=0
 [ "${1:-}" != --refresh ] || { refresh=1; shift; }
 library=$1 headers=$2 compiler=$3 failed=0
 if [ $refresh = 1 ]; then
-    symbols "$library" > "$here/symbols.txt"
     dump "$library" > "$here/routecap.abi"
-    added=$(valued)
-    [ -z "$added" ] || printf '\n/* Added since. */\n%s\n' "$added" >> "$here/layout.c"
     exit
 fi
 

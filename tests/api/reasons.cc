@@ -6,20 +6,12 @@
 #include <cstring>
 #include <random>
 
+#include "../support/reasons.h"
+
 using namespace rig;
 
 namespace {
 
-// In the order of the header's list, the best first.
-constexpr int32_t kBestFirst[] = {ROUTECAP_MISSING_DUPLICATE,     ROUTECAP_MISSING_OUT_OF_RANGE,
-                                  ROUTECAP_MISSING_UNWRITTEN,     ROUTECAP_MISSING_TAKEN,
-                                  ROUTECAP_MISSING_LOST,          ROUTECAP_MISSING_REFUSED,
-                                  ROUTECAP_MISSING_STALE,         ROUTECAP_MISSING_EVICTED,
-                                  ROUTECAP_MISSING_NOT_PUBLISHED, ROUTECAP_MISSING_ABSENT};
-constexpr int32_t kOfRows[] = {ROUTECAP_MISSING_TAKEN,   ROUTECAP_MISSING_LOST,
-                               ROUTECAP_MISSING_REFUSED, ROUTECAP_MISSING_STALE,
-                               ROUTECAP_MISSING_EVICTED, ROUTECAP_MISSING_NOT_PUBLISHED,
-                               ROUTECAP_MISSING_ABSENT};
 constexpr int32_t kAbsent = ROUTECAP_MISSING_ABSENT, kLost = ROUTECAP_MISSING_LOST,
                   kTaken = ROUTECAP_MISSING_TAKEN, kUnwritten = ROUTECAP_MISSING_UNWRITTEN,
                   kOutOfRange = ROUTECAP_MISSING_OUT_OF_RANGE,

@@ -5,6 +5,8 @@
 #include <cstring>
 #include <random>
 
+#include "../support/reasons.h"
+
 using namespace rig;
 
 namespace {
@@ -425,7 +427,7 @@ TEST(Serialized, damaged_bytes_are_refused_or_are_another_valid_routing) {
             EXPECT_EQ(position, view.first + view.rows);
             for (const auto &block : missing(routing))
                 EXPECT_TRUE(block[4] >= ROUTECAP_MISSING_ABSENT &&
-                            block[4] <= ROUTECAP_MISSING_STALE);
+                            block[4] <= std::size(kBestFirst));
         };
         for (size_t at = 0; at < bytes.size(); at++)
             for (uint8_t value : {uint8_t{0}, uint8_t{1}, uint8_t{0x7f}, uint8_t{0xff}}) {

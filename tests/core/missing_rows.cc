@@ -11,6 +11,7 @@
 
 static bool refuse_memory = false;
 static bool may_allocate() { return !refuse_memory; }
+#include "../support/reasons.h"
 #include "../support/replace_new.h"
 
 namespace {
@@ -18,9 +19,7 @@ namespace {
 using namespace routecap;
 
 using Reasons = std::map<uint64_t, int32_t>;  // by position
-constexpr int32_t kReasons[] = {ROUTECAP_MISSING_LOST,          ROUTECAP_MISSING_REFUSED,
-                                ROUTECAP_MISSING_TAKEN,         ROUTECAP_MISSING_EVICTED,
-                                ROUTECAP_MISSING_NOT_PUBLISHED, ROUTECAP_MISSING_STALE};
+constexpr size_t kKept = std::size(kOfRows) - 1;  // the last is ABSENT, which nobody keeps
 constexpr uint64_t kEnd = 40;
 
 void add(Reasons &reasons, uint64_t first, uint64_t end, int32_t reason) {
@@ -67,7 +66,7 @@ TEST(MissingRows, agree_with_a_map) {
                     reasons.erase(reasons.lower_bound(first), reasons.lower_bound(end));
                     break;
                 default: {
-                    const int32_t reason = kReasons[random() % std::size(kReasons)];
+                    const int32_t reason = kOfRows[random() % kKept];
                     rows.add(first, end, reason);
                     add(reasons, first, end, reason);
                 }
@@ -85,7 +84,7 @@ TEST(MissingRows, of_others_are_added_as_if_one_by_one) {
         Reasons reasons;
         for (uint64_t i = 0, n = random() % 20; i < n; i++) {
             const uint64_t first = random() % kEnd, end = std::min(kEnd, first + random() % 5);
-            const int32_t reason = kReasons[random() % std::size(kReasons)];
+            const int32_t reason = kOfRows[random() % kKept];
             (random() % 2 == 0 ? rows : other).add(first, end, reason);
             add(reasons, first, end, reason);
         }
@@ -116,7 +115,7 @@ TEST(MissingRows, take_no_memory_where_room_was_made) {
                 const uint64_t first = random() % kEnd,
                                end =
                                    std::min(kEnd, first + random() % (random() % 4 == 0 ? 30 : 4));
-                const int32_t reason = kReasons[random() % std::size(kReasons)];
+                const int32_t reason = kOfRows[random() % kKept];
                 const bool clears = random() % 4 == 0;
                 refuse_memory = true;
                 if (clears)
@@ -226,7 +225,7 @@ TEST_F(WithMissing, of_two_reasons_the_higher_stands_whoever_has_it) {
 
 TEST_F(WithMissing, agrees_with_rows_one_by_one) {
     std::mt19937_64 random(3);
-    const auto any_reason = [&] { return kReasons[random() % std::size(kReasons)]; };
+    const auto any_reason = [&] { return kOfRows[random() % kKept]; };
     for (int round = 0; round < 3000; round++) {
         MissingRows known[2];
         Reasons reasons;

@@ -6,6 +6,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
+
+#include "../support/reasons.h"
 
 namespace check {
 
@@ -133,7 +136,7 @@ uint64_t rows(const routecap_routing *routing, const model::Routing &expected,
                     const int reason = has != nullptr ? has->missing[l] : ROUTECAP_MISSING_ABSENT;
                     const int says =
                         segment.ids == nullptr ? segment.reason
-                        : (id(0) >= ROUTECAP_MISSING_ABSENT && id(0) <= ROUTECAP_MISSING_STALE)
+                        : (id(0) >= ROUTECAP_MISSING_ABSENT && id(0) <= std::ssize(kBestFirst))
                             ? id(0)
                             : ROUTECAP_MISSING_UNWRITTEN;
                     if (!refused && says != reason)

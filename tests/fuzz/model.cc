@@ -6,6 +6,8 @@
 #include <set>
 #include <utility>
 
+#include "../support/reasons.h"
+
 namespace model {
 
 // ---- Rows ----------------------------------------------------------------------------------
@@ -33,13 +35,8 @@ uint8_t Row::reason() const {
 }
 
 int rank(uint8_t reason) {
-    constexpr uint8_t kFirst[] = {ROUTECAP_MISSING_DUPLICATE,     ROUTECAP_MISSING_OUT_OF_RANGE,
-                                  ROUTECAP_MISSING_UNWRITTEN,     ROUTECAP_MISSING_TAKEN,
-                                  ROUTECAP_MISSING_LOST,          ROUTECAP_MISSING_REFUSED,
-                                  ROUTECAP_MISSING_STALE,         ROUTECAP_MISSING_EVICTED,
-                                  ROUTECAP_MISSING_NOT_PUBLISHED, ROUTECAP_MISSING_ABSENT};
-    return static_cast<int>(std::end(kFirst) -
-                            std::find(std::begin(kFirst), std::end(kFirst), reason));
+    return static_cast<int>(std::end(kBestFirst) -
+                            std::find(std::begin(kBestFirst), std::end(kBestFirst), reason));
 }
 bool of_whole_rows(uint8_t reason) {
     return reason != 0 && rank(reason) < rank(ROUTECAP_MISSING_UNWRITTEN);

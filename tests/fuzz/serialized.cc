@@ -6,6 +6,7 @@
 #include <cstring>
 #include <optional>
 
+#include "../support/reasons.h"
 #include "bytes.h"
 #include "check.h"
 #include "model.h"
@@ -59,7 +60,7 @@ enum : uint64_t { kPresent = 1, kValidity = 2, kTags = 4 };
 
 // Why rows may be said not to be there: 0 stands for ABSENT, and what cells lack is said of cells.
 bool may_say(uint64_t reason) {
-    return reason == 0 || (reason > ROUTECAP_MISSING_ABSENT && reason <= ROUTECAP_MISSING_STALE &&
+    return reason == 0 || (reason > ROUTECAP_MISSING_ABSENT && reason <= std::size(kBestFirst) &&
                            model::of_whole_rows(static_cast<uint8_t>(reason)));
 }
 
@@ -150,7 +151,7 @@ std::optional<model::Routing> parse(const Data &data, bool trusted) {
                     model::judge(cell.data(), h->shape->k, h->shape->layers[l].experts) != 0)
                     return {};
                 const auto reason = static_cast<uint8_t>(cell[0] >= ROUTECAP_MISSING_ABSENT &&
-                                                                 cell[0] <= ROUTECAP_MISSING_STALE
+                                                                 cell[0] <= int64_t{std::size(kBestFirst)}
                                                              ? cell[0]
                                                              : ROUTECAP_MISSING_UNWRITTEN);
                 row->missing.push_back(valid ? 0 : reason);
@@ -188,12 +189,9 @@ Data written(Bytes &in) {
     const uint64_t tags = in.below(4);
     for (uint64_t p = routing.first; p < routing.end(); p++) {
         const uint64_t kind = in.number(1);
-        constexpr uint8_t kReasons[] = {ROUTECAP_MISSING_LOST,          ROUTECAP_MISSING_REFUSED,
-                                        ROUTECAP_MISSING_TAKEN,         ROUTECAP_MISSING_EVICTED,
-                                        ROUTECAP_MISSING_NOT_PUBLISHED, ROUTECAP_MISSING_STALE};
         if (kind % 4 == 3) {
-            if (kind / 4 % 16 < std::size(kReasons))
-                routing.content.emplace(p, model::empty_row(*shape, kReasons[kind / 4 % 16]));
+            if (kind / 4 % 16 < std::size(kOfRows) - 1)  // the last is ABSENT
+                routing.content.emplace(p, model::empty_row(*shape, kOfRows[kind / 4 % 16]));
             continue;
         }
         auto row = std::make_shared<model::Row>();

@@ -13,6 +13,8 @@
 #include <fstream>
 #include <map>
 
+#include "../support/reasons.h"
+
 namespace vectors {
 namespace {
 
@@ -806,7 +808,7 @@ void Replay::expect_view(const routecap_view &view, const json &expected) {
                                            : static_cast<const int16_t *>(segment.ids)[cell];
                 // Memory of others may say anything.
                 const bool known =
-                    reason >= ROUTECAP_MISSING_ABSENT && reason <= ROUTECAP_MISSING_STALE;
+                    reason >= ROUTECAP_MISSING_ABSENT && reason <= std::ssize(kBestFirst);
                 reasons.push_back(is_valid ? 0 : known ? reason : ROUTECAP_MISSING_UNWRITTEN);
                 for (uint64_t column = 0; column < view.k; column++) {
                     const uint64_t at = cell + column;

@@ -2,29 +2,25 @@
 no capturer.
 """
 
+import sys
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[3] / "generate"))
+from headers import Headers
 
 ALL = 2**64 - 1
 LANDED = 2**64 - 2
 MAX_POSITION = 2**40
 MAX_LAYERS, MAX_K, MAX_EXPERTS = 1024, 32, 32768
 
-ABSENT, UNWRITTEN, OUT_OF_RANGE, DUPLICATE, LOST, REFUSED, TAKEN, EVICTED, NOT_PUBLISHED, STALE = (
-    range(1, 11)
-)  # ROUTECAP_MISSING_*
-BEST_FIRST = (
-    DUPLICATE,
-    OUT_OF_RANGE,
-    UNWRITTEN,
-    TAKEN,
-    LOST,
-    REFUSED,
-    STALE,
-    EVICTED,
-    NOT_PUBLISHED,
-    ABSENT,
+# The reasons, by their names in the header.
+_HEADERS = Headers()
+globals().update(
+    {each.name.removeprefix("ROUTECAP_MISSING_"): each.value for each in _HEADERS.group("MISSING_")}
 )
-OF_CELLS = (UNWRITTEN, OUT_OF_RANGE, DUPLICATE)  # the others are of whole rows that are not there
+BEST_FIRST = tuple(globals()[name] for name in _HEADERS.reasons_best_first)
+OF_CELLS = tuple(globals()[name] for name in _HEADERS.reasons_of_cells)  # the others are of rows
 RECOMPUTED = 1
 STRICT, ALLOW_RECOMPUTED = 1, 2
 U8, I16, U16, I32, U32, I64, ID16_BF16 = 1, 2, 3, 4, 5, 6, 7
