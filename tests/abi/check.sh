@@ -11,9 +11,9 @@
 #   - functions and types as compiled: routecap.abi, by abidiff without filters or suppressions, and
 #     with what abidiff calls harmless
 #
-# --refresh writes routecap.abi. `python3 generate` writes symbols.txt and adds to layout.c what it
-# says nothing of; what layout.c says already is changed by hand. frozen/ never changes: consumer.c
-# is built with that header of 1.0 and has to run with every later library.
+# --refresh writes routecap.abi. `python3 include/generate` writes symbols.txt and adds to layout.c
+# what it says nothing of; what layout.c says already is changed by hand. frozen/ never changes:
+# consumer.c is built with that header of 1.0 and has to run with every later library.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 

@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).resolve().parents[3] / "generate"))
+sys.path.append(str(Path(__file__).resolve().parents[3] / "include" / "generate"))
 from headers import Headers
 
 ALL = 2**64 - 1

@@ -1,8 +1,9 @@
 """Writes what follows from the headers.
 
-    python3 generate                     writes it
-    python3 generate --check [FOLDER]    writes nothing; names what is stale or was forgotten, for the
-                                         headers in FOLDER or else those of the project
+    python3 include/generate                     writes it
+    python3 include/generate --check [FOLDER]    writes nothing; names what is stale or was
+                                                 forgotten, for the headers in FOLDER or else those
+                                                 of the project
 
 The raw layers of Rust and Go have generators of their own, which need more than Python.
 """
@@ -13,6 +14,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+sys.dont_write_bytecode = True  # no cache beside the headers
 
 import c
 from headers import ROOT, Headers
@@ -32,7 +35,7 @@ def generated(headers: Headers) -> dict[str, str]:
 def stale(headers: Headers) -> Iterator[str]:
     for name, text in generated(headers).items():
         if text != read(name):
-            yield f"{name} is stale: run python3 generate"
+            yield f"{name} is stale: run python3 include/generate"
     texts = [headers.folder / "routecap.h", *sorted(headers.folder.glob("routecap/*.h"))]
     digest = hashlib.sha256(b"".join(each.read_bytes() for each in texts)).hexdigest()
     if digest not in read("bindings/rust/routecap-sys/src/bindings.rs").split("\n", 1)[0]:

@@ -4,7 +4,7 @@ import re
 
 from headers import ROOT, Function, Headers
 
-OPENING = "Generated from the headers: run python3 generate. Do not edit."
+OPENING = "Generated from the headers: run python3 include/generate. Do not edit."
 COLUMNS = 100
 
 
