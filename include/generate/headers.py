@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # Bytes of the types that fields have; pointers have 8.
 SIZES = {"uint8_t": 1, "int32_t": 4, "uint32_t": 4, "float": 4, "int64_t": 8, "uint64_t": 8}
-SIZES |= {"size_t": 8, "routecap_request": 8, "routecap_step": 8}
+SIZES |= {"size_t": 8}
 
 
 @dataclass
@@ -30,18 +30,24 @@ class Constant:
 
 
 @dataclass
+class Kind:
+    """An integer by another name: typedef int32_t routecap_role; /* ROUTECAP_ROLE_* */"""
+
+    name: str
+    integer: str
+    prefix: str  # of its constants; "" if it has none
+
+
+@dataclass
 class Field:
     type: str
     name: str
     comment: str
+    size: int
 
     @property
     def pointer(self) -> bool:
         return "*" in self.type
-
-    @property
-    def size(self) -> int:
-        return 8 if self.pointer else SIZES[self.type]
 
 
 @dataclass
@@ -108,6 +114,7 @@ class Headers:
         self.chapters = re.findall(r'^#include "routecap/(\w+)\.h"$', root, re.MULTILINE)
         self.text = "".join(self.chapter(name) for name in self.chapters)
         self.constants: list[Constant] = []
+        self.kinds: dict[str, Kind] = {}
         self.structs: list[Struct] = []
         self.functions: list[Function] = []
         for name in self.chapters:
@@ -137,6 +144,11 @@ class Headers:
                 continue
             if not line.strip() and together:
                 above = ""
+            if match := re.match(
+                r"typedef (\w+) (routecap_\w+);(?: /\* (?:any of )?(?:(ROUTECAP_\w+_)\*)?.*)?$", line
+            ):
+                self.kinds[match[2]] = Kind(match[2], match[1], match[3] or "")
+                continue
             if match := re.match(r"typedef struct (routecap_\w+) \{$", line):
                 self._struct(Struct(match[1], above), lines)
             elif line.startswith("ROUTECAP_API "):
@@ -161,9 +173,13 @@ class Headers:
             while comment and not comment.endswith("*/"):
                 comment += " " + next(lines).strip()
             if struct.name != "routecap_api":
-                struct.fields.append(Field(*split_type(declaration), words(comment)))
+                struct.fields.append(self._field(*split_type(declaration), words(comment)))
         if struct.name != "routecap_api":
             self.structs.append(struct)
+
+    def _field(self, type: str, name: str, comment: str) -> Field:
+        integer = self.kinds[type].integer if type in self.kinds else type
+        return Field(type, name, comment, 8 if "*" in type else SIZES[integer])
 
     def _function(self, line: str, comment: str) -> None:
         match = re.fullmatch(r"ROUTECAP_API (.*?)(routecap_\w+)\((.*)\);", line)

@@ -205,6 +205,9 @@ func tree(header []byte) []node {
 
 func generate(header string, declarations []node) []byte {
 	g := &generator{header: header, names: map[string]string{}}
+	for _, match := range typedef.FindAllStringSubmatch(header, -1) {
+		integers[match[2]] = match[1]
+	}
 	var constants, structs, checks, preamble, wrappers bytes.Buffer
 	g.constants(&constants)
 	for _, n := range declarations {
@@ -387,7 +390,15 @@ func fieldType(structure string, f node, comment string) string {
 	return integer(c)
 }
 
+// integers are C's typedefs of integers, by their names.
+var integers = map[string]string{}
+
+var typedef = regexp.MustCompile(`(?m)^typedef (u?int\d+_t) (routecap_\w+);`)
+
 func integer(c string) string {
+	if c != "routecap_request" && c != "routecap_step" && integers[c] != "" {
+		c = integers[c]
+	}
 	kind, ok := map[string]string{"uint8_t": "uint8", "int32_t": "int32", "uint32_t": "uint32", "int64_t": "int64", "uint64_t": "uint64",
 		"size_t": "uintptr", "float": "float32", "routecap_request": "Request", "routecap_step": "Step", "routecap_stream": "Stream"}[c]
 	if !ok {
@@ -428,7 +439,7 @@ func (g *generator) function(preamble, wrappers *bytes.Buffer, n node) {
 	returned, _, _ := strings.Cut(n.Type.QualType, "(")
 	cResult, goResult, open, shut := "raw_result", "Result", "resultOf(", ")"
 	switch strings.TrimSpace(returned) {
-	case "int32_t":
+	case "int32_t", "routecap_status":
 		call = "raw_return(" + call + ")"
 	case "uint32_t":
 		cResult, goResult, open = "uint32_t", "uint32", "uint32("
@@ -519,6 +530,7 @@ func parameter(c, name, goName string) (kind, argument string) {
 			kind = "Status"
 		case element == "routecap_request",
 			element == "routecap_step",
+			integers[element] != "",
 			!strings.HasPrefix(element, "routecap_"):
 			kind = integer(element)
 		default:
