@@ -40,7 +40,9 @@ def stale(headers: Headers) -> Iterator[str]:
     digest = hashlib.sha256(b"".join(each.read_bytes() for each in texts)).hexdigest()
     if digest not in read("bindings/rust/routecap-sys/src/bindings.rs").split("\n", 1)[0]:
         yield "Rust's raw layer is stale: run bash bindings/rust/generate.sh"
-    single = subprocess.run(["sh", headers.folder / "single.sh"], stdout=subprocess.PIPE, check=True)
+    single = subprocess.run(
+        ["sh", headers.folder / "single.sh"], stdout=subprocess.PIPE, check=True
+    )
     if hashlib.sha256(single.stdout).hexdigest() not in read("bindings/go/zz_generated.go")[:300]:
         yield "Go's raw layer is stale: run go generate in bindings/go"
 

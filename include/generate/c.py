@@ -116,8 +116,8 @@ def lists(headers: Headers) -> str:
         + macro("ROUTECAP_STATUSES", "X(ROUTECAP_NAME).", [each.name for each in headers.statuses])
         + macro(
             "ROUTECAP_REASONS",
-            "X(NAME, rank, of_cells), by their numbers from 1 on. Where a cell has two reasons, it\n"
-            "// keeps the one of the higher rank. of_cells: said of single cells, of rows that are there.",
+            "X(NAME, rank, of_cells), by their numbers from 1 on. A cell with two reasons keeps\n"
+            "// the one of the higher rank. of_cells: said of single cells, in rows that are there.",
             [
                 f"{name}, {len(best) - best.index(name)}, "
                 + ("true" if name in headers.reasons_of_cells else "false")
@@ -153,8 +153,8 @@ def vector_fields(headers: Headers) -> str:
     text = (
         f"// {OPENING}\n"
         "// The fields of every struct, for filling it from a vector and for comparing it:\n"
-        "// fields(struct, f) calls f(name, field) for each. struct_size, pointers and requests are not\n"
-        "// among them.\n"
+        "// fields(struct, f) calls f(name, field) for each. struct_size, pointers and requests are\n"
+        "// not among them.\n"
         "#pragma once\n\n#include <routecap.h>\n\nnamespace vectors {\n\n"
         "#define FIELD(name) f(#name, s.name)\n\n"
     )
@@ -165,7 +165,9 @@ def vector_fields(headers: Headers) -> str:
             if not each.pointer and each.type != "routecap_request" and each.name != "struct_size"
         ]
         if names:
-            calls = wrapped("    ", [f"FIELD({name})" for name in names], ";").replace("     F", "    F")
+            calls = wrapped("    ", [f"FIELD({name})" for name in names], ";").replace(
+                "     F", "    F"
+            )
             text += f"template <class F>\nvoid fields({struct.name} &s, F &&f) {{\n{calls}\n}}\n"
     return text + "\n#undef FIELD\n\n}  // namespace vectors\n"
 
@@ -178,7 +180,9 @@ def layout(headers: Headers) -> str:
     says otherwise than the headers, the ABI was changed.
     """
     text = (ROOT / "tests/abi/layout.c").read_text()
-    said = dict(re.findall(r"^((?:SAME|SIZE|AT)\(\w+(?:, \w+(?=, ))?), (\S+)\);$", text, re.MULTILINE))
+    said = dict(
+        re.findall(r"^((?:SAME|SIZE|AT)\(\w+(?:, \w+(?=, ))?), (\S+)\);$", text, re.MULTILINE)
+    )
     is_so: dict[str, int] = {}
     for each in headers.constants:
         if not each.name.startswith("ROUTECAP_VERSION_"):

@@ -145,7 +145,8 @@ class Headers:
             if not line.strip() and together:
                 above = ""
             if match := re.match(
-                r"typedef (\w+) (routecap_\w+);(?: /\* (?:any of )?(?:(ROUTECAP_\w+_)\*)?.*)?$", line
+                r"typedef (\w+) (routecap_\w+);(?: /\* (?:any of )?(?:(ROUTECAP_\w+_)\*)?.*)?$",
+                line,
             ):
                 self.kinds[match[2]] = Kind(match[2], match[1], match[3] or "")
                 continue

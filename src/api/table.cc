@@ -4,12 +4,11 @@
 #include "routecap.h"
 
 const routecap_api *routecap_get_api(uint32_t major, uint32_t minor) {
-    static const routecap_api api = {
-        .size = sizeof(routecap_api),
-        .major = ROUTECAP_VERSION_MAJOR,
-        .minor = ROUTECAP_VERSION_MINOR,
+    static const routecap_api api = {.size = sizeof(routecap_api),
+                                     .major = ROUTECAP_VERSION_MAJOR,
+                                     .minor = ROUTECAP_VERSION_MINOR,
 #define ROUTECAP_ENTRY(name) .name = routecap_##name,
-        ROUTECAP_FUNCTIONS(ROUTECAP_ENTRY)
+                                     ROUTECAP_FUNCTIONS(ROUTECAP_ENTRY)
 #undef ROUTECAP_ENTRY
     };
     if (major == ROUTECAP_VERSION_MAJOR && minor <= ROUTECAP_VERSION_MINOR) return &api;

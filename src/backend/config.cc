@@ -58,8 +58,8 @@ int32_t read_config(const routecap_config *config, Config &out) {
         return report(ROUTECAP_ERR_ARGUMENT,
                       "config.flags has ROUTECAP_CONFIG_LOAD_TAGS without ROUTECAP_CONFIG_LOAD");
     const char *checked = std::getenv("ROUTECAP_CHECKED");
-    out.checked = out.checked || (checked != nullptr && checked[0] != '\0' &&
-                                  std::string_view(checked) != "0");
+    out.checked = out.checked ||
+                  (checked != nullptr && checked[0] != '\0' && std::string_view(checked) != "0");
     out.max_requests = c.max_requests != 0 ? c.max_requests : 65536;
     if (int32_t s = between("max_requests", out.max_requests, 1, 1u << 24); s < 0) return s;
     out.budget_bytes = c.budget_bytes != 0 ? c.budget_bytes : uint64_t{1} << 30;

@@ -163,8 +163,8 @@
     X(ROUTECAP_ERR_DEVICE_LOST) \
     X(ROUTECAP_ERR_INTERNAL)
 
-// X(NAME, rank, of_cells), by their numbers from 1 on. Where a cell has two reasons, it
-// keeps the one of the higher rank. of_cells: said of single cells, of rows that are there.
+// X(NAME, rank, of_cells), by their numbers from 1 on. A cell with two reasons keeps
+// the one of the higher rank. of_cells: said of single cells, in rows that are there.
 #define ROUTECAP_REASONS(X) \
     X(ABSENT, 1, false) \
     X(UNWRITTEN, 8, true) \

@@ -19,10 +19,9 @@ struct ReasonRule {
     int32_t rank;
     bool of_cells;  // the others are of whole rows that are not there
 };
-constexpr ReasonRule kReasons[] = {
-    {0, true},
+constexpr ReasonRule kReasons[] = {{0, true},
 #define ROUTECAP_RULE(name, rank, of_cells) {rank, of_cells},
-    ROUTECAP_REASONS(ROUTECAP_RULE)
+                                   ROUTECAP_REASONS(ROUTECAP_RULE)
 #undef ROUTECAP_RULE
 };
 constexpr bool known_reason(int32_t reason) {

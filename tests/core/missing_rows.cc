@@ -18,7 +18,7 @@ namespace {
 
 using namespace routecap;
 
-using Reasons = std::map<uint64_t, int32_t>;  // by position
+using Reasons = std::map<uint64_t, int32_t>;      // by position
 constexpr size_t kKept = std::size(kOfRows) - 1;  // the last is ABSENT, which nobody keeps
 constexpr uint64_t kEnd = 40;
 

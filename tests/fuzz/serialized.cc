@@ -150,10 +150,10 @@ std::optional<model::Routing> parse(const Data &data, bool trusted) {
                 if (valid && !trusted &&
                     model::judge(cell.data(), h->shape->k, h->shape->layers[l].experts) != 0)
                     return {};
-                const auto reason = static_cast<uint8_t>(cell[0] >= ROUTECAP_MISSING_ABSENT &&
-                                                                 cell[0] <= int64_t{std::size(kBestFirst)}
-                                                             ? cell[0]
-                                                             : ROUTECAP_MISSING_UNWRITTEN);
+                const auto reason = static_cast<uint8_t>(
+                    cell[0] >= ROUTECAP_MISSING_ABSENT && cell[0] <= int64_t{std::size(kBestFirst)}
+                        ? cell[0]
+                        : ROUTECAP_MISSING_UNWRITTEN);
                 row->missing.push_back(valid ? 0 : reason);
                 for (size_t c = 0; c < k; c++)
                     row->ids.push_back(static_cast<uint16_t>(valid    ? cell[c]
