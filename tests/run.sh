@@ -197,7 +197,7 @@ loading() { install_fake_driver; install_torch && ROUTECAP_TORCH_PYTHON=$torch_p
 every_place() {
     run python3 include/generate --check
     rm -rf "$build/added" && cp -r include "$build/added"
-    sed -i 's/^ROUTECAP_API int32_t routecap_step_discard(/ROUTECAP_API int32_t routecap_step_added(routecap_capturer *capturer);\n&/' "$build/added/routecap/capture.h"
+    sed -i 's/^ROUTECAP_API routecap_status routecap_step_discard(/ROUTECAP_API routecap_status routecap_step_added(routecap_capturer *capturer);\n&/' "$build/added/routecap/capture.h"
     run bash -c "python3 include/generate --check '$build/added' | tee '$build/added.log' | grep -q ' 10 places are stale'"
     closing
 }

@@ -178,6 +178,8 @@ ROUTECAP_API uint32_t routecap_version(void);
  * Statuses
  * ============================================================================================== */
 
+typedef int32_t routecap_status; /* ROUTECAP_OK, or one of the following */
+
 #define ROUTECAP_OK 0
 
 /* Partial success. */
@@ -252,7 +254,7 @@ ROUTECAP_API uint32_t routecap_version(void);
  * @param[in] status  A status.
  * @return A static string; "ROUTECAP_STATUS_UNKNOWN" if this library does not know the status.
  */
-ROUTECAP_API const char *routecap_status_name(int32_t status);
+ROUTECAP_API const char *routecap_status_name(routecap_status status);
 
 /**
  * Return the most recent line of text that a call on this thread left; see "Statuses" at the top.
@@ -325,23 +327,28 @@ typedef struct CUstream_st *routecap_stream;
 #define ROUTECAP_DTYPE_F32 16
 #define ROUTECAP_DTYPE_F16 17
 #define ROUTECAP_DTYPE_BF16 18
+typedef int32_t routecap_dtype; /* ROUTECAP_DTYPE_* */
 
 /* Where the sink is. */
 #define ROUTECAP_BACKEND_HOST 1
 #define ROUTECAP_BACKEND_CUDA 2
+typedef int32_t routecap_backend_kind; /* ROUTECAP_BACKEND_* */
 
 /* What a rank does; see routecap_capturer_create. */
 #define ROUTECAP_ROLE_OWNER 0    /* captures */
 #define ROUTECAP_ROLE_MIRROR 1   /* tensor-parallel replica: makes the same calls, keeps no rows */
 #define ROUTECAP_ROLE_DISABLED 2 /* off */
+typedef int32_t routecap_role; /* ROUTECAP_ROLE_* */
 
 /* What the ids number. */
 #define ROUTECAP_ID_SPACE_LOGICAL 0  /* experts, as the router chose them */
 #define ROUTECAP_ID_SPACE_PHYSICAL 1 /* replicas, after load balancing, if nothing else is known */
+typedef int32_t routecap_id_space; /* ROUTECAP_ID_SPACE_* */
 
 /* Where the ids of a layer come from. */
 #define ROUTECAP_PROVENANCE_CAPTURED 0   /* the router wrote them */
 #define ROUTECAP_PROVENANCE_RECOMPUTED 1 /* routecap_layer_route chose them again from logits */
+typedef int32_t routecap_provenance; /* ROUTECAP_PROVENANCE_* */
 
 #ifdef __cplusplus
 }

@@ -46,6 +46,7 @@ extern "C" {
                                               load.h */
 #define ROUTECAP_CONFIG_LOAD_TAGS 64u      /* since 1.1: count it for each tag apart, too; needs
                                               ROUTECAP_CONFIG_LOAD */
+typedef uint32_t routecap_config_flags; /* any of ROUTECAP_CONFIG_* */
 
 /*
  * Checked mode is for development and tests. ROUTECAP_CONFIG_CHECKED turns it on, and so does
@@ -70,22 +71,26 @@ extern "C" {
 /* What a capturer captures, and with how much memory. */
 typedef struct routecap_config {
     uint32_t struct_size;
-    int32_t backend;     /* ROUTECAP_BACKEND_*. Required: 0 or less is ROUTECAP_ERR_ARGUMENT, an
-                            unknown one ROUTECAP_ERR_NO_BACKEND */
-    int32_t role;        /* ROUTECAP_ROLE_*; default OWNER */
-    int32_t device;      /* ordinal of the device, 0 or more; the host backend ignores it */
-    uint32_t layers;     /* captured (MoE) layers, 1..ROUTECAP_MAX_LAYERS. Required */
-    uint32_t k;          /* experts per token, 1..ROUTECAP_MAX_K. Required */
-    uint32_t experts;    /* ids are in [0, experts); zero-computation experts count. In
-                            k..ROUTECAP_MAX_EXPERTS. Required unless layer_experts is set */
-    uint32_t rows;       /* sink rows: the most tokens of one forward pass, padding included, in
-                            1..ROUTECAP_MAX_ROWS. Required */
-    uint32_t slots;      /* steps that can be in flight, 1..ROUTECAP_MAX_SLOTS; default 4; see
-                            routecap_step_issue */
-    int32_t sink_dtype;  /* of the library's sink: ROUTECAP_DTYPE_I16 (default), _I32 or _I64 */
-    uint32_t flags;      /* ROUTECAP_CONFIG_*; default none */
-    int32_t id_space;    /* ROUTECAP_ID_SPACE_* of the ids that are written; default LOGICAL. Every
-                            routing carries it */
+    routecap_backend_kind backend; /* ROUTECAP_BACKEND_*. Required: 0 or less is
+                                      ROUTECAP_ERR_ARGUMENT, an unknown one
+                                      ROUTECAP_ERR_NO_BACKEND */
+    routecap_role role;            /* ROUTECAP_ROLE_*; default OWNER */
+    int32_t device;                /* ordinal of the device, 0 or more; the host backend ignores
+                                      it */
+    uint32_t layers;               /* captured (MoE) layers, 1..ROUTECAP_MAX_LAYERS. Required */
+    uint32_t k;                    /* experts per token, 1..ROUTECAP_MAX_K. Required */
+    uint32_t experts;              /* ids are in [0, experts); zero-computation experts count. In
+                                      k..ROUTECAP_MAX_EXPERTS. Required unless layer_experts is
+                                      set */
+    uint32_t rows;                 /* sink rows: the most tokens of one forward pass, padding
+                                      included, in 1..ROUTECAP_MAX_ROWS. Required */
+    uint32_t slots;                /* steps that can be in flight, 1..ROUTECAP_MAX_SLOTS; default 4;
+                                      see routecap_step_issue */
+    routecap_dtype sink_dtype;     /* of the library's sink: ROUTECAP_DTYPE_I16 (default), _I32 or
+                                      _I64 */
+    routecap_config_flags flags;   /* ROUTECAP_CONFIG_*; default none */
+    routecap_id_space id_space;    /* ROUTECAP_ID_SPACE_* of the ids that are written; default
+                                      LOGICAL. Every routing carries it */
     uint32_t max_requests; /* requests open at a time, at most 16777216; default 65536 */
     uint32_t reserved;     /* 0 */
     uint64_t budget_bytes; /* limit of the memory for captured rows, routings included, in bytes; at
@@ -94,8 +99,9 @@ typedef struct routecap_config {
                                       ascending; default 0..layers-1 */
     const uint32_t *layer_experts; /* [layers] experts of each layer, where they differ, k or
                                       more; default `experts` for all */
-    const int32_t *layer_provenance; /* [layers] ROUTECAP_PROVENANCE_*; default CAPTURED for all.
-                                        Only a RECOMPUTED layer takes routecap_layer_route */
+    const routecap_provenance *layer_provenance; /* [layers] ROUTECAP_PROVENANCE_*; default CAPTURED
+                                                    for all. Only a RECOMPUTED layer takes
+                                                    routecap_layer_route */
 } routecap_config;
 
 /**
@@ -105,7 +111,7 @@ typedef struct routecap_config {
  * @param[out] config      The configuration.
  * @param[in] struct_size  sizeof(routecap_config) of the caller, in bytes.
  */
-ROUTECAP_API int32_t routecap_config_init(routecap_config *config, size_t struct_size);
+ROUTECAP_API routecap_status routecap_config_init(routecap_config *config, size_t struct_size);
 
 /* ================================================================================================
  * Life of a capturer
@@ -133,8 +139,8 @@ ROUTECAP_API int32_t routecap_config_init(routecap_config *config, size_t struct
  *         machine); ROUTECAP_ERR_DRIVER_TOO_OLD; ROUTECAP_ERR_DEVICE; ROUTECAP_ERR_DEVICE_LOST;
  *         ROUTECAP_ERR_THREAD.
  */
-ROUTECAP_API int32_t routecap_capturer_create(const routecap_config *config,
-                                              routecap_capturer **capturer);
+ROUTECAP_API routecap_status routecap_capturer_create(const routecap_config *config,
+                                                      routecap_capturer **capturer);
 
 /**
  * Destroy a capturer.
@@ -174,8 +180,8 @@ ROUTECAP_API void routecap_capturer_destroy(routecap_capturer *capturer);
  * @param[in] stream    The stream of the forward pass, or one forked from it.
  * @return ROUTECAP_OK; ROUTECAP_ERR_CAPACITY (more rows than the capturer's).
  */
-ROUTECAP_API int32_t routecap_step_begin(routecap_capturer *capturer, uint32_t rows,
-                                         routecap_stream stream);
+ROUTECAP_API routecap_status routecap_step_begin(routecap_capturer *capturer, uint32_t rows,
+                                                 routecap_stream stream);
 
 /**
  * Take a snapshot of the rows begun. After that the next forward pass may write the sink.
@@ -192,7 +198,8 @@ ROUTECAP_API int32_t routecap_step_begin(routecap_capturer *capturer, uint32_t r
  * @param[in] capturer  The capturer.
  * @param[in] stream    The stream that has joined all writers.
  */
-ROUTECAP_API int32_t routecap_step_snapshot(routecap_capturer *capturer, routecap_stream stream);
+ROUTECAP_API routecap_status routecap_step_snapshot(routecap_capturer *capturer,
+                                                    routecap_stream stream);
 
 /* Flags of routecap_span. They may be combined. */
 #define ROUTECAP_SPAN_SPECULATIVE 1u      /* drafts: provisional until routecap_request_accept */
@@ -204,6 +211,7 @@ ROUTECAP_API int32_t routecap_step_snapshot(routecap_capturer *capturer, routeca
 #define ROUTECAP_SPAN_UNCOUNTED 16u       /* since 1.1: load.h does not count its rows, because
                                              another span with the same sink rows counts them; not
                                              together with PREFILL or DECODE */
+typedef uint32_t routecap_span_flags; /* any of ROUTECAP_SPAN_* */
 
 /*
  * Sink rows of one step that belong to one request.
@@ -214,29 +222,33 @@ ROUTECAP_API int32_t routecap_step_snapshot(routecap_capturer *capturer, routeca
  */
 typedef struct routecap_span {
     routecap_request request;
-    uint64_t position;     /* of the first row; the others follow it. With DEVICE_POSITIONS: the
-                              lowest position that a row may have */
-    uint64_t position_end; /* with DEVICE_POSITIONS: one past the highest position that a row may
-                              have; a row outside the bounds is dropped and counted. Otherwise 0 */
-    uint32_t sink_row;     /* of the first row */
-    uint32_t rows;         /* how many, 1 or more */
-    uint32_t flags;        /* ROUTECAP_SPAN_* */
-    uint32_t reserved;     /* 0 */
+    uint64_t position;         /* of the first row; the others follow it. With DEVICE_POSITIONS: the
+                                  lowest position that a row may have */
+    uint64_t position_end;     /* with DEVICE_POSITIONS: one past the highest position that a row
+                                  may have; a row outside the bounds is dropped and counted.
+                                  Otherwise 0 */
+    uint32_t sink_row;         /* of the first row */
+    uint32_t rows;             /* how many, 1 or more */
+    routecap_span_flags flags; /* ROUTECAP_SPAN_* */
+    uint32_t reserved;         /* 0 */
 } routecap_span;
 
 /* Who takes the snapshot of a step. */
 #define ROUTECAP_SNAPSHOT_TAKEN 0 /* the forward pass took it, by routecap_step_snapshot */
 #define ROUTECAP_SNAPSHOT_MAKE 1  /* issue takes it, on its stream */
+typedef int32_t routecap_snapshot; /* ROUTECAP_SNAPSHOT_* */
 
 /* What holds for all spans of an issue. */
 typedef struct routecap_issue_options {
     uint32_t struct_size;
-    int32_t snapshot;         /* ROUTECAP_SNAPSHOT_*; default TAKEN */
-    uint64_t tag;             /* kept with every row of the step: the version of the weights, say */
-    const void *positions;    /* [device] the position of each sink row, from sink row 0 to the last
-                                 one that a span with DEVICE_POSITIONS names; NULL: none */
-    int32_t positions_dtype;  /* ROUTECAP_DTYPE_I32 or _I64, where positions is set */
-    uint32_t reserved;        /* 0 */
+    routecap_snapshot snapshot;     /* ROUTECAP_SNAPSHOT_*; default TAKEN */
+    uint64_t tag;                   /* kept with every row of the step: the version of the weights,
+                                       say */
+    const void *positions;          /* [device] the position of each sink row, from sink row 0 to
+                                       the last one that a span with DEVICE_POSITIONS names; NULL:
+                                       none */
+    routecap_dtype positions_dtype; /* ROUTECAP_DTYPE_I32 or _I64, where positions is set */
+    uint32_t reserved;              /* 0 */
 } routecap_issue_options;
 
 /**
@@ -305,10 +317,12 @@ typedef struct routecap_issue_options {
  *         needs them); ROUTECAP_ERR_CAPACITY (sink rows outside the sink); ROUTECAP_ERR_OVERLAP;
  *         ROUTECAP_ERR_DTYPE (of the positions).
  */
-ROUTECAP_API int32_t routecap_step_issue(routecap_capturer *capturer, const routecap_span *spans,
-                                         size_t span_size, size_t count,
-                                         const routecap_issue_options *options, int32_t *status,
-                                         routecap_step *step, routecap_stream stream);
+ROUTECAP_API routecap_status routecap_step_issue(routecap_capturer *capturer,
+                                                 const routecap_span *spans, size_t span_size,
+                                                 size_t count,
+                                                 const routecap_issue_options *options,
+                                                 routecap_status *status, routecap_step *step,
+                                                 routecap_stream stream);
 
 /**
  * Discard the last forward pass, after a warm-up, profiling or dummy run that will not be issued.
@@ -317,7 +331,8 @@ ROUTECAP_API int32_t routecap_step_issue(routecap_capturer *capturer, const rout
  * @param[in] capturer  The capturer.
  * @param[in] stream    A stream that is ordered behind the forward pass.
  */
-ROUTECAP_API int32_t routecap_step_discard(routecap_capturer *capturer, routecap_stream stream);
+ROUTECAP_API routecap_status routecap_step_discard(routecap_capturer *capturer,
+                                                   routecap_stream stream);
 
 /**
  * Say whether a step has landed, so that its rows can be read.
@@ -329,7 +344,7 @@ ROUTECAP_API int32_t routecap_step_discard(routecap_capturer *capturer, routecap
  *         (never issued). A loss is known for the last 1024 steps; older lost steps return
  *         ROUTECAP_OK.
  */
-ROUTECAP_API int32_t routecap_step_poll(routecap_capturer *capturer, routecap_step step);
+ROUTECAP_API routecap_status routecap_step_poll(routecap_capturer *capturer, routecap_step step);
 
 /**
  * Wait until a step has landed.
@@ -345,8 +360,8 @@ ROUTECAP_API int32_t routecap_step_poll(routecap_capturer *capturer, routecap_st
  *         ROUTECAP_ERR_UNKNOWN_STEP (never issued). In checked mode also a slip that the device
  *         found; the step has landed nevertheless.
  */
-ROUTECAP_API int32_t routecap_step_finalize(routecap_capturer *capturer, routecap_step step,
-                                            int64_t timeout_ns, uint64_t *conflicting);
+ROUTECAP_API routecap_status routecap_step_finalize(routecap_capturer *capturer, routecap_step step,
+                                                    int64_t timeout_ns, uint64_t *conflicting);
 
 /* ================================================================================================
  * Memory and backends
@@ -375,7 +390,8 @@ typedef struct routecap_memory {
  * @param[out] memory  The sizes, in bytes.
  * @return ROUTECAP_OK; ROUTECAP_ERR_NO_BACKEND (unknown, or not in this build).
  */
-ROUTECAP_API int32_t routecap_config_memory(const routecap_config *config, routecap_memory *memory);
+ROUTECAP_API routecap_status routecap_config_memory(const routecap_config *config,
+                                                    routecap_memory *memory);
 
 /* What a backend of this build can do on this machine. */
 typedef struct routecap_backend {
@@ -392,7 +408,8 @@ typedef struct routecap_backend {
  * @param[in] backend  ROUTECAP_BACKEND_*. One that this library does not know is not available.
  * @param[out] info    What it can do.
  */
-ROUTECAP_API int32_t routecap_backend_info(int32_t backend, routecap_backend *info);
+ROUTECAP_API routecap_status routecap_backend_info(routecap_backend_kind backend,
+                                                   routecap_backend *info);
 
 /* ================================================================================================
  * Counters and progress
@@ -463,8 +480,8 @@ typedef struct routecap_layer_stats {
  * @param[in] capturer  The capturer.
  * @param[out] stats    The counters.
  */
-ROUTECAP_API int32_t routecap_capturer_stats(const routecap_capturer *capturer,
-                                             routecap_stats *stats);
+ROUTECAP_API routecap_status routecap_capturer_stats(const routecap_capturer *capturer,
+                                                     routecap_stats *stats);
 
 /**
  * Read the counters of layers 0..count-1.
@@ -475,9 +492,9 @@ ROUTECAP_API int32_t routecap_capturer_stats(const routecap_capturer *capturer,
  * @param[in] count      How many layers: at most the capturer's.
  * @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_LAYER (more layers than the capturer's).
  */
-ROUTECAP_API int32_t routecap_capturer_layer_stats(const routecap_capturer *capturer,
-                                                   routecap_layer_stats *stats, size_t stat_size,
-                                                   size_t count);
+ROUTECAP_API routecap_status routecap_capturer_layer_stats(const routecap_capturer *capturer,
+                                                           routecap_layer_stats *stats,
+                                                           size_t stat_size, size_t count);
 
 /**
  * File the steps that the device has finished, on this thread.
@@ -491,7 +508,7 @@ ROUTECAP_API int32_t routecap_capturer_layer_stats(const routecap_capturer *capt
  *
  * @param[in] capturer  The capturer.
  */
-ROUTECAP_API int32_t routecap_capturer_progress(routecap_capturer *capturer);
+ROUTECAP_API routecap_status routecap_capturer_progress(routecap_capturer *capturer);
 
 #ifdef __cplusplus
 }

@@ -38,6 +38,7 @@ extern "C" {
 #define ROUTECAP_LOG_INFO 3    /* capturers made and destroyed, with settings and memory; rows of
                                   unknown requests; a worker thread that falls behind */
 #define ROUTECAP_LOG_DEBUG 4   /* every call that returned an error, and which */
+typedef int32_t routecap_log_level; /* ROUTECAP_LOG_* */
 
 /*
  * Takes one line.
@@ -55,7 +56,7 @@ extern "C" {
  * context is that of routecap_set_log. level is ROUTECAP_LOG_ERROR..ROUTECAP_LOG_DEBUG. text is one
  * line without a newline, at most 511 bytes and a 0; it is valid during the call.
  */
-typedef void (*routecap_log)(void *context, int32_t level, const char *text);
+typedef void (*routecap_log)(void *context, routecap_log_level level, const char *text);
 
 /**
  * Set the log hook of this process.
@@ -74,7 +75,8 @@ typedef void (*routecap_log)(void *context, int32_t level, const char *text);
  * @return ROUTECAP_OK; ROUTECAP_ERR_ARGUMENT (level is none of these, or not 0 without a hook);
  *         ROUTECAP_ERR_STATE (called by a hook).
  */
-ROUTECAP_API int32_t routecap_set_log(routecap_log log, void *context, int32_t level);
+ROUTECAP_API routecap_status routecap_set_log(routecap_log log, void *context,
+                                              routecap_log_level level);
 
 /* ================================================================================================
  * Dump
@@ -105,8 +107,9 @@ ROUTECAP_API int32_t routecap_set_log(routecap_log log, void *context, int32_t l
  *                       enough; may be NULL.
  * @return ROUTECAP_OK; ROUTECAP_ERR_BUFFER_TOO_SMALL (nothing is written).
  */
-ROUTECAP_API int32_t routecap_capturer_dump(const routecap_capturer *capturer, uint32_t requests,
-                                            void *dst, size_t dst_bytes, uint64_t *needed);
+ROUTECAP_API routecap_status routecap_capturer_dump(const routecap_capturer *capturer,
+                                                    uint32_t requests, void *dst, size_t dst_bytes,
+                                                    uint64_t *needed);
 
 #ifdef __cplusplus
 }

@@ -51,6 +51,7 @@ extern "C" {
                                          expert. Without it (decode): a row for each token */
 #define ROUTECAP_RECEIVED_GLOBAL 2u   /* the engine has already made the ids global, in place. Not
                                          with EXPANDED */
+typedef uint32_t routecap_received_flags; /* any of ROUTECAP_RECEIVED_* */
 
 /*
  * What this rank received in one dispatch. Names in parentheses are DeepEP's. All arrays are in C
@@ -58,24 +59,25 @@ extern "C" {
  */
 typedef struct routecap_received {
     uint32_t struct_size;
-    uint32_t flags;           /* ROUTECAP_RECEIVED_* */
-    uint32_t ranks;           /* all scale-out and scale-up ranks of the dispatch, 1..1024 */
-    uint32_t rank;            /* this one; its experts begin at rank * (experts / ranks) */
-    uint32_t experts;         /* (handle.num_experts) a multiple of ranks, up to
-                                 ROUTECAP_MAX_EXPERTS; 0 means the layer's */
-    uint32_t k;               /* columns of the dispatched ids, up to ROUTECAP_MAX_K; 0 means the
-                                 capturer's k */
-    uint32_t tokens_per_rank; /* (handle.num_max_tokens_per_rank) of this dispatch: in vLLM it
-                                 changes from step to step. ranks * tokens_per_rank is at most
-                                 ROUTECAP_MAX_RECEIVED */
-    uint32_t rows;            /* (handle.recv_src_metadata.shape[0]) rows of metadata, at most
-                                 ranks * tokens_per_rank */
-    const int32_t *live_rows; /* [device] one number, the last of
-                                 handle.psum_num_recv_tokens_per_scaleup_rank: only the first
-                                 *live_rows rows were received; clamped to [0, rows]; NULL: all */
-    const int32_t *metadata;  /* [device] [rows, 2 + k] (handle.recv_src_metadata); may be NULL if
-                                 executed is */
-    const void *ids;          /* [device] [rows, k] (recv_topk_idx); NULL with EXPANDED */
+    routecap_received_flags flags; /* ROUTECAP_RECEIVED_* */
+    uint32_t ranks;                /* all scale-out and scale-up ranks of the dispatch, 1..1024 */
+    uint32_t rank;                 /* this one; its experts begin at rank * (experts / ranks) */
+    uint32_t experts;              /* (handle.num_experts) a multiple of ranks, up to
+                                      ROUTECAP_MAX_EXPERTS; 0 means the layer's */
+    uint32_t k;                    /* columns of the dispatched ids, up to ROUTECAP_MAX_K; 0 means
+                                      the capturer's k */
+    uint32_t tokens_per_rank;      /* (handle.num_max_tokens_per_rank) of this dispatch: in vLLM it
+                                      changes from step to step. ranks * tokens_per_rank is at most
+                                      ROUTECAP_MAX_RECEIVED */
+    uint32_t rows;                 /* (handle.recv_src_metadata.shape[0]) rows of metadata, at most
+                                      ranks * tokens_per_rank */
+    const int32_t *live_rows;      /* [device] one number, the last of
+                                      handle.psum_num_recv_tokens_per_scaleup_rank: only the first
+                                      *live_rows rows were received; clamped to [0, rows]; NULL:
+                                      all */
+    const int32_t *metadata;       /* [device] [rows, 2 + k] (handle.recv_src_metadata); may be NULL
+                                      if executed is */
+    const void *ids;               /* [device] [rows, k] (recv_topk_idx); NULL with EXPANDED */
     const int32_t *expert_ends; /* [device] [experts / ranks] with EXPANDED
                                    (handle.psum_num_recv_tokens_per_expert, after the dispatch): one
                                    past the last row of each local expert. The rows of the next
@@ -84,7 +86,7 @@ typedef struct routecap_received {
     uint32_t expert_alignment;  /* (handle.expert_alignment) in rows, with EXPANDED; 0 means 1.
                                    Otherwise 0 */
     uint32_t expanded_rows;     /* (recv_x.shape[0]) with EXPANDED, less than 2^31. Otherwise 0 */
-    int32_t dtype;              /* ROUTECAP_DTYPE_I32 or _I64, of ids and global_ids. Required */
+    routecap_dtype dtype;       /* ROUTECAP_DTYPE_I32 or _I64, of ids and global_ids. Required */
     uint32_t reserved;          /* 0 */
     void *global_ids;           /* [device] receives [rows, k], or with EXPANDED [expanded_rows];
                                    NULL: not wanted. May be `ids` */
@@ -130,9 +132,9 @@ typedef struct routecap_received {
  *         multiple of ranks; or rows beyond ranks * tokens_per_rank, as with the tokens_per_rank of
  *         another step).
  */
-ROUTECAP_API int32_t routecap_received_read(routecap_capturer *capturer, uint32_t layer,
-                                            const routecap_received *received,
-                                            routecap_stream stream);
+ROUTECAP_API routecap_status routecap_received_read(routecap_capturer *capturer, uint32_t layer,
+                                                    const routecap_received *received,
+                                                    routecap_stream stream);
 
 /**
  * Merge the `executed` tables of all ranks in host memory, if you do not use a collective. The
@@ -146,8 +148,8 @@ ROUTECAP_API int32_t routecap_received_read(routecap_capturer *capturer, uint32_
  * @return ROUTECAP_OK; ROUTECAP_ERR_CONFLICT (two tables have different ids in the same element;
  *         nothing is written).
  */
-ROUTECAP_API int32_t routecap_received_merge(const int32_t *const *executed, size_t count,
-                                             size_t cells, int32_t *merged);
+ROUTECAP_API routecap_status routecap_received_merge(const int32_t *const *executed, size_t count,
+                                                     size_t cells, int32_t *merged);
 
 #ifdef __cplusplus
 }

@@ -106,8 +106,9 @@ typedef struct routecap_load {
  *         ROUTECAP_ERR_OUT_OF_RANGE (no step of the tag was counted, or its counts are no longer
  *         kept); ROUTECAP_ERR_BUFFER_TOO_SMALL (count; load is filled, counts are not).
  */
-ROUTECAP_API int32_t routecap_capturer_load(const routecap_capturer *capturer, const uint64_t *tag,
-                                            routecap_load *load, uint64_t *counts, size_t count);
+ROUTECAP_API routecap_status routecap_capturer_load(const routecap_capturer *capturer,
+                                                    const uint64_t *tag, routecap_load *load,
+                                                    uint64_t *counts, size_t count);
 
 /**
  * List the tags whose load is counted separately, in the order in which they were first counted.
@@ -124,8 +125,9 @@ ROUTECAP_API int32_t routecap_capturer_load(const routecap_capturer *capturer, c
  * @return ROUTECAP_OK; ROUTECAP_ERR_ARGUMENT (the capturer was created without
  *         ROUTECAP_CONFIG_LOAD_TAGS).
  */
-ROUTECAP_API int32_t routecap_capturer_load_tags(const routecap_capturer *capturer, uint64_t *tags,
-                                                 size_t capacity, uint64_t *count);
+ROUTECAP_API routecap_status routecap_capturer_load_tags(const routecap_capturer *capturer,
+                                                         uint64_t *tags, size_t capacity,
+                                                         uint64_t *count);
 
 #ifdef __cplusplus
 }

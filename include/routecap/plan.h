@@ -78,6 +78,7 @@ typedef struct routecap_plan routecap_plan;
                                                padding (THD) */
 #define ROUTECAP_PLAN_LAYOUT_PADDED_RIGHT 1 /* [samples, width]: padding after the tokens */
 #define ROUTECAP_PLAN_LAYOUT_PADDED_LEFT 2  /* [samples, width]: padding before the tokens */
+typedef int32_t routecap_plan_layout; /* ROUTECAP_PLAN_LAYOUT_* */
 
 /* How context parallelism divides the micro-batch among C ranks. */
 #define ROUTECAP_PLAN_CONTEXT_NONE 0
@@ -88,6 +89,7 @@ typedef struct routecap_plan routecap_plan;
 #define ROUTECAP_PLAN_CONTEXT_ALLGATHER 3  /* the same intervals as CONTIGUOUS, but by default
                                               PACKED pads only the micro-batch as a whole, not each
                                               sequence */
+typedef int32_t routecap_plan_context; /* ROUTECAP_PLAN_CONTEXT_* */
 
 /* Flags of routecap_plan_config. */
 #define ROUTECAP_PLAN_SEQUENCE_PARALLEL 1u /* the rows of a context-parallel rank (PACKED), or its
@@ -96,6 +98,7 @@ typedef struct routecap_plan routecap_plan;
                                               tensor_rank */
 #define ROUTECAP_PLAN_SEQUENCE_FIRST 2u    /* with a padded layout: local rows are [width, samples],
                                               as in Megatron, instead of [samples, width] */
+typedef uint32_t routecap_plan_flags; /* any of ROUTECAP_PLAN_SEQUENCE_* */
 
 #define ROUTECAP_PLAN_RANK_UNSET 4294967295u /* default of context_rank and tensor_rank. Refused
                                                 where a rank is required, so that no rank passes for
@@ -106,6 +109,7 @@ typedef struct routecap_plan routecap_plan;
                                          and all expert-parallel ranks evenly; see
                                          expert_parallel */
 #define ROUTECAP_PLAN_FILL_VALUE 1    /* each id is fill_value */
+typedef int32_t routecap_plan_fill; /* ROUTECAP_PLAN_FILL_* */
 
 /* How lost cells are filled. */
 #define ROUTECAP_PLAN_LOST_MARK 0     /* each id is lost_value, so that the trainer can let its own
@@ -113,20 +117,22 @@ typedef struct routecap_plan routecap_plan;
 #define ROUTECAP_PLAN_LOST_BALANCED 1 /* like padding; only the class tells that the cell is lost */
 #define ROUTECAP_PLAN_LOST_ERROR 2    /* not at all: with a lost cell, the call fails with
                                          ROUTECAP_ERR_INCOMPLETE */
+typedef int32_t routecap_plan_lost; /* ROUTECAP_PLAN_LOST_* */
 
 /* One rank of a trainer, and one micro-batch. */
 typedef struct routecap_plan_config {
     uint32_t struct_size;
-    int32_t layout;           /* ROUTECAP_PLAN_LAYOUT_PACKED (default), _PADDED_RIGHT or
-                                 _PADDED_LEFT */
-    int32_t context;          /* ROUTECAP_PLAN_CONTEXT_*; default NONE */
-    uint32_t context_size;    /* number of context-parallel ranks, C; default 1 */
-    uint32_t context_rank;    /* this rank, 0..C-1. Required if C is more than 1 */
-    uint32_t tensor_size;     /* number of tensor-parallel ranks; default 1 */
-    uint32_t tensor_rank;     /* this rank, 0..tensor_size-1. Required with SEQUENCE_PARALLEL if
-                                 tensor_size is more than 1 */
-    uint32_t flags;           /* ROUTECAP_PLAN_SEQUENCE_PARALLEL, _SEQUENCE_FIRST; default none */
-    uint64_t samples;         /* sequences of the micro-batch; may be 0 */
+    routecap_plan_layout layout;   /* ROUTECAP_PLAN_LAYOUT_PACKED (default), _PADDED_RIGHT or
+                                      _PADDED_LEFT */
+    routecap_plan_context context; /* ROUTECAP_PLAN_CONTEXT_*; default NONE */
+    uint32_t context_size;         /* number of context-parallel ranks, C; default 1 */
+    uint32_t context_rank;         /* this rank, 0..C-1. Required if C is more than 1 */
+    uint32_t tensor_size;          /* number of tensor-parallel ranks; default 1 */
+    uint32_t tensor_rank;          /* this rank, 0..tensor_size-1. Required with SEQUENCE_PARALLEL
+                                      if tensor_size is more than 1 */
+    routecap_plan_flags flags;     /* ROUTECAP_PLAN_SEQUENCE_PARALLEL, _SEQUENCE_FIRST; default
+                                      none */
+    uint64_t samples;              /* sequences of the micro-batch; may be 0 */
     const uint64_t *lengths;        /* [samples] number of tokens of each sample; may be 0.
                                        Required, unless cu_lengths is given */
     const uint64_t *cu_lengths;     /* [samples + 1] instead of lengths: cumulative lengths. The
@@ -166,12 +172,12 @@ typedef struct routecap_plan_config {
                                        ascending. Default: 0..layers-1 */
     const uint32_t *layer_experts;  /* [layers] number of experts of each layer, if they differ.
                                        Default: `experts` for all */
-    int32_t dtype;            /* dtype of the result: ROUTECAP_DTYPE_U8, _I16, _U16, _I32, _U32 or
+    routecap_dtype dtype;     /* dtype of the result: ROUTECAP_DTYPE_U8, _I16, _U16, _I32, _U32 or
                                  _I64. Required */
-    int32_t order;            /* ROUTECAP_ORDER_ROW_MAJOR (default): [rows, layers, k];
+    routecap_order order;     /* ROUTECAP_ORDER_ROW_MAJOR (default): [rows, layers, k];
                                  _LAYER_MAJOR: [layers, rows, k] */
-    int32_t fill;             /* ROUTECAP_PLAN_FILL_*; default BALANCED */
-    int32_t lost;             /* ROUTECAP_PLAN_LOST_*; default MARK */
+    routecap_plan_fill fill;  /* ROUTECAP_PLAN_FILL_*; default BALANCED */
+    routecap_plan_lost lost;  /* ROUTECAP_PLAN_LOST_*; default MARK */
     int64_t fill_value;       /* with FILL_VALUE: each id of a filled cell, in two's complement */
     int64_t lost_value;       /* with LOST_MARK: each id of a lost cell, in two's complement. Here 0
                                  means 0 and not the default: routecap_plan_config_init sets -1 */
@@ -184,7 +190,8 @@ typedef struct routecap_plan_config {
  * @param[out] config      The configuration.
  * @param[in] struct_size  sizeof(routecap_plan_config) of the caller, in bytes.
  */
-ROUTECAP_API int32_t routecap_plan_config_init(routecap_plan_config *config, size_t struct_size);
+ROUTECAP_API routecap_status routecap_plan_config_init(routecap_plan_config *config,
+                                                       size_t struct_size);
 
 /**
  * Make the plan of one rank for one micro-batch.
@@ -199,7 +206,8 @@ ROUTECAP_API int32_t routecap_plan_config_init(routecap_plan_config *config, siz
  *         the number and the divisor); ROUTECAP_ERR_DTYPE (ids, fill_value or lost_value do not fit
  *         dtype).
  */
-ROUTECAP_API int32_t routecap_plan_create(const routecap_plan_config *config, routecap_plan **plan);
+ROUTECAP_API routecap_status routecap_plan_create(const routecap_plan_config *config,
+                                                  routecap_plan **plan);
 
 /**
  * Free a plan.
@@ -218,8 +226,8 @@ typedef struct routecap_plan_shape {
     uint32_t struct_size;
     uint32_t layers;          /* this and the next three: as configured */
     uint32_t k;
-    int32_t dtype;
-    int32_t order;
+    routecap_dtype dtype;
+    routecap_order order;
     uint32_t reserved;        /* 0 */
     uint64_t rows;            /* local rows: the sum of the next three */
     uint64_t rows_needed;     /* needed rows */
@@ -243,7 +251,8 @@ typedef struct routecap_plan_shape {
  * @param[out] shape  Its sizes.
  * @return ROUTECAP_OK.
  */
-ROUTECAP_API int32_t routecap_plan_describe(const routecap_plan *plan, routecap_plan_shape *shape);
+ROUTECAP_API routecap_status routecap_plan_describe(const routecap_plan *plan,
+                                                    routecap_plan_shape *shape);
 
 /* Consecutive rows of one sample that a rank needs. */
 typedef struct routecap_plan_range {
@@ -266,23 +275,27 @@ typedef struct routecap_plan_range {
  * @param[out] count      How many there are.
  * @return ROUTECAP_OK.
  */
-ROUTECAP_API int32_t routecap_plan_ranges(const routecap_plan *plan, routecap_plan_range *ranges,
-                                          size_t range_size, size_t capacity, uint64_t *count);
+ROUTECAP_API routecap_status routecap_plan_ranges(const routecap_plan *plan,
+                                                  routecap_plan_range *ranges, size_t range_size,
+                                                  size_t capacity, uint64_t *count);
+
+typedef int32_t routecap_plan_class; /* ROUTECAP_PLAN_CLASS_* */
 
 /* Local rows that hold consecutive rows of one sample. */
 typedef struct routecap_plan_run {
-    uint64_t sample;   /* its number, from 0; `samples` for the padding of align_rank */
-    uint64_t first;    /* position of the first row's token in the sample. If row_class is PADDING:
-                          the row's column in the padded sequence, or its place in the padding of
-                          align_rank */
-    uint64_t rows;     /* how many */
-    uint64_t row;      /* local row of the first row */
-    uint64_t step;     /* distance between consecutive rows, in local rows: 1; with SEQUENCE_FIRST
-                          `samples` */
-    uint64_t ordinal;  /* if the rows are filled: p of the first row (see expert_parallel);
-                          otherwise the first row's place in the whole micro-batch */
-    int32_t row_class; /* ROUTECAP_PLAN_CLASS_VALID (needed), _PADDING or _NOT_NEEDED */
-    uint32_t reserved; /* 0 */
+    uint64_t sample;               /* its number, from 0; `samples` for the padding of align_rank */
+    uint64_t first;                /* position of the first row's token in the sample. If row_class
+                                      is PADDING: the row's column in the padded sequence, or its
+                                      place in the padding of align_rank */
+    uint64_t rows;                 /* how many */
+    uint64_t row;                  /* local row of the first row */
+    uint64_t step;                 /* distance between consecutive rows, in local rows: 1; with
+                                      SEQUENCE_FIRST `samples` */
+    uint64_t ordinal;              /* if the rows are filled: p of the first row (see
+                                      expert_parallel); otherwise the first row's place in the whole
+                                      micro-batch */
+    routecap_plan_class row_class; /* ROUTECAP_PLAN_CLASS_VALID (needed), _PADDING or _NOT_NEEDED */
+    uint32_t reserved;             /* 0 */
 } routecap_plan_run;
 
 /**
@@ -296,8 +309,8 @@ typedef struct routecap_plan_run {
  * @param[out] count    How many there are.
  * @return ROUTECAP_OK.
  */
-ROUTECAP_API int32_t routecap_plan_runs(const routecap_plan *plan, routecap_plan_run *runs,
-                                        size_t run_size, size_t capacity, uint64_t *count);
+ROUTECAP_API routecap_status routecap_plan_runs(const routecap_plan *plan, routecap_plan_run *runs,
+                                                size_t run_size, size_t capacity, uint64_t *count);
 
 /* ================================================================================================
  * Gathering: captured routing into this rank's layout
@@ -362,11 +375,12 @@ typedef struct routecap_plan_report {
  *         the experts of a layer differ, or ids are physical); ROUTECAP_ERR_NOT_READY;
  *         ROUTECAP_ERR_BUFFER_TOO_SMALL; ROUTECAP_ERR_FORKED (a routing).
  */
-ROUTECAP_API int32_t routecap_plan_gather(const routecap_plan *plan,
-                                          const routecap_plan_source *sources, size_t source_size,
-                                          size_t count, void *dst, size_t dst_bytes,
-                                          uint8_t *classes, size_t classes_bytes,
-                                          routecap_plan_report *report);
+ROUTECAP_API routecap_status routecap_plan_gather(const routecap_plan *plan,
+                                                  const routecap_plan_source *sources,
+                                                  size_t source_size, size_t count, void *dst,
+                                                  size_t dst_bytes, uint8_t *classes,
+                                                  size_t classes_bytes,
+                                                  routecap_plan_report *report);
 
 /**
  * Lay out other data that has one element per token, such as token ids, in the same way.
@@ -382,9 +396,10 @@ ROUTECAP_API int32_t routecap_plan_gather(const routecap_plan *plan,
  * @param[in] dst_bytes      Size of dst, in bytes: rows * element_bytes or more.
  * @return ROUTECAP_OK; ROUTECAP_ERR_BUFFER_TOO_SMALL (nothing is written).
  */
-ROUTECAP_API int32_t routecap_plan_gather_values(const routecap_plan *plan,
-                                                 const void *const *values, size_t element_bytes,
-                                                 const void *fill, void *dst, size_t dst_bytes);
+ROUTECAP_API routecap_status routecap_plan_gather_values(const routecap_plan *plan,
+                                                         const void *const *values,
+                                                         size_t element_bytes, const void *fill,
+                                                         void *dst, size_t dst_bytes);
 
 /* ================================================================================================
  * Scattering: recorded ids back into routings
@@ -412,10 +427,10 @@ ROUTECAP_API int32_t routecap_plan_gather_values(const routecap_plan *plan,
  * @return ROUTECAP_OK; ROUTECAP_INCOMPLETE (a needed cell of this rank is missing);
  *         ROUTECAP_ERR_ARGUMENT (a size differs from the plan's).
  */
-ROUTECAP_API int32_t routecap_plan_scatter(const routecap_plan *plan, const void *ids,
-                                           size_t ids_bytes, const uint8_t *classes,
-                                           size_t classes_bytes, routecap_routing **routings,
-                                           size_t count);
+ROUTECAP_API routecap_status routecap_plan_scatter(const routecap_plan *plan, const void *ids,
+                                                   size_t ids_bytes, const uint8_t *classes,
+                                                   size_t classes_bytes,
+                                                   routecap_routing **routings, size_t count);
 
 /* ================================================================================================
  * Onto a device
@@ -440,24 +455,24 @@ ROUTECAP_API int32_t routecap_plan_scatter(const routecap_plan *plan, const void
  *                          ROUTECAP_ERR_INCOMPLETE.
  * @return As routecap_plan_gather.
  */
-ROUTECAP_API int32_t routecap_plan_pack(const routecap_plan *plan,
-                                        const routecap_plan_source *sources, size_t source_size,
-                                        size_t count, void *packed, size_t packed_bytes,
-                                        routecap_plan_report *report);
+ROUTECAP_API routecap_status routecap_plan_pack(const routecap_plan *plan,
+                                                const routecap_plan_source *sources,
+                                                size_t source_size, size_t count, void *packed,
+                                                size_t packed_bytes, routecap_plan_report *report);
 
 /* Where unpack writes the ids of a rank. With BACKEND_HOST, all pointers are to host memory. */
 typedef struct routecap_plan_target {
     uint32_t struct_size;
-    int32_t backend;        /* ROUTECAP_BACKEND_* */
-    int32_t device;         /* ordinal of the device; the host backend ignores it */
-    uint32_t reserved;      /* 0 */
-    void *scratch;          /* [device] [scratch_bytes] receives the upload; aligned to 8 bytes. The
-                               host backend does not use it: may be NULL there */
-    uint64_t scratch_bytes; /* packed_bytes of the plan's shape or more */
-    void *dst;              /* [device] as in routecap_plan_gather */
-    uint64_t dst_bytes;     /* as in routecap_plan_gather */
-    uint8_t *classes;       /* [device] as in routecap_plan_gather; NULL: not wanted */
-    uint64_t classes_bytes; /* as in routecap_plan_gather */
+    routecap_backend_kind backend; /* ROUTECAP_BACKEND_* */
+    int32_t device;                /* ordinal of the device; the host backend ignores it */
+    uint32_t reserved;             /* 0 */
+    void *scratch;                 /* [device] [scratch_bytes] receives the upload; aligned to 8
+                                      bytes. The host backend does not use it: may be NULL there */
+    uint64_t scratch_bytes;        /* packed_bytes of the plan's shape or more */
+    void *dst;                     /* [device] as in routecap_plan_gather */
+    uint64_t dst_bytes;            /* as in routecap_plan_gather */
+    uint8_t *classes;              /* [device] as in routecap_plan_gather; NULL: not wanted */
+    uint64_t classes_bytes;        /* as in routecap_plan_gather */
 } routecap_plan_target;
 
 /**
@@ -484,9 +499,10 @@ typedef struct routecap_plan_target {
  *         ROUTECAP_ERR_BUFFER_TOO_SMALL; ROUTECAP_ERR_NO_BACKEND; ROUTECAP_ERR_DRIVER_TOO_OLD;
  *         ROUTECAP_ERR_FORKED (the driver was loaded before fork()).
  */
-ROUTECAP_API int32_t routecap_plan_unpack(const routecap_plan *plan, const void *packed,
-                                          size_t packed_bytes, const routecap_plan_target *target,
-                                          routecap_stream stream);
+ROUTECAP_API routecap_status routecap_plan_unpack(const routecap_plan *plan, const void *packed,
+                                                  size_t packed_bytes,
+                                                  const routecap_plan_target *target,
+                                                  routecap_stream stream);
 
 #ifdef __cplusplus
 }

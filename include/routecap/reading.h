@@ -38,6 +38,7 @@ extern "C" {
 #define ROUTECAP_MISSING_EVICTED 8       /* a store had the row and dropped it; see store.h */
 #define ROUTECAP_MISSING_NOT_PUBLISHED 9 /* a store never had the row, or dropped it long ago */
 #define ROUTECAP_MISSING_STALE 10        /* a store has the row, but of older weights */
+typedef int32_t routecap_reason; /* ROUTECAP_MISSING_* */
 
 /*
  * Several rows may meet at one position: in a merge or an attach, or if a position is issued again.
@@ -60,12 +61,12 @@ extern "C" {
  * ordered by row, then by layer.
  */
 typedef struct routecap_missing {
-    uint64_t first;       /* position of the first row */
-    uint64_t rows;        /* how many rows */
-    uint32_t first_layer; /* index of the first layer */
-    uint32_t layers;      /* how many layers */
-    int32_t reason;       /* ROUTECAP_MISSING_*, of every cell of the block */
-    uint32_t reserved;    /* 0 */
+    uint64_t first;         /* position of the first row */
+    uint64_t rows;          /* how many rows */
+    uint32_t first_layer;   /* index of the first layer */
+    uint32_t layers;        /* how many layers */
+    routecap_reason reason; /* ROUTECAP_MISSING_*, of every cell of the block */
+    uint32_t reserved;      /* 0 */
 } routecap_missing;
 
 /* How many cells of a range of rows are there. */
@@ -93,22 +94,24 @@ typedef struct routecap_coverage {
                                              ROUTECAP_ERR_RECOMPUTED */
 #define ROUTECAP_READ_ALLOW_RECOMPUTED 2u /* with STRICT: recomputed cells are no error. Without
                                              STRICT the flag has no effect */
+typedef uint32_t routecap_read_flags; /* any of ROUTECAP_READ_* */
 
 #define ROUTECAP_ORDER_ROW_MAJOR 0   /* [rows, layers, k] */
 #define ROUTECAP_ORDER_LAYER_MAJOR 1 /* [layers, rows, k] */
+typedef int32_t routecap_order; /* ROUTECAP_ORDER_* */
 
 /* How to write ids into the caller's memory. */
 typedef struct routecap_copy_options {
     uint32_t struct_size;
-    int32_t dtype;         /* ROUTECAP_DTYPE_U8, _I16, _U16, _I32, _U32 or _I64. Required */
-    int32_t order;         /* ROUTECAP_ORDER_*, of dst if it is dense, and of the mask */
-    uint32_t flags;        /* 0, or ROUTECAP_READ_* */
-    uint32_t first_layer;  /* the first layer to copy */
-    uint32_t layers;       /* how many layers; 0 means all from first_layer on */
-    int64_t row_stride;    /* elements from one row to the next; 0 means dense, in `order` */
-    int64_t layer_stride;  /* elements from one layer to the next; 0 means dense, in `order` */
-    int64_t fill;          /* written for each id of a missing cell, in two's complement. Here 0
-                              means 0 and not the default: routecap_copy_options_init sets -1 */
+    routecap_dtype dtype;      /* ROUTECAP_DTYPE_U8, _I16, _U16, _I32, _U32 or _I64. Required */
+    routecap_order order;      /* ROUTECAP_ORDER_*, of dst if it is dense, and of the mask */
+    routecap_read_flags flags; /* 0, or ROUTECAP_READ_* */
+    uint32_t first_layer;      /* the first layer to copy */
+    uint32_t layers;           /* how many layers; 0 means all from first_layer on */
+    int64_t row_stride;        /* elements from one row to the next; 0 means dense, in `order` */
+    int64_t layer_stride;      /* elements from one layer to the next; 0 means dense, in `order` */
+    int64_t fill;              /* written for each id of a missing cell, in two's complement. Here 0
+                                  means 0 and not the default: routecap_copy_options_init sets -1 */
 } routecap_copy_options;
 
 /**
@@ -117,8 +120,8 @@ typedef struct routecap_copy_options {
  * @param[out] options     The options.
  * @param[in] struct_size  sizeof(routecap_copy_options) of the caller, in bytes.
  */
-ROUTECAP_API int32_t routecap_copy_options_init(routecap_copy_options *options,
-                                                size_t struct_size);
+ROUTECAP_API routecap_status routecap_copy_options_init(routecap_copy_options *options,
+                                                        size_t struct_size);
 
 #ifdef __cplusplus
 }

@@ -55,7 +55,7 @@ extern "C" {
 /* Memory for the ids of one layer, or of several layers at equal distances. */
 typedef struct routecap_sink {
     uint32_t struct_size;
-    int32_t dtype;        /* ROUTECAP_DTYPE_I16, _I32 or _I64 */
+    routecap_dtype dtype; /* ROUTECAP_DTYPE_I16, _I32 or _I64 */
     void *ids;            /* [device] row 0, column 0 of the first layer, aligned to its element */
     uint32_t rows;        /* rows present */
     uint32_t k;           /* columns of a row, adjacent in memory */
@@ -75,8 +75,8 @@ typedef struct routecap_sink {
  *                      (ROUTECAP_CONFIG_EXTERNAL_SINK); its address is then not fixed.
  * @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_LAYER.
  */
-ROUTECAP_API int32_t routecap_sink_layer(routecap_capturer *capturer, uint32_t layer,
-                                         routecap_sink *sink);
+ROUTECAP_API routecap_status routecap_sink_layer(routecap_capturer *capturer, uint32_t layer,
+                                                 routecap_sink *sink);
 
 /**
  * Use memory of the engine as the sink of some layers, instead of the library's.
@@ -103,12 +103,14 @@ ROUTECAP_API int32_t routecap_sink_layer(routecap_capturer *capturer, uint32_t l
  *         small, or a different k); ROUTECAP_ERR_DTYPE; ROUTECAP_ERR_STATE (the address is fixed);
  *         ROUTECAP_ERR_DEVICE; ROUTECAP_ERR_DEVICE_LOST.
  */
-ROUTECAP_API int32_t routecap_sink_bind(routecap_capturer *capturer, uint32_t first_layer,
-                                        uint32_t layers, const routecap_sink *sink);
+ROUTECAP_API routecap_status routecap_sink_bind(routecap_capturer *capturer, uint32_t first_layer,
+                                                uint32_t layers, const routecap_sink *sink);
 
 /* ================================================================================================
  * Recording ids
  * ============================================================================================== */
+
+typedef uint32_t routecap_source_flags; /* any of ROUTECAP_SOURCE_* */
 
 /*
  * Expert ids as a router leaves them: a matrix [rows, k_source]. The library turns them into ids of
@@ -120,25 +122,25 @@ ROUTECAP_API int32_t routecap_sink_bind(routecap_capturer *capturer, uint32_t fi
  */
 typedef struct routecap_source {
     uint32_t struct_size;
-    int32_t dtype;            /* ROUTECAP_DTYPE_I16, _I32, _U32, _I64 or _ID16_BF16 */
-    const void *ids;          /* [device] row 0, column 0 */
-    int64_t row_stride;       /* elements from one row to the next; 0 means k_source; ignored if
-                                 there is only one row */
-    int64_t column_stride;    /* elements from one column to the next; 0 means 1 */
-    uint32_t rows;            /* rows present; with live_rows, the most that can be present */
-    uint32_t k_source;        /* columns present, the capturer's k or more; 0 means k */
-    const int32_t *live_rows; /* [device] one number: only the first *live_rows rows hold ids;
-                                 clamped to [0, rows]; NULL: all do */
-    const int32_t *row_base;  /* [device] one number, added to first_row; NULL: 0 */
-    const int32_t *row_index; /* [device] [rows] the sink row of each source row, negative for none;
-                                 first_row and row_base are then ignored. NULL: source rows go to
-                                 consecutive sink rows */
-    uint32_t first_row;       /* without row_index: the sink row of source row 0 */
-    int32_t offset;           /* added to each id */
-    const int32_t *table;     /* [device] [table_size] the id for each source id, such as the
-                                 physical-to-logical table of a placement; NULL: none */
-    uint32_t table_size;      /* elements of table; 0 without one */
-    uint32_t flags;           /* 0 or ROUTECAP_SOURCE_OVERLAP */
+    routecap_dtype dtype;        /* ROUTECAP_DTYPE_I16, _I32, _U32, _I64 or _ID16_BF16 */
+    const void *ids;             /* [device] row 0, column 0 */
+    int64_t row_stride;          /* elements from one row to the next; 0 means k_source; ignored if
+                                    there is only one row */
+    int64_t column_stride;       /* elements from one column to the next; 0 means 1 */
+    uint32_t rows;               /* rows present; with live_rows, the most that can be present */
+    uint32_t k_source;           /* columns present, the capturer's k or more; 0 means k */
+    const int32_t *live_rows;    /* [device] one number: only the first *live_rows rows hold ids;
+                                    clamped to [0, rows]; NULL: all do */
+    const int32_t *row_base;     /* [device] one number, added to first_row; NULL: 0 */
+    const int32_t *row_index;    /* [device] [rows] the sink row of each source row, negative for
+                                    none; first_row and row_base are then ignored. NULL: source rows
+                                    go to consecutive sink rows */
+    uint32_t first_row;          /* without row_index: the sink row of source row 0 */
+    int32_t offset;              /* added to each id */
+    const int32_t *table;        /* [device] [table_size] the id for each source id, such as the
+                                    physical-to-logical table of a placement; NULL: none */
+    uint32_t table_size;         /* elements of table; 0 without one */
+    routecap_source_flags flags; /* 0 or ROUTECAP_SOURCE_OVERLAP */
 } routecap_source;
 
 /*
@@ -176,8 +178,9 @@ typedef struct routecap_source {
  *         rows outside the sink); ROUTECAP_ERR_CONFLICT; ROUTECAP_ERR_STATE (the layer has no
  *         sink).
  */
-ROUTECAP_API int32_t routecap_layer_record(routecap_capturer *capturer, uint32_t layer,
-                                           const routecap_source *source, routecap_stream stream);
+ROUTECAP_API routecap_status routecap_layer_record(routecap_capturer *capturer, uint32_t layer,
+                                                   const routecap_source *source,
+                                                   routecap_stream stream);
 
 /* The ids of one layer among several. */
 typedef struct routecap_layer_source {
@@ -205,10 +208,11 @@ typedef struct routecap_layer_source {
  * @param[in] stream      A stream that is ordered after the routers.
  * @return As routecap_layer_record.
  */
-ROUTECAP_API int32_t routecap_layers_record(routecap_capturer *capturer,
-                                            const routecap_source *source,
-                                            const routecap_layer_source *layers, size_t layer_size,
-                                            size_t count, routecap_stream stream);
+ROUTECAP_API routecap_status routecap_layers_record(routecap_capturer *capturer,
+                                                    const routecap_source *source,
+                                                    const routecap_layer_source *layers,
+                                                    size_t layer_size, size_t count,
+                                                    routecap_stream stream);
 
 /* ================================================================================================
  * Choosing experts from logits
@@ -224,12 +228,14 @@ ROUTECAP_API int32_t routecap_layers_record(routecap_capturer *capturer,
 #define ROUTECAP_SCORE_SOFTMAX 1       /* exp(x - max) / sum of these */
 #define ROUTECAP_SCORE_SIGMOID 2       /* 1 / (1 + exp(-x)) */
 #define ROUTECAP_SCORE_SQRT_SOFTPLUS 3 /* sqrt(log(1 + exp(x))); sqrt(x) above 20 */
+typedef int32_t routecap_score; /* ROUTECAP_SCORE_* */
 
 /* The score of a group of experts, from their keys. */
 #define ROUTECAP_GROUP_MAX 0           /* the largest */
 #define ROUTECAP_GROUP_TOP2 1          /* sum of the two largest, which may be equal */
 #define ROUTECAP_GROUP_TOP2_DISTINCT 2 /* sum of the two largest different ones; if all are equal,
                                           that one */
+typedef int32_t routecap_group_score; /* ROUTECAP_GROUP_* */
 
 /* Flags of routecap_router. */
 #define ROUTECAP_ROUTER_RANK_LOGITS 1u  /* the key is x + bias, not score + bias */
@@ -238,6 +244,7 @@ ROUTECAP_API int32_t routecap_layers_record(routecap_capturer *capturer,
 #define ROUTECAP_ROUTER_SIGMOID_TANH 8u /* sigmoid as 0.5 * tanh(0.5 * x) + 0.5 */
 #define ROUTECAP_ROUTER_GROUPS_ZERO 16u /* experts of groups that are not kept have the key 0;
                                            without the flag they cannot win */
+typedef uint32_t routecap_router_flags; /* any of ROUTECAP_ROUTER_* */
 
 /*
  * Routing methods for routecap_router_init. "Rank ..." names the key by which experts are ranked;
@@ -263,6 +270,7 @@ ROUTECAP_API int32_t routecap_layers_record(routecap_capturer *capturer,
                                                  scale; or hash_table in layers that have one */
 #define ROUTECAP_METHOD_ERNIE 11              /* rank softmax + bias; weights are probabilities and
                                                  sum to 1. Set bias, floor */
+typedef int32_t routecap_method; /* ROUTECAP_METHOD_* */
 
 /*
  * How a router chooses k of its experts. The key of an expert is its score plus its bias. The
@@ -275,21 +283,22 @@ ROUTECAP_API int32_t routecap_layers_record(routecap_capturer *capturer,
  */
 typedef struct routecap_router {
     uint32_t struct_size;
-    int32_t score;             /* ROUTECAP_SCORE_* */
-    int32_t group_score;       /* ROUTECAP_GROUP_* */
-    uint32_t flags;            /* ROUTECAP_ROUTER_* */
-    uint32_t groups;           /* groups of equal size, up to ROUTECAP_MAX_GROUPS; 0 or 1: none */
-    uint32_t groups_kept;      /* 1..groups, with k experts or more in them; not used without
-                                  groups */
-    float scale;               /* weights are multiplied by it; 0 means 1 */
-    float floor;               /* see ROUTECAP_ROUTER_RENORMALIZE; routecap_router_init sets what
-                                  the method's models use */
-    const void *bias;          /* [device] [experts] added to the scores to rank experts; not part
-                                  of the weights; NULL: none */
-    int32_t bias_dtype;        /* ROUTECAP_DTYPE_F32, _F16 or _BF16, where bias is set */
-    uint32_t hash_tokens;      /* rows of hash_table; 0 without one */
-    const int32_t *hash_table; /* [device] [hash_tokens, k] the ids for each token. Keys are then
-                                  not used, and logits only for weights; NULL: none */
+    routecap_score score;             /* ROUTECAP_SCORE_* */
+    routecap_group_score group_score; /* ROUTECAP_GROUP_* */
+    routecap_router_flags flags;      /* ROUTECAP_ROUTER_* */
+    uint32_t groups;                  /* groups of equal size, up to ROUTECAP_MAX_GROUPS; 0 or 1:
+                                         none */
+    uint32_t groups_kept;             /* 1..groups, with k experts or more in them; not used without
+                                         groups */
+    float scale;                      /* weights are multiplied by it; 0 means 1 */
+    float floor;                      /* see ROUTECAP_ROUTER_RENORMALIZE; routecap_router_init sets
+                                         what the method's models use */
+    const void *bias;                 /* [device] [experts] added to the scores to rank experts; not
+                                         part of the weights; NULL: none */
+    routecap_dtype bias_dtype;        /* ROUTECAP_DTYPE_F32, _F16 or _BF16, where bias is set */
+    uint32_t hash_tokens;             /* rows of hash_table; 0 without one */
+    const int32_t *hash_table;        /* [device] [hash_tokens, k] the ids for each token. Keys are
+                                         then not used, and logits only for weights; NULL: none */
 } routecap_router;
 
 /**
@@ -299,32 +308,32 @@ typedef struct routecap_router {
  * @param[in] struct_size  sizeof(routecap_router) of the caller, in bytes.
  * @param[in] method       ROUTECAP_METHOD_*.
  */
-ROUTECAP_API int32_t routecap_router_init(routecap_router *router, size_t struct_size,
-                                          int32_t method);
+ROUTECAP_API routecap_status routecap_router_init(routecap_router *router, size_t struct_size,
+                                                  routecap_method method);
 
 /* The logits of one layer: a matrix [rows, experts]. */
 typedef struct routecap_logits {
     uint32_t struct_size;
-    int32_t dtype;            /* ROUTECAP_DTYPE_F32, _F16 or _BF16 */
-    const void *logits;       /* [device] row 0, column 0; may be NULL with a hash_table, if weights
-                                 is NULL */
-    int64_t row_stride;       /* elements from one row to the next; 0 means experts */
-    int64_t column_stride;    /* elements from one column to the next; 0 means 1 */
-    uint32_t rows;            /* as in routecap_source */
-    uint32_t first_row;       /* as in routecap_source */
-    const int32_t *live_rows; /* [device] as in routecap_source */
-    const int32_t *row_base;  /* [device] as in routecap_source */
-    const int32_t *row_index; /* [device] [rows] as in routecap_source */
-    const void *tokens;       /* [device] [rows] the input token of each row, where the router has a
-                                 hash_table */
-    int32_t tokens_dtype;     /* ROUTECAP_DTYPE_I32 or _I64, where tokens is set */
-    uint32_t experts;         /* columns: k or more, at most the layer's experts and
-                                 ROUTECAP_MAX_ROUTED_EXPERTS; 0 means the layer's */
-    float *weights;           /* [device] [rows, weights_stride] receives the weight of each chosen
-                                 expert, for every live row, even if the row is not begun or was
-                                 recorded before; NULL: not wanted. A disabled capturer writes no
-                                 weights */
-    int64_t weights_stride;   /* elements from one row to the next, k or more; 0 means k */
+    routecap_dtype dtype;        /* ROUTECAP_DTYPE_F32, _F16 or _BF16 */
+    const void *logits;          /* [device] row 0, column 0; may be NULL with a hash_table, if
+                                    weights is NULL */
+    int64_t row_stride;          /* elements from one row to the next; 0 means experts */
+    int64_t column_stride;       /* elements from one column to the next; 0 means 1 */
+    uint32_t rows;               /* as in routecap_source */
+    uint32_t first_row;          /* as in routecap_source */
+    const int32_t *live_rows;    /* [device] as in routecap_source */
+    const int32_t *row_base;     /* [device] as in routecap_source */
+    const int32_t *row_index;    /* [device] [rows] as in routecap_source */
+    const void *tokens;          /* [device] [rows] the input token of each row, where the router
+                                    has a hash_table */
+    routecap_dtype tokens_dtype; /* ROUTECAP_DTYPE_I32 or _I64, where tokens is set */
+    uint32_t experts;            /* columns: k or more, at most the layer's experts and
+                                    ROUTECAP_MAX_ROUTED_EXPERTS; 0 means the layer's */
+    float *weights;              /* [device] [rows, weights_stride] receives the weight of each
+                                    chosen expert, for every live row, even if the row is not begun
+                                    or was recorded before; NULL: not wanted. A disabled capturer
+                                    writes no weights */
+    int64_t weights_stride;      /* elements from one row to the next, k or more; 0 means k */
 } routecap_logits;
 
 /**
@@ -344,9 +353,10 @@ typedef struct routecap_logits {
  *         experts, kept groups with fewer than k experts, too many experts, or a hash_table without
  *         tokens); ROUTECAP_ERR_CAPACITY; ROUTECAP_ERR_CONFLICT; ROUTECAP_ERR_STATE.
  */
-ROUTECAP_API int32_t routecap_layer_route(routecap_capturer *capturer, uint32_t layer,
-                                          const routecap_router *router,
-                                          const routecap_logits *logits, routecap_stream stream);
+ROUTECAP_API routecap_status routecap_layer_route(routecap_capturer *capturer, uint32_t layer,
+                                                  const routecap_router *router,
+                                                  const routecap_logits *logits,
+                                                  routecap_stream stream);
 
 /* ================================================================================================
  * Probing
@@ -366,10 +376,11 @@ ROUTECAP_API int32_t routecap_layer_route(routecap_capturer *capturer, uint32_t 
 #define ROUTECAP_PROBE_CONSTANT 32u    /* several rows, all with the same ids */
 #define ROUTECAP_PROBE_REPEATED 64u    /* several rows, each the same as in the layer before: two
                                           layers share one buffer */
+typedef uint32_t routecap_probe_flags; /* any of ROUTECAP_PROBE_* */
 
 /* What the sink of a layer holds. Each row is in exactly one of the first three counts. */
 typedef struct routecap_layer_probe {
-    uint32_t found;             /* ROUTECAP_PROBE_* */
+    routecap_probe_flags found; /* ROUTECAP_PROBE_* */
     uint32_t rows_unwritten;    /* no column was written */
     uint32_t rows_incomplete;   /* some columns were written */
     uint32_t rows_written;      /* all columns were written */
@@ -399,9 +410,10 @@ typedef struct routecap_layer_probe {
  *         ROUTECAP_ERR_UNKNOWN_LAYER (more layers than the capturer's); ROUTECAP_ERR_CAPACITY (more
  *         rows than begun); ROUTECAP_ERR_STATE (no row is begun).
  */
-ROUTECAP_API int32_t routecap_capturer_probe(routecap_capturer *capturer, uint32_t rows,
-                                             routecap_layer_probe *layers, size_t layer_size,
-                                             size_t count, routecap_stream stream);
+ROUTECAP_API routecap_status routecap_capturer_probe(routecap_capturer *capturer, uint32_t rows,
+                                                     routecap_layer_probe *layers,
+                                                     size_t layer_size, size_t count,
+                                                     routecap_stream stream);
 
 #ifdef __cplusplus
 }

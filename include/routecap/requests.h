@@ -59,11 +59,12 @@ extern "C" {
 #define ROUTECAP_POLICY_KEEP 0    /* a valid cell is final */
 #define ROUTECAP_POLICY_REPLACE 1 /* a later row with a valid cell replaces the whole row, its tag
                                      and its missing cells included */
+typedef int32_t routecap_policy; /* ROUTECAP_POLICY_* */
 
 /* How a request behaves. */
 typedef struct routecap_open_options {
     uint32_t struct_size;
-    int32_t policy; /* ROUTECAP_POLICY_*; default KEEP */
+    routecap_policy policy; /* ROUTECAP_POLICY_*; default KEEP */
 } routecap_open_options;
 
 /**
@@ -75,9 +76,9 @@ typedef struct routecap_open_options {
  * @param[in] count      How many requests.
  * @return ROUTECAP_OK; ROUTECAP_ERR_TOO_MANY_REQUESTS (none is opened).
  */
-ROUTECAP_API int32_t routecap_request_open(routecap_capturer *capturer,
-                                           const routecap_open_options *options,
-                                           routecap_request *requests, size_t count);
+ROUTECAP_API routecap_status routecap_request_open(routecap_capturer *capturer,
+                                                   const routecap_open_options *options,
+                                                   routecap_request *requests, size_t count);
 
 /* ================================================================================================
  * Changing
@@ -111,9 +112,9 @@ ROUTECAP_API int32_t routecap_request_open(routecap_capturer *capturer,
  *         drafts in that step: none were issued, or they are settled); ROUTECAP_ERR_OUT_OF_RANGE
  *         (an index or a count beyond the drafts).
  */
-ROUTECAP_API int32_t routecap_request_accept(routecap_capturer *capturer, routecap_request request,
-                                             routecap_step step, const uint32_t *rows,
-                                             size_t count);
+ROUTECAP_API routecap_status routecap_request_accept(routecap_capturer *capturer,
+                                                     routecap_request request, routecap_step step,
+                                                     const uint32_t *rows, size_t count);
 
 /* One call of routecap_request_accept: its parameters, and its status. */
 typedef struct routecap_accept_item {
@@ -121,8 +122,8 @@ typedef struct routecap_accept_item {
     routecap_step step;
     const uint32_t *rows; /* [count]; may be NULL, as in routecap_request_accept */
     uint64_t count;
-    int32_t status;       /* receives the status of this item */
-    int32_t reserved;     /* 0 */
+    routecap_status status; /* receives the status of this item */
+    int32_t reserved;       /* 0 */
 } routecap_accept_item;
 
 /**
@@ -134,9 +135,9 @@ typedef struct routecap_accept_item {
  * @param[in] count      How many items.
  * @return ROUTECAP_OK; ROUTECAP_PARTIAL.
  */
-ROUTECAP_API int32_t routecap_request_accept_batch(routecap_capturer *capturer,
-                                                   routecap_accept_item *items, size_t item_size,
-                                                   size_t count);
+ROUTECAP_API routecap_status routecap_request_accept_batch(routecap_capturer *capturer,
+                                                           routecap_accept_item *items,
+                                                           size_t item_size, size_t count);
 
 /**
  * Cut a request: drop its rows at and after a position, whether settled, provisional or in flight.
@@ -148,8 +149,8 @@ ROUTECAP_API int32_t routecap_request_accept_batch(routecap_capturer *capturer,
  * @param[in] rows      How many rows stay: the position of the first row that is dropped.
  * @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_REQUEST.
  */
-ROUTECAP_API int32_t routecap_request_truncate(routecap_capturer *capturer,
-                                               routecap_request request, uint64_t rows);
+ROUTECAP_API routecap_status routecap_request_truncate(routecap_capturer *capturer,
+                                                       routecap_request request, uint64_t rows);
 
 /**
  * Open a request that begins with the first rows of another: several samples of one prompt, a beam.
@@ -167,8 +168,9 @@ ROUTECAP_API int32_t routecap_request_truncate(routecap_capturer *capturer,
  * @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_REQUEST; ROUTECAP_ERR_OUT_OF_RANGE;
  *         ROUTECAP_ERR_TOO_MANY_REQUESTS.
  */
-ROUTECAP_API int32_t routecap_request_fork(routecap_capturer *capturer, routecap_request request,
-                                           uint64_t rows, routecap_request *child);
+ROUTECAP_API routecap_status routecap_request_fork(routecap_capturer *capturer,
+                                                   routecap_request request, uint64_t rows,
+                                                   routecap_request *child);
 
 /**
  * Add rows of a routing to a request: the positions that an engine took from its prefix cache and
@@ -189,8 +191,10 @@ ROUTECAP_API int32_t routecap_request_fork(routecap_capturer *capturer, routecap
  *         is recomputed in the routing and captured here); ROUTECAP_ERR_OUT_OF_RANGE;
  *         ROUTECAP_ERR_NOT_READY (pending, and of another capturer).
  */
-ROUTECAP_API int32_t routecap_request_attach(routecap_capturer *capturer, routecap_request request,
-                                             const routecap_routing *routing, uint64_t rows);
+ROUTECAP_API routecap_status routecap_request_attach(routecap_capturer *capturer,
+                                                     routecap_request request,
+                                                     const routecap_routing *routing,
+                                                     uint64_t rows);
 
 /* ================================================================================================
  * Ending
@@ -213,15 +217,16 @@ ROUTECAP_API int32_t routecap_request_attach(routecap_capturer *capturer, routec
  * @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_REQUEST; ROUTECAP_ERR_OUT_OF_RANGE (rows beyond
  *         ROUTECAP_MAX_POSITION); ROUTECAP_ERR_DISABLED.
  */
-ROUTECAP_API int32_t routecap_request_finish(routecap_capturer *capturer, routecap_request request,
-                                             uint64_t rows, routecap_routing **routing);
+ROUTECAP_API routecap_status routecap_request_finish(routecap_capturer *capturer,
+                                                     routecap_request request, uint64_t rows,
+                                                     routecap_routing **routing);
 
 /* One call of routecap_request_finish: its parameters, and its status. */
 typedef struct routecap_finish_item {
     routecap_request request;
     uint64_t rows;
     routecap_routing *routing; /* receives the routing; NULL on error */
-    int32_t status;            /* receives the status of this item */
+    routecap_status status;    /* receives the status of this item */
     int32_t reserved;          /* 0 */
 } routecap_finish_item;
 
@@ -234,9 +239,9 @@ typedef struct routecap_finish_item {
  * @param[in] count      How many items.
  * @return ROUTECAP_OK; ROUTECAP_PARTIAL; ROUTECAP_ERR_DISABLED.
  */
-ROUTECAP_API int32_t routecap_request_finish_batch(routecap_capturer *capturer,
-                                                   routecap_finish_item *items, size_t item_size,
-                                                   size_t count);
+ROUTECAP_API routecap_status routecap_request_finish_batch(routecap_capturer *capturer,
+                                                           routecap_finish_item *items,
+                                                           size_t item_size, size_t count);
 
 /**
  * End a request and drop its rows: an abort, or a preemption whose rows are not wanted.
@@ -247,7 +252,8 @@ ROUTECAP_API int32_t routecap_request_finish_batch(routecap_capturer *capturer,
  * @param[in] request   The request; 0 is allowed and ignored.
  * @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_REQUEST.
  */
-ROUTECAP_API int32_t routecap_request_close(routecap_capturer *capturer, routecap_request request);
+ROUTECAP_API routecap_status routecap_request_close(routecap_capturer *capturer,
+                                                    routecap_request request);
 
 /**
  * End many requests and drop their rows, in one call.
@@ -258,9 +264,9 @@ ROUTECAP_API int32_t routecap_request_close(routecap_capturer *capturer, routeca
  * @param[in] count     How many requests.
  * @return ROUTECAP_OK; ROUTECAP_PARTIAL.
  */
-ROUTECAP_API int32_t routecap_request_close_batch(routecap_capturer *capturer,
-                                                  const routecap_request *requests,
-                                                  int32_t *status, size_t count);
+ROUTECAP_API routecap_status routecap_request_close_batch(routecap_capturer *capturer,
+                                                          const routecap_request *requests,
+                                                          routecap_status *status, size_t count);
 
 /* ================================================================================================
  * Reading a request that runs
@@ -282,16 +288,17 @@ ROUTECAP_API int32_t routecap_request_close_batch(routecap_capturer *capturer,
  *         ROUTECAP_ERR_UNKNOWN_REQUEST; ROUTECAP_ERR_OUT_OF_RANGE; ROUTECAP_ERR_NOT_READY;
  *         ROUTECAP_ERR_DISABLED.
  */
-ROUTECAP_API int32_t routecap_request_coverage(routecap_capturer *capturer,
-                                               routecap_request request, uint64_t first,
-                                               uint64_t rows, routecap_coverage *coverage,
-                                               routecap_missing *missing, size_t missing_size,
-                                               size_t capacity);
+ROUTECAP_API routecap_status routecap_request_coverage(routecap_capturer *capturer,
+                                                       routecap_request request, uint64_t first,
+                                                       uint64_t rows, routecap_coverage *coverage,
+                                                       routecap_missing *missing,
+                                                       size_t missing_size, size_t capacity);
 
 #define ROUTECAP_EXTRACT_SHARE 0 /* the request keeps the rows; pages are shared */
 #define ROUTECAP_EXTRACT_TAKE 1  /* the rows leave the request, where they are missing afterwards */
 #define ROUTECAP_EXTRACT_COPY 2  /* the request keeps the rows; the routing is one array (one
                                     segment) of its own */
+typedef int32_t routecap_extract_mode; /* ROUTECAP_EXTRACT_* */
 
 /**
  * Read rows of a request into a routing.
@@ -318,19 +325,21 @@ ROUTECAP_API int32_t routecap_request_coverage(routecap_capturer *capturer,
  *         ROUTECAP_ERR_OUT_OF_RANGE; ROUTECAP_ERR_NOT_READY; ROUTECAP_ERR_INCOMPLETE (strict);
  *         ROUTECAP_ERR_RECOMPUTED (strict); ROUTECAP_ERR_DISABLED.
  */
-ROUTECAP_API int32_t routecap_request_extract(routecap_capturer *capturer, routecap_request request,
-                                              uint64_t first, uint64_t rows, int32_t mode,
-                                              uint32_t flags, routecap_routing **routing);
+ROUTECAP_API routecap_status routecap_request_extract(routecap_capturer *capturer,
+                                                      routecap_request request, uint64_t first,
+                                                      uint64_t rows, routecap_extract_mode mode,
+                                                      routecap_read_flags flags,
+                                                      routecap_routing **routing);
 
 /* One call of routecap_request_extract: its parameters, and its status. */
 typedef struct routecap_extract_item {
     routecap_request request;
     uint64_t first;
     uint64_t rows;
-    int32_t mode;
-    uint32_t flags;
+    routecap_extract_mode mode;
+    routecap_read_flags flags;
     routecap_routing *routing; /* receives the routing; NULL on error */
-    int32_t status;            /* receives the status of this item */
+    routecap_status status;    /* receives the status of this item */
     int32_t reserved;          /* 0 */
 } routecap_extract_item;
 
@@ -343,9 +352,9 @@ typedef struct routecap_extract_item {
  * @param[in] count      How many items.
  * @return ROUTECAP_OK; ROUTECAP_PARTIAL (also if an item is INCOMPLETE); ROUTECAP_ERR_DISABLED.
  */
-ROUTECAP_API int32_t routecap_request_extract_batch(routecap_capturer *capturer,
-                                                    routecap_extract_item *items, size_t item_size,
-                                                    size_t count);
+ROUTECAP_API routecap_status routecap_request_extract_batch(routecap_capturer *capturer,
+                                                            routecap_extract_item *items,
+                                                            size_t item_size, size_t count);
 
 /**
  * Copy rows of a request to the caller's memory, without a routing.
@@ -374,12 +383,13 @@ ROUTECAP_API int32_t routecap_request_extract_batch(routecap_capturer *capturer,
  *         strides that put neither all layers of a row before the next row, nor all rows of a layer
  *         before the next layer).
  */
-ROUTECAP_API int32_t routecap_request_extract_into(routecap_capturer *capturer,
-                                                   routecap_request request, uint64_t first,
-                                                   uint64_t rows,
-                                                   const routecap_copy_options *options, void *dst,
-                                                   size_t dst_bytes, uint8_t *mask,
-                                                   size_t mask_bytes, uint64_t *needed);
+ROUTECAP_API routecap_status routecap_request_extract_into(routecap_capturer *capturer,
+                                                           routecap_request request, uint64_t first,
+                                                           uint64_t rows,
+                                                           const routecap_copy_options *options,
+                                                           void *dst, size_t dst_bytes,
+                                                           uint8_t *mask, size_t mask_bytes,
+                                                           uint64_t *needed);
 
 #ifdef __cplusplus
 }

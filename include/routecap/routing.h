@@ -48,7 +48,7 @@ typedef struct routecap_segment {
     const uint64_t *tags;    /* [rows] the tag of each row, meaningless where the row is not there;
                                 NULL: `tag` is the tag of all rows */
     uint64_t tag;            /* the tag of all rows, where tags is NULL */
-    int32_t reason;          /* with ids NULL: ROUTECAP_MISSING_*, one of the reasons of whole rows.
+    routecap_reason reason;  /* with ids NULL: ROUTECAP_MISSING_*, one of the reasons of whole rows.
                                 Otherwise 0 */
     uint32_t reserved;       /* 0 */
 } routecap_segment;
@@ -60,21 +60,22 @@ typedef struct routecap_segment {
  */
 typedef struct routecap_view {
     uint32_t struct_size;
-    int32_t dtype;           /* of the ids: ROUTECAP_DTYPE_U8 if experts <= 256, otherwise _I16 */
-    uint32_t layers;         /* captured layers that the routing has */
-    uint32_t k;              /* experts per token */
-    uint32_t experts;        /* the most of any layer */
-    uint32_t validity_bytes; /* bytes of validity per row */
-    int32_t id_space;        /* ROUTECAP_ID_SPACE_* */
-    int32_t complete;        /* 1: no cell is missing; otherwise 0 */
-    uint64_t first;          /* position of the first row */
-    uint64_t rows;           /* of the whole routing */
+    routecap_dtype dtype;       /* of the ids: ROUTECAP_DTYPE_U8 if experts <= 256, otherwise
+                                   _I16 */
+    uint32_t layers;            /* captured layers that the routing has */
+    uint32_t k;                 /* experts per token */
+    uint32_t experts;           /* the most of any layer */
+    uint32_t validity_bytes;    /* bytes of validity per row */
+    routecap_id_space id_space; /* ROUTECAP_ID_SPACE_* */
+    int32_t complete;           /* 1: no cell is missing; otherwise 0 */
+    uint64_t first;             /* position of the first row */
+    uint64_t rows;              /* of the whole routing */
     const int32_t *layer_map;      /* [layers] each layer's index in the decoder */
     const uint32_t *layer_experts; /* [layers] experts of each layer */
-    const routecap_segment *segments; /* [segment_count] all rows, in order */
-    size_t segment_size;              /* bytes from one segment to the next */
-    size_t segment_count;             /* how many segments */
-    const int32_t *layer_provenance;  /* [layers] ROUTECAP_PROVENANCE_* */
+    const routecap_segment *segments;            /* [segment_count] all rows, in order */
+    size_t segment_size;                         /* bytes from one segment to the next */
+    size_t segment_count;                        /* how many segments */
+    const routecap_provenance *layer_provenance; /* [layers] ROUTECAP_PROVENANCE_* */
 } routecap_view;
 
 /* ================================================================================================
@@ -91,7 +92,8 @@ typedef struct routecap_view {
  * @return ROUTECAP_OK (ready and complete); ROUTECAP_INCOMPLETE (ready, cells are missing);
  *         ROUTECAP_NOT_CAPTURED (ready, no cell is valid); ROUTECAP_PENDING (timeout).
  */
-ROUTECAP_API int32_t routecap_routing_wait(const routecap_routing *routing, int64_t timeout_ns);
+ROUTECAP_API routecap_status routecap_routing_wait(const routecap_routing *routing,
+                                                   int64_t timeout_ns);
 
 /**
  * Say whether a routing is ready. Neither waits nor makes progress.
@@ -99,7 +101,7 @@ ROUTECAP_API int32_t routecap_routing_wait(const routecap_routing *routing, int6
  * @param[in] routing  The routing.
  * @return As routecap_routing_wait; ROUTECAP_PENDING if it is not ready.
  */
-ROUTECAP_API int32_t routecap_routing_poll(const routecap_routing *routing);
+ROUTECAP_API routecap_status routecap_routing_poll(const routecap_routing *routing);
 
 /* ================================================================================================
  * Viewing and copying
@@ -113,7 +115,8 @@ ROUTECAP_API int32_t routecap_routing_poll(const routecap_routing *routing);
  *                     is freed.
  * @return ROUTECAP_OK; ROUTECAP_ERR_NOT_READY.
  */
-ROUTECAP_API int32_t routecap_routing_view(const routecap_routing *routing, routecap_view *view);
+ROUTECAP_API routecap_status routecap_routing_view(const routecap_routing *routing,
+                                                   routecap_view *view);
 
 /**
  * Count the cells of a routing that are there, and list those that are missing.
@@ -126,10 +129,10 @@ ROUTECAP_API int32_t routecap_routing_view(const routecap_routing *routing, rout
  * @param[in] capacity      How many blocks there is room for.
  * @return ROUTECAP_OK; ROUTECAP_INCOMPLETE; ROUTECAP_ERR_NOT_READY.
  */
-ROUTECAP_API int32_t routecap_routing_coverage(const routecap_routing *routing,
-                                               routecap_coverage *coverage,
-                                               routecap_missing *missing, size_t missing_size,
-                                               size_t capacity);
+ROUTECAP_API routecap_status routecap_routing_coverage(const routecap_routing *routing,
+                                                       routecap_coverage *coverage,
+                                                       routecap_missing *missing,
+                                                       size_t missing_size, size_t capacity);
 
 /**
  * Copy the ids of a routing to the caller's memory.
@@ -152,10 +155,10 @@ ROUTECAP_API int32_t routecap_routing_coverage(const routecap_routing *routing,
  *         (strict); ROUTECAP_ERR_RECOMPUTED (strict); ROUTECAP_ERR_NOT_READY;
  *         ROUTECAP_ERR_BUFFER_TOO_SMALL; ROUTECAP_ERR_DTYPE; ROUTECAP_ERR_UNKNOWN_LAYER.
  */
-ROUTECAP_API int32_t routecap_routing_copy_to(const routecap_routing *routing,
-                                              const routecap_copy_options *options, void *dst,
-                                              size_t dst_bytes, uint8_t *mask, size_t mask_bytes,
-                                              uint64_t *needed);
+ROUTECAP_API routecap_status routecap_routing_copy_to(const routecap_routing *routing,
+                                                      const routecap_copy_options *options,
+                                                      void *dst, size_t dst_bytes, uint8_t *mask,
+                                                      size_t mask_bytes, uint64_t *needed);
 
 /* ================================================================================================
  * Dividing and merging
@@ -174,9 +177,11 @@ ROUTECAP_API int32_t routecap_routing_copy_to(const routecap_routing *routing,
  * @param[out] generated        A routing, possibly without rows; NULL on error.
  * @return ROUTECAP_OK; ROUTECAP_ERR_NOT_READY.
  */
-ROUTECAP_API int32_t routecap_routing_split(const routecap_routing *routing, uint64_t prompt_tokens,
-                                            uint64_t generated_tokens, routecap_routing **prompt,
-                                            routecap_routing **generated);
+ROUTECAP_API routecap_status routecap_routing_split(const routecap_routing *routing,
+                                                    uint64_t prompt_tokens,
+                                                    uint64_t generated_tokens,
+                                                    routecap_routing **prompt,
+                                                    routecap_routing **generated);
 
 /**
  * Make a routing of some rows of another. Pages are shared, and positions stay the same.
@@ -187,8 +192,8 @@ ROUTECAP_API int32_t routecap_routing_split(const routecap_routing *routing, uin
  * @param[out] slice   The new routing; NULL on error.
  * @return ROUTECAP_OK; ROUTECAP_ERR_OUT_OF_RANGE; ROUTECAP_ERR_NOT_READY.
  */
-ROUTECAP_API int32_t routecap_routing_slice(const routecap_routing *routing, uint64_t first,
-                                            uint64_t rows, routecap_routing **slice);
+ROUTECAP_API routecap_status routecap_routing_slice(const routecap_routing *routing, uint64_t first,
+                                                    uint64_t rows, routecap_routing **slice);
 
 /**
  * Merge routings of one sequence that have different rows, different layers, or both: for instance
@@ -210,8 +215,9 @@ ROUTECAP_API int32_t routecap_routing_slice(const routecap_routing *routing, uin
  *         routings have different sets of ids in the same cell); ROUTECAP_ERR_SHAPE_MISMATCH (k,
  *         the id space, or the experts of one layer differ); ROUTECAP_ERR_NOT_READY.
  */
-ROUTECAP_API int32_t routecap_routing_merge(const routecap_routing *const *routings, size_t count,
-                                            uint32_t flags, routecap_routing **merged);
+ROUTECAP_API routecap_status routecap_routing_merge(const routecap_routing *const *routings,
+                                                    size_t count, uint32_t flags,
+                                                    routecap_routing **merged);
 
 /* ================================================================================================
  * References
@@ -222,7 +228,7 @@ ROUTECAP_API int32_t routecap_routing_merge(const routecap_routing *const *routi
  *
  * @param[in] routing  The routing.
  */
-ROUTECAP_API int32_t routecap_routing_retain(const routecap_routing *routing);
+ROUTECAP_API routecap_status routecap_routing_retain(const routecap_routing *routing);
 
 /**
  * Free one reference to a routing. The last one frees the memory. In a forked child the call does

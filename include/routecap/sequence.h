@@ -91,13 +91,13 @@ typedef struct routecap_sequence routecap_sequence;
 /* What a sequence holds. The arrays are copied. */
 typedef struct routecap_sequence_config {
     uint32_t struct_size;
-    uint32_t layers;       /* captured (MoE) layers, 1 to ROUTECAP_MAX_LAYERS. Required */
-    uint32_t k;            /* experts per token, 1 to ROUTECAP_MAX_K. Required */
-    uint32_t experts;      /* ids are in [0, experts). Required unless layer_experts is set */
-    int32_t id_space;      /* ROUTECAP_ID_SPACE_*; default LOGICAL */
-    uint32_t reserved;     /* 0 */
-    uint64_t budget_bytes; /* the most memory that the rows and tokens of the sequence and all its
-                              forks may take together, in bytes; 0: no limit */
+    uint32_t layers;            /* captured (MoE) layers, 1 to ROUTECAP_MAX_LAYERS. Required */
+    uint32_t k;                 /* experts per token, 1 to ROUTECAP_MAX_K. Required */
+    uint32_t experts;           /* ids are in [0, experts). Required unless layer_experts is set */
+    routecap_id_space id_space; /* ROUTECAP_ID_SPACE_*; default LOGICAL */
+    uint32_t reserved;          /* 0 */
+    uint64_t budget_bytes;      /* the most memory that the rows and tokens of the sequence and all
+                                   its forks may take together, in bytes; 0: no limit */
     const int32_t *layer_map;      /* [layers] index of each captured layer in the decoder, strictly
                                       ascending; default 0..layers-1 */
     const uint32_t *layer_experts; /* [layers] number of experts of each layer, if they differ;
@@ -111,8 +111,8 @@ typedef struct routecap_sequence_config {
  * @param[out] sequence  The sequence, to be freed with routecap_sequence_free; NULL on error.
  * @return ROUTECAP_OK.
  */
-ROUTECAP_API int32_t routecap_sequence_create(const routecap_sequence_config *config,
-                                              routecap_sequence **sequence);
+ROUTECAP_API routecap_status routecap_sequence_create(const routecap_sequence_config *config,
+                                                      routecap_sequence **sequence);
 
 /**
  * Free a sequence. Its forks, and the routings that were read from it, stay valid. In a forked
@@ -132,22 +132,25 @@ ROUTECAP_API void routecap_sequence_free(routecap_sequence *sequence);
 #define ROUTECAP_APPEND_EQUAL 2  /* either: both must be the same set of ids, and all tokens that
                                     both have must be equal. Otherwise append fails with
                                     ROUTECAP_ERR_CONFLICT */
+typedef int32_t routecap_append_policy; /* ROUTECAP_APPEND_* */
 
 /* What the caller knows about a call besides its tokens and rows. */
 typedef struct routecap_append_options {
     uint32_t struct_size;
-    int32_t policy;         /* ROUTECAP_APPEND_*; default KEEP */
-    uint64_t prompt_tokens; /* number of tokens, from token 0 on, that were the call's prompt; the
-                               call sampled the others. 0: not known. With KEEP, if the call sampled
-                               the first new token, the row before that token is taken from the
-                               call, even if the sequence has that row */
-    uint64_t call;          /* number of the call in the spans; 0: one more than the highest so far.
-                               Give the parts of one call that arrive separately the same number */
-    uint64_t tag;           /* tag of the call's spans, such as the version of the weights. It does
-                               not change the tags of the rows themselves */
-    uint32_t origin;        /* a number of the caller's choice for the call's spans, such as the
-                               number of the engine */
-    uint32_t flags;         /* 0 */
+    routecap_append_policy policy; /* ROUTECAP_APPEND_*; default KEEP */
+    uint64_t prompt_tokens;        /* number of tokens, from token 0 on, that were the call's
+                                      prompt; the call sampled the others. 0: not known. With KEEP,
+                                      if the call sampled the first new token, the row before that
+                                      token is taken from the call, even if the sequence has that
+                                      row */
+    uint64_t call;                 /* number of the call in the spans; 0: one more than the highest
+                                      so far. Give the parts of one call that arrive separately the
+                                      same number */
+    uint64_t tag;                  /* tag of the call's spans, such as the version of the weights.
+                                      It does not change the tags of the rows themselves */
+    uint32_t origin;               /* a number of the caller's choice for the call's spans, such as
+                                      the number of the engine */
+    uint32_t flags;                /* 0 */
 } routecap_append_options;
 
 /*
@@ -210,11 +213,12 @@ typedef struct routecap_append_report {
  *         does not know its tokens, see routecap_sequence_deserialize); ROUTECAP_ERR_NO_MEMORY
  *         (also the budget, which must have room for the old and the new rows until the call ends).
  */
-ROUTECAP_API int32_t routecap_sequence_append(routecap_sequence *sequence, const int32_t *tokens,
-                                              uint64_t token_start, uint64_t count,
-                                              const routecap_routing *routing,
-                                              const routecap_append_options *options,
-                                              routecap_append_report *report);
+ROUTECAP_API routecap_status routecap_sequence_append(routecap_sequence *sequence,
+                                                      const int32_t *tokens, uint64_t token_start,
+                                                      uint64_t count,
+                                                      const routecap_routing *routing,
+                                                      const routecap_append_options *options,
+                                                      routecap_append_report *report);
 
 /**
  * Cut a sequence: keep its first `tokens` tokens and rows 0 to tokens-1.
@@ -227,7 +231,8 @@ ROUTECAP_API int32_t routecap_sequence_append(routecap_sequence *sequence, const
  * @return ROUTECAP_OK; ROUTECAP_ERR_STATE (the sequence does not know its tokens, and `tokens` is
  *         not a multiple of ROUTECAP_DIGEST_TOKENS).
  */
-ROUTECAP_API int32_t routecap_sequence_truncate(routecap_sequence *sequence, uint64_t tokens);
+ROUTECAP_API routecap_status routecap_sequence_truncate(routecap_sequence *sequence,
+                                                        uint64_t tokens);
 
 /**
  * Fork a sequence: make a new one that begins with the same tokens and rows. Use it for several
@@ -240,8 +245,8 @@ ROUTECAP_API int32_t routecap_sequence_truncate(routecap_sequence *sequence, uin
  * @return ROUTECAP_OK; ROUTECAP_ERR_OUT_OF_RANGE; ROUTECAP_ERR_STATE (as
  *         routecap_sequence_truncate).
  */
-ROUTECAP_API int32_t routecap_sequence_fork(const routecap_sequence *sequence, uint64_t tokens,
-                                            routecap_sequence **child);
+ROUTECAP_API routecap_status routecap_sequence_fork(const routecap_sequence *sequence,
+                                                    uint64_t tokens, routecap_sequence **child);
 
 /* ================================================================================================
  * Reading
@@ -255,8 +260,8 @@ ROUTECAP_API int32_t routecap_sequence_fork(const routecap_sequence *sequence, u
  * @param[out] routing  The routing, to be freed with routecap_routing_free; NULL on error.
  * @return ROUTECAP_OK; ROUTECAP_INCOMPLETE; ROUTECAP_NOT_CAPTURED (all cells are missing).
  */
-ROUTECAP_API int32_t routecap_sequence_routing(const routecap_sequence *sequence,
-                                               routecap_routing **routing);
+ROUTECAP_API routecap_status routecap_sequence_routing(const routecap_sequence *sequence,
+                                                       routecap_routing **routing);
 
 /* Consecutive rows that came from one call. */
 typedef struct routecap_sequence_span {
@@ -283,9 +288,10 @@ typedef struct routecap_sequence_span {
  * @param[out] count     How many there are.
  * @return ROUTECAP_OK.
  */
-ROUTECAP_API int32_t routecap_sequence_spans(const routecap_sequence *sequence,
-                                             routecap_sequence_span *spans, size_t span_size,
-                                             size_t capacity, uint64_t *count);
+ROUTECAP_API routecap_status routecap_sequence_spans(const routecap_sequence *sequence,
+                                                     routecap_sequence_span *spans,
+                                                     size_t span_size, size_t capacity,
+                                                     uint64_t *count);
 
 /**
  * Read the token ids of a sequence.
@@ -299,8 +305,9 @@ ROUTECAP_API int32_t routecap_sequence_spans(const routecap_sequence *sequence,
  * @return ROUTECAP_OK; ROUTECAP_ERR_OUT_OF_RANGE; ROUTECAP_ERR_STATE (the sequence does not know
  *         its tokens).
  */
-ROUTECAP_API int32_t routecap_sequence_tokens(const routecap_sequence *sequence, uint64_t first,
-                                              int32_t *tokens, size_t capacity, uint64_t *count);
+ROUTECAP_API routecap_status routecap_sequence_tokens(const routecap_sequence *sequence,
+                                                      uint64_t first, int32_t *tokens,
+                                                      size_t capacity, uint64_t *count);
 
 /**
  * Get the sums of the reports of all appends, since the sequence was created or deserialised.
@@ -309,8 +316,8 @@ ROUTECAP_API int32_t routecap_sequence_tokens(const routecap_sequence *sequence,
  * @param[out] report   The sums, and the state of the sequence now.
  * @return ROUTECAP_OK.
  */
-ROUTECAP_API int32_t routecap_sequence_report(const routecap_sequence *sequence,
-                                              routecap_append_report *report);
+ROUTECAP_API routecap_status routecap_sequence_report(const routecap_sequence *sequence,
+                                                      routecap_append_report *report);
 
 /* ================================================================================================
  * Sequences as bytes
@@ -325,6 +332,7 @@ ROUTECAP_API int32_t routecap_sequence_report(const routecap_sequence *sequence,
 /* Flag of routecap_sequence_serialize. */
 #define ROUTECAP_SEQUENCE_WITH_TOKENS 1u /* include the tokens themselves, 4 bytes each, and not
                                             only their digests */
+typedef uint32_t routecap_sequence_flags; /* any of ROUTECAP_SEQUENCE_* */
 
 /**
  * Write a sequence as bytes: its rows in the serialised form of serialized.h, its spans, and
@@ -341,8 +349,9 @@ ROUTECAP_API int32_t routecap_sequence_report(const routecap_sequence *sequence,
  * @return ROUTECAP_OK, also if cells are missing; ROUTECAP_ERR_BUFFER_TOO_SMALL (nothing is
  *         written); ROUTECAP_ERR_STATE (WITH_TOKENS, and the sequence does not know its tokens).
  */
-ROUTECAP_API int32_t routecap_sequence_serialize(const routecap_sequence *sequence, uint32_t flags,
-                                                 void *dst, size_t dst_bytes, uint64_t *needed);
+ROUTECAP_API routecap_status routecap_sequence_serialize(const routecap_sequence *sequence,
+                                                         routecap_sequence_flags flags, void *dst,
+                                                         size_t dst_bytes, uint64_t *needed);
 
 /**
  * Make a sequence from such bytes. Nothing in them is trusted: ids are checked as by
@@ -361,9 +370,9 @@ ROUTECAP_API int32_t routecap_sequence_serialize(const routecap_sequence *sequen
  * @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT (the text says what is wrong); ROUTECAP_ERR_NO_MEMORY
  *         (also the budget).
  */
-ROUTECAP_API int32_t routecap_sequence_deserialize(const void *data, size_t bytes,
-                                                   uint64_t budget_bytes,
-                                                   routecap_sequence **sequence);
+ROUTECAP_API routecap_status routecap_sequence_deserialize(const void *data, size_t bytes,
+                                                           uint64_t budget_bytes,
+                                                           routecap_sequence **sequence);
 
 #ifdef __cplusplus
 }

@@ -42,8 +42,9 @@ extern "C" {
  * @return ROUTECAP_OK, also if cells are missing; ROUTECAP_ERR_NOT_READY;
  *         ROUTECAP_ERR_BUFFER_TOO_SMALL (nothing is written).
  */
-ROUTECAP_API int32_t routecap_routing_serialize(const routecap_routing *routing, uint32_t flags,
-                                                void *dst, size_t dst_bytes, uint64_t *needed);
+ROUTECAP_API routecap_status routecap_routing_serialize(const routecap_routing *routing,
+                                                        uint32_t flags, void *dst, size_t dst_bytes,
+                                                        uint64_t *needed);
 
 /*
  * Called once, when the library no longer uses memory that a caller lent to it. context is that of
@@ -59,6 +60,7 @@ typedef void (*routecap_release)(void *context);
 /* Flag of routecap_routing_deserialize and routecap_routing_import. */
 #define ROUTECAP_IMPORT_TRUSTED 1u /* the ids are known to be valid and are not checked; everything
                                       else is */
+typedef uint32_t routecap_import_flags; /* any of ROUTECAP_IMPORT_* */
 
 /**
  * Make a routing from bytes in the serialised form.
@@ -84,9 +86,10 @@ typedef void (*routecap_release)(void *context);
  * @return ROUTECAP_OK; ROUTECAP_INCOMPLETE; ROUTECAP_NOT_CAPTURED; ROUTECAP_ERR_FORMAT (the text
  *         says what is wrong).
  */
-ROUTECAP_API int32_t routecap_routing_deserialize(const void *data, size_t bytes, uint32_t flags,
-                                                  routecap_release release, void *context,
-                                                  routecap_routing **routing);
+ROUTECAP_API routecap_status routecap_routing_deserialize(const void *data, size_t bytes,
+                                                          routecap_import_flags flags,
+                                                          routecap_release release, void *context,
+                                                          routecap_routing **routing);
 
 /**
  * Make a routing from arrays of any origin: the inverse of routecap_routing_view. Use it for rows
@@ -113,9 +116,10 @@ ROUTECAP_API int32_t routecap_routing_deserialize(const void *data, size_t bytes
  *         order or segments); ROUTECAP_ERR_DTYPE; ROUTECAP_ERR_FORMAT (a cell that is marked valid
  *         has an id out of range, or the same id twice).
  */
-ROUTECAP_API int32_t routecap_routing_import(const routecap_view *view, uint32_t flags,
-                                             routecap_release release, void *context,
-                                             routecap_routing **routing);
+ROUTECAP_API routecap_status routecap_routing_import(const routecap_view *view,
+                                                     routecap_import_flags flags,
+                                                     routecap_release release, void *context,
+                                                     routecap_routing **routing);
 
 /* ================================================================================================
  * Working on the bytes
@@ -127,16 +131,16 @@ ROUTECAP_API int32_t routecap_routing_import(const routecap_view *view, uint32_t
 /* What the first ROUTECAP_SERIALIZED_MIN bytes of a serialised routing say. */
 typedef struct routecap_serialized {
     uint32_t struct_size;
-    uint32_t version;      /* of the serialised form */
-    uint64_t bytes;        /* of the whole routing, header included */
-    uint64_t header_bytes; /* of the header with its tables, which is all that splice and slice
-                              read */
-    uint64_t first;        /* position of the first row */
-    uint64_t rows;         /* how many */
-    uint32_t layers;       /* captured layers of the routing */
-    uint32_t k;            /* experts per token */
-    int32_t dtype;         /* of the ids, ROUTECAP_DTYPE_* */
-    int32_t id_space;      /* ROUTECAP_ID_SPACE_* */
+    uint32_t version;           /* of the serialised form */
+    uint64_t bytes;             /* of the whole routing, header included */
+    uint64_t header_bytes;      /* of the header with its tables, which is all that splice and slice
+                                   read */
+    uint64_t first;             /* position of the first row */
+    uint64_t rows;              /* how many */
+    uint32_t layers;            /* captured layers of the routing */
+    uint32_t k;                 /* experts per token */
+    routecap_dtype dtype;       /* of the ids, ROUTECAP_DTYPE_* */
+    routecap_id_space id_space; /* ROUTECAP_ID_SPACE_* */
 } routecap_serialized;
 
 /**
@@ -152,21 +156,22 @@ typedef struct routecap_serialized {
  * @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT; ROUTECAP_ERR_BUFFER_TOO_SMALL (too few bytes; they may
  *         be the beginning of a serialised routing).
  */
-ROUTECAP_API int32_t routecap_serialized_info(const void *data, size_t bytes,
-                                              routecap_serialized *info);
+ROUTECAP_API routecap_status routecap_serialized_info(const void *data, size_t bytes,
+                                                      routecap_serialized *info);
 
 /* Sources of the bytes of a spliced routing. */
 #define ROUTECAP_PIECE_HEADER 0 /* the new header */
 #define ROUTECAP_PIECE_HEAD 1   /* the first of the two routings */
 #define ROUTECAP_PIECE_TAIL 2   /* the second */
 #define ROUTECAP_PIECE_ZERO 3   /* bytes of 0: padding */
+typedef int32_t routecap_piece_source; /* ROUTECAP_PIECE_* */
 
 /* Bytes of a spliced routing that are contiguous in one source. */
 typedef struct routecap_piece {
-    uint64_t offset;   /* in its source, in bytes; 0 for ZERO */
-    uint64_t bytes;    /* how many */
-    int32_t source;    /* ROUTECAP_PIECE_* */
-    uint32_t reserved; /* 0 */
+    uint64_t offset;              /* in its source, in bytes; 0 for ZERO */
+    uint64_t bytes;               /* how many */
+    routecap_piece_source source; /* ROUTECAP_PIECE_* */
+    uint32_t reserved;            /* 0 */
 } routecap_piece;
 
 #define ROUTECAP_MAX_PIECES 16 /* enough for any two routings in version 1 of the form */
@@ -215,11 +220,12 @@ typedef struct routecap_splice {
  *         layers or their experts differ); ROUTECAP_ERR_BUFFER_TOO_SMALL (header or pieces; nothing
  *         is written to either).
  */
-ROUTECAP_API int32_t routecap_serialized_splice(const void *head, size_t head_bytes,
-                                                const void *tail, size_t tail_bytes, uint64_t row,
-                                                void *header, size_t capacity,
-                                                routecap_piece *pieces, size_t piece_size,
-                                                size_t piece_capacity, routecap_splice *splice);
+ROUTECAP_API routecap_status routecap_serialized_splice(const void *head, size_t head_bytes,
+                                                        const void *tail, size_t tail_bytes,
+                                                        uint64_t row, void *header, size_t capacity,
+                                                        routecap_piece *pieces, size_t piece_size,
+                                                        size_t piece_capacity,
+                                                        routecap_splice *splice);
 
 /**
  * Extract rows of a serialised routing: make a new header, and list the bytes of the routing that
@@ -247,10 +253,11 @@ ROUTECAP_API int32_t routecap_serialized_splice(const void *head, size_t head_by
  * @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT; ROUTECAP_ERR_OUT_OF_RANGE (the routing has no such
  *         rows); ROUTECAP_ERR_BUFFER_TOO_SMALL (header or pieces; nothing is written to either).
  */
-ROUTECAP_API int32_t routecap_serialized_slice(const void *data, size_t bytes, uint64_t first,
-                                               uint64_t rows, void *header, size_t capacity,
-                                               routecap_piece *pieces, size_t piece_size,
-                                               size_t piece_capacity, routecap_splice *slice);
+ROUTECAP_API routecap_status routecap_serialized_slice(const void *data, size_t bytes,
+                                                       uint64_t first, uint64_t rows, void *header,
+                                                       size_t capacity, routecap_piece *pieces,
+                                                       size_t piece_size, size_t piece_capacity,
+                                                       routecap_splice *slice);
 
 #ifdef __cplusplus
 }

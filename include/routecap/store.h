@@ -119,6 +119,7 @@ typedef struct routecap_store routecap_store;
 
 #define ROUTECAP_STORE_SLOT_KEYS 1u /* keys are places in a cache; without it they stand for
                                        content */
+typedef uint32_t routecap_store_flags; /* any of ROUTECAP_STORE_* */
 
 #define ROUTECAP_MAX_BLOCK_ROWS 4096
 #define ROUTECAP_MIN_KEY_BYTES 8
@@ -127,13 +128,13 @@ typedef struct routecap_store routecap_store;
 /* What a store is. */
 typedef struct routecap_store_config {
     uint32_t struct_size;
-    uint32_t flags;        /* ROUTECAP_STORE_*; default none */
-    uint32_t block_rows;   /* rows of a block, 1..ROUTECAP_MAX_BLOCK_ROWS; default 16 */
-    uint32_t key_bytes;    /* bytes of a key, ROUTECAP_MIN_KEY_BYTES..ROUTECAP_MAX_KEY_BYTES;
-                              default 32 */
-    uint64_t budget_bytes; /* limit of its memory, in bytes; default 1 GiB. At least two pages
-                              (routecap_memory.page_bytes) or two blocks, whichever is more */
-    uint64_t generation;   /* the one that it begins at */
+    routecap_store_flags flags; /* ROUTECAP_STORE_*; default none */
+    uint32_t block_rows;        /* rows of a block, 1..ROUTECAP_MAX_BLOCK_ROWS; default 16 */
+    uint32_t key_bytes;         /* bytes of a key, ROUTECAP_MIN_KEY_BYTES..ROUTECAP_MAX_KEY_BYTES;
+                                   default 32 */
+    uint64_t budget_bytes;      /* limit of its memory, in bytes; default 1 GiB. At least two pages
+                                   (routecap_memory.page_bytes) or two blocks, whichever is more */
+    uint64_t generation;        /* the one that it begins at */
 } routecap_store_config;
 
 /**
@@ -142,7 +143,8 @@ typedef struct routecap_store_config {
  * @param[out] config      The configuration.
  * @param[in] struct_size  sizeof(routecap_store_config) of the caller, in bytes.
  */
-ROUTECAP_API int32_t routecap_store_config_init(routecap_store_config *config, size_t struct_size);
+ROUTECAP_API routecap_status routecap_store_config_init(routecap_store_config *config,
+                                                        size_t struct_size);
 
 /**
  * Create a store in the memory of this process.
@@ -154,8 +156,9 @@ ROUTECAP_API int32_t routecap_store_config_init(routecap_store_config *config, s
  * @param[out] store  The store, to be freed with routecap_store_free; NULL on error.
  * @return ROUTECAP_OK.
  */
-ROUTECAP_API int32_t routecap_store_create(const routecap_store_config *config,
-                                           const routecap_config *shape, routecap_store **store);
+ROUTECAP_API routecap_status routecap_store_create(const routecap_store_config *config,
+                                                   const routecap_config *shape,
+                                                   routecap_store **store);
 
 /**
  * Free a store.
@@ -171,7 +174,7 @@ typedef struct routecap_store_counts {
     uint32_t struct_size;
     uint32_t block_rows;        /* rows of a block */
     uint32_t key_bytes;         /* bytes of a key */
-    uint32_t flags;             /* ROUTECAP_STORE_* */
+    routecap_store_flags flags; /* ROUTECAP_STORE_* */
     uint64_t generation;        /* the one that the store is at */
     uint64_t blocks;            /* that are there, those in flight and stale ones included */
     uint64_t blocks_in_flight;  /* of these: published, and not landed yet */
@@ -202,8 +205,8 @@ typedef struct routecap_store_counts {
  * @param[in] store    The store.
  * @param[out] counts  The counters.
  */
-ROUTECAP_API int32_t routecap_store_stats(const routecap_store *store,
-                                          routecap_store_counts *counts);
+ROUTECAP_API routecap_status routecap_store_stats(const routecap_store *store,
+                                                  routecap_store_counts *counts);
 
 /**
  * Advance a store to a generation: rows with a lower tag are stale from then on.
@@ -214,7 +217,7 @@ ROUTECAP_API int32_t routecap_store_stats(const routecap_store *store,
  * @param[in] store       The store.
  * @param[in] generation  The new generation.
  */
-ROUTECAP_API int32_t routecap_store_advance(routecap_store *store, uint64_t generation);
+ROUTECAP_API routecap_status routecap_store_advance(routecap_store *store, uint64_t generation);
 
 /* ================================================================================================
  * Publishing and adopting
@@ -240,9 +243,11 @@ ROUTECAP_API int32_t routecap_store_advance(routecap_store *store, uint64_t gene
  *         is recomputed here and captured in the store); ROUTECAP_ERR_OUT_OF_RANGE;
  *         ROUTECAP_ERR_STATE (a generation that the store has not advanced to).
  */
-ROUTECAP_API int32_t routecap_request_publish(routecap_capturer *capturer, routecap_request request,
-                                              routecap_store *store, uint64_t first,
-                                              const void *keys, size_t count, uint64_t generation);
+ROUTECAP_API routecap_status routecap_request_publish(routecap_capturer *capturer,
+                                                      routecap_request request,
+                                                      routecap_store *store, uint64_t first,
+                                                      const void *keys, size_t count,
+                                                      uint64_t generation);
 
 /* What an adopt found. */
 typedef struct routecap_adoption {
@@ -278,10 +283,11 @@ typedef struct routecap_adoption {
  *         here); ROUTECAP_ERR_OUT_OF_RANGE (beyond ROUTECAP_MAX_POSITION); ROUTECAP_ERR_STATE (a
  *         generation that the store has not advanced to).
  */
-ROUTECAP_API int32_t routecap_request_adopt(routecap_capturer *capturer, routecap_request request,
-                                            routecap_store *store, uint64_t first, const void *keys,
-                                            size_t count, uint64_t generation,
-                                            routecap_adoption *adoption);
+ROUTECAP_API routecap_status routecap_request_adopt(routecap_capturer *capturer,
+                                                    routecap_request request, routecap_store *store,
+                                                    uint64_t first, const void *keys, size_t count,
+                                                    uint64_t generation,
+                                                    routecap_adoption *adoption);
 
 /* One call of routecap_request_publish: its parameters, and its status. */
 typedef struct routecap_publish_item {
@@ -289,8 +295,8 @@ typedef struct routecap_publish_item {
     uint64_t first;
     const void *keys; /* [count, key_bytes] */
     uint64_t count;
-    int32_t status;   /* receives the status of this item */
-    int32_t reserved; /* 0 */
+    routecap_status status; /* receives the status of this item */
+    int32_t reserved;       /* 0 */
 } routecap_publish_item;
 
 /**
@@ -304,10 +310,11 @@ typedef struct routecap_publish_item {
  * @param[in] generation  As in routecap_request_publish.
  * @return ROUTECAP_OK; ROUTECAP_PARTIAL; ROUTECAP_ERR_SHAPE_MISMATCH; ROUTECAP_ERR_STATE.
  */
-ROUTECAP_API int32_t routecap_request_publish_batch(routecap_capturer *capturer,
-                                                    routecap_store *store,
-                                                    routecap_publish_item *items, size_t item_size,
-                                                    size_t count, uint64_t generation);
+ROUTECAP_API routecap_status routecap_request_publish_batch(routecap_capturer *capturer,
+                                                            routecap_store *store,
+                                                            routecap_publish_item *items,
+                                                            size_t item_size, size_t count,
+                                                            uint64_t generation);
 
 /* One call of routecap_request_adopt: its parameters, what it found, and its status. */
 typedef struct routecap_adopt_item {
@@ -321,8 +328,8 @@ typedef struct routecap_adopt_item {
     uint64_t evicted;
     uint64_t not_published;
     uint64_t stale;
-    int32_t status;   /* receives the status of this item */
-    int32_t reserved; /* 0 */
+    routecap_status status; /* receives the status of this item */
+    int32_t reserved;       /* 0 */
 } routecap_adopt_item;
 
 /**
@@ -336,10 +343,11 @@ typedef struct routecap_adopt_item {
  * @param[in] generation  As in routecap_request_adopt.
  * @return ROUTECAP_OK; ROUTECAP_PARTIAL; ROUTECAP_ERR_SHAPE_MISMATCH; ROUTECAP_ERR_STATE.
  */
-ROUTECAP_API int32_t routecap_request_adopt_batch(routecap_capturer *capturer,
-                                                  routecap_store *store, routecap_adopt_item *items,
-                                                  size_t item_size, size_t count,
-                                                  uint64_t generation);
+ROUTECAP_API routecap_status routecap_request_adopt_batch(routecap_capturer *capturer,
+                                                          routecap_store *store,
+                                                          routecap_adopt_item *items,
+                                                          size_t item_size, size_t count,
+                                                          uint64_t generation);
 
 /* ================================================================================================
  * Keys
@@ -367,9 +375,10 @@ ROUTECAP_API int32_t routecap_request_adopt_batch(routecap_capturer *capturer,
  * @param[in] keys_bytes   Size of keys, in bytes.
  * @return ROUTECAP_OK; ROUTECAP_ERR_BUFFER_TOO_SMALL.
  */
-ROUTECAP_API int32_t routecap_key_chain(const void *seed, size_t seed_bytes, const int32_t *tokens,
-                                        size_t count, uint32_t block_rows, uint32_t key_bytes,
-                                        void *keys, size_t keys_bytes);
+ROUTECAP_API routecap_status routecap_key_chain(const void *seed, size_t seed_bytes,
+                                                const int32_t *tokens, size_t count,
+                                                uint32_t block_rows, uint32_t key_bytes, void *keys,
+                                                size_t keys_bytes);
 
 /**
  * Say which keys an adopt of this generation would find now.
@@ -386,9 +395,9 @@ ROUTECAP_API int32_t routecap_key_chain(const void *seed, size_t seed_bytes, con
  * @param[out] leading    How many keys before the first that is not there; may be NULL.
  * @return ROUTECAP_OK; ROUTECAP_ERR_STATE (a generation that the store has not advanced to).
  */
-ROUTECAP_API int32_t routecap_store_contains(routecap_store *store, const void *keys, size_t count,
-                                             uint64_t generation, int32_t *reasons,
-                                             uint64_t *leading);
+ROUTECAP_API routecap_status routecap_store_contains(routecap_store *store, const void *keys,
+                                                     size_t count, uint64_t generation,
+                                                     routecap_reason *reasons, uint64_t *leading);
 
 /**
  * Retain blocks: they stay until they are released, whatever the budget says.
@@ -402,8 +411,8 @@ ROUTECAP_API int32_t routecap_store_contains(routecap_store *store, const void *
  * @param[out] reasons  [count] 0 for a block that is retained now, otherwise ROUTECAP_MISSING_*;
  *                      may be NULL. REFUSED: another process was changing a store that is shared.
  */
-ROUTECAP_API int32_t routecap_store_retain(routecap_store *store, const void *keys, size_t count,
-                                           int32_t *reasons);
+ROUTECAP_API routecap_status routecap_store_retain(routecap_store *store, const void *keys,
+                                                   size_t count, routecap_reason *reasons);
 
 /**
  * Release blocks that were retained. Keys that nobody retains are left alone.
@@ -412,7 +421,8 @@ ROUTECAP_API int32_t routecap_store_retain(routecap_store *store, const void *ke
  * @param[in] keys   [count, key_bytes] the keys.
  * @param[in] count  How many keys.
  */
-ROUTECAP_API int32_t routecap_store_release(routecap_store *store, const void *keys, size_t count);
+ROUTECAP_API routecap_status routecap_store_release(routecap_store *store, const void *keys,
+                                                    size_t count);
 
 /**
  * Drop blocks, also retained ones and those in flight. Requests that adopted them keep the rows.
@@ -422,8 +432,8 @@ ROUTECAP_API int32_t routecap_store_release(routecap_store *store, const void *k
  * @param[in] count     How many keys.
  * @param[out] evicted  How many were there; may be NULL.
  */
-ROUTECAP_API int32_t routecap_store_evict(routecap_store *store, const void *keys, size_t count,
-                                          uint64_t *evicted);
+ROUTECAP_API routecap_status routecap_store_evict(routecap_store *store, const void *keys,
+                                                  size_t count, uint64_t *evicted);
 
 /**
  * Follow a cache that moves its slots: the block of from[i] becomes that of to[i], for all i at
@@ -438,8 +448,8 @@ ROUTECAP_API int32_t routecap_store_evict(routecap_store *store, const void *key
  * @param[in] count  How many keys.
  * @return ROUTECAP_OK; ROUTECAP_ERR_STATE (a store of content keys).
  */
-ROUTECAP_API int32_t routecap_store_move(routecap_store *store, const void *from, const void *to,
-                                         size_t count);
+ROUTECAP_API routecap_status routecap_store_move(routecap_store *store, const void *from,
+                                                 const void *to, size_t count);
 
 /* ================================================================================================
  * Blocks as bytes
@@ -464,9 +474,9 @@ ROUTECAP_API int32_t routecap_store_move(routecap_store *store, const void *from
  *         ROUTECAP_ERR_BUFFER_TOO_SMALL (nothing is written); ROUTECAP_ERR_STATE (a generation that
  *         the store has not advanced to).
  */
-ROUTECAP_API int32_t routecap_store_export(routecap_store *store, const void *keys, size_t count,
-                                           uint64_t generation, void *dst, size_t dst_bytes,
-                                           uint64_t *needed);
+ROUTECAP_API routecap_status routecap_store_export(routecap_store *store, const void *keys,
+                                                   size_t count, uint64_t generation, void *dst,
+                                                   size_t dst_bytes, uint64_t *needed);
 
 /**
  * Publish blocks that another store exported.
@@ -483,8 +493,8 @@ ROUTECAP_API int32_t routecap_store_export(routecap_store *store, const void *ke
  *         ROUTECAP_ERR_SHAPE_MISMATCH (another shape, block_rows or key_bytes); ROUTECAP_ERR_STATE
  *         (a generation that the store has not advanced to).
  */
-ROUTECAP_API int32_t routecap_store_import(routecap_store *store, const void *data, size_t bytes,
-                                           uint64_t *blocks);
+ROUTECAP_API routecap_status routecap_store_import(routecap_store *store, const void *data,
+                                                   size_t bytes, uint64_t *blocks);
 
 /* ================================================================================================
  * Several processes
@@ -519,9 +529,10 @@ ROUTECAP_API int32_t routecap_store_import(routecap_store *store, const void *da
  * @param[out] store       The store, to be freed with routecap_store_free; NULL on error.
  * @return ROUTECAP_OK; ROUTECAP_ERR_NO_BACKEND (this system has no such memory, or no /proc).
  */
-ROUTECAP_API int32_t routecap_store_create_shared(const routecap_store_config *config,
-                                                  const routecap_config *shape,
-                                                  int32_t *descriptor, routecap_store **store);
+ROUTECAP_API routecap_status routecap_store_create_shared(const routecap_store_config *config,
+                                                          const routecap_config *shape,
+                                                          int32_t *descriptor,
+                                                          routecap_store **store);
 
 /**
  * Open a store that several processes share. If the descriptor is that of an empty file, create the
@@ -550,9 +561,9 @@ ROUTECAP_API int32_t routecap_store_create_shared(const routecap_store_config *c
  *         ROUTECAP_ERR_NO_MEMORY (also if the disk is full, or 48 processes have it open);
  *         ROUTECAP_ERR_NO_BACKEND (this system has no /proc).
  */
-ROUTECAP_API int32_t routecap_store_open_shared(const routecap_store_config *config,
-                                                const routecap_config *shape, int32_t descriptor,
-                                                routecap_store **store);
+ROUTECAP_API routecap_status routecap_store_open_shared(const routecap_store_config *config,
+                                                        const routecap_config *shape,
+                                                        int32_t descriptor, routecap_store **store);
 
 #ifdef __cplusplus
 }

@@ -85,6 +85,7 @@ extern "C" {
                                       DTYPE is int8, int16 or int32 */
 #define ROUTECAP_WIRE_LISTS 8      /* "lists": nested JSON lists of integers; read also within
                                       ["ndarray", {"data": lists, "dtype": name}] */
+typedef int32_t routecap_wire_format; /* ROUTECAP_WIRE_* */
 
 /* Dtypes of ids that occur only in messages, besides ROUTECAP_DTYPE_U8 to ROUTECAP_DTYPE_I64. */
 #define ROUTECAP_DTYPE_I8 8
@@ -101,19 +102,20 @@ extern "C" {
 #define ROUTECAP_WIRE_FACT_TAGS 128u       /* the tag of each row */
 #define ROUTECAP_WIRE_FACT_ID_SPACE 256u   /* that ids are physical */
 #define ROUTECAP_WIRE_FACT_PROVENANCE 512u /* that layers were recomputed */
+typedef uint32_t routecap_wire_facts; /* any of ROUTECAP_WIRE_FACT_* */
 
 /* Description of a format. */
 typedef struct routecap_wire_description {
     uint32_t struct_size;
-    int32_t format;      /* ROUTECAP_WIRE_* */
-    uint32_t version;    /* the version that is written; this and all earlier versions can be
-                            read */
-    uint32_t facts;      /* ROUTECAP_WIRE_FACT_* that the format carries. If VALIDITY is carried by
-                            ids of -1, only a signed dtype carries it */
-    const char *name;    /* static storage, as aliases and ending */
-    const char *aliases; /* programs that write it, separated by spaces: names that
-                            routecap_wire_find accepts */
-    const char *ending;  /* ending of file names, with the dot; "" if there is none */
+    routecap_wire_format format; /* ROUTECAP_WIRE_* */
+    uint32_t version;            /* the version that is written; this and all earlier versions can
+                                    be read */
+    routecap_wire_facts facts;   /* ROUTECAP_WIRE_FACT_* that the format carries. If VALIDITY is
+                                    carried by ids of -1, only a signed dtype carries it */
+    const char *name;            /* static storage, as aliases and ending */
+    const char *aliases;         /* programs that write it, separated by spaces: names that
+                                    routecap_wire_find accepts */
+    const char *ending;          /* ending of file names, with the dot; "" if there is none */
 } routecap_wire_description;
 
 /**
@@ -124,7 +126,8 @@ typedef struct routecap_wire_description {
  * @param[out] description  What the format is.
  * @return ROUTECAP_OK; ROUTECAP_ERR_ARGUMENT (no such format).
  */
-ROUTECAP_API int32_t routecap_wire_describe(int32_t format, routecap_wire_description *description);
+ROUTECAP_API routecap_status routecap_wire_describe(routecap_wire_format format,
+                                                    routecap_wire_description *description);
 
 /**
  * Find a format by its name, by one of its aliases, or by its file ending.
@@ -133,22 +136,22 @@ ROUTECAP_API int32_t routecap_wire_describe(int32_t format, routecap_wire_descri
  * @param[out] format  ROUTECAP_WIRE_*.
  * @return ROUTECAP_OK; ROUTECAP_ERR_ARGUMENT (unknown; the text lists all names).
  */
-ROUTECAP_API int32_t routecap_wire_find(const char *name, int32_t *format);
+ROUTECAP_API routecap_status routecap_wire_find(const char *name, routecap_wire_format *format);
 
 /* What the beginning of a message tells about it. */
 typedef struct routecap_wire_info {
     uint32_t struct_size;
-    int32_t format;    /* ROUTECAP_WIRE_* */
-    uint32_t version;  /* of the format */
-    int32_t certain;   /* 1: the message has this format and no other; 0: it may also be
-                          RAW_BASE64 */
-    uint32_t facts;    /* ROUTECAP_WIRE_FACT_* found in the bytes that were read. The fields below
-                          are 0 if these bytes do not say them */
-    int32_t dtype;     /* of the ids, ROUTECAP_DTYPE_* */
-    uint32_t columns;  /* length of the layer axis */
-    uint32_t k;        /* experts per token */
-    uint64_t first;    /* position of the first row */
-    uint64_t rows;     /* how many */
+    routecap_wire_format format; /* ROUTECAP_WIRE_* */
+    uint32_t version;            /* of the format */
+    int32_t certain;             /* 1: the message has this format and no other; 0: it may also be
+                                    RAW_BASE64 */
+    routecap_wire_facts facts;   /* ROUTECAP_WIRE_FACT_* found in the bytes that were read. The
+                                    fields below are 0 if these bytes do not say them */
+    routecap_dtype dtype;        /* of the ids, ROUTECAP_DTYPE_* */
+    uint32_t columns;            /* length of the layer axis */
+    uint32_t k;                  /* experts per token */
+    uint64_t first;              /* position of the first row */
+    uint64_t rows;               /* how many */
 } routecap_wire_info;
 
 /**
@@ -165,7 +168,8 @@ typedef struct routecap_wire_info {
  *         message); ROUTECAP_ERR_BUFFER_TOO_SMALL (a message may begin like this, but more bytes
  *         are needed to tell its format).
  */
-ROUTECAP_API int32_t routecap_wire_probe(const void *data, size_t bytes, routecap_wire_info *info);
+ROUTECAP_API routecap_status routecap_wire_probe(const void *data, size_t bytes,
+                                                 routecap_wire_info *info);
 
 /* ================================================================================================
  * Decoding
@@ -177,10 +181,12 @@ ROUTECAP_API int32_t routecap_wire_probe(const void *data, size_t bytes, routeca
 #define ROUTECAP_WIRE_COLUMNS_CAPTURED 1 /* the captured layers, in order */
 #define ROUTECAP_WIRE_COLUMNS_DECODER 2  /* all layers of the decoder: column c is decoder layer c.
                                             Columns that are not in the layer map are left out */
+typedef int32_t routecap_wire_columns; /* ROUTECAP_WIRE_COLUMNS_* */
 
 /* Flags of routecap_wire_hint. */
 #define ROUTECAP_WIRE_HINT_STRICT 1u /* a missing cell makes the call fail with
                                         ROUTECAP_ERR_INCOMPLETE */
+typedef uint32_t routecap_wire_hint_flags; /* any of ROUTECAP_WIRE_HINT_* */
 
 /*
  * What the caller knows about a message. If the bytes say it too, both must agree; otherwise
@@ -189,23 +195,25 @@ ROUTECAP_API int32_t routecap_wire_probe(const void *data, size_t bytes, routeca
  */
 typedef struct routecap_wire_hint {
     uint32_t struct_size;
-    uint32_t layers;        /* captured (MoE) layers; default: the number of columns. Required with
-                               layer_map or layer_experts */
-    uint32_t columns;       /* length of the layer axis; default `layers` */
-    uint32_t k;             /* experts per token. Required if the bytes do not say it */
-    uint32_t experts;       /* ids are in [0, experts). Required, unless layer_experts is set or the
-                               format is SERIALIZED */
-    int32_t dtype;          /* of the ids, ROUTECAP_DTYPE_*; default I32, with OBJECT U8 */
-    int32_t column_kind;    /* ROUTECAP_WIRE_COLUMNS_*; default FOUND */
-    int32_t id_space;       /* ROUTECAP_ID_SPACE_*; ignored with SERIALIZED */
-    uint32_t flags;         /* 0 or ROUTECAP_WIRE_HINT_STRICT */
-    uint32_t reserved;      /* 0 */
-    uint64_t first;         /* position of the first row; default 0 */
-    uint64_t rows;          /* number of rows: S-1 for S tokens; default: as many as the message
-                               has */
-    uint64_t tag;           /* tag of all rows; ignored with SERIALIZED */
-    uint64_t budget_bytes;  /* the most memory that decoding may take, in bytes; beyond it,
-                               ROUTECAP_ERR_NO_MEMORY. Default: about 8 times the message */
+    uint32_t layers;                   /* captured (MoE) layers; default: the number of columns.
+                                          Required with layer_map or layer_experts */
+    uint32_t columns;                  /* length of the layer axis; default `layers` */
+    uint32_t k;                        /* experts per token. Required if the bytes do not say it */
+    uint32_t experts;                  /* ids are in [0, experts). Required, unless layer_experts is
+                                          set or the format is SERIALIZED */
+    routecap_dtype dtype;              /* of the ids, ROUTECAP_DTYPE_*; default I32, with OBJECT
+                                          U8 */
+    routecap_wire_columns column_kind; /* ROUTECAP_WIRE_COLUMNS_*; default FOUND */
+    routecap_id_space id_space;        /* ROUTECAP_ID_SPACE_*; ignored with SERIALIZED */
+    routecap_wire_hint_flags flags;    /* 0 or ROUTECAP_WIRE_HINT_STRICT */
+    uint32_t reserved;                 /* 0 */
+    uint64_t first;                    /* position of the first row; default 0 */
+    uint64_t rows;                     /* number of rows: S-1 for S tokens; default: as many as the
+                                          message has */
+    uint64_t tag;                      /* tag of all rows; ignored with SERIALIZED */
+    uint64_t budget_bytes;             /* the most memory that decoding may take, in bytes; beyond
+                                          it, ROUTECAP_ERR_NO_MEMORY. Default: about 8 times the
+                                          message */
     const int32_t *layer_map;      /* [layers] index of each captured layer in the decoder, strictly
                                       ascending; default 0..layers-1 */
     const uint32_t *layer_experts; /* [layers] number of experts of each layer, if they differ;
@@ -218,22 +226,22 @@ typedef struct routecap_wire_hint {
  */
 typedef struct routecap_wire_report {
     uint32_t struct_size;
-    int32_t format;            /* ROUTECAP_WIRE_* */
-    uint32_t version;          /* of the format */
-    int32_t dtype;             /* of the ids in the message, ROUTECAP_DTYPE_*; I64 for LISTS */
-    uint32_t facts;            /* ROUTECAP_WIRE_FACT_* that this message carries */
-    uint32_t lost;             /* when encoding: the ROUTECAP_WIRE_FACT_* that the routing states
-                                  and this message does not. When decoding: 0 */
-    uint32_t columns;          /* length of the layer axis */
-    uint32_t columns_left_out; /* columns that were left out, because they are not in the layer
-                                  map */
-    uint32_t columns_in_use;   /* columns that were left out although they hold a cell of k distinct
-                                  ids: perhaps the layer map lacks their layer */
-    uint32_t layers_empty;     /* captured layers without a single valid cell; 0 if there are no
-                                  rows */
-    uint64_t bytes;            /* of the whole message */
-    uint64_t first;            /* position of the first row */
-    uint64_t rows;             /* how many */
+    routecap_wire_format format; /* ROUTECAP_WIRE_* */
+    uint32_t version;            /* of the format */
+    routecap_dtype dtype;        /* of the ids in the message, ROUTECAP_DTYPE_*; I64 for LISTS */
+    routecap_wire_facts facts;   /* ROUTECAP_WIRE_FACT_* that this message carries */
+    routecap_wire_facts lost;    /* when encoding: the ROUTECAP_WIRE_FACT_* that the routing states
+                                    and this message does not. When decoding: 0 */
+    uint32_t columns;            /* length of the layer axis */
+    uint32_t columns_left_out;   /* columns that were left out, because they are not in the layer
+                                    map */
+    uint32_t columns_in_use;     /* columns that were left out although they hold a cell of k
+                                    distinct ids: perhaps the layer map lacks their layer */
+    uint32_t layers_empty;       /* captured layers without a single valid cell; 0 if there are no
+                                    rows */
+    uint64_t bytes;              /* of the whole message */
+    uint64_t first;              /* position of the first row */
+    uint64_t rows;               /* how many */
     /* Each cell of a captured layer is in exactly one of these five counts. */
     uint64_t cells_valid;        /* k distinct ids of the layer */
     uint64_t cells_negative;     /* an id below 0 */
@@ -266,9 +274,11 @@ typedef struct routecap_wire_report {
  *         hint); ROUTECAP_ERR_DTYPE (the hint's dtype); ROUTECAP_ERR_INCOMPLETE (strict, and cells
  *         are missing).
  */
-ROUTECAP_API int32_t routecap_wire_decode(const void *data, size_t bytes, int32_t format,
-                                          const routecap_wire_hint *hint,
-                                          routecap_wire_report *report, routecap_routing **routing);
+ROUTECAP_API routecap_status routecap_wire_decode(const void *data, size_t bytes,
+                                                  routecap_wire_format format,
+                                                  const routecap_wire_hint *hint,
+                                                  routecap_wire_report *report,
+                                                  routecap_routing **routing);
 
 /**
  * Decode a message into the caller's memory, without making a routing. dtype, layout, fill and mask
@@ -298,11 +308,13 @@ ROUTECAP_API int32_t routecap_wire_decode(const void *data, size_t bytes, int32_
  * @param[out] report     What the message held, filled on success; may be NULL.
  * @return As routecap_wire_decode and routecap_routing_copy_to.
  */
-ROUTECAP_API int32_t routecap_wire_decode_into(const void *data, size_t bytes, int32_t format,
-                                               const routecap_wire_hint *hint,
-                                               const routecap_copy_options *options, void *dst,
-                                               size_t dst_bytes, uint8_t *mask, size_t mask_bytes,
-                                               uint64_t *needed, routecap_wire_report *report);
+ROUTECAP_API routecap_status routecap_wire_decode_into(const void *data, size_t bytes,
+                                                       routecap_wire_format format,
+                                                       const routecap_wire_hint *hint,
+                                                       const routecap_copy_options *options,
+                                                       void *dst, size_t dst_bytes, uint8_t *mask,
+                                                       size_t mask_bytes, uint64_t *needed,
+                                                       routecap_wire_report *report);
 
 /* Decoding of bytes that arrive piece by piece. */
 typedef struct routecap_wire_decoder routecap_wire_decoder;
@@ -321,8 +333,9 @@ typedef struct routecap_wire_decoder routecap_wire_decoder;
  * @param[out] decoder  The decoder, to be freed with routecap_wire_decoder_free; NULL on error.
  * @return ROUTECAP_OK; ROUTECAP_ERR_DTYPE (the hint's dtype).
  */
-ROUTECAP_API int32_t routecap_wire_decoder_create(int32_t format, const routecap_wire_hint *hint,
-                                                  routecap_wire_decoder **decoder);
+ROUTECAP_API routecap_status routecap_wire_decoder_create(routecap_wire_format format,
+                                                          const routecap_wire_hint *hint,
+                                                          routecap_wire_decoder **decoder);
 
 /**
  * Give the decoder the next bytes of the message, however many. After an error, every later call
@@ -333,8 +346,8 @@ ROUTECAP_API int32_t routecap_wire_decoder_create(int32_t format, const routecap
  * @param[in] bytes        How many.
  * @return ROUTECAP_OK, even if cells are missing; otherwise an error of routecap_wire_decode.
  */
-ROUTECAP_API int32_t routecap_wire_decoder_write(routecap_wire_decoder *decoder, const void *data,
-                                                 size_t bytes);
+ROUTECAP_API routecap_status routecap_wire_decoder_write(routecap_wire_decoder *decoder,
+                                                         const void *data, size_t bytes);
 
 /**
  * End the message, after all of it was written. The decoder cannot be used again: further calls
@@ -345,9 +358,9 @@ ROUTECAP_API int32_t routecap_wire_decoder_write(routecap_wire_decoder *decoder,
  * @param[out] routing     The routing, to be freed with routecap_routing_free; NULL on error.
  * @return As routecap_wire_decode.
  */
-ROUTECAP_API int32_t routecap_wire_decoder_finish(routecap_wire_decoder *decoder,
-                                                  routecap_wire_report *report,
-                                                  routecap_routing **routing);
+ROUTECAP_API routecap_status routecap_wire_decoder_finish(routecap_wire_decoder *decoder,
+                                                          routecap_wire_report *report,
+                                                          routecap_routing **routing);
 
 /**
  * Free a decoder. This is allowed at any time, also before the message has ended.
@@ -363,16 +376,17 @@ ROUTECAP_API void routecap_wire_decoder_free(routecap_wire_decoder *decoder);
 /* How to write a routing. */
 typedef struct routecap_wire_options {
     uint32_t struct_size;
-    int32_t format;      /* ROUTECAP_WIRE_*. Required */
-    int32_t dtype;       /* of the ids; default: what other writers of the format use for this
-                            number of experts (docs/wire.md). Not for LISTS and SERIALIZED */
-    int32_t column_kind; /* ROUTECAP_WIRE_COLUMNS_CAPTURED (default) or _DECODER. With DECODER,
-                            layers that are not captured get ids of 0 */
-    uint32_t columns;    /* with DECODER: number of decoder layers; default: up to and including the
-                            last captured layer */
-    uint32_t allow;      /* ROUTECAP_WIRE_FACT_* that may be lost */
-    int64_t fill;        /* each id of a missing cell, if the dtype is unsigned and `allow` has
-                            VALIDITY; 0 or more */
+    routecap_wire_format format;       /* ROUTECAP_WIRE_*. Required */
+    routecap_dtype dtype;              /* of the ids; default: what other writers of the format use
+                                          for this number of experts (docs/wire.md). Not for LISTS
+                                          and SERIALIZED */
+    routecap_wire_columns column_kind; /* ROUTECAP_WIRE_COLUMNS_CAPTURED (default) or _DECODER. With
+                                          DECODER, layers that are not captured get ids of 0 */
+    uint32_t columns;                  /* with DECODER: number of decoder layers; default: up to and
+                                          including the last captured layer */
+    routecap_wire_facts allow;         /* ROUTECAP_WIRE_FACT_* that may be lost */
+    int64_t fill;                      /* each id of a missing cell, if the dtype is unsigned and
+                                          `allow` has VALIDITY; 0 or more */
 } routecap_wire_options;
 
 /**
@@ -401,10 +415,10 @@ typedef struct routecap_wire_options {
  *         cannot hold the ids or the fill, or the format does not have it);
  *         ROUTECAP_ERR_SHAPE_MISMATCH (the layer map names a layer beyond `columns`).
  */
-ROUTECAP_API int32_t routecap_wire_encode(const routecap_routing *routing,
-                                          const routecap_wire_options *options, void *dst,
-                                          size_t dst_bytes, uint64_t *needed,
-                                          routecap_wire_report *report);
+ROUTECAP_API routecap_status routecap_wire_encode(const routecap_routing *routing,
+                                                  const routecap_wire_options *options, void *dst,
+                                                  size_t dst_bytes, uint64_t *needed,
+                                                  routecap_wire_report *report);
 
 /* ================================================================================================
  * Splicing
@@ -440,11 +454,12 @@ ROUTECAP_API int32_t routecap_wire_encode(const routecap_routing *routing,
  * @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT; ROUTECAP_ERR_SHAPE_MISMATCH; ROUTECAP_ERR_OUT_OF_RANGE;
  *         ROUTECAP_ERR_BUFFER_TOO_SMALL (nothing is written).
  */
-ROUTECAP_API int32_t routecap_wire_splice(int32_t format, const void *head, size_t head_bytes,
-                                          const routecap_wire_hint *head_hint, const void *tail,
-                                          size_t tail_bytes, const routecap_wire_hint *tail_hint,
-                                          uint64_t row, void *dst, size_t dst_bytes,
-                                          uint64_t *needed);
+ROUTECAP_API routecap_status routecap_wire_splice(routecap_wire_format format, const void *head,
+                                                  size_t head_bytes,
+                                                  const routecap_wire_hint *head_hint,
+                                                  const void *tail, size_t tail_bytes,
+                                                  const routecap_wire_hint *tail_hint, uint64_t row,
+                                                  void *dst, size_t dst_bytes, uint64_t *needed);
 
 #ifdef __cplusplus
 }

@@ -7,7 +7,7 @@
 
 using namespace routecap;
 
-int32_t routecap_backend_info(int32_t backend, routecap_backend *info) {
+routecap_status routecap_backend_info(routecap_backend_kind backend, routecap_backend *info) {
     if (int32_t s = check_output(info, "info"); s < 0) return s;
     const BackendInfo i = backend_info(backend);
     write_struct(info, routecap_backend{.struct_size = 0,
@@ -18,11 +18,11 @@ int32_t routecap_backend_info(int32_t backend, routecap_backend *info) {
     return ROUTECAP_OK;
 }
 
-int32_t routecap_config_init(routecap_config *config, size_t struct_size) {
+routecap_status routecap_config_init(routecap_config *config, size_t struct_size) {
     return init_struct(config, struct_size, routecap_config{}, "config");
 }
 
-int32_t routecap_config_memory(const routecap_config *config, routecap_memory *memory) {
+routecap_status routecap_config_memory(const routecap_config *config, routecap_memory *memory) {
     if (int32_t s = check_output(memory, "memory"); s < 0) return s;
     return guard([&] {
         Config c;
@@ -34,7 +34,8 @@ int32_t routecap_config_memory(const routecap_config *config, routecap_memory *m
     });
 }
 
-int32_t routecap_capturer_create(const routecap_config *config, routecap_capturer **capturer) {
+routecap_status routecap_capturer_create(const routecap_config *config,
+                                         routecap_capturer **capturer) {
     if (int32_t s = clear(capturer, "capturer"); s < 0) return s;
     return guard([&] {
         Config c;
@@ -52,45 +53,48 @@ void routecap_capturer_destroy(routecap_capturer *capturer) {
     delete handle_of(capturer);
 }
 
-int32_t routecap_capturer_stats(const routecap_capturer *capturer, routecap_stats *stats) {
+routecap_status routecap_capturer_stats(const routecap_capturer *capturer, routecap_stats *stats) {
     return with(capturer, [&](Capturer &c) { return c.stats(stats); });
 }
 
-int32_t routecap_capturer_layer_stats(const routecap_capturer *capturer,
-                                      routecap_layer_stats *stats, size_t stat_size, size_t count) {
+routecap_status routecap_capturer_layer_stats(const routecap_capturer *capturer,
+                                              routecap_layer_stats *stats, size_t stat_size,
+                                              size_t count) {
     return with(capturer, [&](Capturer &c) { return c.layer_stats(stats, stat_size, count); });
 }
 
-int32_t routecap_capturer_progress(routecap_capturer *capturer) {
+routecap_status routecap_capturer_progress(routecap_capturer *capturer) {
     return with(capturer, [&](Capturer &c) { return c.progress(); });
 }
 
-int32_t routecap_step_begin(routecap_capturer *capturer, uint32_t rows, routecap_stream stream) {
+routecap_status routecap_step_begin(routecap_capturer *capturer, uint32_t rows,
+                                    routecap_stream stream) {
     return on_forward_path(capturer, [&](Capturer &c) { return c.forward.begin(rows, stream); });
 }
 
-int32_t routecap_step_snapshot(routecap_capturer *capturer, routecap_stream stream) {
+routecap_status routecap_step_snapshot(routecap_capturer *capturer, routecap_stream stream) {
     return on_forward_path(capturer, [&](Capturer &c) { return c.forward.snapshot(stream); });
 }
 
-int32_t routecap_step_issue(routecap_capturer *capturer, const routecap_span *spans,
-                            size_t span_size, size_t count, const routecap_issue_options *options,
-                            int32_t *status, routecap_step *step, routecap_stream stream) {
+routecap_status routecap_step_issue(routecap_capturer *capturer, const routecap_span *spans,
+                                    size_t span_size, size_t count,
+                                    const routecap_issue_options *options, routecap_status *status,
+                                    routecap_step *step, routecap_stream stream) {
     if (step != nullptr) *step = 0;
     return on_forward_path(capturer, [&](Capturer &c) {
         return c.forward.issue(spans, span_size, count, options, status, step, stream);
     });
 }
 
-int32_t routecap_step_discard(routecap_capturer *capturer, routecap_stream stream) {
+routecap_status routecap_step_discard(routecap_capturer *capturer, routecap_stream stream) {
     return on_forward_path(capturer, [&](Capturer &c) { return c.forward.discard(stream); });
 }
 
-int32_t routecap_step_poll(routecap_capturer *capturer, routecap_step step) {
+routecap_status routecap_step_poll(routecap_capturer *capturer, routecap_step step) {
     return with(capturer, [&](Capturer &c) { return c.poll(step); });
 }
 
-int32_t routecap_step_finalize(routecap_capturer *capturer, routecap_step step, int64_t timeout_ns,
-                               uint64_t *conflicting) {
+routecap_status routecap_step_finalize(routecap_capturer *capturer, routecap_step step,
+                                       int64_t timeout_ns, uint64_t *conflicting) {
     return with(capturer, [&](Capturer &c) { return c.finalize(step, timeout_ns, conflicting); });
 }

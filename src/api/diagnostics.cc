@@ -3,11 +3,11 @@
 
 using namespace routecap;
 
-int32_t routecap_set_log(routecap_log log, void *context, int32_t level) {
+routecap_status routecap_set_log(routecap_log log, void *context, routecap_log_level level) {
     return set_log(log, context, level);
 }
 
-int32_t routecap_capturer_dump(const routecap_capturer *capturer, uint32_t requests, void *dst,
-                               size_t dst_bytes, uint64_t *needed) {
+routecap_status routecap_capturer_dump(const routecap_capturer *capturer, uint32_t requests,
+                                       void *dst, size_t dst_bytes, uint64_t *needed) {
     return with(capturer, [&](Capturer &c) { return c.dump(requests, dst, dst_bytes, needed); });
 }

@@ -21,27 +21,28 @@ int32_t slice(const Routing &routing, uint64_t first, uint64_t rows, Routing **s
 
 }  // namespace
 
-int32_t routecap_copy_options_init(routecap_copy_options *options, size_t struct_size) {
+routecap_status routecap_copy_options_init(routecap_copy_options *options, size_t struct_size) {
     routecap_copy_options defaults{};
     defaults.fill = -1;
     return init_struct(options, struct_size, defaults, "options");
 }
 
-int32_t routecap_routing_wait(const routecap_routing *routing, int64_t timeout_ns) {
+routecap_status routecap_routing_wait(const routecap_routing *routing, int64_t timeout_ns) {
     return with(routing, [&](const Routing &r) { return r.wait(timeout_ns); });
 }
 
-int32_t routecap_routing_poll(const routecap_routing *routing) {
+routecap_status routecap_routing_poll(const routecap_routing *routing) {
     return with(routing, [](const Routing &r) { return r.poll(); });
 }
 
-int32_t routecap_routing_view(const routecap_routing *routing, routecap_view *view) {
+routecap_status routecap_routing_view(const routecap_routing *routing, routecap_view *view) {
     if (int32_t s = check_output(view, "view"); s < 0) return s;
     return with_rows(routing, [&](const Routing &r) { return r.view(view), ROUTECAP_OK; });
 }
 
-int32_t routecap_routing_coverage(const routecap_routing *routing, routecap_coverage *coverage,
-                                  routecap_missing *missing, size_t missing_size, size_t capacity) {
+routecap_status routecap_routing_coverage(const routecap_routing *routing,
+                                          routecap_coverage *coverage, routecap_missing *missing,
+                                          size_t missing_size, size_t capacity) {
     if (int32_t s = check_output(coverage, "coverage"); s < 0) return s;
     if (int32_t s =
             check_array(missing, capacity, missing_size, sizeof(routecap_missing), "missing");
@@ -52,9 +53,9 @@ int32_t routecap_routing_coverage(const routecap_routing *routing, routecap_cove
     });
 }
 
-int32_t routecap_routing_split(const routecap_routing *routing, uint64_t prompt_tokens,
-                               uint64_t generated_tokens, routecap_routing **prompt,
-                               routecap_routing **generated) {
+routecap_status routecap_routing_split(const routecap_routing *routing, uint64_t prompt_tokens,
+                                       uint64_t generated_tokens, routecap_routing **prompt,
+                                       routecap_routing **generated) {
     const int32_t s1 = clear(prompt, "prompt"), s2 = clear(generated, "generated");
     if (s1 < 0 || s2 < 0) return std::min(s1, s2);
     return with_rows(routing, [&](const Routing &r) {
@@ -66,15 +67,15 @@ int32_t routecap_routing_split(const routecap_routing *routing, uint64_t prompt_
     });
 }
 
-int32_t routecap_routing_slice(const routecap_routing *routing, uint64_t first, uint64_t rows,
-                               routecap_routing **slice_) {
+routecap_status routecap_routing_slice(const routecap_routing *routing, uint64_t first,
+                                       uint64_t rows, routecap_routing **slice_) {
     if (int32_t s = clear(slice_, "slice"); s < 0) return s;
     return with_rows(
         routing, [&](const Routing &r) { return slice(r, first, rows, routing_output(slice_)); });
 }
 
-int32_t routecap_routing_merge(const routecap_routing *const *routings, size_t count,
-                               uint32_t flags, routecap_routing **merged) {
+routecap_status routecap_routing_merge(const routecap_routing *const *routings, size_t count,
+                                       uint32_t flags, routecap_routing **merged) {
     if (int32_t s = clear(merged, "merged"); s < 0) return s;
     if (flags != 0) return report(ROUTECAP_ERR_ARGUMENT, "flags is %u", flags);
     if (routings == nullptr || count == 0) return report(ROUTECAP_ERR_ARGUMENT, "nothing to merge");
@@ -88,9 +89,10 @@ int32_t routecap_routing_merge(const routecap_routing *const *routings, size_t c
     });
 }
 
-int32_t routecap_routing_copy_to(const routecap_routing *routing,
-                                 const routecap_copy_options *options, void *dst, size_t dst_bytes,
-                                 uint8_t *mask, size_t mask_bytes, uint64_t *needed) {
+routecap_status routecap_routing_copy_to(const routecap_routing *routing,
+                                         const routecap_copy_options *options, void *dst,
+                                         size_t dst_bytes, uint8_t *mask, size_t mask_bytes,
+                                         uint64_t *needed) {
     return with_rows(routing, [&](const Routing &r) {
         CopyPlan plan;
         if (int32_t s = plan_copy(r.shape(), r.end() - r.first(), options, dst, dst_bytes, mask,
@@ -101,7 +103,7 @@ int32_t routecap_routing_copy_to(const routecap_routing *routing,
     });
 }
 
-int32_t routecap_routing_retain(const routecap_routing *routing) {
+routecap_status routecap_routing_retain(const routecap_routing *routing) {
     return with(routing, [](const Routing &r) { return r.retain(), ROUTECAP_OK; });
 }
 

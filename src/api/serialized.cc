@@ -6,37 +6,40 @@
 
 using namespace routecap;
 
-int32_t routecap_routing_serialize(const routecap_routing *routing, uint32_t flags, void *dst,
-                                   size_t dst_bytes, uint64_t *needed) {
+routecap_status routecap_routing_serialize(const routecap_routing *routing, uint32_t flags,
+                                           void *dst, size_t dst_bytes, uint64_t *needed) {
     if (flags != 0) return report(ROUTECAP_ERR_ARGUMENT, "flags is %u", flags);
     return with_rows(routing,
                      [&](const Routing &r) { return serialize(r, dst, dst_bytes, needed); });
 }
 
-int32_t routecap_routing_deserialize(const void *data, size_t bytes, uint32_t flags,
-                                     routecap_release release, void *context,
-                                     routecap_routing **routing) {
+routecap_status routecap_routing_deserialize(const void *data, size_t bytes,
+                                             routecap_import_flags flags, routecap_release release,
+                                             void *context, routecap_routing **routing) {
     if (int32_t s = clear(routing, "routing"); s < 0) return s;
     return guard(
         [&] { return deserialize(data, bytes, flags, release, context, routing_output(routing)); });
 }
 
-int32_t routecap_routing_import(const routecap_view *view, uint32_t flags, routecap_release release,
-                                void *context, routecap_routing **routing) {
+routecap_status routecap_routing_import(const routecap_view *view, routecap_import_flags flags,
+                                        routecap_release release, void *context,
+                                        routecap_routing **routing) {
     if (int32_t s = clear(routing, "routing"); s < 0) return s;
     return guard(
         [&] { return import_view(view, flags, release, context, routing_output(routing)); });
 }
 
-int32_t routecap_serialized_info(const void *data, size_t bytes, routecap_serialized *info) {
+routecap_status routecap_serialized_info(const void *data, size_t bytes,
+                                         routecap_serialized *info) {
     if (int32_t s = check_output(info, "info"); s < 0) return s;
     return guard([&] { return serialized_info(data, bytes, info); });
 }
 
-int32_t routecap_serialized_splice(const void *head, size_t head_bytes, const void *tail,
-                                   size_t tail_bytes, uint64_t row, void *header, size_t capacity,
-                                   routecap_piece *pieces, size_t piece_size, size_t piece_capacity,
-                                   routecap_splice *splice_) {
+routecap_status routecap_serialized_splice(const void *head, size_t head_bytes, const void *tail,
+                                           size_t tail_bytes, uint64_t row, void *header,
+                                           size_t capacity, routecap_piece *pieces,
+                                           size_t piece_size, size_t piece_capacity,
+                                           routecap_splice *splice_) {
     if (int32_t s = check_output(splice_, "splice"); s < 0) return s;
     if (int32_t s = check_array(pieces, piece_capacity, piece_size, sizeof *pieces, "pieces");
         s < 0)
@@ -47,10 +50,10 @@ int32_t routecap_serialized_splice(const void *head, size_t head_bytes, const vo
     });
 }
 
-int32_t routecap_serialized_slice(const void *data, size_t bytes, uint64_t first, uint64_t rows,
-                                  void *header, size_t capacity, routecap_piece *pieces,
-                                  size_t piece_size, size_t piece_capacity,
-                                  routecap_splice *slice) {
+routecap_status routecap_serialized_slice(const void *data, size_t bytes, uint64_t first,
+                                          uint64_t rows, void *header, size_t capacity,
+                                          routecap_piece *pieces, size_t piece_size,
+                                          size_t piece_capacity, routecap_splice *slice) {
     if (int32_t s = check_output(slice, "slice"); s < 0) return s;
     if (int32_t s = check_array(pieces, piece_capacity, piece_size, sizeof *pieces, "pieces");
         s < 0)

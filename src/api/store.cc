@@ -78,29 +78,29 @@ int32_t make_store(const routecap_store_config *config, const routecap_config *s
 
 }  // namespace
 
-int32_t routecap_store_config_init(routecap_store_config *config, size_t struct_size) {
+routecap_status routecap_store_config_init(routecap_store_config *config, size_t struct_size) {
     return init_struct(config, struct_size, routecap_store_config{}, "config");
 }
 
-int32_t routecap_store_create(const routecap_store_config *config, const routecap_config *shape,
-                              routecap_store **store) {
+routecap_status routecap_store_create(const routecap_store_config *config,
+                                      const routecap_config *shape, routecap_store **store) {
     return make_store(config, shape, store, [](StoreConfig c, StorePtr &object) {
         return LocalStore::create(std::move(c), object);
     });
 }
 
-int32_t routecap_store_create_shared(const routecap_store_config *config,
-                                     const routecap_config *shape, int32_t *descriptor,
-                                     routecap_store **store) {
+routecap_status routecap_store_create_shared(const routecap_store_config *config,
+                                             const routecap_config *shape, int32_t *descriptor,
+                                             routecap_store **store) {
     return make_store(config, shape, store, [descriptor](StoreConfig c, StorePtr &object) {
         if (descriptor == nullptr) return report(ROUTECAP_ERR_ARGUMENT, "descriptor is NULL");
         return MappedStore::create(std::move(c), *descriptor, object);
     });
 }
 
-int32_t routecap_store_open_shared(const routecap_store_config *config,
-                                   const routecap_config *shape, int32_t descriptor,
-                                   routecap_store **store) {
+routecap_status routecap_store_open_shared(const routecap_store_config *config,
+                                           const routecap_config *shape, int32_t descriptor,
+                                           routecap_store **store) {
     return make_store(config, shape, store, [descriptor](StoreConfig c, StorePtr &object) {
         return MappedStore::open(std::move(c), descriptor, object);
     });
@@ -112,7 +112,7 @@ void routecap_store_free(routecap_store *store) {
     delete handle_of(store);
 }
 
-int32_t routecap_store_stats(const routecap_store *store, routecap_store_counts *counts) {
+routecap_status routecap_store_stats(const routecap_store *store, routecap_store_counts *counts) {
     return with(store, [&](const StorePtr &s) {
         if (int32_t status = check_output(counts, "counts"); status < 0) return status;
         routecap_store_counts c{};
@@ -122,13 +122,13 @@ int32_t routecap_store_stats(const routecap_store *store, routecap_store_counts 
     });
 }
 
-int32_t routecap_store_advance(routecap_store *store, uint64_t generation) {
+routecap_status routecap_store_advance(routecap_store *store, uint64_t generation) {
     return with(store, [&](const StorePtr &s) { return s->advance(generation); });
 }
 
-int32_t routecap_request_publish(routecap_capturer *capturer, routecap_request request,
-                                 routecap_store *store, uint64_t first, const void *keys,
-                                 size_t count, uint64_t generation) {
+routecap_status routecap_request_publish(routecap_capturer *capturer, routecap_request request,
+                                         routecap_store *store, uint64_t first, const void *keys,
+                                         size_t count, uint64_t generation) {
     return with(capturer, store, [&](Capturer &c, const StorePtr &s) {
         routecap_publish_item item{.request = request,
                                    .first = first,
@@ -140,9 +140,10 @@ int32_t routecap_request_publish(routecap_capturer *capturer, routecap_request r
     });
 }
 
-int32_t routecap_request_adopt(routecap_capturer *capturer, routecap_request request,
-                               routecap_store *store, uint64_t first, const void *keys,
-                               size_t count, uint64_t generation, routecap_adoption *adoption) {
+routecap_status routecap_request_adopt(routecap_capturer *capturer, routecap_request request,
+                                       routecap_store *store, uint64_t first, const void *keys,
+                                       size_t count, uint64_t generation,
+                                       routecap_adoption *adoption) {
     return with(capturer, store, [&](Capturer &c, const StorePtr &s) {
         if (adoption != nullptr)
             if (int32_t status = check_output(adoption, "adoption"); status < 0) return status;
@@ -161,62 +162,66 @@ int32_t routecap_request_adopt(routecap_capturer *capturer, routecap_request req
     });
 }
 
-int32_t routecap_request_publish_batch(routecap_capturer *capturer, routecap_store *store,
-                                       routecap_publish_item *items, size_t item_size, size_t count,
-                                       uint64_t generation) {
+routecap_status routecap_request_publish_batch(routecap_capturer *capturer, routecap_store *store,
+                                               routecap_publish_item *items, size_t item_size,
+                                               size_t count, uint64_t generation) {
     return with(capturer, store, [&](Capturer &c, const StorePtr &s) {
         return c.requests.publish_batch(s, items, item_size, count, generation);
     });
 }
 
-int32_t routecap_request_adopt_batch(routecap_capturer *capturer, routecap_store *store,
-                                     routecap_adopt_item *items, size_t item_size, size_t count,
-                                     uint64_t generation) {
+routecap_status routecap_request_adopt_batch(routecap_capturer *capturer, routecap_store *store,
+                                             routecap_adopt_item *items, size_t item_size,
+                                             size_t count, uint64_t generation) {
     return with(capturer, store, [&](Capturer &c, const StorePtr &s) {
         return c.requests.adopt_batch(s, items, item_size, count, generation);
     });
 }
 
-int32_t routecap_key_chain(const void *seed, size_t seed_bytes, const int32_t *tokens, size_t count,
-                           uint32_t block_rows, uint32_t key_bytes, void *keys, size_t keys_bytes) {
+routecap_status routecap_key_chain(const void *seed, size_t seed_bytes, const int32_t *tokens,
+                                   size_t count, uint32_t block_rows, uint32_t key_bytes,
+                                   void *keys, size_t keys_bytes) {
     return key_chain(seed, seed_bytes, tokens, count, block_rows, key_bytes, keys, keys_bytes);
 }
 
-int32_t routecap_store_contains(routecap_store *store, const void *keys, size_t count,
-                                uint64_t generation, int32_t *reasons, uint64_t *leading) {
+routecap_status routecap_store_contains(routecap_store *store, const void *keys, size_t count,
+                                        uint64_t generation, routecap_reason *reasons,
+                                        uint64_t *leading) {
     return with_keys(store, keys, count,
                      [&](Store &s, Keys k) { return s.contains(k, generation, reasons, leading); });
 }
 
-int32_t routecap_store_retain(routecap_store *store, const void *keys, size_t count,
-                              int32_t *reasons) {
+routecap_status routecap_store_retain(routecap_store *store, const void *keys, size_t count,
+                                      routecap_reason *reasons) {
     return with_keys(store, keys, count, [&](Store &s, Keys k) { return s.retain(k, reasons); });
 }
 
-int32_t routecap_store_release(routecap_store *store, const void *keys, size_t count) {
+routecap_status routecap_store_release(routecap_store *store, const void *keys, size_t count) {
     return with_keys(store, keys, count, [&](Store &s, Keys k) { return s.release(k); });
 }
 
-int32_t routecap_store_evict(routecap_store *store, const void *keys, size_t count,
-                             uint64_t *evicted) {
+routecap_status routecap_store_evict(routecap_store *store, const void *keys, size_t count,
+                                     uint64_t *evicted) {
     return with_keys(store, keys, count, [&](Store &s, Keys k) { return s.evict(k, evicted); });
 }
 
-int32_t routecap_store_move(routecap_store *store, const void *from, const void *to, size_t count) {
+routecap_status routecap_store_move(routecap_store *store, const void *from, const void *to,
+                                    size_t count) {
     return with_keys(store, from, count, [&](Store &s, Keys k) {
         if (to == nullptr && count > 0) return report(ROUTECAP_ERR_ARGUMENT, "to is NULL");
         return s.move(k, Keys{static_cast<const uint8_t *>(to), count, k.key_bytes});
     });
 }
 
-int32_t routecap_store_export(routecap_store *store, const void *keys, size_t count,
-                              uint64_t generation, void *dst, size_t dst_bytes, uint64_t *needed) {
+routecap_status routecap_store_export(routecap_store *store, const void *keys, size_t count,
+                                      uint64_t generation, void *dst, size_t dst_bytes,
+                                      uint64_t *needed) {
     return with_keys(store, keys, count, [&](Store &s, Keys k) {
         return export_blocks(s, k, generation, dst, dst_bytes, needed);
     });
 }
 
-int32_t routecap_store_import(routecap_store *store, const void *data, size_t bytes,
-                              uint64_t *blocks) {
+routecap_status routecap_store_import(routecap_store *store, const void *data, size_t bytes,
+                                      uint64_t *blocks) {
     return with(store, [&](const StorePtr &s) { return import_blocks(*s, data, bytes, blocks); });
 }

@@ -8,39 +8,42 @@
 
 using namespace routecap;
 
-int32_t routecap_wire_describe(int32_t format, routecap_wire_description *description) {
+routecap_status routecap_wire_describe(routecap_wire_format format,
+                                       routecap_wire_description *description) {
     return wire::describe(format, description);
 }
 
-int32_t routecap_wire_find(const char *name, int32_t *format) {
+routecap_status routecap_wire_find(const char *name, routecap_wire_format *format) {
     return guard([&] { return wire::find(name, format); });
 }
 
-int32_t routecap_wire_probe(const void *data, size_t bytes, routecap_wire_info *info) {
+routecap_status routecap_wire_probe(const void *data, size_t bytes, routecap_wire_info *info) {
     return guard([&] { return wire::probe(data, bytes, info); });
 }
 
-int32_t routecap_wire_decode(const void *data, size_t bytes, int32_t format,
-                             const routecap_wire_hint *hint, routecap_wire_report *report,
-                             routecap_routing **routing) {
+routecap_status routecap_wire_decode(const void *data, size_t bytes, routecap_wire_format format,
+                                     const routecap_wire_hint *hint, routecap_wire_report *report,
+                                     routecap_routing **routing) {
     if (int32_t s = clear(routing, "routing"); s < 0) return s;
     return guard(
         [&] { return wire::decode(data, bytes, format, hint, report, routing_output(routing)); });
 }
 
-int32_t routecap_wire_decode_into(const void *data, size_t bytes, int32_t format,
-                                  const routecap_wire_hint *hint,
-                                  const routecap_copy_options *options, void *dst, size_t dst_bytes,
-                                  uint8_t *mask, size_t mask_bytes, uint64_t *needed,
-                                  routecap_wire_report *report) {
+routecap_status routecap_wire_decode_into(const void *data, size_t bytes,
+                                          routecap_wire_format format,
+                                          const routecap_wire_hint *hint,
+                                          const routecap_copy_options *options, void *dst,
+                                          size_t dst_bytes, uint8_t *mask, size_t mask_bytes,
+                                          uint64_t *needed, routecap_wire_report *report) {
     return guard([&] {
         return wire::decode_into(data, bytes, format, hint, options, dst, dst_bytes, mask,
                                  mask_bytes, needed, report);
     });
 }
 
-int32_t routecap_wire_decoder_create(int32_t format, const routecap_wire_hint *hint,
-                                     routecap_wire_decoder **decoder) {
+routecap_status routecap_wire_decoder_create(routecap_wire_format format,
+                                             const routecap_wire_hint *hint,
+                                             routecap_wire_decoder **decoder) {
     if (int32_t s = clear(decoder, "decoder"); s < 0) return s;
     return guard([&] {
         if (int32_t s = wire::check_format(format, true); s < 0) return s;
@@ -52,14 +55,15 @@ int32_t routecap_wire_decoder_create(int32_t format, const routecap_wire_hint *h
     });
 }
 
-int32_t routecap_wire_decoder_write(routecap_wire_decoder *decoder, const void *data,
-                                    size_t bytes) {
+routecap_status routecap_wire_decoder_write(routecap_wire_decoder *decoder, const void *data,
+                                            size_t bytes) {
     if (decoder == nullptr) return report(ROUTECAP_ERR_ARGUMENT, "decoder is NULL");
     return guard([&] { return reinterpret_cast<wire::Decoder *>(decoder)->write(data, bytes); });
 }
 
-int32_t routecap_wire_decoder_finish(routecap_wire_decoder *decoder, routecap_wire_report *report_,
-                                     routecap_routing **routing) {
+routecap_status routecap_wire_decoder_finish(routecap_wire_decoder *decoder,
+                                             routecap_wire_report *report_,
+                                             routecap_routing **routing) {
     if (int32_t s = clear(routing, "routing"); s < 0) return s;
     if (decoder == nullptr) return report(ROUTECAP_ERR_ARGUMENT, "decoder is NULL");
     return guard([&] {
@@ -71,18 +75,20 @@ void routecap_wire_decoder_free(routecap_wire_decoder *decoder) {
     delete reinterpret_cast<wire::Decoder *>(decoder);
 }
 
-int32_t routecap_wire_encode(const routecap_routing *routing, const routecap_wire_options *options,
-                             void *dst, size_t dst_bytes, uint64_t *needed,
-                             routecap_wire_report *report) {
+routecap_status routecap_wire_encode(const routecap_routing *routing,
+                                     const routecap_wire_options *options, void *dst,
+                                     size_t dst_bytes, uint64_t *needed,
+                                     routecap_wire_report *report) {
     return with_rows(routing, [&](const Routing &r) {
         return wire::encode(r, options, dst, dst_bytes, needed, report);
     });
 }
 
-int32_t routecap_wire_splice(int32_t format, const void *head, size_t head_bytes,
-                             const routecap_wire_hint *head_hint, const void *tail,
-                             size_t tail_bytes, const routecap_wire_hint *tail_hint, uint64_t row,
-                             void *dst, size_t dst_bytes, uint64_t *needed) {
+routecap_status routecap_wire_splice(routecap_wire_format format, const void *head,
+                                     size_t head_bytes, const routecap_wire_hint *head_hint,
+                                     const void *tail, size_t tail_bytes,
+                                     const routecap_wire_hint *tail_hint, uint64_t row, void *dst,
+                                     size_t dst_bytes, uint64_t *needed) {
     return guard([&] {
         return wire::splice(format, head, head_bytes, head_hint, tail, tail_bytes, tail_hint, row,
                             dst, dst_bytes, needed);

@@ -55,7 +55,7 @@ breaks "two fields swapped" $header '/^typedef struct routecap_span /,/^}/{/ sin
 breaks "a field inserted" $header 's/^    uint32_t max_requests;/    uint64_t added;\n&/'
 breaks "a field appended" $header 's/^} routecap_config;$/    uint64_t added;\n&/'
 breaks "a field renamed" $header 's/^    uint32_t max_requests;/    uint32_t most_requests;/'
-breaks "a field of another type of the same size" $header 's/^    int32_t device;     /    uint32_t device;/'
+breaks "a field of another type of the same size" $header 's/^    int32_t device; +/    uint32_t device;/'
 breaks "a field that points to something else" $header 's/^    const int32_t (\*layer_map;)/    const uint32_t \1/'
 
 # Values.
@@ -67,7 +67,7 @@ breaks "a limit changed" $header 's/^(#define ROUTECAP_MAX_SLOTS) 64/\1 32/'
 
 # Functions.
 breaks "a function removed" $code \
-    '/^int32_t routecap_capturer_progress\(/,/^}/d; /ROUTECAP_ENTRY\(capturer_progress\)/d'
+    '/^routecap_status routecap_capturer_progress\(/,/^}/d; /ROUTECAP_ENTRY\(capturer_progress\)/d'
 breaks "a function renamed" $header 's/routecap_step_discard/routecap_step_forget/' \
     $code 's/routecap_step_discard/routecap_step_forget/; s/ROUTECAP_ENTRY\(step_discard\)/.step_discard = routecap_step_forget,/' \
     $map 's/routecap_step_discard/routecap_step_forget/'
@@ -82,7 +82,7 @@ breaks "a parameter no longer const" $header 's/(routecap_routing_poll\()const r
     $code 's/(routecap_routing_poll\()const routecap_routing \*/\1routecap_routing */'
 breaks "a return type widened" $header 's/uint32_t (routecap_version\(void\))/uint64_t \1/' $header 's/uint32_t \(\*version\)/uint64_t (*version)/' \
     $code 's/uint32_t (routecap_version\(void\))/uint64_t \1/'
-breaks "an entry of the table moved" $header '/^    int32_t \(\*step_begin\)/{h;d};/^    int32_t \(\*step_snapshot\)/{G}' \
+breaks "an entry of the table moved" $header '/^    routecap_status \(\*step_begin\)/{h;d};/^    routecap_status \(\*step_snapshot\)/{G}' \
     $code '/^        ROUTECAP_ENTRY\(step_begin\)/{h;d};/^        ROUTECAP_ENTRY\(step_snapshot\)/{G}'
 breaks "a version node renamed" $map 's/^ROUTECAP_1\.1 /ROUTECAP_1.2 /'
 breaks "a function left out of the version node" $map '/^    routecap_step_begin;/d'

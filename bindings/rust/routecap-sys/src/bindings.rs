@@ -1,4 +1,4 @@
-// Of headers with the SHA-256 57942bc488d561d7e83146617cb516fb4d91f103ca933bf0a4904d084b2f301c
+// Of headers with the SHA-256 a70db76db349d2e164d94f511ab16af5164f16c5f09b4a7b011f60e0541af57c
 pub const ROUTECAP_VERSION_MAJOR: u32 = 1;
 pub const ROUTECAP_VERSION_MINOR: u32 = 1;
 pub const ROUTECAP_VERSION_PATCH: u32 = 0;
@@ -215,12 +215,13 @@ unsafe extern "C" {
     /// Return the version of the loaded library: major * 10000 + minor * 100 + patch. Never fails.
     pub fn routecap_version() -> u32;
 }
+pub type routecap_status = i32;
 unsafe extern "C" {
     /// Return the name of a status, such as "ROUTECAP_ERR_CAPACITY". Never fails.
     ///
     /// @param[in] status  A status.
     /// @return A static string; "ROUTECAP_STATUS_UNKNOWN" if this library does not know the status.
-    pub fn routecap_status_name(status: i32) -> *const ::core::ffi::c_char;
+    pub fn routecap_status_name(status: routecap_status) -> *const ::core::ffi::c_char;
 }
 unsafe extern "C" {
     /// Return the most recent line of text that a call on this thread left; see "Statuses" at the top.
@@ -254,38 +255,48 @@ pub struct CUstream_st {
     _unused: [u8; 0],
 }
 pub type routecap_stream = *mut CUstream_st;
+pub type routecap_dtype = i32;
+pub type routecap_backend_kind = i32;
+pub type routecap_role = i32;
+pub type routecap_id_space = i32;
+pub type routecap_provenance = i32;
+pub type routecap_config_flags = u32;
 /// What a capturer captures, and with how much memory.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct routecap_config {
     pub struct_size: u32,
-    /// ROUTECAP_BACKEND_*. Required: 0 or less is ROUTECAP_ERR_ARGUMENT, an
-    /// unknown one ROUTECAP_ERR_NO_BACKEND
-    pub backend: i32,
+    /// ROUTECAP_BACKEND_*. Required: 0 or less is
+    /// ROUTECAP_ERR_ARGUMENT, an unknown one
+    /// ROUTECAP_ERR_NO_BACKEND
+    pub backend: routecap_backend_kind,
     /// ROUTECAP_ROLE_*; default OWNER
-    pub role: i32,
-    /// ordinal of the device, 0 or more; the host backend ignores it
+    pub role: routecap_role,
+    /// ordinal of the device, 0 or more; the host backend ignores
+    /// it
     pub device: i32,
     /// captured (MoE) layers, 1..ROUTECAP_MAX_LAYERS. Required
     pub layers: u32,
     /// experts per token, 1..ROUTECAP_MAX_K. Required
     pub k: u32,
     /// ids are in [0, experts); zero-computation experts count. In
-    /// k..ROUTECAP_MAX_EXPERTS. Required unless layer_experts is set
+    /// k..ROUTECAP_MAX_EXPERTS. Required unless layer_experts is
+    /// set
     pub experts: u32,
-    /// sink rows: the most tokens of one forward pass, padding included, in
-    /// 1..ROUTECAP_MAX_ROWS. Required
+    /// sink rows: the most tokens of one forward pass, padding
+    /// included, in 1..ROUTECAP_MAX_ROWS. Required
     pub rows: u32,
-    /// steps that can be in flight, 1..ROUTECAP_MAX_SLOTS; default 4; see
-    /// routecap_step_issue
+    /// steps that can be in flight, 1..ROUTECAP_MAX_SLOTS; default 4;
+    /// see routecap_step_issue
     pub slots: u32,
-    /// of the library's sink: ROUTECAP_DTYPE_I16 (default), _I32 or _I64
-    pub sink_dtype: i32,
+    /// of the library's sink: ROUTECAP_DTYPE_I16 (default), _I32 or
+    /// _I64
+    pub sink_dtype: routecap_dtype,
     /// ROUTECAP_CONFIG_*; default none
-    pub flags: u32,
-    /// ROUTECAP_ID_SPACE_* of the ids that are written; default LOGICAL. Every
-    /// routing carries it
-    pub id_space: i32,
+    pub flags: routecap_config_flags,
+    /// ROUTECAP_ID_SPACE_* of the ids that are written; default
+    /// LOGICAL. Every routing carries it
+    pub id_space: routecap_id_space,
     /// requests open at a time, at most 16777216; default 65536
     pub max_requests: u32,
     /// 0
@@ -299,9 +310,10 @@ pub struct routecap_config {
     /// [layers] experts of each layer, where they differ, k or
     /// more; default `experts` for all
     pub layer_experts: *const u32,
-    /// [layers] ROUTECAP_PROVENANCE_*; default CAPTURED for all.
-    /// Only a RECOMPUTED layer takes routecap_layer_route
-    pub layer_provenance: *const i32,
+    /// [layers] ROUTECAP_PROVENANCE_*; default CAPTURED
+    /// for all. Only a RECOMPUTED layer takes
+    /// routecap_layer_route
+    pub layer_provenance: *const routecap_provenance,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
@@ -358,7 +370,10 @@ unsafe extern "C" {
     ///
     /// @param[out] config      The configuration.
     /// @param[in] struct_size  sizeof(routecap_config) of the caller, in bytes.
-    pub fn routecap_config_init(config: *mut routecap_config, struct_size: usize) -> i32;
+    pub fn routecap_config_init(
+        config: *mut routecap_config,
+        struct_size: usize,
+    ) -> routecap_status;
 }
 unsafe extern "C" {
     /// Create a capturer.
@@ -384,7 +399,7 @@ unsafe extern "C" {
     pub fn routecap_capturer_create(
         config: *const routecap_config,
         capturer: *mut *mut routecap_capturer,
-    ) -> i32;
+    ) -> routecap_status;
 }
 unsafe extern "C" {
     /// Destroy a capturer.
@@ -422,7 +437,7 @@ unsafe extern "C" {
         capturer: *mut routecap_capturer,
         rows: u32,
         stream: routecap_stream,
-    ) -> i32;
+    ) -> routecap_status;
 }
 unsafe extern "C" {
     /// Take a snapshot of the rows begun. After that the next forward pass may write the sink.
@@ -438,9 +453,12 @@ unsafe extern "C" {
     ///
     /// @param[in] capturer  The capturer.
     /// @param[in] stream    The stream that has joined all writers.
-    pub fn routecap_step_snapshot(capturer: *mut routecap_capturer, stream: routecap_stream)
-    -> i32;
+    pub fn routecap_step_snapshot(
+        capturer: *mut routecap_capturer,
+        stream: routecap_stream,
+    ) -> routecap_status;
 }
+pub type routecap_span_flags = u32;
 /// Sink rows of one step that belong to one request.
 ///
 /// For example, a prompt of 100 tokens in chunks of 64 and 36 gives a span with position 0 and 64
@@ -453,15 +471,16 @@ pub struct routecap_span {
     /// of the first row; the others follow it. With DEVICE_POSITIONS: the
     /// lowest position that a row may have
     pub position: u64,
-    /// with DEVICE_POSITIONS: one past the highest position that a row may
-    /// have; a row outside the bounds is dropped and counted. Otherwise 0
+    /// with DEVICE_POSITIONS: one past the highest position that a row
+    /// may have; a row outside the bounds is dropped and counted.
+    /// Otherwise 0
     pub position_end: u64,
     /// of the first row
     pub sink_row: u32,
     /// how many, 1 or more
     pub rows: u32,
     /// ROUTECAP_SPAN_*
-    pub flags: u32,
+    pub flags: routecap_span_flags,
     /// 0
     pub reserved: u32,
 }
@@ -484,20 +503,23 @@ const _: () = {
     ["Offset of field: routecap_span::reserved"]
         [::core::mem::offset_of!(routecap_span, reserved) - 36usize];
 };
+pub type routecap_snapshot = i32;
 /// What holds for all spans of an issue.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct routecap_issue_options {
     pub struct_size: u32,
     /// ROUTECAP_SNAPSHOT_*; default TAKEN
-    pub snapshot: i32,
-    /// kept with every row of the step: the version of the weights, say
+    pub snapshot: routecap_snapshot,
+    /// kept with every row of the step: the version of the weights,
+    /// say
     pub tag: u64,
-    /// [device] the position of each sink row, from sink row 0 to the last
-    /// one that a span with DEVICE_POSITIONS names; NULL: none
+    /// [device] the position of each sink row, from sink row 0 to
+    /// the last one that a span with DEVICE_POSITIONS names; NULL:
+    /// none
     pub positions: *const ::core::ffi::c_void,
     /// ROUTECAP_DTYPE_I32 or _I64, where positions is set
-    pub positions_dtype: i32,
+    pub positions_dtype: routecap_dtype,
     /// 0
     pub reserved: u32,
 }
@@ -599,10 +621,10 @@ unsafe extern "C" {
         span_size: usize,
         count: usize,
         options: *const routecap_issue_options,
-        status: *mut i32,
+        status: *mut routecap_status,
         step: *mut routecap_step,
         stream: routecap_stream,
-    ) -> i32;
+    ) -> routecap_status;
 }
 unsafe extern "C" {
     /// Discard the last forward pass, after a warm-up, profiling or dummy run that will not be issued.
@@ -610,7 +632,10 @@ unsafe extern "C" {
     ///
     /// @param[in] capturer  The capturer.
     /// @param[in] stream    A stream that is ordered behind the forward pass.
-    pub fn routecap_step_discard(capturer: *mut routecap_capturer, stream: routecap_stream) -> i32;
+    pub fn routecap_step_discard(
+        capturer: *mut routecap_capturer,
+        stream: routecap_stream,
+    ) -> routecap_status;
 }
 unsafe extern "C" {
     /// Say whether a step has landed, so that its rows can be read.
@@ -621,7 +646,10 @@ unsafe extern "C" {
     ///         free, or which call of the driver failed); ROUTECAP_PENDING; ROUTECAP_ERR_UNKNOWN_STEP
     ///         (never issued). A loss is known for the last 1024 steps; older lost steps return
     ///         ROUTECAP_OK.
-    pub fn routecap_step_poll(capturer: *mut routecap_capturer, step: routecap_step) -> i32;
+    pub fn routecap_step_poll(
+        capturer: *mut routecap_capturer,
+        step: routecap_step,
+    ) -> routecap_status;
 }
 unsafe extern "C" {
     /// Wait until a step has landed.
@@ -641,7 +669,7 @@ unsafe extern "C" {
         step: routecap_step,
         timeout_ns: i64,
         conflicting: *mut u64,
-    ) -> i32;
+    ) -> routecap_status;
 }
 /// Memory that a capturer of some configuration needs.
 #[repr(C)]
@@ -700,7 +728,7 @@ unsafe extern "C" {
     pub fn routecap_config_memory(
         config: *const routecap_config,
         memory: *mut routecap_memory,
-    ) -> i32;
+    ) -> routecap_status;
 }
 /// What a backend of this build can do on this machine.
 #[repr(C)]
@@ -745,7 +773,10 @@ unsafe extern "C" {
     ///
     /// @param[in] backend  ROUTECAP_BACKEND_*. One that this library does not know is not available.
     /// @param[out] info    What it can do.
-    pub fn routecap_backend_info(backend: i32, info: *mut routecap_backend) -> i32;
+    pub fn routecap_backend_info(
+        backend: routecap_backend_kind,
+        info: *mut routecap_backend,
+    ) -> routecap_status;
 }
 /// What a capturer saw since it was created. The fields are read one after another while it runs. No
 /// row is counted as landed before it is counted as issued.
@@ -914,7 +945,7 @@ unsafe extern "C" {
     pub fn routecap_capturer_stats(
         capturer: *const routecap_capturer,
         stats: *mut routecap_stats,
-    ) -> i32;
+    ) -> routecap_status;
 }
 unsafe extern "C" {
     /// Read the counters of layers 0..count-1.
@@ -929,7 +960,7 @@ unsafe extern "C" {
         stats: *mut routecap_layer_stats,
         stat_size: usize,
         count: usize,
-    ) -> i32;
+    ) -> routecap_status;
 }
 unsafe extern "C" {
     /// File the steps that the device has finished, on this thread.
@@ -942,7 +973,7 @@ unsafe extern "C" {
     /// device. Without ROUTECAP_CONFIG_MANUAL_PROGRESS it does nothing.
     ///
     /// @param[in] capturer  The capturer.
-    pub fn routecap_capturer_progress(capturer: *mut routecap_capturer) -> i32;
+    pub fn routecap_capturer_progress(capturer: *mut routecap_capturer) -> routecap_status;
 }
 /// Memory for the ids of one layer, or of several layers at equal distances.
 #[repr(C)]
@@ -950,7 +981,7 @@ unsafe extern "C" {
 pub struct routecap_sink {
     pub struct_size: u32,
     /// ROUTECAP_DTYPE_I16, _I32 or _I64
-    pub dtype: i32,
+    pub dtype: routecap_dtype,
     /// [device] row 0, column 0 of the first layer, aligned to its element
     pub ids: *mut ::core::ffi::c_void,
     /// rows present
@@ -1003,7 +1034,7 @@ unsafe extern "C" {
         capturer: *mut routecap_capturer,
         layer: u32,
         sink: *mut routecap_sink,
-    ) -> i32;
+    ) -> routecap_status;
 }
 unsafe extern "C" {
     /// Use memory of the engine as the sink of some layers, instead of the library's.
@@ -1034,8 +1065,9 @@ unsafe extern "C" {
         first_layer: u32,
         layers: u32,
         sink: *const routecap_sink,
-    ) -> i32;
+    ) -> routecap_status;
 }
+pub type routecap_source_flags = u32;
 /// Expert ids as a router leaves them: a matrix [rows, k_source]. The library turns them into ids of
 /// the capturer in this order:
 ///   1. Columns at and after the capturer's k are dropped: fused shared experts.
@@ -1047,7 +1079,7 @@ unsafe extern "C" {
 pub struct routecap_source {
     pub struct_size: u32,
     /// ROUTECAP_DTYPE_I16, _I32, _U32, _I64 or _ID16_BF16
-    pub dtype: i32,
+    pub dtype: routecap_dtype,
     /// [device] row 0, column 0
     pub ids: *const ::core::ffi::c_void,
     /// elements from one row to the next; 0 means k_source; ignored if
@@ -1064,9 +1096,9 @@ pub struct routecap_source {
     pub live_rows: *const i32,
     /// [device] one number, added to first_row; NULL: 0
     pub row_base: *const i32,
-    /// [device] [rows] the sink row of each source row, negative for none;
-    /// first_row and row_base are then ignored. NULL: source rows go to
-    /// consecutive sink rows
+    /// [device] [rows] the sink row of each source row, negative for
+    /// none; first_row and row_base are then ignored. NULL: source rows
+    /// go to consecutive sink rows
     pub row_index: *const i32,
     /// without row_index: the sink row of source row 0
     pub first_row: u32,
@@ -1078,7 +1110,7 @@ pub struct routecap_source {
     /// elements of table; 0 without one
     pub table_size: u32,
     /// 0 or ROUTECAP_SOURCE_OVERLAP
-    pub flags: u32,
+    pub flags: routecap_source_flags,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
@@ -1154,7 +1186,7 @@ unsafe extern "C" {
         layer: u32,
         source: *const routecap_source,
         stream: routecap_stream,
-    ) -> i32;
+    ) -> routecap_status;
 }
 /// The ids of one layer among several.
 #[repr(C)]
@@ -1216,8 +1248,12 @@ unsafe extern "C" {
         layer_size: usize,
         count: usize,
         stream: routecap_stream,
-    ) -> i32;
+    ) -> routecap_status;
 }
+pub type routecap_score = i32;
+pub type routecap_group_score = i32;
+pub type routecap_router_flags = u32;
+pub type routecap_method = i32;
 /// How a router chooses k of its experts. The key of an expert is its score plus its bias. The
 /// experts with the k largest keys win. With groups, only the groups_kept groups with the largest
 /// group scores take part. If keys are equal, the lower id wins; if group scores are equal, the
@@ -1230,30 +1266,31 @@ unsafe extern "C" {
 pub struct routecap_router {
     pub struct_size: u32,
     /// ROUTECAP_SCORE_*
-    pub score: i32,
+    pub score: routecap_score,
     /// ROUTECAP_GROUP_*
-    pub group_score: i32,
+    pub group_score: routecap_group_score,
     /// ROUTECAP_ROUTER_*
-    pub flags: u32,
-    /// groups of equal size, up to ROUTECAP_MAX_GROUPS; 0 or 1: none
+    pub flags: routecap_router_flags,
+    /// groups of equal size, up to ROUTECAP_MAX_GROUPS; 0 or 1:
+    /// none
     pub groups: u32,
     /// 1..groups, with k experts or more in them; not used without
     /// groups
     pub groups_kept: u32,
     /// weights are multiplied by it; 0 means 1
     pub scale: f32,
-    /// see ROUTECAP_ROUTER_RENORMALIZE; routecap_router_init sets what
-    /// the method's models use
+    /// see ROUTECAP_ROUTER_RENORMALIZE; routecap_router_init sets
+    /// what the method's models use
     pub floor: f32,
-    /// [device] [experts] added to the scores to rank experts; not part
-    /// of the weights; NULL: none
+    /// [device] [experts] added to the scores to rank experts; not
+    /// part of the weights; NULL: none
     pub bias: *const ::core::ffi::c_void,
     /// ROUTECAP_DTYPE_F32, _F16 or _BF16, where bias is set
-    pub bias_dtype: i32,
+    pub bias_dtype: routecap_dtype,
     /// rows of hash_table; 0 without one
     pub hash_tokens: u32,
-    /// [device] [hash_tokens, k] the ids for each token. Keys are then
-    /// not used, and logits only for weights; NULL: none
+    /// [device] [hash_tokens, k] the ids for each token. Keys are
+    /// then not used, and logits only for weights; NULL: none
     pub hash_table: *const i32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -1303,8 +1340,8 @@ unsafe extern "C" {
     pub fn routecap_router_init(
         router: *mut routecap_router,
         struct_size: usize,
-        method: i32,
-    ) -> i32;
+        method: routecap_method,
+    ) -> routecap_status;
 }
 /// The logits of one layer: a matrix [rows, experts].
 #[repr(C)]
@@ -1312,9 +1349,9 @@ unsafe extern "C" {
 pub struct routecap_logits {
     pub struct_size: u32,
     /// ROUTECAP_DTYPE_F32, _F16 or _BF16
-    pub dtype: i32,
-    /// [device] row 0, column 0; may be NULL with a hash_table, if weights
-    /// is NULL
+    pub dtype: routecap_dtype,
+    /// [device] row 0, column 0; may be NULL with a hash_table, if
+    /// weights is NULL
     pub logits: *const ::core::ffi::c_void,
     /// elements from one row to the next; 0 means experts
     pub row_stride: i64,
@@ -1330,18 +1367,18 @@ pub struct routecap_logits {
     pub row_base: *const i32,
     /// [device] [rows] as in routecap_source
     pub row_index: *const i32,
-    /// [device] [rows] the input token of each row, where the router has a
-    /// hash_table
+    /// [device] [rows] the input token of each row, where the router
+    /// has a hash_table
     pub tokens: *const ::core::ffi::c_void,
     /// ROUTECAP_DTYPE_I32 or _I64, where tokens is set
-    pub tokens_dtype: i32,
+    pub tokens_dtype: routecap_dtype,
     /// columns: k or more, at most the layer's experts and
     /// ROUTECAP_MAX_ROUTED_EXPERTS; 0 means the layer's
     pub experts: u32,
-    /// [device] [rows, weights_stride] receives the weight of each chosen
-    /// expert, for every live row, even if the row is not begun or was
-    /// recorded before; NULL: not wanted. A disabled capturer writes no
-    /// weights
+    /// [device] [rows, weights_stride] receives the weight of each
+    /// chosen expert, for every live row, even if the row is not begun
+    /// or was recorded before; NULL: not wanted. A disabled capturer
+    /// writes no weights
     pub weights: *mut f32,
     /// elements from one row to the next, k or more; 0 means k
     pub weights_stride: i64,
@@ -1412,14 +1449,15 @@ unsafe extern "C" {
         router: *const routecap_router,
         logits: *const routecap_logits,
         stream: routecap_stream,
-    ) -> i32;
+    ) -> routecap_status;
 }
+pub type routecap_probe_flags = u32;
 /// What the sink of a layer holds. Each row is in exactly one of the first three counts.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct routecap_layer_probe {
     /// ROUTECAP_PROBE_*
-    pub found: u32,
+    pub found: routecap_probe_flags,
     /// no column was written
     pub rows_unwritten: u32,
     /// some columns were written
@@ -1482,8 +1520,9 @@ unsafe extern "C" {
         layer_size: usize,
         count: usize,
         stream: routecap_stream,
-    ) -> i32;
+    ) -> routecap_status;
 }
+pub type routecap_reason = i32;
 /// A block of missing cells: consecutive rows, consecutive layers, one reason.
 ///
 /// The library first joins consecutive rows with the same missing cells and reasons into the longest
@@ -1501,7 +1540,7 @@ pub struct routecap_missing {
     /// how many layers
     pub layers: u32,
     /// ROUTECAP_MISSING_*, of every cell of the block
-    pub reason: i32,
+    pub reason: routecap_reason,
     /// 0
     pub reserved: u32,
 }
@@ -1575,17 +1614,19 @@ const _: () = {
     ["Offset of field: routecap_coverage::cells_recomputed"]
         [::core::mem::offset_of!(routecap_coverage, cells_recomputed) - 72usize];
 };
+pub type routecap_read_flags = u32;
+pub type routecap_order = i32;
 /// How to write ids into the caller's memory.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct routecap_copy_options {
     pub struct_size: u32,
     /// ROUTECAP_DTYPE_U8, _I16, _U16, _I32, _U32 or _I64. Required
-    pub dtype: i32,
+    pub dtype: routecap_dtype,
     /// ROUTECAP_ORDER_*, of dst if it is dense, and of the mask
-    pub order: i32,
+    pub order: routecap_order,
     /// 0, or ROUTECAP_READ_*
-    pub flags: u32,
+    pub flags: routecap_read_flags,
     /// the first layer to copy
     pub first_layer: u32,
     /// how many layers; 0 means all from first_layer on
@@ -1630,15 +1671,16 @@ unsafe extern "C" {
     pub fn routecap_copy_options_init(
         options: *mut routecap_copy_options,
         struct_size: usize,
-    ) -> i32;
+    ) -> routecap_status;
 }
+pub type routecap_policy = i32;
 /// How a request behaves.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct routecap_open_options {
     pub struct_size: u32,
     /// ROUTECAP_POLICY_*; default KEEP
-    pub policy: i32,
+    pub policy: routecap_policy,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
@@ -1663,7 +1705,7 @@ unsafe extern "C" {
         options: *const routecap_open_options,
         requests: *mut routecap_request,
         count: usize,
-    ) -> i32;
+    ) -> routecap_status;
 }
 unsafe extern "C" {
     /// Settle the drafts of one request in one step: keep some, drop the others.
@@ -1698,7 +1740,7 @@ unsafe extern "C" {
         step: routecap_step,
         rows: *const u32,
         count: usize,
-    ) -> i32;
+    ) -> routecap_status;
 }
 /// One call of routecap_request_accept: its parameters, and its status.
 #[repr(C)]
@@ -1710,7 +1752,7 @@ pub struct routecap_accept_item {
     pub rows: *const u32,
     pub count: u64,
     /// receives the status of this item
-    pub status: i32,
+    pub status: routecap_status,
     /// 0
     pub reserved: i32,
 }
@@ -1753,7 +1795,7 @@ unsafe extern "C" {
         items: *mut routecap_accept_item,
         item_size: usize,
         count: usize,
-    ) -> i32;
+    ) -> routecap_status;
 }
 unsafe extern "C" {
     /// Cut a request: drop its rows at and after a position, whether settled, provisional or in flight.
@@ -1768,7 +1810,7 @@ unsafe extern "C" {
         capturer: *mut routecap_capturer,
         request: routecap_request,
         rows: u64,
-    ) -> i32;
+    ) -> routecap_status;
 }
 unsafe extern "C" {
     /// Open a request that begins with the first rows of another: several samples of one prompt, a beam.
@@ -1790,7 +1832,7 @@ unsafe extern "C" {
         request: routecap_request,
         rows: u64,
         child: *mut routecap_request,
-    ) -> i32;
+    ) -> routecap_status;
 }
 unsafe extern "C" {
     /// Add rows of a routing to a request: the positions that an engine took from its prefix cache and
@@ -1815,7 +1857,7 @@ unsafe extern "C" {
         request: routecap_request,
         routing: *const routecap_routing,
         rows: u64,
-    ) -> i32;
+    ) -> routecap_status;
 }
 unsafe extern "C" {
     /// End a request and get its rows. This is the ordinary end.
@@ -1838,7 +1880,7 @@ unsafe extern "C" {
         request: routecap_request,
         rows: u64,
         routing: *mut *mut routecap_routing,
-    ) -> i32;
+    ) -> routecap_status;
 }
 /// One call of routecap_request_finish: its parameters, and its status.
 #[repr(C)]
@@ -1849,7 +1891,7 @@ pub struct routecap_finish_item {
     /// receives the routing; NULL on error
     pub routing: *mut routecap_routing,
     /// receives the status of this item
-    pub status: i32,
+    pub status: routecap_status,
     /// 0
     pub reserved: i32,
 }
@@ -1890,7 +1932,7 @@ unsafe extern "C" {
         items: *mut routecap_finish_item,
         item_size: usize,
         count: usize,
-    ) -> i32;
+    ) -> routecap_status;
 }
 unsafe extern "C" {
     /// End a request and drop its rows: an abort, or a preemption whose rows are not wanted.
@@ -1903,7 +1945,7 @@ unsafe extern "C" {
     pub fn routecap_request_close(
         capturer: *mut routecap_capturer,
         request: routecap_request,
-    ) -> i32;
+    ) -> routecap_status;
 }
 unsafe extern "C" {
     /// End many requests and drop their rows, in one call.
@@ -1916,9 +1958,9 @@ unsafe extern "C" {
     pub fn routecap_request_close_batch(
         capturer: *mut routecap_capturer,
         requests: *const routecap_request,
-        status: *mut i32,
+        status: *mut routecap_status,
         count: usize,
-    ) -> i32;
+    ) -> routecap_status;
 }
 unsafe extern "C" {
     /// Say which cells of a range of rows are there and which are missing.
@@ -1944,8 +1986,9 @@ unsafe extern "C" {
         missing: *mut routecap_missing,
         missing_size: usize,
         capacity: usize,
-    ) -> i32;
+    ) -> routecap_status;
 }
+pub type routecap_extract_mode = i32;
 unsafe extern "C" {
     /// Read rows of a request into a routing.
     ///
@@ -1975,10 +2018,10 @@ unsafe extern "C" {
         request: routecap_request,
         first: u64,
         rows: u64,
-        mode: i32,
-        flags: u32,
+        mode: routecap_extract_mode,
+        flags: routecap_read_flags,
         routing: *mut *mut routecap_routing,
-    ) -> i32;
+    ) -> routecap_status;
 }
 /// One call of routecap_request_extract: its parameters, and its status.
 #[repr(C)]
@@ -1987,12 +2030,12 @@ pub struct routecap_extract_item {
     pub request: routecap_request,
     pub first: u64,
     pub rows: u64,
-    pub mode: i32,
-    pub flags: u32,
+    pub mode: routecap_extract_mode,
+    pub flags: routecap_read_flags,
     /// receives the routing; NULL on error
     pub routing: *mut routecap_routing,
     /// receives the status of this item
-    pub status: i32,
+    pub status: routecap_status,
     /// 0
     pub reserved: i32,
 }
@@ -2040,7 +2083,7 @@ unsafe extern "C" {
         items: *mut routecap_extract_item,
         item_size: usize,
         count: usize,
-    ) -> i32;
+    ) -> routecap_status;
 }
 unsafe extern "C" {
     /// Copy rows of a request to the caller's memory, without a routing.
@@ -2079,7 +2122,7 @@ unsafe extern "C" {
         mask: *mut u8,
         mask_bytes: usize,
         needed: *mut u64,
-    ) -> i32;
+    ) -> routecap_status;
 }
 /// Consecutive rows whose ids are adjacent in memory.
 #[repr(C)]
@@ -2102,7 +2145,7 @@ pub struct routecap_segment {
     pub tag: u64,
     /// with ids NULL: ROUTECAP_MISSING_*, one of the reasons of whole rows.
     /// Otherwise 0
-    pub reason: i32,
+    pub reason: routecap_reason,
     /// 0
     pub reserved: u32,
 }
@@ -2143,8 +2186,9 @@ impl Default for routecap_segment {
 #[derive(Debug, Copy, Clone)]
 pub struct routecap_view {
     pub struct_size: u32,
-    /// of the ids: ROUTECAP_DTYPE_U8 if experts <= 256, otherwise _I16
-    pub dtype: i32,
+    /// of the ids: ROUTECAP_DTYPE_U8 if experts <= 256, otherwise
+    /// _I16
+    pub dtype: routecap_dtype,
     /// captured layers that the routing has
     pub layers: u32,
     /// experts per token
@@ -2154,7 +2198,7 @@ pub struct routecap_view {
     /// bytes of validity per row
     pub validity_bytes: u32,
     /// ROUTECAP_ID_SPACE_*
-    pub id_space: i32,
+    pub id_space: routecap_id_space,
     /// 1: no cell is missing; otherwise 0
     pub complete: i32,
     /// position of the first row
@@ -2172,7 +2216,7 @@ pub struct routecap_view {
     /// how many segments
     pub segment_count: usize,
     /// [layers] ROUTECAP_PROVENANCE_*
-    pub layer_provenance: *const i32,
+    pub layer_provenance: *const routecap_provenance,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
@@ -2228,14 +2272,17 @@ unsafe extern "C" {
     /// @param[in] timeout_ns  Nanoseconds; 0 looks once; a negative number waits without limit.
     /// @return ROUTECAP_OK (ready and complete); ROUTECAP_INCOMPLETE (ready, cells are missing);
     ///         ROUTECAP_NOT_CAPTURED (ready, no cell is valid); ROUTECAP_PENDING (timeout).
-    pub fn routecap_routing_wait(routing: *const routecap_routing, timeout_ns: i64) -> i32;
+    pub fn routecap_routing_wait(
+        routing: *const routecap_routing,
+        timeout_ns: i64,
+    ) -> routecap_status;
 }
 unsafe extern "C" {
     /// Say whether a routing is ready. Neither waits nor makes progress.
     ///
     /// @param[in] routing  The routing.
     /// @return As routecap_routing_wait; ROUTECAP_PENDING if it is not ready.
-    pub fn routecap_routing_poll(routing: *const routecap_routing) -> i32;
+    pub fn routecap_routing_poll(routing: *const routecap_routing) -> routecap_status;
 }
 unsafe extern "C" {
     /// Get the contents of a routing in place, without copying them.
@@ -2244,8 +2291,10 @@ unsafe extern "C" {
     /// @param[out] view    Its contents. The pointers are valid until the last reference to the routing
     ///                     is freed.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_NOT_READY.
-    pub fn routecap_routing_view(routing: *const routecap_routing, view: *mut routecap_view)
-    -> i32;
+    pub fn routecap_routing_view(
+        routing: *const routecap_routing,
+        view: *mut routecap_view,
+    ) -> routecap_status;
 }
 unsafe extern "C" {
     /// Count the cells of a routing that are there, and list those that are missing.
@@ -2263,7 +2312,7 @@ unsafe extern "C" {
         missing: *mut routecap_missing,
         missing_size: usize,
         capacity: usize,
-    ) -> i32;
+    ) -> routecap_status;
 }
 unsafe extern "C" {
     /// Copy the ids of a routing to the caller's memory.
@@ -2293,7 +2342,7 @@ unsafe extern "C" {
         mask: *mut u8,
         mask_bytes: usize,
         needed: *mut u64,
-    ) -> i32;
+    ) -> routecap_status;
 }
 unsafe extern "C" {
     /// Divide a routing at the end of the prompt. Pages are shared.
@@ -2313,7 +2362,7 @@ unsafe extern "C" {
         generated_tokens: u64,
         prompt: *mut *mut routecap_routing,
         generated: *mut *mut routecap_routing,
-    ) -> i32;
+    ) -> routecap_status;
 }
 unsafe extern "C" {
     /// Make a routing of some rows of another. Pages are shared, and positions stay the same.
@@ -2328,7 +2377,7 @@ unsafe extern "C" {
         first: u64,
         rows: u64,
         slice: *mut *mut routecap_routing,
-    ) -> i32;
+    ) -> routecap_status;
 }
 unsafe extern "C" {
     /// Merge routings of one sequence that have different rows, different layers, or both: for instance
@@ -2354,13 +2403,13 @@ unsafe extern "C" {
         count: usize,
         flags: u32,
         merged: *mut *mut routecap_routing,
-    ) -> i32;
+    ) -> routecap_status;
 }
 unsafe extern "C" {
     /// Take one more reference to a routing. Each reference is freed with routecap_routing_free.
     ///
     /// @param[in] routing  The routing.
-    pub fn routecap_routing_retain(routing: *const routecap_routing) -> i32;
+    pub fn routecap_routing_retain(routing: *const routecap_routing) -> routecap_status;
 }
 unsafe extern "C" {
     /// Free one reference to a routing. The last one frees the memory. In a forked child the call does
@@ -2391,7 +2440,7 @@ unsafe extern "C" {
         dst: *mut ::core::ffi::c_void,
         dst_bytes: usize,
         needed: *mut u64,
-    ) -> i32;
+    ) -> routecap_status;
 }
 /// Called once, when the library no longer uses memory that a caller lent to it. context is that of
 /// the call that lent the memory.
@@ -2402,6 +2451,7 @@ unsafe extern "C" {
 /// routecap itself.
 pub type routecap_release =
     ::core::option::Option<unsafe extern "C" fn(context: *mut ::core::ffi::c_void)>;
+pub type routecap_import_flags = u32;
 unsafe extern "C" {
     /// Make a routing from bytes in the serialised form.
     ///
@@ -2428,11 +2478,11 @@ unsafe extern "C" {
     pub fn routecap_routing_deserialize(
         data: *const ::core::ffi::c_void,
         bytes: usize,
-        flags: u32,
+        flags: routecap_import_flags,
         release: routecap_release,
         context: *mut ::core::ffi::c_void,
         routing: *mut *mut routecap_routing,
-    ) -> i32;
+    ) -> routecap_status;
 }
 unsafe extern "C" {
     /// Make a routing from arrays of any origin: the inverse of routecap_routing_view. Use it for rows
@@ -2460,11 +2510,11 @@ unsafe extern "C" {
     ///         has an id out of range, or the same id twice).
     pub fn routecap_routing_import(
         view: *const routecap_view,
-        flags: u32,
+        flags: routecap_import_flags,
         release: routecap_release,
         context: *mut ::core::ffi::c_void,
         routing: *mut *mut routecap_routing,
-    ) -> i32;
+    ) -> routecap_status;
 }
 /// What the first ROUTECAP_SERIALIZED_MIN bytes of a serialised routing say.
 #[repr(C)]
@@ -2487,9 +2537,9 @@ pub struct routecap_serialized {
     /// experts per token
     pub k: u32,
     /// of the ids, ROUTECAP_DTYPE_*
-    pub dtype: i32,
+    pub dtype: routecap_dtype,
     /// ROUTECAP_ID_SPACE_*
-    pub id_space: i32,
+    pub id_space: routecap_id_space,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
@@ -2532,8 +2582,9 @@ unsafe extern "C" {
         data: *const ::core::ffi::c_void,
         bytes: usize,
         info: *mut routecap_serialized,
-    ) -> i32;
+    ) -> routecap_status;
 }
+pub type routecap_piece_source = i32;
 /// Bytes of a spliced routing that are contiguous in one source.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
@@ -2543,7 +2594,7 @@ pub struct routecap_piece {
     /// how many
     pub bytes: u64,
     /// ROUTECAP_PIECE_*
-    pub source: i32,
+    pub source: routecap_piece_source,
     /// 0
     pub reserved: u32,
 }
@@ -2630,7 +2681,7 @@ unsafe extern "C" {
         piece_size: usize,
         piece_capacity: usize,
         splice: *mut routecap_splice,
-    ) -> i32;
+    ) -> routecap_status;
 }
 unsafe extern "C" {
     /// Extract rows of a serialised routing: make a new header, and list the bytes of the routing that
@@ -2668,21 +2719,23 @@ unsafe extern "C" {
         piece_size: usize,
         piece_capacity: usize,
         slice: *mut routecap_splice,
-    ) -> i32;
+    ) -> routecap_status;
 }
+pub type routecap_wire_format = i32;
+pub type routecap_wire_facts = u32;
 /// Description of a format.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct routecap_wire_description {
     pub struct_size: u32,
     /// ROUTECAP_WIRE_*
-    pub format: i32,
-    /// the version that is written; this and all earlier versions can be
-    /// read
+    pub format: routecap_wire_format,
+    /// the version that is written; this and all earlier versions can
+    /// be read
     pub version: u32,
-    /// ROUTECAP_WIRE_FACT_* that the format carries. If VALIDITY is carried by
-    /// ids of -1, only a signed dtype carries it
-    pub facts: u32,
+    /// ROUTECAP_WIRE_FACT_* that the format carries. If VALIDITY is
+    /// carried by ids of -1, only a signed dtype carries it
+    pub facts: routecap_wire_facts,
     /// static storage, as aliases and ending
     pub name: *const ::core::ffi::c_char,
     /// programs that write it, separated by spaces: names that
@@ -2728,7 +2781,10 @@ unsafe extern "C" {
     ///                          returns ROUTECAP_ERR_ARGUMENT: the numbers have no gaps.
     /// @param[out] description  What the format is.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_ARGUMENT (no such format).
-    pub fn routecap_wire_describe(format: i32, description: *mut routecap_wire_description) -> i32;
+    pub fn routecap_wire_describe(
+        format: routecap_wire_format,
+        description: *mut routecap_wire_description,
+    ) -> routecap_status;
 }
 unsafe extern "C" {
     /// Find a format by its name, by one of its aliases, or by its file ending.
@@ -2736,7 +2792,10 @@ unsafe extern "C" {
     /// @param[in] name     Such as "nrlre1", "vllm" or ".npy"; in lower case.
     /// @param[out] format  ROUTECAP_WIRE_*.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_ARGUMENT (unknown; the text lists all names).
-    pub fn routecap_wire_find(name: *const ::core::ffi::c_char, format: *mut i32) -> i32;
+    pub fn routecap_wire_find(
+        name: *const ::core::ffi::c_char,
+        format: *mut routecap_wire_format,
+    ) -> routecap_status;
 }
 /// What the beginning of a message tells about it.
 #[repr(C)]
@@ -2744,17 +2803,17 @@ unsafe extern "C" {
 pub struct routecap_wire_info {
     pub struct_size: u32,
     /// ROUTECAP_WIRE_*
-    pub format: i32,
+    pub format: routecap_wire_format,
     /// of the format
     pub version: u32,
     /// 1: the message has this format and no other; 0: it may also be
     /// RAW_BASE64
     pub certain: i32,
-    /// ROUTECAP_WIRE_FACT_* found in the bytes that were read. The fields below
-    /// are 0 if these bytes do not say them
-    pub facts: u32,
+    /// ROUTECAP_WIRE_FACT_* found in the bytes that were read. The
+    /// fields below are 0 if these bytes do not say them
+    pub facts: routecap_wire_facts,
     /// of the ids, ROUTECAP_DTYPE_*
-    pub dtype: i32,
+    pub dtype: routecap_dtype,
     /// length of the layer axis
     pub columns: u32,
     /// experts per token
@@ -2806,8 +2865,10 @@ unsafe extern "C" {
         data: *const ::core::ffi::c_void,
         bytes: usize,
         info: *mut routecap_wire_info,
-    ) -> i32;
+    ) -> routecap_status;
 }
+pub type routecap_wire_columns = i32;
+pub type routecap_wire_hint_flags = u32;
 /// What the caller knows about a message. If the bytes say it too, both must agree; otherwise
 /// decoding fails with ROUTECAP_ERR_SHAPE_MISMATCH. A field that is 0 or NULL is taken from the
 /// bytes, or has its default if they do not say it.
@@ -2815,35 +2876,37 @@ unsafe extern "C" {
 #[derive(Debug, Copy, Clone)]
 pub struct routecap_wire_hint {
     pub struct_size: u32,
-    /// captured (MoE) layers; default: the number of columns. Required with
-    /// layer_map or layer_experts
+    /// captured (MoE) layers; default: the number of columns.
+    /// Required with layer_map or layer_experts
     pub layers: u32,
     /// length of the layer axis; default `layers`
     pub columns: u32,
     /// experts per token. Required if the bytes do not say it
     pub k: u32,
-    /// ids are in [0, experts). Required, unless layer_experts is set or the
-    /// format is SERIALIZED
+    /// ids are in [0, experts). Required, unless layer_experts is
+    /// set or the format is SERIALIZED
     pub experts: u32,
-    /// of the ids, ROUTECAP_DTYPE_*; default I32, with OBJECT U8
-    pub dtype: i32,
+    /// of the ids, ROUTECAP_DTYPE_*; default I32, with OBJECT
+    /// U8
+    pub dtype: routecap_dtype,
     /// ROUTECAP_WIRE_COLUMNS_*; default FOUND
-    pub column_kind: i32,
+    pub column_kind: routecap_wire_columns,
     /// ROUTECAP_ID_SPACE_*; ignored with SERIALIZED
-    pub id_space: i32,
+    pub id_space: routecap_id_space,
     /// 0 or ROUTECAP_WIRE_HINT_STRICT
-    pub flags: u32,
+    pub flags: routecap_wire_hint_flags,
     /// 0
     pub reserved: u32,
     /// position of the first row; default 0
     pub first: u64,
-    /// number of rows: S-1 for S tokens; default: as many as the message
-    /// has
+    /// number of rows: S-1 for S tokens; default: as many as the
+    /// message has
     pub rows: u64,
     /// tag of all rows; ignored with SERIALIZED
     pub tag: u64,
-    /// the most memory that decoding may take, in bytes; beyond it,
-    /// ROUTECAP_ERR_NO_MEMORY. Default: about 8 times the message
+    /// the most memory that decoding may take, in bytes; beyond
+    /// it, ROUTECAP_ERR_NO_MEMORY. Default: about 8 times the
+    /// message
     pub budget_bytes: u64,
     /// [layers] index of each captured layer in the decoder, strictly
     /// ascending; default 0..layers-1
@@ -2905,23 +2968,23 @@ impl Default for routecap_wire_hint {
 pub struct routecap_wire_report {
     pub struct_size: u32,
     /// ROUTECAP_WIRE_*
-    pub format: i32,
+    pub format: routecap_wire_format,
     /// of the format
     pub version: u32,
     /// of the ids in the message, ROUTECAP_DTYPE_*; I64 for LISTS
-    pub dtype: i32,
+    pub dtype: routecap_dtype,
     /// ROUTECAP_WIRE_FACT_* that this message carries
-    pub facts: u32,
+    pub facts: routecap_wire_facts,
     /// when encoding: the ROUTECAP_WIRE_FACT_* that the routing states
     /// and this message does not. When decoding: 0
-    pub lost: u32,
+    pub lost: routecap_wire_facts,
     /// length of the layer axis
     pub columns: u32,
     /// columns that were left out, because they are not in the layer
     /// map
     pub columns_left_out: u32,
-    /// columns that were left out although they hold a cell of k distinct
-    /// ids: perhaps the layer map lacks their layer
+    /// columns that were left out although they hold a cell of k
+    /// distinct ids: perhaps the layer map lacks their layer
     pub columns_in_use: u32,
     /// captured layers without a single valid cell; 0 if there are no
     /// rows
@@ -3021,11 +3084,11 @@ unsafe extern "C" {
     pub fn routecap_wire_decode(
         data: *const ::core::ffi::c_void,
         bytes: usize,
-        format: i32,
+        format: routecap_wire_format,
         hint: *const routecap_wire_hint,
         report: *mut routecap_wire_report,
         routing: *mut *mut routecap_routing,
-    ) -> i32;
+    ) -> routecap_status;
 }
 unsafe extern "C" {
     /// Decode a message into the caller's memory, without making a routing. dtype, layout, fill and mask
@@ -3057,7 +3120,7 @@ unsafe extern "C" {
     pub fn routecap_wire_decode_into(
         data: *const ::core::ffi::c_void,
         bytes: usize,
-        format: i32,
+        format: routecap_wire_format,
         hint: *const routecap_wire_hint,
         options: *const routecap_copy_options,
         dst: *mut ::core::ffi::c_void,
@@ -3066,7 +3129,7 @@ unsafe extern "C" {
         mask_bytes: usize,
         needed: *mut u64,
         report: *mut routecap_wire_report,
-    ) -> i32;
+    ) -> routecap_status;
 }
 /// Decoding of bytes that arrive piece by piece.
 #[repr(C)]
@@ -3088,10 +3151,10 @@ unsafe extern "C" {
     /// @param[out] decoder  The decoder, to be freed with routecap_wire_decoder_free; NULL on error.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_DTYPE (the hint's dtype).
     pub fn routecap_wire_decoder_create(
-        format: i32,
+        format: routecap_wire_format,
         hint: *const routecap_wire_hint,
         decoder: *mut *mut routecap_wire_decoder,
-    ) -> i32;
+    ) -> routecap_status;
 }
 unsafe extern "C" {
     /// Give the decoder the next bytes of the message, however many. After an error, every later call
@@ -3105,7 +3168,7 @@ unsafe extern "C" {
         decoder: *mut routecap_wire_decoder,
         data: *const ::core::ffi::c_void,
         bytes: usize,
-    ) -> i32;
+    ) -> routecap_status;
 }
 unsafe extern "C" {
     /// End the message, after all of it was written. The decoder cannot be used again: further calls
@@ -3119,7 +3182,7 @@ unsafe extern "C" {
         decoder: *mut routecap_wire_decoder,
         report: *mut routecap_wire_report,
         routing: *mut *mut routecap_routing,
-    ) -> i32;
+    ) -> routecap_status;
 }
 unsafe extern "C" {
     /// Free a decoder. This is allowed at any time, also before the message has ended.
@@ -3133,20 +3196,21 @@ unsafe extern "C" {
 pub struct routecap_wire_options {
     pub struct_size: u32,
     /// ROUTECAP_WIRE_*. Required
-    pub format: i32,
-    /// of the ids; default: what other writers of the format use for this
-    /// number of experts (docs/wire.md). Not for LISTS and SERIALIZED
-    pub dtype: i32,
-    /// ROUTECAP_WIRE_COLUMNS_CAPTURED (default) or _DECODER. With DECODER,
-    /// layers that are not captured get ids of 0
-    pub column_kind: i32,
-    /// with DECODER: number of decoder layers; default: up to and including the
-    /// last captured layer
+    pub format: routecap_wire_format,
+    /// of the ids; default: what other writers of the format use
+    /// for this number of experts (docs/wire.md). Not for LISTS
+    /// and SERIALIZED
+    pub dtype: routecap_dtype,
+    /// ROUTECAP_WIRE_COLUMNS_CAPTURED (default) or _DECODER. With
+    /// DECODER, layers that are not captured get ids of 0
+    pub column_kind: routecap_wire_columns,
+    /// with DECODER: number of decoder layers; default: up to and
+    /// including the last captured layer
     pub columns: u32,
     /// ROUTECAP_WIRE_FACT_* that may be lost
-    pub allow: u32,
-    /// each id of a missing cell, if the dtype is unsigned and `allow` has
-    /// VALIDITY; 0 or more
+    pub allow: routecap_wire_facts,
+    /// each id of a missing cell, if the dtype is unsigned and
+    /// `allow` has VALIDITY; 0 or more
     pub fill: i64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -3201,7 +3265,7 @@ unsafe extern "C" {
         dst_bytes: usize,
         needed: *mut u64,
         report: *mut routecap_wire_report,
-    ) -> i32;
+    ) -> routecap_status;
 }
 unsafe extern "C" {
     /// Join two messages of one sequence: the rows of `head` before position `row`, and the rows of
@@ -3233,7 +3297,7 @@ unsafe extern "C" {
     /// @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT; ROUTECAP_ERR_SHAPE_MISMATCH; ROUTECAP_ERR_OUT_OF_RANGE;
     ///         ROUTECAP_ERR_BUFFER_TOO_SMALL (nothing is written).
     pub fn routecap_wire_splice(
-        format: i32,
+        format: routecap_wire_format,
         head: *const ::core::ffi::c_void,
         head_bytes: usize,
         head_hint: *const routecap_wire_hint,
@@ -3244,7 +3308,7 @@ unsafe extern "C" {
         dst: *mut ::core::ffi::c_void,
         dst_bytes: usize,
         needed: *mut u64,
-    ) -> i32;
+    ) -> routecap_status;
 }
 /// One conversation: its token ids and their rows.
 #[repr(C)]
@@ -3264,11 +3328,11 @@ pub struct routecap_sequence_config {
     /// ids are in [0, experts). Required unless layer_experts is set
     pub experts: u32,
     /// ROUTECAP_ID_SPACE_*; default LOGICAL
-    pub id_space: i32,
+    pub id_space: routecap_id_space,
     /// 0
     pub reserved: u32,
-    /// the most memory that the rows and tokens of the sequence and all its
-    /// forks may take together, in bytes; 0: no limit
+    /// the most memory that the rows and tokens of the sequence and all
+    /// its forks may take together, in bytes; 0: no limit
     pub budget_bytes: u64,
     /// [layers] index of each captured layer in the decoder, strictly
     /// ascending; default 0..layers-1
@@ -3320,7 +3384,7 @@ unsafe extern "C" {
     pub fn routecap_sequence_create(
         config: *const routecap_sequence_config,
         sequence: *mut *mut routecap_sequence,
-    ) -> i32;
+    ) -> routecap_status;
 }
 unsafe extern "C" {
     /// Free a sequence. Its forks, and the routings that were read from it, stay valid. In a forked
@@ -3329,26 +3393,29 @@ unsafe extern "C" {
     /// @param[in] sequence  The sequence; may be NULL.
     pub fn routecap_sequence_free(sequence: *mut routecap_sequence);
 }
+pub type routecap_append_policy = i32;
 /// What the caller knows about a call besides its tokens and rows.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct routecap_append_options {
     pub struct_size: u32,
     /// ROUTECAP_APPEND_*; default KEEP
-    pub policy: i32,
-    /// number of tokens, from token 0 on, that were the call's prompt; the
-    /// call sampled the others. 0: not known. With KEEP, if the call sampled
-    /// the first new token, the row before that token is taken from the
-    /// call, even if the sequence has that row
+    pub policy: routecap_append_policy,
+    /// number of tokens, from token 0 on, that were the call's
+    /// prompt; the call sampled the others. 0: not known. With KEEP,
+    /// if the call sampled the first new token, the row before that
+    /// token is taken from the call, even if the sequence has that
+    /// row
     pub prompt_tokens: u64,
-    /// number of the call in the spans; 0: one more than the highest so far.
-    /// Give the parts of one call that arrive separately the same number
+    /// number of the call in the spans; 0: one more than the highest
+    /// so far. Give the parts of one call that arrive separately the
+    /// same number
     pub call: u64,
-    /// tag of the call's spans, such as the version of the weights. It does
-    /// not change the tags of the rows themselves
+    /// tag of the call's spans, such as the version of the weights.
+    /// It does not change the tags of the rows themselves
     pub tag: u64,
-    /// a number of the caller's choice for the call's spans, such as the
-    /// number of the engine
+    /// a number of the caller's choice for the call's spans, such as
+    /// the number of the engine
     pub origin: u32,
     /// 0
     pub flags: u32,
@@ -3496,7 +3563,7 @@ unsafe extern "C" {
         routing: *const routecap_routing,
         options: *const routecap_append_options,
         report: *mut routecap_append_report,
-    ) -> i32;
+    ) -> routecap_status;
 }
 unsafe extern "C" {
     /// Cut a sequence: keep its first `tokens` tokens and rows 0 to tokens-1.
@@ -3508,7 +3575,10 @@ unsafe extern "C" {
     /// @param[in] tokens        How many tokens to keep.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_STATE (the sequence does not know its tokens, and `tokens` is
     ///         not a multiple of ROUTECAP_DIGEST_TOKENS).
-    pub fn routecap_sequence_truncate(sequence: *mut routecap_sequence, tokens: u64) -> i32;
+    pub fn routecap_sequence_truncate(
+        sequence: *mut routecap_sequence,
+        tokens: u64,
+    ) -> routecap_status;
 }
 unsafe extern "C" {
     /// Fork a sequence: make a new one that begins with the same tokens and rows. Use it for several
@@ -3524,7 +3594,7 @@ unsafe extern "C" {
         sequence: *const routecap_sequence,
         tokens: u64,
         child: *mut *mut routecap_sequence,
-    ) -> i32;
+    ) -> routecap_status;
 }
 unsafe extern "C" {
     /// Get the rows of the whole conversation: for S tokens, rows 0 to S-2. Pages are shared, not
@@ -3536,7 +3606,7 @@ unsafe extern "C" {
     pub fn routecap_sequence_routing(
         sequence: *const routecap_sequence,
         routing: *mut *mut routecap_routing,
-    ) -> i32;
+    ) -> routecap_status;
 }
 /// Consecutive rows that came from one call.
 #[repr(C)]
@@ -3593,7 +3663,7 @@ unsafe extern "C" {
         span_size: usize,
         capacity: usize,
         count: *mut u64,
-    ) -> i32;
+    ) -> routecap_status;
 }
 unsafe extern "C" {
     /// Read the token ids of a sequence.
@@ -3612,7 +3682,7 @@ unsafe extern "C" {
         tokens: *mut i32,
         capacity: usize,
         count: *mut u64,
-    ) -> i32;
+    ) -> routecap_status;
 }
 unsafe extern "C" {
     /// Get the sums of the reports of all appends, since the sequence was created or deserialised.
@@ -3623,8 +3693,9 @@ unsafe extern "C" {
     pub fn routecap_sequence_report(
         sequence: *const routecap_sequence,
         report: *mut routecap_append_report,
-    ) -> i32;
+    ) -> routecap_status;
 }
+pub type routecap_sequence_flags = u32;
 unsafe extern "C" {
     /// Write a sequence as bytes: its rows in the serialised form of serialized.h, its spans, and
     /// digests of its tokens. docs/format.md describes the bytes. Equal sequences give equal bytes. The
@@ -3641,11 +3712,11 @@ unsafe extern "C" {
     ///         written); ROUTECAP_ERR_STATE (WITH_TOKENS, and the sequence does not know its tokens).
     pub fn routecap_sequence_serialize(
         sequence: *const routecap_sequence,
-        flags: u32,
+        flags: routecap_sequence_flags,
         dst: *mut ::core::ffi::c_void,
         dst_bytes: usize,
         needed: *mut u64,
-    ) -> i32;
+    ) -> routecap_status;
 }
 unsafe extern "C" {
     /// Make a sequence from such bytes. Nothing in them is trusted: ids are checked as by
@@ -3668,7 +3739,7 @@ unsafe extern "C" {
         bytes: usize,
         budget_bytes: u64,
         sequence: *mut *mut routecap_sequence,
-    ) -> i32;
+    ) -> routecap_status;
 }
 /// A store.
 #[repr(C)]
@@ -3676,13 +3747,14 @@ unsafe extern "C" {
 pub struct routecap_store {
     _unused: [u8; 0],
 }
+pub type routecap_store_flags = u32;
 /// What a store is.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct routecap_store_config {
     pub struct_size: u32,
     /// ROUTECAP_STORE_*; default none
-    pub flags: u32,
+    pub flags: routecap_store_flags,
     /// rows of a block, 1..ROUTECAP_MAX_BLOCK_ROWS; default 16
     pub block_rows: u32,
     /// bytes of a key, ROUTECAP_MIN_KEY_BYTES..ROUTECAP_MAX_KEY_BYTES;
@@ -3720,7 +3792,7 @@ unsafe extern "C" {
     pub fn routecap_store_config_init(
         config: *mut routecap_store_config,
         struct_size: usize,
-    ) -> i32;
+    ) -> routecap_status;
 }
 unsafe extern "C" {
     /// Create a store in the memory of this process.
@@ -3735,7 +3807,7 @@ unsafe extern "C" {
         config: *const routecap_store_config,
         shape: *const routecap_config,
         store: *mut *mut routecap_store,
-    ) -> i32;
+    ) -> routecap_status;
 }
 unsafe extern "C" {
     /// Free a store.
@@ -3755,7 +3827,7 @@ pub struct routecap_store_counts {
     /// bytes of a key
     pub key_bytes: u32,
     /// ROUTECAP_STORE_*
-    pub flags: u32,
+    pub flags: routecap_store_flags,
     /// the one that the store is at
     pub generation: u64,
     /// that are there, those in flight and stale ones included
@@ -3855,7 +3927,7 @@ unsafe extern "C" {
     pub fn routecap_store_stats(
         store: *const routecap_store,
         counts: *mut routecap_store_counts,
-    ) -> i32;
+    ) -> routecap_status;
 }
 unsafe extern "C" {
     /// Advance a store to a generation: rows with a lower tag are stale from then on.
@@ -3865,7 +3937,7 @@ unsafe extern "C" {
     ///
     /// @param[in] store       The store.
     /// @param[in] generation  The new generation.
-    pub fn routecap_store_advance(store: *mut routecap_store, generation: u64) -> i32;
+    pub fn routecap_store_advance(store: *mut routecap_store, generation: u64) -> routecap_status;
 }
 unsafe extern "C" {
     /// Publish rows of a request: `count` blocks, one after another in the request.
@@ -3894,7 +3966,7 @@ unsafe extern "C" {
         keys: *const ::core::ffi::c_void,
         count: usize,
         generation: u64,
-    ) -> i32;
+    ) -> routecap_status;
 }
 /// What an adopt found.
 #[repr(C)]
@@ -3964,7 +4036,7 @@ unsafe extern "C" {
         count: usize,
         generation: u64,
         adoption: *mut routecap_adoption,
-    ) -> i32;
+    ) -> routecap_status;
 }
 /// One call of routecap_request_publish: its parameters, and its status.
 #[repr(C)]
@@ -3976,7 +4048,7 @@ pub struct routecap_publish_item {
     pub keys: *const ::core::ffi::c_void,
     pub count: u64,
     /// receives the status of this item
-    pub status: i32,
+    pub status: routecap_status,
     /// 0
     pub reserved: i32,
 }
@@ -4024,7 +4096,7 @@ unsafe extern "C" {
         item_size: usize,
         count: usize,
         generation: u64,
-    ) -> i32;
+    ) -> routecap_status;
 }
 /// One call of routecap_request_adopt: its parameters, what it found, and its status.
 #[repr(C)]
@@ -4042,7 +4114,7 @@ pub struct routecap_adopt_item {
     pub not_published: u64,
     pub stale: u64,
     /// receives the status of this item
-    pub status: i32,
+    pub status: routecap_status,
     /// 0
     pub reserved: i32,
 }
@@ -4099,7 +4171,7 @@ unsafe extern "C" {
         item_size: usize,
         count: usize,
         generation: u64,
-    ) -> i32;
+    ) -> routecap_status;
 }
 unsafe extern "C" {
     /// Make content keys from token ids: one for each whole block, which stands for all tokens up to the
@@ -4131,7 +4203,7 @@ unsafe extern "C" {
         key_bytes: u32,
         keys: *mut ::core::ffi::c_void,
         keys_bytes: usize,
-    ) -> i32;
+    ) -> routecap_status;
 }
 unsafe extern "C" {
     /// Say which keys an adopt of this generation would find now.
@@ -4152,9 +4224,9 @@ unsafe extern "C" {
         keys: *const ::core::ffi::c_void,
         count: usize,
         generation: u64,
-        reasons: *mut i32,
+        reasons: *mut routecap_reason,
         leading: *mut u64,
-    ) -> i32;
+    ) -> routecap_status;
 }
 unsafe extern "C" {
     /// Retain blocks: they stay until they are released, whatever the budget says.
@@ -4171,8 +4243,8 @@ unsafe extern "C" {
         store: *mut routecap_store,
         keys: *const ::core::ffi::c_void,
         count: usize,
-        reasons: *mut i32,
-    ) -> i32;
+        reasons: *mut routecap_reason,
+    ) -> routecap_status;
 }
 unsafe extern "C" {
     /// Release blocks that were retained. Keys that nobody retains are left alone.
@@ -4184,7 +4256,7 @@ unsafe extern "C" {
         store: *mut routecap_store,
         keys: *const ::core::ffi::c_void,
         count: usize,
-    ) -> i32;
+    ) -> routecap_status;
 }
 unsafe extern "C" {
     /// Drop blocks, also retained ones and those in flight. Requests that adopted them keep the rows.
@@ -4198,7 +4270,7 @@ unsafe extern "C" {
         keys: *const ::core::ffi::c_void,
         count: usize,
         evicted: *mut u64,
-    ) -> i32;
+    ) -> routecap_status;
 }
 unsafe extern "C" {
     /// Follow a cache that moves its slots: the block of from[i] becomes that of to[i], for all i at
@@ -4217,7 +4289,7 @@ unsafe extern "C" {
         from: *const ::core::ffi::c_void,
         to: *const ::core::ffi::c_void,
         count: usize,
-    ) -> i32;
+    ) -> routecap_status;
 }
 unsafe extern "C" {
     /// Write blocks as bytes, to travel beside the KV cache to another machine.
@@ -4245,7 +4317,7 @@ unsafe extern "C" {
         dst: *mut ::core::ffi::c_void,
         dst_bytes: usize,
         needed: *mut u64,
-    ) -> i32;
+    ) -> routecap_status;
 }
 unsafe extern "C" {
     /// Publish blocks that another store exported.
@@ -4266,7 +4338,7 @@ unsafe extern "C" {
         data: *const ::core::ffi::c_void,
         bytes: usize,
         blocks: *mut u64,
-    ) -> i32;
+    ) -> routecap_status;
 }
 unsafe extern "C" {
     /// Create a store that several processes of one machine share. Each of them opens it by a
@@ -4301,7 +4373,7 @@ unsafe extern "C" {
         shape: *const routecap_config,
         descriptor: *mut i32,
         store: *mut *mut routecap_store,
-    ) -> i32;
+    ) -> routecap_status;
 }
 unsafe extern "C" {
     /// Open a store that several processes share. If the descriptor is that of an empty file, create the
@@ -4334,7 +4406,7 @@ unsafe extern "C" {
         shape: *const routecap_config,
         descriptor: i32,
         store: *mut *mut routecap_store,
-    ) -> i32;
+    ) -> routecap_status;
 }
 /// A plan; see routecap_plan_create.
 #[repr(C)]
@@ -4342,6 +4414,11 @@ unsafe extern "C" {
 pub struct routecap_plan {
     _unused: [u8; 0],
 }
+pub type routecap_plan_layout = i32;
+pub type routecap_plan_context = i32;
+pub type routecap_plan_flags = u32;
+pub type routecap_plan_fill = i32;
+pub type routecap_plan_lost = i32;
 /// One rank of a trainer, and one micro-batch.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -4349,20 +4426,21 @@ pub struct routecap_plan_config {
     pub struct_size: u32,
     /// ROUTECAP_PLAN_LAYOUT_PACKED (default), _PADDED_RIGHT or
     /// _PADDED_LEFT
-    pub layout: i32,
+    pub layout: routecap_plan_layout,
     /// ROUTECAP_PLAN_CONTEXT_*; default NONE
-    pub context: i32,
+    pub context: routecap_plan_context,
     /// number of context-parallel ranks, C; default 1
     pub context_size: u32,
     /// this rank, 0..C-1. Required if C is more than 1
     pub context_rank: u32,
     /// number of tensor-parallel ranks; default 1
     pub tensor_size: u32,
-    /// this rank, 0..tensor_size-1. Required with SEQUENCE_PARALLEL if
-    /// tensor_size is more than 1
+    /// this rank, 0..tensor_size-1. Required with SEQUENCE_PARALLEL
+    /// if tensor_size is more than 1
     pub tensor_rank: u32,
-    /// ROUTECAP_PLAN_SEQUENCE_PARALLEL, _SEQUENCE_FIRST; default none
-    pub flags: u32,
+    /// ROUTECAP_PLAN_SEQUENCE_PARALLEL, _SEQUENCE_FIRST; default
+    /// none
+    pub flags: routecap_plan_flags,
     /// sequences of the micro-batch; may be 0
     pub samples: u64,
     /// [samples] number of tokens of each sample; may be 0.
@@ -4422,14 +4500,14 @@ pub struct routecap_plan_config {
     pub layer_experts: *const u32,
     /// dtype of the result: ROUTECAP_DTYPE_U8, _I16, _U16, _I32, _U32 or
     /// _I64. Required
-    pub dtype: i32,
+    pub dtype: routecap_dtype,
     /// ROUTECAP_ORDER_ROW_MAJOR (default): [rows, layers, k];
     /// _LAYER_MAJOR: [layers, rows, k]
-    pub order: i32,
+    pub order: routecap_order,
     /// ROUTECAP_PLAN_FILL_*; default BALANCED
-    pub fill: i32,
+    pub fill: routecap_plan_fill,
     /// ROUTECAP_PLAN_LOST_*; default MARK
-    pub lost: i32,
+    pub lost: routecap_plan_lost,
     /// with FILL_VALUE: each id of a filled cell, in two's complement
     pub fill_value: i64,
     /// with LOST_MARK: each id of a lost cell, in two's complement. Here 0
@@ -4518,7 +4596,10 @@ unsafe extern "C" {
     ///
     /// @param[out] config      The configuration.
     /// @param[in] struct_size  sizeof(routecap_plan_config) of the caller, in bytes.
-    pub fn routecap_plan_config_init(config: *mut routecap_plan_config, struct_size: usize) -> i32;
+    pub fn routecap_plan_config_init(
+        config: *mut routecap_plan_config,
+        struct_size: usize,
+    ) -> routecap_status;
 }
 unsafe extern "C" {
     /// Make the plan of one rank for one micro-batch.
@@ -4535,7 +4616,7 @@ unsafe extern "C" {
     pub fn routecap_plan_create(
         config: *const routecap_plan_config,
         plan: *mut *mut routecap_plan,
-    ) -> i32;
+    ) -> routecap_status;
 }
 unsafe extern "C" {
     /// Free a plan.
@@ -4552,8 +4633,8 @@ pub struct routecap_plan_shape {
     /// this and the next three: as configured
     pub layers: u32,
     pub k: u32,
-    pub dtype: i32,
-    pub order: i32,
+    pub dtype: routecap_dtype,
+    pub order: routecap_order,
     /// 0
     pub reserved: u32,
     /// local rows: the sum of the next three
@@ -4629,7 +4710,7 @@ unsafe extern "C" {
     pub fn routecap_plan_describe(
         plan: *const routecap_plan,
         shape: *mut routecap_plan_shape,
-    ) -> i32;
+    ) -> routecap_status;
 }
 /// Consecutive rows of one sample that a rank needs.
 #[repr(C)]
@@ -4672,30 +4753,32 @@ unsafe extern "C" {
         range_size: usize,
         capacity: usize,
         count: *mut u64,
-    ) -> i32;
+    ) -> routecap_status;
 }
+pub type routecap_plan_class = i32;
 /// Local rows that hold consecutive rows of one sample.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct routecap_plan_run {
     /// its number, from 0; `samples` for the padding of align_rank
     pub sample: u64,
-    /// position of the first row's token in the sample. If row_class is PADDING:
-    /// the row's column in the padded sequence, or its place in the padding of
-    /// align_rank
+    /// position of the first row's token in the sample. If row_class
+    /// is PADDING: the row's column in the padded sequence, or its
+    /// place in the padding of align_rank
     pub first: u64,
     /// how many
     pub rows: u64,
     /// local row of the first row
     pub row: u64,
-    /// distance between consecutive rows, in local rows: 1; with SEQUENCE_FIRST
-    /// `samples`
+    /// distance between consecutive rows, in local rows: 1; with
+    /// SEQUENCE_FIRST `samples`
     pub step: u64,
-    /// if the rows are filled: p of the first row (see expert_parallel);
-    /// otherwise the first row's place in the whole micro-batch
+    /// if the rows are filled: p of the first row (see
+    /// expert_parallel); otherwise the first row's place in the whole
+    /// micro-batch
     pub ordinal: u64,
     /// ROUTECAP_PLAN_CLASS_VALID (needed), _PADDING or _NOT_NEEDED
-    pub row_class: i32,
+    pub row_class: routecap_plan_class,
     /// 0
     pub reserved: u32,
 }
@@ -4736,7 +4819,7 @@ unsafe extern "C" {
         run_size: usize,
         capacity: usize,
         count: *mut u64,
-    ) -> i32;
+    ) -> routecap_status;
 }
 /// Rows of one sample, to be gathered.
 #[repr(C)]
@@ -4851,7 +4934,7 @@ unsafe extern "C" {
         classes: *mut u8,
         classes_bytes: usize,
         report: *mut routecap_plan_report,
-    ) -> i32;
+    ) -> routecap_status;
 }
 unsafe extern "C" {
     /// Lay out other data that has one element per token, such as token ids, in the same way.
@@ -4873,7 +4956,7 @@ unsafe extern "C" {
         fill: *const ::core::ffi::c_void,
         dst: *mut ::core::ffi::c_void,
         dst_bytes: usize,
-    ) -> i32;
+    ) -> routecap_status;
 }
 unsafe extern "C" {
     /// Make routings from ids that this rank's routers recorded: the inverse of gather.
@@ -4904,7 +4987,7 @@ unsafe extern "C" {
         classes_bytes: usize,
         routings: *mut *mut routecap_routing,
         count: usize,
-    ) -> i32;
+    ) -> routecap_status;
 }
 unsafe extern "C" {
     /// Pack the ids of this rank for upload: the narrow ids, and what the kernel needs to widen them and
@@ -4932,7 +5015,7 @@ unsafe extern "C" {
         packed: *mut ::core::ffi::c_void,
         packed_bytes: usize,
         report: *mut routecap_plan_report,
-    ) -> i32;
+    ) -> routecap_status;
 }
 /// Where unpack writes the ids of a rank. With BACKEND_HOST, all pointers are to host memory.
 #[repr(C)]
@@ -4940,13 +5023,13 @@ unsafe extern "C" {
 pub struct routecap_plan_target {
     pub struct_size: u32,
     /// ROUTECAP_BACKEND_*
-    pub backend: i32,
+    pub backend: routecap_backend_kind,
     /// ordinal of the device; the host backend ignores it
     pub device: i32,
     /// 0
     pub reserved: u32,
-    /// [device] [scratch_bytes] receives the upload; aligned to 8 bytes. The
-    /// host backend does not use it: may be NULL there
+    /// [device] [scratch_bytes] receives the upload; aligned to 8
+    /// bytes. The host backend does not use it: may be NULL there
     pub scratch: *mut ::core::ffi::c_void,
     /// packed_bytes of the plan's shape or more
     pub scratch_bytes: u64,
@@ -5022,7 +5105,7 @@ unsafe extern "C" {
         packed_bytes: usize,
         target: *const routecap_plan_target,
         stream: routecap_stream,
-    ) -> i32;
+    ) -> routecap_status;
 }
 /// What a reading of the load covers.
 #[repr(C)]
@@ -5096,7 +5179,7 @@ unsafe extern "C" {
         load: *mut routecap_load,
         counts: *mut u64,
         count: usize,
-    ) -> i32;
+    ) -> routecap_status;
 }
 unsafe extern "C" {
     /// List the tags whose load is counted separately, in the order in which they were first counted.
@@ -5117,8 +5200,9 @@ unsafe extern "C" {
         tags: *mut u64,
         capacity: usize,
         count: *mut u64,
-    ) -> i32;
+    ) -> routecap_status;
 }
+pub type routecap_log_level = i32;
 /// Takes one line.
 ///
 /// The hook runs on the thread on which something happened: in create, in destroy, in a call that
@@ -5136,7 +5220,7 @@ unsafe extern "C" {
 pub type routecap_log = ::core::option::Option<
     unsafe extern "C" fn(
         context: *mut ::core::ffi::c_void,
-        level: i32,
+        level: routecap_log_level,
         text: *const ::core::ffi::c_char,
     ),
 >;
@@ -5159,8 +5243,8 @@ unsafe extern "C" {
     pub fn routecap_set_log(
         log: routecap_log,
         context: *mut ::core::ffi::c_void,
-        level: i32,
-    ) -> i32;
+        level: routecap_log_level,
+    ) -> routecap_status;
 }
 unsafe extern "C" {
     /// Describe a capturer as JSON: its settings, memory and counters, what the worker thread is doing,
@@ -5192,8 +5276,9 @@ unsafe extern "C" {
         dst: *mut ::core::ffi::c_void,
         dst_bytes: usize,
         needed: *mut u64,
-    ) -> i32;
+    ) -> routecap_status;
 }
+pub type routecap_received_flags = u32;
 /// What this rank received in one dispatch. Names in parentheses are DeepEP's. All arrays are in C
 /// order, without gaps.
 #[repr(C)]
@@ -5201,7 +5286,7 @@ unsafe extern "C" {
 pub struct routecap_received {
     pub struct_size: u32,
     /// ROUTECAP_RECEIVED_*
-    pub flags: u32,
+    pub flags: routecap_received_flags,
     /// all scale-out and scale-up ranks of the dispatch, 1..1024
     pub ranks: u32,
     /// this one; its experts begin at rank * (experts / ranks)
@@ -5209,8 +5294,8 @@ pub struct routecap_received {
     /// (handle.num_experts) a multiple of ranks, up to
     /// ROUTECAP_MAX_EXPERTS; 0 means the layer's
     pub experts: u32,
-    /// columns of the dispatched ids, up to ROUTECAP_MAX_K; 0 means the
-    /// capturer's k
+    /// columns of the dispatched ids, up to ROUTECAP_MAX_K; 0 means
+    /// the capturer's k
     pub k: u32,
     /// (handle.num_max_tokens_per_rank) of this dispatch: in vLLM it
     /// changes from step to step. ranks * tokens_per_rank is at most
@@ -5221,10 +5306,11 @@ pub struct routecap_received {
     pub rows: u32,
     /// [device] one number, the last of
     /// handle.psum_num_recv_tokens_per_scaleup_rank: only the first
-    /// live_rows rows were received; clamped to [0, rows]; NULL: all
+    /// live_rows rows were received; clamped to [0, rows]; NULL:
+    /// all
     pub live_rows: *const i32,
-    /// [device] [rows, 2 + k] (handle.recv_src_metadata); may be NULL if
-    /// executed is
+    /// [device] [rows, 2 + k] (handle.recv_src_metadata); may be NULL
+    /// if executed is
     pub metadata: *const i32,
     /// [device] [rows, k] (recv_topk_idx); NULL with EXPANDED
     pub ids: *const ::core::ffi::c_void,
@@ -5240,7 +5326,7 @@ pub struct routecap_received {
     /// (recv_x.shape[0]) with EXPANDED, less than 2^31. Otherwise 0
     pub expanded_rows: u32,
     /// ROUTECAP_DTYPE_I32 or _I64, of ids and global_ids. Required
-    pub dtype: i32,
+    pub dtype: routecap_dtype,
     /// 0
     pub reserved: u32,
     /// [device] receives [rows, k], or with EXPANDED [expanded_rows];
@@ -5345,7 +5431,7 @@ unsafe extern "C" {
         layer: u32,
         received: *const routecap_received,
         stream: routecap_stream,
-    ) -> i32;
+    ) -> routecap_status;
 }
 unsafe extern "C" {
     /// Merge the `executed` tables of all ranks in host memory, if you do not use a collective. The
@@ -5363,7 +5449,7 @@ unsafe extern "C" {
         count: usize,
         cells: usize,
         merged: *mut i32,
-    ) -> i32;
+    ) -> routecap_status;
 }
 /// All functions except routecap_get_api, each under its name without the prefix. Later versions
 /// only add entries, at the end.
@@ -5377,27 +5463,38 @@ pub struct routecap_api {
     pub major: u32,
     pub minor: u32,
     pub version: ::core::option::Option<unsafe extern "C" fn() -> u32>,
-    pub status_name:
-        ::core::option::Option<unsafe extern "C" fn(arg1: i32) -> *const ::core::ffi::c_char>,
+    pub status_name: ::core::option::Option<
+        unsafe extern "C" fn(arg1: routecap_status) -> *const ::core::ffi::c_char,
+    >,
     pub last_error: ::core::option::Option<unsafe extern "C" fn() -> *const ::core::ffi::c_char>,
-    pub backend_info:
-        ::core::option::Option<unsafe extern "C" fn(arg1: i32, arg2: *mut routecap_backend) -> i32>,
+    pub backend_info: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: routecap_backend_kind,
+            arg2: *mut routecap_backend,
+        ) -> routecap_status,
+    >,
     pub config_init: ::core::option::Option<
-        unsafe extern "C" fn(arg1: *mut routecap_config, arg2: usize) -> i32,
+        unsafe extern "C" fn(arg1: *mut routecap_config, arg2: usize) -> routecap_status,
     >,
     pub config_memory: ::core::option::Option<
-        unsafe extern "C" fn(arg1: *const routecap_config, arg2: *mut routecap_memory) -> i32,
+        unsafe extern "C" fn(
+            arg1: *const routecap_config,
+            arg2: *mut routecap_memory,
+        ) -> routecap_status,
     >,
     pub capturer_create: ::core::option::Option<
         unsafe extern "C" fn(
             arg1: *const routecap_config,
             arg2: *mut *mut routecap_capturer,
-        ) -> i32,
+        ) -> routecap_status,
     >,
     pub capturer_destroy:
         ::core::option::Option<unsafe extern "C" fn(arg1: *mut routecap_capturer)>,
     pub capturer_stats: ::core::option::Option<
-        unsafe extern "C" fn(arg1: *const routecap_capturer, arg2: *mut routecap_stats) -> i32,
+        unsafe extern "C" fn(
+            arg1: *const routecap_capturer,
+            arg2: *mut routecap_stats,
+        ) -> routecap_status,
     >,
     pub capturer_layer_stats: ::core::option::Option<
         unsafe extern "C" fn(
@@ -5405,24 +5502,25 @@ pub struct routecap_api {
             arg2: *mut routecap_layer_stats,
             arg3: usize,
             arg4: usize,
-        ) -> i32,
+        ) -> routecap_status,
     >,
-    pub capturer_progress:
-        ::core::option::Option<unsafe extern "C" fn(arg1: *mut routecap_capturer) -> i32>,
+    pub capturer_progress: ::core::option::Option<
+        unsafe extern "C" fn(arg1: *mut routecap_capturer) -> routecap_status,
+    >,
     pub sink_bind: ::core::option::Option<
         unsafe extern "C" fn(
             arg1: *mut routecap_capturer,
             arg2: u32,
             arg3: u32,
             arg4: *const routecap_sink,
-        ) -> i32,
+        ) -> routecap_status,
     >,
     pub sink_layer: ::core::option::Option<
         unsafe extern "C" fn(
             arg1: *mut routecap_capturer,
             arg2: u32,
             arg3: *mut routecap_sink,
-        ) -> i32,
+        ) -> routecap_status,
     >,
     pub layer_record: ::core::option::Option<
         unsafe extern "C" fn(
@@ -5430,7 +5528,7 @@ pub struct routecap_api {
             arg2: u32,
             arg3: *const routecap_source,
             arg4: routecap_stream,
-        ) -> i32,
+        ) -> routecap_status,
     >,
     pub layers_record: ::core::option::Option<
         unsafe extern "C" fn(
@@ -5440,10 +5538,14 @@ pub struct routecap_api {
             arg4: usize,
             arg5: usize,
             arg6: routecap_stream,
-        ) -> i32,
+        ) -> routecap_status,
     >,
     pub router_init: ::core::option::Option<
-        unsafe extern "C" fn(arg1: *mut routecap_router, arg2: usize, arg3: i32) -> i32,
+        unsafe extern "C" fn(
+            arg1: *mut routecap_router,
+            arg2: usize,
+            arg3: routecap_method,
+        ) -> routecap_status,
     >,
     pub layer_route: ::core::option::Option<
         unsafe extern "C" fn(
@@ -5452,7 +5554,7 @@ pub struct routecap_api {
             arg3: *const routecap_router,
             arg4: *const routecap_logits,
             arg5: routecap_stream,
-        ) -> i32,
+        ) -> routecap_status,
     >,
     pub capturer_probe: ::core::option::Option<
         unsafe extern "C" fn(
@@ -5462,7 +5564,7 @@ pub struct routecap_api {
             arg4: usize,
             arg5: usize,
             arg6: routecap_stream,
-        ) -> i32,
+        ) -> routecap_status,
     >,
     pub received_read: ::core::option::Option<
         unsafe extern "C" fn(
@@ -5470,22 +5572,28 @@ pub struct routecap_api {
             arg2: u32,
             arg3: *const routecap_received,
             arg4: routecap_stream,
-        ) -> i32,
+        ) -> routecap_status,
     >,
-    /// experimental
     pub received_merge: ::core::option::Option<
         unsafe extern "C" fn(
             arg1: *const *const i32,
             arg2: usize,
             arg3: usize,
             arg4: *mut i32,
-        ) -> i32,
+        ) -> routecap_status,
     >,
     pub step_begin: ::core::option::Option<
-        unsafe extern "C" fn(arg1: *mut routecap_capturer, arg2: u32, arg3: routecap_stream) -> i32,
+        unsafe extern "C" fn(
+            arg1: *mut routecap_capturer,
+            arg2: u32,
+            arg3: routecap_stream,
+        ) -> routecap_status,
     >,
     pub step_snapshot: ::core::option::Option<
-        unsafe extern "C" fn(arg1: *mut routecap_capturer, arg2: routecap_stream) -> i32,
+        unsafe extern "C" fn(
+            arg1: *mut routecap_capturer,
+            arg2: routecap_stream,
+        ) -> routecap_status,
     >,
     pub step_issue: ::core::option::Option<
         unsafe extern "C" fn(
@@ -5494,16 +5602,19 @@ pub struct routecap_api {
             arg3: usize,
             arg4: usize,
             arg5: *const routecap_issue_options,
-            arg6: *mut i32,
+            arg6: *mut routecap_status,
             arg7: *mut routecap_step,
             arg8: routecap_stream,
-        ) -> i32,
+        ) -> routecap_status,
     >,
     pub step_discard: ::core::option::Option<
-        unsafe extern "C" fn(arg1: *mut routecap_capturer, arg2: routecap_stream) -> i32,
+        unsafe extern "C" fn(
+            arg1: *mut routecap_capturer,
+            arg2: routecap_stream,
+        ) -> routecap_status,
     >,
     pub step_poll: ::core::option::Option<
-        unsafe extern "C" fn(arg1: *mut routecap_capturer, arg2: routecap_step) -> i32,
+        unsafe extern "C" fn(arg1: *mut routecap_capturer, arg2: routecap_step) -> routecap_status,
     >,
     pub step_finalize: ::core::option::Option<
         unsafe extern "C" fn(
@@ -5511,7 +5622,7 @@ pub struct routecap_api {
             arg2: routecap_step,
             arg3: i64,
             arg4: *mut u64,
-        ) -> i32,
+        ) -> routecap_status,
     >,
     pub request_open: ::core::option::Option<
         unsafe extern "C" fn(
@@ -5519,7 +5630,7 @@ pub struct routecap_api {
             arg2: *const routecap_open_options,
             arg3: *mut routecap_request,
             arg4: usize,
-        ) -> i32,
+        ) -> routecap_status,
     >,
     pub request_accept: ::core::option::Option<
         unsafe extern "C" fn(
@@ -5528,7 +5639,7 @@ pub struct routecap_api {
             arg3: routecap_step,
             arg4: *const u32,
             arg5: usize,
-        ) -> i32,
+        ) -> routecap_status,
     >,
     pub request_accept_batch: ::core::option::Option<
         unsafe extern "C" fn(
@@ -5536,14 +5647,14 @@ pub struct routecap_api {
             arg2: *mut routecap_accept_item,
             arg3: usize,
             arg4: usize,
-        ) -> i32,
+        ) -> routecap_status,
     >,
     pub request_truncate: ::core::option::Option<
         unsafe extern "C" fn(
             arg1: *mut routecap_capturer,
             arg2: routecap_request,
             arg3: u64,
-        ) -> i32,
+        ) -> routecap_status,
     >,
     pub request_fork: ::core::option::Option<
         unsafe extern "C" fn(
@@ -5551,7 +5662,7 @@ pub struct routecap_api {
             arg2: routecap_request,
             arg3: u64,
             arg4: *mut routecap_request,
-        ) -> i32,
+        ) -> routecap_status,
     >,
     pub request_attach: ::core::option::Option<
         unsafe extern "C" fn(
@@ -5559,7 +5670,7 @@ pub struct routecap_api {
             arg2: routecap_request,
             arg3: *const routecap_routing,
             arg4: u64,
-        ) -> i32,
+        ) -> routecap_status,
     >,
     pub request_coverage: ::core::option::Option<
         unsafe extern "C" fn(
@@ -5571,7 +5682,7 @@ pub struct routecap_api {
             arg6: *mut routecap_missing,
             arg7: usize,
             arg8: usize,
-        ) -> i32,
+        ) -> routecap_status,
     >,
     pub request_extract: ::core::option::Option<
         unsafe extern "C" fn(
@@ -5579,10 +5690,10 @@ pub struct routecap_api {
             arg2: routecap_request,
             arg3: u64,
             arg4: u64,
-            arg5: i32,
-            arg6: u32,
+            arg5: routecap_extract_mode,
+            arg6: routecap_read_flags,
             arg7: *mut *mut routecap_routing,
-        ) -> i32,
+        ) -> routecap_status,
     >,
     pub request_extract_batch: ::core::option::Option<
         unsafe extern "C" fn(
@@ -5590,10 +5701,10 @@ pub struct routecap_api {
             arg2: *mut routecap_extract_item,
             arg3: usize,
             arg4: usize,
-        ) -> i32,
+        ) -> routecap_status,
     >,
     pub copy_options_init: ::core::option::Option<
-        unsafe extern "C" fn(arg1: *mut routecap_copy_options, arg2: usize) -> i32,
+        unsafe extern "C" fn(arg1: *mut routecap_copy_options, arg2: usize) -> routecap_status,
     >,
     pub request_extract_into: ::core::option::Option<
         unsafe extern "C" fn(
@@ -5607,7 +5718,7 @@ pub struct routecap_api {
             arg8: *mut u8,
             arg9: usize,
             arg10: *mut u64,
-        ) -> i32,
+        ) -> routecap_status,
     >,
     pub request_finish: ::core::option::Option<
         unsafe extern "C" fn(
@@ -5615,7 +5726,7 @@ pub struct routecap_api {
             arg2: routecap_request,
             arg3: u64,
             arg4: *mut *mut routecap_routing,
-        ) -> i32,
+        ) -> routecap_status,
     >,
     pub request_finish_batch: ::core::option::Option<
         unsafe extern "C" fn(
@@ -5623,26 +5734,33 @@ pub struct routecap_api {
             arg2: *mut routecap_finish_item,
             arg3: usize,
             arg4: usize,
-        ) -> i32,
+        ) -> routecap_status,
     >,
     pub request_close: ::core::option::Option<
-        unsafe extern "C" fn(arg1: *mut routecap_capturer, arg2: routecap_request) -> i32,
+        unsafe extern "C" fn(
+            arg1: *mut routecap_capturer,
+            arg2: routecap_request,
+        ) -> routecap_status,
     >,
     pub request_close_batch: ::core::option::Option<
         unsafe extern "C" fn(
             arg1: *mut routecap_capturer,
             arg2: *const routecap_request,
-            arg3: *mut i32,
+            arg3: *mut routecap_status,
             arg4: usize,
-        ) -> i32,
+        ) -> routecap_status,
     >,
     pub routing_wait: ::core::option::Option<
-        unsafe extern "C" fn(arg1: *const routecap_routing, arg2: i64) -> i32,
+        unsafe extern "C" fn(arg1: *const routecap_routing, arg2: i64) -> routecap_status,
     >,
-    pub routing_poll:
-        ::core::option::Option<unsafe extern "C" fn(arg1: *const routecap_routing) -> i32>,
+    pub routing_poll: ::core::option::Option<
+        unsafe extern "C" fn(arg1: *const routecap_routing) -> routecap_status,
+    >,
     pub routing_view: ::core::option::Option<
-        unsafe extern "C" fn(arg1: *const routecap_routing, arg2: *mut routecap_view) -> i32,
+        unsafe extern "C" fn(
+            arg1: *const routecap_routing,
+            arg2: *mut routecap_view,
+        ) -> routecap_status,
     >,
     pub routing_coverage: ::core::option::Option<
         unsafe extern "C" fn(
@@ -5651,7 +5769,7 @@ pub struct routecap_api {
             arg3: *mut routecap_missing,
             arg4: usize,
             arg5: usize,
-        ) -> i32,
+        ) -> routecap_status,
     >,
     pub routing_split: ::core::option::Option<
         unsafe extern "C" fn(
@@ -5660,7 +5778,7 @@ pub struct routecap_api {
             arg3: u64,
             arg4: *mut *mut routecap_routing,
             arg5: *mut *mut routecap_routing,
-        ) -> i32,
+        ) -> routecap_status,
     >,
     pub routing_slice: ::core::option::Option<
         unsafe extern "C" fn(
@@ -5668,7 +5786,7 @@ pub struct routecap_api {
             arg2: u64,
             arg3: u64,
             arg4: *mut *mut routecap_routing,
-        ) -> i32,
+        ) -> routecap_status,
     >,
     pub routing_merge: ::core::option::Option<
         unsafe extern "C" fn(
@@ -5676,7 +5794,7 @@ pub struct routecap_api {
             arg2: usize,
             arg3: u32,
             arg4: *mut *mut routecap_routing,
-        ) -> i32,
+        ) -> routecap_status,
     >,
     pub routing_copy_to: ::core::option::Option<
         unsafe extern "C" fn(
@@ -5687,10 +5805,11 @@ pub struct routecap_api {
             arg5: *mut u8,
             arg6: usize,
             arg7: *mut u64,
-        ) -> i32,
+        ) -> routecap_status,
     >,
-    pub routing_retain:
-        ::core::option::Option<unsafe extern "C" fn(arg1: *const routecap_routing) -> i32>,
+    pub routing_retain: ::core::option::Option<
+        unsafe extern "C" fn(arg1: *const routecap_routing) -> routecap_status,
+    >,
     pub routing_free: ::core::option::Option<unsafe extern "C" fn(arg1: *mut routecap_routing)>,
     pub routing_serialize: ::core::option::Option<
         unsafe extern "C" fn(
@@ -5699,33 +5818,33 @@ pub struct routecap_api {
             arg3: *mut ::core::ffi::c_void,
             arg4: usize,
             arg5: *mut u64,
-        ) -> i32,
+        ) -> routecap_status,
     >,
     pub routing_deserialize: ::core::option::Option<
         unsafe extern "C" fn(
             arg1: *const ::core::ffi::c_void,
             arg2: usize,
-            arg3: u32,
+            arg3: routecap_import_flags,
             arg4: routecap_release,
             arg5: *mut ::core::ffi::c_void,
             arg6: *mut *mut routecap_routing,
-        ) -> i32,
+        ) -> routecap_status,
     >,
     pub routing_import: ::core::option::Option<
         unsafe extern "C" fn(
             arg1: *const routecap_view,
-            arg2: u32,
+            arg2: routecap_import_flags,
             arg3: routecap_release,
             arg4: *mut ::core::ffi::c_void,
             arg5: *mut *mut routecap_routing,
-        ) -> i32,
+        ) -> routecap_status,
     >,
     pub serialized_info: ::core::option::Option<
         unsafe extern "C" fn(
             arg1: *const ::core::ffi::c_void,
             arg2: usize,
             arg3: *mut routecap_serialized,
-        ) -> i32,
+        ) -> routecap_status,
     >,
     pub serialized_splice: ::core::option::Option<
         unsafe extern "C" fn(
@@ -5740,37 +5859,43 @@ pub struct routecap_api {
             arg9: usize,
             arg10: usize,
             arg11: *mut routecap_splice,
-        ) -> i32,
+        ) -> routecap_status,
     >,
     /// Since 1.1.
     pub wire_describe: ::core::option::Option<
-        unsafe extern "C" fn(arg1: i32, arg2: *mut routecap_wire_description) -> i32,
+        unsafe extern "C" fn(
+            arg1: routecap_wire_format,
+            arg2: *mut routecap_wire_description,
+        ) -> routecap_status,
     >,
     pub wire_find: ::core::option::Option<
-        unsafe extern "C" fn(arg1: *const ::core::ffi::c_char, arg2: *mut i32) -> i32,
+        unsafe extern "C" fn(
+            arg1: *const ::core::ffi::c_char,
+            arg2: *mut routecap_wire_format,
+        ) -> routecap_status,
     >,
     pub wire_probe: ::core::option::Option<
         unsafe extern "C" fn(
             arg1: *const ::core::ffi::c_void,
             arg2: usize,
             arg3: *mut routecap_wire_info,
-        ) -> i32,
+        ) -> routecap_status,
     >,
     pub wire_decode: ::core::option::Option<
         unsafe extern "C" fn(
             arg1: *const ::core::ffi::c_void,
             arg2: usize,
-            arg3: i32,
+            arg3: routecap_wire_format,
             arg4: *const routecap_wire_hint,
             arg5: *mut routecap_wire_report,
             arg6: *mut *mut routecap_routing,
-        ) -> i32,
+        ) -> routecap_status,
     >,
     pub wire_decode_into: ::core::option::Option<
         unsafe extern "C" fn(
             arg1: *const ::core::ffi::c_void,
             arg2: usize,
-            arg3: i32,
+            arg3: routecap_wire_format,
             arg4: *const routecap_wire_hint,
             arg5: *const routecap_copy_options,
             arg6: *mut ::core::ffi::c_void,
@@ -5779,28 +5904,28 @@ pub struct routecap_api {
             arg9: usize,
             arg10: *mut u64,
             arg11: *mut routecap_wire_report,
-        ) -> i32,
+        ) -> routecap_status,
     >,
     pub wire_decoder_create: ::core::option::Option<
         unsafe extern "C" fn(
-            arg1: i32,
+            arg1: routecap_wire_format,
             arg2: *const routecap_wire_hint,
             arg3: *mut *mut routecap_wire_decoder,
-        ) -> i32,
+        ) -> routecap_status,
     >,
     pub wire_decoder_write: ::core::option::Option<
         unsafe extern "C" fn(
             arg1: *mut routecap_wire_decoder,
             arg2: *const ::core::ffi::c_void,
             arg3: usize,
-        ) -> i32,
+        ) -> routecap_status,
     >,
     pub wire_decoder_finish: ::core::option::Option<
         unsafe extern "C" fn(
             arg1: *mut routecap_wire_decoder,
             arg2: *mut routecap_wire_report,
             arg3: *mut *mut routecap_routing,
-        ) -> i32,
+        ) -> routecap_status,
     >,
     pub wire_decoder_free:
         ::core::option::Option<unsafe extern "C" fn(arg1: *mut routecap_wire_decoder)>,
@@ -5812,11 +5937,11 @@ pub struct routecap_api {
             arg4: usize,
             arg5: *mut u64,
             arg6: *mut routecap_wire_report,
-        ) -> i32,
+        ) -> routecap_status,
     >,
     pub wire_splice: ::core::option::Option<
         unsafe extern "C" fn(
-            arg1: i32,
+            arg1: routecap_wire_format,
             arg2: *const ::core::ffi::c_void,
             arg3: usize,
             arg4: *const routecap_wire_hint,
@@ -5827,14 +5952,14 @@ pub struct routecap_api {
             arg9: *mut ::core::ffi::c_void,
             arg10: usize,
             arg11: *mut u64,
-        ) -> i32,
+        ) -> routecap_status,
     >,
     /// Sequences.
     pub sequence_create: ::core::option::Option<
         unsafe extern "C" fn(
             arg1: *const routecap_sequence_config,
             arg2: *mut *mut routecap_sequence,
-        ) -> i32,
+        ) -> routecap_status,
     >,
     pub sequence_free: ::core::option::Option<unsafe extern "C" fn(arg1: *mut routecap_sequence)>,
     pub sequence_append: ::core::option::Option<
@@ -5846,23 +5971,23 @@ pub struct routecap_api {
             arg5: *const routecap_routing,
             arg6: *const routecap_append_options,
             arg7: *mut routecap_append_report,
-        ) -> i32,
+        ) -> routecap_status,
     >,
     pub sequence_truncate: ::core::option::Option<
-        unsafe extern "C" fn(arg1: *mut routecap_sequence, arg2: u64) -> i32,
+        unsafe extern "C" fn(arg1: *mut routecap_sequence, arg2: u64) -> routecap_status,
     >,
     pub sequence_fork: ::core::option::Option<
         unsafe extern "C" fn(
             arg1: *const routecap_sequence,
             arg2: u64,
             arg3: *mut *mut routecap_sequence,
-        ) -> i32,
+        ) -> routecap_status,
     >,
     pub sequence_routing: ::core::option::Option<
         unsafe extern "C" fn(
             arg1: *const routecap_sequence,
             arg2: *mut *mut routecap_routing,
-        ) -> i32,
+        ) -> routecap_status,
     >,
     pub sequence_spans: ::core::option::Option<
         unsafe extern "C" fn(
@@ -5871,7 +5996,7 @@ pub struct routecap_api {
             arg3: usize,
             arg4: usize,
             arg5: *mut u64,
-        ) -> i32,
+        ) -> routecap_status,
     >,
     pub sequence_tokens: ::core::option::Option<
         unsafe extern "C" fn(
@@ -5880,22 +6005,22 @@ pub struct routecap_api {
             arg3: *mut i32,
             arg4: usize,
             arg5: *mut u64,
-        ) -> i32,
+        ) -> routecap_status,
     >,
     pub sequence_report: ::core::option::Option<
         unsafe extern "C" fn(
             arg1: *const routecap_sequence,
             arg2: *mut routecap_append_report,
-        ) -> i32,
+        ) -> routecap_status,
     >,
     pub sequence_serialize: ::core::option::Option<
         unsafe extern "C" fn(
             arg1: *const routecap_sequence,
-            arg2: u32,
+            arg2: routecap_sequence_flags,
             arg3: *mut ::core::ffi::c_void,
             arg4: usize,
             arg5: *mut u64,
-        ) -> i32,
+        ) -> routecap_status,
     >,
     pub sequence_deserialize: ::core::option::Option<
         unsafe extern "C" fn(
@@ -5903,25 +6028,29 @@ pub struct routecap_api {
             arg2: usize,
             arg3: u64,
             arg4: *mut *mut routecap_sequence,
-        ) -> i32,
+        ) -> routecap_status,
     >,
     /// The store.
     pub store_config_init: ::core::option::Option<
-        unsafe extern "C" fn(arg1: *mut routecap_store_config, arg2: usize) -> i32,
+        unsafe extern "C" fn(arg1: *mut routecap_store_config, arg2: usize) -> routecap_status,
     >,
     pub store_create: ::core::option::Option<
         unsafe extern "C" fn(
             arg1: *const routecap_store_config,
             arg2: *const routecap_config,
             arg3: *mut *mut routecap_store,
-        ) -> i32,
+        ) -> routecap_status,
     >,
     pub store_free: ::core::option::Option<unsafe extern "C" fn(arg1: *mut routecap_store)>,
     pub store_stats: ::core::option::Option<
-        unsafe extern "C" fn(arg1: *const routecap_store, arg2: *mut routecap_store_counts) -> i32,
+        unsafe extern "C" fn(
+            arg1: *const routecap_store,
+            arg2: *mut routecap_store_counts,
+        ) -> routecap_status,
     >,
-    pub store_advance:
-        ::core::option::Option<unsafe extern "C" fn(arg1: *mut routecap_store, arg2: u64) -> i32>,
+    pub store_advance: ::core::option::Option<
+        unsafe extern "C" fn(arg1: *mut routecap_store, arg2: u64) -> routecap_status,
+    >,
     pub request_publish: ::core::option::Option<
         unsafe extern "C" fn(
             arg1: *mut routecap_capturer,
@@ -5931,7 +6060,7 @@ pub struct routecap_api {
             arg5: *const ::core::ffi::c_void,
             arg6: usize,
             arg7: u64,
-        ) -> i32,
+        ) -> routecap_status,
     >,
     pub request_adopt: ::core::option::Option<
         unsafe extern "C" fn(
@@ -5943,7 +6072,7 @@ pub struct routecap_api {
             arg6: usize,
             arg7: u64,
             arg8: *mut routecap_adoption,
-        ) -> i32,
+        ) -> routecap_status,
     >,
     pub request_publish_batch: ::core::option::Option<
         unsafe extern "C" fn(
@@ -5953,7 +6082,7 @@ pub struct routecap_api {
             arg4: usize,
             arg5: usize,
             arg6: u64,
-        ) -> i32,
+        ) -> routecap_status,
     >,
     pub request_adopt_batch: ::core::option::Option<
         unsafe extern "C" fn(
@@ -5963,7 +6092,7 @@ pub struct routecap_api {
             arg4: usize,
             arg5: usize,
             arg6: u64,
-        ) -> i32,
+        ) -> routecap_status,
     >,
     pub key_chain: ::core::option::Option<
         unsafe extern "C" fn(
@@ -5975,7 +6104,7 @@ pub struct routecap_api {
             arg6: u32,
             arg7: *mut ::core::ffi::c_void,
             arg8: usize,
-        ) -> i32,
+        ) -> routecap_status,
     >,
     pub store_contains: ::core::option::Option<
         unsafe extern "C" fn(
@@ -5983,24 +6112,24 @@ pub struct routecap_api {
             arg2: *const ::core::ffi::c_void,
             arg3: usize,
             arg4: u64,
-            arg5: *mut i32,
+            arg5: *mut routecap_reason,
             arg6: *mut u64,
-        ) -> i32,
+        ) -> routecap_status,
     >,
     pub store_retain: ::core::option::Option<
         unsafe extern "C" fn(
             arg1: *mut routecap_store,
             arg2: *const ::core::ffi::c_void,
             arg3: usize,
-            arg4: *mut i32,
-        ) -> i32,
+            arg4: *mut routecap_reason,
+        ) -> routecap_status,
     >,
     pub store_release: ::core::option::Option<
         unsafe extern "C" fn(
             arg1: *mut routecap_store,
             arg2: *const ::core::ffi::c_void,
             arg3: usize,
-        ) -> i32,
+        ) -> routecap_status,
     >,
     pub store_evict: ::core::option::Option<
         unsafe extern "C" fn(
@@ -6008,7 +6137,7 @@ pub struct routecap_api {
             arg2: *const ::core::ffi::c_void,
             arg3: usize,
             arg4: *mut u64,
-        ) -> i32,
+        ) -> routecap_status,
     >,
     pub store_move: ::core::option::Option<
         unsafe extern "C" fn(
@@ -6016,7 +6145,7 @@ pub struct routecap_api {
             arg2: *const ::core::ffi::c_void,
             arg3: *const ::core::ffi::c_void,
             arg4: usize,
-        ) -> i32,
+        ) -> routecap_status,
     >,
     pub store_export: ::core::option::Option<
         unsafe extern "C" fn(
@@ -6027,7 +6156,7 @@ pub struct routecap_api {
             arg5: *mut ::core::ffi::c_void,
             arg6: usize,
             arg7: *mut u64,
-        ) -> i32,
+        ) -> routecap_status,
     >,
     pub store_import: ::core::option::Option<
         unsafe extern "C" fn(
@@ -6035,7 +6164,7 @@ pub struct routecap_api {
             arg2: *const ::core::ffi::c_void,
             arg3: usize,
             arg4: *mut u64,
-        ) -> i32,
+        ) -> routecap_status,
     >,
     pub store_create_shared: ::core::option::Option<
         unsafe extern "C" fn(
@@ -6043,7 +6172,7 @@ pub struct routecap_api {
             arg2: *const routecap_config,
             arg3: *mut i32,
             arg4: *mut *mut routecap_store,
-        ) -> i32,
+        ) -> routecap_status,
     >,
     pub store_open_shared: ::core::option::Option<
         unsafe extern "C" fn(
@@ -6051,21 +6180,24 @@ pub struct routecap_api {
             arg2: *const routecap_config,
             arg3: i32,
             arg4: *mut *mut routecap_store,
-        ) -> i32,
+        ) -> routecap_status,
     >,
     /// Plans.
     pub plan_config_init: ::core::option::Option<
-        unsafe extern "C" fn(arg1: *mut routecap_plan_config, arg2: usize) -> i32,
+        unsafe extern "C" fn(arg1: *mut routecap_plan_config, arg2: usize) -> routecap_status,
     >,
     pub plan_create: ::core::option::Option<
         unsafe extern "C" fn(
             arg1: *const routecap_plan_config,
             arg2: *mut *mut routecap_plan,
-        ) -> i32,
+        ) -> routecap_status,
     >,
     pub plan_free: ::core::option::Option<unsafe extern "C" fn(arg1: *mut routecap_plan)>,
     pub plan_describe: ::core::option::Option<
-        unsafe extern "C" fn(arg1: *const routecap_plan, arg2: *mut routecap_plan_shape) -> i32,
+        unsafe extern "C" fn(
+            arg1: *const routecap_plan,
+            arg2: *mut routecap_plan_shape,
+        ) -> routecap_status,
     >,
     pub plan_ranges: ::core::option::Option<
         unsafe extern "C" fn(
@@ -6074,7 +6206,7 @@ pub struct routecap_api {
             arg3: usize,
             arg4: usize,
             arg5: *mut u64,
-        ) -> i32,
+        ) -> routecap_status,
     >,
     pub plan_runs: ::core::option::Option<
         unsafe extern "C" fn(
@@ -6083,7 +6215,7 @@ pub struct routecap_api {
             arg3: usize,
             arg4: usize,
             arg5: *mut u64,
-        ) -> i32,
+        ) -> routecap_status,
     >,
     pub plan_gather: ::core::option::Option<
         unsafe extern "C" fn(
@@ -6096,7 +6228,7 @@ pub struct routecap_api {
             arg7: *mut u8,
             arg8: usize,
             arg9: *mut routecap_plan_report,
-        ) -> i32,
+        ) -> routecap_status,
     >,
     pub plan_gather_values: ::core::option::Option<
         unsafe extern "C" fn(
@@ -6106,7 +6238,7 @@ pub struct routecap_api {
             arg4: *const ::core::ffi::c_void,
             arg5: *mut ::core::ffi::c_void,
             arg6: usize,
-        ) -> i32,
+        ) -> routecap_status,
     >,
     pub plan_scatter: ::core::option::Option<
         unsafe extern "C" fn(
@@ -6117,7 +6249,7 @@ pub struct routecap_api {
             arg5: usize,
             arg6: *mut *mut routecap_routing,
             arg7: usize,
-        ) -> i32,
+        ) -> routecap_status,
     >,
     pub plan_pack: ::core::option::Option<
         unsafe extern "C" fn(
@@ -6128,7 +6260,7 @@ pub struct routecap_api {
             arg5: *mut ::core::ffi::c_void,
             arg6: usize,
             arg7: *mut routecap_plan_report,
-        ) -> i32,
+        ) -> routecap_status,
     >,
     pub plan_unpack: ::core::option::Option<
         unsafe extern "C" fn(
@@ -6137,7 +6269,7 @@ pub struct routecap_api {
             arg3: usize,
             arg4: *const routecap_plan_target,
             arg5: routecap_stream,
-        ) -> i32,
+        ) -> routecap_status,
     >,
     pub serialized_slice: ::core::option::Option<
         unsafe extern "C" fn(
@@ -6151,7 +6283,7 @@ pub struct routecap_api {
             arg8: usize,
             arg9: usize,
             arg10: *mut routecap_splice,
-        ) -> i32,
+        ) -> routecap_status,
     >,
     /// Load.
     pub capturer_load: ::core::option::Option<
@@ -6161,7 +6293,7 @@ pub struct routecap_api {
             arg3: *mut routecap_load,
             arg4: *mut u64,
             arg5: usize,
-        ) -> i32,
+        ) -> routecap_status,
     >,
     pub capturer_load_tags: ::core::option::Option<
         unsafe extern "C" fn(
@@ -6169,11 +6301,15 @@ pub struct routecap_api {
             arg2: *mut u64,
             arg3: usize,
             arg4: *mut u64,
-        ) -> i32,
+        ) -> routecap_status,
     >,
     /// Diagnostics.
     pub set_log: ::core::option::Option<
-        unsafe extern "C" fn(arg1: routecap_log, arg2: *mut ::core::ffi::c_void, arg3: i32) -> i32,
+        unsafe extern "C" fn(
+            arg1: routecap_log,
+            arg2: *mut ::core::ffi::c_void,
+            arg3: routecap_log_level,
+        ) -> routecap_status,
     >,
     pub capturer_dump: ::core::option::Option<
         unsafe extern "C" fn(
@@ -6182,7 +6318,7 @@ pub struct routecap_api {
             arg3: *mut ::core::ffi::c_void,
             arg4: usize,
             arg5: *mut u64,
-        ) -> i32,
+        ) -> routecap_status,
     >,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
