@@ -18,6 +18,7 @@ from pathlib import Path
 sys.dont_write_bytecode = True  # no cache beside the headers
 
 import c
+import python
 from headers import ROOT, Headers
 
 # Packages: where a function is used, and those that need none there.
@@ -29,7 +30,7 @@ PACKAGES = {
 
 
 def generated(headers: Headers) -> dict[str, str]:
-    return c.files(headers)
+    return c.files(headers) | python.files(headers)
 
 
 def stale(headers: Headers) -> Iterator[str]:

@@ -117,7 +117,7 @@ def lists(headers: Headers) -> str:
         + macro(
             "ROUTECAP_REASONS",
             "X(NAME, rank, of_cells), by their numbers from 1 on. A cell with two reasons keeps\n"
-            "// the one of the higher rank. of_cells: said of single cells, in rows that are there.",
+            "// the one of the higher rank. of_cells: it is said of single cells of a row.",
             [
                 f"{name}, {len(best) - best.index(name)}, "
                 + ("true" if name in headers.reasons_of_cells else "false")
@@ -153,8 +153,8 @@ def vector_fields(headers: Headers) -> str:
     text = (
         f"// {OPENING}\n"
         "// The fields of every struct, for filling it from a vector and for comparing it:\n"
-        "// fields(struct, f) calls f(name, field) for each. struct_size, pointers and requests are\n"
-        "// not among them.\n"
+        "// fields(struct, f) calls f(name, field) for each, but for struct_size, pointers and\n"
+        "// requests.\n"
         "#pragma once\n\n#include <routecap.h>\n\nnamespace vectors {\n\n"
         "#define FIELD(name) f(#name, s.name)\n\n"
     )

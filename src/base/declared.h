@@ -164,7 +164,7 @@
     X(ROUTECAP_ERR_INTERNAL)
 
 // X(NAME, rank, of_cells), by their numbers from 1 on. A cell with two reasons keeps
-// the one of the higher rank. of_cells: said of single cells, in rows that are there.
+// the one of the higher rank. of_cells: it is said of single cells of a row.
 #define ROUTECAP_REASONS(X) \
     X(ABSENT, 1, false) \
     X(UNWRITTEN, 8, true) \

@@ -45,9 +45,9 @@ _TYPES = {
     "uint8_t": c_uint8,
     "size_t": c_size_t,
     "float": c_float,
-    "routecap_request": c_uint64,
-    "routecap_step": c_uint64,
 }
+for _integer, _alias in re.findall(r"^typedef (\w+_t) (routecap_\w+);", _CODE, re.MULTILINE):
+    _TYPES[_alias] = _TYPES[_integer]
 _HANDLES = {"void", "routecap_stream"}
 _HANDLES |= set(re.findall(r"^typedef struct (routecap_\w+) \1;", _CODE, re.MULTILINE))
 _HANDLES |= set(re.findall(r"^typedef void \(\*(routecap_\w+)\)", _CODE, re.MULTILINE))

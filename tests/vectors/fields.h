@@ -1,7 +1,7 @@
 // Generated from the headers: run python3 include/generate. Do not edit.
 // The fields of every struct, for filling it from a vector and for comparing it:
-// fields(struct, f) calls f(name, field) for each. struct_size, pointers and requests are
-// not among them.
+// fields(struct, f) calls f(name, field) for each, but for struct_size, pointers and
+// requests.
 #pragma once
 
 #include <routecap.h>

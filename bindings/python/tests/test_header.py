@@ -92,9 +92,9 @@ def fields(name: str) -> list[tuple[str, str]]:
         "int64_t": "q",
         "float": "f",
         "size_t": "Q",
-        "routecap_request": "Q",
-        "routecap_step": "Q",
     }
+    for integer, alias in re.findall(r"typedef (\w+_t) (routecap_\w+);", CODE):
+        codes[alias] = codes[integer]
     found = []
     for line in body[1].split(";"):
         if match := re.match(r"\s*(?:const )?(\w+) (?:const )?(\*?)(\w+)\s*$", line):

@@ -12,7 +12,7 @@ import typing
 from importlib import import_module
 
 from . import models
-from ._capturer import Capturer, Stats, received_merge
+from ._capturer import Capturer, received_merge
 from ._config import BackendInfo, Memory, Settings, backends, memory
 from ._constants import (
     ALL,
@@ -76,6 +76,7 @@ from ._constants import (
     WireFact,
     WireHintFlag,
 )
+from ._counts import Stats, StoreStats
 from ._errors import (
     ArgumentError,
     DtypeError,
@@ -107,7 +108,7 @@ from ._routing import (
 )
 from ._samples import Sample
 from ._sequence import AppendReport, Sequence, SequenceSpan
-from ._store import Adoption, Keys, Store, StoreStats, key_chain
+from ._store import Adoption, Keys, Store, key_chain
 from ._stored import RayRouting, StoredRouting, stored
 from ._structs import (
     SpanColumns,

@@ -5,7 +5,7 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from operator import index
-from typing import Any, NamedTuple, Unpack
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,10 +26,10 @@ from ._constants import (
     Snapshot,
     SourceFlag,
     Status,
-    member,
 )
 from ._docs import documented
-from ._errors import Error, LostStepWarning, error
+from ._counts import Stats
+from ._errors import Error, LostStepWarning, error, member
 from ._library import raw
 from ._load import Load
 from ._requests import LayerSources, PreparedIssue, Request, RequestLike, Step
@@ -74,47 +74,6 @@ from .names import (
 )
 
 _IDS = Dtype.I16, Dtype.I32, Dtype.U32, Dtype.I64
-
-
-class Stats(NamedTuple):
-    """Counters of a capturer since it was created; see routecap_stats in the header.
-
-    Each row issued is in one of the nine counts from rows_in_flight to rows_refused.
-    """
-
-    silent_layers: int
-    """Layers without one valid cell in the last step that landed with rows."""
-    steps_issued: int
-    steps_landed: int
-    steps_lost: int
-    rows_issued: int
-    rows_in_flight: int
-    rows_provisional: int
-    rows_delivered: int
-    rows_missing: int
-    rows_lost: int
-    rows_late: int
-    rows_rejected: int
-    rows_unplaced: int
-    rows_refused: int
-    rows_skipped: int
-    rows_overlapped: int
-    rows_mismatched: int
-    rows_dropped: int
-    cells_conflicting: int
-    cells_unwritten: int
-    cells_out_of_range: int
-    cells_duplicate: int
-    requests_open: int
-    steps_in_flight: int
-    bytes_in_use: int
-    bytes_peak: int
-    bytes_budget: int
-
-    def _repr_html_(self) -> str:
-        from . import _html
-
-        return _html.counters("Counters of a capturer", self._asdict())
 
 
 def _one(tensor: Any, device: int, name: str, count: int = 1) -> int:

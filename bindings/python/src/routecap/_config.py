@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _structs as structs
-from ._constants import Backend, ConfigFlag, IdSpace, Provenance, Role, Status, member
+from ._constants import Backend, ConfigFlag, IdSpace, Provenance, Role, Status
 from ._docs import documented
-from ._errors import error
+from ._errors import error, member
 from ._library import raw
 from ._routing import integers, provenances
 from ._tensors import describe, dtype_of
@@ -88,15 +88,7 @@ class Settings(TypedDict, total=False):
     """
 
 
-_SWITCHES = {
-    "compare": ConfigFlag.COMPARE,
-    "external_sink": ConfigFlag.EXTERNAL_SINK,
-    "manual_progress": ConfigFlag.MANUAL_PROGRESS,
-    "may_lose": ConfigFlag.MAY_LOSE,
-    "checked": ConfigFlag.CHECKED,
-    "load": ConfigFlag.LOAD,
-    "load_tags": ConfigFlag.LOAD_TAGS,
-}
+_SWITCHES = {name.lower(): flag for name, flag in ConfigFlag.__members__.items()}
 
 
 class Config:

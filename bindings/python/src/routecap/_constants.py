@@ -3,10 +3,11 @@
 Where a function takes one of them, it also takes its name in lower case: "cuda", "take",
 "row_major".
 """
+# Generated from the headers: run python3 include/generate. Do not edit.
 
-from enum import Enum, IntEnum, IntFlag
-from operator import index
-from typing import Self, SupportsIndex, TypeVar
+from typing import Literal, TypeAlias
+
+from ._named import Constant, Flags, Open
 
 ALL = 0xFFFFFFFFFFFFFFFF
 """In a count of rows: up to the end. None is the same."""
@@ -21,62 +22,23 @@ MAX_EXPERTS = 32768
 MAX_ROUTED_EXPERTS = 1024
 MAX_GROUPS = 32
 MAX_ROWS = 1048576
-MAX_RECEIVED = 67108864
+MAX_RECEIVED = 1 << 26
 MAX_SLOTS = 64
 MAX_POSITION = 1 << 40
-MAX_PIECES = 16
-MAX_PLAN_ROWS = 1 << 30
-MAX_PLAN_SAMPLES = 1 << 24
-MAX_RANKS = 1 << 20
-DIGEST_TOKENS = 64
 SERIALIZED_MIN = 64
+MAX_PIECES = 16
+DIGEST_TOKENS = 64
 MAX_BLOCK_ROWS = 4096
 MIN_KEY_BYTES = 8
 MAX_KEY_BYTES = 64
-MAX_LOAD_TAGS = 8
+MAX_PLAN_ROWS = 1 << 30
+MAX_PLAN_SAMPLES = 1 << 24
+MAX_RANKS = 1048576
 LOAD_PHASES = 2
+MAX_LOAD_TAGS = 8
 
 
-class _Named(Enum):
-    """Prints as its name, where an IntEnum has its number. Formats of numbers give that, as :d."""
-
-    def __str__(self) -> str:
-        return self.name or "0"  # no flag at all has no name
-
-    def __format__(self, form: str) -> str:
-        return format(self.value if form.endswith(tuple("bcdeEfFgGnoxX%")) else str(self), form)
-
-
-class _Constant(_Named, IntEnum):
-    """One of several."""
-
-
-class _Flags(_Named, IntFlag):
-    """Some of several, or none."""
-
-
-class _Open(_Constant):
-    """What later libraries may say more of: a number that is not known here is a member called
-    UNKNOWN.
-    """
-
-    @classmethod
-    def _missing_(cls, value: object) -> Self | None:
-        if not isinstance(value, SupportsIndex):
-            return None
-        number = index(value)
-        unknown = int.__new__(cls, number)
-        unknown._name_, unknown._value_ = "UNKNOWN", number
-        return unknown
-
-    def __reduce_ex__(self, protocol: object) -> tuple[type[Self], tuple[int]]:
-        return type(self), (self._value_,)  # by its number: Python before 3.11.4 takes the name
-
-    def __str__(self) -> str:
-        return self.name if self.name in type(self).__members__ else f"{self.name}({self.value})"
-
-
-class Status(_Open):
+class Status(Open):
     """What a call came to: 0 success, positive partial success with everything delivered, negative
     an error, raised as routecap.Error.
     """
@@ -124,7 +86,7 @@ class Status(_Open):
     ERR_INTERNAL = -500
 
 
-class Dtype(_Constant):
+class Dtype(Constant):
     """Element types of ids, and of logits and biases."""
 
     U8 = 1
@@ -141,7 +103,12 @@ class Dtype(_Constant):
     BF16 = 18
 
 
-class Wire(_Constant):
+DtypeName: TypeAlias = Literal[
+    "u8", "i16", "u16", "i32", "u32", "i64", "id16_bf16", "i8", "u64", "f32", "f16", "bf16"
+]
+
+
+class Wire(Constant):
     """Formats of the wire: what servers send and trainers read."""
 
     ANY = 0
@@ -155,7 +122,12 @@ class Wire(_Constant):
     LISTS = 8
 
 
-class WireFact(_Flags):
+WireName: TypeAlias = Literal[
+    "any", "serialized", "npy", "npy_base64", "raw", "raw_base64", "object", "nrlre1", "lists"
+]
+
+
+class WireFact(Flags):
     """What a routing says, and a format of the wire may not."""
 
     SHAPE = 1
@@ -170,7 +142,21 @@ class WireFact(_Flags):
     PROVENANCE = 512
 
 
-class WireColumns(_Constant):
+WireFactName: TypeAlias = Literal[
+    "shape",
+    "dtype",
+    "experts",
+    "layers",
+    "first",
+    "validity",
+    "reasons",
+    "tags",
+    "id_space",
+    "provenance",
+]
+
+
+class WireColumns(Constant):
     """What the columns of a message are: as many as layers, or more, FOUND; the captured layers;
     all layers of the decoder.
     """
@@ -180,20 +166,26 @@ class WireColumns(_Constant):
     DECODER = 2
 
 
-class WireHintFlag(_Flags):
+WireColumnsName: TypeAlias = Literal["found", "captured", "decoder"]
+
+
+class WireHintFlag(Flags):
     """`strict` of decoding."""
 
     STRICT = 1
 
 
-class Backend(_Constant):
+class Backend(Constant):
     """Where the sink is."""
 
     HOST = 1
     CUDA = 2
 
 
-class Role(_Constant):
+BackendName: TypeAlias = Literal["host", "cuda"]
+
+
+class Role(Constant):
     """What a rank does."""
 
     OWNER = 0
@@ -201,23 +193,31 @@ class Role(_Constant):
     DISABLED = 2
 
 
-class IdSpace(_Open):
+RoleName: TypeAlias = Literal["owner", "mirror", "disabled"]
+
+
+class IdSpace(Open):
     """What the ids number."""
 
     LOGICAL = 0
     PHYSICAL = 1
 
 
-class Provenance(_Open):
+IdSpaceName: TypeAlias = Literal["logical", "physical"]
+
+
+class Provenance(Open):
     """How the ids of a layer were had."""
 
     CAPTURED = 0
     RECOMPUTED = 1
 
 
-class ConfigFlag(_Flags):
-    """Settings of a Capturer that are switches: `compare`, `external_sink`, `manual_progress`,
-    `may_lose`, `checked`, `load` and `load_tags`."""
+ProvenanceName: TypeAlias = Literal["captured", "recomputed"]
+
+
+class ConfigFlag(Flags):
+    """Settings of a Capturer that are switches, each by its name in lower case."""
 
     COMPARE = 1
     EXTERNAL_SINK = 2
@@ -228,13 +228,13 @@ class ConfigFlag(_Flags):
     LOAD_TAGS = 64
 
 
-class SourceFlag(_Flags):
+class SourceFlag(Flags):
     """`overlap` of Capturer.record."""
 
     OVERLAP = 1
 
 
-class Score(_Constant):
+class Score(Constant):
     """The score of an expert, from its logit."""
 
     LOGIT = 0
@@ -243,7 +243,10 @@ class Score(_Constant):
     SQRT_SOFTPLUS = 3
 
 
-class GroupScore(_Constant):
+ScoreName: TypeAlias = Literal["logit", "softmax", "sigmoid", "sqrt_softplus"]
+
+
+class GroupScore(Constant):
     """The score of a group of experts, from their keys."""
 
     MAX = 0
@@ -251,7 +254,10 @@ class GroupScore(_Constant):
     TOP2_DISTINCT = 2
 
 
-class RouterFlag(_Flags):
+GroupScoreName: TypeAlias = Literal["max", "top2", "top2_distinct"]
+
+
+class RouterFlag(Flags):
     """Flags of a Router."""
 
     RANK_LOGITS = 1
@@ -261,7 +267,7 @@ class RouterFlag(_Flags):
     GROUPS_ZERO = 16
 
 
-class Method(_Constant):
+class Method(Constant):
     """Ways of routing in use."""
 
     SOFTMAX = 1
@@ -277,7 +283,22 @@ class Method(_Constant):
     ERNIE = 11
 
 
-class ProbeFlag(_Flags):
+MethodName: TypeAlias = Literal[
+    "softmax",
+    "softmax_renormalize",
+    "topk_softmax",
+    "topk",
+    "topk_sigmoid",
+    "sigmoid",
+    "sigmoid_renormalize",
+    "deepseek_v2",
+    "deepseek_v3",
+    "deepseek_v4",
+    "ernie",
+]
+
+
+class ProbeFlag(Flags):
     """What is odd about the ids of a layer: `found` of Capturer.probe."""
 
     SILENT = 1
@@ -289,14 +310,14 @@ class ProbeFlag(_Flags):
     REPEATED = 64
 
 
-class ReceivedFlag(_Flags):
+class ReceivedFlag(Flags):
     """`expanded` and `already_global` of Capturer.read_received."""
 
     EXPANDED = 1
     GLOBAL = 2
 
 
-class SpanFlag(_Flags):
+class SpanFlag(Flags):
     """`flags` of a span."""
 
     SPECULATIVE = 1
@@ -306,28 +327,39 @@ class SpanFlag(_Flags):
     UNCOUNTED = 16
 
 
-class Phase(_Constant):
+SpanFlagName: TypeAlias = Literal[
+    "speculative", "device_positions", "prefill", "decode", "uncounted"
+]
+
+
+class Phase(Constant):
     """That of a step's rows, by which their load is counted: the first index of Load.counts."""
 
     PREFILL = 0
     DECODE = 1
 
 
-class Snapshot(_Constant):
+class Snapshot(Constant):
     """Whether the forward took its snapshot, or issue takes it."""
 
     TAKEN = 0
     MAKE = 1
 
 
-class Policy(_Constant):
+SnapshotName: TypeAlias = Literal["taken", "make"]
+
+
+class Policy(Constant):
     """What happens to a valid cell that is issued again."""
 
     KEEP = 0
     REPLACE = 1
 
 
-class AppendPolicy(_Constant):
+PolicyName: TypeAlias = Literal["keep", "replace"]
+
+
+class AppendPolicy(Constant):
     """Which cell stays where a sequence and a call that is appended both have one."""
 
     KEEP = 0
@@ -335,13 +367,16 @@ class AppendPolicy(_Constant):
     EQUAL = 2
 
 
-class SequenceFlag(_Flags):
+AppendPolicyName: TypeAlias = Literal["keep", "newest", "equal"]
+
+
+class SequenceFlag(Flags):
     """`tokens` of Sequence.serialize."""
 
     WITH_TOKENS = 1
 
 
-class Missing(_Open):
+class Missing(Open):
     """Why a cell is missing: `reason` of a block of missing cells, and of a segment without ids."""
 
     ABSENT = 1
@@ -356,7 +391,7 @@ class Missing(_Open):
     STALE = 10
 
 
-class Extract(_Constant):
+class Extract(Constant):
     """What becomes of rows that are read."""
 
     SHARE = 0
@@ -364,27 +399,33 @@ class Extract(_Constant):
     COPY = 2
 
 
-class ReadFlag(_Flags):
+ExtractName: TypeAlias = Literal["share", "take", "copy"]
+
+
+class ReadFlag(Flags):
     """`strict` and `allow_recomputed` of reading calls."""
 
     STRICT = 1
     ALLOW_RECOMPUTED = 2
 
 
-class Order(_Constant):
+class Order(Constant):
     """Layout of ids: [rows, layers, k] or [layers, rows, k]."""
 
     ROW_MAJOR = 0
     LAYER_MAJOR = 1
 
 
-class TrustFlag(_Flags):
+OrderName: TypeAlias = Literal["row_major", "layer_major"]
+
+
+class TrustFlag(Flags):
     """`trusted` of Routing.deserialize and Routing.from_arrays."""
 
     TRUSTED = 1
 
 
-class Piece(_Constant):
+class Piece(Constant):
     """Where bytes of a spliced routing come from."""
 
     HEADER = 0
@@ -393,7 +434,7 @@ class Piece(_Constant):
     ZERO = 3
 
 
-class PlanLayout(_Constant):
+class PlanLayout(Constant):
     """How a micro-batch lies before it is divided."""
 
     PACKED = 0
@@ -401,7 +442,10 @@ class PlanLayout(_Constant):
     PADDED_LEFT = 2
 
 
-class PlanContext(_Constant):
+PlanLayoutName: TypeAlias = Literal["packed", "padded_right", "padded_left"]
+
+
+class PlanContext(Constant):
     """How context parallelism divides a micro-batch."""
 
     NONE = 0
@@ -410,21 +454,24 @@ class PlanContext(_Constant):
     ALLGATHER = 3
 
 
-class PlanSequence(_Flags):
+PlanContextName: TypeAlias = Literal["none", "zigzag", "contiguous", "allgather"]
+
+
+class PlanSequence(Flags):
     """`sequence_parallel` and `sequence_first` of a plan."""
 
     PARALLEL = 1
     FIRST = 2
 
 
-class PlanFill(_Constant):
+class PlanFill(Constant):
     """What padding is filled with."""
 
     BALANCED = 0
     VALUE = 1
 
 
-class PlanLost(_Constant):
+class PlanLost(Constant):
     """What lost cells are filled with."""
 
     MARK = 0
@@ -432,7 +479,7 @@ class PlanLost(_Constant):
     ERROR = 2
 
 
-class PlanClass(_Constant):
+class PlanClass(Constant):
     """What a cell of a plan's result is."""
 
     VALID = 0
@@ -441,13 +488,13 @@ class PlanClass(_Constant):
     LOST = 3
 
 
-class StoreFlag(_Flags):
+class StoreFlag(Flags):
     """`slot_keys` of Store."""
 
     SLOT_KEYS = 1
 
 
-class LogLevel(_Constant):
+class LogLevel(Constant):
     """What a line of the log is about; routecap.log has those of the module logging for them."""
 
     OFF = 0
@@ -455,21 +502,3 @@ class LogLevel(_Constant):
     WARNING = 2
     INFO = 3
     DEBUG = 4
-
-
-_Enum = TypeVar("_Enum", bound=_Named)
-
-
-def member(group: type[_Enum], value: _Enum | int | str) -> _Enum:
-    """A member of an enum, its number, or its name in any case."""
-    if isinstance(value, group):
-        return value
-    from ._errors import error
-
-    try:
-        return group[value.upper()] if isinstance(value, str) else group(value)
-    except (KeyError, ValueError):
-        names = ", ".join(repr(each.name.lower()) for each in group)
-        raise error(
-            Status.ERR_ARGUMENT, f"{group.__name__} is one of {names}, not {value!r}"
-        ) from None

@@ -1,9 +1,10 @@
 """One exception class; where a built-in class says the same, what is raised is of both."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ._constants import Status
 from ._library import raw
+from ._named import Named
 
 if TYPE_CHECKING:
     from ._routing import Routings
@@ -97,6 +98,22 @@ def error(status: int, text: str = "") -> Error:
     For errors of the library the text is that of routecap_last_error, read in the call that failed.
     """
     return _classes.get(Status(status), Error)(status, text)
+
+
+_Enum = TypeVar("_Enum", bound=Named)
+
+
+def member(group: type[_Enum], value: _Enum | int | str) -> _Enum:
+    """A member of an enum, its number, or its name in any case."""
+    if isinstance(value, group):
+        return value
+    try:
+        return group[value.upper()] if isinstance(value, str) else group(value)
+    except (KeyError, ValueError):
+        names = ", ".join(repr(each.name.lower()) for each in group)
+        raise error(
+            Status.ERR_ARGUMENT, f"{group.__name__} is one of {names}, not {value!r}"
+        ) from None
 
 
 class _Statuses(dict[int, Status]):

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ._constants import IdSpace, Status, member
-from ._errors import Error, error
+from ._constants import IdSpace, Status
+from ._errors import Error, error, member
 from ._mapped import INFO, ROUTING, in_archive, in_folder, mapped
 from ._routing import Routing
 from ._samples import Sample

@@ -18,10 +18,9 @@ from ._constants import (
     PlanLost,
     PlanSequence,
     Status,
-    member,
 )
 from ._docs import documented
-from ._errors import error
+from ._errors import error, member
 from ._library import raw
 from ._routing import Routing, integers
 from ._tensors import (

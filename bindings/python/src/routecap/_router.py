@@ -3,9 +3,9 @@
 from typing import Any
 
 from . import _structs as structs
-from ._constants import Dtype, GroupScore, Method, RouterFlag, Score, Status, member
+from ._constants import Dtype, GroupScore, Method, RouterFlag, Score, Status
 from ._docs import documented
-from ._errors import error
+from ._errors import error, member
 from ._library import raw
 from ._tensors import describe, expect_dense, expect_device, expect_dtype, expect_kind
 from .names import DtypeLike, GroupScoreName, MethodName, ScoreName

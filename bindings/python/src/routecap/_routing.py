@@ -22,10 +22,9 @@ from ._constants import (
     ReadFlag,
     Status,
     TrustFlag,
-    member,
 )
 from ._docs import documented
-from ._errors import Error, PartialError, error
+from ._errors import Error, PartialError, error, member
 from ._library import raw
 from ._tensors import describe, dtype_of, expect_device, expect_writable, numpy_dtype, HOST
 from .names import DtypeLike, IdSpaceName, OrderName, WireLike

@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _structs as structs
-from ._constants import ALL, AppendPolicy, IdSpace, SequenceFlag, Status, member
+from ._constants import ALL, AppendPolicy, IdSpace, SequenceFlag, Status
 from ._docs import documented
-from ._errors import error
+from ._errors import error, member
 from ._library import raw
 from ._routing import Routing, integers
 from .names import AppendPolicyName, IdSpaceName

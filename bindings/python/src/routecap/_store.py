@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from . import _structs as structs
 from ._config import Config, Settings
 from ._constants import IdSpace, Provenance, Status, StoreFlag
+from ._counts import StoreStats
 from ._docs import documented
 from ._errors import Error, error
 from ._library import raw
@@ -38,40 +39,6 @@ class Shape(TypedDict, total=False):
     layer_map: Sequence[int] | NDArray[Any] | None
     layer_experts: Sequence[int] | NDArray[Any] | None
     layer_provenance: Sequence[Provenance | ProvenanceName] | NDArray[Any] | None
-
-
-class StoreStats(NamedTuple):
-    """Contents of a store, and counters since it was created; see routecap_store_counts in the
-    header.
-    """
-
-    block_rows: int
-    key_bytes: int
-    flags: StoreFlag
-    generation: int
-    blocks: int
-    blocks_in_flight: int
-    blocks_retained: int
-    bytes_in_use: int
-    bytes_peak: int
-    bytes_budget: int
-    blocks_published: int
-    blocks_repeated: int
-    blocks_empty: int
-    blocks_refused: int
-    blocks_stale: int
-    blocks_adopted: int
-    blocks_absent: int
-    blocks_mismatched: int
-    blocks_replaced: int
-    blocks_evicted: int
-    blocks_imported: int
-    rows_copied: int
-
-    def _repr_html_(self) -> str:
-        from . import _html
-
-        return _html.counters("Counters of a store", self._asdict())
 
 
 class Adoption(NamedTuple):

@@ -8,8 +8,9 @@ from typing import Any, TypedDict, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from ._constants import SpanFlag, Status, member
-from ._errors import Error, error
+from . import _layouts as layouts
+from ._constants import SpanFlag, Status
+from ._errors import Error, error, member
 from .names import Integers, SpanFlagName
 
 # ---- Arrays
@@ -19,35 +20,21 @@ def _dtype(fields: str) -> "np.dtype[np.void]":
     return np.dtype([tuple(field.split(":")) for field in fields.split()], align=True)
 
 
-span_dtype = _dtype(
-    "request:u8 position:u8 position_end:u8 sink_row:u4 rows:u4 flags:u4 reserved:u4"
-)
-accept_dtype = _dtype("request:u8 step:u8 rows:u8 count:u8 status:i4 reserved:i4")
-extract_dtype = _dtype(
-    "request:u8 first:u8 rows:u8 mode:i4 flags:u4 routing:u8 status:i4 reserved:i4"
-)
-finish_dtype = _dtype("request:u8 rows:u8 routing:u8 status:i4 reserved:i4")
-publish_dtype = _dtype("request:u8 first:u8 keys:u8 count:u8 status:i4 reserved:i4")
-adopt_dtype = _dtype(
-    "request:u8 first:u8 keys:u8 count:u8 rows:u8 found:u8 evicted:u8 not_published:u8 stale:u8 "
-    "status:i4 reserved:i4"
-)
-missing_dtype = _dtype("first:u8 rows:u8 first_layer:u4 layers:u4 reason:i4 reserved:u4")
-segment_dtype = _dtype("first:u8 rows:u8 ids:u8 validity:u8 tags:u8 tag:u8 reason:i4 reserved:u4")
-layer_source_dtype = _dtype("layer:u4 reserved:u4 ids:u8 table:u8")
-layer_stats_dtype = _dtype(
-    "rows_written:u8 unwritten:u8 out_of_range:u8 duplicate:u8 silent_steps:u8"
-)
-layer_probe_dtype = _dtype(
-    "found:u4 rows_unwritten:u4 rows_incomplete:u4 rows_written:u4 rows_out_of_range:u4"
-    " rows_duplicate:u4 lowest:i4 highest:i4"
-)
-piece_dtype = _dtype("offset:u8 bytes:u8 source:i4 reserved:u4")
-plan_range_dtype = _dtype("sample:u8 first:u8 rows:u8")
-plan_run_dtype = _dtype(
-    "sample:u8 first:u8 rows:u8 row:u8 step:u8 ordinal:u8 row_class:i4 reserved:u4"
-)
-sequence_span_dtype = _dtype("first:u8 rows:u8 call:u8 tag:u8 origin:u4 reserved:u4")
+span_dtype = _dtype(layouts.span)
+accept_dtype = _dtype(layouts.accept_item)
+extract_dtype = _dtype(layouts.extract_item)
+finish_dtype = _dtype(layouts.finish_item)
+publish_dtype = _dtype(layouts.publish_item)
+adopt_dtype = _dtype(layouts.adopt_item)
+missing_dtype = _dtype(layouts.missing)
+segment_dtype = _dtype(layouts.segment)
+layer_source_dtype = _dtype(layouts.layer_source)
+layer_stats_dtype = _dtype(layouts.layer_stats)
+layer_probe_dtype = _dtype(layouts.layer_probe)
+piece_dtype = _dtype(layouts.piece)
+plan_range_dtype = _dtype(layouts.plan_range)
+plan_run_dtype = _dtype(layouts.plan_run)
+sequence_span_dtype = _dtype(layouts.sequence_span)
 
 
 _MOST = {name: int(np.iinfo(span_dtype[name]).max) for name in span_dtype.names or ()}
@@ -241,106 +228,35 @@ class Struct:
         return self._layout.unpack(memory)[1:]
 
 
-config = Struct(
-    "backend:i role:i device:i layers:I k:I experts:I rows:I slots:I sink_dtype:i flags:I"
-    " id_space:i max_requests:I reserved:I budget_bytes:Q layer_map:Q layer_experts:Q"
-    " layer_provenance:Q"
-)
-memory = Struct(
-    "page_rows:I device_bytes:Q pinned_bytes:Q host_bytes:Q row_bytes:Q page_bytes:Q"
-    " request_bytes:Q tag_bytes:Q"
-)
-stats = Struct(
-    "silent_layers:I steps_issued:Q steps_landed:Q steps_lost:Q rows_issued:Q rows_in_flight:Q"
-    " rows_provisional:Q rows_delivered:Q rows_missing:Q rows_lost:Q rows_late:Q rows_rejected:Q"
-    " rows_unplaced:Q rows_refused:Q rows_skipped:Q rows_overlapped:Q rows_mismatched:Q"
-    " rows_dropped:Q cells_conflicting:Q cells_unwritten:Q cells_out_of_range:Q cells_duplicate:Q"
-    " requests_open:Q steps_in_flight:Q bytes_in_use:Q bytes_peak:Q bytes_budget:Q"
-)
-load = Struct(
-    "layers:I experts:I reserved:I steps:Q first_step:Q last_step:Q rows_prefill:Q rows_decode:Q"
-)
-backend = Struct("available:i devices:i reserved:i detail:Q")
-sink = Struct("dtype:i ids:Q rows:I k:I row_stride:q layer_stride:q")
-source = Struct(
-    "dtype:i ids:Q row_stride:q column_stride:q rows:I k_source:I live_rows:Q row_base:Q"
-    " row_index:Q first_row:I offset:i table:Q table_size:I flags:I"
-)
-router = Struct(
-    "score:i group_score:i flags:I groups:I groups_kept:I scale:f floor:f bias:Q bias_dtype:i"
-    " hash_tokens:I hash_table:Q"
-)
-logits = Struct(
-    "dtype:i logits:Q row_stride:q column_stride:q rows:I first_row:I live_rows:Q row_base:Q"
-    " row_index:Q tokens:Q tokens_dtype:i experts:I weights:Q weights_stride:q"
-)
-received = Struct(
-    "flags:I ranks:I rank:I experts:I k:I tokens_per_rank:I rows:I live_rows:Q metadata:Q ids:Q"
-    " expert_ends:Q expert_alignment:I expanded_rows:I dtype:i reserved:I global_ids:Q executed:Q"
-    " ignored:Q"
-)
-issue_options = Struct("snapshot:i tag:Q positions:Q positions_dtype:i reserved:I")
-open_options = Struct("policy:i")
-coverage = Struct(
-    "layers:I first:Q rows:Q length:Q rows_complete:Q rows_partial:Q rows_empty:Q cells_missing:Q"
-    " blocks:Q cells_recomputed:Q"
-)
-copy_options = Struct(
-    "dtype:i order:i flags:I first_layer:I layers:I row_stride:q layer_stride:q fill:q"
-)
-view = Struct(
-    "dtype:i layers:I k:I experts:I validity_bytes:I id_space:i complete:i first:Q rows:Q"
-    " layer_map:Q layer_experts:Q segments:Q segment_size:Q segment_count:Q layer_provenance:Q"
-)
-serialized = Struct(
-    "version:I bytes:Q header_bytes:Q first:Q rows:Q layers:I k:I dtype:i id_space:i"
-)
-splice = Struct("pieces:I bytes:Q header_bytes:Q")
-wire_description = Struct("format:i version:I facts:I name:Q aliases:Q ending:Q")
-wire_info = Struct("format:i version:I certain:i facts:I dtype:i columns:I k:I first:Q rows:Q")
-wire_hint = Struct(
-    "layers:I columns:I k:I experts:I dtype:i column_kind:i id_space:i flags:I reserved:I first:Q"
-    " rows:Q tag:Q budget_bytes:Q layer_map:Q layer_experts:Q"
-)
-wire_report = Struct(
-    "format:i version:I dtype:i facts:I lost:I columns:I columns_left_out:I columns_in_use:I"
-    " layers_empty:I bytes:Q first:Q rows:Q cells_valid:Q cells_negative:Q cells_zero:Q"
-    " cells_out_of_range:Q cells_duplicate:Q rows_zero:Q rows_repeated:Q rows_counting:Q"
-    " largest_id:q"
-)
-wire_options = Struct("format:i dtype:i column_kind:i columns:I allow:I fill:q")
-plan_config = Struct(
-    "layout:i context:i context_size:I context_rank:I tensor_size:I tensor_rank:I flags:I samples:Q"
-    " lengths:Q cu_lengths:Q needed:Q padded_lengths:Q starts:Q width:Q align:Q align_total:Q"
-    " least_total:Q align_rank:Q layers:I k:I experts:I expert_parallel:I layer_map:Q"
-    " layer_experts:Q dtype:i order:i fill:i lost:i fill_value:q lost_value:q"
-)
-plan_shape = Struct(
-    "layers:I k:I dtype:i order:i reserved:I rows:Q rows_needed:Q rows_not_needed:Q rows_padding:Q"
-    " total_rows:Q width:Q ranges:Q runs:Q ids_bytes:Q classes_bytes:Q packed_bytes:Q"
-)
-plan_report = Struct(
-    "layers:I rows:Q rows_valid:Q rows_partial:Q rows_lost:Q rows_not_needed:Q rows_padding:Q"
-    " cells_lost:Q"
-)
-plan_target = Struct(
-    "backend:i device:i reserved:I scratch:Q scratch_bytes:Q dst:Q dst_bytes:Q classes:Q"
-    " classes_bytes:Q"
-)
-store_config = Struct("flags:I block_rows:I key_bytes:I budget_bytes:Q generation:Q")
-store_counts = Struct(
-    "block_rows:I key_bytes:I flags:I generation:Q blocks:Q blocks_in_flight:Q blocks_retained:Q"
-    " bytes_in_use:Q bytes_peak:Q bytes_budget:Q blocks_published:Q blocks_repeated:Q"
-    " blocks_empty:Q blocks_refused:Q blocks_stale:Q blocks_adopted:Q blocks_absent:Q"
-    " blocks_mismatched:Q blocks_replaced:Q blocks_evicted:Q blocks_imported:Q rows_copied:Q"
-)
-adoption = Struct("reserved:I rows:Q found:Q evicted:Q not_published:Q stale:Q")
-sequence_config = Struct(
-    "layers:I k:I experts:I id_space:i reserved:I budget_bytes:Q layer_map:Q layer_experts:Q"
-)
-append_options = Struct("policy:i prompt_tokens:Q call:Q tag:Q origin:I flags:I")
-append_report = Struct(
-    "reserved:I call:Q tokens:Q tokens_common:Q tokens_cut:Q rows_cut:Q rows_overlap:Q"
-    " rows_differed:Q first_differed:Q rows_taken:Q rows_boundary:Q rows_filled:Q rows_replaced:Q"
-    " rows_beyond:Q rows_missing:Q bytes:Q"
-)
+config = Struct(layouts.config)
+memory = Struct(layouts.memory)
+stats = Struct(layouts.stats)
+load = Struct(layouts.load)
+backend = Struct(layouts.backend)
+sink = Struct(layouts.sink)
+source = Struct(layouts.source)
+router = Struct(layouts.router)
+logits = Struct(layouts.logits)
+received = Struct(layouts.received)
+issue_options = Struct(layouts.issue_options)
+open_options = Struct(layouts.open_options)
+coverage = Struct(layouts.coverage)
+copy_options = Struct(layouts.copy_options)
+view = Struct(layouts.view)
+serialized = Struct(layouts.serialized)
+splice = Struct(layouts.splice)
+wire_description = Struct(layouts.wire_description)
+wire_info = Struct(layouts.wire_info)
+wire_hint = Struct(layouts.wire_hint)
+wire_report = Struct(layouts.wire_report)
+wire_options = Struct(layouts.wire_options)
+plan_config = Struct(layouts.plan_config)
+plan_shape = Struct(layouts.plan_shape)
+plan_report = Struct(layouts.plan_report)
+plan_target = Struct(layouts.plan_target)
+store_config = Struct(layouts.store_config)
+store_counts = Struct(layouts.store_counts)
+adoption = Struct(layouts.adoption)
+sequence_config = Struct(layouts.sequence_config)
+append_options = Struct(layouts.append_options)
+append_report = Struct(layouts.append_report)

@@ -8,19 +8,9 @@ from typing import Any, NamedTuple, TypedDict, Unpack
 import numpy as np
 
 from . import _structs as structs
-from ._constants import (
-    Dtype,
-    IdSpace,
-    Order,
-    Status,
-    Wire,
-    WireColumns,
-    WireFact,
-    WireHintFlag,
-    member,
-)
+from ._constants import Dtype, IdSpace, Order, Status, Wire, WireColumns, WireFact, WireHintFlag
 from ._docs import documented
-from ._errors import error
+from ._errors import error, member
 from ._library import raw
 from ._routing import FILL, Routing, copy_into, integers
 from ._tensors import describe

@@ -11,7 +11,29 @@ from typing import Any, Literal, SupportsIndex, TypeAlias, Union
 import numpy as np
 from numpy.typing import NDArray
 
-from ._constants import Dtype, Wire
+from ._constants import (
+    AppendPolicyName,
+    BackendName,
+    Dtype,
+    DtypeName,
+    ExtractName,
+    GroupScoreName,
+    IdSpaceName,
+    MethodName,
+    OrderName,
+    PlanContextName,
+    PlanLayoutName,
+    PolicyName,
+    ProvenanceName,
+    RoleName,
+    ScoreName,
+    SnapshotName,
+    SpanFlagName,
+    Wire,
+    WireColumnsName,
+    WireFactName,
+    WireName,
+)
 
 __all__ = [
     "AppendPolicyName",
@@ -41,35 +63,6 @@ __all__ = [
     "WireName",
 ]
 
-BackendName: TypeAlias = Literal["host", "cuda"]
-RoleName: TypeAlias = Literal["owner", "mirror", "disabled"]
-IdSpaceName: TypeAlias = Literal["logical", "physical"]
-ProvenanceName: TypeAlias = Literal["captured", "recomputed"]
-ScoreName: TypeAlias = Literal["logit", "softmax", "sigmoid", "sqrt_softplus"]
-GroupScoreName: TypeAlias = Literal["max", "top2", "top2_distinct"]
-MethodName: TypeAlias = Literal[
-    "softmax",
-    "softmax_renormalize",
-    "topk_softmax",
-    "topk",
-    "topk_sigmoid",
-    "sigmoid",
-    "sigmoid_renormalize",
-    "deepseek_v2",
-    "deepseek_v3",
-    "deepseek_v4",
-    "ernie",
-]
-SnapshotName: TypeAlias = Literal["taken", "make"]
-SpanFlagName: TypeAlias = Literal[
-    "speculative", "device_positions", "prefill", "decode", "uncounted"
-]
-PolicyName: TypeAlias = Literal["keep", "replace"]
-AppendPolicyName: TypeAlias = Literal["keep", "newest", "equal"]
-ExtractName: TypeAlias = Literal["share", "take", "copy"]
-WireName: TypeAlias = Literal[
-    "any", "serialized", "npy", "npy_base64", "raw", "raw_base64", "object", "nrlre1", "lists"
-]
 WireAlias: TypeAlias = Literal[
     "routecap",
     "npy.base64",
@@ -95,25 +88,6 @@ files.
 """
 WireLike: TypeAlias = Wire | WireName | WireAlias
 """What names a format of the wire. `routecap.wire_format` takes any str, and gives the Wire."""
-WireFactName: TypeAlias = Literal[
-    "shape",
-    "dtype",
-    "experts",
-    "layers",
-    "first",
-    "validity",
-    "reasons",
-    "tags",
-    "id_space",
-    "provenance",
-]
-WireColumnsName: TypeAlias = Literal["found", "captured", "decoder"]
-OrderName: TypeAlias = Literal["row_major", "layer_major"]
-PlanLayoutName: TypeAlias = Literal["packed", "padded_right", "padded_left"]
-PlanContextName: TypeAlias = Literal["none", "zigzag", "contiguous", "allgather"]
-DtypeName: TypeAlias = Literal[
-    "u8", "i16", "u16", "i32", "u32", "i64", "id16_bf16", "i8", "u64", "f32", "f16", "bf16"
-]
 
 IntegerName: TypeAlias = Literal["uint8", "int16", "uint16", "int32", "uint32", "int64"]
 """NumPy's names of the types that ids can have."""

@@ -8,10 +8,9 @@ from typing import Any, Protocol, TypedDict, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from .._capturer import Stats
 from .._constants import Phase
+from .._counts import Stats, StoreStats
 from .._load import Load
-from .._store import StoreStats
 
 _STEPS = {"steps_issued": "issued", "steps_lost": "lost"}
 _ROWS = ("delivered", "missing", "lost", "late", "rejected", "unplaced", "refused", "skipped")

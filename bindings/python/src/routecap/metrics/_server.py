@@ -28,10 +28,11 @@ from typing import Any, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from .._capturer import Capturer, Stats
+from .._capturer import Capturer
+from .._counts import Stats, StoreStats
 from .._errors import Error
 from .._load import Load
-from .._store import Store, StoreStats
+from .._store import Store
 from ._collector import Options, registry
 
 logger = logging.getLogger("routecap.metrics")

@@ -1,0 +1,136 @@
+"""What is counted."""
+
+# Generated from the headers: run python3 include/generate. Do not edit.
+
+from typing import NamedTuple
+
+from ._constants import StoreFlag
+
+
+class Stats(NamedTuple):
+    """Counters of a capturer since it was created; see routecap_stats in the header.
+
+    Each row issued is in one of the nine counts from rows_in_flight to rows_refused.
+    """
+
+    silent_layers: int
+    """Layers without a valid cell in the last step that landed with rows."""
+    steps_issued: int
+    """Lost ones included."""
+    steps_landed: int
+    """Lost ones included."""
+    steps_lost: int
+    """No slot was free, or the copy failed."""
+    rows_issued: int
+    rows_in_flight: int
+    rows_provisional: int
+    """Drafts that have landed and wait for accept."""
+    rows_delivered: int
+    """Filed with at least one valid cell."""
+    rows_missing: int
+    """Landed without a valid cell."""
+    rows_lost: int
+    """Of a lost step."""
+    rows_late: int
+    """Landed after their request was closed; or cut by truncate or finish, before they landed or as
+    drafts.
+    """
+    rows_rejected: int
+    """Drafts that were not accepted, also if a later call cut them."""
+    rows_unplaced: int
+    """Their position on the device was outside the span's bounds."""
+    rows_refused: int
+    """For memory."""
+    rows_skipped: int
+    """In spans of unknown requests."""
+    rows_overlapped: int
+    """Delivered with a valid cell where there was one already."""
+    rows_mismatched: int
+    """Overlapped rows with another set of ids in a cell that is valid in both; needs
+    ROUTECAP_CONFIG_COMPARE.
+    """
+    rows_dropped: int
+    """Recorded rows outside the rows begun, of steps that landed."""
+    cells_conflicting: int
+    """Recorded twice in one step, of steps that landed; the first record was kept."""
+    cells_unwritten: int
+    """Cells of landed rows that their step did not write, or not completely. Late and unplaced rows
+    are not counted.
+    """
+    cells_out_of_range: int
+    """Likewise, with an id outside the layer's range."""
+    cells_duplicate: int
+    """Likewise, with one id twice."""
+    requests_open: int
+    steps_in_flight: int
+    bytes_in_use: int
+    """Of the budget: pages of requests and routings, their tags, provisional rows, and what spans
+    in flight are charged.
+    """
+    bytes_peak: int
+    """The highest bytes_in_use so far. It includes what an issue reserved and gave back at once,
+    such as for a page that two of its spans share.
+    """
+    bytes_budget: int
+    """The limit of bytes_in_use, but for the excess that issue names."""
+
+    def _repr_html_(self) -> str:
+        from . import _html
+
+        return _html.counters("Counters of a capturer", self._asdict())
+
+
+class StoreStats(NamedTuple):
+    """Contents of a store, and counters since it was created; see routecap_store_counts in the
+    header.
+    """
+
+    block_rows: int
+    """Rows of a block."""
+    key_bytes: int
+    """Bytes of a key."""
+    flags: StoreFlag
+    """ROUTECAP_STORE_*."""
+    generation: int
+    """The one that the store is at."""
+    blocks: int
+    """That are there, those in flight and stale ones included."""
+    blocks_in_flight: int
+    """Of these: published, and not landed yet."""
+    blocks_retained: int
+    """Of these: those that somebody retains."""
+    bytes_in_use: int
+    """Of the budget."""
+    bytes_peak: int
+    """The highest bytes_in_use so far."""
+    bytes_budget: int
+    """The limit of bytes_in_use."""
+    blocks_published: int
+    """Landed under their key, or filled cells that a block lacked."""
+    blocks_repeated: int
+    """Published again, with nothing new."""
+    blocks_empty: int
+    """Published without a row that landed."""
+    blocks_refused: int
+    """There was no room, or no turn in a shared store."""
+    blocks_stale: int
+    """Published with a row, or by a caller, of an older generation."""
+    blocks_adopted: int
+    """Found by adopt."""
+    blocks_absent: int
+    """Not found by adopt."""
+    blocks_mismatched: int
+    """Published again with other ids in a cell that was there."""
+    blocks_replaced: int
+    """A later publish took their slot key."""
+    blocks_evicted: int
+    """Went for room, or by routecap_store_evict."""
+    blocks_imported: int
+    """Brought by routecap_store_import, whatever became of them."""
+    rows_copied: int
+    """Rows that were copied, because their page was not shared."""
+
+    def _repr_html_(self) -> str:
+        from . import _html
+
+        return _html.counters("Counters of a store", self._asdict())
