@@ -19,6 +19,7 @@ sys.dont_write_bytecode = True  # no cache beside the headers
 
 import c
 import python
+import rust
 from headers import ROOT, Headers
 
 # Packages: where a function is used, and those that need none there.
@@ -30,7 +31,7 @@ PACKAGES = {
 
 
 def generated(headers: Headers) -> dict[str, str]:
-    return c.files(headers) | python.files(headers)
+    return c.files(headers) | python.files(headers) | rust.files(headers)
 
 
 def stale(headers: Headers) -> Iterator[str]:

@@ -41,7 +41,7 @@ extern "C" {
                                               routecap_capturer_progress */
 #define ROUTECAP_CONFIG_MAY_LOSE 8u        /* host backend: a begin without a free slot loses the
                                               step, as on a device, instead of filing the oldest */
-#define ROUTECAP_CONFIG_CHECKED 16u        /* checked mode, below */
+#define ROUTECAP_CONFIG_CHECKED 16u        /* checked mode, for development: slips are errors */
 #define ROUTECAP_CONFIG_LOAD 32u           /* since 1.1: count how often each expert was chosen; see
                                               load.h */
 #define ROUTECAP_CONFIG_LOAD_TAGS 64u      /* since 1.1: count it for each tag apart, too; needs

@@ -3,6 +3,7 @@
 use std::ffi::CStr;
 use std::fmt;
 
+use crate::declared::SWITCHES;
 use crate::error::{Error, ErrorKind, Result, check};
 use crate::number::{named, numbers};
 use crate::sys;
@@ -146,15 +147,7 @@ impl fmt::Debug for Config {
             .field("rows", &raw.rows)
             .field("slots", &raw.slots)
             .field("sink_dtype", &DType::of(raw.sink_dtype));
-        for (name, flag) in [
-            ("compare", sys::ROUTECAP_CONFIG_COMPARE),
-            ("external_sink", sys::ROUTECAP_CONFIG_EXTERNAL_SINK),
-            ("manual_progress", sys::ROUTECAP_CONFIG_MANUAL_PROGRESS),
-            ("may_lose", sys::ROUTECAP_CONFIG_MAY_LOSE),
-            ("checked", sys::ROUTECAP_CONFIG_CHECKED),
-            ("load", sys::ROUTECAP_CONFIG_LOAD),
-            ("load_tags", sys::ROUTECAP_CONFIG_LOAD_TAGS),
-        ] {
+        for (name, flag) in SWITCHES {
             shown.field(name, &(raw.flags & flag != 0));
         }
         shown
@@ -248,51 +241,9 @@ impl Config {
         self
     }
 
-    fn flag(mut self, flag: u32, on: bool) -> Self {
+    pub(crate) fn flag(mut self, flag: u32, on: bool) -> Self {
         self.raw.flags = if on { self.raw.flags | flag } else { self.raw.flags & !flag };
         self
-    }
-
-    /// Compare rows that are issued again with what is kept:
-    /// [`Stats::rows_mismatched`](crate::Stats::rows_mismatched) (`ROUTECAP_CONFIG_COMPARE`).
-    pub fn compare(self, on: bool) -> Self {
-        self.flag(sys::ROUTECAP_CONFIG_COMPARE, on)
-    }
-
-    /// Allocate no sink: every layer that is used gets its own by [`Forward::bind`]
-    /// (`ROUTECAP_CONFIG_EXTERNAL_SINK`).
-    pub fn external_sink(self, on: bool) -> Self {
-        self.flag(sys::ROUTECAP_CONFIG_EXTERNAL_SINK, on)
-    }
-
-    /// Start no thread: steps land inside [`Capturer::progress`] and the calls that wait
-    /// (`ROUTECAP_CONFIG_MANUAL_PROGRESS`).
-    pub fn manual_progress(self, on: bool) -> Self {
-        self.flag(sys::ROUTECAP_CONFIG_MANUAL_PROGRESS, on)
-    }
-
-    /// On the host backend, lose a step that finds no slot free, as a device does; without this a
-    /// begin there files the oldest step first, and none is lost (`ROUTECAP_CONFIG_MAY_LOSE`).
-    pub fn may_lose(self, on: bool) -> Self {
-        self.flag(sys::ROUTECAP_CONFIG_MAY_LOSE, on)
-    }
-
-    /// Report slips of the protocol as errors, [`ErrorKind::NotBegun`] to
-    /// [`ErrorKind::TwoThreads`], that are otherwise forgiven: for development and tests
-    /// (`ROUTECAP_CONFIG_CHECKED`). With `ROUTECAP_CHECKED=1` in the environment all capturers do.
-    pub fn checked(self, on: bool) -> Self {
-        self.flag(sys::ROUTECAP_CONFIG_CHECKED, on)
-    }
-
-    /// Count how often each expert was chosen: [`Capturer::load`] (`ROUTECAP_CONFIG_LOAD`).
-    pub fn load(self, on: bool) -> Self {
-        self.flag(sys::ROUTECAP_CONFIG_LOAD, on)
-    }
-
-    /// And each tag apart: [`Capturer::load_of_tag`] (`ROUTECAP_CONFIG_LOAD_TAGS`). Needs
-    /// [`load`](Self::load).
-    pub fn load_tags(self, on: bool) -> Self {
-        self.flag(sys::ROUTECAP_CONFIG_LOAD_TAGS, on)
     }
 
     /// What the recorded ids are; travels with every routing. Default logical.

@@ -1,7 +1,7 @@
 //! Which cells are there and which are missing.
 
+pub use crate::declared::Reason;
 use crate::error::{Result, check};
-use crate::number::numbers;
 use crate::sys;
 
 /// How much of a range of rows is there (`routecap_coverage`).
@@ -34,40 +34,6 @@ impl Coverage {
     /// Whether no cell is missing.
     pub fn is_complete(&self) -> bool {
         self.cells_missing == 0
-    }
-}
-
-numbers! {
-    /// Why a cell is missing. [`Unwritten`](Reason::Unwritten), [`OutOfRange`](Reason::OutOfRange)
-    /// and [`Duplicate`](Reason::Duplicate) belong to a cell of a row that is there, the others to
-    /// whole rows that are not there.
-    Reason, "The one that has this number in C.", value: "The number in C." {
-        /// Nothing is known of the row: never issued, cut, not begun, or not in the snapshot
-        /// (`ROUTECAP_MISSING_ABSENT`).
-        Absent = ROUTECAP_MISSING_ABSENT;
-        /// The layer did not write it, or not completely, in its step
-        /// (`ROUTECAP_MISSING_UNWRITTEN`).
-        Unwritten = ROUTECAP_MISSING_UNWRITTEN;
-        /// An id outside the layer's range (`ROUTECAP_MISSING_OUT_OF_RANGE`).
-        OutOfRange = ROUTECAP_MISSING_OUT_OF_RANGE;
-        /// One id twice (`ROUTECAP_MISSING_DUPLICATE`).
-        Duplicate = ROUTECAP_MISSING_DUPLICATE;
-        /// The row's step was lost (`ROUTECAP_MISSING_LOST`).
-        Lost = ROUTECAP_MISSING_LOST;
-        /// There was no memory for the row (`ROUTECAP_MISSING_REFUSED`).
-        Refused = ROUTECAP_MISSING_REFUSED;
-        /// The row left its request by [`Extract::Take`](crate::Extract::Take): whoever took it has
-        /// it (`ROUTECAP_MISSING_TAKEN`).
-        Taken = ROUTECAP_MISSING_TAKEN;
-        /// A store of prefixes had the row and gave it up (`ROUTECAP_MISSING_EVICTED`). No call of
-        /// this version says so.
-        Evicted = ROUTECAP_MISSING_EVICTED;
-        /// No store has ever had the row (`ROUTECAP_MISSING_NOT_PUBLISHED`). No call of this
-        /// version says so.
-        NotPublished = ROUTECAP_MISSING_NOT_PUBLISHED;
-        /// A store has the row of older weights only (`ROUTECAP_MISSING_STALE`). No call of this
-        /// version says so.
-        Stale = ROUTECAP_MISSING_STALE;
     }
 }
 

@@ -71,6 +71,7 @@ mod capturer;
 mod config;
 mod copy;
 mod coverage;
+mod declared;
 mod error;
 mod forward;
 mod import;

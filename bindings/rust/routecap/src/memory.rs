@@ -4,50 +4,11 @@
 use std::ffi::c_void;
 use std::marker::PhantomData;
 
+pub use crate::declared::DType;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sys;
 
-/// Type of elements.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(i32)]
-#[non_exhaustive]
-pub enum DType {
-    /// Unsigned 8 bits.
-    U8 = sys::ROUTECAP_DTYPE_U8,
-    /// Signed 16 bits.
-    I16 = sys::ROUTECAP_DTYPE_I16,
-    /// Unsigned 16 bits.
-    U16 = sys::ROUTECAP_DTYPE_U16,
-    /// Signed 32 bits.
-    I32 = sys::ROUTECAP_DTYPE_I32,
-    /// Unsigned 32 bits.
-    U32 = sys::ROUTECAP_DTYPE_U32,
-    /// Signed 64 bits.
-    I64 = sys::ROUTECAP_DTYPE_I64,
-    /// 32 bits: id in the upper 16, bfloat16 weight in the lower 16. As a source only; see
-    /// [`IdWeight`].
-    IdWeight = sys::ROUTECAP_DTYPE_ID16_BF16,
-    /// Signed 8 bits. On the wire only.
-    I8 = sys::ROUTECAP_DTYPE_I8,
-    /// Unsigned 64 bits. On the wire only.
-    U64 = sys::ROUTECAP_DTYPE_U64,
-    /// IEEE single precision.
-    F32 = sys::ROUTECAP_DTYPE_F32,
-    /// IEEE half precision; see [`F16`].
-    F16 = sys::ROUTECAP_DTYPE_F16,
-    /// bfloat16; see [`BF16`].
-    BF16 = sys::ROUTECAP_DTYPE_BF16,
-}
-
 impl DType {
-    /// The one that has this number in C, if there is one.
-    pub fn of(value: i32) -> Option<DType> {
-        use DType::*;
-        [U8, I16, U16, I32, U32, I64, IdWeight, I8, U64, F32, F16, BF16]
-            .into_iter()
-            .find(|dtype| *dtype as i32 == value)
-    }
-
     /// Bytes of one element.
     pub fn size(self) -> usize {
         match self {

@@ -2,44 +2,12 @@
 
 use std::fmt;
 
+pub use crate::declared::Method;
 use crate::error::{Error, ErrorKind, Result, check};
 use crate::memory::{AnySlice, Checker, Layout, Slice, SliceMut, reach};
 use crate::number::named;
 use crate::source::{Placement, address, address_at, placement_methods};
 use crate::sys;
-
-/// A method in use, for [`Router::new`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(i32)]
-#[non_exhaustive]
-pub enum Method {
-    /// Rank probabilities; weights are probabilities: OLMoE, Qwen2 (`ROUTECAP_METHOD_SOFTMAX`).
-    Softmax = sys::ROUTECAP_METHOD_SOFTMAX,
-    /// Rank probabilities; weights sum to 1: Mixtral, Qwen3
-    /// (`ROUTECAP_METHOD_SOFTMAX_RENORMALIZE`).
-    SoftmaxRenormalize = sys::ROUTECAP_METHOD_SOFTMAX_RENORMALIZE,
-    /// Rank logits; softmax over the chosen: gpt-oss (`ROUTECAP_METHOD_TOPK_SOFTMAX`).
-    TopkSoftmax = sys::ROUTECAP_METHOD_TOPK_SOFTMAX,
-    /// Rank logits; weights are logits (`ROUTECAP_METHOD_TOPK`).
-    Topk = sys::ROUTECAP_METHOD_TOPK,
-    /// Rank logits; weights are their sigmoid: Llama 4 with k = 1 (`ROUTECAP_METHOD_TOPK_SIGMOID`).
-    TopkSigmoid = sys::ROUTECAP_METHOD_TOPK_SIGMOID,
-    /// Rank sigmoid + bias; weights are sigmoids (`ROUTECAP_METHOD_SIGMOID`).
-    Sigmoid = sys::ROUTECAP_METHOD_SIGMOID,
-    /// Likewise, sum 1: MiniMax M2 (with bias) (`ROUTECAP_METHOD_SIGMOID_RENORMALIZE`).
-    SigmoidRenormalize = sys::ROUTECAP_METHOD_SIGMOID_RENORMALIZE,
-    /// Softmax, groups by their maximum; set groups and scale (`ROUTECAP_METHOD_DEEPSEEK_V2`).
-    DeepSeekV2 = sys::ROUTECAP_METHOD_DEEPSEEK_V2,
-    /// Sigmoid + bias, groups by their top two, sum 1: also GLM, Kimi, Nemotron; set groups, bias
-    /// and scale (`ROUTECAP_METHOD_DEEPSEEK_V3`).
-    DeepSeekV3 = sys::ROUTECAP_METHOD_DEEPSEEK_V3,
-    /// Sqrt-softplus + bias, sum 1; set bias and scale, or the hash table in layers that have one
-    /// (`ROUTECAP_METHOD_DEEPSEEK_V4`).
-    DeepSeekV4 = sys::ROUTECAP_METHOD_DEEPSEEK_V4,
-    /// Rank softmax + bias; weights are probabilities, sum 1; set bias and floor
-    /// (`ROUTECAP_METHOD_ERNIE`).
-    Ernie = sys::ROUTECAP_METHOD_ERNIE,
-}
 
 /// The score of an expert, from its logit x; everything is computed in float32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

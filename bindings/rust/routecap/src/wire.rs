@@ -5,34 +5,10 @@ use std::fmt;
 use std::ptr::{NonNull, null, null_mut};
 
 use crate::copy::copy_into;
+pub use crate::declared::WireFormat;
 use crate::error::{Completeness, Error, ErrorKind, Result, check};
 use crate::memory::IdElement;
-use crate::number::numbers;
 use crate::{CopyOptions, DType, IdSpace, Routing, sys};
-
-numbers! {
-    /// A format of the wire.
-    WireFormat, "The format of C's number.", number: "The number in C." {
-        /// Decoding only: whatever the bytes certainly are (`ROUTECAP_WIRE_ANY`).
-        Any = ROUTECAP_WIRE_ANY;
-        /// "routecap": the serialised form (`ROUTECAP_WIRE_SERIALIZED`).
-        Serialized = ROUTECAP_WIRE_SERIALIZED;
-        /// "npy": a .npy file (`ROUTECAP_WIRE_NPY`).
-        Npy = ROUTECAP_WIRE_NPY;
-        /// "npy.base64": the same in base64, vLLM's (`ROUTECAP_WIRE_NPY_BASE64`).
-        NpyBase64 = ROUTECAP_WIRE_NPY_BASE64;
-        /// "raw": the array alone (`ROUTECAP_WIRE_RAW`).
-        Raw = ROUTECAP_WIRE_RAW;
-        /// "raw.base64": the same in base64, SGLang's (`ROUTECAP_WIRE_RAW_BASE64`).
-        RawBase64 = ROUTECAP_WIRE_RAW_BASE64;
-        /// "object": a JSON object with data, shape, start and dtype (`ROUTECAP_WIRE_OBJECT`).
-        Object = ROUTECAP_WIRE_OBJECT;
-        /// "nrlre1": NeMo-RL's (`ROUTECAP_WIRE_NRLRE1`).
-        Nrlre1 = ROUTECAP_WIRE_NRLRE1;
-        /// "lists": nested JSON lists, Megatron's (`ROUTECAP_WIRE_LISTS`).
-        Lists = ROUTECAP_WIRE_LISTS;
-    }
-}
 
 impl WireFormat {
     /// The format of a name ("nrlre1"), of who writes it ("vllm"), or of the ending of files

@@ -16,6 +16,7 @@ use routecap::{
 };
 use serde_json::{Value, json};
 
+use crate::fields::{SWITCHES, stats_object};
 use crate::raw;
 use crate::value::{Elements, Said, UNTOUCHED, expect_fields, expect_value, number, object};
 
@@ -359,10 +360,7 @@ impl Replay {
             "capturer_stats" => {
                 let stats = self.capturer(call)?.0.stats();
                 if let Some(stats) = call.done(stats) {
-                    let stats = object!(stats; silent_layers, steps_issued, steps_landed, steps_lost, rows_issued, rows_in_flight, rows_provisional,
-                        rows_delivered, rows_missing, rows_lost, rows_late, rows_rejected, rows_unplaced, rows_refused, rows_skipped,
-                        rows_overlapped, rows_mismatched, rows_dropped, cells_conflicting, cells_unwritten, cells_out_of_range, cells_duplicate,
-                        requests_open, steps_in_flight, bytes_in_use, bytes_peak, bytes_budget);
+                    let stats = stats_object!(stats);
                     call.expect_object("stats", stats);
                 }
             }
@@ -1558,13 +1556,7 @@ fn poll(routing: &Routing) -> &'static str {
 
 fn config(said: Said<'_>) -> Result<Config, Inexpressible> {
     only(said, "reserved", 0)?;
-    let known = sys::ROUTECAP_CONFIG_COMPARE
-        | sys::ROUTECAP_CONFIG_EXTERNAL_SINK
-        | sys::ROUTECAP_CONFIG_MANUAL_PROGRESS
-        | sys::ROUTECAP_CONFIG_MAY_LOSE
-        | sys::ROUTECAP_CONFIG_CHECKED
-        | sys::ROUTECAP_CONFIG_LOAD
-        | sys::ROUTECAP_CONFIG_LOAD_TAGS;
+    let known = SWITCHES.iter().fold(0, |all, (flag, _)| all | flag);
     only(said, "flags", known)?;
     let role = choice!(said.number("role"), Role: Owner, Mirror, Disabled)?;
     let mut config = match said.number("backend") {
@@ -1582,17 +1574,13 @@ fn config(said: Said<'_>) -> Result<Config, Inexpressible> {
         .k(said.number("k"))
         .experts(said.number("experts"))
         .rows(said.number("rows"))
-        .compare(flags & sys::ROUTECAP_CONFIG_COMPARE != 0)
-        .external_sink(flags & sys::ROUTECAP_CONFIG_EXTERNAL_SINK != 0)
-        .manual_progress(flags & sys::ROUTECAP_CONFIG_MANUAL_PROGRESS != 0)
-        .may_lose(flags & sys::ROUTECAP_CONFIG_MAY_LOSE != 0)
-        .checked(flags & sys::ROUTECAP_CONFIG_CHECKED != 0)
-        .load(flags & sys::ROUTECAP_CONFIG_LOAD != 0)
-        .load_tags(flags & sys::ROUTECAP_CONFIG_LOAD_TAGS != 0)
         .id_space(IdSpace::of(said.number("id_space")))
         .slots(said.number("slots"))
         .max_requests(said.number("max_requests"))
         .budget_bytes(said.number("budget_bytes"));
+    for (flag, switch) in SWITCHES {
+        config = switch(config, flags & flag != 0);
+    }
     if said.number::<i32>("sink_dtype") != 0 {
         config = config.sink_dtype(some_dtype(said, "sink_dtype")?);
     }
