@@ -251,17 +251,9 @@ class Replayer:
             for name, value in config.items()
         }
         flags = given.pop("flags", 0)
-        names = {
-            1: "compare",
-            2: "external_sink",
-            4: "manual_progress",
-            8: "may_lose",
-            16: "checked",
-            32: "load",
-            64: "load_tags",
-        }
+        names = {flag: name.lower() for name, flag in routecap.ConfigFlag.__members__.items()}
         expressible = (
-            flags < 128
+            flags < 2 * max(names)
             and not given.get("reserved")
             and given.get("sink_dtype", 0) in (0, *routecap.Dtype)
         )
