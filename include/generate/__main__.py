@@ -18,6 +18,7 @@ from pathlib import Path
 sys.dont_write_bytecode = True  # no cache beside the headers
 
 import c
+import docs
 import python
 import rust
 from headers import ROOT, Headers
@@ -31,7 +32,8 @@ PACKAGES = {
 
 
 def generated(headers: Headers) -> dict[str, str]:
-    return c.files(headers) | python.files(headers) | rust.files(headers)
+    parts = [part.files(headers) for part in (c, python, rust, docs)]
+    return {name: text for part in parts for name, text in part.items()}
 
 
 def stale(headers: Headers) -> Iterator[str]:
@@ -56,6 +58,9 @@ def forgotten(headers: Headers) -> Iterator[str]:
         for function in headers.functions:
             if function.name not in used and function.short not in without:
                 yield f"{function.name} is not in {package}"
+    yield from c.forgotten(headers)
+    yield from python.forgotten(headers)
+    yield from docs.forgotten(headers)
 
 
 def read(name: str) -> str:

@@ -1,6 +1,7 @@
 """What the library and its tests in C and C++ have of the headers."""
 
 import re
+from collections.abc import Iterator
 
 from headers import ROOT, Function, Headers
 
@@ -205,6 +206,15 @@ def layout(headers: Headers) -> str:
             )
     added = [f"{what}, {value});" for what, value in is_so.items() if what not in said]
     return text + "".join(f"{line}\n" for line in added)
+
+
+def forgotten(headers: Headers) -> Iterator[str]:
+    """What compiles without: a count that is 0 for ever."""
+    counted = (ROOT / "src/capture/capturer.cc").read_text()
+    stats = next(each for each in headers.structs if each.short == "stats")
+    for each in stats.fields[1:]:
+        if not re.search(rf"\bout\.{each.name}\b", counted):
+            yield f"routecap_stats.{each.name} is not set in src/capture/capturer.cc"
 
 
 def files(headers: Headers) -> dict[str, str]:

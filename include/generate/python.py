@@ -1,11 +1,14 @@
 """What Python's package has of the headers: constants, layouts of structs, and counts."""
 
 import textwrap
+from collections.abc import Iterator
 
-from headers import Constant, Headers
+from headers import ROOT, Constant, Headers
 
 OPENING = "Generated from the headers: run python3 include/generate. Do not edit."
 COLUMNS = 100
+FOLDER = "bindings/python/src/routecap"
+NO_LAYOUT = ["plan_source"]  # routecap.i makes it
 
 # Groups of constants: their class, what it says, and the name of the type of their names if a
 # setting or an argument takes those. "later": a library that is newer may say more of them.
@@ -265,10 +268,28 @@ def docstring(comment: str) -> str:
     return "\n".join(lines) + end + "\n"
 
 
+# ---- What a person writes
+
+
+def forgotten(headers: Headers) -> Iterator[str]:
+    settings = read("_config.py")
+    for each in headers.group("CONFIG_"):
+        name = each.name.removeprefix("ROUTECAP_CONFIG_").lower()
+        if f"\n    {name}: bool\n" not in settings:
+            yield f"{each.name} is not among the Settings in {FOLDER}/_config.py"
+    structs = read("_structs.py")
+    for struct in headers.structs:
+        if f"layouts.{struct.short})" not in structs and struct.short not in NO_LAYOUT:
+            yield f"{struct.name} is not in {FOLDER}/_structs.py"
+
+
+def read(name: str) -> str:
+    return (ROOT / FOLDER / name).read_text()
+
+
 def files(headers: Headers) -> dict[str, str]:
-    folder = "bindings/python/src/routecap"
     return {
-        f"{folder}/_constants.py": constants(headers),
-        f"{folder}/_layouts.py": layouts(headers),
-        f"{folder}/_counts.py": counts(headers),
+        f"{FOLDER}/_constants.py": constants(headers),
+        f"{FOLDER}/_layouts.py": layouts(headers),
+        f"{FOLDER}/_counts.py": counts(headers),
     }

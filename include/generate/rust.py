@@ -1,4 +1,4 @@
-"""What Rust's crate has of the headers: enums that grow, switches of a configuration, and counts."""
+"""What Rust's crate has of the headers: enums, switches of a configuration, and counts."""
 
 import re
 import textwrap
