@@ -49,8 +49,7 @@ func (t DType) Size() int {
 	return 0
 }
 
-// ConfigFlags of a Config: ConfigCompare, ConfigExternalSink, ConfigManualProgress, ConfigMayLose,
-// ConfigChecked.
+// ConfigFlags of a Config: ConfigCompare and its like.
 type ConfigFlags uint32
 
 // SourceFlags of a Source: SourceOverlap.

@@ -23,60 +23,31 @@ import (
 	"strings"
 )
 
-// Constants by the beginning of their names: Go's name for that beginning, and their type, which
-// types.go has.
-var constants = []struct{ prefix, name, kind string }{
-	{"ROUTECAP_VERSION_", "HeaderVersion", ""},
-	{"ROUTECAP_DTYPE_", "DType", "DType"},
-	{"ROUTECAP_BACKEND_", "Backend", "Backend"},
-	{"ROUTECAP_ROLE_", "Role", "Role"},
-	{"ROUTECAP_ID_SPACE_", "IDSpace", "IDSpace"},
-	{"ROUTECAP_PROVENANCE_", "Provenance", "Provenance"},
-	{"ROUTECAP_CONFIG_", "Config", "ConfigFlags"},
-	{"ROUTECAP_SCORE_", "Score", "Score"},
-	{"ROUTECAP_GROUP_", "Group", "GroupScore"},
-	{"ROUTECAP_ROUTER_", "Router", "RouterFlags"},
-	{"ROUTECAP_METHOD_", "Method", "Method"},
-	{"ROUTECAP_PROBE_", "Probe", "ProbeFlags"},
-	{"ROUTECAP_RECEIVED_", "Received", "ReceivedFlags"},
-	{"ROUTECAP_SOURCE_", "Source", "SourceFlags"},
-	{"ROUTECAP_SPAN_", "Span", "SpanFlags"},
-	{"ROUTECAP_SNAPSHOT_", "Snapshot", "Snapshot"},
-	{"ROUTECAP_POLICY_", "Policy", "Policy"},
-	{"ROUTECAP_MISSING_", "Missing", "Reason"},
-	{"ROUTECAP_EXTRACT_", "Extract", "ExtractMode"},
-	{"ROUTECAP_ORDER_", "Order", "Order"},
-	{"ROUTECAP_PIECE_", "Piece", "PieceSource"},
-	{"ROUTECAP_MAX_", "Max", ""},
-	{"ROUTECAP_SERIALIZED_", "Serialized", ""},
-	{"ROUTECAP_ERR_", "Err", "Status"},
-	{"ROUTECAP_ROWS_", "Rows", "uint64"},
-	{"ROUTECAP_READ_", "Read", "ReadFlags"},
-	{"ROUTECAP_IMPORT_", "Import", "ImportFlags"},
-	{"ROUTECAP_STORE_", "Store", "StoreFlags"},
-	{"ROUTECAP_MIN_", "Min", ""},
-	{"ROUTECAP_WIRE_FACT_", "WireFact", "WireFacts"},
-	{"ROUTECAP_WIRE_COLUMNS_", "WireColumns", "WireColumns"},
-	{"ROUTECAP_WIRE_HINT_", "WireHint", "WireHintFlags"},
-	{"ROUTECAP_WIRE_", "Wire", "WireFormat"},
-	{"ROUTECAP_APPEND_", "Append", "AppendPolicy"},
-	{"ROUTECAP_SEQUENCE_", "Sequence", "SequenceFlags"},
-	{"ROUTECAP_DIGEST_", "Digest", ""},
-	{"ROUTECAP_PHASE_", "Phase", "Phase"},
-	{"ROUTECAP_LOAD_", "Load", ""},
-	{"ROUTECAP_PLAN_LAYOUT_", "PlanLayout", "PlanLayout"},
-	{"ROUTECAP_PLAN_CONTEXT_", "PlanContext", "PlanContext"},
-	{"ROUTECAP_PLAN_SEQUENCE_", "PlanSequence", "PlanFlags"},
-	{"ROUTECAP_PLAN_FILL_", "PlanFill", "PlanFill"},
-	{"ROUTECAP_PLAN_LOST_", "PlanLost", "PlanLost"},
-	{"ROUTECAP_PLAN_CLASS_", "PlanClass", "PlanClass"},
-	{"ROUTECAP_PLAN_RANK_", "PlanRank", "uint32"},
-	{"ROUTECAP_LOG_", "log", ""},
+// The type of constants whose typedef does not say which they are, by the beginning of their names;
+// "" is no type of their own.
+var untyped = []struct{ prefix, kind string }{
+	{"ROUTECAP_VERSION_", ""},
+	{"ROUTECAP_MAX_", ""},
+	{"ROUTECAP_MIN_", ""},
+	{"ROUTECAP_SERIALIZED_", ""},
+	{"ROUTECAP_DIGEST_", ""},
+	{"ROUTECAP_LOAD_", ""},
+	{"ROUTECAP_LOG_", ""},
+	{"ROUTECAP_ROWS_", "uint64"},
+	{"ROUTECAP_PLAN_RANK_", "uint32"},
+	{"ROUTECAP_PHASE_", "Phase"},
+	{"ROUTECAP_ERR_", "Status"},
+	{"ROUTECAP_OK", "Status"},
+	{"ROUTECAP_INCOMPLETE", "Status"},
+	{"ROUTECAP_LOST", "Status"},
+	{"ROUTECAP_PENDING", "Status"},
+	{"ROUTECAP_PARTIAL", "Status"},
+	{"ROUTECAP_NOT_CAPTURED", "Status"},
 }
-var constantsAlone = map[string]string{ // name: type
-	"ROUTECAP_OK": "Status", "ROUTECAP_INCOMPLETE": "Status", "ROUTECAP_LOST": "Status", "ROUTECAP_PENDING": "Status",
-	"ROUTECAP_PARTIAL": "Status", "ROUTECAP_NOT_CAPTURED": "Status",
-}
+
+// Beginnings that Go has otherwise.
+var renamed = map[string]string{"ROUTECAP_VERSION_": "HeaderVersion", "ROUTECAP_LOG_": "log"}
+
 var notConstants = []string{"ROUTECAP_API"}
 
 // Structs that users of the package see as they are. The others get a name with a c in front, and
@@ -95,21 +66,6 @@ var public = map[string]string{
 var notStructs = []string{
 	"routecap_api",
 } // the function table is for programs that do not link the library
-
-// Types of fields that are plain integers in C, by "struct.field" or "field".
-var fieldTypes = map[string]string{
-	"dtype": "DType", "sink_dtype": "DType", "bias_dtype": "DType", "tokens_dtype": "DType", "positions_dtype": "DType",
-	"backend": "Backend", "role": "Role", "id_space": "IDSpace", "status": "Status", "policy": "Policy", "snapshot": "Snapshot",
-	"mode": "ExtractMode", "order": "Order", "reason": "Reason", "score": "Score", "group_score": "GroupScore", "routecap_layer_probe.found": "ProbeFlags",
-	"routecap_piece.source": "PieceSource", "routecap_config.flags": "ConfigFlags", "routecap_router.flags": "RouterFlags",
-	"routecap_source.flags": "SourceFlags", "routecap_received.flags": "ReceivedFlags", "routecap_span.flags": "SpanFlags",
-	"routecap_extract_item.flags": "ReadFlags", "routecap_copy_options.flags": "ReadFlags",
-	"format": "WireFormat", "facts": "WireFacts", "lost": "WireFacts", "allow": "WireFacts", "column_kind": "WireColumns",
-	"routecap_wire_hint.flags": "WireHintFlags", "routecap_store_config.flags": "StoreFlags", "routecap_store_counts.flags": "StoreFlags",
-	"routecap_append_options.policy": "AppendPolicy",
-	"routecap_plan_config.layout":    "PlanLayout", "routecap_plan_config.context": "PlanContext", "routecap_plan_config.flags": "PlanFlags",
-	"routecap_plan_config.fill": "PlanFill", "routecap_plan_config.lost": "PlanLost", "row_class": "PlanClass",
-}
 
 // Fields of public structs that the package fills itself, as it does pointers.
 var private = []string{
@@ -205,9 +161,7 @@ func tree(header []byte) []node {
 
 func generate(header string, declarations []node) []byte {
 	g := &generator{header: header, names: map[string]string{}}
-	for _, match := range typedef.FindAllStringSubmatch(header, -1) {
-		integers[match[2]] = match[1]
-	}
+	readKinds(header)
 	var constants, structs, checks, preamble, wrappers bytes.Buffer
 	g.constants(&constants)
 	for _, n := range declarations {
@@ -313,17 +267,33 @@ func (g *generator) constants(out *bytes.Buffer) {
 	out.WriteString(")\n\n")
 }
 
+// constantName returns the Go name of a constant and its type: that of the typedef with the longest
+// beginning.
 func constantName(name string) (goName, kind string) {
-	if kind, ok := constantsAlone[name]; ok {
-		return camel(strings.ToLower(strings.TrimPrefix(name, "ROUTECAP_")), true), kind
-	}
-	for _, c := range constants {
-		if rest, ok := strings.CutPrefix(name, c.prefix); ok {
-			return c.name + camel(strings.ToLower(rest), true), c.kind
+	longest, known := "", false
+	for _, k := range kinds {
+		if k.prefix != "" && strings.HasPrefix(name, k.prefix) && len(k.prefix) > len(longest) {
+			longest, kind, known = k.prefix, k.name, true
 		}
 	}
-	log.Fatalf("the generator does not know what %s is", name)
-	return
+	for _, c := range untyped {
+		if !known && strings.HasPrefix(name, c.prefix) {
+			kind, known = c.kind, true
+		}
+	}
+	if !known {
+		log.Fatalf("the generator does not know what %s is", name)
+	}
+	return goConstant(name), kind
+}
+
+func goConstant(name string) string {
+	for prefix, goPrefix := range renamed {
+		if rest, ok := strings.CutPrefix(name, prefix); ok {
+			return goPrefix + camel(strings.ToLower(rest), true)
+		}
+	}
+	return camel(strings.ToLower(strings.TrimPrefix(name, "ROUTECAP_")), true)
 }
 
 // ---- Structs
@@ -342,7 +312,7 @@ func (g *generator) structure(out, checks *bytes.Buffer, n node) {
 			continue
 		}
 		comment, _ := g.trailing(f.Loc.Offset + strings.IndexByte(g.header[f.Loc.Offset:], ';') + 1)
-		kind := fieldType(n.Name, f, comment)
+		kind := fieldType(f, comment)
 		hidden := slices.Contains(private, f.Name) || slices.Contains(private, n.Name+"."+f.Name) ||
 			kind == "unsafe.Pointer"
 		field := camel(f.Name, exported && !hidden)
@@ -374,7 +344,7 @@ func structName(
 	return "c" + camel(strings.TrimPrefix(name, "routecap_"), true)
 }
 
-func fieldType(structure string, f node, comment string) string {
+func fieldType(f node, comment string) string {
 	c := f.Type.QualType
 	if strings.HasSuffix(c, "*") {
 		if strings.Contains(comment, "[device]") {
@@ -382,25 +352,54 @@ func fieldType(structure string, f node, comment string) string {
 		}
 		return "unsafe.Pointer"
 	}
-	for _, key := range []string{structure + "." + f.Name, f.Name} {
-		if kind, ok := fieldTypes[key]; ok {
-			return kind
+	return named(c)
+}
+
+// kind is a typedef of an integer: its Go type and the beginning of its constants, if it has some.
+type kind struct{ integer, name, prefix string }
+
+// kinds are those of the header, by C's name.
+var kinds = map[string]kind{}
+
+var typedef = regexp.MustCompile(
+	`(?m)^typedef (u?int\d+_t) routecap_(\w+);(?: /\* (?:any of )?(ROUTECAP_\w+_)\*)?`,
+)
+
+// Go's names for typedefs, where they are not C's; "" is the integer itself.
+var typeNames = map[string]string{"backend_kind": "Backend", "log_level": ""}
+
+func readKinds(header string) {
+	for _, match := range typedef.FindAllStringSubmatch(header, -1) {
+		name, other := typeNames[match[2]]
+		if !other {
+			name = camel(match[2], true)
 		}
+		kinds["routecap_"+match[2]] = kind{match[1], name, match[3]}
+	}
+}
+
+// named is the Go type of an integer of C's: that of its typedef, if it has one.
+func named(c string) string {
+	if k := kinds[c]; k.name != "" {
+		return k.name
 	}
 	return integer(c)
 }
 
-// integers are C's typedefs of integers, by their names.
-var integers = map[string]string{}
-
-var typedef = regexp.MustCompile(`(?m)^typedef (u?int\d+_t) (routecap_\w+);`)
+// passedAs is the Go type of an integer that a wrapper takes: only handles have types of their own.
+func passedAs(c string) string {
+	if c == "routecap_request" || c == "routecap_step" {
+		return named(c)
+	}
+	return integer(c)
+}
 
 func integer(c string) string {
-	if c != "routecap_request" && c != "routecap_step" && integers[c] != "" {
-		c = integers[c]
+	if k, ok := kinds[c]; ok {
+		c = k.integer
 	}
 	kind, ok := map[string]string{"uint8_t": "uint8", "int32_t": "int32", "uint32_t": "uint32", "int64_t": "int64", "uint64_t": "uint64",
-		"size_t": "uintptr", "float": "float32", "routecap_request": "Request", "routecap_step": "Step", "routecap_stream": "Stream"}[c]
+		"size_t": "uintptr", "float": "float32"}[c]
 	if !ok {
 		log.Fatalf("the generator does not know the type %s", c)
 	}
@@ -528,17 +527,14 @@ func parameter(c, name, goName string) (kind, argument string) {
 		case ok:
 		case name == "status":
 			kind = "Status"
-		case element == "routecap_request",
-			element == "routecap_step",
-			integers[element] != "",
-			!strings.HasPrefix(element, "routecap_"):
-			kind = integer(element)
+		case kinds[element].integer != "", !strings.HasPrefix(element, "routecap_"):
+			kind = passedAs(element)
 		default:
 			kind = structName(element)
 		}
 		return "*" + kind, "(*C." + element + ")(unsafe.Pointer(" + goName + "))"
 	}
-	return integer(c), "C." + c + "(" + goName + ")"
+	return passedAs(c), "C." + c + "(" + goName + ")"
 }
 
 // ---- Names and comments
@@ -614,11 +610,7 @@ var cName = regexp.MustCompile(`ROUTECAP_[A-Z0-9_]*[A-Z0-9](_\*)?`)
 func (g *generator) translated(text string) string {
 	return cName.ReplaceAllStringFunc(text, func(name string) string {
 		if prefix, ok := strings.CutSuffix(name, "*"); ok {
-			for _, c := range constants {
-				if c.prefix == prefix {
-					return c.name + "*"
-				}
-			}
+			return goConstant(prefix) + "*"
 		}
 		if goName, ok := g.names[name]; ok {
 			return goName
