@@ -34,21 +34,6 @@ type Provenance int32
 // DType is an element type.
 type DType int32
 
-// Size returns the bytes of an element, 0 for an unknown type.
-func (t DType) Size() int {
-	switch t {
-	case DTypeU8, DTypeI8:
-		return 1
-	case DTypeI16, DTypeU16, DTypeF16, DTypeBF16:
-		return 2
-	case DTypeI32, DTypeU32, DTypeF32, DTypeID16BF16:
-		return 4
-	case DTypeI64, DTypeU64:
-		return 8
-	}
-	return 0
-}
-
 // ConfigFlags of a Config: ConfigCompare and its like.
 type ConfigFlags uint32
 

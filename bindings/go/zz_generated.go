@@ -1320,6 +1320,37 @@ const (
 	ReceivedGlobal ReceivedFlags = 2
 )
 
+// Size returns the bytes of an element, 0 for an unknown type.
+func (t DType) Size() int {
+	switch t {
+	case DTypeU8:
+		return 1
+	case DTypeI16:
+		return 2
+	case DTypeU16:
+		return 2
+	case DTypeI32:
+		return 4
+	case DTypeU32:
+		return 4
+	case DTypeI64:
+		return 8
+	case DTypeID16BF16:
+		return 4
+	case DTypeF32:
+		return 4
+	case DTypeF16:
+		return 2
+	case DTypeBF16:
+		return 2
+	case DTypeI8:
+		return 1
+	case DTypeU64:
+		return 8
+	}
+	return 0
+}
+
 // cConfig is routecap_config. What a capturer captures, and with how much memory.
 type cConfig struct {
 	structSize      uint32

@@ -122,9 +122,22 @@ def declared(headers: Headers) -> str:
                     f"            sys::{each.name} => Some(DType::{variant}),\n"
                     for each, variant in zip(found, names)
                 )
-                + "            _ => None,\n        }\n    }\n}\n"
+                + "            _ => None,\n        }\n    }\n\n"
+                "    /// Bytes of one element.\n"
+                "    pub fn size(self) -> usize {\n"
+                "        match self {\n"
+                + "".join(
+                    f"            DType::{variant} => {size(each)},\n"
+                    for each, variant in zip(found, names)
+                )
+                + "        }\n    }\n}\n"
             )
     return text + switches(headers) + stats(headers)
+
+
+def size(dtype: Constant) -> int:
+    """Bytes of an element, whose bits its name says."""
+    return sum(map(int, re.findall(r"\d+", dtype.name))) // 8
 
 
 def switches(headers: Headers) -> str:

@@ -20,6 +20,7 @@ import (
 	"os/exec"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -265,6 +266,25 @@ func (g *generator) constants(out *bytes.Buffer) {
 		fmt.Fprintf(out, "\t%s %s = %s\n", c.name, c.kind, c.value)
 	}
 	out.WriteString(")\n\n")
+	g.sizes(out)
+}
+
+// sizes writes the size of elements, whose bits the names of their types say.
+func (g *generator) sizes(out *bytes.Buffer) {
+	out.WriteString("// Size returns the bytes of an element, 0 for an unknown type.\n" +
+		"func (t DType) Size() int {\nswitch t {\n")
+	for _, match := range define.FindAllStringSubmatch(g.header, -1) {
+		if !strings.HasPrefix(match[1], "ROUTECAP_DTYPE_") {
+			continue
+		}
+		bits := 0
+		for _, number := range regexp.MustCompile(`\d+`).FindAllString(match[1], -1) {
+			n, _ := strconv.Atoi(number)
+			bits += n
+		}
+		fmt.Fprintf(out, "case %s:\nreturn %d\n", g.names[match[1]], bits/8)
+	}
+	out.WriteString("}\nreturn 0\n}\n\n")
 }
 
 // constantName returns the Go name of a constant and its type: that of the typedef with the longest

@@ -204,6 +204,24 @@ impl DType {
             _ => None,
         }
     }
+
+    /// Bytes of one element.
+    pub fn size(self) -> usize {
+        match self {
+            DType::U8 => 1,
+            DType::I16 => 2,
+            DType::U16 => 2,
+            DType::I32 => 4,
+            DType::U32 => 4,
+            DType::I64 => 8,
+            DType::IdWeight => 4,
+            DType::I8 => 1,
+            DType::U64 => 8,
+            DType::F32 => 4,
+            DType::F16 => 2,
+            DType::BF16 => 2,
+        }
+    }
 }
 
 /// A method in use, for [`Router::new`](crate::Router::new).

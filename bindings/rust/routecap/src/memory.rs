@@ -8,18 +8,6 @@ pub use crate::declared::DType;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sys;
 
-impl DType {
-    /// Bytes of one element.
-    pub fn size(self) -> usize {
-        match self {
-            DType::U8 | DType::I8 => 1,
-            DType::I16 | DType::U16 | DType::F16 | DType::BF16 => 2,
-            DType::I32 | DType::U32 | DType::IdWeight | DType::F32 => 4,
-            DType::I64 | DType::U64 => 8,
-        }
-    }
-}
-
 /// An expert's id in the upper 16 bits, its bfloat16 weight in the lower 16.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(transparent)]
