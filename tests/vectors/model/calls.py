@@ -121,7 +121,7 @@ class World:
         check(
             get("role") in (0, 1, 2)
             and get("id_space") in (0, 1)
-            and get("flags") & ~127 == 0
+            and get("flags") & ~sum(r.CONFIG.values()) == 0
             and get("flags") & (c.LOAD | c.LOAD_TAGS) != c.LOAD_TAGS
             and get("reserved") == 0
         )

@@ -12,14 +12,9 @@ from . import routing as r
 from .routing import Routing, Row, better, check, judge, same_ids, unite
 from .store import Block
 
-COMPARE, EXTERNAL_SINK, MAY_LOSE, CHECKED, LOAD, LOAD_TAGS = (
-    1,
-    2,
-    8,
-    16,
-    32,
-    64,
-)  # ROUTECAP_CONFIG_*
+COMPARE, EXTERNAL_SINK = r.CONFIG["COMPARE"], r.CONFIG["EXTERNAL_SINK"]
+MAY_LOSE, CHECKED = r.CONFIG["MAY_LOSE"], r.CONFIG["CHECKED"]
+LOAD, LOAD_TAGS = r.CONFIG["LOAD"], r.CONFIG["LOAD_TAGS"]
 SPECULATIVE, DEVICE_POSITIONS, SPAN_PREFILL, SPAN_DECODE = 1, 2, 4, 8  # ROUTECAP_SPAN_*
 SPAN_UNCOUNTED = 16
 PHASES = SPAN_PREFILL | SPAN_DECODE | SPAN_UNCOUNTED

@@ -14,8 +14,11 @@ LANDED = 2**64 - 2
 MAX_POSITION = 2**40
 MAX_LAYERS, MAX_K, MAX_EXPERTS = 1024, 32, 32768
 
-# The reasons, by their names in the header.
+# The reasons and the flags of a configuration, by their names in the header.
 _HEADERS = Headers()
+CONFIG = {
+    each.name.removeprefix("ROUTECAP_CONFIG_"): each.value for each in _HEADERS.group("CONFIG_")
+}
 globals().update(
     {each.name.removeprefix("ROUTECAP_MISSING_"): each.value for each in _HEADERS.group("MISSING_")}
 )
