@@ -4,6 +4,8 @@
 #include <cstring>
 #include <functional>
 
+#include "../support/declared.h"
+
 using namespace rig;
 
 namespace {
@@ -80,7 +82,7 @@ TEST(Arguments, configuration) {
         [](auto &c) { c.rows = ROUTECAP_MAX_ROWS + 1; },
         [](auto &c) { c.slots = ROUTECAP_MAX_SLOTS + 1; },
         [](auto &c) { c.sink_dtype = ROUTECAP_DTYPE_U8; },
-        [](auto &c) { c.flags = 128; },
+        [](auto &c) { c.flags = kConfigFlags + 1; },
         [](auto &c) { c.flags = ROUTECAP_CONFIG_LOAD_TAGS; },
         [](auto &c) { c.id_space = 2; },
         [](auto &c) { c.max_requests = UINT32_MAX; },

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <random>
 
-#include "../support/reasons.h"
+#include "../support/declared.h"
 
 using namespace rig;
 

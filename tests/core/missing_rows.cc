@@ -11,7 +11,7 @@
 
 static bool refuse_memory = false;
 static bool may_allocate() { return !refuse_memory; }
-#include "../support/reasons.h"
+#include "../support/declared.h"
 #include "../support/replace_new.h"
 
 namespace {

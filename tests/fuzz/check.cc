@@ -8,7 +8,7 @@
 #include <cstring>
 #include <iterator>
 
-#include "../support/reasons.h"
+#include "../support/declared.h"
 
 namespace check {
 

@@ -6,7 +6,7 @@
 #include <set>
 #include <utility>
 
-#include "../support/reasons.h"
+#include "../support/declared.h"
 
 namespace model {
 

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <optional>
 
-#include "../support/reasons.h"
+#include "../support/declared.h"
 #include "bytes.h"
 #include "check.h"
 #include "model.h"

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <memory>
 
+#include "../support/declared.h"
 #include "bytes.h"
 #include "check.h"
 #include "model.h"
@@ -404,7 +405,7 @@ uint32_t any32(Bytes &in, std::initializer_list<uint32_t> likely) {
 // What the header's words say of each field.
 int32_t judge(const routecap_config &c) {
     const auto sane = [&] {
-        if (c.backend <= 0 || c.id_space < 0 || c.id_space > 1 || (c.flags & ~127u) != 0 ||
+        if (c.backend <= 0 || c.id_space < 0 || c.id_space > 1 || (c.flags & ~kConfigFlags) != 0 ||
             (c.flags & (ROUTECAP_CONFIG_LOAD | ROUTECAP_CONFIG_LOAD_TAGS)) ==
                 ROUTECAP_CONFIG_LOAD_TAGS ||
             c.reserved != 0)
@@ -450,7 +451,7 @@ void configure(Bytes &in) {
                 c.sink_dtype = static_cast<int32_t>(any32(in, {0, 1, 2, 3, 4, 5, 6, 7, 16}));
                 break;
             case 8:
-                c.flags = any32(in, {0, 1, 2, 8, 16, 32, 64, 96, 127, 128}) |
+                c.flags = any32(in, {0, 1, 2, 8, 16, 32, 64, 96, kConfigFlags, kConfigFlags + 1}) |
                           ROUTECAP_CONFIG_MANUAL_PROGRESS;
                 break;
             case 9: c.id_space = static_cast<int32_t>(any32(in, {0, 1, 2})); break;

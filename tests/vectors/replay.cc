@@ -13,7 +13,7 @@
 #include <fstream>
 #include <map>
 
-#include "../support/reasons.h"
+#include "../support/declared.h"
 
 namespace vectors {
 namespace {

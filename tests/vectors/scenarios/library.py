@@ -1,6 +1,6 @@
 """What needs no capturer, and the configuration of one."""
 
-from model.routing import I16, I32, I64, U8
+from model.routing import CONFIG, I16, I32, I64, U8
 from script import SHAPE, Topic
 
 topic = Topic("library")
@@ -116,7 +116,7 @@ for name, change in {
     "no backend": {"backend": 0},
     "a load of tags alone": {"flags": 64},
     "an unknown role": {"role": 3},
-    "an unknown flag": {"flags": 128},
+    "an unknown flag": {"flags": sum(CONFIG.values()) + 1},
     "an unknown id space": {"id_space": 2},
     "a reserved field that is not 0": {"reserved": 1},
     "a layer map that does not ascend": {"layer_map": [1, 3, 3]},
