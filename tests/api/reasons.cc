@@ -17,7 +17,7 @@ constexpr int32_t kAbsent = ROUTECAP_MISSING_ABSENT, kLost = ROUTECAP_MISSING_LO
                   kOutOfRange = ROUTECAP_MISSING_OUT_OF_RANGE,
                   kDuplicate = ROUTECAP_MISSING_DUPLICATE, kRefused = ROUTECAP_MISSING_REFUSED,
                   kStale = ROUTECAP_MISSING_STALE;
-constexpr int32_t kValid = 0;
+constexpr int32_t kValid = 0, kUnknown = std::size(kBestFirst) + 1;
 
 int32_t better(int32_t a, int32_t b) {
     if (a == kValid || b == kValid) return kValid;
@@ -491,7 +491,7 @@ TEST(Reasons, are_in_the_serialised_form_a_number_of_each_run_that_is_not_presen
     };
     for (const int32_t reason : {kRefused, kStale, kTaken, 0})
         deserialized(with_reason(0, reason), ROUTECAP_INCOMPLETE);
-    for (const int32_t reason : {kAbsent, kUnwritten, kOutOfRange, kDuplicate, 11, -1, 1 << 30})
+    for (const int32_t reason : {kAbsent, kUnwritten, kOutOfRange, kDuplicate, kUnknown, -1, 1 << 30})
         deserialized(with_reason(0, reason), ROUTECAP_ERR_FORMAT);
     for (const int32_t reason : {kLost, kAbsent})
         deserialized(with_reason(3, reason), ROUTECAP_ERR_FORMAT);  // rows that are there
@@ -559,7 +559,7 @@ TEST(Reasons, of_segments_are_checked_on_import) {
         EXPECT_STATUS(ROUTECAP_NOT_CAPTURED, import(nullptr, reason));
         EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, import(ids, reason));
     }
-    for (const int32_t reason : {kUnwritten, kOutOfRange, kDuplicate, 11, -1})
+    for (const int32_t reason : {kUnwritten, kOutOfRange, kDuplicate, kUnknown, -1})
         EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, import(nullptr, reason));
     EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, import(ids, 0, 1));
     EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, import(nullptr, kLost, 1));

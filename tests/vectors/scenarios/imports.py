@@ -142,7 +142,11 @@ for name, change, status in (
         {"segments": [{"first": 3, "rows": 1, "reason": r.UNWRITTEN}]},
         "ERR_ARGUMENT",
     ),
-    ("an unknown reason", {"segments": [{"first": 3, "rows": 1, "reason": 11}]}, "ERR_ARGUMENT"),
+    (
+        "an unknown reason",
+        {"segments": [{"first": 3, "rows": 1, "reason": max(r.BEST_FIRST) + 1}]},
+        "ERR_ARGUMENT",
+    ),
     (
         "a reserved field of a segment that is not 0",
         {"segments": [piece(3, 1, reserved=1)]},

@@ -228,7 +228,7 @@ for name, offset, kind, value, in_info in (
     ("a reason of rows that are there", RUN_TABLE + 20, "i", r.LOST, False),
     ("a reason of one cell for whole rows", RUN_TABLE + 48 + 20, "i", r.UNWRITTEN, False),
     ("ABSENT as a number other than 0", RUN_TABLE + 48 + 20, "i", r.ABSENT, False),
-    ("an unknown reason", RUN_TABLE + 48 + 20, "i", 11, False),
+    ("an unknown reason", RUN_TABLE + 48 + 20, "i", max(r.BEST_FIRST) + 1, False),
     ("a reason below 0", RUN_TABLE + 48 + 20, "i", -5, False),
     ("an absent run with validity", RUN_TABLE + 48 + 16, "I", 2, False),
     ("an absent run with tags", RUN_TABLE + 48 + 16, "I", 4, False),
