@@ -212,12 +212,16 @@ def layout(headers: Headers) -> str:
 
 
 def forgotten(headers: Headers) -> Iterator[str]:
-    """What compiles without: a count that is 0 for ever."""
+    """What compiles without: a count that is 0 for ever, and a format that is none."""
     counted = (ROOT / "src/capture/capturer.cc").read_text()
     stats = next(each for each in headers.structs if each.short == "stats")
     for each in stats.fields[1:]:
         if not re.search(rf"\bout\.{each.name}\b", counted):
             yield f"routecap_stats.{each.name} is not set in src/capture/capturer.cc"
+    formats = (ROOT / "src/wire/format.cc").read_text()
+    for each in headers.constants:
+        if re.match(r'"[\w.]+":', each.comment) and f"{{{each.name}," not in formats:
+            yield f"{each.name} is not in src/wire/format.cc"
 
 
 def files(headers: Headers) -> dict[str, str]:

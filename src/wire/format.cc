@@ -63,9 +63,9 @@ const Dtype *find_dtype(std::string_view name) {
 }
 
 const Format *find_format(int32_t format) {
-    return format >= ROUTECAP_WIRE_SERIALIZED && format <= ROUTECAP_WIRE_LISTS
-               ? &kFormats[format - ROUTECAP_WIRE_SERIALIZED]
-               : nullptr;
+    for (const Format &f : kFormats)
+        if (f.format == format) return &f;
+    return nullptr;
 }
 
 int32_t check_format(int32_t format, bool any) {
