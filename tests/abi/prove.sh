@@ -76,7 +76,7 @@ breaks "a function added" $header 's/^ROUTECAP_API uint32_t routecap_version\(vo
 breaks "a parameter widened" $header 's/(routecap_step_begin\(routecap_capturer \*capturer, )uint32_t rows,/\1uint64_t rows,/' \
     $header 's/\(\*step_begin\)\(routecap_capturer \*, uint32_t,/(*step_begin)(routecap_capturer *, uint64_t,/' \
     $code 's/(routecap_step_begin\(routecap_capturer \*capturer, )uint32_t rows,/\1uint64_t rows,/' \
-    $code 's/c\.begin\(rows, stream\)/c.begin(static_cast<uint32_t>(rows), stream)/'
+    $code 's/\.begin\(rows, stream\)/.begin(static_cast<uint32_t>(rows), stream)/'
 breaks "a parameter no longer const" $header 's/(routecap_routing_poll\()const routecap_routing \*/\1routecap_routing */' \
     $header 's/(\(\*routing_poll\)\()const routecap_routing \*/\1routecap_routing */' \
     $code 's/(routecap_routing_poll\()const routecap_routing \*/\1routecap_routing */'
