@@ -104,8 +104,8 @@ private:
     std::vector<RecordedLayer> listed_;  // record_layers' own; it keeps its memory
     std::vector<bool> seen_;             // likewise
 
-    // What check_spans found, for issue_span: the request of each span; of all spans of that request
-    // up to this one the bounds; and whether it is an ordinary one.
+    // What check_spans found, for issue_span: the request of each span, the bounds of that
+    // request's spans so far, and whether the span is an ordinary one.
     struct Checked {
         Request *request;
         uint64_t first, end;

@@ -2,8 +2,8 @@
 // the registry's mutex.
 //
 // Rows that landed are in the request's RowStore. Here is what has to be answered before they land:
-// length, the page that needs no charge, drafts to accept, what is in flight. What of it has no fixed size is in
-// nodes (node_pool.h), because nothing may be allocated under that mutex.
+// length, the page that needs no charge, drafts to accept, what is in flight. What has no fixed
+// size is in nodes (node_pool.h), because nothing may be allocated under that mutex.
 #pragma once
 
 #include <algorithm>
