@@ -59,11 +59,11 @@ plants() {
 # Between threads.
 plants tsan delayed '^delayed$' "a routing is ready before its rows are" src/routing/routing.cc \
     's/(ready_\.store\(true, std::memory_order_)release/\1relaxed/'
-plants tsan delayed '^delayed$' "a page is given back before others have read it" src/storage/pages.cc \
+plants tsan delayed '^delayed$' "a page is given back before others have read it" src/rows/pages.cc \
     's/(references\.fetch_sub\(1, std::memory_order_)acq_rel/\1relaxed/'
 plants tsan delayed '^delayed$' "blocks of the log come back without a lock" src/capture/step_worker.cc \
     's/^    std::lock_guard lock\(mutex_\);//'
-plants tsan store '^store[.]' "a store is asked without its lock" src/store/local_store.cc \
+plants tsan store '^store[.]' "a store is asked without its lock" src/prefix/local_store.cc \
     's/^    std::lock_guard lock\(mutex_\);//'
 # Bytes and memory.
 plants asan-ubsan wire '^wire[.]' "the bound of an expert is one too high" src/wire/cells.cc \
@@ -77,7 +77,7 @@ plants asan-ubsan fuzz_serialized '^fuzz[.]serialized$' "a reserved field may be
 # What the library does.
 plants asan-ubsan fuzz_operations '^fuzz[.]operations$' "a truncate leaves what is in flight" src/capture/request_operations.cc \
     's/^( *)cut_in_flight\(\*request, rows, Cut::truncated\);/\1if (rows % 4 != 3) cut_in_flight(*request, rows, Cut::truncated);/'
-plants asan-ubsan api '^api[.]' "a child has a row too few" src/storage/row_store.cc \
+plants asan-ubsan api '^api[.]' "a child has a row too few" src/rows/row_store.cc \
     's/const uint64_t entry_end = std::min\(entry\.end, end\);/const uint64_t entry_end = std::min(entry.end, end - 1);/'
 plants asan-ubsan fuzz_serialized '^fuzz[.]serialized$' "a slice of a serialised routing begins a row late" src/routing/serialized.cc \
     's/select\(whole, first, rows ==/select(whole, first + (first > begin), rows ==/'

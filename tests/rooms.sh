@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # The rooms of src/ include only what lies below them: api, then capture, wire, sequence and plan,
-# then store, then routing and backend, then storage, then base.
+# then prefix, then routing and backend, then rows, then base.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-declare -A height=([base]=0 [storage]=1 [routing]=2 [backend]=2 [store]=3 [capture]=4 [wire]=4 [sequence]=4 [plan]=4 [api]=5)
+declare -A height=([base]=0 [rows]=1 [routing]=2 [backend]=2 [prefix]=3 [capture]=4 [wire]=4 [sequence]=4 [plan]=4 [api]=5)
 files=0 upward=0
 while read -r file; do
     room=${file#src/} room=${room%%/*}
@@ -12,7 +12,7 @@ while read -r file; do
     while read -r other; do
         [ "$other" = "$room" ] || [ "${height[$other]}" -lt "${height[$room]}" ] ||
             { echo "rooms: $file includes what lies above it or beside it, in $other"; upward=$((upward + 1)); }
-    done < <(sed -n -E 's/^#include "(base|storage|routing|backend|store|capture|wire|sequence|plan|api)\/.*/\1/p' "$file")
+    done < <(sed -n -E 's/^#include "(base|rows|routing|backend|prefix|capture|wire|sequence|plan|api)\/.*/\1/p' "$file")
 done < <(find src -mindepth 2 -not -path 'src/third_party/*' '(' -name '*.h' -o -name '*.cc' ')' | sort)
 echo "rooms: $files files, $upward includes that do not go down"
 [ "$upward" = 0 ]

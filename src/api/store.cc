@@ -3,10 +3,10 @@
 
 #include "api/call.h"
 #include "base/structs.h"
-#include "store/blocks_as_bytes.h"
-#include "store/keys.h"
-#include "store/local_store.h"
-#include "store/mapped_store.h"
+#include "prefix/blocks_as_bytes.h"
+#include "prefix/keys.h"
+#include "prefix/local_store.h"
+#include "prefix/mapped_store.h"
 
 using namespace routecap;
 

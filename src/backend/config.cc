@@ -7,7 +7,7 @@
 #include "base/declared.h"
 #include "base/status.h"
 #include "base/structs.h"
-#include "storage/pages.h"
+#include "rows/pages.h"
 
 namespace routecap {
 namespace {

@@ -14,8 +14,8 @@
 
 #include "base/shape.h"
 #include "capture/turn.h"
-#include "storage/new_cells.h"
-#include "storage/row_store.h"
+#include "rows/new_cells.h"
+#include "rows/row_store.h"
 
 namespace routecap {
 

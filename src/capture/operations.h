@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "capture/operation_log.h"
+#include "prefix/store.h"
 #include "routing/request_data.h"
-#include "store/store.h"
 
 namespace routecap {
 

@@ -13,7 +13,7 @@
 #include "capture/registry.h"
 #include "capture/step_worker.h"
 #include "capture/steps.h"
-#include "storage/pages.h"
+#include "rows/pages.h"
 
 namespace routecap {
 

@@ -13,9 +13,9 @@
 #include "backend/config.h"
 #include "capture/owner.h"
 #include "capture/request_table.h"
+#include "prefix/store.h"
 #include "routecap.h"
 #include "routing/routing.h"
-#include "store/store.h"
 
 namespace routecap {
 

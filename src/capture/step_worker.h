@@ -26,8 +26,8 @@
 #include "capture/steps.h"
 #include "capture/turn.h"
 #include "capture/watch.h"
+#include "prefix/store.h"
 #include "routing/request_data.h"
-#include "store/store.h"
 
 namespace routecap {
 

@@ -12,8 +12,8 @@
 #include "base/bell.h"
 #include "base/mutex.h"
 #include "kernels/body.h"
-#include "storage/charge.h"
-#include "storage/row_store.h"
+#include "rows/charge.h"
+#include "rows/row_store.h"
 
 namespace routecap {
 

@@ -9,7 +9,7 @@
 
 #include "base/counters.h"
 #include "base/log.h"
-#include "storage/pages.h"
+#include "rows/pages.h"
 
 namespace routecap {
 

@@ -6,7 +6,7 @@
 
 #include "base/shape.h"
 #include "routecap.h"
-#include "storage/row_store.h"
+#include "rows/row_store.h"
 
 namespace routecap {
 

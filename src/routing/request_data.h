@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "routing/routing.h"
-#include "storage/row_store.h"
+#include "rows/row_store.h"
 
 namespace routecap {
 

@@ -9,8 +9,8 @@
 
 #include "base/process.h"
 #include "routecap.h"
-#include "storage/row_store.h"
-#include "storage/storage.h"
+#include "rows/row_store.h"
+#include "rows/storage.h"
 
 namespace routecap {
 

@@ -5,8 +5,8 @@
 #include <span>
 #include <vector>
 
+#include "rows/storage.h"
 #include "sequence/own_rows.h"
-#include "storage/storage.h"
 
 namespace routecap {
 

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "storage/row_store.h"
-#include "storage/storage.h"
+#include "rows/row_store.h"
+#include "rows/storage.h"
 
 namespace routecap {
 

@@ -1,13 +1,13 @@
 // Why rows are not there: the runs against a plain map, and what they become among rows that are
 // there.
-#include "storage/missing_rows.h"
+#include "rows/missing_rows.h"
 
 #include <gtest/gtest.h>
 
 #include <map>
 #include <random>
 
-#include "storage/row_store.h"
+#include "rows/row_store.h"
 
 static bool refuse_memory = false;
 static bool may_allocate() { return !refuse_memory; }

@@ -1,6 +1,6 @@
 // Memory for rows: what is used again, what goes back to the system, and what the budget allows of
 // both.
-#include "storage/pages.h"
+#include "rows/pages.h"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>

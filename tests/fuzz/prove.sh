@@ -67,7 +67,7 @@ for target in structs serialized sources operations wire sequence plan; do
     notices "$target" 2> /dev/null && { cat "$work/log"; echo "fuzz: $target fails with the library as it is"; exit 1; }
 done
 
-breaks operations "everything is reported missing" src/storage/row_store.cc \
+breaks operations "everything is reported missing" src/rows/row_store.cc \
     's/std::memcpy\(to, source\.validity_of\(r\), shape_->validity_bytes\);/std::memset(to, 0, shape_->validity_bytes);/'
 breaks operations "rows of another are taken" src/capture/step_worker.cc \
     's|const RowSource rows = source\(contents\.slot, span\.sink_row\);|const RowSource rows = source(contents.slot, span.sink_row / 2 * 2);|'
@@ -77,28 +77,28 @@ breaks operations "a truncate is forgotten" src/capture/requests.cc \
     's/^( *)(owner_->registry\.log\.append\(request->after\(\), Truncate\{)/\1if (rows % 4 != 3) \2/'
 breaks operations "a truncate leaves what is in flight" src/capture/requests.cc \
     's/^( *)cut_in_flight\(\*request, rows\);/\1if (rows % 4 != 3) cut_in_flight(*request, rows);/'
-breaks operations "a tag is lost" src/storage/row_store.cc \
+breaks operations "a tag is lost" src/rows/row_store.cc \
     's/std::fill_n\(each \+ entry\.row\(position\), rows, tag\);/std::fill_n(each + entry.row(position), rows - 1, tag);/'
-breaks operations "the policy is not looked at" src/storage/row_store.cc \
+breaks operations "the policy is not looked at" src/rows/row_store.cc \
     's/\(filing\.policy == Policy::replace \|\| /(false || /'
-breaks operations "the second write wins" src/storage/row_store.cc \
+breaks operations "the second write wins" src/rows/row_store.cc \
     's/if \(Shape::valid\(validity, layer\)\) return false;//'
-breaks operations "overlapping rows are not counted" src/storage/row_store.cc \
+breaks operations "overlapping rows are not counted" src/rows/row_store.cc \
     's/filed\.overlapped \+= m\.overlap;/filed.overlapped += m.overlap \&\& m.mismatch;/'
 breaks operations "late rows are filed" src/capture/step_worker.cc 's/position >= cut\) \{/position >= cut + 1) {/'
 breaks operations "rows in flight can be read" src/capture/reader.cc \
     's/if \(in_flight < first \+ rows\)/if (in_flight + 1 < first + rows)/'
 breaks operations "finish cuts a row too many" src/capture/requests.cc \
     's/all \? length : rows, missing, all\}/all ? length : rows - (rows > 3), missing, all}/'
-breaks operations "a child has a row too few" src/storage/row_store.cc \
+breaks operations "a child has a row too few" src/rows/row_store.cc \
     's/const uint64_t entry_end = std::min\(entry\.end, end\);/const uint64_t entry_end = std::min(entry.end, end - 1);/'
-breaks operations "a routing changes when its request does" src/storage/row_store.cc \
+breaks operations "a routing changes when its request does" src/rows/row_store.cc \
     's/return first >= entry\.lent_end \|\| end <= entry\.lent_first;/return true;/'
 breaks operations "a conflict is overlooked" src/base/shape.cc \
     's/return std::all_of\(x, x \+ k,/return std::any_of(x, x + k,/'
 breaks operations "an id twice is valid" kernels/snapshot.h \
     's/if \(in_range && distinct<Id, K>\(out\.id, k\)\) return 0;/if (in_range) return 0;/' src/backend/host/host_backend.cc
-breaks operations "all drafts are kept" src/storage/row_store.cc \
+breaks operations "all drafts are kept" src/rows/row_store.cc \
     's/const bool keep = kept\.empty\(\) \? index < keep_first/const bool keep = kept.empty() ? index <= keep_first/'
 breaks operations "a step is not lost" src/capture/issue.cc \
     's/\.lost = slot == kernels::kNoSlot && count > 0/.lost = false/'
@@ -107,25 +107,25 @@ breaks operations "what was there is counted again" src/capture/load_counter.cc 
 breaks operations "rows one after another are counted twice" src/capture/load_counter.cc 's/last\.rows \+= count;/last.rows += count + (count > 2);/'
 breaks operations "a reading lacks what was handed over" src/capture/load_counter.cc 's/add_up\(handed_over_, s, total_, s\);/if (s < 3) add_up(handed_over_, s, total_, s);/'
 breaks operations "drafts that prefill are decode" src/capture/step_worker.cc 's/step\.tag, span\.phase, charge/step.tag, Phase::decode, charge/'
-breaks operations "drafts are published before they are settled" src/storage/row_store.cc \
+breaks operations "drafts are published before they are settled" src/rows/row_store.cc \
     's/if \(position >= first \&\& position < end\) return true;/if (position >= first + 2 \&\& position < end) return true;/'
-breaks operations "rows of older weights are published" src/store/landing.cc 's/else if \(b\.tag < p_\.generation_\)/else if (false)/'
-breaks operations "rows of older weights stay" src/store/local_store.cc \
+breaks operations "rows of older weights are published" src/prefix/landing.cc 's/else if \(b\.tag < p_\.generation_\)/else if (false)/'
+breaks operations "rows of older weights stay" src/prefix/local_store.cc \
     's/return generation == 0 \|\| pages_\.least_tag\(block\.place\) >= generation;/return true;/'
-breaks operations "a row is as old as its first cell" src/storage/row_store.cc 's/\(fills \&\& filing\.tag < entry/(false \&\& filing.tag < entry/'
-breaks operations "old weights are compared with new ones" src/store/landing.cc \
+breaks operations "a row is as old as its first cell" src/rows/row_store.cc 's/\(fills \&\& filing\.tag < entry/(false \&\& filing.tag < entry/'
+breaks operations "old weights are compared with new ones" src/prefix/landing.cc \
     's/const bool stale = b\.outcome == Outcome::stale \|\| .*;/const bool stale = b.outcome == Outcome::stale;/'
-breaks operations "what a key has is overlooked" src/store/landing.cc 's/if \(s_\.slot_keys\(\)\) return;/return;/'
-breaks operations "a block is retained once too often" src/store/local_store.cc 's/if \(block\.retained\+\+ > 0\) return;/if (block.retained++ > 1) return;/'
-breaks operations "a slot that moved is still there" src/store/local_store.cc \
+breaks operations "what a key has is overlooked" src/prefix/landing.cc 's/if \(s_\.slot_keys\(\)\) return;/return;/'
+breaks operations "a block is retained once too often" src/prefix/local_store.cc 's/if \(block\.retained\+\+ > 0\) return;/if (block.retained++ > 1) return;/'
+breaks operations "a slot that moved is still there" src/prefix/local_store.cc \
     's/if \(moved\[i\]\.id == 0\) continue;/if (moved[i].id == 0 || i > 1) continue;/'
-breaks operations "a shared slot is its last owner's until drafts are settled" src/store/mapped_store.h \
-    's/return slot_keys\(\) \&\& flight\(key\) != nullptr;/return false;/' src/store/mapped_store.cc
-breaks operations "a shared slot is its last owner's again" src/store/mapped_store.cc \
+breaks operations "a shared slot is its last owner's until drafts are settled" src/prefix/mapped_store.h \
+    's/return slot_keys\(\) \&\& flight\(key\) != nullptr;/return false;/' src/prefix/mapped_store.cc
+breaks operations "a shared slot is its last owner's again" src/prefix/mapped_store.cc \
     's/^( *)blocks\.give_way\(key\(from \+ i\)\);/\1(void)0;/'
-breaks operations "a cell that a shared block got is not there" src/store/row_merge.cc \
+breaks operations "a cell that a shared block got is not there" src/prefix/row_merge.cc \
     's/Shape::set_valid\(to_validity, l\);//'
-breaks operations "a shared block of older weights is there" src/store/mapped_blocks.cc \
+breaks operations "a shared block of older weights is there" src/prefix/mapped_blocks.cc \
     's/else if \(m->generation < now \|\| generation != now\)/else if (generation != now)/'
 breaks sources "unsigned ids are signed" kernels/record.h \
     's/read<uint32_t>\(layer, row, to\)/read<int32_t>(layer, row, to)/' src/backend/host/host_backend.cc

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "store/mapped_blocks.h"
+#include "prefix/mapped_blocks.h"
 
 namespace mapped {
 

@@ -1,4 +1,4 @@
-#include "store/keys.h"
+#include "prefix/keys.h"
 
 #include <bit>
 #include <cstring>

@@ -1,4 +1,4 @@
-#include "store/block_pages.h"
+#include "prefix/block_pages.h"
 
 #include <algorithm>
 #include <new>

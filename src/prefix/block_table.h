@@ -8,7 +8,7 @@
 #include <memory>
 
 #include "base/shape.h"
-#include "store/evictions.h"
+#include "prefix/evictions.h"
 
 namespace routecap {
 

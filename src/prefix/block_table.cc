@@ -1,4 +1,4 @@
-#include "store/block_table.h"
+#include "prefix/block_table.h"
 
 #include <bit>
 #include <cstring>

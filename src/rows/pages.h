@@ -9,7 +9,7 @@
 
 #include "base/mutex.h"
 #include "base/shape.h"
-#include "storage/huge_blocks.h"
+#include "rows/huge_blocks.h"
 
 namespace routecap {
 

@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "base/mutex.h"
-#include "storage/pages.h"
-#include "store/block_pages.h"
-#include "store/block_table.h"
-#include "store/store.h"
+#include "prefix/block_pages.h"
+#include "prefix/block_table.h"
+#include "prefix/store.h"
+#include "rows/pages.h"
 
 namespace routecap {
 

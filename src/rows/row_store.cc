@@ -1,4 +1,4 @@
-#include "storage/row_store.h"
+#include "rows/row_store.h"
 
 #include <algorithm>
 #include <array>

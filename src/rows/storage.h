@@ -7,7 +7,7 @@
 
 #include "base/completion.h"
 #include "base/shape.h"
-#include "storage/pages.h"
+#include "rows/pages.h"
 
 namespace routecap {
 

@@ -10,8 +10,8 @@
 
 #include "base/shape.h"
 #include "routecap.h"
-#include "storage/publication.h"
-#include "storage/row_store.h"
+#include "rows/publication.h"
+#include "rows/row_store.h"
 
 namespace routecap {
 

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "base/mutex.h"
-#include "store/mapped_blocks.h"
-#include "store/store.h"
+#include "prefix/mapped_blocks.h"
+#include "prefix/store.h"
 
 namespace routecap {
 

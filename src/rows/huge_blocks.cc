@@ -1,4 +1,4 @@
-#include "storage/huge_blocks.h"
+#include "rows/huge_blocks.h"
 
 #include <algorithm>
 #include <new>

@@ -1,4 +1,4 @@
-#include "storage/pages.h"
+#include "rows/pages.h"
 
 #include <cstring>
 #include <mutex>

@@ -1,4 +1,4 @@
-#include "store/blocks_as_bytes.h"
+#include "prefix/blocks_as_bytes.h"
 
 #include <cstring>
 

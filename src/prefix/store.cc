@@ -1,4 +1,4 @@
-#include "store/store.h"
+#include "prefix/store.h"
 
 #include <ctime>
 

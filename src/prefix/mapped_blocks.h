@@ -49,10 +49,10 @@
 #include <vector>
 
 #include "base/mutex.h"
-#include "store/evictions.h"
-#include "store/mapped_checksum.h"
-#include "store/mapped_file.h"
-#include "store/store.h"
+#include "prefix/evictions.h"
+#include "prefix/mapped_checksum.h"
+#include "prefix/mapped_file.h"
+#include "prefix/store.h"
 
 namespace routecap {
 

@@ -3,19 +3,12 @@
 
 #include <cstdint>
 
-#include "routecap.h"
-#include "storage/pages.h"
+#include "base/phase.h"
+#include "rows/pages.h"
 
 namespace routecap {
 
 struct RowSource;
-
-// none: its rows are not counted.
-enum class Phase : uint8_t {
-    prefill = ROUTECAP_PHASE_PREFILL,
-    decode = ROUTECAP_PHASE_DECODE,
-    none
-};
 
 // Called by whoever files, also with the mutex of a request's rows: nothing here allocates.
 class NewCells {

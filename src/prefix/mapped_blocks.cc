@@ -1,4 +1,4 @@
-#include "store/mapped_blocks.h"
+#include "prefix/mapped_blocks.h"
 
 #include <fcntl.h>
 #include <sys/random.h>
@@ -11,8 +11,8 @@
 #include <utility>
 
 #include "base/status.h"
+#include "prefix/row_merge.h"
 #include "routing/import.h"
-#include "store/row_merge.h"
 
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wtsan"  // which does not know fences; every access here is atomic

@@ -13,11 +13,11 @@
 #include <vector>
 
 #include "base/mutex.h"
-#include "storage/charge.h"
-#include "storage/missing_rows.h"
-#include "storage/new_cells.h"
-#include "storage/publication.h"
-#include "storage/storage.h"
+#include "rows/charge.h"
+#include "rows/missing_rows.h"
+#include "rows/new_cells.h"
+#include "rows/publication.h"
+#include "rows/storage.h"
 
 namespace routecap {
 

@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "storage/pages.h"
+#include "rows/pages.h"
 
 namespace routecap {
 

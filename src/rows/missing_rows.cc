@@ -1,6 +1,6 @@
-#include "storage/missing_rows.h"
+#include "rows/missing_rows.h"
 
-#include "storage/row_store.h"
+#include "rows/row_store.h"
 
 namespace routecap {
 

@@ -1,4 +1,4 @@
-#include "store/mapped_store.h"
+#include "prefix/mapped_store.h"
 
 #include <algorithm>
 #include <array>

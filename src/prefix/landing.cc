@@ -4,8 +4,8 @@
 #include <cstring>
 #include <new>
 
-#include "store/local_store.h"
-#include "store/row_merge.h"
+#include "prefix/local_store.h"
+#include "prefix/row_merge.h"
 
 namespace routecap {
 

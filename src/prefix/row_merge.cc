@@ -1,4 +1,4 @@
-#include "store/row_merge.h"
+#include "prefix/row_merge.h"
 
 #include <algorithm>
 #include <cstring>

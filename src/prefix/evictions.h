@@ -11,7 +11,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "store/mapped_checksum.h"
+#include "prefix/mapped_checksum.h"
 
 namespace routecap {
 

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "store/store.h"
+#include "prefix/store.h"
 
 namespace routecap {
 

@@ -1,4 +1,4 @@
-#include "store/local_store.h"
+#include "prefix/local_store.h"
 
 #include <algorithm>
 #include <array>
