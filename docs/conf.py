@@ -149,6 +149,7 @@ include/COMPATIBILITY
 
 docs/performance
 docs/evidence
+docs/repeat
 docs/failures
 docs/comparison
 Replay, measured <tests/bench/results/replay_h200>
