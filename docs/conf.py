@@ -52,6 +52,10 @@ myst_heading_anchors = 4
 
 html_theme = "furo"
 html_title = f"routecap {release}"
+if versions := os.environ.get("ROUTECAP_DOCS_VERSIONS"):  # a URL, of docs/site.sh
+    html_theme_options = {
+        "announcement": f'routecap {release} &middot; <a href="{versions}">all versions</a>'
+    }
 html_static_path = ["style.css"]
 html_css_files = ["style.css"]
 html_copy_source = False
