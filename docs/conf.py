@@ -163,6 +163,7 @@ Replay in training, registered <examples/frontier/README>
 :hidden:
 :caption: Work on it
 
+docs/roadmap
 docs/releasing
 tests/README
 tests/vectors/README
