@@ -1,23 +1,53 @@
 /*
- * routecap, chapter 2: the capturer and its steps.
+ * routecap, chapter 2: the capturer and its steps. To capture a forward pass, begin a step, take a
+ * snapshot, and issue it.
  *
  * Copyright 2026 The routecap authors. Licensed under the Apache License, Version 2.0; see LICENSE.
  *
  * A capturer belongs to one rank and one device. It owns the sink into which forward passes write
  * expert ids, the slots that hold steps in flight, and the memory of all captured rows. A forward
- * pass becomes a step by begin, snapshot and issue.
+ * pass becomes a step when it is issued. The worker thread then files the rows of the step into
+ * their requests: the step has landed.
  *
  * Most programs need these six functions:
  *
  *   routecap_config_init         fill a configuration with the defaults
  *   routecap_capturer_create     make a capturer, before CUDA graphs are captured
- *   routecap_step_begin          at the head of each forward pass
- *   routecap_step_snapshot       behind the last router
+ *   routecap_step_begin          at the start of each forward pass
+ *   routecap_step_snapshot       after the last router
  *   routecap_step_issue          say which rows belong to which request
  *   routecap_capturer_destroy    at the end
  *
+ *     routecap_config config;
+ *     routecap_config_init(&config, sizeof config);
+ *     config.backend = ROUTECAP_BACKEND_CUDA;
+ *     config.layers = 48; config.k = 8; config.experts = 128; config.rows = 8192;
+ *     routecap_capturer_create(&config, &capturer);
+ *
+ *     for each forward pass:
+ *         routecap_step_begin(capturer, rows, stream);
+ *         ... the model runs; chapter 3 (record.h) gets its expert ids into the sink ...
+ *         routecap_step_snapshot(capturer, stream);
+ *         routecap_step_issue(capturer, spans, sizeof *spans, count, NULL, NULL, &step, stream);
+ *
  * The rest of the chapter: discarding a pass, waiting for a step, memory, backends, counters, and a
  * checked mode that turns slips into errors.
+ *
+ * Recipes:
+ *   - Chunked prefill: issue each chunk as a span whose position is the number of tokens before
+ *     it. A step may hold chunks of some requests and decode rows of others.
+ *   - Drafts: issue them with ROUTECAP_SPAN_SPECULATIVE. After the verification call
+ *     routecap_request_accept with the ticket of the step.
+ *   - Preemption and abort: issue nothing more for the request. requests.h says how to keep or
+ *     drop its rows. Steps in flight need no special care.
+ *   - Weight updates: set routecap_issue_options.tag to the version of the weights. Each row keeps
+ *     the tag of its step.
+ *   - Data parallel ranks: each rank has its own capturer, with ROUTECAP_ROLE_OWNER.
+ *   - Tensor parallel ranks: one rank has ROUTECAP_ROLE_OWNER, and the others have
+ *     ROUTECAP_ROLE_MIRROR and make the same calls.
+ *   - CUDA graphs: capture begin and snapshot as part of the graph. Call issue after each replay,
+ *     outside the graph.
+ *   - A warm-up, profiling or dummy run: call routecap_step_discard instead of issue.
  */
 #ifndef ROUTECAP_CAPTURE_H
 #define ROUTECAP_CAPTURE_H
@@ -33,42 +63,43 @@ extern "C" {
  * ============================================================================================== */
 
 /* Flags of routecap_config. */
-#define ROUTECAP_CONFIG_COMPARE 1u         /* compare rows that are issued again with the rows that
-                                              are kept; see stats.rows_mismatched */
+#define ROUTECAP_CONFIG_COMPARE 1u         /* if a row is issued again, compare it with the row that
+                                              is kept; see stats.rows_mismatched */
 #define ROUTECAP_CONFIG_EXTERNAL_SINK 2u   /* allocate no sink: routecap_sink_bind gives one to each
                                               layer that is used */
-#define ROUTECAP_CONFIG_MANUAL_PROGRESS 4u /* start no thread: the caller's calls file steps; see
-                                              routecap_capturer_progress */
+#define ROUTECAP_CONFIG_MANUAL_PROGRESS 4u /* start no worker thread: calls of the caller file the
+                                              steps; see routecap_capturer_progress */
 #define ROUTECAP_CONFIG_MAY_LOSE 8u        /* host backend: a begin without a free slot loses the
                                               step, as on a device, instead of filing the oldest */
 #define ROUTECAP_CONFIG_CHECKED 16u        /* checked mode, for development: slips are errors */
 #define ROUTECAP_CONFIG_LOAD 32u           /* since 1.1: count how often each expert was chosen; see
                                               load.h */
-#define ROUTECAP_CONFIG_LOAD_TAGS 64u      /* since 1.1: count it for each tag apart, too; needs
+#define ROUTECAP_CONFIG_LOAD_TAGS 64u      /* since 1.1: also count each tag separately; needs
                                               ROUTECAP_CONFIG_LOAD */
 typedef uint32_t routecap_config_flags; /* any of ROUTECAP_CONFIG_* */
 
 /*
  * Checked mode is for development and tests. ROUTECAP_CONFIG_CHECKED turns it on, and so does
- * ROUTECAP_CHECKED=1 in the environment when the capturer is created. Without it a slip is no
- * error; it costs rows, which are missing. With it these errors exist:
+ * ROUTECAP_CHECKED=1 in the environment when the capturer is created. A slip is a mistake in the use
+ * of the forward path, such as a wrong order of calls. Without checked mode a slip is no error: it
+ * makes rows missing. In checked mode, these errors report slips:
  *
  *   ROUTECAP_ERR_NOT_BEGUN, ROUTECAP_ERR_NOT_SNAPSHOT, ROUTECAP_ERR_SNAPSHOT_TWICE,
  *   ROUTECAP_ERR_ISSUED_TWICE, ROUTECAP_ERR_ROWS_NOT_BEGUN
- *       The call that makes the slip returns it and changes nothing. Only the device sees slips in
- *       graphs that are replayed, or where a row base or an index list is on the device. For these,
- *       routecap_step_finalize of that step returns the slip, once the step has landed. The next
- *       issue after that also returns it, once, and changes nothing; the text names the step. The
- *       rows of that step are the same as without checked mode.
+ *       The call that makes the slip returns the error and changes nothing. If a graph is
+ *       replayed, or if a row base or an index list is on the device, only the device can see the
+ *       slip. Then routecap_step_finalize of that step returns the error, once the step has
+ *       landed. The next issue after that also returns it, once, and changes nothing; the text
+ *       names the step. The rows of that step are the same as without checked mode.
  *   ROUTECAP_ERR_TWO_THREADS
  *       A call of the forward path finds another thread in such a call of the same capturer.
  *   ROUTECAP_ERR_ARGUMENT
  *       On a device: a [device] argument is not memory of the device.
  *
- * A capturer without checked mode pays one branch per call for it.
+ * If checked mode is off, it costs one branch per call.
  */
 
-/* What a capturer captures, and with how much memory. */
+/* The shape that a capturer captures, and the memory that it may use. */
 typedef struct routecap_config {
     uint32_t struct_size;
     routecap_backend_kind backend; /* ROUTECAP_BACKEND_*. Required: 0 or less is
@@ -79,29 +110,29 @@ typedef struct routecap_config {
                                       it */
     uint32_t layers;               /* captured (MoE) layers, 1..ROUTECAP_MAX_LAYERS. Required */
     uint32_t k;                    /* experts per token, 1..ROUTECAP_MAX_K. Required */
-    uint32_t experts;              /* ids are in [0, experts); zero-computation experts count. In
-                                      k..ROUTECAP_MAX_EXPERTS. Required unless layer_experts is
-                                      set */
+    uint32_t experts;              /* ids are in [0, experts), those of zero-computation experts
+                                      included. In k..ROUTECAP_MAX_EXPERTS. Required unless
+                                      layer_experts is set */
     uint32_t rows;                 /* sink rows: the most tokens of one forward pass, padding
                                       included, in 1..ROUTECAP_MAX_ROWS. Required */
     uint32_t slots;                /* steps that can be in flight, 1..ROUTECAP_MAX_SLOTS; default 4;
                                       see routecap_step_issue */
-    routecap_dtype sink_dtype;     /* of the library's sink: ROUTECAP_DTYPE_I16 (default), _I32 or
-                                      _I64 */
+    routecap_dtype sink_dtype;     /* of the sink that the library allocates: ROUTECAP_DTYPE_I16
+                                      (default), _I32 or _I64 */
     routecap_config_flags flags;   /* ROUTECAP_CONFIG_*; default none */
-    routecap_id_space id_space;    /* ROUTECAP_ID_SPACE_* of the ids that are written; default
-                                      LOGICAL. Every routing carries it */
+    routecap_id_space id_space;    /* ROUTECAP_ID_SPACE_* of the captured ids; default LOGICAL.
+                                      Every routing states it */
     uint32_t max_requests; /* requests open at a time, at most 16777216; default 65536 */
     uint32_t reserved;     /* 0 */
     uint64_t budget_bytes; /* limit of the memory for captured rows, routings included, in bytes; at
                               least one page (routecap_memory.page_bytes); default 1 GiB */
-    const int32_t *layer_map;      /* [layers] each captured layer's index in the decoder, strictly
+    const int32_t *layer_map;      /* [layers] index of each captured layer in the decoder, strictly
                                       ascending; default 0..layers-1 */
-    const uint32_t *layer_experts; /* [layers] experts of each layer, where they differ, k or
-                                      more; default `experts` for all */
+    const uint32_t *layer_experts; /* [layers] number of experts of each layer, k or more, if they
+                                      differ; default `experts` for all */
     const routecap_provenance *layer_provenance; /* [layers] ROUTECAP_PROVENANCE_*; default CAPTURED
-                                                    for all. Only a RECOMPUTED layer takes
-                                                    routecap_layer_route */
+                                                    for all. routecap_layer_route works only on a
+                                                    RECOMPUTED layer */
 } routecap_config;
 
 /**
@@ -120,18 +151,19 @@ ROUTECAP_API routecap_status routecap_config_init(routecap_config *config, size_
 /**
  * Create a capturer.
  *
- * This allocates all device memory and all page-locked memory. The forward path allocates none
- * later. Create the capturer before CUDA graphs are captured. Starts one worker thread, unless
+ * Create it before CUDA graphs are captured. The call allocates all device memory and all
+ * page-locked memory, so the forward path allocates none later. It starts one worker thread, unless
  * ROUTECAP_CONFIG_MANUAL_PROGRESS is set. Not capturable.
  *
- * The role says what the capturer does:
+ * The role decides how the capturer behaves:
  *   - ROUTECAP_ROLE_OWNER captures.
- *   - ROUTECAP_ROLE_MIRROR does the same as its owner up to the snapshot, so that graphs are equal
- *     on all ranks. From issue on it behaves as a disabled one.
- *   - ROUTECAP_ROLE_DISABLED turns capture off. It allocates and starts nothing, and no other field
- *     of the configuration is looked at. Every call looks at its outputs only, and returns at once.
- *     Calls that give out rows (coverage, extract, finish, and their batch forms) return
- *     ROUTECAP_ERR_DISABLED. All others return ROUTECAP_OK, with handles and counts of 0.
+ *   - ROUTECAP_ROLE_MIRROR does the same as its owner up to the snapshot, so that CUDA graphs are
+ *     equal on all ranks. From issue on it behaves like ROUTECAP_ROLE_DISABLED.
+ *   - ROUTECAP_ROLE_DISABLED turns capture off. The capturer allocates nothing, starts nothing, and
+ *     ignores all other fields of the configuration. Every call checks only its outputs, and
+ *     returns at once. Calls that return rows (coverage, extract, finish, and their batch forms)
+ *     return ROUTECAP_ERR_DISABLED. All other calls return ROUTECAP_OK, with handles and counts
+ *     of 0.
  *
  * @param[in] config     The configuration. The arrays that it points to are copied.
  * @param[out] capturer  The capturer, to be passed to routecap_capturer_destroy; NULL on error.
@@ -145,11 +177,12 @@ ROUTECAP_API routecap_status routecap_capturer_create(const routecap_config *con
 /**
  * Destroy a capturer.
  *
- * Waits until all issued steps have landed. After that the library touches no memory of the engine.
+ * The call waits until all issued steps have landed. After that the library does not touch the
+ * engine's memory.
  *
- * Routings stay valid, and those of routecap_request_finish are ready. If there is no memory left
- * to hand rows over to such a routing, those rows are missing in it. Threads may be waiting for
- * routings meanwhile. In a forked child destroy does nothing.
+ * Routings stay valid, and all routings of routecap_request_finish become ready, also for threads
+ * that are waiting for them. If there is no memory left to hand rows over to such a routing, those
+ * rows are missing in it. In a forked child process the call does nothing.
  *
  * @param[in] capturer  The capturer; may be NULL.
  */
@@ -160,23 +193,24 @@ ROUTECAP_API void routecap_capturer_destroy(routecap_capturer *capturer);
  * ============================================================================================== */
 
 /**
- * Begin a step: forget what the sink holds, and expect sink rows 0..rows-1 from this forward pass.
+ * Begin a step: clear the sink, and expect sink rows 0..rows-1 from this forward pass.
  *
- * Call it at the head of the forward pass, before the first write and before streams of
+ * Call it at the start of the forward pass, before the first write and before streams of
  * micro-batches fork. It may run on a stream of its own that is forked from the engine's stream and
- * joined before the first write. Rows that are not begun are missing. A begin after a forward pass
- * that was not issued discards that pass.
+ * joined before the first write. Rows of the pass beyond `rows` are missing. If the forward pass
+ * before it was not issued, begin discards that pass.
  *
  * On the host backend no step is lost. If all slots hold steps in flight, begin files the oldest
  * one on the calling thread, also with ROUTECAP_CONFIG_MANUAL_PROGRESS. That takes as long as
  * copying the rows of that step. If the worker thread is filing that step already, begin waits for
- * it. It never waits for a thread that reads or waits. ROUTECAP_CONFIG_MAY_LOSE turns this off.
+ * the worker thread. It never waits for a thread that reads rows or waits for them.
+ * ROUTECAP_CONFIG_MAY_LOSE turns all of this off.
  *
  * Capturable.
  *
  * @param[in] capturer  The capturer.
- * @param[in] rows      How many rows, padding included: at most the capturer's. Spans need not name
- *                      all of them.
+ * @param[in] rows      How many rows, padding included: at most the capturer's. Spans may leave
+ *                      some of them out.
  * @param[in] stream    The stream of the forward pass, or one forked from it.
  * @return ROUTECAP_OK; ROUTECAP_ERR_CAPACITY (more rows than the capturer's).
  */
@@ -184,13 +218,15 @@ ROUTECAP_API routecap_status routecap_step_begin(routecap_capturer *capturer, ui
                                                  routecap_stream stream);
 
 /**
- * Take a snapshot of the rows begun. After that the next forward pass may write the sink.
+ * Take a snapshot of the rows that were begun. After the snapshot, the next forward pass may begin
+ * and write the sink.
  *
- * Call it behind the last write of the forward pass, on a stream that has joined all writers. It
- * reads the sink and never writes it. A second snapshot of one step makes the step's rows missing.
+ * Call it after the last write of the forward pass, on a stream that has joined all writers. The
+ * call reads the sink and never writes it. A second snapshot in one step makes the rows of the step
+ * missing.
  *
  * In a graph, later work on the stream does not wait for the snapshot. Only the end of the graph
- * and the next begin wait for it. So a snapshot directly behind the last router costs next to
+ * and the next begin wait for it. So a snapshot directly after the last router costs next to
  * nothing. Write the sink again only after another begin.
  *
  * Capturable. On the host backend the rows are copied before the call returns.
@@ -201,33 +237,33 @@ ROUTECAP_API routecap_status routecap_step_begin(routecap_capturer *capturer, ui
 ROUTECAP_API routecap_status routecap_step_snapshot(routecap_capturer *capturer,
                                                     routecap_stream stream);
 
-/* Flags of routecap_span. They may be combined. */
+/* Flags of routecap_span. They may be combined, except where one says otherwise. */
 #define ROUTECAP_SPAN_SPECULATIVE 1u      /* drafts: provisional until routecap_request_accept */
-#define ROUTECAP_SPAN_DEVICE_POSITIONS 2u /* positions come from routecap_issue_options.positions;
-                                             they are in [position, position_end) */
+#define ROUTECAP_SPAN_DEVICE_POSITIONS 2u /* the positions are in routecap_issue_options.positions,
+                                             and lie in [position, position_end) */
 #define ROUTECAP_SPAN_PREFILL 4u          /* since 1.1: load.h counts its rows as prefill */
-#define ROUTECAP_SPAN_DECODE 8u           /* since 1.1: load.h counts its rows as decode; not
-                                             together with PREFILL */
+#define ROUTECAP_SPAN_DECODE 8u           /* since 1.1: load.h counts its rows as decode. Cannot be
+                                             combined with PREFILL */
 #define ROUTECAP_SPAN_UNCOUNTED 16u       /* since 1.1: load.h does not count its rows, because
-                                             another span with the same sink rows counts them; not
-                                             together with PREFILL or DECODE */
+                                             another span with the same sink rows counts them.
+                                             Cannot be combined with PREFILL or DECODE */
 typedef uint32_t routecap_span_flags; /* any of ROUTECAP_SPAN_* */
 
 /*
  * Sink rows of one step that belong to one request.
  *
- * For example, a prompt of 100 tokens in chunks of 64 and 36 gives a span with position 0 and 64
- * rows, and in a later step one with position 64 and 36 rows. Each decode step after that gives a
- * span of one row, with position 100, 101, and so on.
+ * For example, a prompt of 100 tokens in chunks of 64 and 36 tokens gives two spans: one with
+ * position 0 and 64 rows, and in a later step one with position 64 and 36 rows. Each decode step
+ * after that gives a span of one row, with position 100, 101, and so on.
  */
 typedef struct routecap_span {
     routecap_request request;
-    uint64_t position;         /* of the first row; the others follow it. With DEVICE_POSITIONS: the
-                                  lowest position that a row may have */
+    uint64_t position;         /* of the first row; the positions of the others follow it. With
+                                  DEVICE_POSITIONS: the lowest position that a row may have */
     uint64_t position_end;     /* with DEVICE_POSITIONS: one past the highest position that a row
                                   may have; a row outside the bounds is dropped and counted.
                                   Otherwise 0 */
-    uint32_t sink_row;         /* of the first row */
+    uint32_t sink_row;         /* sink row of the first row */
     uint32_t rows;             /* how many, 1 or more */
     routecap_span_flags flags; /* ROUTECAP_SPAN_* */
     uint32_t reserved;         /* 0 */
@@ -238,69 +274,73 @@ typedef struct routecap_span {
 #define ROUTECAP_SNAPSHOT_MAKE 1  /* issue takes it, on its stream */
 typedef int32_t routecap_snapshot; /* ROUTECAP_SNAPSHOT_* */
 
-/* What holds for all spans of an issue. */
+/* Options that apply to all spans of an issue. */
 typedef struct routecap_issue_options {
     uint32_t struct_size;
     routecap_snapshot snapshot;     /* ROUTECAP_SNAPSHOT_*; default TAKEN */
-    uint64_t tag;                   /* kept with every row of the step: the version of the weights,
-                                       say */
+    uint64_t tag;                   /* kept with every row of the step, such as the version of the
+                                       weights */
     const void *positions;          /* [device] the position of each sink row, from sink row 0 to
-                                       the last one that a span with DEVICE_POSITIONS names; NULL:
-                                       none */
-    routecap_dtype positions_dtype; /* ROUTECAP_DTYPE_I32 or _I64, where positions is set */
+                                       the last one in a span with DEVICE_POSITIONS; NULL if no
+                                       span has them */
+    routecap_dtype positions_dtype; /* ROUTECAP_DTYPE_I32 or _I64, if positions is set */
     uint32_t reserved;              /* 0 */
 } routecap_issue_options;
 
 /**
  * Issue the last forward pass: say which of its rows belong to which request.
  *
- * The rows are then filed in the background, in order of issue. Call it after the forward pass, on
- * a stream that is ordered behind it, and before a call that begins another pass.
+ * Call it after the forward pass, on a stream that is ordered after the pass, and before a call
+ * that begins another pass. The worker thread then files the rows in the background. Steps are
+ * filed in the order in which they were issued.
  *
- * Spans. Sink rows that no span names are forgotten. Several spans may name one sink row: one token
- * in several sequences. One request may have several spans. They must not overlap in position,
- * except for spans that are speculative (trees) or have device positions. A step without spans has
- * landed at once.
+ * Spans. A sink row that is in no span is dropped. A sink row may be in several spans, if one token
+ * belongs to several sequences. A request may have several spans. They must not overlap in
+ * position, unless they are speculative (trees) or have device positions. A step without spans
+ * lands at once.
  *
- * A span is skipped and counted if its request is unknown, or if it is charged more memory than the
- * budget (config.budget_bytes) has left. Issue then returns ROUTECAP_PARTIAL, and the other spans
- * are not affected. Positions that are refused for memory count for the request's length and are
- * missing (REFUSED).
+ * Issue skips a span and counts its rows if the request is unknown, or if the budget
+ * (config.budget_bytes) has less left than the span is charged. Issue then returns
+ * ROUTECAP_PARTIAL, and files the other spans as usual. Positions that were refused for memory
+ * count for the request's length, and are missing (REFUSED).
  *
- * Memory. Issue charges the budget for each page that a span touches, except the newest page that
- * the request wrote itself. That page is charged too after it was truncated or taken, and where the
- * span writes rows that were once shared or forked. Pages whose rows may get a second tag are
- * charged with their tags, drafts with memory of their own, and wide bounds of device positions
- * with a page for each row. What is not needed goes back when the step is filed, or when its drafts
- * are settled. A span that is charged nothing is accepted above the budget too. Rows that were
- * accepted are refused later only where the system itself has no memory left: they are then missing
- * (REFUSED), and counted.
+ * Memory. Issue charges the budget for each page that a span touches, with one exception: the
+ * newest page that the request wrote itself. Issue charges that page too if it was truncated or
+ * taken, or if the span writes rows that were once shared or forked. There are three extra charges:
+ *   - If rows of a page may get different tags, issue also charges the page's tags.
+ *   - Drafts are charged memory of their own.
+ *   - A span with wide bounds of device positions is charged one page for each row.
+ * When the step is filed, or when its drafts are settled, the part of the charge that was not
+ * needed returns to the budget. Issue accepts a span that is charged nothing, even if the budget is
+ * exceeded. Rows of an accepted span are refused later only if the system itself has no memory
+ * left. They are then missing (REFUSED), and counted.
  *
- * Rows that are shared, forked or taken after a span was issued and before it is filed may make it
- * need a page that it was not charged. It gets that page above the budget. The excess is at most
- * the pages, with their tags, that spans in flight and waiting drafts touched since bytes_in_use
- * was last within the budget.
+ * A span may need a page that issue did not charge, if rows are shared, forked or taken between its
+ * issue and its filing. The span gets that page even if this exceeds the budget. The excess is
+ * limited: count the pages, with their tags, that spans in flight and waiting drafts have touched
+ * since bytes_in_use was last within the budget. The excess is at most these pages.
  *
- * What close, truncate, finish and an extract with ROUTECAP_EXTRACT_TAKE free can be used at once.
- * If the budget is exhausted, issue applies those calls itself before it refuses a span. It leaves
- * memory alone that a step in flight still needs.
+ * The memory that close, truncate, finish and an extract with ROUTECAP_EXTRACT_TAKE free can be
+ * used at once. If the budget is exhausted, issue applies pending calls of this kind itself before
+ * it refuses a span. It does not free memory that a step in flight still needs.
  *
  * Slots. Each forward pass fills one slot. The slot is free again once its step is filed. If no
- * slot is free the step is lost: it has a ticket and has landed, all its rows are missing (LOST),
- * and issue returns ROUTECAP_LOST. When the slot is chosen depends on how begin runs:
- *   - Begin is called for each pass (eager). It chooses the slot. To lose no step, have at most
+ * slot is free, the step is lost: it has a ticket and has landed, all its rows are missing (LOST),
+ * and issue returns ROUTECAP_LOST. How begin runs decides when the slot is chosen:
+ *   - Begin is called for each pass (eager). Begin chooses the slot. To lose no step, have at most
  *     slots - 1 steps in flight when you call begin. On the host backend no step is lost.
- *   - Begin is replayed as part of a graph. The issue or discard before it chose the slot. To lose
- *     no step, have at most slots - 2 steps in flight when you call issue. If an issue found no
- *     free slot, the pass after it is lost, whatever lands meanwhile. routecap_step_discard before
- *     that pass chooses again.
+ *   - Begin is replayed as part of a graph. The issue or discard before it has chosen the slot. To
+ *     lose no step, have at most slots - 2 steps in flight when you call issue. If that issue found
+ *     no free slot, the next pass is lost, even if steps land in the meantime. To choose again,
+ *     call routecap_step_discard before the next pass.
  *
- * Positions. They are read on the stream, to the last sink row that needs one. Memory that a call
- * named before is not looked at again. If it was freed meanwhile, the kernel of a small step makes
- * an error for the whole context, which the engine shares; a large step is lost alone. An address
- * that is mapped nowhere may end the process.
+ * Positions. The positions array is read on the stream, up to the last sink row whose span has
+ * DEVICE_POSITIONS. The library does not check again that an array that an earlier call named is
+ * still allocated. If it was freed, the kernel of a small step causes an error in the whole CUDA
+ * context, which the engine shares; a large step is only lost itself. An address that is not mapped
+ * may end the process.
  *
- * Issue takes memory from the system only to grow buffers that it keeps. Not capturable.
+ * Issue allocates system memory only to grow buffers that it keeps. Not capturable.
  *
  * @param[in] capturer   The capturer.
  * @param[in] spans      [count] elements of span_size bytes; may be NULL if count is 0.
@@ -310,12 +350,12 @@ typedef struct routecap_issue_options {
  * @param[out] status    [count] ROUTECAP_OK, ROUTECAP_ERR_UNKNOWN_REQUEST or ROUTECAP_ERR_NO_MEMORY
  *                       for each span; may be NULL.
  * @param[out] step      The ticket, 0 on error; may be NULL.
- * @param[in] stream     A stream that is ordered behind the forward pass.
+ * @param[in] stream     A stream that is ordered after the forward pass.
  * @return ROUTECAP_OK; ROUTECAP_PARTIAL; ROUTECAP_LOST (also if spans were skipped). On error the
  *         pass is neither issued nor discarded: ROUTECAP_ERR_ARGUMENT (a span without rows, unknown
- *         flags, positions beyond ROUTECAP_MAX_POSITION, empty bounds, or no positions where a span
- *         needs them); ROUTECAP_ERR_CAPACITY (sink rows outside the sink); ROUTECAP_ERR_OVERLAP;
- *         ROUTECAP_ERR_DTYPE (of the positions).
+ *         flags, positions beyond ROUTECAP_MAX_POSITION, empty bounds, or no positions although a
+ *         span needs them); ROUTECAP_ERR_CAPACITY (sink rows outside the sink);
+ *         ROUTECAP_ERR_OVERLAP; ROUTECAP_ERR_DTYPE (of the positions).
  */
 ROUTECAP_API routecap_status routecap_step_issue(routecap_capturer *capturer,
                                                  const routecap_span *spans, size_t span_size,
@@ -325,24 +365,24 @@ ROUTECAP_API routecap_status routecap_step_issue(routecap_capturer *capturer,
                                                  routecap_stream stream);
 
 /**
- * Discard the last forward pass, after a warm-up, profiling or dummy run that will not be issued.
- * The next begin does the same. Not capturable.
+ * Discard the last forward pass, such as a warm-up, profiling or dummy run. If you do not call it,
+ * the next begin discards the pass. Not capturable.
  *
  * @param[in] capturer  The capturer.
- * @param[in] stream    A stream that is ordered behind the forward pass.
+ * @param[in] stream    A stream that is ordered after the forward pass.
  */
 ROUTECAP_API routecap_status routecap_step_discard(routecap_capturer *capturer,
                                                    routecap_stream stream);
 
 /**
- * Say whether a step has landed, so that its rows can be read.
+ * Tell whether a step has landed, so that its rows can be read.
  *
  * @param[in] capturer  The capturer.
  * @param[in] step      The ticket.
- * @return ROUTECAP_OK (landed); ROUTECAP_LOST (landed and lost; the text says why: no slot was
- *         free, or which call of the driver failed); ROUTECAP_PENDING; ROUTECAP_ERR_UNKNOWN_STEP
- *         (never issued). A loss is known for the last 1024 steps; older lost steps return
- *         ROUTECAP_OK.
+ * @return ROUTECAP_OK (landed); ROUTECAP_LOST (landed and lost; the text gives the reason: no slot
+ *         was free, or the call of the driver that failed); ROUTECAP_PENDING;
+ *         ROUTECAP_ERR_UNKNOWN_STEP (never issued). The library remembers which of the last 1024
+ *         steps were lost; for older lost steps the call returns ROUTECAP_OK.
  */
 ROUTECAP_API routecap_status routecap_step_poll(routecap_capturer *capturer, routecap_step step);
 
@@ -353,12 +393,12 @@ ROUTECAP_API routecap_status routecap_step_poll(routecap_capturer *capturer, rou
  *
  * @param[in] capturer      The capturer.
  * @param[in] step          The ticket.
- * @param[in] timeout_ns    Nanoseconds; 0 looks once; a negative number waits without limit.
- * @param[out] conflicting  How many cells of the step were recorded twice, 0 for all but the last
- *                          1024 steps; left alone on a timeout; may be NULL.
+ * @param[in] timeout_ns    The longest wait, in nanoseconds; 0: look once; negative: no limit.
+ * @param[out] conflicting  How many cells of the step were recorded twice. 0 for all but the last
+ *                          1024 steps; unchanged on a timeout; may be NULL.
  * @return ROUTECAP_OK; ROUTECAP_LOST (see routecap_step_poll); ROUTECAP_PENDING (timeout);
- *         ROUTECAP_ERR_UNKNOWN_STEP (never issued). In checked mode also a slip that the device
- *         found; the step has landed nevertheless.
+ *         ROUTECAP_ERR_UNKNOWN_STEP (never issued). In checked mode also the error of a slip that
+ *         the device found; the step has landed nevertheless.
  */
 ROUTECAP_API routecap_status routecap_step_finalize(routecap_capturer *capturer, routecap_step step,
                                                     int64_t timeout_ns, uint64_t *conflicting);
@@ -367,24 +407,25 @@ ROUTECAP_API routecap_status routecap_step_finalize(routecap_capturer *capturer,
  * Memory and backends
  * ============================================================================================== */
 
-/* Memory that a capturer of some configuration needs. */
+/* The memory that a capturer with a given configuration needs. */
 typedef struct routecap_memory {
     uint32_t struct_size;
     uint32_t page_rows;       /* rows in one page */
-    uint64_t device_bytes;    /* allocated at create */
-    uint64_t pinned_bytes;    /* allocated at create: page-locked host memory */
-    uint64_t host_bytes;      /* allocated at create: other host memory, rounded up */
+    uint64_t device_bytes;    /* device memory, allocated at create */
+    uint64_t pinned_bytes;    /* page-locked host memory, allocated at create */
+    uint64_t host_bytes;      /* other host memory, allocated at create, rounded up */
     uint64_t row_bytes;       /* of one captured row: ids and validity */
     uint64_t page_bytes;      /* of one page, the unit in which requests take from the budget */
     uint64_t request_bytes;   /* of one open request before its first row, outside the budget */
-    uint64_t tag_bytes;       /* what a page takes from the budget in addition, once two of its rows
-                                 have different tags */
+    uint64_t tag_bytes;       /* what a page also takes from the budget, once two of its rows have
+                                 different tags */
 } routecap_memory;
 
 /**
- * Say how much memory a capturer of a configuration needs, without creating it.
+ * Tell how much memory a capturer with a given configuration needs, without creating it.
  *
- * Asks neither the driver nor a device. It can be called before a fork, and without a device.
+ * The call asks neither the driver nor a device. You can call it before a fork, and without a
+ * device.
  *
  * @param[in] config   The configuration.
  * @param[out] memory  The sizes, in bytes.
@@ -393,11 +434,11 @@ typedef struct routecap_memory {
 ROUTECAP_API routecap_status routecap_config_memory(const routecap_config *config,
                                                     routecap_memory *memory);
 
-/* What a backend of this build can do on this machine. */
+/* A backend of this build, on this machine. */
 typedef struct routecap_backend {
     uint32_t struct_size;
-    int32_t available;   /* 1: a capturer can be created on it; 0: detail says why not */
-    int32_t devices;     /* how many; 0 on the host backend */
+    int32_t available;   /* 1: a capturer can be created on it; 0: it cannot, and detail says why */
+    int32_t devices;     /* number of devices; 0 on the host backend */
     int32_t reserved;    /* 0 */
     const char *detail;  /* one line, static storage */
 } routecap_backend;
@@ -406,7 +447,7 @@ typedef struct routecap_backend {
  * Describe a backend of this build on this machine.
  *
  * @param[in] backend  ROUTECAP_BACKEND_*. One that this library does not know is not available.
- * @param[out] info    What it can do.
+ * @param[out] info    The description.
  */
 ROUTECAP_API routecap_status routecap_backend_info(routecap_backend_kind backend,
                                                    routecap_backend *info);
@@ -416,8 +457,8 @@ ROUTECAP_API routecap_status routecap_backend_info(routecap_backend_kind backend
  * ============================================================================================== */
 
 /*
- * What a capturer saw since it was created. The fields are read one after another while it runs. No
- * row is counted as landed before it is counted as issued.
+ * The counters of a capturer, since it was created. The fields are read one after another while the
+ * capturer runs. No row is counted as landed before it is counted as issued.
  */
 typedef struct routecap_stats {
     uint32_t struct_size;
@@ -426,7 +467,7 @@ typedef struct routecap_stats {
     uint64_t steps_issued; /* lost ones included */
     uint64_t steps_landed; /* lost ones included */
     uint64_t steps_lost;   /* no slot was free, or the copy failed */
-    /* Rows of the spans of issue, without those of unknown requests. Each row is in exactly one of
+    /* Rows in the spans of issue, except those of unknown requests. Each row is in exactly one of
      * the nine counts that follow rows_issued. */
     uint64_t rows_issued;
     uint64_t rows_in_flight;
@@ -436,41 +477,43 @@ typedef struct routecap_stats {
     uint64_t rows_lost;        /* of a lost step */
     uint64_t rows_late;        /* landed after their request was closed; or cut by truncate or
                                   finish, before they landed or as drafts */
-    uint64_t rows_rejected;    /* drafts that were not accepted, also if a later call cut them */
-    uint64_t rows_unplaced;    /* their position on the device was outside the span's bounds */
-    uint64_t rows_refused;     /* for memory */
+    uint64_t rows_rejected;    /* drafts that were not accepted, even if a later call cut them */
+    uint64_t rows_unplaced;    /* with a device position outside the span's bounds */
+    uint64_t rows_refused;     /* without memory for them */
     /* Other counts. */
     uint64_t rows_skipped;       /* in spans of unknown requests */
-    uint64_t rows_overlapped;    /* delivered with a valid cell where there was one already */
-    uint64_t rows_mismatched;    /* overlapped rows with another set of ids in a cell that is valid
-                                    in both; needs ROUTECAP_CONFIG_COMPARE */
-    uint64_t rows_dropped;       /* recorded rows outside the rows begun, of steps that landed */
+    uint64_t rows_overlapped;    /* delivered with a valid cell where the request already had one */
+    uint64_t rows_mismatched;    /* rows of rows_overlapped with different sets of ids in a cell
+                                    that is valid in both; needs ROUTECAP_CONFIG_COMPARE */
+    uint64_t rows_dropped;       /* recorded rows outside the rows that were begun, of steps that
+                                    landed */
     uint64_t cells_conflicting;  /* recorded twice in one step, of steps that landed; the first
                                     record was kept */
     uint64_t cells_unwritten;    /* cells of landed rows that their step did not write, or not
                                     completely. Late and unplaced rows are not counted */
     uint64_t cells_out_of_range; /* likewise, with an id outside the layer's range */
-    uint64_t cells_duplicate;    /* likewise, with one id twice */
+    uint64_t cells_duplicate;    /* likewise, with the same id twice */
     /* Now. */
     uint64_t requests_open;
     uint64_t steps_in_flight;
     uint64_t bytes_in_use; /* of the budget: pages of requests and routings, their tags, provisional
-                              rows, and what spans in flight are charged */
-    uint64_t bytes_peak;   /* the highest bytes_in_use so far. It includes what an issue reserved
-                              and gave back at once, such as for a page that two of its spans
-                              share */
-    uint64_t bytes_budget; /* the limit of bytes_in_use, but for the excess that issue names */
+                              rows, and the charges of spans in flight */
+    uint64_t bytes_peak;   /* the highest bytes_in_use so far. It includes memory that an issue
+                              reserved and gave back at once, such as for a page that two of its
+                              spans share */
+    uint64_t bytes_budget; /* the limit of bytes_in_use, except for the excess that
+                              routecap_step_issue describes */
 } routecap_stats;
 
 /*
- * What a capturer saw of one layer since it was created. A cell is that layer's part of a landed
- * row. Late and unplaced rows are not counted.
+ * The counters of one layer, since the capturer was created. A cell is that layer's part of a
+ * landed row. Late and unplaced rows are not counted.
  */
 typedef struct routecap_layer_stats {
     uint64_t rows_written; /* cells that are valid */
     uint64_t unwritten;    /* cells that their step did not write, or not completely */
     uint64_t out_of_range; /* cells with an id outside the layer's range */
-    uint64_t duplicate;    /* cells with one id twice */
+    uint64_t duplicate;    /* cells with the same id twice */
     uint64_t silent_steps; /* steps that landed with rows, none of which this layer wrote */
 } routecap_layer_stats;
 
@@ -484,7 +527,7 @@ ROUTECAP_API routecap_status routecap_capturer_stats(const routecap_capturer *ca
                                                      routecap_stats *stats);
 
 /**
- * Read the counters of layers 0..count-1.
+ * Read the counters of layers 0 to count-1.
  *
  * @param[in] capturer   The capturer.
  * @param[out] stats     [count] elements of stat_size bytes.
@@ -499,9 +542,9 @@ ROUTECAP_API routecap_status routecap_capturer_layer_stats(const routecap_captur
 /**
  * File the steps that the device has finished, on this thread.
  *
- * This is the whole work of the worker thread, for a capturer with ROUTECAP_CONFIG_MANUAL_PROGRESS:
- * for processes that allow no threads, and for tests. Calls that wait make progress themselves.
- * Reading does not: changes of a request are visible only after progress.
+ * With ROUTECAP_CONFIG_MANUAL_PROGRESS this call does all the work of the worker thread. Use it in
+ * processes that allow no threads, and in tests. Calls that wait file steps themselves. Calls that
+ * read do not, so a reader sees changes of a request only after progress.
  *
  * Any thread may call it. One call runs at a time, and others wait for it. It does not wait for the
  * device. Without ROUTECAP_CONFIG_MANUAL_PROGRESS it does nothing.
