@@ -80,8 +80,8 @@ typedef uint32_t routecap_config_flags; /* any of ROUTECAP_CONFIG_* */
 
 /*
  * Checked mode is for development and tests. ROUTECAP_CONFIG_CHECKED turns it on, and so does
- * ROUTECAP_CHECKED=1 in the environment when the capturer is created. A slip is a mistake in the use
- * of the forward path, such as a wrong order of calls. Without checked mode a slip is no error: it
+ * ROUTECAP_CHECKED=1 in the environment when the capturer is created. A slip is a mistake in the
+ * calls of the forward path, such as a wrong order. Without checked mode a slip is no error: it
  * makes rows missing. In checked mode, these errors report slips:
  *
  *   ROUTECAP_ERR_NOT_BEGUN, ROUTECAP_ERR_NOT_SNAPSHOT, ROUTECAP_ERR_SNAPSHOT_TWICE,

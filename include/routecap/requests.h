@@ -1,10 +1,12 @@
 /*
- * routecap, chapter 5: requests.
+ * routecap, chapter 5: requests. To get the rows of one sequence, open a request, issue its spans,
+ * and finish it.
  *
  * Copyright 2026 The routecap authors. Licensed under the Apache License, Version 2.0; see LICENSE.
  *
  * A request is a sequence whose rows are captured. Spans of routecap_step_issue add rows to it. The
- * calls here open it, accept its drafts, cut it, fork it, read its rows while it runs, and end it.
+ * calls of this chapter open it, accept its drafts, cut it, fork it, read its rows while it runs,
+ * and end it.
  *
  * Most programs need these six functions:
  *
@@ -15,33 +17,58 @@
  *   routecap_request_finish        at the end: get the routing
  *   routecap_request_close         at the end: drop the rows
  *
+ *     routecap_request_open(capturer, NULL, &request, 1);
+ *     ... steps whose spans name the request ...
+ *     routecap_request_finish(capturer, request, tokens - 1, &routing);
+ *     routecap_routing_wait(routing, -1);                     // until its last step has landed
+ *
  * The rest of the chapter: prefixes that an engine took from its cache (attach), reading a running
  * request (coverage, extract, extract_into), and batch forms.
  *
  * ------------------------------------------------------------------------------------------------
- * Rules for all of them
+ * Recipes
  * ------------------------------------------------------------------------------------------------
- * Length. A request's length is one past its highest position that was issued and is settled. It
- * does not matter whether that row was captured. A span with device positions counts with its upper
- * bound until it lands, and then with its highest real position. If such a span is lost or refused,
- * its bound stays. Reading a row at or beyond the length is ROUTECAP_ERR_OUT_OF_RANGE.
+ *   - Preemption: keep the handle. When the engine computes the tokens again, issue their positions
+ *     again. Cells that are already valid keep their values. To record them anew, for example
+ *     because the weights changed, first call routecap_request_truncate with 0 rows.
+ *   - Abort: routecap_request_close drops the rows. If you want the rows so far, call
+ *     routecap_request_finish instead. Either works while steps are in flight.
+ *   - Chunked prefill: issue one span for each chunk, with the position of the chunk's first token.
+ *   - Drafts: issue them with ROUTECAP_SPAN_SPECULATIVE, and call routecap_request_accept after the
+ *     verification. If an engine writes draft tokens as ordinary rows, cut the rejected ones with
+ *     routecap_request_truncate.
+ *   - Prefix cache: routecap_request_adopt (store.h) or routecap_request_attach adds the rows of
+ *     tokens that the engine did not compute.
+ *   - Several samples of one prompt: issue the prompt once, then call routecap_request_fork for
+ *     each further sample.
+ *   - Weight updates during a request: nothing to do here. The tag of each row says which weights
+ *     computed it, if each step has the version as its tag (routecap_issue_options.tag).
+ *   - Data parallel ranks: a request belongs to the capturer of one rank. If the engine moves a
+ *     sequence to another rank, finish the request on the first rank. On the other rank open a
+ *     request, and attach the routing once it is ready. serialized.h carries a routing to another
+ *     process.
  *
- * First value. The first valid value of a cell is final. Issuing its position again keeps that
- * value and is counted. A later issue fills a cell that is missing. The tag of a row is the least
- * of the tags of the steps that its valid cells are from. Of two rows for one position in one step,
- * the one in the earlier span is the first, and within a span the earlier row.
- * ROUTECAP_POLICY_REPLACE is another rule.
+ * ------------------------------------------------------------------------------------------------
+ * Rules for all calls
+ * ------------------------------------------------------------------------------------------------
+ * Length. A request's length is one past its highest position that was issued and is settled,
+ * whether or not that row was captured. Until a span with device positions lands, its upper bound
+ * counts; after that its highest real position counts. If such a span is lost or refused, its upper
+ * bound stays. Reading a row at or beyond the length returns ROUTECAP_ERR_OUT_OF_RANGE.
+ *
+ * First value. The first valid value of a cell is final. If a position is issued again, its valid
+ * cells keep their values, and the row is counted (stats.rows_overlapped). Cells that are missing
+ * are filled by the later issue. The tag of a row is the lowest tag among the steps that its valid
+ * cells came from. If one step has two rows for one position, the row in the earlier span comes
+ * first; within a span, the earlier row does. ROUTECAP_POLICY_REPLACE has a different rule.
  *
  * Order. accept, truncate, fork, attach, finish and close apply to all steps that were issued
- * before them, landed or not, and to no step that is issued later. Such a call changes a range of
- * rows. The range can be read once all earlier steps with spans of the request have landed.
- *
- * Preemption. A request that is preempted and computed again keeps its handle. Positions that are
- * issued again keep their first values. To record them anew, as with other weights, first truncate
- * the request to 0.
+ * before the call, landed or not, and to no step that is issued later. Each of these calls changes
+ * a range of rows. You can read the range once all earlier steps with spans of the request have
+ * landed.
  *
  * Batch forms do the work of many calls in one. They return ROUTECAP_OK if the status of every item
- * is ROUTECAP_OK, otherwise ROUTECAP_PARTIAL: look at the status of each item.
+ * is ROUTECAP_OK. Otherwise they return ROUTECAP_PARTIAL: check the status of each item.
  */
 #ifndef ROUTECAP_REQUESTS_H
 #define ROUTECAP_REQUESTS_H
@@ -57,21 +84,21 @@ extern "C" {
  * ============================================================================================== */
 
 #define ROUTECAP_POLICY_KEEP 0    /* a valid cell is final */
-#define ROUTECAP_POLICY_REPLACE 1 /* a later row with a valid cell replaces the whole row, its tag
-                                     and its missing cells included */
+#define ROUTECAP_POLICY_REPLACE 1 /* a later row with a valid cell replaces the whole row, including
+                                     its tag and its missing cells */
 typedef int32_t routecap_policy; /* ROUTECAP_POLICY_* */
 
-/* How a request behaves. */
+/* Options of a new request. */
 typedef struct routecap_open_options {
     uint32_t struct_size;
     routecap_policy policy; /* ROUTECAP_POLICY_*; default KEEP */
 } routecap_open_options;
 
 /**
- * Open requests.
+ * Open one or more requests.
  *
  * @param[in] capturer   The capturer.
- * @param[in] options    For all of them; NULL: the defaults.
+ * @param[in] options    They apply to all requests of the call; NULL: the defaults.
  * @param[out] requests  [count] the handles.
  * @param[in] count      How many requests.
  * @return ROUTECAP_OK; ROUTECAP_ERR_TOO_MANY_REQUESTS (none is opened).
@@ -87,26 +114,26 @@ ROUTECAP_API routecap_status routecap_request_open(routecap_capturer *capturer,
 /**
  * Settle the drafts of one request in one step: keep some, drop the others.
  *
- * Drafts are the rows of spans with ROUTECAP_SPAN_SPECULATIVE. The drafts of a step are settled
- * once. The call may come before the step has landed, and after later steps were issued. Later
- * spans may record the positions of dropped drafts.
+ * Drafts are the rows of spans with ROUTECAP_SPAN_SPECULATIVE. Settle the drafts of a step once.
+ * You can call accept before the step has landed, and after later steps were issued. Later spans
+ * may record the positions of dropped drafts.
  *
- * A verification pass also has a row of the token before the drafts. It may be in the same span; it
- * then counts as a draft, and is kept with them. For example, a span of 5 rows verifies 4 drafts.
- * If the first 2 of these are accepted, count is 3.
+ * A verification pass also computes a row for the token before the drafts. If that row is in the
+ * same span, it counts as a draft and is kept with the drafts. For example, a span of 5 rows
+ * verifies 4 drafts. If the first 2 drafts are accepted, count is 3.
  *
- * A kept row takes its place in the order of rows when accept is called: behind the rows of all
- * steps that were issued before the call, and before the rows of all later steps.
+ * Accept decides the place of a kept row in the order of rows: after the rows of all steps that
+ * were issued before the accept, and before the rows of all later steps.
  *
- * Rows that were lost, refused for memory or cut in between may be kept too. That has no effect on
- * cut rows. Lost and refused ones count for the request's length.
+ * You may keep rows that were lost, refused for memory or cut in the meantime. Lost and refused
+ * rows then count for the request's length. Keeping a row that was cut has no effect.
  *
  * @param[in] capturer  The capturer.
  * @param[in] request   The request.
  * @param[in] step      The ticket of the step that issued the drafts.
- * @param[in] rows      [count] strictly ascending indices into the request's drafts of that step,
- *                      which are numbered from 0 in the order of the spans: the accepted path of a
- *                      tree. NULL: the first `count` drafts.
+ * @param[in] rows      [count] strictly ascending indices of the drafts to keep, such as the
+ *                      accepted path of a tree. The request's drafts of that step are numbered
+ *                      from 0 in the order of the spans. NULL: the first `count` drafts.
  * @param[in] count     How many drafts to keep; 0 keeps none.
  * @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_REQUEST; ROUTECAP_ERR_UNKNOWN_STEP (the request has no
  *         drafts in that step: none were issued, or they are settled); ROUTECAP_ERR_OUT_OF_RANGE
@@ -142,7 +169,8 @@ ROUTECAP_API routecap_status routecap_request_accept_batch(routecap_capturer *ca
 /**
  * Cut a request: drop its rows at and after a position, whether settled, provisional or in flight.
  *
- * Later spans may record those positions anew. Nothing happens if the request is shorter.
+ * Later spans may record those positions anew. If the request is not longer than `rows`, nothing
+ * happens.
  *
  * @param[in] capturer  The capturer.
  * @param[in] request   The request.
@@ -153,17 +181,18 @@ ROUTECAP_API routecap_status routecap_request_truncate(routecap_capturer *captur
                                                        routecap_request request, uint64_t rows);
 
 /**
- * Open a request that begins with the first rows of another: several samples of one prompt, a beam.
+ * Open a request that begins with the first rows of another. Use it for several samples of one
+ * prompt, or for a beam.
  *
- * Pages are shared, not copied. Rows in flight are included once they land. Provisional rows are
- * not. If there is no memory for the child's table of pages, its shared rows are missing. Until the
- * steps that are in flight now have landed, the shared rows cannot be taken from the parent: that
- * returns ROUTECAP_ERR_NOT_READY.
+ * Pages are shared, not copied. The child gets rows in flight once they land. It does not get
+ * provisional rows. If there is no memory for the child's table of pages, its shared rows are
+ * missing. The parent's shared rows cannot be taken (ROUTECAP_EXTRACT_TAKE) until the steps that
+ * are in flight now have landed; before that, taking returns ROUTECAP_ERR_NOT_READY.
  *
  * @param[in] capturer  The capturer.
  * @param[in] request   The parent.
- * @param[in] rows      How many rows: at most the parent's length. ROUTECAP_ROWS_ALL: its length at
- *                      this moment.
+ * @param[in] rows      How many rows: at most the parent's length. ROUTECAP_ROWS_ALL: the parent's
+ *                      length at this moment.
  * @param[out] child    The handle; 0 on error. The child has the parent's policy.
  * @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_REQUEST; ROUTECAP_ERR_OUT_OF_RANGE;
  *         ROUTECAP_ERR_TOO_MANY_REQUESTS.
@@ -173,20 +202,21 @@ ROUTECAP_API routecap_status routecap_request_fork(routecap_capturer *capturer,
                                                    routecap_request *child);
 
 /**
- * Add rows of a routing to a request: the positions that an engine took from its prefix cache and
- * did not compute, from the routing of the request that did.
+ * Add rows of a routing to a request. Use it if an engine took tokens from its prefix cache: the
+ * routing of the request that computed these tokens has their rows.
  *
- * Positions are those of the routing. The caller vouches that both have the same tokens there.
- * Cells that the request has already are kept, also with ROUTECAP_POLICY_REPLACE. Where rows line
- * up with pages, pages are shared. Elsewhere rows are copied; they are missing (REFUSED) if there
- * is no memory. The request's length becomes `rows` if it was less.
+ * Rows keep their positions. You vouch that the routing and the request have the same tokens at
+ * these positions. Cells that the request already has stay, also with ROUTECAP_POLICY_REPLACE.
+ * Where rows line up with pages, the pages are shared. Other rows are copied; if there is no memory
+ * for a copy, they are missing (REFUSED). If the request's length was less than `rows`, it becomes
+ * `rows`.
  *
  * @param[in] capturer  The capturer.
  * @param[in] request   The request.
- * @param[in] routing   The routing, retained as long as needed. It may be pending if it comes from
- *                      a request of the same capturer.
+ * @param[in] routing   The routing, which the library retains as long as it needs it. It may be
+ *                      pending if it comes from a request of the same capturer.
  * @param[in] rows      One past the last position to add: at most the end of the routing.
- *                      ROUTECAP_ROWS_ALL: its end.
+ *                      ROUTECAP_ROWS_ALL: the end of the routing.
  * @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_REQUEST; ROUTECAP_ERR_SHAPE_MISMATCH (also if a layer
  *         is recomputed in the routing and captured here); ROUTECAP_ERR_OUT_OF_RANGE;
  *         ROUTECAP_ERR_NOT_READY (pending, and of another capturer).
@@ -201,18 +231,19 @@ ROUTECAP_API routecap_status routecap_request_attach(routecap_capturer *capturer
  * ============================================================================================== */
 
 /**
- * End a request and get its rows. This is the ordinary end.
+ * End a request and get its rows. This is the usual way to end a request.
  *
- * The handle ends with the call. Steps issued before still file into the routing, which is ready
- * when the last of them has landed; routecap_routing_wait waits for that. Drafts that were not
- * accepted are dropped. The routing begins at position 0. Rows that were taken before are missing
- * in it (TAKEN).
+ * The handle ends with the call. Steps that were issued before still file their rows into the
+ * routing. The routing is ready when the last of these steps has landed; routecap_routing_wait
+ * waits for that. Drafts that were not accepted are dropped. The routing begins at position 0. Rows
+ * that an extract took earlier are missing in it (TAKEN).
  *
  * @param[in] capturer  The capturer.
  * @param[in] request   The request.
- * @param[in] rows      How many rows the routing has: later rows are cut, absent rows are missing.
- *                      For a sequence of S tokens it is S-1, whatever was issued ahead.
- *                      ROUTECAP_ROWS_ALL: the request's length, rows issued ahead included.
+ * @param[in] rows      How many rows the routing has. Later rows are cut, and absent rows are
+ *                      missing. For a sequence of S tokens pass S-1, even if the engine issued
+ *                      further rows ahead. ROUTECAP_ROWS_ALL: the request's length, rows issued
+ *                      ahead included.
  * @param[out] routing  The routing, to be freed with routecap_routing_free; NULL on error.
  * @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_REQUEST; ROUTECAP_ERR_OUT_OF_RANGE (rows beyond
  *         ROUTECAP_MAX_POSITION); ROUTECAP_ERR_DISABLED.
@@ -244,7 +275,8 @@ ROUTECAP_API routecap_status routecap_request_finish_batch(routecap_capturer *ca
                                                            size_t item_size, size_t count);
 
 /**
- * End a request and drop its rows: an abort, or a preemption whose rows are not wanted.
+ * End a request and drop its rows, after an abort, or after a preemption whose rows you do not
+ * want.
  *
  * Rows in flight are dropped when they land.
  *
@@ -273,7 +305,7 @@ ROUTECAP_API routecap_status routecap_request_close_batch(routecap_capturer *cap
  * ============================================================================================== */
 
 /**
- * Say which cells of a range of rows are there and which are missing.
+ * Tell which cells of a range of rows are valid and which are missing.
  *
  * @param[in] capturer      The capturer.
  * @param[in] request       The request.
@@ -281,10 +313,11 @@ ROUTECAP_API routecap_status routecap_request_close_batch(routecap_capturer *cap
  * @param[in] rows          How many rows; ROUTECAP_ROWS_ALL; ROUTECAP_ROWS_LANDED.
  * @param[out] coverage     The counts.
  * @param[out] missing      [capacity] elements of missing_size bytes: the first blocks of missing
- *                          cells, coverage->blocks in all; may be NULL if capacity is 0.
+ *                          cells. coverage->blocks is the number of all blocks. May be NULL if
+ *                          capacity is 0.
  * @param[in] missing_size  sizeof(routecap_missing) of the caller, in bytes.
  * @param[in] capacity      How many blocks there is room for.
- * @return ROUTECAP_OK; ROUTECAP_INCOMPLETE (also if no cell is there);
+ * @return ROUTECAP_OK; ROUTECAP_INCOMPLETE (also if no cell is valid);
  *         ROUTECAP_ERR_UNKNOWN_REQUEST; ROUTECAP_ERR_OUT_OF_RANGE; ROUTECAP_ERR_NOT_READY;
  *         ROUTECAP_ERR_DISABLED.
  */
@@ -303,15 +336,14 @@ typedef int32_t routecap_extract_mode; /* ROUTECAP_EXTRACT_* */
 /**
  * Read rows of a request into a routing.
  *
- * SHARE and TAKE cost a few nanoseconds per page, COPY one pass over the rows. Their memory counts
- * in the budget until the routing is freed. COPY takes new memory from the budget, and so does a
- * TAKE that leaves rows on both sides in one page. Without that memory they return
- * ROUTECAP_ERR_NO_MEMORY. SHARE needs none.
+ * SHARE and TAKE cost a few nanoseconds per page. COPY costs one pass over the rows. The memory of
+ * the rows counts in the budget until the routing is freed. COPY takes new memory from the budget.
+ * TAKE does too if all taken rows lie in one page, and rows before and after them stay in it.
+ * Without that memory the call returns ROUTECAP_ERR_NO_MEMORY. SHARE needs no new memory.
  *
- * Drafts and steps in flight may name positions that are read here. When they fill cells there,
- * the page is copied first, because a routing never changes. That copy may go above the budget (see
+ * Drafts and steps in flight may later fill cells at positions that are read here. The page is then
+ * copied first, because a routing never changes. That copy may exceed the budget (see
  * routecap_step_issue).
- *
  * @param[in] capturer  The capturer.
  * @param[in] request   The request.
  * @param[in] first     Position of the first row, at most the length.
@@ -359,9 +391,9 @@ ROUTECAP_API routecap_status routecap_request_extract_batch(routecap_capturer *c
 /**
  * Copy rows of a request to the caller's memory, without a routing.
  *
- * Missing cells must not pass for expert ids. So if the fill, in this dtype, is an expert id, the
- * call needs a mask or ROUTECAP_READ_STRICT. With 8 bits and 256 experts every fill is an expert
- * id.
+ * Nobody should mistake the fill of a missing cell for an expert id. So if the fill, in this dtype,
+ * is an expert id, the call requires a mask or ROUTECAP_READ_STRICT. With 8 bits and 256 experts,
+ * every fill is an expert id.
  *
  * @param[in] capturer    The capturer.
  * @param[in] request     The request.
@@ -369,11 +401,11 @@ ROUTECAP_API routecap_status routecap_request_extract_batch(routecap_capturer *c
  * @param[in] rows        How many rows; ROUTECAP_ROWS_ALL; ROUTECAP_ROWS_LANDED.
  * @param[in] options     The dtype, layers and layout of dst.
  * @param[out] dst        [rows, layers, k] elements of options->dtype, in the layout of options.
- *                        NULL with dst_bytes 0 asks for the size, which returns
+ *                        NULL with dst_bytes 0 asks for the size, and the call returns
  *                        ROUTECAP_ERR_BUFFER_TOO_SMALL.
  * @param[in] dst_bytes   Size of dst, in bytes.
  * @param[out] mask       [rows, layers] or [layers, rows] bytes, as options->order says: 1 for a
- *                        valid cell, otherwise 0; NULL: not wanted.
+ *                        valid cell, 0 for a missing one; NULL if you do not want it.
  * @param[in] mask_bytes  Size of mask, in bytes.
  * @param[out] needed     How many bytes dst needs, set on ROUTECAP_ERR_BUFFER_TOO_SMALL too; may be
  *                        NULL.
