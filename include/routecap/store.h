@@ -1,20 +1,21 @@
 /*
- * routecap, chapter 10: the store.
+ * routecap, chapter 10: the store. To serve cached prefixes: publish the rows of a prefix when the
+ * engine computes it, and adopt them when the engine takes the prefix from its cache.
  *
  * Copyright 2026 The routecap authors. Licensed under the Apache License, Version 2.0; see LICENSE.
  *
- * An engine that takes a prefix from its cache does not compute it, so there is nothing to capture.
- * A store keeps the rows that were captured when the prefix was computed, for as long as the cache
- * has the prefix, and longer.
+ * An engine does not compute a prefix that it takes from its KV cache, so there is nothing to
+ * capture. A store keeps the rows that were captured when the prefix was computed. It keeps them as
+ * long as its budget allows, which can be longer than the cache keeps the prefix.
  *
  *   block        `block_rows` consecutive rows under a key: the unit in which a store keeps rows
  *   key          `key_bytes` bytes that name a block: the engine's own block hash, a digest of the
  *                token ids (routecap_key_chain), or the number of a cache slot
- *   publish      hand rows of a request to the store
+ *   publish      give rows of a request to the store
  *   adopt        fill rows of a request from the store
- *   hole         a row that an adopt did not find: missing, with a reason
- *   generation   a number of the caller's for the weights: it grows when they change. Each step is
- *                tagged with it (routecap_issue_options.tag)
+ *   hole         a row of an adopt that the store did not have: missing, with a reason
+ *   generation   the caller's number for the weights, which grows when the weights change. Each
+ *                step has it as its tag (routecap_issue_options.tag)
  *
  * Most programs need these six functions:
  *
@@ -25,9 +26,9 @@
  *   routecap_store_stats        for the operator
  *   routecap_store_free         at the end
  *
- * The rest of the chapter: batch forms, keys from token ids, asking (contains), keeping (retain,
- * release), slots of a cache (move, evict), blocks as bytes (export, import), and a store that
- * several processes share.
+ * The rest of the chapter: batch forms, keys from token ids, asking for keys (contains), keeping
+ * blocks (retain, release), slots of a cache (move, evict), blocks as bytes (export, import), and a
+ * store that several processes share.
  *
  *     routecap_store_config config;
  *     routecap_store_config_init(&config, sizeof config);
@@ -35,70 +36,100 @@
  *     routecap_store_create(&config, &capturer_config, &store);
  *
  *     routecap_request_adopt(capturer, request, store, 0, hashes, hits, version, &adopted);
- *     ... forward passes and issues of what was not in the cache ...
+ *     ... forward passes and issues of the tokens that were not in the cache ...
  *     routecap_request_publish(capturer, request, store, first, hashes, filled, version);
  *
  * ------------------------------------------------------------------------------------------------
- * Rules for all of them
+ * Recipes
+ * ------------------------------------------------------------------------------------------------
+ *   - Chunked prefill: after each chunk, publish the blocks that the chunk filled. If you can wait,
+ *     publish all blocks of the prompt in one call, so that their pages are shared and not copied.
+ *   - Drafts: you may publish a block that has drafts. The store gets it once the drafts are
+ *     settled.
+ *   - Preemption: if you keep the request's handle, its rows stay, and there is nothing to adopt.
+ *     If you close the request, publish its full blocks first. Adopt them into the new request when
+ *     the engine resumes the sequence from its cache.
+ *   - Abort: publish the full blocks that the engine keeps in its cache, then close the request.
+ *     Published rows stay in the store even if they are still in flight.
+ *   - Weight updates: see "Generations" below.
+ *   - Data parallel ranks: if each rank has a cache of its own, give each rank a store of its own.
+ *     If ranks share cached prefixes, let their processes share one store
+ *     (routecap_store_create_shared).
+ *   - Pipeline stages: each stage has a store of its own, because its layers differ. Use the same
+ *     keys on all stages.
+ *   - Prefill and decode on two machines: send the blocks beside the KV cache with
+ *     routecap_store_export and routecap_store_import.
+ *   - An engine without block hashes: make keys with routecap_key_chain.
+ *   - A cache of single token slots: create the store with ROUTECAP_STORE_SLOT_KEYS and block_rows
+ *     1, and use the slot numbers as keys.
+ *
+ * ------------------------------------------------------------------------------------------------
+ * Rules for all calls
  * ------------------------------------------------------------------------------------------------
  * Shape. A store has one shape: layers, layer map, experts, k, id space and the provenance of each
- * layer. Each pipeline stage has a store of its own, under the same keys.
+ * layer.
  *
- * Blocks never change. If a later publish brings cells that a block lacks, a new block with these
- * cells takes the key. Whoever adopted the old block keeps what it got.
+ * Blocks never change. If a later publish brings cells that a block lacks, the store makes a new
+ * block with these cells, and the new block takes the key. Requests that adopted the old block keep
+ * its rows.
  *
  * Content keys. Without ROUTECAP_STORE_SLOT_KEYS a key stands for its tokens. The first valid value
- * of a cell is final. A second publish with other ids changes nothing and is counted
- * (blocks_mismatched). It means that the key lacks something that decides the routing, such as an
- * adapter, or that the model is not deterministic.
+ * of a cell is final. If a second publish has other ids for a valid cell, the cell keeps its ids,
+ * and the store counts the block (blocks_mismatched). There are two causes: the key leaves out
+ * something that decides the routing, such as an adapter, or the model is not deterministic.
  *
- * Slot keys. With ROUTECAP_STORE_SLOT_KEYS a key is a place in a cache, which is used again. A
- * later publish replaces the block under its key. When the cache moves or frees places, the caller
- * calls routecap_store_move or routecap_store_evict.
+ * Slot keys. With ROUTECAP_STORE_SLOT_KEYS a key stands for a place in a cache, and the cache uses
+ * the place again for other tokens. A later publish replaces the block under its key. When the
+ * cache moves or frees places, the caller calls routecap_store_move or routecap_store_evict.
  *
- * Order. A block is there from the call of publish on, whether its rows have landed or not. An
- * adopt finds what was published before it, and no later block. Two requests of one step may share
- * a block: publish and then adopt, both after the issue. The adopter's rows are then in flight
- * until that step has landed, and missing if they never land. For another capturer a block in
- * flight is not there yet. A publish under a content key that is there adds its cells once its rows
- * have landed.
+ * Order. A block is in the store from the call of publish on, even before its rows have landed. An
+ * adopt finds blocks that were published before it, and no later ones. So two requests of one step
+ * may share a block: publish and then adopt, both after the issue. Until that step has landed, the
+ * adopter's rows are in flight too; if they never land, they are missing. Other capturers find a
+ * block only after it has landed. If a content key already has a block, the cells of a second
+ * publish are added under that key once they have landed.
  *
- * What is published. Rows are published as they were issued before the call. What is cut, finished
- * or closed behind it, while they are in flight, changes nothing. A block with drafts waits until
- * they are settled, and so do the blocks behind it in the same call; until then they are not there.
- * Drafts that were cut or rejected are not published. If a row was replaced before it was
- * published, the later row is published.
+ * Which rows are published. Publish takes the rows that were issued before the call. A later
+ * truncate, finish or close does not change them, even if they are in flight. A block with drafts
+ * waits until the drafts are settled, and so do the blocks after it in the same call. While they
+ * wait, adopts do not find them. Drafts that were cut or rejected are not published. If a row was
+ * replaced before it was published, the later row is published.
  *
- * Holes. A row of a block that is not there is missing in the adopter, for one of three reasons:
- *   - ROUTECAP_MISSING_STALE: the store has the block, of older weights only, or had it in flight.
+ * Holes. If the store does not have a block, the adopter's rows of that block are missing. If a
+ * block lacks rows, these rows are missing too. There are three reasons:
+ *   - ROUTECAP_MISSING_STALE: the store has the block, but of older weights only; or the adopter
+ *     found the block in flight, and it turned out to be stale.
  *   - ROUTECAP_MISSING_EVICTED: the store had the block and dropped it. A store remembers the last
  *     65,536 blocks that it dropped.
- *   - ROUTECAP_MISSING_NOT_PUBLISHED: everything else, also rows that a block lacks.
+ *   - ROUTECAP_MISSING_NOT_PUBLISHED: all other cases, including rows that a block lacks.
  *
- * Generations. The generation of a row is its tag. A store is at one generation: rows with a lower
- * tag are stale. Publish and adopt name the tag of the caller's steps. A block with a stale row is
- * refused when its rows land, and so is what lands after the store has advanced beyond the
- * publisher's tag. Both are counted (blocks_stale). Whoever adopted the block in flight has a STALE
- * hole. A landed block with a stale row is not found. Rows that were attached or adopted keep their
- * tags, and every store judges them by these.
+ * Generations. The generation of a row is its tag. A store is at one generation, and rows with a
+ * lower tag are stale. In publish and adopt, the caller gives the tag of its own steps.
+ *   - When a block lands, the store refuses it if one of its rows is stale, or if the store has
+ *     advanced beyond the publisher's tag in the meantime. It counts the block (blocks_stale). A
+ *     request that adopted the block in flight then has a STALE hole.
+ *   - An adopt does not find a landed block if one of its rows has become stale.
+ *   - Rows that were attached or adopted keep their tags. Every store uses these tags.
  *
- * So tag each step with the generation, advance the store to it before its first step is published,
- * and never use a number again for other weights. Engines that share a store may change weights at
- * different moments: the first advances the store, and the others find and publish nothing until
- * they have the new weights too.
+ * So when the weights change, do three things. Tag each step with the new generation. Advance the
+ * store to it before the first of these steps is published. Never use the number again for other
+ * weights. Engines that share a store may change weights at different moments: the first engine
+ * advances the store, and the others find and publish nothing until they have the new weights too.
  *
- * Memory. A store is bounded by bytes. Blocks that were published, adopted or released longest ago
- * are dropped first. Retained ones stay. A page counts in one budget: in the capturer's until rows
- * of it are published, then in the store's, until nobody has it. The worker thread shares pages. It
- * copies a block once, if more than a quarter of the block's page is not published with it. Nothing
- * is copied on the thread that calls publish or adopt. A publish for which there is no room is
- * counted (blocks_refused).
+ * Memory. The memory of a store is limited by its budget. If there is no room, the store drops the
+ * blocks that were published, adopted or released longest ago. It keeps retained blocks. If there
+ * is still no room, it refuses the published block and counts it (blocks_refused).
  *
- * Threads. All calls may be made by any thread at any time, except during routecap_store_free.
- * Requests and routings that have rows of a store may outlive it. A store may outlive its
- * capturers.
+ * Publish and adopt copy no rows on the calling thread. The worker thread shares a page with the
+ * store if one publish has at least three quarters of its rows, or if the store shares that page
+ * already. Otherwise it copies the block, once. It also copies a block that has missing cells. A
+ * shared page counts in one budget only: in the capturer's until the store shares it, then in the
+ * store's, until no block, request or routing uses it.
  *
- * A disabled or mirroring capturer publishes and adopts nothing, and returns ROUTECAP_OK.
+ * Threads. Any thread may make any call at any time, except during routecap_store_free. Requests
+ * and routings that have rows of a store may outlive the store. A store may outlive its capturers.
+ *
+ * A disabled or mirroring capturer publishes nothing and adopts nothing, and returns ROUTECAP_OK.
  */
 #ifndef ROUTECAP_STORE_H
 #define ROUTECAP_STORE_H
@@ -117,15 +148,15 @@ extern "C" {
 /* A store. */
 typedef struct routecap_store routecap_store;
 
-#define ROUTECAP_STORE_SLOT_KEYS 1u /* keys are places in a cache; without it they stand for
-                                       content */
+#define ROUTECAP_STORE_SLOT_KEYS 1u /* keys stand for places in a cache; without this flag they
+                                       stand for content */
 typedef uint32_t routecap_store_flags; /* any of ROUTECAP_STORE_* */
 
 #define ROUTECAP_MAX_BLOCK_ROWS 4096
 #define ROUTECAP_MIN_KEY_BYTES 8
 #define ROUTECAP_MAX_KEY_BYTES 64
 
-/* What a store is. */
+/* The kind and the size of a store. */
 typedef struct routecap_store_config {
     uint32_t struct_size;
     routecap_store_flags flags; /* ROUTECAP_STORE_*; default none */
@@ -134,7 +165,7 @@ typedef struct routecap_store_config {
                                    default 32 */
     uint64_t budget_bytes;      /* limit of its memory, in bytes; default 1 GiB. At least two pages
                                    (routecap_memory.page_bytes) or two blocks, whichever is more */
-    uint64_t generation;        /* the one that it begins at */
+    uint64_t generation;        /* the generation at which the store begins */
 } routecap_store_config;
 
 /**
@@ -150,9 +181,9 @@ ROUTECAP_API routecap_status routecap_store_config_init(routecap_store_config *c
  * Create a store in the memory of this process.
  *
  * @param[in] config  The configuration.
- * @param[in] shape   A capturer's configuration, whose layers, k, experts, id space, layer_map,
- *                    layer_experts and layer_provenance the store takes. Nothing else of it is
- *                    looked at. The arrays are copied.
+ * @param[in] shape   A capturer's configuration. The store takes its layers, k, experts, id space,
+ *                    layer_map, layer_experts and layer_provenance, and ignores all other fields.
+ *                    The arrays are copied.
  * @param[out] store  The store, to be freed with routecap_store_free; NULL on error.
  * @return ROUTECAP_OK.
  */
@@ -163,39 +194,40 @@ ROUTECAP_API routecap_status routecap_store_create(const routecap_store_config *
 /**
  * Free a store.
  *
- * What was published and has not landed is dropped. What was adopted stays with its requests.
+ * Blocks that were published and have not landed are dropped. Requests keep the rows that they
+ * adopted.
  *
- * @param[in] store  The store; NULL is allowed and ignored.
+ * @param[in] store  The store; may be NULL.
  */
 ROUTECAP_API void routecap_store_free(routecap_store *store);
 
-/* What a store has, and what it has done since it was created. */
+/* The blocks of a store now, and its counters since it was created. */
 typedef struct routecap_store_counts {
     uint32_t struct_size;
     uint32_t block_rows;        /* rows of a block */
     uint32_t key_bytes;         /* bytes of a key */
     routecap_store_flags flags; /* ROUTECAP_STORE_* */
-    uint64_t generation;        /* the one that the store is at */
-    uint64_t blocks;            /* that are there, those in flight and stale ones included */
+    uint64_t generation;        /* the generation that the store is at */
+    uint64_t blocks;            /* blocks in the store, those in flight and stale ones included */
     uint64_t blocks_in_flight;  /* of these: published, and not landed yet */
-    uint64_t blocks_retained;   /* of these: those that somebody retains */
+    uint64_t blocks_retained;   /* of these: retained by at least one caller */
     uint64_t bytes_in_use;      /* of the budget */
     uint64_t bytes_peak;        /* the highest bytes_in_use so far */
     uint64_t bytes_budget;      /* the limit of bytes_in_use */
-    /* Since the store was created. Each block that a publish, an import or an adopt names counts
-     * once, in one of these seven. */
-    uint64_t blocks_published;  /* landed under their key, or filled cells that a block lacked */
-    uint64_t blocks_repeated;   /* published again, with nothing new */
+    /* Since the store was created. Each block in a publish, an import or an adopt is counted once,
+     * in one of these seven. */
+    uint64_t blocks_published;  /* landed under their key, or added cells that a block lacked */
+    uint64_t blocks_repeated;   /* published again, with no new cells */
     uint64_t blocks_empty;      /* published without a row that landed */
     uint64_t blocks_refused;    /* there was no room, or no turn in a shared store */
     uint64_t blocks_stale;      /* published with a row, or by a caller, of an older generation */
     uint64_t blocks_adopted;    /* found by adopt */
     uint64_t blocks_absent;     /* not found by adopt */
-    /* What became of blocks since the store was created. */
-    uint64_t blocks_mismatched; /* published again with other ids in a cell that was there */
-    uint64_t blocks_replaced;   /* a later publish took their slot key */
-    uint64_t blocks_evicted;    /* went for room, or by routecap_store_evict */
-    uint64_t blocks_imported;   /* brought by routecap_store_import, whatever became of them */
+    /* Since the store was created, independently of the seven. */
+    uint64_t blocks_mismatched; /* published again with other ids in a valid cell */
+    uint64_t blocks_replaced;   /* lost their slot key to a later publish */
+    uint64_t blocks_evicted;    /* dropped for room, or by routecap_store_evict */
+    uint64_t blocks_imported;   /* brought by routecap_store_import, refused ones included */
     uint64_t rows_copied;       /* rows that were copied, because their page was not shared */
 } routecap_store_counts;
 
@@ -211,8 +243,8 @@ ROUTECAP_API routecap_status routecap_store_stats(const routecap_store *store,
 /**
  * Advance a store to a generation: rows with a lower tag are stale from then on.
  *
- * Stale blocks are not used any more, so they go first when room is needed. Nothing happens if the
- * store is at this generation already, or at a later one.
+ * No call uses a stale block any more. Stale blocks are therefore the first to be dropped when the
+ * store needs room. Nothing happens if the store is already at this generation or at a later one.
  *
  * @param[in] store       The store.
  * @param[in] generation  The new generation.
@@ -227,8 +259,8 @@ ROUTECAP_API routecap_status routecap_store_advance(routecap_store *store, uint6
  * Publish rows of a request: `count` blocks, one after another in the request.
  *
  * The call notes the keys and returns. The worker thread publishes the rows when they have landed,
- * and drafts when they are settled. If a finish or close ends the request before that, its drafts
- * are dropped, and the blocks get the rows that were settled.
+ * and drafts when they are settled. If finish or close ends the request earlier, the drafts that
+ * are not settled are dropped, and the blocks get the rows that were settled.
  *
  * @param[in] capturer    The capturer.
  * @param[in] request     The request.
@@ -236,7 +268,7 @@ ROUTECAP_API routecap_status routecap_store_advance(routecap_store *store, uint6
  * @param[in] first       Position of the first row of the first block.
  * @param[in] keys        [count, key_bytes] the keys, each once.
  * @param[in] count       How many blocks. Their rows may lie beyond the request's length, as drafts
- *                        do, but not beyond what was issued.
+ *                        do, but not beyond the rows that were issued.
  * @param[in] generation  The tag of the caller's steps. If it is lower than the store's generation,
  *                        nothing is published.
  * @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_REQUEST; ROUTECAP_ERR_SHAPE_MISMATCH (also if a layer
@@ -249,25 +281,26 @@ ROUTECAP_API routecap_status routecap_request_publish(routecap_capturer *capture
                                                       const void *keys, size_t count,
                                                       uint64_t generation);
 
-/* What an adopt found. */
+/* The result of an adopt. */
 typedef struct routecap_adoption {
     uint32_t struct_size;
     uint32_t reserved;      /* 0 */
     uint64_t rows;          /* rows from `first` up to the first block that was not found */
     uint64_t found;         /* blocks that were found */
-    uint64_t evicted;       /* blocks that are missing for this reason */
-    uint64_t not_published; /* blocks that are missing for this reason */
-    uint64_t stale;         /* blocks that are missing for this reason */
+    uint64_t evicted;       /* blocks that are missing because they were EVICTED */
+    uint64_t not_published; /* blocks that are missing because they were NOT_PUBLISHED */
+    uint64_t stale;         /* blocks that are missing because they are STALE */
 } routecap_adoption;
 
 /**
- * Add rows of a store to a request: `count` blocks, one after another in the request. They are the
- * positions that an engine took from its cache and did not compute.
+ * Add rows of a store to a request: `count` blocks, one after another in the request. Use it for
+ * the positions that an engine took from its cache and did not compute.
  *
- * Every block that is there fills its rows; rows of the others are missing. The request's length
- * becomes the end of the last block if it was less. Cells that the request has are kept, also with
- * ROUTECAP_POLICY_REPLACE. Where rows line up with pages, pages are shared. Elsewhere the worker
- * thread copies rows; they are missing (REFUSED) if the capturer's budget has no room.
+ * Each block that is found fills its rows. The rows of all other blocks are missing. If the
+ * request's length was less than the end of the last block, it becomes that end. Cells that the
+ * request already has stay, also with ROUTECAP_POLICY_REPLACE. Where rows line up with pages, the
+ * pages are shared. The worker thread copies all other rows; if the capturer's budget has no room
+ * for a copy, they are missing (REFUSED).
  *
  * @param[in] capturer    The capturer.
  * @param[in] request     The request.
@@ -276,7 +309,7 @@ typedef struct routecap_adoption {
  * @param[in] keys        [count, key_bytes] the keys.
  * @param[in] count       How many blocks.
  * @param[in] generation  The tag of the caller's steps. If it is lower than the store's generation,
- *                        blocks that are there are STALE.
+ *                        blocks that are in the store are STALE.
  * @param[out] adoption   What was found; may be NULL.
  * @return ROUTECAP_OK, also if nothing was found; ROUTECAP_ERR_UNKNOWN_REQUEST;
  *         ROUTECAP_ERR_SHAPE_MISMATCH (also if a layer is recomputed in the store and captured
@@ -300,7 +333,7 @@ typedef struct routecap_publish_item {
 } routecap_publish_item;
 
 /**
- * Publish rows of many requests in one call: those whose blocks filled in this step.
+ * Publish rows of many requests in one call, such as all blocks that were filled in this step.
  *
  * @param[in] capturer    The capturer.
  * @param[in] store       The store.
@@ -316,13 +349,13 @@ ROUTECAP_API routecap_status routecap_request_publish_batch(routecap_capturer *c
                                                             size_t item_size, size_t count,
                                                             uint64_t generation);
 
-/* One call of routecap_request_adopt: its parameters, what it found, and its status. */
+/* One call of routecap_request_adopt: its parameters, its result, and its status. */
 typedef struct routecap_adopt_item {
     routecap_request request;
     uint64_t first;
     const void *keys; /* [count, key_bytes] */
     uint64_t count;
-    /* These five receive what routecap_adoption has under the same names. */
+    /* These five receive the fields of routecap_adoption with the same names. */
     uint64_t rows;
     uint64_t found;
     uint64_t evicted;
@@ -333,7 +366,8 @@ typedef struct routecap_adopt_item {
 } routecap_adopt_item;
 
 /**
- * Add rows of a store to many requests in one call: those that an engine admits in this step.
+ * Add rows of a store to many requests in one call, such as all requests that the engine admits in
+ * this step.
  *
  * @param[in] capturer    The capturer.
  * @param[in] store       The store.
@@ -354,21 +388,21 @@ ROUTECAP_API routecap_status routecap_request_adopt_batch(routecap_capturer *cap
  * ============================================================================================== */
 
 /**
- * Make content keys from token ids: one for each whole block, which stands for all tokens up to the
- * block's end.
+ * Make content keys from token ids: one key for each whole block. The key stands for all tokens up
+ * to the end of its block.
  *
- * The key of a block is a BLAKE2b digest (RFC 7693, unkeyed) of key_bytes bytes. It is the digest
- * of what comes before the block, followed by the block's tokens as little-endian 32-bit integers.
- * The seed comes before the first block; the key of the block before it comes before any other
- * block. So the chain goes on if the last key is passed as the seed of the next call. The
- * personalisation is the 8 bytes "routecap", then block_rows and 0 as little-endian 32-bit
- * integers.
+ * A key is a BLAKE2b digest (RFC 7693, unkeyed) of key_bytes bytes. The digest covers two things,
+ * one after the other: a prefix, and the block's tokens as little-endian 32-bit integers. For the
+ * first block the prefix is the seed. For every other block the prefix is the key of the block
+ * before it. To continue a chain, pass its last key as the seed of the next call. The
+ * personalisation of the digest is the 8 bytes "routecap", then block_rows and 0 as little-endian
+ * 32-bit integers.
  *
- * @param[in] seed         [seed_bytes] what else decides the rows: the model, its weights, an
- *                         adapter, a session. May be NULL if seed_bytes is 0.
+ * @param[in] seed         [seed_bytes] everything else that decides the rows: the model, its
+ *                         weights, an adapter, a session. May be NULL if seed_bytes is 0.
  * @param[in] seed_bytes   Size of seed, in bytes.
  * @param[in] tokens       [count] the token ids.
- * @param[in] count        How many tokens. Those behind the last whole block have no key.
+ * @param[in] count        How many tokens. Tokens after the last whole block get no key.
  * @param[in] block_rows   Rows of a block, 1..ROUTECAP_MAX_BLOCK_ROWS.
  * @param[in] key_bytes    Bytes of a key, ROUTECAP_MIN_KEY_BYTES..ROUTECAP_MAX_KEY_BYTES.
  * @param[out] keys        [count / block_rows, key_bytes] the keys.
@@ -381,18 +415,19 @@ ROUTECAP_API routecap_status routecap_key_chain(const void *seed, size_t seed_by
                                                 size_t keys_bytes);
 
 /**
- * Say which keys an adopt of this generation would find now.
+ * Tell which keys an adopt of this generation would find now.
  *
- * The answer holds at this moment. A block that is found may go before it is adopted, unless it is
- * retained. Blocks in flight are found.
+ * The answer holds at this moment only. The store may drop a block before you adopt it, unless the
+ * block is retained. Blocks in flight count as found, although only the capturer that published
+ * them can adopt them yet.
  *
  * @param[in] store       The store.
  * @param[in] keys        [count, key_bytes] the keys.
  * @param[in] count       How many keys.
  * @param[in] generation  The tag of the caller's steps.
- * @param[out] reasons    [count] 0 for a block that is there, otherwise ROUTECAP_MISSING_*; may be
+ * @param[out] reasons    [count] 0 for a block that is found, otherwise ROUTECAP_MISSING_*; may be
  *                        NULL.
- * @param[out] leading    How many keys before the first that is not there; may be NULL.
+ * @param[out] leading    How many keys before the first that is not found; may be NULL.
  * @return ROUTECAP_OK; ROUTECAP_ERR_STATE (a generation that the store has not advanced to).
  */
 ROUTECAP_API routecap_status routecap_store_contains(routecap_store *store, const void *keys,
@@ -400,22 +435,24 @@ ROUTECAP_API routecap_status routecap_store_contains(routecap_store *store, cons
                                                      routecap_reason *reasons, uint64_t *leading);
 
 /**
- * Retain blocks: they stay until they are released, whatever the budget says.
+ * Retain blocks: the store keeps them until they are released, whatever the budget says.
  *
- * A block that was retained twice stays until it is released twice. A later block under the key
- * inherits that. A key that is not there is not retained, so release only those that were.
+ * A block that was retained twice stays until it is released twice. If a later block takes the key,
+ * that block is retained as often. A key without a block is not retained, so release only the keys
+ * that were retained.
  *
  * @param[in] store     The store.
  * @param[in] keys      [count, key_bytes] the keys.
  * @param[in] count     How many keys.
  * @param[out] reasons  [count] 0 for a block that is retained now, otherwise ROUTECAP_MISSING_*;
- *                      may be NULL. REFUSED: another process was changing a store that is shared.
+ *                      may be NULL. REFUSED: the store is shared, and another process was changing
+ *                      it.
  */
 ROUTECAP_API routecap_status routecap_store_retain(routecap_store *store, const void *keys,
                                                    size_t count, routecap_reason *reasons);
 
 /**
- * Release blocks that were retained. Keys that nobody retains are left alone.
+ * Release blocks that were retained. Keys that nobody retains are ignored.
  *
  * @param[in] store  The store.
  * @param[in] keys   [count, key_bytes] the keys.
@@ -425,22 +462,23 @@ ROUTECAP_API routecap_status routecap_store_release(routecap_store *store, const
                                                     size_t count);
 
 /**
- * Drop blocks, also retained ones and those in flight. Requests that adopted them keep the rows.
+ * Drop blocks, including retained ones and those in flight. Requests that adopted them keep the
+ * rows.
  *
  * @param[in] store     The store.
- * @param[in] keys      [count, key_bytes] the keys; those that are not there are left alone.
+ * @param[in] keys      [count, key_bytes] the keys; keys without a block are ignored.
  * @param[in] count     How many keys.
- * @param[out] evicted  How many were there; may be NULL.
+ * @param[out] evicted  How many keys had a block; may be NULL.
  */
 ROUTECAP_API routecap_status routecap_store_evict(routecap_store *store, const void *keys,
                                                   size_t count, uint64_t *evicted);
 
 /**
- * Follow a cache that moves its slots: the block of from[i] becomes that of to[i], for all i at
+ * Follow a cache that moves its slots: the block under from[i] gets the key to[i], for all i at
  * once.
  *
- * What was under to[i] is evicted, even if there is no block under from[i]. Afterwards from[i] is
- * EVICTED, unless it is also some to[j].
+ * The block that was under to[i] is evicted, even if there is no block under from[i]. Afterwards
+ * from[i] is EVICTED, unless it is also one of the new keys.
  *
  * @param[in] store  A store of slot keys.
  * @param[in] from   [count, key_bytes] the keys, each once.
@@ -456,17 +494,17 @@ ROUTECAP_API routecap_status routecap_store_move(routecap_store *store, const vo
  * ============================================================================================== */
 
 /**
- * Write blocks as bytes, to travel beside the KV cache to another machine.
+ * Write blocks as bytes, to be sent to another machine with the KV cache.
  *
- * Blocks that are not there, not landed or stale are left out. The rows are copied on the calling
- * thread. docs/store.md describes the bytes.
+ * The call leaves out blocks that the store does not have, that have not landed, or that are stale.
+ * It copies the rows on the calling thread. docs/store.md describes the bytes.
  *
  * @param[in] store       The store.
  * @param[in] keys        [count, key_bytes] the keys.
  * @param[in] count       How many keys.
  * @param[in] generation  The tag of the caller's steps.
- * @param[out] dst        [dst_bytes] the bytes. NULL with dst_bytes 0 asks for the size, which
- *                        returns ROUTECAP_ERR_BUFFER_TOO_SMALL.
+ * @param[out] dst        [dst_bytes] the bytes. NULL with dst_bytes 0 asks for the size, and the
+ *                        call returns ROUTECAP_ERR_BUFFER_TOO_SMALL.
  * @param[in] dst_bytes   Size of dst, in bytes.
  * @param[out] needed     How many bytes it takes, set on ROUTECAP_ERR_BUFFER_TOO_SMALL too; may be
  *                        NULL.
@@ -481,17 +519,18 @@ ROUTECAP_API routecap_status routecap_store_export(routecap_store *store, const 
 /**
  * Publish blocks that another store exported.
  *
- * Nothing in the bytes is trusted: a cell that claims to be valid and is not k distinct experts of
- * its layer is an error, and nothing is published. Keys and tags are believed. Rows are copied on
- * the calling thread. Stale blocks are counted and not published.
+ * The call trusts nothing in the bytes except keys and tags, which it cannot check. If a cell that
+ * is marked valid does not hold k distinct experts of its layer, the call returns an error and
+ * publishes nothing. It copies the rows on the calling thread. It counts stale blocks and does not
+ * publish them.
  *
  * @param[in] store    The store.
  * @param[in] data     [bytes] the bytes.
  * @param[in] bytes    How many: exactly those of one export.
  * @param[out] blocks  How many blocks the bytes have; may be NULL.
  * @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT (the text says what is wrong);
- *         ROUTECAP_ERR_SHAPE_MISMATCH (another shape, block_rows or key_bytes); ROUTECAP_ERR_STATE
- *         (a generation that the store has not advanced to).
+ *         ROUTECAP_ERR_SHAPE_MISMATCH (a different shape, block_rows or key_bytes);
+ *         ROUTECAP_ERR_STATE (a generation that the store has not advanced to).
  */
 ROUTECAP_API routecap_status routecap_store_import(routecap_store *store, const void *data,
                                                    size_t bytes, uint64_t *blocks);
@@ -501,31 +540,35 @@ ROUTECAP_API routecap_status routecap_store_import(routecap_store *store, const 
  * ============================================================================================== */
 
 /**
- * Create a store that several processes of one machine share. Each of them opens it by a
- * descriptor, at most 48 processes at a time.
+ * Create a store that several processes of one machine share. Each other process opens it by its
+ * descriptor. At most 48 processes have it open at a time.
  *
- * All memory is taken now, and no more later: the budget for blocks, and some 1.2 MB beside it. A
- * block exists for another process once it is complete. The worker thread copies rows in for a
- * publish. For an adopt it copies them out into the capturer's budget, and checks them: what
- * another process left half done is missing. A block that goes between an adopt and that copy is
- * EVICTED, also for the adopter. A process may die at any moment without holding up the others, and
- * what it retained is released. Counts are those of all processes, except blocks_in_flight.
+ * Memory. The call takes all memory of the store: the budget for blocks, and about 1.2 MB more. The
+ * store takes no more later.
  *
- * One process at a time changes the store; finding, adopting and evicting need no turn. A call
- * tries for some 50 us to get one, and the worker thread waits for a second at most. Without a
- * turn, as when another process is stopped in its own, blocks are not published (blocks_refused),
- * retain says ROUTECAP_MISSING_REFUSED, and move drops the blocks of all its keys. If a process
- * dies in its turn, the order in which blocks go for room begins anew.
+ * Blocks. Other processes find a block once it is complete. For a publish, the worker thread copies
+ * the rows into the store. For an adopt, it copies them out into the capturer's budget, and checks
+ * them: a block that another process left half done is missing. If a block is dropped between an
+ * adopt and that copy, it is EVICTED for the adopter too. The counts are those of all processes
+ * together, except blocks_in_flight.
  *
- * A process that writes into the memory by other means can make rows missing, and with intent make
- * them wrong: pass the descriptor to processes that you trust.
+ * Turns. Changing the store takes a turn, and one process at a time has it. Finding, adopting and
+ * evicting need no turn. A call tries for about 50 us to get a turn. The worker thread waits for up
+ * to one second. A process may get no turn, for example because another process was stopped in the
+ * middle of its own turn. Then it publishes no blocks (blocks_refused), retain returns
+ * ROUTECAP_MISSING_REFUSED, and move drops the blocks of all its keys.
+ *
+ * Death. A process may die at any moment without holding up the others. The blocks that it retained
+ * are released. If it dies in its turn, the order in which blocks are dropped for room begins anew.
+ *
+ * Trust. A process that writes into the memory by other means can make rows missing, and
+ * deliberately make them wrong. Pass the descriptor only to processes that you trust.
  *
  * @param[in] config       The configuration.
  * @param[in] shape        As in routecap_store_create.
  * @param[out] descriptor  A file descriptor of memory without a name, which can neither shrink nor
- *                         grow. It is the caller's, and may be inherited, passed over a UNIX
- *                         socket, and closed. It is closed when the process executes another
- *                         program.
+ *                         grow. The caller owns it. It may be inherited, passed over a UNIX socket,
+ *                         and closed. It is closed when the process executes another program.
  * @param[out] store       The store, to be freed with routecap_store_free; NULL on error.
  * @return ROUTECAP_OK; ROUTECAP_ERR_NO_BACKEND (this system has no such memory, or no /proc).
  */
@@ -536,29 +579,32 @@ ROUTECAP_API routecap_status routecap_store_create_shared(const routecap_store_c
 
 /**
  * Open a store that several processes share. If the descriptor is that of an empty file, create the
- * store in it: so processes find the store by the file's name, in /dev/shm for instance.
+ * store in the file. Processes can then find the store by the name of the file, such as a name in
+ * /dev/shm.
  *
- * The file then takes all memory of the store. Whoever truncates it ends the processes that have it
- * open. A store does not outlive a boot of the machine.
+ * When the store is created in a file, the file takes all memory of the store. If anyone truncates
+ * the file, every process that has it open ends. A store does not outlive a boot of the machine.
  *
- * Of several processes that find the file empty one makes the store, and the others wait for as
- * long as the file grows. If it has not grown for three seconds they return. A process that dies
- * while it makes the store leaves a file in which the next one makes it.
+ * If several processes find the file empty, one of them makes the store. The others wait as long as
+ * the file grows, and return if it has not grown for three seconds. If a process dies while it
+ * makes the store, the next process that opens the file makes it.
  *
- * A file with a name must belong to this user or to root: its owner could make rows wrong. So open
- * it with O_NOFOLLOW, and make it with mode 0600.
+ * A file with a name must belong to this user or to root, because its owner could make rows wrong.
+ * So open the file with O_NOFOLLOW, and create it with mode 0600.
  *
- * @param[in] config      The configuration: block_rows, key_bytes and flags as it was created with.
- *                        budget_bytes and generation are looked at only where the file is empty.
- * @param[in] shape       The shape that it was created with.
- * @param[in] descriptor  Of routecap_store_create_shared, or of a file opened for reading and
- *                        writing. It stays the caller's and may be closed afterwards.
+ * @param[in] config      The configuration. block_rows, key_bytes and flags must be those that the
+ *                        store was created with. budget_bytes and generation matter only if the
+ *                        file is empty.
+ * @param[in] shape       The shape that the store was created with.
+ * @param[in] descriptor  A descriptor of routecap_store_create_shared, or of a file opened for
+ *                        reading and writing. The caller still owns it, and may close it after the
+ *                        call.
  * @param[out] store      The store, to be freed with routecap_store_free; NULL on error.
- * @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT (no store, one of another version or another boot, or a
- *         damaged one); ROUTECAP_ERR_ARGUMENT (also if the file is another user's);
- *         ROUTECAP_ERR_SHAPE_MISMATCH (another shape, block_rows, key_bytes or flags);
- *         ROUTECAP_ERR_NOT_READY (another process is making it, and gets no further);
- *         ROUTECAP_ERR_NO_MEMORY (also if the disk is full, or 48 processes have it open);
+ * @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT (no store, a store of another version or another boot,
+ *         or a damaged one); ROUTECAP_ERR_ARGUMENT (also if the file belongs to another user);
+ *         ROUTECAP_ERR_SHAPE_MISMATCH (a different shape, block_rows, key_bytes or flags);
+ *         ROUTECAP_ERR_NOT_READY (another process is making the store, and makes no progress);
+ *         ROUTECAP_ERR_NO_MEMORY (also if the disk is full, or 48 processes have the store open);
  *         ROUTECAP_ERR_NO_BACKEND (this system has no /proc).
  */
 ROUTECAP_API routecap_status routecap_store_open_shared(const routecap_store_config *config,
