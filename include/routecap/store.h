@@ -50,7 +50,7 @@
  *     If you close the request, publish its full blocks first. Adopt them into the new request when
  *     the engine resumes the sequence from its cache.
  *   - Abort: publish the full blocks that the engine keeps in its cache, then close the request.
- *     Published rows stay in the store even if they are still in flight.
+ *     Rows in flight are published too, once they have landed.
  *   - Weight updates: see "Generations" below.
  *   - Data parallel ranks: if each rank has a cache of its own, give each rank a store of its own.
  *     If ranks share cached prefixes, let their processes share one store
