@@ -294,8 +294,8 @@ typedef struct routecap_issue_options {
  * that begins another pass. The worker thread then files the rows in the background. Steps are
  * filed in the order in which they were issued.
  *
- * Spans. A sink row that is in no span is dropped. A sink row may be in several spans, if one token
- * belongs to several sequences. A request may have several spans. They must not overlap in
+ * Spans. Issue ignores sink rows that are in no span. A sink row may be in several spans, if one
+ * token belongs to several sequences. A request may have several spans. They must not overlap in
  * position, unless they are speculative (trees) or have device positions. A step without spans
  * lands at once.
  *
@@ -306,19 +306,20 @@ typedef struct routecap_issue_options {
  *
  * Memory. Issue charges the budget for each page that a span touches, with one exception: the
  * newest page that the request wrote itself. Issue charges that page too if it was truncated or
- * taken, or if the span writes rows that were once shared or forked. There are three extra charges:
- *   - If rows of a page may get different tags, issue also charges the page's tags.
- *   - Drafts are charged memory of their own.
- *   - A span with wide bounds of device positions is charged one page for each row.
+ * taken, or if the span writes rows that were once shared or forked. Issue also charges:
+ *   - for a page whose rows may get different tags: memory for these tags,
+ *   - for drafts: memory of their own, until they are settled,
+ *   - for device positions with wide bounds: one page for each row of the span, instead of each
+ *     page within the bounds.
  * When the step is filed, or when its drafts are settled, the part of the charge that was not
  * needed returns to the budget. Issue accepts a span that is charged nothing, even if the budget is
  * exceeded. Rows of an accepted span are refused later only if the system itself has no memory
  * left. They are then missing (REFUSED), and counted.
  *
  * A span may need a page that issue did not charge, if rows are shared, forked or taken between its
- * issue and its filing. The span gets that page even if this exceeds the budget. The excess is
- * limited: count the pages, with their tags, that spans in flight and waiting drafts have touched
- * since bytes_in_use was last within the budget. The excess is at most these pages.
+ * issue and its filing. The span gets that page even if this exceeds the budget. The excess is at
+ * most the pages, with their tags, that spans in flight and waiting drafts have touched since
+ * bytes_in_use was last within the budget.
  *
  * The memory that close, truncate, finish and an extract with ROUTECAP_EXTRACT_TAKE free can be
  * used at once. If the budget is exhausted, issue applies pending calls of this kind itself before
@@ -335,10 +336,10 @@ typedef struct routecap_issue_options {
  *     call routecap_step_discard before the next pass.
  *
  * Positions. The positions array is read on the stream, up to the last sink row whose span has
- * DEVICE_POSITIONS. The library does not check again that an array that an earlier call named is
- * still allocated. If it was freed, the kernel of a small step causes an error in the whole CUDA
- * context, which the engine shares; a large step is only lost itself. An address that is not mapped
- * may end the process.
+ * DEVICE_POSITIONS. The library checks an address when a call first names it, and may not check it
+ * again. If the memory was freed since then, a small step causes an error in the whole CUDA
+ * context, which the engine shares, but a large step is only lost itself. An address that is not
+ * mapped may end the process.
  *
  * Issue allocates system memory only to grow buffers that it keeps. Not capturable.
  *
