@@ -174,12 +174,12 @@ class Capturer:
 
     @property
     def layers(self) -> int:
-        """Captured (MoE) layers."""
+        """The number of captured (MoE) layers."""
         return self._config.layers
 
     @property
     def k(self) -> int:
-        """Experts per token."""
+        """The number of experts per token."""
         return self._config.k
 
     @property
@@ -194,7 +194,7 @@ class Capturer:
 
     @property
     def slots(self) -> int:
-        """Each holds one step in flight."""
+        """The number of slots; each holds one step in flight."""
         return self._config.slots
 
     @property
@@ -203,7 +203,7 @@ class Capturer:
 
     @property
     def device(self) -> int:
-        """Ordinal; 0 on the host backend."""
+        """The ordinal of the device; 0 on the host backend."""
         return self._config.device
 
     @property
@@ -212,13 +212,13 @@ class Capturer:
 
     @property
     def layer_map(self) -> NDArray[np.int32]:
-        """[layers] the index of each captured layer in the decoder."""
+        """The index of each captured layer in the decoder, [layers]."""
         given = self._config.layer_map
         return np.arange(self.layers, dtype=np.int32) if given is None else given.copy()
 
     @property
     def layer_experts(self) -> NDArray[np.uint32]:
-        """[layers]"""
+        """The number of experts of each layer, [layers]."""
         given = self._config.layer_experts
         return np.full(self.layers, self.experts, np.uint32) if given is None else given.copy()
 
@@ -253,17 +253,17 @@ class Capturer:
 
     @documented("routecap_step_begin")
     def begin(self, rows: int, *, stream: Any = None) -> None:
-        """Begin a step of up to `rows` rows, at the head of a forward pass."""
+        """Begin a step of up to `rows` rows, at the start of a forward pass."""
         raw.routecap_step_begin(self._handle, rows, self._stream(stream))
 
     @documented("routecap_step_snapshot")
     def snapshot(self, *, stream: Any = None) -> None:
-        """Take a snapshot of the rows begun, after the last write of the forward pass."""
+        """Take a snapshot of the rows that were begun, after the last write of the forward pass."""
         raw.routecap_step_snapshot(self._handle, self._stream(stream))
 
     @documented("routecap_step_discard")
     def discard(self, *, stream: Any = None) -> None:
-        """Drop the last forward pass."""
+        """Discard the last forward pass, such as a warm-up run."""
         raw.routecap_step_discard(self._handle, self._stream(stream))
 
     @documented("routecap_step_issue")
@@ -921,7 +921,7 @@ class Capturer:
 
     @documented("routecap_request_open")
     def open(self, id: str | None = None, *, policy: Policy | PolicyName = Policy.KEEP) -> Request:
-        """Open a request, optionally under a string id, which every method accepts until the
+        """Open a request, optionally under a string id. Every method accepts the id until the
         request ends.
         """
         self._expect_free(id)
@@ -976,8 +976,8 @@ class Capturer:
     def accept(
         self, request: RequestLike, step: Step | int, keep: int | Sequence[int] | NDArray[Any]
     ) -> None:
-        """Settle the speculative rows of a request in one step: keep the first `keep` of them, or,
-        given a list of indices, the accepted path of a tree.
+        """Settle the drafts of a request in one step: keep the first `keep` of them, or those with
+        the given indices, such as the accepted path of a tree.
         """
         if isinstance(keep, (int, np.integer)):
             rows, count = None, int(keep)
@@ -996,8 +996,8 @@ class Capturer:
         *,
         check: bool = False,
     ) -> Status:
-        """Settle the speculative rows of many requests in one call: an array of accept_dtype, whose
-        `status` is filled. Returns OK, or PARTIAL if items were refused: with `check` that is a
+        """Settle the drafts of many requests in one call: an array of accept_dtype, whose `status`
+        is filled. Returns OK, or PARTIAL if items were refused: with `check` that is a
         PartialError, which names them.
 
         Each item keeps its first `count` rows; or, with `paths`, those that `count` indices name:
@@ -1035,7 +1035,7 @@ class Capturer:
     def fork(
         self, request: RequestLike, rows: int | None = None, *, id: str | None = None
     ) -> Request:
-        """Open a request that begins with the first `rows` rows of another, all of them if None."""
+        """Open a request that begins with the first `rows` rows of another; None: all rows."""
         self._expect_free(id)
         return self._name(
             raw.routecap_request_fork(self._handle, self._resolve(request), rows_of(rows))[1], id
@@ -1043,8 +1043,8 @@ class Capturer:
 
     @documented("routecap_request_attach")
     def attach(self, request: RequestLike, routing: Routing, rows: int | None = None) -> None:
-        """Supply the rows before position `rows` (None: all rows of the routing) from the routing
-        of the request that computed them.
+        """Add the rows before position `rows` (None: all rows) of the routing of the request that
+        computed them.
         """
         raw.routecap_request_attach(
             self._handle, self._resolve(request), routing._handle, rows_of(rows)
@@ -1062,8 +1062,9 @@ class Capturer:
         *,
         generation: int | None = None,
     ) -> None:
-        """Publish rows of a request from position `first` on: a block for each key. Returns at
-        once; the rows may be in flight. `generation` is the store's unless it is given.
+        """Publish rows of a request from position `first` on: one block for each key. The rows
+        may be in flight; the call does not wait for them. `generation` is the store's unless it is
+        given.
         """
         data, count = checked_keys(keys, store.key_bytes)
         raw.routecap_request_publish(
@@ -1086,8 +1087,8 @@ class Capturer:
         *,
         generation: int | None = None,
     ) -> Adoption:
-        """Add rows of a store to a request from position `first` on: a block for each key. Rows
-        that the store lacks are missing, with a reason.
+        """Add rows of a store to a request from position `first` on: one block for each key. Rows
+        that the store does not have are missing, with a reason.
         """
         data, count = checked_keys(keys, store.key_bytes)
         memory = structs.adoption.empty()
@@ -1172,7 +1173,7 @@ class Capturer:
 
     @documented("routecap_request_coverage")
     def coverage(self, request: RequestLike, first: int = 0, rows: int | None = None) -> Coverage:
-        """How many cells of a range of rows are there."""
+        """Count the valid and the missing cells of a range of rows."""
         handle = self._resolve(request)
         return read_coverage(
             lambda memory, blocks: raw.routecap_request_coverage(
@@ -1183,8 +1184,8 @@ class Capturer:
     def missing(
         self, request: RequestLike, first: int = 0, rows: int | None = None
     ) -> NDArray[np.void]:
-        """The blocks of missing cells of a range of rows: an array of missing_dtype, whose `reason`
-        is a Missing (routecap_request_coverage).
+        """List the blocks of missing cells in a range of rows: an array of missing_dtype, whose
+        `reason` is a Missing (routecap_request_coverage).
         """
         handle = self._resolve(request)
         return read_missing(
@@ -1204,8 +1205,8 @@ class Capturer:
         strict: bool = False,
         allow_recomputed: bool = False,
     ) -> Routing:
-        """Read `rows` rows from position `first` on into a routing; None is up to the end,
-        routecap.LANDED up to the first row in flight.
+        """Read `rows` rows from position `first` on into a routing. None: up to the end;
+        routecap.LANDED: up to the first row in flight.
         """
         mode = mode if mode is Extract.SHARE else member(Extract, mode)
         flags = read_flags(strict, allow_recomputed)
@@ -1217,7 +1218,7 @@ class Capturer:
 
     @documented("routecap_request_extract_batch")
     def extract_batch(self, items: NDArray[np.void], *, check: bool = False) -> Routings:
-        """Read rows of many requests in one call: an array of extract_dtype, of which `status` is
+        """Read rows of many requests in one call: an array of extract_dtype, whose `status` is
         filled.
 
         An item that was refused is an error when its routing is asked for. With `check` the call
@@ -1255,8 +1256,8 @@ class Capturer:
         strict: bool = False,
         allow_recomputed: bool = False,
     ) -> Status:
-        """Copy rows of a request into an array: as Routing.copy_to, without making a routing.
-        `rows` is as many as `out` has, unless given.
+        """Copy rows of a request into an array, like Routing.copy_to, but without making a routing.
+        If `rows` is not given, it is the number of rows of `out`.
         """
         layers = self.layers - first_layer if layers is None else layers
         if rows is None:
@@ -1287,7 +1288,7 @@ class Capturer:
         """End a request and get its routing, with exactly `rows` rows: S-1 for a sequence of S
         tokens.
 
-        None is its length. Does not wait: see Routing.wait.
+        None: the request's length. The call does not wait: see Routing.wait.
         """
         handle = self._resolve(request)
         routing = Routing._of(raw.routecap_request_finish(self._handle, handle, rows_of(rows))[1])
@@ -1296,7 +1297,7 @@ class Capturer:
 
     @documented("routecap_request_finish_batch")
     def finish_batch(self, items: NDArray[np.void], *, check: bool = False) -> Routings:
-        """End many requests in one call: an array of finish_dtype, of which `status` is filled.
+        """End many requests in one call: an array of finish_dtype, whose `status` is filled.
 
         An item that was refused is an error when its routing is asked for. With `check` the call
         raises a PartialError: it names the items that were refused, and has the other routings.
@@ -1333,7 +1334,7 @@ class Capturer:
         *,
         check: bool = False,
     ) -> Status:
-        """End many requests and drop their rows; `status`, an int32 array, receives each one's.
+        """End many requests and drop their rows; `status`, an int32 array, receives their statuses.
         Returns OK, or PARTIAL if some were unknown: with `check` that is a PartialError, which
         names them.
 
@@ -1385,14 +1386,14 @@ class Capturer:
 
     @documented("routecap_capturer_stats")
     def stats(self) -> Stats:
-        """The counters. Does not wait."""
+        """Read the counters. Does not wait."""
         memory = structs.stats.empty()
         raw.routecap_capturer_stats(self._handle, memory)
         return Stats._make(structs.stats.read(memory))
 
     @documented("routecap_capturer_layer_stats")
     def layer_stats(self, layers: int | None = None) -> NDArray[np.void]:
-        """The counters of every layer: an array of layer_stats_dtype. Does not wait."""
+        """Read the counters of every layer: an array of layer_stats_dtype. Does not wait."""
         counters = np.zeros(self.layers if layers is None else layers, structs.layer_stats_dtype)
         raw.routecap_capturer_layer_stats(self._handle, counters)
         return counters

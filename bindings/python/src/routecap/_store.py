@@ -1,4 +1,4 @@
-"""The store: rows that live as long as a prefix does, in blocks under keys."""
+"""The store: keeps rows of cached prefixes, in blocks under keys."""
 
 import os
 import weakref
@@ -23,14 +23,13 @@ if TYPE_CHECKING:
     from ._capturer import Capturer
 
 Keys = Union[Sequence[bytes], Sequence[int], bytes, NDArray[Any]]
-"""Keys of blocks: a sequence of bytes, of key_bytes each; all of them one after another, as bytes
-or
-as an array of uint8 [blocks, key_bytes]; or, where key_bytes is 8, integers.
+"""Keys of blocks: a sequence of bytes objects of key_bytes each; or all keys one after another, as
+bytes or as an array of uint8 [blocks, key_bytes]; or integers, if key_bytes is 8.
 """
 
 
 class Shape(TypedDict, total=False):
-    """The settings of a capturer that a store has too; see Settings."""
+    """The settings that a store takes from a capturer; see Settings."""
 
     layers: int
     k: int
@@ -42,22 +41,22 @@ class Shape(TypedDict, total=False):
 
 
 class Adoption(NamedTuple):
-    """What an adopt found."""
+    """The result of an adopt."""
 
     rows: int
-    """Up to the first block that was not found."""
+    """Rows up to the first block that was not found."""
     found: int
-    """Blocks."""
+    """Blocks that were found."""
     evicted: int
-    """Blocks that are missing because they went."""
+    """Blocks that are missing because the store dropped them."""
     not_published: int
-    """Blocks that are missing because they never were there, or are too old to be known."""
+    """Blocks that are missing because the store never had them, or dropped them long ago."""
     stale: int
     """Blocks that are missing because the store has them of older weights only."""
 
 
 def checked_keys(keys: Any, key_bytes: int, name: str = "keys") -> tuple[Any, int]:
-    """A buffer of keys, and how many they are."""
+    """A buffer of keys, and the number of keys in it."""
     if isinstance(keys, (list, tuple)):
         if keys and not isinstance(keys[0], (bytes, bytearray, memoryview)):
             keys = integers(keys, np.uint64)
@@ -97,8 +96,8 @@ def key_chain(
 ) -> NDArray[np.uint8]:
     """Content keys of token ids, [len(tokens) // block_rows, key_bytes]: one for each whole block.
 
-    `seed` is what else decides the rows: model, weights, adapter, session; or the last key of the
-    tokens before.
+    `seed` is everything else that decides the rows: model, weights, adapter, session. To continue
+    a chain, pass its last key as the seed.
     """
     ids = integers(tokens, np.int32)
     blocks = len(ids) // block_rows if ids is not None and block_rows > 0 else 0
@@ -116,11 +115,11 @@ class Store:
         ...                                                         # forward passes of the rest
         capturer.publish("request-18", store, 0, hashes)            # blocks that have filled
 
-    A store is used by any threads and any number of capturers of its shape. What was adopted
-    outlives it.
+    Any threads, and any number of capturers of its shape, may use a store. Requests keep the rows
+    that they adopted, even after the store is closed.
 
-    A store of create_shared or open_shared can be pickled, to be sent to processes that
-    multiprocessing starts: that sends its descriptor, and the other process opens it.
+    A store of create_shared or open_shared can be pickled, to send it to processes that
+    multiprocessing starts. Pickling sends its descriptor, and the other process opens the store.
     """
 
     @documented("routecap_store_config_init", "routecap_store_create")
@@ -135,7 +134,7 @@ class Store:
         slot_keys: bool = False,
         **shape: Unpack[Shape],
     ) -> None:
-        """A store in the shape of a capturer, or of settings: layers, k, experts, id_space,
+        """Create a store in the shape of a capturer, or of settings: layers, k, experts, id_space,
         layer_map, layer_experts, layer_provenance.
         """
         self._handle: Any = None
@@ -154,7 +153,7 @@ class Store:
         self.block_rows = block_rows
         self.key_bytes = key_bytes
         self.generation = generation
-        """That calls name which are given none: the last that this object advanced to."""
+        """The generation of calls that give none: the last one that this object advanced to."""
         flags = StoreFlag.SLOT_KEYS if slot_keys else 0
         self._flags = flags
         self._shared: tuple[int, dict[str, Any]] | None = None  # its descriptor and settings
@@ -179,7 +178,7 @@ class Store:
         slot_keys: bool = False,
         **shape: Unpack[Shape],
     ) -> tuple["Store", int]:
-        """A store that several processes share, and the file descriptor by which others open it."""
+        """Create a store that several processes share. Returns it, and its file descriptor."""
         self = cls.__new__(cls)
         self._handle = None
         self._take(block_rows, key_bytes, budget_bytes, generation, slot_keys)
@@ -201,8 +200,8 @@ class Store:
         slot_keys: bool = False,
         **shape: Unpack[Shape],
     ) -> "Store":
-        """The store of a descriptor that create_shared gave, in this process or another; or of a
-        file, which the first that opens it empty makes a store of budget_bytes.
+        """Open the store of a descriptor that create_shared returned, in this process or another;
+        or the store in a file. If the file is empty, this creates a store of budget_bytes in it.
         """
         self = cls.__new__(cls)
         self._handle = None
@@ -214,7 +213,7 @@ class Store:
         return self
 
     def _share(self, descriptor: int, of: Config) -> None:
-        """Keeps what another process needs to open it."""
+        """Keep what another process needs to open the store."""
         kept = os.dup(descriptor)
         shape = dict(zip(structs.config.fields, structs.config.read(of.memory)))
         self._shared = (
@@ -241,9 +240,9 @@ class Store:
         return _reopened, (reduction.DupFd(descriptor), settings)
 
     def close(self) -> None:
-        """Free it, as soon as no call is inside; see routecap_store_free.
+        """Free the store, as soon as no call uses it; see routecap_store_free.
 
-        What was adopted stays with its requests.
+        Requests keep the rows that they adopted.
         """
         self._handle = None
         if self._shared is not None:
@@ -274,7 +273,7 @@ class Store:
 
     @documented("routecap_store_contains")
     def reasons(self, keys: Keys, *, generation: int | None = None) -> NDArray[np.int32]:
-        """For each key 0 if its block is there, otherwise a Missing."""
+        """Ask for keys: 0 for each key whose block an adopt would find now, otherwise a Missing."""
         data, count = checked_keys(keys, self.key_bytes)
         reasons = np.zeros(count, np.int32)
         raw.routecap_store_contains(
@@ -284,7 +283,7 @@ class Store:
 
     @documented("routecap_store_contains")
     def leading(self, keys: Keys, *, generation: int | None = None) -> int:
-        """How many keys are there before the first that is not."""
+        """The number of keys before the first whose block an adopt would not find now."""
         data, count = checked_keys(keys, self.key_bytes)
         leading: int = raw.routecap_store_contains(
             self._handle, data, count, self._generation(generation), None
@@ -293,8 +292,8 @@ class Store:
 
     @documented("routecap_store_retain")
     def retain(self, keys: Keys) -> NDArray[np.int32]:
-        """Keep blocks until they are released: for each key 0 if it is retained now, otherwise a
-        Missing.
+        """Keep blocks until they are released. Returns 0 for each key that is retained now, and a
+        Missing for the others.
         """
         data, count = checked_keys(keys, self.key_bytes)
         reasons = np.zeros(count, np.int32)
@@ -316,8 +315,8 @@ class Store:
 
     @documented("routecap_store_move")
     def move(self, source: Keys, destination: Keys) -> None:
-        """Follow a cache that moves its slots: the block of source[i] becomes destination[i]'s, all
-        at once.
+        """Follow a cache that moves its slots: the block under source[i] gets the key
+        destination[i], for all i at once.
         """
         data, count = checked_keys(source, self.key_bytes, "source")
         to, places = checked_keys(destination, self.key_bytes, "destination")
@@ -332,13 +331,13 @@ class Store:
 
     @documented("routecap_store_advance")
     def advance(self, generation: int) -> None:
-        """Advance to a generation of the weights: from now on adopters find nothing older."""
+        """Advance to a generation of the weights: from now on no adopt finds an older block."""
         raw.routecap_store_advance(self._handle, generation)
         self.generation = max(self.generation, generation)
 
     @documented("routecap_store_stats")
     def stats(self) -> StoreStats:
-        """The counters."""
+        """Read the counters."""
         memory = structs.store_counts.empty()
         raw.routecap_store_stats(self._handle, memory)
         values = structs.store_counts.read(memory)
@@ -346,7 +345,7 @@ class Store:
 
     @documented("routecap_store_export")
     def export(self, keys: Keys, *, generation: int | None = None) -> bytes:
-        """The blocks that are there as bytes, for another store."""
+        """Write the blocks that the store has as bytes, for another store."""
         data, count = checked_keys(keys, self.key_bytes)
         memory = bytearray()
         while True:
