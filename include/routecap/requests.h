@@ -114,9 +114,9 @@ ROUTECAP_API routecap_status routecap_request_open(routecap_capturer *capturer,
 /**
  * Settle the drafts of one request in one step: keep some, drop the others.
  *
- * Drafts are the rows of spans with ROUTECAP_SPAN_SPECULATIVE. Settle the drafts of a step once.
- * You can call accept before the step has landed, and after later steps were issued. Later spans
- * may record the positions of dropped drafts.
+ * Drafts are the rows of spans with ROUTECAP_SPAN_SPECULATIVE. The drafts of a step can be settled
+ * only once. You may call accept before the step has landed, and after later steps were issued.
+ * Later spans may record the positions of dropped drafts.
  *
  * A verification pass also computes a row for the token before the drafts. If that row is in the
  * same span, it counts as a draft and is kept with the drafts. For example, a span of 5 rows

@@ -227,7 +227,7 @@ typedef struct routecap_store_counts {
     uint64_t blocks_mismatched; /* published again with other ids in a valid cell */
     uint64_t blocks_replaced;   /* lost their slot key to a later publish */
     uint64_t blocks_evicted;    /* dropped for room, or by routecap_store_evict */
-    uint64_t blocks_imported;   /* brought by routecap_store_import, refused ones included */
+    uint64_t blocks_imported;   /* brought by routecap_store_import, published or not */
     uint64_t rows_copied;       /* rows that were copied, because their page was not shared */
 } routecap_store_counts;
 
@@ -243,8 +243,8 @@ ROUTECAP_API routecap_status routecap_store_stats(const routecap_store *store,
 /**
  * Advance a store to a generation: rows with a lower tag are stale from then on.
  *
- * No call uses a stale block any more. Stale blocks are therefore the first to be dropped when the
- * store needs room. Nothing happens if the store is already at this generation or at a later one.
+ * No adopt finds a stale block any more, so stale blocks are the first to be dropped when the store
+ * needs room. Nothing happens if the store is already at this generation or at a later one.
  *
  * @param[in] store       The store.
  * @param[in] generation  The new generation.
@@ -287,9 +287,9 @@ typedef struct routecap_adoption {
     uint32_t reserved;      /* 0 */
     uint64_t rows;          /* rows from `first` up to the first block that was not found */
     uint64_t found;         /* blocks that were found */
-    uint64_t evicted;       /* blocks that are missing because they were EVICTED */
-    uint64_t not_published; /* blocks that are missing because they were NOT_PUBLISHED */
-    uint64_t stale;         /* blocks that are missing because they are STALE */
+    uint64_t evicted;       /* blocks that are missing with the reason EVICTED */
+    uint64_t not_published; /* blocks that are missing with the reason NOT_PUBLISHED */
+    uint64_t stale;         /* blocks that are missing with the reason STALE */
 } routecap_adoption;
 
 /**
