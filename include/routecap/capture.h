@@ -479,8 +479,8 @@ typedef struct routecap_stats {
     uint64_t rows_late;        /* landed after their request was closed; or cut by truncate or
                                   finish, before they landed or as drafts */
     uint64_t rows_rejected;    /* drafts that were not accepted, even if a later call cut them */
-    uint64_t rows_unplaced;    /* with a device position outside the span's bounds */
-    uint64_t rows_refused;     /* without memory for them */
+    uint64_t rows_unplaced;    /* their device position was outside the span's bounds */
+    uint64_t rows_refused;     /* there was no memory for them */
     /* Other counts. */
     uint64_t rows_skipped;       /* in spans of unknown requests */
     uint64_t rows_overlapped;    /* delivered with a valid cell where the request already had one */
