@@ -36,21 +36,21 @@ class Stats(NamedTuple):
     drafts.
     """
     rows_rejected: int
-    """Drafts that were not accepted, also if a later call cut them."""
+    """Drafts that were not accepted, even if a later call cut them."""
     rows_unplaced: int
-    """Their position on the device was outside the span's bounds."""
+    """Their device position was outside the span's bounds."""
     rows_refused: int
-    """For memory."""
+    """There was no memory for them."""
     rows_skipped: int
     """In spans of unknown requests."""
     rows_overlapped: int
-    """Delivered with a valid cell where there was one already."""
+    """Delivered with a valid cell where the request already had one."""
     rows_mismatched: int
-    """Overlapped rows with another set of ids in a cell that is valid in both; needs
+    """Rows of rows_overlapped with different sets of ids in a cell that is valid in both; needs
     ROUTECAP_CONFIG_COMPARE.
     """
     rows_dropped: int
-    """Recorded rows outside the rows begun, of steps that landed."""
+    """Recorded rows outside the rows that were begun, of steps that landed."""
     cells_conflicting: int
     """Recorded twice in one step, of steps that landed; the first record was kept."""
     cells_unwritten: int
@@ -60,19 +60,19 @@ class Stats(NamedTuple):
     cells_out_of_range: int
     """Likewise, with an id outside the layer's range."""
     cells_duplicate: int
-    """Likewise, with one id twice."""
+    """Likewise, with the same id twice."""
     requests_open: int
     steps_in_flight: int
     bytes_in_use: int
-    """Of the budget: pages of requests and routings, their tags, provisional rows, and what spans
-    in flight are charged.
+    """Of the budget: pages of requests and routings, their tags, provisional rows, and the charges
+    of spans in flight.
     """
     bytes_peak: int
-    """The highest bytes_in_use so far. It includes what an issue reserved and gave back at once,
-    such as for a page that two of its spans share.
+    """The highest bytes_in_use so far. It includes memory that an issue reserved and gave back at
+    once, such as for a page that two of its spans share.
     """
     bytes_budget: int
-    """The limit of bytes_in_use, but for the excess that issue names."""
+    """The limit of bytes_in_use, except for the excess that routecap_step_issue describes."""
 
     def _repr_html_(self) -> str:
         from . import _html
@@ -92,13 +92,13 @@ class StoreStats(NamedTuple):
     flags: StoreFlag
     """ROUTECAP_STORE_*."""
     generation: int
-    """The one that the store is at."""
+    """The generation that the store is at."""
     blocks: int
-    """That are there, those in flight and stale ones included."""
+    """Blocks in the store, those in flight and stale ones included."""
     blocks_in_flight: int
     """Of these: published, and not landed yet."""
     blocks_retained: int
-    """Of these: those that somebody retains."""
+    """Of these: retained by at least one caller."""
     bytes_in_use: int
     """Of the budget."""
     bytes_peak: int
@@ -106,9 +106,9 @@ class StoreStats(NamedTuple):
     bytes_budget: int
     """The limit of bytes_in_use."""
     blocks_published: int
-    """Landed under their key, or filled cells that a block lacked."""
+    """Landed under their key, or added cells that a block lacked."""
     blocks_repeated: int
-    """Published again, with nothing new."""
+    """Published again, with no new cells."""
     blocks_empty: int
     """Published without a row that landed."""
     blocks_refused: int
@@ -120,13 +120,13 @@ class StoreStats(NamedTuple):
     blocks_absent: int
     """Not found by adopt."""
     blocks_mismatched: int
-    """Published again with other ids in a cell that was there."""
+    """Published again with other ids in a valid cell."""
     blocks_replaced: int
-    """A later publish took their slot key."""
+    """Lost their slot key to a later publish."""
     blocks_evicted: int
-    """Went for room, or by routecap_store_evict."""
+    """Dropped for room, or by routecap_store_evict."""
     blocks_imported: int
-    """Brought by routecap_store_import, whatever became of them."""
+    """Brought by routecap_store_import, published or not."""
     rows_copied: int
     """Rows that were copied, because their page was not shared."""
 

@@ -1,4 +1,4 @@
-// Of headers with the SHA-256 68503ef6a528232250375c1624686a6f7912176085594cdf27486ef65b3916bf
+// Of headers with the SHA-256 144c2f64e0706eea2aaa752132de6e7a7451b7f35c652ef9f3f31542ea5d1d84
 pub const ROUTECAP_VERSION_MAJOR: u32 = 1;
 pub const ROUTECAP_VERSION_MINOR: u32 = 1;
 pub const ROUTECAP_VERSION_PATCH: u32 = 0;
@@ -261,7 +261,7 @@ pub type routecap_role = i32;
 pub type routecap_id_space = i32;
 pub type routecap_provenance = i32;
 pub type routecap_config_flags = u32;
-/// What a capturer captures, and with how much memory.
+/// The shape that a capturer captures, and the memory that it may use.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct routecap_config {
@@ -279,9 +279,9 @@ pub struct routecap_config {
     pub layers: u32,
     /// experts per token, 1..ROUTECAP_MAX_K. Required
     pub k: u32,
-    /// ids are in [0, experts); zero-computation experts count. In
-    /// k..ROUTECAP_MAX_EXPERTS. Required unless layer_experts is
-    /// set
+    /// ids are in [0, experts), those of zero-computation experts
+    /// included. In k..ROUTECAP_MAX_EXPERTS. Required unless
+    /// layer_experts is set
     pub experts: u32,
     /// sink rows: the most tokens of one forward pass, padding
     /// included, in 1..ROUTECAP_MAX_ROWS. Required
@@ -289,13 +289,13 @@ pub struct routecap_config {
     /// steps that can be in flight, 1..ROUTECAP_MAX_SLOTS; default 4;
     /// see routecap_step_issue
     pub slots: u32,
-    /// of the library's sink: ROUTECAP_DTYPE_I16 (default), _I32 or
-    /// _I64
+    /// of the sink that the library allocates: ROUTECAP_DTYPE_I16
+    /// (default), _I32 or _I64
     pub sink_dtype: routecap_dtype,
     /// ROUTECAP_CONFIG_*; default none
     pub flags: routecap_config_flags,
-    /// ROUTECAP_ID_SPACE_* of the ids that are written; default
-    /// LOGICAL. Every routing carries it
+    /// ROUTECAP_ID_SPACE_* of the captured ids; default LOGICAL.
+    /// Every routing states it
     pub id_space: routecap_id_space,
     /// requests open at a time, at most 16777216; default 65536
     pub max_requests: u32,
@@ -304,15 +304,15 @@ pub struct routecap_config {
     /// limit of the memory for captured rows, routings included, in bytes; at
     /// least one page (routecap_memory.page_bytes); default 1 GiB
     pub budget_bytes: u64,
-    /// [layers] each captured layer's index in the decoder, strictly
+    /// [layers] index of each captured layer in the decoder, strictly
     /// ascending; default 0..layers-1
     pub layer_map: *const i32,
-    /// [layers] experts of each layer, where they differ, k or
-    /// more; default `experts` for all
+    /// [layers] number of experts of each layer, k or more, if they
+    /// differ; default `experts` for all
     pub layer_experts: *const u32,
     /// [layers] ROUTECAP_PROVENANCE_*; default CAPTURED
-    /// for all. Only a RECOMPUTED layer takes
-    /// routecap_layer_route
+    /// for all. routecap_layer_route works only on a
+    /// RECOMPUTED layer
     pub layer_provenance: *const routecap_provenance,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -378,18 +378,19 @@ unsafe extern "C" {
 unsafe extern "C" {
     /// Create a capturer.
     ///
-    /// This allocates all device memory and all page-locked memory. The forward path allocates none
-    /// later. Create the capturer before CUDA graphs are captured. Starts one worker thread, unless
+    /// Create it before CUDA graphs are captured. The call allocates all device memory and all
+    /// page-locked memory, so the forward path allocates none later. It starts one worker thread, unless
     /// ROUTECAP_CONFIG_MANUAL_PROGRESS is set. Not capturable.
     ///
-    /// The role says what the capturer does:
+    /// The role decides how the capturer behaves:
     ///   - ROUTECAP_ROLE_OWNER captures.
-    ///   - ROUTECAP_ROLE_MIRROR does the same as its owner up to the snapshot, so that graphs are equal
-    ///     on all ranks. From issue on it behaves as a disabled one.
-    ///   - ROUTECAP_ROLE_DISABLED turns capture off. It allocates and starts nothing, and no other field
-    ///     of the configuration is looked at. Every call looks at its outputs only, and returns at once.
-    ///     Calls that give out rows (coverage, extract, finish, and their batch forms) return
-    ///     ROUTECAP_ERR_DISABLED. All others return ROUTECAP_OK, with handles and counts of 0.
+    ///   - ROUTECAP_ROLE_MIRROR does the same as its owner up to the snapshot, so that CUDA graphs are
+    ///     equal on all ranks. From issue on it behaves like ROUTECAP_ROLE_DISABLED.
+    ///   - ROUTECAP_ROLE_DISABLED turns capture off. The capturer allocates nothing, starts nothing, and
+    ///     ignores all other fields of the configuration. Every call checks only its outputs, and
+    ///     returns at once. Calls that return rows (coverage, extract, finish, and their batch forms)
+    ///     return ROUTECAP_ERR_DISABLED. All other calls return ROUTECAP_OK, with handles and counts
+    ///     of 0.
     ///
     /// @param[in] config     The configuration. The arrays that it points to are copied.
     /// @param[out] capturer  The capturer, to be passed to routecap_capturer_destroy; NULL on error.
@@ -404,33 +405,35 @@ unsafe extern "C" {
 unsafe extern "C" {
     /// Destroy a capturer.
     ///
-    /// Waits until all issued steps have landed. After that the library touches no memory of the engine.
+    /// The call waits until all issued steps have landed. After that the library does not touch the
+    /// engine's memory.
     ///
-    /// Routings stay valid, and those of routecap_request_finish are ready. If there is no memory left
-    /// to hand rows over to such a routing, those rows are missing in it. Threads may be waiting for
-    /// routings meanwhile. In a forked child destroy does nothing.
+    /// Routings stay valid, and all routings of routecap_request_finish become ready, also for threads
+    /// that are waiting for them. If there is no memory left to hand rows over to such a routing, those
+    /// rows are missing in it. In a forked child process the call does nothing.
     ///
     /// @param[in] capturer  The capturer; may be NULL.
     pub fn routecap_capturer_destroy(capturer: *mut routecap_capturer);
 }
 unsafe extern "C" {
-    /// Begin a step: forget what the sink holds, and expect sink rows 0..rows-1 from this forward pass.
+    /// Begin a step: clear the sink, and expect sink rows 0..rows-1 from this forward pass.
     ///
-    /// Call it at the head of the forward pass, before the first write and before streams of
+    /// Call it at the start of the forward pass, before the first write and before streams of
     /// micro-batches fork. It may run on a stream of its own that is forked from the engine's stream and
-    /// joined before the first write. Rows that are not begun are missing. A begin after a forward pass
-    /// that was not issued discards that pass.
+    /// joined before the first write. Rows of the pass beyond `rows` are missing. If the forward pass
+    /// before it was not issued, begin discards that pass.
     ///
     /// On the host backend no step is lost. If all slots hold steps in flight, begin files the oldest
     /// one on the calling thread, also with ROUTECAP_CONFIG_MANUAL_PROGRESS. That takes as long as
     /// copying the rows of that step. If the worker thread is filing that step already, begin waits for
-    /// it. It never waits for a thread that reads or waits. ROUTECAP_CONFIG_MAY_LOSE turns this off.
+    /// the worker thread. It never waits for a thread that reads rows or waits for them.
+    /// ROUTECAP_CONFIG_MAY_LOSE turns all of this off.
     ///
     /// Capturable.
     ///
     /// @param[in] capturer  The capturer.
-    /// @param[in] rows      How many rows, padding included: at most the capturer's. Spans need not name
-    ///                      all of them.
+    /// @param[in] rows      How many rows, padding included: at most the capturer's. Spans may leave
+    ///                      some of them out.
     /// @param[in] stream    The stream of the forward pass, or one forked from it.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_CAPACITY (more rows than the capturer's).
     pub fn routecap_step_begin(
@@ -440,13 +443,15 @@ unsafe extern "C" {
     ) -> routecap_status;
 }
 unsafe extern "C" {
-    /// Take a snapshot of the rows begun. After that the next forward pass may write the sink.
+    /// Take a snapshot of the rows that were begun. After the snapshot, the next forward pass may begin
+    /// and write the sink.
     ///
-    /// Call it behind the last write of the forward pass, on a stream that has joined all writers. It
-    /// reads the sink and never writes it. A second snapshot of one step makes the step's rows missing.
+    /// Call it after the last write of the forward pass, on a stream that has joined all writers. The
+    /// call reads the sink and never writes it. A second snapshot in one step makes the rows of the step
+    /// missing.
     ///
     /// In a graph, later work on the stream does not wait for the snapshot. Only the end of the graph
-    /// and the next begin wait for it. So a snapshot directly behind the last router costs next to
+    /// and the next begin wait for it. So a snapshot directly after the last router costs next to
     /// nothing. Write the sink again only after another begin.
     ///
     /// Capturable. On the host backend the rows are copied before the call returns.
@@ -461,21 +466,21 @@ unsafe extern "C" {
 pub type routecap_span_flags = u32;
 /// Sink rows of one step that belong to one request.
 ///
-/// For example, a prompt of 100 tokens in chunks of 64 and 36 gives a span with position 0 and 64
-/// rows, and in a later step one with position 64 and 36 rows. Each decode step after that gives a
-/// span of one row, with position 100, 101, and so on.
+/// For example, a prompt of 100 tokens in chunks of 64 and 36 tokens gives two spans: one with
+/// position 0 and 64 rows, and in a later step one with position 64 and 36 rows. Each decode step
+/// after that gives a span of one row, with position 100, 101, and so on.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct routecap_span {
     pub request: routecap_request,
-    /// of the first row; the others follow it. With DEVICE_POSITIONS: the
-    /// lowest position that a row may have
+    /// of the first row; the positions of the others follow it. With
+    /// DEVICE_POSITIONS: the lowest position that a row may have
     pub position: u64,
     /// with DEVICE_POSITIONS: one past the highest position that a row
     /// may have; a row outside the bounds is dropped and counted.
     /// Otherwise 0
     pub position_end: u64,
-    /// of the first row
+    /// sink row of the first row
     pub sink_row: u32,
     /// how many, 1 or more
     pub rows: u32,
@@ -504,21 +509,21 @@ const _: () = {
         [::core::mem::offset_of!(routecap_span, reserved) - 36usize];
 };
 pub type routecap_snapshot = i32;
-/// What holds for all spans of an issue.
+/// Options that apply to all spans of an issue.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct routecap_issue_options {
     pub struct_size: u32,
     /// ROUTECAP_SNAPSHOT_*; default TAKEN
     pub snapshot: routecap_snapshot,
-    /// kept with every row of the step: the version of the weights,
-    /// say
+    /// kept with every row of the step, such as the version of the
+    /// weights
     pub tag: u64,
     /// [device] the position of each sink row, from sink row 0 to
-    /// the last one that a span with DEVICE_POSITIONS names; NULL:
-    /// none
+    /// the last one in a span with DEVICE_POSITIONS; NULL if no
+    /// span has them
     pub positions: *const ::core::ffi::c_void,
-    /// ROUTECAP_DTYPE_I32 or _I64, where positions is set
+    /// ROUTECAP_DTYPE_I32 or _I64, if positions is set
     pub positions_dtype: routecap_dtype,
     /// 0
     pub reserved: u32,
@@ -553,53 +558,58 @@ impl Default for routecap_issue_options {
 unsafe extern "C" {
     /// Issue the last forward pass: say which of its rows belong to which request.
     ///
-    /// The rows are then filed in the background, in order of issue. Call it after the forward pass, on
-    /// a stream that is ordered behind it, and before a call that begins another pass.
+    /// Call it after the forward pass, on a stream that is ordered after the pass, and before a call
+    /// that begins another pass. The worker thread then files the rows in the background. Steps are
+    /// filed in the order in which they were issued.
     ///
-    /// Spans. Sink rows that no span names are forgotten. Several spans may name one sink row: one token
-    /// in several sequences. One request may have several spans. They must not overlap in position,
-    /// except for spans that are speculative (trees) or have device positions. A step without spans has
-    /// landed at once.
+    /// Spans. Issue ignores sink rows that are in no span. A sink row may be in several spans, if one
+    /// token belongs to several sequences. A request may have several spans. They must not overlap in
+    /// position, unless they are speculative (trees) or have device positions. A step without spans
+    /// lands at once.
     ///
-    /// A span is skipped and counted if its request is unknown, or if it is charged more memory than the
-    /// budget (config.budget_bytes) has left. Issue then returns ROUTECAP_PARTIAL, and the other spans
-    /// are not affected. Positions that are refused for memory count for the request's length and are
-    /// missing (REFUSED).
+    /// Issue skips a span and counts its rows if the request is unknown, or if the budget
+    /// (config.budget_bytes) has less left than the span is charged. Issue then returns
+    /// ROUTECAP_PARTIAL, and files the other spans as usual. Positions that were refused for memory
+    /// count for the request's length, and are missing (REFUSED).
     ///
-    /// Memory. Issue charges the budget for each page that a span touches, except the newest page that
-    /// the request wrote itself. That page is charged too after it was truncated or taken, and where the
-    /// span writes rows that were once shared or forked. Pages whose rows may get a second tag are
-    /// charged with their tags, drafts with memory of their own, and wide bounds of device positions
-    /// with a page for each row. What is not needed goes back when the step is filed, or when its drafts
-    /// are settled. A span that is charged nothing is accepted above the budget too. Rows that were
-    /// accepted are refused later only where the system itself has no memory left: they are then missing
-    /// (REFUSED), and counted.
+    /// Memory. Issue charges the budget for each page that a span touches, with one exception: the
+    /// newest page that the request wrote itself. Issue charges that page too if it was truncated or
+    /// taken, or if the span writes rows that were once shared or forked. Issue also charges:
+    ///   - for a page whose rows may get different tags: memory for these tags,
+    ///   - for drafts: memory of their own, until they are settled,
+    ///   - for device positions with wide bounds: one page for each row of the span, instead of each
+    ///     page within the bounds.
+    /// When the step is filed, or when its drafts are settled, the part of the charge that was not
+    /// needed returns to the budget. Issue accepts a span that is charged nothing, even if the budget is
+    /// exceeded. Rows of an accepted span are refused later only if the system itself has no memory
+    /// left. They are then missing (REFUSED), and counted.
     ///
-    /// Rows that are shared, forked or taken after a span was issued and before it is filed may make it
-    /// need a page that it was not charged. It gets that page above the budget. The excess is at most
-    /// the pages, with their tags, that spans in flight and waiting drafts touched since bytes_in_use
-    /// was last within the budget.
+    /// A span may need a page that issue did not charge, if rows are shared, forked or taken between its
+    /// issue and its filing. The span gets that page even if this exceeds the budget. The excess is at
+    /// most the pages, with their tags, that spans in flight and waiting drafts have touched since
+    /// bytes_in_use was last within the budget.
     ///
-    /// What close, truncate, finish and an extract with ROUTECAP_EXTRACT_TAKE free can be used at once.
-    /// If the budget is exhausted, issue applies those calls itself before it refuses a span. It leaves
-    /// memory alone that a step in flight still needs.
+    /// The memory that close, truncate, finish and an extract with ROUTECAP_EXTRACT_TAKE free can be
+    /// used at once. If the budget is exhausted, issue applies pending calls of this kind itself before
+    /// it refuses a span. It does not free memory that a step in flight still needs.
     ///
     /// Slots. Each forward pass fills one slot. The slot is free again once its step is filed. If no
-    /// slot is free the step is lost: it has a ticket and has landed, all its rows are missing (LOST),
-    /// and issue returns ROUTECAP_LOST. When the slot is chosen depends on how begin runs:
-    ///   - Begin is called for each pass (eager). It chooses the slot. To lose no step, have at most
+    /// slot is free, the step is lost: it has a ticket and has landed, all its rows are missing (LOST),
+    /// and issue returns ROUTECAP_LOST. How begin runs decides when the slot is chosen:
+    ///   - Begin is called for each pass (eager). Begin chooses the slot. To lose no step, have at most
     ///     slots - 1 steps in flight when you call begin. On the host backend no step is lost.
-    ///   - Begin is replayed as part of a graph. The issue or discard before it chose the slot. To lose
-    ///     no step, have at most slots - 2 steps in flight when you call issue. If an issue found no
-    ///     free slot, the pass after it is lost, whatever lands meanwhile. routecap_step_discard before
-    ///     that pass chooses again.
+    ///   - Begin is replayed as part of a graph. The issue or discard before it has chosen the slot. To
+    ///     lose no step, have at most slots - 2 steps in flight when you call issue. If that issue found
+    ///     no free slot, the next pass is lost, even if steps land in the meantime. To choose again,
+    ///     call routecap_step_discard before the next pass.
     ///
-    /// Positions. They are read on the stream, to the last sink row that needs one. Memory that a call
-    /// named before is not looked at again. If it was freed meanwhile, the kernel of a small step makes
-    /// an error for the whole context, which the engine shares; a large step is lost alone. An address
-    /// that is mapped nowhere may end the process.
+    /// Positions. The positions array is read on the stream, up to the last sink row whose span has
+    /// DEVICE_POSITIONS. The library checks an address when a call first names it, and may not check it
+    /// again. If the memory was freed since then, a small step causes an error in the whole CUDA
+    /// context, which the engine shares, but a large step is only lost itself. An address that is not
+    /// mapped may end the process.
     ///
-    /// Issue takes memory from the system only to grow buffers that it keeps. Not capturable.
+    /// Issue allocates system memory only to grow buffers that it keeps. Not capturable.
     ///
     /// @param[in] capturer   The capturer.
     /// @param[in] spans      [count] elements of span_size bytes; may be NULL if count is 0.
@@ -609,12 +619,12 @@ unsafe extern "C" {
     /// @param[out] status    [count] ROUTECAP_OK, ROUTECAP_ERR_UNKNOWN_REQUEST or ROUTECAP_ERR_NO_MEMORY
     ///                       for each span; may be NULL.
     /// @param[out] step      The ticket, 0 on error; may be NULL.
-    /// @param[in] stream     A stream that is ordered behind the forward pass.
+    /// @param[in] stream     A stream that is ordered after the forward pass.
     /// @return ROUTECAP_OK; ROUTECAP_PARTIAL; ROUTECAP_LOST (also if spans were skipped). On error the
     ///         pass is neither issued nor discarded: ROUTECAP_ERR_ARGUMENT (a span without rows, unknown
-    ///         flags, positions beyond ROUTECAP_MAX_POSITION, empty bounds, or no positions where a span
-    ///         needs them); ROUTECAP_ERR_CAPACITY (sink rows outside the sink); ROUTECAP_ERR_OVERLAP;
-    ///         ROUTECAP_ERR_DTYPE (of the positions).
+    ///         flags, positions beyond ROUTECAP_MAX_POSITION, empty bounds, or no positions although a
+    ///         span needs them); ROUTECAP_ERR_CAPACITY (sink rows outside the sink);
+    ///         ROUTECAP_ERR_OVERLAP; ROUTECAP_ERR_DTYPE (of the positions).
     pub fn routecap_step_issue(
         capturer: *mut routecap_capturer,
         spans: *const routecap_span,
@@ -627,25 +637,25 @@ unsafe extern "C" {
     ) -> routecap_status;
 }
 unsafe extern "C" {
-    /// Discard the last forward pass, after a warm-up, profiling or dummy run that will not be issued.
-    /// The next begin does the same. Not capturable.
+    /// Discard the last forward pass, such as a warm-up, profiling or dummy run. If you do not call it,
+    /// the next begin discards the pass. Not capturable.
     ///
     /// @param[in] capturer  The capturer.
-    /// @param[in] stream    A stream that is ordered behind the forward pass.
+    /// @param[in] stream    A stream that is ordered after the forward pass.
     pub fn routecap_step_discard(
         capturer: *mut routecap_capturer,
         stream: routecap_stream,
     ) -> routecap_status;
 }
 unsafe extern "C" {
-    /// Say whether a step has landed, so that its rows can be read.
+    /// Tell whether a step has landed, so that its rows can be read.
     ///
     /// @param[in] capturer  The capturer.
     /// @param[in] step      The ticket.
-    /// @return ROUTECAP_OK (landed); ROUTECAP_LOST (landed and lost; the text says why: no slot was
-    ///         free, or which call of the driver failed); ROUTECAP_PENDING; ROUTECAP_ERR_UNKNOWN_STEP
-    ///         (never issued). A loss is known for the last 1024 steps; older lost steps return
-    ///         ROUTECAP_OK.
+    /// @return ROUTECAP_OK (landed); ROUTECAP_LOST (landed and lost; the text gives the reason: no slot
+    ///         was free, or the call of the driver that failed); ROUTECAP_PENDING;
+    ///         ROUTECAP_ERR_UNKNOWN_STEP (never issued). The library remembers which of the last 1024
+    ///         steps were lost; for older lost steps the call returns ROUTECAP_OK.
     pub fn routecap_step_poll(
         capturer: *mut routecap_capturer,
         step: routecap_step,
@@ -658,12 +668,12 @@ unsafe extern "C" {
     ///
     /// @param[in] capturer      The capturer.
     /// @param[in] step          The ticket.
-    /// @param[in] timeout_ns    Nanoseconds; 0 looks once; a negative number waits without limit.
-    /// @param[out] conflicting  How many cells of the step were recorded twice, 0 for all but the last
-    ///                          1024 steps; left alone on a timeout; may be NULL.
+    /// @param[in] timeout_ns    The longest wait, in nanoseconds; 0: look once; negative: no limit.
+    /// @param[out] conflicting  How many cells of the step were recorded twice. 0 for all but the last
+    ///                          1024 steps; unchanged on a timeout; may be NULL.
     /// @return ROUTECAP_OK; ROUTECAP_LOST (see routecap_step_poll); ROUTECAP_PENDING (timeout);
-    ///         ROUTECAP_ERR_UNKNOWN_STEP (never issued). In checked mode also a slip that the device
-    ///         found; the step has landed nevertheless.
+    ///         ROUTECAP_ERR_UNKNOWN_STEP (never issued). In checked mode also the error of a slip that
+    ///         the device found; the step has landed nevertheless.
     pub fn routecap_step_finalize(
         capturer: *mut routecap_capturer,
         step: routecap_step,
@@ -671,18 +681,18 @@ unsafe extern "C" {
         conflicting: *mut u64,
     ) -> routecap_status;
 }
-/// Memory that a capturer of some configuration needs.
+/// The memory that a capturer with a given configuration needs.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct routecap_memory {
     pub struct_size: u32,
     /// rows in one page
     pub page_rows: u32,
-    /// allocated at create
+    /// device memory, allocated at create
     pub device_bytes: u64,
-    /// allocated at create: page-locked host memory
+    /// page-locked host memory, allocated at create
     pub pinned_bytes: u64,
-    /// allocated at create: other host memory, rounded up
+    /// other host memory, allocated at create, rounded up
     pub host_bytes: u64,
     /// of one captured row: ids and validity
     pub row_bytes: u64,
@@ -690,8 +700,8 @@ pub struct routecap_memory {
     pub page_bytes: u64,
     /// of one open request before its first row, outside the budget
     pub request_bytes: u64,
-    /// what a page takes from the budget in addition, once two of its rows
-    /// have different tags
+    /// what a page also takes from the budget, once two of its rows have
+    /// different tags
     pub tag_bytes: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -718,9 +728,10 @@ const _: () = {
         [::core::mem::offset_of!(routecap_memory, tag_bytes) - 56usize];
 };
 unsafe extern "C" {
-    /// Say how much memory a capturer of a configuration needs, without creating it.
+    /// Tell how much memory a capturer with a given configuration needs, without creating it.
     ///
-    /// Asks neither the driver nor a device. It can be called before a fork, and without a device.
+    /// The call asks neither the driver nor a device. You can call it before a fork, and without a
+    /// device.
     ///
     /// @param[in] config   The configuration.
     /// @param[out] memory  The sizes, in bytes.
@@ -730,14 +741,14 @@ unsafe extern "C" {
         memory: *mut routecap_memory,
     ) -> routecap_status;
 }
-/// What a backend of this build can do on this machine.
+/// A backend of this build, on this machine.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct routecap_backend {
     pub struct_size: u32,
-    /// 1: a capturer can be created on it; 0: detail says why not
+    /// 1: a capturer can be created on it; 0: it cannot, and detail says why
     pub available: i32,
-    /// how many; 0 on the host backend
+    /// number of devices; 0 on the host backend
     pub devices: i32,
     /// 0
     pub reserved: i32,
@@ -772,14 +783,14 @@ unsafe extern "C" {
     /// Describe a backend of this build on this machine.
     ///
     /// @param[in] backend  ROUTECAP_BACKEND_*. One that this library does not know is not available.
-    /// @param[out] info    What it can do.
+    /// @param[out] info    The description.
     pub fn routecap_backend_info(
         backend: routecap_backend_kind,
         info: *mut routecap_backend,
     ) -> routecap_status;
 }
-/// What a capturer saw since it was created. The fields are read one after another while it runs. No
-/// row is counted as landed before it is counted as issued.
+/// The counters of a capturer, since it was created. The fields are read one after another while the
+/// capturer runs. No row is counted as landed before it is counted as issued.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct routecap_stats {
@@ -792,7 +803,7 @@ pub struct routecap_stats {
     pub steps_landed: u64,
     /// no slot was free, or the copy failed
     pub steps_lost: u64,
-    /// Rows of the spans of issue, without those of unknown requests. Each row is in exactly one of
+    /// Rows in the spans of issue, except those of unknown requests. Each row is in exactly one of
     /// the nine counts that follow rows_issued.
     pub rows_issued: u64,
     pub rows_in_flight: u64,
@@ -807,20 +818,21 @@ pub struct routecap_stats {
     /// landed after their request was closed; or cut by truncate or
     /// finish, before they landed or as drafts
     pub rows_late: u64,
-    /// drafts that were not accepted, also if a later call cut them
+    /// drafts that were not accepted, even if a later call cut them
     pub rows_rejected: u64,
-    /// their position on the device was outside the span's bounds
+    /// their device position was outside the span's bounds
     pub rows_unplaced: u64,
-    /// for memory
+    /// there was no memory for them
     pub rows_refused: u64,
     /// in spans of unknown requests
     pub rows_skipped: u64,
-    /// delivered with a valid cell where there was one already
+    /// delivered with a valid cell where the request already had one
     pub rows_overlapped: u64,
-    /// overlapped rows with another set of ids in a cell that is valid
-    /// in both; needs ROUTECAP_CONFIG_COMPARE
+    /// rows of rows_overlapped with different sets of ids in a cell
+    /// that is valid in both; needs ROUTECAP_CONFIG_COMPARE
     pub rows_mismatched: u64,
-    /// recorded rows outside the rows begun, of steps that landed
+    /// recorded rows outside the rows that were begun, of steps that
+    /// landed
     pub rows_dropped: u64,
     /// recorded twice in one step, of steps that landed; the first
     /// record was kept
@@ -830,19 +842,20 @@ pub struct routecap_stats {
     pub cells_unwritten: u64,
     /// likewise, with an id outside the layer's range
     pub cells_out_of_range: u64,
-    /// likewise, with one id twice
+    /// likewise, with the same id twice
     pub cells_duplicate: u64,
     /// Now.
     pub requests_open: u64,
     pub steps_in_flight: u64,
     /// of the budget: pages of requests and routings, their tags, provisional
-    /// rows, and what spans in flight are charged
+    /// rows, and the charges of spans in flight
     pub bytes_in_use: u64,
-    /// the highest bytes_in_use so far. It includes what an issue reserved
-    /// and gave back at once, such as for a page that two of its spans
-    /// share
+    /// the highest bytes_in_use so far. It includes memory that an issue
+    /// reserved and gave back at once, such as for a page that two of its
+    /// spans share
     pub bytes_peak: u64,
-    /// the limit of bytes_in_use, but for the excess that issue names
+    /// the limit of bytes_in_use, except for the excess that
+    /// routecap_step_issue describes
     pub bytes_budget: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -906,8 +919,8 @@ const _: () = {
     ["Offset of field: routecap_stats::bytes_budget"]
         [::core::mem::offset_of!(routecap_stats, bytes_budget) - 208usize];
 };
-/// What a capturer saw of one layer since it was created. A cell is that layer's part of a landed
-/// row. Late and unplaced rows are not counted.
+/// The counters of one layer, since the capturer was created. A cell is that layer's part of a
+/// landed row. Late and unplaced rows are not counted.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct routecap_layer_stats {
@@ -917,7 +930,7 @@ pub struct routecap_layer_stats {
     pub unwritten: u64,
     /// cells with an id outside the layer's range
     pub out_of_range: u64,
-    /// cells with one id twice
+    /// cells with the same id twice
     pub duplicate: u64,
     /// steps that landed with rows, none of which this layer wrote
     pub silent_steps: u64,
@@ -948,7 +961,7 @@ unsafe extern "C" {
     ) -> routecap_status;
 }
 unsafe extern "C" {
-    /// Read the counters of layers 0..count-1.
+    /// Read the counters of layers 0 to count-1.
     ///
     /// @param[in] capturer   The capturer.
     /// @param[out] stats     [count] elements of stat_size bytes.
@@ -965,9 +978,9 @@ unsafe extern "C" {
 unsafe extern "C" {
     /// File the steps that the device has finished, on this thread.
     ///
-    /// This is the whole work of the worker thread, for a capturer with ROUTECAP_CONFIG_MANUAL_PROGRESS:
-    /// for processes that allow no threads, and for tests. Calls that wait make progress themselves.
-    /// Reading does not: changes of a request are visible only after progress.
+    /// With ROUTECAP_CONFIG_MANUAL_PROGRESS this call does all the work of the worker thread. Use it in
+    /// processes that allow no threads, and in tests. Calls that wait file steps themselves. Calls that
+    /// read do not, so a reader sees changes of a request only after progress.
     ///
     /// Any thread may call it. One call runs at a time, and others wait for it. It does not wait for the
     /// device. Without ROUTECAP_CONFIG_MANUAL_PROGRESS it does nothing.
@@ -1674,7 +1687,7 @@ unsafe extern "C" {
     ) -> routecap_status;
 }
 pub type routecap_policy = i32;
-/// How a request behaves.
+/// Options of a new request.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct routecap_open_options {
@@ -1693,10 +1706,10 @@ const _: () = {
         [::core::mem::offset_of!(routecap_open_options, policy) - 4usize];
 };
 unsafe extern "C" {
-    /// Open requests.
+    /// Open one or more requests.
     ///
     /// @param[in] capturer   The capturer.
-    /// @param[in] options    For all of them; NULL: the defaults.
+    /// @param[in] options    They apply to all requests of the call; NULL: the defaults.
     /// @param[out] requests  [count] the handles.
     /// @param[in] count      How many requests.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_TOO_MANY_REQUESTS (none is opened).
@@ -1710,26 +1723,26 @@ unsafe extern "C" {
 unsafe extern "C" {
     /// Settle the drafts of one request in one step: keep some, drop the others.
     ///
-    /// Drafts are the rows of spans with ROUTECAP_SPAN_SPECULATIVE. The drafts of a step are settled
-    /// once. The call may come before the step has landed, and after later steps were issued. Later
-    /// spans may record the positions of dropped drafts.
+    /// Drafts are the rows of spans with ROUTECAP_SPAN_SPECULATIVE. The drafts of a step can be settled
+    /// only once. You may call accept before the step has landed, and after later steps were issued.
+    /// Later spans may record the positions of dropped drafts.
     ///
-    /// A verification pass also has a row of the token before the drafts. It may be in the same span; it
-    /// then counts as a draft, and is kept with them. For example, a span of 5 rows verifies 4 drafts.
-    /// If the first 2 of these are accepted, count is 3.
+    /// A verification pass also computes a row for the token before the drafts. If that row is in the
+    /// same span, it counts as a draft and is kept with the drafts. For example, a span of 5 rows
+    /// verifies 4 drafts. If the first 2 drafts are accepted, count is 3.
     ///
-    /// A kept row takes its place in the order of rows when accept is called: behind the rows of all
-    /// steps that were issued before the call, and before the rows of all later steps.
+    /// Accept decides the place of a kept row in the order of rows: after the rows of all steps that
+    /// were issued before the accept, and before the rows of all later steps.
     ///
-    /// Rows that were lost, refused for memory or cut in between may be kept too. That has no effect on
-    /// cut rows. Lost and refused ones count for the request's length.
+    /// You may keep rows that were lost, refused for memory or cut in the meantime. Lost and refused
+    /// rows then count for the request's length. Keeping a row that was cut has no effect.
     ///
     /// @param[in] capturer  The capturer.
     /// @param[in] request   The request.
     /// @param[in] step      The ticket of the step that issued the drafts.
-    /// @param[in] rows      [count] strictly ascending indices into the request's drafts of that step,
-    ///                      which are numbered from 0 in the order of the spans: the accepted path of a
-    ///                      tree. NULL: the first `count` drafts.
+    /// @param[in] rows      [count] strictly ascending indices of the drafts to keep, such as the
+    ///                      accepted path of a tree. The request's drafts of that step are numbered
+    ///                      from 0 in the order of the spans. NULL: the first `count` drafts.
     /// @param[in] count     How many drafts to keep; 0 keeps none.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_REQUEST; ROUTECAP_ERR_UNKNOWN_STEP (the request has no
     ///         drafts in that step: none were issued, or they are settled); ROUTECAP_ERR_OUT_OF_RANGE
@@ -1800,7 +1813,8 @@ unsafe extern "C" {
 unsafe extern "C" {
     /// Cut a request: drop its rows at and after a position, whether settled, provisional or in flight.
     ///
-    /// Later spans may record those positions anew. Nothing happens if the request is shorter.
+    /// Later spans may record those positions anew. If the request is not longer than `rows`, nothing
+    /// happens.
     ///
     /// @param[in] capturer  The capturer.
     /// @param[in] request   The request.
@@ -1813,17 +1827,18 @@ unsafe extern "C" {
     ) -> routecap_status;
 }
 unsafe extern "C" {
-    /// Open a request that begins with the first rows of another: several samples of one prompt, a beam.
+    /// Open a request that begins with the first rows of another. Use it for several samples of one
+    /// prompt, or for a beam.
     ///
-    /// Pages are shared, not copied. Rows in flight are included once they land. Provisional rows are
-    /// not. If there is no memory for the child's table of pages, its shared rows are missing. Until the
-    /// steps that are in flight now have landed, the shared rows cannot be taken from the parent: that
-    /// returns ROUTECAP_ERR_NOT_READY.
+    /// Pages are shared, not copied. The child gets rows in flight once they land. It does not get
+    /// provisional rows. If there is no memory for the child's table of pages, its shared rows are
+    /// missing. The parent's shared rows cannot be taken (ROUTECAP_EXTRACT_TAKE) until the steps that
+    /// are in flight now have landed; before that, taking returns ROUTECAP_ERR_NOT_READY.
     ///
     /// @param[in] capturer  The capturer.
     /// @param[in] request   The parent.
-    /// @param[in] rows      How many rows: at most the parent's length. ROUTECAP_ROWS_ALL: its length at
-    ///                      this moment.
+    /// @param[in] rows      How many rows: at most the parent's length. ROUTECAP_ROWS_ALL: the parent's
+    ///                      length at this moment.
     /// @param[out] child    The handle; 0 on error. The child has the parent's policy.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_REQUEST; ROUTECAP_ERR_OUT_OF_RANGE;
     ///         ROUTECAP_ERR_TOO_MANY_REQUESTS.
@@ -1835,20 +1850,21 @@ unsafe extern "C" {
     ) -> routecap_status;
 }
 unsafe extern "C" {
-    /// Add rows of a routing to a request: the positions that an engine took from its prefix cache and
-    /// did not compute, from the routing of the request that did.
+    /// Add rows of a routing to a request. Use it if an engine took tokens from its prefix cache: the
+    /// routing of the request that computed these tokens has their rows.
     ///
-    /// Positions are those of the routing. The caller vouches that both have the same tokens there.
-    /// Cells that the request has already are kept, also with ROUTECAP_POLICY_REPLACE. Where rows line
-    /// up with pages, pages are shared. Elsewhere rows are copied; they are missing (REFUSED) if there
-    /// is no memory. The request's length becomes `rows` if it was less.
+    /// Rows keep their positions. You vouch that the routing and the request have the same tokens at
+    /// these positions. Cells that the request already has stay, also with ROUTECAP_POLICY_REPLACE.
+    /// Where rows line up with pages, the pages are shared. Other rows are copied; if there is no memory
+    /// for a copy, they are missing (REFUSED). If the request's length was less than `rows`, it becomes
+    /// `rows`.
     ///
     /// @param[in] capturer  The capturer.
     /// @param[in] request   The request.
-    /// @param[in] routing   The routing, retained as long as needed. It may be pending if it comes from
-    ///                      a request of the same capturer.
+    /// @param[in] routing   The routing, which the library retains as long as it needs it. It may be
+    ///                      pending if it comes from a request of the same capturer.
     /// @param[in] rows      One past the last position to add: at most the end of the routing.
-    ///                      ROUTECAP_ROWS_ALL: its end.
+    ///                      ROUTECAP_ROWS_ALL: the end of the routing.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_REQUEST; ROUTECAP_ERR_SHAPE_MISMATCH (also if a layer
     ///         is recomputed in the routing and captured here); ROUTECAP_ERR_OUT_OF_RANGE;
     ///         ROUTECAP_ERR_NOT_READY (pending, and of another capturer).
@@ -1860,18 +1876,19 @@ unsafe extern "C" {
     ) -> routecap_status;
 }
 unsafe extern "C" {
-    /// End a request and get its rows. This is the ordinary end.
+    /// End a request and get its rows. This is the usual way to end a request.
     ///
-    /// The handle ends with the call. Steps issued before still file into the routing, which is ready
-    /// when the last of them has landed; routecap_routing_wait waits for that. Drafts that were not
-    /// accepted are dropped. The routing begins at position 0. Rows that were taken before are missing
-    /// in it (TAKEN).
+    /// The handle ends with the call. Steps that were issued before still file their rows into the
+    /// routing. The routing is ready when the last of these steps has landed; routecap_routing_wait
+    /// waits for that. Drafts that were not accepted are dropped. The routing begins at position 0. Rows
+    /// that an extract took earlier are missing in it (TAKEN).
     ///
     /// @param[in] capturer  The capturer.
     /// @param[in] request   The request.
-    /// @param[in] rows      How many rows the routing has: later rows are cut, absent rows are missing.
-    ///                      For a sequence of S tokens it is S-1, whatever was issued ahead.
-    ///                      ROUTECAP_ROWS_ALL: the request's length, rows issued ahead included.
+    /// @param[in] rows      How many rows the routing has. Later rows are cut, and absent rows are
+    ///                      missing. For a sequence of S tokens pass S-1, even if the engine issued
+    ///                      further rows ahead. ROUTECAP_ROWS_ALL: the request's length, rows issued
+    ///                      ahead included.
     /// @param[out] routing  The routing, to be freed with routecap_routing_free; NULL on error.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_REQUEST; ROUTECAP_ERR_OUT_OF_RANGE (rows beyond
     ///         ROUTECAP_MAX_POSITION); ROUTECAP_ERR_DISABLED.
@@ -1935,7 +1952,8 @@ unsafe extern "C" {
     ) -> routecap_status;
 }
 unsafe extern "C" {
-    /// End a request and drop its rows: an abort, or a preemption whose rows are not wanted.
+    /// End a request and drop its rows, after an abort, or after a preemption whose rows you do not
+    /// want.
     ///
     /// Rows in flight are dropped when they land.
     ///
@@ -1963,7 +1981,7 @@ unsafe extern "C" {
     ) -> routecap_status;
 }
 unsafe extern "C" {
-    /// Say which cells of a range of rows are there and which are missing.
+    /// Tell which cells of a range of rows are valid and which are missing.
     ///
     /// @param[in] capturer      The capturer.
     /// @param[in] request       The request.
@@ -1971,10 +1989,11 @@ unsafe extern "C" {
     /// @param[in] rows          How many rows; ROUTECAP_ROWS_ALL; ROUTECAP_ROWS_LANDED.
     /// @param[out] coverage     The counts.
     /// @param[out] missing      [capacity] elements of missing_size bytes: the first blocks of missing
-    ///                          cells, coverage->blocks in all; may be NULL if capacity is 0.
+    ///                          cells. coverage->blocks is the number of all blocks. May be NULL if
+    ///                          capacity is 0.
     /// @param[in] missing_size  sizeof(routecap_missing) of the caller, in bytes.
     /// @param[in] capacity      How many blocks there is room for.
-    /// @return ROUTECAP_OK; ROUTECAP_INCOMPLETE (also if no cell is there);
+    /// @return ROUTECAP_OK; ROUTECAP_INCOMPLETE (also if no cell is valid);
     ///         ROUTECAP_ERR_UNKNOWN_REQUEST; ROUTECAP_ERR_OUT_OF_RANGE; ROUTECAP_ERR_NOT_READY;
     ///         ROUTECAP_ERR_DISABLED.
     pub fn routecap_request_coverage(
@@ -1992,15 +2011,14 @@ pub type routecap_extract_mode = i32;
 unsafe extern "C" {
     /// Read rows of a request into a routing.
     ///
-    /// SHARE and TAKE cost a few nanoseconds per page, COPY one pass over the rows. Their memory counts
-    /// in the budget until the routing is freed. COPY takes new memory from the budget, and so does a
-    /// TAKE that leaves rows on both sides in one page. Without that memory they return
-    /// ROUTECAP_ERR_NO_MEMORY. SHARE needs none.
+    /// SHARE and TAKE cost a few nanoseconds per page. COPY costs one pass over the rows. The memory of
+    /// the rows counts in the budget until the routing is freed. COPY takes new memory from the budget.
+    /// TAKE does too if all taken rows lie in one page, and rows before and after them stay in it.
+    /// Without that memory the call returns ROUTECAP_ERR_NO_MEMORY. SHARE needs no new memory.
     ///
-    /// Drafts and steps in flight may name positions that are read here. When they fill cells there,
-    /// the page is copied first, because a routing never changes. That copy may go above the budget (see
+    /// Drafts and steps in flight may later fill cells at positions that are read here. The page is then
+    /// copied first, because a routing never changes. That copy may exceed the budget (see
     /// routecap_step_issue).
-    ///
     /// @param[in] capturer  The capturer.
     /// @param[in] request   The request.
     /// @param[in] first     Position of the first row, at most the length.
@@ -2088,9 +2106,9 @@ unsafe extern "C" {
 unsafe extern "C" {
     /// Copy rows of a request to the caller's memory, without a routing.
     ///
-    /// Missing cells must not pass for expert ids. So if the fill, in this dtype, is an expert id, the
-    /// call needs a mask or ROUTECAP_READ_STRICT. With 8 bits and 256 experts every fill is an expert
-    /// id.
+    /// Nobody should mistake the fill of a missing cell for an expert id. So if the fill, in this dtype,
+    /// is an expert id, the call requires a mask or ROUTECAP_READ_STRICT. With 8 bits and 256 experts,
+    /// every fill is an expert id.
     ///
     /// @param[in] capturer    The capturer.
     /// @param[in] request     The request.
@@ -2098,11 +2116,11 @@ unsafe extern "C" {
     /// @param[in] rows        How many rows; ROUTECAP_ROWS_ALL; ROUTECAP_ROWS_LANDED.
     /// @param[in] options     The dtype, layers and layout of dst.
     /// @param[out] dst        [rows, layers, k] elements of options->dtype, in the layout of options.
-    ///                        NULL with dst_bytes 0 asks for the size, which returns
+    ///                        NULL with dst_bytes 0 asks for the size, and the call returns
     ///                        ROUTECAP_ERR_BUFFER_TOO_SMALL.
     /// @param[in] dst_bytes   Size of dst, in bytes.
     /// @param[out] mask       [rows, layers] or [layers, rows] bytes, as options->order says: 1 for a
-    ///                        valid cell, otherwise 0; NULL: not wanted.
+    ///                        valid cell, 0 for a missing one; NULL if you do not want it.
     /// @param[in] mask_bytes  Size of mask, in bytes.
     /// @param[out] needed     How many bytes dst needs, set on ROUTECAP_ERR_BUFFER_TOO_SMALL too; may be
     ///                        NULL.
@@ -3748,7 +3766,7 @@ pub struct routecap_store {
     _unused: [u8; 0],
 }
 pub type routecap_store_flags = u32;
-/// What a store is.
+/// The kind and the size of a store.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct routecap_store_config {
@@ -3763,7 +3781,7 @@ pub struct routecap_store_config {
     /// limit of its memory, in bytes; default 1 GiB. At least two pages
     /// (routecap_memory.page_bytes) or two blocks, whichever is more
     pub budget_bytes: u64,
-    /// the one that it begins at
+    /// the generation at which the store begins
     pub generation: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -3798,9 +3816,9 @@ unsafe extern "C" {
     /// Create a store in the memory of this process.
     ///
     /// @param[in] config  The configuration.
-    /// @param[in] shape   A capturer's configuration, whose layers, k, experts, id space, layer_map,
-    ///                    layer_experts and layer_provenance the store takes. Nothing else of it is
-    ///                    looked at. The arrays are copied.
+    /// @param[in] shape   A capturer's configuration. The store takes its layers, k, experts, id space,
+    ///                    layer_map, layer_experts and layer_provenance, and ignores all other fields.
+    ///                    The arrays are copied.
     /// @param[out] store  The store, to be freed with routecap_store_free; NULL on error.
     /// @return ROUTECAP_OK.
     pub fn routecap_store_create(
@@ -3812,12 +3830,13 @@ unsafe extern "C" {
 unsafe extern "C" {
     /// Free a store.
     ///
-    /// What was published and has not landed is dropped. What was adopted stays with its requests.
+    /// Blocks that were published and have not landed are dropped. Requests keep the rows that they
+    /// adopted.
     ///
-    /// @param[in] store  The store; NULL is allowed and ignored.
+    /// @param[in] store  The store; may be NULL.
     pub fn routecap_store_free(store: *mut routecap_store);
 }
-/// What a store has, and what it has done since it was created.
+/// The blocks of a store now, and its counters since it was created.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct routecap_store_counts {
@@ -3828,13 +3847,13 @@ pub struct routecap_store_counts {
     pub key_bytes: u32,
     /// ROUTECAP_STORE_*
     pub flags: routecap_store_flags,
-    /// the one that the store is at
+    /// the generation that the store is at
     pub generation: u64,
-    /// that are there, those in flight and stale ones included
+    /// blocks in the store, those in flight and stale ones included
     pub blocks: u64,
     /// of these: published, and not landed yet
     pub blocks_in_flight: u64,
-    /// of these: those that somebody retains
+    /// of these: retained by at least one caller
     pub blocks_retained: u64,
     /// of the budget
     pub bytes_in_use: u64,
@@ -3842,9 +3861,9 @@ pub struct routecap_store_counts {
     pub bytes_peak: u64,
     /// the limit of bytes_in_use
     pub bytes_budget: u64,
-    /// landed under their key, or filled cells that a block lacked
+    /// landed under their key, or added cells that a block lacked
     pub blocks_published: u64,
-    /// published again, with nothing new
+    /// published again, with no new cells
     pub blocks_repeated: u64,
     /// published without a row that landed
     pub blocks_empty: u64,
@@ -3856,13 +3875,13 @@ pub struct routecap_store_counts {
     pub blocks_adopted: u64,
     /// not found by adopt
     pub blocks_absent: u64,
-    /// published again with other ids in a cell that was there
+    /// published again with other ids in a valid cell
     pub blocks_mismatched: u64,
-    /// a later publish took their slot key
+    /// lost their slot key to a later publish
     pub blocks_replaced: u64,
-    /// went for room, or by routecap_store_evict
+    /// dropped for room, or by routecap_store_evict
     pub blocks_evicted: u64,
-    /// brought by routecap_store_import, whatever became of them
+    /// brought by routecap_store_import, published or not
     pub blocks_imported: u64,
     /// rows that were copied, because their page was not shared
     pub rows_copied: u64,
@@ -3932,8 +3951,8 @@ unsafe extern "C" {
 unsafe extern "C" {
     /// Advance a store to a generation: rows with a lower tag are stale from then on.
     ///
-    /// Stale blocks are not used any more, so they go first when room is needed. Nothing happens if the
-    /// store is at this generation already, or at a later one.
+    /// No adopt finds a stale block any more, so stale blocks are the first to be dropped when the store
+    /// needs room. Nothing happens if the store is already at this generation or at a later one.
     ///
     /// @param[in] store       The store.
     /// @param[in] generation  The new generation.
@@ -3943,8 +3962,8 @@ unsafe extern "C" {
     /// Publish rows of a request: `count` blocks, one after another in the request.
     ///
     /// The call notes the keys and returns. The worker thread publishes the rows when they have landed,
-    /// and drafts when they are settled. If a finish or close ends the request before that, its drafts
-    /// are dropped, and the blocks get the rows that were settled.
+    /// and drafts when they are settled. If finish or close ends the request earlier, the drafts that
+    /// are not settled are dropped, and the blocks get the rows that were settled.
     ///
     /// @param[in] capturer    The capturer.
     /// @param[in] request     The request.
@@ -3952,7 +3971,7 @@ unsafe extern "C" {
     /// @param[in] first       Position of the first row of the first block.
     /// @param[in] keys        [count, key_bytes] the keys, each once.
     /// @param[in] count       How many blocks. Their rows may lie beyond the request's length, as drafts
-    ///                        do, but not beyond what was issued.
+    ///                        do, but not beyond the rows that were issued.
     /// @param[in] generation  The tag of the caller's steps. If it is lower than the store's generation,
     ///                        nothing is published.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_REQUEST; ROUTECAP_ERR_SHAPE_MISMATCH (also if a layer
@@ -3968,7 +3987,7 @@ unsafe extern "C" {
         generation: u64,
     ) -> routecap_status;
 }
-/// What an adopt found.
+/// The result of an adopt.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct routecap_adoption {
@@ -3979,11 +3998,11 @@ pub struct routecap_adoption {
     pub rows: u64,
     /// blocks that were found
     pub found: u64,
-    /// blocks that are missing for this reason
+    /// blocks that are missing with the reason EVICTED
     pub evicted: u64,
-    /// blocks that are missing for this reason
+    /// blocks that are missing with the reason NOT_PUBLISHED
     pub not_published: u64,
-    /// blocks that are missing for this reason
+    /// blocks that are missing with the reason STALE
     pub stale: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -4006,13 +4025,14 @@ const _: () = {
         [::core::mem::offset_of!(routecap_adoption, stale) - 40usize];
 };
 unsafe extern "C" {
-    /// Add rows of a store to a request: `count` blocks, one after another in the request. They are the
-    /// positions that an engine took from its cache and did not compute.
+    /// Add rows of a store to a request: `count` blocks, one after another in the request. Use it for
+    /// the positions that an engine took from its cache and did not compute.
     ///
-    /// Every block that is there fills its rows; rows of the others are missing. The request's length
-    /// becomes the end of the last block if it was less. Cells that the request has are kept, also with
-    /// ROUTECAP_POLICY_REPLACE. Where rows line up with pages, pages are shared. Elsewhere the worker
-    /// thread copies rows; they are missing (REFUSED) if the capturer's budget has no room.
+    /// Each block that is found fills its rows. The rows of all other blocks are missing. If the
+    /// request's length was less than the end of the last block, it becomes that end. Cells that the
+    /// request already has stay, also with ROUTECAP_POLICY_REPLACE. Where rows line up with pages, the
+    /// pages are shared. The worker thread copies all other rows; if the capturer's budget has no room
+    /// for a copy, they are missing (REFUSED).
     ///
     /// @param[in] capturer    The capturer.
     /// @param[in] request     The request.
@@ -4021,7 +4041,7 @@ unsafe extern "C" {
     /// @param[in] keys        [count, key_bytes] the keys.
     /// @param[in] count       How many blocks.
     /// @param[in] generation  The tag of the caller's steps. If it is lower than the store's generation,
-    ///                        blocks that are there are STALE.
+    ///                        blocks that are in the store are STALE.
     /// @param[out] adoption   What was found; may be NULL.
     /// @return ROUTECAP_OK, also if nothing was found; ROUTECAP_ERR_UNKNOWN_REQUEST;
     ///         ROUTECAP_ERR_SHAPE_MISMATCH (also if a layer is recomputed in the store and captured
@@ -4080,7 +4100,7 @@ impl Default for routecap_publish_item {
     }
 }
 unsafe extern "C" {
-    /// Publish rows of many requests in one call: those whose blocks filled in this step.
+    /// Publish rows of many requests in one call, such as all blocks that were filled in this step.
     ///
     /// @param[in] capturer    The capturer.
     /// @param[in] store       The store.
@@ -4098,7 +4118,7 @@ unsafe extern "C" {
         generation: u64,
     ) -> routecap_status;
 }
-/// One call of routecap_request_adopt: its parameters, what it found, and its status.
+/// One call of routecap_request_adopt: its parameters, its result, and its status.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct routecap_adopt_item {
@@ -4107,7 +4127,7 @@ pub struct routecap_adopt_item {
     /// [count, key_bytes]
     pub keys: *const ::core::ffi::c_void,
     pub count: u64,
-    /// These five receive what routecap_adoption has under the same names.
+    /// These five receive the fields of routecap_adoption with the same names.
     pub rows: u64,
     pub found: u64,
     pub evicted: u64,
@@ -4155,7 +4175,8 @@ impl Default for routecap_adopt_item {
     }
 }
 unsafe extern "C" {
-    /// Add rows of a store to many requests in one call: those that an engine admits in this step.
+    /// Add rows of a store to many requests in one call, such as all requests that the engine admits in
+    /// this step.
     ///
     /// @param[in] capturer    The capturer.
     /// @param[in] store       The store.
@@ -4174,21 +4195,21 @@ unsafe extern "C" {
     ) -> routecap_status;
 }
 unsafe extern "C" {
-    /// Make content keys from token ids: one for each whole block, which stands for all tokens up to the
-    /// block's end.
+    /// Make content keys from token ids: one key for each whole block. The key stands for all tokens up
+    /// to the end of its block.
     ///
-    /// The key of a block is a BLAKE2b digest (RFC 7693, unkeyed) of key_bytes bytes. It is the digest
-    /// of what comes before the block, followed by the block's tokens as little-endian 32-bit integers.
-    /// The seed comes before the first block; the key of the block before it comes before any other
-    /// block. So the chain goes on if the last key is passed as the seed of the next call. The
-    /// personalisation is the 8 bytes "routecap", then block_rows and 0 as little-endian 32-bit
-    /// integers.
+    /// A key is a BLAKE2b digest (RFC 7693, unkeyed) of key_bytes bytes. The digest covers two things,
+    /// one after the other: a prefix, and the block's tokens as little-endian 32-bit integers. For the
+    /// first block the prefix is the seed. For every other block the prefix is the key of the block
+    /// before it. To continue a chain, pass its last key as the seed of the next call. The
+    /// personalisation of the digest is the 8 bytes "routecap", then block_rows and 0 as little-endian
+    /// 32-bit integers.
     ///
-    /// @param[in] seed         [seed_bytes] what else decides the rows: the model, its weights, an
-    ///                         adapter, a session. May be NULL if seed_bytes is 0.
+    /// @param[in] seed         [seed_bytes] everything else that decides the rows: the model, its
+    ///                         weights, an adapter, a session. May be NULL if seed_bytes is 0.
     /// @param[in] seed_bytes   Size of seed, in bytes.
     /// @param[in] tokens       [count] the token ids.
-    /// @param[in] count        How many tokens. Those behind the last whole block have no key.
+    /// @param[in] count        How many tokens. Tokens after the last whole block get no key.
     /// @param[in] block_rows   Rows of a block, 1..ROUTECAP_MAX_BLOCK_ROWS.
     /// @param[in] key_bytes    Bytes of a key, ROUTECAP_MIN_KEY_BYTES..ROUTECAP_MAX_KEY_BYTES.
     /// @param[out] keys        [count / block_rows, key_bytes] the keys.
@@ -4206,18 +4227,19 @@ unsafe extern "C" {
     ) -> routecap_status;
 }
 unsafe extern "C" {
-    /// Say which keys an adopt of this generation would find now.
+    /// Tell which keys an adopt of this generation would find now.
     ///
-    /// The answer holds at this moment. A block that is found may go before it is adopted, unless it is
-    /// retained. Blocks in flight are found.
+    /// The answer holds at this moment only. The store may drop a block before you adopt it, unless the
+    /// block is retained. Blocks in flight count as found, although only the capturer that published
+    /// them can adopt them yet.
     ///
     /// @param[in] store       The store.
     /// @param[in] keys        [count, key_bytes] the keys.
     /// @param[in] count       How many keys.
     /// @param[in] generation  The tag of the caller's steps.
-    /// @param[out] reasons    [count] 0 for a block that is there, otherwise ROUTECAP_MISSING_*; may be
+    /// @param[out] reasons    [count] 0 for a block that is found, otherwise ROUTECAP_MISSING_*; may be
     ///                        NULL.
-    /// @param[out] leading    How many keys before the first that is not there; may be NULL.
+    /// @param[out] leading    How many keys before the first that is not found; may be NULL.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_STATE (a generation that the store has not advanced to).
     pub fn routecap_store_contains(
         store: *mut routecap_store,
@@ -4229,16 +4251,18 @@ unsafe extern "C" {
     ) -> routecap_status;
 }
 unsafe extern "C" {
-    /// Retain blocks: they stay until they are released, whatever the budget says.
+    /// Retain blocks: the store keeps them until they are released, whatever the budget says.
     ///
-    /// A block that was retained twice stays until it is released twice. A later block under the key
-    /// inherits that. A key that is not there is not retained, so release only those that were.
+    /// A block that was retained twice stays until it is released twice. If a later block takes the key,
+    /// that block is retained as often. A key without a block is not retained, so release only the keys
+    /// that were retained.
     ///
     /// @param[in] store     The store.
     /// @param[in] keys      [count, key_bytes] the keys.
     /// @param[in] count     How many keys.
     /// @param[out] reasons  [count] 0 for a block that is retained now, otherwise ROUTECAP_MISSING_*;
-    ///                      may be NULL. REFUSED: another process was changing a store that is shared.
+    ///                      may be NULL. REFUSED: the store is shared, and another process was changing
+    ///                      it.
     pub fn routecap_store_retain(
         store: *mut routecap_store,
         keys: *const ::core::ffi::c_void,
@@ -4247,7 +4271,7 @@ unsafe extern "C" {
     ) -> routecap_status;
 }
 unsafe extern "C" {
-    /// Release blocks that were retained. Keys that nobody retains are left alone.
+    /// Release blocks that were retained. Keys that nobody retains are ignored.
     ///
     /// @param[in] store  The store.
     /// @param[in] keys   [count, key_bytes] the keys.
@@ -4259,12 +4283,13 @@ unsafe extern "C" {
     ) -> routecap_status;
 }
 unsafe extern "C" {
-    /// Drop blocks, also retained ones and those in flight. Requests that adopted them keep the rows.
+    /// Drop blocks, including retained ones and those in flight. Requests that adopted them keep the
+    /// rows.
     ///
     /// @param[in] store     The store.
-    /// @param[in] keys      [count, key_bytes] the keys; those that are not there are left alone.
+    /// @param[in] keys      [count, key_bytes] the keys; keys without a block are ignored.
     /// @param[in] count     How many keys.
-    /// @param[out] evicted  How many were there; may be NULL.
+    /// @param[out] evicted  How many keys had a block; may be NULL.
     pub fn routecap_store_evict(
         store: *mut routecap_store,
         keys: *const ::core::ffi::c_void,
@@ -4273,11 +4298,11 @@ unsafe extern "C" {
     ) -> routecap_status;
 }
 unsafe extern "C" {
-    /// Follow a cache that moves its slots: the block of from[i] becomes that of to[i], for all i at
+    /// Follow a cache that moves its slots: the block under from[i] gets the key to[i], for all i at
     /// once.
     ///
-    /// What was under to[i] is evicted, even if there is no block under from[i]. Afterwards from[i] is
-    /// EVICTED, unless it is also some to[j].
+    /// The block that was under to[i] is evicted, even if there is no block under from[i]. Afterwards
+    /// from[i] is EVICTED, unless it is also one of the new keys.
     ///
     /// @param[in] store  A store of slot keys.
     /// @param[in] from   [count, key_bytes] the keys, each once.
@@ -4292,17 +4317,17 @@ unsafe extern "C" {
     ) -> routecap_status;
 }
 unsafe extern "C" {
-    /// Write blocks as bytes, to travel beside the KV cache to another machine.
+    /// Write blocks as bytes, to be sent to another machine with the KV cache.
     ///
-    /// Blocks that are not there, not landed or stale are left out. The rows are copied on the calling
-    /// thread. docs/store.md describes the bytes.
+    /// The call leaves out blocks that the store does not have, that have not landed, or that are stale.
+    /// It copies the rows on the calling thread. docs/store.md describes the bytes.
     ///
     /// @param[in] store       The store.
     /// @param[in] keys        [count, key_bytes] the keys.
     /// @param[in] count       How many keys.
     /// @param[in] generation  The tag of the caller's steps.
-    /// @param[out] dst        [dst_bytes] the bytes. NULL with dst_bytes 0 asks for the size, which
-    ///                        returns ROUTECAP_ERR_BUFFER_TOO_SMALL.
+    /// @param[out] dst        [dst_bytes] the bytes. NULL with dst_bytes 0 asks for the size, and the
+    ///                        call returns ROUTECAP_ERR_BUFFER_TOO_SMALL.
     /// @param[in] dst_bytes   Size of dst, in bytes.
     /// @param[out] needed     How many bytes it takes, set on ROUTECAP_ERR_BUFFER_TOO_SMALL too; may be
     ///                        NULL.
@@ -4322,17 +4347,18 @@ unsafe extern "C" {
 unsafe extern "C" {
     /// Publish blocks that another store exported.
     ///
-    /// Nothing in the bytes is trusted: a cell that claims to be valid and is not k distinct experts of
-    /// its layer is an error, and nothing is published. Keys and tags are believed. Rows are copied on
-    /// the calling thread. Stale blocks are counted and not published.
+    /// The call trusts nothing in the bytes except keys and tags, which it cannot check. If a cell that
+    /// is marked valid does not hold k distinct experts of its layer, the call returns an error and
+    /// publishes nothing. It copies the rows on the calling thread. It counts stale blocks and does not
+    /// publish them.
     ///
     /// @param[in] store    The store.
     /// @param[in] data     [bytes] the bytes.
     /// @param[in] bytes    How many: exactly those of one export.
     /// @param[out] blocks  How many blocks the bytes have; may be NULL.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT (the text says what is wrong);
-    ///         ROUTECAP_ERR_SHAPE_MISMATCH (another shape, block_rows or key_bytes); ROUTECAP_ERR_STATE
-    ///         (a generation that the store has not advanced to).
+    ///         ROUTECAP_ERR_SHAPE_MISMATCH (a different shape, block_rows or key_bytes);
+    ///         ROUTECAP_ERR_STATE (a generation that the store has not advanced to).
     pub fn routecap_store_import(
         store: *mut routecap_store,
         data: *const ::core::ffi::c_void,
@@ -4341,31 +4367,35 @@ unsafe extern "C" {
     ) -> routecap_status;
 }
 unsafe extern "C" {
-    /// Create a store that several processes of one machine share. Each of them opens it by a
-    /// descriptor, at most 48 processes at a time.
+    /// Create a store that several processes of one machine share. Each other process opens it by its
+    /// descriptor. At most 48 processes have it open at a time.
     ///
-    /// All memory is taken now, and no more later: the budget for blocks, and some 1.2 MB beside it. A
-    /// block exists for another process once it is complete. The worker thread copies rows in for a
-    /// publish. For an adopt it copies them out into the capturer's budget, and checks them: what
-    /// another process left half done is missing. A block that goes between an adopt and that copy is
-    /// EVICTED, also for the adopter. A process may die at any moment without holding up the others, and
-    /// what it retained is released. Counts are those of all processes, except blocks_in_flight.
+    /// Memory. The call takes all memory of the store: the budget for blocks, and about 1.2 MB more. The
+    /// store takes no more later.
     ///
-    /// One process at a time changes the store; finding, adopting and evicting need no turn. A call
-    /// tries for some 50 us to get one, and the worker thread waits for a second at most. Without a
-    /// turn, as when another process is stopped in its own, blocks are not published (blocks_refused),
-    /// retain says ROUTECAP_MISSING_REFUSED, and move drops the blocks of all its keys. If a process
-    /// dies in its turn, the order in which blocks go for room begins anew.
+    /// Blocks. Other processes find a block once it is complete. For a publish, the worker thread copies
+    /// the rows into the store. For an adopt, it copies them out into the capturer's budget, and checks
+    /// them: a block that another process left half done is missing. If a block is dropped between an
+    /// adopt and that copy, it is EVICTED for the adopter too. The counts are those of all processes
+    /// together, except blocks_in_flight.
     ///
-    /// A process that writes into the memory by other means can make rows missing, and with intent make
-    /// them wrong: pass the descriptor to processes that you trust.
+    /// Turns. Changing the store takes a turn, and one process at a time has it. Finding, adopting and
+    /// evicting need no turn. A call tries for about 50 us to get a turn. The worker thread waits for up
+    /// to one second. A process may get no turn, for example because another process was stopped in the
+    /// middle of its own turn. Then it publishes no blocks (blocks_refused), retain returns
+    /// ROUTECAP_MISSING_REFUSED, and move drops the blocks of all its keys.
+    ///
+    /// Death. A process may die at any moment without holding up the others. The blocks that it retained
+    /// are released. If it dies in its turn, the order in which blocks are dropped for room begins anew.
+    ///
+    /// Trust. A process that writes into the memory by other means can make rows missing, and
+    /// deliberately make them wrong. Pass the descriptor only to processes that you trust.
     ///
     /// @param[in] config       The configuration.
     /// @param[in] shape        As in routecap_store_create.
     /// @param[out] descriptor  A file descriptor of memory without a name, which can neither shrink nor
-    ///                         grow. It is the caller's, and may be inherited, passed over a UNIX
-    ///                         socket, and closed. It is closed when the process executes another
-    ///                         program.
+    ///                         grow. The caller owns it. It may be inherited, passed over a UNIX socket,
+    ///                         and closed. It is closed when the process executes another program.
     /// @param[out] store       The store, to be freed with routecap_store_free; NULL on error.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_NO_BACKEND (this system has no such memory, or no /proc).
     pub fn routecap_store_create_shared(
@@ -4377,29 +4407,32 @@ unsafe extern "C" {
 }
 unsafe extern "C" {
     /// Open a store that several processes share. If the descriptor is that of an empty file, create the
-    /// store in it: so processes find the store by the file's name, in /dev/shm for instance.
+    /// store in the file. Processes can then find the store by the name of the file, such as a name in
+    /// /dev/shm.
     ///
-    /// The file then takes all memory of the store. Whoever truncates it ends the processes that have it
-    /// open. A store does not outlive a boot of the machine.
+    /// When the store is created in a file, the file takes all memory of the store. If anyone truncates
+    /// the file, every process that has it open ends. A store does not outlive a boot of the machine.
     ///
-    /// Of several processes that find the file empty one makes the store, and the others wait for as
-    /// long as the file grows. If it has not grown for three seconds they return. A process that dies
-    /// while it makes the store leaves a file in which the next one makes it.
+    /// If several processes find the file empty, one of them makes the store. The others wait as long as
+    /// the file grows, and return if it has not grown for three seconds. If a process dies while it
+    /// makes the store, the next process that opens the file makes it.
     ///
-    /// A file with a name must belong to this user or to root: its owner could make rows wrong. So open
-    /// it with O_NOFOLLOW, and make it with mode 0600.
+    /// A file with a name must belong to this user or to root, because its owner could make rows wrong.
+    /// So open the file with O_NOFOLLOW, and create it with mode 0600.
     ///
-    /// @param[in] config      The configuration: block_rows, key_bytes and flags as it was created with.
-    ///                        budget_bytes and generation are looked at only where the file is empty.
-    /// @param[in] shape       The shape that it was created with.
-    /// @param[in] descriptor  Of routecap_store_create_shared, or of a file opened for reading and
-    ///                        writing. It stays the caller's and may be closed afterwards.
+    /// @param[in] config      The configuration. block_rows, key_bytes and flags must be those that the
+    ///                        store was created with. budget_bytes and generation matter only if the
+    ///                        file is empty.
+    /// @param[in] shape       The shape that the store was created with.
+    /// @param[in] descriptor  A descriptor of routecap_store_create_shared, or of a file opened for
+    ///                        reading and writing. The caller still owns it, and may close it after the
+    ///                        call.
     /// @param[out] store      The store, to be freed with routecap_store_free; NULL on error.
-    /// @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT (no store, one of another version or another boot, or a
-    ///         damaged one); ROUTECAP_ERR_ARGUMENT (also if the file is another user's);
-    ///         ROUTECAP_ERR_SHAPE_MISMATCH (another shape, block_rows, key_bytes or flags);
-    ///         ROUTECAP_ERR_NOT_READY (another process is making it, and gets no further);
-    ///         ROUTECAP_ERR_NO_MEMORY (also if the disk is full, or 48 processes have it open);
+    /// @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT (no store, a store of another version or another boot,
+    ///         or a damaged one); ROUTECAP_ERR_ARGUMENT (also if the file belongs to another user);
+    ///         ROUTECAP_ERR_SHAPE_MISMATCH (a different shape, block_rows, key_bytes or flags);
+    ///         ROUTECAP_ERR_NOT_READY (another process is making the store, and makes no progress);
+    ///         ROUTECAP_ERR_NO_MEMORY (also if the disk is full, or 48 processes have the store open);
     ///         ROUTECAP_ERR_NO_BACKEND (this system has no /proc).
     pub fn routecap_store_open_shared(
         config: *const routecap_store_config,

@@ -273,7 +273,7 @@ pub(crate) const SWITCHES: [(&str, u32); 7] = [
 
 /// Switches, which are all off by default.
 impl Config {
-    /// Compare rows that are issued again with the rows that are kept; see stats.rows_mismatched
+    /// If a row is issued again, compare it with the row that is kept; see stats.rows_mismatched
     /// (`ROUTECAP_CONFIG_COMPARE`).
     pub fn compare(self, on: bool) -> Self {
         self.flag(sys::ROUTECAP_CONFIG_COMPARE, on)
@@ -285,7 +285,7 @@ impl Config {
         self.flag(sys::ROUTECAP_CONFIG_EXTERNAL_SINK, on)
     }
 
-    /// Start no thread: the caller's calls file steps; see `routecap_capturer_progress`
+    /// Start no worker thread: calls of the caller file the steps; see `routecap_capturer_progress`
     /// (`ROUTECAP_CONFIG_MANUAL_PROGRESS`).
     pub fn manual_progress(self, on: bool) -> Self {
         self.flag(sys::ROUTECAP_CONFIG_MANUAL_PROGRESS, on)
@@ -307,7 +307,7 @@ impl Config {
         self.flag(sys::ROUTECAP_CONFIG_LOAD, on)
     }
 
-    /// Since 1.1: count it for each tag apart, too; needs `ROUTECAP_CONFIG_LOAD`
+    /// Since 1.1: also count each tag separately; needs `ROUTECAP_CONFIG_LOAD`
     /// (`ROUTECAP_CONFIG_LOAD_TAGS`).
     pub fn load_tags(self, on: bool) -> Self {
         self.flag(sys::ROUTECAP_CONFIG_LOAD_TAGS, on)
@@ -345,20 +345,20 @@ pub struct Stats {
     /// Landed after their request was closed; or cut by truncate or finish, before they landed or
     /// as drafts.
     pub rows_late: u64,
-    /// Drafts that were not accepted, also if a later call cut them.
+    /// Drafts that were not accepted, even if a later call cut them.
     pub rows_rejected: u64,
-    /// Their position on the device was outside the span's bounds.
+    /// Their device position was outside the span's bounds.
     pub rows_unplaced: u64,
-    /// For memory.
+    /// There was no memory for them.
     pub rows_refused: u64,
     /// In spans of unknown requests.
     pub rows_skipped: u64,
-    /// Delivered with a valid cell where there was one already.
+    /// Delivered with a valid cell where the request already had one.
     pub rows_overlapped: u64,
-    /// Overlapped rows with another set of ids in a cell that is valid in both; needs
+    /// Rows of rows_overlapped with different sets of ids in a cell that is valid in both; needs
     /// `ROUTECAP_CONFIG_COMPARE`.
     pub rows_mismatched: u64,
-    /// Recorded rows outside the rows begun, of steps that landed.
+    /// Recorded rows outside the rows that were begun, of steps that landed.
     pub rows_dropped: u64,
     /// Recorded twice in one step, of steps that landed; the first record was kept.
     pub cells_conflicting: u64,
@@ -367,19 +367,19 @@ pub struct Stats {
     pub cells_unwritten: u64,
     /// Likewise, with an id outside the layer's range.
     pub cells_out_of_range: u64,
-    /// Likewise, with one id twice.
+    /// Likewise, with the same id twice.
     pub cells_duplicate: u64,
     /// Requests open.
     pub requests_open: u64,
     /// Steps in flight.
     pub steps_in_flight: u64,
-    /// Of the budget: pages of requests and routings, their tags, provisional rows, and what spans
-    /// in flight are charged.
+    /// Of the budget: pages of requests and routings, their tags, provisional rows, and the charges
+    /// of spans in flight.
     pub bytes_in_use: u64,
-    /// The highest bytes_in_use so far. It includes what an issue reserved and gave back at once,
-    /// such as for a page that two of its spans share.
+    /// The highest bytes_in_use so far. It includes memory that an issue reserved and gave back at
+    /// once, such as for a page that two of its spans share.
     pub bytes_peak: u64,
-    /// The limit of bytes_in_use, but for the excess that issue names.
+    /// The limit of bytes_in_use, except for the excess that `routecap_step_issue` describes.
     pub bytes_budget: u64,
 }
 
