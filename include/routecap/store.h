@@ -164,7 +164,8 @@ typedef struct routecap_store_config {
     uint32_t key_bytes;         /* bytes of a key, ROUTECAP_MIN_KEY_BYTES..ROUTECAP_MAX_KEY_BYTES;
                                    default 32 */
     uint64_t budget_bytes;      /* limit of its memory, in bytes; default 1 GiB. At least two pages
-                                   (routecap_memory.page_bytes) or two blocks, whichever is more */
+                                   (routecap_memory.page_bytes) or two blocks, whichever is more,
+                                   and what the store notes of two blocks */
     uint64_t generation;        /* the generation at which the store begins */
 } routecap_store_config;
 
@@ -226,7 +227,8 @@ typedef struct routecap_store_counts {
     /* Since the store was created, independently of the seven. */
     uint64_t blocks_mismatched; /* published again with other ids in a valid cell */
     uint64_t blocks_replaced;   /* lost their slot key to a later publish */
-    uint64_t blocks_evicted;    /* dropped for room, or by routecap_store_evict */
+    uint64_t blocks_evicted;    /* dropped for room, by routecap_store_evict, or because a move gave
+                                   their key to another block */
     uint64_t blocks_imported;   /* brought by routecap_store_import, published or not */
     uint64_t rows_copied;       /* rows that were copied, because their page was not shared */
 } routecap_store_counts;
@@ -244,7 +246,8 @@ ROUTECAP_API routecap_status routecap_store_stats(const routecap_store *store,
  * Advance a store to a generation: rows with a lower tag are stale from then on.
  *
  * No adopt finds a stale block any more, so stale blocks are the first to be dropped when the store
- * needs room. Nothing happens if the store is already at this generation or at a later one.
+ * needs room, except those that were retained until later. Nothing happens if the store is already
+ * at this generation or at a later one.
  *
  * @param[in] store       The store.
  * @param[in] generation  The new generation.
@@ -309,7 +312,7 @@ typedef struct routecap_adoption {
  * @param[in] keys        [count, key_bytes] the keys.
  * @param[in] count       How many blocks.
  * @param[in] generation  The tag of the caller's steps. If it is lower than the store's generation,
- *                        blocks that are in the store are STALE.
+ *                        landed blocks are STALE, and blocks in flight NOT_PUBLISHED.
  * @param[out] adoption   What was found; may be NULL.
  * @return ROUTECAP_OK, also if nothing was found; ROUTECAP_ERR_UNKNOWN_REQUEST;
  *         ROUTECAP_ERR_SHAPE_MISMATCH (also if a layer is recomputed in the store and captured
@@ -437,9 +440,9 @@ ROUTECAP_API routecap_status routecap_store_contains(routecap_store *store, cons
 /**
  * Retain blocks: the store keeps them until they are released, whatever the budget says.
  *
- * A block that was retained twice stays until it is released twice. If a later block takes the key,
- * that block is retained as often. A key without a block is not retained, so release only the keys
- * that were retained.
+ * A block that was retained twice stays until it is released twice. A block that was retained
+ * 65,535 times stays for ever. If a later block takes the key, that block is retained as often. A
+ * key without a block is not retained, so release only the keys that were retained.
  *
  * @param[in] store     The store.
  * @param[in] keys      [count, key_bytes] the keys.
@@ -477,8 +480,8 @@ ROUTECAP_API routecap_status routecap_store_evict(routecap_store *store, const v
  * Follow a cache that moves its slots: the block under from[i] gets the key to[i], for all i at
  * once.
  *
- * The block that was under to[i] is evicted, even if there is no block under from[i]. Afterwards
- * from[i] is EVICTED, unless it is also one of the new keys.
+ * The block that was under to[i] is evicted, even if there is no block under from[i]. If there was
+ * one, from[i] is EVICTED afterwards, unless it is also one of the new keys.
  *
  * @param[in] store  A store of slot keys.
  * @param[in] from   [count, key_bytes] the keys, each once.

@@ -1,4 +1,4 @@
-// Of headers with the SHA-256 144c2f64e0706eea2aaa752132de6e7a7451b7f35c652ef9f3f31542ea5d1d84
+// Of headers with the SHA-256 124af87808e7855a28a08667b57092fd4158c402fb048423554685e03e498f88
 pub const ROUTECAP_VERSION_MAJOR: u32 = 1;
 pub const ROUTECAP_VERSION_MINOR: u32 = 1;
 pub const ROUTECAP_VERSION_PATCH: u32 = 0;
@@ -3779,7 +3779,8 @@ pub struct routecap_store_config {
     /// default 32
     pub key_bytes: u32,
     /// limit of its memory, in bytes; default 1 GiB. At least two pages
-    /// (routecap_memory.page_bytes) or two blocks, whichever is more
+    /// (routecap_memory.page_bytes) or two blocks, whichever is more,
+    /// and what the store notes of two blocks
     pub budget_bytes: u64,
     /// the generation at which the store begins
     pub generation: u64,
@@ -3879,7 +3880,8 @@ pub struct routecap_store_counts {
     pub blocks_mismatched: u64,
     /// lost their slot key to a later publish
     pub blocks_replaced: u64,
-    /// dropped for room, or by routecap_store_evict
+    /// dropped for room, by routecap_store_evict, or because a move gave
+    /// their key to another block
     pub blocks_evicted: u64,
     /// brought by routecap_store_import, published or not
     pub blocks_imported: u64,
@@ -3952,7 +3954,8 @@ unsafe extern "C" {
     /// Advance a store to a generation: rows with a lower tag are stale from then on.
     ///
     /// No adopt finds a stale block any more, so stale blocks are the first to be dropped when the store
-    /// needs room. Nothing happens if the store is already at this generation or at a later one.
+    /// needs room, except those that were retained until later. Nothing happens if the store is already
+    /// at this generation or at a later one.
     ///
     /// @param[in] store       The store.
     /// @param[in] generation  The new generation.
@@ -4041,7 +4044,7 @@ unsafe extern "C" {
     /// @param[in] keys        [count, key_bytes] the keys.
     /// @param[in] count       How many blocks.
     /// @param[in] generation  The tag of the caller's steps. If it is lower than the store's generation,
-    ///                        blocks that are in the store are STALE.
+    ///                        landed blocks are STALE, and blocks in flight NOT_PUBLISHED.
     /// @param[out] adoption   What was found; may be NULL.
     /// @return ROUTECAP_OK, also if nothing was found; ROUTECAP_ERR_UNKNOWN_REQUEST;
     ///         ROUTECAP_ERR_SHAPE_MISMATCH (also if a layer is recomputed in the store and captured
@@ -4253,9 +4256,9 @@ unsafe extern "C" {
 unsafe extern "C" {
     /// Retain blocks: the store keeps them until they are released, whatever the budget says.
     ///
-    /// A block that was retained twice stays until it is released twice. If a later block takes the key,
-    /// that block is retained as often. A key without a block is not retained, so release only the keys
-    /// that were retained.
+    /// A block that was retained twice stays until it is released twice. A block that was retained
+    /// 65,535 times stays for ever. If a later block takes the key, that block is retained as often. A
+    /// key without a block is not retained, so release only the keys that were retained.
     ///
     /// @param[in] store     The store.
     /// @param[in] keys      [count, key_bytes] the keys.
@@ -4301,8 +4304,8 @@ unsafe extern "C" {
     /// Follow a cache that moves its slots: the block under from[i] gets the key to[i], for all i at
     /// once.
     ///
-    /// The block that was under to[i] is evicted, even if there is no block under from[i]. Afterwards
-    /// from[i] is EVICTED, unless it is also one of the new keys.
+    /// The block that was under to[i] is evicted, even if there is no block under from[i]. If there was
+    /// one, from[i] is EVICTED afterwards, unless it is also one of the new keys.
     ///
     /// @param[in] store  A store of slot keys.
     /// @param[in] from   [count, key_bytes] the keys, each once.
