@@ -22,7 +22,8 @@ import sys
 
 LANGUAGES = {"c": ".c", "python": ".py", "rust": ".rs", "go": ".go", "sh": ".sh"}
 BLOCK = re.compile(
-    r"^(?:<!-- test: (run|in|by|story)(?: (?:with )?(\S+))? -->\n)?```(\w+)\n(.*?)^```$", re.M | re.S
+    r"^(?:<!-- test: (run|in|by|story)(?: (?:with )?(\S+))? -->\n)?```(\w+)\n(.*?)^```$",
+    re.M | re.S,
 )
 TEMPLATES = pathlib.Path(__file__).parent / "around"
 

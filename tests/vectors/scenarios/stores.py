@@ -664,7 +664,12 @@ def history(v, seed):
             first, count = dice.pick([named.length(), named.length(), dice.below(4)]), 4
             bad = [(dice.below(4), dice.below(3), [5, 5])] if dice.below(2) else []
             content = dice.below(2)
-            step = v.step(c, (request, content, first, count, flag), tag=generation + dice.below(3), faults=bad)
+            step = v.step(
+                c,
+                (request, content, first, count, flag),
+                tag=generation + dice.below(3),
+                faults=bad,
+            )
             if flag:
                 drafts.append((request, step))
         elif what == 3:
