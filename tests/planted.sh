@@ -62,9 +62,9 @@ plants tsan delayed '^delayed$' "a routing is ready before its rows are" src/rou
 plants tsan delayed '^delayed$' "a page is given back before others have read it" src/rows/pages.cc \
     's/(references\.fetch_sub\(1, std::memory_order_)acq_rel/\1relaxed/'
 plants tsan delayed '^delayed$' "blocks of the log come back without a lock" src/capture/step_worker.cc \
-    's/^    std::lock_guard lock\(mutex_\);//'
+    's/^    const RegistryLock lock\(registry_\);//'
 plants tsan store '^store[.]' "a store is asked without its lock" src/prefix/local_store.cc \
-    's/^    std::lock_guard lock\(mutex_\);//'
+    's/^    const Lock lock\(mutex_\);//'
 # Bytes and memory.
 plants asan-ubsan wire '^wire[.]' "the bound of an expert is one too high" src/wire/cells.cc \
     's/in_range &= plain < bound</in_range \&= plain <= bound</'
@@ -75,8 +75,8 @@ plants asan-ubsan wire '^wire[.]' "a row at the end of a piece is lost" src/wire
 plants asan-ubsan fuzz_serialized '^fuzz[.]serialized$' "a reserved field may be anything" src/routing/serialized.cc \
     's/if \(header\.reserved != 0\)/if (header.reserved > 255)/'
 # What the library does.
-plants asan-ubsan fuzz_operations '^fuzz[.]operations$' "a truncate leaves what is in flight" src/capture/request_operations.cc \
-    's/^( *)cut_in_flight\(\*request, rows, Cut::truncated\);/\1if (rows % 4 != 3) cut_in_flight(*request, rows, Cut::truncated);/'
+plants asan-ubsan fuzz_operations '^fuzz[.]operations$' "a truncate leaves what is in flight" src/capture/requests.cc \
+    's/^( *)cut_in_flight\(\*request, rows\);/\1if (rows % 4 != 3) cut_in_flight(*request, rows);/'
 plants asan-ubsan api '^api[.]' "a child has a row too few" src/rows/row_store.cc \
     's/const uint64_t entry_end = std::min\(entry\.end, end\);/const uint64_t entry_end = std::min(entry.end, end - 1);/'
 plants asan-ubsan fuzz_serialized '^fuzz[.]serialized$' "a slice of a serialised routing begins a row late" src/routing/serialized.cc \

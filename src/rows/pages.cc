@@ -1,7 +1,6 @@
 #include "rows/pages.h"
 
 #include <cstring>
-#include <mutex>
 #include <new>
 
 namespace routecap {
