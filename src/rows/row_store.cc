@@ -404,14 +404,15 @@ void RowStore::truncate(uint64_t end) {
 
 void RowStore::clear() {
     Entries gone;
+    std::shared_ptr<const MissingRows> missing;
     {
         const Lock lock(mutex);
         gone.swap(entries_);
+        missing.swap(missing_);
     }
     for (Draft &draft : drafts_) give_back(draft.charge);
     drafts_ = {};
     waiting_ = {};
-    cut_missing(0);
 }
 
 template <class Change>
