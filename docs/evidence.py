@@ -1,0 +1,87 @@
+#!/usr/bin/env python3
+"""The table of docs/evidence.md: one line for each measurement in tests/bench/results, read from
+the files themselves. The commit is the newest that the file names.
+
+evidence.py writes the table. evidence.py --check, which needs no history, fails if it is stale.
+"""
+
+import json
+import pathlib
+import re
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "tests/bench/results"
+PAGE = ROOT / "docs/evidence.md"
+BEGIN, END = "<!-- by docs/evidence.py -->\n", "<!-- end -->\n"
+HASH = re.compile(r"\b(?=[0-9a-f]*[0-9])(?=[0-9a-f]*[a-f])[0-9a-f]{7,12}\b")
+
+
+def counted(data: dict) -> str:
+    """What a soak or the fuzzers counted; nothing for other files."""
+    if "executions" in data:
+        return f"{data['executions']:,} inputs in {data['cpu_hours']} hours of processor time"
+    runs = [data, *data.get("runs", [])]
+    sums = [run["sum"] for run in runs if "sum" in run]
+    if "sum" not in data:
+        sums += [run for run in runs if "cells_wrong" in run]
+    if not sums:
+        return ""
+    steps, compared, wrong = (
+        sum(part[key] for part in sums) for key in ("steps", "cells_compared", "cells_wrong")
+    )
+    return f"{steps:,} steps, {compared:,} cells compared, {wrong} wrong"
+
+
+def newest(hashes: list[str]) -> str:
+    """The newest of these that is a commit of this repository; if none is, the last."""
+    git = ["git", "-C", str(ROOT)]
+    asked = "\n".join(hashes)
+    kinds = subprocess.run(
+        [*git, "cat-file", "--batch-check"], input=asked, capture_output=True, text=True
+    ).stdout.splitlines()
+    known = [line.split()[0] for line in kinds if " commit " in line]
+    log = [*git, "log", "--no-walk=sorted", "--format=%h", "--abbrev=7", *known]
+    return subprocess.check_output(log, text=True).split()[0] if known else (hashes or [""])[-1]
+
+
+def line(name: str, files: list[pathlib.Path], shown: str | None) -> str:
+    """One measurement, which has a text, a JSON file, or both. shown is the page's line of it."""
+    texts = [file.read_text() for file in files if file.suffix != ".json"]
+    data = next((json.loads(file.read_text()) for file in files if file.suffix == ".json"), {})
+    title = data.get("title") or (texts[0].splitlines()[0] if texts else data.get("device", ""))
+    said = ": ".join(filter(None, [title.rstrip(":."), counted(data)])).replace("|", "/")
+    hashes = [h[:7] for h in HASH.findall("\n".join([*texts, json.dumps(data)]))]
+    commit = newest(hashes) if shown is None else shown.split("|")[-2].strip()
+    if commit and commit not in hashes:
+        commit = "?"
+    link = f"[{name}](../{min(files, key=lambda f: f.suffix == '.json').relative_to(ROOT)})"
+    return f"| {link} | {said} | {commit} |"
+
+
+def table(page: str | None) -> str:
+    found: dict[str, list[pathlib.Path]] = {}
+    for file in sorted(RESULTS.rglob("*.*")):
+        found.setdefault(str(file.relative_to(RESULTS).with_suffix("")), []).append(file)
+    lines = ["| file | what was measured | commit |", "|---|---|---|"]
+    for name, files in found.items():
+        if not any(name.startswith(other + "_") for other in found):  # more data of that one
+            old = re.search(rf"^\| \[{name}\].*", page, re.M) if page else None
+            lines.append(line(name, files, page and (old[0] if old else "")))
+    return "\n".join([*lines, ""])
+
+
+def main() -> int:
+    check, page = "--check" in sys.argv, PAGE.read_text()
+    before, rest = page.split(BEGIN)
+    made = before + BEGIN + table(page if check else None) + END + rest.split(END)[1]
+    if not check:
+        PAGE.write_text(made)
+    elif made != page:
+        print("docs/evidence.md is stale: python3 docs/evidence.py")
+        return 1
+    return 0
+
+
+sys.exit(main())
