@@ -65,6 +65,7 @@
  *   capturer   One per rank and device. It owns a sink, slots, pages and requests.
  *   layer      An index, 0..layers-1, among the captured (MoE) layers. The layer map gives each
  *              captured layer its index in the decoder.
+ *   router     The part of an MoE layer that chooses k experts for each token.
  *   expert id  A number in [0, experts), as the router chose it, before a load balancer maps it to
  *              a replica. Shared experts are not included. Zero-computation (identity) experts
  *              count as experts.

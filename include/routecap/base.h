@@ -88,9 +88,9 @@
  * last issue, runs on the device after that issue.
  *
  * A capturable call may be made on a stream that is being captured into a CUDA graph. Its work then
- * runs at each replay. The graph keeps alive the library's memory that it writes, so it may be
- * replayed even after the capturer is destroyed. On a stream that is being captured, a call that is
- * not capturable returns ROUTECAP_ERR_CAPTURING, and the capture continues.
+ * runs at each replay. The graph holds a reference to the memory of the library that it writes, so
+ * it may be replayed even after the capturer is destroyed. On a stream that is being captured, a
+ * call that is not capturable returns ROUTECAP_ERR_CAPTURING, and the capture continues.
  *
  * Device arguments are marked [device]. They point to memory that the device can access. The work
  * on the stream uses that memory, so keep it valid until the stream has run the work. On the host
@@ -195,7 +195,8 @@ typedef int32_t routecap_status; /* ROUTECAP_OK, or one of the following */
 #define ROUTECAP_ERR_STRUCT_SIZE (-101)      /* too small; or larger, with a tail that is not 0 */
 #define ROUTECAP_ERR_UNKNOWN_LAYER (-102)    /* outside the capturer's layers */
 #define ROUTECAP_ERR_UNKNOWN_REQUEST (-103)  /* never opened here, closed or finished */
-#define ROUTECAP_ERR_UNKNOWN_STEP (-104)     /* never issued, or without drafts for this call */
+#define ROUTECAP_ERR_UNKNOWN_STEP (-104)     /* never issued; for accept, the request
+                                                has no drafts in it */
 #define ROUTECAP_ERR_OUT_OF_RANGE (-105)     /* rows or indices that do not exist */
 #define ROUTECAP_ERR_CAPACITY (-106)         /* rows outside the sink */
 #define ROUTECAP_ERR_OVERLAP (-107)          /* two spans of a step, or two sources of a plan, have
@@ -342,7 +343,8 @@ typedef int32_t routecap_role; /* ROUTECAP_ROLE_* */
 
 /* What the ids number. */
 #define ROUTECAP_ID_SPACE_LOGICAL 0  /* experts, as the router chose them */
-#define ROUTECAP_ID_SPACE_PHYSICAL 1 /* replicas, after load balancing, if nothing else is known */
+#define ROUTECAP_ID_SPACE_PHYSICAL 1 /* replicas, after load balancing. For engines that do not
+                                        know the logical ids */
 typedef int32_t routecap_id_space; /* ROUTECAP_ID_SPACE_* */
 
 /* Where the ids of a layer come from. */

@@ -88,9 +88,9 @@ typedef uint32_t routecap_config_flags; /* any of ROUTECAP_CONFIG_* */
  *   ROUTECAP_ERR_ISSUED_TWICE, ROUTECAP_ERR_ROWS_NOT_BEGUN
  *       The call that makes the slip returns the error and changes nothing. If a graph is
  *       replayed, or if a row base or an index list is on the device, only the device can see the
- *       slip. Then routecap_step_finalize of that step returns the error, once the step has
- *       landed. The next issue after that also returns it, once, and changes nothing; the text
- *       names the step. The rows of that step are the same as without checked mode.
+ *       slip. When the step has landed, routecap_step_finalize of that step returns the error. So
+ *       does one later issue, which issues nothing: its text names the earlier step, and you may
+ *       call issue again. The rows of that step are the same as without checked mode.
  *   ROUTECAP_ERR_TWO_THREADS
  *       A call of the forward path finds another thread in such a call of the same capturer.
  *   ROUTECAP_ERR_ARGUMENT
@@ -304,9 +304,11 @@ typedef struct routecap_issue_options {
  * ROUTECAP_PARTIAL, and files the other spans as usual. Positions that were refused for memory
  * count for the request's length, and are missing (REFUSED).
  *
- * Memory. Issue charges the budget for each page that a span touches, with one exception: the
- * newest page that the request wrote itself. Issue charges that page too if it was truncated or
- * taken, or if the span writes rows that were once shared or forked. Issue also charges:
+ * Memory. Issue reserves the memory that the rows of a span may need, so that rows which it accepts
+ * find room when they land. It charges the budget for each page that a span touches, except for the
+ * newest page that the request itself wrote, because that page is charged already. There are two
+ * cases in which issue charges that page again: rows of it were truncated or taken, or the span
+ * writes rows that were shared or forked. Issue also charges:
  *   - for a page whose rows may get different tags: memory for these tags,
  *   - for drafts: memory of their own, until they are settled,
  *   - for device positions with wide bounds: one page for each row of the span, instead of each
@@ -317,9 +319,9 @@ typedef struct routecap_issue_options {
  * left. They are then missing (REFUSED), and counted.
  *
  * A span may need a page that issue did not charge, if rows are shared, forked or taken between its
- * issue and its filing. The span gets that page even if this exceeds the budget. The excess is at
- * most the pages, with their tags, that spans in flight and waiting drafts have touched since
- * bytes_in_use was last within the budget.
+ * issue and its filing. The span gets that page even if this exceeds the budget. The excess has a
+ * bound. Take the last moment at which bytes_in_use was within the budget: the excess is at most
+ * the pages, with their tags, that spans in flight and drafts have touched since then.
  *
  * The memory that close, truncate, finish and an extract with ROUTECAP_EXTRACT_TAKE free can be
  * used at once. If the budget is exhausted, issue applies pending calls of this kind itself before
@@ -336,10 +338,10 @@ typedef struct routecap_issue_options {
  *     call routecap_step_discard before the next pass.
  *
  * Positions. The positions array is read on the stream, up to the last sink row whose span has
- * DEVICE_POSITIONS. The library checks an address when a call first names it, and may not check it
- * again. If the memory was freed since then, a small step causes an error in the whole CUDA
- * context, which the engine shares, but a large step is only lost itself. An address that is not
- * mapped may end the process.
+ * DEVICE_POSITIONS. Free the array only after the stream has run this work. The library checks an
+ * address when a call first names it, and may not check it again. If you pass an address that was
+ * freed since then, the step may be lost, the CUDA context that the engine shares may fail, or the
+ * process may end.
  *
  * Issue allocates system memory only to grow buffers that it keeps. Not capturable.
  *
@@ -476,9 +478,10 @@ typedef struct routecap_stats {
     uint64_t rows_delivered;   /* filed with at least one valid cell */
     uint64_t rows_missing;     /* landed without a valid cell */
     uint64_t rows_lost;        /* of a lost step */
-    uint64_t rows_late;        /* landed after their request was closed; or cut by truncate or
-                                  finish, before they landed or as drafts */
-    uint64_t rows_rejected;    /* drafts that were not accepted, even if a later call cut them */
+    uint64_t rows_late;        /* landed after their request was closed; or truncate or finish cut
+                                  them while they were in flight or drafts */
+    uint64_t rows_rejected;    /* drafts that accept did not keep, or that were dropped when their
+                                  request ended */
     uint64_t rows_unplaced;    /* their device position was outside the span's bounds */
     uint64_t rows_refused;     /* there was no memory for them */
     /* Other counts. */

@@ -105,8 +105,8 @@ typedef struct routecap_received {
  *   - Decode: a local id becomes global if the result is below `experts`, as in vLLM's class.
  *     Columns of other ranks become -1, and so do rows that are not live, whose memory is
  *     uninitialised.
- *   - Expanded: the expert of each row, as repeat_interleave over the aligned counts computes it.
- *     Padding rows between two experts get the expert before them. Rows after the last expert are
+ *   - Expanded: the expert of each row. Rows are grouped by expert, and each group is padded to
+ *     expert_alignment. Padding rows have the expert of their group. Rows after the last group are
  *     -1.
  * An engine that reads global_ids must not pass a disabled capturer, which writes nothing.
  *

@@ -121,7 +121,7 @@ ROUTECAP_API routecap_status routecap_capturer_load(const routecap_capturer *cap
  * @param[in] capturer   The capturer.
  * @param[out] tags      [capacity] the tags; may be NULL if capacity is 0.
  * @param[in] capacity   How many tags there is room for: at most ROUTECAP_MAX_LOAD_TAGS are needed.
- * @param[out] count     How many tags there are. More than capacity are not an error.
+ * @param[out] count     How many tags there are; at most `capacity` are written.
  * @return ROUTECAP_OK; ROUTECAP_ERR_ARGUMENT (the capturer was created without
  *         ROUTECAP_CONFIG_LOAD_TAGS).
  */

@@ -115,8 +115,8 @@ typedef int32_t routecap_plan_fill; /* ROUTECAP_PLAN_FILL_* */
 #define ROUTECAP_PLAN_LOST_MARK 0     /* each id is lost_value, so that the trainer can let its own
                                          router choose there */
 #define ROUTECAP_PLAN_LOST_BALANCED 1 /* like padding; only the class tells that the cell is lost */
-#define ROUTECAP_PLAN_LOST_ERROR 2    /* not at all: with a lost cell, the call fails with
-                                         ROUTECAP_ERR_INCOMPLETE */
+#define ROUTECAP_PLAN_LOST_ERROR 2    /* the call fails with ROUTECAP_ERR_INCOMPLETE if a cell is
+                                         lost */
 typedef int32_t routecap_plan_lost; /* ROUTECAP_PLAN_LOST_* */
 
 /* One rank of a trainer, and one micro-batch. */
@@ -146,10 +146,11 @@ typedef struct routecap_plan_config {
                                        token. Default: 0; with PADDED_LEFT width - length */
     uint64_t width;           /* padded layouts: columns. Default: the length of the longest sample,
                                  rounded up to a multiple of `align` */
-    uint64_t align;           /* each sequence is padded to a multiple of this. Default: the least
-                                 that gives all ranks the same number of its rows: C, times 2 with
-                                 ZIGZAG, times tensor_size with SEQUENCE_PARALLEL. With PACKED and
-                                 ALLGATHER 1, because only the micro-batch as a whole is divided */
+    uint64_t align;           /* each sequence is padded to a multiple of this. By default it is the
+                                 least number with which all ranks have equally many rows of the
+                                 sequence: C, times 2 with ZIGZAG, times tensor_size with
+                                 SEQUENCE_PARALLEL. With PACKED and ALLGATHER it is 1, because there
+                                 only the micro-batch as a whole is divided */
     uint64_t align_total;     /* PACKED: the last sequence is padded further until the micro-batch
                                  is a multiple of this. Default: 1; with ALLGATHER C, times
                                  tensor_size with SEQUENCE_PARALLEL */
@@ -161,13 +162,15 @@ typedef struct routecap_plan_config {
                                  1..ROUTECAP_MAX_LAYERS. Required */
     uint32_t k;               /* experts per token, 1..ROUTECAP_MAX_K. Required */
     uint32_t experts;         /* ids are in [0, experts). Required unless layer_experts is set */
-    uint32_t expert_parallel; /* number of expert-parallel ranks P, for BALANCED; default 1. Every
-                                 rank of the trainer fills a row with the same experts. Let p be the
-                                 row's number among all filled rows of the micro-batch, before it is
-                                 divided, l the layer's index in the decoder, E the layer's experts,
-                                 and a = p * k + c + l * P * k. Column c then has expert a % P * (E
-                                 / P) + a / P % (E / P). If P does not divide E, it has expert a %
-                                 E */
+    uint32_t expert_parallel; /* number of expert-parallel ranks P, for BALANCED; default 1. All
+                                 ranks of the trainer fill a row with the same experts. Column c of
+                                 the row gets this expert:
+                                   if P divides E:  a % P * (E / P) + a / P % (E / P)
+                                   otherwise:       a % E
+                                 Here a = p * k + c + l * P * k, where p is the row's number among
+                                 all filled rows of the micro-batch before it is divided, l is the
+                                 layer's index in the decoder, and E is the layer's number of
+                                 experts */
     const int32_t *layer_map;       /* [layers] each layer's index in the decoder, strictly
                                        ascending. Default: 0..layers-1 */
     const uint32_t *layer_experts;  /* [layers] number of experts of each layer, if they differ.
@@ -284,15 +287,15 @@ typedef int32_t routecap_plan_class; /* ROUTECAP_PLAN_CLASS_* */
 /* Local rows that hold consecutive rows of one sample. */
 typedef struct routecap_plan_run {
     uint64_t sample;               /* its number, from 0; `samples` for the padding of align_rank */
-    uint64_t first;                /* position of the first row's token in the sample. If row_class
-                                      is PADDING: the row's column in the padded sequence, or its
-                                      place in the padding of align_rank */
+    uint64_t first;                /* position of the first row's token in the sample. Padding has
+                                      no token: there it is the row's column in the padded
+                                      sequence, or its place in the padding of align_rank */
     uint64_t rows;                 /* how many */
     uint64_t row;                  /* local row of the first row */
     uint64_t step;                 /* distance between consecutive rows, in local rows: 1; with
                                       SEQUENCE_FIRST `samples` */
-    uint64_t ordinal;              /* if the rows are filled: p of the first row (see
-                                      expert_parallel); otherwise the first row's place in the whole
+    uint64_t ordinal;              /* of the first row. If the rows are filled: its number p, as in
+                                      expert_parallel. If they are VALID: its place in the whole
                                       micro-batch */
     routecap_plan_class row_class; /* ROUTECAP_PLAN_CLASS_VALID (needed), _PADDING or _NOT_NEEDED */
     uint32_t reserved;             /* 0 */

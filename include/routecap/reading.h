@@ -22,11 +22,10 @@ extern "C" {
 
 /*
  * Why a cell is missing. UNWRITTEN, OUT_OF_RANGE and DUPLICATE apply to single cells of a row that
- * is there. The other reasons apply to a whole row that is not there, and that takes no memory for
- * cells.
+ * is there. The other reasons apply to a whole row that is not there: all its cells are missing.
  */
-#define ROUTECAP_MISSING_ABSENT 1        /* nothing is known about the row: it was never issued, was
-                                            cut, was not begun, or is not in the snapshot */
+#define ROUTECAP_MISSING_ABSENT 1        /* the row was never issued or was cut, or its sink row was
+                                            not begun or is not in the snapshot */
 #define ROUTECAP_MISSING_UNWRITTEN 2     /* the layer did not write it in its step, or not
                                             completely */
 #define ROUTECAP_MISSING_OUT_OF_RANGE 3  /* an id outside [0, experts) of the layer */

@@ -158,8 +158,8 @@ typedef struct routecap_source {
  * Call it after top-k, before anything rewrites the ids.
  *
  * You may record the rows of a layer in several calls (micro-batches, chunks), if they are
- * disjoint. If a row is recorded twice, one record is kept: the first, if the streams order the
- * two.
+ * disjoint. If a row is recorded twice, only one record is kept. If the streams order the two, that
+ * is the first.
  *   - The call notices the second record and returns ROUTECAP_ERR_CONFLICT if all of this holds:
  *     the begin and both records were made outside graph capture; no snapshot, issue, discard or
  *     capture came between them; and neither record has row_index, live_rows or row_base.
@@ -233,8 +233,8 @@ typedef int32_t routecap_score; /* ROUTECAP_SCORE_* */
 /* The score of a group of experts, from their keys. */
 #define ROUTECAP_GROUP_MAX 0           /* the largest */
 #define ROUTECAP_GROUP_TOP2 1          /* sum of the two largest, which may be equal */
-#define ROUTECAP_GROUP_TOP2_DISTINCT 2 /* sum of the two largest different ones; if all are equal,
-                                          that one */
+#define ROUTECAP_GROUP_TOP2_DISTINCT 2 /* sum of the two largest values that differ; if all are
+                                          equal, that value once */
 typedef int32_t routecap_group_score; /* ROUTECAP_GROUP_* */
 
 /* Flags of routecap_router. */

@@ -122,8 +122,8 @@ ROUTECAP_API routecap_status routecap_request_open(routecap_capturer *capturer,
  * same span, it counts as a draft and is kept with the drafts. For example, a span of 5 rows
  * verifies 4 drafts. If the first 2 drafts are accepted, count is 3.
  *
- * Accept decides the place of a kept row in the order of rows: after the rows of all steps that
- * were issued before the accept, and before the rows of all later steps.
+ * If several rows have one position, a kept draft counts as issued at the moment of the accept:
+ * after the rows of all steps that were issued before the accept, and before those of later steps.
  *
  * You may keep rows that were lost, refused for memory or cut in the meantime. Lost and refused
  * rows then count for the request's length. Keeping a row that was cut has no effect.
@@ -344,6 +344,7 @@ typedef int32_t routecap_extract_mode; /* ROUTECAP_EXTRACT_* */
  * Drafts and steps in flight may later fill cells at positions that are read here. The page is then
  * copied first, because a routing never changes. That copy may exceed the budget (see
  * routecap_step_issue).
+ *
  * @param[in] capturer  The capturer.
  * @param[in] request   The request.
  * @param[in] first     Position of the first row, at most the length.
@@ -391,8 +392,8 @@ ROUTECAP_API routecap_status routecap_request_extract_batch(routecap_capturer *c
 /**
  * Copy rows of a request to the caller's memory, without a routing.
  *
- * Nobody should mistake the fill of a missing cell for an expert id. So if the fill, in this dtype,
- * is an expert id, the call requires a mask or ROUTECAP_READ_STRICT. With 8 bits and 256 experts,
+ * If the fill of missing cells, in this dtype, is also an expert id, a reader could not tell the
+ * two apart. The call then requires a mask or ROUTECAP_READ_STRICT. With 8 bits and 256 experts,
  * every fill is an expert id.
  *
  * @param[in] capturer    The capturer.

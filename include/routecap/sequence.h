@@ -127,10 +127,11 @@ ROUTECAP_API void routecap_sequence_free(routecap_sequence *sequence);
  * ============================================================================================== */
 
 /* Policies: which cell stays if the sequence and the call both have one. */
-#define ROUTECAP_APPEND_KEEP 0   /* the sequence's: that of the call that sampled the next token */
-#define ROUTECAP_APPEND_NEWEST 1 /* the call's */
-#define ROUTECAP_APPEND_EQUAL 2  /* either: both must be the same set of ids, and all tokens that
-                                    both have must be equal. Otherwise append fails with
+#define ROUTECAP_APPEND_KEEP 0   /* the cell of the sequence, because its call sampled the next
+                                    token */
+#define ROUTECAP_APPEND_NEWEST 1 /* the cell of the call */
+#define ROUTECAP_APPEND_EQUAL 2  /* both, because they must be the same set of ids; the tokens must
+                                    be equal too. Otherwise append fails with
                                     ROUTECAP_ERR_CONFLICT */
 typedef int32_t routecap_append_policy; /* ROUTECAP_APPEND_* */
 
@@ -139,10 +140,10 @@ typedef struct routecap_append_options {
     uint32_t struct_size;
     routecap_append_policy policy; /* ROUTECAP_APPEND_*; default KEEP */
     uint64_t prompt_tokens;        /* number of tokens, from token 0 on, that were the call's
-                                      prompt; the call sampled the others. 0: not known. With KEEP,
-                                      if the call sampled the first new token, the row before that
-                                      token is taken from the call, even if the sequence has that
-                                      row */
+                                      prompt; the call sampled the others. 0: not known. With
+                                      KEEP: if by this number the call sampled the first new token,
+                                      the row before that token is taken from the call, even if the
+                                      sequence has that row */
     uint64_t call;                 /* number of the call in the spans; 0: one more than the highest
                                       so far. Give the parts of one call that arrive separately the
                                       same number */

@@ -192,14 +192,14 @@ typedef struct routecap_splice {
  * rows of `tail` from `row` on. They may come from prefill and decode on different machines, from
  * turns of a conversation, or from parts of a stream. Only the headers are read.
  *
- * The result begins with head's first row, or at `row` if that is lower. It ends with tail's last
- * row, or just before `row` if that is higher. Rows in between that neither has are missing. A
+ * The result begins with head's first row or at `row`, whichever comes first. It ends with tail's
+ * last row or just before `row`, whichever comes last. Rows in between that neither has are
+ * missing. A
  * layer that is RECOMPUTED in either routing is RECOMPUTED in the result.
  *
  * Both headers are checked. Ids, tags and validity are not; they are checked when the result is
- * deserialised. The pieces of each source are in ascending order, but pieces of tail's ids come
- * before pieces of head's tags and validity. So have both sources available when you write the
- * pieces.
+ * deserialised. To write the pieces you need both sources at once: pieces of tail's ids come before
+ * pieces of head's tags and validity. The pieces of each source are in ascending order.
  *
  * @param[in] head            [head_bytes] the first routing, at least its header.
  * @param[in] head_bytes      How many: header_bytes of routecap_serialized_info or more.

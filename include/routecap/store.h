@@ -165,7 +165,7 @@ typedef struct routecap_store_config {
                                    default 32 */
     uint64_t budget_bytes;      /* limit of its memory, in bytes; default 1 GiB. At least two pages
                                    (routecap_memory.page_bytes) or two blocks, whichever is more,
-                                   and what the store notes of two blocks */
+                                   and what two blocks take besides their rows, such as keys */
     uint64_t generation;        /* the generation at which the store begins */
 } routecap_store_config;
 
@@ -221,7 +221,7 @@ typedef struct routecap_store_counts {
     uint64_t blocks_repeated;   /* published again, with no new cells */
     uint64_t blocks_empty;      /* published without a row that landed */
     uint64_t blocks_refused;    /* there was no room, or no turn in a shared store */
-    uint64_t blocks_stale;      /* published with a row, or by a caller, of an older generation */
+    uint64_t blocks_stale;      /* a row of it, or its publisher, was of an older generation */
     uint64_t blocks_adopted;    /* found by adopt */
     uint64_t blocks_absent;     /* not found by adopt */
     /* Since the store was created, independently of the seven. */
@@ -441,8 +441,9 @@ ROUTECAP_API routecap_status routecap_store_contains(routecap_store *store, cons
  * Retain blocks: the store keeps them until they are released, whatever the budget says.
  *
  * A block that was retained twice stays until it is released twice. A block that was retained
- * 65,535 times stays for ever. If a later block takes the key, that block is retained as often. A
- * key without a block is not retained, so release only the keys that were retained.
+ * 65,535 times stays for ever. If another block takes the key later, that block is retained as many
+ * times as this one was. A key without a block is not retained, so release only the keys that were
+ * retained.
  *
  * @param[in] store     The store.
  * @param[in] keys      [count, key_bytes] the keys.
@@ -480,8 +481,8 @@ ROUTECAP_API routecap_status routecap_store_evict(routecap_store *store, const v
  * Follow a cache that moves its slots: the block under from[i] gets the key to[i], for all i at
  * once.
  *
- * The block that was under to[i] is evicted, even if there is no block under from[i]. If there was
- * one, from[i] is EVICTED afterwards, unless it is also one of the new keys.
+ * The block that was under to[i] is evicted, even if from[i] has no block. If from[i] had a block
+ * and is not among the new keys, it has none afterwards: an adopt of it gives EVICTED.
  *
  * @param[in] store  A store of slot keys.
  * @param[in] from   [count, key_bytes] the keys, each once.

@@ -32,8 +32,8 @@
  *   k zeros, where k is 2 or more         UNWRITTEN                      cells_zero
  *   an id of `experts` or more            OUT_OF_RANGE                   cells_out_of_range
  *   the same id twice                     DUPLICATE                      cells_duplicate
- *   a row all of whose cells are          ABSENT for all its cells       also rows_zero, if zeros
- *     of the first two kinds
+ *   a whole row of cells with ids         ABSENT for all its cells       also rows_zero, if all are
+ *     below 0 or with k zeros                                            k zeros
  *
  * Valid rows that look like a filler are kept, and counted in rows_repeated and rows_counting.
  *

@@ -32,11 +32,11 @@ class Stats(NamedTuple):
     rows_lost: int
     """Of a lost step."""
     rows_late: int
-    """Landed after their request was closed; or cut by truncate or finish, before they landed or as
-    drafts.
+    """Landed after their request was closed; or truncate or finish cut them while they were in
+    flight or drafts.
     """
     rows_rejected: int
-    """Drafts that were not accepted, even if a later call cut them."""
+    """Drafts that accept did not keep, or that were dropped when their request ended."""
     rows_unplaced: int
     """Their device position was outside the span's bounds."""
     rows_refused: int
@@ -114,7 +114,7 @@ class StoreStats(NamedTuple):
     blocks_refused: int
     """There was no room, or no turn in a shared store."""
     blocks_stale: int
-    """Published with a row, or by a caller, of an older generation."""
+    """A row of it, or its publisher, was of an older generation."""
     blocks_adopted: int
     """Found by adopt."""
     blocks_absent: int

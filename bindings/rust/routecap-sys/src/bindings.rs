@@ -1,4 +1,4 @@
-// Of headers with the SHA-256 124af87808e7855a28a08667b57092fd4158c402fb048423554685e03e498f88
+// Of headers with the SHA-256 7cd16088efee6832f4f093e1a7b8559aaf4d6940c6f5531cb0e404e476b609cd
 pub const ROUTECAP_VERSION_MAJOR: u32 = 1;
 pub const ROUTECAP_VERSION_MINOR: u32 = 1;
 pub const ROUTECAP_VERSION_PATCH: u32 = 0;
@@ -572,9 +572,11 @@ unsafe extern "C" {
     /// ROUTECAP_PARTIAL, and files the other spans as usual. Positions that were refused for memory
     /// count for the request's length, and are missing (REFUSED).
     ///
-    /// Memory. Issue charges the budget for each page that a span touches, with one exception: the
-    /// newest page that the request wrote itself. Issue charges that page too if it was truncated or
-    /// taken, or if the span writes rows that were once shared or forked. Issue also charges:
+    /// Memory. Issue reserves the memory that the rows of a span may need, so that rows which it accepts
+    /// find room when they land. It charges the budget for each page that a span touches, except for the
+    /// newest page that the request itself wrote, because that page is charged already. There are two
+    /// cases in which issue charges that page again: rows of it were truncated or taken, or the span
+    /// writes rows that were shared or forked. Issue also charges:
     ///   - for a page whose rows may get different tags: memory for these tags,
     ///   - for drafts: memory of their own, until they are settled,
     ///   - for device positions with wide bounds: one page for each row of the span, instead of each
@@ -585,9 +587,9 @@ unsafe extern "C" {
     /// left. They are then missing (REFUSED), and counted.
     ///
     /// A span may need a page that issue did not charge, if rows are shared, forked or taken between its
-    /// issue and its filing. The span gets that page even if this exceeds the budget. The excess is at
-    /// most the pages, with their tags, that spans in flight and waiting drafts have touched since
-    /// bytes_in_use was last within the budget.
+    /// issue and its filing. The span gets that page even if this exceeds the budget. The excess has a
+    /// bound. Take the last moment at which bytes_in_use was within the budget: the excess is at most
+    /// the pages, with their tags, that spans in flight and drafts have touched since then.
     ///
     /// The memory that close, truncate, finish and an extract with ROUTECAP_EXTRACT_TAKE free can be
     /// used at once. If the budget is exhausted, issue applies pending calls of this kind itself before
@@ -604,10 +606,10 @@ unsafe extern "C" {
     ///     call routecap_step_discard before the next pass.
     ///
     /// Positions. The positions array is read on the stream, up to the last sink row whose span has
-    /// DEVICE_POSITIONS. The library checks an address when a call first names it, and may not check it
-    /// again. If the memory was freed since then, a small step causes an error in the whole CUDA
-    /// context, which the engine shares, but a large step is only lost itself. An address that is not
-    /// mapped may end the process.
+    /// DEVICE_POSITIONS. Free the array only after the stream has run this work. The library checks an
+    /// address when a call first names it, and may not check it again. If you pass an address that was
+    /// freed since then, the step may be lost, the CUDA context that the engine shares may fail, or the
+    /// process may end.
     ///
     /// Issue allocates system memory only to grow buffers that it keeps. Not capturable.
     ///
@@ -815,10 +817,11 @@ pub struct routecap_stats {
     pub rows_missing: u64,
     /// of a lost step
     pub rows_lost: u64,
-    /// landed after their request was closed; or cut by truncate or
-    /// finish, before they landed or as drafts
+    /// landed after their request was closed; or truncate or finish cut
+    /// them while they were in flight or drafts
     pub rows_late: u64,
-    /// drafts that were not accepted, even if a later call cut them
+    /// drafts that accept did not keep, or that were dropped when their
+    /// request ended
     pub rows_rejected: u64,
     /// their device position was outside the span's bounds
     pub rows_unplaced: u64,
@@ -1175,8 +1178,8 @@ unsafe extern "C" {
     /// Call it after top-k, before anything rewrites the ids.
     ///
     /// You may record the rows of a layer in several calls (micro-batches, chunks), if they are
-    /// disjoint. If a row is recorded twice, one record is kept: the first, if the streams order the
-    /// two.
+    /// disjoint. If a row is recorded twice, only one record is kept. If the streams order the two, that
+    /// is the first.
     ///   - The call notices the second record and returns ROUTECAP_ERR_CONFLICT if all of this holds:
     ///     the begin and both records were made outside graph capture; no snapshot, issue, discard or
     ///     capture came between them; and neither record has row_index, live_rows or row_base.
@@ -1731,8 +1734,8 @@ unsafe extern "C" {
     /// same span, it counts as a draft and is kept with the drafts. For example, a span of 5 rows
     /// verifies 4 drafts. If the first 2 drafts are accepted, count is 3.
     ///
-    /// Accept decides the place of a kept row in the order of rows: after the rows of all steps that
-    /// were issued before the accept, and before the rows of all later steps.
+    /// If several rows have one position, a kept draft counts as issued at the moment of the accept:
+    /// after the rows of all steps that were issued before the accept, and before those of later steps.
     ///
     /// You may keep rows that were lost, refused for memory or cut in the meantime. Lost and refused
     /// rows then count for the request's length. Keeping a row that was cut has no effect.
@@ -2019,6 +2022,7 @@ unsafe extern "C" {
     /// Drafts and steps in flight may later fill cells at positions that are read here. The page is then
     /// copied first, because a routing never changes. That copy may exceed the budget (see
     /// routecap_step_issue).
+    ///
     /// @param[in] capturer  The capturer.
     /// @param[in] request   The request.
     /// @param[in] first     Position of the first row, at most the length.
@@ -2106,8 +2110,8 @@ unsafe extern "C" {
 unsafe extern "C" {
     /// Copy rows of a request to the caller's memory, without a routing.
     ///
-    /// Nobody should mistake the fill of a missing cell for an expert id. So if the fill, in this dtype,
-    /// is an expert id, the call requires a mask or ROUTECAP_READ_STRICT. With 8 bits and 256 experts,
+    /// If the fill of missing cells, in this dtype, is also an expert id, a reader could not tell the
+    /// two apart. The call then requires a mask or ROUTECAP_READ_STRICT. With 8 bits and 256 experts,
     /// every fill is an expert id.
     ///
     /// @param[in] capturer    The capturer.
@@ -2660,14 +2664,14 @@ unsafe extern "C" {
     /// rows of `tail` from `row` on. They may come from prefill and decode on different machines, from
     /// turns of a conversation, or from parts of a stream. Only the headers are read.
     ///
-    /// The result begins with head's first row, or at `row` if that is lower. It ends with tail's last
-    /// row, or just before `row` if that is higher. Rows in between that neither has are missing. A
+    /// The result begins with head's first row or at `row`, whichever comes first. It ends with tail's
+    /// last row or just before `row`, whichever comes last. Rows in between that neither has are
+    /// missing. A
     /// layer that is RECOMPUTED in either routing is RECOMPUTED in the result.
     ///
     /// Both headers are checked. Ids, tags and validity are not; they are checked when the result is
-    /// deserialised. The pieces of each source are in ascending order, but pieces of tail's ids come
-    /// before pieces of head's tags and validity. So have both sources available when you write the
-    /// pieces.
+    /// deserialised. To write the pieces you need both sources at once: pieces of tail's ids come before
+    /// pieces of head's tags and validity. The pieces of each source are in ascending order.
     ///
     /// @param[in] head            [head_bytes] the first routing, at least its header.
     /// @param[in] head_bytes      How many: header_bytes of routecap_serialized_info or more.
@@ -3420,10 +3424,10 @@ pub struct routecap_append_options {
     /// ROUTECAP_APPEND_*; default KEEP
     pub policy: routecap_append_policy,
     /// number of tokens, from token 0 on, that were the call's
-    /// prompt; the call sampled the others. 0: not known. With KEEP,
-    /// if the call sampled the first new token, the row before that
-    /// token is taken from the call, even if the sequence has that
-    /// row
+    /// prompt; the call sampled the others. 0: not known. With
+    /// KEEP: if by this number the call sampled the first new token,
+    /// the row before that token is taken from the call, even if the
+    /// sequence has that row
     pub prompt_tokens: u64,
     /// number of the call in the spans; 0: one more than the highest
     /// so far. Give the parts of one call that arrive separately the
@@ -3780,7 +3784,7 @@ pub struct routecap_store_config {
     pub key_bytes: u32,
     /// limit of its memory, in bytes; default 1 GiB. At least two pages
     /// (routecap_memory.page_bytes) or two blocks, whichever is more,
-    /// and what the store notes of two blocks
+    /// and what two blocks take besides their rows, such as keys
     pub budget_bytes: u64,
     /// the generation at which the store begins
     pub generation: u64,
@@ -3870,7 +3874,7 @@ pub struct routecap_store_counts {
     pub blocks_empty: u64,
     /// there was no room, or no turn in a shared store
     pub blocks_refused: u64,
-    /// published with a row, or by a caller, of an older generation
+    /// a row of it, or its publisher, was of an older generation
     pub blocks_stale: u64,
     /// found by adopt
     pub blocks_adopted: u64,
@@ -4257,8 +4261,9 @@ unsafe extern "C" {
     /// Retain blocks: the store keeps them until they are released, whatever the budget says.
     ///
     /// A block that was retained twice stays until it is released twice. A block that was retained
-    /// 65,535 times stays for ever. If a later block takes the key, that block is retained as often. A
-    /// key without a block is not retained, so release only the keys that were retained.
+    /// 65,535 times stays for ever. If another block takes the key later, that block is retained as many
+    /// times as this one was. A key without a block is not retained, so release only the keys that were
+    /// retained.
     ///
     /// @param[in] store     The store.
     /// @param[in] keys      [count, key_bytes] the keys.
@@ -4304,8 +4309,8 @@ unsafe extern "C" {
     /// Follow a cache that moves its slots: the block under from[i] gets the key to[i], for all i at
     /// once.
     ///
-    /// The block that was under to[i] is evicted, even if there is no block under from[i]. If there was
-    /// one, from[i] is EVICTED afterwards, unless it is also one of the new keys.
+    /// The block that was under to[i] is evicted, even if from[i] has no block. If from[i] had a block
+    /// and is not among the new keys, it has none afterwards: an adopt of it gives EVICTED.
     ///
     /// @param[in] store  A store of slot keys.
     /// @param[in] from   [count, key_bytes] the keys, each once.
@@ -4498,10 +4503,11 @@ pub struct routecap_plan_config {
     /// padded layouts: columns. Default: the length of the longest sample,
     /// rounded up to a multiple of `align`
     pub width: u64,
-    /// each sequence is padded to a multiple of this. Default: the least
-    /// that gives all ranks the same number of its rows: C, times 2 with
-    /// ZIGZAG, times tensor_size with SEQUENCE_PARALLEL. With PACKED and
-    /// ALLGATHER 1, because only the micro-batch as a whole is divided
+    /// each sequence is padded to a multiple of this. By default it is the
+    /// least number with which all ranks have equally many rows of the
+    /// sequence: C, times 2 with ZIGZAG, times tensor_size with
+    /// SEQUENCE_PARALLEL. With PACKED and ALLGATHER it is 1, because there
+    /// only the micro-batch as a whole is divided
     pub align: u64,
     /// PACKED: the last sequence is padded further until the micro-batch
     /// is a multiple of this. Default: 1; with ALLGATHER C, times
@@ -4520,13 +4526,15 @@ pub struct routecap_plan_config {
     pub k: u32,
     /// ids are in [0, experts). Required unless layer_experts is set
     pub experts: u32,
-    /// number of expert-parallel ranks P, for BALANCED; default 1. Every
-    /// rank of the trainer fills a row with the same experts. Let p be the
-    /// row's number among all filled rows of the micro-batch, before it is
-    /// divided, l the layer's index in the decoder, E the layer's experts,
-    /// and a = p * k + c + l * P * k. Column c then has expert a % P * (E
-    /// / P) + a / P % (E / P). If P does not divide E, it has expert a %
-    /// E
+    /// number of expert-parallel ranks P, for BALANCED; default 1. All
+    /// ranks of the trainer fill a row with the same experts. Column c of
+    /// the row gets this expert:
+    /// if P divides E:  a % P * (E / P) + a / P % (E / P)
+    /// otherwise:       a % E
+    /// Here a = p * k + c + l * P * k, where p is the row's number among
+    /// all filled rows of the micro-batch before it is divided, l is the
+    /// layer's index in the decoder, and E is the layer's number of
+    /// experts
     pub expert_parallel: u32,
     /// [layers] each layer's index in the decoder, strictly
     /// ascending. Default: 0..layers-1
@@ -4798,9 +4806,9 @@ pub type routecap_plan_class = i32;
 pub struct routecap_plan_run {
     /// its number, from 0; `samples` for the padding of align_rank
     pub sample: u64,
-    /// position of the first row's token in the sample. If row_class
-    /// is PADDING: the row's column in the padded sequence, or its
-    /// place in the padding of align_rank
+    /// position of the first row's token in the sample. Padding has
+    /// no token: there it is the row's column in the padded
+    /// sequence, or its place in the padding of align_rank
     pub first: u64,
     /// how many
     pub rows: u64,
@@ -4809,8 +4817,8 @@ pub struct routecap_plan_run {
     /// distance between consecutive rows, in local rows: 1; with
     /// SEQUENCE_FIRST `samples`
     pub step: u64,
-    /// if the rows are filled: p of the first row (see
-    /// expert_parallel); otherwise the first row's place in the whole
+    /// of the first row. If the rows are filled: its number p, as in
+    /// expert_parallel. If they are VALID: its place in the whole
     /// micro-batch
     pub ordinal: u64,
     /// ROUTECAP_PLAN_CLASS_VALID (needed), _PADDING or _NOT_NEEDED
@@ -5228,7 +5236,7 @@ unsafe extern "C" {
     /// @param[in] capturer   The capturer.
     /// @param[out] tags      [capacity] the tags; may be NULL if capacity is 0.
     /// @param[in] capacity   How many tags there is room for: at most ROUTECAP_MAX_LOAD_TAGS are needed.
-    /// @param[out] count     How many tags there are. More than capacity are not an error.
+    /// @param[out] count     How many tags there are; at most `capacity` are written.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_ARGUMENT (the capturer was created without
     ///         ROUTECAP_CONFIG_LOAD_TAGS).
     pub fn routecap_capturer_load_tags(
@@ -5436,8 +5444,8 @@ unsafe extern "C" {
     ///   - Decode: a local id becomes global if the result is below `experts`, as in vLLM's class.
     ///     Columns of other ranks become -1, and so do rows that are not live, whose memory is
     ///     uninitialised.
-    ///   - Expanded: the expert of each row, as repeat_interleave over the aligned counts computes it.
-    ///     Padding rows between two experts get the expert before them. Rows after the last expert are
+    ///   - Expanded: the expert of each row. Rows are grouped by expert, and each group is padded to
+    ///     expert_alignment. Padding rows have the expert of their group. Rows after the last group are
     ///     -1.
     /// An engine that reads global_ids must not pass a disabled capturer, which writes nothing.
     ///

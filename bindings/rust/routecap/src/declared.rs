@@ -18,7 +18,7 @@ numbers! {
         UnknownLayer = ROUTECAP_ERR_UNKNOWN_LAYER;
         /// Never opened here, closed or finished (`ROUTECAP_ERR_UNKNOWN_REQUEST`).
         UnknownRequest = ROUTECAP_ERR_UNKNOWN_REQUEST;
-        /// Never issued, or without drafts for this call (`ROUTECAP_ERR_UNKNOWN_STEP`).
+        /// Never issued; for accept, the request has no drafts in it (`ROUTECAP_ERR_UNKNOWN_STEP`).
         UnknownStep = ROUTECAP_ERR_UNKNOWN_STEP;
         /// Rows or indices that do not exist (`ROUTECAP_ERR_OUT_OF_RANGE`).
         OutOfRange = ROUTECAP_ERR_OUT_OF_RANGE;
@@ -97,8 +97,8 @@ numbers! {
     /// and [`Duplicate`](Reason::Duplicate) belong to a cell of a row that is there, the others to
     /// whole rows that are not there.
     Reason, "The one that has this number in C.", value: "The number in C." {
-        /// Nothing is known about the row: it was never issued, was cut, was not begun, or is not
-        /// in the snapshot (`ROUTECAP_MISSING_ABSENT`).
+        /// The row was never issued or was cut, or its sink row was not begun or is not in the
+        /// snapshot (`ROUTECAP_MISSING_ABSENT`).
         Absent = ROUTECAP_MISSING_ABSENT;
         /// The layer did not write it in its step, or not completely
         /// (`ROUTECAP_MISSING_UNWRITTEN`).
@@ -342,10 +342,10 @@ pub struct Stats {
     pub rows_missing: u64,
     /// Of a lost step.
     pub rows_lost: u64,
-    /// Landed after their request was closed; or cut by truncate or finish, before they landed or
-    /// as drafts.
+    /// Landed after their request was closed; or truncate or finish cut them while they were in
+    /// flight or drafts.
     pub rows_late: u64,
-    /// Drafts that were not accepted, even if a later call cut them.
+    /// Drafts that accept did not keep, or that were dropped when their request ended.
     pub rows_rejected: u64,
     /// Their device position was outside the span's bounds.
     pub rows_unplaced: u64,
