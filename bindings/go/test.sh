@@ -82,7 +82,7 @@ outside() (
 # Vectors with one wrong expectation each: not one of them may pass.
 mutants() {
     local folder=$work/mutants
-    rm -rf "$folder" && mkdir -p "$folder" && python3 "$root/tests/vectors/generate.py" --mutate 200 "$folder" || return 1
+    rm -rf "$folder" && mkdir -p "$folder" && python3 "$root/tests/vectors/files.py" --mutate 200 "$folder" || return 1
     ROUTECAP_VECTORS=$folder go test -count=1 -run TestTheConformanceVectors -v . > "$work/mutants.log" 2>&1
     local noticed missed
     noticed=$(grep -c -e '^    --- FAIL' "$work/mutants.log")

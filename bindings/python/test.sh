@@ -127,7 +127,7 @@ fi
 python=$work/tested/bin/python
 # every_mutant_fails: of 100 vectors that are wrong in one place, the replayer takes none.
 every_mutant_fails() {
-    rm -rf "$work/mutants" && mkdir "$work/mutants" && "$python" tests/vectors/generate.py --mutate 100 "$work/mutants" || return 1
+    rm -rf "$work/mutants" && mkdir "$work/mutants" && "$python" tests/vectors/files.py --mutate 100 "$work/mutants" || return 1
     ROUTECAP_VECTORS=$work/mutants "$python" -m pytest -p no:cacheprovider -q --tb=no -k vector_gives "$package/tests/test_vectors.py" \
         > "$work/mutants.log"
     tail -n 1 "$work/mutants.log" | grep '^100 failed' && ! tail -n 1 "$work/mutants.log" | grep passed
