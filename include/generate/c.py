@@ -180,35 +180,34 @@ def vector_fields(headers: Headers) -> str:
 
 
 def layout(headers: Headers) -> str:
-    """layout.c, with what it says nothing of added, and larger sizes of structs that grew. Where it
-    says otherwise than the headers, the ABI was changed.
+    """layout.txt, with what it says nothing of added, and larger sizes of structs that grew. Where
+    it says otherwise than the headers, the ABI was changed.
     """
-    text = (ROOT / "tests/abi/layout.c").read_text()
-    said = dict(
-        re.findall(r"^((?:SAME|SIZE|AT)\(\w+(?:, \w+(?=, ))?), (\S+)\);$", text, re.MULTILINE)
-    )
     is_so: dict[str, int] = {}
     for each in headers.constants:
         if not each.name.startswith("ROUTECAP_VERSION_"):
-            is_so[f"SAME({each.name}"] = each.value
+            is_so[each.name] = each.value
     for struct in headers.structs:
         *offsets, size = struct.offsets()
-        is_so[f"SIZE({struct.name}"] = size
-        is_so |= {f"AT({struct.name}, {f.name}": at for f, at in zip(struct.fields, offsets)}
+        is_so[struct.name] = size
+        is_so |= {f"{struct.name}.{f.name}": at for f, at in zip(struct.fields, offsets)}
     names = ["size", "major", "minor", *since(headers)]
     offsets = [0, 8, 12, *range(16, 16 + 8 * len(names), 8)]
-    is_so |= {f"AT(routecap_api, {name}": at for name, at in zip(names, offsets)}
-    is_so["SIZE(routecap_api"] = 16 + 8 * (len(names) - 3)
+    is_so |= {f"routecap_api.{name}": at for name, at in zip(names, offsets)}
+    is_so["routecap_api"] = 16 + 8 * (len(names) - 3)
+    text = (ROOT / "tests/abi/layout.txt").read_text()
+    said = dict(line.split() for line in text.splitlines())
     for what, value in is_so.items():
-        was = int(re.sub(r"(?i)u?l*$", "", said.get(what, str(value))), 0)
-        if what.startswith("SIZE(") and was < value:
-            text = text.replace(f"{what}, {was});", f"{what}, {value});")
+        was = int(said.get(what, str(value)).removesuffix("u"))
+        if was < value and re.fullmatch(r"routecap_\w+", what):
+            said[what] = str(value)
         elif was != value:
             raise SystemExit(
-                f"generate: tests/abi/layout.c has {what}, {was}); the headers have {value}"
+                f"generate: tests/abi/layout.txt has {what} {was}; the headers have {value}"
             )
-    added = [f"{what}, {value});" for what, value in is_so.items() if what not in said]
-    return text + "".join(f"{line}\n" for line in added)
+        else:
+            said.setdefault(what, f"{value}u" if value >= 2**63 else str(value))
+    return "".join(f"{what} {value}\n" for what, value in said.items())
 
 
 def forgotten(headers: Headers) -> Iterator[str]:
@@ -232,5 +231,5 @@ def files(headers: Headers) -> dict[str, str]:
         "tests/support/declared.h": test_lists(headers),
         "tests/vectors/fields.h": vector_fields(headers),
         "tests/abi/symbols.txt": symbols(headers),
-        "tests/abi/layout.c": layout(headers),
+        "tests/abi/layout.txt": layout(headers),
     }

@@ -6,13 +6,13 @@
 #
 # It compares
 #   - exported symbols with their versions: symbols.txt
-#   - values, sizes and offsets: layout.c, which has to name every constant and every field of the
-#     headers
+#   - values, sizes and offsets: layout.txt, which has to name every constant and every field of the
+#     headers, as a compiler has them
 #   - functions and types as compiled: routecap.abi, by abidiff without filters or suppressions, and
 #     with what abidiff calls harmless
 #
-# --refresh writes routecap.abi. `python3 include/generate` writes symbols.txt and adds to layout.c
-# what it says nothing of; what layout.c says already is changed by hand. frozen/ never changes:
+# --refresh writes routecap.abi. `python3 include/generate` writes symbols.txt and adds to layout.txt
+# what it says nothing of; what layout.txt says already is changed by hand. frozen/ never changes:
 # consumer.c is built with that header of 1.0 and has to run with every later library.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
@@ -22,23 +22,29 @@ symbols() { nm -D --defined-only "$1" | awk '$2 == "T" { print $3 }' | LC_ALL=C 
 # nothing of that.
 dump() { abidw --exported-interfaces-only --no-comp-dir-path --short-locs "$1"; }
 
-# What layout.c has to say about the headers, as it says it: constants, sizes, and offsets of
-# fields.
-asserted() {
+# layout.txt as assertions of the compiler.
+assertions() {
+    printf '#include <%s.h>\n' routecap stddef
+    sed -E 's/^(ROUTECAP_\w+) (\S+)$/_Static_assert(\1 == (\2), "\1 is not \2");/
+        s/^(\w+)\.(\w+) (\S+)$/_Static_assert(offsetof(\1, \2) == \3, "\1.\2 is not at \3");/
+        s/^(\w+) (\S+)$/_Static_assert(sizeof(\1) == \2, "\1 has not \2 bytes");/' "$here/layout.txt"
+}
+# What layout.txt has to name: constants, structs and their fields.
+named() {
     local text
     text=$(echo '#include <routecap.h>' | "$compiler" -std=c11 -I"$headers" -E -dD -x c -) || return
-    sed -n -E 's/^#define (ROUTECAP_[A-Z0-9_]+) .+/SAME(\1,/p' <<< "$text" | grep -vE '\((ROUTECAP_VERSION_|ROUTECAP_API)'
+    sed -n -E 's/^#define (ROUTECAP_[A-Z0-9_]+) .+/\1/p' <<< "$text" | grep -vE '^(ROUTECAP_VERSION_|ROUTECAP_API)'
     awk '
-        /^typedef struct [a-z_]+ \{/ { type = $3; print "SIZE(" type ","; next }
+        /^typedef struct [a-z_]+ \{/ { type = $3; print type; next }
         /^}/ { type = "" }
         type == "" || !/^    [a-z]/ { next }
-        match($0, /\(\*[a-z_]+\)/) { print "AT(" type ", " substr($0, RSTART + 2, RLENGTH - 3) ","; next }
-        match($0, /[a-z0-9_]+(\[[A-Z_]+\])?;/) { name = substr($0, RSTART, RLENGTH - 1); sub(/\[.*/, "", name); print "AT(" type ", " name "," }
+        match($0, /\(\*[a-z_]+\)/) { print type "." substr($0, RSTART + 2, RLENGTH - 3); next }
+        match($0, /[a-z0-9_]+(\[[A-Z_]+\])?;/) { name = substr($0, RSTART, RLENGTH - 1); sub(/\[.*/, "", name); print type "." name }
     ' <<< "$text"
 }
 
-# What layout.c says nothing of.
-unsaid() { asserted | grep -vFf <(grep -oE '^(SAME\(|SIZE\(|AT\([a-z_]+, )[A-Za-z0-9_]+,' "$here/layout.c"); }
+# What it says nothing of.
+unsaid() { comm -23 <(named | sort -u) <(cut -d ' ' -f 1 "$here/layout.txt" | sort -u); }
 refresh=0
 [ "${1:-}" != --refresh ] || { refresh=1; shift; }
 library=$1 headers=$2 compiler=$3 failed=0
@@ -48,8 +54,8 @@ if [ $refresh = 1 ]; then
 fi
 
 diff -u "$here/symbols.txt" <(symbols "$library") || { echo "abi: the exported symbols differ"; failed=1; }
-"$compiler" -std=c11 -I"$headers" -fsyntax-only "$here/layout.c" || { echo "abi: values or layouts differ"; failed=1; }
+assertions | "$compiler" -std=c11 -I"$headers" -fsyntax-only -x c - || { echo "abi: values or layouts differ"; failed=1; }
 missing=$(unsaid)
-[ -z "$missing" ] || { echo "abi: layout.c says nothing of"; echo "$missing"; failed=1; }
+[ -z "$missing" ] || { echo "abi: layout.txt says nothing of"; echo "$missing"; failed=1; }
 abidiff --harmless --exported-interfaces-only "$here/routecap.abi" "$library" || { echo "abi: functions or types differ"; failed=1; }
 exit $failed
