@@ -214,16 +214,12 @@ other_engines() {
 engines() { bash tests/engines/check.sh --without rust --without ollama --without candle --library "$prefix"; }
 every_engine() { bash tests/engines/check.sh --full --library "$prefix"; }
 
-# Beside the benchmarks of the packages, which their own tests build.
+# Beside the benchmarks of the packages, which their own tests run.
 bench() {
     build_tests all || return 1
-    [ -x build/rust/bench_rust ] || package_of rust --more
-    [ -x build/go/bench_go ] || package_of go --more
     [ -x build/python_package/tested/bin/python ] || package_of python
     run build/tests/bench/bench --quick --json "$build/bench.json"
     run python3 -m json.tool "$build/bench.json" "$build/bench.pretty.json"
-    run env LD_LIBRARY_PATH="$build/tests/fake" build/tests/bench/bench_driver --quick --json "$build/bench_driver.json"
-    run python3 -m json.tool "$build/bench_driver.json" "$build/bench_driver.pretty.json"
     run build/tests/bench/bench_plan --quick
     run build/tests/bench/bench_scale --quick
     install_package
@@ -231,11 +227,7 @@ bench() {
     install_llama && build_llama_example || return 1
     bench_llama qwen3moe 3 > "$build/bench_llama.jsonl" || return 1
     run python3 -m json.tool --json-lines "$build/bench_llama.jsonl" "$build/bench_llama.pretty.json"
-    run env LD_LIBRARY_PATH="$(dirname "$library")" python3 tests/bench/bindings.py --runs 1 --json "$build/bindings.json" \
-        c=build/tests/bench/bench_c rust=build/rust/bench_rust go=build/go/bench_go "python=build/python_package/tested/bin/python bindings/python/bench_python.py"
-    install_torch
-    run env PYTHONPATH="$package" build/torch/bin/python tests/bench/vllm.py cpu --json "$build/vllm.json"
-    install_package && install_transformers || return 1
+    install_transformers || return 1
     run env PYTHONPATH="$package" "$transformers_python" tests/bench/transformers.py cpu --json "$build/transformers.json"
     run python3 -m json.tool "$build/transformers.json" "$build/transformers.pretty.json"
     closing

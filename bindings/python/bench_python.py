@@ -1,5 +1,4 @@
 """What a call costs from Python: one JSON object per line, {"name": ..., "ns": median}.
-tests/bench/bindings.c has the same operations in C.
 
 Host backend, 58 layers of 256 experts, 8 each, 1024 rows. Only the calls that an operation names
 are timed; whatever has to land before it has.

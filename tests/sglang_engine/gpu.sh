@@ -1,23 +1,21 @@
 #!/usr/bin/env bash
-# gpu.sh FOLDER [adapter|engines|rows|retract|drafts|host]...: on a GPU machine that has PyTorch
+# gpu.sh FOLDER [engines|rows|retract|drafts|host]...: on a GPU machine that has PyTorch
 # 2.11 for CUDA 13, transformers and nvcc, and no network. FOLDER has site.tar.xz, which site.sh
-# made, and routecap/, an unpacked wheel that was built with nvcc. adapter measures the adapter alone
-# (1 minute), engines SGLang's own step (9 minutes). The others check every row in CUDA graphs: rows
+# made, and routecap/, an unpacked wheel that was built with nvcc. engines measures SGLang's own step
+# (9 minutes). The others check every row in CUDA graphs: rows
 # of requests, retract those of retracted ones and what a store gets, drafts those of speculative
 # decoding, host those of KV that comes back from the host. Whichever of these are named run at once
-# on the one GPU, behind the measurements (2 to 4 minutes in all). Without a name it does adapter,
-# engines, rows and retract. $OUT/ gets figures, and checks.log the whole output of the checks.
+# on the one GPU, behind the measurement (2 to 4 minutes in all). Without a name it does engines,
+# rows and retract. $OUT/ gets figures, and checks.log the whole output of the checks.
 # Fails if a part does.
 set -uo pipefail
 folder=$(realpath "$1") out=$(realpath "${OUT:-.}") failed=0
 shift
-[ $# -gt 0 ] || set -- adapter engines rows retract
+[ $# -gt 0 ] || set -- engines rows retract
 cd "$(dirname "$0")/../.."
 site=/tmp/sglang_site
 [ -e "$site/ready" ] || { mkdir -p "$site" && xz -T0 -dc "$folder/site.tar.xz" | tar -C "$site" -x && touch "$site/ready"; } || exit 1
 export PYTHONPATH=$folder/routecap:$PWD/tests/sglang_engine/plugin:$site PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 HF_HUB_OFFLINE=1
-
-adapter() { timeout 200 python3 tests/bench/sglang.py cuda --json "$out/sglang_h200.json"; }
 
 engines() {
     python3 tests/bench/sglang_engine.py --engines "${ENGINES:-2}" --kinds "${KINDS:-off,own,routecap}" --rounds 3 \
@@ -47,7 +45,7 @@ every_row() {
 checks=()
 for part; do
     case $part in
-        adapter | engines) "$part" || failed=1 ;;
+        engines) engines || failed=1 ;;
         rows) checks+=("--beside --seed 3") ;;
         retract) checks+=("--beside --retract --seed 4" "--retract --seed 1") ;;
         drafts) checks+=("--drafts chain --seed 5" "--drafts ngram --seed 6" "--drafts tree --retract --seed 7") ;;
