@@ -89,7 +89,6 @@ NAVIGATION = """
 docs/start
 docs/install
 docs/concepts
-docs/do_i_need_this
 docs/faq
 ```
 ```{toctree}
@@ -113,6 +112,7 @@ examples/model/weights/report
 :hidden:
 :caption: My trainer
 
+docs/do_i_need_this
 docs/replay
 docs/sequence
 docs/plan

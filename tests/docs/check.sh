@@ -24,6 +24,14 @@ files_are_there() {
     done
     return $missing
 }
+# Classes, fields and functions that the page of threads names are in src.
+names_are_there() {
+    local name missing=0
+    for name in $(grep -ohE '`[A-Za-z]+::[A-Za-z_]+' docs/threading.md | tr -d '`' | sed 's/::/ /' | tr ' ' '\n' | sort -u); do
+        grep -rqw "$name" src || { say "docs/threading.md: there is no $name"; missing=1; }
+    done
+    return $missing
+}
 # Doxygen goes on where its filter fails: every function has to be in the reference.
 every_function() {
     local name missing=0
@@ -44,6 +52,7 @@ check "lines end at 100 columns" short_lines
 check "the table of measurements is that of the results" python3 docs/evidence.py --check
 check "failures and the tests that name them" failures_are_told
 check "files that pages name" files_are_there
+check "names that the page of threads has" names_are_there
 check "the site builds without a warning" bash docs/build.sh
 check "every function is in the C reference" every_function
 check "links within the site" python3 tests/docs/links.py "$build/docs/html"
