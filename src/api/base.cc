@@ -1,4 +1,4 @@
-// What the library is, and what went wrong.
+// The version of the library, the names of statuses, and the text of the last error.
 #include "base/status.h"
 #include "routecap.h"
 

@@ -1,5 +1,5 @@
-// What every function of the headers does first: checks what the object is, and guards against
-// exceptions. What a function is about beyond that is in the rooms below.
+// What every function of the headers does first: it checks the object and guards against
+// exceptions. The rooms below do the work itself.
 #pragma once
 
 #include <exception>
@@ -16,7 +16,8 @@
 namespace routecap {
 
 // What a capturer's handle points to: the object, and the process it was made in. The public types
-// stay incomplete even here, so that no debug information says what is behind them.
+// stay incomplete even here. If debug information said what is behind them, abidiff would count
+// every change of it as a change of the ABI.
 struct CapturerHandle {
     std::unique_ptr<Capturer> object;
     uint32_t process;
@@ -41,8 +42,8 @@ int32_t caught(Body body) noexcept {
     }
 }
 
-// No exception crosses the boundary, and the log hears of an error. `call` is the function that
-// returns it, as it is for all that follows; null: another guard is around this one.
+// Turns exceptions into statuses, and logs an error that the call returns. `call` is the name of
+// the function that the caller called, here and below. It is null if an outer guard logs the error.
 template <class Body>
 int32_t guard(Body body, const char *call = __builtin_FUNCTION()) noexcept {
     const int32_t status = caught(body);
@@ -64,7 +65,7 @@ int32_t with(const routecap_capturer *capturer, Body body,
     return guard([&] { return body(*handle_of(capturer)->object); }, call);
 }
 
-// The same for the functions of the forward path, which one thread at a time may be in.
+// The same for functions of the forward path. In checked mode it refuses a second thread.
 template <class Body>
 int32_t on_forward_path(const routecap_capturer *capturer, Body body,
                         const char *call = __builtin_FUNCTION()) noexcept {

@@ -1,4 +1,4 @@
-// To see inside: the log, and a dump of a capturer.
+// The log hook, and the dump of a capturer.
 #include "api/call.h"
 
 using namespace routecap;

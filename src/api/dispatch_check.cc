@@ -1,4 +1,4 @@
-// What ranks received after dispatch.
+// Reading what a rank received in an expert-parallel dispatch.
 #include "backend/dispatch_check.h"
 #include "api/call.h"
 

@@ -1,4 +1,4 @@
-// Plans: a batch's rows where a rank wants them.
+// Plans: the rows of one rank of a trainer, in its layout.
 #include <algorithm>
 #include <memory>
 

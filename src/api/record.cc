@@ -1,4 +1,4 @@
-// What reads the routers' ids, in the forward pass.
+// The sink, recording, routing from logits, and probes.
 #include "api/call.h"
 #include "backend/routing_method.h"
 #include "base/structs.h"

@@ -1,4 +1,4 @@
-// Requests: their rows, and how these are read.
+// Requests: opening, changing, ending and reading them.
 #include <algorithm>
 
 #include "api/call.h"
@@ -8,8 +8,8 @@ using namespace routecap;
 
 namespace {
 
-// Before a batch: an item that is refused has no routing. Where the call will refuse their size or
-// their number nothing is written.
+// Clears the routings of a batch before it runs, so that a refused item has none. If the size or
+// the number of the items is wrong, the call refuses them, and nothing may be written.
 template <class Item>
 void clear_routings(Item *items, size_t item_size, size_t count) noexcept {
     if (items == nullptr || item_size < sizeof *items || item_size > kLargestStruct ||

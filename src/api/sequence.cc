@@ -1,4 +1,4 @@
-// Sequences over turns.
+// Sequences: the rows of a conversation of many calls.
 #include "sequence/sequence.h"
 #include "api/call.h"
 #include "base/structs.h"

@@ -1,4 +1,4 @@
-// Routings as bytes, and of other memory.
+// Routings as bytes, and routings made from arrays.
 #include "routing/serialized.h"
 #include "api/call.h"
 #include "base/structs.h"

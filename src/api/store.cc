@@ -1,4 +1,4 @@
-// Stores, and what requests publish and adopt.
+// Stores, and publishing and adopting.
 #include <memory>
 
 #include "api/call.h"
@@ -43,7 +43,8 @@ int32_t with_keys(const routecap_store *store, const void *keys, size_t count, B
     return with(store, keyed, call);
 }
 
-// And for functions of a capturer's requests.
+// The same for functions that also take a capturer. Refusals of the store are logged after the
+// work, when no lock is held.
 template <class Body>
 int32_t with(const routecap_capturer *capturer, const routecap_store *store, Body body,
              const char *call = __builtin_FUNCTION()) noexcept {

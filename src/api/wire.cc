@@ -1,4 +1,4 @@
-// What engines and trainers send.
+// Formats of the wire: decoding, encoding and splicing messages.
 #include "api/call.h"
 #include "wire/decoder.h"
 #include "wire/encode.h"

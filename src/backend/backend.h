@@ -1,9 +1,7 @@
 // What differs between the host and a device: the sink's memory, the work of begin, record and
 // snapshot, and the copy to host memory.
-//
-// A capturer drives its backend; after the copy everything is shared. Calls with a stream come from
-// one thread at a time, landed, contents and failure from whoever files, at the same time and
-// without a lock.
+// What follows the copy is the same for all backends. One thread at a time makes the calls with a
+// stream. The filing thread calls landed, contents and failure at the same time, without a lock.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +25,7 @@ struct DevicePositions {
     size_t bytes() const { return size_t{rows} * (dtype == ROUTECAP_DTYPE_I32 ? 4 : 8); }
 };
 
-// A step's rows in host memory, and what its slot tells of the forward that filled it.
+// A step's rows in host memory, and what the device noted about the forward pass in its slot.
 struct SlotContents {
     uint8_t *slot;
     uint32_t covered = 0;
@@ -37,7 +35,7 @@ struct SlotContents {
     uint32_t snapshots = 0;
 };
 
-// What record is given of one layer: its ids and, if there are tables, its table.
+// The ids of one layer to record, and the table for them, if there is one.
 struct RecordedLayer {
     uint32_t layer;
     const void *ids;
@@ -47,7 +45,8 @@ struct RecordedLayer {
 // Whether the rows of a step in flight are in host memory.
 enum class Arrival { coming, arrived, failed };
 
-// An owner's backend starts with slot 0 named.
+// "Naming" a slot tells the device which slot the next snapshot fills, and begins a new epoch. An
+// owner's backend starts with slot 0 named.
 class Backend {
 public:
     virtual ~Backend() = default;
@@ -59,49 +58,49 @@ public:
     // The forward path, in stream order. Before each call below, enter() says whether the stream
     // can be used, and whether it is being captured.
     virtual int32_t enter(routecap_stream stream, bool &capturing) = 0;
-    // A number of its own for the capture that enter() found; 0: none.
+    // A number for the graph capture that enter() found, different for each capture; 0: none.
     virtual uint64_t capture() const = 0;
-    // Refuses an address that is no memory which the device can read.
+    // Refuses an address that the device cannot read.
     virtual int32_t check_memory(const void *address, const char *name) = 0;
     virtual int32_t begin(uint32_t rows, routecap_stream stream) = 0;
     virtual int32_t record(const kernels::Source &source, std::span<const RecordedLayer> layers,
                            bool overlap, routecap_stream stream) = 0;
     virtual int32_t route(uint32_t layer, const kernels::Router &router,
                           const kernels::Logits &logits, routecap_stream stream) = 0;
-    // Fills the table of what was executed, if it is wanted, and reads a dispatch into it.
+    // Clears the table of executed experts, if the caller wants it, and reads a dispatch into it.
     virtual int32_t read_dispatch(const kernels::Received &body, routecap_stream stream) = 0;
     virtual int32_t read_dispatch(const kernels::ReceivedExpanded &body,
                                   routecap_stream stream) = 0;
     virtual int32_t snapshot(routecap_stream stream) = 0;
 
-    // Not while capturing. What fails here costs the step its rows, and failure() of its slot says
-    // what it was. Makes `slot`, or none (kNoSlot), the one that the next snapshot fills; disarms
-    // what was begun. Where that fails, rows that are begun before the next naming are lost; an
-    // eager begin names the slot once more.
+    // Names `slot`, or none (kNoSlot), and disarms the rows that were begun. Not while capturing.
+    // If this fails, the step loses its rows, and failure() of its slot gives the reason. Rows that
+    // are begun before the next naming are then lost too; an eager begin therefore names the slot
+    // once more.
     virtual void name_slot(int32_t slot, routecap_stream stream) = 0;
     // Called before the filing thread can see the step in `slot`. The step counts as not landed
     // until copy() has returned.
     virtual void expect(int32_t slot) = 0;
-    // Names `next` as name_slot() does, and brings the first `rows` rows of `slot`, and positions
-    // behind them, to the host.
+    // Names `next` as name_slot() does. Brings the first `rows` rows of `slot` to the host, and
+    // after them the positions.
     virtual void copy(int32_t slot, uint32_t rows, const DevicePositions &positions, int32_t next,
                       routecap_stream stream) = 0;
 
-    // For probes, on the forward path. Waits for the stream and says how many rows are begun; then
-    // the first `rows` rows of a layer, dense.
+    // For probes, on the forward path. wait_for() waits for the stream and returns how many rows
+    // are begun. read_layer() then copies the first `rows` rows of a layer, without gaps.
     virtual int32_t wait_for(routecap_stream stream, uint32_t &rows_begun) = 0;
     virtual int32_t read_layer(uint32_t layer, uint32_t rows, void *ids) = 0;
 
-    // Filing, by one thread at a time. Whether a slot's copy has arrived or failed; asked again
-    // and again until it has.
+    // For the filing thread. Returns whether a slot's copy has arrived or failed. The filing thread
+    // asks until it has.
     virtual bool landed(int32_t slot) = 0;
-    // Of a slot that has landed: its rows, none of which are covered if they were lost; and which
-    // call of the driver lost them, in one line that stays until the slot is named again, or
-    // nullptr. The thread that made the copy may ask that too.
+    // For a slot that has landed. contents() returns its rows; if they were lost, none is covered.
+    // failure() returns the line about the driver's call that lost them, valid until the slot is
+    // named again, or nullptr. The thread that called copy() may also call failure().
     virtual SlotContents contents(int32_t slot) = 0;
     virtual const char *failure(int32_t slot) const = 0;
 
-    // For any thread that looks at the step in a slot from outside; it may be filed meanwhile.
+    // For any other thread, such as one that writes a dump. The step may be filed during the call.
     virtual Arrival arrival(int32_t slot) const = 0;
 };
 
@@ -117,7 +116,8 @@ struct DeviceMemory {
     uint64_t device_bytes, pinned_bytes;
 };
 
-// What a slot holds of the step that was named with this epoch.
+// The contents of a slot, if they are those of the step with this epoch; otherwise a step without
+// rows.
 inline SlotContents read_slot(const kernels::SlotLayout &layout, uint8_t *slot, uint64_t epoch) {
     const kernels::SlotHeader &header = *layout.header(slot);
     if (header.epoch != epoch) return {slot};

@@ -21,10 +21,11 @@ struct Config {
 #undef ROUTECAP_FLAG
     uint32_t max_requests = 0;
     uint64_t budget_bytes = 0;
-    uint64_t first_epoch = 1;  // of the names of slots (kernels/body.h); tests begin late
+    uint64_t first_epoch = 1;  // of slots' names (kernels/body.h); tests begin near the end
     ShapePtr shape;            // null if disabled
 
-    // Those of steps in flight, and one whose rows have landed and are being counted.
+    // Slots for the steps in flight, and with load counting one more, for the step whose rows have
+    // landed and are being counted.
     uint32_t all_slots() const { return slots + load; }
 };
 

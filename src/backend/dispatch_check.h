@@ -1,4 +1,4 @@
-// Checks what one expert-parallel dispatch brought, and makes the element body that reads it.
+// Checks the tensors of one expert-parallel dispatch, and makes the element body that reads them.
 #pragma once
 
 #include <algorithm>
@@ -10,8 +10,8 @@
 
 namespace routecap {
 
-// Unites the tables of `count` ranks, each of `cells` ids, on the host. `merged` may be one of
-// them. False, with nothing written, if two of them have different ids in one cell.
+// Merges the tables of `count` ranks, each with `cells` ids, in host memory. `merged` may be one of
+// the tables. If two tables have different ids in one cell, it returns false and writes nothing.
 inline bool merge_executed(const int32_t *const *tables, size_t count, size_t cells,
                            int32_t *merged) {
     const auto highest = [&](size_t cell) {
@@ -30,10 +30,10 @@ inline bool merge_executed(const int32_t *const *tables, size_t count, size_t ce
 // The same with its arguments checked, as routecap_received_merge.
 int32_t merge_received(const int32_t *const *executed, size_t count, size_t cells, int32_t *merged);
 
-// `r` has its defaults in it already.
+// The defaults of `r` must be filled in already.
 int32_t check_received(const routecap_received &r);
 
-// Calls launch(body) with the body for what was checked.
+// Calls launch(body) with the element body for a checked `r`.
 template <class F>
 int32_t with_received(const routecap_received &r, F launch) {
     const uint32_t local = r.experts / r.ranks;

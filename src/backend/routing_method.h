@@ -1,4 +1,4 @@
-// Checks how a router chooses its experts, and fills in the methods in use.
+// Routing methods by name, and the check of a caller's router.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ constexpr bool is_float(int32_t dtype) {
 // Fills a router with a ROUTECAP_METHOD_*.
 int32_t init_router(routecap_router &router, int32_t method);
 
-// For k of so many experts.
+// Checks a router that chooses k of `experts` experts, and converts it for the kernels.
 int32_t check_router(const routecap_router &r, uint32_t k, uint32_t experts,
                      kernels::Router &router);
 

@@ -19,32 +19,35 @@ constexpr uint32_t sink_element_bytes(int32_t dtype) {
                                          : 0;
 }
 
-// From one layer to the next in the library's own sink. Never a power of two: a row's cells in all
-// layers must not compete for the same cache lines.
+// Distance from one layer to the next in the library's own sink. It is never a power of two,
+// because then the cells of a row in all layers would compete for the same cache lines.
 constexpr size_t sink_layer_bytes(uint32_t rows, uint32_t k, int32_t dtype) {
     return (size_t{rows} * k * sink_element_bytes(dtype) + 63) / 64 * 64 + 64;
 }
 
 class Sink {
 public:
-    // `ids` is room for layers * sink_layer_bytes, or nullptr: every layer has yet to be bound.
+    // `ids` has layers * sink_layer_bytes bytes. nullptr: each layer must be bound before it is
+    // used.
     Sink(std::span<const uint32_t> layer_experts, uint32_t rows, uint32_t k, int32_t dtype,
          void *ids);
 
     int32_t bind(uint32_t first_layer, uint32_t layers, const routecap_sink &sink);
-    // Describes a layer and fixes its address, if it has one.
+    // Describes a layer. If the layer has an address, it is fixed from now on.
     routecap_sink give_out(uint32_t layer);
-    // From now on nothing can be bound but what is bound already.
+    // Fixes the addresses of all layers: from now on a layer can only be bound to the same memory
+    // again.
     void seal();
     bool sealed() const { return sealed_; }
 
     std::span<const kernels::SinkLayer> layers() const { return layers_; }
-    // For a kernel, where `copy` is one of layers(). Until the sink is sealed it may change, and
-    // what was captured into a graph looks at the copy.
+    // The layers for a kernel. `copy` is a copy of layers() in memory that the kernel can read. A
+    // kernel that was captured into a graph before the sink was sealed reads the copy, because
+    // layers may have been bound since.
     kernels::SinkTable table(const kernels::SinkLayer *copy) const {
         return {copy, layers_[0], layer_bytes_};
     }
-    // Bytes of an id in the layer that has the widest.
+    // Bytes of the widest id of any layer.
     uint32_t widest() const;
 
 private:
@@ -52,7 +55,8 @@ private:
     std::vector<kernels::SinkLayer> layers_;
     std::vector<uint8_t> fixed_;  // per layer: bound or given out
     bool sealed_ = false;
-    // Once sealed, from each layer to the next, if all are alike and equally far apart.
+    // Once sealed: the distance from each layer to the next, if all layers are alike and equally
+    // far apart; otherwise 0.
     int64_t layer_bytes_ = 0;
 };
 

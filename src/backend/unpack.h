@@ -1,4 +1,4 @@
-// Brings what a plan has packed to where its ids go: one copy and one kernel.
+// Copies packed ids of a plan to the device and unpacks them there: one copy and one kernel.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +10,9 @@ namespace routecap {
 
 struct UnpackWork {
     const void *packed;   // in host memory
-    uint64_t bytes;       // of what it holds now
-    uint64_t most_bytes;  // that it may hold when what is captured now is replayed
-    void *scratch;        // of the device, as large
+    uint64_t bytes;       // in use now
+    uint64_t most_bytes;  // in use at most, when a graph captured now is replayed
+    void *scratch;        // on the device, most_bytes
     void *dst;
     uint8_t *classes;  // or nullptr
     kernels::PackedShape shape;

@@ -43,12 +43,12 @@ public:
         dozing_.store(false, std::memory_order_relaxed);
     }
 
-    // There is something to do.
+    // Says that there is something to do.
     void ring() {
         rings_.fetch_add(1, std::memory_order_seq_cst);
         if (sleeping_.load(std::memory_order_seq_cst)) futex(FUTEX_WAKE_PRIVATE, 1);
     }
-    // And somebody waits for it.
+    // Says that a thread waits for it, so the worker must not doze.
     void call() {
         ring();
         if (!dozing_.load(std::memory_order_seq_cst)) return;

@@ -80,13 +80,13 @@ private:
         ~Waiting() { threads.fetch_sub(1); }
     };
 
-    Mutex mutex_;  // guards nothing but the moment between ready() and the wait
+    Mutex mutex_;  // guards no data: notify() cannot fall between ready() and the wait
     ConditionVariable landed_;
     std::atomic<uint32_t> waiting_{0};
     Mutex progress_mutex_;
     ConditionVariable unused_;
     uint32_t users_ GUARDED_BY(progress_mutex_) = 0;
-    // Not replaced while somebody runs it.
+    // Replaced only when no thread runs it: users_ counts those.
     std::function<bool()> progress_ GUARDED_BY(progress_mutex_);
 };
 

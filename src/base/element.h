@@ -26,10 +26,10 @@ bool with_dtype(int32_t dtype, F f) {
 struct ElementLimits {
     uint32_t size = 0;  // bytes; 0: there is no such type
     uint64_t largest_id = 0;
-    int64_t fill_min = 0, fill_max = 0;  // in two's complement or as it stands
+    int64_t fill_min = 0, fill_max = 0;  // what the type can hold, signed or unsigned
 
     bool holds(int64_t fill) const { return fill >= fill_min && fill <= fill_max; }
-    // A fill as it is written, as an unsigned number.
+    // The bits that are written for a fill.
     uint64_t written(int64_t fill) const {
         return static_cast<uint64_t>(fill) & (UINT64_MAX >> (64 - 8 * size));
     }

@@ -83,7 +83,8 @@ void write_to_stderr(int32_t level, const char *text) {
     }
 }
 
-// What the caller of a function of the library looks at afterwards stays as it is.
+// Keeps errno and the text of routecap_last_error, which the hook may change and the caller may
+// look at afterwards.
 void tell_text(int32_t level, const char *text) noexcept {
     if (telling) return;
     const int error = errno;
@@ -122,7 +123,8 @@ int32_t level_of(int32_t status) {
     }
 }
 
-// For each status, by its number: the second in which it came last, and how often in it.
+// For each status, by its number: the second in which it was last returned, and how often in that
+// second.
 constexpr int kCountBits = 24;
 constinit std::array<std::atomic<uint64_t>, 512> returned = {};
 
@@ -157,7 +159,7 @@ void tell(int32_t level, const char *format, ...) noexcept {
 
 void tell_refusal(int32_t status, const char *call) noexcept {
     constexpr uint64_t kMost = 5;                         // a second
-    if (status == ROUTECAP_ERR_BUFFER_TOO_SMALL) return;  // the way to ask for a size
+    if (status == ROUTECAP_ERR_BUFFER_TOO_SMALL) return;  // asking for a size is no mistake
     const int32_t level = level_of(status);
     if (!logs(level)) return;
     const auto now = static_cast<uint64_t>(std::time(nullptr));

@@ -1,5 +1,6 @@
-// Lines for an operator: to the hook of routecap_set_log or, without one, to stderr as ROUTECAP_LOG
-// says. Nothing here allocates or takes a mutex; who tells a line holds none.
+// Lines for an operator. They go to the hook of routecap_set_log; without a hook they go to stderr,
+// as ROUTECAP_LOG says. Nothing here allocates or takes a mutex. A thread that tells a line must
+// hold no mutex, because the hook may wait for one.
 #pragma once
 
 #include <array>
@@ -10,7 +11,7 @@
 
 namespace routecap {
 
-// The lines that are told; negative: nobody has asked the environment yet.
+// The highest level that is told. Negative: the environment has not been read yet.
 extern std::atomic<int32_t> log_level;
 int32_t ask_log_level() noexcept;
 
@@ -23,10 +24,11 @@ inline bool logs(int32_t level) noexcept {
 // Tells one line.
 [[gnu::format(printf, 2, 3)]] void tell(int32_t level, const char *format, ...) noexcept;
 
-// Tells that a call returned an error, with its text. A few times a second for each status.
+// Tells that a call returned an error, with the text of the error. For each status it tells at most
+// five lines a second.
 void tell_refusal(int32_t status, const char *call) noexcept;
 
-// Lines that are made where nothing may be told, to be told later.
+// Collects lines where a mutex is held or a turn is taken, so that they can be told afterwards.
 class Lines {
 public:
     [[gnu::format(printf, 3, 4)]] void add(int32_t level, const char *format, ...) noexcept;
@@ -45,7 +47,8 @@ private:
 
 // routecap_set_log.
 int32_t set_log(routecap_log log, void *context, int32_t level) noexcept;
-// In a child of fork(), whose only thread tells nothing at that moment.
+// For a child of fork(): forgets threads of the parent that were telling a line when it forked.
+// They do not exist in the child, and set_log would wait for them.
 void forget_tellers() noexcept;
 
 }  // namespace routecap

@@ -20,7 +20,7 @@
 #define ACQUIRE(...) ROUTECAP_THREADS(acquire_capability(__VA_ARGS__))
 #define RELEASE(...) ROUTECAP_THREADS(release_capability(__VA_ARGS__))
 #define TRY_ACQUIRE(...) ROUTECAP_THREADS(try_acquire_capability(__VA_ARGS__))
-// What the analysis cannot follow; each use says why it is right.
+// For functions that the analysis cannot follow. Each use says why the function is right.
 #define UNCHECKED_THREADS ROUTECAP_THREADS(no_thread_safety_analysis)
 
 namespace routecap {
@@ -36,7 +36,8 @@ private:
     std::mutex mutex_;
 };
 
-// For holders that are quick: whoever finds it taken looks again a few times before going to sleep.
+// A mutex that is held for a few instructions only. A thread that finds it taken tries again for a
+// moment, because that is shorter than a sleep and a wake-up.
 class ROUTECAP_CAPABILITY("mutex") QuickMutex {
 public:
     void lock() ACQUIRE() {
@@ -84,7 +85,7 @@ public:
         condition_.wait(lock);
         lock.release();
     }
-    // False once it is `limit`.
+    // Returns false if the time `limit` came first.
     template <class Time>
     bool wait_until(Mutex &mutex, Time limit) REQUIRES(mutex) {
         std::unique_lock lock(mutex.mutex_, std::adopt_lock);

@@ -26,16 +26,17 @@ public:
 
     // How many can be taken.
     size_t free() const { return free_count_; }
-    // What there is, for make().
+    // The size of the pool now, to be passed to make().
     struct Size {
         size_t chunks = 0, nodes = 0;
     };
     Size size() const { return {chunks_.size(), made_}; }
-    // Makes what is missing for `count`: without the mutex. Throws without memory.
+    // Allocates `count` more nodes, and larger lists for them. Call it without the mutex. Throws if
+    // there is no memory.
     struct More {
         Chunk nodes;
         size_t count = 0;
-        std::vector<Chunk> chunks;  // room for the lists
+        std::vector<Chunk> chunks;  // an empty list with room for all chunks
         std::vector<void *> free;
     };
     static More make(size_t count, Size now) {
@@ -46,7 +47,8 @@ public:
         more.free.resize(now.nodes + more.count);
         return more;
     }
-    // With the mutex held; `more` was made for what there is, or nothing happens.
+    // Adds them, with the mutex held. If another thread has enlarged the pool since size(), the
+    // lists may be too small; then it adds nothing, and the caller tries again.
     void add(More &more) noexcept {
         if (more.chunks.capacity() <= chunks_.size() || more.free.size() < made_ + more.count)
             return;
@@ -60,8 +62,9 @@ public:
         for (size_t i = 0; i < more.count; i++) free_[free_count_++] = &made[i];
     }
 
-    // There must be one. What `make` returns is made in the node: one made beside it and copied
-    // would be read before its parts are in memory.
+    // Takes a node; free() must not be 0. The object is constructed in the node itself. If it were
+    // constructed elsewhere and copied, the copy would load words that were just stored in pieces,
+    // which stalls the processor.
     template <class Make>
     auto *take(Make make) noexcept {
         using T = decltype(make());
@@ -69,7 +72,7 @@ public:
                       std::is_trivially_destructible_v<T>);
         return new (free_[--free_count_]) T(make());
     }
-    // Gives a node back; returns the one behind it.
+    // Gives a node back, and returns the next one of its list.
     template <class T>
     T *give(T *node) noexcept {
         T *next = node->next;
@@ -86,7 +89,8 @@ public:
     }
 
 private:
-    // A stack and no list through the nodes: who takes many knows where they are before.
+    // A stack of addresses and not a list through the nodes, so that a caller who takes many can
+    // prefetch the ones to come.
     std::vector<void *> free_;  // the first free_count_; there is room for all
     size_t free_count_ = 0;
     size_t made_ = 0;

@@ -1,4 +1,4 @@
-// Whether rows are of prefill or of decode, as the load is counted.
+// Whether the load counts rows as prefill or as decode.
 #pragma once
 
 #include <cstdint>

@@ -1,16 +1,19 @@
-// What fork() means to the library: whether this process was forked since an object was made, whose
-// threads and holders of locks stayed behind in the parent, and descriptors that a child closes.
+// What the library does about fork(). Threads, and whoever holds a lock, exist in the parent only.
+// So an object notes the process it was made in, and calls refuse it in a child. A child also
+// closes some descriptors.
 #pragma once
 
 #include <cstdint>
 
 namespace routecap {
 
-// Changes in a child of fork(). Cheap. The first call starts watching.
+// A number that is different in a child of fork(). Reading it is cheap. The first call installs the
+// handler.
 uint32_t process_generation() noexcept;
 
-// A descriptor that no child of fork() keeps: what the kernel does when its last copy is closed
-// happens when this process ends. No fork falls between its opening and its registration.
+// A descriptor that every child of fork() closes. So the kernel drops the locks that belong to it
+// when this process ends, and not when its last child does. open() holds off a fork until the
+// descriptor is registered, so no child misses it.
 class ForkClosed {
 public:
     ForkClosed() = default;
@@ -23,12 +26,12 @@ public:
     void close() noexcept;
     int get() const { return descriptor_; }  // -1: closed
 
-    // What fork() runs: before it, and after it in parent and child.
+    // The handlers that fork() runs: before it, after it in the parent, and after it in the child.
     static void before_fork() noexcept, after_fork() noexcept, after_fork_in_child() noexcept;
 
 private:
     int descriptor_ = -1;
-    ForkClosed *before_ = nullptr, *next_ = nullptr;  // among all that are open
+    ForkClosed *before_ = nullptr, *next_ = nullptr;  // the list of all that are open
 };
 
 }  // namespace routecap

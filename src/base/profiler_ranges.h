@@ -1,11 +1,12 @@
-// What is seen from outside while it runs: ranges for a profiler (NVTX), and probes for a tracer
-// (USDT). Both are headers at build time and nothing at run time. Without a profiler a range is one
-// look at a word; a probe is one instruction that does nothing.
+// Ranges for a profiler (NVTX) and probes for a tracer (USDT). Both need a header at build time and
+// no library at run time. Without a profiler, a range costs one load and one branch. A probe is one
+// instruction that does nothing.
 #pragma once
 
 #include <atomic>
 
-#ifndef ROUTECAP_TRACED  // or a file would know of other ranges than the rest
+// The classes below depend on it, so it must be the same for all files that include this one.
+#ifndef ROUTECAP_TRACED
 #error "CMakeLists.txt lists the files that include profiler_ranges.h"
 #endif
 #if ROUTECAP_NVTX
@@ -15,12 +16,13 @@
 namespace routecap {
 
 #if ROUTECAP_NVTX
-// Null: there is no profiler, or nobody has asked yet.
+// Null if there is no profiler, or before ask_for_profiler().
 extern std::atomic<nvtxDomainHandle_t> profiler;
-// Asks once. It may load the profiler, so that no call of the forward path should be the first.
+// Looks for a profiler once. It may load the profiler's library, so the first call must not be on
+// the forward path.
 void ask_for_profiler();
 
-// What this thread does while it lives.
+// A range on the calling thread, which ends with the object.
 class ProfilerRange {
 public:
     explicit ProfilerRange(const char *name) : in_(profiler.load(std::memory_order_relaxed)) {

@@ -13,8 +13,8 @@
 
 namespace routecap {
 
-// Reasons are compared by their place in the header's list: where two rows lack a cell, the one of
-// the higher rank is the cell's. The element 0 is no reason.
+// How reasons compare, by their place in the list of reading.h. If two rows lack a cell, the cell
+// gets the reason with the higher rank. Element 0 stands for no reason.
 struct ReasonRule {
     int32_t rank;
     bool of_cells;  // the others are of whole rows that are not there
@@ -35,7 +35,7 @@ constexpr bool is_row_reason(int32_t reason) {
 }
 
 constexpr size_t kPageBytes = size_t{64} * 1024;  // a page is no larger, unless one row is
-// Nor has it more rows, so that a short request of a small model costs little.
+// A page has at most this many rows, so that a short request of a small model takes little memory.
 constexpr uint32_t kPageRows = 256;
 
 struct Shape {
@@ -103,7 +103,7 @@ struct Shape {
     size_t row_bytes() const { return static_cast<size_t>(ids_bytes) + validity_bytes; }
     int32_t dtype() const { return id_bytes == 1 ? ROUTECAP_DTYPE_U8 : ROUTECAP_DTYPE_I16; }
 
-    // Called for every row: eight bytes at a time, without a call.
+    // Compares eight bytes at a time, inline, because it runs for every row.
     bool row_full(const uint8_t *validity) const {
         uint32_t b = 0;
         for (; b + 8 <= validity_bytes; b += 8)
@@ -127,14 +127,15 @@ struct Shape {
         for (uint32_t l = 0; l < layers; l++) mark(ids, l, reason);
     }
     void mark_absent(uint8_t *ids) const { mark_missing(ids, ROUTECAP_MISSING_ABSENT); }
-    // Rows of other origin may have anything there.
+    // The reason of a missing cell. Imported rows may hold any value there; an unknown one is
+    // UNWRITTEN.
     int32_t reason(const uint8_t *ids, uint32_t layer) const {
         const uint8_t *cell = ids + static_cast<size_t>(layer) * cell_bytes;
         const int32_t reason = id_bytes == 1 ? cell[0] : cell[0] | cell[1] << 8;
         return known_reason(reason) ? reason : ROUTECAP_MISSING_UNWRITTEN;
     }
-    // Why a row is not there: the reason of all its cells, if it is one of whole rows. 0: there is
-    // something of it.
+    // The reason why a whole row is not there: the reason that all its cells have, if it is one for
+    // whole rows. 0 if the row is there, even if all its cells are missing.
     int32_t row_reason(const uint8_t *ids, const uint8_t *validity) const {
         if (!row_empty(validity)) return 0;
         const int32_t first = reason(ids, 0);
@@ -152,13 +153,14 @@ struct Shape {
     // Whether two valid cells have the same experts, in whatever order.
     bool same_cell(const uint8_t *a, const uint8_t *b) const;
 
-    // Rows of both lie the same way in memory, and an id means the same in both.
+    // Whether rows of both shapes have the same layout in memory, and ids have the same meaning.
     bool same_rows(const Shape &other) const {
         return k == other.k && id_space == other.id_space && layer_map == other.layer_map &&
                layer_experts == other.layer_experts;
     }
-    // Whether rows of another shape with the same rows can become ours without passing for more
-    // than they are.
+    // Whether rows of `other`, with which same_rows() holds, may become rows of this shape. They
+    // may not if a layer is recomputed there and captured here: its cells would pass for captured
+    // ones.
     bool can_hold(const Shape &other) const {
         for (uint32_t b = 0; b < validity_bytes; b++)
             if ((other.recomputed[b] & ~recomputed[b]) != 0) return false;
@@ -168,12 +170,12 @@ struct Shape {
 
 using ShapePtr = std::shared_ptr<const Shape>;
 
-// The shape of rows of both, which are same_rows: a layer that is recomputed in one is recomputed
-// in it.
+// The shape of rows from both, for which same_rows() holds. A layer that is recomputed in either is
+// recomputed in the result.
 ShapePtr with_provenance_of_both(const ShapePtr &a, const Shape &b);
 
-// What a shape is made of, as callers give it: arrays of `layers` elements, or NULL for
-// 0..layers-1, `experts` and CAPTURED.
+// A shape as callers describe it. The arrays have `layers` elements. NULL stands for 0..layers-1,
+// for `experts` in every layer, and for CAPTURED in every layer.
 struct ShapeSource {
     uint32_t layers, k, experts;
     int32_t id_space;
@@ -181,9 +183,9 @@ struct ShapeSource {
     const uint32_t *layer_experts;
     const int32_t *layer_provenance;
 };
-// Checks it; `what` names it in the error's text.
+// Checks a description and makes the shape. `what` names the description in the text of an error.
 int32_t make_shape(const ShapeSource &source, const char *what, ShapePtr &shape);
-// One number of it, or of what comes with it.
+// Checks that one number of a description is in [low, high].
 int32_t check_between(const char *what, const char *name, uint64_t value, uint64_t low,
                       uint64_t high);
 

@@ -14,7 +14,7 @@ constexpr unsigned long long ull(uint64_t n) { return n; }
 
 const char *last_error() noexcept;
 
-// The line of this thread stays what it is, whatever is called meanwhile.
+// Keeps this thread's line while it lives, and restores it at its end.
 class KeptError {
 public:
     KeptError() noexcept;

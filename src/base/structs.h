@@ -13,8 +13,8 @@
 
 namespace routecap {
 
-// No struct will have more bytes. A size beyond is one that was never set, and must not be believed
-// where memory is written.
+// No version of a struct will be larger. A larger size was never set by the caller, and believing
+// it would write beyond the caller's memory.
 constexpr size_t kLargestStruct = 65536;
 
 inline int32_t check_size(size_t size, size_t oldest, const char *name) {
@@ -27,9 +27,9 @@ inline int32_t check_size(size_t size, size_t oldest, const char *name) {
     return ROUTECAP_OK;
 }
 
-// Copies `size` bytes of a caller's struct into ours: what the caller does not know becomes zero,
-// what we do not know must be zero. No struct has grown since 1.0 yet, so nothing smaller than ours
-// is old; the smallest size ever published belongs in `oldest`.
+// Copies `size` bytes of a caller's struct into ours. Fields that the caller does not know become
+// 0. Bytes that this library does not know must be 0. `oldest` is the smallest size that was ever
+// published. No struct has grown since 1.0, so it is the size of ours.
 template <class T>
 int32_t read_struct(T &ours, const void *theirs, size_t size, const char *name,
                     size_t oldest = sizeof(T)) {
@@ -53,7 +53,7 @@ int32_t read_struct(T &ours, const T *theirs, const char *name) {
     return read_struct(ours, theirs, theirs->struct_size, name);
 }
 
-// Fills a caller's struct as far as it goes; `size` stays what the caller said.
+// Fills `size` bytes of a caller's struct: with ours, and with 0 beyond it.
 template <class T>
 void write_bytes(void *theirs, size_t size, const T &ours) {
     std::memcpy(theirs, &ours, std::min(size, sizeof(T)));
@@ -61,7 +61,7 @@ void write_bytes(void *theirs, size_t size, const T &ours) {
         std::memset(static_cast<unsigned char *>(theirs) + sizeof(T), 0, size - sizeof(T));
 }
 
-// Fills a struct that the caller says the size of.
+// Fills a struct whose size the caller passes as an argument, and sets its struct_size.
 template <class T>
 int32_t init_struct(T *theirs, size_t size, const T &ours, const char *name) {
     if (theirs == nullptr) return report(ROUTECAP_ERR_ARGUMENT, "%s is NULL", name);
@@ -103,8 +103,8 @@ inline int32_t check_array(const void *array, size_t count, size_t element, size
     return check_count(count, element, name);
 }
 
-// The same for an array whose elements the caller fills: what of them this library does not know
-// must be zero.
+// The same for an array whose elements the caller fills. Bytes of an element that this library does
+// not know must be 0.
 template <class T>
 int32_t check_items(const T *array, size_t count, size_t element, const char *name) {
     if (int32_t s = check_array(array, count, element, sizeof(T), name); s < 0) return s;

@@ -45,7 +45,7 @@ void copy_cells(const Shape &shape, const CopyPlan &plan, uint64_t first,
     };
     uint64_t row = 0;
     for (const Segment &segment : segments) {
-        if (!segment.page) continue;  // as if it were not there
+        if (!segment.page) continue;  // rows without a page are missing
         missing_rows(row, segment.first - first);
         row = segment.first - first;
         if (dense && segment.complete) {
@@ -153,7 +153,8 @@ int32_t plan_copy(const Shape &shape, uint64_t rows, const routecap_copy_options
     return ROUTECAP_OK;
 }
 
-// The status of reading the plan's layers, which may all be there although others are missing.
+// The status of reading only the plan's layers. They may be complete even if other layers have
+// missing cells.
 static int32_t status_of_layers(const Routing &routing, const CopyPlan &plan) {
     int32_t status = routing.status();
     if (plan.layers != routing.shape().layers && status == ROUTECAP_INCOMPLETE) {

@@ -31,9 +31,9 @@ int32_t plan_copy(const Shape &shape, uint64_t rows, const routecap_copy_options
 // Copies; nothing is written if the plan is strict and a cell is missing or recomputed.
 int32_t copy_out(const Routing &routing, const CopyPlan &plan, void *dst, uint8_t *mask);
 
-// Copies rows [first, first + rows), of which `segments` are known, to where row `row` of the plan
-// and those behind it go. All ids that reach a caller's dst and mask are written here: rows that
-// the plan does not have are refused, and nothing of them is written.
+// Copies rows [first, first + rows) to row `row` of the plan and the rows after it. Rows that no
+// segment has are missing. All ids that reach a caller's dst and mask are written here. Rows beyond
+// the plan are refused, and nothing is written.
 int32_t copy_rows(const Shape &shape, const CopyPlan &plan, uint64_t first,
                   std::span<const Segment> segments, uint64_t rows, uint64_t row, void *dst,
                   uint8_t *mask);

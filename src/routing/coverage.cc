@@ -140,11 +140,11 @@ int32_t check_provenance(const Shape &shape, uint32_t first_layer, uint32_t end_
 int32_t reading_status(const Shape &shape, uint64_t first, uint64_t rows,
                        std::span<const Segment> segments) noexcept {
     bool any = false;
-    uint64_t expected = first;      // where the next segment begins if no row is absent
+    uint64_t expected = first;      // where the next segment begins, unless rows are absent
     uint64_t missing = UINT64_MAX;  // the first row with a missing cell
     uint32_t layer = 0;             // and its first missing layer
     for (const Segment &segment : segments) {
-        if (!segment.page) continue;  // as if it were not there
+        if (!segment.page) continue;  // rows without a page are missing
         if (segment.first != expected && missing == UINT64_MAX) missing = expected;
         expected = segment.end();
         if (segment.complete) {

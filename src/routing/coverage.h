@@ -10,9 +10,9 @@
 
 namespace routecap {
 
-// Counts the missing cells of rows [first, first + rows), of which `segments` are known, and writes
-// the first `capacity` blocks of them, each into missing_size bytes. Sets all of `coverage` but
-// struct_size and length.
+// Counts the missing cells of rows [first, first + rows), and writes the first `capacity` blocks of
+// them, each into missing_size bytes. Rows that no segment has are missing. Sets all fields of
+// `coverage` except struct_size and length.
 void cover(const Shape &shape, uint64_t first, uint64_t rows, std::span<const Segment> segments,
            routecap_coverage &coverage, routecap_missing *missing, size_t missing_size,
            size_t capacity);
@@ -20,14 +20,13 @@ void cover(const Shape &shape, uint64_t first, uint64_t rows, std::span<const Se
 // The status of a coverage, with its line of text.
 int32_t report_missing(const routecap_coverage &coverage);
 
-// The flags of a reading call, or the error that they are.
+// Reads the flags of a call that reads; unknown ones are an error.
 struct Strictness {
     bool complete;  // no cell may be missing
     bool captured;  // none may be recomputed
 };
 int32_t read_flags(uint32_t flags, Strictness &strictness);
-// Refuses rows that are read so and of which some layers in [first_layer, end_layer) were
-// recomputed.
+// Refuses rows with a recomputed layer in [first_layer, end_layer), if the strictness says so.
 int32_t check_provenance(const Shape &shape, uint32_t first_layer, uint32_t end_layer,
                          uint64_t rows, Strictness strictness);
 

@@ -54,8 +54,7 @@ template <class Id, uint32_t K>
 }
 
 #if defined(__x86_64__)
-// Asked by ourselves: __builtin_cpu_supports says no of every processor where zig brings the
-// runtime.
+// Asks the processor itself. __builtin_cpu_supports is always false if zig provides the runtime.
 bool has_avx2() {
     uint32_t a, b, c, d, kept;
     if (__get_cpuid(1, &a, &b, &c, &d) == 0 || (c & bit_OSXSAVE) == 0) return false;

@@ -1,5 +1,5 @@
-// Whether the ids of many cells are distinct, as fast as they can be read: what kernels::distinct
-// says of one.
+// Whether the ids of many cells are distinct. It gives the answer of kernels::distinct for each
+// cell, at the speed of memory.
 #pragma once
 
 #include <cstdint>

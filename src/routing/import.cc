@@ -40,8 +40,8 @@ bool find_bad_cell(const Shape &shape, const routecap_segment &segment, BadCell 
     return false;
 }
 
-// Whether all cells of rows that claim to be whole are what they should be: the usual case, at the
-// speed of memory. False if that is not known.
+// Whether all cells of rows without missing cells are valid. This is the usual case, and is checked
+// at the speed of memory. False also if the check does not apply.
 template <class Id>
 bool all_good(const Shape &shape, const routecap_segment &segment) {
     if (segment.validity != nullptr) return false;
@@ -49,7 +49,7 @@ bool all_good(const Shape &shape, const routecap_segment &segment) {
         if (experts != shape.experts) return false;
     Distinct distinct(shape.k, shape.experts);
     const auto *ids = static_cast<const Id *>(segment.ids);
-    // So that they are in the processor's cache when they are looked at again.
+    // Small pieces, so that a second pass over them finds them in the processor's cache.
     const uint64_t at_once = kBytesAtOnce / shape.ids_bytes + 1;
     for (uint64_t r = 0; r < segment.rows; r += at_once) {
         const uint64_t cells = std::min(at_once, segment.rows - r) * shape.layers,
@@ -91,7 +91,7 @@ int32_t check_validity(const Shape &shape, const routecap_segment &segment) {
     return ROUTECAP_OK;
 }
 
-// The segments' arrays, one after another in one piece of memory; the segments then point there.
+// Copies the arrays of the segments into one piece of memory, and makes the segments point there.
 std::shared_ptr<const void> copy_arrays(const Shape &shape,
                                         std::vector<routecap_segment> &segments) {
     const auto bytes_of = [&](const routecap_segment &s) {
@@ -129,7 +129,8 @@ int32_t import_rows(ImportedRows rows, uint32_t flags, routecap_release release,
         return report(ROUTECAP_ERR_ARGUMENT, "flags is %u", flags);
     const Shape &shape = *rows.shape;
     const auto lender = std::make_shared<Lender>(release, context);
-    // What is copied is checked afterwards: nobody can change it then, and it is aligned.
+    // The copy is made before the check, because no caller can change it meanwhile, and it is
+    // aligned.
     const std::shared_ptr<const void> memory =
         release != nullptr ? lender : copy_arrays(shape, rows.segments);
     for (const routecap_segment &segment : rows.segments) {

@@ -1,4 +1,4 @@
-// Routings of rows that were not captured here: arrays of any origin, checked, and lent or copied.
+// Makes routings from arrays of any origin. The arrays are checked, and then lent or copied.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 namespace routecap {
 
-// Memory of a caller, and what it wants to hear when nobody uses it any more. Says nothing until it
-// is armed.
+// Memory that a caller lends, and the callback that says when it is no longer used. The callback is
+// called only after arm(): if the call that lends the memory fails, the caller is not called back.
 class Lender {
 public:
     Lender(routecap_release release, void *context) : release_(release), context_(context) {}
@@ -29,8 +29,8 @@ private:
     bool armed_ = false;
 };
 
-// Rows of some shape, in segments that are in order; what no segment has is ABSENT. A segment
-// without ids has a reason.
+// Rows of one shape, in ordered segments. Rows in no segment are ABSENT. A segment without ids has
+// a reason.
 struct ImportedRows {
     ShapePtr shape;
     uint64_t first, rows;
@@ -41,8 +41,8 @@ struct ImportedRows {
 // cells are valid, which is the fast case. Otherwise it leaves a line about the first that is not.
 bool ids_are_valid(const Shape &shape, const routecap_segment &segment);
 
-// Checks the ids, unless they are trusted, and makes a routing, of the segments' arrays (with a
-// release) or of a copy.
+// Checks the ids, unless they are trusted, and makes a routing. With a release it uses the arrays
+// of the segments in place; otherwise it copies them.
 int32_t import_rows(ImportedRows rows, uint32_t flags, routecap_release release, void *context,
                     Routing **routing);
 

@@ -8,14 +8,14 @@
 
 namespace routecap {
 
-// The rows of a request, and the routing that they become when it is finished: made together, so
-// that finishing allocates nothing. It lives as long as there are references to the routing. An
-// open request has two, which are its user's and its filer's once it is finished, so that finishing
-// counts nothing either: a locked instruction there would wait for every line that was written
-// before.
+// The rows of a request, and the routing that they become when the request is finished. They are
+// made together, so that finishing allocates nothing. The object lives as long as the routing has
+// references. An open request holds two references from the start: when it is finished, one goes to
+// the user and one to the filing thread. So finishing changes no counter. An atomic increment there
+// would wait until all earlier stores are in the cache.
 struct RequestData {
-    // The engine's thread writes it while a worker files rows, whose core fetches ahead what comes
-    // after them: so it comes first.
+    // The engine's thread writes the routing while the worker files rows. The worker's core
+    // prefetches the memory after the rows, so the routing comes before them.
     alignas(64) Routing routing;
     alignas(64) RowStore rows;
 

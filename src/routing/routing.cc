@@ -35,7 +35,7 @@ int32_t Routing::wait(int64_t timeout_ns) const {
 
 int32_t Routing::poll() const {
     if (!ready()) return ROUTECAP_PENDING;
-    // Again, for its text.
+    // Runs again only to set the text of the status.
     return reading_status_ == ROUTECAP_OK ? ROUTECAP_OK
                                           : reading_status(shape(), first_, rows_, segments_);
 }
@@ -110,8 +110,8 @@ Routing *Routing::copy() const {
     PageRef page = pool.make(shape(), static_cast<uint32_t>(rows_));
     if (!page) return nullptr;
 
-    // One tag if all rows have one; otherwise a RowStore's rules would be needed for nothing else,
-    // so the plane is made here.
+    // The page keeps one tag if all rows have the same. Otherwise the plane of tags is made here,
+    // because a RowStore would be needed for nothing else.
     uint64_t position = first_;
     bool one_tag = true;
     const auto missing_until = [&](uint64_t end, int32_t reason) {
@@ -157,8 +157,8 @@ Routing *Routing::copy() const {
 
 namespace {
 
-// The layers of all, by decoder index, each with its experts; one that is recomputed anywhere is
-// recomputed. Null if they contradict one another.
+// The shape of a merge: the layers of all routings, by their index in the decoder. A layer that is
+// recomputed in any routing is recomputed. Null if the routings contradict one another.
 ShapePtr united_shape(std::span<const Routing *const> routings) {
     struct Layer {
         uint32_t experts;
@@ -186,7 +186,7 @@ ShapePtr united_shape(std::span<const Routing *const> routings) {
                                          std::move(provenance));
 }
 
-// A row of one shape as a row of another that has its layers and maybe more.
+// Converts a row to a shape that has all layers of the row's own shape, and may have more.
 class Widen {
 public:
     Widen(const Shape &from, const Shape &to)
@@ -213,8 +213,8 @@ public:
         }
         return {ids_.data(), validity_.data(), 0, 0};
     }
-    // A row that is not there, into `cells` of the other shape: in each the reason with the higher
-    // rank stands.
+    // Adds the reason of a row that is not there to `cells` of the wider shape. In each cell the
+    // reason with the higher rank stays.
     void missing(int32_t reason, uint8_t *cells) const {
         for (uint32_t l : layer_)
             if (reason_rank(reason) > reason_rank(to_.reason(cells, l))) to_.mark(cells, l, reason);
@@ -226,12 +226,12 @@ private:
     std::vector<uint8_t> ids_, validity_;
 };
 
-// Files rows of which routings know no more than why they are not there. Routings have layers of
-// their own, so that cells of one row may be missing for different reasons: where that is so, rows
-// need memory for them.
+// Files the rows that no routing has, with their reasons. The routings have different layers, so
+// the cells of one row may be missing for different reasons. Such a row needs memory for its
+// reasons.
 RowOutcomes merge_missing(std::span<const Routing *const> routings, const std::vector<Widen> &widen,
                           const Shape &shape, RowStore &rows) {
-    // Between two of these positions nothing changes.
+    // All rows between two of these positions have the same reasons.
     std::vector<uint64_t> edges;
     uint64_t present = 0;
     for (const Routing *routing : routings)
@@ -287,8 +287,8 @@ int32_t merge(std::span<const Routing *const> routings, Routing **merged) {
         return report(ROUTECAP_ERR_SHAPE_MISMATCH, "%u layers in all, more than %d", shape->layers,
                       ROUTECAP_MAX_LAYERS);
 
-    // Rows that nobody has are outside every routing; those of a routing without rows set no
-    // limits.
+    // The result reaches from the first row of any routing to the last. A routing without rows does
+    // not extend it.
     uint64_t first = UINT64_MAX, end = 0;
     for (const Routing *routing : routings)
         if (routing->rows_ > 0)
@@ -303,7 +303,8 @@ int32_t merge(std::span<const Routing *const> routings, Routing **merged) {
     std::vector<Widen> widen;
     widen.reserve(routings.size());
     for (const Routing *routing : routings) widen.emplace_back(routing->shape(), *shape);
-    // The tag of a row that a routing only knows to be missing says nothing: such rows come last.
+    // Rows that are there are filed first. A row that is not there has no meaningful tag, and must
+    // not set the tag of a row that another routing has.
     for (const bool there : {true, false})
         for (size_t i = 0; i < routings.size(); i++) {
             const Shape &narrow = routings[i]->shape();

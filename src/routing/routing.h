@@ -1,5 +1,5 @@
-// A routing: rows that were read out. Immutable once it is ready, reference-counted, independent of
-// request and capturer.
+// A routing: rows that were read. It is reference-counted, immutable once it is ready, and
+// independent of its request and capturer.
 #pragma once
 
 #include <atomic>
@@ -18,13 +18,12 @@ struct RequestData;
 
 class Routing {
 public:
-    // Not ready: fill() gives it its rows.
+    // Makes a routing that is not ready; fill() gives it its rows.
     explicit Routing(StoragePtr storage) : storage_(std::move(storage)) {}
-    // The same, and part of something that goes away with its last reference; it begins with so
-    // many.
+    // The same for a routing that is part of `whole`, which is deleted with the last reference.
     Routing(StoragePtr storage, RequestData *whole, uint32_t references)
         : storage_(std::move(storage)), whole_(whole), references_(references) {}
-    // Ready.
+    // Makes a routing that is ready.
     Routing(StoragePtr storage, uint64_t first, uint64_t rows, std::vector<Segment> segments)
         : Routing(std::move(storage)) {
         fill(first, rows, std::move(segments));
@@ -47,12 +46,12 @@ public:
     void release(uint32_t references = 1) const;
 
     bool ready() const { return ready_.load(std::memory_order_acquire); }
-    // Of a pending routing, before and after it is ready.
+    // For a routing of a finished request, before and after it is ready.
     const Completion *completion() const { return storage_->completion.get(); }
     uint64_t after() const { return after_; }
     uint64_t expected_end() const { return ready() ? end() : expected_rows_; }
 
-    // The rest is for routings that are ready, but wait and poll.
+    // Except for wait and poll, the following is for routings that are ready.
     int32_t wait(int64_t timeout_ns) const;
     int32_t poll() const;
     int32_t status() const { return reading_status_; }
@@ -65,12 +64,12 @@ public:
     int32_t coverage(routecap_coverage *coverage, routecap_missing *missing, size_t missing_size,
                      size_t capacity) const;
     Routing *slice(uint64_t first, uint64_t rows) const;
-    // One array with all rows. Null if the budget refuses it.
+    // Copies all rows into one array. Null if the budget has no room.
     Routing *copy() const;
 
 private:
     const StoragePtr storage_;
-    RequestData *const whole_ = nullptr;  // or it was made by new
+    RequestData *const whole_ = nullptr;  // null: the routing was made by new
     uint64_t after_ = 0, expected_rows_ = 0;
     const uint32_t process_ = process_generation();
     mutable std::atomic<uint32_t> references_{1};
@@ -92,7 +91,7 @@ struct RoutingRelease {
 };
 using RoutingPtr = std::unique_ptr<const Routing, RoutingRelease>;
 
-// Unites routings by layer and position.
+// Merges routings by layer and position.
 int32_t merge(std::span<const Routing *const> routings, Routing **merged);
 
 }  // namespace routecap

@@ -163,7 +163,7 @@ private:
         int32_t reason = 0;
     };
 
-    // Rows that say no more than one reason of the whole row are not written.
+    // Rows that are not there are not written; their run has their reason.
     Kind kind(const Segment &segment, uint64_t row) const {
         const uint8_t *validity = segment.validity(row);
         if (shape_.row_full(validity)) return {kPresent, 0};
@@ -172,7 +172,7 @@ private:
         return {0, reason == ROUTECAP_MISSING_ABSENT ? 0 : reason};
     }
 
-    // More rows of one kind; the last run grows if it is of that kind.
+    // Adds rows of one kind. If the last run is of that kind, it grows.
     void add(Kind kind, const Segment *segment, uint64_t row, uint64_t rows) {
         if (rows == 0) return;
         const bool present = kind.flags != 0;
@@ -309,7 +309,7 @@ int32_t read_header(const void *data, size_t bytes, Parsed &parsed) {
 
 // ---- Splicing -------------------------------------------------------------------------------
 
-// Adds a run, to the last one if the two can be one.
+// Adds a run, or lengthens the last one if the two can be joined.
 void append(std::vector<Run> &runs, const Run &run) {
     if (run.rows == 0) return;
     if (!runs.empty() && runs.back().flags == run.flags && runs.back().tag == run.tag &&

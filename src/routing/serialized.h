@@ -1,5 +1,5 @@
-// The serialised form of a routing, as routecap.h specifies it: written, read without trust, and
-// spliced on headers alone.
+// The serialised form of a routing, as docs/format.md specifies it: written, read without trust,
+// and spliced by the headers alone.
 #pragma once
 
 #include <cstddef>

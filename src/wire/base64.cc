@@ -3,7 +3,7 @@
 namespace routecap::wire {
 namespace {
 
-// The codec is chosen once, by the first who comes; from then on it is only read.
+// The first thread that needs the codec chooses it. After that it is only read.
 void choose() {
     static const bool chosen = [] {
         base64_state state;

@@ -14,7 +14,7 @@ namespace {
 
 constexpr uint64_t kBytesAtOnce = 8192;  // of rows that are looked at together
 
-// Elements of a message begin anywhere.
+// Elements of a message may begin at any address.
 template <class T>
 struct Elements {
     typedef T Anywhere __attribute__((aligned(1), may_alias));

@@ -6,7 +6,7 @@ namespace routecap::wire {
 namespace {
 
 constexpr size_t kIdsAtOnce = 2048;
-// Around the lists: a star is a word of letters and digits.
+// The text around the lists. A star stands for a word of letters and digits.
 constexpr char kBefore[] = "ndarray\",{\"data\":", kBehind[] = ",\"dtype\":\"*\"}]";
 
 int32_t refuse(const char *what, uint64_t at) {

@@ -1,5 +1,5 @@
-// The device memory of one capturer, in one piece. Graphs that were captured with it retain it: it
-// lives as long as any of them.
+// The device memory of one capturer, in one piece. Each graph that was captured with it holds a
+// reference, so the memory lives as long as any of these graphs.
 #pragma once
 
 #include <atomic>
@@ -11,7 +11,7 @@ namespace routecap::cuda {
 
 class Arena {
 public:
-    // Needs the context to be current. `arena` starts with one reference.
+    // The context must be current. The arena starts with one reference.
     static CUresult create(CUdevice device, CUcontext context, size_t bytes, Arena **arena);
     Arena(const Arena &) = delete;
 
@@ -21,13 +21,13 @@ public:
         return reinterpret_cast<T *>(memory_ + offset);
     }
 
-    // The graph takes a reference, given back when it and everything instantiated from it are
-    // destroyed.
+    // Gives the graph a reference. The driver releases it when the graph and everything
+    // instantiated from it are destroyed.
     CUresult retain_by(CUgraph graph);
     void release();
 
-    // Frees what has no references any more: the last one may be given back where the driver must
-    // not be called.
+    // Frees the arenas without references. release() cannot free them itself, because the driver
+    // may call it where no other call of the driver is allowed.
     static void collect();
 
 private:
@@ -38,7 +38,7 @@ private:
     const CUcontext context_;
     const CUdeviceptr memory_;
     std::atomic<uint32_t> references_{1};
-    Arena *next_ = nullptr;  // of those without references
+    Arena *next_ = nullptr;  // list of arenas without references
 };
 
 }  // namespace routecap::cuda

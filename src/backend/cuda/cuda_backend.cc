@@ -22,7 +22,8 @@ using namespace cuda;
 
 CUdeviceptr address_of(const void *p) { return reinterpret_cast<CUdeviceptr>(p); }
 
-// So many bytes are on the engine's stream for 8 us on an H200. What is larger goes beside it.
+// The most bytes that a kernel on the engine's stream delivers: these take 8 us on an H200. A
+// larger step is copied on a stream of the library.
 constexpr size_t kMostDelivered = 256 << 10;
 
 // Returns from a function that returns a status, if a call of the driver failed.
@@ -99,7 +100,7 @@ public:
     Arrival arrival(int32_t slot) const override;
 
 private:
-    // What failed, as the last error says it, or "".
+    // The text of the call that failed, or "".
     class Failure {
     public:
         explicit operator bool() const { return text_[0] != '\0'; }
@@ -112,14 +113,14 @@ private:
     private:
         char text_[256] = "";
     };
-    // The forward path's until it is copied or has failed, then the step worker's until its step
-    // was filed.
+    // A slot belongs to the forward path until its state is kCopied or kFailed, and then to the
+    // filing thread until its step is filed.
     enum class State : uint8_t { kExpected, kCopied, kFailed };
     struct Slot {
-        std::atomic<uint64_t> epoch{0};  // with which it was named last
-        Failure failure;                 // to name it or to copy it
+        std::atomic<uint64_t> epoch{0};  // of its last naming
+        Failure failure;                 // of its naming or its copy
         std::atomic<State> state{State::kExpected};
-        bool astray = false;  // rows may still come on the library's stream for a step that is lost
+        bool astray = false;  // a failed copy of a lost step may still write this slot later
     };
 
     int32_t fail(CUresult result, const char *call);
@@ -134,8 +135,8 @@ private:
     kernels::Named new_name(int32_t slot);
     void named_on(CUstream stream, kernels::Named named, bool delivered);
     void note_naming(int32_t slot, int32_t status);
-    // The first rows of a slot with the header between them, in bytes from its start; positions
-    // begin where they end.
+    // Where the first rows of a slot are, with the header between them, in bytes from the slot's
+    // start. The positions begin at `end`.
     struct Rows {
         size_t first, end;
         Rows(const kernels::SlotLayout &layout, uint8_t *slot, uint32_t count) {
@@ -178,8 +179,8 @@ private:
     }
     uint8_t *slots() const { return arena_->pointer<uint8_t>(plan_.slots); }
     uint8_t *device_slot(int32_t slot) const { return plan_.layout.slot(slots(), slot); }
-    // In page-locked memory behind the slots: the epoch of the step whose rows arrived in this slot
-    // last.
+    // A word in page-locked memory, after all slots: the epoch of the last step whose rows arrived
+    // in this slot.
     uint64_t *arrived(int32_t slot) const {
         uint8_t *behind = plan_.layout.slot(staging_, static_cast<int32_t>(slot_count_));
         return reinterpret_cast<uint64_t *>(behind) + slot;
@@ -197,9 +198,9 @@ private:
     CUdevice device_ = 0;
     CUcontext context_ = nullptr;
     uint32_t most_blocks_ = 0;
-    bool reads_pageable_ = false;  // its kernels may be given any address of the process
-    bool maps_host_ = false;       // they reach page-locked host memory
-    // The device has programmatic dependent launch, and its kernels know of it.
+    bool reads_pageable_ = false;  // kernels can read any memory of the process
+    bool maps_host_ = false;       // kernels can reach page-locked host memory
+    // The device has programmatic dependent launch, and the kernels were compiled to use it.
     bool overlaps_ = false;
     Arena *arena_ = nullptr;
     uint8_t *staging_ = nullptr;  // the slots in page-locked host memory
@@ -207,23 +208,23 @@ private:
     std::vector<Slot> slots_;
     std::optional<Sink> sink_;
     std::atomic<bool> losing_{false}, lost_{false};
-    Failure loss_;        // not written once lost_ is true
-    uint32_t looks_ = 0;  // at slots that had not landed
+    Failure loss_;        // constant once lost_ is true
+    uint32_t looks_ = 0;  // how often landed() found that a slot had not
 
-    // The forward path's own.
+    // Used by the forward path only.
     uint64_t epoch_ = 0;                 // of the last naming
-    uint32_t upper_ = 0;                 // half of the device's word that names a slot
-    int32_t naming_ = kernels::kNoSlot;  // the slot that was named last, or was to be
+    uint32_t upper_ = 0;                 // upper half of the device's word that names a slot
+    int32_t naming_ = kernels::kNoSlot;  // the slot of the last naming, which may have failed
     Failure unnamed_;  // of that naming: the device goes on with an older name, or nothing can wait
                        // for the new one
     CUevent named_ = nullptr;  // after the last naming, on the stream of the last step
     bool named_recorded_ = false;
     uint64_t delivered_ = 0;  // the word of the last naming, if it came with the rows of a step
-    const void *known_positions_ = nullptr;  // to kernels, when the driver was asked last
+    const void *known_positions_ = nullptr;  // the address that kernels_read() last found readable
     CUstream last_stream_ = nullptr;
     bool any_step_ = false;
-    // The capture that enter() found, if any; the one that retains the arena already; and the
-    // snapshot captured last.
+    // Graph captures: the one that enter() found, if any; the last one that was given a reference
+    // to the arena; and the one that has the last captured snapshot.
     struct Capture {
         cuuint64_t id = 0;
         CUgraph graph = nullptr;
@@ -232,9 +233,9 @@ private:
     bool capturing_ = false;
     bool entered_ = false;  // enter() found the context current on its caller's thread
     Capture here() const { return capturing_ ? capture_ : Capture{}; }
-    // To choose the size of a snapshot's launch: the largest begin, of those captured and all
-    // others; and the last one, if it is known to be that which the snapshot will find: in the same
-    // capture or, outside, with no slot named since.
+    // These choose the size of a snapshot's launch. If the last begin is in the same capture as the
+    // snapshot, or neither is captured and no slot was named in between, the snapshot has the rows
+    // of that begin. Otherwise it may have as many as the largest begin.
     uint32_t largest_begin_ = 0;
     struct Begun {
         uint32_t rows;
@@ -242,7 +243,7 @@ private:
     };
     std::optional<Begun> begun_;
     CUgraphNode leaf_ = nullptr;
-    std::vector<CUgraphNode> before_;  // add_leaf's; it keeps its memory
+    std::vector<CUgraphNode> before_;  // of add_leaf, kept to reuse its memory
 };
 
 // ---- Life -----------------------------------------------------------------------------------
@@ -283,7 +284,7 @@ int32_t CudaBackend::create() {
     int maps = 0;
     ROUTECAP_TRY(DeviceGetAttribute, &maps, CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY, device_);
     maps_host_ = maps != 0;
-    // Or that device may run a record that does not wait.
+    // Kernels compiled for older devices do not wait for the router, so they must not overlap it.
     overlaps_ = capability >= 9 && ROUTECAP_PTX_ARCH >= 90;
     if (const CUresult r = Arena::create(device_, context_, plan_.bytes, &arena_);
         r != CUDA_SUCCESS)
@@ -308,7 +309,7 @@ int32_t CudaBackend::create() {
     ROUTECAP_TRY(MemcpyHtoDAsync, arena_->at(plan_.control), &words, sizeof words, side_);
     if (int32_t s = upload_table(); s < 0) return s;
     if (int32_t s = warm_up(); s < 0) return s;
-    // The first slot is named now: what has warmed up begun nothing there.
+    // The first slot is named only now, so that the warm-up launches could not write it.
     if (slot_count_ > 0) words.named = {0, in(0).epoch = ++epoch_};
     upper_ = static_cast<uint32_t>(words.named.word >> 32);
     ROUTECAP_TRY(MemcpyHtoDAsync, arena_->at(plan_.control), &words, sizeof words, side_);
@@ -316,7 +317,8 @@ int32_t CudaBackend::create() {
     return ROUTECAP_OK;
 }
 
-// Has every kernel that will be used loaded now and not within somebody's capture.
+// Launches every kernel once without work, so that the driver loads it now. Loading it within a
+// graph capture would fail.
 int32_t CudaBackend::warm_up() {
     if (int32_t s = launch(begin_body(0), 0, side_, false, shape_->layers); s < 0) return s;
     int32_t status = ROUTECAP_OK;
@@ -395,7 +397,7 @@ int32_t CudaBackend::bind(uint32_t first_layer, uint32_t layers, const routecap_
     }
     Sink before = *sink_;
     if (int32_t s = sink_->bind(first_layer, layers, sink); s < 0) return s;
-    // Nothing has changed, and an upload would wait for steps in flight.
+    // A sealed sink has not changed, and an upload would wait for steps in flight.
     if (sink_->sealed()) return ROUTECAP_OK;
     const int32_t s = upload_table();
     if (s < 0) sink_.emplace(std::move(before));
@@ -418,8 +420,9 @@ int32_t CudaBackend::enter(routecap_stream stream, bool &capturing) {
     return ROUTECAP_OK;
 }
 
-// The driver knows all memory that was allocated or registered with it, on whatever device: whether
-// that can be reached from this one depends on more than the address.
+// The driver knows all memory that was allocated or registered with it, on any device. An address
+// that it does not know is refused. Whether this device can reach the memory of another device is
+// not checked: that depends on more than the address.
 int32_t CudaBackend::check_memory(const void *address, const char *name) {
     if (reads_pageable_) return ROUTECAP_OK;
     const Current current(context_, entered_);
@@ -433,7 +436,7 @@ int32_t CudaBackend::check_memory(const void *address, const char *name) {
                   name, address, config_.device);
 }
 
-// Blocks for so many items, or for so many of each layer.
+// How many blocks to launch for `items` items in each of `layers` layers.
 template <class Body>
 uint32_t CudaBackend::blocks(uint64_t items, uint32_t layers) const {
     using Launch = kernels::Launch<Body>;
@@ -469,8 +472,8 @@ int32_t CudaBackend::launch(const Body &body, uint64_t items, CUstream stream, b
     return ROUTECAP_OK;
 }
 
-// Adds a kernel to the graph being captured, behind what the stream has captured and behind the
-// leaf before, without making what follows on the stream wait for it.
+// Adds a kernel to the graph being captured as a leaf: it runs after what the stream has captured
+// and after the previous leaf, and later work on the stream does not wait for it.
 template <class Body>
 int32_t CudaBackend::add_leaf(const Body &body, uint64_t items, CUstream stream) {
     CUstreamCaptureStatus status;
@@ -494,7 +497,8 @@ int32_t CudaBackend::add_leaf(const Body &body, uint64_t items, CUstream stream)
     return ROUTECAP_OK;
 }
 
-// What is captured now may run long after the capturer's end.
+// A graph that is being captured may run long after the capturer is destroyed, so it gets a
+// reference to the arena.
 int32_t CudaBackend::retain() {
     if (!capturing_ || retained_ == capture_) return ROUTECAP_OK;
     if (const CUresult r = arena_->retain_by(capture_.graph); r != CUDA_SUCCESS)
@@ -517,7 +521,7 @@ kernels::Begin CudaBackend::begin_body(uint32_t rows) const {
 int32_t CudaBackend::begin(uint32_t rows, routecap_stream stream) {
     const Current current(context_, entered_);
     if (int32_t s = retain(); s < 0) return s;
-    // An earlier step's snapshot, which must have read the sink before.
+    // The snapshot of an earlier step in this graph must have read the sink before begin clears it.
     if (capturing_ && leaf_ != nullptr && leaf_capture_ == capture_)
         ROUTECAP_TRY(StreamUpdateCaptureDependencies, stream, &leaf_, nullptr, 1,
                      CU_STREAM_ADD_CAPTURE_DEPENDENCIES);
@@ -577,7 +581,7 @@ int32_t CudaBackend::route(uint32_t layer, const kernels::Router &router,
     return status;
 }
 
-// It touches memory of the caller only, so that nothing is retained.
+// It uses only memory of the caller, so a graph needs no reference to the arena.
 template <class Body>
 int32_t CudaBackend::read_any_dispatch(const Body &body, CUstream stream) {
     const Current current(context_, entered_);
@@ -611,8 +615,8 @@ int32_t CudaBackend::snapshot(routecap_stream stream) {
     });
 }
 
-// What comes on another stream than the last step comes after it. That may wait for long: for no
-// memory but the arena's, which is freed when nothing on the device uses it.
+// Makes `stream` wait for the last step, if that was on a different stream. The wait may last long,
+// and reads only the arena's memory, which is freed only when no work on the device uses it.
 int32_t CudaBackend::follow(CUstream stream) {
     if (!any_step_ || stream == last_stream_) return ROUTECAP_OK;
     if (delivered_ != 0) {
@@ -635,7 +639,7 @@ kernels::Named CudaBackend::new_name(int32_t slot) {
     return named;
 }
 
-// The device will have this name, in the order of the stream.
+// Notes that the stream will give the device this name.
 void CudaBackend::named_on(CUstream stream, kernels::Named named, bool delivered) {
     epoch_ = named.epoch();
     upper_ = static_cast<uint32_t>(named.word >> 32);
@@ -652,9 +656,9 @@ void CudaBackend::note_naming(int32_t slot, int32_t status) {
     if (slot != kernels::kNoSlot) in(slot).failure = unnamed_;
 }
 
-// A fill of four bytes is the cheapest operation of a stream that comes after the work before
-// it: 1.5 us on an H200, where a write of eight takes 2.2. So the upper half is written only where
-// it changes, every 2^24 namings, and first.
+// A memset of four bytes is the cheapest operation that runs in the order of a stream: 1.5 us on an
+// H200, and 2.2 us for eight bytes. So the upper half of the name is written only when it changes,
+// every 2^24 namings, and before the lower half.
 int32_t CudaBackend::try_name(int32_t slot, CUstream stream) {
     if (int32_t s = alive(); s < 0) return s;
     if (int32_t s = follow(stream); s < 0) return s;
@@ -688,9 +692,9 @@ int32_t CudaBackend::name(int32_t slot, CUstream stream) {
 
 // ---- A step on its way to the host
 
-// Whether a kernel surely can read positions. A launch would lose the device where a copy works, or
-// fails and loses its step only. Engines keep positions where they are, so that the driver is seldom
-// asked.
+// Whether a kernel can certainly read the positions. If it cannot, a kernel would lose the device,
+// while a copy works or fails and loses only its step. The driver is seldom asked, because engines
+// keep their positions at one address.
 bool CudaBackend::kernels_read(const DevicePositions &positions) {
     if (positions.rows == 0 || positions.positions == known_positions_) return true;
     unsigned int type = 0;
@@ -709,8 +713,8 @@ bool CudaBackend::kernels_read(const DevicePositions &positions) {
     return true;
 }
 
-// Everything in one launch on the engine's stream, whose few microseconds cost less than more calls
-// of the driver do.
+// Does everything in one launch on the engine's stream. Its few microseconds cost less than more
+// calls of the driver would.
 int32_t CudaBackend::deliver(int32_t slot, const Rows &rows, const DevicePositions &positions,
                              int32_t next, CUstream stream) {
     if (int32_t s = alive(); s < 0) return s;
@@ -732,7 +736,7 @@ int32_t CudaBackend::deliver(int32_t slot, const Rows &rows, const DevicePositio
     return ROUTECAP_OK;
 }
 
-// On the engine's stream, from memory that is the engine's again afterwards.
+// Copies the positions on the engine's stream, because the engine may overwrite them after that.
 int32_t CudaBackend::keep_positions(int32_t slot, const Rows &rows,
                                     const DevicePositions &positions, CUstream stream) {
     if (positions.rows == 0) return ROUTECAP_OK;
@@ -743,7 +747,8 @@ int32_t CudaBackend::keep_positions(int32_t slot, const Rows &rows,
     return ROUTECAP_OK;
 }
 
-// On a stream of its own, behind the last naming, whose event stands for the positions too.
+// Copies rows and positions on a stream of the library. It waits for the event of the last naming,
+// which was recorded after the copy of the positions.
 int32_t CudaBackend::bring(int32_t slot, const Rows &rows, const DevicePositions &positions) {
     ROUTECAP_TRY(StreamWaitEvent, side_, named_, CU_EVENT_WAIT_DEFAULT);
     ROUTECAP_TRY(MemcpyDtoHAsync, host_slot(slot) + rows.first,
@@ -754,7 +759,8 @@ int32_t CudaBackend::bring(int32_t slot, const Rows &rows, const DevicePositions
     return ROUTECAP_OK;
 }
 
-// While the device has an older name, what it runs next may write the slot that this would read.
+// Copies only if the naming of `next` succeeded. Otherwise the device still has an older name, and
+// its next snapshot may write the slot that the copy would read.
 void CudaBackend::copy(int32_t slot, uint32_t count, const DevicePositions &positions, int32_t next,
                        routecap_stream stream) {
     const Current current(context_, entered_);
@@ -814,7 +820,7 @@ bool CudaBackend::landed(int32_t slot) {
         return state == State::kFailed;
     if (has_arrived(slot)) return true;
     if (++looks_ % 1024 != 0) return false;
-    // Now and then: will it ever?
+    // Every 1,024 looks, ask the driver whether the copy can still arrive.
     const Current current(context_);
     const Uncaptured uncaptured;
     const CUresult result = driver_.StreamQuery(side_);

@@ -14,15 +14,15 @@ using namespace cuda;
 
 constexpr uint32_t kThreads = 128;  // of a block
 constexpr uint32_t kBlocksPerMultiprocessor = 16;
-constexpr int32_t kDevices = 64;  // that are known to have loaded the kernels
+constexpr int32_t kDevices = 64;  // devices for which it is noted that the kernels are loaded
 
 // Returns from a function that returns a status, if a call of the driver failed.
 #define ROUTECAP_TRY(name, ...)                                                     \
     if (const CUresult result = driver().name(__VA_ARGS__); result != CUDA_SUCCESS) \
     return driver().failed(result, "cu" #name)
 
-// The device's primary context, kept as long as somebody else keeps it: memory and streams of the
-// caller belong to it.
+// The device's primary context. It is retained only during the call: the caller keeps it alive,
+// because the caller's memory and streams belong to it.
 class PrimaryContext {
 public:
     ~PrimaryContext() {
@@ -50,7 +50,8 @@ int32_t launch(const kernels::Unpack<K> &body, uint32_t blocks, CUstream stream)
     return ROUTECAP_OK;
 }
 
-// Has the kernels loaded on a stream of its own, and not within somebody's capture.
+// Loads the kernels by a launch on a stream of its own, because loading within a graph capture
+// would fail.
 int32_t load_kernels() {
     const Uncaptured uncaptured;
     CUstream stream = nullptr;

@@ -1,4 +1,4 @@
-// What a plan has packed, brought to a device and unpacked there.
+// Copies packed ids of a plan to a device and unpacks them there.
 #pragma once
 
 #include "backend/unpack.h"

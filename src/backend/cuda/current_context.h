@@ -1,6 +1,6 @@
-// What a call of the driver needs around it: the device's primary context as the current one, and
-// leave to make calls that another thread's capture into a graph would forbid. Both leave the
-// calling thread as they found it.
+// Guards around calls of the driver. Current makes the device's primary context current. Uncaptured
+// permits calls that the driver forbids while another thread captures a graph. Both restore the
+// state of the calling thread.
 #pragma once
 
 #include "backend/cuda/driver.h"
@@ -9,7 +9,7 @@ namespace routecap::cuda {
 
 class Current {
 public:
-    // `known`: it was found to be current already, in the same call of the caller's thread.
+    // `known`: an earlier Current in the same call of the library has found the context current.
     explicit Current(CUcontext context, bool known = false) {
         if (known) return;
         CUcontext now = nullptr;

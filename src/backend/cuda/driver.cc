@@ -33,8 +33,8 @@ namespace {
     return status;
 }
 
-// Throws std::bad_alloc where memory is short, of the host or of the device: that may be different
-// the next time.
+// Throws std::bad_alloc if the host or the device has no memory. The driver is then not marked as
+// unusable, because the next attempt may succeed.
 int32_t load(Driver &d) {
     const auto started = [](CUresult r) {
         if (r == CUDA_ERROR_OUT_OF_MEMORY) throw std::bad_alloc();

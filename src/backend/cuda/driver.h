@@ -12,8 +12,8 @@
 
 namespace routecap::cuda {
 
-// Every function that is used: F(name without cu, version of its signature). Nothing here is newer
-// than kOldestDriver.
+// Every function of the driver that is used: F(name without cu, version of its signature). None is
+// newer than kOldestDriver.
 #define ROUTECAP_DRIVER_FUNCTIONS(F)          \
     F(Init, 2000)                             \
     F(DriverGetVersion, 2020)                 \
@@ -77,8 +77,8 @@ constexpr KernelName kName = KernelName::count;
 ROUTECAP_KERNELS(ROUTECAP_NAME)
 #undef ROUTECAP_NAME
 
-// Made once in a process and never unloaded: graphs may outlive whoever captured them. Functions
-// carry the driver's names without `cu`.
+// Loaded once in a process and never unloaded, because graphs that use the kernels may outlive
+// their capturer. Members have the names of the driver's functions without `cu`.
 struct Driver {
 #define ROUTECAP_MEMBER(name, version) PFN_cu##name##_v##version name = nullptr;
     ROUTECAP_DRIVER_FUNCTIONS(ROUTECAP_MEMBER)
