@@ -225,13 +225,11 @@ COUNTS = {
         "Counters of a capturer since it was created; see routecap_stats in the header.\n\n"
         "    Each row issued is in one of the nine counts from rows_in_flight to rows_refused.\n"
         "    ",
-        "Counters of a capturer",
     ),
     "store_counts": (
         "StoreStats",
         "Contents of a store, and counters since it was created; see routecap_store_counts in "
         "the\n    header.\n    ",
-        "Counters of a store",
     ),
 }
 
@@ -246,15 +244,11 @@ def counts(headers: Headers) -> str:
     for struct in headers.structs:
         if struct.short not in COUNTS:
             continue
-        name, says, heading = COUNTS[struct.short]
+        name, says = COUNTS[struct.short]
         text += f'\n\nclass {name}(NamedTuple):\n    """{says}"""\n\n'
         for each in struct.fields[1:]:
             kind = "StoreFlag" if each.type == "routecap_store_flags" else "int"
             text += f"    {each.name}: {kind}\n{docstring(each.comment)}"
-        text += (
-            "\n    def _repr_html_(self) -> str:\n        from . import _html\n\n"
-            f'        return _html.counters("{heading}", self._asdict())\n'
-        )
     return text
 
 

@@ -23,7 +23,7 @@ import routecap
 from helpers import EXPERTS, K, LAYERS, ROWS, expected_ids, run
 from routecap import _structs as structs
 from routecap._library import raw
-from routecap._routing import wait
+from routecap._reading import wait
 
 
 def resident() -> int:

@@ -10,6 +10,7 @@ first used.
 
 import typing
 from importlib import import_module
+from importlib.util import find_spec
 
 from . import models
 from ._capturer import Capturer, received_merge
@@ -76,6 +77,7 @@ from ._constants import (
     WireFact,
     WireHintFlag,
 )
+from ._contents import Segment
 from ._counts import Stats, StoreStats
 from ._errors import (
     ArgumentError,
@@ -91,23 +93,22 @@ from ._errors import (
 from ._files import load, save
 from ._library import version
 from ._load import Load
+from ._message import WireHint, WireOptions, WireReport, wire_format
 from ._plan import Gathered, Plan, PlanReport, Reader, needed_rows
+from ._reading import Coverage
 from ._requests import LayerSources, PreparedIssue, Request, RequestLike, Step
 from ._router import Router
-from ._routing import (
-    Coverage,
-    Routing,
-    Routings,
-    Segment,
+from ._routing import Routing, merge
+from ._routings import Routings
+from ._samples import Sample
+from ._sequence import AppendReport, Sequence, SequenceSpan
+from ._serialized import (
     Serialized,
-    merge,
     serialized_info,
     slice_pieces,
     splice,
     splice_pieces,
 )
-from ._samples import Sample
-from ._sequence import AppendReport, Sequence, SequenceSpan
 from ._store import Adoption, Keys, Store, key_chain
 from ._stored import RayRouting, StoredRouting, stored
 from ._structs import (
@@ -129,15 +130,11 @@ from ._tensors import DeviceArray
 from ._wire import (
     WireDecoder,
     WireFormat,
-    WireHint,
     WireInfo,
-    WireOptions,
-    WireReport,
     wire_decode,
     wire_decode_batch,
     wire_decode_into,
     wire_encode,
-    wire_format,
     wire_formats,
     wire_probe,
     wire_splice,
@@ -159,24 +156,10 @@ if typing.TYPE_CHECKING:
         vllm as vllm,
     )
 else:
-    _parts = (
-        "analysis",
-        "colours",
-        "doctor",
-        "log",
-        "metrics",
-        "names",
-        "page",
-        "plot",
-        "replay",
-        "sglang",
-        "transformers",
-        "vllm",
-    )
 
     def __getattr__(name):
         """A part of the package: some need torch or matplotlib, and most programs use few."""
-        if name in _parts:
+        if not name.startswith("_") and find_spec(f"{__name__}.{name}"):
             return import_module(f".{name}", __name__)
         raise AttributeError(
             f"module {__name__!r} has no attribute {name!r}: look for its name in routecap.__all__"
@@ -185,52 +168,27 @@ else:
 
 __version__ = ".".join(map(str, version()))
 
+
+def _repr_html_(self: object) -> str:
+    """What notebooks show."""
+    from . import _html
+
+    return _html.shown(self)
+
+
 for _each in (
     Capturer,
-    Request,
-    Step,
+    Load,
+    Plan,
     Routing,
     Routings,
-    Router,
-    DeviceArray,
-    Coverage,
-    Segment,
-    Serialized,
-    Stats,
-    Load,
-    Memory,
-    BackendInfo,
     Sample,
-    WireDecoder,
-    WireFormat,
-    WireInfo,
-    WireReport,
-    Gathered,
-    Plan,
-    PlanReport,
-    Reader,
-    StoredRouting,
-    RayRouting,
-    Store,
-    StoreStats,
-    Adoption,
-    AppendReport,
     Sequence,
-    SequenceSpan,
+    Stats,
+    StoreStats,
+    WireReport,
 ):
-    _each.__module__ = __name__  # where users find them
-for _error in (
-    Error,
-    ArgumentError,
-    DtypeError,
-    LostStepWarning,
-    NotReadyError,
-    OutOfMemoryError,
-    PartialError,
-    RangeError,
-    UnknownError,
-):
-    _error.__module__ = __name__
+    setattr(_each, "_repr_html_", _repr_html_)
 
 __all__ = [
     "ALL",
@@ -377,3 +335,7 @@ __all__ = [
     "wire_probe",
     "wire_splice",
 ]
+
+for _name in __all__:  # users find all of it here
+    if getattr(globals()[_name], "__module__", "").startswith(f"{__name__}._"):
+        globals()[_name].__module__ = __name__

@@ -12,8 +12,7 @@ from ._constants import Backend, ConfigFlag, IdSpace, Provenance, Role, Status
 from ._docs import documented
 from ._errors import error, member
 from ._library import raw
-from ._routing import integers, provenances
-from ._tensors import describe, dtype_of
+from ._tensors import describe, dtype_of, integers, provenances
 from .names import BackendName, DtypeLike, IdSpaceName, ProvenanceName, RoleName
 
 

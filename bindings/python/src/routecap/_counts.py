@@ -74,11 +74,6 @@ class Stats(NamedTuple):
     bytes_budget: int
     """The limit of bytes_in_use, except for the excess that routecap_step_issue describes."""
 
-    def _repr_html_(self) -> str:
-        from . import _html
-
-        return _html.counters("Counters of a capturer", self._asdict())
-
 
 class StoreStats(NamedTuple):
     """Contents of a store, and counters since it was created; see routecap_store_counts in the
@@ -130,8 +125,3 @@ class StoreStats(NamedTuple):
     """Brought by routecap_store_import, published or not."""
     rows_copied: int
     """Rows that were copied, because their page was not shared."""
-
-    def _repr_html_(self) -> str:
-        from . import _html
-
-        return _html.counters("Counters of a store", self._asdict())

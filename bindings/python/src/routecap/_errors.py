@@ -7,7 +7,7 @@ from ._library import raw
 from ._named import Named
 
 if TYPE_CHECKING:
-    from ._routing import Routings
+    from ._routings import Routings
 
 
 class Error(RuntimeError):

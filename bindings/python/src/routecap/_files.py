@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from ._constants import IdSpace, Status
 from ._errors import Error, error, member
 from ._mapped import INFO, ROUTING, in_archive, in_folder, mapped
+from ._message import WireHint, WireOptions, wire_format
 from ._routing import Routing
 from ._samples import Sample
-from ._wire import WireHint, WireOptions, wire_decode, wire_encode, wire_format, wire_formats
+from ._wire import wire_decode, wire_encode, wire_formats
 
 _TAR, _SAFETENSORS = ".tar", ".safetensors"
 _Progress = Callable[[Any], Iterable[Any]]

@@ -1,4 +1,4 @@
-"""What notebooks show of an object: `_repr_html_`.
+"""What notebooks show of each of the package's objects: `shown`.
 
 One card of its own colours, which is read on any theme, with figures and, of routings, the load of
 the experts as a picture.
@@ -7,19 +7,26 @@ the experts as a picture.
 import zlib
 from base64 import b64encode
 from collections.abc import Iterable, Sequence
+from functools import singledispatch
 from html import escape
 from struct import pack
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from . import colours
+from ._capturer import Capturer
+from ._constants import Status
+from ._counts import Stats, StoreStats
+from ._load import Load
+from ._message import WireReport
+from ._plan import Plan
+from ._routing import Routing
+from ._routings import Routings
+from ._samples import Sample
+from ._sequence import Sequence as Conversation
 from .analysis import balance, expert_load, facts, reason_words
-
-if TYPE_CHECKING:
-    from ._routing import Routing
-    from ._sequence import Sequence as Conversation
 
 _ROWS = 16384  # of which the load is counted: more would keep a notebook waiting
 _SHOWN = 8  # lines of a table
@@ -30,6 +37,12 @@ _CARD = (
 )
 _SOFT = "color:#6d6b78"
 _CELL = "padding:1px 14px 1px 0;background:#fffefb;color:#23222b;border:0"
+
+
+@singledispatch
+def shown(of: Any) -> str:
+    """The HTML of an object. Each class that has some is registered below."""
+    raise NotImplementedError(type(of))
 
 
 def card(title: str, *parts: str) -> str:
@@ -77,7 +90,57 @@ def counters(title: str, values: dict[str, Any]) -> str:
     return card(title, tables, f'<span style="{_SOFT}">{zeros} more are 0</span>' if zeros else "")
 
 
-def routing(of: "Routing", title: str = "Routing") -> str:
+@shown.register
+def _(of: Capturer) -> str:
+    title = repr(of)[1:-1]
+    return card(title) if of.closed else counters(title, of.stats()._asdict())
+
+
+@shown.register
+def _(of: Stats) -> str:
+    return counters("Counters of a capturer", of._asdict())
+
+
+@shown.register
+def _(of: StoreStats) -> str:
+    return counters("Counters of a store", of._asdict())
+
+
+@shown.register
+def _(of: WireReport) -> str:
+    return counters("Report of a message", of._asdict())
+
+
+@shown.register
+def _(of: Plan) -> str:
+    names = "rows", "rows_needed", "rows_not_needed", "rows_padding", "ids_bytes", "packed_bytes"
+    return counters(repr(of), {name: of._shape[name] for name in names})
+
+
+@shown.register
+def _(of: Load) -> str:
+    rows = f"{of.rows_prefill:,} rows of prefill", f"{of.rows_decode:,} of decode"
+    image = picture(of.total, of.layer_map, of.layer_experts)
+    return card(f"Load of {of.steps:,} steps", line(rows), image)
+
+
+@shown.register
+def _(of: Routings) -> str:
+    requests, statuses = of._requests.tolist(), of.statuses.tolist()
+    rows = [
+        (item, f"{request:#x}", str(Status(status)))
+        for item, (request, status) in enumerate(zip(requests, statuses))
+    ]
+    return card(f"{len(of)} routings", table(("item", "request", "status"), rows))
+
+
+@shown.register
+def _(of: Sample) -> str:
+    return routing(of.routing, f"Sample: routing, {', '.join(of.info) or 'no info'}")
+
+
+@shown.register
+def routing(of: Routing, title: str = "Routing") -> str:
     """What is there, what is missing, and the load of the experts in each layer."""
     if of.freed:
         return card(title, "freed")
@@ -86,7 +149,7 @@ def routing(of: "Routing", title: str = "Routing") -> str:
     return card(title, line(facts(of)), _missing(of), _load(of))
 
 
-def _missing(of: "Routing") -> str:
+def _missing(of: Routing) -> str:
     if of.complete:
         return ""
     blocks, rows = of.missing, []
@@ -99,7 +162,7 @@ def _missing(of: "Routing") -> str:
     return table(("rows missing", "in layers", "because"), rows, len(blocks))
 
 
-def _load(of: "Routing") -> str:
+def _load(of: Routing) -> str:
     counted = of[:_ROWS]
     some = f", of the first {_ROWS:,} rows" if counted.rows < of.rows else ""
     return picture(expert_load(counted), of.layer_map, of.layer_experts, some)
@@ -151,7 +214,8 @@ def _png(load: NDArray[np.int64]) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(*part) for part in [*parts, (b"IEND", b"")])
 
 
-def conversation(of: "Conversation") -> str:
+@shown.register
+def _(of: Conversation) -> str:
     """Its routing, and which rows came from which call."""
     report = of.report()
     title = f"Sequence of {report.tokens:,} tokens"

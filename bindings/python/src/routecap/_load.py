@@ -138,10 +138,3 @@ class Load:
             f"<routecap.Load {layers} layers, {experts} experts, {self.steps} steps, "
             f"{self.rows_prefill} rows of prefill and {self.rows_decode} of decode>"
         )
-
-    def _repr_html_(self) -> str:
-        from . import _html
-
-        facts = f"{self.rows_prefill:,} rows of prefill", f"{self.rows_decode:,} of decode"
-        image = _html.picture(self.total, self.layer_map, self.layer_experts)
-        return _html.card(f"Load of {self.steps:,} steps", _html.line(facts), image)

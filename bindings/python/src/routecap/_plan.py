@@ -2,7 +2,15 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from threading import Lock
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, Union, runtime_checkable
+from typing import (
+    Any,
+    Literal,
+    NamedTuple,
+    Protocol,
+    TypeAlias,
+    Union,
+    runtime_checkable,
+)
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +30,7 @@ from ._constants import (
 from ._docs import documented
 from ._errors import error, member
 from ._library import raw
-from ._routing import Routing, integers
+from ._routing import Routing
 from ._tensors import (
     HOST,
     Tensor,
@@ -31,6 +39,7 @@ from ._tensors import (
     dtype_of,
     expect_dense,
     expect_writable,
+    integers,
     numpy_dtype,
     stream_of,
 )
@@ -275,19 +284,6 @@ class Plan:
         runs = np.zeros(self._shape["runs"], structs.plan_run_dtype)
         raw.routecap_plan_runs(self._handle, runs)
         return runs
-
-    def _repr_html_(self) -> str:
-        from . import _html
-
-        names = (
-            "rows",
-            "rows_needed",
-            "rows_not_needed",
-            "rows_padding",
-            "ids_bytes",
-            "packed_bytes",
-        )
-        return _html.counters(repr(self), {name: self._shape[name] for name in names})
 
     def __repr__(self) -> str:
         return (

@@ -10,7 +10,8 @@ from ._constants import Extract, Order, Status
 from ._docs import documented
 from ._errors import error
 from ._library import raw
-from ._routing import FILL, Coverage, Routing, wait
+from ._reading import FILL, Coverage, wait
+from ._routing import Routing
 from ._store import Adoption, Keys, Store
 from .names import ExtractName, OrderName
 

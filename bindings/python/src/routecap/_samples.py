@@ -22,11 +22,6 @@ class Sample(NamedTuple):
     Python's surrogateescape has them; and "prompt_tokens", how many of them are the prompt's.
     """
 
-    def _repr_html_(self) -> str:
-        from . import _html
-
-        return _html.routing(self.routing, f"Sample: routing, {', '.join(self.info) or 'no info'}")
-
 
 def token_texts(sample: Sample) -> list[str] | None:
     """The text of each row's token, None if it is not known.

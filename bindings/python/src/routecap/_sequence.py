@@ -10,7 +10,8 @@ from ._constants import ALL, AppendPolicy, IdSpace, SequenceFlag, Status
 from ._docs import documented
 from ._errors import error, member
 from ._library import raw
-from ._routing import Routing, integers
+from ._routing import Routing
+from ._tensors import integers
 from .names import AppendPolicyName, IdSpaceName
 
 
@@ -250,11 +251,6 @@ class Sequence:
     def deserialize(data: Any, *, budget_bytes: int = 0) -> "Sequence":
         """Make a sequence from such bytes. Nothing in them is trusted."""
         return Sequence._of(raw.routecap_sequence_deserialize(data, budget_bytes)[1])
-
-    def _repr_html_(self) -> str:
-        from . import _html
-
-        return _html.conversation(self)
 
     def __repr__(self) -> str:
         if self._handle is None:

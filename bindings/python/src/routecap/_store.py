@@ -16,7 +16,7 @@ from ._counts import StoreStats
 from ._docs import documented
 from ._errors import Error, error
 from ._library import raw
-from ._routing import as_bytes, integers
+from ._tensors import as_bytes, integers
 from .names import IdSpaceName, ProvenanceName
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from ._constants import Status
 from ._errors import Error, error
 from ._mapped import ROUTING, in_archive, in_folder, mapped
-from ._routing import Routing, Serialized, merge, serialized_info, slice_pieces
+from ._routing import Routing, merge
+from ._serialized import Serialized, serialized_info, slice_pieces
 
 _AT_ONCE = 4 << 20
 """Bytes of ids that are read before those of some layers are kept."""

@@ -8,9 +8,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ._constants import Dtype, Status
-from ._errors import Error, error
+from ._constants import Dtype, Provenance, Status
+from ._errors import Error, error, member
 from ._library import raw
 
 HOST = -1  # as a device: host memory
@@ -499,3 +500,40 @@ class DeviceArray:
 
     def __repr__(self) -> str:
         return f"DeviceArray(shape={self.shape}, dtype={self.dtype}, device={self.device})"
+
+
+def integers(values: Any, kind: Any) -> NDArray[Any] | None:
+    """A dense array of one integer type, of numbers that fit it."""
+    if values is None:
+        return None
+    array = np.asarray(values)
+    limits = np.iinfo(kind)
+    if (
+        array.ndim != 1
+        or array.size
+        and (array.dtype.kind not in "iu" or array.min() < limits.min or array.max() > limits.max)
+    ):
+        raise error(
+            Status.ERR_ARGUMENT,
+            f"{values!r} is not a sequence of integers that fit into {np.dtype(kind)}: give a list"
+            " or an array, of one dimension, of such",
+        )
+    return np.ascontiguousarray(array, kind)
+
+
+def provenances(values: Any) -> NDArray[Any] | None:
+    if values is not None and not isinstance(values, np.ndarray):
+        values = [member(Provenance, value) for value in values]
+    return integers(values, np.int32)
+
+
+def as_bytes(data: Any, name: str) -> memoryview:
+    """A buffer's bytes; it is held as long as they are."""
+    try:
+        return memoryview(data).cast("B")
+    except TypeError as reason:
+        raise error(
+            Status.ERR_ARGUMENT,
+            f"{name} must be a C-contiguous buffer: {reason}. Give bytes, a memoryview or a dense"
+            " array",
+        ) from None

@@ -5,7 +5,7 @@ import re
 from typing import Any
 
 from .. import WireFact, WireOptions
-from .._wire import wire_fact
+from .._message import wire_fact
 
 _HINTS = {
     "experts": "experts of a layer: ids are below it; required",

@@ -1,0 +1,676 @@
+"""The part of a capturer that runs in a forward pass, by one thread at a time."""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import _structs as structs
+from ._constants import MAX_SLOTS, Dtype, ReceivedFlag, Snapshot, SourceFlag, Status
+from ._docs import documented
+from ._errors import LostStepWarning, error, member
+from ._library import raw
+from ._opened import Opened
+from ._requests import LayerSources, PreparedIssue, Step
+from ._router import FLOATS, Router
+from ._tensors import (
+    DeviceArray,
+    Tensor,
+    address_of_alike,
+    current_stream,
+    describe,
+    dtype_of,
+    expect_dense,
+    expect_device,
+    expect_dtype,
+    expect_kind,
+    expect_writable,
+    matrix,
+    numpy_dtype,
+    stream_of,
+)
+from .names import DtypeLike, SnapshotName
+
+_IDS = Dtype.I16, Dtype.I32, Dtype.U32, Dtype.I64
+
+
+def _one(tensor: Any, device: int, name: str, count: int = 1) -> int:
+    """The address of an int32 array of `count` elements or more; 0 for None."""
+    if tensor is None:
+        return 0
+    found = describe(tensor, name)
+    expect_device(found, device, name)
+    expect_dtype(found, (Dtype.I32,), name)
+    expect_dense(found, name)
+    if _elements(found) < count:
+        raise error(
+            Status.ERR_SHAPE_MISMATCH,
+            f"{name} has shape {found.shape}, {count} elements are needed: give a larger tensor, or"
+            " fewer rows",
+        )
+    return found.address
+
+
+def _elements(tensor: Tensor) -> int:
+    count = 1
+    for size in tensor.shape:
+        count *= size
+    return count
+
+
+class ForwardPath(Opened):
+    """Capturer: steps, what routers chose in them, and the sink."""
+
+    def _stream(self, stream: Any, tensor: Any = None) -> int:
+        if stream is None:
+            stream = self._stream_setting
+            if callable(stream):
+                stream = stream()
+            if stream is None:
+                return 0 if self._host or self._disabled else current_stream(tensor, self._place)
+        return stream_of(stream)
+
+    @documented("routecap_step_begin")
+    def begin(self, rows: int, *, stream: Any = None) -> None:
+        """Begin a step of up to `rows` rows, at the start of a forward pass."""
+        raw.routecap_step_begin(self._handle, rows, self._stream(stream))
+
+    @documented("routecap_step_snapshot")
+    def snapshot(self, *, stream: Any = None) -> None:
+        """Take a snapshot of the rows that were begun, after the last write of the forward pass."""
+        raw.routecap_step_snapshot(self._handle, self._stream(stream))
+
+    @documented("routecap_step_discard")
+    def discard(self, *, stream: Any = None) -> None:
+        """Discard the last forward pass, such as a warm-up run."""
+        raw.routecap_step_discard(self._handle, self._stream(stream))
+
+    @documented("routecap_step_issue")
+    def issue(
+        self,
+        spans: NDArray[np.void] | None,
+        *,
+        tag: int = 0,
+        positions: Any = None,
+        snapshot: Snapshot | SnapshotName = Snapshot.TAKEN,
+        status: NDArray[np.int32] | None = None,
+        stream: Any = None,
+    ) -> Step:
+        """Issue the last forward pass, and say which of its rows belong to which request.
+
+        spans: an array of span_dtype (see routecap.spans), C-contiguous; None for none. positions:
+        a tensor of int32 or int64 with the position of each sink row, for spans with
+        DEVICE_POSITIONS. status: an int32 array that receives each span's.
+
+        Steps that are issued faster than they land use up the slots. The next step is then lost:
+        all its rows are missing. Step.lost says so, and a LostStepWarning does the first time. On
+        the host backend nothing is lost without the setting `may_lose`.
+        """
+        if spans is not None:
+            structs.expect_array(spans, "spans", "span_dtype")
+        if status is not None and (
+            getattr(status, "dtype", None) != np.int32
+            or status.shape != ((0,) if spans is None else spans.shape)
+        ):
+            raise error(
+                Status.ERR_SHAPE_MISMATCH,
+                "status must be an int32 array with an element for each span: np.zeros(len(spans),"
+                " np.int32)",
+            )
+        options = None
+        if tag or positions is not None or snapshot is not Snapshot.TAKEN:
+            address, dtype = 0, 0
+            if positions is not None:
+                tensor = describe(positions, "positions")
+                expect_device(tensor, self._place, "positions")
+                expect_dense(tensor, "positions")
+                dtype = expect_dtype(tensor, (Dtype.I32, Dtype.I64), "positions")
+                address = tensor.address
+                if spans is not None and (count := _elements(tensor)) < self.rows:
+                    reading = spans[(spans["flags"] & 2) != 0]
+                    if (reading["sink_row"].astype(np.uint64) + reading["rows"]).max(
+                        initial=0
+                    ) > count:
+                        raise error(
+                            Status.ERR_SHAPE_MISMATCH,
+                            f"positions has {count} elements, and spans name sink rows beyond: give"
+                            " a position for each sink row",
+                        )
+            options = structs.issue_options(
+                snapshot=member(Snapshot, snapshot),
+                tag=tag,
+                positions=address,
+                positions_dtype=dtype,
+            )
+        outcome, ticket = raw.routecap_step_issue(
+            self._handle, spans, options, status, self._stream(stream, positions)
+        )
+        if outcome is Status.LOST and not self._warned_of_loss:
+            self._warned_of_loss = True
+            more = min(2 * self.slots, MAX_SLOTS)
+            warnings.warn(
+                f"step {ticket} of {self!r} is lost, and all its rows are missing:"
+                f" {raw.routecap_last_error()}. Where slots run out, make the capturer with more"
+                f" (it has slots={self.slots}; slots={more}, for instance), or wait for a step with"
+                " step.wait() before the next forward begins. Later losses are not warned of:"
+                " Step.lost and Capturer.stats().steps_lost tell them.",
+                LostStepWarning,
+                stacklevel=2,
+            )
+        return Step(self, ticket, outcome)  # type: ignore[arg-type]  # a Capturer
+
+    def prepare_issue(
+        self,
+        names: list[str],
+        rows: Sequence[int],
+        spans: NDArray[np.void],
+        *,
+        tag: int = 0,
+        positions: Any = None,
+        snapshot: Snapshot = Snapshot.TAKEN,
+    ) -> "PreparedIssue":
+        """What `issue` was just given, for a batch that comes again: `names` of requests with so
+        many `rows` each, and the spans of those that are captured.
+        """
+        address, dtype = 0, 0
+        if positions is not None:
+            tensor = describe(positions, "positions")
+            address, dtype = (
+                tensor.address,
+                expect_dtype(tensor, (Dtype.I32, Dtype.I64), "positions"),
+            )
+        options = structs.issue_options(
+            snapshot=snapshot, tag=tag, positions=address, positions_dtype=dtype
+        )
+        handle = raw.issue_prepared(self._handle, names, np.array(rows, np.uint32), spans, options)
+        return PreparedIssue(handle, address)
+
+    def step(self, ticket: int) -> Step:
+        """The step of a ticket."""
+        return Step(self, ticket)  # type: ignore[arg-type]  # a Capturer
+
+    def _source(
+        self,
+        name: str,
+        ids: Any,
+        dtype: DtypeLike | None,
+        rows: int | None,
+        live_rows: Any,
+        row_base: Any,
+        row_index: Any,
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """What record and record_layers have in common: fields of routecap_source from a tensor
+        [rows, k_source] and its companions.
+        """
+        tensor = describe(ids, name)
+        expect_device(tensor, self._place, name)
+        kind = expect_kind(tensor, dtype, _IDS, name)
+        present, columns, row_stride, column_stride = matrix(tensor, name, "k_source")
+        if rows is None:
+            rows = present
+        elif rows > present:
+            raise error(
+                Status.ERR_SHAPE_MISMATCH,
+                f"{name} has {present} rows, not {rows}: leave rows out, or give as many as"
+                " there are",
+            )
+        fields = {
+            "dtype": kind,
+            "ids": tensor.address,
+            "row_stride": row_stride,
+            "column_stride": column_stride,
+            "rows": rows,
+            "k_source": columns,
+        }
+        if live_rows is not None or row_base is not None or row_index is not None:
+            fields["live_rows"] = _one(live_rows, self._place, "live_rows")
+            fields["row_base"] = _one(row_base, self._place, "row_base")
+            fields["row_index"] = _one(row_index, self._place, "row_index", rows)
+        return tensor, fields
+
+    def _table(self, table: Any, name: str = "table") -> tuple[int, int]:
+        if table is None:
+            return 0, 0
+        tensor = describe(table, name)
+        return _one(table, self._place, name), _elements(tensor)
+
+    @documented("routecap_layer_record")
+    def record(
+        self,
+        layer: int,
+        ids: Any,
+        *,
+        dtype: DtypeLike | None = None,
+        rows: int | None = None,
+        first_row: int = 0,
+        live_rows: Any = None,
+        row_base: Any = None,
+        row_index: Any = None,
+        offset: int = 0,
+        table: Any = None,
+        overlap: bool = False,
+        stream: Any = None,
+    ) -> None:
+        """Copy the ids that a router chose into the sink of one layer.
+
+        ids: a tensor [rows, k_source] of int16, int32, int64 or uint32, of any strides; for packed
+        ones say dtype="id16_bf16". live_rows, row_base (one number each), row_index [rows] and
+        table are int32 tensors on the same device.
+        """
+        _, fields = self._source("ids", ids, dtype, rows, live_rows, row_base, row_index)
+        address, size = self._table(table)
+        source = structs.source(
+            **fields,
+            first_row=first_row,
+            offset=offset,
+            table=address,
+            table_size=size,
+            flags=SourceFlag.OVERLAP if overlap else 0,
+        )
+        raw.routecap_layer_record(self._handle, layer, source, self._stream(stream, ids))
+
+    @documented("routecap_layers_record")
+    def record_layers(
+        self,
+        ids: Any,
+        *,
+        tables: Any = None,
+        dtype: DtypeLike | None = None,
+        rows: int | None = None,
+        first_row: int = 0,
+        live_rows: Any = None,
+        row_base: Any = None,
+        row_index: Any = None,
+        offset: int = 0,
+        overlap: bool = False,
+        stream: Any = None,
+    ) -> None:
+        """Copy the ids of several layers at once, after the last router.
+
+        ids: one tensor [layers, rows, k_source] for layers 0, 1, ..., or {layer: tensor
+        [rows, k_source]}, all of one dtype, shape and strides; or what `layer_sources` made of that
+        and of the other arguments, which are left out then. tables: None, one tensor
+        [layers, table_size], or {layer: tensor [table_size]}. All else as `record` has it.
+        """
+        sources = ids
+        if not isinstance(ids, LayerSources):
+            sources = self.layer_sources(
+                ids,
+                tables=tables,
+                dtype=dtype,
+                rows=rows,
+                first_row=first_row,
+                live_rows=live_rows,
+                row_base=row_base,
+                row_index=row_index,
+                offset=offset,
+                overlap=overlap,
+            )
+        if len(sources.layers):
+            raw.routecap_layers_record(
+                self._handle, sources.source, sources.layers, self._stream(stream, sources.first)
+            )
+
+    def layer_sources(
+        self,
+        ids: Any,
+        *,
+        tables: Any = None,
+        dtype: DtypeLike | None = None,
+        rows: int | None = None,
+        first_row: int = 0,
+        live_rows: Any = None,
+        row_base: Any = None,
+        row_index: Any = None,
+        offset: int = 0,
+        overlap: bool = False,
+    ) -> "LayerSources":
+        """The arguments of `record_layers`, checked once, for memory that is recorded again and
+        again. It holds the tensors.
+        """
+        given = dict(ids if isinstance(ids, Mapping) else enumerate(ids))
+        per_layer = (
+            tables if tables is None or isinstance(tables, Mapping) else dict(zip(given, tables))
+        )
+        layers = np.zeros(len(given), structs.layer_source_dtype)
+        start = next(iter(given.values()), None)
+        described: Tensor | None = None
+        first: dict[str, Any] = {}
+        addresses, table_addresses = [], []
+        for layer, each in given.items():
+            name = f"ids of layer {layer}"
+            if described is not None and per_layer is None:
+                address = address_of_alike(each, start, described)
+                if address is not None:
+                    addresses.append(address)
+                    continue
+            tensor, fields = self._source(name, each, dtype, rows, live_rows, row_base, row_index)
+            addresses.append(fields.pop("ids"))
+            if per_layer is not None:
+                if layer not in per_layer:
+                    raise error(
+                        Status.ERR_ARGUMENT,
+                        f"tables has none for layer {layer}: give one for each layer of ids, or"
+                        " none at all",
+                    )
+                table, fields["table_size"] = self._table(
+                    per_layer[layer], f"table of layer {layer}"
+                )
+                table_addresses.append(table)
+            if first and fields != first:
+                raise error(
+                    Status.ERR_SHAPE_MISMATCH,
+                    f"{name} differ from those of the first layer in dtype, shape, strides or"
+                    " table: record it by itself, with record()",
+                )
+            first, described = fields, described or tensor
+        if given:
+            layers["layer"], layers["ids"] = list(given), addresses
+            if table_addresses:
+                layers["table"] = table_addresses
+        flags = SourceFlag.OVERLAP if overlap else 0
+        source = structs.source(**first, first_row=first_row, offset=offset, flags=flags)
+        return LayerSources(
+            source, layers, start, (given, per_layer, live_rows, row_base, row_index)
+        )
+
+    @documented("routecap_layer_route")
+    def route(
+        self,
+        layer: int,
+        router: Router,
+        logits: Any,
+        *,
+        dtype: DtypeLike | None = None,
+        rows: int | None = None,
+        first_row: int = 0,
+        live_rows: Any = None,
+        row_base: Any = None,
+        row_index: Any = None,
+        tokens: Any = None,
+        weights: Any = None,
+        stream: Any = None,
+    ) -> None:
+        """Choose experts from logits [rows, experts] of float32, float16 or bfloat16, into the sink
+        of one layer that is declared as recomputed.
+
+        logits: where a framework has no bfloat16, say dtype="bf16" of 16-bit integers.
+
+        tokens: [rows] of int32 or int64, for a router with a hash_table; then logits may be None if
+        weights is, and rows is needed. weights: a float32 tensor [rows, k or more] that receives
+        the weight of each column.
+        """
+        fields: dict[str, Any] = {}
+        layer_experts = self._config.layer_experts
+        experts = (
+            self.experts
+            if layer_experts is None or not 0 <= layer < len(layer_experts)
+            else int(layer_experts[layer])
+        )
+        if logits is not None:
+            tensor = describe(logits, "logits")
+            expect_device(tensor, self._place, "logits")
+            present, experts, row_stride, column_stride = matrix(tensor, "logits", "experts")
+            fields = {
+                "dtype": expect_kind(tensor, dtype, FLOATS, "logits"),
+                "logits": tensor.address,
+                "row_stride": row_stride,
+                "column_stride": column_stride,
+                "experts": experts,
+            }
+            rows = present if rows is None else rows
+            if rows > present:
+                raise error(
+                    Status.ERR_SHAPE_MISMATCH,
+                    f"logits has {present} rows, not {rows}: leave rows out, or give as many as"
+                    " there are",
+                )
+        elif rows is None:
+            raise error(
+                Status.ERR_ARGUMENT,
+                "rows is needed where there are no logits: give rows=, how many tokens there are",
+            )
+        else:
+            fields["dtype"] = Dtype.F32
+        if tokens is not None:
+            tensor = describe(tokens, "tokens")
+            expect_device(tensor, self._place, "tokens")
+            expect_dense(tensor, "tokens")
+            if _elements(tensor) < rows:
+                raise error(
+                    Status.ERR_SHAPE_MISMATCH,
+                    f"tokens has shape {tensor.shape}, {rows} elements are needed: give the token"
+                    " id of each row",
+                )
+            fields["tokens"], fields["tokens_dtype"] = (
+                tensor.address,
+                expect_dtype(tensor, (Dtype.I32, Dtype.I64), "tokens"),
+            )
+        if weights is not None:
+            tensor = describe(weights, "weights")
+            expect_device(tensor, self._place, "weights")
+            expect_dtype(tensor, (Dtype.F32,), "weights")
+            expect_writable(tensor, "weights")
+            present, columns, row_stride, column_stride = matrix(tensor, "weights", "k or more")
+            if present < rows or columns < self.k or column_stride != 1 or row_stride < self.k:
+                raise error(
+                    Status.ERR_SHAPE_MISMATCH,
+                    f"weights has shape {tensor.shape} and strides {tensor.strides},"
+                    f" {(rows, self.k)} is expected, with the columns of a row next to one another",
+                )
+            fields["weights"], fields["weights_stride"] = tensor.address, row_stride
+        memory = structs.logits(
+            **fields,
+            rows=rows,
+            first_row=first_row,
+            live_rows=_one(live_rows, self._place, "live_rows"),
+            row_base=_one(row_base, self._place, "row_base"),
+            row_index=_one(row_index, self._place, "row_index", rows),
+        )
+        raw.routecap_layer_route(
+            self._handle,
+            layer,
+            router.memory(self._place, experts, self.k),
+            memory,
+            self._stream(stream, logits),
+        )
+
+    @documented("routecap_received_read")
+    def read_received(
+        self,
+        layer: int,
+        *,
+        ranks: int,
+        rank: int,
+        tokens_per_rank: int,
+        ids: Any = None,
+        metadata: Any = None,
+        live_rows: Any = None,
+        expert_ends: Any = None,
+        expert_alignment: int = 0,
+        expanded_rows: int = 0,
+        experts: int = 0,
+        k: int = 0,
+        rows: int | None = None,
+        expanded: bool = False,
+        already_global: bool = False,
+        dtype: DtypeLike | None = None,
+        global_ids: Any = None,
+        executed: Any = None,
+        ignored: Any = None,
+        stream: Any = None,
+    ) -> None:
+        """Experimental.
+
+        Read what an expert-parallel dispatch brought to this rank, into `global_ids` and
+        `executed`.
+
+        ids [rows, k] of int32 or int64, metadata [rows, 2 + k], live_rows, expert_ends
+        [experts / ranks] and executed [ranks, tokens_per_rank, k] of int32, global_ids [rows, k]
+        or, expanded, [expanded_rows] of the type of ids, ignored (one number) of int64: all
+        C-contiguous.
+        """
+        k_here = k or self.k
+        layer_experts = self._config.layer_experts
+        experts_here = experts or (
+            self.experts
+            if layer_experts is None or not 0 <= layer < len(layer_experts)
+            else int(layer_experts[layer])
+        )
+        addresses: dict[str, int] = {}
+        for name, tensor, needed, kinds, written in (
+            ("ids", ids, None, (Dtype.I32, Dtype.I64), False),
+            ("metadata", metadata, None, (Dtype.I32,), False),
+            ("live_rows", live_rows, 1, (Dtype.I32,), False),
+            (
+                "expert_ends",
+                expert_ends,
+                experts_here // ranks if ranks else 0,
+                (Dtype.I32,),
+                False,
+            ),
+            ("global_ids", global_ids, None, (Dtype.I32, Dtype.I64), True),
+            ("executed", executed, ranks * tokens_per_rank * k_here, (Dtype.I32,), True),
+            ("ignored", ignored, 1, (Dtype.I64,), True),
+        ):
+            if tensor is None:
+                continue
+            found = describe(tensor, name)
+            expect_device(found, self._place, name)
+            if not (name == "ignored" and found.itemsize == 8):  # uint64 of NumPy, int64 of torch
+                kind = expect_dtype(found, kinds, name)
+                if name in ("ids", "global_ids"):
+                    if dtype is not None and dtype_of(dtype) != kind:
+                        raise error(
+                            Status.ERR_DTYPE,
+                            f"{name} has elements of type {kind.name}, not {dtype_of(dtype).name}:"
+                            " ids, global_ids and dtype must be of one type",
+                        )
+                    dtype = kind
+            expect_dense(found, name)
+            if written:
+                expect_writable(found, name)
+            if rows is None and name in ("ids", "metadata"):
+                rows = found.shape[0] if found.shape else 0
+            if needed is None:
+                needed = {"ids": k_here, "metadata": k_here + 2, "global_ids": k_here}[name] * (
+                    rows or 0
+                )
+                if name == "global_ids" and expanded:
+                    needed = expanded_rows
+            if _elements(found) < needed:
+                raise error(
+                    Status.ERR_SHAPE_MISMATCH,
+                    f"{name} has shape {found.shape}, {needed} elements are needed: give a larger"
+                    " tensor",
+                )
+            addresses[name] = found.address
+        flags = (ReceivedFlag.EXPANDED if expanded else 0) | (
+            ReceivedFlag.GLOBAL if already_global else 0
+        )
+        received = structs.received(
+            flags=flags,
+            ranks=ranks,
+            rank=rank,
+            experts=experts,
+            k=k,
+            tokens_per_rank=tokens_per_rank,
+            rows=rows or 0,
+            expert_alignment=expert_alignment,
+            expanded_rows=expanded_rows,
+            dtype=Dtype.I32 if dtype is None else dtype_of(dtype),
+            **addresses,
+        )
+        raw.routecap_received_read(self._handle, layer, received, self._stream(stream, metadata))
+
+    @documented("routecap_capturer_probe")
+    def probe(
+        self, rows: int, layers: int | None = None, *, stream: Any = None
+    ) -> NDArray[np.void]:
+        """Check what the last forward pass wrote: returns an array [layers] of layer_probe_dtype,
+        whose `found` is 0 or a ProbeFlag.
+        """
+        found = np.zeros(self.layers if layers is None else layers, structs.layer_probe_dtype)
+        raw.routecap_capturer_probe(self._handle, rows, found, self._stream(stream))
+        return found
+
+    # ---- The sink
+
+    @documented("routecap_sink_bind")
+    def bind(self, first_layer: int, tensor: Any) -> None:
+        """Use a tensor as the sink of a layer ([rows, k]) or of several ([layers, rows, k]). It has
+        int16, int32 or int64, and is kept alive until the capturer is closed.
+        """
+        found = describe(tensor, "tensor")
+        expect_device(found, self._place, "tensor")
+        expect_writable(found, "tensor")
+        dtype = expect_dtype(found, (Dtype.I16, Dtype.I32, Dtype.I64), "tensor")
+        if len(found.shape) not in (2, 3):
+            raise error(
+                Status.ERR_SHAPE_MISMATCH,
+                f"tensor has shape {found.shape}, [rows, k] or [layers, rows, k] is expected: give"
+                " a tensor of two or three dimensions",
+            )
+        *outer, rows, k = found.shape
+        row_stride, column_stride = found.strides[-2:]
+        if k > 1 and column_stride != 1:
+            raise error(
+                Status.ERR_ARGUMENT,
+                "tensor: the ids of a row must be next to one another: give a tensor whose last"
+                " dimension is dense",
+            )
+        if (
+            rows > 1
+            and row_stride < k
+            or outer
+            and outer[0] > 1
+            and found.strides[0] < (rows - 1) * row_stride + k
+        ):
+            raise error(
+                Status.ERR_SHAPE_MISMATCH,
+                f"tensor has strides {found.strides}: rows or layers overlap. Give one that is not"
+                " expanded",
+            )
+        if found.address % found.itemsize:
+            raise error(
+                Status.ERR_ARGUMENT,
+                "tensor is not aligned to its elements: give one whose address is a multiple of"
+                " their size",
+            )
+        layers = outer[0] if outer else 1
+        layer_stride = found.strides[0] if layers > 1 else 0
+        sink = structs.sink(
+            dtype=dtype,
+            ids=found.address,
+            rows=rows,
+            k=k,
+            row_stride=row_stride if rows > 1 else 0,
+            layer_stride=layer_stride,
+        )
+        raw.routecap_sink_bind(self._handle, first_layer, layers, sink)
+        raw.keep(self._handle, found.holder)
+
+    @documented("routecap_sink_layer")
+    def sink(self, layer: int) -> Any:
+        """The sink of a layer, [rows, k]: a NumPy array, or a DeviceArray on CUDA; None if it has
+        no memory yet. It stays valid after `close`.
+        """
+        memory = structs.sink.empty()
+        handle = self._handle
+        raw.routecap_sink_layer(handle, layer, memory)
+        dtype, address, rows, k, row_stride, _ = structs.sink.read(memory)
+        if not address:
+            return None
+        if not self._host:
+            return DeviceArray(address, Dtype(dtype), (rows, k), row_stride, self._place, handle)
+        kind = numpy_dtype(dtype)
+        elements = (rows - 1) * row_stride + k
+        view: NDArray[Any] = np.ndarray(
+            (rows, k),
+            kind,
+            raw.memory(address, elements * kind.itemsize, 1, handle),
+            strides=(row_stride * kind.itemsize, kind.itemsize),
+        )
+        return view

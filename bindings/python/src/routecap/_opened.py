@@ -1,0 +1,122 @@
+"""What a capturer is: its settings, its memory, and its end."""
+
+import warnings
+from typing import Any, Self, Unpack
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ._config import Config, Settings
+from ._constants import Backend, Role
+from ._docs import documented
+from ._library import raw
+from ._tensors import HOST
+
+
+class Opened:
+    """Capturer, without what it does in forward passes and with requests."""
+
+    @documented("routecap_capturer_create")
+    def __init__(self, **settings: Unpack[Settings]) -> None:
+        """Create a capturer with all the memory that it needs on its device."""
+        self._handle: Any = None
+        config = self._config = Config(settings)
+        self._host = config.backend == Backend.HOST
+        self._place = HOST if self._host else config.device
+        self._disabled = config.role == Role.DISABLED
+        self._stream_setting = settings.get("stream")
+        self._names: dict[str, int] = {}
+        self._ids: dict[int, str] = {}
+        self._warned_of_loss = False
+        self._handle = raw.routecap_capturer_create(config.memory)[1]
+
+    def close(self) -> None:
+        """Destroy the capturer, after all issued steps have landed and the calls of other threads
+        have returned. Routings and arrays of the sink stay valid. Any other call on the capturer or
+        its requests raises an Error (routecap_capturer_destroy). Closing a request is none: it does
+        nothing.
+        """
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            raw.routecap_capturer_destroy(handle)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None) is not None:
+            warnings.warn(
+                f"unclosed {self!r}: call close(), or make it in a `with`",
+                ResourceWarning,
+                stacklevel=2,
+                source=self,
+            )
+            self.close()
+
+    # ---- What it is
+
+    @property
+    def closed(self) -> bool:
+        return self._handle is None
+
+    @property
+    def layers(self) -> int:
+        """The number of captured (MoE) layers."""
+        return self._config.layers
+
+    @property
+    def k(self) -> int:
+        """The number of experts per token."""
+        return self._config.k
+
+    @property
+    def experts(self) -> int:
+        """The largest number of experts of any layer."""
+        return self._config.experts
+
+    @property
+    def rows(self) -> int:
+        """Sink rows: the most tokens of one forward pass."""
+        return self._config.rows
+
+    @property
+    def slots(self) -> int:
+        """The number of slots; each holds one step in flight."""
+        return self._config.slots
+
+    @property
+    def backend(self) -> Backend:
+        return self._config.backend
+
+    @property
+    def device(self) -> int:
+        """The ordinal of the device; 0 on the host backend."""
+        return self._config.device
+
+    @property
+    def role(self) -> Role:
+        return self._config.role
+
+    @property
+    def layer_map(self) -> NDArray[np.int32]:
+        """The index of each captured layer in the decoder, [layers]."""
+        given = self._config.layer_map
+        return np.arange(self.layers, dtype=np.int32) if given is None else given.copy()
+
+    @property
+    def layer_experts(self) -> NDArray[np.uint32]:
+        """The number of experts of each layer, [layers]."""
+        given = self._config.layer_experts
+        return np.full(self.layers, self.experts, np.uint32) if given is None else given.copy()
+
+    def __repr__(self) -> str:
+        config = self._config
+        place = "host" if self._host else f"cuda:{config.device}"
+        closed = ", closed" if self.closed else ""
+        return (
+            f"<routecap.Capturer of {config.layers} layers, k={config.k}, {config.experts} experts,"
+            f" {config.rows} rows, {place}{closed}>"
+        )
