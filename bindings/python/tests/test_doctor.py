@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from routecap import doctor
 from routecap.command import main
 from routecap.doctor import Report
-from routecap.doctor._cases import of_array, of_sample
+from routecap.doctor._case import of_array, of_sample
 from routecap.models import describe
 
 Ids = NDArray[Any]

@@ -11,7 +11,7 @@ import routecap.transformers
 import torch
 from routecap import doctor
 from routecap.command import main
-from routecap.doctor._cases import of_array
+from routecap.doctor._case import of_array
 from routecap.models import describe
 from transformers import AutoModelForCausalLM
 

@@ -8,7 +8,8 @@ A check finds something, or finds nothing, or could not be made: `Report.not_che
 that is never a pass. NumPy only; what a model is asked for needs torch and transformers.
 """
 
-from ._cases import Case, read, read_tokens
+from ._case import Case
+from ._cases import read, read_tokens
 from ._examine import CHECKS, Finding, NotChecked, Report, examine
 from ._model import routing_of_model
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._samples import Sample
-from ._cases import of_sample
+from ._case import of_sample
 from ._subject import Found, NotCheckedError, Subject, away, runs
 
 ALIKE = 0.8

@@ -14,7 +14,7 @@ from .._constants import Missing
 from .._errors import Error
 from .._routing import Routing
 from .._samples import Sample
-from ._cases import Case, of_array, of_sample
+from ._case import Case, of_array, of_sample
 from ._messages import Shape, Unwrapped, unwrap
 
 _KEY = "routed_experts"

@@ -1,12 +1,12 @@
-"""What is examined, and how it is read: nothing in it is taken for right."""
+"""How files are read that are examined: nothing in them is taken for right."""
 
 from __future__ import annotations
 
 import json
 import os
 import struct
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,35 +20,12 @@ from .._mapped import ROUTING, in_folder, mapped
 from .._samples import Sample
 from .._sequence import Sequence
 from ..models import Description
+from ._answers import cases_of
+from ._case import Case, of_array, of_sample
 from ._messages import Shape, array_of, arrays_of, unwrap
 
 _ARRAYS = (".npy", ".npz")
 _SEQUENCE = struct.Struct("<8sIIQQQ")  # the begin of docs/format.md's header of a sequence
-
-
-@dataclass(frozen=True, eq=False)
-class Case:
-    """The routing of one sequence, as a file has it."""
-
-    name: str
-    ids: NDArray[Any]
-    """As stored; [rows, layers, k] where it is routing at all."""
-    valid: NDArray[np.bool_]
-    """[rows, layers] cells that are there."""
-    first: int = 0
-    """Position of the first row."""
-    layer_map: tuple[int, ...] | None = None
-    """Index of each layer in the decoder; None: the file does not say."""
-    experts: NDArray[np.int64] | None = None
-    """[layers] ids are below; None: the file does not say."""
-    reasons: NDArray[np.uint8] | None = None
-    """[rows, layers] why cells are missing (`Missing`), or 0; None: the file does not say."""
-    info: Mapping[str, Any] = field(default_factory=dict)
-    """What is known beside it (see `Sample`)."""
-    length: int | None = None
-    """How many tokens there are; None: the file does not say."""
-    digests: tuple[bytes, ...] = ()
-    """Of all tokens up to the end of each block of `DIGEST_TOKENS`, if the file has them."""
 
 
 _BUDGET = 1 << 30
@@ -134,39 +111,12 @@ def _unwrapped(path: Path, ending: str, shape: Shape, budget: int) -> Iterator[C
         message = unwrap(WIRE_ENDINGS[ending], path.read_bytes(), shape)
         yield replace(of_array(name, message.ids), first=message.first)
     else:
-        from ._answers import cases_of
-
         yield from cases_of(name, path.read_bytes(), shape)
 
 
 def _arrays(path: Path, budget: int = _BUDGET) -> list[tuple[str, NDArray[Any]]]:
     return (
         arrays_of(path, budget) if path.suffix == ".npz" else [(path.stem, array_of(mapped(path)))]
-    )
-
-
-def of_array(name: str, ids: NDArray[Any]) -> Case:
-    """A case of ids alone."""
-    if ids.ndim != 3 or ids.dtype.kind not in "iu":
-        return Case(name, ids, np.zeros((0, 0), bool))
-    return Case(
-        name,
-        ids,
-        (ids != -1).any(axis=2) if ids.dtype.kind == "i" else np.ones(ids.shape[:2], bool),
-    )
-
-
-def of_sample(name: str, sample: Sample) -> Case:
-    """A case of what `load` gives."""
-    routing = sample.routing
-    return Case(
-        name,
-        *routing.masked(),
-        first=routing.first,
-        layer_map=tuple(routing.layer_map.tolist()),
-        experts=routing.layer_experts.astype(np.int64),
-        reasons=routing.reasons(),
-        info=sample.info,
     )
 
 

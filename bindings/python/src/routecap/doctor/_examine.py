@@ -14,7 +14,8 @@ from .._errors import error
 from .._routing import Routing
 from ..models import Description
 from . import _against, _alone, _by_tokens
-from ._cases import Case, token_ids
+from ._case import Case
+from ._cases import token_ids
 from ._subject import Found, NotCheckedError, Subject
 
 _CHECKS: dict[str, Callable[[Subject], Iterator[Found]]] = {

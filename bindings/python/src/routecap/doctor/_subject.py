@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from .._routing import Routing
 from ..models import Description
-from ._cases import Case
+from ._case import Case
 
 _CELLS = 1 << 20  # looked at in one go: bounds the memory that a long routing takes
 

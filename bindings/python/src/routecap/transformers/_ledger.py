@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 if TYPE_CHECKING:
-    from ._capture import Capture
+    from ._followed import Followed
     from ._sequences import Batch, Line
 
 _NAME = "_routecap_ledger"
@@ -44,7 +44,7 @@ class Held(NamedTuple):
 class Ledger:
     """Of one layer, for one capture."""
 
-    def __init__(self, capture: weakref.ref[Capture], layer: Any, index: int) -> None:
+    def __init__(self, capture: weakref.ref[Followed], layer: Any, index: int) -> None:
         self.capture, self.index = capture, index
         self.layer = weakref.ref(layer)
         self.batch: Batch | None = None
@@ -110,7 +110,7 @@ class Ledger:
         return type(None), ()
 
 
-def read(capture: Capture, cache: Any) -> Held:
+def read(capture: Followed, cache: Any) -> Held:
     """What a cache holds: the same in all of its layers, or it is not known."""
     contents: set[Content | None] = set()
     batches: set[Batch | None] = set()
@@ -135,7 +135,7 @@ def read(capture: Capture, cache: Any) -> Held:
     return Held(True, next(iter(contents), None), batch)
 
 
-def begin(capture: Capture, cache: Any, pass_: object) -> None:
+def begin(capture: Followed, cache: Any, pass_: object) -> None:
     """A forward pass goes on with a cache."""
     follow(layers := layers_of(cache) or [])
     for index, layer in enumerate(layers):
@@ -143,7 +143,7 @@ def begin(capture: Capture, cache: Any, pass_: object) -> None:
         ledger.pass_ = pass_
 
 
-def end(capture: Capture, cache: Any, pass_: object, batch: Batch, past: int) -> None:
+def end(capture: Followed, cache: Any, pass_: object, batch: Batch, past: int) -> None:
     """It has ended: the cache has the columns of a batch, `past` of them before this pass."""
     follow(layers := layers_of(cache) or [])
     line = batch.line
@@ -207,7 +207,7 @@ def _is_empty(layer: Any) -> bool:
         return isinstance(states, dict) and bool(states) or next(_tensors(layer), None) is None
 
 
-def _of(capture: Capture, layer: Any, index: int) -> Ledger | None:
+def _of(capture: Followed, layer: Any, index: int) -> Ledger | None:
     """The ledger of a layer, if it is this capture's, this layer's and of this place."""
     ledger: Ledger | None = vars(layer).get(_NAME)
     if ledger is None or ledger.capture() is not capture or ledger.layer() is not layer:
@@ -215,7 +215,7 @@ def _of(capture: Capture, layer: Any, index: int) -> Ledger | None:
     return ledger if ledger.index == index else None
 
 
-def _put(capture: Capture, layer: Any, index: int) -> Ledger:
+def _put(capture: Followed, layer: Any, index: int) -> Ledger:
     ledger = vars(layer)[_NAME] = capture._new_ledger(layer, index)
     return ledger
 
