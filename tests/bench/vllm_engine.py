@@ -113,7 +113,7 @@ class Measured:
 
     def time_functions(self) -> None:
         """Of routecap's, what the engine's thread calls; they are timed while `timing` says so."""
-        from routecap.vllm import _face, _v021, _v026, routed_experts_capturer
+        from routecap.vllm import _face, _scheduler, _v026, routed_experts_capturer
         from routecap.vllm._capturer import _RoutedExpertsCapturerReal
 
         def time_one(owner: object, name: str, called: str) -> None:
@@ -141,7 +141,7 @@ class Measured:
             time_one(routed_experts_capturer, extract, "extract")
             time_one(routed_experts_capturer, "free_routing_buffers", "free")
             time_one(_RoutedExpertsCapturerReal, "finalize_pending_copy", "finalize")
-        time_one(_v021.TellingScheduler, "_attach", "ends")
+        time_one(_scheduler.TellingScheduler, "_attach", "ends")
 
     def time_host(self) -> None:
         """What the host spends in a step where capture has a part in it, in `host`."""

@@ -49,9 +49,9 @@ def run(capture, out):
         if capture:
             assert all(output.outputs[0].routed_experts is not None for output in outputs)
     if capture and engine.ON_CPU:  # as on a device: there routers are out of the compiler's sight
-        from routecap.vllm import _v021
+        from routecap.vllm import _compiled
 
-        _v021.engine_is_on_cuda = lambda: True
+        _compiled.engine_is_on_cuda = lambda: True
     name = llm.llm_engine.vllm_config.compute_hash()
     Path(out).write_text(json.dumps({"tokens": tokens, "compiled": name}))
 

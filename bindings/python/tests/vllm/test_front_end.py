@@ -13,7 +13,7 @@ import pytest
 from calls import calls_in
 
 import routecap
-from routecap.vllm import _v021, _v026
+from routecap.vllm import _front_end, _transport, _v021, _v026
 from routecap.vllm._results import PendingRoutedExperts
 
 PROMPT = [1, 2, 3]
@@ -210,8 +210,8 @@ def out(name, *tokens, reason=None, rows=None):
 @pytest.fixture
 def make(monkeypatch):
     """make("0.21" or "0.26"): a processor of an engine that captures, with that face."""
-    monkeypatch.setattr(_v021, "_captures", True)
-    monkeypatch.setattr(_v021, "on_both_sides", lambda: True)
+    monkeypatch.setattr(_front_end, "_captures", True)
+    monkeypatch.setattr(_front_end, "on_both_sides", lambda: True)
     completion = type("CompletionOutput", (CompletionOutput,), {})
     request = type("RequestOutput", (RequestOutput,), {})
     for cls in (completion, request):
@@ -299,7 +299,7 @@ def test_rows_are_as_asked_for(make, version, monkeypatch, tmp_path):
     processor = make(version)
     processor.add("a", start=2, dtype="uint8")
     processor.add("b", format="npy.base64")
-    sent = _v021.to_bytes(rows_of(5))  # from an engine in another process
+    sent = _transport.to_bytes(rows_of(5))  # from an engine in another process
     step = [
         out("a", 7, 8, 9, reason=LENGTH, rows=sent),
         out("b", 7, 8, 9, reason=LENGTH, rows=sent),
@@ -314,7 +314,7 @@ def test_rows_are_as_asked_for(make, version, monkeypatch, tmp_path):
 def test_formats_of_0_26_have_the_layers_that_its_arrays_have(make):
     processor = make("0.26")
     rows = PendingRoutedExperts(rows_of(5).routing, (5, 2, 3), -1, decoder_layers=3)
-    sent = _v021.to_bytes(rows)
+    sent = _transport.to_bytes(rows)
     formats = ("lists", "npy.base64", "raw.base64")
     for name in formats:
         processor.add(name, format=name)
@@ -333,7 +333,7 @@ def test_what_0_26_does_not_have_is_refused_by_name(make, monkeypatch):
     processor = make("0.26")
     with pytest.raises(ValueError, match="'store', which vLLM 0.21 alone has"):
         processor.add("a", format="store")
-    monkeypatch.setattr(_v021, "_captures", False)
+    monkeypatch.setattr(_front_end, "_captures", False)
     for asked in ({"format": "lists"}, {"dtype": "uint8"}, {"start": 3}, {"validity": True}):
         with pytest.raises(ValueError, match="vLLM's own routed experts, or none"):
             processor.add("a", **asked)
@@ -488,7 +488,7 @@ def test_rows_of_the_engine_s_own_capturer_are_left_to_it(make):
 
 def test_what_is_installed_is_looked_up_once_and_not_for_each_request(monkeypatch):
     looked = []
-    monkeypatch.setattr(_v021, "entry_points", lambda **which: looked.append(which) or [which])
-    _v021.on_both_sides.cache_clear()
-    assert [_v021.on_both_sides() for _ in range(3)] == [True] * 3 and len(looked) == 1
-    _v021.on_both_sides.cache_clear()
+    monkeypatch.setattr(_front_end, "entry_points", lambda **which: looked.append(which) or [which])
+    _front_end.on_both_sides.cache_clear()
+    assert [_front_end.on_both_sides() for _ in range(3)] == [True] * 3 and len(looked) == 1
+    _front_end.on_both_sides.cache_clear()

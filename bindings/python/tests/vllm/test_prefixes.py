@@ -10,7 +10,7 @@ from batch import Batch, request
 
 import routecap
 from routecap import Missing
-from routecap.vllm import _v021
+from routecap.vllm import _scheduler
 from routecap.vllm import routed_experts_capturer as module
 from routecap.vllm._options import Options
 from routecap.vllm._prefixes import BlocksOf
@@ -316,7 +316,7 @@ def engine_modules(monkeypatch):
 
 
 def scheduler_of(**requests):
-    return type("Telling", (_v021.TellingScheduler, Scheduler), {})(requests=requests)
+    return type("Telling", (_scheduler.TellingScheduler, Scheduler), {})(requests=requests)
 
 
 def scheduled(new=(), cached=(), resumed=()):

@@ -12,8 +12,8 @@ import pytest
 
 import routecap
 from routecap import Missing, vllm
-from routecap.vllm import _answers, _asked, _references, _store_file, _v021
-from routecap.vllm import _v021_server as server
+from routecap.vllm import _answers, _asked, _references, _scheduler, _store_file, _transport
+from routecap.vllm import _server as server
 from routecap.vllm._prefixes import content_keys
 from routecap.vllm._results import Blocks, PendingRoutedExperts
 
@@ -171,11 +171,11 @@ def test_a_child_of_a_client_reads_it_too(engine):
 
 def test_the_keys_travel_with_the_rows_to_the_front_end(engine):
     rows = engine.publish()
-    came = _v021.from_bytes(_v021.to_bytes(rows), -1)
+    came = _transport.from_bytes(_transport.to_bytes(rows), -1)
     assert came.blocks == rows.blocks and came[2:].blocks == rows.blocks
     np.testing.assert_array_equal(vllm.read(referred(came)).ids(), IDS)
     rows.blocks = None
-    came = _v021.from_bytes(_v021.to_bytes(rows), -1)
+    came = _transport.from_bytes(_transport.to_bytes(rows), -1)
     assert came.blocks is None
     np.testing.assert_array_equal(came.array(), IDS)
 
@@ -200,7 +200,7 @@ class Scheduler:
 
 
 def test_the_scheduler_says_the_blocks_of_requests_that_want_a_reference(engine):
-    scheduler = type("Telling", (_v021.TellingScheduler, Scheduler), {})()
+    scheduler = type("Telling", (_scheduler.TellingScheduler, Scheduler), {})()
     scheduler._prefixes, scheduler._hash_rows = SimpleNamespace(), SIZE
     rows = engine.publish()
     for name, form in (("a", "store"), ("b", "file"), ("c", None)):

@@ -16,8 +16,8 @@ import pytest
 
 import routecap
 from routecap import vllm
-from routecap.vllm import _answers, _asked, _options, _v021
-from routecap.vllm import _v021_server as server
+from routecap.vllm import _answers, _asked, _front_end, _options
+from routecap.vllm import _server as server
 from routecap.vllm._results import PendingRoutedExperts
 
 IDS = (np.arange(5 * 3)[:, None] * 3 % 60 + np.arange(4)).reshape(5, 3, 4).astype(np.int16)
@@ -146,7 +146,7 @@ def made(monkeypatch, tmp_path):
     monkeypatch.setenv("ROUTECAP_VLLM_FOLDER", str(tmp_path))
     names = ((Completion, "routed_experts"), (Output, "prompt_routed_experts"))
     for cls, name in names:
-        _v021.make_lazy(cls, name)
+        _front_end.make_lazy(cls, name)
     yield make_output
     for cls, name in names:
         for attribute in (name, f"{name}_validity", "__getstate__"):
@@ -157,8 +157,8 @@ def made(monkeypatch, tmp_path):
 def make_output(**asked):
     rows = rows_of()
     output = Output([Completion(0)])
-    _v021.put_rows(output.outputs[0], "routed_experts", rows[2:])
-    _v021.put_rows(output, "prompt_routed_experts", rows[:2])
+    _front_end.put_rows(output.outputs[0], "routed_experts", rows[2:])
+    _front_end.put_rows(output, "prompt_routed_experts", rows[:2])
     if asked:
         asked = _asked.asked_by(sampling(**{f"routed_experts_{k}": v for k, v in asked.items()}))
         server.keep(output.outputs[0], _answers.Answer(rows[asked.start :], asked))

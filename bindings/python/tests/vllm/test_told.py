@@ -8,7 +8,7 @@ import torch
 from batch import Batch, request
 
 import routecap
-from routecap.vllm import _asked, _v021
+from routecap.vllm import _asked, _scheduler, _transport, _v021, _weights
 from routecap.vllm import routed_experts_capturer as module
 from routecap.vllm._results import PendingRoutedExperts, split_routed_experts
 
@@ -91,7 +91,7 @@ def test_rows_of_keys_and_values_that_could_not_be_loaded_are_missing_until_comp
         def _handle_invalid_blocks(self, invalid_block_ids, num_scheduled_tokens):
             return {"a", "gone"}
 
-    scheduler = type("Telling", (_v021.TellingScheduler, Scheduler), {})()
+    scheduler = type("Telling", (_scheduler.TellingScheduler, Scheduler), {})()
     scheduler._capturer = batch.capturer
     assert scheduler._handle_invalid_blocks({5}, {"a": 1, "b": 1}) == {"a", "gone"}
     wrong = batch.expected("a")
@@ -168,7 +168,7 @@ def test_results_are_lazy_narrow_and_cut_as_asked(start):
     assert prompt.array().dtype == np.uint8
     np.testing.assert_array_equal(np.concatenate((prompt, generated)), expected[2:])
     assert split_routed_experts(rows[4:], 3, None)[0] is None
-    arrived = _v021.from_bytes(_v021.to_bytes(rows), -1)  # through another process
+    arrived = _transport.from_bytes(_transport.to_bytes(rows), -1)  # through another process
     np.testing.assert_array_equal(arrived.array(), expected)
     assert arrived.validity().all()
 
@@ -319,8 +319,8 @@ def test_a_worker_says_when_its_weights_are_changed_and_is_told_their_version(st
         def init_device(self):
             return "ready"
 
-    _v021.watch_weights(Wrapper)
-    _v021.watch_weights(Wrapper)  # once
+    _weights.watch_weights(Wrapper)
+    _weights.watch_weights(Wrapper)  # once
     assert Wrapper().init_device() == "ready" and Wrapper().init_device() == "ready"
     assert Wrapper.worker.update_weights({"names": 1}) == {"names": 1}
     assert capturer.tag == 1
@@ -335,7 +335,7 @@ def test_an_adapter_that_is_loaded_in_place_of_one_is_new_weights(start):
         def _load_adapter(self, lora_request):
             return lora_request
 
-    _v021.watch_adapters(Manager)
+    _weights.watch_adapters(Manager)
     for place, tag in ((False, 0), (True, 1)):
         adapter = SimpleNamespace(load_inplace=place)
         assert Manager()._load_adapter(adapter) is adapter

@@ -93,8 +93,8 @@ def test_copied_rows_that_are_read_or_gone_leave_room_for_others(start):
 def test_a_look_at_the_budget_is_rare_where_there_is_room(start):
     batch = Batch(start, a=request())
     looked = []
-    look = batch.capturer._look
-    batch.capturer._look = lambda step: (looked.append(step), look(step))
+    look = batch.capturer.watch._look
+    batch.capturer.watch._look = lambda step: (looked.append(step), look(step))
     for _ in range(100):
         batch.step()
     assert len(looked) <= 4

@@ -8,7 +8,7 @@ import torch
 from engine import Model
 
 from routecap import vllm
-from routecap.vllm import _v021, _v026, routed_experts_capturer
+from routecap.vllm import _compiled, _scheduler, _transport, _v026, routed_experts_capturer
 from routecap.vllm._prefixes import BlocksOf
 
 BLOCK = 4
@@ -57,7 +57,7 @@ def test_a_face_is_chosen_by_version_and_by_what_is_there(installed, version, fi
 
 @pytest.mark.parametrize(("on_cuda", "alike"), [(True, True), (False, False)])
 def test_what_is_compiled_has_one_name_with_capture_and_without(monkeypatch, on_cuda, alike):
-    monkeypatch.setattr(_v021, "engine_is_on_cuda", lambda: on_cuda)
+    monkeypatch.setattr(_compiled, "engine_is_on_cuda", lambda: on_cuda)
 
     class ModelConfig:
         def __init__(self, captures):
@@ -68,7 +68,7 @@ def test_what_is_compiled_has_one_name_with_capture_and_without(monkeypatch, on_
 
     off = ModelConfig(False).compute_hash()
     for _ in range(2):  # the second changes nothing
-        _v021.compile_alike(ModelConfig)
+        _compiled.compile_alike(ModelConfig)
     on = ModelConfig(True)
     assert ModelConfig(False).compute_hash() == off
     assert (on.compute_hash() == off) is alike
@@ -175,7 +175,7 @@ def test_layers_that_do_not_route_are_there_and_missing(make):
     part = found[2:4]
     assert part.shape == (2, *found.shape[1:])
     np.testing.assert_array_equal(part.array(), found.array()[2:4])
-    came = _v021.from_bytes(_v021.to_bytes(found), -1)
+    came = _transport.from_bytes(_transport.to_bytes(found), -1)
     np.testing.assert_array_equal(came.array(), found.array())
 
 
@@ -236,13 +236,13 @@ def configuration(executor="uni", micro_batches=False):
     )
 
 
-@pytest.mark.parametrize("face", [_v021, _v026])
+@pytest.mark.parametrize("face", [_scheduler, _v026])
 def test_an_engine_that_does_not_capture_has_its_own_scheduler(face):
     class SchedulerConfig:
         def get_scheduler_cls(self):
             return Scheduler
 
-    _v021.tell_ends(SchedulerConfig, face.TellingScheduler)
+    _scheduler.tell_ends(SchedulerConfig, face.TellingScheduler)
     config = configuration()
     config.model_config.enable_return_routed_experts = False
     for arguments in ({"vllm_config": config}, config):

@@ -11,7 +11,7 @@ from batch import request
 from engine import Model
 
 import routecap
-from routecap.vllm import _v021, _workers
+from routecap.vllm import _scheduler, _workers
 from routecap.vllm import routed_experts_capturer as module
 from routecap.vllm._prefixes import BlocksOf
 
@@ -189,7 +189,7 @@ def test_outputs_of_requests_that_end_come_with_their_rows_a_step_later_if_one_i
             self.outputs = [SimpleNamespace(request_id=name, routed_experts=None) for name in names]
 
     engine = SimpleNamespace(EngineCoreOutputs=Outputs)
-    monkeypatch.setattr(_v021, "import_module", lambda name: engine)
+    monkeypatch.setattr(_scheduler, "import_module", lambda name: engine)
 
     class Own:
         vllm_config = SimpleNamespace(
@@ -204,7 +204,7 @@ def test_outputs_of_requests_that_end_come_with_their_rows_a_step_later_if_one_i
             return outputs
 
     executor = serve(*(Stage(layers) for layers in STAGES))
-    scheduler = type("Telling", (_v021.TellingScheduler, Own), {})()
+    scheduler = type("Telling", (_scheduler.TellingScheduler, Own), {})()
     scheduler._capturer = _workers.Workers(executor)
     model = executor.workers[0].model
     executor.step(0), executor.step(1), executor.step(2)
@@ -238,7 +238,7 @@ def test_a_scheduler_whose_workers_are_elsewhere_has_theirs_if_they_can_be_told(
                     parallel_config=SimpleNamespace(distributed_executor_backend=backend),
                 )
 
-        return type("Telling", (_v021.TellingScheduler, Own), {})()
+        return type("Telling", (_scheduler.TellingScheduler, Own), {})()
 
     executor = Executor()
 

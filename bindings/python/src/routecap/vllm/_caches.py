@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ._op import caches, register
 from ._options import get_options
 
 if TYPE_CHECKING:
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
     from ._forward import Forward
 
 logger = logging.getLogger("vllm.routecap")  # which vLLM shows
-
-# Device caches by the address of their buffer: what the custom op is given is the buffer.
-caches: weakref.WeakValueDictionary[int, _RoutedExpertsDeviceCache] = weakref.WeakValueDictionary()
 
 
 class _TorchDtype:
@@ -58,8 +56,7 @@ class _RoutedExpertsDeviceCache:
     ) -> None:
         import torch
 
-        from . import _op  # noqa: F401  registers the ops
-
+        register()
         self.num_hidden_layers = num_hidden_layers
         self.buffer = torch.zeros(
             (num_hidden_layers, max_num_batched_tokens, num_experts_per_tok),

@@ -6,7 +6,7 @@ import dataclasses
 import logging
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,34 +14,28 @@ from numpy.typing import NDArray
 
 import routecap
 
-from .._library import raw
 from .._tensors import Tensor, describe
-from ..metrics import Server, serve_rank
 from . import _model_config
+from ._again import IssueAgain, issue_again
 from ._asked import asked_by
 from ._binding import MAX_EXPERTS, bind, bind_buffer, experts_of
 from ._caches import _RoutedExpertsDeviceCache, _RoutedExpertsHostCache
 from ._forward import Forward
+from ._metrics import serve_metrics
 from ._options import get_options
 from ._platform import WITHOUT_CUDA, without_cuda
 from ._prefixes import Prefixes
 from ._requests import Requests, RequestState
 from ._results import PendingRoutedExperts, to_array
 from ._spans import BatchSpans, bounds, runs
-from ._stops import StopRule
+from ._stops import prompt_tokens
 from ._unread import Rows, Unread, memory_of_this_process
+from ._watch import Watch
 
 if TYPE_CHECKING:
     import torch
 
 logger = logging.getLogger("vllm.routecap")  # which vLLM shows
-
-# What ends the server at an address and port. vLLM makes a capturer to measure what its graphs take,
-# and then another for good: the last one is served.
-_served: dict[tuple[str, int], weakref.finalize[Any, Any]] = {}
-
-# Of names, rows of each, positions and tag: the ticket, or None if the batch is another.
-_IssueAgain = Callable[[Sequence[str], Mapping[str, int], Any, int], int | None]
 
 
 class RoutedExpertsCapturer(ABC):
@@ -74,14 +68,9 @@ class RoutedExpertsCapturer(ABC):
         """
         if not enable:
             return _RoutedExpertsCapturerNoop()
+        sizes = max_num_batched_tokens, num_fused_shared_experts, max_model_len
         return _RoutedExpertsCapturerReal(
-            model_config,
-            num_fused_shared_experts=num_fused_shared_experts,
-            max_num_batched_tokens=max_num_batched_tokens,
-            max_model_len=max_model_len,
-            device=device,
-            shared_host_cache=shared_host_cache,
-            skip_host_cache=skip_host_cache,
+            model_config, *sizes, device, shared_host_cache, skip_host_cache
         )
 
     @abstractmethod
@@ -250,7 +239,7 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         import torch
 
         options = self.options = get_options()
-        config = hf_config_of(model_config)
+        config = _model_config.hf_config_of(model_config)
         self.layer_map = _model_config.moe_layers(config)
         if not self.layer_map:
             raise ValueError(
@@ -289,6 +278,8 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
             "external_sink": True,
             "load": bool(options.metrics_port),
         }
+        most = options.unread_bytes
+        self._unread = Unread(memory_of_this_process() // 4 if most < 0 else most)
         self._bounded = not _model_config.names_experts(config)  # only from above
         if self._bounded:
             logger.warning(
@@ -308,21 +299,11 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
             self.host_cache.add_source(self)
         self._spans = BatchSpans(max_model_len)
         self._positions: Tensor | None = None  # of the last step, if on the device
-        self._again: _IssueAgain | None = None  # the last batch, if it came twice
+        self._again: IssueAgain | None = None  # the last batch, if it came twice
         self._slots = options.slots
-        self._device = device.index or 0
-        self._raw_stream = (
-            getattr(torch._C, "_cuda_getCurrentRawStream", None) if self._on_gpu else None
-        )
         self.prefixes: Prefixes | None = None
         self.shared_store: routecap.Store | None = None
         self._waiting: Sequence[Any] = ()  # what these have to do with the next step
-        self._look_at_step = self._report_at_step = 1
-        self._found: list[str] = []
-        self._refused = False  # a row, and it was said
-        most = options.unread_bytes
-        self._unread = Unread(memory_of_this_process() // 4 if most < 0 else most)
-        self._elsewhere: set[int] = set()  # layers that another stage of a pipeline has
 
     def _open(self, experts: list[int]) -> None:
         """Open routecap's capturer, for layers of so many experts each."""
@@ -330,36 +311,15 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         self.capturer = routecap.Capturer(experts=most, layer_experts=experts, **self._settings)
         self.capturer.bind(0, self.device_cache.buffer)
         self._memory = routecap.memory(experts=most, **self._settings)
-        # Until it is filed each row may be in a page of its own, as only the device knows positions.
-        self._step_bytes = self._memory.page_bytes * self.capturer.rows
+        self.watch = Watch(self.capturer, self._memory, self._unread, self.layer_map)
         self.forward = self.device_cache.forward = Forward(self.capturer, self.options.place)
         weakref.finalize(self.forward, self.capturer.close)  # a bound model uses it after us
-        self._serve_metrics()
+        self._metrics = serve_metrics(self.capturer, self.options, self.forward)
         kept = self.options.preempted == "keep"
         self._requests = Requests(self.capturer, self.options.keep_ended, kept)
         self._engine_requests: Mapping[str, Any] = {}  # as the last `extract` was given them
         self._told_of_ends = False
         self._scheduler_requests: Mapping[str, Any] = {}
-
-    def _serve_metrics(self) -> None:
-        options, capturer = self.options, self.capturer
-        self._metrics: Server | None = None
-        if not options.metrics_port or capturer.role != routecap.Role.OWNER:
-            return
-        if capturer.experts == MAX_EXPERTS:
-            return  # it is opened again when it is bound
-        where = options.metrics_address, options.metrics_port
-        if where in _served:
-            _served.pop(where)()
-        self._metrics = serve_rank(
-            capturer,
-            options.metrics_port,
-            options.metrics_address,
-            logger=logger,
-            experts=options.metrics_experts,
-        )
-        if self._metrics is not None:
-            _served[where] = weakref.finalize(self.forward, self._metrics.close)
 
     # ---- The forward pass
 
@@ -380,7 +340,7 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         experts = int(self.capturer.layer_experts.max())
         placed = self.options.place is not None
         binding = bind(model, self.device_cache, self.layer_map, experts, placed)
-        self._elsewhere = set(range(self.num_hidden_layers)) - set(binding.layers)
+        self.watch.elsewhere = set(range(self.num_hidden_layers)) - set(binding.layers)
         binding.call_after(model, "load_weights", self.weights_changed)
 
     def set_tag(self, tag: int) -> None:
@@ -460,9 +420,7 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
             prepared = self.capturer.prepare_issue(
                 list(req_ids), counts, spans, tag=self.tag, positions=where
             )
-            self._again = _again(
-                prepared, positions, self._requests, self._slots, self._raw_stream, self._device
-            )
+            self._again = issue_again(self.capturer, prepared, positions, self._requests)
 
     def sync_fwd_experts_buffer_DtoH(
         self, positions: torch.Tensor, num_scheduled_tokens: Mapping[str, int]
@@ -534,76 +492,13 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
     def finalize_pending_copy(self) -> None:
         if self._again is None:  # otherwise the issue of it looks
             self._make_room()
-        self.look(self._requests.last_ticket)
-
-    def look(self, step: int) -> None:
-        """Steps up to this one were issued: see to room for more, if it is time to."""
-        if step >= self._look_at_step:
-            self._look(step)
-
-    def _look(self, step: int) -> None:
-        """Keep room for steps to come, as often as it could get short; say in the log what is
-        missing: once steps have landed, and now and again if it has become more.
-        """
-        stats = self.capturer.stats()
-        spare = self._spare(stats)
-        while spare < 0 and self._unread.move_out():
-            stats = self.capturer.stats()
-            spare = self._spare(stats)
-        self._look_at_step = step + max(1, min(64, spare // self._step_bytes))
-        if stats.rows_refused and not self._refused:
-            self._refused = True
-            logger.error(
-                "routed experts: rows do not fit into the budget of %d bytes and are missing: give "
-                "more to ROUTECAP_VLLM_BUDGET_BYTES, or to ROUTECAP_VLLM_UNREAD_BYTES (%d) where "
-                "this process keeps results that it does not read",
-                stats.bytes_budget,
-                self._unread.limit,
-            )
-        if stats.steps_landed == 0 or step < self._report_at_step:
-            return
-        self._report_at_step = step + 1024
-        found = []
-        if silent := self.silent_layers():
-            found.append(f"layers {silent} of the decoder have written nothing")
-        if stats.rows_refused:
-            found.append(
-                f"{stats.rows_refused} rows did not fit into the budget of {stats.bytes_budget}"
-                " bytes"
-            )
-        if stats.steps_lost:
-            found.append(
-                f"{stats.steps_lost} steps were lost, as {self.options.slots} were in flight"
-            )
-        if found and found != self._found:
-            logger.error("routed experts: missing, and reported as missing: %s", "; ".join(found))
-        self._found = found
-
-    def _spare(self, stats: Any) -> int:
-        """Bytes beyond what has to be free for the steps to come; negative: so many are lacking."""
-        budget = stats.bytes_budget
-        free = max(budget // 4, min(2 * self._step_bytes, budget // 2))
-        spare: int = budget - free - stats.bytes_in_use
-        if self.shared_store is not None and len(self._unread):
-            store = self.shared_store.stats()
-            # A block that has gone for room leaves its page to the results that share it.
-            block = store.block_rows * self._memory.row_bytes * 4 // 3
-            held = store.bytes_in_use - store.blocks * block
-            if 4 * store.bytes_in_use > 3 * store.bytes_budget:
-                spare = min(spare, store.bytes_budget // 4 - held)
-        return spare
+        self.watch.look(self._requests.last_ticket)
 
     def silent_layers(self) -> list[int]:
         """The indices, in the decoder, of this model's layers none of whose cells has been captured
         so far, where rows have.
         """
-        if self.capturer.stats().steps_landed == 0:
-            return []
-        return [
-            self.layer_map[i]
-            for i in np.flatnonzero(self.capturer.layer_stats()["rows_written"] == 0)
-            if i not in self._elsewhere
-        ]
+        return self.watch.silent_layers()
 
     # ---- Requests
 
@@ -638,35 +533,16 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
                     continue
             if request.sampling_params is None:
                 continue
-            prompt = _prompt_tokens(request, req_id_to_index.get(req_id), num_tokens_no_spec)
-            rows = self._end_of(state, outputs, prompt, request.sampling_params, max_model_len)
+            prompt = prompt_tokens(request, req_id_to_index.get(req_id), num_tokens_no_spec)
+            rows = self._requests.end_of(
+                state, outputs, prompt, request.sampling_params, max_model_len
+            )
             if rows is not None:
                 ends.append((req_id, state, rows))
         if not ends:
             return None
         self._requests.finish([(state, rows) for _, state, rows in ends])
         return {req_id: self._result(state, rows) for req_id, state, rows in ends}
-
-    def _end_of(
-        self,
-        state: RequestState,
-        outputs: Sequence[int],
-        prompt: int,
-        sampling: Any,
-        max_model_len: int,
-    ) -> int | None:
-        """How many rows a request ends with; None if it goes on."""
-        rule, before = state.rule, 0
-        # A session's next turn is new in both.
-        if rule is None or rule.prompt_tokens != prompt or rule.sampling is not sampling:
-            rule = state.rule = StopRule(sampling, prompt, max_model_len)
-            state.seen = 0
-        elif state.end:
-            before = max(0, min(state.end + 1 - prompt, len(outputs) - 1))
-            state.seen = min(state.seen, before)  # of outputs taken back, the last is another
-        self._requests.settle(state, prompt + len(outputs) - 1, known=outputs[-1] >= 0)
-        end, state.seen = rule.check(outputs, state.seen, before)
-        return None if end is None else prompt + end - 1  # the last token was never input
 
     def _result(self, state: RequestState, rows: int) -> Any:
         pending = self._pending(state, rows)
@@ -726,7 +602,7 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
             self.prefixes = Prefixes(
                 self.capturer, live, block_rows, hash_rows, hash_bytes, options, handed
             )
-            self.shared_store = self.prefixes.store
+            self.shared_store = self.watch.store = self.prefixes.store
             if self._metrics is not None:
                 self._metrics.store = self.shared_store
             self._waiting = self.prefixes.waiting
@@ -817,50 +693,3 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
 
     def host_free(self, req_id: str) -> None:
         self._requests.drop(req_id)
-
-
-def _again(
-    prepared: routecap.PreparedIssue,
-    positions: torch.Tensor,
-    requests: Requests,
-    slots: int,
-    raw_stream: Callable[[int], int] | None,
-    device: int,
-) -> _IssueAgain:
-    """Issues a batch like the prepared one, by a call whose variables lie close together: the
-    engine's thread comes here with a cold cache.
-
-    It returns the ticket; None if the batch is another, or a step that has its slot has not landed.
-    """
-    issue_again, handle, batch = raw.issue_again, prepared.handle, requests.batch
-    address = positions.data_ptr
-
-    def issue(
-        req_ids: Sequence[str], counts: Mapping[str, int], at: torch.Tensor, tag: int
-    ) -> int | None:
-        if at is not positions or requests.batch is not batch:
-            return None
-        oldest = max(0, requests.last_ticket + 2 - slots)
-        stream = 0 if raw_stream is None else raw_stream(device)
-        found = issue_again(handle, req_ids, counts, address(), tag, oldest, stream)
-        return None if found is None else found[1]
-
-    return issue
-
-
-def hf_config_of(model_config: Any) -> Any:
-    """The Hugging Face configuration of the language model."""
-    config = getattr(model_config, "hf_text_config", None)
-    return model_config.hf_config if config is None else config
-
-
-def _prompt_tokens(request: Any, index: int | None, num_tokens_no_spec: Any) -> int:
-    known: int | None = getattr(request, "num_prompt_tokens", None)
-    if known is not None:
-        return known
-    if index is None:
-        raise ValueError(
-            "a request's prompt is neither in num_prompt_tokens nor to be told from"
-            " num_tokens_no_spec: give the request's index in the batch"
-        )
-    return int(num_tokens_no_spec[index]) - len(request.output_token_ids)

@@ -55,3 +55,9 @@ def experts_of_layers(config: Any) -> list[int]:
     if not experts:
         raise ValueError("the configuration names no number of experts: give one with num_experts")
     return list(experts)
+
+
+def hf_config_of(model_config: Any) -> Any:
+    """The Hugging Face configuration of the language model."""
+    config = getattr(model_config, "hf_text_config", None)
+    return model_config.hf_config if config is None else config

@@ -1,4 +1,4 @@
-"""The custom ops. Importing this imports torch and registers them.
+"""The custom ops, which `register` makes known to torch.
 
 `vllm::capture_routing(buffer, topk_ids, layer_id, batch_size)` writes ids into one layer of a
 capturer's buffer; the two others begin and end a forward pass for hooks that torch.compile traces.
@@ -7,12 +7,26 @@ Under a trace they are opaque, and what a replayed graph does is what they enque
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
-from ._caches import caches
-from ._forward import Forward
+    from ._forward import Forward
+
+
+class Cache(Protocol):
+    """What the ops use of a device cache."""
+
+    forward: Forward | None
+
+    def capture_fwd_routed_experts(self, layer_id: int, topk_ids: torch.Tensor) -> None: ...
+
+
+# Device caches by the address of their buffer: what the custom op is given is the buffer.
+caches: weakref.WeakValueDictionary[int, Cache] = weakref.WeakValueDictionary()
 
 
 def _capture_routing(
@@ -22,6 +36,8 @@ def _capture_routing(
     if cache is not None:
         cache.capture_fwd_routed_experts(layer_id, topk_ids[:batch_size])
     else:  # memory of the caller's own
+        import torch
+
         ids = topk_ids[:batch_size, : buffer.shape[2]]
         largest = torch.iinfo(buffer.dtype).max
         buffer[layer_id, :batch_size] = ids.where((ids >= 0) & (ids <= largest), -1).to(
@@ -47,7 +63,10 @@ def _end_forward(buffer: torch.Tensor) -> None:
     _forward(buffer).end()
 
 
-def _register() -> None:
+def register() -> None:
+    """Register the ops that the engine does not have itself."""
+    import torch
+
     schemas: dict[str, tuple[str, Callable[..., None]]] = {
         "vllm::capture_routing": (
             "(Tensor(a!) buffer, Tensor topk_ids, int layer_id, int batch_size) -> ()",
@@ -63,6 +82,3 @@ def _register() -> None:
         torch.library.define(name, schema)
         torch.library.impl(name, "CompositeExplicitAutograd")(kernel)
         torch.library.register_fake(name)(lambda *arguments: None)
-
-
-_register()

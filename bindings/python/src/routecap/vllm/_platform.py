@@ -16,6 +16,9 @@ WITHOUT_CUDA = (
     "install one that was built with nvcc"
 )
 
+# Executors whose worker is in the process of the scheduler.
+ONE_PROCESS = ("uni", "external_launcher")
+
 
 def without_cuda() -> bool:
     """Whether the library has no CUDA. It leaves the driver alone: processes may fork later."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -223,6 +224,27 @@ class Requests:
                 self._capturer.truncate(state.handle, end)
                 state.end = min(state.end, end)
                 self._certain(state)
+
+    def end_of(
+        self,
+        state: RequestState,
+        outputs: Sequence[int],
+        prompt: int,
+        sampling: Any,
+        max_model_len: int,
+    ) -> int | None:
+        """How many rows a request ends with; None if it goes on."""
+        rule, before = state.rule, 0
+        # A session's next turn is new in both.
+        if rule is None or rule.prompt_tokens != prompt or rule.sampling is not sampling:
+            rule = state.rule = StopRule(sampling, prompt, max_model_len)
+            state.seen = 0
+        elif state.end:
+            before = max(0, min(state.end + 1 - prompt, len(outputs) - 1))
+            state.seen = min(state.seen, before)  # of outputs taken back, the last is another
+        self.settle(state, prompt + len(outputs) - 1, known=outputs[-1] >= 0)
+        end, state.seen = rule.check(outputs, state.seen, before)
+        return None if end is None else prompt + end - 1  # the last token was never input
 
     def finish(self, ends: Sequence[tuple[RequestState, int]]) -> None:
         """End requests that have as many rows as said.

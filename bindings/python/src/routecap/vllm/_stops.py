@@ -49,3 +49,15 @@ class StopRule:
                     return None, count - 1
                 self._told = False
         return None, len(outputs)
+
+
+def prompt_tokens(request: Any, index: int | None, num_tokens_no_spec: Any) -> int:
+    known: int | None = getattr(request, "num_prompt_tokens", None)
+    if known is not None:
+        return known
+    if index is None:
+        raise ValueError(
+            "a request's prompt is neither in num_prompt_tokens nor to be told from"
+            " num_tokens_no_spec: give the request's index in the batch"
+        )
+    return int(num_tokens_no_spec[index]) - len(request.output_token_ids)

@@ -7,7 +7,7 @@
                     rows, and puts the rows on the way to the caller
     transport       rows go from the engine's process to the front end's as routecap's own bytes
     front_end       rows become arrays when somebody looks at them, as each request asked
-    server          answers over HTTP what a request asked for: _v021_server
+    server          answers over HTTP what a request asked for: _server
 
 Rows are captured by request, in the worker: its input batch says which rows are whose. A worker in
 a process of its own (tensor parallelism) keeps the engine's capturer, and so does its scheduler.
@@ -21,12 +21,17 @@ import logging
 from importlib import import_module
 from typing import Any
 
-from . import _v021, routed_experts_capturer
+from . import _front_end, _scheduler, routed_experts_capturer
 from ._asked import Asked, asked_by
+from ._compiled import compile_alike, replayed_pieces
 from ._forward import say_pieces
-from ._platform import WITHOUT_CUDA, engine_is_on_cuda, without_cuda
+from ._front_end import captures_here, make_lazy, say_captures, take_rows
+from ._platform import ONE_PROCESS, WITHOUT_CUDA, engine_is_on_cuda, without_cuda
 from ._results import PendingRoutedExperts
-from ._v021_server import check, serve
+from ._scheduler import tell_ends
+from ._server import check, serve
+from ._transport import send_bytes
+from ._weights import watch_weights
 from ._wrap import once, replace
 
 logger = logging.getLogger("vllm.routecap")  # which vLLM shows
@@ -34,12 +39,12 @@ logger = logging.getLogger("vllm.routecap")  # which vLLM shows
 
 def apply() -> None:
     """Replace all of it. What is replaced already stays."""
-    say_pieces(_v021.replayed_pieces)
-    _v021.compile_alike(import_module("vllm.config.model").ModelConfig)
+    say_pieces(replayed_pieces)
+    compile_alike(import_module("vllm.config.model").ModelConfig)
     take_worker(import_module("vllm.v1.worker.worker_base").WorkerWrapperBase)
-    _v021.watch_weights(import_module("vllm.v1.worker.worker_base").WorkerWrapperBase)
-    _v021.tell_ends(import_module("vllm.config.scheduler").SchedulerConfig, TellingScheduler)
-    _v021.send_bytes(import_module("vllm.v1.serial_utils").MsgpackEncoder)
+    watch_weights(import_module("vllm.v1.worker.worker_base").WorkerWrapperBase)
+    tell_ends(import_module("vllm.config.scheduler").SchedulerConfig, TellingScheduler)
+    send_bytes(import_module("vllm.v1.serial_utils").MsgpackEncoder)
     look_later(
         import_module("vllm.outputs"),
         import_module("vllm.v1.engine.output_processor"),
@@ -58,7 +63,7 @@ def captures(config: Any) -> bool:
 
 def _why_not(parallel: Any) -> str:
     """Why engines of this configuration have vLLM's own; "" if nothing speaks against ours."""
-    if parallel.distributed_executor_backend not in _v021.ONE_PROCESS:
+    if parallel.distributed_executor_backend not in ONE_PROCESS:
         return "workers are in processes of their own"
     return "a step is run as several micro-batches" if parallel.use_ubatching else ""
 
@@ -148,7 +153,7 @@ class Capture:
 # ---- The scheduler
 
 
-class TellingScheduler(_v021.TellingScheduler):
+class TellingScheduler(_scheduler.TellingScheduler):
     """Before a scheduler's class, as in 0.21; and without the engine's table of rows by slot."""
 
     @staticmethod
@@ -173,12 +178,12 @@ class TellingScheduler(_v021.TellingScheduler):
 
 def look_later(outputs: Any, processor: Any, inputs: Any) -> None:
     """Outputs hold what came, and widen it when it is read; each request gets what it asked for."""
-    _v021.make_lazy(outputs.CompletionOutput, "routed_experts")
-    _v021.take_rows(processor.RequestState, processor.OutputProcessor, TakingState)
+    make_lazy(outputs.CompletionOutput, "routed_experts")
+    take_rows(processor.RequestState, processor.OutputProcessor, TakingState)
     _look_at_configuration(inputs.InputProcessor)
 
 
-class TakingState(_v021.TakingState):
+class TakingState(_front_end.TakingState):
     """Before the class of a state, as in 0.21; all rows are the completion's."""
 
     ENDS = frozenset({"stop string", "abort"})
@@ -201,7 +206,7 @@ _TOKENS = "vllm.entrypoints.scale_out.token_in_token_out.serving"
 
 def refuse(asked: Asked) -> None:
     """Raises: ValueError: engines of this process, or this version, do not give what is asked."""
-    if asked._replace(capture=True) != Asked() and not _v021.captures_here():
+    if asked._replace(capture=True) != Asked() and not captures_here():
         raise ValueError(
             "this engine has vLLM's own routed experts, or none: routed_experts_start, _dtype, "
             "_format and _validity are routecap's. Make it with one process for the engine and its "
@@ -221,7 +226,7 @@ def _look_at_configuration(processor_class: Any) -> None:
 
     def look(processor: Any, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
         if captures(vllm_config):
-            _v021.say_captures()
+            say_captures()
             serve(_TOKENS, refuse)  # its server may have been imported since
         init(processor, vllm_config, *args, **kwargs)
 

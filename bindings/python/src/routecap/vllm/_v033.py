@@ -29,12 +29,13 @@ from numpy.typing import DTypeLike, NDArray
 
 import routecap
 
-from . import _binding, _v021, routed_experts_capturer
+from . import _binding, routed_experts_capturer
 from ._asked import Asked, asked_by
 from ._capturer import RoutedExpertsCapturer
 from ._options import get_options
 from ._platform import WITHOUT_CUDA, engine_is_on_cuda, without_cuda
 from ._results import spread, to_array
+from ._weights import watch_weights
 from ._wrap import once, replace
 
 logger = logging.getLogger("vllm.routecap")  # which vLLM shows
@@ -45,7 +46,7 @@ _PACKAGE = "vllm.distributed.aux_output_connector"
 def apply() -> None:
     """Replace all of it. What is replaced already stays."""
     take_worker(import_module("vllm.v1.worker.worker_base").WorkerWrapperBase)
-    _v021.watch_weights(import_module("vllm.v1.worker.worker_base").WorkerWrapperBase)
+    watch_weights(import_module("vllm.v1.worker.worker_base").WorkerWrapperBase)
     take_scheduler(import_module("vllm.config.scheduler").SchedulerConfig)
     refuse_asked(import_module("vllm.v1.engine.input_processor").InputProcessor)
 
@@ -369,7 +370,7 @@ class RowsConnector:
         step = self._capturer.issue(spans, tag=self._epoch, positions=positions, snapshot=snapshot)
         forward.issued()
         self.capture.issued(step)
-        self.capture.look(step.ticket)
+        self.capture.watch.look(step.ticket)
         return step
 
     def _take(self, pending: PendingOutput) -> dict[str, Any]:

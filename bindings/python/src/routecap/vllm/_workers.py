@@ -19,6 +19,7 @@ from typing import Any
 
 import routecap
 
+from . import routed_experts_capturer
 from ._options import get_options
 from ._prefixes import BlocksOf, Step, Told
 from ._results import PendingRoutedExperts
@@ -177,7 +178,7 @@ def issue_after_forward(runner: Any) -> None:
 
 
 def _capturer() -> Any:
-    return import_module("routecap.vllm.routed_experts_capturer").get_global_experts_capturer()
+    return routed_experts_capturer.get_global_experts_capturer()
 
 
 def _keeps_rows() -> bool:

@@ -38,13 +38,12 @@ from numpy.typing import NDArray
 
 import routecap
 
-from . import _model_config
+from . import _model_config, _op
 from ._caches import _RoutedExpertsDeviceCache, _RoutedExpertsHostCache
 from ._capturer import (
     RoutedExpertsCapturer,
     _RoutedExpertsCapturerNoop,
     _RoutedExpertsCapturerReal,
-    hf_config_of,
 )
 from ._forward import Forward
 from ._options import Options, get_options, set_options
@@ -80,9 +79,7 @@ __all__ = [
 ]
 
 if sys.modules.get("torch") is not None:
-    from . import (
-        _op,
-    )  # noqa: F401  registers vllm::capture_routing; otherwise the first capturer does
+    _op.register()  # otherwise the first capturer does
 
 say_if_without_cuda()
 
@@ -165,7 +162,7 @@ def get_shared_host_cache() -> _RoutedExpertsHostCache | None:
 def create_shared_host_cache(model_config: Any, max_model_len: int) -> _RoutedExpertsHostCache:
     """A host cache that several capturers can be given (`RoutedExpertsCapturer.create`)."""
     global _shared_host_cache
-    config = hf_config_of(model_config)
+    config = _model_config.hf_config_of(model_config)
     _shared_host_cache = _RoutedExpertsHostCache(
         _count_moe_layers(config), _model_config.experts_per_token(config), max_model_len
     )

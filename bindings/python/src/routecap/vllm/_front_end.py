@@ -1,0 +1,313 @@
+"""The front end of vLLM 0.21 and 0.26: rows become arrays when somebody looks at them, as each
+request asked, by the thread that looks.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any
+
+import numpy as np
+
+from ._answers import Answer
+from ._asked import Asked, asked_by
+from ._options import get_options
+from ._results import PendingRoutedExperts, split_routed_experts
+from ._server import check, forget, keep, kept
+from ._transport import from_bytes
+from ._wrap import once, replace
+
+# Whether an engine of this process, or one that it has in another, captures.
+_captures = False
+
+
+def say_captures() -> None:
+    """An engine of this process, or one that it has in another, captures."""
+    global _captures
+    _captures = True
+
+
+def captures_here() -> bool:
+    return _captures
+
+
+@functools.cache  # it looks through all packages that are installed
+def on_both_sides() -> bool:
+    """Whether processes that the engine starts have this face too: as a plugin that they find."""
+    allowed = os.environ.get("VLLM_PLUGINS")
+    return bool(entry_points(group="vllm.general_plugins", name="routecap")) and (
+        allowed is None or "routecap" in allowed.split(",")
+    )
+
+
+class _Rows:
+    """An attribute of outputs: where rows were put into one (`put_rows`) their array, or what was
+    asked for instead, made when somebody reads it.
+
+    Other outputs have theirs in their dictionary, which is looked at first: they cost nothing.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = f"_{name}"
+
+    def __get__(self, output: Any, owner: Any = None) -> Any:
+        if output is None:
+            return None  # the default of the field
+        if (answer := kept(output)) is not None:
+            return answer.value
+        rows = self.pending(output)
+        return None if rows is None else rows.array()
+
+    def pending(self, output: Any) -> PendingRoutedExperts | None:
+        rows: PendingRoutedExperts | None = vars(output).get(self._name)
+        return rows
+
+
+class _Validity:
+    """An attribute of an output: [rows, layers], which cells of its rows were captured."""
+
+    def __init__(self, rows: _Rows) -> None:
+        self._rows = rows
+
+    def __get__(self, output: Any, owner: Any = None) -> Any:
+        rows = None if output is None else kept(output) or self._rows.pending(output)
+        return None if rows is None else rows.validity()
+
+
+def make_lazy(cls: Any, name: str) -> None:
+    """Rows that are put into this attribute become an array when it is read; {name}_validity is
+    their mask."""
+    if not isinstance(vars(cls).get(name), _Rows):
+        rows = _Rows(name)
+        setattr(cls, name, rows)
+        setattr(cls, f"{name}_validity", _Validity(rows))
+        cls.__getstate__ = functools.partialmethod(_state, name)
+
+
+def put_rows(output: Any, name: str, rows: Any) -> None:
+    """Into an attribute of an output whose class is lazy: its rows, an array, or None."""
+    if isinstance(rows, PendingRoutedExperts):
+        vars(output).pop(name, None)
+        vars(output)[f"_{name}"] = rows
+    else:
+        setattr(output, name, rows)
+
+
+def _state(output: Any, name: str) -> dict[str, Any]:
+    """What an output is pickled as: with what was asked for under the engine's own name, for
+    processes that know nothing of this."""
+    answers = [kept(each) for each in (output, *getattr(output, "outputs", ()))]
+    state = {key: value for key, value in vars(output).items() if key != f"_{name}"}
+    forget(state)
+    # The rows of a prompt are in the answers of the completions.
+    state[name] = getattr(output, name) if answers[0] or not any(answers) else None
+    return state
+
+
+class Asking:
+    """What a request in the front end asked for.
+
+    ends: Which of the front end's own ends wait for rows: a "stop string", an "abort".
+    rows: Its rows, while an output is made that has them.
+    output: Of what the output is made that waits for them.
+    """
+
+    __slots__ = ("asked", "ends", "output", "rows")
+
+    def __init__(self, asked: Asked, ends: frozenset[str]) -> None:
+        self.asked, self.ends = asked, ends
+        self.rows: Any = None
+        self.output: tuple[Any, ...] | None = None
+
+
+class TakingState:
+    """Before the class of a state in the front end: it puts rows into the outputs that it makes,
+    or has an output wait for them.
+
+    A state has it while rows are there or an abort is on its way, and all its life if it may end
+    by a stop string. In all other steps no function of ours runs for it.
+    """
+
+    ENDS = frozenset({"stop string"})  # of the front end's own, those that wait for rows
+    check = staticmethod(check)  # what is asked
+
+    routecap: Asking
+    routecap_waiting: dict[str, Any]  # states of requests, whose engine has been told to abort them
+
+    @staticmethod
+    def are_ours(rows: Any) -> bool:
+        return True  # or an array of workers in processes of their own
+
+    def _divide(self, rows: Any) -> tuple[Any, Any]:
+        """Rows that are the request output's, of its prompt, and the completion's; or None."""
+        prompt, count = self.prompt_token_ids, self.detokenizer.num_output_tokens()  # type: ignore[attr-defined]
+        return split_routed_experts(rows, len(prompt or ()), count)
+
+    def make_request_output(
+        self,
+        new_token_ids: Any,
+        pooling_output: Any,
+        finish_reason: Any,
+        stop_reason: Any,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        what = (new_token_ids, pooling_output, finish_reason, stop_reason, *args)
+        asking = self.routecap
+        if finish_reason is not None and asking.rows is None and asking.output is None:
+            end = "stop string" if isinstance(stop_reason, str) else str(finish_reason)
+            if end in asking.ends:
+                asking.output = what, kwargs
+                self.routecap_waiting[self.request_id] = self  # type: ignore[attr-defined]
+                return None
+        return super().make_request_output(*what, **kwargs)  # type: ignore[misc]
+
+    def _new_completion_output(self, *args: Any, **kwargs: Any) -> Any:
+        completion = super()._new_completion_output(*args, **kwargs)  # type: ignore[misc]
+        asked, rows = self.routecap.asked, self.routecap.rows
+        if rows is None:
+            return completion
+        _, own = self._divide(rows)
+        answer = Answer(rows, asked) if asked.format else None
+        # An output that nobody has taken yet goes on: this one will be added to it.
+        for each in (completion, *getattr(self._untaken(), "outputs", ())):
+            if each.index == completion.index:
+                put_rows(each, "routed_experts", own)
+                keep(each, answer)
+        return completion
+
+    def _new_request_output(self, *args: Any, **kwargs: Any) -> Any:
+        output = super()._new_request_output(*args, **kwargs)  # type: ignore[misc]
+        rows = self.routecap.rows
+        prompt = None if rows is None else self._divide(rows)[0]
+        if prompt is not None:
+            put_rows(self._untaken() or output, "prompt_routed_experts", prompt)
+        return output
+
+    def _untaken(self) -> Any:
+        """The output that this one will be added to; None if there is none."""
+        found = getattr(self.queue, "output", None)  # type: ignore[attr-defined]
+        return None if isinstance(found, Exception) else found
+
+
+def take_rows(state_class: Any, processor_class: Any, before: Any = TakingState) -> None:
+    """States of requests in the front end know what was asked for, and get it. An output whose end
+    is the front end's, not the engine's, waits for its rows.
+
+    Args:
+        before: What is put before the class of a state.
+    """
+    process = once(processor_class, "process_outputs")
+    if process is None:
+        return
+    waiting: dict[str, Any] = {}
+    members = {"routecap_waiting": waiting}
+    taking = type(f"Routecap{state_class.__name__}", (before, state_class), members)
+    from_request = state_class.from_new_request.__func__
+    abort, propagate = processor_class.abort_requests, processor_class.propagate_error
+    unfinished = processor_class.has_unfinished_requests
+    number = processor_class.get_num_unfinished_requests
+
+    def from_new_request(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        sampling = (kwargs["request"] if "request" in kwargs else args[1]).sampling_params
+        asked = asked_by(sampling)
+        before.check(asked)
+        state = from_request(cls, *args, **kwargs)
+        start = getattr(sampling, "routed_experts_prompt_start", 0) or 0
+        asked = asked._replace(start=max(asked.start, start))
+        comes = _captures and asked.capture and on_both_sides()
+        state.routecap = Asking(asked, before.ENDS if comes else frozenset())
+        if comes and getattr(sampling, "stop", None):
+            state.__class__ = taking
+        return state
+
+    def process_outputs(processor: Any, engine_core_outputs: Any, *args: Any, **kwargs: Any) -> Any:
+        # Of all that is here, this alone looks at each request: 8 ns.
+        having = [each for each in engine_core_outputs if each.routed_experts is not None]
+        states = []
+        for each in having:
+            state = processor.request_states.get(each.request_id)
+            asking = getattr(state, "routecap", None)
+            if asking is not None and before.are_ours(each.routed_experts):
+                asking.rows = _as_asked(each.routed_experts, asking.asked)
+                states.append((state, type(state)))
+                each.routed_experts, state.__class__ = None, taking
+        arrived = (
+            [each for each in engine_core_outputs if each.request_id in waiting and each.finished]
+            if waiting
+            else ()
+        )
+        processed = process(processor, engine_core_outputs, *args, **kwargs)
+        for state, own in states:  # which goes on, if it is a session's
+            state.routecap.rows, state.__class__ = None, own
+        for each in arrived:
+            state = waiting.pop(each.request_id)
+            asking = state.routecap
+            if each.routed_experts is not None:  # the engine may have been ahead
+                rows = state.prompt_len + state.detokenizer.num_output_tokens() - 1
+                asking.rows = _as_asked(_as_pending(each.routed_experts)[:rows], asking.asked)
+            what, named = asking.output
+            output = state.make_request_output(*what, **named)
+            if output is not None and state.queue is not None:
+                state.queue.put(output)
+            elif output is not None:
+                processed.request_outputs.append(output)
+            parent = state.parent_req
+            if parent and not parent.child_requests:
+                processor.parent_requests.pop(parent.request_id, None)
+        return processed
+
+    def abort_requests(processor: Any, request_ids: Any, *args: Any, **kwargs: Any) -> Any:
+        request_ids = list(request_ids)
+        for name in request_ids:
+            for each in (name, *processor.external_req_ids.get(name, ())):
+                state = processor.request_states.get(each)
+                asking = getattr(state, "routecap", None)
+                if asking is not None and "abort" in asking.ends:
+                    state.__class__ = taking
+                    if state.queue is None:  # in process, where the engine's own makes no output
+                        aborted = import_module("vllm.v1.engine").FinishReason.ABORT
+                        state.make_request_output([], None, aborted, None)
+        return abort(processor, request_ids, *args, **kwargs)
+
+    def propagate_error(processor: Any, error: Exception) -> None:
+        for state in waiting.values():
+            if state.queue is not None:
+                state.queue.put(error)
+        waiting.clear()
+        propagate(processor, error)
+
+    state_class.from_new_request = classmethod(from_new_request)
+    replace(processor_class, "process_outputs", process, process_outputs)
+    if "abort" in before.ENDS:
+        replace(processor_class, "abort_requests", abort, abort_requests)
+    replace(processor_class, "propagate_error", propagate, propagate_error)
+    replace(
+        processor_class,
+        "has_unfinished_requests",
+        unfinished,
+        lambda self: bool(waiting) or unfinished(self),
+    )
+    replace(
+        processor_class,
+        "get_num_unfinished_requests",
+        number,
+        lambda self: len(waiting) + number(self),
+    )
+
+
+def _as_pending(rows: Any) -> Any:
+    """Rows that came from another process as bytes; others as they are."""
+    if isinstance(rows, np.ndarray) and rows.ndim == 1:
+        return from_bytes(rows, get_options().fill)
+    return rows
+
+
+def _as_asked(rows: Any, asked: Asked) -> Any:
+    rows = _as_pending(rows)
+    if isinstance(rows, PendingRoutedExperts) and asked.dtype != "int16":
+        rows = rows.of(asked.dtype)
+    return rows[asked.start :] if asked.start else rows

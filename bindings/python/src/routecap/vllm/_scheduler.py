@@ -1,0 +1,280 @@
+"""Schedulers of vLLM 0.21 and 0.26 tell the capturer which requests have ended, with how many rows,
+whatever ended them, and put the rows on the way to the caller.
+
+The scheduler is the only one that knows for certain who ends, also under async scheduling, in which
+the worker has begun a further step by then. It runs on the engine's thread.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from . import routed_experts_capturer
+from ._asked import asked_by
+from ._prefixes import BlocksOf, Told
+from ._results import Blocks, PendingRoutedExperts
+from ._workers import Held, Workers, executor_of_this_process
+from ._wrap import once, replace
+
+
+def tell_ends(scheduler_config_class: Any, telling: type | None = None) -> None:
+    """Schedulers, of whatever class the configuration names, tell the capturer of their process.
+
+    Args:
+        telling: What is put before their class; `TellingScheduler` unless given.
+    """
+    before = telling or TellingScheduler
+    get_class = once(scheduler_config_class, "get_scheduler_cls")
+    if get_class is None:
+        return
+
+    def get_scheduler_cls(config: Any) -> Any:
+        cls = get_class(config)
+        return (
+            cls if issubclass(cls, before) else type(f"Routecap{cls.__name__}", (before, cls), {})
+        )
+
+    replace(scheduler_config_class, "get_scheduler_cls", get_class, get_scheduler_cls)
+
+
+class TellingScheduler:
+    """Before a scheduler's class: requests that stop get their rows with the output that says so.
+
+    A request whose stop string the front end finds is aborted here: its rows come in an output of
+    their own, for which the front end waits. Of one whose keys and values could not be loaded, rows
+    that were computed from them are cut, and missing until they are computed again.
+    """
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        config = kwargs.get("vllm_config", args[0] if args else None)
+        if config is not None and not cls._is_ours(config):
+            return cls.__bases__[-1](*args, **kwargs)  # an engine without ours has its own
+        return super().__new__(cls)
+
+    @staticmethod
+    def _is_ours(config: Any) -> bool:
+        """Whether engines of this configuration capture, and by routecap."""
+        return bool(config.model_config.enable_return_routed_experts)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._capturer: Any = None
+        self._prefixes: Any = None
+        if self.vllm_config.model_config.enable_return_routed_experts:  # type: ignore[attr-defined]
+            self._find_capturer()
+        self._in_flight = 0  # steps that were scheduled, and have no outputs yet
+        self._held: Held | None = None
+        self._ended: dict[str, int] = {}  # rows
+        self._blocks: dict[str, Blocks] = {}  # of requests that have ended, and want a reference
+        self._late: list[
+            tuple[str, int, PendingRoutedExperts | None]
+        ] = []  # and whose client's it is
+
+    def _find_capturer(self) -> None:
+        capturer: Any = routed_experts_capturer.get_global_experts_capturer()
+        if getattr(capturer, "host_cache", None) is not None:
+            self._capturer = capturer
+            capturer.tell_ends(self.requests)  # type: ignore[attr-defined]
+            self._keep_prefixes()
+        else:
+            self._find_workers()
+
+    def _find_workers(self) -> None:
+        """Capturers in other processes, if they can be told. Those that are not see some ends by
+        themselves: not that of a stop string, nor under async scheduling that of a stop token."""
+        parallel = self.vllm_config.parallel_config  # type: ignore[attr-defined]
+        if parallel.distributed_executor_backend == "mp":
+            self._capturer = Workers(executor_of_this_process())
+            self._keep_prefixes()
+
+    def _front_end_waits(self, sampling_params: Any) -> bool:
+        """Whether the front end waits for the rows of a request that it has aborted."""
+        return waits_for_rows(sampling_params)
+
+    # Blocks of the engine's cache: of those that a step fills rows are published, of those that it
+    # hits they are adopted.
+
+    def _keep_prefixes(self) -> None:
+        manager = self.kv_cache_manager  # type: ignore[attr-defined]
+        if not manager.enable_caching:
+            return
+        pool, managers = manager.block_pool, manager.coordinator.single_type_managers
+        # Of several caches the one that keeps every row has the rows of all.
+        whole = import_module("vllm.v1.kv_cache_interface").FullAttentionSpec
+        found = [i for i, each in enumerate(managers) if isinstance(each.kv_cache_spec, whole)]
+        self._group = found[0] if found else 0
+        algorithm = self.vllm_config.cache_config.prefix_caching_hash_algo  # type: ignore[attr-defined]
+        hashing = import_module("vllm.utils.hashing").get_hash_fn_by_name(algorithm)
+        self._block_rows, self._hash_rows = managers[self._group].block_size, pool.hash_block_size
+        handed = getattr(self, "connector", None) is not None
+        self._prefixes = self._capturer.keep_prefixes(
+            self._block_rows, self._hash_rows, len(hashing(b"")), handed
+        )
+        if self._prefixes is not None:
+            self._watch_blocks(pool, self._prefixes)
+
+    def _watch_blocks(self, pool: Any, prefixes: Told) -> None:
+        allocate, cache = pool.get_new_blocks, pool.cache_full_blocks
+
+        def get_new_blocks(*args: Any, **kwargs: Any) -> Any:
+            blocks = allocate(*args, **kwargs)
+            prefixes.step.allocates([block.block_id for block in blocks])
+            return blocks
+
+        def cache_full_blocks(
+            request: Any,
+            blocks: Any,
+            num_cached_blocks: int,
+            num_full_blocks: int,
+            block_size: int,
+            kv_cache_group_id: int,
+            **more: Any,
+        ) -> Any:
+            if kv_cache_group_id == self._group and num_cached_blocks < num_full_blocks:
+                numbers = [each.block_id for each in blocks[num_cached_blocks:num_full_blocks]]
+                prefixes.step.fills.append(self._blocks_of(request, num_cached_blocks, numbers))
+            return cache(
+                request=request,
+                blocks=blocks,
+                num_cached_blocks=num_cached_blocks,
+                num_full_blocks=num_full_blocks,
+                block_size=block_size,
+                kv_cache_group_id=kv_cache_group_id,
+                **more,
+            )
+
+        pool.get_new_blocks, pool.cache_full_blocks = get_new_blocks, cache_full_blocks
+
+    def _blocks_of(self, request: Any, first: int, numbers: list[int]) -> BlocksOf:
+        """Those of a request from its block `first` on, which have these numbers."""
+        row, hashes = first * self._block_rows, ()
+        if self._prefixes.by_contents:
+            several = self._block_rows // self._hash_rows
+            hashes = request.block_hashes[first * several : (first + len(numbers)) * several]
+        return BlocksOf(request.request_id, row, numbers, hashes)
+
+    def schedule(self, *args: Any, **kwargs: Any) -> Any:
+        output = super().schedule(*args, **kwargs)  # type: ignore[misc]
+        self._in_flight += 1
+        if self._prefixes is not None:
+            for new in output.scheduled_new_reqs:
+                self._tell_begin(new.req_id, new.num_computed_tokens, new.block_ids)
+            cached = output.scheduled_cached_reqs
+            if cached.resumed_req_ids:
+                for name, computed, blocks in zip(
+                    cached.req_ids, cached.num_computed_tokens, cached.new_block_ids, strict=True
+                ):
+                    if name in cached.resumed_req_ids:
+                        self._tell_begin(name, computed, blocks)
+            self._prefixes.send(output)
+        return output
+
+    def _tell_begin(self, name: str, rows: int, blocks: Any) -> None:
+        hits = rows // self._block_rows
+        if hits or self._prefixes.by_contents:
+            request = self.requests[name]  # type: ignore[attr-defined]
+            found = self._blocks_of(request, 0, blocks[self._group][:hits])
+            self._prefixes.step.begins.append(found)
+
+    def reset_prefix_cache(
+        self, reset_running_requests: bool = False, reset_connector: bool = False
+    ) -> Any:
+        reset = super().reset_prefix_cache(reset_running_requests, reset_connector)  # type: ignore[misc]
+        if self._capturer is not None:
+            self._capturer.weights_changed()  # this is what one does then
+        if self._prefixes is not None and reset and reset_connector:
+            self._prefixes.step.emptied = True
+        return reset
+
+    # Requests.
+
+    def _handle_stopped_request(self, request: Any) -> Any:
+        self._ended[request.request_id] = request.num_tokens - 1
+        self._note_blocks(request)
+        return super()._handle_stopped_request(request)  # type: ignore[misc]
+
+    def _handle_invalid_blocks(self, *args: Any, **kwargs: Any) -> Any:
+        affected = super()._handle_invalid_blocks(*args, **kwargs)  # type: ignore[misc]
+        if self._capturer is not None:
+            requests = self.requests  # type: ignore[attr-defined]
+            found = {name: requests[name] for name in affected if name in requests}
+            self._capturer.cut({name: each.num_computed_tokens for name, each in found.items()})
+            if self._prefixes is not None:
+                for name, each in found.items():
+                    first = each.num_computed_tokens // self._block_rows
+                    end = each.num_tokens // self._block_rows
+                    numbers = self.kv_cache_manager.get_block_ids(name)[self._group]  # type: ignore[attr-defined]
+                    self._prefixes.drop(self._blocks_of(each, first, numbers[first:end]))
+        return affected
+
+    def finish_requests(self, request_ids: Any, finished_status: Any) -> Any:
+        if request_ids is not None:
+            request_ids = [request_ids] if isinstance(request_ids, str) else list(request_ids)
+            for request in map(self.requests.get, request_ids):  # type: ignore[attr-defined]
+                if (
+                    request is not None
+                    and self._front_end_waits(request.sampling_params)
+                    and not request.is_finished()
+                ):
+                    self._note_blocks(request)
+                    rows = self._end({request.request_id: request.num_tokens - 1})
+                    self._late.append(
+                        (request.request_id, request.client_index, rows.get(request.request_id))
+                    )
+        return super().finish_requests(request_ids, finished_status)  # type: ignore[misc]
+
+    def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
+        update = super().update_from_output  # type: ignore[misc]
+        outputs = update(scheduler_output, model_runner_output)
+        self._in_flight -= 1
+        if self._ended or self._late or self._held:
+            self._attach(outputs)
+        return outputs
+
+    def _end(self, rows: dict[str, int]) -> dict[str, PendingRoutedExperts]:
+        ended: dict[str, PendingRoutedExperts] = (
+            {} if self._capturer is None else self._capturer.end(rows)
+        )
+        for name, found in ended.items():
+            found.blocks = self._blocks.pop(name, None)
+        return ended
+
+    def _note_blocks(self, request: Any) -> None:
+        if self._prefixes is not None and asked_by(request.sampling_params).format == "store":
+            rows = self._hash_rows
+            keys = request.block_hashes[: (request.num_tokens - 1) // rows]
+            self._blocks[request.request_id] = Blocks(rows, [bytes(key) for key in keys])
+
+    def _attach(self, outputs: dict[int, Any]) -> None:
+        held, self._held = self._held, None
+        ended, self._ended = self._ended, {}
+        if ended and self._in_flight > 0 and isinstance(self._capturer, Workers):
+            self._held = Held(outputs, ended, self._capturer)
+        elif ended and (rows := self._end(ended)):
+            for each in outputs.values():
+                for output in each.outputs:
+                    if output.request_id in rows:
+                        output.routed_experts = rows[output.request_id]
+        further = [] if held is None else held.released()
+        late, self._late = self._late, []
+        if not further and not late:
+            return
+        engine: Any = import_module("vllm.v1.engine")
+        for name, client, found in late:
+            output = engine.EngineCoreOutput(
+                request_id=name,
+                new_token_ids=[],
+                finish_reason=engine.FinishReason.ABORT,
+                routed_experts=found,
+            )
+            further.append((client, output))
+        for client, output in further:
+            if output.routed_experts is not None and output.request_id in self._blocks:
+                output.routed_experts.blocks = self._blocks.pop(output.request_id)
+            outputs.setdefault(client, engine.EngineCoreOutputs()).outputs.append(output)
+
+
+def waits_for_rows(sampling_params: Any) -> bool:
+    """Whether the front end may end a request by a stop string, and wants its rows then."""
+    return bool(getattr(sampling_params, "stop", None)) and asked_by(sampling_params).capture

@@ -1,0 +1,71 @@
+"""Workers say when their weights are changed, and take the weights' version by collective_rpc."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from . import routed_experts_capturer
+from ._wrap import once, replace
+
+
+def watch_weights(wrapper_class: Any, made: Callable[[Any], None] | None = None) -> None:
+    """Workers say when they have changed weights. `load_weights` of the model says so itself.
+
+    Args:
+        made: Called with the wrapper of each worker whose device is initialized.
+    """
+    init_device = once(wrapper_class, "init_device")
+    if init_device is None:
+        return
+
+    def init_and_watch(wrapper: Any) -> Any:
+        worker_class = type(wrapper.worker)
+        for name in ("update_weights", "reload_weights"):
+            if hasattr(worker_class, name):
+                _say_change(worker_class, name)
+        worker_class.routecap_set_tag = _set_tag
+        config = getattr(wrapper, "vllm_config", None)
+        if getattr(config, "lora_config", None) is not None:
+            watch_adapters(import_module("vllm.lora.worker_manager").WorkerLoRAManager)
+        found = init_device(wrapper)
+        if made is not None:
+            made(wrapper)
+        return found
+
+    replace(wrapper_class, "init_device", init_device, init_and_watch)
+
+
+def watch_adapters(manager_class: Any) -> None:
+    """An adapter that is loaded in the place of one changes weights: the name stays."""
+    load = once(manager_class, "_load_adapter")
+    if load is None:
+        return
+
+    def load_adapter(manager: Any, lora_request: Any) -> Any:
+        loaded = load(manager, lora_request)
+        if getattr(lora_request, "load_inplace", False):
+            routed_experts_capturer.weights_changed()
+        return loaded
+
+    replace(manager_class, "_load_adapter", load, load_adapter)
+
+
+def _say_change(worker_class: Any, name: str) -> None:
+    change = once(worker_class, name)
+    if change is None:
+        return
+
+    def changing(worker: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return change(worker, *args, **kwargs)
+        finally:
+            routed_experts_capturer.weights_changed()
+
+    replace(worker_class, name, change, changing)
+
+
+def _set_tag(worker: Any, tag: int) -> None:
+    """collective_rpc("routecap_set_tag", args=(7,)): the version of the weights from now on."""
+    routed_experts_capturer.set_tag(tag)
