@@ -15,12 +15,11 @@ from types import SimpleNamespace
 sys.path.append(str(Path(__file__).resolve().parents[2] / "bindings" / "python" / "tests" / "vllm"))
 import numpy as np
 import torch
-from schedule import BLOCK, Cache, Router, Run, capture
+from schedule import BLOCK, Cache, Router, Run, capture, rows_connector
 from vllm.distributed.aux_output_connector import connector as own_connector
 from vllm.distributed.aux_output_connector import routed_experts, store, worker
 
 from routecap.vllm import _v033
-from routecap.vllm._capturer import RoutedExpertsCapturer
 
 LAYERS, K, EXPERTS = 6, 4, 32
 BLOCK_BYTES = BLOCK * LAYERS * K
@@ -45,23 +44,8 @@ def own_forward(made, rows):
 
 
 def ours(store_bytes):
-    config = SimpleNamespace(
-        model_type="qwen3_moe",
-        num_hidden_layers=LAYERS,
-        num_experts=EXPERTS,
-        num_experts_per_tok=K,
-        mlp_only_layers=[],
-        decoder_sparse_step=1,
-    )
-    made = RoutedExpertsCapturer.create(
-        True, SimpleNamespace(hf_text_config=config), 0, 64, 256, "cpu"
-    )
-    return _v033.RowsConnector(
-        made,
-        block_rows=BLOCK,
-        store_bytes=store_bytes,
-        decoder_layers=LAYERS,
-        output=own_connector.AuxRequestOutput,
+    return rows_connector(
+        LAYERS, K, EXPERTS, own_connector.AuxRequestOutput, store_bytes=store_bytes
     )
 
 

@@ -35,7 +35,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.append(str(HERE.parents[1] / "bindings" / "python" / "tests" / "vllm"))
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
-from schedule import capture  # noqa: E402
+from schedule import capture, rows_connector  # noqa: E402
 from vllm import SamplingParams  # noqa: E402
 from vllm.config import (  # noqa: E402
     CacheConfig,
@@ -58,7 +58,6 @@ from vllm.v1.request import Request, RequestStatus  # noqa: E402
 from vllm.v1.structured_output import StructuredOutputManager  # noqa: E402
 
 from routecap.vllm import _v033  # noqa: E402
-from routecap.vllm._capturer import RoutedExpertsCapturer  # noqa: E402
 
 LAYERS, K, EXPERTS, VOCABULARY = 16, 4, 64, 2048
 LONGEST, ROOM = max(256, 6 * options.block), max(128, 2 * options.block)
@@ -98,24 +97,8 @@ def scheduler():
 
 
 def connector():
-    config = SimpleNamespace(
-        model_type="qwen3_moe",
-        num_hidden_layers=LAYERS,
-        num_experts=EXPERTS,
-        num_experts_per_tok=K,
-        mlp_only_layers=[],
-        decoder_sparse_step=1,
-    )
-    made = RoutedExpertsCapturer.create(
-        True, SimpleNamespace(hf_text_config=config), 0, ROOM, LONGEST, "cpu"
-    )
-    return _v033.RowsConnector(
-        made,
-        block_rows=options.block,
-        store_bytes=1 << 24,
-        decoder_layers=LAYERS,
-        output=AuxRequestOutput,
-    )
+    sizes = {"rows": ROOM, "longest": LONGEST, "block": options.block}
+    return rows_connector(LAYERS, K, EXPERTS, AuxRequestOutput, **sizes)
 
 
 class Life:

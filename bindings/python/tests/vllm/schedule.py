@@ -12,7 +12,36 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 
+from routecap.vllm._capturer import RoutedExpertsCapturer
+from routecap.vllm._v033 import RowsConnector
+
 BLOCK = 4
+
+
+def rows_connector(
+    layers, k, experts, output, *, dense=(), rows=64, longest=256, block=BLOCK, **more
+):
+    """Ours of a model that is not there.
+
+    dense: Layers that do not route.
+    rows, longest: Of a step, of a request.
+    """
+    config = SimpleNamespace(
+        model_type="qwen3_moe",
+        num_hidden_layers=layers,
+        num_experts=experts,
+        num_experts_per_tok=k,
+        mlp_only_layers=list(dense),
+        decoder_sparse_step=1,
+    )
+    model = SimpleNamespace(hf_text_config=config)
+    return RowsConnector(
+        RoutedExpertsCapturer.create(True, model, 0, rows, longest, "cpu"),
+        **{"store_bytes": 1 << 24, **more},
+        block_rows=block,
+        decoder_layers=layers,
+        output=output,
+    )
 
 
 class Router:

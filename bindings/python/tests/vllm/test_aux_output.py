@@ -5,11 +5,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from schedule import BLOCK, Router, Run, Scheduling, capture
+from schedule import BLOCK, Router, Run, Scheduling, capture, rows_connector
 from scraping import chosen, counted, free_port, scrape
 
 from routecap.vllm import _v033
-from routecap.vllm._capturer import RoutedExpertsCapturer
 from routecap.vllm._options import Options, set_options
 
 LAYERS, K, EXPERTS = 3, 2, 16
@@ -20,26 +19,8 @@ class Output:
         self.token_start, self.rows = token_start, rows
 
 
-def connector(store_bytes=1 << 24, layers=LAYERS + 1, k=K, **more):
-    config = SimpleNamespace(
-        model_type="qwen3_moe",
-        num_hidden_layers=layers,
-        num_experts=EXPERTS,
-        num_experts_per_tok=k,
-        mlp_only_layers=[1],
-        decoder_sparse_step=1,
-    )
-    made = RoutedExpertsCapturer.create(
-        True, SimpleNamespace(hf_text_config=config), 0, 64, 256, "cpu"
-    )
-    return _v033.RowsConnector(
-        made,
-        block_rows=BLOCK,
-        store_bytes=store_bytes,
-        decoder_layers=layers,
-        output=Output,
-        **more,
-    )
+def connector(layers=LAYERS + 1, k=K, **more):
+    return rows_connector(layers, k, EXPERTS, Output, dense=[1], **more)
 
 
 class Judge:
@@ -183,7 +164,7 @@ def test_a_store_that_is_full_costs_rows_and_nothing_else():
 def test_a_store_has_room_for_what_runs_beside_what_the_scheduler_retains():
     blocks = 200  # of the engine's cache
     rows, shape = _v033.kept_rows(blocks * BLOCK, None), {"layers": 41, "k": 8}
-    made = connector(connector(**shape).capture.store_bytes(rows), **shape)
+    made = connector(store_bytes=connector(**shape).capture.store_bytes(rows), **shape)
     ids = np.arange(BLOCK * 40 * 8).reshape(BLOCK, 40, 8) % EXPERTS
     hashes = [index.to_bytes(32, "little") for index in range(2 * blocks)]
 
