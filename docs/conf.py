@@ -71,7 +71,13 @@ breathe_show_define_initializer = True
 autoapi_dirs = [str(root / "bindings/python/src/routecap")]
 autoapi_root = "reference/python"
 autoapi_add_toctree_entry = False
-autoapi_options = ["members", "undoc-members", "show-module-summary", "imported-members"]
+autoapi_options = [
+    "members",
+    "inherited-members",
+    "undoc-members",
+    "show-module-summary",
+    "imported-members",
+]
 autoapi_python_class_content = "class"
 autoapi_keep_files = False
 PYTHON = re.compile(
