@@ -469,6 +469,9 @@ def test_files_archives_and_folders_are_read_in_place(tmp_path: Path) -> None:
         found = routecap.stored(tmp_path / name)
         assert list(found) == names
         assert (plan.gather(list(found.values())).ids == expected).all()
+        loaded = routecap.load(tmp_path / name)
+        assert list(loaded) == names
+        assert [each.routing for each in loaded.values()] == list(routings.values())
     with tarfile.open(tmp_path / "damaged.tar", "w") as archive:
         entry = tarfile.TarInfo("a.routecap")
         entry.size = 70

@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 
 from ._constants import IdSpace, Status
 from ._errors import Error, error, member
-from ._mapped import INFO, ROUTING, in_archive, in_folder, mapped
+from ._mapped import INFO, ROUTING, TAR, routings_in
 from ._message import WireHint, WireOptions, wire_format
 from ._routing import Routing
 from ._samples import Sample
 from ._wire import wire_decode, wire_encode, wire_formats
 
-_TAR, _SAFETENSORS = ".tar", ".safetensors"
+_SAFETENSORS = ".safetensors"
 _Progress = Callable[[Any], Iterable[Any]]
 
 
@@ -83,7 +83,7 @@ def save(
             )
         [sample] = named.values()
         _save_one(path, sample, kind, wire or {})
-    elif kind == _TAR:
+    elif kind == TAR:
         _save_tar(path, named, progress)
     elif kind == _SAFETENSORS:
         _save_safetensors(path, named, progress)
@@ -104,11 +104,11 @@ def kind_to_write(path: str | os.PathLike[str]) -> str:
 
 def _expect_known(path: str | os.PathLike[str], kind: str, does: str) -> None:
     """Refuse the ending of a file's name that routecap does not write, or read."""
-    if kind not in (ROUTING, _TAR, _SAFETENSORS, *WIRE_ENDINGS):
+    if kind not in (ROUTING, TAR, _SAFETENSORS, *WIRE_ENDINGS):
         raise error(
             Status.ERR_ARGUMENT,
             f"{path} ends in {kind}, which routecap does not {does}: name a file {ROUTING}, "
-            f"{_TAR}, {_SAFETENSORS} or, for a message of the wire, {', '.join(WIRE_ENDINGS)}; "
+            f"{TAR}, {_SAFETENSORS} or, for a message of the wire, {', '.join(WIRE_ENDINGS)}; "
             "a folder has no ending, ends in a slash or is there",
         )
 
@@ -139,7 +139,8 @@ def load(
     one is in the serialised form.
 
     A routing of an archive has the name of its file, without folders. Where several would have one
-    name, as rank0/r.routecap and rank1/r.routecap, each keeps its folders: "rank0/r".
+    name, as rank0/r.routecap and rank1/r.routecap, each keeps its folders: "rank0/r". A file may
+    have several, one behind another, which are "0", "1", and so on.
 
     Nothing in it is trusted. With `mmap` files are mapped and used in place: they must not change
     as long as the routings live (safetensors are copied all the same).
@@ -152,14 +153,12 @@ def load(
         return {path.name.removesuffix(kind): _load_message(path, kind, wire or {})}
     if kind == _SAFETENSORS:
         return _load_safetensors(path, progress)
-    if kind == _TAR:
-        return _load_tar(path, mmap, progress)
-    files = in_folder(path, ROUTING) if path.is_dir() else [path]
     return {
-        file.stem: Sample(
-            _routing(mapped(file) if mmap else file.read_bytes(), file), _info_beside(file)
+        each.name: Sample(
+            _routing(each.data if mmap else bytes(each.data), each.source),
+            {} if each.info is None else _info(bytes(each.info), each.info_source),
         )
-        for file in progress(files)
+        for each in routings_in(path, progress)
     }
 
 
@@ -182,7 +181,8 @@ def _load_message(path: Path, kind: str, hint: WireHint) -> Sample:
         routing, _ = wire_decode(path.read_bytes(), wire_format(kind), **hint)
     except Error as reason:
         raise error(reason.status, f"{path}: {reason}") from None
-    return Sample(routing, _info_beside(path, kind))
+    beside = _beside(path, kind)
+    return Sample(routing, _info(beside.read_bytes(), beside) if beside.is_file() else {})
 
 
 def _save_one(path: Path, sample: Sample, kind: str = ROUTING, wire: WireOptions = {}) -> None:
@@ -213,16 +213,6 @@ def _save_tar(path: Path, samples: dict[str, Sample], progress: _Progress) -> No
                 archive.addfile(entry, BytesIO(data))
 
 
-def _load_tar(path: Path, mmap: bool, progress: _Progress) -> dict[str, Sample]:
-    return {
-        each.name: Sample(
-            _routing(each.data if mmap else bytes(each.data), each.source),
-            {} if each.info is None else _info(bytes(each.info), each.info_source),
-        )
-        for each in progress(in_archive(path))
-    }
-
-
 def _routing(data: Any, source: object) -> Routing:
     try:
         return Routing.deserialize(data)
@@ -233,11 +223,6 @@ def _routing(data: Any, source: object) -> Routing:
 def _beside(path: Path, kind: str) -> Path:
     """The file of what is known of the routing in `path`."""
     return path.with_name(path.name.removesuffix(kind) + INFO)
-
-
-def _info_beside(path: Path, kind: str = ROUTING) -> dict[str, Any]:
-    beside = _beside(path, kind)
-    return _info(beside.read_bytes(), beside) if beside.is_file() else {}
 
 
 def _info(text: bytes | str, source: object) -> dict[str, Any]:

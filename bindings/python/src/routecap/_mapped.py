@@ -1,5 +1,5 @@
-"""Files that are mapped, folders of them and archives: the one way in which `load` and `stored`
-find routings in them.
+"""Files that are mapped, folders of them and archives: `load` and `stored` find routings in them by
+`routings_in`.
 
 Any of these may come from others. Nothing is read, and no memory taken, by what a header claims:
 what is found are views of bytes that are there.
@@ -10,33 +10,77 @@ import os
 import re
 import tarfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from io import FileIO
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from ._constants import Status
 from ._errors import Error, error
+from ._serialized import serialized_info
 
 ROUTING = ".routecap"
 INFO = ".json"
+TAR = ".tar"
 
 
 class Member(NamedTuple):
-    """A routing in an archive."""
+    """A routing in the serialised form."""
 
     name: str
     source: str
-    """The archive and the file's name in it, for errors."""
+    """The file, with an archive's name before it, for errors."""
     data: memoryview
     info_source: str
     info: memoryview | None
     """What lies beside it, in the file of the same name with the ending .json."""
 
 
+def routings_in(path: Path, progress: Callable[[Any], Iterable[Any]] = iter) -> Iterator[Member]:
+    """The routings of a file, of a folder's files .routecap, or of an archive.
+
+    A file may have several, one behind another, whose names are then "0", "1", and so on. `progress`
+    wraps what is iterated over.
+
+    Raises:
+        Error: An archive is damaged, or has one file twice.
+    """
+    if path.suffix == TAR and not path.is_dir():
+        yield from progress(in_archive(path))
+    elif path.is_dir():
+        for file in progress(in_folder(path, ROUTING)):
+            yield _in_file(file, mapped(file))
+    else:
+        several = list(_behind_one_another(path))
+        for number, data in enumerate(progress(several)):
+            name = path.stem if len(several) == 1 else str(number)
+            yield _in_file(path, data)._replace(name=name)
+
+
+def _in_file(path: Path, data: memoryview) -> Member:
+    beside = path.with_suffix(INFO)
+    info = memoryview(beside.read_bytes()) if beside.is_file() else None
+    return Member(path.stem, str(path), data, str(beside), info)
+
+
+def _behind_one_another(path: Path) -> Iterator[memoryview]:
+    data = mapped(path)
+    while data:
+        try:
+            size = serialized_info(data[:64]).bytes
+        except Error as reason:
+            raise error(reason.status, f"{path}: {reason}") from None
+        yield data[:size]
+        data = data[size:]
+
+
 def mapped(path: Path) -> memoryview:
-    """The bytes of a file, which must not change as long as they are used."""
+    """The bytes of a file, which must not change as long as they are used. What is no file on a
+    disk, such as a pipe, is read.
+    """
     with path.open("rb") as file:
+        if not path.is_file():
+            return memoryview(file.read())
         try:
             return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         except ValueError:

@@ -4,7 +4,7 @@ files that are mapped, archives, objects of Ray.
 
 import functools
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ._constants import Status
 from ._errors import Error, error
-from ._mapped import ROUTING, in_archive, in_folder, mapped
+from ._mapped import Member, routings_in
 from ._routing import Routing, merge
 from ._serialized import Serialized, serialized_info, slice_pieces
 
@@ -103,40 +103,18 @@ class StoredRouting:
 
 
 def stored(path: str | os.PathLike[str]) -> dict[str, StoredRouting]:
-    """The routings of a file, a folder or an archive, by their names, without reading them: files
-    are mapped, and must not change meanwhile.
-
-    - ``.routecap``: one serialised routing; or several, one behind another, whose names are then
-      "0", "1", and so on.
-    - ``.tar``: an archive of such files that is not compressed, as `save` writes it. The names are
-      those that `load` gives.
-    - A folder of such files.
+    """The routings of a file .routecap, an archive .tar that is not compressed, or a folder, by the
+    names that `load` gives them, without reading them: files are mapped, and must not change
+    meanwhile.
     """
-    path = Path(path)
-    if path.is_dir():
-        return {file.stem: _reader(mapped(file), file) for file in in_folder(path, ROUTING)}
-    if path.suffix == ".tar":
-        return {each.name: _reader(each.data, each.source) for each in in_archive(path)}
-    several = list(_behind_one_another(mapped(path)))
-    return (
-        {path.stem: several[0]}
-        if len(several) == 1
-        else {str(i): each for i, each in enumerate(several)}
-    )
+    return {each.name: _reader(each) for each in routings_in(Path(path))}
 
 
-def _reader(data: memoryview, source: object) -> StoredRouting:
+def _reader(found: Member) -> StoredRouting:
     try:
-        return StoredRouting(data)
+        return StoredRouting(found.data)
     except Error as reason:
-        raise error(reason.status, f"{source}: {reason}") from None
-
-
-def _behind_one_another(data: memoryview) -> Iterator[StoredRouting]:
-    while data:
-        size = serialized_info(data[:64]).bytes
-        yield StoredRouting(data[:size])
-        data = data[size:]
+        raise error(reason.status, f"{found.source}: {reason}") from None
 
 
 class RayRouting:
