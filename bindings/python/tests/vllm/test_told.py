@@ -8,7 +8,7 @@ import torch
 from batch import Batch, request
 
 import routecap
-from routecap.vllm import _asked, _scheduler, _transport, _v021, _weights
+from routecap.vllm import _asked, _hooks, _platform, _scheduler, _transport, _v021
 from routecap.vllm import routed_experts_capturer as module
 from routecap.vllm._results import PendingRoutedExperts, split_routed_experts
 
@@ -227,7 +227,7 @@ def test_a_library_without_cuda_is_refused_with_the_configuration_and_async_sche
                 raise ValueError("not with pipeline parallelism")
 
     _v021.lift_refusal(Config)
-    monkeypatch.setattr(_v021, "engine_is_on_cuda", lambda: True)
+    monkeypatch.setattr(_platform, "engine_is_on_cuda", lambda: True)
     for without, workers, executor, said in (
         (False, 1, "uni", None),
         (False, 1, "mp", None),  # of a data-parallel rank: it comes into the engine's process
@@ -236,7 +236,7 @@ def test_a_library_without_cuda_is_refused_with_the_configuration_and_async_sche
         (False, 2, "external_launcher", "not with async"),
         (True, 1, "uni", "built without it"),
     ):
-        monkeypatch.setattr(_v021, "without_cuda", lambda without=without: without)
+        monkeypatch.setattr(_platform, "without_cuda", lambda without=without: without)
         config = Config(workers, executor)
         if said is None:
             config._validate_return_routed_experts()
@@ -319,8 +319,8 @@ def test_a_worker_says_when_its_weights_are_changed_and_is_told_their_version(st
         def init_device(self):
             return "ready"
 
-    _weights.watch_weights(Wrapper)
-    _weights.watch_weights(Wrapper)  # once
+    _hooks.watch_weights(Wrapper)
+    _hooks.watch_weights(Wrapper)  # once
     assert Wrapper().init_device() == "ready" and Wrapper().init_device() == "ready"
     assert Wrapper.worker.update_weights({"names": 1}) == {"names": 1}
     assert capturer.tag == 1
@@ -335,7 +335,7 @@ def test_an_adapter_that_is_loaded_in_place_of_one_is_new_weights(start):
         def _load_adapter(self, lora_request):
             return lora_request
 
-    _weights.watch_adapters(Manager)
+    _hooks.watch_adapters(Manager)
     for place, tag in ((False, 0), (True, 1)):
         adapter = SimpleNamespace(load_inplace=place)
         assert Manager()._load_adapter(adapter) is adapter

@@ -8,7 +8,7 @@ import torch
 from engine import Model
 
 from routecap import vllm
-from routecap.vllm import _compiled, _scheduler, _transport, _v026, routed_experts_capturer
+from routecap.vllm import _compiled, _hooks, _scheduler, _transport, _v026, routed_experts_capturer
 from routecap.vllm._prefixes import BlocksOf
 
 BLOCK = 4
@@ -197,8 +197,8 @@ def test_a_worker_in_the_engine_s_process_gets_ours_before_it_makes_its_own():
         def initialize_from_config(self, configs):
             return self.worker.model_runner.init_routed_experts_capturer
 
-    _v026.take_worker(Wrapper)
-    _v026.take_worker(Wrapper)  # changes nothing
+    for _ in range(2):  # the second changes nothing
+        _hooks.take_worker(Wrapper, _v026.check_worker, _v026.prepare_worker)
     for executor, ours in (("uni", True), ("mp", False)):
         wrapper = Wrapper(executor)
         wrapper.init_worker([{"vllm_config": wrapper.vllm_config}])

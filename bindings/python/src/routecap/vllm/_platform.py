@@ -40,6 +40,12 @@ def engine_is_on_cuda() -> bool:
     return False
 
 
+def expect_cuda() -> None:
+    """Raises: ValueError: the engine runs on CUDA, and the library has none."""
+    if engine_is_on_cuda() and without_cuda():
+        raise ValueError(WITHOUT_CUDA)
+
+
 def say_if_without_cuda() -> None:
     if without_cuda() and engine_is_on_cuda():
         logger.error(WITHOUT_CUDA)

@@ -12,30 +12,25 @@ from typing import Any
 
 from . import routed_experts_capturer
 from ._asked import asked_by
+from ._hooks import each_scheduler
 from ._prefixes import BlocksOf, Told
 from ._results import Blocks, PendingRoutedExperts
 from ._workers import Held, Workers, executor_of_this_process
-from ._wrap import once, replace
 
 
-def tell_ends(scheduler_config_class: Any, telling: type | None = None) -> None:
-    """Schedulers, of whatever class the configuration names, tell the capturer of their process.
+def tell_ends(scheduler_config_class: Any, before: type | None = None) -> None:
+    """Schedulers tell the capturer of their process.
 
     Args:
-        telling: What is put before their class; `TellingScheduler` unless given.
+        before: What is put before their class; `TellingScheduler` unless given.
     """
-    before = telling or TellingScheduler
-    get_class = once(scheduler_config_class, "get_scheduler_cls")
-    if get_class is None:
-        return
-
-    def get_scheduler_cls(config: Any) -> Any:
-        cls = get_class(config)
-        return (
-            cls if issubclass(cls, before) else type(f"Routecap{cls.__name__}", (before, cls), {})
-        )
-
-    replace(scheduler_config_class, "get_scheduler_cls", get_class, get_scheduler_cls)
+    own = before or TellingScheduler
+    each_scheduler(
+        scheduler_config_class,
+        lambda cls: (
+            cls if issubclass(cls, own) else type(f"Routecap{cls.__name__}", (own, cls), {})
+        ),
+    )
 
 
 class TellingScheduler:

@@ -8,7 +8,7 @@
     worker          has the rows of a step issued before it waits for the step's tokens, and answers
                     a scheduler in another process
 
-The rest is shared with other versions: `_compiled`, `_scheduler`, `_weights`, `_transport`,
+The rest is shared with other versions: `_compiled`, `_scheduler`, `_hooks`, `_transport`,
 `_front_end` and `_server` say what they replace. Threads: the engine's, for the scheduler; the one
 that sends outputs, for the transport; whoever looks at the outputs, for the arrays.
 """
@@ -25,11 +25,11 @@ from . import routed_experts_capturer
 from ._compiled import compile_alike, replayed_pieces
 from ._forward import say_pieces
 from ._front_end import make_lazy, say_captures, take_rows
-from ._platform import ONE_PROCESS, WITHOUT_CUDA, engine_is_on_cuda, without_cuda
+from ._hooks import watch_weights
+from ._platform import ONE_PROCESS, expect_cuda
 from ._scheduler import tell_ends
 from ._server import serve
 from ._transport import send_bytes
-from ._weights import watch_weights
 from ._workers import remember_executor
 from ._workers import serve as serve_scheduler
 from ._wrap import once, replace
@@ -114,8 +114,7 @@ def lift_refusal(config_class: Any) -> None:
     def validate_without_async(config: Any) -> None:
         say_captures()
         serve()  # its server may have been imported since
-        if engine_is_on_cuda() and without_cuda():
-            raise ValueError(WITHOUT_CUDA)
+        expect_cuda()
         scheduling, parallel = config.scheduler_config, config.parallel_config
         if parallel.use_ubatching:
             raise ValueError(TWO_BATCHES)

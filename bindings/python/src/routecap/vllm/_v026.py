@@ -26,12 +26,12 @@ from ._asked import Asked, asked_by
 from ._compiled import compile_alike, replayed_pieces
 from ._forward import say_pieces
 from ._front_end import captures_here, make_lazy, say_captures, take_rows
-from ._platform import ONE_PROCESS, WITHOUT_CUDA, engine_is_on_cuda, without_cuda
+from ._hooks import take_worker, watch_weights
+from ._platform import ONE_PROCESS, expect_cuda
 from ._results import PendingRoutedExperts
 from ._scheduler import tell_ends
 from ._server import check, serve
 from ._transport import send_bytes
-from ._weights import watch_weights
 from ._wrap import once, replace
 
 logger = logging.getLogger("vllm.routecap")  # which vLLM shows
@@ -41,8 +41,9 @@ def apply() -> None:
     """Replace all of it. What is replaced already stays."""
     say_pieces(replayed_pieces)
     compile_alike(import_module("vllm.config.model").ModelConfig)
-    take_worker(import_module("vllm.v1.worker.worker_base").WorkerWrapperBase)
-    watch_weights(import_module("vllm.v1.worker.worker_base").WorkerWrapperBase)
+    wrapper = import_module("vllm.v1.worker.worker_base").WorkerWrapperBase
+    take_worker(wrapper, check_worker, prepare_worker)
+    watch_weights(wrapper)
     tell_ends(import_module("vllm.config.scheduler").SchedulerConfig, TellingScheduler)
     send_bytes(import_module("vllm.v1.serial_utils").MsgpackEncoder)
     look_later(
@@ -71,36 +72,24 @@ def _why_not(parallel: Any) -> str:
 # ---- The worker
 
 
-def take_worker(wrapper_class: Any) -> None:
-    """A worker's runner gets our capturer where it would make its own: with its caches, before
-    graphs are captured. A library that cannot capture is said before weights are loaded."""
-    init_worker = once(wrapper_class, "init_worker")
-    if init_worker is None:
-        return
-    initialize = wrapper_class.initialize_from_config
+def check_worker(config: Any) -> None:
+    """A library that cannot capture, or an engine that has vLLM's own, is said before weights are
+    loaded."""
+    if captures(config):
+        expect_cuda()
+    elif config.model_config.enable_return_routed_experts:
+        logger.warning(
+            "routed experts: %s: they are vLLM's own. Make the engine without that to have "
+            "routecap's",
+            _why_not(config.parallel_config),
+        )
 
-    def init_worker_first(wrapper: Any, all_kwargs: Any) -> Any:
-        config = all_kwargs[wrapper.rpc_rank]["vllm_config"]
-        if captures(config):
-            if engine_is_on_cuda() and without_cuda():
-                raise ValueError(WITHOUT_CUDA)
-        elif config.model_config.enable_return_routed_experts:
-            why = _why_not(config.parallel_config)
-            logger.warning(
-                "routed experts: %s: they are vLLM's own. Make the engine without that to have "
-                "routecap's",
-                why,
-            )
-        return init_worker(wrapper, all_kwargs)
 
-    def initialize_from_config(wrapper: Any, kv_cache_configs: Any) -> Any:
-        if captures(wrapper.vllm_config):
-            runner = wrapper.worker.model_runner
-            runner.init_routed_experts_capturer = functools.partial(Capture, runner)
-        return initialize(wrapper, kv_cache_configs)
-
-    replace(wrapper_class, "init_worker", init_worker, init_worker_first)
-    replace(wrapper_class, "initialize_from_config", initialize, initialize_from_config)
+def prepare_worker(wrapper: Any) -> None:
+    """The runner gets our capturer where it would make its own: with its caches."""
+    if captures(wrapper.vllm_config):
+        runner = wrapper.worker.model_runner
+        runner.init_routed_experts_capturer = functools.partial(Capture, runner)
 
 
 class Capture:

@@ -32,10 +32,10 @@ import routecap
 from . import _binding, routed_experts_capturer
 from ._asked import Asked, asked_by
 from ._capturer import RoutedExpertsCapturer
+from ._hooks import each_scheduler, take_worker, watch_weights
 from ._options import get_options
-from ._platform import WITHOUT_CUDA, engine_is_on_cuda, without_cuda
+from ._platform import expect_cuda
 from ._results import spread, to_array
-from ._weights import watch_weights
 from ._wrap import once, replace
 
 logger = logging.getLogger("vllm.routecap")  # which vLLM shows
@@ -45,9 +45,10 @@ _PACKAGE = "vllm.distributed.aux_output_connector"
 
 def apply() -> None:
     """Replace all of it. What is replaced already stays."""
-    take_worker(import_module("vllm.v1.worker.worker_base").WorkerWrapperBase)
-    watch_weights(import_module("vllm.v1.worker.worker_base").WorkerWrapperBase)
-    take_scheduler(import_module("vllm.config.scheduler").SchedulerConfig)
+    wrapper = import_module("vllm.v1.worker.worker_base").WorkerWrapperBase
+    take_worker(wrapper, check_worker, prepare_worker)
+    watch_weights(wrapper)
+    each_scheduler(import_module("vllm.config.scheduler").SchedulerConfig, take_scheduler)
     refuse_asked(import_module("vllm.v1.engine.input_processor").InputProcessor)
 
 
@@ -75,27 +76,16 @@ def refuse_asked(processor_class: Any) -> None:
 # ---- The worker's side
 
 
-def take_worker(wrapper_class: Any) -> None:
-    """The worker's side is in its place before a runner makes one. A library that cannot capture
-    is said before weights are loaded."""
-    init_worker = once(wrapper_class, "init_worker")
-    if init_worker is None:
-        return
-    initialize = wrapper_class.initialize_from_config
+def check_worker(config: Any) -> None:
+    """A library that cannot capture is said before weights are loaded."""
+    if config.aux_output_config.enabled:
+        expect_cuda()
 
-    def init_worker_first(wrapper: Any, all_kwargs: Any) -> Any:
-        config = all_kwargs[wrapper.rpc_rank]["vllm_config"]
-        if config.aux_output_config.enabled and engine_is_on_cuda() and without_cuda():
-            raise ValueError(WITHOUT_CUDA)
-        return init_worker(wrapper, all_kwargs)
 
-    def initialize_from_config(wrapper: Any, kv_cache_configs: Any) -> Any:
-        if wrapper.vllm_config.aux_output_config.enabled:
-            put_worker(import_module("vllm.v1.worker.gpu.model_runner"))
-        return initialize(wrapper, kv_cache_configs)
-
-    replace(wrapper_class, "init_worker", init_worker, init_worker_first)
-    replace(wrapper_class, "initialize_from_config", initialize, initialize_from_config)
+def prepare_worker(wrapper: Any) -> None:
+    """The worker's side is in its place before a runner makes one."""
+    if wrapper.vllm_config.aux_output_config.enabled:
+        put_worker(import_module("vllm.v1.worker.gpu.model_runner"))
 
 
 def put_worker(runner_module: Any) -> None:
@@ -270,7 +260,7 @@ class RowsConnector:
         self._store_bytes = max(store_bytes, capture.store_bytes(0))
         self._generation = 0  # of the engine's cache: how often it was emptied
         self._epoch = 0  # counts new weights and that
-        self._weights = capture.tag
+        self._hooks = capture.tag
         # The engine's hash of a block stands for its tokens. With weights that changed since the
         # cache was emptied it has blocks of both, and does not say which of them is hit.
         self._mixed = False
@@ -287,12 +277,12 @@ class RowsConnector:
         if not self._owner or metadata is None:
             return
         with self._lock:
-            changed, emptied = self.capture.tag != self._weights, False
+            changed, emptied = self.capture.tag != self._hooks, False
             if metadata.generation > self._generation:
                 self._renew(metadata.generation)
                 emptied = True
             if changed or emptied:
-                self._weights, self._mixed = self.capture.tag, not emptied
+                self._hooks, self._mixed = self.capture.tag, not emptied
                 self._epoch += 1
                 if self.store is not None:
                     self.store.advance(self._epoch)
@@ -524,18 +514,10 @@ class RowsConnector:
 # ---- The scheduler's side
 
 
-def take_scheduler(scheduler_config_class: Any) -> None:
+def take_scheduler(cls: Any) -> Any:
     """Schedulers, of whatever class the configuration names, have ours from now on."""
-    get_class = once(scheduler_config_class, "get_scheduler_cls")
-    if get_class is None:
-        return
-
-    def get_scheduler_cls(config: Any) -> Any:
-        cls = get_class(config)
-        put_scheduler(import_module("vllm.v1.core.sched.scheduler"))
-        return cls
-
-    replace(scheduler_config_class, "get_scheduler_cls", get_class, get_scheduler_cls)
+    put_scheduler(import_module("vllm.v1.core.sched.scheduler"))
+    return cls
 
 
 def put_scheduler(scheduler_module: Any) -> None:

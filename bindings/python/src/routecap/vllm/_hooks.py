@@ -1,4 +1,11 @@
-"""Workers say when their weights are changed, and take the weights' version by collective_rpc."""
+"""What several versions put around the engine's workers and schedulers.
+
+take_worker      looks at an engine's configuration before weights are loaded, and at a worker
+                 before its caches are made
+watch_weights    workers say when their weights are changed, and take the weights' version by
+                 collective_rpc
+each_scheduler   changes the class of schedulers
+"""
 
 from __future__ import annotations
 
@@ -8,6 +15,41 @@ from typing import Any
 
 from . import routed_experts_capturer
 from ._wrap import once, replace
+
+
+def take_worker(
+    wrapper_class: Any, check: Callable[[Any], None], prepare: Callable[[Any], None]
+) -> None:
+    """Before a worker of this process is made, `check` its engine's configuration; before its caches
+    are, and so before graphs are captured, `prepare` its wrapper."""
+    init_worker = once(wrapper_class, "init_worker")
+    if init_worker is None:
+        return
+    initialize = wrapper_class.initialize_from_config
+
+    def init_worker_first(wrapper: Any, all_kwargs: Any) -> Any:
+        check(all_kwargs[wrapper.rpc_rank]["vllm_config"])
+        return init_worker(wrapper, all_kwargs)
+
+    def initialize_from_config(wrapper: Any, kv_cache_configs: Any) -> Any:
+        prepare(wrapper)
+        return initialize(wrapper, kv_cache_configs)
+
+    replace(wrapper_class, "init_worker", init_worker, init_worker_first)
+    replace(wrapper_class, "initialize_from_config", initialize, initialize_from_config)
+
+
+def each_scheduler(scheduler_config_class: Any, change: Callable[[Any], Any]) -> None:
+    """Schedulers are of the class that `change` makes of the one that the configuration names."""
+    get_class = once(scheduler_config_class, "get_scheduler_cls")
+    if get_class is None:
+        return
+    replace(
+        scheduler_config_class,
+        "get_scheduler_cls",
+        get_class,
+        lambda config: change(get_class(config)),
+    )
 
 
 def watch_weights(wrapper_class: Any, made: Callable[[Any], None] | None = None) -> None:
