@@ -28,7 +28,7 @@ for source in "${base64[@]}"; do
     cc -O1 -fPIC -include src/third_party/base64/config.h -Isrc/third_party/base64 $simd -c "$source" -o "$(object "$source")" || exit 2
 done
 cc -O1 -fPIC -include src/third_party/blake2/config.h -c src/third_party/blake2/blake2b-ref.c -o "$(object blake2)" || exit 2
-for source in model check plain structs serialized sources operations wire sequence plan ../support/device; do
+for source in model check plain config serialized sources operations wire sequence plan ../support/device; do
     "$compiler" $flags -c "tests/fuzz/$source.cc" -o "$work/$(basename "$source").o" || exit 2
 done
 
@@ -63,7 +63,7 @@ breaks() {
     mv "$work/kept.o" "$(object "$compiled")"
 }
 
-for target in structs serialized sources operations wire sequence plan; do
+for target in config serialized sources operations wire sequence plan; do
     notices "$target" 2> /dev/null && { cat "$work/log"; echo "fuzz: $target fails with the library as it is"; exit 1; }
 done
 
@@ -157,9 +157,9 @@ breaks plan "a row of zigzag is missing" src/plan/layout.cc 's/columns - r \* ch
 breaks plan "a piece of a padded layout has the step of a packed one" src/plan/packed.cc 's/piece\.row = n, piece\.step = 1;/piece.row = n;/'
 breaks plan "a filled cell reads behind the experts" src/plan/row_writer.cc 's/if \(number >= at\.experts\) number -= at\.experts;//'
 breaks serialized "a slice begins a row late" src/routing/serialized.cc 's/select\(whole, first, rows ==/select(whole, first + (first > begin), rows ==/'
-breaks structs "a tail is not looked at" src/base/structs.h \
+breaks config "a tail is not looked at" src/base/structs.h \
     's/if \(bytes\[i\] != 0\)$/if (bytes[i] != 0 \&\& i < sizeof(T) + 8)/' src/backend/config.cc
-breaks structs "a limit is one too high" src/backend/config.cc 's/ROUTECAP_MAX_SLOTS/ROUTECAP_MAX_SLOTS + 1/'
+breaks config "a limit is one too high" src/backend/config.cc 's/ROUTECAP_MAX_SLOTS/ROUTECAP_MAX_SLOTS + 1/'
 
 echo "fuzz: $((broken - missed)) of $broken deliberate breaks were caught"
 [ "$missed" = 0 ]
