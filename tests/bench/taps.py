@@ -4,14 +4,13 @@ and what choosing them again costs.
 
     python3 taps.py path/to/libroutecap.so.1 [--json FILE] [--quick] [--only SUBSTRING]...
 
-Three kinds of groups, of which --only takes those whose name contains SUBSTRING:
+Two kinds of groups, of which --only takes those whose name contains SUBSTRING:
 
     step n=N              microseconds that capturing adds to one replayed CUDA graph of 58 layers. Each layer is a kernel that reads memory, a
                           router that writes int32 ids, and a consumer of these ids that reads memory, 55 us of reading in all, and 165 us for
                           8192 rows. "overlapped": all three are launched with programmatic dependent launch, and each waits for the one before
                           it; otherwise the same kernels are launched in order.
     route E=E k=K n=N     device time of one routecap_layer_route, beside the same routing in PyTorch and in a plain Triton kernel
-    record n=N            device time of one routecap_layer_record
 
 It needs PyTorch and a CUDA device. The kernels of the steps are compiled by nvcc when it runs, and
 Triton is used where it is there: the output says which of the two is missing. What is captured is
@@ -1015,58 +1014,6 @@ def route(report, bench, routing, rows):
             del graphs
 
 
-# ---- record: one copy of ids ------------------------------------------------------------------
-
-SPARE = 32  # replicas beyond one of each expert
-
-
-def record(report, bench, rows):
-    """58 calls in a graph, and the begin that they need, which is given alone, too."""
-    group = f"Recording, device time of a call, n={rows}, L={LAYERS} K={K} E={EXPERTS} N={ROWS}"
-    torch.manual_seed(21)
-    logical = torch.rand(rows, EXPERTS, device="cuda").topk(K, dim=-1).indices
-    physical_to_logical = torch.cat(
-        [torch.randperm(EXPERTS, device="cuda"), torch.randperm(EXPERTS, device="cuda")[:SPARE]]
-    ).int()
-    place = torch.empty(EXPERTS, dtype=torch.int64, device="cuda")
-    place[physical_to_logical[:EXPERTS].long()] = torch.arange(EXPERTS, device="cuda")
-    physical = place[logical]
-    graphs, kept = {}, []
-    with Capturer(LAYERS, K, EXPERTS, flags=rc.CONFIG_EXTERNAL_SINK) as capturer:
-        sink = capturer.bind()
-        for dtype in (torch.int32, torch.int64, torch.int16):
-            for table in (None, physical_to_logical):
-                ids = (logical if table is None else physical).to(dtype).contiguous()
-                kept.append(ids)
-                source = capturer.source(DTYPES[dtype], rows, K, ids.data_ptr(), table)
-
-                def body():
-                    capturer.begin(rows)
-                    for layer in range(LAYERS):
-                        capturer.record(layer, source)
-
-                name = f"{NAMES[dtype]}, {'no table' if table is None else 'table'}"
-                graphs[name] = capture(body)
-                sink.fill_(-1)
-                graphs[name].replay()
-                torch.cuda.synchronize()
-                if not torch.equal(sink[:, :rows].long(), logical.expand(LAYERS, -1, -1)):
-                    raise AssertionError(f"{name}: the sink holds other ids than the source")
-
-        def begins():
-            for _ in range(LAYERS):
-                capturer.begin(rows)
-
-        graphs["begin alone"] = capture(begins)
-        times = bench.clock.each(graphs, LAYERS, bench.repetitions)
-        torch.cuda.synchronize()
-        del graphs
-    parameters = {"rows": rows, "layers": LAYERS, "k": K, "experts": EXPERTS, "sink_bits": 16}
-    for name, samples in times.items():
-        note = "part of each graph above, once" if name == "begin alone" else ""
-        report.add(group, name, parameters, "us", samples, note)
-
-
 # ---- Everything -------------------------------------------------------------------------------
 
 
@@ -1111,8 +1058,6 @@ def groups():
                     lambda report, bench, r=routing, n=rows: route(report, bench, r, n),
                 )
             )
-    for rows in (1, 64, 8192):
-        found.append((f"record n={rows}", lambda report, bench, n=rows: record(report, bench, n)))
     return found
 
 
