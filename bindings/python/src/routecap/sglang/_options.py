@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Mapping, MutableMapping
-from typing import Any
+
+from .._environment import expect_port, values
 
 ASKED = "ROUTECAP_SGLANG"
 
@@ -48,10 +49,7 @@ class Options:
     def __post_init__(self) -> None:
         if self.callback and self.callback.count(":") != 1:
             raise ValueError(f"callback is {self.callback!r}: it must be 'module:function'")
-        if not 0 <= self.metrics_port <= 65535:
-            raise ValueError(
-                f"metrics_port is {self.metrics_port}: it must be a port, or 0 for none"
-            )
+        expect_port(self.metrics_port)
         if self.slots < 3:
             raise ValueError(
                 f"slots is {self.slots}: with fewer than 3, steps are lost under overlap"
@@ -60,21 +58,10 @@ class Options:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Options:
-        values: dict[str, Any] = {}
-        for field in dataclasses.fields(cls):
-            text = environment.get(f"{ASKED}_{field.name.upper()}")
-            if text is None:
-                continue
-            try:
-                values[field.name] = _value(field.default, text)
-            except ValueError:
-                wanted = "1 or 0" if isinstance(field.default, bool) else "a number"
-                raise ValueError(
-                    f"{ASKED}_{field.name.upper()} is {text!r}: it must be {wanted}"
-                ) from None
+        found = values(cls, f"{ASKED}_", environment)
         if environment.get(ASKED, "").lower() == "beside":
-            values["beside"] = True
-        return cls(**values)
+            found["beside"] = True
+        return cls(**found)
 
     def to_environment(self, environment: MutableMapping[str, str] = os.environ) -> None:
         """For the processes that an engine starts."""
@@ -83,15 +70,3 @@ class Options:
             environment[f"{ASKED}_{field.name.upper()}"] = (
                 str(int(value)) if isinstance(value, bool) else str(value)
             )
-
-
-_FLAGS = {"1": True, "true": True, "yes": True, "on": True}
-_FLAGS |= {"0": False, "false": False, "no": False, "off": False}
-
-
-def _value(default: Any, text: str) -> Any:
-    if isinstance(default, bool):
-        if text.lower() not in _FLAGS:
-            raise ValueError
-        return _FLAGS[text.lower()]
-    return int(text, 0) if isinstance(default, int) else text

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Literal
 
+from .._environment import expect_port, values
 from .._store import Store
 
 _PREFIX = "ROUTECAP_VLLM_"
@@ -93,10 +94,7 @@ class Options:
             raise ValueError(f"preempted is {self.preempted!r}: it must be 'drop' or 'keep'")
         if self.keep_ended < 0:
             raise ValueError(f"keep_ended is {self.keep_ended}: it must be 0 or more")
-        if not 0 <= self.metrics_port <= 65535:
-            raise ValueError(
-                f"metrics_port is {self.metrics_port}: it must be a port, or 0 for none"
-            )
+        expect_port(self.metrics_port)
         if self.slots < 2:
             raise ValueError(
                 f"slots is {self.slots}: with fewer than 2, steps whose begin is in a CUDA graph"
@@ -105,42 +103,7 @@ class Options:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Options:
-        values: dict[str, Any] = {}
-        for field in dataclasses.fields(cls):
-            text = environment.get(_PREFIX + field.name.upper())
-            if text is None or field.name in ("place", "store"):
-                continue
-            default = field.default
-            try:
-                values[field.name] = (
-                    _flag(text)
-                    if isinstance(default, bool)
-                    else int(text, 0)
-                    if isinstance(default, int)
-                    else text
-                )
-            except ValueError:
-                wanted = "1 or 0" if isinstance(default, bool) else "a number"
-                raise ValueError(
-                    f"{_PREFIX}{field.name.upper()} is {text!r}: it must be {wanted}"
-                ) from None
-        return cls(**values)
-
-
-def _flag(text: str) -> bool:
-    values = {
-        "1": True,
-        "true": True,
-        "yes": True,
-        "on": True,
-        "0": False,
-        "false": False,
-        "no": False,
-        "off": False,
-    }
-    if text.lower() not in values:
-        raise ValueError
-    return values[text.lower()]
+        return cls(**values(cls, _PREFIX, environment))
 
 
 _options: Options | None = None
