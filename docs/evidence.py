@@ -52,6 +52,7 @@ def line(name: str, files: list[pathlib.Path], shown: str | None) -> str:
     data = next((json.loads(file.read_text()) for file in files if file.suffix == ".json"), {})
     title = data.get("title") or (texts[0].splitlines()[0] if texts else data.get("device", ""))
     said = ": ".join(filter(None, [title.rstrip(":."), counted(data)])).replace("|", "/")
+    said = re.sub(r"--\w+", r"`\g<0>`", said)  # or the site would make a dash of it
     hashes = [h[:7] for h in HASH.findall("\n".join([*texts, json.dumps(data)]))]
     commit = newest(hashes) if shown is None else shown.split("|")[-2].strip()
     if commit and commit not in hashes:

@@ -26,11 +26,7 @@
     ROUTECAP_COLUMN_KERNELS(F, routecap_snapshot8_, Snapshot8)   \
     ROUTECAP_COLUMN_KERNELS(F, routecap_snapshot16_, Snapshot16) \
     F(routecap_deliver, Deliver)                                 \
-    ROUTECAP_ROUTE_KERNELS(F, logit, Logit)                      \
-    ROUTECAP_ROUTE_KERNELS(F, softmax, Softmax)                  \
-    ROUTECAP_ROUTE_KERNELS(F, sigmoid, Sigmoid)                  \
-    ROUTECAP_ROUTE_KERNELS(F, sigmoid_tanh, SigmoidTanh)         \
-    ROUTECAP_ROUTE_KERNELS(F, sqrt_softplus, SqrtSoftplus)       \
+    ROUTECAP_SCORES(ROUTECAP_ROUTE_KERNELS, F)                   \
     F(routecap_dispatch, Received)                               \
     F(routecap_dispatch_expanded, ReceivedExpanded)              \
     ROUTECAP_COLUMN_KERNELS(F, routecap_unpack_, Unpack)
@@ -44,11 +40,11 @@
     F(name##10, Body<10>)                      \
     F(name##16, Body<16>)                      \
     F(name##22, Body<22>)
-#define ROUTECAP_ROUTE_KERNELS(F, name, Score)      \
-    F(routecap_route_##name##_4, Route##Score<4>)   \
-    F(routecap_route_##name##_8, Route##Score<8>)   \
-    F(routecap_route_##name##_16, Route##Score<16>) \
-    F(routecap_route_##name##_32, Route##Score<32>)
+#define ROUTECAP_ROUTE_KERNELS(F, name, Name, score) \
+    F(routecap_route_##name##_4, Route##Name<4>)     \
+    F(routecap_route_##name##_8, Route##Name<8>)     \
+    F(routecap_route_##name##_16, Route##Name<16>)   \
+    F(routecap_route_##name##_32, Route##Name<32>)
 
 namespace routecap::kernels {
 
@@ -61,16 +57,11 @@ using Snapshot8 = Snapshot<uint8_t, K>;
 template <uint32_t K>
 using Snapshot16 = Snapshot<uint16_t, K>;
 
-template <uint32_t V>
-using RouteLogit = Route<V, ROUTECAP_SCORE_LOGIT>;
-template <uint32_t V>
-using RouteSoftmax = Route<V, ROUTECAP_SCORE_SOFTMAX>;
-template <uint32_t V>
-using RouteSigmoid = Route<V, ROUTECAP_SCORE_SIGMOID>;
-template <uint32_t V>
-using RouteSigmoidTanh = Route<V, kSigmoidTanh>;
-template <uint32_t V>
-using RouteSqrtSoftplus = Route<V, ROUTECAP_SCORE_SQRT_SOFTPLUS>;
+#define ROUTECAP_USING(F, name, Name, score) \
+    template <uint32_t V>                    \
+    using Route##Name = Route<V, score>;
+ROUTECAP_SCORES(ROUTECAP_USING, )
+#undef ROUTECAP_USING
 
 // How a kernel is launched: threads per block, and whether blocks loop if there are more items than
 // threads can run at once. A block of route is one warp, which does one row.
@@ -101,11 +92,10 @@ inline void with_columns(uint32_t k, F f) {
 template <uint32_t V, class F>
 inline void with_score(int32_t score, F f) {
     switch (score) {
-        case ROUTECAP_SCORE_LOGIT: return f.template operator()<V, ROUTECAP_SCORE_LOGIT>();
-        case ROUTECAP_SCORE_SOFTMAX: return f.template operator()<V, ROUTECAP_SCORE_SOFTMAX>();
-        case ROUTECAP_SCORE_SIGMOID: return f.template operator()<V, ROUTECAP_SCORE_SIGMOID>();
-        case kSigmoidTanh: return f.template operator()<V, kSigmoidTanh>();
-        default: return f.template operator()<V, ROUTECAP_SCORE_SQRT_SOFTPLUS>();
+#define ROUTECAP_CASE(F, name, Name, score) \
+    case score: return f.template operator()<V, score>();
+        ROUTECAP_SCORES(ROUTECAP_CASE, )
+#undef ROUTECAP_CASE
     }
 }
 template <class F>

@@ -105,6 +105,18 @@ ROUTECAP_BODY float key_of(uint32_t order) {
 
 // How experts score: a ROUTECAP_SCORE_*, kSigmoidTanh, or in a kernel for all of them kAnyScore.
 constexpr int32_t kSigmoidTanh = -1, kAnyScore = -2;
+// G(F, name, Name, score) for each score. Its kernels have the name, and their bodies the Name.
+#define ROUTECAP_SCORES(G, F)                      \
+    G(F, logit, Logit, ROUTECAP_SCORE_LOGIT)       \
+    G(F, softmax, Softmax, ROUTECAP_SCORE_SOFTMAX) \
+    G(F, sigmoid, Sigmoid, ROUTECAP_SCORE_SIGMOID) \
+    G(F, sigmoid_tanh, SigmoidTanh, kSigmoidTanh)  \
+    G(F, sqrt_softplus, SqrtSoftplus, ROUTECAP_SCORE_SQRT_SOFTPLUS)
+constexpr bool is_score(int32_t score) {
+#define ROUTECAP_IS(F, name, Name, one) score == one ||
+    return ROUTECAP_SCORES(ROUTECAP_IS, ) false;
+#undef ROUTECAP_IS
+}
 ROUTECAP_BODY int32_t score_of(const Router &router) {
     return (router.flags & ROUTECAP_ROUTER_SIGMOID_TANH) != 0 &&
                    router.score == ROUTECAP_SCORE_SIGMOID
@@ -157,12 +169,10 @@ struct Route {
     template <class F>
     ROUTECAP_BODY void with_score(bool to_rank, F f) const {
         switch (to_rank && ranks_logits() ? ROUTECAP_SCORE_LOGIT : score()) {
-            case ROUTECAP_SCORE_SOFTMAX: return f.template operator()<ROUTECAP_SCORE_SOFTMAX>();
-            case ROUTECAP_SCORE_SIGMOID: return f.template operator()<ROUTECAP_SCORE_SIGMOID>();
-            case kSigmoidTanh: return f.template operator()<kSigmoidTanh>();
-            case ROUTECAP_SCORE_SQRT_SOFTPLUS:
-                return f.template operator()<ROUTECAP_SCORE_SQRT_SOFTPLUS>();
-            default: return f.template operator()<ROUTECAP_SCORE_LOGIT>();
+#define ROUTECAP_CASE(F, name, Name, score) \
+    case score: return f.template operator()<score>();
+            ROUTECAP_SCORES(ROUTECAP_CASE, )
+#undef ROUTECAP_CASE
         }
     }
     ROUTECAP_BODY bool ranks_logits() const {

@@ -42,6 +42,8 @@ OPEN = {
 CLOSED = {
     "DTYPE_": ("DType", "Type of elements."),
     "METHOD_": ("Method", "A method in use, for [`Router::new`](crate::Router::new)."),
+    "SCORE_": ("Score", "The score of an expert, from its logit x. All arithmetic is in float32."),
+    "GROUP_": ("GroupScore", "The score of a group of experts, from their keys."),
 }
 
 # Words that the crate writes otherwise than with one capital.
@@ -75,7 +77,9 @@ def sentence(comment: str) -> str:
     """A comment with a capital, without its full stop, and with code as code."""
     comment = re.sub(r"\b(ROUTECAP_\w+\b\*?|routecap_[\w.]+\w)", r"`\1`", comment)
     comment = re.sub(r"\[[^]]*[])]|[<>]=?", r"`\g<0>`", comment)
-    return comment[0].upper() + comment[1:].removesuffix(".")
+    if re.match(r"(a|[a-z]{2,})(?![(\w])", comment):  # a word, and not a formula
+        comment = comment[0].upper() + comment[1:]
+    return comment.removesuffix(".")
 
 
 def members(headers: Headers, prefix: str) -> list[Constant]:

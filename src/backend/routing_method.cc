@@ -45,7 +45,7 @@ int32_t check_router(const routecap_router &r, uint32_t k, uint32_t experts,
     constexpr uint32_t kFlags = ROUTECAP_ROUTER_RANK_LOGITS | ROUTECAP_ROUTER_RENORMALIZE |
                                 ROUTECAP_ROUTER_FLOOR_MAX | ROUTECAP_ROUTER_SIGMOID_TANH |
                                 ROUTECAP_ROUTER_GROUPS_ZERO;
-    if (r.score < ROUTECAP_SCORE_LOGIT || r.score > ROUTECAP_SCORE_SQRT_SOFTPLUS ||
+    if (r.score < ROUTECAP_SCORE_LOGIT || !kernels::is_score(r.score) ||
         r.group_score < ROUTECAP_GROUP_MAX || r.group_score > ROUTECAP_GROUP_TOP2_DISTINCT ||
         (r.flags & ~kFlags) != 0)
         return report(ROUTECAP_ERR_ARGUMENT, "router: score %d, group_score %d, flags %u", r.score,

@@ -12,7 +12,7 @@ from itertools import combinations
 
 import numpy as np
 
-LOGIT, SOFTMAX, SIGMOID, SQRT_SOFTPLUS = range(4)
+SCORES = LOGIT, SOFTMAX, SIGMOID, SQRT_SOFTPLUS = range(4)
 MAX, TOP2, TOP2_DISTINCT = range(3)
 RANK_LOGITS, RENORMALIZE, FLOOR_MAX, SIGMOID_TANH, GROUPS_ZERO = 1, 2, 4, 8, 16
 

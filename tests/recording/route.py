@@ -845,7 +845,7 @@ class Tests:
                 0 <= router.floor <= (1 if method == rc.METHOD_ERNIE else 1e-19),
                 f"method {method}: floor {router.floor}",
             )
-        for method in (0, -1, 12, 2**31 - 1):
+        for method in (0, -1, max(METHODS) + 1, 2**31 - 1):
             status = self.lib.router_init(rc.Router(), sizeof(rc.Router), method)
             self.checks.status(self.lib, status, rc.ERR_ARGUMENT, f"router_init of method {method}")
         self.checks.status(
@@ -1538,7 +1538,7 @@ class Tests:
                 tokens | weights | {"logits": None},
             )
             for name, values in (
-                ("score", (-1, 4)),
+                ("score", (-1, len(ref.SCORES))),
                 ("group_score", (-1, 3)),
                 ("flags", (32, 1 << 31)),
             ):

@@ -334,8 +334,7 @@ int32_t CudaBackend::warm_up() {
     });
     if (shape_->recomputed_layers > 0) {
         const auto each = [&]<uint32_t V, int32_t Score>() { empty(kernels::Route<V, Score>{}); };
-        for (int32_t score = kernels::kSigmoidTanh; score <= ROUTECAP_SCORE_SQRT_SOFTPLUS;
-             score++) {
+        for (int32_t score = kernels::kSigmoidTanh; kernels::is_score(score); score++) {
 #define ROUTECAP_EMPTY(V) kernels::with_score<V>(score, each);
             ROUTECAP_LANE_EXPERTS(ROUTECAP_EMPTY)
 #undef ROUTECAP_EMPTY

@@ -2,41 +2,12 @@
 
 use std::fmt;
 
-pub use crate::declared::Method;
+pub use crate::declared::{GroupScore, Method, Score};
 use crate::error::{Error, ErrorKind, Result, check};
 use crate::memory::{AnySlice, Checker, Layout, Slice, SliceMut, reach};
 use crate::number::named;
 use crate::source::{Placement, address, address_at, placement_methods};
 use crate::sys;
-
-/// The score of an expert, from its logit x; everything is computed in float32.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(i32)]
-#[non_exhaustive]
-pub enum Score {
-    /// x (`ROUTECAP_SCORE_LOGIT`).
-    Logit = sys::ROUTECAP_SCORE_LOGIT,
-    /// exp(x - max) / sum of these (`ROUTECAP_SCORE_SOFTMAX`).
-    Softmax = sys::ROUTECAP_SCORE_SOFTMAX,
-    /// 1 / (1 + exp(-x)) (`ROUTECAP_SCORE_SIGMOID`).
-    Sigmoid = sys::ROUTECAP_SCORE_SIGMOID,
-    /// sqrt(log(1 + exp(x))); sqrt(x) above 20 (`ROUTECAP_SCORE_SQRT_SOFTPLUS`).
-    SqrtSoftplus = sys::ROUTECAP_SCORE_SQRT_SOFTPLUS,
-}
-
-/// The score of a group of experts, from their keys.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(i32)]
-#[non_exhaustive]
-pub enum GroupScore {
-    /// The largest (`ROUTECAP_GROUP_MAX`).
-    Max = sys::ROUTECAP_GROUP_MAX,
-    /// Sum of the two largest, which may be equal (`ROUTECAP_GROUP_TOP2`).
-    Top2 = sys::ROUTECAP_GROUP_TOP2,
-    /// Sum of the two largest different ones; of one, if all are equal
-    /// (`ROUTECAP_GROUP_TOP2_DISTINCT`).
-    Top2Distinct = sys::ROUTECAP_GROUP_TOP2_DISTINCT,
-}
 
 /// How a router chooses k of its experts (`routecap_router`).
 ///
