@@ -20,14 +20,7 @@ does not count: what the host does otherwise meanwhile is in both. It tells the 
 turns of how much the others differ from the one without capture, for each N and of all, and as the
 noise the same of that one against itself a turn later. Both fit into 141 GB.
 
-    python3 tests/bench/vllm_engine.py --apart --layers 8 --memory 2 --modes async \\
-        --samples "decode 64,prefill"
-
-has all of them alive, and what is compiled is compiled N times, each time by one engine for itself
-and the others of its number. Greedy tokens of 96 requests are compared, and what was chosen by
-measuring: the configurations of the compiler's kernels. Within a number all have to be the same.
-With fewer layers than the model's 48 there is room for more engines. --prefix: with the prefix
-cache. Several GPUs measure at once, each with cores and logs of its own:
+--prefix: with the prefix cache. Several GPUs measure at once, each with cores and logs of its own:
 
     CUDA_VISIBLE_DEVICES=1 taskset -c 16-31 python3 tests/bench/vllm_engine.py --logs logs1 ...
 
@@ -55,7 +48,7 @@ import traceback
 from importlib.metadata import version
 from pathlib import Path
 
-sys.path.remove(str(Path(__file__).resolve().parent))  # it holds a module of the name vllm
+sys.path.remove(str(Path(__file__).resolve().parent))  # it holds a module of the name transformers
 ENGINE = Path(__file__).resolve().parents[1] / "vllm_engine"
 DECODE = (1, 64, 256)
 KINDS = ("off", "on", "own")
@@ -88,9 +81,6 @@ class Measured:
     def make(self, model: str, asynchronous: bool, memory: int, context: int) -> None:
         more = {"max_model_len": context + 1024} if context else {}
         more["enable_prefix_caching"] = bool(context) or self.arguments.prefix
-        if self.arguments.layers:
-            more["hf_overrides"] = {"num_hidden_layers": self.arguments.layers}
-        self.note_moe_configurations()
         self.timing = False
         self.llm, self.runner = self.engine.make(
             model,
@@ -283,56 +273,6 @@ class Measured:
             else self.mixed()
         )
 
-    def note_moe_configurations(self) -> None:
-        """Of the fused MoE kernels, by the number of rows: {rows: configuration}."""
-        from vllm.model_executor.layers.fused_moe import fused_moe
-
-        self.moe: dict[int, dict[str, int]] = {}
-        own = fused_moe.try_get_optimal_moe_config
-
-        def noted(w1_shape: object, w2_shape: object, k: int, dtype: object, rows: int, *a, **b):  # type: ignore[no-untyped-def]
-            found = own(w1_shape, w2_shape, k, dtype, rows, *a, **b)
-            self.moe[int(rows)] = dict(found)
-            return found
-
-        for module in list(sys.modules.values()):
-            if getattr(module, "try_get_optimal_moe_config", None) is own:
-                module.try_get_optimal_moe_config = noted
-
-    def tokens(self) -> list[list[int]]:
-        """What 96 requests of different lengths get, greedily, in order."""
-        self.llm.reset_prefix_cache()
-        draw = random.Random(7)
-        lengths = [draw.randrange(64, 1024) for _ in range(96)]
-        prompts = [[draw.randrange(self.vocabulary) for _ in range(n)] for n in lengths]
-        _, outputs = self.drive(prompts, [64] * len(prompts))
-        outputs.sort(key=lambda output: int(output.request_id.split("-")[0]))
-        return [list(output.outputs[0].token_ids) for output in outputs]
-
-    def choices(self) -> dict[str, str]:
-        """What this engine runs of several: of kernels that the compiler chose by measuring them,
-        and for the fused MoE."""
-        import gc
-
-        from torch._inductor.runtime.triton_heuristics import CachingAutotuner
-
-        gc.unfreeze()  # an engine hides what it has made from the collector
-        found: dict[str, set[str]] = {}
-        for each in gc.get_objects():
-            if isinstance(each, CachingAutotuner):
-                name = str(each.inductor_meta.get("kernel_name"))
-                if name.startswith("Placeholder"):  # what compiling leaves behind
-                    continue
-                name += f" {Path(each.filename or '').stem[:12]}"
-                for launcher in each.launchers:
-                    config = launcher.config
-                    sizes = {**config.kwargs, "warps": config.num_warps, "of": len(each.launchers)}
-                    found.setdefault(name, set()).add(json.dumps(sizes, sort_keys=True))
-        said = {name: " or ".join(sorted(chosen)) for name, chosen in sorted(found.items())}
-        for rows, chosen in sorted(self.moe.items()):
-            said[f"moe {rows}"] = json.dumps(chosen, sort_keys=True)
-        return said
-
     def thread(self) -> dict[str, object]:
         """us of the engine's thread in routecap's functions: median and 90th percentile."""
         found = {}
@@ -440,7 +380,7 @@ def serve(arguments: argparse.Namespace) -> None:
                 context = longest(arguments.samples)
                 measured.make(arguments.model, arguments.asynchronous, arguments.memory, context)
                 answer = round(time.perf_counter() - begun, 1)
-            elif name in ("thread", "device", "memory", "tokens", "choices"):
+            elif name in ("thread", "device", "memory"):
                 answer = getattr(measured, name)()
             else:
                 answer = measured.measure(name)
@@ -475,15 +415,11 @@ class Engine:
             "--mixed",
             str(arguments.mixed),
         ]
-        command += ["--samples", arguments.samples, "--layers", str(arguments.layers)]
+        command += ["--samples", arguments.samples]
         command += ["--prefix"] * arguments.prefix
         command += ["--kind", kind] + ["--asynchronous"] * (mode == "async")
         self.number = number
         self.log = Path(arguments.logs) / f"{self.name.replace(' ', '_')}.log"
-        environment = dict(os.environ)
-        if arguments.apart:
-            root = self.log.parent / f"compiled_{mode}_{number}"
-            environment["VLLM_CACHE_ROOT"] = str(root.absolute())
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
                 command,
@@ -491,7 +427,6 @@ class Engine:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                env=environment,
             )
 
     def imported(self) -> None:
@@ -554,10 +489,10 @@ def measure(
 def measure_together(
     engines: list[Engine], ahead: list[Engine], first: bool, arguments: argparse.Namespace
 ) -> list[dict[str, object]]:
-    """One of each kind, or all, in turns."""
+    """One of each kind, in turns."""
     took: dict[str, object] = {}
-    for compiles in (True, False):  # the first of a number, and the others what that one compiled
-        made = [one for one in engines if compiles is (one is compiler_of(one, engines))]
+    compiler = engines[engines[0].number % len(engines)]  # of each kind in turns
+    for made in ([compiler], [one for one in engines if one is not compiler]):
         for engine in made:
             engine.begin("make")
         took |= {engine.name: engine.answer("make") for engine in made}
@@ -565,8 +500,6 @@ def measure_together(
         {"name": one.name, "mode": one.mode, "kind": one.kind, "start, s": took[one.name]}
         for one in engines
     ]
-    if not longest(arguments.samples):
-        compare_choices(engines, found)
     for other in ahead:
         other.imported()
     samples = arguments.samples.split(",")
@@ -592,41 +525,6 @@ def measure_together(
     for row in compare_turns(found):
         print(json.dumps(row), flush=True)
     return found
-
-
-def compiler_of(engine: Engine, engines: list[Engine]) -> Engine:
-    """Who compiles for the engines of its number: one without capture, then one with it."""
-    alike = [each for each in engines if each.number == engine.number]
-    return alike[engine.number % len(alike)]
-
-
-def compare_choices(engines: list[Engine], found: list[dict[str, object]]) -> None:
-    """Whether engines choose the same tokens, and what was chosen for them."""
-    tokens = [engine.ask("tokens") for engine in engines]
-    again = [engine.ask("tokens") for engine in engines]
-    choices = [engine.ask("choices") for engine in engines]
-    for index, (engine, each) in enumerate(zip(engines, found, strict=True)):
-        each["tokens"] = sum(map(len, tokens[index]))
-        each["unlike its own of a second time"] = unlike(tokens[index], again[index])
-        for name, other in (
-            ("compiled for it", engines.index(compiler_of(engine, engines))),
-            ("is the first", 0),
-        ):
-            each[f"unlike the engine that {name}"] = unlike(tokens[index], tokens[other])
-            each[f"choices unlike the engine's that {name}"] = sorted(
-                f"{key}: {choices[index].get(key)}, there {choices[other].get(key)}"
-                for key in choices[index].keys() | choices[other].keys()
-                if choices[index].get(key) != choices[other].get(key)
-            )
-        print(json.dumps(each), flush=True)
-        each["choices"] = choices[index]
-
-
-def unlike(ones: list[list[int]], others: list[list[int]]) -> list[int]:
-    """In how many tokens, and in how many requests."""
-    pairs = list(zip(ones, others, strict=True))
-    tokens = sum(a != b for one, other in pairs for a, b in zip(one, other, strict=True))
-    return [tokens, sum(one != other for one, other in pairs)]
 
 
 def compare_turns(results: list[dict[str, object]]) -> list[dict[str, object]]:
@@ -710,9 +608,7 @@ def main() -> None:
     parser.add_argument("--no-more", dest="more", action="store_false", help="times of steps alone")
     parser.add_argument("--own", action="store_true", help="vLLM's own capture too")
     parser.add_argument("--together", action="store_true", help="a process of each kind in turns")
-    parser.add_argument("--apart", action="store_true", help="all in turns, compiled N times")
     parser.add_argument("--prefix", action="store_true", help="with the prefix cache")
-    parser.add_argument("--layers", type=int, default=0, help="fewer than the model has")
     parser.add_argument("--kind", choices=KINDS, default="off", help=argparse.SUPPRESS)
     for name in ("serve", "asynchronous"):
         parser.add_argument(f"--{name}", action="store_true", help=argparse.SUPPRESS)
@@ -730,10 +626,6 @@ def main() -> None:
         for mode in arguments.modes.split(",")
         for number in range(arguments.engines)
     ]
-    if arguments.apart:
-        arguments.together = True
-        per = arguments.engines
-        groups = [sum(groups[i : i + per], []) for i in range(0, len(groups), per)]
     if not arguments.together:
         groups = [[one] for group in groups for one in group]
     size = len(groups[0])  # of what is made while another is measured: two, or a group
