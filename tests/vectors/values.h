@@ -244,7 +244,7 @@ void fill(T &s, const Said &said) {
 template <class T, class Others>
 void expect_fields(T &s, const json &expected, Others &&others) {
     std::set<std::string> known;
-    const bool all = takes_answers && expected.empty();
+    const bool all = takes_answers && expected == json::object();
     fields(s, [&](const char *name, auto &field) {
         known.insert(name);
         if (all) const_cast<json &>(expected)[name] = json::object();
