@@ -177,14 +177,10 @@ public:
         CUDA(cudaMalloc(&weights_.value, words_ * sizeof(uint4)));
         CUDA(cudaMemset(weights_, 1, words_ * sizeof(uint4)));
         CUDA(cudaDeviceSynchronize());
-        CUDA(cudaDeviceGetAttribute(&sms_, cudaDevAttrMultiProcessorCount, device));
-        calibrate(sms_);
-    }
-
-    // Finds out how much is read and multiplied in a microsecond, by as many blocks as so many SMs
-    // hold.
-    void calibrate(int sms) {
+        int sms = 0;
+        CUDA(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device));
         blocks_ = sms * 8;
+        // How much is read and multiplied in a microsecond.
         constexpr size_t kWords = 14'000'000;
         constexpr uint32_t kIterations = 20'000;
         constexpr int kLaunches = 20;
@@ -206,7 +202,6 @@ public:
     }
 
     int device() const { return device_; }
-    int sms() const { return sms_; }
 
 private:
     static constexpr int kWarmUp = 50;  // launches before those that are timed
@@ -240,26 +235,12 @@ private:
     Owned<uint4 *, cudaFree> weights_;
     size_t words_ = 0;
     DeviceArray<uint4> never_;
-    int device_, sms_ = 0, blocks_ = 0;
+    int device_, blocks_ = 0;
     double words_per_us_ = 0, iterations_per_us_ = 0;
 };
 
-// ---- All SMs but a few, occupied
-// ------------------------------------------------------------------------------------
-
-// Between the blocks of one launch, in the memory of the device.
-struct Blocks {
-    uint32_t started, occupying, decided;
-    // Written by the host. Blocks that look at the host's memory make every other kernel wait when
-    // it ends.
-    uint32_t release;
-};
-// From those blocks to the host, in the host's memory.
-struct Word {
-    uint32_t occupying;  // blocks that stay, once settled
-    uint32_t settled;
-    uint32_t expired;
-};
+// ---- A busy stream
+// -----------------------------------------------------------------------------------------
 
 __device__ uint64_t now_ns() {
     uint64_t t = 0;
@@ -267,87 +248,10 @@ __device__ uint64_t now_ns() {
     return t;
 }
 
-// Two blocks of 1024 threads fill an SM. All start; then those on the first SMs leave, and the
-// others stay until they are released or the limit passes.
-__global__ void __launch_bounds__(1024, 2)
-    occupy(Blocks *blocks, volatile Word *word, uint32_t free_sms, uint64_t limit_ns) {
-    if (threadIdx.x == 0) {
-        const uint64_t start = now_ns();
-        uint32_t sm = 0;
-        asm volatile("mov.u32 %0, %%smid;" : "=r"(sm));
-        atomicAdd(&blocks->started, 1);
-        while (*static_cast<volatile uint32_t *>(&blocks->started) < gridDim.x &&
-               now_ns() - start < limit_ns)
-            __nanosleep(1000);
-        const bool stay = sm >= free_sms;
-        if (stay) atomicAdd(&blocks->occupying, 1);
-        __threadfence();
-        if (atomicAdd(&blocks->decided, 1) == gridDim.x - 1) {
-            word->occupying = atomicAdd(&blocks->occupying, 0);
-            __threadfence_system();
-            word->settled = 1;
-        }
-        while (stay && *static_cast<volatile uint32_t *>(&blocks->release) == 0) {
-            if (now_ns() - start >= limit_ns) {
-                word->expired = 1;
-                break;
-            }
-            __nanosleep(1000);
-        }
-    }
-    __syncthreads();
-}
-
 // Keeps its stream busy for so long.
 __global__ void spin(uint64_t ns) {
     for (const uint64_t start = now_ns(); now_ns() - start < ns;) __nanosleep(1000);
 }
-
-class Occupier {
-public:
-    Occupier(int sms, int free_sms) : sms_(sms), free_(free_sms), blocks_(1), word_(1) {
-        int per_sm = 0;
-        CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, occupy, 1024, 0));
-        if (per_sm != 2)
-            fail("an SM holds " + std::to_string(per_sm) + " blocks of 1024 threads, not 2");
-    }
-    ~Occupier() { let_go(); }
-
-    // From here to release nothing may synchronize with the whole device.
-    void start() {
-        CUDA(cudaDeviceSynchronize());
-        CUDA(cudaMemset(blocks_, 0, sizeof(Blocks)));
-        CUDA(cudaDeviceSynchronize());
-        *word_.value = Word{};
-        occupy<<<2 * sms_, 1024, 0, stream_>>>(blocks_, word_, static_cast<uint32_t>(free_),
-                                               kLimitNs);
-        CUDA(cudaGetLastError());
-        const volatile Word *word = word_;
-        for (const double begin = wall_us(); word->settled == 0;)
-            if (wall_us() - begin > 10e6) fail("the blocks that occupy SMs did not start");
-        if (static_cast<int>(word->occupying) != 2 * (sms_ - free_))
-            fail(std::to_string(word->occupying) + " blocks occupy SMs, not " +
-                 std::to_string(2 * (sms_ - free_)));
-    }
-    void release() {
-        let_go();
-        CUDA(cudaStreamSynchronize(stream_));
-        if (const volatile Word *word = word_; word->expired != 0)
-            fail("the blocks that occupy SMs left before they were released");
-    }
-
-private:
-    static constexpr uint64_t kLimitNs = 120'000'000'000;
-    void let_go() {
-        CUDA(cudaMemsetAsync(&blocks_.value->release, 1, sizeof blocks_.value->release,
-                             letting_go_));
-    }
-
-    int sms_, free_;
-    DeviceArray<Blocks> blocks_;
-    PinnedArray<Word> word_;
-    Stream stream_, letting_go_;
-};
 
 // ---- The engine
 // -----------------------------------------------------------------------------------------------------
@@ -1373,35 +1277,6 @@ void limits(Report &report, const Workload &workload) {
     host_to_host("256 MiB", parameter("bytes", kLarge), kLarge);
 }
 
-// The decode step where another kernel holds all SMs but eight, its work scaled to last as long.
-void few_sms(Report &report, Workload &workload) {
-    constexpr int kFree = 8, kSteps = 60;
-    constexpr uint32_t kRows = 256;
-    Occupier occupier(workload.sms(), kFree);
-    occupier.start();
-    workload.calibrate(kFree);
-    occupier.release();
-    {
-        Engine engine(workload, Shape{}, decode_batch(kRows), kDecode);
-        // What allocates or loads code does so here: it might wait for the whole device.
-        for (const Mode mode : {Mode::kNone, Mode::kForked})
-            engine.prepare(mode), engine.run(mode, kSlots);
-        occupier.start();
-        const Comparison c = compare(engine, Mode::kNone, {Mode::kForked}, kSteps);
-        occupier.release();
-        const Added &added = c.added.at(Mode::kForked);
-        const std::string group = "Device time added to a decode step, n=" + std::to_string(kRows) +
-                                  ", " + std::to_string(kFree) + " of " +
-                                  std::to_string(workload.sms()) + " SMs free";
-        const std::string p = parameters(Shape{}, kRows) + ", " + parameter("free_sms", kFree);
-        report.add(group, "step without capture", p, "us", estimate(c.base));
-        report.add(group, name_of(Mode::kForked), p, "us", estimate(added.us));
-        report.add(group, name_of(Mode::kForked), p, "%", estimate(added.percent));
-        add_calls(report, group, name_of(Mode::kForked), p, added.calls);
-    }
-    workload.calibrate(workload.sms());
-}
-
 // Issue of 256 rows while 256 or 4096 requests are open.
 void scaling(Report &report, const Workload &workload) {
     Engine few(workload, Shape{}, {256, 256, 256}, kNoWork),
@@ -1473,7 +1348,6 @@ std::vector<Group> groups() {
         {"worker", worker},
         {"extraction", extraction_of_32768},
         {"limits", limits},
-        {"few SMs free", few_sms},
         {"scaling", scaling},
     };
 }
