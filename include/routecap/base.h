@@ -44,12 +44,12 @@
  *   - routecap_step_begin on the host backend, if no slot is free.
  *   - routecap_step_issue, if the budget is exhausted.
  *   - Calls that read a request (coverage, extract, extract_into). They first apply each earlier
- *     accept, truncate, fork, attach or adopt of the request whose steps have landed. If the system
- *     has no memory for that, they return ROUTECAP_ERR_NOT_READY.
+ *     accept, truncate, fork, attach or adopt of the request whose steps have landed, and note rows
+ *     that an issue lost or refused. Without memory for that they return ROUTECAP_ERR_NO_MEMORY.
  *   - routecap_capturer_progress.
  *
  * routecap_capturer_load and routecap_capturer_load_tags wait until the worker thread has finished
- * the step that it is filing or counting. routecap_set_log waits until no thread is inside the hook
+ * the step that it is filing. routecap_set_log waits until no thread is inside the hook
  * that it replaces.
  *
  * The library holds no lock while it calls the driver, allocates memory, or runs a release

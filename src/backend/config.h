@@ -23,10 +23,6 @@ struct Config {
     uint64_t budget_bytes = 0;
     uint64_t first_epoch = 1;  // of slots' names (kernels/body.h); tests begin near the end
     ShapePtr shape;            // null if disabled
-
-    // Slots for the steps in flight, and with load counting one more, for the step whose rows have
-    // landed and are being counted.
-    uint32_t all_slots() const { return slots + load; }
 };
 
 int32_t read_config(const routecap_config *config, Config &out);

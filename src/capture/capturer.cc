@@ -20,15 +20,13 @@ routecap_memory memory_of(const Config &config) {
         config.external_sink
             ? 0
             : shape.layers * sink_layer_bytes(config.rows, shape.k, config.sink_dtype);
-    const uint64_t slots =
-        config.role == ROUTECAP_ROLE_OWNER ? config.all_slots() * layout.bytes() : 0;
+    const uint64_t slots = config.role == ROUTECAP_ROLE_OWNER ? config.slots * layout.bytes() : 0;
     const bool host = config.backend == ROUTECAP_BACKEND_HOST;
     m.host_bytes = (host ? sink + slots : 0) + sizeof(Capturer) + size_t{256} * 1024;
     if (config.role == ROUTECAP_ROLE_OWNER)
-        m.host_bytes +=
-            config.all_slots() * Steps::bytes_per_slot(config.rows) +
-            RequestTable::bytes(config.max_requests) +
-            (config.load ? LoadCounter::bytes(shape, config.rows, config.load_tags) : 0);
+        m.host_bytes += config.slots * Steps::bytes_per_slot(config.rows) +
+                        RequestTable::bytes(config.max_requests) +
+                        (config.load ? LoadCounter::bytes(shape, config.load_tags) : 0);
     const DeviceMemory device = device_memory_of(config);
     m.device_bytes = device.device_bytes;
     m.pinned_bytes = device.pinned_bytes;
@@ -47,12 +45,12 @@ Owner::Owner(const Config &config, uint64_t number, Backend &backend)
       pool(*storage->pool),
       completion(*storage->completion),
       counters(config.shape->layers),
-      steps(config.all_slots(), config.slots, config.rows),
+      steps(config.slots, config.rows),
       registry(config.max_requests),
       worker(number, registry, storage, backend, steps, counters) {
     steps.name(0);
     if (!config.load) return;
-    load.emplace(config.shape, config.rows, config.load_tags);
+    load.emplace(config.shape, config.load_tags);
     worker.set_load(&*load);
 }
 
@@ -219,12 +217,6 @@ int32_t Capturer::layer_stats(routecap_layer_stats *stats, size_t stat_size, siz
 
 // ---- Load -----------------------------------------------------------------------------------
 
-LoadCounter &Owner::counted_load() {
-    worker.hand_over_load();
-    load->merge();
-    return *load;
-}
-
 int32_t Capturer::load(const uint64_t *tag, routecap_load *load, uint64_t *counts, size_t count) {
     if (int32_t s = check_output(load, "load"); s < 0) return s;
     if (counts == nullptr && count > 0) return report(ROUTECAP_ERR_ARGUMENT, "counts is NULL");
@@ -238,11 +230,11 @@ int32_t Capturer::load(const uint64_t *tag, routecap_load *load, uint64_t *count
     if (!config_.load || (tag != nullptr && !config_.load_tags))
         return report(ROUTECAP_ERR_ARGUMENT, "the capturer was created without %s",
                       config_.load ? "ROUTECAP_CONFIG_LOAD_TAGS" : "ROUTECAP_CONFIG_LOAD");
-    const TakenTurn reads(owner_->load->readers());
-    const LoadCounter &counter = owner_->counted_load();
+    const LoadCounter &counter = *owner_->load;
     const bool fits = count == counter.size();
     LoadCounter::Reading reading;
-    if (!counter.read(tag, reading, fits ? counts : nullptr))
+    if (!owner_->worker.between_steps(
+            [&] { return counter.read(tag, reading, fits ? counts : nullptr); }))
         return report(ROUTECAP_ERR_OUT_OF_RANGE, "tag %llu: none of its steps was counted",
                       ull(*tag));
     out.layers = config_.shape->layers;
@@ -266,8 +258,7 @@ int32_t Capturer::load_tags(uint64_t *tags, size_t capacity, uint64_t *count) {
     if (!config_.load_tags)
         return report(ROUTECAP_ERR_ARGUMENT,
                       "the capturer was created without ROUTECAP_CONFIG_LOAD_TAGS");
-    const TakenTurn reads(owner_->load->readers());
-    *count = owner_->counted_load().tags({tags, capacity});
+    *count = owner_->worker.between_steps([&] { return owner_->load->tags({tags, capacity}); });
     return ROUTECAP_OK;
 }
 

@@ -182,10 +182,10 @@ struct Capturer::Dump {
             const Lock lock(c.registry.mutex);
             more = c.registry.requests.for_each_open(at, kAtOnce, [&](const Request &r) {
                 const uint64_t pending = r.pending.count() - r.applied();
-                const bool in_flight = r.newest_step != 0 && c.steps.in_flight(r.newest_step);
+                const bool in_flight = r.newest.step != 0 && c.steps.in_flight(r.newest.step);
                 if (!room() || !(all || in_flight || pending > 0)) return;
                 listed++;
-                request(r, r.length_now(c.steps), in_flight ? r.newest_step : 0, pending);
+                request(r, r.length_now(c.steps), in_flight ? r.newest.step : 0, pending);
             });
         }
         text.end(']');

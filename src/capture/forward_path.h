@@ -68,23 +68,10 @@ private:
 
     // issue.cc
     struct Issue;
-    struct Checked;
-    int32_t issue_step(const routecap_span *spans, size_t span_size, size_t count,
-                       const routecap_issue_options *options, int32_t *status, routecap_step *step,
-                       routecap_stream stream);
-    void copy(int32_t slot, uint32_t rows, const DevicePositions &positions,
-              routecap_stream stream);
     int32_t check_span(const Issue &issue, uint32_t i) const;
     int32_t check_spans(Issue &issue) REQUIRES(owner_->registry.mutex);
     bool overlaps(const Issue &issue);
-    int32_t issue_span(Issue &issue, const routecap_span &span, const Checked &checked,
-                       uint32_t index) REQUIRES(owner_->registry.mutex);
-    int32_t issue_special(Issue &issue, uint32_t index) REQUIRES(owner_->registry.mutex);
-    void hand_spans(Issue &issue, int32_t *status) REQUIRES(owner_->registry.mutex);
-    uint32_t note_draft(const Issue &issue, const routecap_span &span, Request &request,
-                        uint64_t end, int32_t reason) REQUIRES(owner_->registry.mutex);
-    uint32_t hand_over(Issue &issue, const routecap_span &span, Request &request, uint64_t end,
-                       uint64_t pages, bool extra);
+    int32_t issue_span(Issue &issue, uint32_t i) REQUIRES(owner_->registry.mutex);
 
     const Config &config_;
     const uint64_t number_;
@@ -104,17 +91,9 @@ private:
     std::vector<RecordedLayer> listed_;  // record_layers' own; it keeps its memory
     std::vector<bool> seen_;             // likewise
 
-    // What check_spans found, for issue_span: the request of each span, the bounds of that
-    // request's spans so far, and whether the span is an ordinary one.
-    struct Checked {
-        Request *request;
-        uint64_t first, end;
-        bool ordinary;
-    };
-    uint32_t checks_ = 0;  // issues that were checked
-    std::vector<Checked> checked_;
-    // Spans by position, where they neither ascend nor descend.
-    std::vector<uint32_t> order_, sorted_;
+    uint32_t checks_ = 0;           // issues that were checked
+    std::vector<Request *> found_;  // the request of each span, as check_spans found it
+    std::vector<uint32_t> order_;   // spans by request and position, where they do not ascend
     uint64_t first_tag_ = 0, last_tag_ = 0;  // of the steps
 };
 

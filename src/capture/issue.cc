@@ -2,8 +2,7 @@
 // each to its request and appends the step to the log: these two under the registry's mutex, for
 // which all memory was made before. Then, without it, the next slot is named and the copy started.
 #include <algorithm>
-#include <array>
-#include <new>
+#include <tuple>
 
 #include "base/profiler_ranges.h"
 #include "base/status.h"
@@ -19,6 +18,10 @@ static bool speculative(const routecap_span &span) {
     return (span.flags & ROUTECAP_SPAN_SPECULATIVE) != 0;
 }
 
+static bool device_positions(const routecap_span &span) {
+    return (span.flags & ROUTECAP_SPAN_DEVICE_POSITIONS) != 0;
+}
+
 // Settled rows whose positions the host knows.
 static bool plain(const routecap_span &span) { return (span.flags & ~kPhaseFlags) == 0; }
 
@@ -27,16 +30,6 @@ static constexpr bool phase_is_clear(uint32_t flags) {
     flags &= kPhaseFlags;
     return (flags & (flags - 1)) == 0;
 }
-
-// A bit for each value of the flags that says nothing wrong, and nothing of device positions.
-static constexpr uint32_t kUsualFlags = [] {
-    uint32_t usual = 0;
-    for (uint32_t flags = 0; flags < 32; flags++)
-        if ((flags & ~(ROUTECAP_SPAN_SPECULATIVE | kPhaseFlags)) == 0 && phase_is_clear(flags))
-            usual |= 1u << flags;
-    return usual;
-}();
-static bool usual_flags(uint32_t flags) { return flags < 32 && (kUsualFlags >> flags & 1) != 0; }
 
 static Phase phase_of(const routecap_span &span) {
     if ((span.flags & kPhaseFlags) != 0)
@@ -57,22 +50,11 @@ struct ForwardPath::Issue {
     uint64_t first_tag;  // of requests that have rows and no tag of their own
     uint64_t ticket;
     int32_t slot;
-    bool lost;                   // there is no slot
-    Step *step = nullptr;        // the slot's, and what it has for spans
-    StepSpan *handed = nullptr;  // in order, of which the first handed_count are there
-    SpanExtra *extras = nullptr;
-    uint32_t handed_count = 0;
-
-    // What check_spans finds.
-    uint64_t wanted = 0;            // bytes that all spans may take from the budget
-    uint64_t wanted_by_drafts = 0;  // of these, that ordinary spans take
-    size_t nodes = 0;               // that they may take
-    bool tangled = false;           // some spans of one request neither ascend nor descend
-    // The budget is shared with other threads, so it is asked once if it can be: then ordinary
-    // spans have theirs, and this is of `wanted` for the others to come.
-    uint64_t reserved = 0;
-    bool drafts_reserved = false;
-
+    bool lost;              // there is no slot
+    Step *step = nullptr;   // the slot's
+    uint64_t wanted = 0;    // bytes that check_spans found that all spans may take of the budget
+    uint64_t reserved = 0;  // of these, for spans to come
+    uint32_t handed = 0;    // spans that the step has
     uint64_t rows_filed = 0, rows_lost = 0, rows_skipped = 0, rows_refused = 0;
     uint32_t sink_rows = 0;  // one past the last that is filed
     uint32_t positions = 0;  // one past the last sink row whose position comes from the device
@@ -82,13 +64,9 @@ struct ForwardPath::Issue {
         return *reinterpret_cast<const routecap_span *>(spans + i * span_size);
     }
     static uint64_t end_of(const routecap_span &span) {
-        return (span.flags & ROUTECAP_SPAN_DEVICE_POSITIONS) != 0 ? span.position_end
-                                                                  : span.position + span.rows;
+        return device_positions(span) ? span.position_end : span.position + span.rows;
     }
     uint64_t page_of(uint64_t position) const { return position >> shape.page_shift; }
-    uint64_t pages_before(uint64_t position) const {
-        return page_of(position + shape.page_rows - 1);
-    }
 
     // One past the last page of a request that may have rows of another tag than this step's, once
     // its rows are there.
@@ -97,36 +75,21 @@ struct ForwardPath::Issue {
         const Rare &rare = request.rare();
         const bool other =
             tags_vary && end > 0 && (rare.tagged ? rare.tag : first_tag) != options.tag;
-        return other ? std::max(rare.mixed_end, pages_before(end)) : rare.mixed_end;
-    }
-
-    // Rows that the host knows, in the page of the request's own, where nobody else sees them, and
-    // of its tag: nearly all spans. They are charged nothing. Drafts need memory of their own until
-    // they are settled.
-    bool ordinary(const routecap_span &span, const Request &request) const {
-        if ((span.flags & ROUTECAP_SPAN_DEVICE_POSITIONS) != 0 || lost) return false;
-        const uint64_t end = span.position + span.rows;
-        if (page_of(span.position) != request.own_page || page_of(end - 1) != request.own_page ||
-            span.position < request.shared_end)
-            return false;
-        if (!request.has_rare) return !tags_vary;
-        return page_of(span.position) >= mixed_end(request) &&
-               (!tags_vary || (request.rare().tagged && request.rare().tag == options.tag));
+        return other ? std::max(rare.mixed_end, page_of(end - 1) + 1) : rare.mixed_end;
     }
 
     // What a span is charged: every page that it touches, but for the request's own where nobody
     // else sees the rows; the tags of pages that may get a second one; and what a draft waits in.
     struct Memory {
         Charge charge;
-        uint64_t bytes;  // with those of a draft
+        uint64_t bytes = 0;  // with those of a draft
     };
-    [[gnu::noinline]] Memory memory(const routecap_span &span, const Request &request,
-                                    const PagePool &pool) const {
-        const uint64_t end = end_of(span), first_page = page_of(span.position),
-                       end_page = page_of(end - 1) + 1;
+    Memory memory(const routecap_span &span, const Request &request, const PagePool &pool) const {
         Memory m{};
         if (lost) return m;
-        const uint64_t mixed = mixed_end(request), own = request.own_page;
+        const uint64_t end = end_of(span), first_page = page_of(span.position),
+                       end_page = page_of(end - 1) + 1, own = request.own_page;
+        const uint64_t mixed = mixed_end(request);
         m.charge.tags = static_cast<uint32_t>(std::min<uint64_t>(
             std::min(end_page, std::max(mixed, first_page)) - first_page, span.rows));
         if (wide_bounds(span.position, end, span.rows, shape.page_shift)) {
@@ -134,16 +97,15 @@ struct ForwardPath::Issue {
         } else {
             const bool has_own =
                 own >= first_page && own < end_page &&
-                std::max(span.position, own << shape.page_shift) >= request.shared_end;
+                std::max(span.position, own << shape.page_shift) >= request.shared_end();
             m.charge.pages = static_cast<uint32_t>(end_page - first_page - has_own);
         }
-        m.bytes = draft_bytes(span) +
+        m.bytes = (speculative(span) ? PagePool::page_bytes(shape, span.rows) : 0) +
                   m.charge.bytes(pool.page_bytes(), PagePool::tag_bytes(shape.page_rows));
         return m;
     }
-    uint64_t draft_bytes(const routecap_span &span) const {
-        return speculative(span) ? PagePool::page_bytes(shape, span.rows) : 0;
-    }
+    // Two spans that share a page want it twice, and one may need more than it wanted, after another
+    // has changed which page is the request's own.
     bool reserve(uint64_t bytes, PagePool &pool) {
         if (bytes > reserved) return pool.reserve(bytes);
         reserved -= bytes;
@@ -151,12 +113,12 @@ struct ForwardPath::Issue {
     }
 };
 
-// What is wrong with a span, if anything is.
-[[gnu::noinline]] int32_t ForwardPath::check_span(const Issue &issue, uint32_t i) const {
+// Whether a span is sound by itself.
+int32_t ForwardPath::check_span(const Issue &issue, uint32_t i) const {
     constexpr uint32_t kFlags =
         ROUTECAP_SPAN_SPECULATIVE | ROUTECAP_SPAN_DEVICE_POSITIONS | kPhaseFlags;
     const routecap_span &span = issue.span(i);
-    const bool device = (span.flags & ROUTECAP_SPAN_DEVICE_POSITIONS) != 0;
+    const bool device = device_positions(span);
     if (span.rows == 0) return report(ROUTECAP_ERR_ARGUMENT, "span %u has no rows", i);
     if ((span.flags & ~kFlags) != 0 || !phase_is_clear(span.flags) || span.reserved != 0)
         return report(ROUTECAP_ERR_ARGUMENT, "span %u: flags is %u and reserved %u", i, span.flags,
@@ -177,92 +139,34 @@ struct ForwardPath::Issue {
 }
 
 int32_t ForwardPath::check_spans(Issue &issue) {
-    issue.wanted = issue.nodes = 0;
-    issue.tangled = false;
+    issue.wanted = 0;
     if (++checks_ == 0) {  // once in 2^32 issues
         owner_->registry.requests.clear_checks();
         checks_ = 1;
     }
-    const uint32_t sink_rows = config_.rows, count = static_cast<uint32_t>(issue.count);
-    // Nothing is wrong with it, nor has it positions of the device: nearly all.
-    const auto right = [sink_rows](const routecap_span &span) {
-        return usual_flags(span.flags) && span.rows != 0 &&
-               (span.reserved | span.position_end) == 0 &&
-               uint64_t{span.sink_row} + span.rows <= sink_rows &&
-               span.position <= ROUTECAP_MAX_POSITION - span.rows;
-    };
-    Checked *const checked = checked_.data();
-    uint32_t seen = 0;
-    const char *next = issue.spans;
-    const auto look_ahead = [&, size = issue.span_size]() REQUIRES(owner_->registry.mutex) {
-        if (seen == count) return;
-        const auto &span = *reinterpret_cast<const routecap_span *>(next);
-        checked[seen++].request =
-            owner_->registry.requests.prefetch(span.request, speculative(span));
-        next += size;
-    };
-    for (uint32_t i = 0; i < RequestTable::kAhead; i++) look_ahead();
-    uint64_t drafts = 0, wanted_by_drafts = 0, draft_bytes = 0;
-    uint32_t draft_rows = 0;  // of which draft_bytes are the bytes
+    const auto count = static_cast<uint32_t>(issue.count);
+    uint64_t drafts = 0;
+    bool tangled = false;  // some spans of one request do not ascend
     for (uint32_t i = 0; i < count; i++) {
-        look_ahead();
+        // Requests lie all over memory.
+        constexpr uint32_t kAhead = 16;
+        if (i + kAhead < count) owner_->registry.requests.prefetch(issue.span(i + kAhead).request);
         const routecap_span &span = issue.span(i);
-        if (!right(span))
-            if (int32_t s = check_span(issue, i); s < 0) return s;
+        if (int32_t s = check_span(issue, i); s < 0) return s;
         if (speculative(span) && (drafts += span.rows) > UINT32_MAX)
             return report(ROUTECAP_ERR_ARGUMENT, "span %u: more than 2^32 drafts in one step", i);
-
-        Request *request = RequestTable::found(checked[i].request, span.request);
-        const bool ordinary = request != nullptr && issue.ordinary(span, *request);
-        checked[i] = {request, span.position, span.position + span.rows, ordinary};
+        Request *request = found_[i] = owner_->registry.requests.find(span.request);
         if (request == nullptr) continue;
-        if (!ordinary) {
-            issue.wanted += issue.memory(span, *request, owner_->pool).bytes;
-            issue.nodes += 2;  // a draft, a note
-        } else if (speculative(span)) {
-            if (span.rows != draft_rows)
-                draft_rows = span.rows, draft_bytes = issue.draft_bytes(span);
-            wanted_by_drafts += draft_bytes;
-            issue.nodes++;
-        }
+        issue.wanted += issue.memory(span, *request, owner_->pool).bytes;
         if (!plain(span)) continue;
-        if (request->check == checks_) {
-            const Checked &before = checked[request->check_last];
-            issue.tangled |= checked[i].first < before.end && checked[i].end > before.first;
-            checked[i].first = std::min(checked[i].first, before.first);
-            checked[i].end = std::max(checked[i].end, before.end);
-        }
+        if (request->check == checks_)
+            tangled |= span.position < Issue::end_of(issue.span(request->check_last));
         request->check = checks_;
         request->check_last = i;
     }
-    issue.wanted_by_drafts = wanted_by_drafts;
-    issue.wanted += wanted_by_drafts;
-    if (issue.tangled && overlaps(issue))
+    if (tangled && overlaps(issue))
         return report(ROUTECAP_ERR_OVERLAP, "two spans of one request overlap in position");
     return ROUTECAP_OK;
-}
-
-// Sorts numbers of spans by their positions, in time that grows with their number alone. `scratch`
-// has as much room.
-template <class Position>
-static void sort_by_position(std::vector<uint32_t> &order, std::vector<uint32_t> &scratch,
-                             Position position) {
-    constexpr int kBits = 10;
-    constexpr uint32_t kDigits = 1u << kBits;
-    static_assert(ROUTECAP_MAX_POSITION == uint64_t{1} << (4 * kBits));
-    scratch.resize(order.size());
-    for (int shift = 0; shift < 4 * kBits; shift += kBits) {
-        const auto digit = [&](uint32_t i) {
-            return static_cast<uint32_t>(position(i) >> shift) % kDigits;
-        };
-        std::array<uint32_t, kDigits> at{};
-        for (uint32_t i : order) at[digit(i)]++;
-        if (at[digit(order.front())] == order.size()) continue;  // all alike
-        uint32_t before = 0;
-        for (uint32_t &n : at) before += std::exchange(n, before);
-        for (uint32_t i : order) scratch[at[digit(i)]++] = i;
-        order.swap(scratch);
-    }
 }
 
 // Whether two spans with known, settled positions of one request overlap, where their order does
@@ -270,181 +174,95 @@ static void sort_by_position(std::vector<uint32_t> &order, std::vector<uint32_t>
 bool ForwardPath::overlaps(const Issue &issue) {
     order_.clear();
     for (uint32_t i = 0; i < issue.count; i++)
-        if (checked_[i].request != nullptr && plain(issue.span(i))) order_.push_back(i);
-    sort_by_position(order_, sorted_, [&](uint32_t i) { return issue.span(i).position; });
-    // How far the spans of each request reach is kept with the last one of it.
-    for (uint32_t i : order_) checked_[checked_[i].request->check_last].end = 0;
-    for (uint32_t i : order_) {
-        const routecap_span &span = issue.span(i);
-        uint64_t &end = checked_[checked_[i].request->check_last].end;
-        if (span.position < end) return true;
-        end = span.position + span.rows;
-    }
+        if (found_[i] != nullptr && plain(issue.span(i))) order_.push_back(i);
+    const auto place = [&](uint32_t i) { return std::tuple(found_[i], issue.span(i).position); };
+    std::sort(order_.begin(), order_.end(),
+              [&](uint32_t a, uint32_t b) { return place(a) < place(b); });
+    for (size_t i = 1; i < order_.size(); i++)
+        if (found_[order_[i - 1]] == found_[order_[i]] &&
+            Issue::end_of(issue.span(order_[i - 1])) > issue.span(order_[i]).position)
+            return true;
     return false;
 }
 
 // Hands one span to its request, and to the step unless that is lost. Returns the span's status.
-inline int32_t ForwardPath::issue_span(Issue &issue, const routecap_span &span,
-                                       const Checked &checked, uint32_t index) {
-    if (checked.request == nullptr) {
+int32_t ForwardPath::issue_span(Issue &issue, uint32_t i) {
+    const routecap_span &span = issue.span(i);
+    if (found_[i] == nullptr) {
         issue.rows_skipped += span.rows;
         return ROUTECAP_ERR_UNKNOWN_REQUEST;
     }
-    // What was ordinary when it was checked is so still: no span before it can have changed that,
-    // and the mutex was not released since check_spans.
-    Request &request = *checked.request;
-    const bool draft = speculative(span);
-    if (!checked.ordinary ||
-        (draft && !issue.drafts_reserved && !issue.reserve(issue.draft_bytes(span), owner_->pool)))
-        return issue_special(issue, index);
-    const uint64_t end = span.position + span.rows;
-    const uint32_t handed = hand_over(issue, span, request, end, 0, draft);
-    if (draft)
-        issue.extras[handed] = {.draft_index = note_draft(issue, span, request, end, 0)};
-    else
-        request.extend(end, issue.shape.page_shift);
-    return ROUTECAP_OK;
-}
-
-// `reason` is 0, or why the drafts will never be there. Returns the index of the first among the
-// request's drafts of the step.
-inline uint32_t ForwardPath::note_draft(const Issue &issue, const routecap_span &span,
-                                        Request &request, uint64_t end, int32_t reason) {
-    uint32_t first = 0;
-    if (request.drafts != nullptr)
-        if (const DraftSpan &last = *request.drafts->last; last.step == issue.ticket)
-            first = last.first_index + last.rows;
-    request.changed = true;
-    request.flagged_end = std::max(request.flagged_end, end);
-    const auto made = [&]() -> DraftSpan {
-        return {.step = issue.ticket,
-                .position = span.position,
-                .position_end = end,
-                .cut = UINT64_MAX,
-                .first_index = first,
-                .rows = span.rows,
-                .device_positions = (span.flags & ROUTECAP_SPAN_DEVICE_POSITIONS) != 0,
-                .missing = static_cast<uint8_t>(reason),
-                .next = nullptr,
-                .last = nullptr};
-    };
-    request.add_draft(made, owner_->registry.nodes);
-    return first;
-}
-
-// `end` is one past its last position, `pages` what it is charged. Returns the index of it in the
-// step, where the caller puts its SpanExtra if it has one.
-inline uint32_t ForwardPath::hand_over(Issue &issue, const routecap_span &span, Request &request,
-                                       uint64_t end, uint64_t pages, bool extra) {
-    const uint32_t index = issue.handed_count++;
-    // In place, as Nodes::take.
-    new (&issue.handed[index])
-        StepSpan{.rows = request.rows(),
-                 .position = span.position,
-                 .position_end = end,
-                 .cut = UINT64_MAX,
-                 .previous = request.newest(),
-                 .sink_row = span.sink_row,
-                 .count = span.rows,
-                 .pages = static_cast<uint32_t>(pages),
-                 .speculative = speculative(span),
-                 .device_positions = (span.flags & ROUTECAP_SPAN_DEVICE_POSITIONS) != 0,
-                 .extra = extra,
-                 .phase = phase_of(span)};
-    request.newest_step = issue.ticket;
-    request.newest_span = index;
-    request.newest_slot = static_cast<int8_t>(issue.slot);
-    issue.rows_filed += span.rows;
-    issue.sink_rows = std::max(issue.sink_rows, span.sink_row + span.rows);
-    return index;
-}
-
-// The same for spans that need memory, are drafts, have device positions or another tag, or are
-// lost.
-[[gnu::noinline]] int32_t ForwardPath::issue_special(Issue &issue, uint32_t index) {
-    const routecap_span &span = issue.span(index);
-    Request &request = *checked_[index].request;
-    PagePool &pool = owner_->pool;
-    Nodes &nodes = owner_->registry.nodes;
-    const bool device = (span.flags & ROUTECAP_SPAN_DEVICE_POSITIONS) != 0;
+    Request &request = *found_[i];
+    const bool draft = speculative(span), device = device_positions(span);
     const uint64_t end = Issue::end_of(span);
-    const Issue::Memory memory = issue.memory(span, request, pool);
-    const bool filed = !issue.lost && (memory.bytes == 0 || issue.reserve(memory.bytes, pool));
-    const int32_t reason = filed        ? 0
-                           : issue.lost ? ROUTECAP_MISSING_LOST
-                                        : ROUTECAP_MISSING_REFUSED;
+    const Issue::Memory memory = issue.memory(span, request, owner_->pool);
+    const bool filed = !issue.lost && issue.reserve(memory.bytes, owner_->pool);
     if (filed && issue.tags_vary) {
         Rare &rare = request.change_rare();
         rare.mixed_end = issue.mixed_end(request);
         rare.tag = issue.options.tag;
         rare.tagged = true;
     }
-    SpanExtra extra{.tags = memory.charge.tags};
-    if (speculative(span)) {
-        extra.draft_index = note_draft(issue, span, request, end, reason);
-    } else {
-        if (device)
-            request.changed = true, request.flagged_end = std::max(request.flagged_end, end);
-        if (!filed) {
-            request.extend_missing(end);
-            request.note_missing(span.position, end, reason, nodes);
-        } else if (!device) {
-            request.extend(end, issue.shape.page_shift);
-        }
+    if (draft || device) {
+        request.changed = true;
+        request.flagged_end = std::max(request.flagged_end, end);
+    }
+    uint32_t first_draft = 0;
+    if (draft) {
+        if (request.drafts != nullptr && request.drafts->last->step == issue.ticket)
+            first_draft = request.drafts->last->first_index + request.drafts->last->rows;
+        request.add_draft(owner_->registry.nodes.take([&]() -> DraftSpan {
+            return {.step = issue.ticket,
+                    .position = span.position,
+                    .position_end = end,
+                    .cut = UINT64_MAX,
+                    .first_index = first_draft,
+                    .rows = span.rows,
+                    .device_positions = device,
+                    .missing = !filed,
+                    .next = nullptr,
+                    .last = nullptr};
+        }));
+    } else if (!filed) {
+        request.extend_missing(end);
+    } else if (!device) {
+        request.extend(end, issue.shape.page_shift);
     }
     if (!filed) {
+        request.note_operation(draft ? 0 : span.position, draft ? 0 : end);
+        owner_->registry.log.append(
+            request.after(), Miss{request.rows(), span.position, end, draft ? issue.ticket : 0,
+                                  first_draft, span.rows, device,
+                                  static_cast<uint8_t>(issue.lost ? ROUTECAP_MISSING_LOST
+                                                                  : ROUTECAP_MISSING_REFUSED)});
         (issue.lost ? issue.rows_lost : issue.rows_refused) += span.rows;
         return issue.lost ? ROUTECAP_OK : ROUTECAP_ERR_NO_MEMORY;
     }
     request.device_positions |= device;
     if (device) issue.positions = std::max(issue.positions, span.sink_row + span.rows);
-    const bool has_extra = speculative(span) || memory.charge.tags > 0;
-    const uint32_t handed = hand_over(issue, span, request, end, memory.charge.pages, has_extra);
-    if (has_extra) issue.extras[handed] = extra;
+    issue.step->spans[issue.handed] = {.rows = request.rows(),
+                                       .position = span.position,
+                                       .position_end = end,
+                                       .cut = UINT64_MAX,
+                                       .ended = UINT64_MAX,
+                                       .previous = request.newest,
+                                       .sink_row = span.sink_row,
+                                       .count = span.rows,
+                                       .charge = memory.charge,
+                                       .draft_index = first_draft,
+                                       .speculative = draft,
+                                       .device_positions = device,
+                                       .phase = phase_of(span)};
+    request.newest = {issue.ticket, issue.handed++, issue.slot};
+    issue.rows_filed += span.rows;
+    issue.sink_rows = std::max(issue.sink_rows, span.sink_row + span.rows);
     return ROUTECAP_OK;
-}
-
-// Hands over every span. Requests are not prefetched: check_spans has just touched them. A function
-// of its own keeps more in registers.
-[[gnu::noinline]] void ForwardPath::hand_spans(Issue &issue, int32_t *status) {
-    const auto count = static_cast<uint32_t>(issue.count);
-    const size_t span_size = issue.span_size;
-    const Checked *checked = checked_.data();
-    const char *at = issue.spans;
-    for (uint32_t i = 0; i < count; i++, checked++, at += span_size) {
-        const auto &span = *reinterpret_cast<const routecap_span *>(at);
-        if (const uint32_t ahead = i + RequestTable::kAhead; ahead < count && !issue.lost) {
-            __builtin_prefetch(&issue.handed[ahead], 1);
-            if (speculative(span)) {  // so may the next be
-                __builtin_prefetch(&issue.extras[ahead], 1);
-                owner_->registry.nodes.prefetch(RequestTable::kAhead);
-            }
-        }
-        const int32_t s = issue_span(issue, span, *checked, i);
-        if (status != nullptr) status[i] = s;
-        issue.partial |= s != ROUTECAP_OK;
-    }
-}
-
-// A function of its own, as issue() is: what a range keeps costs the caller's loops registers.
-[[gnu::noinline]] void ForwardPath::copy(int32_t slot, uint32_t rows,
-                                         const DevicePositions &positions, routecap_stream stream) {
-    const ProfilerRange range("copy");
-    backend_->copy(slot, rows, positions, owner_->steps.named(), stream);
 }
 
 int32_t ForwardPath::issue(const routecap_span *spans, size_t span_size, size_t count,
                            const routecap_issue_options *options, int32_t *status,
                            routecap_step *step, routecap_stream stream) {
     const ProfilerRange range("issue");
-    return issue_step(spans, span_size, count, options, status, step, stream);
-}
-
-[[gnu::noinline]] int32_t ForwardPath::issue_step(const routecap_span *spans, size_t span_size,
-                                                  size_t count,
-                                                  const routecap_issue_options *options,
-                                                  int32_t *status, routecap_step *step,
-                                                  routecap_stream stream) {
     if (count >= UINT32_MAX) return report(ROUTECAP_ERR_ARGUMENT, "%zu spans", count);
     if (owner_ == nullptr) {
         begun_ = false;
@@ -467,8 +285,8 @@ int32_t ForwardPath::issue(const routecap_span *spans, size_t span_size, size_t 
     Steps &steps = owner_->steps;
     StepWorker &worker = owner_->worker;
     Counters &counters = owner_->counters;
-    if (checked_.size() < count) checked_.resize(count);
-    order_.reserve(count), sorted_.reserve(count);
+    if (found_.size() < count) found_.resize(count);
+    order_.reserve(count);
     const int32_t slot = steps.named();
     const bool first = steps.issued() == 0;
     Issue issue{.spans = reinterpret_cast<const char *>(spans),
@@ -483,17 +301,20 @@ int32_t ForwardPath::issue(const routecap_span *spans, size_t span_size, size_t 
                 .ticket = steps.next_ticket(),
                 .slot = slot,
                 .lost = slot == kernels::kNoSlot && count > 0};
-    Step::Room room;
+    std::vector<StepSpan> room;
     if (slot != kernels::kNoSlot) {
         issue.step = &steps.step(slot);
         room = issue.step->room_for(count);
     }
 
+    const auto drafts = [&] {
+        size_t n = 0;
+        for (size_t i = 0; i < count; i++) n += speculative(issue.span(i));
+        return n;
+    };
+    const Room registry_room{.entries = count + 1, .nodes = drafts()};
     RegistryLock lock(owner_->registry);
-    if (issue.step != nullptr) {
-        issue.step->begin(issue.ticket, o.tag, room);
-        issue.handed = issue.step->spans.data(), issue.extras = issue.step->extras.data();
-    }
+    if (issue.step != nullptr) issue.step->begin(issue.ticket, o.tag, room);
     if (check_ || o.snapshot == ROUTECAP_SNAPSHOT_MAKE) {
         // After the arguments, before anything changes.
         if (int32_t s = check_spans(issue); s < 0) return s;
@@ -509,12 +330,10 @@ int32_t ForwardPath::issue(const routecap_span *spans, size_t span_size, size_t 
         lock.lock();
     }
     for (bool reclaimed = false;; reclaimed = true) {
-        do {
-            if (int32_t s = check_spans(issue); s < 0) return s;
-        } while (lock.make_room({.entries = 1, .nodes = issue.nodes}));
+        lock.make_room(registry_room);
+        if (int32_t s = check_spans(issue); s < 0) return s;
         if (issue.wanted == 0 || owner_->pool.reserve(issue.wanted)) {
-            issue.reserved = issue.wanted - issue.wanted_by_drafts;
-            issue.drafts_reserved = true;
+            issue.reserved = issue.wanted;
             break;
         }
         if (reclaimed) break;  // what fits is accepted
@@ -522,16 +341,18 @@ int32_t ForwardPath::issue(const routecap_span *spans, size_t span_size, size_t 
         worker.reclaim();
         lock.lock();
     }
-
-    hand_spans(issue, status);
+    for (uint32_t i = 0; i < count; i++) {
+        const int32_t s = issue_span(issue, i);
+        if (status != nullptr) status[i] = s;
+        issue.partial |= s != ROUTECAP_OK;
+    }
     if (issue.tags_vary) owner_->tags_vary.store(true, std::memory_order_relaxed);
-    // Two spans that share a page wanted it twice.
     if (issue.reserved > 0) owner_->pool.unreserve(issue.reserved);
 
     const uint64_t rows_issued = issue.rows_filed + issue.rows_lost + issue.rows_refused;
     const bool to_file = issue.rows_filed > 0;
     if (to_file) {
-        issue.step->span_count = issue.handed_count;
+        issue.step->span_count = issue.handed;
         issue.step->rows = issue.rows_filed;
         issue.step->rows_copied = issue.sink_rows;
         issue.step->positions_dtype = o.positions_dtype;
@@ -564,7 +385,9 @@ int32_t ForwardPath::issue(const routecap_span *spans, size_t span_size, size_t 
     if (!to_file) {
         backend_->name_slot(steps.named(), stream);
     } else {
-        copy(slot, issue.sink_rows, {o.positions, o.positions_dtype, issue.positions}, stream);
+        const ProfilerRange copies("copy");
+        backend_->copy(slot, issue.sink_rows, {o.positions, o.positions_dtype, issue.positions},
+                       steps.named(), stream);
         worker.wake();
     }
     if (step != nullptr) *step = issue.ticket;

@@ -21,10 +21,10 @@ public:
         alignas(Entry) unsigned char memory[kBlock * sizeof(Entry)];
 
         Entry *entry(uint32_t i) { return std::launder(reinterpret_cast<Entry *>(memory) + i); }
-        // Destroys the entries, the block itself stays.
-        void clear() noexcept {
-            for (uint32_t i = 0; i < count; i++) entry(i)->~Entry();
-            count = 0;
+        // Destroys the entries behind the first `kept`.
+        void keep(uint32_t kept) noexcept {
+            for (uint32_t i = kept; i < count; i++) entry(i)->~Entry();
+            count = kept;
         }
     };
 
@@ -50,7 +50,7 @@ public:
     static void drop(Block *chain) noexcept {
         while (chain != nullptr) {
             Block *next = chain->next;
-            chain->clear();
+            chain->keep(0);
             delete chain;
             chain = next;
         }
@@ -82,14 +82,6 @@ public:
         if (next_ == end_) extend();
         new (next_) Entry(std::forward<Args>(args)...);
         next_++;
-    }
-    // Starts fetching where the entry goes that comes after the next `ahead`: a worker's core has
-    // it.
-    void prefetch(uint32_t ahead) const {
-        if (ahead < rest())
-            __builtin_prefetch(next_ + ahead, 1);
-        else if (spare_ != nullptr)
-            __builtin_prefetch(spare_->memory + (ahead - rest()) * sizeof(Entry), 1);
     }
     // Hands over all entries, in a chain of blocks.
     Block *take() noexcept {

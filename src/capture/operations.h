@@ -8,14 +8,24 @@
 #include <vector>
 
 #include "capture/operation_log.h"
+#include "capture/request_table.h"
 #include "prefix/store.h"
-#include "routing/request_data.h"
 
 namespace routecap {
 
 // Pointers to a RowStore are valid until the Finish or Close of its request was applied.
 struct FileStep {
     int32_t slot;
+};
+// Rows that issue lost or refused: settled ones, or drafts.
+struct Miss {
+    RowStore *rows;
+    uint64_t position;
+    uint64_t end;
+    uint64_t step;                 // of drafts; otherwise 0
+    uint32_t first_index, drafts;  // of drafts
+    bool device_positions;
+    uint8_t reason;
 };
 struct Settle {
     RowStore *rows;
@@ -52,17 +62,17 @@ struct Adopt {
 struct Finish {
     RequestDataPtr data;
     uint64_t end;
-    MissingNote *missing;  // nodes of the step worker's
-    bool all;              // the routing ends where the rows do
+    bool all;  // the routing ends where the rows do
 };
 struct Close {
-    OpenRequestPtr data;
+    RequestDataPtr data;
     bool alone;  // as in Truncate
 };
 
 struct LogEntry {
     uint64_t after;  // the step that must have been filed before
-    std::variant<FileStep, Settle, Truncate, Fork, Attach, Publish, Adopt, Finish, Close> what;
+    std::variant<FileStep, Miss, Settle, Truncate, Fork, Attach, Publish, Adopt, Finish, Close>
+        what;
 
     template <class What>
     LogEntry(uint64_t a, What &&w)

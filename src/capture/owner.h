@@ -19,8 +19,6 @@ namespace routecap {
 
 struct Owner {
     Owner(const Config &config, uint64_t number, Backend &backend);
-    // With the turn of its readers: what has landed is counted in it.
-    LoadCounter &counted_load();
 
     const StoragePtr storage;
     PagePool &pool;

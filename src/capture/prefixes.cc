@@ -43,7 +43,7 @@ int32_t Requests::publish(const StorePtr &store, routecap_publish_item &item, ui
             return report(ROUTECAP_ERR_OUT_OF_RANGE, "rows [%llu,%llu) were not issued",
                           ull(std::max(issued, item.first)), ull(end));
         for (const DraftSpan *d = request->drafts; d != nullptr; d = d->next)
-            if (d->missing == 0 && d->position < std::min(d->cut, end) &&
+            if (!d->missing && d->position < std::min(d->cut, end) &&
                 std::min(d->cut, d->position_end) > item.first)
                 landing = std::min<uint64_t>(
                     landing, (std::max(d->position, item.first) - item.first) / rows);

@@ -27,7 +27,7 @@ int32_t check_strict(const Shape &shape, uint64_t first, uint64_t rows,
 
 }  // namespace
 
-// ---- Find, check, collect, take -------------------------------------------------------------
+// ---- Find, check, take -------------------------------------------------------------
 
 // Finds the rows of a range, after checking that they exist, have landed and are as strict reading
 // wants them. With `take` they leave the request.
@@ -36,51 +36,41 @@ int32_t Reader::read(routecap_request handle, uint64_t first, uint64_t rows, boo
     RequestDataPtr data;
     if (int32_t s = find_to_read(handle, data); s < 0) return s;
     RowStore &store = data->rows;
-    std::vector<MissingNote> notes;
-    std::shared_ptr<const MissingRows> missing;
+    const auto check = [&] {
+        return check_strict(*config_.shape, range.first, range.rows, segments, strictness);
+    };
     {
-        const Lock store_lock(store.mutex);
-        if (int32_t s = look_at(handle, store, first, rows, take, range, notes); s < 0) return s;
-        missing = store.missing();
+        const Lock lock(store.mutex);
+        if (int32_t s = look_at(handle, store, first, rows, take, range); s < 0) return s;
         if (!take || strictness.complete) segments = store.share(range.first, range.end());
-        if (take) {
-            if (strictness.complete)
-                if (int32_t s =
-                        check_strict(*config_.shape, range.first, range.rows, segments, strictness);
-                    s < 0)
-                    return s;
-            segments.clear();
-            if (range.rows > 0 && !store.take(range.first, range.end(), segments))
-                return report(ROUTECAP_ERR_NO_MEMORY,
-                              "taking rows [%llu,%llu) needs a page more than the budget has",
-                              ull(range.first), ull(range.end()));
-        }
+        if (take && strictness.complete)
+            if (int32_t s = check(); s < 0) return s;
+        if (take && range.rows > 0 && !store.take(range.first, range.end(), segments))
+            return report(ROUTECAP_ERR_NO_MEMORY,
+                          "taking rows [%llu,%llu) needs a page more than the budget has",
+                          ull(range.first), ull(range.end()));
     }
-    MissingRows noted;
-    for (const MissingNote &note : notes)
-        noted.add(std::max(note.first, range.first), std::min(note.end, range.end()), note.reason);
-    if (take) note_taken(handle, segments);
-    if (missing != nullptr || !noted.empty())
-        segments = with_missing(*config_.shape, std::move(segments), noted, missing.get(),
-                                range.first, range.end());
-    return take ? ROUTECAP_OK
-                : check_strict(*config_.shape, range.first, range.rows, segments, strictness);
+    return take ? ROUTECAP_OK : check();
 }
 
 // Finds the request's rows. What was handed over before and waits for no step is applied first, by
 // the worker or here: the worker may be in a hook or a release callback, which may wait for a lock
-// that this thread has. Without memory it stays, and its rows are in flight.
+// that this thread has.
 int32_t Reader::find_to_read(routecap_request handle, RequestDataPtr &data) {
-    bool behind = false;
+    uint64_t ready = 0;  // operations that must be applied
     {
         const RegistryLock lock(owner_->registry);
         Request *request = nullptr;
         if (int32_t s = owner_->registry.find(handle, &request); s < 0) return s;
-        request->data->routing.retain();
+        request->data->retain();
         data.reset(request->data.get());
-        behind = !owner_->worker.manual() && request->has_ready_operations(owner_->steps);
+        if (!owner_->worker.manual() && request->has_ready_operations(owner_->steps))
+            ready = request->pending.count();
     }
-    if (behind) owner_->worker.apply_operations();
+    if (ready > 0) owner_->worker.apply_operations();
+    if (data->rows.applied.load(std::memory_order_acquire) < ready)
+        return report(ROUTECAP_ERR_NO_MEMORY,
+                      "the system has no memory for operations that were handed over before");
     return ROUTECAP_OK;
 }
 
@@ -93,13 +83,12 @@ int32_t Reader::check_readable(Request &request, uint64_t first, uint64_t rows, 
     const auto not_landed = [&](uint64_t from, uint64_t to) {
         if (std::max(from, first) < to) in_flight = std::min(in_flight, std::max(from, first));
     };
-    request.for_each_in_flight(
-        owner_->steps, [&](const StepSpan &span, const SpanExtra *, uint64_t) {
-            if (!span.speculative)
-                not_landed(span.position,
-                           std::min(span.position_end,
-                                    std::atomic_ref(const_cast<uint64_t &>(span.cut)).load()));
-        });
+    request.for_each_in_flight(owner_->steps, [&](const StepSpan &span, uint64_t) {
+        if (!span.speculative)
+            not_landed(span.position,
+                       std::min(span.position_end,
+                                std::atomic_ref(const_cast<uint64_t &>(span.cut)).load()));
+    });
     const uint64_t applied = request.applied();
     const PendingOperations::Range pending = request.pending.pending_rows(applied);
     not_landed(pending.first, pending.end);
@@ -122,59 +111,19 @@ int32_t Reader::check_readable(Request &request, uint64_t first, uint64_t rows, 
     return ROUTECAP_OK;
 }
 
-// With the store's mutex: whether rows can be read, and what the engine's side knows of them. From
-// now on it knows that they are lent, or taken.
+// With the store's mutex: whether rows can be read. From now on the engine's side knows that they
+// are lent, or taken.
 int32_t Reader::look_at(routecap_request handle, RowStore &store, uint64_t first, uint64_t rows,
-                        bool take, Range &range, std::vector<MissingNote> &notes) {
-    for (size_t room = 0;;) {
-        notes.clear(), notes.reserve(room);
-        const RegistryLock lock(owner_->registry);
-        Request *request = nullptr;
-        if (int32_t s = owner_->registry.find(handle, &request); s < 0) return s;
-        if (int32_t s = check_readable(*request, first, rows, take, range); s < 0) return s;
-        room = 0;
-        for (const MissingNote *note = request->rare().missing; note != nullptr;
-             note = note->next) {
-            if (note->first >= range.end() || note->end <= range.first) continue;
-            if (++room <= notes.capacity()) notes.push_back(*note);
-        }
-        if (room > notes.capacity()) continue;
-        if (range.rows > 0) {
-            request->share(store.last_before(range.end()));
-            if (take) request->own_page = Request::kNone;
-        }
-        return ROUTECAP_OK;
-    }
+                        bool take, Range &range) {
+    const RegistryLock lock(owner_->registry);
+    Request *request = nullptr;
+    if (int32_t s = owner_->registry.find(handle, &request); s < 0) return s;
+    if (int32_t s = check_readable(*request, first, rows, take, range); s < 0) return s;
+    if (range.rows == 0) return ROUTECAP_OK;
+    request->share(store.last_before(range.end()));
+    if (take) request->own_page = Request::kNone;
+    return ROUTECAP_OK;
 }
-
-// The rows that were taken are with whoever took them. Without memory nobody knows.
-void Reader::note_taken(routecap_request handle, const std::vector<Segment> &segments) noexcept
-    try {
-    // Rows that were there, and what their page said of others; one for rows next to one another.
-    std::vector<MissingNote> taken;
-    const auto add = [&](uint64_t first, uint64_t rows, int32_t reason) {
-        if (!taken.empty() && taken.back().end == first && taken.back().reason == reason)
-            taken.back().end += rows;
-        else if (reason != ROUTECAP_MISSING_ABSENT)
-            taken.push_back({first, first + rows, reason, nullptr});
-    };
-    for (const Segment &segment : segments) {
-        if (segment.complete) {
-            add(segment.first, segment.rows, ROUTECAP_MISSING_TAKEN);
-            continue;
-        }
-        for (uint64_t r = 0; r < segment.rows; r++) {
-            const int32_t reason = config_.shape->row_reason(segment.ids(r), segment.validity(r));
-            add(segment.first + r, 1, reason == 0 ? ROUTECAP_MISSING_TAKEN : reason);
-        }
-    }
-    if (taken.empty()) return;
-    const RegistryLock lock(owner_->registry, {.nodes = taken.size()});
-    Request *request = owner_->registry.requests.find(handle);
-    for (const MissingNote &note : taken)
-        if (request != nullptr)
-            request->note_missing(note.first, note.end, note.reason, owner_->registry.nodes);
-} catch (const std::bad_alloc &) {}
 
 int32_t Reader::coverage(routecap_request request, uint64_t first, uint64_t rows,
                          routecap_coverage *coverage, routecap_missing *missing,

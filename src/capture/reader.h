@@ -43,8 +43,7 @@ private:
     int32_t check_readable(Request &request, uint64_t first, uint64_t rows, bool take, Range &range)
         REQUIRES(owner_->registry.mutex);
     int32_t look_at(routecap_request handle, RowStore &store, uint64_t first, uint64_t rows,
-                    bool take, Range &range, std::vector<MissingNote> &notes) REQUIRES(store.mutex);
-    void note_taken(routecap_request handle, const std::vector<Segment> &segments) noexcept;
+                    bool take, Range &range) REQUIRES(store.mutex);
 
     const Config &config_;
     Owner *const owner_;

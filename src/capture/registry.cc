@@ -9,8 +9,7 @@ namespace routecap {
 
 Registry::Registry(uint32_t max_requests) : requests(max_requests) {
     log.add(Log::make(8));
-    Nodes::More more = Nodes::make(Nodes::kChunk, {});
-    nodes.add(more);
+    nodes.add(Nodes::make(1));
 }
 
 int32_t Registry::find(routecap_request handle, Request **request) {
@@ -23,26 +22,22 @@ int32_t Registry::find(routecap_request handle, Request **request) {
 }
 
 // Clang does not know that lock_ holds the mutex.
-bool RegistryLock::make_room(const Room &room) UNCHECKED_THREADS {
-    RequestTable &requests = registry_.requests;
-    Log &log = registry_.log;
-    Nodes &nodes = registry_.nodes;
-    for (bool released = false;; released = true) {
-        const size_t blocks = log.missing(room.entries), chunks = requests.missing(room.requests);
-        const size_t missing = nodes.free() < room.nodes ? room.nodes - nodes.free() : 0;
-        const Nodes::Size nodes_now = nodes.size();
-        if (blocks == 0 && chunks == 0 && missing == 0) return released;
+void RegistryLock::make_room(const Room &room) UNCHECKED_THREADS {
+    for (;;) {
+        const size_t blocks = registry_.log.missing(room.entries),
+                     nodes = registry_.nodes.missing(room.nodes),
+                     chunks = registry_.requests.missing(room.requests);
+        if (blocks == 0 && nodes == 0 && chunks == 0) return;
         lock_.unlock();
         std::unique_ptr<Log::Block, void (*)(Log::Block *)> made(Log::make(blocks), Log::drop);
+        Nodes::Chunk more = nodes > 0 ? Nodes::make(nodes) : Nodes::Chunk();
         RequestTable::Chunk chunk = chunks > 0 ? RequestTable::make() : nullptr;
-        Nodes::More more;
-        if (missing > 0) more = Nodes::make(missing, nodes_now);
         lock_.lock();
-        log.add(made.release());
-        if (chunk != nullptr && requests.missing(room.requests) > 0) requests.add(std::move(chunk));
-        if (missing > 0) nodes.add(more);
-        lock_.unlock();  // what was made in vain is freed
-        chunk = nullptr, more = {};
+        registry_.log.add(made.release());
+        if (nodes > 0) registry_.nodes.add(std::move(more));
+        if (chunks == 0 || registry_.requests.add(chunk)) continue;
+        lock_.unlock();  // it was made in vain
+        chunk = nullptr;
         lock_.lock();
     }
 }

@@ -51,8 +51,8 @@ public:
 
     void unlock() RELEASE() { lock_.unlock(); }
     void lock() ACQUIRE() { lock_.lock(); }
-    // More room. True if the mutex was released meanwhile, so that what was seen may have changed.
-    bool make_room(const Room &room);
+    // Releases the mutex meanwhile if something is missing: what was seen may have changed then.
+    void make_room(const Room &room);
 
 private:
     Registry &registry_;

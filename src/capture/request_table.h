@@ -15,9 +15,22 @@
 #include "capture/pending_operations.h"
 #include "capture/steps.h"
 #include "routecap.h"
-#include "routing/request_data.h"
+#include "routing/routing.h"
 
 namespace routecap {
+
+// What an open request captures: its rows, and the routing that they become when it is finished.
+// Made together, so that finishing allocates nothing. It lives as long as there are references to
+// the routing; an open request has one.
+struct RequestData final : Routing {
+    RowStore rows;
+    RequestData(const StoragePtr &storage, RowStore::Policy policy, bool compare)
+        : Routing(storage), rows(storage, policy, compare) {}
+};
+struct RequestDataRelease {
+    void operator()(const RequestData *data) const { data->release(); }
+};
+using RequestDataPtr = std::unique_ptr<RequestData, RequestDataRelease>;
 
 // Speculative rows that wait to be accepted.
 struct DraftSpan {
@@ -28,7 +41,7 @@ struct DraftSpan {
     uint32_t first_index;  // of its first row among the request's drafts of that step
     uint32_t rows;
     uint8_t device_positions;
-    uint8_t missing;  // 0, or why they will never be there: ROUTECAP_MISSING_LOST or _REFUSED
+    uint8_t missing;  // they were lost or refused
     DraftSpan *next;
     DraftSpan *last;  // of all, where it is the first
 
@@ -51,21 +64,11 @@ struct alignas(64) Rare {
     // One past the highest position whose row is there or on its way, if that is before the length:
     // rows behind it were refused or lost.
     uint64_t written_end = UINT64_MAX;
-    uint64_t mixed_end = 0;          // one past the last page that may have rows of another tag
-    MissingNote *missing = nullptr;  // rows that will not come, newest first
-    uint64_t inherited_after = 0;    // see Request::after()
-    uint64_t tag = 0;                // of the rows that were issued last
-    bool tagged = false;             // some row was issued, or its tag would be `tag`
+    uint64_t mixed_end = 0;        // one past the last page that may have rows of another tag
+    uint64_t inherited_after = 0;  // see Request::after()
+    uint64_t tag = 0;              // of the rows that were issued last
+    bool tagged = false;           // some row was issued, or its tag would be `tag`
     PendingBounds bounds;
-    void cut_notes(uint64_t end, Nodes &nodes) noexcept {
-        for (MissingNote **at = &missing; *at != nullptr;) {
-            (*at)->end = std::min((*at)->end, end);
-            if ((*at)->first >= (*at)->end)
-                *at = nodes.give(*at);
-            else
-                at = &(*at)->next;
-        }
-    }
 };
 
 struct alignas(64) Request {
@@ -74,29 +77,26 @@ struct alignas(64) Request {
     uint32_t check = 0;           // the last issue that looked at this request
     // And the last of its spans for it; of a request that is not open the next such one.
     uint32_t check_last = 0;
-    OpenRequestPtr data;
-    uint64_t length = 0;       // without spans that have device positions
-    uint64_t newest_step = 0;  // the newest span in flight; each links to the one before
-    uint32_t newest_span = 0;
-    int8_t newest_slot = kernels::kNoSlot;
+    RequestDataPtr data;
+    uint64_t length = 0;            // without spans that have device positions
+    SpanLink newest;                // the newest span in flight; each links to the one before
     bool device_positions = false;  // some span had them
     // What is in the second line may differ from what it is in a new request; and what is rare.
     bool changed = false, has_rare = false;
     // The newest page that the request wrote itself and that was not cut or taken since: spans find
-    // it there, or on its way. Rows before shared_end may have been lent to others: whoever writes
-    // them needs a page for a copy.
-    uint64_t own_page = kNone, shared_end = 0;
+    // it there, or on its way.
+    uint64_t own_page = kNone;
     static constexpr uint64_t kNone = UINT64_MAX;
 
     // What drafts need too, in the second line.
     DraftSpan *drafts = nullptr;  // in order of issue
     // One past the highest position that a draft, or a row with a device position, was issued for.
     uint64_t flagged_end = 0;
+    uint64_t shared_end_ = 0;
     PendingOperations pending;
 
     bool open() const { return handle != 0; }
     RowStore *rows() const { return &data->rows; }
-    SpanLink newest() const { return {newest_step, newest_span, newest_slot}; }
 
     const Rare &rare() const { return has_rare ? rare_ : kNothingRare; }
     Rare &change_rare() {
@@ -106,7 +106,7 @@ struct alignas(64) Request {
 
     // The step that must be filed before an operation on this request is applied.
     uint64_t after() const {
-        return has_rare ? std::max(newest_step, rare_.inherited_after) : newest_step;
+        return has_rare ? std::max(newest.step, rare_.inherited_after) : newest.step;
     }
     // One past the highest position that was issued.
     uint64_t issued_end() const { return changed ? std::max(length, flagged_end) : length; }
@@ -121,15 +121,15 @@ struct alignas(64) Request {
     void note_cut(uint64_t end, Nodes &nodes) noexcept {
         note_operation(0, 0);
         pending.cut(end);
-        change_rare().bounds.note_cut(end, pending.count(), newest_step, nodes);
+        change_rare().bounds.note_cut(end, pending.count(), newest.step, nodes);
     }
     void note_fork(uint64_t end) {
         note_operation(0, 0);
-        change_rare().bounds.note_fork(end, pending.count(), newest_step, applied());
+        change_rare().bounds.note_fork(end, pending.count(), newest.step, applied());
     }
     void note_publish(uint64_t end) {
         note_operation(0, 0);
-        change_rare().bounds.note_publish(end, pending.count(), newest_step, applied());
+        change_rare().bounds.note_publish(end, pending.count(), newest.step, applied());
     }
     uint64_t applied() const { return rows()->applied.load(std::memory_order_acquire); }
     // Nothing that was handed over waits to be applied.
@@ -160,22 +160,14 @@ struct alignas(64) Request {
         length = std::max(length, end);
         if (has_rare) rare_.written_end = std::max(rare_.written_end, end);
     }
-    void share(uint64_t end) { shared_end = std::max(shared_end, end); }
-
-    void note_missing(uint64_t first, uint64_t end, int32_t reason, Nodes &nodes) noexcept {
-        if (first >= end) return;
-        MissingNote *&missing = change_rare().missing;
-        if (missing != nullptr && missing->reason == reason && missing->end == first)
-            missing->end = end;
-        else
-            missing = nodes.take([&] { return MissingNote{first, end, reason, missing}; });
+    // Rows before this may have been lent to others: whoever writes them needs a page for a copy.
+    uint64_t shared_end() const { return changed ? shared_end_ : 0; }
+    void share(uint64_t end) {
+        changed = true;
+        shared_end_ = std::max(shared_end_, end);
     }
 
-    MissingNote *take_notes() { return has_rare ? std::exchange(rare_.missing, nullptr) : nullptr; }
-
-    template <class Make>
-    void add_draft(Make make, Nodes &nodes) noexcept {
-        DraftSpan *added = nodes.take(make);
+    void add_draft(DraftSpan *added) noexcept {
         (drafts != nullptr ? drafts->last->next : drafts) = added;
         drafts->last = added;
     }
@@ -195,13 +187,13 @@ struct alignas(64) Request {
         return taken;
     }
 
-    // Calls f(span, extra, step) for each span in flight; `extra` of drafts, and otherwise null.
+    // Calls f(span, step) for each span in flight.
     template <class F>
     void for_each_in_flight(Steps &steps, F f) const {
-        for (SpanLink link = newest(); link.step != 0 && steps.in_flight(link.step);) {
+        for (SpanLink link = newest; link.step != 0 && steps.in_flight(link.step);) {
             Step &step = steps.step(link.slot);
             StepSpan &span = step.spans[link.span];
-            f(span, span.speculative != 0 ? &step.extras[link.span] : nullptr, link.step);
+            f(span, link.step);
             link = span.previous;
         }
     }
@@ -210,7 +202,7 @@ struct alignas(64) Request {
         if (!device_positions) return length;
         uint64_t end = std::max(length, placed_end());
         end = std::max(end, pending.pending_rows(applied()).end);
-        for_each_in_flight(steps, [&](StepSpan &span, const SpanExtra *, uint64_t step) {
+        for_each_in_flight(steps, [&](StepSpan &span, uint64_t step) {
             if (!span.device_positions || span.speculative) return;
             end = std::max(end, std::min(span.position_end, rare().bounds.cut_of(step)));
         });
@@ -272,10 +264,29 @@ public:
     // Made without the mutex.
     using Chunk = std::unique_ptr<Request[]>;
     static Chunk make() { return Chunk(new Request[kChunk]); }
-    void add(Chunk chunk);
+    // False if there are as many as there may be.
+    bool add(Chunk &chunk) {
+        const uint32_t end = std::min(made_ + kChunk, max_requests_);
+        if (end == made_) return false;
+        chunks_[made_ / kChunk] = std::move(chunk);
+        const uint32_t first = std::exchange(made_, end);
+        for (uint32_t i = end; i-- > first; free_count_++)
+            at(i).check_last = std::exchange(free_, i);
+        return true;
+    }
 
     // Opens one; there must be room.
-    routecap_request open(OpenRequestPtr data, uint64_t serial);
+    Request &open(RequestDataPtr data, uint64_t serial) {
+        const uint32_t index = free_;
+        Request &r = at(index);
+        free_ = r.check_last;
+        free_count_--;
+        r.handle = serial << Serials::kIndexBits | index;
+        r.check = 0;
+        count_.store(count() + 1, std::memory_order_relaxed);
+        r.data = std::move(data);
+        return r;
+    }
     // Ends one, whose data is elsewhere by now. What it had in nodes is given back.
     void close(Request &r, Nodes &nodes) {
         count_.store(count() - 1, std::memory_order_relaxed);
@@ -283,17 +294,19 @@ public:
         r.handle = 0;
         r.device_positions = false;
         r.length = 0;
-        r.newest_step = 0;
+        r.newest = {};
         r.own_page = Request::kNone;
-        r.shared_end = 0;
         r.check_last = std::exchange(free_, index);
         free_count_++;
         if (!r.changed) return;
         r.changed = false;
         nodes.give_all(r.drafts);
-        r.flagged_end = 0;
+        r.flagged_end = r.shared_end_ = 0;
         r.pending = {};
-        if (r.has_rare) forget_rare(r, nodes);
+        if (!r.has_rare) return;
+        r.has_rare = false;
+        r.rare_.bounds.clear(nodes);
+        r.rare_ = {};
     }
 
     // Where a handle's request is, or was, or another's is by now; null if nothing was ever there.
@@ -301,12 +314,11 @@ public:
         const auto index = index_of(handle);
         return index < made_ ? &at(index) : nullptr;
     }
-    // What find() returns for a handle of that place.
-    static Request *found(Request *place, routecap_request handle) {
-        return place != nullptr && place->handle == handle && handle != 0 ? place : nullptr;
-    }
     // Null if it is not open.
-    Request *find(routecap_request handle) { return found(place(handle), handle); }
+    Request *find(routecap_request handle) {
+        Request *r = place(handle);
+        return r != nullptr && r->handle == handle && handle != 0 ? r : nullptr;
+    }
 
     // Forgets which issue looked at which request last.
     void clear_checks() {
@@ -326,20 +338,12 @@ public:
     // How many are open. Any thread may ask.
     uint64_t count() const { return count_.load(std::memory_order_relaxed); }
 
-    // Starts fetching, for callers with many handles, because requests lie all over memory: what
-    // find will look at, and what a draft will. To be called for the handle kAhead ahead.
-    static constexpr uint32_t kAhead = 16;
-    Request *prefetch(routecap_request handle, bool draft) {
-        Request *request = place(handle);
-        if (request == nullptr) return nullptr;
-        __builtin_prefetch(request, 1);
-        if (draft) __builtin_prefetch(&request->drafts, 1);
-        return request;
+    // Starts fetching what find() will look at.
+    void prefetch(routecap_request handle) {
+        if (Request *request = place(handle); request != nullptr) __builtin_prefetch(request, 1);
     }
 
 private:
-    void forget_rare(Request &r, Nodes &nodes);
-
     static constexpr uint32_t kChunk = 256;
     Request &at(uint32_t index) { return chunks_[index / kChunk][index % kChunk]; }
     static uint32_t index_of(routecap_request handle) {

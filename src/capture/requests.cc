@@ -1,6 +1,5 @@
 #include "capture/requests.h"
 
-#include <array>
 #include <new>
 
 #include "base/status.h"
@@ -31,8 +30,8 @@ int32_t Requests::open(const routecap_open_options *options, routecap_request *r
     // Looked at again with the mutex: so many requests need not be made in vain.
     if (count + owner_->registry.open_requests() > config_.max_requests) return refuse_many(count);
 
-    std::vector<OpenRequestPtr> made(count);
-    for (OpenRequestPtr &data : made)
+    std::vector<RequestDataPtr> made(count);
+    for (RequestDataPtr &data : made)
         data.reset(new RequestData(owner_->storage, policy, config_.compare));
     const RegistryLock lock(owner_->registry, {.requests = count});
     if (!owner_->registry.requests.possible(count)) return refuse_many(count);
@@ -40,7 +39,7 @@ int32_t Requests::open(const routecap_open_options *options, routecap_request *r
     if (serial == 0)
         return report(ROUTECAP_ERR_TOO_MANY_REQUESTS, "this process has given out all its handles");
     for (size_t i = 0; i < count; i++)
-        requests[i] = owner_->registry.requests.open(std::move(made[i]), serial + i);
+        requests[i] = owner_->registry.requests.open(std::move(made[i]), serial + i).handle;
     return ROUTECAP_OK;
 }
 
@@ -48,25 +47,23 @@ int32_t Requests::open(const routecap_open_options *options, routecap_request *r
 
 // Of the rows of an item, if it names any and there may be so many: before that is known they are
 // not looked at.
-Requests::Kept Requests::copy_kept(const routecap_accept_item &item, size_t &nodes) {
-    size_t spans = 0;
+Requests::Kept Requests::copy_kept(const routecap_accept_item &item) {
+    if (item.rows == nullptr || item.count == 0) return nullptr;
     uint64_t drafts = 0;
     {
         const RegistryLock lock(owner_->registry);
         const Request *request = owner_->registry.requests.find(item.request);
         for (const DraftSpan *d = request != nullptr ? request->drafts : nullptr; d != nullptr;
              d = d->next)
-            if (d->step == item.step) drafts += d->rows, spans++;
+            if (d->step == item.step) drafts += d->rows;
     }
-    if (item.rows == nullptr || item.count == 0 || item.count > drafts)
-        return nodes += spans, nullptr;
-    nodes += item.count;
+    if (item.count > drafts) return nullptr;
     return std::make_unique<std::vector<uint32_t>>(item.rows, item.rows + item.count);
 }
 
 // What is wrong with an item, for a request that has so many drafts of its step, if anything is.
-[[gnu::noinline]] int32_t Requests::check_accept(const routecap_accept_item &item, uint64_t drafts,
-                                                 const Kept &kept) const {
+int32_t Requests::check_accept(const routecap_accept_item &item, uint64_t drafts,
+                               const Kept &kept) const {
     if (drafts == 0)
         return report(ROUTECAP_ERR_UNKNOWN_STEP, "no drafts of step %llu wait to be accepted",
                       ull(item.step));
@@ -85,84 +82,37 @@ Requests::Kept Requests::copy_kept(const routecap_accept_item &item, size_t &nod
     return ROUTECAP_OK;
 }
 
-// One past the highest position of the rows in `d` that an item names, from its `listed`-th on; 0
-// for none. Those that will never come are noted.
-[[gnu::noinline]] static uint64_t end_of_listed(const DraftSpan &d,
-                                                const routecap_accept_item &item, uint64_t &listed,
-                                                Request &request, Nodes &nodes) {
-    uint64_t end = 0;
-    for (; listed < item.count && item.rows[listed] < uint64_t{d.first_index} + d.rows; listed++) {
-        const uint64_t index = item.rows[listed], row_end = d.end_of(index);
-        if (d.missing != 0)
-            request.note_missing(
-                d.device_positions ? d.position : d.position + (index - d.first_index), row_end,
-                d.missing, nodes);
-        end = std::max(end, row_end);
-    }
-    return end;
-}
-
-inline int32_t Requests::accept_one(Request *request, const routecap_accept_item &item,
-                                    Kept *kept) {
-    if (request == nullptr) return refuse_unknown(item.request);
-    const DraftSpan *d = request->drafts;
-    // The first of the request's only drafts, which are to be filed: nearly all.
-    if (d == nullptr || d->next != nullptr || d->step != item.step || d->missing != 0 ||
-        item.rows != nullptr || item.count > d->rows)
-        return accept_special(*request, item, kept);
-    const uint64_t first = d->position, end = d->end_of_first(item.count);
-    if (!d->device_positions) request->extend(end, config_.shape->page_shift);
-    request->drafts = owner_->registry.nodes.give(request->drafts);
-    request->note_operation(first, end);
-    owner_->registry.log.append(request->after(),
-                                Settle{request->rows(), item.step, item.count, nullptr});
-    return ROUTECAP_OK;
-}
-
-// The same for drafts of several spans or steps, or that will never be there, and for rows that are
-// named.
-[[gnu::noinline]] int32_t Requests::accept_special(Request &request,
-                                                   const routecap_accept_item &item, Kept *kept) {
+int32_t Requests::accept_one(const routecap_accept_item &item, Kept kept) {
+    Request *request = nullptr;
+    if (int32_t s = owner_->registry.find(item.request, &request); s < 0) return s;
     uint64_t drafts = 0;
-    bool filed = false;
-    for (const DraftSpan *d = request.drafts; d != nullptr; d = d->next)
-        if (d->step == item.step) drafts += d->rows, filed |= d->missing == 0;
-    if (drafts == 0 || item.count > drafts || item.rows != nullptr)
-        if (int32_t s = check_accept(item, drafts, *kept); s < 0) return s;
+    for (const DraftSpan *d = request->drafts; d != nullptr; d = d->next)
+        if (d->step == item.step) drafts += d->rows;
+    if (int32_t s = check_accept(item, drafts, kept); s < 0) return s;
 
     // The length, and which rows change once this is applied.
-    Nodes &nodes = owner_->registry.nodes;
     uint64_t changed_first = UINT64_MAX, changed_end = 0, listed = 0;
-    DraftSpan *settled = request.take_drafts(item.step);
-    while (settled != nullptr) {
-        DraftSpan copy;
-        const DraftSpan *d = settled;
-        if (d->missing != 0) d = &(copy = *d);  // a note may take the node
-        settled = nodes.give(settled);
+    DraftSpan *d = request->take_drafts(item.step);
+    for (; d != nullptr; d = owner_->registry.nodes.give(d)) {
+        const uint64_t d_end = uint64_t{d->first_index} + d->rows;
         uint64_t end = 0;
-        if (item.rows == nullptr) {
-            end = d->end_of_first(std::clamp<uint64_t>(item.count, d->first_index,
-                                                       uint64_t{d->first_index} + d->rows) -
+        if (item.rows == nullptr)
+            end = d->end_of_first(std::clamp<uint64_t>(item.count, d->first_index, d_end) -
                                   d->first_index);
-            if (d->missing != 0) request.note_missing(d->position, end, d->missing, nodes);
-        } else {
-            end = end_of_listed(*d, item, listed, request, nodes);
-        }
+        for (; item.rows != nullptr && listed < item.count && item.rows[listed] < d_end; listed++)
+            end = std::max(end, d->end_of(item.rows[listed]));
         if (end == 0) continue;
-        if (d->missing != 0)
-            request.extend_missing(end);
+        if (d->missing)
+            request->extend_missing(end);
         else if (!d->device_positions)
-            request.extend(end, config_.shape->page_shift);
-        if (d->missing == 0)
-            changed_first = std::min(changed_first, d->position),
-            changed_end = std::max(changed_end, end);
+            request->extend(end, config_.shape->page_shift);
+        changed_first = std::min(changed_first, d->position);
+        changed_end = std::max(changed_end, end);
     }
-    if (filed) {
-        request.note_operation(changed_first, changed_end);
-        owner_->registry.log.append(
-            request.after(), Settle{request.rows(), item.step,
-                                    item.rows == nullptr ? item.count : 0, std::move(*kept)});
-    }
+    request->note_operation(changed_first, changed_end);
+    owner_->registry.log.append(
+        request->after(),
+        Settle{request->rows(), item.step, item.rows == nullptr ? item.count : 0, std::move(kept)});
     return ROUTECAP_OK;
 }
 
@@ -171,12 +121,10 @@ int32_t Requests::accept(routecap_request request, routecap_step step, const uin
     if (owner_ == nullptr) return ROUTECAP_OK;
     const routecap_accept_item item{
         .request = request, .step = step, .rows = rows, .count = count, .status = 0, .reserved = 0};
-    size_t nodes = 0;
-    Kept kept = rows != nullptr ? copy_kept(item, nodes) : nullptr;
+    Kept kept = copy_kept(item);
     {
-        const RegistryLock lock(owner_->registry, {.entries = 1, .nodes = nodes});
-        if (int32_t s = accept_one(owner_->registry.requests.find(request), item, &kept); s < 0)
-            return s;
+        const RegistryLock lock(owner_->registry, {.entries = 1});
+        if (int32_t s = accept_one(item, std::move(kept)); s < 0) return s;
     }
     owner_->worker.wake();
     return ROUTECAP_OK;
@@ -188,10 +136,9 @@ int32_t Requests::accept(routecap_request request, routecap_step step, const uin
 void Requests::cut_in_flight(Request &request, uint64_t end, bool finished) {
     const uint64_t applied = request.applied();
     const PendingBounds &bounds = request.rare().bounds;
-    request.for_each_in_flight(owner_->steps, [&](StepSpan &span, SpanExtra *extra, uint64_t step) {
+    request.for_each_in_flight(owner_->steps, [&](StepSpan &span, uint64_t step) {
         const uint64_t from = std::max(end, bounds.needed_end(step, applied));
-        const bool ends = finished && extra != nullptr;
-        std::atomic_ref cut(ends ? extra->ended : span.cut);
+        std::atomic_ref cut(finished && span.speculative ? span.ended : span.cut);
         if (cut.load(std::memory_order_relaxed) > from) cut.store(from, std::memory_order_release);
     });
 }
@@ -199,7 +146,7 @@ void Requests::cut_in_flight(Request &request, uint64_t end, bool finished) {
 int32_t Requests::truncate(routecap_request handle, uint64_t rows) {
     if (owner_ == nullptr) return ROUTECAP_OK;
     {
-        const RegistryLock lock(owner_->registry, {.entries = 1, .nodes = 2});
+        const RegistryLock lock(owner_->registry, {.entries = 1, .nodes = 1});
         Request *request = nullptr;
         if (int32_t s = owner_->registry.find(handle, &request); s < 0) return s;
         if (rows >= std::max(request->length_now(owner_->steps), request->flagged_end))
@@ -214,10 +161,9 @@ int32_t Requests::truncate(routecap_request handle, uint64_t rows) {
         cut_in_flight(*request, rows);
         for (DraftSpan *draft = request->drafts; draft != nullptr; draft = draft->next)
             draft->cut = std::min(draft->cut, rows);
-        rare.cut_notes(rows, nodes);
         request->length = std::min(request->length, rows);
         // Of a page that stays others may still see what is cut.
-        request->shared_end = std::min(request->shared_end, first_page * page_rows);
+        request->shared_end_ = std::min(request->shared_end_, first_page * page_rows);
         request->flagged_end = std::min(request->flagged_end, rows);
         request->note_cut(rows, nodes);
         owner_->registry.log.append(request->after(), Truncate{request->rows(), rows, alone});
@@ -231,40 +177,22 @@ int32_t Requests::fork(routecap_request handle, uint64_t rows, routecap_request 
     const uint64_t serial = Serials::take(1);
     if (serial == 0)
         return report(ROUTECAP_ERR_TOO_MANY_REQUESTS, "this process has given out all its handles");
-    OpenRequestPtr made(new RequestData(owner_->storage, RowStore::Policy::keep, config_.compare));
+    RequestDataPtr made(new RequestData(owner_->storage, RowStore::Policy::keep, config_.compare));
     {
-        Room room{.entries = 1, .nodes = 1, .requests = 1};
-        RegistryLock lock(owner_->registry, room);
+        const RegistryLock lock(owner_->registry, {.entries = 1, .requests = 1});
         Request *parent = nullptr;
-        for (;;) {  // how much the parent has to copy is known with the mutex only
-            if (int32_t s = owner_->registry.find(handle, &parent); s < 0) return s;
-            room.nodes = 0;
-            for (const MissingNote *note = parent->rare().missing; note != nullptr;
-                 note = note->next)
-                room.nodes++;
-            if (!lock.make_room(room)) break;
-        }
+        if (int32_t s = owner_->registry.find(handle, &parent); s < 0) return s;
         const uint64_t length = parent->length_now(owner_->steps);
         if (rows == ROUTECAP_ROWS_ALL) rows = length;
         if (rows > length)
             return report(ROUTECAP_ERR_OUT_OF_RANGE, "rows [%llu,%llu) do not exist", ull(length),
                           ull(rows));
         if (!owner_->registry.requests.possible(1)) return refuse_many(1);
-        Nodes &nodes = owner_->registry.nodes;
         made->rows.set_policy(parent->rows()->policy());
-        *child = owner_->registry.requests.open(std::move(made), serial);
-        Request &c = *owner_->registry.requests.find(*child);
+        Request &c = owner_->registry.requests.open(std::move(made), serial);
+        *child = c.handle;
         const Rare &from = parent->rare();
         Rare &to = c.change_rare();
-        MissingNote **last = &to.missing;
-        for (const MissingNote *note = from.missing; note != nullptr; note = note->next)
-            if (note->first < rows) {
-                *last = nodes.take([&] {
-                    return MissingNote{note->first, std::min(note->end, rows), note->reason,
-                                       nullptr};
-                });
-                last = &(*last)->next;
-            }
         c.length = rows;
         to.inherited_after = parent->after();
         to.tag = from.tag, to.tagged = from.tagged;
@@ -325,9 +253,9 @@ int32_t Requests::attach(routecap_request handle, const Routing *routing, uint64
 // ---- End ------------------------------------------------------------------------------------
 
 // The caller has cleared *routing: it is left alone where this refuses.
-inline int32_t Requests::finish_one(Request *request, routecap_request handle, uint64_t rows,
-                                    Routing **routing) {
-    if (request == nullptr) return refuse_unknown(handle);
+int32_t Requests::finish_one(routecap_request handle, uint64_t rows, Routing **routing) {
+    Request *request = nullptr;
+    if (int32_t s = owner_->registry.find(handle, &request); s < 0) return s;
     if (rows != ROUTECAP_ROWS_ALL && rows > ROUTECAP_MAX_POSITION)
         return report(ROUTECAP_ERR_OUT_OF_RANGE, "%llu rows", ull(rows));
     const bool all = rows == ROUTECAP_ROWS_ALL;
@@ -335,11 +263,10 @@ inline int32_t Requests::finish_one(Request *request, routecap_request handle, u
                    expected = all ? request->length_now(owner_->steps) : rows,
                    after = request->after();
     if (!all && rows < request->issued_end()) cut_in_flight(*request, rows, true);
-    *routing = &request->data->routing;
-    (*routing)->expect(after, expected);
-    MissingNote *missing = request->take_notes();
-    owner_->registry.log.append(
-        after, Finish{RequestDataPtr(request->data.release()), all ? length : rows, missing, all});
+    request->data->expect(after, expected);
+    request->data->retain();  // for the caller; the other reference goes into the log
+    *routing = request->data.get();
+    owner_->registry.log.append(after, Finish{std::move(request->data), all ? length : rows, all});
     owner_->registry.requests.close(*request, owner_->registry.nodes);
     return ROUTECAP_OK;
 }
@@ -349,9 +276,7 @@ int32_t Requests::finish(routecap_request request, uint64_t rows, Routing **rout
         return report(ROUTECAP_ERR_DISABLED, "this capturer is disabled or a mirror");
     {
         const RegistryLock lock(owner_->registry, {.entries = 1});
-        if (int32_t s = finish_one(owner_->registry.requests.find(request), request, rows, routing);
-            s < 0)
-            return s;
+        if (int32_t s = finish_one(request, rows, routing); s < 0) return s;
     }
     owner_->worker.wake();
     return ROUTECAP_OK;
@@ -380,32 +305,16 @@ int32_t Requests::close(routecap_request request) {
 
 // ---- Many at once ---------------------------------------------------------------------------
 
-// Calls one(request, item, i) for each, with the mutex and so many nodes for all of them; the
-// request is null if it is not open. Some time before, it fetches what all need of a request, or
-// drafts too, then calls prefetch(request) for what that leads to, also where one was open once.
-template <class Item, class Prefetch, class One>
-int32_t Requests::batch(Item *items, size_t item_size, size_t count, size_t nodes, bool drafts,
-                        Prefetch prefetch, One one) {
-    constexpr size_t kAhead = size_t{2} * RequestTable::kAhead;  // less is done than at issue
-    std::array<Request *, kAhead> places{};  // of the next items, each at its number % kAhead
+// Calls one(item, i) for each, with the mutex and room in the log for one entry of each.
+template <class Item, class One>
+int32_t Requests::batch(Item *items, size_t item_size, size_t count, One one) {
+    if (int32_t s = check_items(items, count, item_size, "items"); s < 0) return s;
     bool ok = true;
     {
-        const RegistryLock lock(owner_->registry, {.entries = count, .nodes = nodes});
-        const auto look_ahead = [&](size_t i) REQUIRES(owner_->registry.mutex) {
-            places[i % kAhead] = i < count ? owner_->registry.requests.prefetch(
-                                                 at(items, item_size, i).request, drafts)
-                                           : nullptr;
-        };
-        for (size_t i = 0; i < std::min(count, kAhead); i++) look_ahead(i);
+        const RegistryLock lock(owner_->registry, {.entries = count});
         for (size_t i = 0; i < count; i++) {
             Item &item = at(items, item_size, i);
-            Request *request = RequestTable::found(places[i % kAhead], item.request);
-            look_ahead(i + kAhead);
-            if (const Request *place = places[(i + kAhead / 2) % kAhead]; place != nullptr)
-                prefetch(*place);
-            owner_->registry.log.prefetch(RequestTable::kAhead);
-            item.status =
-                item.reserved == 0 ? one(request, item, i) : refuse_reserved(item.reserved);
+            item.status = item.reserved == 0 ? one(item, i) : refuse_reserved(item.reserved);
             ok &= item.status == ROUTECAP_OK;
         }
     }
@@ -423,42 +332,26 @@ int32_t Requests::accept_batch(routecap_accept_item *items, size_t item_size, si
     }
     if (int32_t s = check_items(items, count, item_size, "items"); s < 0) return s;
     std::vector<Kept> kept;  // of the items that name their rows
-    size_t nodes = 0;
     for (size_t i = 0; i < count; i++) {
         const routecap_accept_item &item = at(items, item_size, i);
         if (item.rows == nullptr || item.reserved != 0) continue;
         kept.resize(count);
-        kept[i] = copy_kept(item, nodes);
+        kept[i] = copy_kept(item);
     }
-    Kept none;
-    return batch(
-        items, item_size, count, nodes, true,
-        [](const Request &request) {
-            __builtin_prefetch(request.drafts, 1);
-            if (request.open() && request.pending.count() > 0)
-                __builtin_prefetch(&request.rows()->applied);
-        },
-        [&](Request *request, const routecap_accept_item &item, size_t i)
-            REQUIRES(owner_->registry.mutex) {
-                return accept_one(request, item, kept.empty() ? &none : &kept[i]);
-            });
+    return batch(items, item_size, count,
+                 [&](const routecap_accept_item &item, size_t i) REQUIRES(owner_->registry.mutex) {
+                     return accept_one(item, kept.empty() ? nullptr : std::move(kept[i]));
+                 });
 }
 
 int32_t Requests::finish_batch(routecap_finish_item *items, size_t item_size, size_t count) {
     if (owner_ == nullptr)
         return report(ROUTECAP_ERR_DISABLED, "this capturer is disabled or a mirror");
-    if (int32_t s = check_items(items, count, item_size, "items"); s < 0) return s;
-    return batch(
-        items, item_size, count, 0, false,
-        [](const Request &request) {
-            if (request.open()) request.data->routing.prefetch();
-            if (request.changed) __builtin_prefetch(&request.drafts, 1);
-        },
-        [this](Request *request, routecap_finish_item &item, size_t)
-            REQUIRES(owner_->registry.mutex) {
-                return finish_one(request, item.request, item.rows,
-                                  reinterpret_cast<Routing **>(&item.routing));
-            });
+    return batch(items, item_size, count,
+                 [this](routecap_finish_item &item, size_t) REQUIRES(owner_->registry.mutex) {
+                     return finish_one(item.request, item.rows,
+                                       reinterpret_cast<Routing **>(&item.routing));
+                 });
 }
 
 int32_t Requests::close_batch(const routecap_request *requests, int32_t *status, size_t count) {

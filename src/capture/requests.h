@@ -46,21 +46,18 @@ public:
 
 private:
     using Kept = std::unique_ptr<std::vector<uint32_t>>;
-    Kept copy_kept(const routecap_accept_item &item, size_t &nodes);
+    Kept copy_kept(const routecap_accept_item &item);
     int32_t check_accept(const routecap_accept_item &item, uint64_t drafts, const Kept &kept) const;
-    int32_t accept_one(Request *request, const routecap_accept_item &item, Kept *kept)
+    int32_t accept_one(const routecap_accept_item &item, Kept kept)
         REQUIRES(owner_->registry.mutex);
-    int32_t accept_special(Request &request, const routecap_accept_item &item, Kept *kept)
-        REQUIRES(owner_->registry.mutex);
-    int32_t finish_one(Request *request, routecap_request handle, uint64_t rows, Routing **routing)
+    int32_t finish_one(routecap_request handle, uint64_t rows, Routing **routing)
         REQUIRES(owner_->registry.mutex);
     int32_t close_one(routecap_request request) REQUIRES(owner_->registry.mutex);
     void cut_in_flight(Request &request, uint64_t end, bool finished = false)
         REQUIRES(owner_->registry.mutex);
     int32_t refuse_many(size_t count) const;
-    template <class Item, class Prefetch, class One>
-    int32_t batch(Item *items, size_t item_size, size_t count, size_t nodes, bool drafts,
-                  Prefetch prefetch, One one);
+    template <class Item, class One>
+    int32_t batch(Item *items, size_t item_size, size_t count, One one);
 
     // prefixes.cc
     int32_t check_prefix(const Store &store, const Shape &from, const Shape &to, uint64_t first,

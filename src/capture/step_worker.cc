@@ -30,9 +30,7 @@ StepWorker::StepWorker(uint64_t number, Registry &registry, StoragePtr storage, 
       steps_(steps),
       counters_(counters),
       watch_(number, steps.slots(), counters, *storage_->pool),
-      tallies_(shape_->layers, Tally{}) {
-    pending_.reserve(1024);
-}
+      tallies_(shape_->layers, Tally{}) {}
 
 int32_t StepWorker::start(bool manual) {
     manual_ = manual;
@@ -63,7 +61,7 @@ void StepWorker::stop() {
     Lines lines;
     {
         const TakenTurn turn(turn_);
-        Log::drop(taken_);
+        Log::drop(std::exchange(pending_, nullptr));
         watch(lines, true);
     }
     lines.tell();
@@ -83,10 +81,12 @@ StepWorker::State StepWorker::state() const {
 }
 
 // With the turn: the oldest step that waits to be filed, or null.
-const Step *StepWorker::oldest() const {
-    for (const LogEntry &entry : pending_)
-        if (const FileStep *step = std::get_if<FileStep>(&entry.what); step != nullptr)
-            return &steps_.step(step->slot);
+const Step *StepWorker::oldest() {
+    for (Log::Block *block = pending_; block != nullptr; block = block->next)
+        for (uint32_t i = 0; i < block->count; i++)
+            if (const FileStep *step = std::get_if<FileStep>(&block->entry(i)->what);
+                step != nullptr)
+                return &steps_.step(step->slot);
     return nullptr;
 }
 
@@ -205,77 +205,70 @@ bool StepWorker::with_turn(Until until) {
     }
     if (manual_)
         released_.free();
-    else if (!released_.empty() || load_ != nullptr)
+    else if (!released_.empty())
         bell_.call();
     return done;
 }
 
-// Takes over what was appended. Without memory some of it stays where it is.
+// Takes over what was appended.
 void StepWorker::take_log() {
-    {
-        const RegistryLock lock(registry_);
-        Log::Block **end = &taken_;
-        while (*end != nullptr) end = &(*end)->next;
-        *end = registry_.log.take();
-        registry_.nodes.give_all(used_notes_);
-    }
-    Log::Block *emptied = nullptr;
-    try {
-        while (taken_ != nullptr) {
-            if (pending_.size() + taken_->count > pending_.capacity())
-                pending_.reserve(
-                    std::max(2 * pending_.capacity(), pending_.size() + taken_->count));
-            for (uint32_t i = 0; i < taken_->count; i++)
-                pending_.push_back(std::move(*taken_->entry(i)));
-            taken_->clear();
-            emptied = std::exchange(taken_, std::exchange(taken_->next, emptied));
-        }
-    } catch (const std::bad_alloc &) {
-        short_of_memory_ = true;  // with what is pending already
-    }
-    if (emptied == nullptr) return;
+    Log::Block **end = &pending_;
+    while (*end != nullptr) end = &(*end)->next;
     const RegistryLock lock(registry_);
-    registry_.log.add(emptied);
+    *end = registry_.log.take();
 }
 
 // With the turn. Applies what can be applied, in order; true if nothing is left.
 bool StepWorker::apply_ready(Until until) {
-    short_of_memory_ = false;
     take_log();
     uint64_t blocked = UINT64_MAX;  // the first step that has not landed
     bool applied = false, enough = false;
     uint32_t filed = 0;
-    auto kept = pending_.begin();
-    for (LogEntry &entry : pending_) {
-        const FileStep *what = std::get_if<FileStep>(&entry.what);
-        bool ready = false;
-        if (enough) {
-        } else if (what != nullptr) {
-            ready = until != Until::operations_applied && blocked == UINT64_MAX &&
-                    backend_.landed(what->slot);
-        } else {
-            ready = entry.after < blocked;
+    uint64_t waiting = 0;
+    Log::Block *emptied = nullptr;
+    for (Log::Block **at = &pending_; *at != nullptr;) {
+        Log::Block &block = **at;
+        uint32_t kept = 0;
+        for (uint32_t i = 0; i < block.count; i++) {
+            LogEntry &entry = *block.entry(i);
+            const FileStep *what = std::get_if<FileStep>(&entry.what);
+            bool ready = false;
+            if (enough) {
+            } else if (what != nullptr) {
+                ready = until != Until::operations_applied && blocked == UINT64_MAX &&
+                        backend_.landed(what->slot);
+            } else {
+                ready = entry.after < blocked;
+            }
+            const uint64_t ticket = what != nullptr ? steps_.step(what->slot).ticket : 0;
+            if (ready && apply(entry)) {
+                applied = true;
+                filed += what != nullptr;
+                const bool yield = until == Until::all_applied && turn_.wanted();
+                enough = yield || (until == Until::step_filed && what != nullptr);
+                continue;
+            }
+            if (ready) blocked = 0;  // without memory
+            if (what != nullptr) blocked = std::min(blocked, ticket);
+            if (!ready && !enough) release_early(entry);
+            if (kept != i) *block.entry(kept) = std::move(entry);
+            kept++;
         }
-        const uint64_t ticket = what != nullptr ? steps_.step(what->slot).ticket : 0;
-        if (ready && apply(entry)) {
-            applied = true;
-            filed += what != nullptr;
-            const bool yield = until == Until::all_applied && turn_.wanted();
-            enough = yield || (until == Until::step_filed && what != nullptr);
-            continue;
-        }
-        if (ready) blocked = 0, short_of_memory_ = true;
-        if (what != nullptr) blocked = std::min(blocked, ticket);
-        if (!ready && !enough) release_early(entry);
-        if (&*kept != &entry) *kept = std::move(entry);
-        ++kept;
+        block.keep(kept);
+        waiting += kept;
+        if (kept > 0)
+            at = &block.next;
+        else
+            emptied = std::exchange(*at, std::exchange(block.next, emptied));
     }
-    pending_.erase(kept, pending_.end());
-    waiting_.store(pending_.size(), std::memory_order_relaxed);
+    if (emptied != nullptr) {
+        const RegistryLock lock(registry_);
+        registry_.log.add(emptied);
+    }
+    waiting_.store(waiting, std::memory_order_relaxed);
     watch_.round(filed);
     if (applied) storage_->completion->notify();
-    if (until == Until::all_applied || manual_) count_load();
-    return pending_.empty() && taken_ == nullptr && !short_of_memory_;
+    return waiting == 0;
 }
 
 // What a request gives up needs not wait for steps in flight: their rows for it are cut.
@@ -299,6 +292,13 @@ bool StepWorker::apply(LogEntry &entry) {
         [&]<class What>(What &what) REQUIRES(turn_) {
             if constexpr (std::is_same_v<What, FileStep>) {
                 file_step(what.slot);
+            } else if constexpr (std::is_same_v<What, Miss>) {
+                if (what.step == 0)
+                    what.rows->note_missing(what.position, what.end, what.reason);
+                else
+                    what.rows->miss_draft(what.step, what.first_index, what.position, what.drafts,
+                                          what.device_positions ? what.end : 0, what.reason);
+                applied(*what.rows);
             } else if constexpr (std::is_same_v<What, Settle>) {
                 count_settled(what.rows->settle(
                     what.step,
@@ -331,7 +331,8 @@ bool StepWorker::apply(LogEntry &entry) {
                              : what.end;
                 std::vector<Segment> segments;
                 try {
-                    segments = rows.take_all(0, end, what.missing);
+                    const Lock lock(rows.mutex);
+                    segments = rows.share(0, end);
                 } catch (const std::bad_alloc &) {
                     // At the capturer's end, which must not wait for memory for ever.
                     constexpr uint32_t kPatience = 100;
@@ -340,11 +341,7 @@ bool StepWorker::apply(LogEntry &entry) {
                 }
                 count_settled(rows.drop_drafts(UINT64_MAX));
                 rows.clear();
-                while (what.missing != nullptr) {
-                    MissingNote *note = std::exchange(what.missing, what.missing->next);
-                    note->next = std::exchange(used_notes_, note);
-                }
-                what.data->routing.fill(0, end, std::move(segments));
+                what.data->fill(0, end, std::move(segments));
             } else if constexpr (std::is_same_v<What, Close>) {
                 RowStore &rows = what.data->rows;
                 rows.publish_settled(true);
@@ -378,22 +375,7 @@ void StepWorker::count_settled(const RowOutcomes &filed) {
 
 // ---- A step ---------------------------------------------------------------------------------
 
-// What a span's rows go through is in no cache. First the object is fetched that says where they
-// go, and kAhead spans later their place in a page.
-constexpr uint32_t kAhead = 6;
-
-static void fetch_object(const Step &step, uint32_t span) {
-    if (span < step.span_count) step.spans[span].rows->prefetch_table();
-}
-static void fetch_place(const Step &step, uint32_t span) {
-    if (span < step.span_count) step.spans[span].rows->prefetch_row(step.spans[span].position);
-}
-
 void StepWorker::file_step(int32_t slot) {
-    if (uncounted_ != kernels::kNoSlot) {  // first whoever waits for what was filed before
-        storage_->completion->notify();
-        count_load();
-    }
     const ProfilerRange range("file");
     Step &step = steps_.step(slot);
     filing_.store(step.ticket, std::memory_order_relaxed);
@@ -403,11 +385,8 @@ void StepWorker::file_step(int32_t slot) {
     const char *failure = backend_.failure(slot);
     if (load_ != nullptr && failure == nullptr) load_->add_step(step.ticket, step.tag);
     RowOutcomes filed;
-    for (uint32_t i = 0; i < step.span_count; i++) {
-        fetch_object(step, i + 2 * kAhead);
-        fetch_place(step, i + kAhead);
-        file_span(step, i, contents, failure != nullptr, filed);
-    }
+    for (uint32_t i = 0; i < step.span_count; i++)
+        filed += file_span(step, step.spans[i], contents, failure != nullptr);
     counters_.rows_in_flight -= step.rows;
     count(filed);
     const int32_t seen = failure == nullptr ? ForwardCheck::slip_of(contents, step.rows_copied)
@@ -422,21 +401,7 @@ void StepWorker::file_step(int32_t slot) {
     if (slip != ROUTECAP_OK) watch_.slipped(step.ticket, slip);
     filing_.store(0, std::memory_order_relaxed);
     ROUTECAP_PROBE(filed, number_, step.ticket, step.rows, (now - step.issued_at).count());
-    if (load_ != nullptr) uncounted_ = slot;
-    steps_.filed(slot, contents.conflicts, failure, slip, load_ != nullptr);
-}
-
-// What was filed since the last time, after it was announced.
-void StepWorker::count_load() {
-    if (load_ == nullptr) return;
-    load_->count();
-    if (uncounted_ != kernels::kNoSlot) steps_.free(std::exchange(uncounted_, kernels::kNoSlot));
-}
-
-void StepWorker::hand_over_load() {
-    TakenTurn turn(turn_);
-    count_load();
-    load_->hand_over();
+    steps_.filed(slot, contents.conflicts, failure, slip);
 }
 
 RowSource StepWorker::source(uint8_t *slot, uint32_t row) const {
@@ -453,35 +418,13 @@ static uint64_t position_of(const uint8_t *positions, int32_t dtype, uint32_t ro
     return static_cast<uint64_t>(reinterpret_cast<const int64_t *>(positions)[row]);
 }
 
-void StepWorker::file_span(Step &step, uint32_t index, const SlotContents &contents, bool failed,
-                           RowOutcomes &filed) {
-    const StepSpan &span = step.spans[index];
-    const uint64_t cut =
-        std::atomic_ref(const_cast<uint64_t &>(span.cut)).load(std::memory_order_acquire);
+RowOutcomes StepWorker::file_span(const Step &step, StepSpan &span, const SlotContents &contents,
+                                  bool failed) {
     const RowSource rows = source(contents.slot, span.sink_row);
-    Charge charge{.pages = span.pages, .tags = span.extra != 0 ? step.extras[index].tags : 0};
-    // Settled rows that the host knows, all of which came and none of which was cut: nearly all.
-    if (!failed && (span.speculative | span.device_positions) == 0 && cut >= span.position_end &&
-        span.sink_row + span.count <= contents.covered) {
-        for (uint32_t r = 0; r < span.count; r++) tally(rows.ids_of(r), rows.validity_of(r));
-        span.rows->file_rows(span.position, rows, span.count, step.tag, charge, filed,
-                             {load_, span.phase});
-        if (!charge.none()) span.rows->give_back(charge);
-        return;
-    }
-    filed += file_special(step, index, contents, failed, cut, charge);
-}
-
-// The same for drafts, rows with device positions, and spans of which some rows go nowhere.
-RowOutcomes StepWorker::file_special(Step &step, uint32_t index, const SlotContents &contents,
-                                     bool failed, uint64_t cut, Charge charge) {
-    const StepSpan &span = step.spans[index];
-    const RowSource rows = source(contents.slot, span.sink_row);
-    const uint64_t ended =
-        span.speculative != 0
-            ? std::atomic_ref(step.extras[index].ended).load(std::memory_order_acquire)
-            : UINT64_MAX;
-    const bool from_device = span.device_positions != 0;
+    Charge charge = span.charge;
+    const uint64_t cut = std::atomic_ref(span.cut).load(std::memory_order_acquire),
+                   ended = std::atomic_ref(span.ended).load(std::memory_order_acquire);
+    const bool from_device = span.device_positions;
     const uint8_t *device = from_device && !failed
                                 ? backend_.layout().positions(contents.slot, step.rows_copied)
                                 : nullptr;
@@ -500,7 +443,7 @@ RowOutcomes StepWorker::file_special(Step &step, uint32_t index, const SlotConte
             return RowStore::kDropped;
         }
         if (position >= cut) {
-            filed.late += span.speculative == 0;
+            filed.late += !span.speculative;
             return RowStore::kCut;
         }
         if (position >= ended) return RowStore::kPast;
@@ -512,19 +455,18 @@ RowOutcomes StepWorker::file_special(Step &step, uint32_t index, const SlotConte
         return position;
     };
 
-    if (failed && (span.speculative == 0 || from_device)) {
+    if (failed && (!span.speculative || from_device)) {
         const uint64_t end = std::min(span.position_end, cut);
         filed.lost = from_device || span.position >= end ? (from_device ? span.count : 0)
                                                          : end - span.position;
         filed.late = span.count - filed.lost;
         if (span.position < end) span.rows->note_missing(span.position, end, ROUTECAP_MISSING_LOST);
         if (from_device) span.rows->placed(end);
-        if (span.speculative != 0)
-            storage_->pool->unreserve(PagePool::page_bytes(*shape_, span.count));
+        if (span.speculative) storage_->pool->unreserve(PagePool::page_bytes(*shape_, span.count));
         span.rows->give_back(charge);
         return filed;
     }
-    if (span.speculative != 0) {
+    if (span.speculative) {
         std::vector<uint64_t> positions;
         try {
             positions.resize(span.count);
@@ -537,8 +479,8 @@ RowOutcomes StepWorker::file_special(Step &step, uint32_t index, const SlotConte
         uint64_t kept = 0;
         for (uint32_t r = 0; r < span.count; r++)
             kept += (positions[r] = place(r)) != RowStore::kDropped;
-        if (span.rows->file_draft(step.ticket, step.extras[index].draft_index, std::move(positions),
-                                  covered, rows, step.tag, span.phase, charge, failed))
+        if (span.rows->file_draft(step.ticket, span.draft_index, std::move(positions), covered,
+                                  rows, step.tag, span.phase, charge, failed))
             filed.provisional = kept;
         else
             filed.refused = kept;
@@ -550,8 +492,8 @@ RowOutcomes StepWorker::file_special(Step &step, uint32_t index, const SlotConte
     const auto flush = [&] {
         if (n == 0) return;
         if (start < covered)
-            span.rows->file_rows(first, rows.from(start), n, step.tag, charge, filed,
-                                 {load_, span.phase});
+            filed += span.rows->file_rows(first, rows.from(start), n, step.tag, charge, load_,
+                                          span.phase);
         else
             filed.missing += n;
         if (device != nullptr) span.rows->placed(first + n);

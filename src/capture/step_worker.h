@@ -27,7 +27,6 @@
 #include "capture/turn.h"
 #include "capture/watch.h"
 #include "prefix/store.h"
-#include "routing/request_data.h"
 
 namespace routecap {
 
@@ -62,8 +61,12 @@ public:
     // And without a step, where there is no worker thread that files them: what has ended gives
     // back its memory.
     void reclaim();
-    // Everything that has landed is counted, and handed over to who reads the load. On any thread.
-    void hand_over_load();
+    // Calls f() while nobody files. On any thread.
+    template <class F>
+    auto between_steps(F f) {
+        const TakenTurn turn(turn_);
+        return f();
+    }
 
     // For whoever looks from outside: what the worker thread does, and since when on Rhythm::Clock;
     // the step that is being filed by anybody, or 0; and how many entries were taken from the log
@@ -82,7 +85,7 @@ private:
 
     void work();
     void does(Doing doing);
-    const Step *oldest() const REQUIRES(turn_);
+    const Step *oldest() REQUIRES(turn_);
     void watch(Lines &lines, bool end) REQUIRES(turn_);
     void doze_until_told(uint32_t rings);
     void tell(const Lines &lines);
@@ -92,11 +95,8 @@ private:
     bool apply(LogEntry &entry) REQUIRES(turn_);
     void release_early(LogEntry &entry) REQUIRES(turn_);
     void file_step(int32_t slot) REQUIRES(turn_);
-    void count_load() REQUIRES(turn_);
-    void file_span(Step &step, uint32_t index, const SlotContents &contents, bool failed,
-                   RowOutcomes &filed) REQUIRES(turn_);
-    RowOutcomes file_special(Step &step, uint32_t index, const SlotContents &contents, bool failed,
-                             uint64_t cut, Charge charge) REQUIRES(turn_);
+    RowOutcomes file_span(const Step &step, StepSpan &span, const SlotContents &contents,
+                          bool failed) REQUIRES(turn_);
     void tally(const uint8_t *ids, const uint8_t *validity) REQUIRES(turn_);
     void finish_tally(uint64_t step, int32_t slip) REQUIRES(turn_);
     void count(const RowOutcomes &filed);
@@ -125,10 +125,7 @@ private:
     Turn turn_;  // whoever has it files; never taken while a mutex is held
     // Of lenders: freed without any mutex, by the worker if there is one.
     DeferredPages released_;
-    Log::Block *taken_ GUARDED_BY(turn_) = nullptr;  // of the log, not yet in pending_
-    std::vector<LogEntry> pending_ GUARDED_BY(turn_);
-    MissingNote *used_notes_ GUARDED_BY(turn_) = nullptr;  // to be given back with the mutex
-    bool short_of_memory_ GUARDED_BY(turn_) = false;       // the last look at the log ended early
+    Log::Block *pending_ GUARDED_BY(turn_) = nullptr;  // what was taken from the log, in order
     Rhythm rhythm_ GUARDED_BY(turn_);
     Watch watch_ GUARDED_BY(turn_);
     bool dozed_ GUARDED_BY(turn_) = false;  // until now, for the next step
@@ -136,9 +133,7 @@ private:
         uint64_t unwritten, out_of_range, duplicate;
         uint64_t missing() const { return unwritten + out_of_range + duplicate; }
     };
-    std::vector<Tally> tallies_ GUARDED_BY(turn_);  // of the step being filed, per layer
-    int32_t uncounted_ GUARDED_BY(turn_) =
-        kernels::kNoSlot;  // the slot that holds rows whose load is to be counted
+    std::vector<Tally> tallies_ GUARDED_BY(turn_);   // of the step being filed, per layer
     uint32_t refused_at_end_ GUARDED_BY(turn_) = 0;  // times that memory was refused since stop
     uint64_t tallied_ GUARDED_BY(turn_) = 0;         // rows of it
     bool any_missing_ GUARDED_BY(turn_) = false;

@@ -12,7 +12,6 @@
 #include "base/bell.h"
 #include "base/mutex.h"
 #include "kernels/body.h"
-#include "rows/charge.h"
 #include "rows/row_store.h"
 
 namespace routecap {
@@ -31,31 +30,23 @@ struct SpanLink {
     int32_t slot = kernels::kNoSlot;
 };
 
-// Rows of one step on their way to one request. Written by issue; but for `cut`, not changed while
-// the step is in flight. One cache line, and what few spans have is in SpanExtra.
-struct alignas(64) StepSpan {
+// Rows of one step on their way to one request. Written by issue; but for `cut` and `ended`, not
+// changed while the step is in flight.
+struct StepSpan {
     // Lives at least until everything issued before the request's end was filed.
     RowStore *rows;
     uint64_t position;      // of the first row, or the lower bound of device positions
     uint64_t position_end;  // one past the last
-    // Rows at and after are late; lowered while the step is in flight, by std::atomic_ref.
-    uint64_t cut;
+    // Lowered while the step is in flight, by std::atomic_ref: rows at and after `cut` are late,
+    // drafts at and after `ended` are beyond the end of their request.
+    uint64_t cut, ended;
     SpanLink previous;  // of the same request
     uint32_t sink_row;
     uint32_t count;
-    uint32_t pages;  // of its charge
-    uint8_t speculative;
-    uint8_t device_positions;
-    uint8_t extra;  // it has a SpanExtra
+    Charge charge;
+    uint32_t draft_index;  // of the first row, if speculative
+    bool speculative, device_positions;
     Phase phase;
-};
-static_assert(sizeof(StepSpan) == 64);
-struct SpanExtra {
-    uint32_t draft_index = 0;  // of the first row, if speculative
-    uint32_t tags = 0;         // of its charge
-    // Drafts at and after are beyond the end of their request; lowered while in flight, by
-    // std::atomic_ref.
-    uint64_t ended = UINT64_MAX;
 };
 
 struct Step {
@@ -66,21 +57,15 @@ struct Step {
     int32_t positions_dtype = 0;  // of the positions in the slot, where spans have device positions
     uint32_t span_count = 0;
     Bell::Clock::time_point issued_at;
-    std::vector<StepSpan> spans;    // the first span_count are this step's; it only grows
-    std::vector<SpanExtra> extras;  // likewise; of spans that have one
+    std::vector<StepSpan> spans;  // the first span_count are this step's; it only grows
 
     // Memory for so many spans, if there is not enough: made and freed where no mutex is held.
-    struct Room {
-        std::vector<StepSpan> spans;
-        std::vector<SpanExtra> extras;
-    };
-    Room room_for(size_t most_spans) const {
-        if (spans.size() >= most_spans) return {};
-        return {std::vector<StepSpan>(most_spans), std::vector<SpanExtra>(most_spans)};
+    std::vector<StepSpan> room_for(size_t most_spans) const {
+        return std::vector<StepSpan>(spans.size() >= most_spans ? 0 : most_spans);
     }
     // With the registry's mutex: another thread may still look at spans of the slot's last step.
-    void begin(uint64_t new_ticket, uint64_t new_tag, Room &room) {
-        if (!room.spans.empty()) spans.swap(room.spans), extras.swap(room.extras);
+    void begin(uint64_t new_ticket, uint64_t new_tag, std::vector<StepSpan> &room) {
+        if (!room.empty()) spans.swap(room);
         ticket = new_ticket;
         tag = new_tag;
         span_count = 0;
@@ -100,48 +85,32 @@ struct StepResult {
 // registry's mutex, while it is in flight.
 class Steps {
 public:
-    // Of these slots so many may hold steps in flight.
-    Steps(uint32_t slots, uint32_t in_flight, uint32_t sink_rows)
-        : slots_(slots),
-          most_in_flight_(in_flight),
-          steps_(new Step[slots]),
-          in_slot_(new std::atomic<uint64_t>[slots]()) {
+    Steps(uint32_t slots, uint32_t sink_rows)
+        : slots_(slots), steps_(new Step[slots]), in_slot_(new std::atomic<uint64_t>[slots]()) {
         for (uint32_t slot = 0; slot < slots; slot++) {
-            Step::Room room = steps_[slot].room_for(first_spans(sink_rows));
+            std::vector<StepSpan> room = steps_[slot].room_for(first_spans(sink_rows));
             steps_[slot].begin(0, 0, room);
         }
     }
     static size_t bytes_per_slot(uint32_t sink_rows) {
-        return sizeof(Step) + first_spans(sink_rows) * (sizeof(StepSpan) + sizeof(SpanExtra));
+        return sizeof(Step) + first_spans(sink_rows) * sizeof(StepSpan);
     }
 
     uint32_t slots() const { return static_cast<uint32_t>(slots_); }
     // The step in flight in a slot, or 0.
-    uint64_t in_slot(uint32_t slot) const {
-        const uint64_t step = in_slot_[slot].load(std::memory_order_acquire);
-        return step != kLanded ? step : 0;
-    }
+    uint64_t in_slot(uint32_t slot) const { return in_slot_[slot].load(std::memory_order_acquire); }
 
     // The slot that the next snapshot fills, as issue, discard or begin named it.
     int32_t named() const { return named_; }
     void name(int32_t slot) { named_ = slot; }
-    // A slot that holds no step; none while as many steps are in flight as may be.
+    // A slot that holds no step, if there is one.
     int32_t free_slot() const {
         const auto n = static_cast<int32_t>(slots_);
-        for (;;) {
-            uint32_t in_flight = 0;
-            int32_t found = kernels::kNoSlot;
-            for (int32_t i = 1; i <= n; i++) {
-                const int32_t slot = (named_ + i + n) % n;
-                const uint64_t step =
-                    in_slot_[static_cast<size_t>(slot)].load(std::memory_order_acquire);
-                in_flight += step != 0 && step != kLanded;
-                if (step == 0 && found == kernels::kNoSlot) found = slot;
-            }
-            if (in_flight >= most_in_flight_) return kernels::kNoSlot;
-            // If none was found, one slot was freed behind the look at it, and another has landed.
-            if (found != kernels::kNoSlot) return found;
-        }
+        for (int32_t i = 1; i <= n; i++)
+            if (const int32_t slot = (named_ + i + n) % n;
+                in_slot(static_cast<uint32_t>(slot)) == 0)
+                return slot;
+        return kernels::kNoSlot;
     }
     Step &step(int32_t slot) { return steps_[static_cast<size_t>(slot)]; }
     const Step &step(int32_t slot) const { return steps_[static_cast<size_t>(slot)]; }
@@ -163,9 +132,8 @@ public:
         issued_.store(ticket, std::memory_order_release);
     }
 
-    // A step was filed: steps are, in order of issue. Its slot is free then, unless it is to be
-    // `kept` until free(): of one step at a time.
-    void filed(int32_t slot, uint64_t conflicts, const char *failure, int32_t slip, bool kept) {
+    // A step was filed: steps are, in order of issue. Its slot is free then.
+    void filed(int32_t slot, uint64_t conflicts, const char *failure, int32_t slip) {
         const uint64_t ticket = step(slot).ticket;
         {
             const Lock lock(results_mutex_);
@@ -183,9 +151,6 @@ public:
             }
         }
         filed_.store(ticket, std::memory_order_release);
-        in_slot_[static_cast<size_t>(slot)].store(kept ? kLanded : 0, std::memory_order_release);
-    }
-    void free(int32_t slot) {
         in_slot_[static_cast<size_t>(slot)].store(0, std::memory_order_release);
     }
     // Of a step that has a slot, whether it was not filed yet: a link to its spans is valid as
@@ -219,12 +184,9 @@ private:
     };
     using Text = std::array<char, 200>;
 
-    static constexpr uint64_t kLanded = UINT64_MAX;
-
     const size_t slots_;
-    const uint32_t most_in_flight_;
     std::unique_ptr<Step[]> steps_;  // by slot
-    // The ticket of the step in each; kLanded: its rows are still looked at; 0: it is free.
+    // The ticket of the step in each; 0: it is free.
     std::unique_ptr<std::atomic<uint64_t>[]> in_slot_;
     int32_t named_ = kernels::kNoSlot;  // the forward path's own
     std::atomic<uint64_t> issued_{0}, filed_{0};

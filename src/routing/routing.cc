@@ -8,7 +8,6 @@
 #include "base/status.h"
 #include "base/structs.h"
 #include "routing/coverage.h"
-#include "routing/request_data.h"
 
 namespace routecap {
 
@@ -20,12 +19,8 @@ void Routing::fill(uint64_t first, uint64_t rows, std::vector<Segment> segments)
     ready_.store(true, std::memory_order_release);
 }
 
-void Routing::release(uint32_t references) const {
-    if (references_.fetch_sub(references, std::memory_order_acq_rel) != references) return;
-    if (whole_ != nullptr)
-        delete whole_;
-    else
-        delete this;
+void Routing::release() const {
+    if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
 }
 
 int32_t Routing::wait(int64_t timeout_ns) const {
@@ -326,7 +321,12 @@ int32_t merge(std::span<const Routing *const> routings, Routing **merged) {
         return report(ROUTECAP_ERR_CONFLICT,
                       "%llu rows have different experts in a layer that two routings have",
                       static_cast<unsigned long long>(filed.mismatched));
-    *merged = new Routing(storage, first, end - first, rows.take_all(first, end));
+    std::vector<Segment> segments;
+    {
+        const Lock lock(rows.mutex);
+        segments = rows.share(first, end);
+    }
+    *merged = new Routing(storage, first, end - first, std::move(segments));
     return (*merged)->status();
 }
 

@@ -10,19 +10,14 @@
 #include "base/process.h"
 #include "routecap.h"
 #include "rows/row_store.h"
-#include "rows/storage.h"
 
 namespace routecap {
-
-struct RequestData;
 
 class Routing {
 public:
     // Makes a routing that is not ready; fill() gives it its rows.
     explicit Routing(StoragePtr storage) : storage_(std::move(storage)) {}
-    // The same for a routing that is part of `whole`, which is deleted with the last reference.
-    Routing(StoragePtr storage, RequestData *whole, uint32_t references)
-        : storage_(std::move(storage)), whole_(whole), references_(references) {}
+    Routing(const Routing &) = delete;
     // Makes a routing that is ready.
     Routing(StoragePtr storage, uint64_t first, uint64_t rows, std::vector<Segment> segments)
         : Routing(std::move(storage)) {
@@ -36,14 +31,12 @@ public:
         after_ = after;
         expected_rows_ = rows;
     }
-    // Starts fetching what expect() writes.
-    void prefetch() const { __builtin_prefetch(&after_, 1); }
     void fill(uint64_t first, uint64_t rows, std::vector<Segment> segments) noexcept;
 
     // The process it was made in.
     uint32_t process() const { return process_; }
     void retain() const { references_.fetch_add(1, std::memory_order_relaxed); }
-    void release(uint32_t references = 1) const;
+    void release() const;
 
     bool ready() const { return ready_.load(std::memory_order_acquire); }
     // For a routing of a finished request, before and after it is ready.
@@ -67,9 +60,11 @@ public:
     // Copies all rows into one array. Null if the budget has no room.
     Routing *copy() const;
 
+protected:
+    virtual ~Routing() = default;  // with its last reference
+
 private:
     const StoragePtr storage_;
-    RequestData *const whole_ = nullptr;  // null: the routing was made by new
     uint64_t after_ = 0, expected_rows_ = 0;
     const uint32_t process_ = process_generation();
     mutable std::atomic<uint32_t> references_{1};

@@ -25,16 +25,11 @@ public:
     bool empty() const { return runs_.empty(); }
     size_t runs() const { return runs_.size(); }
 
-    // Makes room, so that the next `changes` calls of add and clear cannot fail.
-    void reserve(size_t changes = 1);
-
     // Rows are missing for this reason; of two reasons of one row the one with the higher rank
-    // stands.
+    // stands. Throws without memory; nothing has changed then.
     void add(uint64_t first, uint64_t end, int32_t reason);
-    // Many at once, in time that grows with both.
     void add(const MissingRows &other);
-    // Forgets what is known of rows.
-    void clear(uint64_t first, uint64_t end);
+    // Forgets what is known of rows at and after `end`.
     void cut(uint64_t end) noexcept;
 
     // Calls f(first, end, reason) for what is known of rows [first, end), in order.
@@ -60,7 +55,6 @@ private:
                              [](uint64_t p, const Run &run) { return p < run.end; }) -
             runs_.begin());
     }
-    void split(uint64_t position);
     void append(uint64_t first, uint64_t end, int32_t reason);
 
     std::vector<Run> runs_;
@@ -68,10 +62,8 @@ private:
 
 // Rows [first, end), of which `present` are there in pages, with segments for the rows that are
 // known to be missing. In pages these are rows that say no more than one reason of the whole row,
-// if it has the lower rank. Of `a` and `b` (which may be null) too the higher rank stands. Leaves
-// `present` as it is if it throws.
-std::vector<Segment> with_missing(const Shape &shape, std::vector<Segment> &&present,
-                                  const MissingRows &a, const MissingRows *b, uint64_t first,
-                                  uint64_t end);
+// if it has the lower rank.
+std::vector<Segment> with_missing(const Shape &shape, std::vector<Segment> present,
+                                  const MissingRows &known, uint64_t first, uint64_t end);
 
 }  // namespace routecap

@@ -7,6 +7,7 @@
 #include <memory>
 #include <utility>
 
+#include "base/completion.h"
 #include "base/mutex.h"
 #include "base/shape.h"
 #include "rows/huge_blocks.h"
@@ -14,6 +15,19 @@
 namespace routecap {
 
 class PagePool;
+
+// Memory that rows on their way into a request may need, reserved in the budget when they are
+// issued. Filing takes from it what the rows turn out to need, and gives the rest back: that of
+// drafts once they are settled.
+struct Charge {
+    uint32_t pages = 0;
+    uint32_t tags = 0;  // for whole pages whose rows get a second tag
+
+    bool none() const { return (pages | tags) == 0; }
+    uint64_t bytes(uint64_t page_bytes, uint64_t tag_bytes) const {
+        return pages * page_bytes + tags * tag_bytes;
+    }
+};
 
 // A block of rows: ids in C order, and validity. Its owner writes rows that nobody else can see;
 // rows that were lent to a routing or to another request do not change while they are. Holders pass
@@ -188,5 +202,17 @@ private:
     // Where memory is taken or given back, used_ and its idle ones together stay within the budget.
     HugeBlocks blocks_ GUARDED_BY(mutex_);
 };
+
+// What everything that holds rows of one capturer shares. It outlives the capturer for as long as
+// any of them does.
+struct Storage {
+    Storage(ShapePtr s, std::shared_ptr<PagePool> p, std::shared_ptr<Completion> l)
+        : shape(std::move(s)), pool(std::move(p)), completion(std::move(l)) {}
+
+    const ShapePtr shape;
+    const std::shared_ptr<PagePool> pool;
+    const std::shared_ptr<Completion> completion;
+};
+using StoragePtr = std::shared_ptr<const Storage>;
 
 }  // namespace routecap

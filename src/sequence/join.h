@@ -5,7 +5,6 @@
 #include <span>
 #include <vector>
 
-#include "rows/storage.h"
 #include "sequence/own_rows.h"
 
 namespace routecap {

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "rows/row_store.h"
-#include "rows/storage.h"
 
 namespace routecap {
 

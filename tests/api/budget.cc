@@ -297,6 +297,7 @@ TEST_F(Budget, drafts_beyond_it_are_refused_and_can_be_accepted) {
         {Rig::span(r, 4 * kRows, 0, 4, ROUTECAP_SPAN_SPECULATIVE)}, ROUTECAP_PARTIAL, &status);
     EXPECT_EQ(status[0], ROUTECAP_ERR_NO_MEMORY);
     EXPECT_STATUS(ROUTECAP_OK, routecap_request_accept(rig.capturer(), r, refused, nullptr, 3));
+    EXPECT_STATUS(ROUTECAP_OK, routecap_capturer_progress(rig.capturer()));
     rig.expect_length(r, 4 * kRows + 3);
     rig.expect(r, 4 * kRows - 1,
                routed_rows(kShape, 1, 4 * kRows - 1, 4 * kRows) + missing_rows(kShape, 3));

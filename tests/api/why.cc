@@ -303,9 +303,11 @@ TEST_F(Why, lost_drafts_are_lost_once_they_are_accepted) {
     lose(r, 1, 4, ROUTECAP_SPAN_SPECULATIVE);
     rig.expect_length(r, 1);
     EXPECT_STATUS(ROUTECAP_OK, routecap_request_accept(rig.capturer(), r, last, nullptr, 2));
+    EXPECT_STATUS(ROUTECAP_OK, routecap_capturer_progress(rig.capturer()));
     expect_reasons(rig, r, {0, kLost, kLost});
     lose(r, 3, 4, ROUTECAP_SPAN_SPECULATIVE);
     EXPECT_STATUS(ROUTECAP_OK, routecap_request_accept(rig.capturer(), r, last, nullptr, 0));
+    EXPECT_STATUS(ROUTECAP_OK, routecap_capturer_progress(rig.capturer()));
     expect_reasons(rig, r, {0, kLost, kLost});
 }
 
@@ -387,6 +389,7 @@ TEST_F(WhyRefused, drafts_that_issue_refuses_are_refused_once_they_are_accepted)
     step(r, rows, 4, ROUTECAP_PARTIAL, ROUTECAP_SPAN_SPECULATIVE);
     rig.expect_length(r, rows);
     EXPECT_STATUS(ROUTECAP_OK, routecap_request_accept(rig.capturer(), r, last, nullptr, 2));
+    EXPECT_STATUS(ROUTECAP_OK, routecap_capturer_progress(rig.capturer()));
     expect_reasons(rig, r, Reasons(rows, 0) + Reasons{kRefused, kRefused}, false);
 }
 

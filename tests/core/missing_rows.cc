@@ -7,12 +7,9 @@
 #include <map>
 #include <random>
 
-#include "rows/row_store.h"
+#include "rows/page_entry.h"
 
-static bool refuse_memory = false;
-static bool may_allocate() { return !refuse_memory; }
 #include "../support/declared.h"
-#include "../support/replace_new.h"
 
 namespace {
 
@@ -56,20 +53,13 @@ TEST(MissingRows, agree_with_a_map) {
         Reasons reasons;
         for (int i = 0; i < 40; i++) {
             const uint64_t first = random() % kEnd, end = std::min(kEnd, first + random() % 12);
-            switch (random() % 8) {
-                case 0:
-                    rows.cut(end);
-                    reasons.erase(reasons.lower_bound(end), reasons.end());
-                    break;
-                case 1:
-                    rows.clear(first, end);
-                    reasons.erase(reasons.lower_bound(first), reasons.lower_bound(end));
-                    break;
-                default: {
-                    const int32_t reason = kOfRows[random() % kKept];
-                    rows.add(first, end, reason);
-                    add(reasons, first, end, reason);
-                }
+            if (random() % 8 == 0) {
+                rows.cut(end);
+                reasons.erase(reasons.lower_bound(end), reasons.end());
+            } else {
+                const int32_t reason = kOfRows[random() % kKept];
+                rows.add(first, end, reason);
+                add(reasons, first, end, reason);
             }
             ASSERT_NO_FATAL_FAILURE(expect_equal(rows, reasons, 0, kEnd));
             ASSERT_NO_FATAL_FAILURE(expect_equal(rows, reasons, first, end));
@@ -101,36 +91,6 @@ TEST(MissingRows, absent_is_no_reason_to_remember) {
     rows.add(0, 8, ROUTECAP_MISSING_ABSENT);
     rows.add(4, 4, ROUTECAP_MISSING_LOST);
     EXPECT_TRUE(rows.empty());
-}
-
-// Callers hold a lock while they add, and nothing is allocated under a lock.
-TEST(MissingRows, take_no_memory_where_room_was_made) {
-    std::mt19937_64 random(2);
-    for (int round = 0; round < 300; round++) {
-        MissingRows rows;
-        Reasons reasons;
-        for (size_t changes : {1u, 3u, 1u, 9u, 30u}) {
-            rows.reserve(changes);
-            for (size_t i = 0; i < changes; i++) {
-                const uint64_t first = random() % kEnd,
-                               end =
-                                   std::min(kEnd, first + random() % (random() % 4 == 0 ? 30 : 4));
-                const int32_t reason = kOfRows[random() % kKept];
-                const bool clears = random() % 4 == 0;
-                refuse_memory = true;
-                if (clears)
-                    rows.clear(first, end);
-                else
-                    rows.add(first, end, reason);
-                refuse_memory = false;
-                if (clears)
-                    reasons.erase(reasons.lower_bound(first), reasons.lower_bound(end));
-                else
-                    add(reasons, first, end, reason);
-            }
-            ASSERT_NO_FATAL_FAILURE(expect_equal(rows, reasons, 0, kEnd));
-        }
-    }
 }
 
 namespace {
@@ -198,7 +158,7 @@ TEST_F(WithMissing, rows_that_are_there_hide_a_reason_and_others_show_it) {
                                   {kTaken, kTaken},
                                   {kRefused, kRefused},
                                   {kAbsent, kUnwritten}}));
-    const auto all = with_missing(*shape, std::move(present), lost, nullptr, 0, 10);
+    const auto all = with_missing(*shape, std::move(present), lost, 0, 10);
     const std::vector<Cells> expected{{kAbsent, kAbsent}, {kLost, kLost},        {0, 0},
                                       {kLost, kLost},     {0, kUnwritten},       {kTaken, kTaken},
                                       {kLost, kLost},     {kAbsent, kUnwritten}, {kLost, kLost},
@@ -206,53 +166,31 @@ TEST_F(WithMissing, rows_that_are_there_hide_a_reason_and_others_show_it) {
     EXPECT_EQ(cells(all, 0, 10), expected);
 }
 
-TEST_F(WithMissing, of_two_reasons_the_higher_stands_whoever_has_it) {
-    MissingRows a, b;
-    a.add(0, 4, kLost), a.add(4, 6, kTaken);
-    b.add(2, 5, kTaken), b.add(5, 8, kRefused);
-    for (bool swapped : {false, true}) {
-        const auto all = with_missing(*shape, {}, swapped ? b : a, swapped ? &a : &b, 1, 8);
-        ASSERT_EQ(all.size(), 3u);
-        EXPECT_EQ(cells(all, 1, 8), (std::vector<Cells>{{kLost, kLost},
-                                                        {kTaken, kTaken},
-                                                        {kTaken, kTaken},
-                                                        {kTaken, kTaken},
-                                                        {kTaken, kTaken},
-                                                        {kRefused, kRefused},
-                                                        {kRefused, kRefused}}));
-    }
-}
-
 TEST_F(WithMissing, agrees_with_rows_one_by_one) {
     std::mt19937_64 random(3);
     const auto any_reason = [&] { return kOfRows[random() % kKept]; };
     for (int round = 0; round < 3000; round++) {
-        MissingRows known[2];
+        MissingRows known;
         Reasons reasons;
         for (int i = 0; i < 6; i++) {
             const uint64_t first = random() % kEnd, end = std::min(kEnd, first + random() % 12);
             const int32_t reason = any_reason();
-            known[random() % 2].add(first, end, reason);
+            known.add(first, end, reason);
             add(reasons, first, end, reason);
         }
         std::vector<Segment> present;
         uint64_t position = random() % 4;
         while (position < kEnd) {
-            if (random() % 6 == 0) {
-                present.push_back(Segment::not_there(
-                    position, std::min(kEnd - position, 1 + random() % 4), any_reason()));
-            } else {
-                std::vector<Cells> rows(std::min(kEnd - position, 1 + random() % 9));
-                const bool complete = random() % 3 == 0;
-                for (Cells &row : rows) {
-                    const int32_t reason = random() % 2 == 0 ? any_reason() : kAbsent,
-                                  cell[] = {0, kUnwritten, kAbsent, any_reason()};
-                    row = complete            ? Cells{0, 0}
-                          : random() % 2 == 0 ? Cells{reason, reason}
-                                              : Cells{cell[random() % 4], cell[random() % 4]};
-                }
-                present.push_back(segment(position, rows));
+            std::vector<Cells> rows(std::min(kEnd - position, 1 + random() % 9));
+            const bool complete = random() % 3 == 0;
+            for (Cells &row : rows) {
+                const int32_t reason = random() % 2 == 0 ? any_reason() : kAbsent,
+                              cell[] = {0, kUnwritten, kAbsent, any_reason()};
+                row = complete            ? Cells{0, 0}
+                      : random() % 2 == 0 ? Cells{reason, reason}
+                                          : Cells{cell[random() % 4], cell[random() % 4]};
             }
+            present.push_back(segment(position, rows));
             position = present.back().end() + random() % 3;
         }
         std::vector<Cells> expected = cells(present, 0, kEnd);
@@ -260,22 +198,8 @@ TEST_F(WithMissing, agrees_with_rows_one_by_one) {
             if (auto &[a, b] = expected[p];
                 a == b && is_row_reason(a) && reason_rank(a) < reason_rank(reasons[p]))
                 a = b = reasons[p];
-        ASSERT_EQ(
-            cells(with_missing(*shape, std::move(present), known[0], &known[1], 0, kEnd), 0, kEnd),
-            expected)
+        ASSERT_EQ(cells(with_missing(*shape, std::move(present), known, 0, kEnd), 0, kEnd),
+                  expected)
             << "round " << round;
     }
-}
-
-// A row's pages are worth more than why others are missing.
-TEST_F(WithMissing, without_memory_the_segments_stay_what_they_are) {
-    MissingRows lost;
-    lost.add(0, 8, kLost);
-    std::vector<Segment> present;
-    present.push_back(segment(2, {{0, 0}, {0, 0}}));
-    refuse_memory = true;
-    EXPECT_THROW(with_missing(*shape, std::move(present), lost, nullptr, 0, 8), std::bad_alloc);
-    refuse_memory = false;
-    ASSERT_EQ(present.size(), 1u);
-    EXPECT_EQ(present[0].ids(), present[0].page->ids(1));
 }

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <numeric>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "../support/declared.h"
@@ -564,7 +565,9 @@ int32_t Capturer::issue(const std::vector<Span> &spans, const std::vector<int64_
             rows.push_back(std::move(filed));
         }
         if (!speculative && rows.front()->never != 0)
-            s.request->note(rows.front()->never, rows.front()->first, rows.back()->end);
+            change(s.request, rows.front()->first, rows.back()->end,
+                   [r = s.request, reason = rows.front()->never, first = rows.front()->first,
+                    end = rows.back()->end] { r->note(reason, first, end); });
         s.request->issued_end = std::max(s.request->issued_end, rows.back()->end);
         stats.rows_issued += rows.size();
         (lost                      ? stats.rows_lost
@@ -735,6 +738,7 @@ int32_t Capturer::accept(const RequestPtr &r, uint64_t ticket, const uint32_t *r
     r->drafts.erase(found);
     Request::Reach reach;
     uint64_t first = UINT64_MAX, end = 0;
+    std::vector<std::tuple<uint8_t, uint64_t, uint64_t>> missing;
     for (uint64_t i : kept) {
         Filed &row = *drafts[i];
         if (row.first >= row.cut) continue;
@@ -743,15 +747,14 @@ int32_t Capturer::accept(const RequestPtr &r, uint64_t ticket, const uint32_t *r
             reach.rows.push_back(drafts[i]);
         else
             reach.at_least = std::max(reach.at_least, row.reach());
-        if (row.never != 0)
-            r->note(row.never, row.first, row.reach());
-        else
-            first = std::min(first, row.span), end = std::max(end, row.reach());
+        if (row.never != 0) missing.emplace_back(row.never, row.first, row.reach());
+        first = std::min(first, row.span), end = std::max(end, row.reach());
     }
     r->reached(std::move(reach));
     std::vector<uint64_t> cuts;  // those before this call
     for (const FiledPtr &row : drafts) cuts.push_back(row->cut);
-    change(r, first, end, [this, r, drafts, kept, cuts] {
+    change(r, first, end, [this, r, drafts, kept, cuts, missing] {
+        for (const auto &[reason, from, to] : missing) r->note(reason, from, to);
         for (uint64_t i = 0; i < drafts.size(); i++) {
             Filed &row = *drafts[i];
             if (row.never != 0) continue;
@@ -800,11 +803,11 @@ void Capturer::truncate(const RequestPtr &r, uint64_t rows) {
                 if (part.request == r) row->cut = std::min(row->cut, rows);
     for (const FiledPtr &row : r->waiting()) row->cut = std::min(row->cut, rows);
     r->reached({.rows = {}, .cut = rows});
-    r->reasons.erase(r->reasons.lower_bound(rows), r->reasons.end());
     r->changing_end = std::min(r->changing_end, rows);
     r->cuts.push_back(rows);
     change(r, 0, 0, [this, r, rows] {
         r->content.erase(r->content.lower_bound(rows), r->content.end());
+        r->reasons.erase(r->reasons.lower_bound(rows), r->reasons.end());
         std::erase_if(r->provisional, [&](const FiledPtr &row) { return row->real >= rows; });
         for (const auto &publication : r->unsettled)
             publication->end = std::clamp(rows, publication->first, publication->end);
@@ -820,11 +823,11 @@ int32_t Capturer::fork(const RequestPtr &r, uint64_t rows, RequestPtr &child) {
     if (!room(1)) return ROUTECAP_ERR_TOO_MANY_REQUESTS;
     child = open(r->policy);
     child->reached({.rows = {}, .at_least = rows});
-    child->reasons = {r->reasons.begin(), r->reasons.lower_bound(rows)};
     r->lending_end = r->lending++ > 0 ? std::max(r->lending_end, rows) : rows;
     r->lending_step = std::max(r->lending_step, newest_step(r));
     change(child, 0, rows, [r, child = child, rows] {
         child->content = Rows(r->content.begin(), r->content.lower_bound(rows));
+        child->reasons = {r->reasons.begin(), r->reasons.lower_bound(rows)};
         r->lending--;
     });
     return ROUTECAP_OK;
@@ -913,10 +916,10 @@ void Store::land(const Shape &shape, const BlockPtr &block, std::vector<RowPtr> 
         if (ours && block->before != nullptr) blocks[block->key] = block->before;
         return;
     }
-    const BlockPtr before = !slots && !ours && !block->unwanted && there != nullptr &&
-                                    there->landed && current(*there)
-                                ? there
-                                : nullptr;
+    const BlockPtr before =
+        !slots && !ours && !block->unwanted && there != nullptr && there->landed && current(*there)
+            ? there
+            : nullptr;
     const RowPtr none = empty_row(shape, ROUTECAP_MISSING_NOT_PUBLISHED);
     bool any = false, news = false, differs = false;
     for (uint64_t p = 0; p < block_rows; p++) {
@@ -932,9 +935,7 @@ void Store::land(const Shape &shape, const BlockPtr &block, std::vector<RowPtr> 
         row = unite(old, row);
     }
     counts.blocks_mismatched += differs;
-    (!any    ? counts.blocks_empty
-     : !news ? counts.blocks_repeated
-             : counts.blocks_published)++;
+    (!any ? counts.blocks_empty : !news ? counts.blocks_repeated : counts.blocks_published)++;
     block->landed = any;
     block->rows = std::move(rows);
     if (any) block->generation = UINT64_MAX;
@@ -993,16 +994,15 @@ void Store::move(const std::vector<uint64_t> &from, const std::vector<uint64_t> 
 }
 
 StorePtr Store::imported(const std::vector<uint64_t> &keys) const {
-    auto other = std::make_shared<Store>(
-        Store{.slots = slots, .block_rows = block_rows, .shared = shared,
-              .generation = generation});
+    auto other = std::make_shared<Store>(Store{
+        .slots = slots, .block_rows = block_rows, .shared = shared, .generation = generation});
     for (const uint64_t key : keys)
         if (why(key, generation) == 0 && blocks.at(key)->landed)
-            other->blocks[key] = std::make_shared<Block>(Block{.key = key,
-                                                               .generation =
-                                                                   blocks.at(key)->generation,
-                                                               .landed = true,
-                                                               .rows = blocks.at(key)->rows});
+            other->blocks[key] =
+                std::make_shared<Block>(Block{.key = key,
+                                              .generation = blocks.at(key)->generation,
+                                              .landed = true,
+                                              .rows = blocks.at(key)->rows});
     other->counts.blocks_published = other->counts.blocks_imported = other->blocks.size();
     return other;
 }
@@ -1024,7 +1024,8 @@ int32_t Capturer::publish(const RequestPtr &r, const StorePtr &store, uint64_t f
         if (const uint64_t low = std::max(row->first, first);
             row->never == 0 && low < std::min({row->end, row->cut, end}))
             drafts = std::min(drafts, block_of(low));
-    for (const auto &[from, to] : {std::pair(uint64_t{0}, drafts), std::pair(drafts, keys.size())}) {
+    for (const auto &[from, to] :
+         {std::pair(uint64_t{0}, drafts), std::pair(drafts, keys.size())}) {
         if (from == to) continue;
         auto publication = std::make_shared<Publication>(
             Publication{.store = store, .first = first + from * n, .end = first + to * n});
@@ -1047,10 +1048,10 @@ int32_t Capturer::publish(const RequestPtr &r, const StorePtr &store, uint64_t f
 
 void Capturer::publish_settled(Request &r, bool all) {
     const auto waits = [&](const Publication &p) {
-        return !all && std::any_of(r.provisional.begin(), r.provisional.end(),
-                                   [&](const FiledPtr &row) {
-                                       return row->real >= p.first && row->real < p.end;
-                                   });
+        return !all &&
+               std::any_of(r.provisional.begin(), r.provisional.end(), [&](const FiledPtr &row) {
+                   return row->real >= p.first && row->real < p.end;
+               });
     };
     for (size_t i = 0; i < r.unsettled.size();) {
         const Publication p = *r.unsettled[i];
@@ -1108,11 +1109,12 @@ int32_t Capturer::adopt(const RequestPtr &r, Store &store, uint64_t first,
                 block = why == 0 ? now->second : nullptr;
             }
             for (uint64_t p = 0; p < rows; p++) {
-                const uint8_t hole = why != 0                          ? why
-                                     : block != nullptr && block->stale ? ROUTECAP_MISSING_STALE
-                                                                        : ROUTECAP_MISSING_NOT_PUBLISHED;
-                const RowPtr row = block != nullptr && block->landed ? block->rows[p]
-                                                                     : empty_row(*shape, hole);
+                const uint8_t hole = why != 0 ? why
+                                     : block != nullptr && block->stale
+                                         ? ROUTECAP_MISSING_STALE
+                                         : ROUTECAP_MISSING_NOT_PUBLISHED;
+                const RowPtr row =
+                    block != nullptr && block->landed ? block->rows[p] : empty_row(*shape, hole);
                 RowPtr &mine = r->content[first + i * rows + p];
                 mine = unite(mine, row);
             }

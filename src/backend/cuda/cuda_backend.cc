@@ -40,7 +40,7 @@ struct Plan {
     explicit Plan(const Config &config)
         : layout(config.rows, config.shape->validity_bytes, config.shape->ids_bytes) {
         const Shape &shape = *config.shape;
-        const size_t slot_count = config.role == ROUTECAP_ROLE_OWNER ? config.all_slots() : 0;
+        const size_t slot_count = config.role == ROUTECAP_ROLE_OWNER ? config.slots : 0;
         const auto aligned = [](size_t n) { return (n + 255) / 256 * 256; };
         sink_bytes = config.external_sink
                          ? 0
@@ -59,7 +59,7 @@ public:
         : shape_(config.shape),
           config_(config),
           plan_(config),
-          slot_count_(config.role == ROUTECAP_ROLE_OWNER ? config.all_slots() : 0),
+          slot_count_(config.role == ROUTECAP_ROLE_OWNER ? config.slots : 0),
           slots_(slot_count_),
           epoch_(config.first_epoch - 1) {}
     int32_t create();

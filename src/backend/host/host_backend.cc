@@ -41,11 +41,11 @@ public:
                                           sink_layer_bytes(rows_, shape_->k, config.sink_dtype))),
           sink_(shape_->layer_experts, rows_, shape_->k, config.sink_dtype, sink_memory_.get()) {
         if (config.role != ROUTECAP_ROLE_OWNER) return;
-        slots_ = allocate(config.all_slots() * layout_.bytes());
+        slots_ = allocate(config.slots * layout_.bytes());
         // Of no epoch.
-        for (uint32_t s = 0; s < config.all_slots(); s++)
+        for (uint32_t s = 0; s < config.slots; s++)
             *layout_.header(slot(static_cast<int32_t>(s))) = {};
-        in_slots_ = std::make_unique<InSlot[]>(config.all_slots());
+        in_slots_ = std::make_unique<InSlot[]>(config.slots);
         name_slot(0, nullptr);
     }
 

@@ -1,4 +1,4 @@
-// Of headers with the SHA-256 7cd16088efee6832f4f093e1a7b8559aaf4d6940c6f5531cb0e404e476b609cd
+// Of headers with the SHA-256 5d1c5b0e41f8064a017bb07cc7cdf6fe8f246c5a0c8fc97e5b09e070a7d5691a
 pub const ROUTECAP_VERSION_MAJOR: u32 = 1;
 pub const ROUTECAP_VERSION_MINOR: u32 = 1;
 pub const ROUTECAP_VERSION_PATCH: u32 = 0;
