@@ -8,6 +8,7 @@ there, and runs Doxygen over the headers first. A link to a file that is no page
 import os
 import pathlib
 import re
+import sys
 
 root = pathlib.Path(__file__).resolve().parents[1]
 stage = pathlib.Path(os.environ["ROUTECAP_DOCS"])
@@ -69,6 +70,7 @@ breathe_show_include = False
 breathe_show_define_initializer = True
 
 autoapi_dirs = [str(root / "bindings/python/src/routecap")]
+sys.path.insert(0, str(root / "bindings/python/src"))  # where base classes are looked for
 autoapi_root = "reference/python"
 autoapi_add_toctree_entry = False
 autoapi_options = [

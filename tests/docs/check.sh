@@ -40,6 +40,14 @@ every_function() {
     done
     return $missing
 }
+# Python's reference has what a class inherits from modules that are not in it.
+every_base() {
+    local name missing=0
+    for name in Capturer.close Capturer.begin Capturer.finish Routing.ids Routing.slice; do
+        grep -rq "id=\"routecap.$name\"" "$build/docs/html/reference/python" || { say "$name is not in the reference"; missing=1; }
+    done
+    return $missing
+}
 short_readme() { [ "$(wc -c < README.md)" -le 7168 ]; }
 # Lines end at 100 columns; tables and links may be longer.
 short_lines() {
@@ -55,5 +63,6 @@ check "files that pages name" files_are_there
 check "names that the page of threads has" names_are_there
 check "the site builds without a warning" bash docs/build.sh
 check "every function is in the C reference" every_function
+check "inherited methods are in the reference of Python" every_base
 check "links within the site" python3 tests/docs/links.py "$build/docs/html"
 closing
