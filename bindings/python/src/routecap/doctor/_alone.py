@@ -1,4 +1,4 @@
-"""What can be said of a file by itself."""
+"""Checks that need nothing but the file itself."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from .._constants import Missing
 from ._subject import Bools, Found, NotCheckedError, Subject, runs
 
 CHANCE = 128
-"""Bits that a row must be able to say, so that two are not the same by chance."""
+"""Bits of information in a row, at least, for two equal rows not to be chance."""
 _SILENCE = 32
-"""Bits that a row must be able to say, so that it is not all expert 0 by chance."""
+"""Bits of information in a row, at least, for a row of expert 0 alone not to be chance."""
 _ROWS = 8
-"""Rows that are the same as others, one behind the other: fewer may be chance."""
+"""Consecutive rows that repeat others, at least: fewer may be chance."""
 _LAYER = 16
-"""Rows in which a layer says the same: fewer may be chance."""
+"""Rows in which a layer has the same ids, at least: fewer may be chance."""
 _SAMPLED = 4096
-"""Rows that are looked at to see whether there are different ones."""
+"""How many rows are searched for different ones."""
 
 
 def shape(subject: Subject) -> Iterator[Found]:
@@ -32,13 +32,13 @@ def shape(subject: Subject) -> Iterator[Found]:
         elif ids.dtype.kind not in "iu":
             yield Found(
                 f"it has {what}",
-                "Expert ids are integers: this is something else, weights or logits perhaps.",
+                "Expert ids are integers: this is something else, such as weights or logits.",
                 "F18",
             )
         else:
             yield Found(
                 f"it has {what}, and not rows x layers x columns",
-                "Whoever reads it has to guess its layout.",
+                "Its reader has to guess the layout.",
                 "F21",
             )
         return
@@ -58,7 +58,7 @@ def shape(subject: Subject) -> Iterator[Found]:
         elif numbers is None and not subject.has_every_layer and layers != model.layers:
             yield Found(
                 f"it has {layers} layers; of {model.decoder_layers}, {model.layers} route",
-                "Which is which is not known: a consumer that takes them in order is shifted.",
+                "It is not known which layers these are: a reader that takes them in order errs.",
                 "F18",
             )
     if subject.has_every_layer:
@@ -68,9 +68,7 @@ def shape(subject: Subject) -> Iterator[Found]:
     if model.k is not None and k != model.k:
         yield Found(
             f"a token has {k} experts in a layer; the model chooses {model.k}",
-            "Columns of shared experts are in it, or columns are missing."
-            if k > model.k
-            else "Columns are missing.",
+            "It has columns of shared experts." if k > model.k else "Columns are missing.",
             "F14",
         )
 
@@ -81,7 +79,7 @@ def dtype(subject: Subject) -> Iterator[Found]:
     if subject.filled.any():
         yield Found(
             f"{subject.cells(subject.filled)}: every column is {np.iinfo(kind).max}",
-            f"A mark of -1 was stored as {kind}, and passes for an expert.",
+            f"The mark -1 was stored as {kind}, and looks like an expert.",
             "F16",
         )
     if subject.experts is None:
@@ -90,7 +88,7 @@ def dtype(subject: Subject) -> Iterator[Found]:
     if experts > room:
         yield Found(
             f"{kind} for {experts} experts",
-            f"Ids from {room} on do not fit: they were cut off, or other texts have another type.",
+            f"Ids from {room} on do not fit: they were cut off, or other texts have a wider type.",
             "F16",
         )
 
@@ -102,13 +100,13 @@ def ids(subject: Subject) -> Iterator[Found]:
     if some.any():
         yield Found(
             f"{subject.cells(some)}: some columns are negative, others not",
-            "Consumers that look for rows of -1 take these for routing.",
+            "A reader that looks for rows of -1 takes these cells for routing.",
             "F31",
         )
     reasons = subject.case.reasons
     if reasons is not None and (refused := reasons == Missing.OUT_OF_RANGE).any():
         yield Found(
-            f"{subject.cells(refused)}: the engine gave ids that are no experts", *_NO_EXPERT
+            f"{subject.cells(refused)}: the engine gave ids that are not experts", *_NO_EXPERT
         )
     if subject.experts is None:
         raise NotCheckedError("the file does not say how many experts there are (--config)")
@@ -121,8 +119,8 @@ def ids(subject: Subject) -> Iterator[Found]:
     what = f"{where}: ids up to {largest}, of {experts} experts"
     if columns[-1] and not columns[: -int(columns.sum())].any() and not columns.all():
         yield Found(
-            f"{what}, in the last columns alone",
-            "These columns are shared experts, which every token has.",
+            f"{what}, only in the last columns",
+            "These columns are shared experts, which every token uses.",
             "F14",
         )
     else:
@@ -130,7 +128,7 @@ def ids(subject: Subject) -> Iterator[Found]:
 
 
 _NO_EXPERT = (
-    "They are places of replicas (after load balancing), shared experts, or another model's.",
+    "They are ids of replicas (after load balancing), of shared experts, or of another model.",
     "F13",
 )
 
@@ -161,23 +159,25 @@ def cells(subject: Subject) -> Iterator[Found]:
         elif twice.any():
             yield Found(
                 f"{subject.cells(twice)}: an expert is in it twice",
-                "Two writers met in it, or rows slid into one another.",
+                "Two writers wrote it, or parts of two rows were joined.",
                 "F23",
             )
         reasons = subject.case.reasons
         if reasons is not None and (refused := reasons == Missing.DUPLICATE).any():
             yield Found(
                 f"{subject.cells(refused)}: the engine gave an expert twice",
-                "Zero experts were overwritten, or memory was read that nobody wrote.",
+                "Zero experts were overwritten, or unwritten memory was read.",
                 "F15",
             )
     elif subject.bits < _SILENCE:
-        raise NotCheckedError("rows of one expert say too little to tell silence from expert 0")
+        raise NotCheckedError(
+            "with one expert a token, missing routing cannot be told from expert 0"
+        )
     yield from _silent(subject, zero)
 
 
 def _silent(subject: Subject, zero: Bools) -> Iterator[Found]:
-    """What cells of zeros mean, by where they are."""
+    """What cells of expert 0 alone mean: it depends on where they are."""
     valid = subject.valid
     one = subject.ids.shape[2] == 1
     if not zero.any():
@@ -191,7 +191,7 @@ def _silent(subject: Subject, zero: Bools) -> Iterator[Found]:
             f"{subject.layers(layers)}: every id is 0",
             "Dense layers have columns, or the layer axis is shifted."
             if edge
-            else "The router of these layers was never seen.",
+            else "The routers of these layers were never seen to run.",
             "F18" if edge else "F01",
         )
     rest = valid & ~layers
@@ -200,7 +200,7 @@ def _silent(subject: Subject, zero: Bools) -> Iterator[Found]:
         if first == 0:
             yield Found(
                 f"{subject.rows(first, end)}: every id is 0",
-                "A cached prefix was not captured, and passes for expert 0.",
+                "A cached prefix was not captured, and looks like expert 0.",
                 "F08",
             )
         elif end == len(rows):
@@ -214,7 +214,7 @@ def _silent(subject: Subject, zero: Bools) -> Iterator[Found]:
         else:
             yield Found(
                 f"{subject.rows(first, end)}: every id is 0",
-                "These rows were skipped, and pass for expert 0.",
+                "These rows were skipped, and look like expert 0.",
                 "F07",
             )
     if not one and (scattered := zero & rest & ~rows[:, None]).any():
@@ -227,7 +227,7 @@ def filler(subject: Subject) -> Iterator[Found]:
     """No row counts up instead of naming experts."""
     ids, valid = subject.ids, subject.valid
     if subject.bits < _SILENCE:
-        raise NotCheckedError("rows say too little to tell counting from chance")
+        raise NotCheckedError("rows have too little information to tell counting from chance")
     flat = ids[:, ~subject.dense].reshape(len(ids), -1).astype(np.int64)
     step = np.diff(flat, axis=1)
     complete = valid[:, ~subject.dense].all(axis=1)
@@ -237,13 +237,13 @@ def filler(subject: Subject) -> Iterator[Found]:
         if from_zero[first:end].all():
             yield Found(
                 f"{subject.rows(first, end)}: the ids are 0 to {ids.shape[2] - 1} in every layer",
-                "A buffer was read that no router wrote, or rows are filled up.",
+                "A buffer was read that no router wrote, or rows were filled up.",
                 "F26",
             )
         else:
             yield Found(
                 f"{subject.rows(first, end)}: the ids count up",
-                "They fill up for missing rows, and are no routing.",
+                "They stand in for missing rows, and are not routing.",
                 "F31",
             )
 
@@ -254,14 +254,14 @@ def columns(subject: Subject) -> Iterator[Found]:
     if ids.shape[2] == 1:
         return
     if valid.sum() < _LAYER:
-        raise NotCheckedError("there are too few cells")
+        raise NotCheckedError(f"it has fewer than {_LAYER} cells")
     chosen = ids[valid]
     same = (chosen == chosen[0]).all(axis=0)
     if same.any() and not same.all():
         names = ", ".join(
             f"{column} (always {chosen[0, column]})" for column in np.flatnonzero(same)
         )
-        yield Found(f"column {names}", "It is a shared expert, or no column of the router.", "F14")
+        yield Found(f"column {names}", "It is a shared expert, or not from the router.", "F14")
 
 
 def layers(subject: Subject) -> Iterator[Found]:
@@ -271,15 +271,15 @@ def layers(subject: Subject) -> Iterator[Found]:
     silent = (ids == 0).all(axis=(0, 2))
     usable = complete & ~silent
     if not usable.any():
-        raise NotCheckedError(f"no layer has {_LAYER} rows, all of them there")
+        raise NotCheckedError(f"no layer has {_LAYER} rows without a missing cell")
     some = ids[:_SAMPLED, usable].reshape(min(len(ids), _SAMPLED), -1)
     if len(np.unique(some, axis=0)) < _LAYER:
-        raise NotCheckedError(f"it has less than {_LAYER} different rows")
+        raise NotCheckedError(f"it has fewer than {_LAYER} different rows")
     constant = usable & (ids == ids[:1]).all(axis=(0, 2))
     if constant.any():
         yield Found(
             f"{subject.layers(constant)}: the same experts in all {len(ids)} rows",
-            "One step's ids stand for all: a buffer was not written again, or a router collapsed.",
+            "All rows have one step's ids: a buffer was not rewritten, or a router collapsed.",
             "F26",
         )
     seen: dict[bytes, int] = {}
@@ -299,13 +299,14 @@ def rows(subject: Subject) -> Iterator[Found]:
     """No rows are copies of others."""
     if subject.bits < CHANCE:
         raise NotCheckedError(
-            f"rows say too little to tell copies from chance: {subject.bits:.0f} bits, not {CHANCE}"
+            f"rows have too little information to tell copies from chance: {subject.bits:.0f} bits,"
+            f" {CHANCE} are needed"
         )
     digests, tokens = subject.row_digests, subject.row_tokens
 
     def copies(distance: int) -> Bools:
         same: Bools = (digests[distance:] == digests[:-distance]) & (digests[distance:] != 0)
-        if tokens is not None:  # the same text may be routed the same way
+        if tokens is not None:  # equal tokens may be routed equally
             same &= tokens[distance:] != tokens[:-distance]
         return same
 
@@ -313,17 +314,15 @@ def rows(subject: Subject) -> Iterator[Found]:
     for first, end in again:
         if end == len(digests) - 1 and end - first == 1:
             yield Found(
-                f"{subject.rows(end, end + 1)}, the last, is the one before it again",
-                "The last token was never routed: a copy stands for its row.",
+                f"{subject.rows(end, end + 1)}, the last, repeats the one before it",
+                "The last token was never routed: its row is a copy.",
                 "F06",
             )
         elif end - first >= 2:
             yield Found(
                 f"{subject.rows(first, end + 1)} are one row, {end - first + 1} times",
                 "Padding was taken for tokens, or rows are stale"
-                + (
-                    "." if tokens is not None else ", unless the text is one token again and again."
-                ),
+                + ("." if tokens is not None else ", unless the text repeats one token."),
                 "F04",
             )
     for distance in _distances(digests):
@@ -332,16 +331,16 @@ def rows(subject: Subject) -> Iterator[Found]:
                 start < end and first < stop for start, stop in again
             ):
                 yield Found(
-                    f"{subject.rows(first + distance, end + distance)} are "
-                    f"{subject.rows(first, end)} again",
-                    "Turns were put together that overlap, or rows of other positions stand there.",
+                    f"{subject.rows(first + distance, end + distance)} repeat "
+                    f"{subject.rows(first, end)}",
+                    "Overlapping turns were joined, or these are rows of other positions.",
                     "F32",
                 )
                 return
 
 
 def _distances(digests: NDArray[np.uint64]) -> list[int]:
-    """Distances above 1 at which enough rows come again, each to the next that is the same."""
+    """Distances above 1 between a row and its next repetition, if enough rows have the distance."""
     order = np.argsort(digests, kind="stable")
     same = (digests[order][1:] == digests[order][:-1]) & (digests[order][1:] != 0)
     distances, counts = np.unique(np.diff(order)[same], return_counts=True)
@@ -356,7 +355,7 @@ def dense(subject: Subject) -> Iterator[Found]:
     written = subject.case.valid & subject.dense & (subject.ids != 0).any(axis=2)
     if written.any():
         yield Found(
-            f"{subject.layers(written.any(axis=0))}: ids, and the model has no experts there",
+            f"{subject.layers(written.any(axis=0))}: ids, where the model has no experts",
             "They are stale, or the layer axis is shifted.",
             "F18",
         )

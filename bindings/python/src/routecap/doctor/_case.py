@@ -18,27 +18,29 @@ class Case:
 
     name: str
     ids: NDArray[Any]
-    """As stored; [rows, layers, k] where it is routing at all."""
+    """As stored: [rows, layers, k] if it is routing."""
     valid: NDArray[np.bool_]
-    """[rows, layers] cells that are there."""
+    """[rows, layers] True for cells that are not missing."""
     first: int = 0
     """Position of the first row."""
     layer_map: tuple[int, ...] | None = None
     """Index of each layer in the decoder; None: the file does not say."""
     experts: NDArray[np.int64] | None = None
-    """[layers] ids are below; None: the file does not say."""
+    """[layers] how many experts each layer has; None: the file does not say."""
     reasons: NDArray[np.uint8] | None = None
     """[rows, layers] why cells are missing (`Missing`), or 0; None: the file does not say."""
     info: Mapping[str, Any] = field(default_factory=dict)
-    """What is known beside it (see `Sample`)."""
+    """What else is known of it (see `Sample`)."""
     length: int | None = None
     """How many tokens there are; None: the file does not say."""
     digests: tuple[bytes, ...] = ()
-    """Of all tokens up to the end of each block of `DIGEST_TOKENS`, if the file has them."""
+    """For each block of `DIGEST_TOKENS` tokens the digest of all tokens up to its end, if the file
+    has them.
+    """
 
 
 def of_array(name: str, ids: NDArray[Any]) -> Case:
-    """A case of ids alone."""
+    """A case from ids alone."""
     if ids.ndim != 3 or ids.dtype.kind not in "iu":
         return Case(name, ids, np.zeros((0, 0), bool))
     return Case(
@@ -49,7 +51,7 @@ def of_array(name: str, ids: NDArray[Any]) -> Case:
 
 
 def of_sample(name: str, sample: Sample) -> Case:
-    """A case of what `load` gives."""
+    """A case from what `load` gives."""
     routing = sample.routing
     return Case(
         name,

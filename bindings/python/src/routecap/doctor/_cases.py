@@ -1,4 +1,4 @@
-"""How files are read that are examined: nothing in them is taken for right."""
+"""Reads files for examination. Nothing in them is taken to be right."""
 
 from __future__ import annotations
 
@@ -45,17 +45,17 @@ def read(
     """The routings of a file or folder, by their names.
 
     - What `routecap.load` reads. A folder without .routecap files may have messages of the wire.
-    - A message of the wire. Every id is taken as it is; `load` would keep none that is no routing.
+    - A message of the wire. All ids are kept as they are; `load` would drop cells that are wrong.
     - A server's whole answer, or a list of answers, in .json.
-    - The bytes of a `routecap.Sequence`, whatever its name.
-    - .npy with [rows, layers, k]; or .npz with such an array for each name. A cell of an array that
-      is -1 in every column is missing.
+    - The bytes of a `routecap.Sequence`, under any name.
+    - .npy with [rows, layers, k], or .npz with such an array for each name. A cell that is -1 in
+      every column is missing.
 
     Args:
-        model: What `routecap.models.describe` says: columns (all layers of the decoder) and k,
-            where they are not given.
+        model: By `routecap.models.describe`: gives columns (all layers of the decoder) and k,
+            unless they are given.
         experts, columns, k, dtype, first: What a message, or an array, does not say.
-        budget_bytes: The most memory for the arrays of a .npz, which a small file can fill.
+        budget_bytes: The most memory for the arrays of a .npz: a small file can unpack to much.
 
     Raises:
         Error: It is none of these, or damaged.
@@ -126,7 +126,7 @@ def _begin(path: Path) -> bytes:
 
 
 def of_sequence(name: str, data: bytes) -> Case:
-    """A case of the serialised form of a sequence, with the digests of its tokens, or these.
+    """A case from the serialised form of a sequence, with its tokens or their digests.
 
     Raises:
         Error: It is damaged.
@@ -145,10 +145,8 @@ def of_sequence(name: str, data: bytes) -> Case:
 
 
 def read_tokens(path: str | os.PathLike[str]) -> dict[str, NDArray[np.int64]] | NDArray[np.int64]:
-    """Token ids, by names or of one sequence.
-
-    From .npy [tokens]; .npz with an array for each name; or JSON, a list of numbers, or an object
-    with such a list for each name.
+    """Read token ids, by names or of one sequence, from .npy [tokens]; .npz with an array for each
+    name; or JSON, a list of numbers or an object with such a list for each name.
 
     Raises:
         Error: It is none of these.
@@ -179,6 +177,6 @@ def token_ids(values: Any, source: str) -> NDArray[np.int64]:
     if ids.ndim != 1 or ids.dtype.kind not in "iu":
         raise error(
             Status.ERR_FORMAT,
-            f"{source}: this is not a list of token ids: give integers, one for each token",
+            f"{source}: this is not a list of token ids: give one integer for each token",
         )
     return ids.astype(np.int64)

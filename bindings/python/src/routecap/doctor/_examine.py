@@ -1,4 +1,4 @@
-"""All checks of all cases, and what came of them."""
+"""Makes all checks of all cases, and reports what was found."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _CHECKS: dict[str, Callable[[Subject], Iterator[Found]]] = {
 CHECKS: Mapping[str, str] = {
     name: (check.__doc__ or "").splitlines()[0] for name, check in _CHECKS.items()
 }
-"""The checks, in the order in which they are made, and what holds where one finds nothing."""
+"""The checks in the order in which they are made, each with what is true if it finds nothing."""
 
 _LIKE = {
     "F01": "the router is inside a fused kernel (vLLM #44116, FlashInfer #3024)",
@@ -91,7 +91,7 @@ class NotChecked(NamedTuple):
     """One of `CHECKS`."""
     why: str
     asked: bool
-    """Whether what the check is for was given, so that it was expected to be made."""
+    """Whether the caller gave what the check needs, and so expects it to be made."""
 
 
 @dataclass(frozen=True)
@@ -101,9 +101,9 @@ class Report:
     findings: tuple[Finding, ...]
     not_checked: tuple[NotChecked, ...]
     checked: Mapping[str, tuple[str, ...]]
-    """By the name of each case: the checks that were made."""
+    """The checks that were made, by the name of the case."""
     notes: tuple[tuple[str, str], ...]
-    """(name of the case, a sentence): what is worth knowing, and not wrong."""
+    """(name of the case, a sentence): worth knowing, but not wrong."""
 
 
 def examine(
@@ -119,16 +119,16 @@ def examine(
 
     Args:
         cases: What `read` gives.
-        tokens: Token ids of each sequence, by the name of its case, or those of the only one. Where
-            there are none, those in a sample's info serve: "token_ids", or "tokens", their texts.
-        against: Other captures of the same texts, by the same names, or of the only one.
-        model: What `routecap.models.describe` says of the model: its experts, k and layers.
-        live: What a model chooses for a text (see `routing_of_model`).
-        control: Also compare a copy that is shifted by one row with `against` and `live`. Where
-            that is not noticed, the comparison proves nothing, and counts as not made.
+        tokens: Token ids of each sequence, by the name of its case, or of the only case. Default:
+            a sample's info has them, as "token_ids", or as "tokens", their texts.
+        against: Other captures of the same texts, by the same names, or of the only text.
+        model: The model's experts, k and layers, by `routecap.models.describe`.
+        live: A function that gives what a model chooses for a text (see `routing_of_model`).
+        control: Also compare a copy that is shifted by one row with `against` and `live`. If the
+            shift is not noticed, the comparison proves nothing, and counts as not made.
 
     Raises:
-        Error: Tokens or captures are for no case, or tokens are none.
+        Error: No case has the name of given tokens or captures, or the tokens are not token ids.
     """
     given = _by_name(tokens, cases, "tokens")
     captures = _by_name(against, cases, "capture to compare with")
@@ -148,7 +148,7 @@ def examine(
         for check, function in _CHECKS.items():
             try:
                 if check != "shape" and not subject.is_routing:
-                    raise NotCheckedError("it has no rows, layers and columns")
+                    raise NotCheckedError("it is not an array of rows, layers and columns")
                 for found in function(subject):
                     findings.append(
                         Finding(
@@ -168,7 +168,7 @@ def examine(
 
 
 def _by_name(given: Any, cases: Mapping[str, Case], what: str) -> dict[str, Any]:
-    """What is given for each case: by its name, or for the only one."""
+    """What was given for each case: by its name, or for the only case."""
     if given is None:
         return {}
     if not isinstance(given, Mapping):
@@ -180,8 +180,7 @@ def _by_name(given: Any, cases: Mapping[str, Case], what: str) -> dict[str, Any]
         strangers = ", ".join(given) or "one text"
         raise error(
             Status.ERR_ARGUMENT,
-            f"there is no routing for the {what} of {strangers}: name them as the routings are"
-            " named",
+            f"no routing has the name of the {what} given for {strangers}: use the routings' names",
         )
     return named
 
@@ -189,7 +188,7 @@ def _by_name(given: Any, cases: Mapping[str, Case], what: str) -> dict[str, Any]
 def _tokens_of(
     case: Case, given: Any, numbers: dict[str, int]
 ) -> tuple[NDArray[np.int64] | None, bool]:
-    """The tokens of a case, and whether they are ids. Texts are numbered, in all cases alike."""
+    """The tokens of a case, and whether they are ids. Texts get numbers, the same in all cases."""
     ids = given if given is not None else case.info.get("token_ids")
     if ids is not None:
         return token_ids(ids, case.name), True

@@ -20,11 +20,11 @@ Bools = NDArray[np.bool_]
 
 
 class NotCheckedError(Exception):
-    """A check could not be made; the text says why."""
+    """A check could not be made, for the reason in the text."""
 
 
 class Found(NamedTuple):
-    """What a check yields for something that is wrong."""
+    """Something wrong that a check has found."""
 
     what: str
     meaning: str
@@ -36,7 +36,7 @@ class Found(NamedTuple):
 class Subject:
     case: Case
     tokens: NDArray[np.int64] | None
-    """By position; only whether two are the same matters, but to a model."""
+    """By position. Only the model needs the ids; other checks only compare tokens."""
     are_ids: bool
     """Whether they are token ids; otherwise texts of tokens, numbered."""
     against: Case | None
@@ -68,7 +68,7 @@ class Subject:
 
     @cached_property
     def dense(self) -> Bools:
-        """[layers] which of them do not route."""
+        """[layers] True for layers that do not route."""
         layers = np.array(self.case.layer_map or range(self.ids.shape[1]))
         if (
             self.model is None
@@ -80,8 +80,8 @@ class Subject:
 
     @cached_property
     def filled(self) -> Bools:
-        """[rows, layers] cells that have the largest number of an unsigned type, -1 once, and are
-        not marked as missing.
+        """[rows, layers] cells that are not marked as missing, and have the largest number of an
+        unsigned type, which was -1 once, in every column.
         """
         if self.ids.dtype.kind != "u" or self.ids.shape[2] < 2:
             return np.zeros(self.ids.shape[:2], bool)
@@ -95,7 +95,7 @@ class Subject:
 
     @cached_property
     def experts(self) -> NDArray[np.int64] | None:
-        """[layers] ids are below, if that is known."""
+        """[layers] how many experts each layer has, if that is known."""
         if self.case.experts is not None or self.model is None:
             return self.case.experts
         layers = self.ids.shape[1]
@@ -105,7 +105,9 @@ class Subject:
 
     @cached_property
     def bits(self) -> float:
-        """How much a row can say. Where experts are not known, by those that were seen."""
+        """How many bits of information a row can have. If it is not known how many experts there
+        are, the largest id counts.
+        """
         k = self.ids.shape[2]
         seen = int(self.ids[self.valid].max(initial=0)) + 1
         experts = self.experts if self.experts is not None else np.full(self.ids.shape[1], seen)
@@ -116,8 +118,9 @@ class Subject:
 
     @cached_property
     def row_digests(self) -> NDArray[np.uint64]:
-        """[rows] the same number for rows that are the same, in any case of this shape; 0 for rows
-        that are not complete, or all expert 0."""
+        """[rows] equal numbers for equal rows, in all cases of this shape; 0 for rows that are
+        incomplete or have expert 0 alone.
+        """
         rows = self.ids[:, ~self.dense].reshape(len(self.ids), -1)
         weights = np.random.default_rng(1).integers(1, 1 << 63, rows.shape[1], np.uint64)
         step = max(_CELLS // max(rows.shape[1], 1), 1)
@@ -131,19 +134,19 @@ class Subject:
 
     @cached_property
     def _by_digest(self) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-        """`row_digests`, ascending, and the row of each."""
+        """`row_digests` in ascending order, and the row of each."""
         order = np.argsort(self.row_digests, kind="stable")
         return self.row_digests[order], order
 
     def rows_of(self, digests: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """Of each digest a row that has it, or -1. No row has 0."""
+        """For each digest a row that has it, or -1. No row has digest 0."""
         known, row = self._by_digest
         place = np.minimum(np.searchsorted(known, digests), len(known) - 1)
         return np.where((known[place] == digests) & (digests != 0), row[place], -1)
 
     @cached_property
     def row_tokens(self) -> NDArray[np.int64] | None:
-        """[rows] the token of each row, -1 behind the last."""
+        """[rows] the token of each row, -1 after the last token."""
         if self.tokens is None:
             return None
         positions = self.case.first + np.arange(len(self.ids))
@@ -163,7 +166,7 @@ class Subject:
         return f"row {first}" if end - first == 1 else f"rows {first} to {end - 1}"
 
     def layers(self, chosen: Bools) -> str:
-        """Of layers [layers]: "layers 0 to 2, 5"."""
+        """Names the chosen ones of [layers]: "layers 0 to 2, 5"."""
         parts = [
             str(self.layer(first))
             if end - first == 1
@@ -173,7 +176,7 @@ class Subject:
         return ("layer " if chosen.sum() == 1 else "layers ") + ", ".join(parts)
 
     def cells(self, chosen: Bools) -> str:
-        """Of cells [rows, layers]: where they are."""
+        """Says where the chosen ones of [rows, layers] are."""
         rows, layers = np.nonzero(chosen)
         first = f"row {rows[0] + self.case.first} of layer {self.layer(layers[0])}"
         return first if len(rows) == 1 else f"{len(rows)} cells, the first in {first}"
@@ -184,6 +187,6 @@ def away(shift: int) -> str:
 
 
 def runs(flags: Bools) -> list[tuple[int, int]]:
-    """(first, end) of each run of true ones."""
+    """(first, end) of each run of consecutive true flags."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], flags, [False]]).astype(np.int8)))
     return list(zip(edges[::2].tolist(), edges[1::2].tolist()))
