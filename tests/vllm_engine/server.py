@@ -315,7 +315,7 @@ def several(server, rows):
 
 
 def refused(server):
-    of_21 = () if IS_21 else (({"routed_experts_format": "store"}, "which vLLM 0.21 alone has"),)
+    of_21 = () if IS_21 else (({"routed_experts_format": "store"}, "which only vLLM 0.21 has"),)
     for asked, said in (
         *of_21,
         ({"routed_experts_format": "xml"}, "routed_experts_format is 'xml'"),

@@ -173,7 +173,7 @@ def test_layers_of_other_pipeline_stages_are_missing_and_named(start, caplog):
     del model.layers[4].mlp.experts
     with caplog.at_level(logging.WARNING):
         start(model)
-    assert "no MoE layers at [4] of the decoder" in caplog.text
+    assert "decoder layers [4] will be missing here" in caplog.text
     array = forward_and_read(model, [10, 11, 12])
     assert (array[:, 2] == -1).all() and (
         array[:, [0, 1, 3]] == model.expected([10, 11, 12])[:, [0, 1, 3]]
@@ -266,7 +266,7 @@ def test_ids_of_replicas_without_a_table_are_missing_and_the_log_says_so(start, 
         )
     with caplog.at_level(logging.ERROR):
         start(model)
-    assert "the ids of decoder layers [2, 3, 4, 5] cannot be had" in caplog.text
+    assert "decoder layers [2, 3, 4, 5] will be missing, because their ids" in caplog.text
     assert (forward_and_read(model, [10, 11]) == -1).all()
 
 
@@ -274,7 +274,7 @@ def test_a_kernel_that_routes_to_replicas_is_missing_and_the_log_says_so(start, 
     model = Model(internal=True, replicas=torch.randperm(128).view(64, 2))
     with caplog.at_level(logging.ERROR):
         start(model)
-    assert "routes inside a kernel and to replicas" in caplog.text
+    assert "routes inside a kernel, to replicas" in caplog.text
     assert all(moe._routing_replay_out is None for moe in model.moe if moe)
     assert (forward_and_read(model, [10, 11]) == -1).all()
 

@@ -261,7 +261,7 @@ def test_a_layer_that_runs_twice_keeps_the_first_and_says_so(start, caplog):
     capturer.forward.end()
     issue({"a": 2}, positions_of(0, 1))
     np.testing.assert_array_equal(read("a"), model.expected([10, 11]))
-    assert "written twice in one forward pass" in caplog.text
+    assert "recorded twice in one forward pass" in caplog.text
 
 
 def test_micro_batches_are_whole_where_it_is_said_where_each_begins(start):

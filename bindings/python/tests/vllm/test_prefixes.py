@@ -139,7 +139,7 @@ def test_rows_that_are_all_older_than_the_programs_store_are_said_once(start, ca
     batch = Caching(start, Options(store=store), a=request(), b=request())
     batch.fill("a")
     said = [each.getMessage() for each in caplog.records if "generation" in each.getMessage()]
-    assert len(said) == 1 and "tag 0" in said[0] and "generation 7" in said[0]
+    assert len(said) == 1 and "tag is 0" in said[0] and "generation 7" in said[0]
     caplog.clear()
     batch.capturer.set_tag(7)
     batch.fill("b", numbers=[8, 9])

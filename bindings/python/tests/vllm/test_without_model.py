@@ -154,7 +154,7 @@ def test_rows_carry_the_tag_of_their_step():
 
 
 def test_a_configuration_without_layers_that_route_is_an_error():
-    with pytest.raises(ValueError, match="no layer that routes"):
+    with pytest.raises(ValueError, match="no layer of the model routes"):
         RoutedExpertsCapturer.create(
             True,
             SimpleNamespace(hf_config=SimpleNamespace(num_hidden_layers=4, num_experts=0)),

@@ -4,8 +4,8 @@
 ROUTECAP_VLLM=1 or by its name, routecap, in VLLM_PLUGINS, for engines with
 `--enable-return-routed-experts`. Programs may call `install` instead.
 
-Each generation of vLLM has a face of its own, a module here that says what of the engine is
-replaced; what is below them is the same for all.
+A module for each version of vLLM (`_v021`, `_v026`, `_v033`) replaces parts of the engine and lists
+them in its first lines. The other modules serve all versions.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ logger = logging.getLogger("vllm.routecap")
 
 
 class _Face(NamedTuple):
-    """A generation of vLLM, and the place in its sources that the face replaces."""
+    """A version of vLLM, our module for it, and a line of vLLM's that the module relies on."""
 
-    version: str  # how it begins
+    version: str  # the beginning of its number
     module: str
     source: str
     seam: str
@@ -56,15 +56,15 @@ def plugin() -> None:
     face = _face()
     if face is None:
         logger.error(
-            "routecap knows vLLM %s, not %s: routed experts are vLLM's own. Install a version that "
-            "it knows",
+            "routecap supports vLLM %s, and this is %s: vLLM captures routed experts itself. "
+            "Install a supported version",
             _KNOWN,
             _version(),
         )
         return
     install()
     logger.info(
-        "routecap captures routed experts in vLLM %s, by routecap.vllm.%s (it knows %s)",
+        "routecap captures routed experts in vLLM %s, by routecap.vllm.%s (it supports %s)",
         _version(),
         face.module,
         _KNOWN,
@@ -72,14 +72,15 @@ def plugin() -> None:
 
 
 def install(name: str | None = None) -> None:
-    """Capture with routecap in the engines of this process that are made from now on, and in the
-    processes that they start. May be called again.
+    """Capture with routecap in the engines that this process makes from now on, and in processes
+    that they start. A second call changes nothing.
 
-    With the name of a module, only that is replaced, by `routed_experts_capturer`: for engines of
-    another name that have the module of vLLM 0.21.
+    Args:
+        name: Replace only the module of this name, by `routed_experts_capturer`. This is for forks
+            of vLLM 0.21 in which the module has a different name.
 
     Raises:
-        RuntimeError: vLLM is of a generation that is not known here, or its own capturer is in use.
+        RuntimeError: This version of vLLM is not supported, or vLLM's own capturer is in use.
     """
     if name is not None:
         import_module("._v021", __name__).own_module(name)
@@ -87,8 +88,8 @@ def install(name: str | None = None) -> None:
     face = _face()
     if face is None:
         raise RuntimeError(
-            f"routecap knows vLLM {_KNOWN}, not {_version()}: install one of these, or unset"
-            f" {_ASKED}"
+            f"routecap supports vLLM {_KNOWN}, and this is {_version()}: install a supported"
+            f" version, or unset {_ASKED}"
         )
     import_module(f".{face.module}", __name__).apply()
     os.environ[_ASKED] = "1"
@@ -103,11 +104,13 @@ def _version() -> str:
     try:
         return version("vllm")
     except PackageNotFoundError:
-        return "of no version"
+        return "a vLLM without a version"
 
 
 def _face() -> _Face | None:
-    """By the installed engine's version, and by whether what is replaced is there."""
+    """The module for the installed vLLM; None if there is none, or if vLLM's sources lack the line
+    that it relies on.
+    """
     found = _version()
     face = next((each for each in _FACES if found.startswith(f"{each.version}.")), None)
     spec = None if face is None else find_spec("vllm")

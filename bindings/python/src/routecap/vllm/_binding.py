@@ -1,14 +1,14 @@
-"""Finding the MoE layers of a model, and taking the ids of each where its router leaves them: whole
-rows, logical ids.
+"""Finds the MoE layers of a model, and takes each layer's ids where its router leaves them: whole
+rows with logical ids.
 
-How vLLM's layers can be tapped, best first:
+vLLM's layers can be tapped in these ways, the best first:
 
     router.set_capture_fn   is called with the ids before load balancing maps them to replicas
-    router._compute_routing the same ids, in versions whose routers have no such callback: it is wrapped
+    router._compute_routing the same ids; wrapped in versions whose routers have no such callback
     select_experts          (of the router or the layer) ids after that mapping, which a physical-to-logical table undoes
     _routing_replay_out     a buffer that a kernel fills that routes internally, or that the layer copies its ids into
 
-A layer whose logical ids cannot be had is left alone: its cells are missing, and the log says so.
+If the logical ids of a layer cannot be had, its cells are missing, and the log says so.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _bindings: weakref.WeakKeyDictionary[Any, Binding] = weakref.WeakKeyDictionary()
 
 
 class Layer(NamedTuple):
-    """A module that routes, and which layer of the decoder it is in; None if nothing says so."""
+    """A module that routes. `place` is the index of its layer in the decoder, None if unknown."""
 
     name: str
     module: Any
@@ -42,7 +42,7 @@ class Layer(NamedTuple):
 
 
 class Binding:
-    """What was installed on a model, to be taken off again."""
+    """What was installed on a model, so that it can be removed."""
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], object]] = []
@@ -84,9 +84,7 @@ class Binding:
 def bind(
     model: Any, cache: _RoutedExpertsDeviceCache, layer_map: list[int], experts: int, placed: bool
 ) -> Binding:
-    """Tap every MoE layer of a model.
-
-    What an earlier binding of the same model installed is taken off first.
+    """Tap every MoE layer of a model. An earlier binding of the same model is removed first.
 
     Args:
         cache: The buffer that is written, bound by its capturer.
@@ -115,15 +113,15 @@ def bind(
     absent = [index for captured, index in enumerate(layer_map) if captured not in binding.layers]
     if untapped:
         logger.error(
-            "routed experts: the ids of decoder layers %s cannot be had; they will be missing. Look"
-            " at the messages before this one, or report the model",
+            "routed experts: decoder layers %s will be missing, because their ids cannot be had."
+            " The messages before this one say why",
             untapped,
         )
     if absent:
         logger.warning(
-            "routed experts: the model has no MoE layers at %s of the decoder; they will be missing"
-            " here. Unless another stage of the pipeline has them, look whether the configuration"
-            " is that of this model",
+            "routed experts: decoder layers %s will be missing here, because the model has no MoE"
+            " layers there. Unless another stage of the pipeline has them, check that the"
+            " configuration is the model's",
             absent,
         )
     logger.info(
@@ -133,7 +131,7 @@ def bind(
 
 
 def bind_buffer(model: Any, buffer: torch.Tensor) -> None:
-    """Give every MoE layer its part of a buffer [layers, rows, k] of another's capturer."""
+    """Give every MoE layer its part of the buffer [layers, rows, k] of a foreign capturer."""
     _mark_static(buffer)
     for index, layer in _assign_by_id(list(_find_layers(model)), len(buffer)):
         _check_layout(layer, MAX_EXPERTS, placed=False)
@@ -143,7 +141,7 @@ def bind_buffer(model: Any, buffer: torch.Tensor) -> None:
 
 
 def experts_of(model: Any) -> int | None:
-    """The most experts of any MoE layer of a model, by their own word; None if one says none."""
+    """The most experts of any MoE layer, as the layers say; None if one of them does not say."""
     found = [getattr(layer.module, "logical_num_experts", None) for layer in _find_layers(model)]
     numbers = [number for number in found if isinstance(number, int)]
     return max(numbers) if numbers and len(numbers) == len(found) else None
@@ -194,8 +192,8 @@ def _assign(layers: list[Layer], layer_map: list[int]) -> list[tuple[int, Layer]
         if layer.place not in captured:
             if layer_map and layer.place > layer_map[-1]:
                 logger.info(
-                    "routed experts: %s is behind the decoder's layers (a draft model's): not"
-                    " captured",
+                    "routed experts: %s is not captured: it comes after the decoder's layers, as"
+                    " a draft model's does",
                     layer.name,
                 )
                 continue
@@ -205,8 +203,8 @@ def _assign(layers: list[Layer], layer_map: list[int]) -> list[tuple[int, Layer]
             )
         if (other := assigned.get(layer.place)) is not None:
             raise NotImplementedError(
-                f"{other.name} and {layer.name} route in one decoder layer: only one router for"
-                " each is captured. Take vLLM's own routed experts for this model"
+                f"{other.name} and {layer.name} both route in one decoder layer, and only one"
+                " router of each layer can be captured: use vLLM's own capture for this model"
             )
         assigned[layer.place] = layer
     return [(captured[index], layer) for index, layer in assigned.items()]
@@ -227,8 +225,8 @@ def _assign_by_id(layers: list[Layer], count: int) -> list[tuple[int, Layer]]:
 
 
 def _check_layout(layer: Layer, experts: int, placed: bool) -> None:
-    """Refuse layers whose routers see other rows than the step's own, unless it is known which, and
-    more experts than can be captured.
+    """Refuse a layer whose router sees other rows than the step's own, unless it is known which,
+    and a layer with more experts than can be captured.
     """
     config = getattr(layer.module, "moe_config", None)
     layout = None
@@ -275,8 +273,8 @@ def _tap(
     if internal or (router is None and not callable(getattr(module, "select_experts", None))):
         if balanced:
             logger.error(
-                "routed experts: %s routes inside a kernel and to replicas of experts. Make the "
-                "engine without expert load balancing to have them",
+                "routed experts: %s routes inside a kernel, to replicas of experts. Make the "
+                "engine without expert load balancing to capture it",
                 layer.name,
             )
             return ""
@@ -290,8 +288,8 @@ def _tap(
 
     if getattr(router, "zero_expert_type", None) is not None:
         logger.error(
-            "routed experts: %s replaces the ids of zero experts by 0 before anybody can see them. "
-            "Leave its layer out of what is replayed",
+            "routed experts: %s replaces the ids of zero experts by 0 before they can be captured. "
+            "Leave its layer out of replay",
             layer.name,
         )
         return ""
@@ -320,8 +318,8 @@ def _tap(
         table = _placement(module) or _placement(router)
         if table is None:
             logger.error(
-                "routed experts: %s gives ids of replicas, and no table to undo that. Make the "
-                "engine without expert load balancing to have them",
+                "routed experts: %s gives ids of replicas, and has no table of their experts. Make "
+                "the engine without expert load balancing to capture it",
                 layer.name,
             )
             return ""
@@ -350,8 +348,8 @@ def _is_balanced(owner: Any) -> bool:
 
 
 def _placement(owner: Any) -> Callable[[], torch.Tensor] | None:
-    """The expert of each replica, as the layer's tables say it when called: rebalancing rewrites
-    them in place, on the device.
+    """A function that returns the expert of each replica by the layer's present tables, which
+    rebalancing rewrites in place on the device.
     """
     import torch
 
@@ -372,8 +370,8 @@ def _look_up(table: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
 
 
 def _inverted(replicas: torch.Tensor) -> torch.Tensor:
-    """From the ids of each expert's replicas, [experts, most replicas] and negative where there are
-    fewer, to the expert of each replica.
+    """The expert of each replica, from the replicas of each expert: [experts, most replicas], with
+    negative numbers where there are fewer.
     """
     import torch
 
@@ -397,7 +395,7 @@ def _delimit(
     """
     if not hasattr(model, "register_forward_pre_hook"):
         logger.warning(
-            "routed experts: %s has no forward hooks: call begin_forward and end_forward around it",
+            "routed experts: %s takes no hooks: call begin_forward and end_forward around it",
             type(model).__name__,
         )
         return
@@ -427,11 +425,8 @@ def _delimit(
 
 
 def _rows_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
-    """How many tokens a forward pass has, padding included, from the arguments of the model; None
-    if they do not tell.
-
-    Beginning more rows than there are costs a little and is never wrong, fewer would lose some:
-    only what is certain counts.
+    """How many tokens a forward pass has, padding included, by the model's arguments. None if they
+    do not say it for certain: too few rows would lose some, too many only cost a little.
     """
     for name in ("input_ids", "positions"):
         tensor = kwargs.get(name)
@@ -448,7 +443,7 @@ def _rows_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
 
 
 def _mark_static(tensor: torch.Tensor) -> None:
-    """Tell compilers and their graphs that the memory stays where it is and is not theirs to copy."""
+    """Tell compilers that the memory stays where it is, so that their graphs do not copy it."""
     import torch
 
     marks = (

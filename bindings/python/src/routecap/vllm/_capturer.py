@@ -1,4 +1,4 @@
-"""The capturer of the surface, in its three classes."""
+"""The capturer, in three classes: what vLLM calls, one that does nothing, and the real one."""
 
 from __future__ import annotations
 
@@ -57,14 +57,13 @@ class RoutedExpertsCapturer(ABC):
         Args:
             model_config: Has the model's Hugging Face configuration as `hf_text_config` or
                 `hf_config`.
-            num_fused_shared_experts: Columns of shared experts that routers append; they are
-                dropped wherever they come.
+            num_fused_shared_experts: How many columns of shared experts routers append. They are
+                dropped.
             max_num_batched_tokens: The most tokens of one forward pass, padding included.
             max_model_len: The most tokens of a request.
             device: "cpu", "cuda", "cuda:1" or a torch device.
-            shared_host_cache: Where captured rows can be read too, beside those of other capturers.
-            skip_host_cache: The same work in the forward pass, and no more: for ranks whose rows
-                are those of rank 0.
+            shared_host_cache: A cache in which rows of several capturers can be read.
+            skip_host_cache: Only take part in forward passes: for ranks whose rows rank 0 has.
         """
         if not enable:
             return _RoutedExpertsCapturerNoop()
@@ -75,9 +74,9 @@ class RoutedExpertsCapturer(ABC):
 
     @abstractmethod
     def capture(self, layer_id: int, topk_ids: torch.Tensor) -> None:
-        """In a forward pass: write the ids, [batch, >= k], that a router chose for its first rows.
+        """In a forward pass: write the ids [batch, >= k] that a router chose for the first rows.
 
-        Layers count from 0 among those that route.
+        `layer_id` counts the layers that route, from 0.
         """
 
     @abstractmethod
@@ -90,7 +89,7 @@ class RoutedExpertsCapturer(ABC):
 
         Args:
             seqlen: A negative one counts from the end, as in a slice.
-            free_slot: Forget the request then.
+            free_slot: Forget the request afterwards.
         """
 
     @abstractmethod
@@ -101,14 +100,14 @@ class RoutedExpertsCapturer(ABC):
 
         Args:
             positions: [rows] in host memory: the position of each row in its request.
-            num_scheduled_tokens: How many rows each request has, in their order.
+            num_scheduled_tokens: How many rows each request has, in the order of the rows.
         """
 
     @abstractmethod
     def finalize_pending_copy(self) -> None:
-        """See that a further step can be taken in.
+        """Make sure that the next step finds a slot.
 
-        Waits only if as many are in flight as can be (`Options.slots`).
+        Waits only if all slots are in use (`Options.slots`).
         """
 
     @abstractmethod
@@ -119,13 +118,13 @@ class RoutedExpertsCapturer(ABC):
     def get_device_cache(self) -> _RoutedExpertsDeviceCache | None:
         """Where forward passes write; None if nothing is captured."""
 
-    # What the functions of `routed_experts_capturer` do; a capturer of another kind need not have
-    # it. It is bound by the buffer of its device cache then, and the others do nothing.
+    # The functions of `routed_experts_capturer` call these. A capturer of another class need not
+    # have them: its model is then bound to the buffer of its device cache. The rest is not done.
 
     def bind(self, model: Any) -> None:
-        """Tap the model's MoE layers, and begin and end a forward pass where the model does.
+        """Tap the model's MoE layers, and begin and end each step with the model's forward pass.
 
-        Before its graphs are captured.
+        Call it before graphs are captured.
         """
         cache = self.get_device_cache()
         if cache is not None:
@@ -139,14 +138,13 @@ class RoutedExpertsCapturer(ABC):
     ) -> None:
         """After a forward pass: hand its rows over.
 
-        Looks at no token. Waits only if as many steps are in flight as can be.
+        Looks at no token. Waits only if all slots are in use.
 
         Args:
             req_ids: The batch, in the order of its rows.
-            num_scheduled_tokens: How many rows each request has; those that are not in it have
-                none.
-            positions: [rows] of int32 or int64. On the capturer's device they are read in the order
-                of the stream; on the host at once.
+            num_scheduled_tokens: How many rows each request has; 0 if it is not listed.
+            positions: [rows] of int32 or int64. On the capturer's device they are read in stream
+                order, on the host at once.
         """
 
     def extract(
@@ -165,20 +163,21 @@ class RoutedExpertsCapturer(ABC):
     def free(
         self, finished_req_ids: Iterable[str], preempted_req_ids: Iterable[str] | None = None
     ) -> None:
-        """These requests are over, and these preempted; see `free_routing_buffers`."""
+        """Requests have finished, or were preempted; see `free_routing_buffers`."""
 
     def resume(self, req_ids: Iterable[str]) -> None:
-        """These requests were preempted, and begin anew with the next step: of their rows so far
-        none is theirs any more. What they find in the prefix cache may be another's."""
+        """These requests were preempted, and begin anew with the next step. Their rows so far are
+        dropped: what they find in the prefix cache may have been computed by other requests.
+        """
 
     def set_tag(self, tag: int) -> None:
-        """Rows of steps from now on have it."""
+        """Set the tag of rows that are issued from now on."""
 
     def weights_changed(self) -> None:
-        """The model's weights are others now."""
+        """The model's weights have changed."""
 
     def routing(self, req_id: str) -> routecap.Routing | None:
-        """The rows of a request that goes on, has ended in this step, or has ended and was kept;
+        """The rows of a request that is running, has ended in this step, or has ended and was kept.
         None if it is unknown or has none.
 
         Waits for rows in flight.
@@ -211,19 +210,20 @@ class _RoutedExpertsCapturerNoop(RoutedExpertsCapturer):
 
 
 class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
-    """One model of one rank.
+    """The capturer of one model on one rank.
 
-    The functions of `routed_experts_capturer` are methods here, for engines that have several.
+    An engine with several capturers calls these methods instead of the functions of
+    `routed_experts_capturer`.
 
     Attributes:
         capturer: routecap's.
-        forward: Begin and end of a forward pass, for engines whose model has no hooks.
-        layer_map: Index in the decoder of each captured layer.
-        prefixes: Who fills rows of cached prefixes, and from which store; None without one.
-        shared_store: Whose blocks share pages with requests and results; None without one.
+        forward: Begins and ends forward passes, for engines whose model has no hooks.
+        layer_map: The index in the decoder of each captured layer.
+        prefixes: Publishes and adopts rows of cached prefixes; None without a store.
+        shared_store: The store whose blocks share pages with requests and results, or None.
         decoder_layers: If not 0, how many layers results have; see `PendingRoutedExperts`.
-        tag: Kept with every row that is issued from now on, the version of the weights: how often
-            they have been changed (`weights_changed`), or what `set_tag` said. Routings show it.
+        tag: The version of the weights, kept with every row that is issued from now on: how often
+            they have changed (`weights_changed`), or what `set_tag` was given.
     """
 
     def __init__(
@@ -243,7 +243,7 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         self.layer_map = _model_config.moe_layers(config)
         if not self.layer_map:
             raise ValueError(
-                "the model's configuration has no layer that routes: leave capture off for this"
+                "by its configuration no layer of the model routes: leave capture off for this"
                 " model"
             )
         self.num_hidden_layers = len(self.layer_map)
@@ -283,8 +283,8 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         self._bounded = not _model_config.names_experts(config)  # only from above
         if self._bounded:
             logger.warning(
-                "routed experts: the model's configuration names no number of experts. Ids up "
-                "to %d pass for experts, unless the layers say how many there are when it is bound",
+                "routed experts: the model's configuration does not say how many experts there "
+                "are. Ids up to %d are accepted, unless its layers say it when they are bound",
                 MAX_EXPERTS - 1,
             )
             self._open([MAX_EXPERTS] * self.num_hidden_layers)
@@ -303,7 +303,7 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         self._slots = options.slots
         self.prefixes: Prefixes | None = None
         self.shared_store: routecap.Store | None = None
-        self._waiting: Sequence[Any] = ()  # what these have to do with the next step
+        self._waiting: Sequence[Any] = ()  # what `prefixes` has to do with the next step
 
     def _open(self, experts: list[int]) -> None:
         """Open routecap's capturer, for layers of so many experts each."""
@@ -325,7 +325,7 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
 
     def bind(self, model: Any) -> None:
         while callable(unwrap := getattr(model, "unwrap", None)):
-            model = unwrap()  # what holds its graphs: weights are loaded into the model itself
+            model = unwrap()  # the wrapper holds graphs; weights are loaded into the model itself
         if self._bounded and not self.forward.delimited and self.capturer.stats().steps_issued == 0:
             experts = experts_of(model)
             if experts is not None:
@@ -333,8 +333,8 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
                 self._open([experts] * self.num_hidden_layers)
         if self._bounded and self.options.metrics_port and self.capturer.experts == MAX_EXPERTS:
             logger.error(
-                "metrics are not served: nothing says how many experts the model has. Give it a "
-                "configuration that does"
+                "metrics are not served, because it is not known how many experts the model has: "
+                "give it a configuration that says it"
             )
         self._bounded = False
         experts = int(self.capturer.layer_experts.max())
@@ -348,7 +348,7 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         if changed and self.prefixes is not None:
             self.prefixes.weights_changed()
 
-    def weights_changed(self) -> None:  # any number of times between two steps is once
+    def weights_changed(self) -> None:  # several calls between two steps count once
         if not self._tag_is_told and self._changed_at != self._requests.last_ticket:
             self.tag, self._changed_at = self.tag + 1, self._requests.last_ticket
             if self.prefixes is not None:
@@ -414,7 +414,7 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         spans: NDArray[np.void],
         positions: torch.Tensor,
     ) -> None:
-        """A batch has come twice: it will come again."""
+        """Prepare the issue of a batch that has come twice, as it will come again."""
         if self.forward.delimited:
             where = self._describe(positions)
             prepared = self.capturer.prepare_issue(
@@ -464,7 +464,7 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         return getattr(self._engine_requests.get(req_id), "num_computed_tokens", None)
 
     def _issue(self, spans: NDArray[np.void], positions: torch.Tensor | None) -> None:
-        if not len(spans):  # of requests that are off: the next begin forgets this pass
+        if not len(spans):  # no request is captured: the next begin discards this pass
             return
         snapshot = routecap.Snapshot.TAKEN if self.forward.delimited else routecap.Snapshot.MAKE
         where = None if positions is None else self._describe(positions)
@@ -473,30 +473,30 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         self.issued(step)
 
     def issued(self, step: routecap.Step) -> None:
-        """The last step of all: what changes the weights from now on changes them behind it."""
+        """This is the last step: weights that change from now on change after it."""
         self._requests.last_ticket = step.ticket
 
     def _describe(self, positions: torch.Tensor) -> Tensor:
-        """What the tensor is: an engine has one for all its steps."""
+        """The description of the tensor, made once: an engine has one tensor for all steps."""
         known = self._positions
         if known is None or known.holder is not positions or known.address != positions.data_ptr():
             known = self._positions = describe(positions, "positions")
         return known
 
     def _make_room(self) -> None:
-        """Wait until so few steps are in flight that the forward after the next one finds a slot."""
+        """Wait until the forward pass after the next one will find a slot."""
         oldest = self._requests.last_ticket + 2 - self._slots
         if oldest > 0:
             self.capturer.step(oldest).wait()
 
     def finalize_pending_copy(self) -> None:
-        if self._again is None:  # otherwise the issue of it looks
+        if self._again is None:  # otherwise the prepared issue does it
             self._make_room()
         self.watch.look(self._requests.last_ticket)
 
     def silent_layers(self) -> list[int]:
-        """The indices, in the decoder, of this model's layers none of whose cells has been captured
-        so far, where rows have.
+        """Layers, by their index in the decoder, that have written nothing, although steps have
+        landed.
         """
         return self.watch.silent_layers()
 
@@ -524,7 +524,7 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
                 or not (outputs := request.output_token_ids)
             ):
                 continue
-            # As in nearly every step: one token has come, and is no end.
+            # In nearly every step one token has come, and it ends nothing.
             count, rule = len(outputs), state.rule
             if rule is not None and not state.rows and state.seen == count - 1:
                 end = rule.prompt_tokens + count - 1
@@ -562,17 +562,18 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         )
 
     def store_bytes(self, rows: int) -> int:
-        """What a store needs for so many rows: a third more, for pages of which a part is not used,
-        and not less than it needs for any."""
+        """The budget of a store for this many rows: a third more than their bytes, for pages that
+        are only partly used, and at least what any store needs.
+        """
         return max(8 * self._memory.page_bytes, rows * self._memory.row_bytes * 4 // 3)
 
-    # ---- Requests of an engine whose scheduler tells who ends
+    # ---- Requests of an engine whose scheduler tells which requests end
 
     def tell_ends(self, requests: Mapping[str, Any]) -> None:
-        """From now on `end` is called for every request that ends, and `extract` looks at none.
+        """From now on `end` is called for every request that ends, and `extract` does nothing.
 
         Args:
-            requests: The scheduler's, by name; `sampling_params` of one that is new is looked at.
+            requests: The scheduler's requests by name. The `sampling_params` of new ones are read.
         """
         self._told_of_ends = True
         self._scheduler_requests = requests
@@ -582,18 +583,19 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
     def keep_prefixes(
         self, block_rows: int, hash_rows: int, hash_bytes: int, handed: bool, stages: int = 1
     ) -> Prefixes | None:
-        """Rows of prefixes are published and adopted from now on, as the result is told; None if no
-        store is to have them.
+        """Publish and adopt rows of cached prefixes from now on, as the scheduler tells the result.
+        None if the options have no store.
 
         Args:
-            block_rows: Of a block of the engine's cache.
-            hash_rows, hash_bytes: Of a block that has a hash, and of the hash.
-            handed: Whether the engine has a connector, which brings keys and values.
-            stages: Of a pipeline. Each has rows of its own layers, and so a store of its own.
+            block_rows: Rows of a block of the engine's cache.
+            hash_rows, hash_bytes: Rows that a hash stands for, and bytes of the hash.
+            handed: Whether the engine has a connector that brings keys and values.
+            stages: How many stages the pipeline has. Each has rows of its own layers, and so a
+                store of its own.
 
         Raises:
-            ValueError: the store of the options has other blocks.
-            OSError, routecap.Error: its file cannot be, or is of another model.
+            ValueError: The blocks of the given store do not match.
+            OSError, routecap.Error: The store's file cannot be made, or belongs to another model.
         """
         if self.options.store is not None or self.options.store_bytes:
             options, live = self.options, self._requests.live
@@ -609,9 +611,9 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         return self.prefixes
 
     def end(self, rows: Mapping[str, int]) -> dict[str, PendingRoutedExperts]:
-        """These requests have ended with so many rows.
+        """End these requests, each with a number of rows, and return those that have rows.
 
-        Those that have none are left out. Waits for nothing.
+        Waits for nothing.
         """
         live = self._requests.live
         ends = [
@@ -625,8 +627,8 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         }
 
     def cut(self, rows: Mapping[str, int]) -> None:
-        """What was computed of these requests behind so many rows is wrong, and will be computed
-        again.
+        """Cut each of these requests to a number of rows: the later ones are wrong, and will be
+        computed again.
         """
         self._requests.cut(rows)
 

@@ -1,8 +1,8 @@
-"""What a capturer does inside a forward pass: begin, the ids of each layer, the snapshot.
+"""What a capturer does inside a forward pass: begin, record the ids of each layer, take a snapshot.
 
-Where the whole pass is one CUDA graph, or eager, nothing is launched for a layer: all are recorded
-at once behind the last router (`HeldIds`). A graph of a part of the pass leaves its ids in memory
-that is held as long as the graph, and they are recorded behind the pass in which it was replayed.
+If the whole pass is eager, or one CUDA graph, nothing is launched for a single layer: all layers
+are recorded at once after the last router (`HeldIds`). A graph of a part of the pass leaves its ids
+in memory that lives as long as the graph. They are recorded after the pass that replays the graph.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ _pieces: Callable[[], Hashable | None] | None = None
 
 
 def say_pieces(pieces: Callable[[], Hashable | None] | None) -> None:
-    """Who tells which graphs of parts of the model are replayed in a pass, and None if none are.
+    """Set the function that says which graphs of parts of the model a pass replays; None if none.
 
-    Without it ids are recorded inside such graphs.
+    Without such a function, ids are recorded inside these graphs.
     """
     global _pieces
     _pieces = pieces
 
 
 class Forward:
-    """Everything here may be captured into a CUDA graph. By one thread at a time.
+    """Everything here may be captured into a CUDA graph. For one thread at a time.
 
-    delimited: whether somebody says where a forward pass begins and ends: hooks on a bound model,
-        or the engine. Where nobody does, the first layer that is captured begins one, so does a
-        layer that is captured again, and the snapshot is made when the step is issued: for eager
-        engines that call `capture` and nothing else.
+    delimited: Whether hooks on a bound model, or the engine, say where a forward pass begins and
+        ends. If not, a pass begins with the first layer that is captured, and again with a layer
+        that is captured for the second time, and the snapshot is taken when the step is issued.
+        This is for eager engines that call nothing but `capture`.
     """
 
     def __init__(
@@ -46,9 +46,7 @@ class Forward:
     ) -> None:
         self._capturer = capturer
         self._place = place
-        self._captured: set[int] = (
-            set()
-        )  # layers, since the last begin, where nobody says when one begins
+        self._captured: set[int] = set()  # layers since the last begin, if not delimited
         self._conflict_told = False
         self.delimited = False
         self.held = HeldIds(capturer, logger)
@@ -77,7 +75,7 @@ class Forward:
         self._capturer.snapshot()
 
     def route(self, layer: int, topk_ids: torch.Tensor, table: torch.Tensor | None = None) -> None:
-        """As `record`, of ids in memory that nothing but their tensors' ends makes free."""
+        """As `record`, for ids whose memory is free only once their tensor is gone."""
         if not self.delimited or self._place is not None or table is not None:
             self.record(layer, topk_ids, table)
             return
@@ -92,11 +90,10 @@ class Forward:
             self.record(layer, topk_ids)
 
     def record(self, layer: int, topk_ids: torch.Tensor, table: torch.Tensor | None = None) -> None:
-        """A router chose these ids, [rows, >= k] of any integer type.
+        """Record the ids [rows, >= k] that a router chose, of any integer type.
 
-        They are of the first rows of the step, or where `Options.place` has them.
-
-        With a table, [ids] of int32, they are looked up in it.
+        They belong to the first rows of the step, or to the rows that `Options.place` says. With a
+        `table` [ids] of int32 they are looked up in it.
         """
         self._seen = True
         if not self.delimited:
@@ -116,8 +113,8 @@ class Forward:
         if not self._conflict_told:
             self._conflict_told = True
             logger.error(
-                "routed experts: layer %d is written twice in one forward pass; the first is kept. "
-                "Report the model",
+                "routed experts: layer %d was recorded twice in one forward pass, and its first "
+                "ids are kept. Please report the model",
                 layer,
             )
 
@@ -136,7 +133,7 @@ class Forward:
     def _route_in_piece(self, layer: int, topk_ids: torch.Tensor) -> None:
         key = _pieces() if self.held.proven and _pieces is not None else None
         of_pieces = None if key is None else self._of_pieces.setdefault(key, {})
-        if of_pieces is None or layer in of_pieces:  # a second graph of one name records its own
+        if of_pieces is None or layer in of_pieces:  # another graph of this name records inside
             self.record(layer, topk_ids)
         else:
             of_pieces[layer] = topk_ids
@@ -148,7 +145,7 @@ class Forward:
             sources = self._sources_of_pieces[key] = self.held.sources(ids)
         self.held.record_sources(sources)
 
-    # ---- Where nobody says when a pass begins
+    # ---- Without hooks that say when a pass begins
 
     def _begin_if_new(self, layer: int, topk_ids: torch.Tensor) -> None:
         if topk_ids.is_cuda:
@@ -156,8 +153,8 @@ class Forward:
 
             if torch.cuda.is_current_stream_capturing():
                 raise RuntimeError(
-                    "a CUDA graph is being captured, and nobody says where its forward pass begins:"
-                    " bind the model"
+                    "a CUDA graph is being captured, and it is not known where its forward pass"
+                    " begins: bind the model first"
                 )
         if not self._captured or layer in self._captured:
             self._capturer.begin(self._capturer.rows)

@@ -1,22 +1,23 @@
-"""Rows of prefixes that an engine takes from its cache: out of a store, by the engine's own blocks.
+"""Rows of prefixes that an engine takes from its cache come out of a store, block by block.
 
-A request that hits a block attends to the keys and values in it, and its rows are those of whoever
-computed these. So a row is known by what identifies these keys and values:
+A request that hits a block attends to the keys and values in it. Its rows are those that were
+captured when these keys and values were computed. So the key of a block's rows is what identifies
+its keys and values:
 
-    numbers   in a store of this process: the number of the block, for as long as it holds them. A
-              block that the engine allocates anew has no rows until it is full
-    contents  in a store that others use too, or where a connector brings blocks back, numbers mean
-              nothing: the engine's hash of the block, which stands for its tokens, and the version
-              of the weights under which it and all before it were computed
+    numbers   in a store of this process: the number of the block. When the engine allocates the
+              block anew, it has no rows until it is full
+    contents  in a store that others use too, or if a connector brings blocks back, where numbers
+              mean nothing: the engine's hash of the block, which stands for its tokens, and the
+              version of the weights under which this block and all before it were computed
 
-Both stay right when weights change and the engine keeps its blocks: rows out of them are still
-theirs, and say so by their tags. Where it is not known under which weights a block was computed,
-its rows are missing.
+Both keys stay right when the weights change and the engine keeps its blocks: the rows still belong
+to these keys and values, and their tags say so. If it is not known under which weights a block was
+computed, its rows are missing.
 
-The scheduler says which blocks of its cache a step allocates, fills and hits, in this order. All
-of it is done when the step is issued, as requests of one step may share a block. On the engine's
-thread, which pays for blocks that are allocated, fill or are hit, and for nothing else. A scheduler
-whose workers are in processes of their own says it with the step.
+The scheduler says which blocks a step allocates, fills and hits, in this order. All of it is done
+when the step is issued, because requests of one step may share a block. It runs on the engine's
+thread, and costs time only for blocks that are allocated, filled or hit. If the workers are in
+separate processes, the scheduler sends it to them with the step.
 """
 
 from __future__ import annotations
@@ -39,17 +40,17 @@ from ._requests import RequestState
 
 logger = logging.getLogger("vllm.routecap")  # which vLLM shows
 
-_NOWHERE = 2**64 - 1  # as a number: of no block
-# A request's name, a first row, and numbers or keys.
+_NOWHERE = 2**64 - 1  # the number of no block
+# A request's name, the first row, and numbers or keys of blocks.
 _Keyed = tuple[str, int, Sequence[int] | NDArray[np.uint8]]
 
 
 class BlocksOf(NamedTuple):
-    """Blocks of one request, one after another.
+    """Consecutive blocks of one request.
 
     first: Their first row.
-    hashes: The engine's, of their tokens, if the store goes by contents: one for each number, or
-        several, each of as many rows.
+    hashes: The engine's hashes of their tokens, if keys are contents: one for each number, or
+        several, each for the same number of rows.
     """
 
     name: str
@@ -63,9 +64,9 @@ class Step:
 
     Attributes:
         allocated: Numbers of blocks that hold nothing any more.
-        fills: The step, or one before it, computes the last of their rows.
-        begins: The first blocks of a request that begins behind them, or begins anew.
-        emptied: Before it the engine's cache was emptied, and what its connector has.
+        fills: Blocks whose last row is computed in this step or in one before it.
+        begins: For each request that begins, or begins anew, its blocks that are in the cache.
+        emptied: Whether the engine's cache, and its connector's, was emptied before the step.
     """
 
     __slots__ = ("allocated", "begins", "emptied", "fills")
@@ -77,8 +78,10 @@ class Step:
         self.emptied = False
 
     def allocates(self, numbers: Sequence[int]) -> None:
-        """These blocks hold nothing any more, also what the step was to fill: a request may be
-        preempted after it was scheduled, and its blocks go to another in the same step."""
+        """These blocks hold nothing any more. That includes blocks that the step was to fill: a
+        request may be preempted after it was scheduled, and another gets its blocks in the same
+        step.
+        """
         if self.fills:
             gone = set(numbers)
             self.fills = [each for each in self.fills if gone.isdisjoint(each.numbers)]
@@ -92,7 +95,8 @@ class Told:
     """What a scheduler says of blocks.
 
     Attributes:
-        by_contents: Whether hashes are wanted, and every request that begins, whatever it hits.
+        by_contents: Whether keys are contents. Then hashes are wanted, and every request that
+            begins, even if it hits nothing.
         step: The one that is being scheduled.
     """
 
@@ -110,7 +114,7 @@ class Told:
         raise NotImplementedError
 
     def drop(self, blocks: BlocksOf) -> None:
-        """What was computed of these is wrong."""
+        """The rows of these blocks are wrong."""
         raise NotImplementedError
 
 
@@ -129,19 +133,19 @@ class Prefixes(Told):
     ) -> None:
         """
         Args:
-            requests: Those that are live, by name.
-            block_rows: Of a block that has a number.
-            hash_rows, hash_bytes: Of a block that has a hash, and of the hash.
-            handed: Blocks may come back from outside of the engine's cache, with other numbers.
-            options: Which store it is.
+            requests: Running requests by name.
+            block_rows: Rows of a block that has a number.
+            hash_rows, hash_bytes: Rows that a hash stands for, and bytes of the hash.
+            handed: Whether blocks may come back from outside the engine's cache, with new numbers.
+            options: They say which store is used.
 
         Raises:
-            ValueError: The program's store has other blocks.
-            OSError, routecap.Error: There can be no such file, or it is of another model.
+            ValueError: The blocks of the given store do not match.
+            OSError, routecap.Error: The store's file cannot be made, or belongs to another model.
         """
         super().__init__(handed or options.store is not None or bool(options.store_file))
         self._capturer, self._requests = capturer, requests
-        self.waiting: list[Step] = []  # which the capturer looks at
+        self.waiting: list[Step] = []  # the capturer calls `settle` if there are any
         self._contents = _Contents(requests) if self.by_contents else None
         rows, key_bytes = (hash_rows, hash_bytes) if self.by_contents else (block_rows, 8)
         if options.store is not None:
@@ -182,7 +186,7 @@ class Prefixes(Told):
             self.store.evict(np.array(blocks.numbers, np.uint64))
 
     def weights_changed(self) -> None:
-        """Steps from now on are computed with others."""
+        """Steps from now on are computed with new weights."""
         if self._contents is not None:
             self._contents.weights_changed()
 
@@ -195,8 +199,8 @@ class Prefixes(Told):
         if tag < self.store.generation and not self._older:  # of the program's own store
             self._older = True
             logger.warning(
-                "routed experts: rows of cached prefixes will be missing: they have tag %d, and the"
-                " store is at generation %d. Give the version that the weights have, by set_tag",
+                "routed experts: rows of cached prefixes will be missing, because their tag is %d"
+                " and the store is at generation %d: set the version of the weights by set_tag",
                 tag,
                 self.store.generation,
             )
@@ -219,7 +223,7 @@ class Prefixes(Told):
         self._call(raw.routecap_request_adopt_batch, structs.adopt_dtype, begins)
 
     def _runs(self, blocks: BlocksOf) -> Iterator[tuple[int, Sequence[int]]]:
-        """First row and numbers of those that are blocks: behind a window there is none."""
+        """First rows and numbers of the blocks. Number 0 is no block: it lies behind a window."""
         if all(blocks.numbers):
             yield blocks.first, blocks.numbers
             return
@@ -228,7 +232,7 @@ class Prefixes(Told):
                 yield blocks.first + index * self.store.block_rows, [number]
 
     def _call(self, call: Callable[..., Any], dtype: Any, blocks: Sequence[_Keyed]) -> None:
-        """Those of requests that are captured. What was not issued is nobody's, and skipped."""
+        """Publish, or adopt, the blocks of requests that are captured. Others are skipped."""
         found = [
             (state.handle, first, keys)
             for name, first, keys in blocks
@@ -245,20 +249,22 @@ class Prefixes(Told):
         items: Any = np.zeros(len(found), dtype)
         items["request"], items["first"], items["count"] = handles, firsts, counts
         items["keys"] = data.ctypes.data + np.array(offsets, np.uint64) * self.store.key_bytes
-        # What a key stands for does not change with the weights: nothing here is ever stale.
+        # A key stands for the same keys and values whatever the weights are: nothing gets stale.
         call(self._capturer._handle, self.store._handle, items, self.store.generation)
 
 
 def _keys_of(numbers: Iterable[int]) -> NDArray[np.uint64]:
     """Keys in a store of slots."""
     keys = np.fromiter(numbers, np.uint64)
-    keys[keys == 0] = _NOWHERE  # the engine's number of what lies behind a window
+    keys[keys == 0] = _NOWHERE  # the engine's number for what lies behind a window
     return keys
 
 
 def content_keys(hashes: Sequence[bytes], versions: Sequence[int]) -> NDArray[np.uint8]:
-    """[blocks, bytes of a hash]: keys of blocks that were computed under these versions of the
-    weights, as all before them; -1: under several, or it is not known. Such keys nobody has."""
+    """[blocks, bytes of a hash]: the key of each block, from its hash and the version of the
+    weights under which it and all blocks before it were computed. -1: there were several versions,
+    or it is not known; the store has no block under such a key.
+    """
     keys = np.frombuffer(b"".join(hashes), np.uint8).reshape(len(hashes), -1).copy()
     if any(versions):
         numbers = np.array([each % 2**64 for each in versions], np.uint64)
@@ -267,12 +273,12 @@ def content_keys(hashes: Sequence[bytes], versions: Sequence[int]) -> NDArray[np
 
 
 class _Contents:
-    """Under which weights the blocks of an engine's cache were computed, and so their keys."""
+    """Knows under which weights each block of the engine's cache was computed, and so its key."""
 
     def __init__(self, requests: Mapping[str, RequestState]) -> None:
         self._requests = requests
         self._versions: dict[int, int] = {}  # of blocks, by number; -1: of several
-        self._handed = True  # what a connector brings was computed under the weights of now
+        self._handed = True  # what a connector brings was computed under the present weights
 
     def weights_changed(self) -> None:
         for state in self._requests.values():
@@ -280,7 +286,7 @@ class _Contents:
         self._handed = False
 
     def keys_of(self, step: Step, tag: int) -> tuple[list[_Keyed], list[_Keyed]]:
-        """Of what a step fills and of what its requests begin with."""
+        """Keys of the blocks that a step fills, and of those that its requests begin with."""
         self._handed |= step.emptied
         for number in step.allocated:
             self._versions.pop(number, None)
@@ -299,7 +305,7 @@ class _Contents:
         return fills, begins
 
     def _begin(self, blocks: BlocksOf, tag: int) -> _Keyed:
-        for number in blocks.numbers:  # of no step: loaded from another engine
+        for number in blocks.numbers:  # blocks of no step were loaded from another engine
             self._versions.setdefault(number, tag if self._handed else -1)
         state = self._requests.get(blocks.name)
         if state is not None:
@@ -315,7 +321,7 @@ class _Contents:
         return content_keys(blocks.hashes, versions)
 
     def dropped(self, blocks: BlocksOf) -> NDArray[np.uint8]:
-        """The keys of blocks that are computed anew."""
+        """The keys of blocks that will be computed anew."""
         keys = self._keys(blocks)
         self._versions.update(dict.fromkeys(blocks.numbers, -1))
         return keys

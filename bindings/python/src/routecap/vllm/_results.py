@@ -1,4 +1,4 @@
-"""What callers get: arrays [rows, layers, k], now or when they are looked at."""
+"""What callers get: arrays [rows, layers, k], made at once or when somebody reads them."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from ._unread import Rows
 
 
 def to_array(routing: routecap.Routing, fill: int, dtype: DTypeLike = np.int16) -> NDArray[Any]:
-    """The ids of a routing that is ready, in memory of their own, with `fill` in missing cells.
+    """A copy of the ids of a routing that is ready, with `fill` in missing cells.
 
-    In an unsigned dtype a negative fill is that in two's complement: 255 for -1 in uint8.
+    In an unsigned dtype a negative fill becomes its two's complement: -1 is 255 in uint8.
 
     Raises:
-        routecap.Error: ids do not fit into the dtype, or cells are missing and the fill would look
-            like an expert in it.
+        routecap.Error: Ids do not fit into the dtype, or cells are missing and the fill would look
+            like an expert.
     """
     out = np.empty((routing.rows, routing.layers, routing.k), dtype)
     if out.dtype.kind == "u" and routing.complete:
         fill = 0
-    # A fill that is an expert's id needs a mask: missing cells must not pass for routing unnoticed.
+    # The library refuses a fill that is an expert's id unless a mask tells which cells are missing.
     mask = np.empty(out.shape[:2], np.bool_) if fill >= 0 else None
     routing.copy_to(out, mask=mask, fill=fill)
     return out
@@ -33,17 +33,17 @@ def to_array(routing: routecap.Routing, fill: int, dtype: DTypeLike = np.int16) 
 def spread(
     cells: NDArray[Any], decoder_layers: int, layer_map: NDArray[Any], fill: int
 ) -> NDArray[Any]:
-    """[rows, layers that route, ...] to [rows, layers of the decoder, ...], with `fill` elsewhere."""
+    """[rows, layers of the decoder, ...] from [rows, layers that route, ...], with `fill`."""
     out = np.full((len(cells), decoder_layers, *cells.shape[2:]), fill, cells.dtype)
     out[:, layer_map] = cells
     return out
 
 
 class Blocks(NamedTuple):
-    """The blocks of a request that are full, from position 0 on.
+    """The full blocks of a request, from position 0 on.
 
-    rows: of a block.
-    keys: the engine's hashes of their tokens.
+    rows: Rows of a block.
+    keys: The engine's hashes of their tokens.
     """
 
     rows: int
@@ -57,20 +57,19 @@ class Blocks(NamedTuple):
 class PendingRoutedExperts:
     """The routed experts of a request whose last steps may still be in flight.
 
-    An array [rows, layers, k] to whoever looks at it. The shape is known at once. Everything that
-    needs the ids waits for them, without the GIL, and keeps the array. Pickling and copying give
-    that array. From any thread.
+    It behaves as an array [rows, layers, k]. The shape is known at once. Whatever needs the ids
+    waits for them, without the GIL, and keeps the array. Pickling and copying give that array. All
+    of it can be used from any thread.
 
-    Until then it holds routecap's own rows: of one byte for an id up to 256 experts. They are in
-    pages of the capturer until the array is made, or until its budget is short (`_unread`).
+    Until the array is made it holds routecap's rows, which take one byte for each id up to 256
+    experts. They are in pages of the capturer, until its budget gets short (`_unread`).
 
     Attributes:
-        routing: routecap's, with the validity, tags and layers of each row. Whoever takes it holds
-            the memory that it has at that moment.
-        first: row of the routing that is its row 0.
-        decoder_layers: If not 0, its layers are so many, those of the decoder. Where one does not
-            route, cells are missing; in unsigned types they are 0.
-        blocks: Where the routing is in the engine's store, of a request that wants a reference.
+        routing: The rows with their validity, tags and layers. Whoever takes it holds its memory.
+        first: The row of `routing` that is row 0 here.
+        decoder_layers: If not 0, there are this many layers, those of the decoder. Cells of layers
+            that do not route are missing; in unsigned types they are 0.
+        blocks: The blocks of the engine's store that have the rows, if a reference was asked for.
     """
 
     ndim = 3
@@ -99,12 +98,12 @@ class PendingRoutedExperts:
         return self._rows.routing
 
     def read(self) -> None:
-        """Its rows are the reader's from now on, and in no budget. Waits for those in flight."""
+        """Copy its rows out of the capturer's budget. Waits for rows in flight."""
         self._rows.read()
 
     @property
     def ready(self) -> bool:
-        """Whether looking at it waits for nothing."""
+        """Whether reading it waits for nothing."""
         return self._array is not None or self.routing.ready
 
     def array(self) -> NDArray[Any]:
@@ -119,7 +118,7 @@ class PendingRoutedExperts:
         return self._spread(self.part().mask(), False)
 
     def _spread(self, cells: NDArray[Any], fill: int) -> NDArray[Any]:
-        """[rows, layers that route, ...] to [rows, layers, ...]."""
+        """[rows, layers, ...] from [rows, layers that route, ...]."""
         if not self.decoder_layers:
             return cells
         return spread(cells, self.decoder_layers, self.routing.layer_map, fill)
@@ -142,7 +141,7 @@ class PendingRoutedExperts:
         return part
 
     def part(self) -> routecap.Routing:
-        """Its rows, landed."""
+        """Its rows, after they have landed."""
         self.routing.wait()
         if self.first == 0 and self.shape[0] == self.routing.rows:
             return self.routing
@@ -163,7 +162,7 @@ class PendingRoutedExperts:
         return self.shape[0]
 
     def __getitem__(self, index: Any) -> Any:
-        """Rows one after another are as lazy as it is; anything else is an array."""
+        """A slice of consecutive rows is lazy too; anything else is an array."""
         if isinstance(index, slice) and index.step in (None, 1):
             first, end, _ = index.indices(len(self))
             return self._part(self.first + first, max(0, end - first), self.dtype)
@@ -181,7 +180,7 @@ class PendingRoutedExperts:
 
 
 def of_array(array: NDArray[np.int16], first: int) -> PendingRoutedExperts:
-    """Rows from position `first` on that came as an array, -1 where a cell is missing."""
+    """Rows from position `first` on, from an array that has -1 in missing cells."""
     routing = routecap.Routing.from_arrays(array, experts=routecap.MAX_EXPERTS, first=first)
     rows, layers, k = array.shape
     return PendingRoutedExperts(routing, (rows, layers, k), -1, first=first, dtype=array.dtype)
@@ -195,11 +194,11 @@ def split_routed_experts(
     They are views. An empty part is None.
 
     Args:
-        routed_experts: [rows, layers, k]. Of a pending one the parts are pending, and its rows
-            before `first` are left out.
+        routed_experts: [rows, layers, k]. If it is pending the parts are pending too, and rows
+            before its `first` are left out.
         prompt_len: Tokens of the prompt.
-        num_output_tokens: If positive, at most so many rows are the output's. (The last token is
-            usually never input, so there is one row fewer.)
+        num_output_tokens: If positive, the output has at most this many rows. (Usually the last
+            token is never input, so that there is one row fewer.)
     """
     generated_end = (
         prompt_len + num_output_tokens

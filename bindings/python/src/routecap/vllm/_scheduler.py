@@ -1,8 +1,8 @@
-"""Schedulers of vLLM 0.21 and 0.26 tell the capturer which requests have ended, with how many rows,
-whatever ended them, and put the rows on the way to the caller.
+"""Schedulers of vLLM 0.21 and 0.26 tell the capturer which requests have ended, and with how many
+rows. They put the rows into the requests' outputs.
 
-The scheduler is the only one that knows for certain who ends, also under async scheduling, in which
-the worker has begun a further step by then. It runs on the engine's thread.
+Only the scheduler knows for certain which requests end. With async scheduling the worker has begun
+the next step by then. All of this runs on the engine's thread.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ def tell_ends(scheduler_config_class: Any, before: type | None = None) -> None:
 
 
 class TellingScheduler:
-    """Before a scheduler's class: requests that stop get their rows with the output that says so.
+    """A base of the scheduler's class: requests that stop get their rows with their last output.
 
-    A request whose stop string the front end finds is aborted here: its rows come in an output of
-    their own, for which the front end waits. Of one whose keys and values could not be loaded, rows
-    that were computed from them are cut, and missing until they are computed again.
+    If the front end finds a stop string, it aborts the request, and waits for an extra output with
+    the rows. If keys and values of a request could not be loaded, the rows that were computed from
+    them are cut, and are missing until they are computed again.
     """
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         config = kwargs.get("vllm_config", args[0] if args else None)
         if config is not None and not cls._is_ours(config):
-            return cls.__bases__[-1](*args, **kwargs)  # an engine without ours has its own
+            return cls.__bases__[-1](*args, **kwargs)  # vLLM's own capture stays
         return super().__new__(cls)
 
     @staticmethod
@@ -60,8 +60,8 @@ class TellingScheduler:
             self._find_capturer()
         self._in_flight = 0  # steps that were scheduled, and have no outputs yet
         self._held: Held | None = None
-        self._ended: dict[str, int] = {}  # rows
-        self._blocks: dict[str, Blocks] = {}  # of requests that have ended, and want a reference
+        self._ended: dict[str, int] = {}  # requests, and how many rows each has
+        self._blocks: dict[str, Blocks] = {}  # of ended requests that asked for a reference
         self._late: list[
             tuple[str, int, PendingRoutedExperts | None]
         ] = []  # and whose client's it is
@@ -76,8 +76,11 @@ class TellingScheduler:
             self._find_workers()
 
     def _find_workers(self) -> None:
-        """Capturers in other processes, if they can be told. Those that are not see some ends by
-        themselves: not that of a stop string, nor under async scheduling that of a stop token."""
+        """Find the capturers of workers in other processes, if the scheduler can tell them.
+
+        Others see some ends by themselves, but no stop string, and no stop token under async
+        scheduling.
+        """
         parallel = self.vllm_config.parallel_config  # type: ignore[attr-defined]
         if parallel.distributed_executor_backend == "mp":
             self._capturer = Workers(executor_of_this_process())
@@ -87,15 +90,15 @@ class TellingScheduler:
         """Whether the front end waits for the rows of a request that it has aborted."""
         return waits_for_rows(sampling_params)
 
-    # Blocks of the engine's cache: of those that a step fills rows are published, of those that it
-    # hits they are adopted.
+    # Blocks of the engine's cache: the rows of blocks that a step fills are published, and those of
+    # blocks that it hits are adopted.
 
     def _keep_prefixes(self) -> None:
         manager = self.kv_cache_manager  # type: ignore[attr-defined]
         if not manager.enable_caching:
             return
         pool, managers = manager.block_pool, manager.coordinator.single_type_managers
-        # Of several caches the one that keeps every row has the rows of all.
+        # If there are several caches, one that keeps every row has the rows of the others too.
         whole = import_module("vllm.v1.kv_cache_interface").FullAttentionSpec
         found = [i for i, each in enumerate(managers) if isinstance(each.kv_cache_spec, whole)]
         self._group = found[0] if found else 0
@@ -142,7 +145,7 @@ class TellingScheduler:
         pool.get_new_blocks, pool.cache_full_blocks = get_new_blocks, cache_full_blocks
 
     def _blocks_of(self, request: Any, first: int, numbers: list[int]) -> BlocksOf:
-        """Those of a request from its block `first` on, which have these numbers."""
+        """The blocks of a request from its block `first` on; `numbers` are theirs."""
         row, hashes = first * self._block_rows, ()
         if self._prefixes.by_contents:
             several = self._block_rows // self._hash_rows
@@ -177,7 +180,7 @@ class TellingScheduler:
     ) -> Any:
         reset = super().reset_prefix_cache(reset_running_requests, reset_connector)  # type: ignore[misc]
         if self._capturer is not None:
-            self._capturer.weights_changed()  # this is what one does then
+            self._capturer.weights_changed()  # the cache is emptied when weights change
         if self._prefixes is not None and reset and reset_connector:
             self._prefixes.step.emptied = True
         return reset

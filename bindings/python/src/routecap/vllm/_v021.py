@@ -1,16 +1,16 @@
-"""The face to vLLM 0.21: what of it is replaced, each in one function.
+"""What is replaced in vLLM 0.21.
 
-    own_module      its module that captures, by routecap.vllm.routed_experts_capturer, which asks
-                    `replayed_pieces` in the forward pass
-    refusal         of capture together with async scheduling and with pipeline parallelism: lifted
-                    where the scheduler can tell workers who ends. A single worker is put into the
-                    engine's process
-    worker          has the rows of a step issued before it waits for the step's tokens, and answers
-                    a scheduler in another process
+    own_module      routecap.vllm.routed_experts_capturer takes the place of vLLM's module that
+                    captures
+    lift_refusal    vLLM refuses capture together with async scheduling, and with pipeline
+                    parallelism. It no longer does, where the scheduler can tell the workers which
+                    requests end. The only worker of an engine moves into the engine's process
+    answer          a worker issues the rows of a step before it waits for the step's tokens, and
+                    answers a scheduler in another process
 
-The rest is shared with other versions: `_compiled`, `_scheduler`, `_hooks`, `_transport`,
-`_front_end` and `_server` say what they replace. Threads: the engine's, for the scheduler; the one
-that sends outputs, for the transport; whoever looks at the outputs, for the arrays.
+Other versions replace the rest too: see `_compiled`, `_scheduler`, `_hooks`, `_transport`,
+`_front_end` and `_server`. The scheduler runs on the engine's thread, the transport on the thread
+that sends outputs, and the front end on the thread of the caller.
 """
 
 from __future__ import annotations
@@ -36,12 +36,11 @@ from ._wrap import once, replace
 
 logger = logging.getLogger("vllm.routecap")  # which vLLM shows
 
-# Each of two micro-batches sees its rows as the first ones of the step: those of one would pass for
-# the other's.
+# Each of two micro-batches numbers its rows from 0. The rows of one would be taken for the other's.
 TWO_BATCHES = "routed experts are not captured where a step is run as several micro-batches"
 
 MODULE = "vllm.model_executor.layers.fused_moe.routed_experts_capturer"
-# What others import from it by name.
+# Names that modules of vLLM import from it.
 _NAMES = (
     "RoutedExpertsCapturer",
     "bind_routing_capture_to_model",
@@ -56,7 +55,7 @@ _NAMES = (
 
 
 def apply() -> None:
-    """Replace all of it. What is replaced already stays.
+    """Replace all of these, once.
 
     Raises:
         RuntimeError: The engine's own capturer is in use already.
@@ -77,7 +76,7 @@ def apply() -> None:
 
 
 def own_module(name: str) -> ModuleType:
-    """Put ours where the engine's own is imported from, and where it was imported already."""
+    """Replace a module of the engine by ours, also where it was imported already."""
     module: ModuleType = routed_experts_capturer
     own = sys.modules.get(name, module)
     if own is not module:
@@ -106,7 +105,7 @@ def own_module(name: str) -> ModuleType:
 
 
 def lift_refusal(config_class: Any) -> None:
-    """Capture with async scheduling is no error any more; a library that cannot capture is."""
+    """Allow capture with async scheduling. Refuse it if the library cannot capture."""
     validate = once(config_class, "_validate_return_routed_experts")
     if validate is None:
         return
@@ -138,9 +137,10 @@ def lift_refusal(config_class: Any) -> None:
 
 
 def put_into_one_process(parallel: Any) -> None:
-    """With data parallelism vLLM starts a process for each worker of an engine, also for a single
-    one. That has nobody to share work with, and comes into the engine's: there nothing waits for
-    it where a request ends.
+    """Run the only worker of an engine in the engine's process.
+
+    With data parallelism vLLM starts a process even for a single worker. In the engine's process
+    the scheduler need not wait for the worker when a request ends.
     """
     if parallel.world_size == 1 and parallel.distributed_executor_backend == "mp":
         parallel.distributed_executor_backend = "uni"
@@ -148,7 +148,7 @@ def put_into_one_process(parallel: Any) -> None:
 
 
 def workers_can_be_told(parallel: Any) -> bool:
-    """Whether the scheduler can tell workers who ends."""
+    """Whether the scheduler can tell the workers which requests end."""
     backend = parallel.distributed_executor_backend
     return backend == "mp" or (parallel.world_size == 1 and backend in ONE_PROCESS)
 
@@ -157,15 +157,18 @@ def workers_can_be_told(parallel: Any) -> bool:
 
 
 def answer(wrapper: Any) -> None:
-    """Workers of engines that capture answer a scheduler in another process too."""
+    """A worker of an engine that captures answers a scheduler in another process."""
     if wrapper.vllm_config.model_config.enable_return_routed_experts:
         serve_scheduler(wrapper.worker)
         issue_before_tokens(import_module("vllm.v1.worker.gpu_model_runner"))
 
 
 def issue_before_tokens(runner_module: Any) -> None:
-    """Without async scheduling the engine waits for the tokens of a step, and then has its rows
-    issued, while the device has nothing to do. Here they are issued while it still computes."""
+    """Issue the rows of a step while the device still computes it.
+
+    Without async scheduling vLLM waits for the tokens of the step first. The device would be idle
+    while the rows are issued.
+    """
     runner_class = runner_module.GPUModelRunner
     bookkeep = once(runner_class, "_bookkeeping_sync")
     if bookkeep is None:
@@ -183,14 +186,16 @@ def issue_before_tokens(runner_module: Any) -> None:
         return bookkeep(runner, scheduler_output, *args, **kwargs)
 
     replace(runner_class, "_bookkeeping_sync", bookkeep, issue_and_bookkeep)
-    runner_module.issue_routing_d2h_copy = lambda **arguments: None  # what it calls behind that
+    runner_module.issue_routing_d2h_copy = lambda **arguments: None  # vLLM's later call
 
 
 # ---- The front end
 
 
 def look_later(outputs: Any, processor: Any) -> None:
-    """Outputs hold what came, and widen it when it is read; each request gets what it asked for."""
+    """Outputs hold the rows as they came, and convert them, as each request asked, when somebody
+    reads them.
+    """
     make_lazy(outputs.CompletionOutput, "routed_experts")
     make_lazy(outputs.RequestOutput, "prompt_routed_experts")
     take_rows(processor.RequestState, processor.OutputProcessor)

@@ -1,17 +1,17 @@
-"""The face to vLLM 0.26: what of it is replaced, each in one function.
+"""What is replaced in vLLM 0.26.
 
-    take_worker     before a worker of this process makes its own capturer, ours takes its place:
-                    the engine's stays off, so it clears, copies and sends nothing
-    compiled        an engine runs what one without capture has compiled
-    scheduler       has no table of rows by slot. It tells the capturer who ended, with how many
-                    rows, and puts the rows on the way to the caller
-    transport       rows go from the engine's process to the front end's as routecap's own bytes
-    front_end       rows become arrays when somebody looks at them, as each request asked
-    server          answers over HTTP what a request asked for: _server
+    prepare_worker    `Capture` takes the place of the capturer of a worker in the engine's process.
+                      vLLM's own stays off: it clears, copies and sends nothing
+    TellingScheduler  as in 0.21, and without vLLM's table of rows by slot
+    TakingState       as in 0.21; all rows belong to the completion
+    refuse            requests that ask for what this engine does not have
 
-Rows are captured by request, in the worker: its input batch says which rows are whose. A worker in
-a process of its own (tensor parallelism) keeps the engine's capturer, and so does its scheduler.
-Threads are as in the face to 0.21.
+Other versions replace the rest too: see `_compiled`, `_scheduler`, `_hooks`, `_transport`,
+`_front_end` and `_server`.
+
+Rows are captured by request, in the worker, whose input batch says which request each row belongs
+to. If the workers are in separate processes (tensor parallelism), vLLM's own capture stays. Threads
+are as in 0.21.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ logger = logging.getLogger("vllm.routecap")  # which vLLM shows
 
 
 def apply() -> None:
-    """Replace all of it. What is replaced already stays."""
+    """Replace all of these, once."""
     say_pieces(replayed_pieces)
     compile_alike(import_module("vllm.config.model").ModelConfig)
     wrapper = import_module("vllm.v1.worker.worker_base").WorkerWrapperBase
@@ -54,7 +54,7 @@ def apply() -> None:
 
 
 def captures(config: Any) -> bool:
-    """Whether engines of this configuration have ours."""
+    """Whether routecap captures in engines of this configuration."""
     return bool(
         config.model_config is not None
         and config.model_config.enable_return_routed_experts
@@ -63,37 +63,38 @@ def captures(config: Any) -> bool:
 
 
 def _why_not(parallel: Any) -> str:
-    """Why engines of this configuration have vLLM's own; "" if nothing speaks against ours."""
+    """Why vLLM's own capture stays in engines of this configuration; "" if routecap captures."""
     if parallel.distributed_executor_backend not in ONE_PROCESS:
-        return "workers are in processes of their own"
-    return "a step is run as several micro-batches" if parallel.use_ubatching else ""
+        return "the workers are in separate processes"
+    return "a step runs as several micro-batches" if parallel.use_ubatching else ""
 
 
 # ---- The worker
 
 
 def check_worker(config: Any) -> None:
-    """A library that cannot capture, or an engine that has vLLM's own, is said before weights are
-    loaded."""
+    """Refuse, or warn, before weights are loaded: the library cannot capture, or vLLM's own capture
+    stays.
+    """
     if captures(config):
         expect_cuda()
     elif config.model_config.enable_return_routed_experts:
         logger.warning(
-            "routed experts: %s: they are vLLM's own. Make the engine without that to have "
-            "routecap's",
+            "routed experts: vLLM captures them itself, because %s. Change that to capture with "
+            "routecap",
             _why_not(config.parallel_config),
         )
 
 
 def prepare_worker(wrapper: Any) -> None:
-    """The runner gets our capturer where it would make its own: with its caches."""
+    """The runner makes our capturer where it would make its own: when its caches are made."""
     if captures(wrapper.vllm_config):
         runner = wrapper.worker.model_runner
         runner.init_routed_experts_capturer = functools.partial(Capture, runner)
 
 
 class Capture:
-    """What a model runner does at each step, beside its own: on the engine's thread."""
+    """What a model runner does at each step besides its own work, on the engine's thread."""
 
     def __init__(self, runner: Any) -> None:
         self.runner = runner
@@ -110,7 +111,9 @@ class Capture:
         if layers != self.capturer.num_hidden_layers:
             self.capturer.decoder_layers = layers
         self.capturer.bind(runner.get_model())
-        self.capturer.extract((), runner.requests, {}, None, 0)  # which it looks at from now on
+        self.capturer.extract(
+            (), runner.requests, {}, None, 0
+        )  # it reads these requests from now on
         self._execute = runner.execute_model
         self._bookkeep = runner._bookkeeping_sync
         runner.execute_model, runner._bookkeeping_sync = self.execute_model, self.bookkeep
@@ -120,7 +123,7 @@ class Capture:
         return self._execute(scheduler_output, *args, **kwargs)
 
     def bookkeep(self, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
-        """Before the tokens of the step are waited for: its rows are on their way meanwhile."""
+        """Issue the rows of the step before vLLM waits for its tokens: they travel meanwhile."""
         self.issue(scheduler_output)
         return self._bookkeep(scheduler_output, *args, **kwargs)
 
@@ -143,7 +146,7 @@ class Capture:
 
 
 class TellingScheduler(_scheduler.TellingScheduler):
-    """Before a scheduler's class, as in 0.21; and without the engine's table of rows by slot."""
+    """A base of the scheduler's class, as in 0.21, without vLLM's table of rows by slot."""
 
     @staticmethod
     def _is_ours(config: Any) -> bool:
@@ -166,14 +169,16 @@ class TellingScheduler(_scheduler.TellingScheduler):
 
 
 def look_later(outputs: Any, processor: Any, inputs: Any) -> None:
-    """Outputs hold what came, and widen it when it is read; each request gets what it asked for."""
+    """Outputs hold the rows as they came, and convert them, as each request asked, when somebody
+    reads them.
+    """
     make_lazy(outputs.CompletionOutput, "routed_experts")
     take_rows(processor.RequestState, processor.OutputProcessor, TakingState)
     _look_at_configuration(inputs.InputProcessor)
 
 
 class TakingState(_front_end.TakingState):
-    """Before the class of a state, as in 0.21; all rows are the completion's."""
+    """A base of the state's class, as in 0.21. All rows belong to the completion."""
 
     ENDS = frozenset({"stop string", "abort"})
 
@@ -183,7 +188,7 @@ class TakingState(_front_end.TakingState):
 
     @staticmethod
     def are_ours(rows: Any) -> bool:
-        """The engine's own are arrays [rows, layers, k], of a step each."""
+        """vLLM's own are an array [rows, layers, k] for each step."""
         return isinstance(rows, PendingRoutedExperts) or rows.ndim == 1
 
     def _divide(self, rows: Any) -> tuple[Any, Any]:
@@ -194,16 +199,16 @@ _TOKENS = "vllm.entrypoints.scale_out.token_in_token_out.serving"
 
 
 def refuse(asked: Asked) -> None:
-    """Raises: ValueError: engines of this process, or this version, do not give what is asked."""
+    """Raises: ValueError: This engine, or this version of vLLM, does not have what is asked for."""
     if asked._replace(capture=True) != Asked() and not captures_here():
         raise ValueError(
-            "this engine has vLLM's own routed experts, or none: routed_experts_start, _dtype, "
-            "_format and _validity are routecap's. Make it with one process for the engine and its "
-            "worker, or ask for none of them"
+            "this engine does not capture with routecap, which alone has routed_experts_start, "
+            "_dtype, _format and _validity. Make it with one process for the engine and its "
+            "worker, or leave them out"
         )
     if asked.format == "store":
         raise ValueError(
-            "routed_experts_format is 'store', which vLLM 0.21 alone has: take 'file' or another"
+            "routed_experts_format is 'store', which only vLLM 0.21 has: use 'file' or another"
         )
     check(asked)
 

@@ -1,18 +1,18 @@
-"""The face to vLLM 0.33: both sides of its connector for auxiliary output.
+"""What is replaced in vLLM 0.33: both sides of its connector for auxiliary output.
 
-    put_worker      the worker's side: rows are captured by request, kept in routecap's store under
-                    the engine's hashes of blocks, and handed out as each output of a step calls
-                    for them. `RowsConnector` is all of it
-    put_scheduler   the scheduler's side: no prefix is given up because rows of it are gone, and no
-                    row that is gone stops the engine
-    refuse_asked    a request that asks for what 0.21 and 0.26 alone give is refused by name
+    put_worker      the worker's side, `RowsConnector`. Rows are captured by request, kept in
+                    routecap's store under the engine's hashes of blocks, and returned with the
+                    outputs of a step
+    put_scheduler   the scheduler's side, `TolerantScheduling`. The engine uses a cached prefix even
+                    if its rows are gone, and a row that is gone does not stop the engine
+    refuse_asked    a request that asks for what only 0.21 and 0.26 have is refused
 
-A row that is not there, because it came with keys and values of another engine or because the
-store was full, is -1. Layers of the decoder that do not route are -1 too. With
-ROUTECAP_VLLM_FILL=0 rows are as the engine's own in type, and 0 there.
+A missing row is -1: its keys and values came from another engine, or the store was full. Layers of
+the decoder that do not route are -1 too. With ROUTECAP_VLLM_FILL=0 both are 0, and rows have the
+type that vLLM's own have.
 
-Threads: the engine's for `begin_step` and `prepare_output`; the one that takes outputs for
-`process_output`.
+`begin_step` and `prepare_output` run on the engine's thread, `process_output` on the thread that
+takes outputs.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _PACKAGE = "vllm.distributed.aux_output_connector"
 
 
 def apply() -> None:
-    """Replace all of it. What is replaced already stays."""
+    """Replace all of these, once."""
     wrapper = import_module("vllm.v1.worker.worker_base").WorkerWrapperBase
     take_worker(wrapper, check_worker, prepare_worker)
     watch_weights(wrapper)
@@ -65,8 +65,8 @@ def refuse_asked(processor_class: Any) -> None:
     ) -> Any:
         if asked_by(params) != Asked():
             raise ValueError(
-                "routed_experts, routed_experts_start, _dtype, _format and _validity are not there "
-                "in vLLM 0.33: leave them out, or take routed_experts_prompt_start"
+                "vLLM 0.33 has no routed_experts, routed_experts_start, _dtype, _format or "
+                "_validity: leave them out, or use routed_experts_prompt_start"
             )
         return process(processor, request_id, prompt, params, *args, **kwargs)
 
@@ -77,13 +77,13 @@ def refuse_asked(processor_class: Any) -> None:
 
 
 def check_worker(config: Any) -> None:
-    """A library that cannot capture is said before weights are loaded."""
+    """Refuse, before weights are loaded, if the library cannot capture."""
     if config.aux_output_config.enabled:
         expect_cuda()
 
 
 def prepare_worker(wrapper: Any) -> None:
-    """The worker's side is in its place before a runner makes one."""
+    """Put the worker's side in its place before the runner makes one."""
     if wrapper.vllm_config.aux_output_config.enabled:
         put_worker(import_module("vllm.v1.worker.gpu.model_runner"))
 
@@ -104,7 +104,7 @@ def put_worker(runner_module: Any) -> None:
 
 
 def make_connector(model: Any, vllm_config: Any, kv_cache_config: Any) -> RowsConnector:
-    """Raises: NotImplementedError: what routers see is not known to be the step's own rows."""
+    """Raises: NotImplementedError: The routers may see other rows than the step's own."""
     if getattr(vllm_config.parallel_config, "enable_dbo", False):
         raise NotImplementedError("two micro-batches run at once: leave --enable-dbo out")
     config, scheduling = vllm_config.model_config, vllm_config.scheduler_config
@@ -137,9 +137,11 @@ def make_connector(model: Any, vllm_config: Any, kv_cache_config: Any) -> RowsCo
 
 
 def kept_rows(cache_rows: int, transfer: Any) -> int:
-    """How many rows a store is to have room for, so that none is missing that the engine's cache
-    has: the scheduler has as many retained of requests that are over as the cache has, or twice
-    that with a connector, beside those of requests that run."""
+    """How many rows the store needs room for, so that it has the rows of all of the engine's cache.
+
+    Besides the rows of running requests, the scheduler retains as many rows of finished ones as the
+    cache has, or twice as many with a connector.
+    """
     return cache_rows * (2 if transfer is None else 3)
 
 
@@ -165,12 +167,12 @@ def bind(model: Any, capture: Any) -> None:
 class _Request:
     """What is known of one request, from its first step to its end or preemption.
 
-    emit: first position that callers have not got yet.
-    keys: of its blocks, as far as the scheduler has told them, one after another.
-    published: how many of them are.
-    cursor: one past its last row that is a token's; None before its first step was taken.
-    steps: how many of its steps were issued and not taken.
-    retained: keys that the store keeps for it.
+    emit: the first position that the caller does not have yet.
+    keys: of its blocks, in order, as far as the scheduler has told them.
+    published: how many of these blocks are published.
+    cursor: one past the last row of an accepted token; None before its first step is taken.
+    steps: how many of its steps are issued and not taken.
+    retained: keys that the store retains for it.
     """
 
     __slots__ = (
@@ -196,7 +198,7 @@ class _Request:
 
 
 class PendingOutput:
-    """A step whose rows are on their way."""
+    """A step whose rows are in flight."""
 
     def __init__(
         self,
@@ -215,7 +217,7 @@ class PendingOutput:
         self.rejected: Any = ()
 
     def enqueue_cpu_copy(self, num_sampled: Any, num_rejected: Any) -> None:
-        """The numbers may still be on their way; they are looked at in `process_output`."""
+        """The numbers may still be in flight; `process_output` reads them."""
         self.sampled, self.rejected = num_sampled, num_rejected
 
     def process_output(self) -> dict[str, Any]:
@@ -240,8 +242,8 @@ class RowsConnector:
             capture: A capturer that is bound to the model.
             block_rows: Rows of a block that has a hash of its own.
             store_bytes: Upper limit of the memory for rows of blocks.
-            output: Makes what a step gives for a request, of its first position and its rows.
-            owner: False for ranks whose rows are another's: they only take part in forward passes.
+            output: Makes the output of a request in a step, from its first position and its rows.
+            owner: False for ranks that only take part in forward passes: another rank has the rows.
         """
         self.capture = capture
         self._capturer: routecap.Capturer = capture.capturer
@@ -254,19 +256,20 @@ class RowsConnector:
         self._lock = threading.Lock()
         self._metadata: Any = None
         self._requests: dict[str, _Request] = {}
-        self._keyed: list[_Request] = []  # have keys that are not published
+        self._keyed: list[_Request] = []  # with keys that are not published
         self._retained: collections.Counter[bytes] = collections.Counter()
         self._block_rows = block_rows
         self._store_bytes = max(store_bytes, capture.store_bytes(0))
-        self._generation = 0  # of the engine's cache: how often it was emptied
-        self._epoch = 0  # counts new weights and that
+        self._generation = 0  # how often the engine's cache was emptied
+        self._epoch = 0  # how often it was, or the weights changed
         self._hooks = capture.tag
-        # The engine's hash of a block stands for its tokens. With weights that changed since the
-        # cache was emptied it has blocks of both, and does not say which of them is hit.
+        # The engine's hash of a block stands for its tokens alone. If the weights change and the
+        # cache is not emptied, the cache has blocks of old and new weights, and the hash does not
+        # tell which of them a request hits.
         self._mixed = False
         self.store: routecap.Store | None = None
         if owner:
-            # Rows of all requests of a step, in its order: one array for what decodes.
+            # A request with the rows of all others, step by step: a step is read by one call.
             self._steps = int(self._capturer.open())
             self._issued_rows = 0
 
@@ -308,7 +311,7 @@ class RowsConnector:
             self._release(metadata.released_block_hashes)
 
     def prepare_output(self, input_batch: Any) -> PendingOutput | None:
-        """Behind the forward pass: its rows are issued to whom they belong."""
+        """After the forward pass: issue its rows to the requests that they belong to."""
         if not self._owner or self._metadata is None:
             return None
         names = list(input_batch.req_ids)
@@ -364,7 +367,7 @@ class RowsConnector:
         return step
 
     def _take(self, pending: PendingOutput) -> dict[str, Any]:
-        """What callers get of a step, and its requests that were over before it was taken."""
+        """The outputs of a step. Ends the requests that finished before it was taken."""
         pending.step.wait()
         starts = pending.starts.tolist()
         routing = self._capturer.extract(self._steps, pending.first, starts[-1], mode="take")
@@ -382,7 +385,7 @@ class RowsConnector:
                 strict=True,
             ):
                 end -= rejected
-                if request.cursor is not None:  # the scheduler may have hoped for drafts
+                if request.cursor is not None:  # the scheduler may have counted on drafts
                     begin = min(begin, request.cursor)
                 request.cursor = cursor = begin + end - start
                 emit = request.emit
@@ -400,7 +403,7 @@ class RowsConnector:
         return found
 
     def _read(self, request: _Request, first: int, end: int) -> NDArray[Any]:
-        """Rows [first, end), also those that were adopted, which may be on their way."""
+        """Rows [first, end), including adopted ones, which may be in flight."""
         copy = self._capturer.fork(request.handle, end)
         routing = self._capturer.finish(copy, end)
         routing.wait()
@@ -415,7 +418,7 @@ class RowsConnector:
     # ---- Blocks
 
     def _make_store(self, key_bytes: int) -> None:
-        if self.store is None:  # nobody has said before how long hashes are
+        if self.store is None:  # only now the length of the hashes is known
             self.store = routecap.Store(
                 self._capturer,
                 block_rows=self._block_rows,
@@ -429,7 +432,8 @@ class RowsConnector:
         return np.frombuffer(bytes(data), np.uint8).reshape(-1, self.store.key_bytes)
 
     def _publish(self, but: Iterable[str]) -> None:
-        """Blocks whose rows are issued, and stay while their request runs; but not of these."""
+        """Publish the blocks whose rows are issued, except those of these requests. The store
+        retains them while their request runs."""
         later = {id(self._requests[name]) for name in but}
         ready = [request for request in self._keyed if id(request) not in later]
         self._keyed = [request for request in self._keyed if id(request) in later]
@@ -447,7 +451,7 @@ class RowsConnector:
                 request.published = len(keys)
 
     def _adopt(self, request: _Request, blocks: int) -> None:
-        """The first blocks of a request that was issued for the first time are out of a cache."""
+        """Adopt the first blocks of a new request, which it took from the engine's cache."""
         if not blocks:
             return
         assert self.store is not None  # the scheduler tells the hashes of what it takes
@@ -460,7 +464,7 @@ class RowsConnector:
         request.retained.append(keys[self.store.retain(keys) == 0])
 
     def _retain(self, hashes: Any) -> None:
-        """Blocks of requests that are over stay while the engine has their keys and values."""
+        """Retain blocks of finished requests while the engine has their keys and values."""
         if hashes is not None and self.store is not None:
             keys = self._keys(hashes.data)
             self._retained.update(map(bytes, keys[self.store.retain(keys) == 0]))
@@ -482,15 +486,15 @@ class RowsConnector:
             del self._requests[name]
 
     def _let_go(self, request: _Request) -> None:
-        """Its blocks go in the order of their use: the last ones, which fewest share, first."""
+        """Release its blocks, the last ones first, which the fewest other requests share."""
         for keys in reversed(request.retained):
             assert self.store is not None
             self.store.release(np.ascontiguousarray(keys[::-1]))
         request.retained.clear()
 
     def _renew(self, generation: int) -> None:
-        """All keys stand for something else from now on. What was computed before it, and was not
-        taken, is of requests that end with it."""
+        """Forget all requests and keys: the engine has emptied its cache. Steps that are not taken
+        yet belong to requests that end with it."""
         for name, request in list(self._requests.items()):
             request.finished = True
             self._let_go(request)
@@ -515,7 +519,7 @@ class RowsConnector:
 
 
 def take_scheduler(cls: Any) -> Any:
-    """Schedulers, of whatever class the configuration names, have ours from now on."""
+    """Schedulers use our side of the connector, whatever class the configuration names."""
     put_scheduler(import_module("vllm.v1.core.sched.scheduler"))
     return cls
 
@@ -528,11 +532,10 @@ def put_scheduler(scheduler_module: Any) -> None:
 
 
 class TolerantScheduling:
-    """Before the class of the scheduler's side: rows that are gone are missing, and cost nothing
-    else."""
+    """A base of the scheduler's side: rows that are gone are missing, and that is all."""
 
     def max_cache_hit(self, request: Any) -> int:
-        super().max_cache_hit(request)  # type: ignore[misc]  # for what it notes of use
+        super().max_cache_hit(request)  # type: ignore[misc]  # it notes which blocks are used
         tokens: int = request.num_tokens
         return tokens - 1  # as without auxiliary output
 
@@ -540,7 +543,7 @@ class TolerantScheduling:
         return num_external
 
     def take_output(self, request: Any, output: Any) -> Any:
-        """The rows of known tokens; None if there are none."""
+        """The rows of the tokens that are known; None if there are none."""
         found = None if output is None else output.get(request.request_id)
         if found is None:
             return None

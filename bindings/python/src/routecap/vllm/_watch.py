@@ -1,6 +1,4 @@
-"""What is looked at now and again while steps run: whether there is room for more, and whether rows
-are missing.
-"""
+"""Checks between steps: whether there is room for more steps, and whether rows are missing."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ logger = logging.getLogger("vllm.routecap")  # which vLLM shows
 
 
 class Watch:
-    """Of one capturer, by the thread that issues its steps.
+    """Watches one capturer, on the thread that issues its steps.
 
     Attributes:
         store: Whose blocks share pages with requests and results; None without one.
@@ -33,22 +31,22 @@ class Watch:
     ) -> None:
         self.capturer, self._memory, self._unread = capturer, memory, unread
         self._layer_map = layer_map
-        # Until it is filed each row may be in a page of its own, as only the device knows positions.
+        # Only the device knows positions: until a step is filed, each row may need its own page.
         self._step_bytes = memory.page_bytes * capturer.rows
         self.store: routecap.Store | None = None
         self.elsewhere: set[int] = set()
         self._look_at_step = self._report_at_step = 1
         self._found: list[str] = []
-        self._refused = False  # a row, and it was said
+        self._refused = False  # a row was, and the log says so
 
     def look(self, step: int) -> None:
-        """Steps up to this one were issued: see to room for more, if it is time to."""
+        """Steps up to this one were issued: make room for more, if it is time to look."""
         if step >= self._look_at_step:
             self._look(step)
 
     def _look(self, step: int) -> None:
-        """Keep room for steps to come, as often as it could get short; say in the log what is
-        missing: once steps have landed, and now and again if it has become more.
+        """Make room for the next steps, and choose when to look again. Log which rows are missing,
+        every 1024 steps if that has changed.
         """
         stats = self.capturer.stats()
         spare = self._spare(stats)
@@ -59,9 +57,9 @@ class Watch:
         if stats.rows_refused and not self._refused:
             self._refused = True
             logger.error(
-                "routed experts: rows do not fit into the budget of %d bytes and are missing: give "
-                "more to ROUTECAP_VLLM_BUDGET_BYTES, or to ROUTECAP_VLLM_UNREAD_BYTES (%d) where "
-                "this process keeps results that it does not read",
+                "routed experts: rows are missing, because they do not fit into the budget of %d "
+                "bytes: raise ROUTECAP_VLLM_BUDGET_BYTES, or ROUTECAP_VLLM_UNREAD_BYTES (%d) if "
+                "this process keeps results without reading them",
                 stats.bytes_budget,
                 self._unread.limit,
             )
@@ -81,17 +79,17 @@ class Watch:
                 f"{stats.steps_lost} steps were lost, as {self.capturer.slots} were in flight"
             )
         if found and found != self._found:
-            logger.error("routed experts: missing, and reported as missing: %s", "; ".join(found))
+            logger.error("routed experts: rows are missing: %s", "; ".join(found))
         self._found = found
 
     def _spare(self, stats: Any) -> int:
-        """Bytes beyond what has to be free for the steps to come; negative: so many are lacking."""
+        """How many bytes are free beyond what the next steps need; negative if some are lacking."""
         budget = stats.bytes_budget
         free = max(budget // 4, min(2 * self._step_bytes, budget // 2))
         spare: int = budget - free - stats.bytes_in_use
         if self.store is not None and len(self._unread):
             store = self.store.stats()
-            # A block that has gone for room leaves its page to the results that share it.
+            # When a block is evicted, results that share its page still hold the page.
             block = store.block_rows * self._memory.row_bytes * 4 // 3
             held = store.bytes_in_use - store.blocks * block
             if 4 * store.bytes_in_use > 3 * store.bytes_budget:
@@ -99,8 +97,8 @@ class Watch:
         return spare
 
     def silent_layers(self) -> list[int]:
-        """The indices, in the decoder, of this model's layers none of whose cells has been captured
-        so far, where rows have.
+        """Layers, by their index in the decoder, that have written nothing, although steps have
+        landed.
         """
         if self.capturer.stats().steps_landed == 0:
             return []
