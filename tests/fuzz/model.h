@@ -59,8 +59,6 @@ struct Row {
 using RowPtr = std::shared_ptr<const Row>;  // null: nothing is known of the row
 using Rows = std::map<uint64_t, RowPtr>;    // by position
 
-// A cell of k ids that are all written: 0, or why it is missing.
-uint8_t judge(const int64_t *ids, uint32_t k, uint32_t experts);
 // A row without a valid cell, all for one reason.
 std::shared_ptr<Row> empty_row(const Shape &shape, uint8_t reason);
 // Of two rows of one position the first's valid cells, then the second's; of two reasons the one
@@ -106,26 +104,12 @@ public:
     int32_t begin(uint32_t rows);
     // Records into layers, all or none; each with its ids and table.
     int32_t record(const routecap_source &source, const std::vector<routecap_layer_source> &layers);
-    // What record and route share: where rows go. Cells are k ids each; null: nothing is known of
-    // that row (it is not live).
-    struct Placement {
-        uint32_t rows, first_row;
-        const int32_t *live_rows, *row_base, *row_index;
-    };
-    int32_t check(uint32_t layer, const Placement &to) const;
-    void put(uint32_t layer, const Placement &to,
-             const std::function<std::vector<int64_t>(uint32_t row)> &cell);
     // A router's own write, of a row that may be written.
     bool writable(uint32_t layer, uint32_t row) const {
         return row < begun_.value_or(0) && snapshots_ == 0 && written_[layer].count(row) == 0;
     }
     void write(uint32_t layer, uint32_t row, std::vector<int64_t> ids) {
         written_[layer][row] = std::move(ids);
-    }
-    // What was written there, or null.
-    const std::vector<int64_t> *written(uint32_t layer, uint32_t row) const {
-        const auto cell = written_[layer].find(row);
-        return cell == written_[layer].end() ? nullptr : &cell->second;
     }
     void snapshot();
     int32_t probe(uint32_t rows, std::vector<routecap_layer_probe> &layers) const;
@@ -140,6 +124,15 @@ public:
     uint32_t rows() const { return rows_; }
 
 private:
+    // Where rows go. Cells are k ids each.
+    struct Placement {
+        uint32_t rows, first_row;
+        const int32_t *live_rows, *row_base, *row_index;
+    };
+    int32_t check(uint32_t layer, const Placement &to) const;
+    void put(uint32_t layer, const Placement &to,
+             const std::function<std::vector<int64_t>(uint32_t row)> &cell);
+
     ShapePtr shape_;
     uint32_t rows_;
     std::optional<uint32_t> begun_;

@@ -28,7 +28,7 @@ for source in "${base64[@]}"; do
     cc -O1 -fPIC -include src/third_party/base64/config.h -Isrc/third_party/base64 $simd -c "$source" -o "$(object "$source")" || exit 2
 done
 cc -O1 -fPIC -include src/third_party/blake2/config.h -c src/third_party/blake2/blake2b-ref.c -o "$(object blake2)" || exit 2
-for source in model check plain config serialized sources operations wire sequence plan ../support/device; do
+for source in model check plain config serialized operations wire sequence plan ../support/device; do
     "$compiler" $flags -c "tests/fuzz/$source.cc" -o "$work/$(basename "$source").o" || exit 2
 done
 
@@ -63,7 +63,7 @@ breaks() {
     mv "$work/kept.o" "$(object "$compiled")"
 }
 
-for target in config serialized sources operations wire sequence plan; do
+for target in config serialized operations wire sequence plan; do
     notices "$target" 2> /dev/null && { cat "$work/log"; echo "fuzz: $target fails with the library as it is"; exit 1; }
 done
 
@@ -127,14 +127,6 @@ breaks operations "a cell that a shared block got is not there" src/prefix/row_m
     's/Shape::set_valid\(to_validity, l\);//'
 breaks operations "a shared block of older weights is there" src/prefix/mapped_blocks.cc \
     's/else if \(m->generation < now \|\| generation != now\)/else if (generation != now)/'
-breaks sources "unsigned ids are signed" kernels/record.h \
-    's/read<uint32_t>\(layer, row, to\)/read<int32_t>(layer, row, to)/' src/backend/host/host_backend.cc
-breaks sources "the offset wraps" kernels/record.h \
-    's/id \+= source\.offset;/id = static_cast<int32_t>(static_cast<uint32_t>(id) + static_cast<uint32_t>(source.offset));/' src/backend/host/host_backend.cc
-breaks sources "a negative index is a row" kernels/placement.h \
-    's/return row_index\[i\] < 0 \? kNone : row_index\[i\];/return row_index[i] < 0 ? 0 : row_index[i];/' src/backend/host/host_backend.cc
-breaks sources "the bound is one too high" kernels/record.h \
-    's/id >= static_cast<int64_t>\(source\.table_size\)/id > static_cast<int64_t>(source.table_size)/' src/backend/host/host_backend.cc
 breaks serialized "ids of foreign bytes are not looked at" src/routing/import.cc \
     's/if \(in_range && kernels::distinct<Id, K>\(ids, shape\.k\)\) continue;/continue;/'
 breaks serialized "padding may be anything" src/routing/serialized.cc \
