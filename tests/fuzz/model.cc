@@ -49,8 +49,7 @@ bool Row::same_set(const Row &other, size_t layer) const {
     return std::is_permutation(mine, mine + k, others);
 }
 
-// A cell of k ids that are all written: 0, or why it is missing.
-static uint8_t judge(const int64_t *ids, uint32_t k, uint32_t experts) {
+uint8_t judge(const int64_t *ids, uint32_t k, uint32_t experts) {
     if (std::any_of(ids, ids + k, [&](int64_t id) { return id < 0 || id >= experts; }))
         return ROUTECAP_MISSING_OUT_OF_RANGE;
     for (const int64_t *id = ids + 1; id < ids + k; id++)

@@ -59,6 +59,8 @@ struct Row {
 using RowPtr = std::shared_ptr<const Row>;  // null: nothing is known of the row
 using Rows = std::map<uint64_t, RowPtr>;    // by position
 
+// A cell of k ids that are all written: 0, or why it is missing.
+uint8_t judge(const int64_t *ids, uint32_t k, uint32_t experts);
 // A row without a valid cell, all for one reason.
 std::shared_ptr<Row> empty_row(const Shape &shape, uint8_t reason);
 // Of two rows of one position the first's valid cells, then the second's; of two reasons the one
