@@ -18,6 +18,7 @@ LICENCES = {
     for name, folder in {
         "Apache-2.0": ".",
         "BSD-2-Clause": "src/third_party/base64",
+        "BSD-3-Clause": "src/third_party/crc32c",
         "CC0-1.0": "src/third_party/blake2",
     }.items()
 }

@@ -9,6 +9,7 @@ git ls-files -z bindings/go | grep -zvE '_test\.go$|/(internal|bench)/|\.sh$|/li
 cp packaging/go/released/link.go LICENSE "$module"
 cp src/third_party/base64/LICENSE "$module/LICENSE.base64"
 cp src/third_party/blake2/LICENSE "$module/LICENSE.blake2"
+cp src/third_party/crc32c/LICENSE "$module/LICENSE.crc32c"
 sh include/single.sh "$module/routecap.h"
 
 # The archives of zig's C++ runtime, which it makes for each processor. What the compiler's runtime

@@ -59,6 +59,13 @@ inside = [
         purl=PackageURL("github", "BLAKE2", "BLAKE2"),
     ),
     part(
+        "crc32c",
+        "1.1.2",
+        "BSD-3-Clause",
+        "in src/third_party/crc32c; compiled into the library",
+        purl=PackageURL("github", "google", "crc32c", "1.1.2"),
+    ),
+    part(
         "libc++, libc++abi, libunwind",
         None,
         "Apache-2.0 WITH LLVM-exception",

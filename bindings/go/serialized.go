@@ -18,12 +18,23 @@ import (
 // The header describes the form. Equal routings give equal bytes.
 //
 // Errors: ErrNotReady; ErrBufferTooSmall, nothing is written.
-func (r *Routing) Serialize(dst []byte) (int, error) {
+func (r *Routing) Serialize(dst []byte) (int, error) { return r.serialize(dst, 0) }
+
+// SerializeChecked is Serialize with checksums of the header and of each row
+// (ROUTECAP_SERIALIZE_CHECKED), so that a reader of some rows notices whether they arrived as they
+// were written. Libraries before 1.1 refuse such bytes.
+//
+// Errors: ErrNotReady; ErrBufferTooSmall, nothing is written.
+func (r *Routing) SerializeChecked(dst []byte) (int, error) {
+	return r.serialize(dst, uint32(SerializeChecked))
+}
+
+func (r *Routing) serialize(dst []byte, flags uint32) (int, error) {
 	var needed uint64
 	_, err := r.call("routecap_routing_serialize", func(p unsafe.Pointer) Result {
 		return routecap_routing_serialize(
 			p,
-			0,
+			flags,
 			unsafe.Pointer(unsafe.SliceData(dst)),
 			uintptr(len(dst)),
 			&needed,

@@ -1174,9 +1174,9 @@ unsigned long long library_address(void) { return (unsigned long long)(uintptr_t
 const char *text(unsigned long long address) { return (const char *)(uintptr_t)address; }
 
 /* The serialised form of a routing as new bytes, written once. */
-PyObject *serialize(PyObject *capsule) {
+PyObject *serialize(PyObject *capsule, uint32_t flags) {
     routecap_routing *routing = routing_from(capsule);
-    return routing == NULL ? NULL : new_bytes(routing_bytes, routing, 0);
+    return routing == NULL ? NULL : new_bytes(routing_bytes, routing, flags);
 }
 
 /* An outbox at a name: see outbox.h. */

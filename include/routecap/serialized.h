@@ -25,6 +25,10 @@
 extern "C" {
 #endif
 
+/* Flag of routecap_routing_serialize. */
+#define ROUTECAP_SERIALIZE_CHECKED 1u      /* write version 2, which a reader can check */
+typedef uint32_t routecap_serialize_flags; /* any of ROUTECAP_SERIALIZE_* */
+
 /**
  * Write a routing in the serialised form.
  *
@@ -32,8 +36,13 @@ extern "C" {
  * bytes. Later libraries write version 1 too, unless a flag asks for a different version, and
  * refuse a routing that version 1 cannot express.
  *
+ * With ROUTECAP_SERIALIZE_CHECKED the bytes are version 2: they contain a CRC32C of the header and
+ * one of each row with its position, 4 bytes each. Whoever reads them, or a slice of them, notices
+ * bytes that a disk or a network changed, and rows that were read from a wrong place. Libraries
+ * before 1.1 refuse version 2.
+ *
  * @param[in] routing    The routing.
- * @param[in] flags      0.
+ * @param[in] flags      0 or ROUTECAP_SERIALIZE_CHECKED.
  * @param[out] dst       [dst_bytes] the bytes. NULL with dst_bytes 0 asks for the size, which
  *                       returns ROUTECAP_ERR_BUFFER_TOO_SMALL.
  * @param[in] dst_bytes  Size of dst, in bytes.
@@ -43,8 +52,8 @@ extern "C" {
  *         ROUTECAP_ERR_BUFFER_TOO_SMALL (nothing is written).
  */
 ROUTECAP_API routecap_status routecap_routing_serialize(const routecap_routing *routing,
-                                                        uint32_t flags, void *dst, size_t dst_bytes,
-                                                        uint64_t *needed);
+                                                        routecap_serialize_flags flags, void *dst,
+                                                        size_t dst_bytes, uint64_t *needed);
 
 /*
  * Called once, when the library no longer uses memory that a caller lent to it. context is that of
@@ -63,10 +72,10 @@ typedef void (*routecap_release)(void *context);
 typedef uint32_t routecap_import_flags; /* any of ROUTECAP_IMPORT_* */
 
 /**
- * Make a routing from bytes in the serialised form.
+ * Make a routing from bytes in the serialised form, version 1 or 2.
  *
  * Nothing in the bytes is trusted. A cell that is marked valid and does not hold k distinct experts
- * of its layer is an error.
+ * of its layer is an error, and so is a check of version 2 that does not match.
  *
  * The routing takes about as much memory as the bytes, or up to twenty times as much if the bytes
  * consist of many runs of one row. This memory counts in no budget.
@@ -131,7 +140,7 @@ ROUTECAP_API routecap_status routecap_routing_import(const routecap_view *view,
 /* What the first ROUTECAP_SERIALIZED_MIN bytes of a serialised routing say. */
 typedef struct routecap_serialized {
     uint32_t struct_size;
-    uint32_t version;           /* of the serialised form */
+    uint32_t version;           /* of the serialised form: 1, or 2 if it has checks */
     uint64_t bytes;             /* of the whole routing, header included */
     uint64_t header_bytes;      /* of the header with its tables, which is all that splice and slice
                                    read */
@@ -174,7 +183,7 @@ typedef struct routecap_piece {
     uint32_t reserved;            /* 0 */
 } routecap_piece;
 
-#define ROUTECAP_MAX_PIECES 16 /* enough for any two routings in version 1 of the form */
+#define ROUTECAP_MAX_PIECES 16 /* enough for any two routings in version 1 or 2 of the form */
 
 /*
  * Sizes of a serialised routing that is returned as a list of pieces. Write the pieces one after
@@ -198,8 +207,9 @@ typedef struct routecap_splice {
  * layer that is RECOMPUTED in either routing is RECOMPUTED in the result.
  *
  * Both headers are checked. Ids, tags and validity are not; they are checked when the result is
- * deserialised. To write the pieces you need both sources at once: pieces of tail's ids come before
- * pieces of head's tags and validity. The pieces of each source are in ascending order.
+ * deserialised. The result is version 2 if both routings are, and 1 otherwise. To write the pieces
+ * you need both sources at once: pieces of tail's ids come before pieces of head's tags and
+ * validity. The pieces of each source are in ascending order.
  *
  * @param[in] head            [head_bytes] the first routing, at least its header.
  * @param[in] head_bytes      How many: header_bytes of routecap_serialized_info or more.
@@ -232,8 +242,9 @@ ROUTECAP_API routecap_status routecap_serialized_splice(const void *head, size_t
  * follow it. Only the header is read. So if the routing is in a file or on a different machine, you
  * need to read only its header and the listed bytes.
  *
- * Positions stay the same. The header is checked. Ids, tags and validity are not; they are checked
- * when the result is deserialised.
+ * Positions and the version stay the same. The header is checked. Ids, tags and validity are not;
+ * they are checked when the result is deserialised, each row by its own check if the routing is
+ * version 2.
  *
  * @param[in] data            [bytes] the routing, at least its header.
  * @param[in] bytes           How many: header_bytes of routecap_serialized_info or more.

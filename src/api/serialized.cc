@@ -6,11 +6,11 @@
 
 using namespace routecap;
 
-routecap_status routecap_routing_serialize(const routecap_routing *routing, uint32_t flags,
-                                           void *dst, size_t dst_bytes, uint64_t *needed) {
-    if (flags != 0) return report(ROUTECAP_ERR_ARGUMENT, "flags is %u", flags);
+routecap_status routecap_routing_serialize(const routecap_routing *routing,
+                                           routecap_serialize_flags flags, void *dst,
+                                           size_t dst_bytes, uint64_t *needed) {
     return with_rows(routing,
-                     [&](const Routing &r) { return serialize(r, dst, dst_bytes, needed); });
+                     [&](const Routing &r) { return serialize(r, flags, dst, dst_bytes, needed); });
 }
 
 routecap_status routecap_routing_deserialize(const void *data, size_t bytes,

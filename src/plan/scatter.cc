@@ -106,7 +106,7 @@ int32_t scatter(const Plan &plan, const void *ids, size_t ids_bytes, const uint8
     std::vector<RoutingPtr> made;
     auto run = plan.layout().runs.begin();
     for (uint64_t i = 0; i < count; i++) {
-        ImportedRows rows{from.shape(), 0, plan.layout().lengths[i], {}};
+        ImportedRows rows{from.shape(), 0, plan.layout().lengths[i], {}, {}};
         std::vector<Rows> arrays;
         for (; run != plan.layout().runs.end() && run->sample == i; ++run) {
             if (run->row_class != ROUTECAP_PLAN_CLASS_VALID) continue;

@@ -1,8 +1,10 @@
 #include "prefix/blocks_as_bytes.h"
 
+#include <cstddef>
 #include <cstring>
 
 #include "base/completion.h"
+#include "base/crc32c.h"
 #include "base/status.h"
 #include "routing/routing.h"
 #include "routing/serialized.h"
@@ -24,12 +26,18 @@ struct Header {
     uint64_t blocks;
     uint32_t block_rows;
     uint32_t key_bytes;
-    uint64_t reserved[2];
+    uint32_t check;  // CRC32C of all before the rows, of which these bytes count as 0
+    uint32_t reserved;
+    uint64_t reserved2;
 };
 static_assert(sizeof(Header) == 64);
 
 uint64_t rows_at(uint64_t blocks, uint64_t key_bytes) {
     return (sizeof(Header) + blocks * key_bytes + 63) / 64 * 64;
+}
+
+uint32_t check_of(const uint8_t *data, uint64_t bytes) {
+    return crc32c_without(data, bytes, offsetof(Header, check));
 }
 
 }  // namespace
@@ -45,7 +53,7 @@ int32_t export_blocks(Store &store, Keys keys, uint64_t generation, void *dst, s
     const RoutingPtr rows(
         new Routing(storage, 0, there.size() * config.block_rows, std::move(segments)));
     uint64_t row_bytes = 0;
-    int32_t status = serialize(*rows, nullptr, 0, &row_bytes);
+    int32_t status = serialize(*rows, ROUTECAP_SERIALIZE_CHECKED, nullptr, 0, &row_bytes);
     if (status != ROUTECAP_ERR_BUFFER_TOO_SMALL) return status;
     const uint64_t at = rows_at(there.size(), config.key_bytes), bytes = at + row_bytes;
     if (needed != nullptr) *needed = bytes;
@@ -62,13 +70,18 @@ int32_t export_blocks(Store &store, Keys keys, uint64_t generation, void *dst, s
                   .blocks = there.size(),
                   .block_rows = config.block_rows,
                   .key_bytes = config.key_bytes,
-                  .reserved = {}};
+                  .check = 0,
+                  .reserved = 0,
+                  .reserved2 = 0};
     std::memcpy(header.magic, kMagic, sizeof kMagic);
     std::memset(to, 0, at);
     std::memcpy(to, &header, sizeof header);
     for (size_t i = 0; i < there.size(); i++)
         std::memcpy(to + sizeof header + i * config.key_bytes, keys[there[i]], config.key_bytes);
-    if (status = serialize(*rows, to + at, row_bytes, nullptr); status < 0) return status;
+    header.check = check_of(to, at);
+    std::memcpy(to, &header, sizeof header);
+    status = serialize(*rows, ROUTECAP_SERIALIZE_CHECKED, to + at, row_bytes, nullptr);
+    if (status < 0) return status;
     if (there.size() == keys.count) return ROUTECAP_OK;
     return report(ROUTECAP_INCOMPLETE, "%zu of %zu blocks are there", there.size(), keys.count);
 }
@@ -83,7 +96,7 @@ int32_t import_blocks(Store &store, const void *data, size_t bytes, uint64_t *bl
     std::memcpy(&header, from, sizeof header);
     if (std::memcmp(header.magic, kMagic, sizeof kMagic) != 0)
         return report(ROUTECAP_ERR_FORMAT, "these are no exported blocks");
-    if (header.version != kVersion || header.reserved[0] != 0 || header.reserved[1] != 0)
+    if (header.version != kVersion || header.reserved != 0 || header.reserved2 != 0)
         return report(ROUTECAP_ERR_FORMAT, "version %u; this library reads version %u",
                       header.version, kVersion);
     if (header.bytes != bytes)
@@ -101,6 +114,9 @@ int32_t import_blocks(Store &store, const void *data, size_t bytes, uint64_t *bl
     for (uint64_t b = sizeof header + header.blocks * header.key_bytes; b < at; b++)
         if (b >= bytes || from[b] != 0)
             return report(ROUTECAP_ERR_FORMAT, "padding is missing or not 0");
+    if (header.check != check_of(from, at))
+        return report(ROUTECAP_ERR_FORMAT,
+                      "the keys are not what was written: their check differs");
     Routing *read = nullptr;
     if (int32_t s = deserialize(from + at, bytes - at, 0, nullptr, nullptr, &read); s < 0) return s;
     const RoutingPtr rows(read);

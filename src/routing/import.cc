@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/crc32c.h"
 #include "base/status.h"
 #include "base/structs.h"
 #include "kernels/snapshot.h"
@@ -91,6 +92,18 @@ int32_t check_validity(const Shape &shape, const routecap_segment &segment) {
     return ROUTECAP_OK;
 }
 
+int32_t check_rows(const Shape &shape, const routecap_segment &segment, const uint8_t *checks) {
+    for (uint64_t r = 0; r < segment.rows; r++) {
+        uint32_t expected;
+        std::memcpy(&expected, checks + r * sizeof expected, sizeof expected);
+        if (row_check(shape, segment, r) != expected)
+            return report(ROUTECAP_ERR_FORMAT,
+                          "row %llu is not what was written: its check differs",
+                          ull(segment.first + r));
+    }
+    return ROUTECAP_OK;
+}
+
 // Copies the arrays of the segments into one piece of memory, and makes the segments point there.
 std::shared_ptr<const void> copy_arrays(const Shape &shape,
                                         std::vector<routecap_segment> &segments) {
@@ -119,6 +132,16 @@ std::shared_ptr<const void> copy_arrays(const Shape &shape,
 
 }  // namespace
 
+uint32_t row_check(const Shape &shape, const routecap_segment &segment, uint64_t row) {
+    const uint64_t position = segment.first + row;
+    uint32_t check = crc32c_of(&position, sizeof position);
+    check = crc32c_of(static_cast<const uint8_t *>(segment.ids) + row * shape.ids_bytes,
+                      shape.ids_bytes, check);
+    if (segment.tags != nullptr) check = crc32c_of(segment.tags + row, sizeof(uint64_t), check);
+    if (segment.validity == nullptr) return check;
+    return crc32c_of(segment.validity + row * shape.validity_bytes, shape.validity_bytes, check);
+}
+
 bool ids_are_valid(const Shape &shape, const routecap_segment &segment) {
     return check_ids(shape, segment) == ROUTECAP_OK;
 }
@@ -133,8 +156,11 @@ int32_t import_rows(ImportedRows rows, uint32_t flags, routecap_release release,
     // aligned.
     const std::shared_ptr<const void> memory =
         release != nullptr ? lender : copy_arrays(shape, rows.segments);
-    for (const routecap_segment &segment : rows.segments) {
+    for (size_t i = 0; i < rows.segments.size(); i++) {
+        const routecap_segment &segment = rows.segments[i];
         if (segment.ids == nullptr) continue;
+        if (!rows.checks.empty())
+            if (int32_t s = check_rows(shape, segment, rows.checks[i]); s < 0) return s;
         if (int32_t s = check_validity(shape, segment); s < 0) return s;
         if ((flags & ROUTECAP_IMPORT_TRUSTED) == 0)
             if (int32_t s = check_ids(shape, segment); s < 0) return s;
@@ -165,7 +191,7 @@ int32_t import_view(const routecap_view *view, uint32_t flags, routecap_release 
                     void *context, Routing **routing) {
     routecap_view v;
     if (int32_t s = read_struct(v, view, "view"); s < 0) return s;
-    ImportedRows rows{nullptr, v.first, v.rows, {}};
+    ImportedRows rows{nullptr, v.first, v.rows, {}, {}};
     const ShapeSource source{
         v.layers, v.k, v.experts, v.id_space, v.layer_map, v.layer_experts, v.layer_provenance};
     if (int32_t s = make_shape(source, "view", rows.shape); s < 0) return s;

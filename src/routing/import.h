@@ -30,12 +30,18 @@ private:
 };
 
 // Rows of one shape, in ordered segments. Rows in no segment are ABSENT. A segment without ids has
-// a reason.
+// a reason. `checks` is empty, or has for each segment where the CRC32C of its rows are, 4 bytes
+// each, of any alignment.
 struct ImportedRows {
     ShapePtr shape;
     uint64_t first, rows;
     std::vector<routecap_segment> segments;
+    std::vector<const uint8_t *> checks;
 };
+
+// CRC32C of the row at this place of a segment: of its position, ids, tag and validity, those of
+// the last two that the segment has for each row.
+uint32_t row_check(const Shape &shape, const routecap_segment &segment, uint64_t row);
 
 // Whether every valid cell of a segment is k distinct experts of its layer. Without validity all
 // cells are valid, which is the fast case. Otherwise it leaves a line about the first that is not.

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cstddef>
 #include <cstring>
 #include <span>
 #include <vector>
 
+#include "base/crc32c.h"
 #include "base/status.h"
 #include "base/structs.h"
 #include "routing/import.h"
@@ -18,13 +20,14 @@ static_assert(std::endian::native == std::endian::little,
               "the serialised form is what lies in memory");
 
 constexpr char kMagic[8] = {'R', 'O', 'U', 'T', 'E', 'C', 'A', 'P'};
-constexpr uint32_t kVersion = 1;
+// Version 2 has checks: of the header in the header, and of each row in a plane of its own.
+constexpr uint32_t kPlain = 1, kChecked = 2;
 constexpr uint64_t kAlignment = 64;
 
 struct Header {
     char magic[8];
     uint32_t version;
-    uint32_t reserved;
+    uint32_t check;  // CRC32C of header and tables, of which these bytes count as 0; or 0
     uint64_t bytes;
     uint64_t first;
     uint64_t rows;
@@ -58,16 +61,22 @@ struct Layout {
     uint64_t run_table, header_end;  // the tables' ends, without padding
     uint64_t ids, ids_end;
     uint64_t tags, tags_end;
-    uint64_t validity, end;
+    uint64_t validity, validity_end;
+    uint64_t checks, end;
 
-    Layout(const Shape &shape, const std::vector<Run> &runs) : Layout(shape.layers, runs.size()) {
+    Layout(uint32_t version, const Shape &shape, const std::vector<Run> &runs)
+        : Layout(shape.layers, runs.size()) {
         uint64_t rows[8] = {};  // by flags
         for (const Run &run : runs) rows[run.flags & 7] += run.rows;
-        ids_end = ids + (rows[1] + rows[3] + rows[5] + rows[7]) * shape.ids_bytes;
+        const uint64_t present = rows[1] + rows[3] + rows[5] + rows[7];
+        ids_end = ids + present * shape.ids_bytes;
         tags = round_up(ids_end, kAlignment);
         tags_end = tags + (rows[5] + rows[7]) * sizeof(uint64_t);
         validity = round_up(tags_end, kAlignment);
-        end = validity + (rows[3] + rows[7]) * shape.validity_bytes;
+        validity_end = validity + (rows[3] + rows[7]) * shape.validity_bytes;
+        const bool checked = version == kChecked;
+        checks = checked ? round_up(validity_end, kAlignment) : validity_end;
+        end = checks + (checked ? present * sizeof(uint32_t) : 0);
     }
     // Of the header alone.
     Layout(uint32_t layers, uint64_t runs)
@@ -78,14 +87,21 @@ struct Layout {
           tags(ids),
           tags_end(ids),
           validity(ids),
+          validity_end(ids),
+          checks(ids),
           end(ids) {}
 };
 
-void write_header(const Shape &shape, uint64_t first, const std::vector<Run> &runs,
-                  const Layout &layout, uint8_t *dst) {
+// In header and tables of version 2, where the check of all of them is.
+uint32_t header_check(const uint8_t *data, uint64_t bytes) {
+    return crc32c_without(data, bytes, offsetof(Header, check));
+}
+
+void write_header(uint32_t version, const Shape &shape, uint64_t first,
+                  const std::vector<Run> &runs, const Layout &layout, uint8_t *dst) {
     Header header{.magic = {},
-                  .version = kVersion,
-                  .reserved = 0,
+                  .version = version,
+                  .check = 0,
                   .bytes = layout.end,
                   .first = first,
                   .rows = 0,
@@ -104,6 +120,37 @@ void write_header(const Shape &shape, uint64_t first, const std::vector<Run> &ru
         std::memcpy(dst + sizeof header + l * sizeof entry, &entry, sizeof entry);
     }
     if (!runs.empty()) std::memcpy(dst + layout.run_table, runs.data(), runs.size() * sizeof(Run));
+    if (version != kChecked) return;
+    header.check = header_check(dst, layout.ids);
+    std::memcpy(dst, &header, sizeof header);
+}
+
+// The runs as segments of the planes, from position `first` on, and where their checks are.
+struct InPlace {
+    std::vector<routecap_segment> segments;
+    std::vector<const uint8_t *> checks;  // of version 2
+};
+InPlace in_place(uint32_t version, const Shape &shape, uint64_t first, const std::vector<Run> &runs,
+                 const Layout &layout, const uint8_t *data) {
+    InPlace rows;
+    const uint8_t *ids = data + layout.ids, *tags = data + layout.tags,
+                  *validity = data + layout.validity, *checks = data + layout.checks;
+    for (const Run &run : runs) {
+        if (run.has(kPresent) || run.reason != 0) {
+            rows.segments.push_back(
+                {first, run.rows, run.has(kPresent) ? ids : nullptr,
+                 run.has(kValidity) ? validity : nullptr,
+                 run.has(kTags) ? reinterpret_cast<const uint64_t *>(tags) : nullptr, run.tag,
+                 run.reason, 0});
+            if (version == kChecked) rows.checks.push_back(checks);
+        }
+        first += run.rows;
+        ids += run.has(kPresent) ? run.rows * shape.ids_bytes : 0;
+        tags += run.has(kTags) ? run.rows * sizeof(uint64_t) : 0;
+        validity += run.has(kValidity) ? run.rows * shape.validity_bytes : 0;
+        checks += run.has(kPresent) ? run.rows * sizeof(uint32_t) : 0;
+    }
+    return rows;
 }
 
 // ---- Writing --------------------------------------------------------------------------------
@@ -148,6 +195,7 @@ public:
         }
         std::memset(ids, 0, layout.tags - layout.ids_end);
         std::memset(tags, 0, layout.validity - layout.tags_end);
+        std::memset(validity, 0, layout.checks - layout.validity_end);
     }
 
 private:
@@ -203,6 +251,15 @@ private:
     std::vector<Part> parts_;
 };
 
+void write_checks(const Shape &shape, std::span<const routecap_segment> segments, uint8_t *checks) {
+    for (const routecap_segment &segment : segments)
+        for (uint64_t r = 0; segment.ids != nullptr && r < segment.rows; r++) {
+            const uint32_t check = row_check(shape, segment, r);
+            std::memcpy(checks, &check, sizeof check);
+            checks += sizeof check;
+        }
+}
+
 // ---- Reading --------------------------------------------------------------------------------
 
 bool all_zero(const uint8_t *from, const uint8_t *to) {
@@ -217,12 +274,12 @@ int32_t read_fixed(const void *data, size_t bytes, Header &header) {
         return report(ROUTECAP_ERR_BUFFER_TOO_SMALL, "%zu bytes; a header has %zu at least", bytes,
                       sizeof header);
     std::memcpy(&header, data, sizeof header);
-    if (header.version != kVersion)
+    if (header.version != kPlain && header.version != kChecked)
         return report(ROUTECAP_ERR_FORMAT,
-                      "version %u of the serialised form; this library reads %u", header.version,
-                      kVersion);
-    if (header.reserved != 0)
-        return report(ROUTECAP_ERR_FORMAT, "a reserved field is %u", header.reserved);
+                      "version %u of the serialised form; this library reads %u and %u",
+                      header.version, kPlain, kChecked);
+    if (header.version == kPlain && header.check != 0)
+        return report(ROUTECAP_ERR_FORMAT, "a reserved field is %u", header.check);
     if (header.layers == 0 || header.layers > ROUTECAP_MAX_LAYERS || header.k == 0 ||
         header.k > ROUTECAP_MAX_K)
         return report(ROUTECAP_ERR_FORMAT, "%u layers, %u experts per token", header.layers,
@@ -250,6 +307,7 @@ struct Parsed {
     std::vector<Run> runs;
 
     uint64_t end() const { return header.first + header.rows; }
+    Layout layout() const { return {header.version, *shape, runs}; }
 };
 
 int32_t read_header(const void *data, size_t bytes, Parsed &parsed) {
@@ -261,6 +319,8 @@ int32_t read_header(const void *data, size_t bytes, Parsed &parsed) {
     if (bytes < tables.ids)
         return report(ROUTECAP_ERR_FORMAT, "%zu bytes of a header of %llu", bytes, ull(tables.ids));
     const auto *at = static_cast<const uint8_t *>(data);
+    if (header.version == kChecked && header.check != header_check(at, tables.ids))
+        return report(ROUTECAP_ERR_FORMAT, "the header is not what was written: its check differs");
 
     std::vector<int32_t> map, provenance;
     std::vector<uint32_t> experts;
@@ -301,7 +361,7 @@ int32_t read_header(const void *data, size_t bytes, Parsed &parsed) {
     if (!all_zero(at + sizeof header + header.layers * sizeof(LayerEntry), at + tables.run_table) ||
         !all_zero(at + tables.header_end, at + tables.ids))
         return report(ROUTECAP_ERR_FORMAT, "padding of the header is not zero");
-    if (const Layout layout(*parsed.shape, parsed.runs); layout.end != header.bytes)
+    if (const Layout layout = parsed.layout(); layout.end != header.bytes)
         return report(ROUTECAP_ERR_FORMAT, "%llu bytes; the rows take %llu", ull(header.bytes),
                       ull(layout.end));
     return ROUTECAP_OK;
@@ -324,7 +384,7 @@ struct Range {
     uint64_t first = 0, rows = 0;
 };
 struct Selection {
-    Range ids, tags, validity;
+    Range ids, tags, validity;  // checks are beside ids
 };
 
 // Rows [first, end) of a serialised routing: their runs, and where they lie in each plane.
@@ -367,7 +427,10 @@ struct Result {
 // A routing of these runs, whose rows are those of the parts, one after another.
 int32_t assemble(const Shape &shape, uint64_t first, const std::vector<Run> &runs,
                  std::span<const Part> parts, const Result &to) {
-    const Layout layout(shape, runs);
+    // Rows of version 1 have no checks to take over.
+    uint32_t version = kChecked;
+    for (const Part &part : parts) version = std::min(version, part.from.header.version);
+    const Layout layout(version, shape, runs);
     std::array<routecap_piece, ROUTECAP_MAX_PIECES> list;
     uint32_t count = 0;
     const auto piece = [&](int32_t source, uint64_t offset, uint64_t bytes) {
@@ -376,7 +439,7 @@ int32_t assemble(const Shape &shape, uint64_t first, const std::vector<Run> &run
     const auto plane = [&](Range Selection::*range, uint64_t Layout::*plane, uint64_t row_bytes) {
         for (const Part &part : parts) {
             const Range &rows = part.selection.*range;
-            const Layout in(*part.from.shape, part.from.runs);
+            const Layout in = part.from.layout();
             piece(part.source, in.*plane + rows.first * row_bytes, rows.rows * row_bytes);
         }
     };
@@ -386,6 +449,8 @@ int32_t assemble(const Shape &shape, uint64_t first, const std::vector<Run> &run
     plane(&Selection::tags, &Layout::tags, sizeof(uint64_t));
     piece(ROUTECAP_PIECE_ZERO, 0, layout.validity - layout.tags_end);
     plane(&Selection::validity, &Layout::validity, shape.validity_bytes);
+    piece(ROUTECAP_PIECE_ZERO, 0, layout.checks - layout.validity_end);
+    if (version == kChecked) plane(&Selection::ids, &Layout::checks, sizeof(uint32_t));
 
     write_struct(
         to.sizes,
@@ -396,7 +461,7 @@ int32_t assemble(const Shape &shape, uint64_t first, const std::vector<Run> &run
     if (to.piece_capacity < count)
         return report(ROUTECAP_ERR_BUFFER_TOO_SMALL, "there are %u pieces, of %zu", count,
                       to.piece_capacity);
-    write_header(shape, first, runs, layout, static_cast<uint8_t *>(to.header));
+    write_header(version, shape, first, runs, layout, static_cast<uint8_t *>(to.header));
     for (uint32_t i = 0; i < count; i++)
         write_bytes(&at(to.pieces, to.piece_size, i), to.piece_size, list[i]);
     return ROUTECAP_OK;
@@ -404,16 +469,26 @@ int32_t assemble(const Shape &shape, uint64_t first, const std::vector<Run> &run
 
 }  // namespace
 
-int32_t serialize(const Routing &routing, void *dst, size_t dst_bytes, uint64_t *needed) {
+int32_t serialize(const Routing &routing, uint32_t flags, void *dst, size_t dst_bytes,
+                  uint64_t *needed) {
+    if ((flags & ~ROUTECAP_SERIALIZE_CHECKED) != 0)
+        return report(ROUTECAP_ERR_ARGUMENT, "flags is %u", flags);
+    const uint32_t version = (flags & ROUTECAP_SERIALIZE_CHECKED) != 0 ? kChecked : kPlain;
     const Runs runs(routing);
-    const Layout layout(routing.shape(), runs.all());
+    const Layout layout(version, routing.shape(), runs.all());
     if (needed != nullptr) *needed = layout.end;
     if (dst == nullptr || dst_bytes < layout.end)
         return report(ROUTECAP_ERR_BUFFER_TOO_SMALL,
                       "the serialised form takes %llu bytes, dst has %zu", ull(layout.end),
                       dst_bytes);
-    write_header(routing.shape(), routing.first(), runs.all(), layout, static_cast<uint8_t *>(dst));
-    runs.write(layout, static_cast<uint8_t *>(dst));
+    auto *to = static_cast<uint8_t *>(dst);
+    const Shape &shape = routing.shape();
+    write_header(version, shape, routing.first(), runs.all(), layout, to);
+    runs.write(layout, to);
+    if (version == kChecked)
+        write_checks(shape,
+                     in_place(version, shape, routing.first(), runs.all(), layout, to).segments,
+                     to + layout.checks);
     return ROUTECAP_OK;
 }
 
@@ -424,29 +499,17 @@ int32_t deserialize(const void *data, size_t bytes, uint32_t flags, routecap_rel
     if (parsed.header.bytes != bytes)
         return report(ROUTECAP_ERR_FORMAT, "%zu bytes of a routing of %llu", bytes,
                       ull(parsed.header.bytes));
-    const Shape &shape = *parsed.shape;
-    const Layout layout(shape, parsed.runs);
+    const Layout layout = parsed.layout();
     const auto *at = static_cast<const uint8_t *>(data);
     if (!all_zero(at + layout.ids_end, at + layout.tags) ||
-        !all_zero(at + layout.tags_end, at + layout.validity))
+        !all_zero(at + layout.tags_end, at + layout.validity) ||
+        !all_zero(at + layout.validity_end, at + layout.checks))
         return report(ROUTECAP_ERR_FORMAT, "padding is not zero");
 
-    ImportedRows rows{parsed.shape, parsed.header.first, parsed.header.rows, {}};
-    const uint8_t *ids = at + layout.ids, *tags = at + layout.tags,
-                  *validity = at + layout.validity;
-    uint64_t position = rows.first;
-    for (const Run &run : parsed.runs) {
-        if (run.has(kPresent) || run.reason != 0)
-            rows.segments.push_back(
-                {position, run.rows, run.has(kPresent) ? ids : nullptr,
-                 run.has(kValidity) ? validity : nullptr,
-                 run.has(kTags) ? reinterpret_cast<const uint64_t *>(tags) : nullptr, run.tag,
-                 run.reason, 0});
-        position += run.rows;
-        ids += run.has(kPresent) ? run.rows * shape.ids_bytes : 0;
-        tags += run.has(kTags) ? run.rows * sizeof(uint64_t) : 0;
-        validity += run.has(kValidity) ? run.rows * shape.validity_bytes : 0;
-    }
+    const Header &header = parsed.header;
+    InPlace in = in_place(header.version, *parsed.shape, header.first, parsed.runs, layout, at);
+    ImportedRows rows{parsed.shape, header.first, header.rows, std::move(in.segments),
+                      std::move(in.checks)};
     if (release == nullptr || reinterpret_cast<uintptr_t>(data) % alignof(uint64_t) == 0)
         return import_rows(std::move(rows), flags, release, context, routing);
     // Planes that are not aligned are copied.

@@ -1,8 +1,10 @@
 #include "sequence/envelope.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 
+#include "base/crc32c.h"
 #include "base/status.h"
 #include "routing/serialized.h"
 
@@ -21,7 +23,9 @@ struct Header {
     uint64_t tokens;
     uint64_t spans;
     uint64_t calls;
-    uint64_t reserved[2];
+    uint32_t check;  // CRC32C of all before the rows, of which these bytes count as 0
+    uint32_t reserved;
+    uint64_t reserved2;
 
     bool has_tokens() const { return (flags & ROUTECAP_SEQUENCE_WITH_TOKENS) != 0; }
 };
@@ -38,6 +42,10 @@ struct Layout {
           tokens_end(tokens + (header.has_tokens() ? header.tokens * sizeof(int32_t) : 0)),
           rows((tokens_end + kAlignment - 1) / kAlignment * kAlignment) {}
 };
+
+uint32_t check_of(const uint8_t *data, const Layout &layout) {
+    return crc32c_without(data, layout.rows, offsetof(Header, check));
+}
 
 // An array at some place, of whatever alignment.
 template <class T>
@@ -77,8 +85,8 @@ int32_t read_header(const uint8_t *data, size_t bytes, Header &header) {
         return report(ROUTECAP_ERR_FORMAT,
                       "version %u of a serialised sequence; this library reads %u", header.version,
                       kVersion);
-    if ((header.flags & ~ROUTECAP_SEQUENCE_WITH_TOKENS) != 0 || header.reserved[0] != 0 ||
-        header.reserved[1] != 0)
+    if ((header.flags & ~ROUTECAP_SEQUENCE_WITH_TOKENS) != 0 || header.reserved != 0 ||
+        header.reserved2 != 0)
         return report(ROUTECAP_ERR_FORMAT, "flags %u, or a reserved field is not 0", header.flags);
     if (header.bytes != bytes)
         return report(ROUTECAP_ERR_FORMAT, "%zu bytes of a sequence of %llu", bytes,
@@ -101,7 +109,7 @@ int32_t serialize(const Sequence &sequence, uint32_t flags, void *dst, size_t ds
         return report(ROUTECAP_ERR_STATE, "the sequence does not know its tokens");
     const RoutingPtr rows(sequence.known_rows());
     uint64_t rows_bytes = 0;
-    serialize(*rows, nullptr, 0, &rows_bytes);
+    serialize(*rows, ROUTECAP_SERIALIZE_CHECKED, nullptr, 0, &rows_bytes);
     Header header{.magic = {},
                   .version = kVersion,
                   .flags = flags,
@@ -109,7 +117,9 @@ int32_t serialize(const Sequence &sequence, uint32_t flags, void *dst, size_t ds
                   .tokens = sequence.length(),
                   .spans = sequence.all_spans().size(),
                   .calls = sequence.calls(),
-                  .reserved = {}};
+                  .check = 0,
+                  .reserved = 0,
+                  .reserved2 = 0};
     std::memcpy(header.magic, kMagic, sizeof kMagic);
     const Layout layout(header);
     header.bytes = layout.rows + rows_bytes;
@@ -124,7 +134,9 @@ int32_t serialize(const Sequence &sequence, uint32_t flags, void *dst, size_t ds
     write_array(to + layout.digests, std::span(digests));
     if (flags != 0) write_array(to + layout.tokens, sequence.token_ids());
     std::memset(to + layout.tokens_end, 0, layout.rows - layout.tokens_end);
-    return serialize(*rows, to + layout.rows, rows_bytes, nullptr);
+    header.check = check_of(to, layout);
+    std::memcpy(to, &header, sizeof header);
+    return serialize(*rows, ROUTECAP_SERIALIZE_CHECKED, to + layout.rows, rows_bytes, nullptr);
 }
 
 int32_t deserialize(const void *data, size_t bytes, uint64_t budget_bytes, Sequence **sequence) {
@@ -132,6 +144,9 @@ int32_t deserialize(const void *data, size_t bytes, uint64_t budget_bytes, Seque
     Header header;
     if (int32_t s = read_header(from, bytes, header); s < 0) return s;
     const Layout layout(header);
+    if (header.check != check_of(from, layout))
+        return report(ROUTECAP_ERR_FORMAT,
+                      "the bytes are not what was written: their check differs");
     if (std::any_of(from + layout.tokens_end, from + layout.rows,
                     [](uint8_t byte) { return byte != 0; }))
         return report(ROUTECAP_ERR_FORMAT, "padding is not zero");

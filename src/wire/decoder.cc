@@ -190,7 +190,7 @@ public:
         const uint64_t cells = rows_ * layout().shape->layers;
         if (strict())
             if (int32_t s = status_of(valid(), cells, true); s < 0) return s;
-        ImportedRows imported{layout().shape, layout().first, rows_, {}};
+        ImportedRows imported{layout().shape, layout().first, rows_, {}, {}};
         uint64_t position = layout().first;
         for (const Chunk &chunk : *chunks_) {
             if (chunk.used == 0) continue;

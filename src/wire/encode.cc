@@ -219,7 +219,7 @@ int32_t encode(const Routing &routing, const routecap_wire_options *theirs, void
                             routing.first(), job.rows()};
     uint64_t size = 0;
     if (serialized) {
-        if (int32_t s = serialize(routing, dst, dst_bytes, &size); s < 0) {
+        if (int32_t s = serialize(routing, 0, dst, dst_bytes, &size); s < 0) {
             if (needed != nullptr) *needed = size;
             return s;
         }

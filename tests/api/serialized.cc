@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <random>
+#include <span>
 
 #include "../support/declared.h"
 
@@ -13,16 +14,19 @@ namespace {
 
 using Bytes = std::vector<uint8_t>;
 
-Bytes serialized(const routecap_routing *routing) {
+Bytes serialized(const routecap_routing *routing, routecap_serialize_flags flags = 0) {
     uint64_t needed = 0;
     EXPECT_STATUS(ROUTECAP_ERR_BUFFER_TOO_SMALL,
-                  routecap_routing_serialize(routing, 0, nullptr, 0, &needed));
+                  routecap_routing_serialize(routing, flags, nullptr, 0, &needed));
     Bytes bytes(needed, 0xee);
     EXPECT_STATUS(ROUTECAP_ERR_BUFFER_TOO_SMALL,
-                  routecap_routing_serialize(routing, 0, bytes.data(), needed - 1, nullptr));
+                  routecap_routing_serialize(routing, flags, bytes.data(), needed - 1, nullptr));
     EXPECT_STATUS(ROUTECAP_OK,
-                  routecap_routing_serialize(routing, 0, bytes.data(), needed, nullptr));
+                  routecap_routing_serialize(routing, flags, bytes.data(), needed, nullptr));
     return bytes;
+}
+Bytes checked(const routecap_routing *routing) {
+    return serialized(routing, ROUTECAP_SERIALIZE_CHECKED);
 }
 
 RoutingPtr deserialized(const Bytes &bytes, uint32_t flags = 0) {
@@ -201,7 +205,7 @@ TEST(Serialized, flags_of_a_later_version_are_refused) {
     const RoutingPtr routing = Captured(Shape{}).routing(4, 1);
     uint64_t needed = 0;
     EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT,
-                  routecap_routing_serialize(routing.get(), 1, nullptr, 0, &needed));
+                  routecap_routing_serialize(routing.get(), 2, nullptr, 0, &needed));
     EXPECT_EQ(needed, 0u);
 }
 
@@ -507,9 +511,128 @@ TEST(Serialized, its_first_bytes_say_what_is_to_come) {
     other[0] = 'r';
     EXPECT_STATUS(ROUTECAP_ERR_FORMAT, routecap_serialized_info(other.data(), other.size(), &info));
     other = bytes;
-    other[8] = 2;  // a version to come
+    other[8] = 3;  // a version to come
     EXPECT_STATUS(ROUTECAP_ERR_FORMAT, routecap_serialized_info(other.data(), other.size(), &info));
     EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_serialized_info(nullptr, 64, &info));
+}
+
+// ---- Checked --------------------------------------------------------------------------------
+
+TEST(Checks, comes_back_as_it_was_and_is_version_2) {
+    for (const Shape &shape : kShapes) {
+        Captured captured(shape);
+        const RoutingPtr routing = captured.routing(40, 4);
+        const Bytes bytes = checked(routing.get());
+        routecap_serialized info{.struct_size = sizeof info};
+        EXPECT_STATUS(ROUTECAP_OK,
+                      routecap_serialized_info(bytes.data(), ROUTECAP_SERIALIZED_MIN, &info));
+        EXPECT_EQ(info.version, 2u);
+        EXPECT_EQ(info.bytes, bytes.size());
+        const RoutingPtr again = deserialized(bytes);
+        expect_same(routing.get(), again.get(), shape);
+        EXPECT_EQ(checked(again.get()), bytes);
+        EXPECT_EQ(serialized(again.get()), serialized(routing.get()));
+        // Lent, and at any address.
+        Bytes moved(bytes.size() + 1);
+        std::copy(bytes.begin(), bytes.end(), moved.begin() + 1);
+        EXPECT_GE(refusal(moved.data() + 1, bytes.size()), 0);
+    }
+}
+
+TEST(Checks, no_single_byte_may_be_another) {
+    for (const Shape &shape : {kShapes[0], kShapes[2]}) {
+        Captured captured(shape);
+        const Bytes bytes = checked(captured.routing(40, 4).get());
+        for (size_t at = 0; at < bytes.size(); at++)
+            for (const uint8_t flip : {uint8_t{1}, uint8_t{0x80}, uint8_t{0xff}}) {
+                Bytes damaged = bytes;
+                damaged[at] ^= flip;
+                EXPECT_STATUS(ROUTECAP_ERR_FORMAT, refusal(damaged.data(), damaged.size()));
+                EXPECT_STATUS(ROUTECAP_ERR_FORMAT, refusal(damaged.data(), damaged.size(),
+                                                           ROUTECAP_IMPORT_TRUSTED));
+            }
+    }
+}
+
+// The bytes that a slice describes, with `data` for what is read of the routing.
+Bytes sliced(const Bytes &whole, const Bytes &data, uint64_t first, uint64_t rows) {
+    routecap_splice slice{.struct_size = sizeof slice};
+    routecap_piece pieces[ROUTECAP_MAX_PIECES];
+    Bytes header(whole.size());
+    EXPECT_STATUS(ROUTECAP_OK,
+                  routecap_serialized_slice(whole.data(), whole.size(), first, rows, header.data(),
+                                            header.size(), pieces, sizeof pieces[0],
+                                            std::size(pieces), &slice));
+    Bytes bytes;
+    for (const routecap_piece &piece : std::span(pieces, slice.pieces)) {
+        const auto *from = piece.source == ROUTECAP_PIECE_HEADER ? header.data() : data.data();
+        if (piece.source == ROUTECAP_PIECE_ZERO)
+            bytes.resize(bytes.size() + piece.bytes);
+        else
+            bytes.insert(bytes.end(), from + piece.offset, from + piece.offset + piece.bytes);
+    }
+    EXPECT_EQ(bytes.size(), slice.bytes);
+    return bytes;
+}
+
+TEST(Checks, a_range_that_was_read_is_checked_by_itself) {
+    Captured captured(kShapes[0]);
+    const RoutingPtr routing = captured.routing(40, 4);
+    const Bytes whole = checked(routing.get());
+    routecap_serialized info{.struct_size = sizeof info};
+    EXPECT_STATUS(ROUTECAP_OK,
+                  routecap_serialized_info(whole.data(), ROUTECAP_SERIALIZED_MIN, &info));
+    for (const uint64_t first : {0, 33}) {
+        const Bytes range = sliced(whole, whole, first, 7);
+        routecap_routing *same = nullptr;
+        EXPECT_GE(routecap_routing_slice(routing.get(), first, 7, &same), 0);
+        expect_same(deserialized(range).get(), RoutingPtr(same).get(), kShapes[0]);
+        // A byte that changed on its way costs the range that it is in, and no other.
+        size_t refused = 0;
+        for (size_t at = info.header_bytes; at < whole.size(); at++) {
+            Bytes damaged = whole;
+            damaged[at] ^= 1;
+            const Bytes read = sliced(whole, damaged, first, 7);
+            const int32_t status = refusal(read.data(), read.size());
+            EXPECT_EQ(status == ROUTECAP_ERR_FORMAT, read != range) << at;
+            refused += status == ROUTECAP_ERR_FORMAT;
+        }
+        EXPECT_GT(refused, 0u);
+    }
+}
+
+TEST(Checks, rows_from_another_place_are_refused) {
+    Captured captured(kShapes[0]);
+    const Bytes whole = checked(captured.routing(8, 1, true, true).get());
+    routecap_serialized info{.struct_size = sizeof info};
+    EXPECT_STATUS(ROUTECAP_OK,
+                  routecap_serialized_info(whole.data(), ROUTECAP_SERIALIZED_MIN, &info));
+    const size_t row = kShapes[0].layers * kShapes[0].k, checks = whole.size() - 8 * 4;
+    Bytes swapped = whole;  // rows 2 and 3, with their checks
+    const auto swap = [&](size_t plane, size_t bytes) {
+        const auto at = swapped.begin() + static_cast<ptrdiff_t>(plane + 2 * bytes);
+        const auto n = static_cast<ptrdiff_t>(bytes);
+        std::swap_ranges(at, at + n, at + n);
+    };
+    swap(info.header_bytes, row);
+    swap(checks, 4);
+    EXPECT_NE(swapped, whole);
+    EXPECT_STATUS(ROUTECAP_ERR_FORMAT, refusal(swapped.data(), swapped.size()));
+}
+
+TEST(Checks, a_splice_has_checks_if_both_parts_have) {
+    Captured captured(kShapes[0]);
+    const RoutingPtr a = captured.routing(20, 1), b = captured.routing(30, 2);
+    const Bytes plain = serialized(b.get());
+    const auto version = [](const Bytes &bytes) { return bytes[8]; };
+    const Bytes both = spliced(checked(a.get()), checked(b.get()), 11);
+    EXPECT_EQ(version(both), 2);
+    EXPECT_EQ(serialized(deserialized(both).get()),
+              serialized(deserialized(spliced(serialized(a.get()), plain, 11)).get()));
+    Bytes damaged = both;
+    damaged[damaged.size() - 1] ^= 1;
+    EXPECT_STATUS(ROUTECAP_ERR_FORMAT, refusal(damaged.data(), damaged.size()));
+    EXPECT_EQ(version(spliced(checked(a.get()), plain, 11)), 1);
 }
 
 // ---- Splicing -------------------------------------------------------------------------------

@@ -7,6 +7,7 @@
 #include <tuple>
 #include <utility>
 
+#include "../support/crc32c.h"
 #include "../support/declared.h"
 
 namespace model {
@@ -167,14 +168,14 @@ Routing Routing::of_layers(size_t first_layer, size_t layers) const {
 }
 
 // The one form that the header specifies.
-std::vector<uint8_t> Routing::serialize() const {
+std::vector<uint8_t> Routing::serialize(bool checked) const {
     enum : uint32_t { kPresent = 1, kValidity = 2, kTags = 4 };
     struct Run {
         uint64_t rows, tag;
         uint32_t flags, reason;
     };
     std::vector<Run> runs;
-    std::vector<uint8_t> ids, tags, validity;
+    std::vector<uint8_t> ids, tags, validity, checks;
     const auto put = [](std::vector<uint8_t> &to, uint64_t value, size_t bytes) {
         for (size_t b = 0; b < bytes; b++) to.push_back(static_cast<uint8_t>(value >> 8 * b));
     };
@@ -192,16 +193,21 @@ std::vector<uint8_t> Routing::serialize() const {
         const auto [flags, reason] = kind(at(p));
         Run run{0, 0, flags, reason};
         std::vector<uint64_t> own;
+        std::vector<std::pair<std::vector<uint8_t>, std::vector<uint8_t>>> of_rows;
         for (; p < end() && kind(at(p)) == std::pair(flags, reason); p++, run.rows++) {
             if (run.flags == 0) continue;
             const RowPtr row = at(p);
             own.push_back(row->tag);
             for (uint16_t id : row->ids) put(ids, id, id_bytes);
+            auto &[before, behind] = of_rows.emplace_back();  // its tag
+            put(before, p, 8);
+            for (uint16_t id : row->ids) put(before, id, id_bytes);
             if ((run.flags & kValidity) == 0) continue;
             std::vector<uint8_t> bits((shape->cells() + 7) / 8);
             for (size_t l = 0; l < shape->cells(); l++)
                 bits[l / 8] = static_cast<uint8_t>(bits[l / 8] | row->valid(l) << l % 8);
             validity.insert(validity.end(), bits.begin(), bits.end());
+            behind = bits;
         }
         if (!own.empty() &&
             std::count(own.begin(), own.end(), own.front()) == static_cast<ptrdiff_t>(own.size())) {
@@ -209,6 +215,12 @@ std::vector<uint8_t> Routing::serialize() const {
         } else if (!own.empty()) {
             run.flags |= kTags;
             for (uint64_t tag : own) put(tags, tag, 8);
+        }
+        for (size_t r = 0; r < of_rows.size(); r++) {
+            auto &[row, behind] = of_rows[r];
+            if ((run.flags & kTags) != 0) put(row, own[r], 8);
+            row.insert(row.end(), behind.begin(), behind.end());
+            put(checks, crc32c(row), 4);
         }
         runs.push_back(run);
     }
@@ -224,15 +236,22 @@ std::vector<uint8_t> Routing::serialize() const {
                                 static_cast<uint32_t>(layer.provenance)})
             put(data, number, 4);
     pad(data, 8);
+    size_t header = 0;
     for (const Run &run : runs)
         put(data, run.rows, 8), put(data, run.tag, 8), put(data, run.flags, 4),
             put(data, run.reason, 4);
-    for (const auto *plane : {&ids, &tags, &validity}) {
+    for (const auto *plane : {&ids, &tags, &validity, &checks}) {
+        if (plane == &checks && !checked) break;
         pad(data, 64);
+        if (plane == &ids) header = data.size();
         data.insert(data.end(), plane->begin(), plane->end());
     }
     const uint64_t bytes = data.size();
     for (size_t b = 0; b < 8; b++) data[16 + b] = static_cast<uint8_t>(bytes >> 8 * b);
+    if (!checked) return data;
+    data[8] = 2;
+    const uint32_t check = crc32c(data, header, 12);
+    std::memcpy(data.data() + 12, &check, 4);
     return data;
 }
 

@@ -83,7 +83,7 @@ struct Routing {
     routecap_coverage coverage(uint64_t length, std::vector<routecap_missing> &blocks) const;
     Routing part(uint64_t first, uint64_t rows) const;
     Routing of_layers(size_t first_layer, size_t layers) const;
-    std::vector<uint8_t> serialize() const;
+    std::vector<uint8_t> serialize(bool checked = false) const;
 };
 using RoutingPtr = std::shared_ptr<Routing>;
 

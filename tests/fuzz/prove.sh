@@ -18,7 +18,7 @@ export -f compile object
 
 mkdir -p "$work/tree" "$work/objects"
 cp -r src kernels "$work/tree"
-mapfile -t sources < <(find src -name "*.cc" -not -path "src/backend/cuda/*")
+mapfile -t sources < <(find src -name "*.cc" -not -path "src/backend/cuda/*" -not -path "src/third_party/*")
 base64=(src/third_party/base64/lib/{lib,codec_choose,tables/tables,arch/*/codec}.c)
 printf '%s\n' "${sources[@]}" | xargs -P "$(nproc)" -I{} bash -c \
     'compile "$work/tree" {} "$(object {})"' || exit 2
@@ -26,6 +26,10 @@ for source in "${base64[@]}"; do
     case $source in *avx512*) simd='-mavx512vl -mavx512vbmi' ;; *avx2*) simd=-mavx2 ;; *avx*) simd=-mavx ;; *sse*) simd=-msse4.2 ;; *) simd= ;; esac
     [ "$(uname -m)" = x86_64 ] || simd=
     cc -O1 -fPIC -include src/third_party/base64/config.h -Isrc/third_party/base64 $simd -c "$source" -o "$(object "$source")" || exit 2
+done
+for source in src/third_party/crc32c/src/*.cc; do
+    case $source-$(uname -m) in *sse42*-x86_64) simd=-msse4.2 ;; *arm64*-aarch64) simd=-march=armv8-a+crc+crypto ;; *) simd= ;; esac
+    c++ -O1 -fPIC -include src/third_party/crc32c/include/crc32c/crc32c_config.h -Isrc/third_party/crc32c/include $simd -c "$source" -o "$(object "$source")" || exit 2
 done
 cc -O1 -fPIC -include src/third_party/blake2/config.h -c src/third_party/blake2/blake2b-ref.c -o "$(object blake2)" || exit 2
 for source in model check plain config serialized operations wire sequence plan ../support/device; do

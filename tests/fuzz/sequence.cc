@@ -5,7 +5,9 @@
 #include <cstring>
 #include <memory>
 #include <optional>
+#include <string_view>
 
+#include "../support/crc32c.h"
 #include "bytes.h"
 #include "check.h"
 #include "model.h"
@@ -328,6 +330,13 @@ void damaged(Bytes &in, Data bytes) {
             case 2: bytes.resize(at + 1); break;
             default: bytes.insert(bytes.begin() + static_cast<ptrdiff_t>(at), 0); break;
         }
+    }
+    // What they say is looked at, too: the rows begin at the magic of a routing.
+    const std::string_view magic = "ROUTECAP";
+    const auto rows = std::search(bytes.begin(), bytes.end(), magic.begin(), magic.end());
+    if (rows - bytes.begin() >= 64 && in.below(4) > 0) {
+        const uint32_t check = crc32c(bytes, static_cast<size_t>(rows - bytes.begin()), 48);
+        std::memcpy(bytes.data() + 48, &check, 4);
     }
     int32_t status = 0;
     const SequencePtr made = deserialized(bytes, status);

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <optional>
 
+#include "../support/crc32c.h"
 #include "../support/declared.h"
 #include "bytes.h"
 #include "check.h"
@@ -32,15 +33,17 @@ bool zero(const Data &data, size_t from, size_t to) {
 
 // What the fixed part of the header says, and what follows from it. None if that cannot be.
 struct Fixed {
-    uint64_t bytes, first, rows, runs, layers, k, dtype, id_space, header_bytes;
+    uint64_t bytes, first, rows, runs, layers, k, dtype, id_space, header_bytes, version;
 };
 std::optional<Fixed> fixed(const Data &data) {
     if (data.size() < ROUTECAP_SERIALIZED_MIN ||
-        std::memcmp(data.data(), "ROUTECAP\1\0\0\0\0\0\0\0", 16) != 0)
+        std::memcmp(data.data(), "ROUTECAP", 8) != 0)
         return {};
+    const uint64_t version = number(data, 8, 4);
+    if (version != 2 && (version != 1 || number(data, 12, 4) != 0)) return {};
     Fixed f{number(data, 16, 8), number(data, 24, 8), number(data, 32, 8),
             number(data, 40, 8), number(data, 48, 4), number(data, 52, 4),
-            number(data, 56, 4), number(data, 60, 4), 0};
+            number(data, 56, 4), number(data, 60, 4), 0,                   version};
     if (f.layers < 1 || f.layers > ROUTECAP_MAX_LAYERS || f.k < 1 || f.k > ROUTECAP_MAX_K ||
         f.id_space > 1)
         return {};
@@ -73,6 +76,7 @@ struct Header {
 std::optional<Header> header(const Data &data) {
     const auto f = fixed(data);
     if (!f || data.size() < f->header_bytes) return {};
+    if (f->version == 2 && number(data, 12, 4) != crc32c(data, f->header_bytes, 12)) return {};
     Header h{*f};
     h.shape->k = static_cast<uint32_t>(f->k), h.shape->id_space = static_cast<int32_t>(f->id_space);
     size_t at = ROUTECAP_SERIALIZED_MIN;
@@ -106,18 +110,20 @@ std::optional<Header> header(const Data &data) {
 }
 
 // Where the planes are. The bytes of everything in the last.
-std::optional<std::array<uint64_t, 4>> planes(const Header &h) {
+std::optional<std::array<uint64_t, 5>> planes(const Header &h) {
     const uint64_t row_bytes[] = {h.f.layers * h.f.k * h.shape->id_bytes(), 8,
-                                  (h.f.layers + 7) / 8};
-    std::array<uint64_t, 4> at{h.f.header_bytes, 0, 0, 0};
-    for (size_t plane = 0; plane < 3; plane++) {
+                                  (h.f.layers + 7) / 8, 4};
+    const uint64_t flags[] = {kPresent, kTags, kValidity, kPresent};
+    const size_t count = h.f.version == 2 ? 4 : 3;
+    std::array<uint64_t, 5> at{h.f.header_bytes};
+    for (size_t plane = 0; plane < count; plane++) {
         uint64_t rows = 0;
-        for (const Run &run : h.runs)
-            rows += (run.flags & 1u << (plane == 0 ? 0 : plane == 1 ? 2 : 1)) != 0 ? run.rows : 0;
+        for (const Run &run : h.runs) rows += (run.flags & flags[plane]) != 0 ? run.rows : 0;
         if (rows > h.f.bytes) return {};
         at[plane + 1] = at[plane] + rows * row_bytes[plane];
-        if (plane < 2) at[plane + 1] = up(at[plane + 1], 64);
+        if (plane + 1 < count) at[plane + 1] = up(at[plane + 1], 64);
     }
+    if (count == 3) at[4] = at[3];
     return at;
 }
 
@@ -125,9 +131,10 @@ std::optional<model::Routing> parse(const Data &data, bool trusted) {
     const auto h = header(data);
     if (!h || h->f.bytes != data.size()) return {};
     const auto at = planes(*h);
-    if (!at || (*at)[3] != data.size()) return {};
+    if (!at || at->back() != data.size()) return {};
     model::Routing routing{h->shape, h->f.first, h->f.rows};
-    uint64_t ids = (*at)[0], tags = (*at)[1], validity = (*at)[2], position = h->f.first;
+    uint64_t ids = (*at)[0], tags = (*at)[1], validity = (*at)[2], checks = (*at)[3],
+             position = h->f.first;
     const size_t k = h->f.k, size = h->shape->id_bytes();
     for (const Run &run : h->runs) {
         if ((run.flags & kPresent) == 0) {
@@ -138,6 +145,17 @@ std::optional<model::Routing> parse(const Data &data, bool trusted) {
             continue;
         }
         for (uint64_t r = 0; r < run.rows; r++, position++) {
+            Data of_row;
+            for (size_t b = 0; b < 8; b++) of_row.push_back(static_cast<uint8_t>(position >> 8 * b));
+            const auto add = [&](uint64_t from, uint64_t bytes) {
+                const auto begin = data.begin() + static_cast<ptrdiff_t>(from);
+                of_row.insert(of_row.end(), begin, begin + static_cast<ptrdiff_t>(bytes));
+            };
+            add(ids, h->f.layers * k * size);
+            if ((run.flags & kTags) != 0) add(tags, 8);
+            if ((run.flags & kValidity) != 0) add(validity, (h->f.layers + 7) / 8);
+            if (h->f.version == 2 && number(data, checks, 4) != crc32c(of_row)) return {};
+            checks += 4;
             auto row = std::make_shared<model::Row>();
             row->tag = (run.flags & kTags) != 0 ? number(data, tags, 8) : run.tag;
             tags += (run.flags & kTags) != 0 ? 8 : 0;
@@ -170,6 +188,7 @@ std::optional<model::Routing> parse(const Data &data, bool trusted) {
         }
     }
     if (!zero(data, ids, (*at)[1]) || !zero(data, tags, (*at)[2])) return {};
+    if (h->f.version == 2 && !zero(data, validity, (*at)[3])) return {};
     return routing;
 }
 
@@ -208,7 +227,7 @@ Data written(Bytes &in) {
         }
         routing.content.emplace(p, std::move(row));
     }
-    return routing.serialize();
+    return routing.serialize(in.below(2) == 1);
 }
 
 // It, damaged here and there; or the rest of the input as it is.
@@ -228,6 +247,12 @@ Data any(Bytes &in) {
             case 2: data.resize(at + 1); break;
             default: data.insert(data.begin() + static_cast<ptrdiff_t>(at), 0); break;
         }
+    }
+    // What a damaged header says is looked at, too.
+    if (const auto f = fixed(data);
+        f && f->version == 2 && data.size() >= f->header_bytes && in.below(2) == 1) {
+        const uint32_t check = crc32c(data, f->header_bytes, 12);
+        std::memcpy(data.data() + 12, &check, 4);
     }
     return data;
 }
@@ -260,8 +285,8 @@ routecap_routing *deserialize(const Data &data, uint32_t flags, bool lend, bool 
 void spliced(const Data &head, const Data &tail, uint64_t row) {
     const auto a = header(head), b = header(tail);
     int32_t expected = ROUTECAP_OK;
-    if (!a || !b || !planes(*a) || !planes(*b) || (*planes(*a))[3] != a->f.bytes ||
-        (*planes(*b))[3] != b->f.bytes)
+    if (!a || !b || !planes(*a) || !planes(*b) || planes(*a)->back() != a->f.bytes ||
+        planes(*b)->back() != b->f.bytes)
         expected = ROUTECAP_ERR_FORMAT;
     else if (a->f.k != b->f.k || a->f.id_space != b->f.id_space || a->f.layers != b->f.layers)
         expected = ROUTECAP_ERR_SHAPE_MISMATCH;
@@ -358,7 +383,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                                  : ROUTECAP_ERR_FORMAT;
     SAME_STATUS(expected, routecap_serialized_info(bytes.data(), bytes.size(), &info));
     if (f) {
-        SAME(1, info.version);
+        SAME(f->version, info.version);
         SAME(f->bytes, info.bytes);
         SAME(f->header_bytes, info.header_bytes);
         SAME(f->first, info.first);

@@ -321,11 +321,7 @@ TEST(Sequence, damaged_bytes_are_refused) {
     Sequence sequence;
     EXPECT_STATUS(ROUTECAP_OK, sequence.append(all, routing_of(computed(all))));
     const auto bytes = sequence.bytes(ROUTECAP_SEQUENCE_WITH_TOKENS);
-    // Header (but the number of calls), spans, digests and tokens: no byte may be another.
-    const size_t before_rows = (64 + 40 + 3 * 16 + 150 * 4 + 63) / 64 * 64;
-    for (size_t at = 0; at < before_rows; at++) {
-        const bool free = (at >= 40 && at < 48) || (at >= 64 + 16 && at < 64 + 36);
-        if (free) continue;  // calls, and the span's call, tag and origin
+    for (size_t at = 0; at < bytes.size(); at++) {
         auto damaged = bytes;
         damaged[at] = static_cast<uint8_t>(damaged[at] ^ 1);
         from_bytes(damaged, ROUTECAP_ERR_FORMAT);

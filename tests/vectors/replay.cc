@@ -917,7 +917,8 @@ void Replay::serializing(Serialize &&serialize) {
 void Replay::serialized(const std::string &call) {
     if (call == "routing_serialize") {
         serializing([&](void *dst, size_t size, uint64_t *needed) {
-            return routecap_routing_serialize(routing(), 0, dst, size, needed);
+            return routecap_routing_serialize(routing(), in_->get<uint32_t>("flags"), dst, size,
+                                              needed);
         });
     } else if (call == "routing_deserialize") {
         size_t size = 0;

@@ -419,6 +419,12 @@ class Order(Constant):
 OrderName: TypeAlias = Literal["row_major", "layer_major"]
 
 
+class SerializeFlag(Flags):
+    """`checked` of Routing.serialize."""
+
+    CHECKED = 1
+
+
 class TrustFlag(Flags):
     """`trusted` of Routing.deserialize and Routing.from_arrays."""
 

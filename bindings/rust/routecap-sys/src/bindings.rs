@@ -1,4 +1,4 @@
-// Of headers with the SHA-256 5d1c5b0e41f8064a017bb07cc7cdf6fe8f246c5a0c8fc97e5b09e070a7d5691a
+// Of headers with the SHA-256 c7aa7f419aeffb6db264ab645ed0acdc39d16e149400c2ea1bf7fa1155fa76b2
 pub const ROUTECAP_VERSION_MAJOR: u32 = 1;
 pub const ROUTECAP_VERSION_MINOR: u32 = 1;
 pub const ROUTECAP_VERSION_PATCH: u32 = 0;
@@ -137,6 +137,7 @@ pub const ROUTECAP_POLICY_REPLACE: i32 = 1;
 pub const ROUTECAP_EXTRACT_SHARE: i32 = 0;
 pub const ROUTECAP_EXTRACT_TAKE: i32 = 1;
 pub const ROUTECAP_EXTRACT_COPY: i32 = 2;
+pub const ROUTECAP_SERIALIZE_CHECKED: u32 = 1;
 pub const ROUTECAP_IMPORT_TRUSTED: u32 = 1;
 pub const ROUTECAP_SERIALIZED_MIN: u32 = 64;
 pub const ROUTECAP_PIECE_HEADER: i32 = 0;
@@ -2440,6 +2441,7 @@ unsafe extern "C" {
     /// @param[in] routing  The routing; may be NULL.
     pub fn routecap_routing_free(routing: *mut routecap_routing);
 }
+pub type routecap_serialize_flags = u32;
 unsafe extern "C" {
     /// Write a routing in the serialised form.
     ///
@@ -2447,8 +2449,13 @@ unsafe extern "C" {
     /// bytes. Later libraries write version 1 too, unless a flag asks for a different version, and
     /// refuse a routing that version 1 cannot express.
     ///
+    /// With ROUTECAP_SERIALIZE_CHECKED the bytes are version 2: they contain a CRC32C of the header and
+    /// one of each row with its position, 4 bytes each. Whoever reads them, or a slice of them, notices
+    /// bytes that a disk or a network changed, and rows that were read from a wrong place. Libraries
+    /// before 1.1 refuse version 2.
+    ///
     /// @param[in] routing    The routing.
-    /// @param[in] flags      0.
+    /// @param[in] flags      0 or ROUTECAP_SERIALIZE_CHECKED.
     /// @param[out] dst       [dst_bytes] the bytes. NULL with dst_bytes 0 asks for the size, which
     ///                       returns ROUTECAP_ERR_BUFFER_TOO_SMALL.
     /// @param[in] dst_bytes  Size of dst, in bytes.
@@ -2458,7 +2465,7 @@ unsafe extern "C" {
     ///         ROUTECAP_ERR_BUFFER_TOO_SMALL (nothing is written).
     pub fn routecap_routing_serialize(
         routing: *const routecap_routing,
-        flags: u32,
+        flags: routecap_serialize_flags,
         dst: *mut ::core::ffi::c_void,
         dst_bytes: usize,
         needed: *mut u64,
@@ -2475,10 +2482,10 @@ pub type routecap_release =
     ::core::option::Option<unsafe extern "C" fn(context: *mut ::core::ffi::c_void)>;
 pub type routecap_import_flags = u32;
 unsafe extern "C" {
-    /// Make a routing from bytes in the serialised form.
+    /// Make a routing from bytes in the serialised form, version 1 or 2.
     ///
     /// Nothing in the bytes is trusted. A cell that is marked valid and does not hold k distinct experts
-    /// of its layer is an error.
+    /// of its layer is an error, and so is a check of version 2 that does not match.
     ///
     /// The routing takes about as much memory as the bytes, or up to twenty times as much if the bytes
     /// consist of many runs of one row. This memory counts in no budget.
@@ -2543,7 +2550,7 @@ unsafe extern "C" {
 #[derive(Debug, Default, Copy, Clone)]
 pub struct routecap_serialized {
     pub struct_size: u32,
-    /// of the serialised form
+    /// of the serialised form: 1, or 2 if it has checks
     pub version: u32,
     /// of the whole routing, header included
     pub bytes: u64,
@@ -2670,8 +2677,9 @@ unsafe extern "C" {
     /// layer that is RECOMPUTED in either routing is RECOMPUTED in the result.
     ///
     /// Both headers are checked. Ids, tags and validity are not; they are checked when the result is
-    /// deserialised. To write the pieces you need both sources at once: pieces of tail's ids come before
-    /// pieces of head's tags and validity. The pieces of each source are in ascending order.
+    /// deserialised. The result is version 2 if both routings are, and 1 otherwise. To write the pieces
+    /// you need both sources at once: pieces of tail's ids come before pieces of head's tags and
+    /// validity. The pieces of each source are in ascending order.
     ///
     /// @param[in] head            [head_bytes] the first routing, at least its header.
     /// @param[in] head_bytes      How many: header_bytes of routecap_serialized_info or more.
@@ -2710,8 +2718,9 @@ unsafe extern "C" {
     /// follow it. Only the header is read. So if the routing is in a file or on a different machine, you
     /// need to read only its header and the listed bytes.
     ///
-    /// Positions stay the same. The header is checked. Ids, tags and validity are not; they are checked
-    /// when the result is deserialised.
+    /// Positions and the version stay the same. The header is checked. Ids, tags and validity are not;
+    /// they are checked when the result is deserialised, each row by its own check if the routing is
+    /// version 2.
     ///
     /// @param[in] data            [bytes] the routing, at least its header.
     /// @param[in] bytes           How many: header_bytes of routecap_serialized_info or more.

@@ -7,7 +7,11 @@ use crate::{DType, IdSpace, Routing, Rows, Trust, sys};
 impl Routing {
     /// How many bytes the serialised form takes.
     pub fn serialized_len(&self) -> Result<usize> {
-        match self.serialize_raw(std::ptr::null_mut(), 0) {
+        self.len_with(0)
+    }
+
+    fn len_with(&self, flags: u32) -> Result<usize> {
+        match self.serialize_raw(flags, std::ptr::null_mut(), 0) {
             (needed, Err(error)) if error.kind() != ErrorKind::BufferTooSmall => {
                 Err(error).map(|()| needed)
             }
@@ -18,9 +22,20 @@ impl Routing {
     /// Write the routing in the serialised form (`routecap_routing_serialize`). Equal routings give
     /// equal bytes.
     pub fn serialize(&self) -> Result<Vec<u8>> {
-        let len = self.serialized_len()?;
+        self.serialize_with(0)
+    }
+
+    /// The same with checksums of the header and of each row (`ROUTECAP_SERIALIZE_CHECKED`), so
+    /// that a reader of some rows notices whether they arrived as they were written. Libraries
+    /// before 1.1 refuse such bytes.
+    pub fn serialize_checked(&self) -> Result<Vec<u8>> {
+        self.serialize_with(sys::ROUTECAP_SERIALIZE_CHECKED)
+    }
+
+    fn serialize_with(&self, flags: u32) -> Result<Vec<u8>> {
+        let len = self.len_with(flags)?;
         let mut bytes = Vec::with_capacity(len);
-        let (written, result) = self.serialize_raw(bytes.as_mut_ptr(), len);
+        let (written, result) = self.serialize_raw(flags, bytes.as_mut_ptr(), len);
         result?;
         // SAFETY: the call has written so many bytes, which is no more than there is room for.
         unsafe { bytes.set_len(written) };
@@ -33,15 +48,15 @@ impl Routing {
     ///
     /// [`BufferTooSmall`](ErrorKind::BufferTooSmall); nothing is written then.
     pub fn serialize_into(&self, dst: &mut [u8]) -> Result<usize> {
-        let (written, result) = self.serialize_raw(dst.as_mut_ptr(), dst.len());
+        let (written, result) = self.serialize_raw(0, dst.as_mut_ptr(), dst.len());
         result.map(|()| written)
     }
 
-    fn serialize_raw(&self, dst: *mut u8, bytes: usize) -> (usize, Result<()>) {
+    fn serialize_raw(&self, flags: u32, dst: *mut u8, bytes: usize) -> (usize, Result<()>) {
         let mut needed = 0;
         // SAFETY: `dst` is NULL or so many bytes.
         let status = unsafe {
-            sys::routecap_routing_serialize(self.as_raw(), 0, dst.cast(), bytes, &mut needed)
+            sys::routecap_routing_serialize(self.as_raw(), flags, dst.cast(), bytes, &mut needed)
         };
         (needed as usize, check(status).map(drop))
     }
