@@ -20,6 +20,9 @@ _CLEAR = 0.05
 """How much more alike the rows of one token are at one shift than at the others on the whole,"""
 _BEST = 0.04
 """and than at the next best, so that it is told: a text that repeats is alike at several."""
+_ELSEWHERE = 0.1
+"""How much more alike they are at another shift than where they are, so that they are told to be
+wrong: in a text with a period, a neighbour says about as much of the choice as the token."""
 _STALE = 8
 """Rows that are another text's, one behind the other."""
 _COMPARED = 8
@@ -75,6 +78,11 @@ def shift(subject: Subject) -> Iterator[Found]:
     ):
         raise NotCheckedError("the rows of one token are hardly more alike than those of others")
     if best:
+        if alike[best] < alike[0] + _ELSEWHERE:
+            raise NotCheckedError(
+                f"the rows of one token are about as alike here, {alike[0]:.0%}, as where the "
+                f"tokens {away(best)} are, {alike[best]:.0%}: the text may have a period"
+            )
         yield Found(
             f"the rows fit the tokens {away(best)}: rows of one token have {alike[best]:.0%} of "
             f"their ids in common there, {alike[0]:.0%} here",
