@@ -45,7 +45,7 @@ def table(setting: Setting, block: int, folder: Path, log: Log, device: str, how
             )
             made = batch, answers, examine(rig, batch, setting.answers)
         batch, answers, seen = made
-        line = _row(rig, batch, answers.logits, replace(arm, tis=False))
+        line = row_of(rig, batch, answers.logits, replace(arm, tis=False))
         differ = seen["cells_differ"], seen["tokens_differ"]
         if letter == "d":  # every row is forced
             differ = 0.0, 0.0
@@ -61,7 +61,8 @@ def table(setting: Setting, block: int, folder: Path, log: Log, device: str, how
 
 
 @torch.no_grad()
-def _row(rig: Rig, batch: Any, logits: torch.Tensor, arm: Any) -> dict[str, float]:
+def row_of(rig: Rig, batch: Any, logits: torch.Tensor, arm: Any) -> dict[str, float]:
+    """A row of the table; logits: the engine's log-probabilities of all tokens."""
     gaps, kls, count = [], [], rig.setting.micro
     for first in range(0, len(batch.sequences), count):
         some = slice(first, min(first + count, len(batch.sequences)))

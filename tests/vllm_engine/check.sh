@@ -80,6 +80,8 @@ check_0.21() {
         check "0.21: two stages of a pipeline, parallel.py $options" "$python" tests/vllm_engine/parallel.py pipeline --requests 48 $options
     done
     check "0.21: the HTTP server, server.py" "$python" tests/vllm_engine/server.py "$build/vllm_engine_server"
+    check "0.21: the static table of examples/frontier, frontier_table.py" "$python" tests/vllm_engine/frontier_table.py \
+        "$build/vllm_engine_frontier"
 }
 check_0.26() {
     every_row 0.26 --sync --preempt "--prefix --seed 5" "--preempt --prefix" "--sync --prefix --seed 2" \
