@@ -179,15 +179,18 @@ def _cell(value: Any) -> str:
     return str(value)
 
 
+def complete_blocks(lines: Sequence[dict[str, Any]], runs: dict[str, Run]) -> dict[int, int]:
+    """The common length of each block that counts."""
+    refused = {line["block"] for line in lines if line["kind"] == "base_done" and not line["taken"]}
+    blocks = sorted({run.about["block"] for run in runs.values()} - {0} - refused)
+    measured = {block: common_length(runs, block) for block in blocks}
+    return {block: length for block, (length, whole) in measured.items() if whole}
+
+
 def text_of(lines: Sequence[dict[str, Any]], runs: dict[str, Run]) -> str:
     blocks = sorted({run.about["block"] for run in runs.values()} - {0})
     measured = {block: common_length(runs, block) for block in blocks}
-    refused = {line["block"] for line in lines if line["kind"] == "base_done" and not line["taken"]}
-    complete = {
-        block: length
-        for block, (length, whole) in measured.items()
-        if whole and block not in refused
-    }
+    complete = complete_blocks(lines, runs)
     pairs = paired(runs, complete, "P", *PRIMARY)
     parts = ["# What was measured\n", "## Primary outcome\n"]
     if pairs:
@@ -224,8 +227,12 @@ def text_of(lines: Sequence[dict[str, Any]], runs: dict[str, Run]) -> str:
                 (point, f"{one} - {other}", f"{np.mean([v for *_, v in found]):+.3f}", values)
             )
     parts += ["## Secondary\n", _table(("point", "arms", "mean", "each pair"), rows)]
-    parts += ["## The static table\n", _static(lines), "## Bases\n", _bases(lines)]
+    parts += ["## The static table\n", _static(lines)]
+    if any(line["kind"] == "engine" for line in lines):
+        parts += ["## The static table with vLLM\n", _engine(lines)]
+    parts += ["## Bases\n", _bases(lines)]
     parts += ["## Every cell\n", _cells(runs, measured)]
+    parts += ["## Problems solved, of 1, held out\n", _held_out(runs)]
     return "\n".join(parts)
 
 
@@ -239,12 +246,35 @@ def _static(lines: Sequence[dict[str, Any]]) -> str:
     )  # fmt: skip
 
 
+def _engine(lines: Sequence[dict[str, Any]]) -> str:
+    """Of a real engine; each seed is another sampling of the same base."""
+    last = {
+        tuple(x[key] for key in ("block", "format", "seed", "row")): x
+        for x in lines
+        if x["kind"] == "engine"
+    }
+    order = {"live": 0, "replayed": 1, "shifted": 2}
+    keys = ("cells_differ", "tokens_differ", "kl", "k3", "f2", "f5", "controls_missed")
+    return _table(
+        ("block", "format", "seed", "row", "answers", "with every row", "cells that differ",
+         "tokens", "KL", "k3", "F(2)", "F(5)", "controls missed", "findings"),
+        [(*key, x["answers"], x["complete"], *(x[each] for each in keys), len(x["findings"]))
+         for key, x in sorted(last.items(), key=lambda each: (*each[0][:3], order[each[0][3]]))],
+    )  # fmt: skip
+
+
 def _bases(lines: Sequence[dict[str, Any]]) -> str:
     found = [each for each in lines if each["kind"] == "base_done"]
     return _table(
         ("block", "steps", "seconds", "solves", "taken"),
         [(x["block"], x["step"], round(x["seconds"]), x["accuracy"], x["taken"]) for x in found],
     )
+
+
+def _held_out(runs: dict[str, Run]) -> str:
+    steps = sorted({step for run in runs.values() for step in run.held_out})
+    rows = [(name, *map(run.held_out.get, steps)) for name, run in sorted(runs.items())]
+    return _table(("cell", *(f"after {step}" for step in steps)), rows)
 
 
 def _cells(runs: dict[str, Run], measured: dict[int, tuple[int, bool]]) -> str:
@@ -266,7 +296,7 @@ def _cells(runs: dict[str, Run], measured: dict[int, tuple[int, bool]]) -> str:
         ))  # fmt: skip
     head = (
         "cell", "updates", "rate", "steps", "base", "best", "U", "collapsed at", "gap collapsed at",
-        "median k3", "rows replayed", "lost", "invalid", "batches with findings", "control missed",
+        "median k3", "cells replayed", "lost", "invalid", "batches with findings", "control missed",
         "seconds",
     )  # fmt: skip
     return _table(head, rows)
@@ -276,9 +306,9 @@ def _cells(runs: dict[str, Run], measured: dict[int, tuple[int, bool]]) -> str:
 
 _STYLE = """<style>
 text{font:12px system-ui,sans-serif;fill:#222}.axis{stroke:#999;fill:none}.grid{stroke:#e4e4e4}
-.back{fill:#fff}.title{font-weight:600;font-size:14px}
+.back{fill:#fff}.band{fill:#eee}.title{font-weight:600;font-size:14px}
 @media(prefers-color-scheme:dark){
-text{fill:#ddd}.grid{stroke:#333}.back{fill:#111}.line,.dot{filter:brightness(1.55)}}
+text{fill:#ddd}.grid{stroke:#333}.back{fill:#111}.band{fill:#262626}.line,.dot{filter:brightness(1.55)}}
 </style>"""
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 740, 380, 76, 200, 40, 46
 
@@ -341,7 +371,14 @@ class Picture:
         share = min(max((value - low) / ((high - low) or 1), 0), 1)
         return _HEIGHT - _BOTTOM - share * (_HEIGHT - _TOP - _BOTTOM)
 
-    def line(self, points: Sequence[tuple[float, float]], arm: str, *, thin: bool = False) -> None:
+    def line(
+        self,
+        points: Sequence[tuple[float, float]],
+        arm: str,
+        *,
+        thin: bool = False,
+        end: bool = True,
+    ) -> None:
         points = [each for each in points if math.isfinite(each[1])]
         if not points:
             return
@@ -352,7 +389,7 @@ class Picture:
             f'<path class="line" d="{path}" fill="none" stroke="{colour}" stroke-width="{wide}"'
             f' stroke-dasharray="{dash}" opacity="{0.35 if thin else 1}"/>'
         )
-        if not thin:
+        if end and not thin:
             self.ends.append((self.y(points[-1][1]), arm, colour))
 
     def dot(self, x: float, y: float, arm: str, *, hollow: bool) -> None:
@@ -362,6 +399,11 @@ class Picture:
             f'<circle class="dot" cx="{self.x(x):.1f}" cy="{self.y(y):.1f}" r="5" fill="{fill}"'
             f' stroke="{colour}" stroke-width="2"/>'
         )
+
+    def label(self, y: float, text: str) -> None:
+        """Beside the picture."""
+        x = _WIDTH - _RIGHT + 12
+        self.parts.append(f'<text x="{x}" y="{self.y(y) + 4:.1f}">{text}</text>')
 
     def text(self, x: float, y: float, text: str) -> None:
         self.parts.append(f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="middle">{text}</text>')
@@ -454,6 +496,36 @@ def _frontier(runs: dict[str, Run], path: Path) -> None:
     picture.write(path)
 
 
+def _differences(pairs: Sequence[tuple[int, int, float]], path: Path) -> None:
+    """The primary outcome: each pair, and the mean with its interval."""
+    values = [each for *_, each in pairs]
+    (low, high), mean = interval(values), float(np.mean(values))
+    wide = math.ceil(max(PRACTICAL, -low, high, *map(abs, values)) * 50 + 0.5) / 50
+    count = len(pairs) + 1
+    picture = Picture(
+        "Replay less live routers: held-out accuracy, each pair, and the mean",
+        "U(d) - U(b); band: no practical size",
+        "",
+        (-wide, wide),
+        (0.0, count + 0.5),
+    )
+    picture.parts = [each for each in picture.parts if 'class="grid"' not in each]
+    (left, right), top = (picture.x(-PRACTICAL), picture.x(PRACTICAL)), picture.y(count + 0.5)
+    bottom = picture.y(0)
+    picture.parts.append(
+        f'<rect class="band" x="{left:.1f}" y="{top:.1f}" width="{right - left:.1f}"'
+        f' height="{bottom - top:.1f}"/><path class="axis" d="M{picture.x(0):.1f} {top:.1f}V{bottom}"/>'
+    )
+    for row, (block, seed, value) in enumerate(pairs):
+        at = count - row
+        picture.dot(value, at, "d", hollow=False)
+        picture.label(at, f"block {block}, seed {seed}: {value:+.3f}")
+    picture.line([(low, 1), (high, 1)], "d", end=False)
+    picture.dot(mean, 1, "d", hollow=True)
+    picture.label(1, f"mean {mean:+.3f} [{low:+.3f}, {high:+.3f}]")
+    picture.write(path)
+
+
 def report(logs: Sequence[Path], out: Path) -> int:
     lines = [line for line in read(logs) if "kind" in line]
     runs = runs_of(lines)
@@ -461,11 +533,17 @@ def report(logs: Sequence[Path], out: Path) -> int:
     (out / "report.md").write_text(text_of(lines, runs))
     blocks = {name: run for name, run in runs.items() if run.about["block"] > 0}
     _over_steps(
-        blocks, "held out", "Held-out accuracy at P", "problems solved, of 1", out / "held_out.svg"
+        blocks,
+        "held out",
+        "Held-out accuracy, 8 updates of each batch",
+        "problems solved, of 1",
+        out / "held_out.svg",
     )
     _over_steps(
-        blocks, "gap", "Gap between engine and trainer at P", "k3 KL, nats a token", out / "gap.svg"
+        blocks, "gap", "Gap between engine and trainer", "k3 KL, nats a token", out / "gap.svg"
     )
     _frontier(blocks, out / "frontier.svg")
+    if pairs := paired(runs, complete_blocks(lines, runs), "P", *PRIMARY):
+        _differences(pairs, out / "differences.svg")
     print((out / "report.md").read_text())
     return 0

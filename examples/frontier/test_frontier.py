@@ -1,19 +1,23 @@
 """The parts of the experiment, and all of it once with a tiny model."""
 
+import base64
 import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
-from frontier import countdown, fp8, grpo, report, rollouts
+from frontier import countdown, fp8, grpo, report, rollouts, vllm_table
 from frontier.__main__ import decide
 from frontier.grid import ARMS, TINY, cells_of, tiny_cells
 from frontier.log import Log, read
 from frontier.rig import Rig
+from transformers import Qwen3MoeForCausalLM
 
 
 @pytest.mark.parametrize("task", [countdown.Task(), TINY.task])
@@ -109,6 +113,68 @@ def test_a_line_that_a_kill_has_cut_off_is_skipped(tmp_path):
         file.write('{"kind": "st')
     log.write(kind="step", step=2)
     assert [line["step"] for line in read([log.path])] == [1, 2]
+
+
+def test_tables_and_pictures_are_those_of_the_logs(tmp_path):
+    folder = Path(report.__file__).parent / "results"
+    report.report(sorted(folder.glob("block*.jsonl")), tmp_path)
+    for made in tmp_path.iterdir():
+        assert made.read_text() == (folder / made.name).read_text()
+    assert {made.suffix for made in tmp_path.iterdir()} == {".md", ".svg"}
+
+
+def outputs_of(rig, batch, answers):
+    """Answers of our own engine, as those of vLLM are given."""
+    found = []
+    for row, sequence in enumerate(batch.sequences):
+        tokens = sequence.tokens.tolist()
+        logits = answers.logits[row, : len(tokens) - batch.prompt]
+        width = logits.shape[1]
+        flat = SimpleNamespace(
+            start_indices=[width * at for at in range(len(logits))],
+            end_indices=[width * (at + 1) for at in range(len(logits))],
+            token_ids=[*range(width)] * len(logits),
+            logprobs=logits.flatten().tolist(),
+        )
+        answer = SimpleNamespace(
+            token_ids=tokens[batch.prompt :],
+            logprobs=flat,
+            routed_experts=base64.b64encode(sequence.routing().serialize()),
+        )
+        found.append(SimpleNamespace(prompt_token_ids=tokens[: batch.prompt], outputs=[answer]))
+    return found
+
+
+def test_the_table_of_an_engine_is_that_of_its_answers(tmp_path):
+    """An engine with the trainer's own weights and kernels has no gap, unless rows are shifted."""
+    torch.manual_seed(0)
+    rig = Rig(TINY, ARMS["a"], "cpu", "auto")
+    rig.send_weights()
+    torch.save({"exact": rig.trainer.exact}, tmp_path / "base.pt")
+    batch, answers = rollouts.roll_out(rig, rollouts.problems_of(rig, 1, 1, 0), 7, keep_logits=True)
+    side = vllm_table.side_of(TINY, tmp_path / "base.pt", "cpu")
+    log = Log(tmp_path / "log.jsonl")
+    vllm_table.compare(side, 1, outputs_of(rig, batch, answers), log, format="ours", seed=0)
+    lines = list(read([log.path]))
+    table = {line["row"]: line for line in lines}
+    assert all(line["complete"] == line["answers"] == TINY.answers for line in lines)
+    assert table["live"]["cells_differ"] < 0.05 and not table["live"]["findings"]
+    assert table["live"]["controls_missed"] == 0
+    for name in ("live", "replayed"):
+        assert 0 <= table[name]["kl"] < 0.01 * table["shifted"]["kl"]
+    assert report.text_of(lines, {}).count("| 1 | ours | 0 |") == 3
+
+
+def test_a_checkpoint_for_engines_has_the_weights_of_the_base(tmp_path):
+    torch.manual_seed(0)
+    rig = Rig(TINY, ARMS["a"], "cpu", "auto")
+    torch.save({"exact": rig.trainer.exact}, tmp_path / "base.pt")
+    vllm_table.export(TINY, tmp_path / "base.pt", tmp_path / "checkpoint")
+    model = Qwen3MoeForCausalLM.from_pretrained(tmp_path / "checkpoint", dtype=torch.bfloat16)
+    ours, theirs = (each.state_dict() for each in (rig.trainer.model, model))
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert model.config.rope_parameters == rig.trainer.model.config.rope_parameters
 
 
 @pytest.mark.parametrize("letter", ["d", "g"])
