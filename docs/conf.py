@@ -38,6 +38,7 @@ include_patterns = [
     "bindings/rust/routecap/README.md",
     "examples/README.md",
     "examples/frontier/README.md",
+    "examples/frontier/results/report.md",
     "examples/model/**.md",
     "tests/README.md",
     "tests/vectors/README.md",
@@ -165,7 +166,8 @@ docs/repeat
 docs/failures
 docs/comparison
 Replay, measured <tests/bench/results/replay_h200>
-Replay in training, registered <examples/frontier/README>
+Replay in training <examples/frontier/README>
+Its tables <examples/frontier/results/report>
 ```
 ```{toctree}
 :hidden:
