@@ -34,13 +34,6 @@ int32_t issue(Rig &rig, const routecap_span &span, int32_t snapshot = ROUTECAP_S
     return status;
 }
 
-// A pass that is part of no graph, of which the host knows all.
-void run_in_line(Rig &rig, const Tokens &tokens) {
-    EXPECT_STATUS(ROUTECAP_OK, rig.begin(tokens.count));
-    rig.record_all({tokens});
-    EXPECT_STATUS(ROUTECAP_OK, rig.snapshot());
-}
-
 // All rows of a pass that goes as it should; in graphs, if the suite is.
 void expect_that_the_next_step_works(Rig &rig) {
     const routecap_request request = rig.open();
@@ -49,28 +42,6 @@ void expect_that_the_next_step_works(Rig &rig) {
 }
 
 }  // namespace
-
-TEST_F(Checked, rows_recorded_without_a_begin_are_refused) {
-    for (const bool checked : {true, false}) {
-        Rig rig({.shape = kShape, .flags = flags(checked)});
-        const int32_t slip = if_checked(checked, ROUTECAP_ERR_NOT_BEGUN);
-        EXPECT_STATUS(slip, rig.record(0, kFourRows));
-        run_in_line(rig, {1, 0, 4});
-        EXPECT_STATUS(ROUTECAP_OK, issue(rig, Rig::span(rig.open(), 0, 0, 4)));
-        EXPECT_STATUS(slip, rig.record(0, kFourRows));
-        EXPECT_STATUS(ROUTECAP_OK, rig.begin(4));
-        EXPECT_STATUS(ROUTECAP_OK, routecap_step_discard(rig.capturer(), rig.stream()));
-        EXPECT_STATUS(slip, rig.record(0, kFourRows));
-        routecap_source source{};
-        source.struct_size = sizeof source;
-        source.dtype = ROUTECAP_DTYPE_I32;
-        source.rows = 4;
-        const routecap_layer_source layer{0, 0, rig.device().allocate(64), nullptr};
-        EXPECT_STATUS(slip, routecap_layers_record(rig.capturer(), &source, &layer, sizeof layer, 1,
-                                                   rig.stream()));
-        expect_that_the_next_step_works(rig);
-    }
-}
 
 TEST_F(Checked, rows_routed_without_a_begin_are_refused) {
     for (const bool checked : {true, false}) {
@@ -93,120 +64,6 @@ TEST_F(Checked, rows_routed_without_a_begin_are_refused) {
         EXPECT_STATUS(if_checked(checked, ROUTECAP_ERR_ROWS_NOT_BEGUN), route());
         EXPECT_STATUS(ROUTECAP_OK, rig.begin(4));
         EXPECT_STATUS(ROUTECAP_OK, route());
-    }
-}
-
-TEST_F(Checked, a_snapshot_without_a_begin_is_refused) {
-    for (const bool checked : {true, false}) {
-        Rig rig({.shape = kShape, .flags = flags(checked)});
-        EXPECT_STATUS(if_checked(checked, ROUTECAP_ERR_NOT_BEGUN), rig.snapshot());
-        expect_that_the_next_step_works(rig);
-    }
-}
-
-TEST_F(Checked, an_issue_without_a_begin_is_refused) {
-    for (const bool checked : {true, false})
-        for (const bool discarded : {true, false}) {
-            Rig rig({.shape = kShape, .flags = flags(checked)});
-            const routecap_request request = rig.open();
-            if (discarded) {
-                run_in_line(rig, {1, 0, 4});
-                EXPECT_STATUS(ROUTECAP_OK, routecap_step_discard(rig.capturer(), rig.stream()));
-            }
-            for (const int32_t snapshot : {ROUTECAP_SNAPSHOT_TAKEN, ROUTECAP_SNAPSHOT_MAKE})
-                EXPECT_STATUS(if_checked(checked, ROUTECAP_ERR_NOT_BEGUN),
-                              issue(rig, Rig::span(request, 0, 0, 4), snapshot));
-            rig.expect(request, 0, missing_rows(rig.shape(), checked ? 0 : 4));
-            EXPECT_EQ(rig.stats().steps_issued, checked ? 0u : 2u);
-            expect_that_the_next_step_works(rig);
-        }
-}
-
-TEST_F(Checked, a_forward_without_a_snapshot_is_not_issued_but_with_one_that_issue_makes) {
-    for (const bool checked : {true, false}) {
-        Rig rig({.shape = kShape, .flags = flags(checked)});
-        const routecap_request request = rig.open();
-        EXPECT_STATUS(ROUTECAP_OK, rig.begin(4));
-        rig.record_all({{1, 0, 4}});
-        EXPECT_STATUS(if_checked(checked, ROUTECAP_ERR_NOT_SNAPSHOT),
-                      issue(rig, Rig::span(request, 0, 0, 4)));
-        if (checked) {
-            EXPECT_STATUS(ROUTECAP_OK,
-                          issue(rig, Rig::span(request, 0, 0, 4), ROUTECAP_SNAPSHOT_MAKE));
-        }
-        rig.expect(request, 0,
-                   checked ? routed_rows(rig.shape(), 1, 0, 4) : missing_rows(rig.shape(), 4));
-        expect_that_the_next_step_works(rig);
-    }
-}
-
-TEST_F(Checked, a_second_snapshot_of_a_step_is_refused) {
-    for (const bool checked : {true, false})
-        for (const bool by_issue : {true, false}) {
-            Rig rig({.shape = kShape, .flags = flags(checked)});
-            const routecap_request request = rig.open();
-            const routecap_span span = Rig::span(request, 0, 0, 4);
-            const int32_t slip = if_checked(checked, ROUTECAP_ERR_SNAPSHOT_TWICE);
-            run_in_line(rig, {1, 0, 4});
-            EXPECT_STATUS(slip,
-                          by_issue ? issue(rig, span, ROUTECAP_SNAPSHOT_MAKE) : rig.snapshot());
-            if (checked || !by_issue) {
-                EXPECT_STATUS(ROUTECAP_OK, issue(rig, span));
-            }
-            rig.expect(request, 0,
-                       checked ? routed_rows(rig.shape(), 1, 0, 4) : missing_rows(rig.shape(), 4));
-            expect_that_the_next_step_works(rig);
-        }
-}
-
-TEST_F(Checked, a_second_issue_of_a_forward_is_refused) {
-    for (const bool checked : {true, false}) {
-        Rig rig({.shape = kShape, .flags = flags(checked)});
-        const routecap_request request = rig.open();
-        run_in_line(rig, {1, 0, 4});
-        EXPECT_STATUS(ROUTECAP_OK, issue(rig, Rig::span(request, 0, 0, 4)));
-        EXPECT_STATUS(if_checked(checked, ROUTECAP_ERR_ISSUED_TWICE),
-                      issue(rig, Rig::span(request, 4, 0, 4)));
-        rig.expect(request, 0,
-                   routed_rows(rig.shape(), 1, 0, 4) + missing_rows(rig.shape(), checked ? 0 : 4));
-        expect_that_the_next_step_works(rig);
-    }
-}
-
-TEST_F(Checked, rows_recorded_beyond_those_begun_are_refused) {
-    for (const bool checked : {true, false}) {
-        Rig rig({.shape = kShape, .flags = flags(checked)});
-        const routecap_request request = rig.open();
-        EXPECT_STATUS(ROUTECAP_OK, rig.begin(4));
-        const int32_t slip = if_checked(checked, ROUTECAP_ERR_ROWS_NOT_BEGUN);
-        EXPECT_STATUS(slip, rig.record(0, kFourRows, 1));
-        EXPECT_STATUS(slip, rig.record(1, kFourRows, 28));
-        if (checked) {
-            rig.record_all({{1, 0, 4}});
-        }
-        EXPECT_STATUS(ROUTECAP_OK, rig.snapshot());
-        EXPECT_STATUS(ROUTECAP_OK, issue(rig, Rig::span(request, 0, 0, 4)));
-        if (checked) rig.expect(request, 0, routed_rows(rig.shape(), 1, 0, 4));
-        EXPECT_EQ(rig.stats().rows_dropped, checked ? 0u : 5u);
-        expect_that_the_next_step_works(rig);
-    }
-}
-
-TEST_F(Checked, spans_of_rows_beyond_those_begun_are_refused) {
-    for (const bool checked : {true, false}) {
-        Rig rig({.shape = kShape, .flags = flags(checked)});
-        const routecap_request request = rig.open();
-        run_in_line(rig, {1, 0, 4});
-        EXPECT_STATUS(ROUTECAP_ERR_CAPACITY, issue(rig, Rig::span(request, 0, 30, 4)));
-        EXPECT_STATUS(if_checked(checked, ROUTECAP_ERR_ROWS_NOT_BEGUN),
-                      issue(rig, Rig::span(request, 0, 1, 4)));
-        if (checked) {
-            EXPECT_STATUS(ROUTECAP_OK, issue(rig, Rig::span(request, 0, 0, 4)));
-        }
-        rig.expect(request, 0,
-                   checked ? routed_rows(rig.shape(), 1, 0, 4)
-                           : routed_rows(rig.shape(), 1, 1, 4) + missing_rows(rig.shape(), 1));
-        expect_that_the_next_step_works(rig);
     }
 }
 
@@ -314,31 +171,4 @@ TEST_F(Checked, a_disabled_capturer_checks_nothing) {
                       routecap_step_issue(rig.capturer(), nullptr, sizeof(routecap_span), 0,
                                           nullptr, nullptr, nullptr, rig.stream()));
     }
-}
-
-// Steps without rows, steps that are lost, forwards that are never issued and begun again: all in
-// order.
-TEST_F(Checked, what_is_in_order_is_not_refused) {
-    Rig rig({.shape = kShape,
-             .slots = 1,
-             .flags = flags(true) | ROUTECAP_CONFIG_MAY_LOSE,
-             .held = true});
-    const routecap_request request = rig.open();
-    rig.run({{1, 0, 4}});
-    rig.run({{1, 0, 4}});
-    rig.issue({Rig::span(request, 0, 0, 4)});
-    rig.run({{1, 4, 4}});
-    rig.issue({Rig::span(request, 4, 0, 4)}, ROUTECAP_LOST);
-    rig.open_gate();
-    rig.name_slot_again();
-    rig.run({{1, 8, 4}});
-    rig.issue({});
-    rig.run({});
-    rig.issue({});
-    rig.run({{1, 4, 4}});
-    EXPECT_STATUS(ROUTECAP_OK, routecap_step_discard(rig.capturer(), rig.stream()));
-    EXPECT_STATUS(ROUTECAP_OK, routecap_step_discard(rig.capturer(), rig.stream()));
-    rig.run({{1, 4, 4}});
-    rig.land(rig.issue({Rig::span(request, 4, 0, 4)}));
-    rig.expect(request, 0, routed_rows(rig.shape(), 1, 0, 8));
 }

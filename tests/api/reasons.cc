@@ -1,9 +1,8 @@
-// Why cells are missing: reasons of whole rows and of cells, and what becomes of them when rows
-// come together.
+// Why cells are missing where routings are merged. The vectors in tests/vectors/reasons.json have
+// every other way in which two reasons meet.
 #include <rig.h>
 
 #include <algorithm>
-#include <cstring>
 #include <random>
 
 #include "../support/declared.h"
@@ -15,9 +14,7 @@ namespace {
 constexpr int32_t kAbsent = ROUTECAP_MISSING_ABSENT, kLost = ROUTECAP_MISSING_LOST,
                   kTaken = ROUTECAP_MISSING_TAKEN, kUnwritten = ROUTECAP_MISSING_UNWRITTEN,
                   kOutOfRange = ROUTECAP_MISSING_OUT_OF_RANGE,
-                  kDuplicate = ROUTECAP_MISSING_DUPLICATE, kRefused = ROUTECAP_MISSING_REFUSED,
-                  kStale = ROUTECAP_MISSING_STALE;
-constexpr int32_t kValid = 0, kUnknown = std::size(kBestFirst) + 1;
+                  kDuplicate = ROUTECAP_MISSING_DUPLICATE, kValid = 0;
 
 int32_t better(int32_t a, int32_t b) {
     if (a == kValid || b == kValid) return kValid;
@@ -35,8 +32,7 @@ struct Known {
 using Layers = std::vector<int32_t>;
 
 // Without a validity plane or tags.
-routecap_segment segment_of(uint64_t first, uint64_t rows, const void *ids, int32_t reason,
-                            uint32_t reserved = 0) {
+routecap_segment segment_of(uint64_t first, uint64_t rows, const void *ids, int32_t reason) {
     return {.first = first,
             .rows = rows,
             .ids = ids,
@@ -44,7 +40,7 @@ routecap_segment segment_of(uint64_t first, uint64_t rows, const void *ids, int3
             .tags = nullptr,
             .tag = 0,
             .reason = reason,
-            .reserved = reserved};
+            .reserved = 0};
 }
 
 // A routing of rows from `first` on; each valid cell has the ids of its position and decoder layer.
@@ -134,49 +130,14 @@ std::vector<uint8_t> serialized(const routecap_routing *routing) {
                   routecap_routing_serialize(routing, 0, bytes.data(), needed, nullptr));
     return bytes;
 }
-RoutingPtr deserialized(const std::vector<uint8_t> &bytes, int32_t expected) {
-    routecap_routing *routing = nullptr;
-    EXPECT_STATUS(expected, routecap_routing_deserialize(bytes.data(), bytes.size(), 0, nullptr,
-                                                         nullptr, &routing));
-    return RoutingPtr(routing);
-}
 int32_t merge(const std::vector<const routecap_routing *> &parts, RoutingPtr &merged) {
     routecap_routing *routing = nullptr;
     const int32_t status = routecap_routing_merge(parts.data(), parts.size(), 0, &routing);
     merged.reset(routing);
     return status;
 }
-Cells cells_of(Rig &rig, routecap_request request) {
-    routecap_coverage coverage{.struct_size = sizeof coverage};
-    std::vector<routecap_missing> blocks(64);
-    EXPECT_GE(routecap_request_coverage(rig.capturer(), request, 0, ROUTECAP_ROWS_ALL, &coverage,
-                                        blocks.data(), sizeof blocks[0], blocks.size()),
-              0)
-        << routecap_last_error();
-    blocks.resize(coverage.blocks);
-    return cells_of(0, coverage.rows, coverage.layers, blocks);
-}
 
 }  // namespace
-
-// ---- Merge ----------------------------------------------------------------------------------
-
-// A rank that has other layers made every reason of the first one ABSENT.
-TEST(Reasons, of_pipeline_ranks_are_kept_in_a_merge) {
-    const RoutingPtr
-        a = routing_of({0, 1}, 0, {{{kValid, kValid}}, {{kOutOfRange, kOutOfRange}}, kLost}),
-        b = routing_of({2, 3}, 0,
-                       {{{kValid, kUnwritten}}, {{kValid, kValid}}, {{kValid, kDuplicate}}, kLost});
-    for (const bool swapped : {false, true}) {
-        RoutingPtr merged;
-        ASSERT_STATUS(ROUTECAP_INCOMPLETE,
-                      merge({swapped ? b.get() : a.get(), swapped ? a.get() : b.get()}, merged));
-        EXPECT_EQ(cells_of(merged.get()), (Cells{{kValid, kValid, kValid, kUnwritten},
-                                                 {kOutOfRange, kOutOfRange, kValid, kValid},
-                                                 {kLost, kLost, kValid, kDuplicate},
-                                                 {kAbsent, kAbsent, kLost, kLost}}));
-    }
-}
 
 TEST(Reasons, in_a_merge_are_the_best_that_any_routing_with_the_layer_has_in_every_order) {
     std::mt19937 random(1);
@@ -314,253 +275,4 @@ TEST(Reasons, that_change_nothing_leave_pages_where_they_are) {
     EXPECT_EQ(cells_of(merged.get()), (Cells{{kValid, kValid}, {kLost, kLost}, {kValid, kValid}}));
     EXPECT_EQ(address(merged.get()), address(gap.get()));
     EXPECT_EQ(rig.bytes_in_use(), before);
-}
-
-// ---- Requests -------------------------------------------------------------------------------
-
-TEST(Reasons, of_a_row_that_is_issued_again_are_the_better_of_both) {
-    for (const int32_t policy : {ROUTECAP_POLICY_KEEP, ROUTECAP_POLICY_REPLACE}) {
-        Rig rig({.shape = {.layers = 4}});
-        const routecap_request r = rig.open(policy);
-        // By layer; none: the layer is not written.
-        const auto issue = [&](const std::vector<std::vector<int64_t>> &ids) {
-            EXPECT_STATUS(ROUTECAP_OK, rig.begin(1));
-            for (uint32_t l = 0; l < 4; l++)
-                if (!ids[l].empty()) {
-                    EXPECT_STATUS(ROUTECAP_OK, rig.record(l, {ids[l]}));
-                }
-            EXPECT_STATUS(ROUTECAP_OK, rig.snapshot());
-            rig.land(rig.issue({Rig::span(r, 0, 0, 1)}));
-        };
-        issue({{}, {16, 1}, {1, 1}, {}});
-        EXPECT_EQ(cells_of(rig, r), (Cells{{kUnwritten, kOutOfRange, kDuplicate, kUnwritten}}));
-        issue({{16, 1}, {}, {16, 1}, {}});
-        EXPECT_EQ(cells_of(rig, r), (Cells{{kOutOfRange, kOutOfRange, kDuplicate, kUnwritten}}));
-        issue({{1, 2}, {}, {16, 1}, {}});  // the first with a valid cell
-        const bool keep = policy == ROUTECAP_POLICY_KEEP;
-        EXPECT_EQ(cells_of(rig, r), keep ? (Cells{{kValid, kOutOfRange, kDuplicate, kUnwritten}})
-                                         : (Cells{{kValid, kUnwritten, kOutOfRange, kUnwritten}}));
-        issue({{}, {1, 1}, {}, {3, 4}});
-        EXPECT_EQ(cells_of(rig, r), keep ? (Cells{{kValid, kDuplicate, kDuplicate, kValid}})
-                                         : (Cells{{kUnwritten, kDuplicate, kUnwritten, kValid}}));
-    }
-}
-
-TEST(Reasons, of_attached_rows_are_the_better_of_both_in_every_order) {
-    Rig rig({.shape = {.layers = 2, .experts = 64}});
-    const RoutingPtr first = routing_of(
-                         {0, 1}, 0, {kLost, kLost, kTaken, {{kValid, kStale}}, kRefused, kRefused}),
-                     second = routing_of(
-                         {0, 1}, 0,
-                         {{{kUnwritten, kValid}}, kTaken, kLost, kLost, {{kLost, kLost}}, kAbsent});
-    for (const bool swapped : {false, true}) {
-        const routecap_request r = rig.open();
-        for (const auto *routing : {swapped ? &second : &first, swapped ? &first : &second})
-            ASSERT_STATUS(ROUTECAP_OK, routecap_request_attach(rig.capturer(), r, routing->get(),
-                                                               ROUTECAP_ROWS_ALL));
-        rig.land(rig.step({{r, {1, 6, 1}}}));
-        const Cells expected{{kUnwritten, kValid}, {kTaken, kTaken}, {kTaken, kTaken},
-                             {kValid, kLost},      {kLost, kLost},   {kRefused, kRefused}};
-        Cells all = expected;
-        all.push_back({kValid, kValid});
-        EXPECT_EQ(cells_of(rig, r), all);
-
-        routecap_request child = 0;
-        ASSERT_STATUS(ROUTECAP_OK, routecap_request_fork(rig.capturer(), r, 5, &child));
-        ASSERT_STATUS(ROUTECAP_OK, routecap_request_truncate(rig.capturer(), r, 2));
-        rig.land(rig.step({{r, {1, 4, 1}}, {child, {1, 6, 1}}}));
-        EXPECT_EQ(cells_of(rig, r), (Cells{expected[0],
-                                           expected[1],
-                                           {kAbsent, kAbsent},
-                                           {kAbsent, kAbsent},
-                                           {kValid, kValid}}));
-        all[5] = {kAbsent, kAbsent};
-        EXPECT_EQ(cells_of(rig, child), all);
-    }
-}
-
-// ---- Reading --------------------------------------------------------------------------------
-
-TEST(Reasons, of_rows_that_are_not_there_reach_every_reader) {
-    const std::vector<Known> rows{kLost,
-                                  kLost,
-                                  {{kValid, kUnwritten}},
-                                  kAbsent,
-                                  {{kTaken, kTaken}},
-                                  kTaken,
-                                  {{kValid, kValid}},
-                                  kStale};
-    const RoutingPtr routing = routing_of({0, 1}, 5, rows);
-    const Cells expected{{kLost, kLost},     {kLost, kLost},   {kValid, kUnwritten},
-                         {kAbsent, kAbsent}, {kTaken, kTaken}, {kTaken, kTaken},
-                         {kValid, kValid},   {kStale, kStale}};
-    EXPECT_EQ(cells_of(routing.get()), expected);
-    EXPECT_STATUS(ROUTECAP_INCOMPLETE, routecap_routing_poll(routing.get()));
-    routecap_coverage coverage{.struct_size = sizeof coverage};
-    EXPECT_STATUS(ROUTECAP_INCOMPLETE,
-                  routecap_routing_coverage(routing.get(), &coverage, nullptr, 0, 0));
-    EXPECT_EQ(coverage.blocks, 5u);
-    EXPECT_EQ(coverage.rows_empty, 6u);
-    EXPECT_EQ(coverage.rows_partial, 1u);
-    EXPECT_EQ(coverage.cells_missing, 13u);
-
-    int16_t ids[8][2][2];
-    uint8_t mask[8][2];
-    routecap_copy_options options;
-    ASSERT_STATUS(ROUTECAP_OK, routecap_copy_options_init(&options, sizeof options));
-    options.dtype = ROUTECAP_DTYPE_I16;
-    ASSERT_STATUS(ROUTECAP_INCOMPLETE,
-                  routecap_routing_copy_to(routing.get(), &options, ids, sizeof ids, mask[0],
-                                           sizeof mask, nullptr));
-    for (size_t r = 0; r < 8; r++)
-        for (size_t l = 0; l < 2; l++) {
-            EXPECT_EQ(mask[r][l], expected[r][l] == kValid);
-            EXPECT_EQ(ids[r][l][0] == -1 && ids[r][l][1] == -1, expected[r][l] != kValid);
-        }
-
-    for (uint64_t cut = 0; cut <= 8; cut++) {
-        routecap_routing *low = nullptr, *high = nullptr;
-        ASSERT_GE(routecap_routing_split(routing.get(), 5 + cut, 8, &low, &high), 0);
-        const RoutingPtr a(low), b(high);
-        Cells both = cells_of(low);
-        for (const auto &row : cells_of(high)) both.push_back(row);
-        EXPECT_EQ(both, expected);
-        // And put together again.
-        RoutingPtr merged;
-        ASSERT_STATUS(ROUTECAP_INCOMPLETE, merge({high, low}, merged));
-        EXPECT_EQ(serialized(merged.get()), serialized(routing.get()));
-    }
-
-    Rig rig({.shape = {.layers = 2, .experts = 64}});
-    const routecap_request r = rig.open();
-    ASSERT_STATUS(ROUTECAP_OK,
-                  routecap_request_attach(rig.capturer(), r, routing.get(), ROUTECAP_ROWS_ALL));
-    rig.land(rig.step({{r, {1, 13, 1}}}));
-    for (const int32_t mode : {ROUTECAP_EXTRACT_SHARE, ROUTECAP_EXTRACT_COPY}) {
-        const RoutingPtr extracted(rig.extract(r, 5, 8, ROUTECAP_INCOMPLETE, mode));
-        EXPECT_EQ(cells_of(extracted.get()), expected);
-        EXPECT_EQ(serialized(extracted.get()), serialized(routing.get()));
-        if (mode == ROUTECAP_EXTRACT_COPY) {
-            EXPECT_EQ(view_of(extracted.get()).segment_count, 1u);
-        }
-    }
-}
-
-// ---- Other memory ---------------------------------------------------------------------------
-
-namespace {
-
-// Run i of a serialised form of two layers.
-uint8_t *run_of(std::vector<uint8_t> &bytes, size_t i) { return bytes.data() + 64 + 24 + 24 * i; }
-int32_t reason_of(const uint8_t *run) {
-    int32_t reason = 0;
-    std::memcpy(&reason, run + 20, 4);
-    return reason;
-}
-
-}  // namespace
-
-TEST(Reasons, are_in_the_serialised_form_a_number_of_each_run_that_is_not_present) {
-    // In pages and without them: the form is the same.
-    const RoutingPtr routing = routing_of({0, 1}, 0,
-                                          {kLost,
-                                           {{kLost, kLost}},
-                                           {{kAbsent, kAbsent}},
-                                           kAbsent,
-                                           kTaken,
-                                           {{kValid, kValid}},
-                                           {{kTaken, kLost}}});
-    std::vector<uint8_t> bytes = serialized(routing.get());
-    uint64_t runs = 0;
-    std::memcpy(&runs, bytes.data() + 40, 8);
-    ASSERT_EQ(runs, 5u);
-    const uint64_t rows[] = {2, 2, 1, 1, 1};
-    const int32_t reasons[] = {kLost, 0, kTaken, 0, 0};
-    for (size_t i = 0; i < 5; i++) {
-        EXPECT_EQ(run_of(bytes, i)[0], rows[i]);
-        EXPECT_EQ(reason_of(run_of(bytes, i)), reasons[i]);
-    }
-    const RoutingPtr again = deserialized(bytes, ROUTECAP_INCOMPLETE);
-    EXPECT_EQ(cells_of(again.get()), cells_of(routing.get()));
-    EXPECT_EQ(serialized(again.get()), bytes);
-
-    const auto with_reason = [&](size_t run, int32_t reason) {
-        std::vector<uint8_t> damaged = bytes;
-        std::memcpy(run_of(damaged, run) + 20, &reason, 4);
-        return damaged;
-    };
-    for (const int32_t reason : {kRefused, kStale, kTaken, 0})
-        deserialized(with_reason(0, reason), ROUTECAP_INCOMPLETE);
-    for (const int32_t reason : {kAbsent, kUnwritten, kOutOfRange, kDuplicate, kUnknown, -1, 1 << 30})
-        deserialized(with_reason(0, reason), ROUTECAP_ERR_FORMAT);
-    for (const int32_t reason : {kLost, kAbsent})
-        deserialized(with_reason(3, reason), ROUTECAP_ERR_FORMAT);  // rows that are there
-}
-
-TEST(Reasons, go_through_a_splice_and_keep_runs_apart) {
-    const RoutingPtr head = routing_of({0, 1}, 0, {{{kValid, kValid}}, kLost, kLost}),
-                     tail = routing_of({0, 1}, 2, {kLost, kTaken, {{kValid, kValid}}}),
-                     late = routing_of({0, 1}, 4, {kAbsent, kTaken});
-    const auto splice = [](const routecap_routing *a, const routecap_routing *b, uint64_t row,
-                           uint64_t runs) {
-        const std::vector<uint8_t> x = serialized(a), y = serialized(b);
-        routecap_splice plan{.struct_size = sizeof plan};
-        std::vector<uint8_t> header(4096), whole;
-        routecap_piece pieces[ROUTECAP_MAX_PIECES];
-        EXPECT_STATUS(ROUTECAP_OK,
-                      routecap_serialized_splice(x.data(), x.size(), y.data(), y.size(), row,
-                                                 header.data(), header.size(), pieces,
-                                                 sizeof pieces[0], ROUTECAP_MAX_PIECES, &plan));
-        for (uint32_t i = 0; i < plan.pieces; i++) {
-            const std::vector<uint8_t> zeros(pieces[i].bytes),
-                *sources[] = {&header, &x, &y, &zeros};
-            const auto from =
-                sources[pieces[i].source]->begin() + static_cast<ptrdiff_t>(pieces[i].offset);
-            whole.insert(whole.end(), from, from + static_cast<ptrdiff_t>(pieces[i].bytes));
-        }
-        uint64_t found = 0;
-        std::memcpy(&found, whole.data() + 40, 8);
-        EXPECT_EQ(found, runs);
-        return deserialized(whole, ROUTECAP_INCOMPLETE);
-    };
-    EXPECT_EQ(
-        cells_of(splice(head.get(), tail.get(), 2, 4).get()),
-        (Cells{
-            {kValid, kValid}, {kLost, kLost}, {kLost, kLost}, {kTaken, kTaken}, {kValid, kValid}}));
-    EXPECT_EQ(cells_of(splice(head.get(), late.get(), 3, 4).get()), (Cells{{kValid, kValid},
-                                                                           {kLost, kLost},
-                                                                           {kLost, kLost},
-                                                                           {kAbsent, kAbsent},
-                                                                           {kAbsent, kAbsent},
-                                                                           {kTaken, kTaken}}));
-}
-
-TEST(Reasons, of_segments_are_checked_on_import) {
-    const uint8_t ids[] = {1, 2};
-    const auto import = [&](const void *of, int32_t reason, uint32_t reserved = 0) {
-        const routecap_segment segment = segment_of(0, 1, of, reason, reserved);
-        routecap_view view{};
-        view.struct_size = sizeof view, view.dtype = ROUTECAP_DTYPE_U8, view.layers = 1, view.k = 2,
-        view.experts = 64;
-        view.rows = 1, view.segments = &segment, view.segment_size = sizeof segment,
-        view.segment_count = 1;
-        routecap_routing *routing = nullptr;
-        const int32_t status = routecap_routing_import(&view, 0, nullptr, nullptr, &routing);
-        EXPECT_EQ(routing != nullptr, status >= 0);
-        const RoutingPtr keep(routing);
-        if (of == nullptr && status >= 0) {
-            EXPECT_EQ(cells_of(routing), (Cells{{reason == 0 ? kAbsent : reason}}));
-        }
-        return status;
-    };
-    EXPECT_STATUS(ROUTECAP_OK, import(ids, 0));
-    EXPECT_STATUS(ROUTECAP_NOT_CAPTURED, import(nullptr, 0));
-    for (const int32_t reason : kOfRows) {
-        EXPECT_STATUS(ROUTECAP_NOT_CAPTURED, import(nullptr, reason));
-        EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, import(ids, reason));
-    }
-    for (const int32_t reason : {kUnwritten, kOutOfRange, kDuplicate, kUnknown, -1})
-        EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, import(nullptr, reason));
-    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, import(ids, 0, 1));
-    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, import(nullptr, kLost, 1));
 }
