@@ -349,6 +349,114 @@ TEST(Record, a_kernel_that_writes_the_sink_itself) {
     rig.expect(r, 0, routed_rows(rig.shape(), 1, 0, position));
 }
 
+namespace {
+
+// What a kernel may leave in a cell of a sink: ids that are right, or a reason why it is missing.
+struct Written {
+    std::vector<int64_t> ids;
+    int32_t reason = 0;
+};
+
+int64_t poison(int32_t dtype) {
+    return dtype == ROUTECAP_DTYPE_I16   ? int16_t(0x8080)
+           : dtype == ROUTECAP_DTYPE_I32 ? int32_t(0x80808080)
+                                         : int64_t(0x8080808080808080);
+}
+
+Written written(const Shape &shape, int32_t dtype, std::mt19937_64 &random) {
+    Written cell;
+    const uint64_t base = random();
+    for (uint32_t c = 0; c < shape.k; c++)
+        cell.ids.push_back(static_cast<int64_t>((base + c * 31) % shape.experts));
+    const size_t at = random() % shape.k;
+    switch (random() % 6) {
+        case 0:
+            cell.reason = ROUTECAP_MISSING_UNWRITTEN;
+            cell.ids[at] = poison(dtype);
+            break;
+        case 1:
+            cell.reason = ROUTECAP_MISSING_OUT_OF_RANGE;
+            cell.ids[at] = dtype != ROUTECAP_DTYPE_I16 && random() % 2 != 0
+                               ? static_cast<int64_t>(shape.experts)
+                               : -1;
+            break;
+        case 2:
+            if (shape.k == 1) break;
+            cell.reason = ROUTECAP_MISSING_DUPLICATE;
+            cell.ids[at] = cell.ids[(at + 1) % shape.k];
+            break;
+        default: break;
+    }
+    return cell;
+}
+
+// A step whose kernel writes the sinks, and what is read of it.
+void expect_judged(const Shape &shape, int32_t dtype, std::mt19937_64 &random) {
+    Rig rig({.shape = shape, .sink_dtype = dtype});
+    std::vector<std::vector<Written>> cells(shape.layers);
+    std::vector<std::vector<unsigned char>> memory(shape.layers);
+    for (uint32_t l = 0; l < shape.layers; l++)
+        for (uint32_t r = 0; r < shape.rows; r++) {
+            cells[l].push_back(written(shape, dtype, random));
+            for (const int64_t id : cells[l].back().ids) {
+                const auto *bytes = reinterpret_cast<const unsigned char *>(&id);
+                memory[l].insert(memory[l].end(), bytes, bytes + size_of(dtype));
+            }
+        }
+    const routecap_request request = rig.open();
+    rig.forward([&] {
+        EXPECT_STATUS(ROUTECAP_OK, rig.begin(shape.rows));
+        for (uint32_t l = 0; l < shape.layers; l++) {
+            routecap_sink sink{};
+            sink.struct_size = sizeof sink;
+            EXPECT_STATUS(ROUTECAP_OK, routecap_sink_layer(rig.capturer(), l, &sink));
+            rig.device().write(sink.ids, memory[l].data(), memory[l].size());
+        }
+        EXPECT_STATUS(ROUTECAP_OK, rig.snapshot());
+    });
+    rig.land(rig.issue({Rig::span(request, 0, 0, shape.rows)}));
+
+    routecap_routing *copy = nullptr;
+    ASSERT_GE(routecap_request_extract(rig.capturer(), request, 0, shape.rows,
+                                       ROUTECAP_EXTRACT_COPY, 0, &copy),
+              0);
+    const RoutingPtr routing(copy);
+    const routecap_view view = view_of(copy);
+    ASSERT_EQ(view.segment_count, 1u);
+    const routecap_segment &segment = view.segments[0];
+    ASSERT_NE(segment.validity, nullptr);
+    for (uint32_t r = 0; r < shape.rows; r++)
+        for (uint32_t l = 0; l < shape.layers; l++) {
+            const Written &cell = cells[l][r];
+            const bool valid =
+                (segment.validity[r * view.validity_bytes + l / 8] >> l % 8 & 1) != 0;
+            ASSERT_EQ(valid, cell.reason == 0) << "layer " << l;
+            for (uint32_t c = 0; c < shape.k; c++) {
+                const size_t at = (size_t{r} * shape.layers + l) * shape.k + c;
+                const int64_t id = view.dtype == ROUTECAP_DTYPE_U8
+                                       ? static_cast<const uint8_t *>(segment.ids)[at]
+                                       : static_cast<const int16_t *>(segment.ids)[at];
+                ASSERT_EQ(id, valid ? cell.ids[c] : c == 0 ? cell.reason : 0);
+            }
+        }
+}
+
+}  // namespace
+
+// Every cell gets exactly the verdict that a slow reading of the definition gives.
+TEST(Record, cells_of_every_width_that_a_kernel_wrote_itself_are_judged) {
+    std::mt19937_64 random(1);
+    for (const int32_t dtype : {ROUTECAP_DTYPE_I16, ROUTECAP_DTYPE_I32, ROUTECAP_DTYPE_I64})
+        for (const uint32_t k : {1u, 2u, 3u, 4u, 5u, 6u, 8u, 10u, 16u, 22u, 31u, 32u})
+            for (const uint32_t experts : {32u, 256u, 257u, 32768u})
+                for (const uint32_t layers : {8u, 17u}) {
+                    SCOPED_TRACE(std::to_string(dtype) + ", " + std::to_string(k) + " of " +
+                                 std::to_string(experts));
+                    expect_judged({.layers = layers, .k = k, .experts = experts, .rows = 5}, dtype,
+                                  random);
+                }
+}
+
 // Placements with replicas: many physical ids of one expert, a table per layer, which balancing
 // rewrites between steps.
 TEST(Record, replicas_are_mapped_by_the_table_of_their_step) {
