@@ -101,28 +101,6 @@ TEST_F(Table, what_one_process_publishes_another_reads_and_with_its_tags_and_hol
     EXPECT_TRUE(b.has(1, 11));
 }
 
-TEST_F(Table, a_content_key_keeps_its_first_cells_and_counts_others_and_fills_holes) {
-    Process a({}, descriptor), b({}, descriptor);
-    a.publish(1, 11, 0b0110);
-    EXPECT_EQ(b.publish(1, 11, 0b1111), Published::repeated);
-    EXPECT_FALSE(b.mismatched);
-    EXPECT_EQ(b.publish(1, 99, 0b1110), Published::repeated);
-    EXPECT_TRUE(b.mismatched);
-    EXPECT_TRUE(a.has(1, 11, 0b0110));
-    EXPECT_EQ(b.publish(1, 11, 0b0010), Published::stored);
-    EXPECT_FALSE(b.mismatched);
-    EXPECT_TRUE(a.has(1, 11, 0b0010));
-    EXPECT_EQ(a.publish(1, 11), Published::stored);
-    EXPECT_TRUE(b.has(1, 11));
-    EXPECT_EQ(a.blocks().usage().blocks, 1u);
-    // The same experts in another order are the same.
-    Block turned = block_of(a.shape(), 4, 1, 11);
-    std::swap(turned.ids[0], turned.ids[1]);
-    EXPECT_EQ(a.publish_block(1, turned), Published::repeated);
-    EXPECT_FALSE(a.mismatched);
-    EXPECT_EQ(a.counted(MappedCount::damaged), 0u);
-}
-
 TEST_F(Table, the_tag_of_a_row_that_was_empty_is_that_of_the_row_that_fills_it) {
     Process a({}, descriptor);
     a.publish(1, 11, 0x1f);  // row 0 of five layers
@@ -133,63 +111,6 @@ TEST_F(Table, the_tag_of_a_row_that_was_empty_is_that_of_the_row_that_fills_it) 
     expected.tags[0] = other.tags[0];
     ASSERT_EQ(a.read(1), 0);
     EXPECT_EQ(a.read_rows(), expected);
-}
-
-TEST_F(Table, a_slot_key_is_taken_by_the_later_publish) {
-    const Options o{.key_bytes = 8, .slot_keys = true};
-    Process a(o, descriptor), b(o, descriptor);
-    a.publish(7, 1);
-    b.publish(7, 2, 0b1);
-    EXPECT_TRUE(a.has(7, 2, 0b1));
-    a.publish(7, 3);
-    EXPECT_TRUE(b.has(7, 3));
-    EXPECT_EQ(a.blocks().usage().blocks, 1u);
-    EXPECT_EQ(a.counted(MappedCount::replaced), 2u);
-}
-
-TEST_F(Table, the_block_that_was_used_longest_ago_goes_first_whoever_used_it) {
-    const Options o{.blocks = 4};
-    Process a(o, descriptor), b(o, descriptor);
-    for (uint64_t k = 1; k <= 4; k++) a.publish(k, k);
-    EXPECT_EQ(b.read(1), 0);                          // adopted
-    EXPECT_EQ(a.publish(2, 2), Published::repeated);  // published again
-    EXPECT_EQ(b.retain(3), 0);
-    b.release(3);
-    EXPECT_EQ(b.publish(5, 5), Published::stored);
-    EXPECT_EQ(a.find(4), kEvicted);
-    b.publish(6, 6);
-    EXPECT_EQ(a.find(1), kEvicted);
-    a.publish(7, 7);
-    EXPECT_EQ(a.find(2), kEvicted);
-    a.publish(8, 8);
-    EXPECT_EQ(a.find(3), kEvicted);
-    for (uint64_t k = 5; k <= 8; k++) EXPECT_TRUE(b.has(k, k));
-    EXPECT_EQ(a.counted(MappedCount::evicted), 4u);
-}
-
-TEST_F(Table, what_is_retained_stays_and_a_publish_without_room_is_refused) {
-    const Options o{.blocks = 3};
-    Process a(o, descriptor), b(o, descriptor);
-    for (uint64_t k = 1; k <= 3; k++) a.publish(k, k);
-    EXPECT_EQ(a.retain(1), 0);
-    EXPECT_EQ(a.retain(1), 0);
-    EXPECT_EQ(b.retain(1), 0);
-    EXPECT_EQ(b.retain(2), 0);
-    EXPECT_EQ(b.retain(9), kNotPublished);
-    for (uint64_t k = 10; k < 20; k++) EXPECT_EQ(a.publish(k, k), Published::stored);
-    EXPECT_TRUE(a.has(1, 1));
-    EXPECT_TRUE(a.has(2, 2));
-    EXPECT_EQ(a.blocks().usage().retained, 2u);
-    EXPECT_EQ(b.retain(19), 0);
-    EXPECT_EQ(a.publish(20, 20), Published::refused);
-    b.release(1);
-    a.release(1);
-    EXPECT_EQ(a.publish(20, 20), Published::refused);
-    a.release(1);
-    EXPECT_EQ(a.publish(20, 20), Published::stored);
-    EXPECT_EQ(a.find(1), kEvicted);
-    b.release(1);  // nobody retains it
-    EXPECT_TRUE(b.has(2, 2));
 }
 
 TEST_F(Table, a_block_that_takes_the_place_of_a_retained_one_is_retained) {
