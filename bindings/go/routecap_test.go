@@ -249,42 +249,6 @@ func TestALostStepIsAnErrorWithAValidTicket(t *testing.T) {
 	}
 }
 
-func TestOnTheHostBackendNoStepIsLostWithoutMayLose(t *testing.T) {
-	c := newCapturer(
-		t,
-		func(config *Config) { config.Slots, config.Flags = 1, ConfigManualProgress },
-	)
-	for range 5 {
-		must(t, c.Begin(1, 0))
-		must(t, c.Snapshot(0))
-		_, _, err := c.Issue(nil, IssueOptions{}, nil, 0)
-		must(t, err)
-	}
-	stats, err := c.Stats()
-	must(t, err)
-	if stats.StepsIssued != 5 || stats.StepsLost != 0 {
-		t.Fatal(stats)
-	}
-}
-
-func TestACheckedCapturerSaysWhichCallWasOutOfOrder(t *testing.T) {
-	c := newCapturer(t, func(config *Config) { config.Flags = ConfigChecked })
-	request, err := c.Open(PolicyKeep)
-	must(t, err)
-	issue := func(rows uint32) error {
-		_, _, err := c.Issue([]Span{{Request: request, Rows: rows}}, IssueOptions{}, nil, 0)
-		return err
-	}
-	mustBe(t, c.Snapshot(0), ErrNotBegun)
-	must(t, c.Begin(1, 0))
-	mustBe(t, issue(1), ErrNotSnapshot)
-	must(t, c.Snapshot(0))
-	mustBe(t, c.Snapshot(0), ErrSnapshotTwice)
-	mustBe(t, issue(2), ErrRowsNotBegun)
-	must(t, issue(1))
-	mustBe(t, issue(1), ErrIssuedTwice)
-}
-
 func TestCallsAfterCloseFail(t *testing.T) {
 	c := newCapturer(t, nil)
 	store, err := NewStore(StoreConfig{BlockRows: 4, KeyBytes: 8}, testShape)

@@ -825,60 +825,6 @@ def test_a_program_that_makes_an_error_of_the_warning_goes_on_behind_the_lost_st
     assert capturer.issue(routecap.spans(1, request=int(request), position=4, rows=4)).ticket == 3
 
 
-def test_no_step_is_lost_on_the_host_unless_it_may_be(make: Any) -> None:
-    capturer = make(slots=1, manual_progress=True)
-    request = capturer.open()
-    for position in range(0, 20, 4):
-        forward(capturer, expected_ids(1, 4))
-        spans = routecap.spans(1, request=int(request), position=position, rows=4)
-        assert not capturer.issue(spans).lost
-    assert request.finish(20).wait() == routecap.Status.OK and capturer.stats().steps_lost == 0
-
-
-def test_rows_of_a_lost_step_say_so(make: Any) -> None:
-    capturer = make(slots=1, manual_progress=True, may_lose=True)
-    request = capturer.open()
-    with pytest.warns(routecap.LostStepWarning):
-        lose(capturer, request)
-        forward(capturer, expected_ids(1, 4))
-        capturer.issue(routecap.spans(1, request=int(request), position=4, rows=4))
-    routing = request.finish(8)
-    assert routing.wait() == routecap.Status.INCOMPLETE
-    lost = routecap.Missing.LOST
-    assert routing.reasons()[:, 0].tolist() == [0] * 4 + [lost] * 4
-    assert [segment.reason for segment in routing.segments] == [0, lost]
-
-
-def test_a_checked_capturer_says_which_call_was_out_of_order(make: Any) -> None:
-    capturer = make(checked=True)
-    request = capturer.open()
-
-    def refuses(status: routecap.Status, call: Any, *arguments: Any) -> None:
-        with pytest.raises(routecap.Error) as caught:
-            call(*arguments)
-        assert caught.value.status == status
-
-    one, two = (routecap.spans(1, request=int(request), rows=rows) for rows in (1, 2))
-    refuses(routecap.Status.ERR_NOT_BEGUN, capturer.snapshot)
-    capturer.begin(1)
-    refuses(routecap.Status.ERR_NOT_SNAPSHOT, capturer.issue, one)
-    capturer.snapshot()
-    refuses(routecap.Status.ERR_SNAPSHOT_TWICE, capturer.snapshot)
-    refuses(routecap.Status.ERR_ROWS_NOT_BEGUN, capturer.issue, two)
-    capturer.issue(one)
-    refuses(routecap.Status.ERR_ISSUED_TWICE, capturer.issue, one)
-
-
-def test_a_second_tag_in_a_page_takes_what_memory_says(make: Any) -> None:
-    needs = routecap.memory(layers=LAYERS, k=K, experts=EXPERTS, rows=ROWS)
-    capturer = make()
-    request = capturer.open()
-    run(capturer, request, expected_ids(1, 1), tag=1)
-    before = capturer.stats().bytes_in_use
-    run(capturer, request, expected_ids(1, 1), position=1, tag=2)
-    assert needs.tag_bytes > 0 and capturer.stats().bytes_in_use == before + needs.tag_bytes
-
-
 def test_issue_makes_the_snapshot_if_told_to(capturer: routecap.Capturer) -> None:
     request = capturer.open()
     ids = expected_ids(1, 4)

@@ -51,40 +51,6 @@ fn a_lost_step_is_an_error_for_those_who_want_a_step_and_a_ticket_for_those_who_
 }
 
 #[test]
-fn on_the_host_backend_no_step_is_lost_unless_it_may_be() {
-    let (capturer, mut forward) = config().slots(1).manual_progress(true).create().unwrap();
-    let request = capturer.open().unwrap();
-    for position in 0..5 {
-        assert_eq!(issue(&mut forward, request, position).unwrap().step(), Ok(Step(position + 1)));
-    }
-    let routing = capturer.finish(request, 5).unwrap();
-    assert_eq!(routing.wait().unwrap(), Completeness::Complete);
-    assert_eq!(capturer.stats().unwrap().steps_lost, 0);
-}
-
-#[test]
-fn a_checked_capturer_says_which_call_was_out_of_order() {
-    let (capturer, mut forward) = config().checked(true).create().unwrap();
-    let request = capturer.open().unwrap();
-    let spans = [Span::new(request, 0, 0, 1)];
-    support::refused(forward.snapshot(Stream::HOST), ErrorKind::NotBegun, "begun");
-    forward.begin(1, Stream::HOST).unwrap();
-    let not_snapshot = forward.issue(&spans, &IssueOptions::new(), Stream::HOST);
-    support::refused(not_snapshot, ErrorKind::NotSnapshot, "snapshot");
-    forward.snapshot(Stream::HOST).unwrap();
-    support::refused(forward.snapshot(Stream::HOST), ErrorKind::SnapshotTwice, "snapshot");
-    let not_begun =
-        forward.issue(&[Span::new(request, 0, 0, 2)], &IssueOptions::new(), Stream::HOST);
-    support::refused(not_begun, ErrorKind::RowsNotBegun, "rows");
-    assert_eq!(
-        forward.issue(&spans, &IssueOptions::new(), Stream::HOST).unwrap().step(),
-        Ok(Step(1))
-    );
-    let again = forward.issue(&spans, &IssueOptions::new(), Stream::HOST);
-    support::refused(again, ErrorKind::IssuedTwice, "issue");
-}
-
-#[test]
 fn a_step_of_which_a_span_was_skipped_is_a_step() {
     let (capturer, mut forward) = config().create().unwrap();
     let request = capturer.open().unwrap();
