@@ -129,8 +129,7 @@ void StepWorker::tell(const Lines &lines) {
 // dozes until shortly before that can have landed, then looks again and again, less often the
 // longer it takes: no lock of the driver is touched to see what has landed.
 void StepWorker::work() {
-    constexpr nanoseconds kFirst{5'000}, kLongest{20'000}, kWorthDozing{50'000},
-        kWorthPreparing{500'000};
+    constexpr nanoseconds kFirst{5'000}, kLongest{20'000}, kWorthDozing{50'000};
     nanoseconds pause = kFirst;
 #if defined(__linux__)
     char name[16];
@@ -147,7 +146,6 @@ void StepWorker::work() {
         if (progress()) {
             if (stop) return;
             does(Doing::sleeping);
-            while (bell_.rings() == rings && storage_->pool->prepare()) {}
             doze_until_told(rings);
             bell_.sleep(rings);
             pause = kFirst;
@@ -165,7 +163,7 @@ void StepWorker::work() {
         }
         does(Doing::dozing);
         if (look > now + kWorthDozing && !stop) {
-            if (look < now + kWorthPreparing || !storage_->pool->prepare()) bell_.doze(rings, look);
+            bell_.doze(rings, look);
             pause = kLongest;
             continue;
         }

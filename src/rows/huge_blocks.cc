@@ -71,35 +71,19 @@ void *HugeBlocks::take() {
     else
         page = reinterpret_cast<uint8_t *>(block + 1) + block->cut++ * stride_;
     allow(page, page_bytes_);
-    room_--;
     if (++block->in_use == block_pages_) unlink(block);
     return page;
 }
 
-HugeBlocks::Block *HugeBlocks::make(bool touched) const {
+HugeBlocks::Block *HugeBlocks::make() const {
     void *memory = ::operator new(block_bytes_, kBlockAlignment, std::nothrow);
     if (memory == nullptr) return nullptr;
 #if defined(__linux__)
     if (block_bytes_ == kHugePage) madvise(memory, kHugePage, MADV_HUGEPAGE);
 #endif
-    constexpr size_t kSmallPage = 4096;
-    for (size_t at = 0; touched && at < block_bytes_; at += kSmallPage)
-        *(static_cast<volatile uint8_t *>(memory) + at) = 0;
     auto *block = new (memory) Block{};
     forbid(block + 1, block_bytes_ - sizeof(Block));
     return block;
-}
-
-void HugeBlocks::add(Block *block) {
-    link(block);
-    blocks_++;
-    room_ += block_pages_;
-}
-
-void HugeBlocks::add_idle(Block *block) {
-    put_aside(block);
-    blocks_++;
-    room_ += block_pages_;
 }
 
 void HugeBlocks::give(void *page) {
@@ -107,11 +91,11 @@ void HugeBlocks::give(void *page) {
     *static_cast<void **>(page) = block->given;
     forbid(static_cast<void **>(page) + 1, page_bytes_ - sizeof(void *));
     block->given = page;
-    room_++;
     if (block->in_use == block_pages_) link(block);
     if (--block->in_use > 0) return;
     unlink(block);
-    put_aside(block);
+    block->next = std::exchange(idle_, block);
+    idle_blocks_++;
 }
 
 HugeBlocks::Block *HugeBlocks::take_idle() {
@@ -119,8 +103,6 @@ HugeBlocks::Block *HugeBlocks::take_idle() {
     if (block == nullptr) return nullptr;
     idle_ = block->next;
     idle_blocks_--;
-    blocks_--;
-    room_ -= block_pages_;
     return block;
 }
 
@@ -135,11 +117,6 @@ void HugeBlocks::release(Block *block) const {
     }
 #endif
     ::operator delete(block, kBlockAlignment);
-}
-
-void HugeBlocks::put_aside(Block *block) {
-    block->next = std::exchange(idle_, block);
-    idle_blocks_++;
 }
 
 void HugeBlocks::link(Block *block) {

@@ -27,17 +27,8 @@ public:
     // Null if there is no block with room: make one, where nothing guards this, and add it.
     void *take();
     void give(void *page);
-    // `touched`: the system finds its memory now, and not when it is needed. Null without memory.
-    Block *make(bool touched = false) const;
-    void add(Block *block);
-    // For later: blocks with pages in use come first.
-    void add_idle(Block *block);
-
-    // Whether pages are in use, and fewer than `bytes` of memory are ready for more of them.
-    bool wants(size_t bytes) const {
-        return blocks_ > idle_blocks_ && room_ * stride_ < bytes && block_bytes_ == kHugePage;
-    }
-    size_t block_bytes() const { return block_bytes_; }
+    Block *make() const;  // null without memory
+    void add(Block *block) { link(block); }
 
     // Bytes of blocks without a page in use; and one of them, which is then its caller's to
     // release, at any time.
@@ -48,7 +39,6 @@ public:
 private:
     void link(Block *block);
     void unlink(Block *block);
-    void put_aside(Block *block);
 
     const size_t page_bytes_;
     const size_t stride_;  // from page to page
@@ -57,8 +47,6 @@ private:
     Block *partial_ = nullptr;  // blocks with room, and pages in use
     Block *idle_ = nullptr;     // blocks without a page in use
     size_t idle_blocks_ = 0;
-    size_t blocks_ = 0;  // in all
-    uint64_t room_ = 0;  // pages of them that are not in use
 };
 
 }  // namespace routecap

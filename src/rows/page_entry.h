@@ -6,10 +6,17 @@
 #include <cstdint>
 #include <memory>
 
-#include "base/phase.h"
+#include "routecap.h"
 #include "rows/pages.h"
 
 namespace routecap {
+
+// Whether the load counts rows as prefill or as decode.
+enum class Phase : uint8_t {
+    prefill = ROUTECAP_PHASE_PREFILL,
+    decode = ROUTECAP_PHASE_DECODE,
+    none,  // they are not counted
+};
 
 // Rows to be filed, one after another in memory. Validity may run backwards, as it does in a slot.
 struct RowSource {

@@ -8,8 +8,6 @@ namespace {
 
 constexpr std::align_val_t kAlignment{HugeBlocks::kAlignment};
 constexpr size_t kIdleBytes = 64 << 20;  // kept for reuse at most; the rest goes back to the system
-constexpr size_t kReadyBytes = 8 << 20;  // made ready ahead, of budgets that are much larger
-constexpr uint64_t kMuchLarger = 32;
 
 }  // namespace
 
@@ -78,8 +76,7 @@ void *PagePool::take_memory(size_t bytes) {
                 const Lock lock(mutex_);
                 if (void *memory = blocks_.take(); memory != nullptr) return memory;
             }
-            HugeBlocks::Block *block =
-                make_block(false);  // of the system, and that may take its time
+            HugeBlocks::Block *block = make_block();  // of the system, and that may take its time
             if (block == nullptr) return nullptr;
             const Lock lock(mutex_);
             blocks_.add(block);
@@ -100,21 +97,6 @@ bool PagePool::release_idle() {
     }
     if (block == nullptr) return false;
     release_block(block);
-    return true;
-}
-
-bool PagePool::prepare() {
-    if (!recycles_ || budget_ / kMuchLarger < kReadyBytes) return false;
-    {
-        const Lock lock(mutex_);
-        const size_t more = blocks_.idle_bytes() + blocks_.block_bytes();
-        if (!blocks_.wants(kReadyBytes) || more > kIdleBytes || used() + more > budget_)
-            return false;
-    }
-    HugeBlocks::Block *block = make_block(true);
-    if (block == nullptr) return false;
-    const Lock lock(mutex_);
-    blocks_.add_idle(block);
     return true;
 }
 

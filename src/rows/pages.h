@@ -161,11 +161,6 @@ public:
     PageRef borrow(uint32_t rows, const uint8_t *ids, const uint8_t *validity, const uint64_t *tags,
                    uint64_t tag, std::shared_ptr<const void> lender, uint64_t charged = 0);
 
-    // Gets memory of the system before somebody waits for it, a huge page at a time: the first
-    // touch of one takes up to a millisecond, and the requests of a batch often need new pages at
-    // once. False if enough is ready, or the budget has no room. Not for threads of an engine.
-    bool prepare();
-
     // Moves a page from the budget it counts in to this one, in which `bytes` are reserved: what
     // its whole_bytes() were. False, and the reservation stays, if it was moved before, or is not
     // one to be moved.
@@ -195,7 +190,7 @@ private:
     std::atomic<uint64_t> peak_{0};
 
     // What HugeBlocks says of this needs no mutex.
-    HugeBlocks::Block *make_block(bool touched) UNCHECKED_THREADS { return blocks_.make(touched); }
+    HugeBlocks::Block *make_block() UNCHECKED_THREADS { return blocks_.make(); }
     void release_block(HugeBlocks::Block *block) UNCHECKED_THREADS { blocks_.release(block); }
 
     QuickMutex mutex_;

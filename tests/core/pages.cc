@@ -90,26 +90,6 @@ TEST_F(Pages, beyond_what_is_kept_go_back_to_the_system) {
     }
 }
 
-TEST_F(Pages, are_made_ready_before_they_are_needed) {
-    const auto pool = PagePool::create(shape, uint64_t{1} << 30);
-    EXPECT_FALSE(pool->prepare()) << "nothing is in use";
-    std::vector<PageRef> pages = make(*pool, 1);
-    while (pool->prepare()) {}
-    EXPECT_EQ(pool->used(), pool->page_bytes()) << "what is ready is not in use";
-    const size_t ready = (size_t{6} << 20) / pool->page_bytes();
-    for (size_t i = 0; i < ready; i++) {
-        ASSERT_TRUE(pool->reserve(pool->page_bytes()));
-        pages.push_back(pool->make(*shape, shape->page_rows));  // which touches little of it
-    }
-    const std::set<uintptr_t> blocks = blocks_of(pages);
-    EXPECT_GE(resident_bytes(blocks), (blocks.size() - 1) * kBlock);
-    EXPECT_TRUE(pool->prepare());
-
-    const auto small = PagePool::create(shape, uint64_t{64} << 20);
-    const std::vector<PageRef> few = make(*small, 1);
-    EXPECT_FALSE(small->prepare()) << "of a small budget";
-}
-
 TEST_F(Pages, that_are_kept_make_room_within_the_budget) {
     const auto pool =
         PagePool::create(shape, 1000 * PagePool::page_bytes(*shape, shape->page_rows));
