@@ -229,7 +229,7 @@ int32_t ForwardPath::issue_span(Issue &issue, uint32_t i) {
         request.extend(end, issue.shape.page_shift);
     }
     if (!filed) {
-        request.note_operation(draft ? 0 : span.position, draft ? 0 : end);
+        request.note_missing(draft ? 0 : span.position, draft ? 0 : end);
         owner_->registry.log.append(
             request.after(), Miss{request.rows(), span.position, end, draft ? issue.ticket : 0,
                                   first_draft, span.rows, device,

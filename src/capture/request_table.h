@@ -59,38 +59,41 @@ struct DraftSpan {
     }
 };
 
-// What few requests have.
+// The part of a request that most requests do not need. It has cache lines of its own, so that a
+// finish need not touch them.
 struct alignas(64) Rare {
-    // One past the highest position whose row is there or on its way, if that is before the length:
-    // rows behind it were refused or lost.
+    // One past the highest position of a row that was neither refused nor lost; UINT64_MAX if that
+    // is the length.
     uint64_t written_end = UINT64_MAX;
-    uint64_t mixed_end = 0;        // one past the last page that may have rows of another tag
+    uint64_t mixed_end = 0;        // one past the last page that may have rows of different tags
     uint64_t inherited_after = 0;  // see Request::after()
+    // Operations behind number missed_from, up to missed_until, only say why rows are missing.
+    uint64_t missed_from = 0, missed_until = 0;
     uint64_t tag = 0;              // of the rows that were issued last
-    bool tagged = false;           // some row was issued, or its tag would be `tag`
+    bool tagged = false;           // `tag` is set
     PendingBounds bounds;
 };
 
 struct alignas(64) Request {
-    // All that certain rows need, in the first cache line.
-    routecap_request handle = 0;  // 0: it is not open
-    uint32_t check = 0;           // the last issue that looked at this request
-    // And the last of its spans for it; of a request that is not open the next such one.
+    // The first cache line has all that issuing settled rows with known positions needs.
+    routecap_request handle = 0;  // 0: the request is not open
+    uint32_t check = 0;           // number of the last issue that looked at this request
+    // That issue's last span for it. In a request that is not open: the next one that is not.
     uint32_t check_last = 0;
     RequestDataPtr data;
     uint64_t length = 0;            // without spans that have device positions
     SpanLink newest;                // the newest span in flight; each links to the one before
-    bool device_positions = false;  // some span had them
-    // What is in the second line may differ from what it is in a new request; and what is rare.
+    bool device_positions = false;  // some span had device positions
+    // Whether the second line, and whether rare_, may differ from those of a new request.
     bool changed = false, has_rare = false;
-    // The newest page that the request wrote itself and that was not cut or taken since: spans find
-    // it there, or on its way.
+    // The newest page that the request's own rows are in, or will be. No page, once rows were cut
+    // or taken. Spans in this page are charged nothing for it.
     uint64_t own_page = kNone;
     static constexpr uint64_t kNone = UINT64_MAX;
 
-    // What drafts need too, in the second line.
+    // The second line has what drafts and operations need too.
     DraftSpan *drafts = nullptr;  // in order of issue
-    // One past the highest position that a draft, or a row with a device position, was issued for.
+    // One past the highest position that a draft or a row with a device position may have.
     uint64_t flagged_end = 0;
     uint64_t shared_end_ = 0;
     PendingOperations pending;
@@ -116,6 +119,13 @@ struct alignas(64) Request {
         changed = true;
         pending.note(first, end, after(), [this] { return applied(); });
     }
+    // The same for one that only says why they are missing.
+    void note_missing(uint64_t first, uint64_t end) {
+        Rare &rare = change_rare();
+        if (rare.missed_until != pending.count()) rare.missed_from = pending.count();
+        note_operation(first, end);
+        rare.missed_until = pending.count();
+    }
     // The same for one that cuts rows at and after `end`; gives a child the rows before it; or
     // publishes these.
     void note_cut(uint64_t end, Nodes &nodes) noexcept {
@@ -132,9 +142,13 @@ struct alignas(64) Request {
         change_rare().bounds.note_publish(end, pending.count(), newest.step, applied());
     }
     uint64_t applied() const { return rows()->applied.load(std::memory_order_acquire); }
-    // Nothing that was handed over waits to be applied.
-    bool settled() const { return !changed || applied() >= pending.count(); }
-    // Operations that no step in flight holds up.
+    // Nothing that was handed over waits to be applied, but for why rows are missing.
+    bool settled() const {
+        if (!changed) return true;
+        const uint64_t count = pending.count();
+        return applied() >= (rare().missed_until == count ? rare().missed_from : count);
+    }
+    // Whether operations wait to be applied, and no step in flight holds them up.
     bool has_ready_operations(const Steps &steps) const {
         return applied() < pending.count() && !steps.in_flight(pending.after());
     }

@@ -303,6 +303,23 @@ TEST_F(Budget, drafts_beyond_it_are_refused_and_can_be_accepted) {
                routed_rows(kShape, 1, 4 * kRows - 1, 4 * kRows) + missing_rows(kShape, 3));
 }
 
+// The rows that were refused wait for the step before them, the memory of the request does not.
+TEST_F(Budget, a_request_with_refused_rows_gives_back_its_memory_before_its_steps_land) {
+    const routecap_request r = rig.open(), other = rig.open();
+    EXPECT_EQ(step(r, 1, 0, 4 * kRows), 4);
+    rig.run({{1, 4 * kRows - 1, 1}});
+    rig.issue({Rig::span(r, 4 * kRows - 1, 0, 1)});
+    rig.run({{1, 4 * kRows, 4}});
+    rig.issue({Rig::span(r, 4 * kRows, 0, 4)}, ROUTECAP_PARTIAL);
+    rig.close(r);
+    rig.run({{2, 0, 2 * kRows}});
+    rig.issue({Rig::span(other, 0, 0, 2 * kRows)});
+    rig.open_gate();
+    EXPECT_EQ(pages(), 2);
+    EXPECT_STATUS(ROUTECAP_OK, routecap_capturer_progress(rig.capturer()));
+    rig.expect(other, 0, routed_rows(kShape, 2, 0, 2 * kRows));
+}
+
 // A page has one tag for all its rows until two differ; then it has one for each.
 TEST_F(Budget, tags) {
     const routecap_request r = rig.open();
