@@ -104,8 +104,8 @@ struct ForwardPath::Issue {
                   m.charge.bytes(pool.page_bytes(), PagePool::tag_bytes(shape.page_rows));
         return m;
     }
-    // Two spans that share a page want it twice, and one may need more than it wanted, after another
-    // has changed which page is the request's own.
+    // Two spans that share a page want it twice, and one may need more than it wanted, after
+    // another has changed which page is the request's own.
     bool reserve(uint64_t bytes, PagePool &pool) {
         if (bytes > reserved) return pool.reserve(bytes);
         reserved -= bytes;

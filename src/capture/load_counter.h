@@ -1,6 +1,5 @@
-// How often each expert of each layer was chosen (include/routecap/load.h). Whoever has the turn to
-// file counts the rows that it files, and whoever reads has that turn meanwhile: so it sees whole
-// steps.
+// How often each expert of each layer was chosen (include/routecap/load.h). The thread that has the
+// turn counts the rows that it files. A thread that reads takes the turn, so it sees whole steps.
 #pragma once
 
 #include <array>

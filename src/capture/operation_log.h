@@ -1,6 +1,5 @@
-// What was handed over and is still to be applied, in order: blocks of entries that are made before
-// the registry's mutex is taken, so that appending under it allocates nothing, however long the log
-// is.
+// What was handed over and is still to be applied, in order. Callers make blocks of entries before
+// they take the registry's mutex, so that appending allocates nothing.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +20,7 @@ public:
         alignas(Entry) unsigned char memory[kBlock * sizeof(Entry)];
 
         Entry *entry(uint32_t i) { return std::launder(reinterpret_cast<Entry *>(memory) + i); }
-        // Destroys the entries behind the first `kept`.
+        // Destroys all but the first `kept` entries.
         void keep(uint32_t kept) noexcept {
             for (uint32_t i = kept; i < count; i++) entry(i)->~Entry();
             count = kept;

@@ -1,4 +1,4 @@
-// What the log holds: steps to be filed, and operations on requests that come after them.
+// The entries of the log: steps to be filed, and operations on requests.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,8 @@ namespace routecap {
 struct FileStep {
     int32_t slot;
 };
-// Rows that issue lost or refused: settled ones, or drafts.
+// Rows that an issue lost or refused. Why they are missing must be known in the order of the log,
+// or an earlier truncate would forget it.
 struct Miss {
     RowStore *rows;
     uint64_t position;
@@ -36,8 +37,8 @@ struct Settle {
 struct Truncate {
     RowStore *rows;
     uint64_t end;
-    // Nothing that was handed over before changes the request's rows: what is there can go before
-    // the steps in flight have landed.
+    // No earlier operation on the request waits to be applied, so rows can go before the steps in
+    // flight have landed.
     bool alone;
 };
 struct Fork {

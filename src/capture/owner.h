@@ -1,4 +1,4 @@
-// What an owner's forward path, requests and reader work on. A mirror has none of it.
+// What the forward path, the requests and the reader of an owner share. A mirror has no Owner.
 #pragma once
 
 #include <atomic>

@@ -1,10 +1,9 @@
-// Operations on one request that were handed over and may not have been applied yet. Guarded by the
-// registry's mutex.
+// What the engine's side must know of a request's operations until the worker has applied them.
+// Guarded by the registry's mutex.
 //
-// They have numbers, which ascend in the order of the log. What is noted here of an operation holds
-// until RowStore::applied, which callers pass as `applied`, has come to its number; from then on
-// the RowStore has it. Operations of one request are applied in order, so one number tells of all
-// before.
+// A request's operations are numbered in the order of the log, in which they are applied. What is
+// noted here of operation n holds while RowStore::applied is less than n. Callers pass that as
+// `applied`.
 #pragma once
 
 #include <algorithm>
@@ -50,8 +49,8 @@ private:
     uint64_t pending_until_ = 0;
 };
 
-// Of these operations, where they cut rows of steps in flight, and which of these rows others are
-// to have. Needs clear() before its end: its nodes belong to a Nodes.
+// Where these operations cut rows of steps in flight, and which of these rows children and stores
+// are to get. clear() must be called in the end, because the nodes belong to a Nodes.
 class PendingBounds {
 public:
     // Operation `number` cuts rows at and after `rows`, of steps up to `step`. Takes a node.

@@ -12,8 +12,7 @@ int32_t refuse_reading() {
     return report(ROUTECAP_ERR_DISABLED, "this capturer is disabled or a mirror: it has no rows");
 }
 
-// Of rows [first, first + rows): whether a reading that is strict may have them, reported. Others
-// may.
+// Refuses rows [first, first + rows) if the reading is strict and they are not as it wants them.
 int32_t check_strict(const Shape &shape, uint64_t first, uint64_t rows,
                      const std::vector<Segment> &segments, Strictness strictness) {
     if (!strictness.complete) return ROUTECAP_OK;
@@ -53,9 +52,9 @@ int32_t Reader::read(routecap_request handle, uint64_t first, uint64_t rows, boo
     return take ? ROUTECAP_OK : check();
 }
 
-// Finds the request's rows. What was handed over before and waits for no step is applied first, by
-// the worker or here: the worker may be in a hook or a release callback, which may wait for a lock
-// that this thread has.
+// Finds the request's rows. First it applies the earlier operations that wait for no step. It does
+// not leave that to the worker, which may be inside a hook or a release callback that waits for a
+// lock of this thread.
 int32_t Reader::find_to_read(routecap_request handle, RequestDataPtr &data) {
     uint64_t ready = 0;  // operations that must be applied
     {
@@ -111,8 +110,7 @@ int32_t Reader::check_readable(Request &request, uint64_t first, uint64_t rows, 
     return ROUTECAP_OK;
 }
 
-// With the store's mutex: whether rows can be read. From now on the engine's side knows that they
-// are lent, or taken.
+// Checks whether rows can be read, and notes on the engine's side that they are shared or taken.
 int32_t Reader::look_at(routecap_request handle, RowStore &store, uint64_t first, uint64_t rows,
                         bool take, Range &range) {
     const RegistryLock lock(owner_->registry);

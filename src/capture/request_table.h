@@ -69,8 +69,8 @@ struct alignas(64) Rare {
     uint64_t inherited_after = 0;  // see Request::after()
     // Operations behind number missed_from, up to missed_until, only say why rows are missing.
     uint64_t missed_from = 0, missed_until = 0;
-    uint64_t tag = 0;              // of the rows that were issued last
-    bool tagged = false;           // `tag` is set
+    uint64_t tag = 0;     // of the rows that were issued last
+    bool tagged = false;  // `tag` is set
     PendingBounds bounds;
 };
 

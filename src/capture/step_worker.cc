@@ -80,7 +80,7 @@ StepWorker::State StepWorker::state() const {
             thread_.load(order), filing_.load(order), waiting_.load(order)};
 }
 
-// With the turn: the oldest step that waits to be filed, or null.
+// The oldest step that waits to be filed, or null.
 const Step *StepWorker::oldest() {
     for (Log::Block *block = pending_; block != nullptr; block = block->next)
         for (uint32_t i = 0; i < block->count; i++)
@@ -98,8 +98,8 @@ void StepWorker::watch(Lines &lines, bool end) {
                 step != nullptr ? step->issued_at : Watch::Clock::time_point{}, lines, end);
 }
 
-// What happened less than a second after its like was told has to be told, though nothing comes.
-// Ringing ends it.
+// A fault that came less than a second after a line about its kind is told when that second is
+// over, even if nothing else happens. A ring ends the wait.
 void StepWorker::doze_until_told(uint32_t rings) {
     Watch::Clock::time_point due;
     {
@@ -269,7 +269,8 @@ bool StepWorker::apply_ready(Until until) {
     return waiting == 0;
 }
 
-// What a request gives up needs not wait for steps in flight: their rows for it are cut.
+// Frees rows that a request gives up before the steps in flight have landed. The rows of these
+// steps are cut.
 void StepWorker::release_early(LogEntry &entry) {
     if (Close *close = std::get_if<Close>(&entry.what);
         close != nullptr && close->alone && !close->data->rows.waited_for()) {
@@ -430,8 +431,8 @@ RowOutcomes StepWorker::file_span(const Step &step, StepSpan &span, const SlotCo
         std::clamp(contents.covered, span.sink_row, span.sink_row + span.count) - span.sink_row;
 
     RowOutcomes filed;
-    // Where row r goes; kCut or kPast if it was cut, kDropped if it goes nowhere. That is counted,
-    // but for a draft that was cut.
+    // The position of row r; or kCut, kPast or kDropped (row_store.h). Counts rows that are
+    // unplaced, and rows that are late unless they are drafts.
     const auto place = [&](uint32_t r) REQUIRES(turn_) {
         const uint64_t position =
             device == nullptr ? span.position + r
@@ -527,8 +528,8 @@ void StepWorker::tally(const uint8_t *ids, const uint8_t *validity) {
     }
 }
 
-// Adds up what the step lacks, once a step: counters are atomic, and others read them. `slip`: why
-// the step has no rows at all, where it has none.
+// Adds what the step lacks to the counters, which are atomic, so once a step. `slip` says why the
+// step has no rows at all, if it has none.
 void StepWorker::finish_tally(uint64_t step, int32_t slip) {
     if (tallied_ == 0) return;
     counters_.rows_landed += tallied_;

@@ -1,11 +1,11 @@
-// The step worker: everything that happens to rows after they were issued, done by one thread at a
-// time in order of issue.
+// The step worker files the steps that have landed and applies operations to requests, one thread
+// at a time, in the order of the log.
 //
-// The engine's thread appends to a log and goes on; the worker thread takes entries from it. A step
-// waits until it has landed; an operation on a request waits only for the steps that were issued
-// with that request before it, so that no request waits for another's step. Two calls of the
-// engine's thread may take the worker's turn: begin, where no slot is free on the host backend, and
-// issue, where the budget is exhausted.
+// The engine's thread appends to the log and goes on; the worker thread takes entries from it. A
+// step waits until it has landed. An operation waits only for the steps that were issued with its
+// request before, so that no request waits for another's step. Three kinds of calls may take the
+// worker's turn: begin, if no slot is free on the host backend; issue, if the budget is exhausted;
+// and reads, which apply the operations of their request.
 #pragma once
 
 #include <algorithm>
@@ -40,26 +40,25 @@ public:
     void set_check(ForwardCheck *check) { check_ = check; }
     // Before start(): who counts the load.
     void set_load(LoadCounter *load) { load_ = load; }
-    // Starts the worker thread, or lets whoever waits do its work.
+    // Starts the worker thread; with manual progress, threads that wait do its work.
     int32_t start(bool manual);
     // Files everything that was issued, then stops. No call may follow.
     void stop();
     bool manual() const { return manual_; }
 
-    // After the mutex was released, where something was appended.
+    // To be called without the mutex, after something was appended.
     void wake() { bell_.ring(); }
-    // For who waits for what a worker would do.
+    // The same for a thread that waits for what the worker will do.
     void call() { bell_.call(); }
 
-    // Applies what can be applied. True if nothing is left.
+    // Files and applies all that is ready. True if nothing is left.
     bool progress();
-    // The same on the engine's thread, up to the first step: files one if one has landed. It may
-    // wait until the worker has filed one.
+    // The same on the engine's thread, until one step was filed. It may wait until the worker has
+    // filed one.
     void file_one_step();
-    // What waits for no step is applied. It may wait until the worker has filed one.
+    // Applies the operations that wait for no step. It may wait until the worker has filed one.
     void apply_operations() { with_turn(Until::operations_applied); }
-    // And without a step, where there is no worker thread that files them: what has ended gives
-    // back its memory.
+    // Applies what gives memory back. With manual progress it files no step.
     void reclaim();
     // Calls f() while nobody files. On any thread.
     template <class F>
@@ -68,9 +67,8 @@ public:
         return f();
     }
 
-    // For whoever looks from outside: what the worker thread does, and since when on Rhythm::Clock;
-    // the step that is being filed by anybody, or 0; and how many entries were taken from the log
-    // and wait.
+    // For a dump: what the worker thread does and since when; the step that a thread is filing, or
+    // 0; and how many entries were taken from the log and wait.
     enum class Doing : uint8_t { starting, sleeping, dozing, filing, releasing, logging };
     struct State {
         Doing doing;
@@ -122,13 +120,13 @@ private:
     std::atomic<int32_t> thread_{0};
     std::atomic<uint64_t> filing_{0}, waiting_{0};
 
-    Turn turn_;  // whoever has it files; never taken while a mutex is held
-    // Of lenders: freed without any mutex, by the worker if there is one.
+    Turn turn_;  // to file; no thread takes it while it holds a mutex
+    // Lenders' pages, to be freed after the turn, by the worker thread if there is one.
     DeferredPages released_;
     Log::Block *pending_ GUARDED_BY(turn_) = nullptr;  // what was taken from the log, in order
     Rhythm rhythm_ GUARDED_BY(turn_);
     Watch watch_ GUARDED_BY(turn_);
-    bool dozed_ GUARDED_BY(turn_) = false;  // until now, for the next step
+    bool dozed_ GUARDED_BY(turn_) = false;  // the worker slept while the next step landed
     struct Tally {
         uint64_t unwritten, out_of_range, duplicate;
         uint64_t missing() const { return unwritten + out_of_range + duplicate; }

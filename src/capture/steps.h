@@ -1,5 +1,4 @@
-// Steps in flight: the slots that hold their rows, the tickets that name them, and what became of
-// the last ones.
+// Steps in flight: the slots with their rows, their tickets, and the results of the last steps.
 #pragma once
 
 #include <array>
@@ -16,29 +15,29 @@
 
 namespace routecap {
 
-// Whether rows may go to so many pages that each of them has one of its own reserved: where
-// they go is known to the device only.
+// Whether the bounds of device positions touch more pages than there are rows. Then each row is
+// charged one page.
 inline bool wide_bounds(uint64_t position, uint64_t position_end, uint64_t rows,
                         uint32_t page_shift) {
     return ((position_end - 1) >> page_shift) - (position >> page_shift) > rows;
 }
 
-// Names a span of a step in flight, until that step was filed.
+// Names a span of a step. Valid until the step was filed.
 struct SpanLink {
     uint64_t step = 0;
     uint32_t span = 0;
     int32_t slot = kernels::kNoSlot;
 };
 
-// Rows of one step on their way to one request. Written by issue; but for `cut` and `ended`, not
-// changed while the step is in flight.
+// Rows of one step on their way to one request. Issue writes it. While the step is in flight only
+// `cut` and `ended` change.
 struct StepSpan {
-    // Lives at least until everything issued before the request's end was filed.
+    // Valid until the Finish or Close of the request was applied.
     RowStore *rows;
     uint64_t position;      // of the first row, or the lower bound of device positions
     uint64_t position_end;  // one past the last
-    // Lowered while the step is in flight, by std::atomic_ref: rows at and after `cut` are late,
-    // drafts at and after `ended` are beyond the end of their request.
+    // Rows at and after `cut` are late. Drafts at and after `ended` are beyond the end of their
+    // request. Both are lowered while the step is in flight, by std::atomic_ref.
     uint64_t cut, ended;
     SpanLink previous;  // of the same request
     uint32_t sink_row;
@@ -59,11 +58,11 @@ struct Step {
     Bell::Clock::time_point issued_at;
     std::vector<StepSpan> spans;  // the first span_count are this step's; it only grows
 
-    // Memory for so many spans, if there is not enough: made and freed where no mutex is held.
+    // Memory for so many spans; empty if there is enough. To be made and freed without a mutex.
     std::vector<StepSpan> room_for(size_t most_spans) const {
         return std::vector<StepSpan>(spans.size() >= most_spans ? 0 : most_spans);
     }
-    // With the registry's mutex: another thread may still look at spans of the slot's last step.
+    // Needs the registry's mutex, because another thread may still look at the slot's last step.
     void begin(uint64_t new_ticket, uint64_t new_tag, std::vector<StepSpan> &room) {
         if (!room.empty()) spans.swap(room);
         ticket = new_ticket;

@@ -1,5 +1,5 @@
-// Whose turn it is to file: one thread's at a time. It is no lock on anything: who has the turn may
-// take memory and time, and only threads that want to do the same work wait for it.
+// Which thread may file. It locks no data: the thread that has the turn may allocate and take its
+// time, and only threads that want to do the same work wait for it.
 #pragma once
 
 #include <atomic>
@@ -11,7 +11,7 @@ namespace routecap {
 
 class ROUTECAP_CAPABILITY("turn") Turn {
 public:
-    // Threads that are urgent go first.
+    // Urgent threads go first.
     void take(bool urgent) ACQUIRE() {
         const Lock lock(mutex_);
         if (urgent) urgent_.fetch_add(1, std::memory_order_relaxed);
@@ -26,7 +26,7 @@ public:
         }
         given_.notify_all();
     }
-    // Whether an urgent thread waits: who has the turn should give it soon.
+    // Whether an urgent thread waits. Then the thread that has the turn should give it soon.
     bool wanted() const { return urgent_.load(std::memory_order_relaxed) > 0; }
 
 private:

@@ -1,8 +1,8 @@
 // Memory for pages of one size, cut from blocks of one huge page each.
 //
-// Filing goes from request to request, each in pages of its own: with the system's small pages
-// most of its time would be address translation. A block goes back to the system as a whole, once
-// none of its pages is in use.
+// Filing goes from request to request, and each has pages of its own. With the system's small
+// pages, address translation would take most of the time. A block goes back to the system once none
+// of its pages is in use.
 #pragma once
 
 #include <cstddef>
@@ -10,28 +10,28 @@
 
 namespace routecap {
 
-// Its users guard it.
+// Not thread-safe: PagePool guards it.
 class HugeBlocks {
 public:
     struct Block;
     static constexpr size_t kAlignment = 64;  // of pages
     static constexpr size_t kHugePage = 2 << 20;
 
-    // Pages of so many bytes, a multiple of kAlignment, of which `most` may be in use at a time.
+    // For pages of this size, a multiple of kAlignment. At most `most` are in use at a time.
     HugeBlocks(size_t page_bytes, uint64_t most);
     HugeBlocks(const HugeBlocks &) = delete;
     HugeBlocks &operator=(const HugeBlocks &) = delete;
     // No page may be in use.
     ~HugeBlocks();
 
-    // Null if there is no block with room: make one, where nothing guards this, and add it.
+    // Null if no block has room. The caller then makes a block without the mutex, and adds it.
     void *take();
     void give(void *page);
     Block *make() const;  // null without memory
     void add(Block *block) { link(block); }
 
-    // Bytes of blocks without a page in use; and one of them, which is then its caller's to
-    // release, at any time.
+    // The bytes of blocks without a page in use. take_idle() gives one of them to the caller, who
+    // releases it, and needs no mutex for that.
     size_t idle_bytes() const { return idle_blocks_ * block_bytes_; }
     Block *take_idle();
     void release(Block *block) const;

@@ -13,8 +13,8 @@ namespace routecap {
 
 struct Segment;
 
-// Disjoint runs of positions, ascending; neighbours with one reason are one run. What is in no run
-// is ABSENT.
+// Runs of positions, each with one reason. Runs ascend and do not overlap, and neighbours differ in
+// their reason. A position in no run is ABSENT.
 class MissingRows {
 public:
     struct Run {
@@ -25,20 +25,20 @@ public:
     bool empty() const { return runs_.empty(); }
     size_t runs() const { return runs_.size(); }
 
-    // Rows are missing for this reason; of two reasons of one row the one with the higher rank
-    // stands. Throws without memory; nothing has changed then.
+    // Adds a reason for rows. A row that has one already keeps the one of the higher rank. Throws
+    // without memory, before anything has changed.
     void add(uint64_t first, uint64_t end, int32_t reason);
     void add(const MissingRows &other);
     // Forgets what is known of rows at and after `end`.
     void cut(uint64_t end) noexcept;
 
-    // Calls f(first, end, reason) for what is known of rows [first, end), in order.
+    // Calls f(first, end, reason) for the part of each run in [first, end), in order.
     template <class F>
     void for_each(uint64_t first, uint64_t end, F f) const {
         for (size_t i = after(first); first < end && i < runs_.size() && runs_[i].first < end; i++)
             f(std::max(first, runs_[i].first), std::min(end, runs_[i].end), runs_[i].reason);
     }
-    // What is known of rows [first, end).
+    // The runs of [first, end).
     MissingRows part(uint64_t first, uint64_t end) const {
         MissingRows rows;
         for_each(first, end, [&](uint64_t from, uint64_t to, int32_t reason) {
@@ -60,9 +60,9 @@ private:
     std::vector<Run> runs_;
 };
 
-// Rows [first, end), of which `present` are there in pages, with segments for the rows that are
-// known to be missing. In pages these are rows that say no more than one reason of the whole row,
-// if it has the lower rank.
+// Adds segments without a page to `present`, the rows of [first, end) that are in pages, wherever
+// `known` has a reason. A row in a page that has only a reason itself (Shape::row_reason) is
+// replaced if the known reason has the higher rank.
 std::vector<Segment> with_missing(const Shape &shape, std::vector<Segment> present,
                                   const MissingRows &known, uint64_t first, uint64_t end);
 

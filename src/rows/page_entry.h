@@ -1,5 +1,5 @@
-// One page of a request's table: which of its rows are visible, which of them others may see, and
-// what filing rows into it does.
+// One page of a request's table: which of its rows belong to the request, which of these other
+// holders may see, and what filing a row into it does.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,8 @@ enum class Phase : uint8_t {
     none,  // they are not counted
 };
 
-// Rows to be filed, one after another in memory. Validity may run backwards, as it does in a slot.
+// Rows to be filed, at equal distances in memory. The distance of validity may be negative, because
+// a slot has the validity of its rows in reverse order.
 struct RowSource {
     const uint8_t *ids;
     const uint8_t *validity;
@@ -36,8 +37,7 @@ struct RowSource {
     }
 };
 
-// What became of rows. A row is delivered, missing (no valid cell), refused (no memory), rejected
-// (a draft), late, without a place, or provisional (a draft that waits).
+// How many rows ended in which way. Each row is in one of the first eight counts.
 struct RowOutcomes {
     uint64_t delivered = 0;
     uint64_t missing = 0;
@@ -59,12 +59,13 @@ struct RowOutcomes {
     }
 };
 
-// Counts the cells that become valid in requests. Whoever files calls it, also with the mutex of a
-// request's rows: it allocates nothing.
+// Counts the cells that become valid in requests. The filing thread calls it, and may hold the
+// mutex of a request's rows.
 class NewCells {
 public:
     virtual ~NewCells() = default;
-    // The valid cells of rows, but for those that `known`, another row's validity, has already.
+    // Counts the valid cells of rows, except those that are valid in `known` (a row's validity, or
+    // null), which were counted before.
     virtual void add(const RowSource &rows, uint64_t count, const uint8_t *known, uint64_t tag,
                      Phase phase) noexcept = 0;
 };
@@ -83,25 +84,25 @@ struct Filing {
     }
 };
 
-// What filing rows into one page takes.
+// The memory that filing rows into one page needs, and that memory.
 struct Needs {
-    bool page = false;  // a new one, or one for a copy
+    bool page = false;  // for new rows, or for a copy of rows that other holders may see
     bool tags = false;
 };
 struct Means {
-    PageRef page;  // what was replaced, after it was used
+    PageRef page;  // after filing: the page that was replaced
     std::unique_ptr<uint64_t[]> tags;
 };
 
-// Rows next to one another in one page, lent to a reader; or, without a page, rows that are not
-// there for a known reason. Where a list of segments has a gap, rows are ABSENT.
+// Consecutive rows in one page that a holder may read; or, without a page, consecutive rows that
+// are missing for one reason. Rows in the gaps of a list of segments are ABSENT.
 struct Segment {
     PageRef page;
     uint32_t page_row;
     uint64_t first;  // position
     uint64_t rows;
-    bool complete;       // no cell is missing; false if that is not known
-    int32_t reason = 0;  // without a page: a row reason but ABSENT (is_row_reason)
+    bool complete;       // true only if no cell is missing
+    int32_t reason = 0;  // without a page: a reason of whole rows (is_row_reason), not ABSENT
 
     static Segment not_there(uint64_t first, uint64_t rows, int32_t reason) {
         return {PageRef(), 0, first, rows, false, reason};
@@ -124,14 +125,14 @@ struct PageEntry {
     const Shape *shape;
     uint64_t index;
     uint64_t origin;  // position of the page's row 0
-    uint64_t first;   // visible rows; what the page holds outside is nobody's
+    uint64_t first;   // the request's rows are [first, end); other rows of the page do not count
     uint64_t end;
     PageRef page;
-    bool own = false;  // made by this table, so it may write what was not lent
-    // Visible or once visible rows that others may see, while the page is not unique.
+    bool own = false;  // this table made the page, so it may write rows that were not lent
+    // Rows that other holders may see, as long as the page has other holders.
     uint64_t lent_first = 0;
     uint64_t lent_end = 0;
-    // Rows of the whole page without a missing cell, visible or not.
+    // Rows of the page without a missing cell, also outside [first, end).
     uint32_t full_rows = 0;
 
     bool complete() const { return full_rows == shape->page_rows; }
@@ -144,31 +145,31 @@ struct PageEntry {
     Segment segment(PageRef of, uint64_t from, uint64_t to) const {
         return {std::move(of), row(from), from, to - from, complete()};
     }
-    // Before others see these rows. What was lent until now is the table's own again if nobody else
-    // has the page.
+    // Notes that other holders will see these rows. Forgets what was lent before if nobody else
+    // holds the page any more.
     void note_lent(uint64_t from, uint64_t to);
     // Whether rows may be written in place.
     bool writable(uint64_t from, uint64_t to);
 
-    // ---- Filing rows that lie in this page
+    // ---- Filing, of rows whose positions belong to this page
 
     Needs needs(uint64_t position, RowSource source, uint64_t rows, const Filing &filing);
-    // With the means that it needs. Adds what became of the rows.
+    // Files rows with the memory that needs() asked for, and adds how they ended to `filed`.
     void file(uint64_t position, RowSource source, uint64_t rows, const Filing &filing,
               Means &means, RowOutcomes &filed);
-    // The same rows in another page. Where they have several tags, `tags` becomes the page's.
+    // Copies the rows into the page `to`. If they have different tags, `to` takes `tags`.
     PageEntry copy(PageRef to, std::unique_ptr<uint64_t[]> &tags) const;
-    // Rows that were never there.
+    // Makes rows ABSENT.
     void clear_rows(uint64_t from, uint64_t to);
 
 private:
-    // What filing one row at a position that has one does.
+    // What filing a row does at a position that has one already.
     struct Meeting {
         bool nothing_new;
         bool overlap = false, mismatch = false;
-        bool whole = false;   // the new row goes in the old one's place
-        bool retags = false;  // the row gets its tag
-        bool writes = false;  // it changes the row
+        bool whole = false;   // the new row replaces the old one
+        bool retags = false;  // the row gets the new row's tag
+        bool writes = false;  // the row changes
     };
     Meeting meet(uint64_t position, RowSource source, const Filing &filing) const;
     bool better(uint32_t layer, const uint8_t *ids, const uint8_t *validity,

@@ -1,4 +1,4 @@
-// Memory for captured rows: pages, reference-counted and recycled, and the budget that bounds them.
+// Memory for captured rows: reference-counted pages, and the budget that bounds them.
 #pragma once
 
 #include <atomic>
@@ -16,12 +16,11 @@ namespace routecap {
 
 class PagePool;
 
-// Memory that rows on their way into a request may need, reserved in the budget when they are
-// issued. Filing takes from it what the rows turn out to need, and gives the rest back: that of
-// drafts once they are settled.
+// The memory that the rows of a span may need. Issue reserves it in the budget. Filing uses what
+// the rows turn out to need and gives the rest back; for drafts it does so when they are settled.
 struct Charge {
     uint32_t pages = 0;
-    uint32_t tags = 0;  // for whole pages whose rows get a second tag
+    uint32_t tags = 0;  // for pages whose rows get a second tag: one tag for each row
 
     bool none() const { return (pages | tags) == 0; }
     uint64_t bytes(uint64_t page_bytes, uint64_t tag_bytes) const {
@@ -29,26 +28,25 @@ struct Charge {
     }
 };
 
-// A block of rows: ids in C order, and validity. Its owner writes rows that nobody else can see;
-// rows that were lent to a routing or to another request do not change while they are. Holders pass
-// pages on without touching them: they are rarely in a cache.
+// A block of rows: ids in C order, and validity. The request that made it writes rows that no other
+// holder can see. Rows that other holders can see do not change.
 struct Page {
     std::atomic<uint32_t> references{1};
     uint32_t rows;                          // capacity
     uint32_t ids_bytes;                     // of one row
     uint32_t validity_bytes;                // of one row
-    std::atomic<uint64_t> tag{0};           // of every row, unless there are tags
+    std::atomic<uint64_t> tag{0};           // of all rows, if tags is null
     std::atomic<uint64_t *> tags{nullptr};  // [rows], once two rows had different tags
-    // Behind this header, as validity_plane is behind the ids, or foreign.
+    // Behind this header, or a lender's.
     uint8_t *ids_plane;
     uint8_t *validity_plane;
-    std::shared_ptr<PagePool> pool;  // whose memory it is, and whose budget it counts in
+    std::shared_ptr<PagePool> pool;  // made the page, which counts in its budget
     size_t bytes;                    // in that budget, without tags
-    // Keeps foreign planes and tags alive; nobody writes such a page.
+    // Keeps a lender's planes and tags alive. Nobody writes such a page.
     std::shared_ptr<const void> lender;
     Page *next = nullptr;  // among DeferredPages
-    // Whose budget it counts in instead: a heap object, once it was moved; and whether its tags
-    // moved with it, which later ones do not.
+    // Not null once the page was moved to another budget: that budget's pool, on the heap. And
+    // whether the page had tags then, which moved with it. Later tags count in `pool`.
     std::atomic<std::shared_ptr<PagePool> *> charged{nullptr};
     std::atomic<bool> tags_moved{false};
 
@@ -58,7 +56,7 @@ struct Page {
         const uint64_t *each = tags.load(std::memory_order_acquire);
         return each != nullptr ? each[row] : tag.load(std::memory_order_relaxed);
     }
-    // What it takes from a budget, with the tags that it has now.
+    // The bytes that the page takes from a budget, with its tags.
     size_t whole_bytes() const {
         const bool tagged = tags.load(std::memory_order_acquire) != nullptr;
         return bytes + (tagged ? rows * sizeof(uint64_t) : 0);
@@ -91,11 +89,11 @@ private:
     Page *page_ = nullptr;
 };
 
-// Borrowed pages that nobody refers to any more, to be freed where no mutex is held: that runs
-// their lenders' callbacks.
+// Lenders' pages whose last reference is gone. They are freed later, by a thread that holds no
+// mutex and has no turn, because freeing them runs the lenders' callbacks.
 class DeferredPages {
 public:
-    // While it lives, pages that this thread drops last are deferred and not freed.
+    // While this object lives, lenders' pages whose last reference this thread drops are deferred.
     class Scope {
     public:
         explicit Scope(DeferredPages &to);
@@ -117,14 +115,12 @@ private:
     std::atomic<Page *> pages_{nullptr};
 };
 
-// Gives out pages within a budget. Outlives its capturer for as long as one of its pages lives.
-//
-// Memory is first reserved, on the thread that issues rows, and turned into a page later, on the
-// thread that files them.
+// Makes pages within a budget. It outlives its capturer for as long as one of its pages lives. The
+// thread that issues rows reserves memory, and the thread that files them makes pages of it.
 class PagePool : public std::enable_shared_from_this<PagePool> {
 public:
     static std::shared_ptr<PagePool> create(ShapePtr shape, uint64_t budget_bytes);
-    // For rows that belong to no capturer: each page is memory of its own.
+    // For rows that belong to no capturer: each page is an allocation of its own.
     static std::shared_ptr<PagePool> plain(ShapePtr shape, uint64_t budget_bytes);
     static std::shared_ptr<PagePool> unlimited(ShapePtr shape) {
         return plain(std::move(shape), UINT64_MAX);
@@ -132,8 +128,8 @@ public:
     PagePool(const PagePool &) = delete;
     PagePool &operator=(const PagePool &) = delete;
 
-    // What a page of this many rows takes from the budget, and what its tags take once two of them
-    // differ.
+    // The bytes that a page of this many rows takes from the budget, and those of its tags, if it
+    // has different ones.
     static size_t page_bytes(const Shape &shape, uint64_t rows) {
         return (Page::kHeader + rows * shape.row_bytes() + 63) / 64 * 64;
     }
@@ -141,7 +137,7 @@ public:
     static constexpr size_t tag_bytes(uint64_t rows) { return rows * sizeof(uint64_t); }
 
     bool reserve(uint64_t bytes);
-    // Above the budget too: for rows that were accepted.
+    // The same, even if the budget has no room: for rows that were accepted.
     void reserve_anyway(uint64_t bytes);
     void unreserve(uint64_t bytes) { used_.fetch_sub(bytes, std::memory_order_relaxed); }
 
@@ -156,14 +152,13 @@ public:
     PageRef make(const Shape &shape, uint32_t rows, void *blank);
     // Both. Null without memory; the reservation then is undone.
     PageRef make(const Shape &shape, uint32_t rows);
-    // Makes one around planes of a lender; without a validity plane every cell is valid. The planes
-    // take so many bytes of this budget too; null if it refuses. Throws without memory.
+    // Makes a page of a lender's planes. Without a validity plane all cells are valid. The planes
+    // count `charged` bytes in this budget. Null if the budget has no room; throws without memory.
     PageRef borrow(uint32_t rows, const uint8_t *ids, const uint8_t *validity, const uint64_t *tags,
                    uint64_t tag, std::shared_ptr<const void> lender, uint64_t charged = 0);
 
-    // Moves a page from the budget it counts in to this one, in which `bytes` are reserved: what
-    // its whole_bytes() were. False, and the reservation stays, if it was moved before, or is not
-    // one to be moved.
+    // Moves a page to this budget, in which the caller has reserved `bytes`, the page's
+    // whole_bytes(). False if the page is a lender's or was moved before; the bytes stay reserved.
     bool adopt(Page &page, uint64_t bytes);
 
     uint64_t used() const { return used_.load(std::memory_order_relaxed); }
@@ -184,22 +179,22 @@ private:
     const ShapePtr shape_;
     const size_t page_bytes_;
     const uint64_t budget_;
-    // Standard pages come from blocks_; otherwise each is memory of its own.
+    // Pages of the standard size come from blocks_; all others are allocations of their own.
     const bool recycles_;
     std::atomic<uint64_t> used_{0};  // in pages and reserved
     std::atomic<uint64_t> peak_{0};
 
-    // What HugeBlocks says of this needs no mutex.
+    // HugeBlocks allows both at any time, so they need no mutex.
     HugeBlocks::Block *make_block() UNCHECKED_THREADS { return blocks_.make(); }
     void release_block(HugeBlocks::Block *block) UNCHECKED_THREADS { blocks_.release(block); }
 
     QuickMutex mutex_;
-    // Where memory is taken or given back, used_ and its idle ones together stay within the budget.
+    // take_memory() and give_memory() keep used_ and the idle blocks together within the budget.
     HugeBlocks blocks_ GUARDED_BY(mutex_);
 };
 
-// What everything that holds rows of one capturer shares. It outlives the capturer for as long as
-// any of them does.
+// What all holders of one capturer's rows share: the shape, the budget, and what threads wait on.
+// It lives as long as the capturer and these holders.
 struct Storage {
     Storage(ShapePtr s, std::shared_ptr<PagePool> p, std::shared_ptr<Completion> l)
         : shape(std::move(s)), pool(std::move(p)), completion(std::move(l)) {}

@@ -1,4 +1,4 @@
-// What wants rows of a request, once they are there.
+// A store's side of a publish: it gets rows of a request once they have landed.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +10,9 @@ struct Segment;
 
 class Publication {
 public:
-    virtual ~Publication() = default;  // without rows, if land() was not called
-    // Called once, without a mutex, by whoever files: these rows of [first, end) are there, and the
-    // others will not come. Pages of the segments may be kept.
+    virtual ~Publication() = default;  // if land() was not called, no row will come
+    // The filing thread calls this once, without a mutex. `rows` are those of [first, end) that are
+    // there; the others will not come. The pages of the segments may be kept.
     virtual void land(std::span<const Segment> rows) noexcept = 0;
 
     uint64_t first = 0, end = 0;  // positions in the request

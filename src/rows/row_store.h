@@ -1,9 +1,10 @@
-// The rows of one request that have landed: a table of pages, the rule that the first write wins,
-// and drafts that wait to be accepted.
+// The rows of one request that have landed: a table of pages, the drafts that wait to be accepted,
+// and the reasons of rows that are missing.
 //
-// Whoever files (one thread at a time) writes it, readers look at it and take from it. `mutex` is
-// for these two, and held for one page's rows at a time. What an operation needs is allocated under
-// it, before anything changes. Pages that are dropped are freed after it: that may call a lender.
+// One thread at a time files rows, and readers share or take them. `mutex` separates the two. The
+// filing thread holds it for the rows of one page at a time. An operation allocates what it needs
+// under it, before it changes anything. Pages are freed after it is released, because freeing a
+// lender's page calls the lender.
 #pragma once
 
 #include <atomic>
@@ -34,98 +35,101 @@ public:
     ~RowStore() { clear(); }
 
     Policy policy() const { return policy_; }
-    void set_policy(Policy policy) { policy_ = policy; }  // before anybody else knows it
+    void set_policy(Policy policy) { policy_ = policy; }  // before other threads use the store
 
     Mutex mutex;
 
-    // ---- Filing, by one thread at a time, without `mutex`. Nothing here throws: without
-    // memory rows are refused.
+    // ---- Filing: for one thread at a time, which does not hold `mutex`. Without memory rows are
+    // refused, and nothing throws unless its comment says so.
 
-    // Files rows that issue accepted, at consecutive positions. What they need comes out of their
-    // charge. Where rows were lent or taken since, they may need more: that is taken above the
-    // budget too.
+    // Files rows that issue accepted, at consecutive positions. The memory comes from their charge.
+    // If readers shared or took rows since, filing may need more than the charge. It then takes the
+    // rest even if the budget has no room, because the rows were accepted.
     RowOutcomes file_rows(uint64_t position, const RowSource &source, uint64_t rows, uint64_t tag,
                           Charge &charge, NewCells *cells = nullptr, Phase phase = Phase::none) {
         return file(position, source, rows,
                     {tag, policy_ == Policy::replace, compare_, &charge, cells, phase});
     }
-    // The same for other rows: what they need the budget must have.
+    // The same for rows that no issue accepted: they are refused if the budget has no room.
     RowOutcomes file_from_budget(uint64_t position, const RowSource &source, uint64_t rows,
                                  uint64_t tag) {
         return file(position, source, rows, {tag, policy_ == Policy::replace, compare_});
     }
 
-    // Keeps rows of a step until they are settled, in memory of page_bytes(rows) that is already
-    // reserved. They are the rows from first_index on of the step's drafts for this request. Rows
-    // from `covered` on have no ids. A row at kDropped was counted elsewhere and is not kept; one
-    // at kCut was cut, and one at kPast lies beyond the end of its request. The charge is for their
-    // settling. Of a step whose copy failed they are `lost`. False without memory; what was
-    // reserved is then given back.
+    // Keeps draft rows of a step until settle(). They take page_bytes(rows) of the budget, which
+    // the caller has reserved. first_index is the number of the first row among the step's drafts
+    // of this request. Rows from `covered` on have no ids. Instead of a position a row may have
+    // kDropped (it was counted elsewhere and is not kept), kCut (a truncate cut it) or kPast (it
+    // lies beyond the end of its request). settle() files the rows out of `charge`. `lost` says
+    // that the step's copy failed. Returns false without memory, and gives back what was reserved.
     bool file_draft(uint64_t step, uint64_t first_index, std::vector<uint64_t> positions,
                     uint64_t covered, RowSource source, uint64_t tag, Phase phase, Charge charge,
                     bool lost);
     static constexpr uint64_t kDropped = UINT64_MAX, kCut = UINT64_MAX - 1, kPast = UINT64_MAX - 2;
-    // The same for drafts that never were in flight, and why. They are at consecutive positions; or
-    // each anywhere in [position, bounds_end), if that is not 0. They are counted elsewhere.
+    // The same for drafts that issue lost or refused, for this reason, and has counted. They are at
+    // consecutive positions. If bounds_end is not 0 the device has the positions: each row may be
+    // anywhere in [position, bounds_end).
     void miss_draft(uint64_t step, uint64_t first_index, uint64_t position, uint64_t rows,
                     uint64_t bounds_end, int32_t reason) noexcept;
 
-    // Files the kept drafts of a step and rejects the others. `kept` are ascending indices; without
-    // them the first keep_first are kept.
+    // Files the drafts of a step that are kept, and rejects the others. `kept` has the numbers of
+    // those drafts, ascending. If it is empty, the first keep_first drafts are kept.
     RowOutcomes settle(uint64_t step, std::span<const uint32_t> kept, uint64_t keep_first,
                        NewCells *cells);
-    // Ends all others: those at and after `end` are late, as those that were cut are, and the rest
-    // is rejected.
+    // Ends all drafts, because their request ends. Drafts at and after `end`, and drafts that were
+    // cut, count as late; the others count as rejected.
     RowOutcomes drop_drafts(uint64_t end);
 
-    // Rows at and after `end` are gone.
+    // Removes the rows at and after `end`.
     void drop(uint64_t end);
-    // The same, and drafts are cut.
+    // The same, and cuts drafts and waiting publications there.
     void truncate(uint64_t end);
 
-    // Rows [0, end) of another request become rows of this empty one, without a copy.
+    // Makes rows [0, end) of another request rows of this one too, which has none. They share
+    // pages.
     void fork(RowStore &parent, uint64_t end);
 
-    // Rows of segments before `end` become rows of this request where it has none. Asks the budget
-    // for what it needs.
+    // Adds the rows of segments before `end` where this request has none. Rows are refused if the
+    // budget has no room for them.
     RowOutcomes attach(std::span<const Segment> segments, uint64_t end);
-    // Rows are missing, and so are the cells that a row of [first, end) lacks, for a reason at
-    // least as good as here. Throws without memory.
+    // Adds reasons that came with the rows of others. They apply to rows that are not there, and to
+    // the cells that a row of [first, end) lacks. Throws without memory.
     RowOutcomes attach_missing(const MissingRows &missing, uint64_t first, uint64_t end);
 
-    // Hands over the rows that a publication wants and that are there; where drafts belong there,
-    // once these are settled or cut.
+    // Gives a publication the rows that it wants. If some of them are drafts, it waits until these
+    // are settled or cut.
     void publish(std::shared_ptr<Publication> publication) noexcept;
-    // The same for what has waited and is settled by now; or all, where nothing else will come.
+    // Gives rows to the publications that have waited and whose drafts are settled by now; with
+    // `all`, to all of them, because the request ends.
     void publish_settled(bool all) noexcept;
     bool waited_for() const { return !waiting_.empty(); }
 
-    // Rows that will not come, and why. Without memory nobody knows why.
+    // Notes why rows will not come. Without memory the reason is forgotten, and they are ABSENT.
     void note_missing(uint64_t first, uint64_t end, int32_t reason) noexcept;
 
-    // Gives everything back.
+    // Frees the pages and gives back the charges of drafts.
     void clear();
     void give_back(Charge &charge);
 
-    // ---- Reading, with `mutex`. Throws without memory; nothing has changed then.
+    // ---- Reading, with `mutex`. Throws without memory, before anything has changed.
 
-    // One past the last row before `end` that is there; 0 if there is none.
+    // One past the last row before `end` that is there, or 0.
     uint64_t last_before(uint64_t end) REQUIRES(mutex);
-    // The rows of [first, end), which stay, and what is known of those that are not there.
+    // The rows of [first, end), and the reasons of those that are missing. The request keeps them.
     std::vector<Segment> share(uint64_t first, uint64_t end) REQUIRES(mutex);
-    // The same, and the rows leave. From now on they are TAKEN, but for those that have a reason of
-    // their own. False, and they stay, if rows on both sides of them need a page of their own and
-    // the budget has none.
+    // The same, but the rows leave the request, which notes that they are TAKEN. If rows remain on
+    // both sides of them in one page, these need another page. Returns false, and changes nothing,
+    // if the budget has none.
     bool take(uint64_t first, uint64_t end, std::vector<Segment> &segments) REQUIRES(mutex);
 
-    // One past the highest position whose row came where the host did not know it would: from the
-    // device, or from a draft. Read without `mutex`.
+    // One past the highest position of a row whose position the host did not know at issue, because
+    // the device had it or the row was a draft. Any thread may read it.
     std::atomic<uint64_t> placed_end{0};
     void placed(uint64_t end) {
         if (end > placed_end.load(std::memory_order_relaxed))
             placed_end.store(end, std::memory_order_release);
     }
-    // How many operations on the request were applied. Read without `mutex`.
+    // How many operations on the request were applied. Any thread may read it.
     std::atomic<uint64_t> applied{0};
 
 private:
@@ -133,13 +137,13 @@ private:
     struct Draft {
         uint64_t step;
         uint64_t first_index;
-        PageRef page;  // none if no row is left
+        PageRef page;  // null if no row is left to file
         std::vector<uint64_t> positions;
         Charge charge;
         Phase phase;
-        int32_t missing = 0;      // or why they will never be there
-        bool counted = true;      // as provisional
-        uint64_t bounds_end = 0;  // if missing: see miss_draft
+        int32_t missing = 0;      // why the rows will never come, or 0
+        bool counted = true;      // its rows are in rows_provisional
+        uint64_t bounds_end = 0;  // as in miss_draft
     };
 
     RowOutcomes file(uint64_t position, RowSource source, uint64_t rows, const Filing &filing);
@@ -160,11 +164,13 @@ private:
     PagePool *const pool_;
     Policy policy_;
     const bool compare_;
-    Entries entries_ GUARDED_BY(mutex);  // ascending by index; only whoever files makes it longer
-    // Why rows are not there; and of that what came with rows of others: it holds for cells too.
+    Entries entries_ GUARDED_BY(mutex);  // by index; only the filing thread adds entries
+    // Why rows are missing; and those of these reasons that came with the rows of others, which
+    // apply to single cells too.
     MissingRows missing_ GUARDED_BY(mutex), attached_ GUARDED_BY(mutex);
-    std::vector<Draft> drafts_;  // in order of filing; only whoever files looks at them
-    // Wait for drafts to be settled; likewise.
+    // Only the filing thread uses these. Drafts are in order of filing.
+    std::vector<Draft> drafts_;
+    // Publications that wait until drafts are settled.
     std::vector<std::shared_ptr<Publication>> waiting_;
 };
 
