@@ -60,8 +60,8 @@ def pointer(function: Function) -> str:
 
 
 def table_header(headers: Headers) -> str:
-    """table.h with the functions that are declared and not in it. Entries never change: what the
-    chapters declare otherwise does not compile in src/api/table.cc.
+    """table.h with every other chapter, and the functions that are declared and not in it. Entries
+    never change: what the chapters declare otherwise does not compile in src/api/table.cc.
     """
     body = table(headers)
     functions = {each.short: each for each in headers.functions}
@@ -73,7 +73,10 @@ def table_header(headers: Headers) -> str:
                 versions.append(came)
                 added += f"    /* Since {came}. */\n"
             added += pointer(functions[name]) + "\n"
-    return headers.chapter("table").replace(body, body + added)
+    text = headers.chapter("table").replace(body, body + added)
+    chapters = sorted(each.name for each in headers.folder.glob("routecap/*.h"))
+    includes = "".join(f'#include "{each}"\n' for each in chapters if each != "table.h")
+    return re.sub(r'(#include "\w+\.h"\n)+', includes, text, count=1)
 
 
 def version_script(headers: Headers) -> str:

@@ -9,13 +9,16 @@
 #ifndef ROUTECAP_TABLE_H
 #define ROUTECAP_TABLE_H
 
+#include "base.h"
 #include "capture.h"
 #include "diagnostics.h"
 #include "dispatch_check.h"
 #include "load.h"
 #include "plan.h"
+#include "reading.h"
 #include "record.h"
 #include "requests.h"
+#include "routing.h"
 #include "sequence.h"
 #include "serialized.h"
 #include "store.h"

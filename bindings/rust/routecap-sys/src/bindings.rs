@@ -1,4 +1,4 @@
-// Of headers with the SHA-256 c7aa7f419aeffb6db264ab645ed0acdc39d16e149400c2ea1bf7fa1155fa76b2
+// Of headers with the SHA-256 a540dbaed6e07a0c7a2f4deea5669bc16023b2790ec5fc00a119096589f5c8fe
 pub const ROUTECAP_VERSION_MAJOR: u32 = 1;
 pub const ROUTECAP_VERSION_MINOR: u32 = 1;
 pub const ROUTECAP_VERSION_PATCH: u32 = 0;
