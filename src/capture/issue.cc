@@ -87,6 +87,13 @@ struct ForwardPath::Issue {
     Memory memory(const routecap_span &span, const Request &request, const PagePool &pool) const {
         Memory m{};
         if (lost) return m;
+        // Nearly all spans: in the request's own page, where nobody else sees the rows, with one
+        // tag. In pairs this is worth 7 % of issuing 256 spans and 12 % of 1,024 (cold caches).
+        if (!tags_vary && !request.has_rare && !device_positions(span) && !speculative(span) &&
+            page_of(span.position) == request.own_page &&
+            page_of(span.position + span.rows - 1) == request.own_page &&
+            span.position >= request.shared_end())
+            return m;
         const uint64_t end = end_of(span), first_page = page_of(span.position),
                        end_page = page_of(end - 1) + 1, own = request.own_page;
         const uint64_t mixed = mixed_end(request);
