@@ -32,7 +32,8 @@ struct Begin {
         if (layer.ids == nullptr) return;
         const uint32_t element = layer.dtype == ROUTECAP_DTYPE_I16   ? 2
                                  : layer.dtype == ROUTECAP_DTYPE_I32 ? 4
-                                                                     : 8;
+                                 : layer.dtype == ROUTECAP_DTYPE_I64 ? 8
+                                                                     : 0;  // not a sink's
         unsigned char *ids = static_cast<unsigned char *>(layer.ids);
         if (layer.row_stride != static_cast<int64_t>(k)) {
             if (i < rows)

@@ -148,13 +148,15 @@ ROUTECAP_BODY void count(uint64_t *word, uint64_t n) {
 #endif
 }
 
-// Calls f(ids in their element type).
+// Calls f(ids in their element type). A dtype that is not a sink's has no ids: f is not called, so
+// that nothing is recorded and the snapshot calls the cell unwritten.
 template <class F>
 ROUTECAP_BODY void with_ids(void *ids, int32_t dtype, F f) {
     switch (dtype) {
         case ROUTECAP_DTYPE_I16: f(static_cast<int16_t *>(ids)); break;
         case ROUTECAP_DTYPE_I32: f(static_cast<int32_t *>(ids)); break;
-        default: f(static_cast<int64_t *>(ids)); break;
+        case ROUTECAP_DTYPE_I64: f(static_cast<int64_t *>(ids)); break;
+        default: break;
     }
 }
 // Calls f(pointer to row `row` of the sink, in its element type).

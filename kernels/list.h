@@ -88,22 +88,25 @@ inline void with_columns(uint32_t k, F f) {
     }
 }
 
-// Calls f.operator()<V, Score>() for the kernel that routes so many experts by this score.
+// Calls f.operator()<V, Score>() for the kernel that routes so many experts by this score. False if
+// there is none.
 template <uint32_t V, class F>
-inline void with_score(int32_t score, F f) {
+inline bool with_score(int32_t score, F f) {
     switch (score) {
 #define ROUTECAP_CASE(F, name, Name, score) \
-    case score: return f.template operator()<V, score>();
+    case score: f.template operator()<V, score>(); return true;
         ROUTECAP_SCORES(ROUTECAP_CASE, )
 #undef ROUTECAP_CASE
+        default: return false;
     }
 }
 template <class F>
-inline void with_route(uint32_t experts, int32_t score, F f) {
+inline bool with_route(uint32_t experts, int32_t score, F f) {
 #define ROUTECAP_CASE(V) \
     if (experts <= V * 32) return with_score<V>(score, f);
     ROUTECAP_LANE_EXPERTS(ROUTECAP_CASE)
 #undef ROUTECAP_CASE
+    return false;
 }
 
 }  // namespace routecap::kernels

@@ -67,7 +67,10 @@ struct Record {
             case ROUTECAP_DTYPE_I32: return read<int32_t>(layer, row, to);
             case ROUTECAP_DTYPE_U32: return read<uint32_t>(layer, row, to);
             case ROUTECAP_DTYPE_I64: return read<int64_t>(layer, row, to);
-            default: return read<int32_t, 16>(layer, row, to);  // id << 16 | bfloat16 weight
+            case ROUTECAP_DTYPE_ID16_BF16:  // id << 16 | bfloat16 weight
+                return read<int32_t, 16>(layer, row, to);
+            default:  // not a source's dtype: the row has no ids
+                for (uint32_t c = 0; c < columns<K>(k); c++) to[c] = INT64_MIN;
         }
     }
 

@@ -165,14 +165,15 @@ struct Route {
     }
     ROUTECAP_BODY int32_t score() const { return Score != kAnyScore ? Score : score_of(router); }
     // Calls f.operator()<kind>(): the score by which experts rank, or by which they weigh. Once
-    // for many experts, for there is much code behind it.
+    // for many experts, for there is much code behind it. False if there is no such score.
     template <class F>
-    ROUTECAP_BODY void with_score(bool to_rank, F f) const {
+    ROUTECAP_BODY bool with_score(bool to_rank, F f) const {
         switch (to_rank && ranks_logits() ? ROUTECAP_SCORE_LOGIT : score()) {
 #define ROUTECAP_CASE(F, name, Name, score) \
-    case score: return f.template operator()<score>();
+    case score: f.template operator()<score>(); return true;
             ROUTECAP_SCORES(ROUTECAP_CASE, )
 #undef ROUTECAP_CASE
+            default: return false;
         }
     }
     ROUTECAP_BODY bool ranks_logits() const {
@@ -296,10 +297,14 @@ struct Route {
 private:
     void choose(uint32_t row, float largest, float sum, int32_t *ids) const {
         uint32_t keys[ROUTECAP_MAX_ROUTED_EXPERTS];
-        with_score(true, [&]<int32_t kind>() {
+        const bool known = with_score(true, [&]<int32_t kind>() {
             for (uint32_t e = 0; e < logits.experts; e++)
                 keys[e] = key<kind>(logit(row, e), bias(e), largest, sum);
         });
+        if (!known) {
+            for (uint32_t c = 0; c < k; c++) ids[c] = kInvalidId;
+            return;
+        }
         if (router.groups > 1) {
             uint32_t groups[ROUTECAP_MAX_GROUPS];
             for (uint32_t g = 0; g < router.groups; g++) {

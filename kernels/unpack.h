@@ -178,7 +178,10 @@ struct Unpack {
             case ROUTECAP_DTYPE_U32:
                 what = cell(static_cast<uint32_t *>(dst) + at, row, layer);
                 break;
-            default: what = cell(static_cast<uint64_t *>(dst) + at, row, layer); break;
+            case ROUTECAP_DTYPE_I64:
+                what = cell(static_cast<uint64_t *>(dst) + at, row, layer);
+                break;
+            default: what = ROUTECAP_PLAN_CLASS_LOST; break;  // nothing is written
         }
         if (classes != nullptr) classes[n] = what;
     }

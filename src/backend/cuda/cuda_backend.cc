@@ -572,11 +572,14 @@ int32_t CudaBackend::route(uint32_t layer, const kernels::Router &router,
     const Current current(context_, entered_);
     if (int32_t s = retain(); s < 0) return s;
     int32_t status = ROUTECAP_OK;
-    kernels::with_route(logits.experts, score_of(router), [&]<uint32_t V, int32_t Score>() {
+    const auto route = [&]<uint32_t V, int32_t Score>() {
         const kernels::Route<V, Score> body{router, logits, shape_->k, sink_->layers()[layer],
                                             control()};
         status = launch(body, uint64_t{logits.to.rows} * 32, stream);
-    });
+    };
+    if (!kernels::with_route(logits.experts, score_of(router), route))
+        return report(ROUTECAP_ERR_ARGUMENT, "router: no kernel for score %d of %u experts",
+                      router.score, logits.experts);
     return status;
 }
 
