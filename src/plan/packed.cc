@@ -2,12 +2,16 @@
 
 #include <cstring>
 
-#include "backend/unpack.h"
+#include "backend/backends.h"
 #include "base/status.h"
 #include "base/structs.h"
+#include "kernels/list.h"
 #include "plan/gather.h"
 #include "plan/row_writer.h"
 #include "plan/sources.h"
+#if ROUTECAP_CUDA
+#include "backend/cuda/cuda_unpack.h"
+#endif
 
 namespace routecap {
 namespace {
@@ -44,6 +48,19 @@ void write_validity(const Plan &plan, const Piece &piece, uint32_t row_bytes, ui
             if (piece.source != nullptr && piece.valid(r, l))
                 to[r * row_bytes + l / 8] =
                     static_cast<uint8_t>(to[r * row_bytes + l / 8] | 1u << l % 8);
+}
+
+int32_t unpack_on_host(const Plan &plan, const void *packed, const routecap_plan_target &to,
+                       routecap_stream stream) {
+    if (stream != nullptr)
+        return report(ROUTECAP_ERR_ARGUMENT, "the host backend has no streams: pass NULL");
+    kernels::with_columns(plan.k(), [&]<uint32_t K>() {
+        const kernels::Unpack<K> body{static_cast<const uint8_t *>(packed), to.dst, to.classes,
+                                      plan.shape()};
+        for (uint32_t o = 0; o < body.outer(); o++)
+            for (uint32_t i = 0; i < body.inner(); i++) body.item(o, i);
+    });
+    return ROUTECAP_OK;
 }
 
 int32_t check_memory(const char *name, const void *memory) {
@@ -118,10 +135,17 @@ int32_t unpack(const Plan &plan, const void *packed, size_t bytes,
             return report(ROUTECAP_ERR_BUFFER_TOO_SMALL, "scratch has %llu bytes and needs %llu",
                           ull(t.scratch_bytes), ull(packed_bytes(plan)));
     }
-    return unpack(
-        t.backend, t.device,
-        {packed, header.bytes, packed_bytes(plan), t.scratch, t.dst, t.classes, plan.shape()},
-        stream);
+    if (t.backend == ROUTECAP_BACKEND_HOST) return unpack_on_host(plan, packed, t, stream);
+#if ROUTECAP_CUDA
+    if (t.backend == ROUTECAP_BACKEND_CUDA)
+        return cuda_unpack(
+            t.device,
+            {packed, header.bytes, packed_bytes(plan), t.scratch, t.dst, t.classes, plan.shape()},
+            stream);
+#endif
+    return report(
+        t.backend == ROUTECAP_BACKEND_CUDA ? ROUTECAP_ERR_NO_BACKEND : ROUTECAP_ERR_ARGUMENT,
+        "target.backend is %d: %s", t.backend, backend_info(t.backend).detail);
 }
 
 }  // namespace routecap
