@@ -22,9 +22,10 @@
  *   routecap/store.h           rows that live as long as a prefix does: publish, adopt
  *   routecap/plan.h            the rows of one rank of a trainer, in its layout
  *   routecap/load.h            how often each expert was chosen: for operators and balancers
- *   routecap/diagnostics.h     a log, and a dump of a capturer that hangs
+ *   routecap/diagnostics.h     a log
  *   routecap/dispatch_check.h  experimental: compare executed experts with routed ones
  *   routecap/table.h           all functions as one table, for programs that dlopen the library
+ *   routecap/experimental.h    with ROUTECAP_EXPERIMENTAL: a store of several processes, a dump
  *
  * ------------------------------------------------------------------------------------------------
  * An engine's worker loop
@@ -114,5 +115,6 @@
 #include "routecap/diagnostics.h"
 #include "routecap/dispatch_check.h"
 #include "routecap/table.h"
+#include "routecap/experimental.h"
 
 #endif /* ROUTECAP_H */

@@ -55,7 +55,7 @@ abi() {
     local work=$build/abi
     mkdir -p "$work" && cat src/api/*.cc > "$work/entries.cc"
     run c++ -std=c++20 -g -O0 -fPIC -fvisibility=hidden -shared -Wl,--unresolved-symbols=ignore-all -Wl,-soname,libroutecap.so.1 \
-        -Wl,--version-script=src/routecap.map -Iinclude -Isrc -I. "$work/entries.cc" -o "$work/libroutecap.so"
+        -Wl,--version-script=src/routecap.map -DROUTECAP_EXPERIMENTAL -Iinclude -Isrc -I. "$work/entries.cc" -o "$work/libroutecap.so"
     run bash tests/abi/check.sh "$work/libroutecap.so" include cc
     run cc -std=c11 -Wall -Wextra -pedantic -Werror -g -Itests/abi/frozen tests/abi/consumer.c -o "$build/abi_consumer" -ldl
     run "$build/abi_consumer" "$library"

@@ -4,7 +4,6 @@ package routecap
 
 import (
 	"bytes"
-	"encoding/json"
 	"log/slog"
 	"strings"
 	"testing"
@@ -43,32 +42,5 @@ func TestALoggerGetsOnlyTheLevelsThatItIsEnabledFor(t *testing.T) {
 	must(t, SetLog(nil))
 	if text.Len() > 0 {
 		t.Errorf("it got %q", text.String())
-	}
-}
-
-func TestADumpIsJSONWithWhatIsInFlight(t *testing.T) {
-	c := newCapturer(t, nil)
-	request, err := c.Open(PolicyKeep)
-	must(t, err)
-	capture(t, c, request, 0, 8)
-	text, err := c.Dump(10)
-	must(t, err)
-	var dump struct {
-		Config   struct{ Layers, Rows uint32 }
-		Counters map[string]uint64
-		Requests []struct {
-			Request Request
-			Rows    uint64
-		}
-	}
-	must(t, json.Unmarshal(text, &dump))
-	if dump.Config.Layers != testLayers || dump.Counters["rows_issued"] != 8 || len(dump.Requests) != 1 ||
-		dump.Requests[0].Request != request ||
-		dump.Requests[0].Rows != 8 {
-		t.Errorf("the dump says %+v", dump)
-	}
-	c.Close()
-	if _, err := c.Dump(10); err == nil {
-		t.Error("a closed capturer has a dump")
 	}
 }

@@ -193,23 +193,6 @@ func (p *Plan[T]) Ranges() ([]PlanRange, error) {
 	)
 }
 
-// Runs returns the plan itself: every row of this rank, in runs (routecap_plan_runs).
-func (p *Plan[T]) Runs() ([]PlanRun, error) {
-	return listed(
-		p,
-		"routecap_plan_runs",
-		func(plan unsafe.Pointer, list []PlanRun, count *uint64) Result {
-			return routecap_plan_runs(
-				plan,
-				unsafe.SliceData(list),
-				unsafe.Sizeof(PlanRun{}),
-				uintptr(len(list)),
-				count,
-			)
-		},
-	)
-}
-
 // listed makes room for what a call lists.
 func listed[T ID, E any](
 	p *Plan[T],

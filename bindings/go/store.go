@@ -83,37 +83,6 @@ func NewStore(config StoreConfig, shape Config) (*Store, error) {
 	return newStore("routecap_store_create", config, shape, routecap_store_create)
 }
 
-// NewSharedStore creates a store that several processes share, and returns the file descriptor by
-// which they open it, which is the caller's (routecap_store_create_shared).
-//
-// Errors: ErrNoBackend, this system has no such memory.
-func NewSharedStore(config StoreConfig, shape Config) (*Store, int, error) {
-	var descriptor int32
-	store, err := newStore(
-		"routecap_store_create_shared",
-		config,
-		shape,
-		func(c *cStoreConfig, of *cConfig, object *unsafe.Pointer) Result {
-			return routecap_store_create_shared(c, of, &descriptor, object)
-		},
-	)
-	return store, int(descriptor), err
-}
-
-// OpenSharedStore opens the store of a descriptor (routecap_store_open_shared).
-//
-// Errors: ErrFormat; ErrShapeMismatch; ErrNoBackend.
-func OpenSharedStore(descriptor int, config StoreConfig, shape Config) (*Store, error) {
-	return newStore(
-		"routecap_store_open_shared",
-		config,
-		shape,
-		func(c *cStoreConfig, of *cConfig, object *unsafe.Pointer) Result {
-			return routecap_store_open_shared(c, of, int32(descriptor), object)
-		},
-	)
-}
-
 // Close frees the store (routecap_store_free). What was adopted stays with its requests. A second
 // Close does nothing. It returns nil.
 func (s *Store) Close() error {
@@ -208,27 +177,6 @@ func (s *Store) Evict(keys []byte) (evicted uint64, err error) {
 		},
 	)
 	return evicted, err
-}
-
-// Move follows a cache that moves its slots: the blocks of `from` become those of `to`, all at once
-// (routecap_store_move).
-//
-// Errors: ErrState, a store of content keys.
-func (s *Store) Move(from, to []byte) error {
-	const op = "routecap_store_move"
-	if len(from) != len(to) {
-		_, err := Result{
-			ErrArgument,
-			fmt.Sprintf("%d bytes of keys for %d", len(to), len(from)),
-		}.outcome(
-			op,
-		)
-		return err
-	}
-	_, err := s.withKeys(op, from, func(store, k unsafe.Pointer, count uintptr) Result {
-		return routecap_store_move(store, k, start(to), count)
-	})
-	return err
 }
 
 // Advance advances the store to a generation of weights: everything older is gone for adopters

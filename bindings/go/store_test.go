@@ -83,20 +83,10 @@ func TestRowsOfAPrefixComeFromTheRequestThatComputedThem(t *testing.T) {
 	if leading != 0 || reasons[0] != MissingStale || reasons[1] != MissingEvicted {
 		t.Fatal(leading, reasons)
 	}
-	if err := store.Move(slots(1), slots(2)); !errors.Is(err, ErrState) {
-		t.Fatal(err)
-	}
 	stats, err := store.Stats()
 	must(t, err)
 	if stats.Generation != 8 || stats.BlocksAdopted != 3 {
 		t.Fatalf("%+v", stats)
-	}
-	if _, _, err := NewSharedStore(StoreConfig{}, testShape); err != nil &&
-		!errors.Is(err, ErrNoBackend) {
-		t.Fatal(err)
-	}
-	if _, err := OpenSharedStore(-1, StoreConfig{}, testShape); err == nil {
-		t.Fatal("a store of no descriptor")
 	}
 }
 

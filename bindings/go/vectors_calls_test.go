@@ -526,9 +526,6 @@ func init() {
 				r.equal("evicted", out.uint("evicted"), evicted)
 			}
 		},
-		"store_move": func(r *replay, in, out *said) {
-			r.done(in.store().Move(in.bytes("source"), in.bytes("destination")))
-		},
 		"store_export": func(r *replay, in, out *said) {
 			data, result, err := in.store().Export(in.bytes("keys"), in.uint("generation"))
 			if r.returned(result, err) {

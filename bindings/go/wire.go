@@ -59,20 +59,6 @@ func cString(text unsafe.Pointer) string {
 	return string(unsafe.Slice((*byte)(text), n))
 }
 
-// ProbeWire says what a message is, from its beginning, of which 512 bytes are enough
-// (routecap_wire_probe).
-//
-// Errors: ErrFormat; ErrBufferTooSmall, the bytes end within what stands at the beginning.
-func ProbeWire(data []byte) (WireInfo, error) {
-	info := WireInfo{structSize: uint32(unsafe.Sizeof(WireInfo{}))}
-	_, err := routecap_wire_probe(
-		start(data),
-		uintptr(len(data)),
-		&info,
-	).outcome("routecap_wire_probe")
-	return info, err
-}
-
 // ---- Decoding
 
 // WireHint is what is known of a message beside its bytes. Where they say it too, both must agree
@@ -165,44 +151,6 @@ func DecodeWire(
 		)
 	})
 	return newRouting(routing), report, r, err
-}
-
-// DecodeWireInto writes the ids of a message to dst without making a routing: options, dst, mask
-// and what it returns are those of CopyTo (routecap_wire_decode_into).
-//
-// Result and errors: those of DecodeWire and of CopyTo.
-func DecodeWireInto[T ID](
-	data []byte,
-	format WireFormat,
-	hint WireHint,
-	options CopyOptions,
-	dst []T,
-	mask []uint8,
-) (
-	needed uint64, report WireReport, r Result, err error) {
-	report = newReport()
-	needed, r, err = copyIDs(
-		&options,
-		dst,
-		func(p unsafe.Pointer, bytes uintptr, needed *uint64) (Result, error) {
-			return hint.with("routecap_wire_decode_into", func(c *cWireHint) Result {
-				return routecap_wire_decode_into(
-					start(data),
-					uintptr(len(data)),
-					int32(format),
-					c,
-					&options,
-					p,
-					bytes,
-					unsafe.SliceData(mask),
-					uintptr(len(mask)),
-					needed,
-					&report,
-				)
-			})
-		},
-	)
-	return needed, report, r, err
 }
 
 // WireDecoder decodes a message that arrives piece by piece: Write as often as there is some, then

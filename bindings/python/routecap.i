@@ -19,6 +19,7 @@
 %module _routecap
 
 %{
+#define ROUTECAP_EXPERIMENTAL
 #include <routecap.h>
 
 #include "outbox.h"
@@ -871,7 +872,6 @@ static void free_unused(PyObject *capsule) { /* consumers rename what they take 
 %struct_input(routecap_wire_hint)
 %struct_input(routecap_wire_options)
 %struct_output(routecap_wire_description)
-%struct_output(routecap_wire_info)
 %struct_output(routecap_wire_report)
 %struct_input(routecap_plan_config)
 %struct_input(routecap_plan_target)
@@ -908,7 +908,6 @@ static void free_unused(PyObject *capsule) { /* consumers rename what they take 
 %array(routecap_missing, missing, 1, missing_size, capacity)
 %array(routecap_piece, pieces, 1, piece_size, piece_capacity)
 %array(routecap_plan_range, ranges, 1, range_size, capacity)
-%array(routecap_plan_run, runs, 1, run_size, capacity)
 %array(routecap_sequence_span, spans, 1, span_size, capacity)
 
 /* The same without the size. */
@@ -1043,7 +1042,6 @@ static void free_unused(PyObject *capsule) { /* consumers rename what they take 
 %waits_and_measures(routecap_routing_serialize, 5)
 %waits_and_measures(routecap_capturer_dump, 5)
 %waits_and_measures(routecap_store_export, 7)
-%waits_and_measures(routecap_wire_decode_into, 10)
 %waits_and_measures(routecap_wire_encode, 5)
 %waits_and_measures(routecap_wire_splice, 11)
 %waits_and_measures(routecap_sequence_serialize, 5)
@@ -1094,6 +1092,7 @@ static void free_unused(PyObject *capsule) { /* consumers rename what they take 
 %include "routecap/dispatch_check.h"
 %include "routecap/diagnostics.h"
 %include "routecap/table.h"
+%include "routecap/experimental.h"
 
 /* ---- Beside the header --------------------------------------------------------------------- */
 

@@ -1,14 +1,12 @@
 /*
- * routecap, chapter 13: diagnostics. To find out why rows are missing or an engine hangs, log and
- * dump.
+ * routecap, chapter 13: diagnostics. To find out why rows are missing, log.
  *
  * Copyright 2026 The routecap authors. Licensed under the Apache License, Version 2.0; see LICENSE.
  *
- * The log has lines of text about what goes wrong. The dump describes a capturer, also while its
- * engine hangs. docs/diagnostics.md says how to use them.
+ * The log has lines of text about what goes wrong. docs/diagnostics.md says how to use it, and what
+ * else there is: a dump of a capturer that hangs (routecap/experimental.h), and probes.
  *
- *   routecap_set_log        where lines go
- *   routecap_capturer_dump  requests, steps in flight and memory as JSON
+ *   routecap_set_log  where lines go
  */
 #ifndef ROUTECAP_DIAGNOSTICS_H
 #define ROUTECAP_DIAGNOSTICS_H
@@ -77,39 +75,6 @@ typedef void (*routecap_log)(void *context, routecap_log_level level, const char
  */
 ROUTECAP_API routecap_status routecap_set_log(routecap_log log, void *context,
                                               routecap_log_level level);
-
-/* ================================================================================================
- * Dump
- * ============================================================================================== */
-
-/**
- * Describe a capturer as JSON: its settings, memory and counters, what the worker thread is doing,
- * every step in flight, and requests.
- *
- * Any thread may call it, even while the engine hangs. It waits neither for steps or callbacks nor
- * for the device, does not call the driver, allocates nothing, and writes only to dst. No thread
- * waits for anything while it holds a lock that this call takes. So this call returns even if the
- * engine's thread is stuck in a call, or the worker thread in a hook or a release callback. It
- * reads the numbers one after another while the capturer runs, so they may differ by what happened
- * in between.
- *
- * docs/dump.schema.json describes the JSON. It is ASCII. Later versions may add members.
- *
- * @param[in] capturer   The capturer.
- * @param[in] requests   The most requests to list. Requests with rows in flight, or with calls that
- *                       wait to be applied, come first. If dst has no room for all of them, fewer
- *                       are listed.
- * @param[out] dst       [dst_bytes] the JSON, without a 0 at its end. NULL with dst_bytes 0 asks
- *                       for the size, which returns ROUTECAP_ERR_BUFFER_TOO_SMALL.
- * @param[in] dst_bytes  Size of dst, in bytes. The size that an earlier call returned in `needed`
- *                       stays large enough, whatever has happened since.
- * @param[out] needed    How many bytes were written; on ROUTECAP_ERR_BUFFER_TOO_SMALL, how many are
- *                       enough; may be NULL.
- * @return ROUTECAP_OK; ROUTECAP_ERR_BUFFER_TOO_SMALL (nothing is written).
- */
-ROUTECAP_API routecap_status routecap_capturer_dump(const routecap_capturer *capturer,
-                                                    uint32_t requests, void *dst, size_t dst_bytes,
-                                                    uint64_t *needed);
 
 #ifdef __cplusplus
 }

@@ -240,7 +240,6 @@ typedef struct routecap_plan_shape {
                                  padding included */
     uint64_t width;           /* padded layouts: columns of this rank; otherwise 0 */
     uint64_t ranges;          /* number of ranges that routecap_plan_ranges returns */
-    uint64_t runs;            /* number of runs that routecap_plan_runs returns */
     uint64_t ids_bytes;       /* bytes of dst in routecap_plan_gather */
     uint64_t classes_bytes;   /* bytes of classes in routecap_plan_gather: one for each cell */
     uint64_t packed_bytes;    /* the most that routecap_plan_pack writes: the same for all plans
@@ -282,39 +281,6 @@ ROUTECAP_API routecap_status routecap_plan_ranges(const routecap_plan *plan,
                                                   routecap_plan_range *ranges, size_t range_size,
                                                   size_t capacity, uint64_t *count);
 
-typedef int32_t routecap_plan_class; /* ROUTECAP_PLAN_CLASS_* */
-
-/* Local rows that hold consecutive rows of one sample. */
-typedef struct routecap_plan_run {
-    uint64_t sample;               /* its number, from 0; `samples` for the padding of align_rank */
-    uint64_t first;                /* position of the first row's token in the sample. Padding has
-                                      no token: there it is the row's column in the padded
-                                      sequence, or its place in the padding of align_rank */
-    uint64_t rows;                 /* how many */
-    uint64_t row;                  /* local row of the first row */
-    uint64_t step;                 /* distance between consecutive rows, in local rows: 1; with
-                                      SEQUENCE_FIRST `samples` */
-    uint64_t ordinal;              /* of the first row. If the rows are filled: its number p, as in
-                                      expert_parallel. If they are VALID: its place in the whole
-                                      micro-batch */
-    routecap_plan_class row_class; /* ROUTECAP_PLAN_CLASS_VALID (needed), _PADDING or _NOT_NEEDED */
-    uint32_t reserved;             /* 0 */
-} routecap_plan_run;
-
-/**
- * List every local row exactly once, in runs. This is the whole plan.
- *
- * @param[in] plan      The plan.
- * @param[out] runs     [capacity] elements of run_size bytes: the first runs; may be NULL if
- *                      capacity is 0.
- * @param[in] run_size  sizeof(routecap_plan_run) of the caller, in bytes.
- * @param[in] capacity  How many there is room for.
- * @param[out] count    How many there are.
- * @return ROUTECAP_OK.
- */
-ROUTECAP_API routecap_status routecap_plan_runs(const routecap_plan *plan, routecap_plan_run *runs,
-                                                size_t run_size, size_t capacity, uint64_t *count);
-
 /* ================================================================================================
  * Gathering: captured routing into this rank's layout
  * ============================================================================================== */
@@ -326,6 +292,7 @@ ROUTECAP_API routecap_status routecap_plan_runs(const routecap_plan *plan, route
                                             sample. The cell is filled, even if a source has the
                                             row */
 #define ROUTECAP_PLAN_CLASS_LOST 3       /* the row is needed, and no source has the cell */
+typedef int32_t routecap_plan_class; /* ROUTECAP_PLAN_CLASS_* */
 
 /* Rows of one sample, to be gathered. */
 typedef struct routecap_plan_source {

@@ -27,8 +27,8 @@
  *   routecap_store_free         at the end
  *
  * The rest of the chapter: batch forms, keys from token ids, asking for keys (contains), keeping
- * blocks (retain, release), slots of a cache (move, evict), blocks as bytes (export, import), and a
- * store that several processes share.
+ * blocks (retain, release), dropping them (evict), and blocks as bytes (export, import). A store
+ * that several processes share is in routecap/experimental.h.
  *
  *     routecap_store_config config;
  *     routecap_store_config_init(&config, sizeof config);
@@ -80,7 +80,7 @@
  *
  * Slot keys. With ROUTECAP_STORE_SLOT_KEYS a key stands for a place in a cache, and the cache uses
  * the place again for other tokens. A later publish replaces the block under its key. When the
- * cache moves or frees places, the caller calls routecap_store_move or routecap_store_evict.
+ * cache frees or moves places, the caller calls routecap_store_evict for them.
  *
  * Order. A block is in the store from the call of publish on, even before its rows have landed. An
  * adopt finds blocks that were published before it, and no later ones. So two requests of one step
@@ -227,8 +227,7 @@ typedef struct routecap_store_counts {
     /* Since the store was created, independently of the seven. */
     uint64_t blocks_mismatched; /* published again with other ids in a valid cell */
     uint64_t blocks_replaced;   /* lost their slot key to a later publish */
-    uint64_t blocks_evicted;    /* dropped for room, by routecap_store_evict, or because a move gave
-                                   their key to another block */
+    uint64_t blocks_evicted;    /* dropped for room, or by routecap_store_evict */
     uint64_t blocks_imported;   /* brought by routecap_store_import, published or not */
     uint64_t rows_copied;       /* rows that were copied, because their page was not shared */
 } routecap_store_counts;
@@ -303,7 +302,7 @@ typedef struct routecap_adoption {
  * request's length was less than the end of the last block, it becomes that end. Cells that the
  * request already has stay, also with ROUTECAP_POLICY_REPLACE. Where rows line up with pages, the
  * pages are shared. The worker thread copies all other rows; if the capturer's budget has no room
- * for a copy, they are missing (REFUSED).
+ * for a copy, they are missing (REFUSED), which only their reasons show.
  *
  * @param[in] capturer    The capturer.
  * @param[in] request     The request.
@@ -477,22 +476,6 @@ ROUTECAP_API routecap_status routecap_store_release(routecap_store *store, const
 ROUTECAP_API routecap_status routecap_store_evict(routecap_store *store, const void *keys,
                                                   size_t count, uint64_t *evicted);
 
-/**
- * Follow a cache that moves its slots: the block under from[i] gets the key to[i], for all i at
- * once.
- *
- * The block that was under to[i] is evicted, even if from[i] has no block. If from[i] had a block
- * and is not among the new keys, it has none afterwards: an adopt of it gives EVICTED.
- *
- * @param[in] store  A store of slot keys.
- * @param[in] from   [count, key_bytes] the keys, each once.
- * @param[in] to     [count, key_bytes] the new keys, each once.
- * @param[in] count  How many keys.
- * @return ROUTECAP_OK; ROUTECAP_ERR_STATE (a store of content keys).
- */
-ROUTECAP_API routecap_status routecap_store_move(routecap_store *store, const void *from,
-                                                 const void *to, size_t count);
-
 /* ================================================================================================
  * Blocks as bytes
  * ============================================================================================== */
@@ -538,82 +521,6 @@ ROUTECAP_API routecap_status routecap_store_export(routecap_store *store, const 
  */
 ROUTECAP_API routecap_status routecap_store_import(routecap_store *store, const void *data,
                                                    size_t bytes, uint64_t *blocks);
-
-/* ================================================================================================
- * Several processes
- * ============================================================================================== */
-
-/**
- * Create a store that several processes of one machine share. Each other process opens it by its
- * descriptor. At most 48 processes have it open at a time.
- *
- * Memory. The call takes all memory of the store: the budget for blocks, and about 1.2 MB more. The
- * store takes no more later.
- *
- * Blocks. Other processes find a block once it is complete. For a publish, the worker thread copies
- * the rows into the store. For an adopt, it copies them out into the capturer's budget, and checks
- * them: a block that another process left half done is missing. If a block is dropped between an
- * adopt and that copy, it is EVICTED for the adopter too. The counts are those of all processes
- * together, except blocks_in_flight.
- *
- * Turns. Changing the store takes a turn, and one process at a time has it. Finding, adopting and
- * evicting need no turn. A call tries for about 50 us to get a turn. The worker thread waits for up
- * to one second. A process may get no turn, for example because another process was stopped in the
- * middle of its own turn. Then it publishes no blocks (blocks_refused), retain returns
- * ROUTECAP_MISSING_REFUSED, and move drops the blocks of all its keys.
- *
- * Death. A process may die at any moment without holding up the others. The blocks that it retained
- * are released. If it dies in its turn, the order in which blocks are dropped for room begins anew.
- *
- * Trust. A process that writes into the memory by other means can make rows missing, and
- * deliberately make them wrong. Pass the descriptor only to processes that you trust.
- *
- * @param[in] config       The configuration.
- * @param[in] shape        As in routecap_store_create.
- * @param[out] descriptor  A file descriptor of memory without a name, which can neither shrink nor
- *                         grow. The caller owns it. It may be inherited, passed over a UNIX socket,
- *                         and closed. It is closed when the process executes another program.
- * @param[out] store       The store, to be freed with routecap_store_free; NULL on error.
- * @return ROUTECAP_OK; ROUTECAP_ERR_NO_BACKEND (this system has no such memory, or no /proc).
- */
-ROUTECAP_API routecap_status routecap_store_create_shared(const routecap_store_config *config,
-                                                          const routecap_config *shape,
-                                                          int32_t *descriptor,
-                                                          routecap_store **store);
-
-/**
- * Open a store that several processes share. If the descriptor is that of an empty file, create the
- * store in the file. Processes can then find the store by the name of the file, such as a name in
- * /dev/shm.
- *
- * When the store is created in a file, the file takes all memory of the store. If anyone truncates
- * the file, every process that has it open ends. A store does not outlive a boot of the machine.
- *
- * If several processes find the file empty, one of them makes the store. The others wait as long as
- * the file grows, and return if it has not grown for three seconds. If a process dies while it
- * makes the store, the next process that opens the file makes it.
- *
- * A file with a name must belong to this user or to root, because its owner could make rows wrong.
- * So open the file with O_NOFOLLOW, and create it with mode 0600.
- *
- * @param[in] config      The configuration. block_rows, key_bytes and flags must be those that the
- *                        store was created with. budget_bytes and generation matter only if the
- *                        file is empty.
- * @param[in] shape       The shape that the store was created with.
- * @param[in] descriptor  A descriptor of routecap_store_create_shared, or of a file opened for
- *                        reading and writing. The caller still owns it, and may close it after the
- *                        call.
- * @param[out] store      The store, to be freed with routecap_store_free; NULL on error.
- * @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT (no store, a store of another version or another boot,
- *         or a damaged one); ROUTECAP_ERR_ARGUMENT (also if the file belongs to another user);
- *         ROUTECAP_ERR_SHAPE_MISMATCH (a different shape, block_rows, key_bytes or flags);
- *         ROUTECAP_ERR_NOT_READY (another process is making the store, and makes no progress);
- *         ROUTECAP_ERR_NO_MEMORY (also if the disk is full, or 48 processes have the store open);
- *         ROUTECAP_ERR_NO_BACKEND (this system has no /proc).
- */
-ROUTECAP_API routecap_status routecap_store_open_shared(const routecap_store_config *config,
-                                                        const routecap_config *shape,
-                                                        int32_t descriptor, routecap_store **store);
 
 #ifdef __cplusplus
 }

@@ -13,6 +13,7 @@
 #include "capture.h"
 #include "diagnostics.h"
 #include "dispatch_check.h"
+#include "experimental.h"
 #include "load.h"
 #include "plan.h"
 #include "reading.h"
@@ -130,14 +131,9 @@ typedef struct routecap_api {
     /* Since 1.1. */
     routecap_status (*wire_describe)(routecap_wire_format, routecap_wire_description *);
     routecap_status (*wire_find)(const char *, routecap_wire_format *);
-    routecap_status (*wire_probe)(const void *, size_t, routecap_wire_info *);
     routecap_status (*wire_decode)(const void *, size_t, routecap_wire_format,
                                    const routecap_wire_hint *, routecap_wire_report *,
                                    routecap_routing **);
-    routecap_status (*wire_decode_into)(const void *, size_t, routecap_wire_format,
-                                        const routecap_wire_hint *, const routecap_copy_options *,
-                                        void *, size_t, uint8_t *, size_t, uint64_t *,
-                                        routecap_wire_report *);
     routecap_status (*wire_decoder_create)(routecap_wire_format, const routecap_wire_hint *,
                                            routecap_wire_decoder **);
     routecap_status (*wire_decoder_write)(routecap_wire_decoder *, const void *, size_t);
@@ -189,14 +185,9 @@ typedef struct routecap_api {
     routecap_status (*store_retain)(routecap_store *, const void *, size_t, routecap_reason *);
     routecap_status (*store_release)(routecap_store *, const void *, size_t);
     routecap_status (*store_evict)(routecap_store *, const void *, size_t, uint64_t *);
-    routecap_status (*store_move)(routecap_store *, const void *, const void *, size_t);
     routecap_status (*store_export)(routecap_store *, const void *, size_t, uint64_t, void *,
                                     size_t, uint64_t *);
     routecap_status (*store_import)(routecap_store *, const void *, size_t, uint64_t *);
-    routecap_status (*store_create_shared)(const routecap_store_config *, const routecap_config *,
-                                           int32_t *, routecap_store **);
-    routecap_status (*store_open_shared)(const routecap_store_config *, const routecap_config *,
-                                         int32_t, routecap_store **);
     /* Plans. */
     routecap_status (*plan_config_init)(routecap_plan_config *, size_t);
     routecap_status (*plan_create)(const routecap_plan_config *, routecap_plan **);
@@ -204,8 +195,6 @@ typedef struct routecap_api {
     routecap_status (*plan_describe)(const routecap_plan *, routecap_plan_shape *);
     routecap_status (*plan_ranges)(const routecap_plan *, routecap_plan_range *, size_t, size_t,
                                    uint64_t *);
-    routecap_status (*plan_runs)(const routecap_plan *, routecap_plan_run *, size_t, size_t,
-                                 uint64_t *);
     routecap_status (*plan_gather)(const routecap_plan *, const routecap_plan_source *, size_t,
                                    size_t, void *, size_t, uint8_t *, size_t,
                                    routecap_plan_report *);
@@ -226,6 +215,11 @@ typedef struct routecap_api {
                                           uint64_t *);
     /* Diagnostics. */
     routecap_status (*set_log)(routecap_log, void *, routecap_log_level);
+    /* Experimental. */
+    routecap_status (*store_create_shared)(const routecap_store_config *, const routecap_config *,
+                                           int32_t *, routecap_store **);
+    routecap_status (*store_open_shared)(const routecap_store_config *, const routecap_config *,
+                                         int32_t, routecap_store **);
     routecap_status (*capturer_dump)(const routecap_capturer *, uint32_t, void *, size_t,
                                      uint64_t *);
 } routecap_api;

@@ -70,8 +70,8 @@ extern "C" {
  * Numbers are little endian. Arrays are [rows, columns, k] in C order. base64 is that of RFC 4648
  * with padding and without line breaks.
  */
-#define ROUTECAP_WIRE_ANY 0        /* decoding only: the format that routecap_wire_probe finds with
-                                      certainty. No format begins with 512 blanks */
+#define ROUTECAP_WIRE_ANY 0        /* decoding only: the format that the first bytes show. No
+                                      format begins with 512 blanks */
 #define ROUTECAP_WIRE_SERIALIZED 1 /* "routecap": the serialised form, which carries every fact */
 #define ROUTECAP_WIRE_NPY 2        /* "npy": a .npy file, version 1, 2 or 3, with integers of 8 to
                                       64 bits */
@@ -137,39 +137,6 @@ ROUTECAP_API routecap_status routecap_wire_describe(routecap_wire_format format,
  * @return ROUTECAP_OK; ROUTECAP_ERR_ARGUMENT (unknown; the text lists all names).
  */
 ROUTECAP_API routecap_status routecap_wire_find(const char *name, routecap_wire_format *format);
-
-/* What the beginning of a message tells about it. */
-typedef struct routecap_wire_info {
-    uint32_t struct_size;
-    routecap_wire_format format; /* ROUTECAP_WIRE_* */
-    uint32_t version;            /* of the format */
-    int32_t certain;             /* 1: the message has this format and no other; 0: it may also be
-                                    RAW_BASE64 */
-    routecap_wire_facts facts;   /* ROUTECAP_WIRE_FACT_* found in the bytes that were read. The
-                                    fields below are 0 if these bytes do not say them */
-    routecap_dtype dtype;        /* of the ids, ROUTECAP_DTYPE_* */
-    uint32_t columns;            /* length of the layer axis */
-    uint32_t k;                  /* experts per token */
-    uint64_t first;              /* position of the first row */
-    uint64_t rows;               /* how many */
-} routecap_wire_info;
-
-/**
- * Find the format of a message by its beginning. The rest is not checked, and no id is read.
- *
- * The format found is never RAW, because any bytes could be a raw array. In an OBJECT, members
- * after "data" are not read.
- *
- * @param[in] data   [bytes] the first bytes of a message, or all of them. 512 bytes are always
- *                   enough.
- * @param[in] bytes  How many.
- * @param[out] info  What they say.
- * @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT (no format that this library knows, or a damaged
- *         message); ROUTECAP_ERR_BUFFER_TOO_SMALL (a message may begin like this, but more bytes
- *         are needed to tell its format).
- */
-ROUTECAP_API routecap_status routecap_wire_probe(const void *data, size_t bytes,
-                                                 routecap_wire_info *info);
 
 /* ================================================================================================
  * Decoding
@@ -279,42 +246,6 @@ ROUTECAP_API routecap_status routecap_wire_decode(const void *data, size_t bytes
                                                   const routecap_wire_hint *hint,
                                                   routecap_wire_report *report,
                                                   routecap_routing **routing);
-
-/**
- * Decode a message into the caller's memory, without making a routing. dtype, layout, fill and mask
- * are as in routecap_routing_copy_to.
- *
- * Each id is written to dst once; on the way it only passes through a few KiB that stay in the
- * processor's cache. dst must have room for all rows of the message. The call never writes beyond
- * dst_bytes and mask_bytes, whatever the message says.
- *
- * If the call fails with ROUTECAP_ERR_FORMAT or ROUTECAP_ERR_INCOMPLETE, dst and mask may have been
- * written in part.
- *
- * @param[in] data        [bytes] the message.
- * @param[in] bytes       How many: exactly those of one message.
- * @param[in] format      ROUTECAP_WIRE_*. SERIALIZED is ROUTECAP_ERR_ARGUMENT.
- * @param[in] hint        What the bytes do not say.
- * @param[in] options     The dtype, layers and layout of dst.
- * @param[out] dst        [rows, layers, k] elements of options->dtype, in the layout of options.
- *                        NULL with dst_bytes 0 asks for the size, which returns
- *                        ROUTECAP_ERR_BUFFER_TOO_SMALL.
- * @param[in] dst_bytes   Size of dst, in bytes.
- * @param[out] mask       [rows, layers] or [layers, rows] bytes, as options->order says: 1 for a
- *                        valid cell, otherwise 0; NULL: not wanted.
- * @param[in] mask_bytes  Size of mask, in bytes.
- * @param[out] needed     How many bytes dst needs, set on ROUTECAP_ERR_BUFFER_TOO_SMALL too; may be
- *                        NULL.
- * @param[out] report     What the message held, filled on success; may be NULL.
- * @return As routecap_wire_decode and routecap_routing_copy_to.
- */
-ROUTECAP_API routecap_status routecap_wire_decode_into(const void *data, size_t bytes,
-                                                       routecap_wire_format format,
-                                                       const routecap_wire_hint *hint,
-                                                       const routecap_copy_options *options,
-                                                       void *dst, size_t dst_bytes, uint8_t *mask,
-                                                       size_t mask_bytes, uint64_t *needed,
-                                                       routecap_wire_report *report);
 
 /* Decoding of bytes that arrive piece by piece. */
 typedef struct routecap_wire_decoder routecap_wire_decoder;

@@ -53,13 +53,6 @@ routecap_status routecap_plan_ranges(const routecap_plan *plan, routecap_plan_ra
     });
 }
 
-routecap_status routecap_plan_runs(const routecap_plan *plan, routecap_plan_run *runs,
-                                   size_t run_size, size_t capacity, uint64_t *count) {
-    return with(plan, [&](const Plan &p) {
-        return give_out(p.layout().runs, runs, run_size, capacity, count, "runs");
-    });
-}
-
 routecap_status routecap_plan_gather(const routecap_plan *plan, const routecap_plan_source *sources,
                                      size_t source_size, size_t count, void *dst, size_t dst_bytes,
                                      uint8_t *classes, size_t classes_bytes,

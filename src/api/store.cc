@@ -206,14 +206,6 @@ routecap_status routecap_store_evict(routecap_store *store, const void *keys, si
     return with_keys(store, keys, count, [&](Store &s, Keys k) { return s.evict(k, evicted); });
 }
 
-routecap_status routecap_store_move(routecap_store *store, const void *from, const void *to,
-                                    size_t count) {
-    return with_keys(store, from, count, [&](Store &s, Keys k) {
-        if (to == nullptr && count > 0) return report(ROUTECAP_ERR_ARGUMENT, "to is NULL");
-        return s.move(k, Keys{static_cast<const uint8_t *>(to), count, k.key_bytes});
-    });
-}
-
 routecap_status routecap_store_export(routecap_store *store, const void *keys, size_t count,
                                       uint64_t generation, void *dst, size_t dst_bytes,
                                       uint64_t *needed) {

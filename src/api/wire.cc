@@ -17,28 +17,12 @@ routecap_status routecap_wire_find(const char *name, routecap_wire_format *forma
     return guard([&] { return wire::find(name, format); });
 }
 
-routecap_status routecap_wire_probe(const void *data, size_t bytes, routecap_wire_info *info) {
-    return guard([&] { return wire::probe(data, bytes, info); });
-}
-
 routecap_status routecap_wire_decode(const void *data, size_t bytes, routecap_wire_format format,
                                      const routecap_wire_hint *hint, routecap_wire_report *report,
                                      routecap_routing **routing) {
     if (int32_t s = clear(routing, "routing"); s < 0) return s;
     return guard(
         [&] { return wire::decode(data, bytes, format, hint, report, routing_output(routing)); });
-}
-
-routecap_status routecap_wire_decode_into(const void *data, size_t bytes,
-                                          routecap_wire_format format,
-                                          const routecap_wire_hint *hint,
-                                          const routecap_copy_options *options, void *dst,
-                                          size_t dst_bytes, uint8_t *mask, size_t mask_bytes,
-                                          uint64_t *needed, routecap_wire_report *report) {
-    return guard([&] {
-        return wire::decode_into(data, bytes, format, hint, options, dst, dst_bytes, mask,
-                                 mask_bytes, needed, report);
-    });
 }
 
 routecap_status routecap_wire_decoder_create(routecap_wire_format format,

@@ -63,9 +63,7 @@
     X(serialized_splice) \
     X(wire_describe) \
     X(wire_find) \
-    X(wire_probe) \
     X(wire_decode) \
-    X(wire_decode_into) \
     X(wire_decoder_create) \
     X(wire_decoder_write) \
     X(wire_decoder_finish) \
@@ -97,17 +95,13 @@
     X(store_retain) \
     X(store_release) \
     X(store_evict) \
-    X(store_move) \
     X(store_export) \
     X(store_import) \
-    X(store_create_shared) \
-    X(store_open_shared) \
     X(plan_config_init) \
     X(plan_create) \
     X(plan_free) \
     X(plan_describe) \
     X(plan_ranges) \
-    X(plan_runs) \
     X(plan_gather) \
     X(plan_gather_values) \
     X(plan_scatter) \
@@ -117,6 +111,8 @@
     X(capturer_load) \
     X(capturer_load_tags) \
     X(set_log) \
+    X(store_create_shared) \
+    X(store_open_shared) \
     X(capturer_dump)
 
 // X(ROUTECAP_NAME).

@@ -37,7 +37,7 @@ int32_t gather(const Plan &plan, const routecap_plan_source *sources, size_t sou
     RowWriter writer(plan,
                      {dst, classes, plan.element_bytes(), plan.row_stride(), plan.layer_stride()});
     for (const Piece &piece : found.pieces()) writer.write(piece);
-    for (const routecap_plan_run &run : plan.layout().runs)
+    for (const PlanRun &run : plan.layout().runs)
         if (run.row_class != ROUTECAP_PLAN_CLASS_VALID) writer.fill(run);
     return status;
 }

@@ -302,8 +302,7 @@ private:
                  .row = row + (low - columns.from) * step_,
                  .step = step_,
                  .ordinal = valid ? s.offset + low : s.ordinal + low - before,
-                 .row_class = row_class,
-                 .reserved = 0});
+                 .row_class = row_class});
             count(row_class) += high - low;
             if (valid) add_range({i, low - s.start, high - low});
         };

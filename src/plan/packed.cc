@@ -97,7 +97,7 @@ int32_t pack(const Plan &plan, const routecap_plan_source *sources, size_t sourc
         for (uint64_t r = 0; r < run.rows; r++)
             words[run.row + r * run.step] = {row_class, static_cast<uint32_t>(n + r)};
     };
-    for (const routecap_plan_run &run : plan.layout().runs)
+    for (const PlanRun &run : plan.layout().runs)
         if (run.row_class != ROUTECAP_PLAN_CLASS_VALID)
             name_rows(run, static_cast<uint32_t>(run.row_class), run.ordinal);
     if (header.validity != 0)

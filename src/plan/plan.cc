@@ -93,7 +93,6 @@ void Plan::describe(routecap_plan_shape *shape) const {
                                             .total_rows = layout_.total,
                                             .width = layout_.width,
                                             .ranges = layout_.ranges.size(),
-                                            .runs = layout_.runs.size(),
                                             .ids_bytes = ids_bytes(),
                                             .classes_bytes = cells(),
                                             .packed_bytes = packed_bytes(*this)});
@@ -109,11 +108,11 @@ int32_t Plan::gather_values(const void *const *values, size_t element_bytes, con
         return report(ROUTECAP_ERR_BUFFER_TOO_SMALL, "dst has %zu bytes and needs %llu", dst_bytes,
                       ull(needed));
     if (needed > 0 && dst == nullptr) return report(ROUTECAP_ERR_ARGUMENT, "dst is NULL");
-    for (const routecap_plan_run &run : layout_.runs)
+    for (const PlanRun &run : layout_.runs)
         if (run.row_class != ROUTECAP_PLAN_CLASS_PADDING &&
             (values == nullptr || values[run.sample] == nullptr))
             return report(ROUTECAP_ERR_ARGUMENT, "values[%llu] is NULL", ull(run.sample));
-    for (const routecap_plan_run &run : layout_.runs) {
+    for (const PlanRun &run : layout_.runs) {
         auto *to = static_cast<uint8_t *>(dst) + run.row * element_bytes;
         const bool token = run.row_class != ROUTECAP_PLAN_CLASS_PADDING;
         const auto *from = static_cast<const uint8_t *>(token ? values[run.sample] : fill);

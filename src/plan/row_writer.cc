@@ -225,7 +225,7 @@ void RowWriter::write(const Piece &piece) {
 // ---- The rest -------------------------------------------------------------------------------
 
 template <class T>
-void RowWriter::fill_cells(const routecap_plan_run &run) {
+void RowWriter::fill_cells(const PlanRun &run) {
     const kernels::Filler &filler = plan_.filler();
     const uint32_t k = plan_.k();
     for (size_t l = 0; l < plan_.layers().size(); l++) {
@@ -244,7 +244,7 @@ void RowWriter::fill_cells(const routecap_plan_run &run) {
     }
 }
 
-void RowWriter::fill(const routecap_plan_run &run) {
+void RowWriter::fill(const PlanRun &run) {
     classify(run.row, run.step, run.rows, static_cast<uint8_t>(run.row_class));
     with_width(to_.element_bytes, [&]<class T>(T) { fill_cells<T>(run); });
 }

@@ -26,7 +26,7 @@ public:
     // Each cell once.
     void write(const Piece &piece);
     // Of padding and of rows that are not needed.
-    void fill(const routecap_plan_run &run);
+    void fill(const PlanRun &run);
 
 private:
     template <class T>
@@ -40,7 +40,7 @@ private:
     template <class T, class Id, uint32_t K>
     void copy_cells(const Piece &piece);
     template <class T>
-    void fill_cells(const routecap_plan_run &run);
+    void fill_cells(const PlanRun &run);
     void classify(uint64_t row, uint64_t step, uint64_t rows, uint8_t row_class);
 
     template <class T>

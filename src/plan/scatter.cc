@@ -29,7 +29,7 @@ public:
             std::vector<int32_t>(layers, ROUTECAP_PROVENANCE_CAPTURED));
     }
 
-    Rows read(const routecap_plan_run &run) {
+    Rows read(const PlanRun &run) {
         Rows rows{std::vector<uint8_t>(run.rows * shape_->ids_bytes),
                   std::vector<uint8_t>(run.rows * shape_->validity_bytes)};
         with_dtype(plan_.dtype(), [&]<class T>(T) {
@@ -46,7 +46,7 @@ public:
 
 private:
     template <class T, class Id>
-    void read_cells(const routecap_plan_run &run, Rows &rows) {
+    void read_cells(const PlanRun &run, Rows &rows) {
         for (uint64_t r = 0; r < run.rows; r++)
             for (uint32_t l = 0; l < shape_->layers; l++) {
                 const uint64_t at =

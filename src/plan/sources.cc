@@ -22,7 +22,7 @@ int32_t PlanSources::read(const routecap_plan_source *sources, size_t source_siz
             return report(ROUTECAP_ERR_OVERLAP, "two sources have row %llu of sample %llu",
                           ull(b.routing->first()), ull(a.sample));
     }
-    for (const routecap_plan_run &run : plan_.layout().runs)
+    for (const PlanRun &run : plan_.layout().runs)
         if (run.row_class == ROUTECAP_PLAN_CLASS_VALID) cut(run);
     return ROUTECAP_OK;
 }
@@ -79,7 +79,7 @@ int32_t PlanSources::add(const routecap_plan_source &given) {
 }
 
 // Divides a run at the borders of sources and of their segments.
-void PlanSources::cut(const routecap_plan_run &run) {
+void PlanSources::cut(const PlanRun &run) {
     const uint64_t end = run.first + run.rows;
     uint64_t position = run.first;
     const auto up_to = [&](uint64_t to, const PlanSource *source, const Segment *segment) {

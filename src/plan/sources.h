@@ -53,7 +53,7 @@ public:
 
 private:
     int32_t add(const routecap_plan_source &given);
-    void cut(const routecap_plan_run &run);
+    void cut(const PlanRun &run);
     void add_pieces(const Piece &piece);
 
     const Plan &plan_;

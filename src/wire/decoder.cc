@@ -6,7 +6,6 @@
 
 #include "base/status.h"
 #include "base/structs.h"
-#include "routing/copy_out.h"
 #include "routing/import.h"
 #include "routing/serialized.h"
 
@@ -15,7 +14,6 @@ namespace {
 
 constexpr size_t kTextAtOnce = 32768;        // what it decodes to stays in the processor's cache
 constexpr uint64_t kFirstBytes = 65536;      // room for rows whose number is not known
-constexpr uint64_t kBytesInPassing = 32768;  // of rows on their way to a caller's memory
 constexpr char kWithinGroup[] = "the text in base64 ends within a group of four";
 
 int32_t over_budget(uint64_t bytes, uint64_t budget) {
@@ -129,7 +127,7 @@ int32_t Reader::write(const uint8_t *bytes, uint64_t n) {
 int32_t Reader::read(const uint8_t *bytes, uint64_t n) {
     if (format_->format == ROUTECAP_WIRE_OBJECT) {
         size_t data = 0, size = 0;
-        if (int32_t s = read_object(bytes, n, true, said_, data, size); s < 0) return s;
+        if (int32_t s = read_object(bytes, n, said_, data, size); s < 0) return s;
         bytes_ = n;
         if (int32_t s = measure(bytes + data, size); s < 0) return s;
         if (int32_t s = body(bytes + data, size); s < 0) return s;
@@ -263,83 +261,6 @@ private:
     uint64_t ready_ = 0, rows_ = 0, bytes_ = 0;
 };
 
-// ---- To a caller's memory -------------------------------------------------------------------
-
-struct Destination {
-    const routecap_copy_options *options;
-    void *dst;
-    size_t dst_bytes;
-    uint8_t *mask;
-    size_t mask_bytes;
-    uint64_t *needed;
-};
-
-class ToMemory : public Reader, private RowSink {
-public:
-    // `rows`: a number that was counted before, if the bytes do not say it; or 0.
-    ToMemory(int32_t format, Hint hint, const Destination &destination, uint64_t rows)
-        : Reader(format, std::move(hint)), to_(destination), counted_(rows) {}
-
-    int32_t done(routecap_wire_report *report) {
-        const bool strict_copy = copy_.strictness.complete;
-        const int32_t s = status_of(valid_, rows_ * copy_.layers, strict() || strict_copy);
-        if (s >= 0) report_to(report);
-        return s;
-    }
-
-private:
-    int32_t rows_for(const ArrayLayout &layout, uint64_t ready, RowSink *&rows) override {
-        const Shape &shape = *layout.shape;
-        const uint64_t all =
-            ArrayLayout::is_known(layout.rows) ? layout.rows : std::max(ready, counted_);
-        if (int32_t s = plan_copy(shape, all, to_.options, to_.dst, to_.dst_bytes, to_.mask,
-                                  to_.mask_bytes, to_.needed, copy_);
-            s < 0)
-            return s;
-        const auto passing =
-            static_cast<uint32_t>(std::max<uint64_t>(kBytesInPassing / shape.ids_bytes, 1));
-        ids_.reset(new uint8_t[size_t{passing} * shape.ids_bytes]);
-        validity_.reset(new uint8_t[size_t{passing} * shape.validity_bytes]);
-        pool_ = PagePool::unlimited(layout.shape);
-        segment_ = {pool_->borrow(passing, ids_.get(), validity_.get(), nullptr, 0, nullptr), 0, 0,
-                    passing, false};
-        passing_ = passing;
-        rows = this;
-        return ROUTECAP_OK;
-    }
-
-    int32_t room(uint64_t wanted, Room &room) override {
-        room = {ids_.get(), validity_.get(), std::min(wanted, passing_)};
-        return ROUTECAP_OK;
-    }
-
-    int32_t wrote(uint64_t rows, bool complete) override {
-        const Shape &shape = *layout().shape;
-        segment_.rows = rows;
-        segment_.complete = complete;
-        if (int32_t s = copy_rows(shape, copy_, 0, {&segment_, 1}, rows, rows_, to_.dst, to_.mask);
-            s < 0)
-            return s;
-        if (complete)
-            valid_ += rows * copy_.layers;
-        else
-            for (uint64_t r = 0; r < rows; r++)
-                for (uint32_t l = 0; l < copy_.layers; l++)
-                    valid_ += Shape::valid(validity_.get() + r * shape.validity_bytes,
-                                           copy_.first_layer + l);
-        rows_ += rows;
-        return ROUTECAP_OK;
-    }
-
-    const Destination to_;
-    const uint64_t counted_;
-    CopyPlan copy_{};
-    std::unique_ptr<uint8_t[]> ids_, validity_;
-    std::shared_ptr<PagePool> pool_;
-    Segment segment_{};
-    uint64_t passing_ = 0, rows_ = 0, valid_ = 0;
-};
-
 // The format of the bytes, if it is certain.
 int32_t find_out(const uint8_t *bytes, uint64_t n, int32_t &format) {
     bool certain = false;
@@ -351,7 +272,7 @@ int32_t find_out(const uint8_t *bytes, uint64_t n, int32_t &format) {
                             find_format(format)->name);
 }
 
-// The checks that both kinds of decoding make first. Replaces ANY by the format that was found.
+// What decoding checks first. Replaces ANY by the format that was found.
 int32_t begin_decoding(const void *data, size_t bytes, int32_t &format,
                        const routecap_wire_report *report_, const uint8_t *&at) {
     if (int32_t s = check_bytes(data, bytes, "data", at); s < 0) return s;
@@ -431,33 +352,6 @@ int32_t decode(const void *data, size_t bytes, int32_t format, const routecap_wi
     ToRouting reader(format, std::move(hint));
     if (int32_t s = reader.read(at, bytes); s < 0) return s;
     return reader.done(report_, routing);
-}
-
-int32_t decode_into(const void *data, size_t bytes, int32_t format,
-                    const routecap_wire_hint *theirs, const routecap_copy_options *options,
-                    void *dst, size_t dst_bytes, uint8_t *mask, size_t mask_bytes, uint64_t *needed,
-                    routecap_wire_report *report_) {
-    const uint8_t *at = nullptr;
-    if (int32_t s = begin_decoding(data, bytes, format, report_, at); s < 0) return s;
-    if (format == ROUTECAP_WIRE_SERIALIZED)
-        return report(ROUTECAP_ERR_ARGUMENT,
-                      "the serialised form is not decoded into memory: deserialise and copy it");
-    Hint hint;
-    if (int32_t s = read_hint(theirs, format, hint); s < 0) return s;
-    uint64_t rows = 0;
-    if (format == ROUTECAP_WIRE_LISTS && hint.values.rows == 0) {
-        Lists counter;
-        if (int32_t s = counter.write(
-                at, bytes, [](uint32_t, uint32_t) { return ROUTECAP_OK; },
-                [](const int64_t *, uint64_t) { return ROUTECAP_OK; });
-            s < 0)
-            return s;
-        rows = counter.rows();
-    }
-    ToMemory reader(format, std::move(hint), {options, dst, dst_bytes, mask, mask_bytes, needed},
-                    rows);
-    if (int32_t s = reader.read(at, bytes); s < 0) return s;
-    return reader.done(report_);
 }
 
 // ---- In pieces ------------------------------------------------------------------------------

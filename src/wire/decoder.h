@@ -60,10 +60,6 @@ private:
 
 int32_t decode(const void *data, size_t bytes, int32_t format, const routecap_wire_hint *hint,
                routecap_wire_report *report, Routing **routing);
-int32_t decode_into(const void *data, size_t bytes, int32_t format, const routecap_wire_hint *hint,
-                    const routecap_copy_options *options, void *dst, size_t dst_bytes,
-                    uint8_t *mask, size_t mask_bytes, uint64_t *needed,
-                    routecap_wire_report *report);
 
 // A message that arrives piece by piece.
 class Decoder {

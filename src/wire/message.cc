@@ -228,9 +228,9 @@ int32_t read_nrlre1(const uint8_t *data, size_t n, MessageFacts &said, size_t &h
     return check_shape(said, dimension[0], dimension[1], dimension[2]);
 }
 
-int32_t read_object(const uint8_t *bytes, size_t n, bool whole, MessageFacts &said, size_t &data,
+int32_t read_object(const uint8_t *bytes, size_t n, MessageFacts &said, size_t &data,
                     size_t &data_size) {
-    Text text(bytes, n, whole);
+    Text text(bytes, n, true);
     std::string_view key, value;
     unsigned seen = 0;
     text.spaces();
@@ -252,7 +252,6 @@ int32_t read_object(const uint8_t *bytes, size_t n, bool whole, MessageFacts &sa
         if (bit == 1) {
             if (!text.take('"')) return text.refuse("\"data\" is not a string");
             data = text.offset();
-            if (!whole) return ROUTECAP_OK;
             if (!text.until('"', value)) return text.refuse("\"data\" has no end");
             data_size = value.size();
         } else if (bit == 2) {
@@ -315,70 +314,10 @@ int32_t detect(const uint8_t *data, size_t n, int32_t &format, bool &certain) {
     return ROUTECAP_OK;
 }
 
-namespace {
-
-// Reads the head of a message of this format, as far as the bytes go.
-int32_t read_head(int32_t format, const uint8_t *data, size_t n, MessageFacts &said) {
-    size_t head = 0, size = 0;
-    switch (format) {
-        case ROUTECAP_WIRE_NPY: return read_npy(data, n, said, head);
-        case ROUTECAP_WIRE_NPY_BASE64: {
-            Base64Decoder base64;
-            constexpr size_t kCharacters = 1024;
-            uint8_t bytes[base64_room(kCharacters)];
-            const int64_t got = base64.decode(data, std::min(n, kCharacters), bytes);
-            if (got < 0) return report(ROUTECAP_ERR_FORMAT, "the text is not in base64");
-            return read_npy(bytes, static_cast<size_t>(got), said, head);
-        }
-        case ROUTECAP_WIRE_NRLRE1: return read_nrlre1(data, n, said, head);
-        case ROUTECAP_WIRE_OBJECT: return read_object(data, n, false, said, head, size);
-        default: return ROUTECAP_OK;
-    }
-}
-
-}  // namespace
-
 int32_t check_bytes(const void *data, size_t bytes, const char *name, const uint8_t *&at) {
     static constexpr uint8_t kNothing = 0;
     if (data == nullptr && bytes > 0) return report(ROUTECAP_ERR_ARGUMENT, "%s is NULL", name);
     at = bytes > 0 ? static_cast<const uint8_t *>(data) : &kNothing;
-    return ROUTECAP_OK;
-}
-
-int32_t probe(const void *data, size_t bytes, routecap_wire_info *info) {
-    if (int32_t s = check_output(info, "info"); s < 0) return s;
-    const uint8_t *at = nullptr;
-    if (int32_t s = check_bytes(data, bytes, "data", at); s < 0) return s;
-    routecap_wire_info found{};
-    bool certain = false;
-    MessageFacts said;
-    int32_t s = detect(at, bytes, found.format, certain);
-    if (s == ROUTECAP_OK && found.format == ROUTECAP_WIRE_SERIALIZED) {
-        routecap_serialized header{};
-        header.struct_size = sizeof header;
-        s = routecap_serialized_info(data, bytes, &header);
-        if (s == ROUTECAP_OK) {
-            said = {header.version, find_format(found.format)->facts,
-                    header.dtype,   header.layers,
-                    header.k,       header.first,
-                    header.rows};
-        }
-    } else if (s == ROUTECAP_OK) {
-        s = read_head(found.format, at, bytes, said);
-    }
-    if (s == ROUTECAP_PENDING)
-        return report(ROUTECAP_ERR_BUFFER_TOO_SMALL, "%zu bytes do not say what they are", bytes);
-    if (s < 0) return s;
-    write_struct(info, routecap_wire_info{.struct_size = 0,
-                                          .format = found.format,
-                                          .version = said.version,
-                                          .certain = certain,
-                                          .facts = said.facts,
-                                          .dtype = said.dtype,
-                                          .columns = said.columns,
-                                          .k = said.k,
-                                          .first = said.first,
-                                          .rows = said.rows});
     return ROUTECAP_OK;
 }
 

@@ -29,9 +29,8 @@ constexpr size_t kLongestNpyHead = 65536 + 12;
 int32_t read_npy(const uint8_t *data, size_t n, MessageFacts &said, size_t &head);
 int32_t read_nrlre1(const uint8_t *text, size_t n, MessageFacts &said, size_t &head);
 
-// Reads an object and finds its data. `whole`: the object must be complete. Otherwise reading stops
-// where the data begin or the text ends.
-int32_t read_object(const uint8_t *text, size_t n, bool whole, MessageFacts &said, size_t &data,
+// Reads a whole object and finds its data.
+int32_t read_object(const uint8_t *text, size_t n, MessageFacts &said, size_t &data,
                     size_t &data_size);
 
 // The bytes of a caller, never null.
@@ -39,7 +38,6 @@ int32_t check_bytes(const void *data, size_t bytes, const char *name, const uint
 
 // Finds the format by the first bytes. Returns as above.
 int32_t detect(const uint8_t *data, size_t n, int32_t &format, bool &certain);
-int32_t probe(const void *data, size_t bytes, routecap_wire_info *info);
 
 // The text before and after the ids of a message with these facts.
 struct Frame {

@@ -36,7 +36,7 @@ int32_t find_body(const Format &format, const uint8_t *data, size_t n, Part &par
     part.body = data, part.size = n;
     int32_t s = ROUTECAP_OK;
     if (format.format == ROUTECAP_WIRE_OBJECT) {
-        s = read_object(data, n, true, part.said, head, size);
+        s = read_object(data, n, part.said, head, size);
         part.body = data + head, part.size = size;
     } else if (format.format == ROUTECAP_WIRE_NRLRE1) {
         s = read_nrlre1(data, n, part.said, head);

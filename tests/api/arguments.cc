@@ -126,7 +126,6 @@ TEST(Arguments, more_elements_than_memory_can_hold_are_refused_and_none_is_writt
                                  routecap_store_retain(store, &key, kMany, &reason),
                                  routecap_store_release(store, &key, kMany),
                                  routecap_store_evict(store, &key, kMany, &number),
-                                 routecap_store_move(store, &key, &key, kMany),
                                  routecap_store_export(store, &key, kMany, 0, nullptr, 0, &number)})
         EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, status);
     EXPECT_EQ(reason, 1);

@@ -60,14 +60,10 @@ void measure(Report &report, const Model &model, uint64_t rows, int repetitions)
         uint64_t bytes = 0;
         routecap_wire_encode(routing, &options, nullptr, 0, &bytes, nullptr);
         std::vector<uint8_t> message(bytes, 1), to(bytes, 2);
-        std::vector<int32_t> wide(rows * model.layers * model.k, 1);
         routecap_wire_hint hint{};
         hint.struct_size = sizeof hint, hint.layers = model.layers, hint.k = model.k,
         hint.experts = model.experts;
-        routecap_copy_options copy;
-        CHECK(routecap_copy_options_init(&copy, sizeof copy));
-        copy.dtype = ROUTECAP_DTYPE_I32;
-        std::vector<double> encode, decode, pieces, into, memory, fresh_memory, ratio;
+        std::vector<double> encode, decode, pieces, memory, fresh_memory, ratio;
         for (int i = -1; i < repetitions; i++) {
             const auto sample = [&](std::vector<double> &samples, auto call) {
                 const double start = wall_us();
@@ -94,12 +90,6 @@ void measure(Report &report, const Model &model, uint64_t rows, int repetitions)
                 routecap_wire_decoder_free(decoder);
             });
             routecap_routing_free(decoded);
-            if (f != ROUTECAP_WIRE_SERIALIZED)
-                sample(into, [&] {
-                    CHECK(routecap_wire_decode_into(message.data(), bytes, f, &hint, &copy,
-                                                    wide.data(), wide.size() * 4, nullptr, 0,
-                                                    nullptr, nullptr));
-                });
             sample(memory, [&] {
                 std::memcpy(to.data(), message.data(), bytes);
                 asm volatile("" : : "r"(to.data()) : "memory");
@@ -119,8 +109,6 @@ void measure(Report &report, const Model &model, uint64_t rows, int repetitions)
         report.add(group, "decode", parameters, "GB/s", estimate(decode),
                    format.format == ROUTECAP_WIRE_LISTS ? "" : "target 1.0");
         report.add(group, "decode in pieces of 64 KiB", parameters, "GB/s", estimate(pieces));
-        if (!into.empty())
-            report.add(group, "decode into int32", parameters, "GB/s", estimate(into));
         report.add(group, "encode", parameters, "GB/s", estimate(encode));
         report.add(group, "memcpy of the message", parameters, "GB/s", estimate(memory));
         report.add(group, "memcpy of the message into new memory", parameters, "GB/s",

@@ -493,9 +493,6 @@ void call_the_wire(Functions &functions, const Shape &shape, const routecap_rout
                 nullptr);
     std::vector<unsigned char> message(needed), joined(needed);
     EXPECT_CALL(ROUTECAP_OK, wire_encode, routing, &how, message.data(), needed, nullptr, nullptr);
-    routecap_wire_info info{};
-    info.struct_size = sizeof info;
-    EXPECT_CALL(ROUTECAP_OK, wire_probe, message.data(), needed, &info);
     EXPECT_CALL(ROUTECAP_OK, wire_splice, format, message.data(), needed, nullptr, message.data(),
                 needed, nullptr, 8, joined.data(), needed, &needed);
 
@@ -504,10 +501,6 @@ void call_the_wire(Functions &functions, const Shape &shape, const routecap_rout
     routecap_routing *decoded[2] = {};
     EXPECT_CALL(ROUTECAP_OK, wire_decode, message.data(), message.size(), format, &hint, nullptr,
                 &decoded[0]);
-    std::vector<unsigned char> into(ids.size());
-    EXPECT_CALL(ROUTECAP_OK, wire_decode_into, message.data(), message.size(), format, &hint,
-                &options, into.data(), into.size(), nullptr, 0, nullptr, nullptr);
-    EXPECT_EQ(ids, into);
     routecap_wire_decoder *decoder = nullptr;
     EXPECT_CALL(ROUTECAP_OK, wire_decoder_create, format, &hint, &decoder);
     EXPECT_CALL(ROUTECAP_OK, wire_decoder_write, decoder, message.data(), message.size());
@@ -568,7 +561,6 @@ void call_plans(Functions &functions, const Shape &shape, const routecap_routing
     EXPECT_CALL(ROUTECAP_OK, plan_describe, plan, &sizes);
     uint64_t count = 0;
     EXPECT_CALL(ROUTECAP_OK, plan_ranges, plan, nullptr, sizeof(routecap_plan_range), 0, &count);
-    EXPECT_CALL(ROUTECAP_OK, plan_runs, plan, nullptr, sizeof(routecap_plan_run), 0, &count);
     const routecap_plan_source source{0, routing};
     std::vector<uint64_t> ids(sizes.ids_bytes / 8), same(ids.size()), packed(sizes.packed_bytes);
     std::vector<uint8_t> classes(sizes.classes_bytes);
@@ -623,7 +615,6 @@ void call_stores(Functions &functions, Engine &e, const routecap_config &shape,
     EXPECT_EQ(leading, 4u);
     EXPECT_CALL(ROUTECAP_OK, store_retain, store, keys, 1, nullptr);
     EXPECT_CALL(ROUTECAP_OK, store_release, store, keys, 1);
-    EXPECT_CALL(ROUTECAP_ERR_STATE, store_move, store, keys, keys, 1);
     routecap_store_counts counts{};
     counts.struct_size = sizeof counts;
     EXPECT_CALL(ROUTECAP_OK, store_stats, store, &counts);

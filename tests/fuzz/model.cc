@@ -997,21 +997,6 @@ Store::Kept Store::kept() const {
     return n;
 }
 
-void Store::move(const std::vector<uint64_t> &from, const std::vector<uint64_t> &to) {
-    std::map<uint64_t, BlockPtr> moved;
-    std::map<uint64_t, int> pinned;
-    for (size_t i = 0; i < from.size(); i++)
-        if (const BlockPtr block = unlink(from[i]); block != nullptr) {
-            pinned[to[i]] = std::exchange(pins[from[i]], 0);
-            gone.insert(from[i]);
-            block->key = to[i];
-            moved[to[i]] = block;
-        }
-    for (const uint64_t key : to) evict(key);
-    blocks.merge(moved);
-    for (const auto &[key, times] : pinned) pins[key] += times;
-}
-
 StorePtr Store::imported(const std::vector<uint64_t> &keys) const {
     auto other = std::make_shared<Store>(Store{
         .slots = slots, .block_rows = block_rows, .shared = shared, .generation = generation});

@@ -253,7 +253,6 @@ struct Store {
     uint8_t retain(uint64_t key);  // 0, or why it is not there
     void release(uint64_t key);
     // Keys are there once in each.
-    void move(const std::vector<uint64_t> &from, const std::vector<uint64_t> &to);
     // What a store that has nothing of these keys is then, whose counters begin at 0.
     std::shared_ptr<Store> imported(const std::vector<uint64_t> &keys) const;
 

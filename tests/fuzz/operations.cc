@@ -302,7 +302,7 @@ private:
             &World::discard,       &World::probe,        &World::import,   &World::splice,
             &World::look,          &World::publish,      &World::adopt,    &World::publish,
             &World::adopt,         &World::evict,        &World::retain,   &World::retain,
-            &World::release,       &World::move,         &World::travel,   &World::advance};
+            &World::release,       &World::travel,       &World::travel,   &World::advance};
         engine_ = &engines_[in_.below(engines_.size())];
         (this->*kOperations[in_.below(std::size(kOperations))])();
         check_counters(*engine_);
@@ -914,17 +914,6 @@ private:
                 keys.push_back(key);
         for (const uint64_t key : keys) e.blocks->release(key);
         SAME_STATUS(ROUTECAP_OK, routecap_store_release(e.store, keys.data(), keys.size()));
-        check_blocks(e);
-    }
-
-    void move() {
-        Engine &e = *engine_;
-        std::vector<uint64_t> from = some_keys(), to = some_keys();
-        from.resize(std::min(from.size(), to.size())), to.resize(from.size());
-        progress(e);
-        SAME_STATUS(e.blocks->slots ? ROUTECAP_OK : ROUTECAP_ERR_STATE,
-                    routecap_store_move(e.store, from.data(), to.data(), from.size()));
-        if (e.blocks->slots) e.blocks->move(from, to);
         check_blocks(e);
     }
 

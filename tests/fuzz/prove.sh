@@ -8,7 +8,7 @@ cd "$(dirname "$0")/../.."
 compiler=${1:-c++} pattern=${2:-.}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-export compiler flags='-std=c++20 -O0 -fPIC -Iinclude -Itests/support -pthread' work
+export compiler flags='-std=c++20 -O0 -fPIC -DROUTECAP_EXPERIMENTAL -Iinclude -Itests/support -pthread' work
 
 # compile TREE SOURCE OBJECT: a file of the library, of that tree.
 compile() { "$compiler" $flags -I"$1/src" -I"$1" -c "$1/$2" -o "$3"; }

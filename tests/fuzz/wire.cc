@@ -124,54 +124,6 @@ Message encode(const routecap_routing *routing, const routecap_wire_options &opt
     return memory.message("encode");
 }
 
-// Into memory of every size that a caller may give, whether or not the bytes are a message. With
-// enough, the memory is as a copy of the routing.
-void decode_into(const Message &message, int32_t format, const Hint &hint, const Decoded &whole,
-                 int32_t order) {
-    routecap_copy_options copy;
-    SAME_STATUS(ROUTECAP_OK, routecap_copy_options_init(&copy, sizeof copy));
-    copy.dtype = ROUTECAP_DTYPE_I32, copy.order = order;
-    const auto into = [&](void *dst, size_t dst_bytes, uint8_t *mask, size_t mask_bytes,
-                          uint64_t *needed) {
-        return routecap_wire_decode_into(message.data(), message.size(), format, &hint.values,
-                                         &copy, dst, dst_bytes, mask, mask_bytes, needed, nullptr);
-    };
-    const auto guarded = [&](size_t dst_bytes, size_t mask_bytes) {
-        Guarded dst(dst_bytes), mask(mask_bytes);
-        const int32_t status = into(dst.data(), dst_bytes, mask.data(), mask_bytes, nullptr);
-        return std::tuple(status, dst.message("decode_into"), mask.message("decode_into, a mask"));
-    };
-    uint64_t needed = 0;
-    const int32_t asked = into(nullptr, 0, nullptr, 0, &needed);
-    if (std::get<0>(guarded(0, 0)) != asked) check::fail("memory of no bytes is not as NULL");
-    // Of the message, but for what making a routing takes.
-    if (whole.status < 0 && whole.status != ROUTECAP_ERR_NO_MEMORY) {
-        if (asked >= 0) check::fail("asked for the size of no message: %s", routecap_last_error());
-        const int32_t status = std::get<0>(guarded(needed, needed / 4));
-        if (status >= 0) check::fail("into memory no message is %s", routecap_status_name(status));
-    }
-    if (whole.status < 0) return;
-    if (needed > 0) {
-        SAME_STATUS(ROUTECAP_ERR_BUFFER_TOO_SMALL, asked);
-        SAME_STATUS(ROUTECAP_ERR_BUFFER_TOO_SMALL, std::get<0>(guarded(needed - 1, needed / 4)));
-    } else {
-        SAME(whole.status, asked);
-    }
-    routecap_view view{};
-    view.struct_size = sizeof view;
-    SAME_STATUS(ROUTECAP_OK, routecap_routing_view(whole.routing.get(), &view));
-    const uint64_t cells = view.rows * view.layers;
-    SAME(needed, cells * view.k * 4);
-    Message ids(needed), mask(cells);
-    const int32_t status = routecap_routing_copy_to(whole.routing.get(), &copy, ids.data(), needed,
-                                                    mask.data(), cells, nullptr);
-    SAME(whole.status, status);
-    const auto [got, got_ids, got_mask] = guarded(needed, cells);
-    SAME(status, got);
-    if (ids != got_ids || mask != got_mask) check::fail("in memory the ids are others");
-    if (cells > 0)
-        SAME_STATUS(ROUTECAP_ERR_BUFFER_TOO_SMALL, std::get<0>(guarded(needed, cells - 1)));
-}
 
 routecap_wire_options leave(int32_t format, int32_t dtype) {
     routecap_wire_options options{};
@@ -251,9 +203,6 @@ void run(Bytes &bytes) {
         while (!bytes.empty()) message.push_back(static_cast<uint8_t>(bytes.number(1)));
     }
 
-    routecap_wire_info info{};
-    info.struct_size = sizeof info;
-    routecap_wire_probe(message.data(), message.size(), &info);
     const Decoded whole = decode(message, format, hint);
     for (const uint64_t most : {1u, 13u}) {
         const Decoded pieces = decode_in_pieces(message, format, hint, most);
@@ -270,10 +219,7 @@ void run(Bytes &bytes) {
     // With its end cut, too: within a group of four in base64, for instance.
     Message cut = message;
     for (size_t n = 0; n < 4; n++) {
-        const Decoded of_cut = decode(cut, format, hint);
-        if (of_cut.report.format != ROUTECAP_WIRE_SERIALIZED)
-            for (const int32_t order : {ROUTECAP_ORDER_ROW_MAJOR, ROUTECAP_ORDER_LAYER_MAJOR})
-                decode_into(cut, format, hint, of_cut, order);
+        decode(cut, format, hint);
         if (cut.empty()) break;
         cut.pop_back();
     }

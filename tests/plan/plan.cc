@@ -66,15 +66,6 @@ routecap_plan_shape shape_of(const PlanPtr &plan) {
     return shape;
 }
 
-std::vector<routecap_plan_run> runs_of(const PlanPtr &plan) {
-    uint64_t count = 0;
-    EXPECT_STATUS(ROUTECAP_OK, routecap_plan_runs(plan.get(), nullptr, 0, 0, &count));
-    std::vector<routecap_plan_run> runs(count);
-    EXPECT_STATUS(ROUTECAP_OK,
-                  routecap_plan_runs(plan.get(), runs.data(), sizeof runs[0], count, &count));
-    return runs;
-}
-
 std::vector<routecap_plan_range> ranges_of(const PlanPtr &plan) {
     uint64_t count = 0;
     EXPECT_STATUS(ROUTECAP_OK, routecap_plan_ranges(plan.get(), nullptr, 0, 0, &count));
@@ -428,22 +419,6 @@ Rows check_rank(Config &c, const std::vector<routecap_plan_source> &sources, con
     const Rows &rows = *expected;
     const routecap_plan_shape shape = shape_of(plan);
     EXPECT_EQ(rows.size(), shape.rows);
-
-    // The runs: every row once.
-    std::vector<int> times(rows.size());
-    for (const routecap_plan_run &run : runs_of(plan))
-        for (uint64_t r = 0; r < run.rows; r++) {
-            const uint64_t at = run.row + r * run.step;
-            if (at >= rows.size()) return ADD_FAILURE() << "row " << at, rows;
-            const Row &row = rows[at];
-            times[at]++;
-            EXPECT_EQ(row.sample, run.sample);
-            EXPECT_EQ(row.row_class, run.row_class);
-            EXPECT_EQ(row.ordinal, run.ordinal + r);
-            if (row.token == kPadding) continue;
-            EXPECT_EQ(static_cast<uint64_t>(row.token), run.first + r);
-        }
-    EXPECT_EQ(std::vector<int>(rows.size(), 1), times);
 
     // The ranges: every needed row once, and no other.
     std::map<std::pair<size_t, uint64_t>, int> fetched;

@@ -203,7 +203,7 @@ def main():
         """Whoever computes tokens again publishes the same rows again."""
         shape = routecap.models.describe(first / "config.json").settings()
         with open(options.folder / "store", "r+b") as file:
-            stats = routecap.Store.open_shared(file.fileno(), **shape).stats()
+            stats = routecap.experimental.SharedStore.open(file.fileno(), **shape).stats()
         counts["blocks published"] = stats.blocks_published
         counts["blocks published again"] = stats.blocks_repeated
         counts["WRONG blocks published again, different"] = (

@@ -101,10 +101,6 @@ public:
         EXPECT_STATUS(ROUTECAP_OK,
                       routecap_store_evict(store_, keys(numbers).data(), numbers.size(), nullptr));
     }
-    void move(const Numbers &from, const Numbers &to) {
-        EXPECT_STATUS(ROUTECAP_OK,
-                      routecap_store_move(store_, keys(from).data(), keys(to).data(), from.size()));
-    }
     void advance(uint64_t to) {
         EXPECT_STATUS(ROUTECAP_OK, routecap_store_advance(store_, to));
         generation = to;

@@ -135,11 +135,6 @@ void fields(routecap_wire_description &s, F &&f) {
     FIELD(format), FIELD(version), FIELD(facts);
 }
 template <class F>
-void fields(routecap_wire_info &s, F &&f) {
-    FIELD(format), FIELD(version), FIELD(certain), FIELD(facts), FIELD(dtype), FIELD(columns),
-    FIELD(k), FIELD(first), FIELD(rows);
-}
-template <class F>
 void fields(routecap_wire_hint &s, F &&f) {
     FIELD(layers), FIELD(columns), FIELD(k), FIELD(experts), FIELD(dtype), FIELD(column_kind),
     FIELD(id_space), FIELD(flags), FIELD(reserved), FIELD(first), FIELD(rows), FIELD(tag),
@@ -214,17 +209,11 @@ template <class F>
 void fields(routecap_plan_shape &s, F &&f) {
     FIELD(layers), FIELD(k), FIELD(dtype), FIELD(order), FIELD(reserved), FIELD(rows),
     FIELD(rows_needed), FIELD(rows_not_needed), FIELD(rows_padding), FIELD(total_rows),
-    FIELD(width), FIELD(ranges), FIELD(runs), FIELD(ids_bytes), FIELD(classes_bytes),
-    FIELD(packed_bytes);
+    FIELD(width), FIELD(ranges), FIELD(ids_bytes), FIELD(classes_bytes), FIELD(packed_bytes);
 }
 template <class F>
 void fields(routecap_plan_range &s, F &&f) {
     FIELD(sample), FIELD(first), FIELD(rows);
-}
-template <class F>
-void fields(routecap_plan_run &s, F &&f) {
-    FIELD(sample), FIELD(first), FIELD(rows), FIELD(row), FIELD(step), FIELD(ordinal),
-    FIELD(row_class), FIELD(reserved);
 }
 template <class F>
 void fields(routecap_plan_source &s, F &&f) {

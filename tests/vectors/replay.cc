@@ -1132,9 +1132,6 @@ void Replay::stores(const std::string &call) {
         uint64_t evicted = kUntouched;
         if (returned(routecap_store_evict(store(), k.bytes, k.count, &evicted)))
             expect_number("evicted", evicted);
-    } else if (call == "store_move") {
-        const Keys from = keys((*in_)["source"]), to = keys((*in_)["destination"]);
-        returned(routecap_store_move(store(), from.bytes, to.bytes, from.count));
     } else if (call == "store_export") {
         const Keys k = keys((*in_)["keys"]);
         serializing([&](void *dst, size_t size, uint64_t *needed) {

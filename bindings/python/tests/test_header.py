@@ -222,7 +222,6 @@ def test_a_function_of_the_header_is_used_by_the_package(name: str) -> None:
         "serialized",
         "splice",
         "wire_description",
-        "wire_info",
         "wire_hint",
         "wire_report",
         "wire_options",
@@ -255,7 +254,6 @@ def test_a_struct_is_laid_out_as_in_the_header(name: str) -> None:
         ("layer_probe", "layer_probe_dtype"),
         ("piece", "piece_dtype"),
         ("plan_range", "plan_range_dtype"),
-        ("plan_run", "plan_run_dtype"),
         ("sequence_span", "sequence_span_dtype"),
         ("publish_item", "publish_dtype"),
         ("adopt_item", "adopt_dtype"),
@@ -290,7 +288,6 @@ def test_every_struct_of_the_header_is_laid_out_here() -> None:
         "layer_probe",
         "piece",
         "plan_range",
-        "plan_run",
         "plan_source",  # pairs of a number and a routing: see routecap.i
         "sequence_span",
         "publish_item",

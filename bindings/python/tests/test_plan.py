@@ -212,7 +212,7 @@ def test_a_plan_says_what_it_is() -> None:
         (12, 3, 2),
         0,
     )
-    assert plan.runs["rows"].sum() == 12 and "12 of 12 rows of 2 samples" in repr(plan)
+    assert "12 of 12 rows of 2 samples" in repr(plan)
     padded = routecap.Plan(
         [3, 6], layers=1, k=2, experts=8, layout="padded_left", starts=[1, 0], sequence_first=True
     )

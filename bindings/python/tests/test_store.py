@@ -1,4 +1,4 @@
-"""Rows of prefixes: published, adopted, moved, exported."""
+"""Rows of prefixes: published, adopted, exported."""
 
 import gc
 import hashlib
@@ -12,6 +12,7 @@ import pytest
 import routecap
 from helpers import EXPERTS, K, LAYERS, ROWS, expected_ids, run
 from routecap import Missing
+from routecap.experimental import SharedStore
 
 SHAPE = {"layers": LAYERS, "k": K, "experts": EXPERTS}
 
@@ -66,15 +67,6 @@ def test_what_is_not_there_says_why(capturer):
         Missing.NOT_PUBLISHED,
     ]
     assert store.generation == 1
-
-
-def test_slots_move(capturer):
-    store = routecap.Store(capturer, block_rows=1, key_bytes=8, slot_keys=True)
-    _, ids = published(capturer, store, np.arange(32))
-    store.move(np.arange(32), np.arange(32)[::-1].copy())
-    request = capturer.open()
-    request.adopt(store, 0, np.arange(32, dtype=np.uint64))
-    np.testing.assert_array_equal(finished(request, 32), ids[::-1])
 
 
 def test_batches(capturer):
@@ -173,7 +165,7 @@ def publish_elsewhere(store, keys):
 
 
 def test_another_process_publishes_to_a_store_that_was_sent_to_it(capturer):
-    store, descriptor = routecap.Store.create_shared(capturer, block_rows=16, budget_bytes=1 << 20)
+    store, descriptor = SharedStore.create(capturer, block_rows=16, budget_bytes=1 << 20)
     keys = store.keys(range(32), seed=b"model@1")
     other = multiprocessing.get_context("spawn").Process(
         target=publish_elsewhere, args=(store, keys)
@@ -185,10 +177,10 @@ def test_another_process_publishes_to_a_store_that_was_sent_to_it(capturer):
     assert request.adopt(store, 0, keys).found == 2
     np.testing.assert_array_equal(finished(request, 32), expected_ids(1, 32))
     # The same memory by its descriptor; another shape is refused.
-    again = routecap.Store.open_shared(descriptor, capturer, block_rows=16)
+    again = SharedStore.open(descriptor, capturer, block_rows=16)
     assert again.leading(keys) == 2
     with pytest.raises(routecap.Error, match="block_rows"):
-        routecap.Store.open_shared(descriptor, capturer, block_rows=8)
+        SharedStore.open(descriptor, capturer, block_rows=8)
     os.close(descriptor)
     store.close()
     assert again.leading(keys) == 2

@@ -1378,11 +1378,6 @@ class Replayer:
         store = self.names[call["store"]]
         return 0, {"evicted": store.evict(self.keys(call["keys"], store))}
 
-    def store_move(self, call: Any, out: Any) -> Any:
-        store = self.names[call["store"]]
-        store.move(self.keys(call["source"], store), self.keys(call["destination"], store))
-        return 0, {}
-
     def store_export(self, call: Any, out: Any) -> Any:
         store, generation = self.names[call["store"]], number(call["generation"])
         keys = self.keys(call["keys"], store)

@@ -65,26 +65,6 @@ def test_what_python_writes_arrives(dtype: str, columns: int, k: int, experts: i
         hint: Any = {"columns": columns, "k": k, "dtype": dtype} if name.startswith("raw") else {}
         routing, report = routecap.wire_decode(message, name, experts=experts, rows=17, **hint)
         assert (routing.ids(np.int64) == ids).all() and report.cells_valid == 17 * columns
-        out = np.empty((columns, 17, k), np.int64)
-        routecap.wire_decode_into(message, out, name, order="layer_major", experts=experts, **hint)
-        assert (out == ids.transpose(1, 0, 2)).all()
-
-
-@pytest.mark.parametrize("count", [0, 1, 2, 3])
-def test_nothing_is_written_behind_an_array_of_any_length(count: int) -> None:
-    whole = b64(bytes(range(0xA0, 0xA8)) * count).encode()
-    for message in {whole, whole.rstrip(b"=")}:  # without padding the last row is in no group
-        for length in range(count + 2):
-            memory = np.full((length + 40, 1, 8), 0x11, np.int32)
-            mask = np.full((length + 40, 1), 2, np.uint8)
-            call: Any = {"experts": 256, "layers": 1, "dtype": "uint8", "mask": mask[:length]}
-            if message == whole and length == count:
-                routecap.wire_decode_into(message, memory[:length], "raw.base64", **call)
-                assert (memory[:length] == np.arange(0xA0, 0xA8)).all()
-            else:
-                with pytest.raises(routecap.Error):
-                    routecap.wire_decode_into(message, memory[:length], "raw.base64", **call)
-            assert (memory[length:] == 0x11).all() and (mask[length:] == 2).all()
 
 
 @pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
@@ -157,10 +137,8 @@ def test_nothing_is_lost_without_leave() -> None:
         routing.to_wire("vllm")
     assert refused.value.status == routecap.Status.ERR_LOSSY
     message, report = routecap.wire_encode(routing, "vllm", allow=("first", "tags"))
-    assert (
-        report.lost == WireFact.FIRST | WireFact.TAGS
-        and routecap.wire_probe(message).format == Wire.NPY_BASE64
-    )
+    assert report.lost == WireFact.FIRST | WireFact.TAGS
+    assert routecap.wire_decode(message, experts=16)[1].format == Wire.NPY_BASE64
 
 
 def test_a_hint_without_experts_is_told_so() -> None:

@@ -58,10 +58,10 @@ var public = map[string]string{
 	"routecap_layer_probe": "LayerProbe", "routecap_span": "Span", "routecap_accept_item": "AcceptItem", "routecap_missing": "Missing",
 	"routecap_coverage": "Coverage", "routecap_extract_item": "ExtractItem", "routecap_copy_options": "CopyOptions",
 	"routecap_finish_item": "FinishItem", "routecap_serialized": "Serialized", "routecap_piece": "Piece",
-	"routecap_wire_info": "WireInfo", "routecap_wire_report": "WireReport", "routecap_wire_options": "WireOptions",
+	"routecap_wire_report": "WireReport", "routecap_wire_options": "WireOptions",
 	"routecap_store_counts": "StoreStats", "routecap_adoption": "Adoption",
 	"routecap_append_options": "AppendOptions", "routecap_append_report": "AppendReport", "routecap_sequence_span": "SequenceSpan",
-	"routecap_plan_shape": "PlanShape", "routecap_plan_range": "PlanRange", "routecap_plan_run": "PlanRun", "routecap_plan_report": "PlanReport",
+	"routecap_plan_shape": "PlanShape", "routecap_plan_range": "PlanRange", "routecap_plan_report": "PlanReport",
 }
 
 var notStructs = []string{
@@ -150,7 +150,7 @@ func run(name string, input []byte, arguments ...string) []byte {
 // tree returns the declarations of a header, without those of the system.
 func tree(header []byte) []node {
 	var unit node
-	dump := run("clang", header, "-Xclang", "-ast-dump=json", "-fsyntax-only", "-x", "c", "-")
+	dump := run("clang", header, "-DROUTECAP_EXPERIMENTAL", "-Xclang", "-ast-dump=json", "-fsyntax-only", "-x", "c", "-")
 	if err := json.Unmarshal(dump, &unit); err != nil {
 		log.Fatal(err)
 	}
@@ -195,7 +195,8 @@ func generate(header string, declarations []node) []byte {
 // belongs to the thread, and the next call of a goroutine may run on another one. No function of
 // the library calls Go, and none keeps a pointer to Go memory unless it is lent (lend.go), which is
 // pinned: so their arguments need not escape.
-const intro = `#include "lend.h"
+const intro = `#define ROUTECAP_EXPERIMENTAL
+#include "lend.h"
 #include "log.h"
 #include <routecap.h>
 #include <stdlib.h>

@@ -122,7 +122,6 @@ from ._structs import (
     layer_stats_dtype,
     missing_dtype,
     plan_range_dtype,
-    plan_run_dtype,
     publish_dtype,
     span_dtype,
     spans,
@@ -131,13 +130,10 @@ from ._tensors import DeviceArray
 from ._wire import (
     WireDecoder,
     WireFormat,
-    WireInfo,
     wire_decode,
     wire_decode_batch,
-    wire_decode_into,
     wire_encode,
     wire_formats,
-    wire_probe,
     wire_splice,
 )
 
@@ -298,7 +294,6 @@ __all__ = [
     "WireFormat",
     "WireHint",
     "WireHintFlag",
-    "WireInfo",
     "WireOptions",
     "WireReport",
     "accept_dtype",
@@ -316,7 +311,6 @@ __all__ = [
     "models",
     "needed_rows",
     "plan_range_dtype",
-    "plan_run_dtype",
     "publish_dtype",
     "received_merge",
     "save",
@@ -330,11 +324,9 @@ __all__ = [
     "version",
     "wire_decode",
     "wire_decode_batch",
-    "wire_decode_into",
     "wire_encode",
     "wire_format",
     "wire_formats",
-    "wire_probe",
     "wire_splice",
 ]
 

@@ -1,8 +1,6 @@
 """The capturer."""
 
-import json
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +9,7 @@ from . import _structs as structs
 from ._constants import LOAD_PHASES, MAX_LOAD_TAGS, Status
 from ._counts import Stats
 from ._docs import documented
-from ._errors import Error, error
+from ._errors import error
 from ._forward_path import ForwardPath
 from ._library import raw
 from ._load import Load
@@ -95,22 +93,6 @@ class Capturer(ForwardPath, RequestCalls):
         tags = np.zeros(MAX_LOAD_TAGS, np.uint64)
         count = raw.routecap_capturer_load_tags(self._handle, tags)[1]
         return [int(tag) for tag in tags[:count]]
-
-    @documented("routecap_capturer_dump")
-    def dump(self, requests: int = 100) -> dict[str, Any]:
-        """Describe the capturer and at most this many of its requests, for an engine that hangs.
-        Returns even if other threads are stuck; docs/diagnostics.md describes the result.
-        """
-        memory = bytearray()
-        while True:
-            try:
-                _, written = raw.routecap_capturer_dump(self._handle, requests, memory)
-                found: dict[str, Any] = json.loads(memory[:written])
-                return found
-            except Error as small:
-                if small.status != Status.ERR_BUFFER_TOO_SMALL or small.needed is None:
-                    raise
-                memory = bytearray(small.needed)
 
     @documented("routecap_capturer_progress")
     def progress(self) -> None:

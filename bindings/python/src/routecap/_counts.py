@@ -119,8 +119,7 @@ class StoreStats(NamedTuple):
     blocks_replaced: int
     """Lost their slot key to a later publish."""
     blocks_evicted: int
-    """Dropped for room, by routecap_store_evict, or because a move gave their key to another block.
-    """
+    """Dropped for room, or by routecap_store_evict."""
     blocks_imported: int
     """Brought by routecap_store_import, published or not."""
     rows_copied: int

@@ -60,7 +60,6 @@ serialized = "version:I bytes:Q header_bytes:Q first:Q rows:Q layers:I k:I dtype
 piece = "offset:u8 bytes:u8 source:i4 reserved:u4"
 splice = "pieces:I bytes:Q header_bytes:Q"
 wire_description = "format:i version:I facts:I name:Q aliases:Q ending:Q"
-wire_info = "format:i version:I certain:i facts:I dtype:i columns:I k:I first:Q rows:Q"
 wire_hint = (
     "layers:I columns:I k:I experts:I dtype:i column_kind:i id_space:i flags:I reserved:I first:Q "
     "rows:Q tag:Q budget_bytes:Q layer_map:Q layer_experts:Q"
@@ -103,10 +102,9 @@ plan_config = (
 )
 plan_shape = (
     "layers:I k:I dtype:i order:i reserved:I rows:Q rows_needed:Q rows_not_needed:Q rows_padding:Q "
-    "total_rows:Q width:Q ranges:Q runs:Q ids_bytes:Q classes_bytes:Q packed_bytes:Q"
+    "total_rows:Q width:Q ranges:Q ids_bytes:Q classes_bytes:Q packed_bytes:Q"
 )
 plan_range = "sample:u8 first:u8 rows:u8"
-plan_run = "sample:u8 first:u8 rows:u8 row:u8 step:u8 ordinal:u8 row_class:i4 reserved:u4"
 plan_source = "sample:u8 routing:u8"
 plan_report = (
     "layers:I rows:Q rows_valid:Q rows_partial:Q rows_lost:Q rows_not_needed:Q rows_padding:Q "

@@ -277,14 +277,6 @@ class Plan:
         raw.routecap_plan_ranges(self._handle, ranges)
         return ranges
 
-    @property
-    @documented("routecap_plan_runs")
-    def runs(self) -> NDArray[np.void]:
-        """All rows of this rank in runs: an array with the fields of routecap_plan_run."""
-        runs = np.zeros(self._shape["runs"], structs.plan_run_dtype)
-        raw.routecap_plan_runs(self._handle, runs)
-        return runs
-
     def __repr__(self) -> str:
         return (
             f"Plan({self.rows} of {self.total_rows} rows of {self.samples} samples, {self.layers}"

@@ -1,9 +1,6 @@
 """The store: keeps rows of cached prefixes, in blocks under keys."""
 
-import os
-import weakref
 from collections.abc import Sequence
-from multiprocessing import reduction
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Union, Unpack, cast
 
 import numpy as np
@@ -117,9 +114,6 @@ class Store:
 
     Any threads, and any number of capturers of its shape, may use a store. Requests keep the rows
     that they adopted, even after the store is closed.
-
-    A store of create_shared or open_shared can be pickled, to send it to processes that
-    multiprocessing starts. Pickling sends its descriptor, and the other process opens the store.
     """
 
     @documented("routecap_store_config_init", "routecap_store_create")
@@ -139,7 +133,7 @@ class Store:
         """
         self._handle: Any = None
         self._take(block_rows, key_bytes, budget_bytes, generation, slot_keys)
-        of = _shape_of(capturer, shape)  # held: it has the arrays of layers
+        of = shape_of(capturer, shape)  # held: it has the arrays of layers
         self._handle = raw.routecap_store_create(self._config, of.memory)[1]
 
     def _take(
@@ -156,7 +150,6 @@ class Store:
         """The generation of calls that give none: the last one that this object advanced to."""
         flags = StoreFlag.SLOT_KEYS if slot_keys else 0
         self._flags = flags
-        self._shared: tuple[int, dict[str, Any]] | None = None  # its descriptor and settings
         self._config = structs.store_config(
             flags=flags,
             block_rows=block_rows,
@@ -165,88 +158,12 @@ class Store:
             generation=generation,
         )
 
-    @classmethod
-    @documented("routecap_store_create_shared")
-    def create_shared(
-        cls,
-        capturer: "Capturer | None" = None,
-        *,
-        block_rows: int = 16,
-        key_bytes: int = 32,
-        budget_bytes: int | None = None,
-        generation: int = 0,
-        slot_keys: bool = False,
-        **shape: Unpack[Shape],
-    ) -> tuple["Store", int]:
-        """Create a store that several processes share. Returns it, and its file descriptor."""
-        self = cls.__new__(cls)
-        self._handle = None
-        self._take(block_rows, key_bytes, budget_bytes, generation, slot_keys)
-        of = _shape_of(capturer, shape)
-        _, descriptor, self._handle = raw.routecap_store_create_shared(self._config, of.memory)
-        self._share(descriptor, of)
-        return self, descriptor
-
-    @classmethod
-    @documented("routecap_store_open_shared")
-    def open_shared(
-        cls,
-        descriptor: int,
-        capturer: "Capturer | None" = None,
-        *,
-        block_rows: int = 16,
-        key_bytes: int = 32,
-        budget_bytes: int | None = None,
-        slot_keys: bool = False,
-        **shape: Unpack[Shape],
-    ) -> "Store":
-        """Open the store of a descriptor that create_shared returned, in this process or another;
-        or the store in a file. If the file is empty, this creates a store of budget_bytes in it.
-        """
-        self = cls.__new__(cls)
-        self._handle = None
-        self._take(block_rows, key_bytes, budget_bytes, 0, slot_keys)
-        of = _shape_of(capturer, shape)
-        self._handle = raw.routecap_store_open_shared(self._config, of.memory, descriptor)[1]
-        self.generation = self.stats().generation
-        self._share(descriptor, of)
-        return self
-
-    def _share(self, descriptor: int, of: Config) -> None:
-        """Keep what another process needs to open the store."""
-        kept = os.dup(descriptor)
-        shape = dict(zip(structs.config.fields, structs.config.read(of.memory)))
-        self._shared = (
-            kept,
-            {
-                "block_rows": self.block_rows,
-                "key_bytes": self.key_bytes,
-                "slot_keys": bool(self._flags & StoreFlag.SLOT_KEYS),
-                "layer_map": of.layer_map,
-                "layer_experts": of.layer_experts,
-                "layer_provenance": of.layer_provenance,
-                **{name: shape[name] for name in ("layers", "k", "experts", "id_space")},
-            },
-        )
-        self._drop_descriptor = weakref.finalize(self, os.close, kept)
-
-    def __reduce__(self) -> Any:
-        if self._shared is None or self.closed:
-            raise TypeError(
-                "only a shared store that is not closed can be pickled: make it by"
-                " Store.create_shared"
-            )
-        descriptor, settings = self._shared
-        return _reopened, (reduction.DupFd(descriptor), settings)
-
     def close(self) -> None:
         """Free the store, as soon as no call uses it; see routecap_store_free.
 
         Requests keep the rows that they adopted.
         """
         self._handle = None
-        if self._shared is not None:
-            self._drop_descriptor()
 
     @property
     def closed(self) -> bool:
@@ -313,20 +230,6 @@ class Store:
         evicted: int = raw.routecap_store_evict(self._handle, data, count)[1]
         return evicted
 
-    @documented("routecap_store_move")
-    def move(self, source: Keys, destination: Keys) -> None:
-        """Follow a cache that moves its slots: the block under source[i] gets the key
-        destination[i], for all i at once.
-        """
-        data, count = checked_keys(source, self.key_bytes, "source")
-        to, places = checked_keys(destination, self.key_bytes, "destination")
-        if places != count:
-            raise error(
-                Status.ERR_ARGUMENT,
-                f"{count} slots cannot move to {places}: give a destination for each source",
-            )
-        raw.routecap_store_move(self._handle, data, to, count)
-
     # ---- The whole
 
     @documented("routecap_store_advance")
@@ -366,15 +269,7 @@ class Store:
         return blocks
 
 
-def _reopened(sent: Any, settings: dict[str, Any]) -> Store:
-    descriptor = sent.detach()
-    try:
-        return Store.open_shared(descriptor, **settings)
-    finally:
-        os.close(descriptor)
-
-
-def _shape_of(capturer: "Capturer | None", settings: Any) -> Config:
+def shape_of(capturer: "Capturer | None", settings: Any) -> Config:
     if capturer is not None:
         if settings:
             raise TypeError("the shape is the capturer's, or that of settings: give one of them")

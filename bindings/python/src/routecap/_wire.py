@@ -5,9 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, Unpack
 
 from . import _structs as structs
-from ._constants import Dtype, Order, Status, Wire, WireFact
+from ._constants import Status, Wire, WireFact
 from ._docs import documented
-from ._errors import error, member
+from ._errors import error
 from ._library import raw
 from ._message import (
     WireHint,
@@ -19,10 +19,8 @@ from ._message import (
     read_report,
     wire_format,
 )
-from ._reading import FILL, copy_into
 from ._routing import Routing
-from ._tensors import describe
-from .names import OrderName, WireDtypeLike, WireFactName, WireLike
+from .names import WireDtypeLike, WireFactName, WireLike
 
 
 class WireFormat(NamedTuple):
@@ -39,21 +37,6 @@ class WireFormat(NamedTuple):
     """Of the names of files, with the dot; empty if it has none."""
 
 
-class WireInfo(NamedTuple):
-    """What the beginning of a message says about it; 0 if it does not say."""
-
-    format: Wire
-    version: int
-    certain: bool
-    """Whether it is of no other format."""
-    facts: WireFact
-    dtype: Dtype | None
-    columns: int
-    k: int
-    first: int
-    rows: int
-
-
 def wire_formats() -> dict[str, WireFormat]:
     """All wire formats by their names (routecap_wire_describe)."""
     formats: dict[str, WireFormat] = {}
@@ -67,22 +50,6 @@ def wire_formats() -> dict[str, WireFormat]:
                 Wire(format), version, WireFact(facts), name, tuple(aliases.split()), ending
             )
     return formats
-
-
-@documented("routecap_wire_probe")
-def wire_probe(data: Any) -> WireInfo:
-    """Find the format of a message by its beginning."""
-    memory = structs.wire_info.empty()
-    raw.routecap_wire_probe(as_message(data), memory)
-    format, version, certain, facts, dtype, *shape = structs.wire_info.read(memory)
-    return WireInfo(
-        Wire(format),
-        version,
-        bool(certain),
-        WireFact(facts),
-        Dtype(dtype) if dtype else None,
-        *shape,
-    )
 
 
 @documented("routecap_wire_decode")
@@ -133,48 +100,6 @@ def wire_decode_batch(
         return [decode(index) for index in range(len(listed))]
     with ThreadPoolExecutor(threads) as pool:
         return list(pool.map(decode, range(len(listed))))
-
-
-@documented("routecap_wire_decode_into")
-def wire_decode_into(
-    data: Any,
-    out: Any,
-    format: WireLike = Wire.ANY,
-    *,
-    mask: Any = None,
-    fill: int = FILL,
-    order: Order | OrderName = Order.ROW_MAJOR,
-    first_layer: int = 0,
-    **hint: Unpack[WireHint],
-) -> WireReport:
-    """Write the ids of a message into an array [rows, layers, k] or [layers, rows, k], of any
-    integer type, without making a routing.
-
-    mask, fill, order and first_layer are those of Routing.copy_to.
-    """
-    tensor = describe(out, "out")
-    if len(tensor.shape) != 3:
-        raise error(
-            Status.ERR_SHAPE_MISMATCH,
-            f"out has shape {tensor.shape}, three dimensions are expected: give [rows, layers, k]"
-            " or [layers, rows, k]",
-        )
-    order = member(Order, order)
-    rows, layers, k = (
-        tensor.shape
-        if order == Order.ROW_MAJOR
-        else (tensor.shape[1], tensor.shape[0], tensor.shape[2])
-    )
-    given, _held = hint_of(
-        {"rows": rows, "k": k, **hint}
-    )  # a message of another shape is refused before anything is written
-    memory, message, number = structs.wire_report.empty(), as_message(data), wire_format(format)
-
-    def call(options: bytes, dst: Any, cells: Any) -> Any:
-        return raw.routecap_wire_decode_into(message, number, given, options, dst, cells, memory)
-
-    copy_into(call, out, mask, k, fill, order, first_layer, layers, 0)
-    return read_report(memory)
 
 
 class WireDecoder:

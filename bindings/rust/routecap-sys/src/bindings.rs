@@ -1,4 +1,4 @@
-// Of headers with the SHA-256 a540dbaed6e07a0c7a2f4deea5669bc16023b2790ec5fc00a119096589f5c8fe
+// Of headers with the SHA-256 b2b2386638692df2ee07cf53ce316067b08d4f0e16773cca062488ee9180c64a
 pub const ROUTECAP_VERSION_MAJOR: u32 = 1;
 pub const ROUTECAP_VERSION_MINOR: u32 = 1;
 pub const ROUTECAP_VERSION_PATCH: u32 = 0;
@@ -2828,76 +2828,6 @@ unsafe extern "C" {
         format: *mut routecap_wire_format,
     ) -> routecap_status;
 }
-/// What the beginning of a message tells about it.
-#[repr(C)]
-#[derive(Debug, Default, Copy, Clone)]
-pub struct routecap_wire_info {
-    pub struct_size: u32,
-    /// ROUTECAP_WIRE_*
-    pub format: routecap_wire_format,
-    /// of the format
-    pub version: u32,
-    /// 1: the message has this format and no other; 0: it may also be
-    /// RAW_BASE64
-    pub certain: i32,
-    /// ROUTECAP_WIRE_FACT_* found in the bytes that were read. The
-    /// fields below are 0 if these bytes do not say them
-    pub facts: routecap_wire_facts,
-    /// of the ids, ROUTECAP_DTYPE_*
-    pub dtype: routecap_dtype,
-    /// length of the layer axis
-    pub columns: u32,
-    /// experts per token
-    pub k: u32,
-    /// position of the first row
-    pub first: u64,
-    /// how many
-    pub rows: u64,
-}
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of routecap_wire_info"][::core::mem::size_of::<routecap_wire_info>() - 48usize];
-    ["Alignment of routecap_wire_info"][::core::mem::align_of::<routecap_wire_info>() - 8usize];
-    ["Offset of field: routecap_wire_info::struct_size"]
-        [::core::mem::offset_of!(routecap_wire_info, struct_size) - 0usize];
-    ["Offset of field: routecap_wire_info::format"]
-        [::core::mem::offset_of!(routecap_wire_info, format) - 4usize];
-    ["Offset of field: routecap_wire_info::version"]
-        [::core::mem::offset_of!(routecap_wire_info, version) - 8usize];
-    ["Offset of field: routecap_wire_info::certain"]
-        [::core::mem::offset_of!(routecap_wire_info, certain) - 12usize];
-    ["Offset of field: routecap_wire_info::facts"]
-        [::core::mem::offset_of!(routecap_wire_info, facts) - 16usize];
-    ["Offset of field: routecap_wire_info::dtype"]
-        [::core::mem::offset_of!(routecap_wire_info, dtype) - 20usize];
-    ["Offset of field: routecap_wire_info::columns"]
-        [::core::mem::offset_of!(routecap_wire_info, columns) - 24usize];
-    ["Offset of field: routecap_wire_info::k"]
-        [::core::mem::offset_of!(routecap_wire_info, k) - 28usize];
-    ["Offset of field: routecap_wire_info::first"]
-        [::core::mem::offset_of!(routecap_wire_info, first) - 32usize];
-    ["Offset of field: routecap_wire_info::rows"]
-        [::core::mem::offset_of!(routecap_wire_info, rows) - 40usize];
-};
-unsafe extern "C" {
-    /// Find the format of a message by its beginning. The rest is not checked, and no id is read.
-    ///
-    /// The format found is never RAW, because any bytes could be a raw array. In an OBJECT, members
-    /// after "data" are not read.
-    ///
-    /// @param[in] data   [bytes] the first bytes of a message, or all of them. 512 bytes are always
-    ///                   enough.
-    /// @param[in] bytes  How many.
-    /// @param[out] info  What they say.
-    /// @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT (no format that this library knows, or a damaged
-    ///         message); ROUTECAP_ERR_BUFFER_TOO_SMALL (a message may begin like this, but more bytes
-    ///         are needed to tell its format).
-    pub fn routecap_wire_probe(
-        data: *const ::core::ffi::c_void,
-        bytes: usize,
-        info: *mut routecap_wire_info,
-    ) -> routecap_status;
-}
 pub type routecap_wire_columns = i32;
 pub type routecap_wire_hint_flags = u32;
 /// What the caller knows about a message. If the bytes say it too, both must agree; otherwise
@@ -3119,47 +3049,6 @@ unsafe extern "C" {
         hint: *const routecap_wire_hint,
         report: *mut routecap_wire_report,
         routing: *mut *mut routecap_routing,
-    ) -> routecap_status;
-}
-unsafe extern "C" {
-    /// Decode a message into the caller's memory, without making a routing. dtype, layout, fill and mask
-    /// are as in routecap_routing_copy_to.
-    ///
-    /// Each id is written to dst once; on the way it only passes through a few KiB that stay in the
-    /// processor's cache. dst must have room for all rows of the message. The call never writes beyond
-    /// dst_bytes and mask_bytes, whatever the message says.
-    ///
-    /// If the call fails with ROUTECAP_ERR_FORMAT or ROUTECAP_ERR_INCOMPLETE, dst and mask may have been
-    /// written in part.
-    ///
-    /// @param[in] data        [bytes] the message.
-    /// @param[in] bytes       How many: exactly those of one message.
-    /// @param[in] format      ROUTECAP_WIRE_*. SERIALIZED is ROUTECAP_ERR_ARGUMENT.
-    /// @param[in] hint        What the bytes do not say.
-    /// @param[in] options     The dtype, layers and layout of dst.
-    /// @param[out] dst        [rows, layers, k] elements of options->dtype, in the layout of options.
-    ///                        NULL with dst_bytes 0 asks for the size, which returns
-    ///                        ROUTECAP_ERR_BUFFER_TOO_SMALL.
-    /// @param[in] dst_bytes   Size of dst, in bytes.
-    /// @param[out] mask       [rows, layers] or [layers, rows] bytes, as options->order says: 1 for a
-    ///                        valid cell, otherwise 0; NULL: not wanted.
-    /// @param[in] mask_bytes  Size of mask, in bytes.
-    /// @param[out] needed     How many bytes dst needs, set on ROUTECAP_ERR_BUFFER_TOO_SMALL too; may be
-    ///                        NULL.
-    /// @param[out] report     What the message held, filled on success; may be NULL.
-    /// @return As routecap_wire_decode and routecap_routing_copy_to.
-    pub fn routecap_wire_decode_into(
-        data: *const ::core::ffi::c_void,
-        bytes: usize,
-        format: routecap_wire_format,
-        hint: *const routecap_wire_hint,
-        options: *const routecap_copy_options,
-        dst: *mut ::core::ffi::c_void,
-        dst_bytes: usize,
-        mask: *mut u8,
-        mask_bytes: usize,
-        needed: *mut u64,
-        report: *mut routecap_wire_report,
     ) -> routecap_status;
 }
 /// Decoding of bytes that arrive piece by piece.
@@ -3893,8 +3782,7 @@ pub struct routecap_store_counts {
     pub blocks_mismatched: u64,
     /// lost their slot key to a later publish
     pub blocks_replaced: u64,
-    /// dropped for room, by routecap_store_evict, or because a move gave
-    /// their key to another block
+    /// dropped for room, or by routecap_store_evict
     pub blocks_evicted: u64,
     /// brought by routecap_store_import, published or not
     pub blocks_imported: u64,
@@ -4048,7 +3936,7 @@ unsafe extern "C" {
     /// request's length was less than the end of the last block, it becomes that end. Cells that the
     /// request already has stay, also with ROUTECAP_POLICY_REPLACE. Where rows line up with pages, the
     /// pages are shared. The worker thread copies all other rows; if the capturer's budget has no room
-    /// for a copy, they are missing (REFUSED).
+    /// for a copy, they are missing (REFUSED), which only their reasons show.
     ///
     /// @param[in] capturer    The capturer.
     /// @param[in] request     The request.
@@ -4315,25 +4203,6 @@ unsafe extern "C" {
     ) -> routecap_status;
 }
 unsafe extern "C" {
-    /// Follow a cache that moves its slots: the block under from[i] gets the key to[i], for all i at
-    /// once.
-    ///
-    /// The block that was under to[i] is evicted, even if from[i] has no block. If from[i] had a block
-    /// and is not among the new keys, it has none afterwards: an adopt of it gives EVICTED.
-    ///
-    /// @param[in] store  A store of slot keys.
-    /// @param[in] from   [count, key_bytes] the keys, each once.
-    /// @param[in] to     [count, key_bytes] the new keys, each once.
-    /// @param[in] count  How many keys.
-    /// @return ROUTECAP_OK; ROUTECAP_ERR_STATE (a store of content keys).
-    pub fn routecap_store_move(
-        store: *mut routecap_store,
-        from: *const ::core::ffi::c_void,
-        to: *const ::core::ffi::c_void,
-        count: usize,
-    ) -> routecap_status;
-}
-unsafe extern "C" {
     /// Write blocks as bytes, to be sent to another machine with the KV cache.
     ///
     /// The call leaves out blocks that the store does not have, that have not landed, or that are stale.
@@ -4381,81 +4250,6 @@ unsafe extern "C" {
         data: *const ::core::ffi::c_void,
         bytes: usize,
         blocks: *mut u64,
-    ) -> routecap_status;
-}
-unsafe extern "C" {
-    /// Create a store that several processes of one machine share. Each other process opens it by its
-    /// descriptor. At most 48 processes have it open at a time.
-    ///
-    /// Memory. The call takes all memory of the store: the budget for blocks, and about 1.2 MB more. The
-    /// store takes no more later.
-    ///
-    /// Blocks. Other processes find a block once it is complete. For a publish, the worker thread copies
-    /// the rows into the store. For an adopt, it copies them out into the capturer's budget, and checks
-    /// them: a block that another process left half done is missing. If a block is dropped between an
-    /// adopt and that copy, it is EVICTED for the adopter too. The counts are those of all processes
-    /// together, except blocks_in_flight.
-    ///
-    /// Turns. Changing the store takes a turn, and one process at a time has it. Finding, adopting and
-    /// evicting need no turn. A call tries for about 50 us to get a turn. The worker thread waits for up
-    /// to one second. A process may get no turn, for example because another process was stopped in the
-    /// middle of its own turn. Then it publishes no blocks (blocks_refused), retain returns
-    /// ROUTECAP_MISSING_REFUSED, and move drops the blocks of all its keys.
-    ///
-    /// Death. A process may die at any moment without holding up the others. The blocks that it retained
-    /// are released. If it dies in its turn, the order in which blocks are dropped for room begins anew.
-    ///
-    /// Trust. A process that writes into the memory by other means can make rows missing, and
-    /// deliberately make them wrong. Pass the descriptor only to processes that you trust.
-    ///
-    /// @param[in] config       The configuration.
-    /// @param[in] shape        As in routecap_store_create.
-    /// @param[out] descriptor  A file descriptor of memory without a name, which can neither shrink nor
-    ///                         grow. The caller owns it. It may be inherited, passed over a UNIX socket,
-    ///                         and closed. It is closed when the process executes another program.
-    /// @param[out] store       The store, to be freed with routecap_store_free; NULL on error.
-    /// @return ROUTECAP_OK; ROUTECAP_ERR_NO_BACKEND (this system has no such memory, or no /proc).
-    pub fn routecap_store_create_shared(
-        config: *const routecap_store_config,
-        shape: *const routecap_config,
-        descriptor: *mut i32,
-        store: *mut *mut routecap_store,
-    ) -> routecap_status;
-}
-unsafe extern "C" {
-    /// Open a store that several processes share. If the descriptor is that of an empty file, create the
-    /// store in the file. Processes can then find the store by the name of the file, such as a name in
-    /// /dev/shm.
-    ///
-    /// When the store is created in a file, the file takes all memory of the store. If anyone truncates
-    /// the file, every process that has it open ends. A store does not outlive a boot of the machine.
-    ///
-    /// If several processes find the file empty, one of them makes the store. The others wait as long as
-    /// the file grows, and return if it has not grown for three seconds. If a process dies while it
-    /// makes the store, the next process that opens the file makes it.
-    ///
-    /// A file with a name must belong to this user or to root, because its owner could make rows wrong.
-    /// So open the file with O_NOFOLLOW, and create it with mode 0600.
-    ///
-    /// @param[in] config      The configuration. block_rows, key_bytes and flags must be those that the
-    ///                        store was created with. budget_bytes and generation matter only if the
-    ///                        file is empty.
-    /// @param[in] shape       The shape that the store was created with.
-    /// @param[in] descriptor  A descriptor of routecap_store_create_shared, or of a file opened for
-    ///                        reading and writing. The caller still owns it, and may close it after the
-    ///                        call.
-    /// @param[out] store      The store, to be freed with routecap_store_free; NULL on error.
-    /// @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT (no store, a store of another version or another boot,
-    ///         or a damaged one); ROUTECAP_ERR_ARGUMENT (also if the file belongs to another user);
-    ///         ROUTECAP_ERR_SHAPE_MISMATCH (a different shape, block_rows, key_bytes or flags);
-    ///         ROUTECAP_ERR_NOT_READY (another process is making the store, and makes no progress);
-    ///         ROUTECAP_ERR_NO_MEMORY (also if the disk is full, or 48 processes have the store open);
-    ///         ROUTECAP_ERR_NO_BACKEND (this system has no /proc).
-    pub fn routecap_store_open_shared(
-        config: *const routecap_store_config,
-        shape: *const routecap_config,
-        descriptor: i32,
-        store: *mut *mut routecap_store,
     ) -> routecap_status;
 }
 /// A plan; see routecap_plan_create.
@@ -4705,8 +4499,6 @@ pub struct routecap_plan_shape {
     pub width: u64,
     /// number of ranges that routecap_plan_ranges returns
     pub ranges: u64,
-    /// number of runs that routecap_plan_runs returns
-    pub runs: u64,
     /// bytes of dst in routecap_plan_gather
     pub ids_bytes: u64,
     /// bytes of classes in routecap_plan_gather: one for each cell
@@ -4717,7 +4509,7 @@ pub struct routecap_plan_shape {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of routecap_plan_shape"][::core::mem::size_of::<routecap_plan_shape>() - 112usize];
+    ["Size of routecap_plan_shape"][::core::mem::size_of::<routecap_plan_shape>() - 104usize];
     ["Alignment of routecap_plan_shape"][::core::mem::align_of::<routecap_plan_shape>() - 8usize];
     ["Offset of field: routecap_plan_shape::struct_size"]
         [::core::mem::offset_of!(routecap_plan_shape, struct_size) - 0usize];
@@ -4745,14 +4537,12 @@ const _: () = {
         [::core::mem::offset_of!(routecap_plan_shape, width) - 64usize];
     ["Offset of field: routecap_plan_shape::ranges"]
         [::core::mem::offset_of!(routecap_plan_shape, ranges) - 72usize];
-    ["Offset of field: routecap_plan_shape::runs"]
-        [::core::mem::offset_of!(routecap_plan_shape, runs) - 80usize];
     ["Offset of field: routecap_plan_shape::ids_bytes"]
-        [::core::mem::offset_of!(routecap_plan_shape, ids_bytes) - 88usize];
+        [::core::mem::offset_of!(routecap_plan_shape, ids_bytes) - 80usize];
     ["Offset of field: routecap_plan_shape::classes_bytes"]
-        [::core::mem::offset_of!(routecap_plan_shape, classes_bytes) - 96usize];
+        [::core::mem::offset_of!(routecap_plan_shape, classes_bytes) - 88usize];
     ["Offset of field: routecap_plan_shape::packed_bytes"]
-        [::core::mem::offset_of!(routecap_plan_shape, packed_bytes) - 104usize];
+        [::core::mem::offset_of!(routecap_plan_shape, packed_bytes) - 96usize];
 };
 unsafe extern "C" {
     /// Get the sizes of a plan and of its results.
@@ -4809,71 +4599,6 @@ unsafe extern "C" {
     ) -> routecap_status;
 }
 pub type routecap_plan_class = i32;
-/// Local rows that hold consecutive rows of one sample.
-#[repr(C)]
-#[derive(Debug, Default, Copy, Clone)]
-pub struct routecap_plan_run {
-    /// its number, from 0; `samples` for the padding of align_rank
-    pub sample: u64,
-    /// position of the first row's token in the sample. Padding has
-    /// no token: there it is the row's column in the padded
-    /// sequence, or its place in the padding of align_rank
-    pub first: u64,
-    /// how many
-    pub rows: u64,
-    /// local row of the first row
-    pub row: u64,
-    /// distance between consecutive rows, in local rows: 1; with
-    /// SEQUENCE_FIRST `samples`
-    pub step: u64,
-    /// of the first row. If the rows are filled: its number p, as in
-    /// expert_parallel. If they are VALID: its place in the whole
-    /// micro-batch
-    pub ordinal: u64,
-    /// ROUTECAP_PLAN_CLASS_VALID (needed), _PADDING or _NOT_NEEDED
-    pub row_class: routecap_plan_class,
-    /// 0
-    pub reserved: u32,
-}
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of routecap_plan_run"][::core::mem::size_of::<routecap_plan_run>() - 56usize];
-    ["Alignment of routecap_plan_run"][::core::mem::align_of::<routecap_plan_run>() - 8usize];
-    ["Offset of field: routecap_plan_run::sample"]
-        [::core::mem::offset_of!(routecap_plan_run, sample) - 0usize];
-    ["Offset of field: routecap_plan_run::first"]
-        [::core::mem::offset_of!(routecap_plan_run, first) - 8usize];
-    ["Offset of field: routecap_plan_run::rows"]
-        [::core::mem::offset_of!(routecap_plan_run, rows) - 16usize];
-    ["Offset of field: routecap_plan_run::row"]
-        [::core::mem::offset_of!(routecap_plan_run, row) - 24usize];
-    ["Offset of field: routecap_plan_run::step"]
-        [::core::mem::offset_of!(routecap_plan_run, step) - 32usize];
-    ["Offset of field: routecap_plan_run::ordinal"]
-        [::core::mem::offset_of!(routecap_plan_run, ordinal) - 40usize];
-    ["Offset of field: routecap_plan_run::row_class"]
-        [::core::mem::offset_of!(routecap_plan_run, row_class) - 48usize];
-    ["Offset of field: routecap_plan_run::reserved"]
-        [::core::mem::offset_of!(routecap_plan_run, reserved) - 52usize];
-};
-unsafe extern "C" {
-    /// List every local row exactly once, in runs. This is the whole plan.
-    ///
-    /// @param[in] plan      The plan.
-    /// @param[out] runs     [capacity] elements of run_size bytes: the first runs; may be NULL if
-    ///                      capacity is 0.
-    /// @param[in] run_size  sizeof(routecap_plan_run) of the caller, in bytes.
-    /// @param[in] capacity  How many there is room for.
-    /// @param[out] count    How many there are.
-    /// @return ROUTECAP_OK.
-    pub fn routecap_plan_runs(
-        plan: *const routecap_plan,
-        runs: *mut routecap_plan_run,
-        run_size: usize,
-        capacity: usize,
-        count: *mut u64,
-    ) -> routecap_status;
-}
 /// Rows of one sample, to be gathered.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -5299,38 +5024,6 @@ unsafe extern "C" {
         level: routecap_log_level,
     ) -> routecap_status;
 }
-unsafe extern "C" {
-    /// Describe a capturer as JSON: its settings, memory and counters, what the worker thread is doing,
-    /// every step in flight, and requests.
-    ///
-    /// Any thread may call it, even while the engine hangs. It waits neither for steps or callbacks nor
-    /// for the device, does not call the driver, allocates nothing, and writes only to dst. No thread
-    /// waits for anything while it holds a lock that this call takes. So this call returns even if the
-    /// engine's thread is stuck in a call, or the worker thread in a hook or a release callback. It
-    /// reads the numbers one after another while the capturer runs, so they may differ by what happened
-    /// in between.
-    ///
-    /// docs/dump.schema.json describes the JSON. It is ASCII. Later versions may add members.
-    ///
-    /// @param[in] capturer   The capturer.
-    /// @param[in] requests   The most requests to list. Requests with rows in flight, or with calls that
-    ///                       wait to be applied, come first. If dst has no room for all of them, fewer
-    ///                       are listed.
-    /// @param[out] dst       [dst_bytes] the JSON, without a 0 at its end. NULL with dst_bytes 0 asks
-    ///                       for the size, which returns ROUTECAP_ERR_BUFFER_TOO_SMALL.
-    /// @param[in] dst_bytes  Size of dst, in bytes. The size that an earlier call returned in `needed`
-    ///                       stays large enough, whatever has happened since.
-    /// @param[out] needed    How many bytes were written; on ROUTECAP_ERR_BUFFER_TOO_SMALL, how many are
-    ///                       enough; may be NULL.
-    /// @return ROUTECAP_OK; ROUTECAP_ERR_BUFFER_TOO_SMALL (nothing is written).
-    pub fn routecap_capturer_dump(
-        capturer: *const routecap_capturer,
-        requests: u32,
-        dst: *mut ::core::ffi::c_void,
-        dst_bytes: usize,
-        needed: *mut u64,
-    ) -> routecap_status;
-}
 pub type routecap_received_flags = u32;
 /// What this rank received in one dispatch. Names in parentheses are DeepEP's. All arrays are in C
 /// order, without gaps.
@@ -5502,6 +5195,114 @@ unsafe extern "C" {
         count: usize,
         cells: usize,
         merged: *mut i32,
+    ) -> routecap_status;
+}
+unsafe extern "C" {
+    /// Create a store that several processes of one machine share. Each other process opens it by its
+    /// descriptor. At most 48 processes have it open at a time.
+    ///
+    /// Memory. The call takes all memory of the store: the budget for blocks, and about 1.2 MB more. The
+    /// store takes no more later.
+    ///
+    /// Blocks. Other processes find a block once it is complete. For a publish, the worker thread copies
+    /// the rows into the store. For an adopt, it copies them out into the capturer's budget, and checks
+    /// them: a block that another process left half done is missing. If a block is dropped between an
+    /// adopt and that copy, it is EVICTED for the adopter too. The counts are those of all processes
+    /// together, except blocks_in_flight.
+    ///
+    /// Turns. Changing the store takes a turn, and one process at a time has it. Finding, adopting and
+    /// evicting need no turn. A call tries for about 50 us to get a turn. The worker thread waits for up
+    /// to one second. A process may get no turn, for example because another process was stopped in the
+    /// middle of its own turn. Then it publishes no blocks (blocks_refused), retain returns
+    /// ROUTECAP_MISSING_REFUSED, and an adopt does not note that its blocks were used. No counter shows
+    /// the last two.
+    ///
+    /// Death. A process may die at any moment without holding up the others. The blocks that it retained
+    /// are released. If it dies in its turn, the order in which blocks are dropped for room begins anew.
+    ///
+    /// Trust. A process that writes into the memory by other means can make rows missing, and
+    /// deliberately make them wrong. Pass the descriptor only to processes that you trust.
+    ///
+    /// @param[in] config       The configuration.
+    /// @param[in] shape        As in routecap_store_create.
+    /// @param[out] descriptor  A file descriptor of memory without a name, which can neither shrink nor
+    ///                         grow. The caller owns it. It may be inherited, passed over a UNIX socket,
+    ///                         and closed. It is closed when the process executes another program.
+    /// @param[out] store       The store, to be freed with routecap_store_free; NULL on error.
+    /// @return ROUTECAP_OK; ROUTECAP_ERR_NO_BACKEND (this system has no such memory, or no /proc).
+    pub fn routecap_store_create_shared(
+        config: *const routecap_store_config,
+        shape: *const routecap_config,
+        descriptor: *mut i32,
+        store: *mut *mut routecap_store,
+    ) -> routecap_status;
+}
+unsafe extern "C" {
+    /// Open a store that several processes share. If the descriptor is that of an empty file, create the
+    /// store in the file. Processes can then find the store by the name of the file, such as a name in
+    /// /dev/shm.
+    ///
+    /// When the store is created in a file, the file takes all memory of the store. If anyone truncates
+    /// the file, every process that has it open ends. A store does not outlive a boot of the machine.
+    ///
+    /// If several processes find the file empty, one of them makes the store. The others wait as long as
+    /// the file grows, and return if it has not grown for three seconds. If a process dies while it
+    /// makes the store, the next process that opens the file makes it.
+    ///
+    /// A file with a name must belong to this user or to root, because its owner could make rows wrong.
+    /// So open the file with O_NOFOLLOW, and create it with mode 0600.
+    ///
+    /// @param[in] config      The configuration. block_rows, key_bytes and flags must be those that the
+    ///                        store was created with. budget_bytes and generation matter only if the
+    ///                        file is empty.
+    /// @param[in] shape       The shape that the store was created with.
+    /// @param[in] descriptor  A descriptor of routecap_store_create_shared, or of a file opened for
+    ///                        reading and writing. The caller still owns it, and may close it after the
+    ///                        call.
+    /// @param[out] store      The store, to be freed with routecap_store_free; NULL on error.
+    /// @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT (no store, a store of another version or another boot,
+    ///         or a damaged one); ROUTECAP_ERR_ARGUMENT (also if the file belongs to another user);
+    ///         ROUTECAP_ERR_SHAPE_MISMATCH (a different shape, block_rows, key_bytes or flags);
+    ///         ROUTECAP_ERR_NOT_READY (another process is making the store, and makes no progress);
+    ///         ROUTECAP_ERR_NO_MEMORY (also if the disk is full, or 48 processes have the store open);
+    ///         ROUTECAP_ERR_NO_BACKEND (this system has no /proc).
+    pub fn routecap_store_open_shared(
+        config: *const routecap_store_config,
+        shape: *const routecap_config,
+        descriptor: i32,
+        store: *mut *mut routecap_store,
+    ) -> routecap_status;
+}
+unsafe extern "C" {
+    /// Describe a capturer as JSON: its settings, memory and counters, what the worker thread is doing,
+    /// every step in flight, and requests.
+    ///
+    /// Any thread may call it, even while the engine hangs. It waits neither for steps or callbacks nor
+    /// for the device, does not call the driver, allocates nothing, and writes only to dst. No thread
+    /// waits for anything while it holds a lock that this call takes. So this call returns even if the
+    /// engine's thread is stuck in a call, or the worker thread in a hook or a release callback. It
+    /// reads the numbers one after another while the capturer runs, so they may differ by what happened
+    /// in between.
+    ///
+    /// docs/dump.schema.json describes the JSON. It is ASCII. Later versions may add members.
+    ///
+    /// @param[in] capturer   The capturer.
+    /// @param[in] requests   The most requests to list. Requests with rows in flight, or with calls that
+    ///                       wait to be applied, come first. If dst has no room for all of them, fewer
+    ///                       are listed.
+    /// @param[out] dst       [dst_bytes] the JSON, without a 0 at its end. NULL with dst_bytes 0 asks
+    ///                       for the size, which returns ROUTECAP_ERR_BUFFER_TOO_SMALL.
+    /// @param[in] dst_bytes  Size of dst, in bytes. The size that an earlier call returned in `needed`
+    ///                       stays large enough, whatever has happened since.
+    /// @param[out] needed    How many bytes were written; on ROUTECAP_ERR_BUFFER_TOO_SMALL, how many are
+    ///                       enough; may be NULL.
+    /// @return ROUTECAP_OK; ROUTECAP_ERR_BUFFER_TOO_SMALL (nothing is written).
+    pub fn routecap_capturer_dump(
+        capturer: *const routecap_capturer,
+        requests: u32,
+        dst: *mut ::core::ffi::c_void,
+        dst_bytes: usize,
+        needed: *mut u64,
     ) -> routecap_status;
 }
 /// All functions except routecap_get_api, each under its name without the prefix. Later versions
@@ -5927,13 +5728,6 @@ pub struct routecap_api {
             arg2: *mut routecap_wire_format,
         ) -> routecap_status,
     >,
-    pub wire_probe: ::core::option::Option<
-        unsafe extern "C" fn(
-            arg1: *const ::core::ffi::c_void,
-            arg2: usize,
-            arg3: *mut routecap_wire_info,
-        ) -> routecap_status,
-    >,
     pub wire_decode: ::core::option::Option<
         unsafe extern "C" fn(
             arg1: *const ::core::ffi::c_void,
@@ -5942,21 +5736,6 @@ pub struct routecap_api {
             arg4: *const routecap_wire_hint,
             arg5: *mut routecap_wire_report,
             arg6: *mut *mut routecap_routing,
-        ) -> routecap_status,
-    >,
-    pub wire_decode_into: ::core::option::Option<
-        unsafe extern "C" fn(
-            arg1: *const ::core::ffi::c_void,
-            arg2: usize,
-            arg3: routecap_wire_format,
-            arg4: *const routecap_wire_hint,
-            arg5: *const routecap_copy_options,
-            arg6: *mut ::core::ffi::c_void,
-            arg7: usize,
-            arg8: *mut u8,
-            arg9: usize,
-            arg10: *mut u64,
-            arg11: *mut routecap_wire_report,
         ) -> routecap_status,
     >,
     pub wire_decoder_create: ::core::option::Option<
@@ -6192,14 +5971,6 @@ pub struct routecap_api {
             arg4: *mut u64,
         ) -> routecap_status,
     >,
-    pub store_move: ::core::option::Option<
-        unsafe extern "C" fn(
-            arg1: *mut routecap_store,
-            arg2: *const ::core::ffi::c_void,
-            arg3: *const ::core::ffi::c_void,
-            arg4: usize,
-        ) -> routecap_status,
-    >,
     pub store_export: ::core::option::Option<
         unsafe extern "C" fn(
             arg1: *mut routecap_store,
@@ -6217,22 +5988,6 @@ pub struct routecap_api {
             arg2: *const ::core::ffi::c_void,
             arg3: usize,
             arg4: *mut u64,
-        ) -> routecap_status,
-    >,
-    pub store_create_shared: ::core::option::Option<
-        unsafe extern "C" fn(
-            arg1: *const routecap_store_config,
-            arg2: *const routecap_config,
-            arg3: *mut i32,
-            arg4: *mut *mut routecap_store,
-        ) -> routecap_status,
-    >,
-    pub store_open_shared: ::core::option::Option<
-        unsafe extern "C" fn(
-            arg1: *const routecap_store_config,
-            arg2: *const routecap_config,
-            arg3: i32,
-            arg4: *mut *mut routecap_store,
         ) -> routecap_status,
     >,
     /// Plans.
@@ -6256,15 +6011,6 @@ pub struct routecap_api {
         unsafe extern "C" fn(
             arg1: *const routecap_plan,
             arg2: *mut routecap_plan_range,
-            arg3: usize,
-            arg4: usize,
-            arg5: *mut u64,
-        ) -> routecap_status,
-    >,
-    pub plan_runs: ::core::option::Option<
-        unsafe extern "C" fn(
-            arg1: *const routecap_plan,
-            arg2: *mut routecap_plan_run,
             arg3: usize,
             arg4: usize,
             arg5: *mut u64,
@@ -6364,6 +6110,23 @@ pub struct routecap_api {
             arg3: routecap_log_level,
         ) -> routecap_status,
     >,
+    /// Experimental.
+    pub store_create_shared: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *const routecap_store_config,
+            arg2: *const routecap_config,
+            arg3: *mut i32,
+            arg4: *mut *mut routecap_store,
+        ) -> routecap_status,
+    >,
+    pub store_open_shared: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *const routecap_store_config,
+            arg2: *const routecap_config,
+            arg3: i32,
+            arg4: *mut *mut routecap_store,
+        ) -> routecap_status,
+    >,
     pub capturer_dump: ::core::option::Option<
         unsafe extern "C" fn(
             arg1: *const routecap_capturer,
@@ -6376,7 +6139,7 @@ pub struct routecap_api {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of routecap_api"][::core::mem::size_of::<routecap_api>() - 920usize];
+    ["Size of routecap_api"][::core::mem::size_of::<routecap_api>() - 888usize];
     ["Alignment of routecap_api"][::core::mem::align_of::<routecap_api>() - 8usize];
     ["Offset of field: routecap_api::size"][::core::mem::offset_of!(routecap_api, size) - 0usize];
     ["Offset of field: routecap_api::major"][::core::mem::offset_of!(routecap_api, major) - 8usize];
@@ -6498,116 +6261,108 @@ const _: () = {
         [::core::mem::offset_of!(routecap_api, wire_describe) - 464usize];
     ["Offset of field: routecap_api::wire_find"]
         [::core::mem::offset_of!(routecap_api, wire_find) - 472usize];
-    ["Offset of field: routecap_api::wire_probe"]
-        [::core::mem::offset_of!(routecap_api, wire_probe) - 480usize];
     ["Offset of field: routecap_api::wire_decode"]
-        [::core::mem::offset_of!(routecap_api, wire_decode) - 488usize];
-    ["Offset of field: routecap_api::wire_decode_into"]
-        [::core::mem::offset_of!(routecap_api, wire_decode_into) - 496usize];
+        [::core::mem::offset_of!(routecap_api, wire_decode) - 480usize];
     ["Offset of field: routecap_api::wire_decoder_create"]
-        [::core::mem::offset_of!(routecap_api, wire_decoder_create) - 504usize];
+        [::core::mem::offset_of!(routecap_api, wire_decoder_create) - 488usize];
     ["Offset of field: routecap_api::wire_decoder_write"]
-        [::core::mem::offset_of!(routecap_api, wire_decoder_write) - 512usize];
+        [::core::mem::offset_of!(routecap_api, wire_decoder_write) - 496usize];
     ["Offset of field: routecap_api::wire_decoder_finish"]
-        [::core::mem::offset_of!(routecap_api, wire_decoder_finish) - 520usize];
+        [::core::mem::offset_of!(routecap_api, wire_decoder_finish) - 504usize];
     ["Offset of field: routecap_api::wire_decoder_free"]
-        [::core::mem::offset_of!(routecap_api, wire_decoder_free) - 528usize];
+        [::core::mem::offset_of!(routecap_api, wire_decoder_free) - 512usize];
     ["Offset of field: routecap_api::wire_encode"]
-        [::core::mem::offset_of!(routecap_api, wire_encode) - 536usize];
+        [::core::mem::offset_of!(routecap_api, wire_encode) - 520usize];
     ["Offset of field: routecap_api::wire_splice"]
-        [::core::mem::offset_of!(routecap_api, wire_splice) - 544usize];
+        [::core::mem::offset_of!(routecap_api, wire_splice) - 528usize];
     ["Offset of field: routecap_api::sequence_create"]
-        [::core::mem::offset_of!(routecap_api, sequence_create) - 552usize];
+        [::core::mem::offset_of!(routecap_api, sequence_create) - 536usize];
     ["Offset of field: routecap_api::sequence_free"]
-        [::core::mem::offset_of!(routecap_api, sequence_free) - 560usize];
+        [::core::mem::offset_of!(routecap_api, sequence_free) - 544usize];
     ["Offset of field: routecap_api::sequence_append"]
-        [::core::mem::offset_of!(routecap_api, sequence_append) - 568usize];
+        [::core::mem::offset_of!(routecap_api, sequence_append) - 552usize];
     ["Offset of field: routecap_api::sequence_truncate"]
-        [::core::mem::offset_of!(routecap_api, sequence_truncate) - 576usize];
+        [::core::mem::offset_of!(routecap_api, sequence_truncate) - 560usize];
     ["Offset of field: routecap_api::sequence_fork"]
-        [::core::mem::offset_of!(routecap_api, sequence_fork) - 584usize];
+        [::core::mem::offset_of!(routecap_api, sequence_fork) - 568usize];
     ["Offset of field: routecap_api::sequence_routing"]
-        [::core::mem::offset_of!(routecap_api, sequence_routing) - 592usize];
+        [::core::mem::offset_of!(routecap_api, sequence_routing) - 576usize];
     ["Offset of field: routecap_api::sequence_spans"]
-        [::core::mem::offset_of!(routecap_api, sequence_spans) - 600usize];
+        [::core::mem::offset_of!(routecap_api, sequence_spans) - 584usize];
     ["Offset of field: routecap_api::sequence_tokens"]
-        [::core::mem::offset_of!(routecap_api, sequence_tokens) - 608usize];
+        [::core::mem::offset_of!(routecap_api, sequence_tokens) - 592usize];
     ["Offset of field: routecap_api::sequence_report"]
-        [::core::mem::offset_of!(routecap_api, sequence_report) - 616usize];
+        [::core::mem::offset_of!(routecap_api, sequence_report) - 600usize];
     ["Offset of field: routecap_api::sequence_serialize"]
-        [::core::mem::offset_of!(routecap_api, sequence_serialize) - 624usize];
+        [::core::mem::offset_of!(routecap_api, sequence_serialize) - 608usize];
     ["Offset of field: routecap_api::sequence_deserialize"]
-        [::core::mem::offset_of!(routecap_api, sequence_deserialize) - 632usize];
+        [::core::mem::offset_of!(routecap_api, sequence_deserialize) - 616usize];
     ["Offset of field: routecap_api::store_config_init"]
-        [::core::mem::offset_of!(routecap_api, store_config_init) - 640usize];
+        [::core::mem::offset_of!(routecap_api, store_config_init) - 624usize];
     ["Offset of field: routecap_api::store_create"]
-        [::core::mem::offset_of!(routecap_api, store_create) - 648usize];
+        [::core::mem::offset_of!(routecap_api, store_create) - 632usize];
     ["Offset of field: routecap_api::store_free"]
-        [::core::mem::offset_of!(routecap_api, store_free) - 656usize];
+        [::core::mem::offset_of!(routecap_api, store_free) - 640usize];
     ["Offset of field: routecap_api::store_stats"]
-        [::core::mem::offset_of!(routecap_api, store_stats) - 664usize];
+        [::core::mem::offset_of!(routecap_api, store_stats) - 648usize];
     ["Offset of field: routecap_api::store_advance"]
-        [::core::mem::offset_of!(routecap_api, store_advance) - 672usize];
+        [::core::mem::offset_of!(routecap_api, store_advance) - 656usize];
     ["Offset of field: routecap_api::request_publish"]
-        [::core::mem::offset_of!(routecap_api, request_publish) - 680usize];
+        [::core::mem::offset_of!(routecap_api, request_publish) - 664usize];
     ["Offset of field: routecap_api::request_adopt"]
-        [::core::mem::offset_of!(routecap_api, request_adopt) - 688usize];
+        [::core::mem::offset_of!(routecap_api, request_adopt) - 672usize];
     ["Offset of field: routecap_api::request_publish_batch"]
-        [::core::mem::offset_of!(routecap_api, request_publish_batch) - 696usize];
+        [::core::mem::offset_of!(routecap_api, request_publish_batch) - 680usize];
     ["Offset of field: routecap_api::request_adopt_batch"]
-        [::core::mem::offset_of!(routecap_api, request_adopt_batch) - 704usize];
+        [::core::mem::offset_of!(routecap_api, request_adopt_batch) - 688usize];
     ["Offset of field: routecap_api::key_chain"]
-        [::core::mem::offset_of!(routecap_api, key_chain) - 712usize];
+        [::core::mem::offset_of!(routecap_api, key_chain) - 696usize];
     ["Offset of field: routecap_api::store_contains"]
-        [::core::mem::offset_of!(routecap_api, store_contains) - 720usize];
+        [::core::mem::offset_of!(routecap_api, store_contains) - 704usize];
     ["Offset of field: routecap_api::store_retain"]
-        [::core::mem::offset_of!(routecap_api, store_retain) - 728usize];
+        [::core::mem::offset_of!(routecap_api, store_retain) - 712usize];
     ["Offset of field: routecap_api::store_release"]
-        [::core::mem::offset_of!(routecap_api, store_release) - 736usize];
+        [::core::mem::offset_of!(routecap_api, store_release) - 720usize];
     ["Offset of field: routecap_api::store_evict"]
-        [::core::mem::offset_of!(routecap_api, store_evict) - 744usize];
-    ["Offset of field: routecap_api::store_move"]
-        [::core::mem::offset_of!(routecap_api, store_move) - 752usize];
+        [::core::mem::offset_of!(routecap_api, store_evict) - 728usize];
     ["Offset of field: routecap_api::store_export"]
-        [::core::mem::offset_of!(routecap_api, store_export) - 760usize];
+        [::core::mem::offset_of!(routecap_api, store_export) - 736usize];
     ["Offset of field: routecap_api::store_import"]
-        [::core::mem::offset_of!(routecap_api, store_import) - 768usize];
-    ["Offset of field: routecap_api::store_create_shared"]
-        [::core::mem::offset_of!(routecap_api, store_create_shared) - 776usize];
-    ["Offset of field: routecap_api::store_open_shared"]
-        [::core::mem::offset_of!(routecap_api, store_open_shared) - 784usize];
+        [::core::mem::offset_of!(routecap_api, store_import) - 744usize];
     ["Offset of field: routecap_api::plan_config_init"]
-        [::core::mem::offset_of!(routecap_api, plan_config_init) - 792usize];
+        [::core::mem::offset_of!(routecap_api, plan_config_init) - 752usize];
     ["Offset of field: routecap_api::plan_create"]
-        [::core::mem::offset_of!(routecap_api, plan_create) - 800usize];
+        [::core::mem::offset_of!(routecap_api, plan_create) - 760usize];
     ["Offset of field: routecap_api::plan_free"]
-        [::core::mem::offset_of!(routecap_api, plan_free) - 808usize];
+        [::core::mem::offset_of!(routecap_api, plan_free) - 768usize];
     ["Offset of field: routecap_api::plan_describe"]
-        [::core::mem::offset_of!(routecap_api, plan_describe) - 816usize];
+        [::core::mem::offset_of!(routecap_api, plan_describe) - 776usize];
     ["Offset of field: routecap_api::plan_ranges"]
-        [::core::mem::offset_of!(routecap_api, plan_ranges) - 824usize];
-    ["Offset of field: routecap_api::plan_runs"]
-        [::core::mem::offset_of!(routecap_api, plan_runs) - 832usize];
+        [::core::mem::offset_of!(routecap_api, plan_ranges) - 784usize];
     ["Offset of field: routecap_api::plan_gather"]
-        [::core::mem::offset_of!(routecap_api, plan_gather) - 840usize];
+        [::core::mem::offset_of!(routecap_api, plan_gather) - 792usize];
     ["Offset of field: routecap_api::plan_gather_values"]
-        [::core::mem::offset_of!(routecap_api, plan_gather_values) - 848usize];
+        [::core::mem::offset_of!(routecap_api, plan_gather_values) - 800usize];
     ["Offset of field: routecap_api::plan_scatter"]
-        [::core::mem::offset_of!(routecap_api, plan_scatter) - 856usize];
+        [::core::mem::offset_of!(routecap_api, plan_scatter) - 808usize];
     ["Offset of field: routecap_api::plan_pack"]
-        [::core::mem::offset_of!(routecap_api, plan_pack) - 864usize];
+        [::core::mem::offset_of!(routecap_api, plan_pack) - 816usize];
     ["Offset of field: routecap_api::plan_unpack"]
-        [::core::mem::offset_of!(routecap_api, plan_unpack) - 872usize];
+        [::core::mem::offset_of!(routecap_api, plan_unpack) - 824usize];
     ["Offset of field: routecap_api::serialized_slice"]
-        [::core::mem::offset_of!(routecap_api, serialized_slice) - 880usize];
+        [::core::mem::offset_of!(routecap_api, serialized_slice) - 832usize];
     ["Offset of field: routecap_api::capturer_load"]
-        [::core::mem::offset_of!(routecap_api, capturer_load) - 888usize];
+        [::core::mem::offset_of!(routecap_api, capturer_load) - 840usize];
     ["Offset of field: routecap_api::capturer_load_tags"]
-        [::core::mem::offset_of!(routecap_api, capturer_load_tags) - 896usize];
+        [::core::mem::offset_of!(routecap_api, capturer_load_tags) - 848usize];
     ["Offset of field: routecap_api::set_log"]
-        [::core::mem::offset_of!(routecap_api, set_log) - 904usize];
+        [::core::mem::offset_of!(routecap_api, set_log) - 856usize];
+    ["Offset of field: routecap_api::store_create_shared"]
+        [::core::mem::offset_of!(routecap_api, store_create_shared) - 864usize];
+    ["Offset of field: routecap_api::store_open_shared"]
+        [::core::mem::offset_of!(routecap_api, store_open_shared) - 872usize];
     ["Offset of field: routecap_api::capturer_dump"]
-        [::core::mem::offset_of!(routecap_api, capturer_dump) - 912usize];
+        [::core::mem::offset_of!(routecap_api, capturer_dump) - 880usize];
 };
 unsafe extern "C" {
     /// Get the library's functions as one table.

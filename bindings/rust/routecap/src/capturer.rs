@@ -128,36 +128,6 @@ impl Capturer {
         Ok(stats.into())
     }
 
-    /// Describe the capturer as JSON, of at most so many requests, for an engine that hangs
-    /// (`routecap_capturer_dump`).
-    ///
-    /// Waits for nothing that waits: it returns while another thread is stuck in a call, or the
-    /// worker in a callback.
-    pub fn dump(&self, requests: u32) -> Result<String> {
-        let mut json = Vec::<u8>::new();
-        loop {
-            let mut needed = 0;
-            // SAFETY: `json` has room for as many bytes as it says.
-            let status = unsafe {
-                sys::routecap_capturer_dump(
-                    self.as_raw(),
-                    requests,
-                    json.as_mut_ptr().cast(),
-                    json.capacity(),
-                    &mut needed,
-                )
-            };
-            if status == sys::ROUTECAP_ERR_BUFFER_TOO_SMALL {
-                json.reserve_exact(needed as usize);
-                continue;
-            }
-            check(status)?;
-            // SAFETY: so many bytes were written.
-            unsafe { json.set_len(needed as usize) };
-            return Ok(String::from_utf8_lossy(&json).into_owned());
-        }
-    }
-
     /// Read the counters of layers 0, 1, ... as many as `stats` holds
     /// (`routecap_capturer_layer_stats`).
     ///

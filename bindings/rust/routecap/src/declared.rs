@@ -126,8 +126,8 @@ numbers! {
 numbers! {
     /// A format of the wire.
     WireFormat, "The format of C's number.", number: "The number in C." {
-        /// Decoding only: the format that `routecap_wire_probe` finds with certainty. No format
-        /// begins with 512 blanks (`ROUTECAP_WIRE_ANY`).
+        /// Decoding only: the format that the first bytes show. No format begins with 512 blanks
+        /// (`ROUTECAP_WIRE_ANY`).
         Any = ROUTECAP_WIRE_ANY;
         /// "routecap": the serialised form, which carries every fact (`ROUTECAP_WIRE_SERIALIZED`).
         Serialized = ROUTECAP_WIRE_SERIALIZED;

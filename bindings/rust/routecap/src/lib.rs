@@ -62,6 +62,7 @@
 //! - `vendored`: build the C++ library from the sources in `routecap-sys` and link it statically,
 //!   instead of finding an installed one.
 //! - `ndarray`: sources from, and copies to, arrays of the crate `ndarray`.
+//! - `experimental`: [`experimental`], methods that few programs need and that may be withdrawn.
 #![deny(missing_docs)]
 #![deny(unsafe_op_in_unsafe_fn)]
 
@@ -73,6 +74,8 @@ mod copy;
 mod coverage;
 mod declared;
 mod error;
+#[cfg(feature = "experimental")]
+pub mod experimental;
 mod forward;
 mod import;
 mod load;
@@ -111,7 +114,7 @@ pub use memory::{
 };
 pub use plan::{
     Plan, PlanClass, PlanConfig, PlanContext, PlanFill, PlanLayout, PlanLost, PlanRange,
-    PlanReport, PlanRun, PlanShape, PlanTarget,
+    PlanReport, PlanShape, PlanTarget,
 };
 pub use probe::LayerProbe;
 pub use range::{ALL, LANDED, Rows};
@@ -131,8 +134,8 @@ pub use step::{Filing, Finalized, IssueOptions, Issued, Landing, Snapshot, Span,
 pub use store::{Adoption, Prefix, Store, StoreConfig, key_chain};
 pub use view::{Ids, Row, Segment, View};
 pub use wire::{
-    WireColumns, WireDecoder, WireDescription, WireFacts, WireFormat, WireHint, WireInfo,
-    WireOptions, WireReport, wire_decode_into, wire_probe, wire_splice,
+    WireColumns, WireDecoder, WireDescription, WireFacts, WireFormat, WireHint,
+    WireOptions, WireReport, wire_splice,
 };
 
 /// The README's program, compiled and run.

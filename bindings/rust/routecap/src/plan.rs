@@ -273,8 +273,6 @@ impl PlanConfig {
 pub type PlanShape = sys::routecap_plan_shape;
 /// Rows of one sample that a rank must have (`routecap_plan_range`).
 pub type PlanRange = sys::routecap_plan_range;
-/// Local rows that follow one another in one sample (`routecap_plan_run`).
-pub type PlanRun = sys::routecap_plan_run;
 /// What became of the rows of a result (`routecap_plan_report`).
 pub type PlanReport = sys::routecap_plan_report;
 /// Where the ids of a rank go on a device (`routecap_plan_target`).
@@ -347,22 +345,6 @@ impl<T: IdElement> Plan<T> {
                 self.raw.as_ptr(),
                 list.as_mut_ptr(),
                 size_of::<PlanRange>(),
-                list.len(),
-                &mut count,
-            )
-        })?;
-        Ok(list)
-    }
-
-    /// Every row of this rank, in runs (`routecap_plan_runs`).
-    pub fn runs(&self) -> Result<Vec<PlanRun>> {
-        let (mut count, mut list) = (0, vec![PlanRun::default(); self.describe()?.runs as usize]);
-        // SAFETY: the plan lives; the list is as long as it is said.
-        check(unsafe {
-            sys::routecap_plan_runs(
-                self.raw.as_ptr(),
-                list.as_mut_ptr(),
-                size_of::<PlanRun>(),
                 list.len(),
                 &mut count,
             )

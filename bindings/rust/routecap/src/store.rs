@@ -41,7 +41,7 @@ impl Default for StoreConfig {
 }
 
 impl StoreConfig {
-    fn raw(&self) -> sys::routecap_store_config {
+    pub(crate) fn raw(&self) -> sys::routecap_store_config {
         sys::routecap_store_config {
             struct_size: size_of::<sys::routecap_store_config>() as u32,
             flags: if self.slot_keys { sys::ROUTECAP_STORE_SLOT_KEYS } else { 0 },
@@ -67,38 +67,7 @@ impl StoreConfig {
         Ok(self.store(store))
     }
 
-    /// Create a store that several processes share, and the file descriptor by which they open it,
-    /// which is the caller's (`routecap_store_create_shared`).
-    ///
-    /// # Errors
-    ///
-    /// As [`create`](Self::create); [`NoBackend`](ErrorKind::NoBackend) where the system has no
-    /// such memory.
-    pub fn create_shared(&self, shape: &Config) -> Result<(Store, i32)> {
-        let (raw, of) = (self.raw(), shape.raw()?);
-        let (mut store, mut descriptor) = (null_mut(), -1);
-        // SAFETY: as in `create`.
-        check(unsafe {
-            sys::routecap_store_create_shared(&raw, &of, &mut descriptor, &mut store)
-        })?;
-        Ok((self.store(store), descriptor))
-    }
-
-    /// Open the store of a descriptor (`routecap_store_open_shared`).
-    ///
-    /// # Errors
-    ///
-    /// [`Format`](ErrorKind::Format); [`ShapeMismatch`](ErrorKind::ShapeMismatch);
-    /// [`NoBackend`](ErrorKind::NoBackend).
-    pub fn open_shared(&self, shape: &Config, descriptor: i32) -> Result<Store> {
-        let (raw, of) = (self.raw(), shape.raw()?);
-        let mut store = null_mut();
-        // SAFETY: as in `create`; the library checks what the descriptor is.
-        check(unsafe { sys::routecap_store_open_shared(&raw, &of, descriptor, &mut store) })?;
-        Ok(self.store(store))
-    }
-
-    fn store(&self, store: *mut sys::routecap_store) -> Store {
+    pub(crate) fn store(&self, store: *mut sys::routecap_store) -> Store {
         Store { raw: NonNull::new(store).expect("a store"), key_bytes: self.key_bytes as usize }
     }
 }
@@ -232,25 +201,6 @@ impl Store {
             sys::routecap_store_evict(self.as_raw(), pointer(keys), count, &mut evicted)
         })?;
         Ok(evicted)
-    }
-
-    /// Follow a cache that moves its slots: the blocks of `from` become those of `to`, all at once
-    /// (`routecap_store_move`).
-    ///
-    /// # Errors
-    ///
-    /// [`State`](ErrorKind::State) for a store of content keys; [`Argument`](ErrorKind::Argument).
-    pub fn move_slots(&self, from: &[u8], to: &[u8]) -> Result<()> {
-        let count = self.count(from)?;
-        if to.len() != from.len() {
-            return Err(Error::new(
-                ErrorKind::Argument,
-                format!("{} bytes of keys for {}", to.len(), from.len()),
-            ));
-        }
-        // SAFETY: there are as many keys as is said in both.
-        check(unsafe { sys::routecap_store_move(self.as_raw(), pointer(from), pointer(to), count) })
-            .map(drop)
     }
 
     /// Advance to a generation of weights: everything older is gone for adopters

@@ -4,11 +4,9 @@ use std::ffi::{CStr, CString};
 use std::fmt;
 use std::ptr::{NonNull, null, null_mut};
 
-use crate::copy::copy_into;
 pub use crate::declared::WireFormat;
-use crate::error::{Completeness, Error, ErrorKind, Result, check};
-use crate::memory::IdElement;
-use crate::{CopyOptions, DType, IdSpace, Routing, sys};
+use crate::error::{Error, ErrorKind, Result, check};
+use crate::{DType, IdSpace, Routing, sys};
 
 impl WireFormat {
     /// The format of a name ("nrlre1"), of who writes it ("vllm"), or of the ending of files
@@ -354,98 +352,6 @@ impl WireReport {
             largest_id: raw.largest_id,
         }
     }
-}
-
-/// What the beginning of a message says of itself; 0 where it does not (`routecap_wire_info`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct WireInfo {
-    /// Of the message.
-    pub format: WireFormat,
-    /// Of the format.
-    pub version: u32,
-    /// Whether the bytes are of no other format.
-    pub certain: bool,
-    /// Which of the following they say.
-    pub facts: WireFacts,
-    /// Of the ids.
-    pub dtype: Option<DType>,
-    /// Length of the layer axis.
-    pub columns: u32,
-    /// Experts per token.
-    pub k: u32,
-    /// Position of the first row.
-    pub first: u64,
-    /// How many.
-    pub rows: u64,
-}
-
-/// Say what bytes are, from their beginning (`routecap_wire_probe`).
-///
-/// # Errors
-///
-/// [`Format`](ErrorKind::Format); [`BufferTooSmall`](ErrorKind::BufferTooSmall) if they end within
-/// what stands at its beginning.
-pub fn wire_probe(bytes: &[u8]) -> Result<WireInfo> {
-    let mut raw = sys::routecap_wire_info {
-        struct_size: size_of::<sys::routecap_wire_info>() as u32,
-        ..Default::default()
-    };
-    // SAFETY: `raw` has the size that it says.
-    check(unsafe { sys::routecap_wire_probe(bytes.as_ptr().cast(), bytes.len(), &mut raw) })?;
-    Ok(WireInfo {
-        format: WireFormat::of(raw.format),
-        version: raw.version,
-        certain: raw.certain != 0,
-        facts: WireFacts(raw.facts),
-        dtype: DType::of(raw.dtype),
-        columns: raw.columns,
-        k: raw.k,
-        first: raw.first,
-        rows: raw.rows,
-    })
-}
-
-/// Write the ids of a message into memory of the caller, without making a routing
-/// (`routecap_wire_decode_into`). Options, memory and mask as in [`Routing::copy_to`].
-///
-/// # Errors
-///
-/// As [`Routing::from_wire`] and [`Routing::copy_to`].
-pub fn wire_decode_into<T: IdElement>(
-    bytes: &[u8],
-    format: WireFormat,
-    hint: &WireHint,
-    options: &CopyOptions,
-    dst: &mut [T],
-    mask: Option<&mut [bool]>,
-) -> Result<(Completeness, WireReport)> {
-    let raw = hint.raw()?;
-    let report = std::cell::Cell::new(WireReport::memory());
-    let completeness =
-        copy_into(options, dst, mask, &|options, dst, dst_bytes, mask, mask_bytes, needed| {
-            let mut memory = report.get();
-            // SAFETY: `dst` and `mask` are as long as it is said; the hint and its arrays live until
-            // the call returns.
-            let status = unsafe {
-                sys::routecap_wire_decode_into(
-                    bytes.as_ptr().cast(),
-                    bytes.len(),
-                    format.number(),
-                    &raw,
-                    options,
-                    dst,
-                    dst_bytes,
-                    mask,
-                    mask_bytes,
-                    needed,
-                    &mut memory,
-                )
-            };
-            report.set(memory);
-            status
-        })?;
-    Ok((completeness, WireReport::of(&report.get())))
 }
 
 /// One message of two: the rows of `head` before position `row`, and those of `tail` from it on

@@ -1,4 +1,5 @@
 //! The dump of a capturer.
+#![cfg(feature = "experimental")]
 
 mod support;
 

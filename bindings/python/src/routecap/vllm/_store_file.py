@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import routecap
+from routecap.experimental import SharedStore
 
 
 def make(path: str, capturer: routecap.Capturer, **settings: Any) -> routecap.Store:
@@ -34,7 +35,7 @@ def make(path: str, capturer: routecap.Capturer, **settings: Any) -> routecap.St
         if descriptor is None:
             descriptor, file = _new(link)
         try:
-            store = routecap.Store.open_shared(descriptor, capturer, **settings)
+            store = SharedStore.open(descriptor, capturer, **settings)
             fcntl.flock(descriptor, fcntl.LOCK_SH)  # as long as the store has a descriptor of it
             if file is not None:
                 _point(link, file)
@@ -59,7 +60,7 @@ def open_made(path: str | os.PathLike[str], **settings: Any) -> routecap.Store:
     """
     descriptor = os.open(path, os.O_RDWR)
     try:
-        return routecap.Store.open_shared(descriptor, **settings)
+        return SharedStore.open(descriptor, **settings)
     finally:
         os.close(descriptor)
 

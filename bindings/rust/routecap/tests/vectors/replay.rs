@@ -1449,10 +1449,6 @@ impl Replay {
                     call.expect("evicted", evicted);
                 }
             }
-            "store_move" => {
-                let moved = self.store(call).move_slots(&keys("source"), &keys("destination"));
-                call.done(moved);
-            }
             "store_export" => {
                 let exported = self.store(call).export(&chosen, generation);
                 if let Some((bytes, _)) = call.answered(exported, |(_, all)| completeness(*all)) {

@@ -1,0 +1,142 @@
+/*
+ * routecap, chapter 16, experimental: a store that several processes share, and a dump of a
+ * capturer.
+ *
+ * Copyright 2026 The routecap authors. Licensed under the Apache License, Version 2.0; see LICENSE.
+ *
+ * Few programs need these functions, and they may still be withdrawn: see include/COMPATIBILITY.md.
+ * They are declared only if ROUTECAP_EXPERIMENTAL is defined before routecap.h is included. Their
+ * entries in the function table are always there.
+ *
+ *   routecap_store_create_shared  a store for this process and those that get its descriptor
+ *   routecap_store_open_shared    open such a store, or a store in a file
+ *   routecap_capturer_dump        requests, steps in flight and memory as JSON
+ */
+#ifndef ROUTECAP_EXPERIMENTAL_H
+#define ROUTECAP_EXPERIMENTAL_H
+
+#include "store.h"
+
+#ifdef ROUTECAP_EXPERIMENTAL
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ================================================================================================
+ * A store of several processes
+ * ============================================================================================== */
+
+/**
+ * Create a store that several processes of one machine share. Each other process opens it by its
+ * descriptor. At most 48 processes have it open at a time.
+ *
+ * Memory. The call takes all memory of the store: the budget for blocks, and about 1.2 MB more. The
+ * store takes no more later.
+ *
+ * Blocks. Other processes find a block once it is complete. For a publish, the worker thread copies
+ * the rows into the store. For an adopt, it copies them out into the capturer's budget, and checks
+ * them: a block that another process left half done is missing. If a block is dropped between an
+ * adopt and that copy, it is EVICTED for the adopter too. The counts are those of all processes
+ * together, except blocks_in_flight.
+ *
+ * Turns. Changing the store takes a turn, and one process at a time has it. Finding, adopting and
+ * evicting need no turn. A call tries for about 50 us to get a turn. The worker thread waits for up
+ * to one second. A process may get no turn, for example because another process was stopped in the
+ * middle of its own turn. Then it publishes no blocks (blocks_refused), retain returns
+ * ROUTECAP_MISSING_REFUSED, and an adopt does not note that its blocks were used. No counter shows
+ * the last two.
+ *
+ * Death. A process may die at any moment without holding up the others. The blocks that it retained
+ * are released. If it dies in its turn, the order in which blocks are dropped for room begins anew.
+ *
+ * Trust. A process that writes into the memory by other means can make rows missing, and
+ * deliberately make them wrong. Pass the descriptor only to processes that you trust.
+ *
+ * @param[in] config       The configuration.
+ * @param[in] shape        As in routecap_store_create.
+ * @param[out] descriptor  A file descriptor of memory without a name, which can neither shrink nor
+ *                         grow. The caller owns it. It may be inherited, passed over a UNIX socket,
+ *                         and closed. It is closed when the process executes another program.
+ * @param[out] store       The store, to be freed with routecap_store_free; NULL on error.
+ * @return ROUTECAP_OK; ROUTECAP_ERR_NO_BACKEND (this system has no such memory, or no /proc).
+ */
+ROUTECAP_API routecap_status routecap_store_create_shared(const routecap_store_config *config,
+                                                          const routecap_config *shape,
+                                                          int32_t *descriptor,
+                                                          routecap_store **store);
+
+/**
+ * Open a store that several processes share. If the descriptor is that of an empty file, create the
+ * store in the file. Processes can then find the store by the name of the file, such as a name in
+ * /dev/shm.
+ *
+ * When the store is created in a file, the file takes all memory of the store. If anyone truncates
+ * the file, every process that has it open ends. A store does not outlive a boot of the machine.
+ *
+ * If several processes find the file empty, one of them makes the store. The others wait as long as
+ * the file grows, and return if it has not grown for three seconds. If a process dies while it
+ * makes the store, the next process that opens the file makes it.
+ *
+ * A file with a name must belong to this user or to root, because its owner could make rows wrong.
+ * So open the file with O_NOFOLLOW, and create it with mode 0600.
+ *
+ * @param[in] config      The configuration. block_rows, key_bytes and flags must be those that the
+ *                        store was created with. budget_bytes and generation matter only if the
+ *                        file is empty.
+ * @param[in] shape       The shape that the store was created with.
+ * @param[in] descriptor  A descriptor of routecap_store_create_shared, or of a file opened for
+ *                        reading and writing. The caller still owns it, and may close it after the
+ *                        call.
+ * @param[out] store      The store, to be freed with routecap_store_free; NULL on error.
+ * @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT (no store, a store of another version or another boot,
+ *         or a damaged one); ROUTECAP_ERR_ARGUMENT (also if the file belongs to another user);
+ *         ROUTECAP_ERR_SHAPE_MISMATCH (a different shape, block_rows, key_bytes or flags);
+ *         ROUTECAP_ERR_NOT_READY (another process is making the store, and makes no progress);
+ *         ROUTECAP_ERR_NO_MEMORY (also if the disk is full, or 48 processes have the store open);
+ *         ROUTECAP_ERR_NO_BACKEND (this system has no /proc).
+ */
+ROUTECAP_API routecap_status routecap_store_open_shared(const routecap_store_config *config,
+                                                        const routecap_config *shape,
+                                                        int32_t descriptor, routecap_store **store);
+
+/* ================================================================================================
+ * Dump of a capturer
+ * ============================================================================================== */
+
+/**
+ * Describe a capturer as JSON: its settings, memory and counters, what the worker thread is doing,
+ * every step in flight, and requests.
+ *
+ * Any thread may call it, even while the engine hangs. It waits neither for steps or callbacks nor
+ * for the device, does not call the driver, allocates nothing, and writes only to dst. No thread
+ * waits for anything while it holds a lock that this call takes. So this call returns even if the
+ * engine's thread is stuck in a call, or the worker thread in a hook or a release callback. It
+ * reads the numbers one after another while the capturer runs, so they may differ by what happened
+ * in between.
+ *
+ * docs/dump.schema.json describes the JSON. It is ASCII. Later versions may add members.
+ *
+ * @param[in] capturer   The capturer.
+ * @param[in] requests   The most requests to list. Requests with rows in flight, or with calls that
+ *                       wait to be applied, come first. If dst has no room for all of them, fewer
+ *                       are listed.
+ * @param[out] dst       [dst_bytes] the JSON, without a 0 at its end. NULL with dst_bytes 0 asks
+ *                       for the size, which returns ROUTECAP_ERR_BUFFER_TOO_SMALL.
+ * @param[in] dst_bytes  Size of dst, in bytes. The size that an earlier call returned in `needed`
+ *                       stays large enough, whatever has happened since.
+ * @param[out] needed    How many bytes were written; on ROUTECAP_ERR_BUFFER_TOO_SMALL, how many are
+ *                       enough; may be NULL.
+ * @return ROUTECAP_OK; ROUTECAP_ERR_BUFFER_TOO_SMALL (nothing is written).
+ */
+ROUTECAP_API routecap_status routecap_capturer_dump(const routecap_capturer *capturer,
+                                                    uint32_t requests, void *dst, size_t dst_bytes,
+                                                    uint64_t *needed);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* ROUTECAP_EXPERIMENTAL */
+
+#endif /* ROUTECAP_EXPERIMENTAL_H */
