@@ -23,21 +23,13 @@ BlockTable::BlockTable(uint32_t key_bytes, uint32_t most)
       gone_cells_(zeros<std::atomic<uint64_t>>(Evictions::kWords)) {}
 
 uint64_t BlockTable::hash(const uint8_t *key) const {
-    constexpr uint64_t kOdd = 0x9e3779b97f4a7c15;
-    uint64_t h = key_bytes_, word = 0;
-    uint32_t b = 0;
-    for (; b + 8 <= key_bytes_; b += 8) {
-        std::memcpy(&word, key + b, 8);
-        h = (h ^ word) * kOdd;
-        h ^= h >> 32;
-    }
-    if (b < key_bytes_) {
-        word = 0;
-        std::memcpy(&word, key + b, key_bytes_ - b);
-        h = (h ^ word) * kOdd;
-        h ^= h >> 32;
-    }
-    return h * kOdd ^ h >> 29;
+    return checksum(words_of(key_bytes_), 0, [&](size_t w) {
+        const size_t rest = key_bytes_ - 8 * w;
+        if (rest < 8) return load_bytes(key + 8 * w, rest);
+        uint64_t word;
+        std::memcpy(&word, key + 8 * w, 8);
+        return word;
+    });
 }
 
 BlockTable::Id BlockTable::find(const uint8_t *wanted, uint64_t hash) const {
@@ -56,12 +48,8 @@ BlockTable::Id BlockTable::make(const uint8_t *key) {
         return 0;
     Block &block = *new (&at(id)) Block{};
     block.set(State::pending);
-    rename(id, key);
-    return id;
-}
-
-void BlockTable::rename(Id id, const uint8_t *key) {
     std::memcpy(const_cast<uint8_t *>(this->key(id)), key, key_bytes_);
+    return id;
 }
 
 void BlockTable::link(Id id, uint64_t hash) {

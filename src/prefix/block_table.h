@@ -60,7 +60,6 @@ public:
     Id find(const uint8_t *key, uint64_t hash) const;
     // A pending one, not linked. 0: there are too many.
     Id make(const uint8_t *key);
-    void rename(Id id, const uint8_t *key);
     void link(Id id, uint64_t hash);
     void unlink(Id id, uint64_t hash);
     // Neither linked nor in line.

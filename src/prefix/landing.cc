@@ -195,52 +195,43 @@ private:
         }
         Page &to = *slot.page;
         uint64_t *tags = to.tags.load(std::memory_order_acquire);
-        const auto tag_row = [&](uint64_t r, uint64_t tag) {
-            if (tags != nullptr) tags[slot.row + r] = tag;
-        };
-        uint64_t written = 0;  // rows, in order
-        const auto fill = [&](uint64_t end) {
-            for (; written < end; written++) {
-                const uint64_t row = slot.row + written;
+        uint64_t begun = 0;  // rows, in order
+        const auto begin = [&](uint64_t end) {
+            for (; begun < end; begun++) {
+                const uint64_t row = slot.row + begun;
                 if (b.before.page) {
-                    std::memcpy(to.ids(row), ids(b.before, written), shape_.ids_bytes);
-                    std::memcpy(to.validity(row), validity(b.before, written),
-                                shape_.validity_bytes);
-                    tag_row(written, b.before.page->tag_of(b.before.row + written));
+                    std::memcpy(to.ids(row), ids(b.before, begun), shape_.ids_bytes);
+                    std::memcpy(to.validity(row), validity(b.before, begun), shape_.validity_bytes);
                 } else {
                     shape_.mark_missing(to.ids(row), ROUTECAP_MISSING_NOT_PUBLISHED);
                     std::memset(to.validity(row), 0, shape_.validity_bytes);
-                    tag_row(written, b.tag);
                 }
+                // A row without a cell says nothing of the block's age.
+                if (tags != nullptr)
+                    tags[row] = b.before.page ? b.before.page->tag_of(b.before.row + begun) : b.tag;
             }
         };
         for_each_part(i, [&](const Segment &segment, uint64_t from, uint64_t block_row,
                              uint64_t n) {
-            fill(b.before.page ? block_row + n : block_row);
-            const uint64_t row = slot.row + block_row;
-            if (!b.before.page) {
-                std::memcpy(to.ids(row), segment.ids(from), n * shape_.ids_bytes);
-                std::memcpy(to.validity(row), segment.validity(from), n * shape_.validity_bytes);
-                written += n;
+            const uint64_t first = slot.row + block_row;
+            begin(block_row);
+            if (segment.complete && !b.before.page) {
+                std::memcpy(to.ids(first), segment.ids(from), n * shape_.ids_bytes);
+                std::memcpy(to.validity(first), segment.validity(from), n * shape_.validity_bytes);
+                for (uint64_t r = 0; r < n && tags != nullptr; r++)
+                    tags[first + r] = segment.tag(from + r);
+                begun += n;
+                return;
             }
-            for (uint64_t r = 0; r < n && (b.before.page || tags != nullptr || !segment.complete);
-                 r++) {
-                uint8_t *to_ids = to.ids(row + r), *to_validity = to.validity(row + r);
-                uint64_t tag = segment.tag(from + r);
-                if (b.before.page) {
-                    tag = tags != nullptr ? tags[row + r] : b.tag;
-                    merge_row(shape_, to_ids, to_validity, tag, segment.ids(from + r),
-                              segment.validity(from + r), segment.tag(from + r));
-                    tag_row(block_row + r, tag);
-                    continue;
-                }
-                // A row without a cell says nothing of the block's age.
-                tag_row(block_row + r, shape_.row_empty(to_validity) ? b.tag : tag);
-                if (!segment.complete && shape_.row_reason(to_ids, to_validity) != 0)
-                    shape_.mark_missing(to_ids, ROUTECAP_MISSING_NOT_PUBLISHED);
+            begin(block_row + n);
+            for (uint64_t r = 0; r < n; r++) {
+                uint64_t one_tag = b.tag;
+                merge_row(shape_, to.ids(first + r), to.validity(first + r),
+                          tags != nullptr ? tags[first + r] : one_tag, segment.ids(from + r),
+                          segment.validity(from + r), segment.tag(from + r));
             }
         });
-        fill(block_rows_);
+        begin(block_rows_);
         b.complete = true;
         for (uint32_t r = 0; r < block_rows_ && b.complete; r++)
             b.complete = shape_.row_full(to.validity(slot.row + r));

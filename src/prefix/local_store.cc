@@ -125,7 +125,7 @@ void LocalStore::evict(Id id, Dropped &dropped) {
 bool LocalStore::current(const Block &block) const {
     const uint64_t generation = generation_.load(std::memory_order_relaxed);
     if (block.state() == State::pending)
-        return publications_[block.publication()]->generation_ >= generation;
+        return publications_.at(block.publication())->generation_ >= generation;
     return generation == 0 || pages_.least_tag(block.place) >= generation;
 }
 
@@ -137,7 +137,7 @@ int32_t LocalStore::look(Id id, uint64_t hash, uint64_t generation, const void *
     const Block &block = table_.at(id);
     const bool at = generation == generation_.load(std::memory_order_relaxed) && current(block);
     if (block.state() == State::ready) return at ? 0 : ROUTECAP_MISSING_STALE;
-    const Published &publication = *publications_[block.publication()];
+    const Published &publication = *publications_.at(block.publication());
     const bool awaited = at && !publication.drafts_ && (any_owner || publication.owner_ == owner);
     return awaited ? 0 : ROUTECAP_MISSING_NOT_PUBLISHED;
 }
@@ -147,38 +147,17 @@ int32_t LocalStore::look(Id id, uint64_t hash, uint64_t generation, const void *
 LocalStore::Published::Published(std::shared_ptr<LocalStore> store, size_t count, const void *owner,
                                  bool drafts)
     : store_(std::move(store)), owner_(owner), drafts_(drafts), blocks_(count), landed_(count) {
-    LocalStore &s = *store_;
-    for (;;) {
-        std::vector<Published *> room;
-        std::vector<uint32_t> free_room;
-        size_t more = 0;
-        {
-            const Lock lock(s.mutex_);
-            if (!s.free_publications_.empty()) {
-                number_ = s.free_publications_.back();
-                s.free_publications_.pop_back();
-                s.publications_[number_] = this;
-                return;
-            }
-            if (s.publications_.size() < s.publications_.capacity()) {
-                number_ = static_cast<uint32_t>(s.publications_.size());
-                s.publications_.push_back(this);
-                return;
-            }
-            more = 2 * s.publications_.capacity() + 64;
-        }
-        room.reserve(more);
-        free_room.reserve(more);
-        const Lock lock(s.mutex_);
-        if (s.publications_.size() < s.publications_.capacity()) continue;
-        room.assign(s.publications_.begin(), s.publications_.end());
-        free_room.assign(s.free_publications_.begin(), s.free_publications_.end());
-        room.swap(s.publications_);
-        free_room.swap(s.free_publications_);
-    }
+    Publications one;
+    one[0] = this;
+    auto node = one.extract(0);  // made without the mutex
+    const Lock lock(store_->mutex_);
+    while (store_->publications_.contains(store_->next_publication_)) store_->next_publication_++;
+    node.key() = number_ = store_->next_publication_++;
+    store_->publications_.insert(std::move(node));
 }
 
 LocalStore::Published::~Published() {
+    Publications::node_type ours;  // freed without the mutex
     const Lock lock(store_->mutex_);
     for (Id id : blocks_) {  // that did not land
         if (id == 0) continue;
@@ -187,8 +166,7 @@ LocalStore::Published::~Published() {
             store_->unlink(id, store_->table_.hash(store_->table_.key(id)));
         store_->table_.free(id);
     }
-    store_->publications_[number_] = nullptr;
-    store_->free_publications_.push_back(number_);
+    ours = store_->publications_.extract(number_);
 }
 
 int32_t LocalStore::publish(Keys keys, uint64_t first, uint64_t generation, const void *owner,
@@ -348,68 +326,32 @@ bool LocalStore::take_slot(uint64_t tag, bool one_tag, Slot &slot) {
 
 class LocalStore::Found final : public Adoption {
 public:
+    Found(uint64_t first, size_t blocks) : rows_(first) {
+        rows_.reserve(blocks);
+        late_.reserve(blocks);
+    }
+
     std::vector<Segment> take(PagePool &) override {
         for (const Late &late : late_) {
             const Rows &rows = late.publication->landed_[late.index];
-            Segment &segment = segments_[late.segment];
-            segment.reason = rows.reason;
+            Segment &segment = rows_[late.segment];
+            segment.reason = rows.page ? 0 : rows.reason;
             if (!rows.page) continue;
             segment.page = rows.page;
             segment.page_row = rows.row;
             segment.complete = rows.complete;
-            segment.reason = 0;
         }
         late_.clear();
-        return std::move(segments_);
+        return rows_.take();
     }
 
-    // Blocks and holes in order.
-    void add(Page *page, uint32_t row, uint64_t rows, bool complete) {
-        if (!segments_.empty()) {
-            Segment &last = segments_.back();
-            if (last.page.get() == page && last.page_row + last.rows == row &&
-                last.complete == complete) {
-                last.rows += rows;
-                end_ += rows;
-                return;
-            }
-        }
-        page->references.fetch_add(1, std::memory_order_relaxed);
-        segments_.push_back({PageRef(page), row, end_, rows, complete});
-        end_ += rows;
-    }
-    void add_missing(uint64_t rows, int32_t reason, bool apart) {
-        if (!apart && !segments_.empty() && !segments_.back().page &&
-            segments_.back().reason == reason && !last_is_late()) {
-            segments_.back().rows += rows;
-        } else {
-            segments_.push_back(Segment::not_there(end_, rows, reason));
-        }
-        end_ += rows;
-    }
-    void add_late(std::shared_ptr<Published> publication, uint32_t index, uint64_t rows) {
-        late_.push_back({segments_.size(), std::move(publication), index});
-        add_missing(rows, ROUTECAP_MISSING_NOT_PUBLISHED, true);
-    }
-    void reserve(size_t blocks) {
-        segments_.reserve(blocks);
-        late_.reserve(blocks);
-    }
-
-    uint64_t end_ = 0;
-
-private:
-    friend class LocalStore;
+    // A block in flight.
     struct Late {
         size_t segment;
         std::shared_ptr<Published> publication;
         uint32_t index;
     };
-    bool last_is_late() const {
-        return !late_.empty() && late_.back().segment + 1 == segments_.size();
-    }
-
-    std::vector<Segment> segments_;
+    AdoptedRows rows_;
     std::vector<Late> late_;
 };
 
@@ -418,9 +360,7 @@ int32_t LocalStore::adopt(Keys keys, uint64_t first, uint64_t generation, const 
                           std::unique_ptr<Adoption> &adoption) {
     if (int32_t s = check_generation(generation); s < 0) return s;
     const uint64_t now = this->generation();
-    auto result = std::make_unique<Found>();
-    result->reserve(keys.count);
-    result->end_ = first;
+    auto result = std::make_unique<Found>(first, keys.count);
     const uint64_t rows = config_.block_rows;
     found = {};
     waits = false;
@@ -430,22 +370,22 @@ int32_t LocalStore::adopt(Keys keys, uint64_t first, uint64_t generation, const 
         int32_t reason = look(id, hash, generation, owner, false);
         const Block *block = reason == 0 ? &table_.at(id) : nullptr;
         if (block != nullptr && block->state() == State::pending) {
-            auto publication = publications_[block->publication()]->weak_from_this().lock();
-            if (publication != nullptr)
-                result->add_late(std::move(publication), block->index(), rows), waits = true;
-            else
+            auto publication = publications_.at(block->publication())->weak_from_this().lock();
+            if (publication != nullptr) {
+                const size_t segment =
+                    result->rows_.add_pending(rows, ROUTECAP_MISSING_NOT_PUBLISHED);
+                result->late_.push_back({segment, std::move(publication), block->index()});
+                waits = true;
+            } else {
                 reason = ROUTECAP_MISSING_NOT_PUBLISHED;  // it is being dropped
+            }
         } else if (block != nullptr) {
             const BlockPages::Place at = pages_.at(block->place);
-            result->add(at.page, at.row, rows, block->complete);
+            result->rows_.add(at.page, at.row, rows, block->complete);
             use(id);
         }
-        if (reason != 0) result->add_missing(rows, reason, false);
-        found.found += reason == 0;
-        if (found.found == i + 1) found.rows = length(i + 1);
-        found.evicted += reason == ROUTECAP_MISSING_EVICTED;
-        found.stale += reason == ROUTECAP_MISSING_STALE;
-        found.not_published += reason == ROUTECAP_MISSING_NOT_PUBLISHED;
+        if (reason != 0) result->rows_.add_missing(rows, reason);
+        note_key(i, reason, found);
     });
     // An adopt is before an advance or after it, as a whole.
     if (this->generation() != now)
@@ -490,7 +430,7 @@ int32_t LocalStore::collect(Keys keys, uint64_t generation, std::vector<size_t> 
     return ROUTECAP_OK;
 }
 
-// ---- Keeping, dropping, moving --------------------------------------------------------------
+// ---- Keeping and dropping -------------------------------------------------------------------
 
 int32_t LocalStore::retain(Keys keys, int32_t *reasons) {
     Dropped dropped;
@@ -531,33 +471,6 @@ int32_t LocalStore::evict(Keys keys, uint64_t *evicted) {
         evict(id, dropped);
     });
     if (evicted != nullptr) *evicted = gone;
-    return ROUTECAP_OK;
-}
-
-int32_t LocalStore::move(Keys from, Keys to) {
-    if (int32_t s = check_slot_keys(); s < 0) return s;
-    struct Moved {
-        Id id;
-        uint16_t retained;
-    };
-    std::vector<Moved> moved(from.count);
-    Dropped dropped;
-    dropped.reserve(to.count);
-    const Lock lock(mutex_);
-    for (size_t i = 0; i < from.count; i++) {
-        const uint64_t hash = table_.hash(from[i]);
-        const Id id = table_.find(from[i], hash);
-        moved[i] = {id, id != 0 ? unlink(id, hash) : uint16_t{0}};
-        if (id != 0) table_.note_gone(hash);
-    }
-    for (size_t i = 0; i < from.count; i++) {
-        const uint64_t hash = table_.hash(to[i]);
-        if (const Id there = table_.find(to[i], hash); there != 0) evict(there, dropped);
-        if (moved[i].id == 0) continue;
-        table_.rename(moved[i].id, to[i]);
-        link(moved[i].id, hash);
-        put_in_line(moved[i].id, moved[i].retained);
-    }
     return ROUTECAP_OK;
 }
 

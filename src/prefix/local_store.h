@@ -3,10 +3,12 @@
 #pragma once
 
 #include <atomic>
+#include <map>
 #include <memory>
 #include <vector>
 
 #include "base/mutex.h"
+#include "prefix/adopted_rows.h"
 #include "prefix/block_pages.h"
 #include "prefix/block_table.h"
 #include "prefix/store.h"
@@ -27,7 +29,6 @@ public:
     int32_t retain(Keys keys, int32_t *reasons) override;
     int32_t release(Keys keys) override;
     int32_t evict(Keys keys, uint64_t *evicted) override;
-    int32_t move(Keys from, Keys to) override;
     int32_t advance(uint64_t generation) override;
     void counts(routecap_store_counts &counts) override;
     Refusals refusals() override;
@@ -67,6 +68,9 @@ private:
         std::vector<Id> blocks_;    // 0: there were too many
         std::vector<Rows> landed_;  // for those who adopted them in flight; whoever files has it
     };
+
+    // Those in flight, by the number that their blocks have.
+    using Publications = std::map<uint32_t, Published *>;
 
     explicit LocalStore(StoreConfig config);
     uint64_t length(uint64_t blocks) const { return blocks * config_.block_rows; }
@@ -125,8 +129,8 @@ private:
     mutable QuickMutex mutex_;
     BlockTable table_ GUARDED_BY(mutex_);
     BlockPages pages_ GUARDED_BY(mutex_);
-    std::vector<Published *> publications_ GUARDED_BY(mutex_);
-    std::vector<uint32_t> free_publications_ GUARDED_BY(mutex_);
+    Publications publications_ GUARDED_BY(mutex_);
+    uint32_t next_publication_ GUARDED_BY(mutex_) = 0;
     uint64_t blocks_ GUARDED_BY(mutex_) = 0,
                      in_flight_ GUARDED_BY(mutex_) = 0, retained_ GUARDED_BY(mutex_) = 0;
     routecap_store_counts counted_ GUARDED_BY(mutex_){};

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <initializer_list>
+#include <string>
 #include <thread>
 #include <utility>
 
@@ -131,13 +133,13 @@ MappedBlocks::~MappedBlocks() {
     // A child of fork() has nothing of it.
     if (me_ == UINT32_MAX || process_generation_ != routecap::process_generation()) return;
     // Who finds the number's lock free does the same, if this cannot.
-    if (const Writer writer(*this, Patience::waits); writer) {
+    change(Patience::waits, [&](const Writer &) REQUIRES(mutex_) {
         for (uint32_t i = 1; i <= slots_; i++)
             if (const uint64_t pins = slot(i).pins.load(std::memory_order_relaxed);
                 (pins & my_pin()) != 0)
                 set_pins(i, pins & ~my_pin());
         control_->attached[me_].store(0);
-    }
+    });
 }
 
 MappedBlocks::Layout MappedBlocks::layout(uint32_t slots) const {
@@ -198,9 +200,8 @@ uint64_t MappedBlocks::slot_bytes(const StoreConfig &config) {
     return (sizes.layout(2 * kMany).bytes - sizes.layout(kMany).bytes) / kMany;
 }
 
-// Makes a table in the memory that take(bytes) gets.
-template <class Take>
-int32_t MappedBlocks::initialise(Take take) {
+// Makes a table in the memory of an empty file.
+int32_t MappedBlocks::initialise(int32_t descriptor) {
     if (boot_id()[0] == 0)
         return report(ROUTECAP_ERR_NO_BACKEND, "the system does not say which boot this is");
     const uint64_t each = slot_bytes(config_);
@@ -214,7 +215,7 @@ int32_t MappedBlocks::initialise(Take take) {
     if (getrandom(&seed, sizeof seed, 0) != sizeof seed)
         return report(ROUTECAP_ERR_NO_BACKEND, "getrandom failed");
     const std::vector<uint8_t> identity = this->identity(slots, seed, bytes);
-    if (int32_t s = take(bytes); s < 0) return s;
+    if (int32_t s = file_.take(descriptor, bytes); s < 0) return s;
     place(slots, seed);
     control_->generation.store(config_.generation);
     control_->evictions.store(Evictions::kFirst);
@@ -234,18 +235,17 @@ int32_t MappedBlocks::initialise(Take take) {
 
 int32_t MappedBlocks::create(const StoreConfig &config, int32_t &descriptor,
                              std::unique_ptr<MappedBlocks> &blocks) {
-    std::unique_ptr<MappedBlocks> made(new MappedBlocks(config));
     int32_t memory = -1;
-    int32_t status =
-        made->initialise([&](uint64_t bytes) { return made->file_.create(bytes, memory); });
-    if (status == ROUTECAP_OK) status = made->attach();
-    if (status < 0) {
-        if (memory >= 0) ::close(memory);
-        return status;
+    if (int32_t s = MappedFile::create(memory); s < 0) return s;
+    int32_t status = open(config, memory, blocks);
+    if (status == ROUTECAP_OK) status = MappedFile::seal(memory);
+    if (status == ROUTECAP_OK) {
+        descriptor = memory;
+    } else {
+        blocks.reset();
+        ::close(memory);
     }
-    descriptor = memory;
-    blocks = std::move(made);
-    return ROUTECAP_OK;
+    return status;
 }
 
 int32_t MappedBlocks::open(const StoreConfig &config, int32_t descriptor,
@@ -255,10 +255,7 @@ int32_t MappedBlocks::open(const StoreConfig &config, int32_t descriptor,
     MappedFile::Has has;
     if (int32_t s = file.begin(descriptor, has); s < 0) return s;
     if (has == MappedFile::Has::lock) {
-        if (int32_t s =
-                made->initialise([&](uint64_t bytes) { return file.take(descriptor, bytes); });
-            s < 0)
-            return s;
+        if (int32_t s = made->initialise(descriptor); s < 0) return s;
         file.made();
     } else {
         if (int32_t s = file.map(descriptor); s < 0) return s;
@@ -270,10 +267,6 @@ int32_t MappedBlocks::open(const StoreConfig &config, int32_t descriptor,
 }
 
 int32_t MappedBlocks::check_identity() {
-    const auto refuse = [](const char *what, uint64_t has, uint64_t wanted) {
-        return report(ROUTECAP_ERR_SHAPE_MISMATCH, "the store's %s is %lld, and not %lld", what,
-                      static_cast<long long>(has), static_cast<long long>(wanted));
-    };
     const auto damaged = [](const char *how) {
         return report(ROUTECAP_ERR_FORMAT, "the descriptor is that of no store: %s", how);
     };
@@ -299,32 +292,40 @@ int32_t MappedBlocks::check_identity() {
         return report(ROUTECAP_ERR_FORMAT, "the store was made before this boot of the machine");
 
     const Shape &shape = *config_.shape;
-    if (fixed.layers != shape.layers) return refuse("number of layers", fixed.layers, shape.layers);
-    if (fixed.k != shape.k) return refuse("k", fixed.k, shape.k);
-    if (fixed.id_space != shape.id_space)
-        return refuse("id space", static_cast<uint64_t>(fixed.id_space),
-                      static_cast<uint64_t>(shape.id_space));
-    if (fixed.block_rows != config_.block_rows)
-        return refuse("block_rows", fixed.block_rows, config_.block_rows);
-    if (fixed.key_bytes != config_.key_bytes)
-        return refuse("key_bytes", fixed.key_bytes, config_.key_bytes);
-    if (fixed.flags != config_.flags) return refuse("flags", fixed.flags, config_.flags);
+    struct Value {
+        const char *name;
+        int64_t has, wanted;
+    };
+    const auto first_difference = [](std::initializer_list<Value> values, const char *of) {
+        for (const Value &v : values)
+            if (v.has != v.wanted)
+                return report(ROUTECAP_ERR_SHAPE_MISMATCH, "the store's %s%s is %lld, and not %lld",
+                              v.name, of, static_cast<long long>(v.has),
+                              static_cast<long long>(v.wanted));
+        return ROUTECAP_OK;
+    };
+    if (int32_t s = first_difference({{"number of layers", fixed.layers, shape.layers},
+                                      {"k", fixed.k, shape.k},
+                                      {"id space", fixed.id_space, shape.id_space},
+                                      {"block_rows", fixed.block_rows, config_.block_rows},
+                                      {"key_bytes", fixed.key_bytes, config_.key_bytes},
+                                      {"flags", fixed.flags, config_.flags}},
+                                     "");
+        s < 0)
+        return s;
     if (fixed.bytes != identity(fixed.slots, fixed.seed, fixed.file_bytes).size())
         return damaged("its header has another size");
     for (uint32_t l = 0; l < shape.layers; l++) {
         LayerIdentity layer;
         std::memcpy(&layer, all.data() + sizeof fixed + l * sizeof layer, sizeof layer);
-        const auto differs = [&](const char *what, int64_t has, int64_t wanted) {
-            return report(ROUTECAP_ERR_SHAPE_MISMATCH,
-                          "the store's %s of layer %u is %lld, and not %lld", what, l,
-                          static_cast<long long>(has), static_cast<long long>(wanted));
-        };
-        if (layer.decoder_index != shape.layer_map[l])
-            return differs("layer_map", layer.decoder_index, shape.layer_map[l]);
-        if (layer.experts != shape.layer_experts[l])
-            return differs("number of experts", layer.experts, shape.layer_experts[l]);
-        if (layer.provenance != shape.layer_provenance[l])
-            return differs("provenance", layer.provenance, shape.layer_provenance[l]);
+        const std::string of = " of layer " + std::to_string(l);
+        if (int32_t s =
+                first_difference({{"layer_map", layer.decoder_index, shape.layer_map[l]},
+                                  {"number of experts", layer.experts, shape.layer_experts[l]},
+                                  {"provenance", layer.provenance, shape.layer_provenance[l]}},
+                                 of.c_str());
+            s < 0)
+            return s;
     }
     if (fixed.slots < 2 || fixed.slots >= kMostSlots || fixed.file_bytes != file_.bytes() ||
         layout(fixed.slots).bytes != fixed.file_bytes)
@@ -335,9 +336,10 @@ int32_t MappedBlocks::check_identity() {
 
 // Takes a number of those that no living process has.
 int32_t MappedBlocks::attach() {
+    bool any_dead = true;
+    const auto bury = [&](const Writer &) REQUIRES(mutex_) { any_dead = look_for_dead(); };
     for (const bool again : {false, true}) {
-        if (again)
-            if (const Writer writer(*this, Patience::waits); !writer || !look_for_dead()) break;
+        if (again && (!change(Patience::waits, bury) || !any_dead)) break;
         for (uint32_t p = 0; p < MappedFile::kLocks; p++) {
             // Of one that has died the pins are still there.
             if (control_->attached[p].load() != 0 || !file_.lock(p)) continue;
@@ -388,10 +390,7 @@ std::atomic<uint64_t> &MappedBlocks::counter(MappedCount what) const {
 }
 MappedBlocks::Key MappedBlocks::key_at(const uint8_t *keys, size_t i) const {
     Key key{};
-    if (config_.key_bytes == 8)  // as a slot has
-        std::memcpy(key.words.data(), keys + 8 * i, 8);
-    else
-        std::memcpy(key.words.data(), keys + i * config_.key_bytes, config_.key_bytes);
+    std::memcpy(key.words.data(), keys + i * config_.key_bytes, config_.key_bytes);
     key.hash = hash_of(key);
     return key;
 }
@@ -649,12 +648,6 @@ void MappedBlocks::unlock() {
     mutex_.unlock();
 }
 
-MappedBlocks::Writer::Writer(MappedBlocks &blocks, Patience patience)
-    : blocks_(blocks), has_(blocks.lock(patience)) {}
-MappedBlocks::Writer::~Writer() {
-    if (has_) blocks_.unlock();
-}
-
 // ---- Chains, the line and the list of free slots ----------------------------------------------
 
 // The link that leads to the block of a key; null if there is none.
@@ -725,11 +718,12 @@ void MappedBlocks::use(uint32_t number) {
 void MappedBlocks::touch(std::span<const Found> found) {
     constexpr size_t kMany = 256;
     for (; !found.empty(); found = found.subspan(std::min(kMany, found.size()))) {
-        const Writer writer(*this, Patience::tries);
-        if (!writer) return;
-        for (const Found &f : found.first(std::min(kMany, found.size())))
-            if (f.word != 0 && slot(f.slot).word.load(std::memory_order_relaxed) == f.word)
-                use(f.slot);
+        const auto note = [&](const Writer &) REQUIRES(mutex_) {
+            for (const Found &f : found.first(std::min(kMany, found.size())))
+                if (f.word != 0 && slot(f.slot).word.load(std::memory_order_relaxed) == f.word)
+                    use(f.slot);
+        };
+        if (!change(Patience::tries, note)) return;
     }
 }
 
@@ -822,11 +816,11 @@ bool MappedBlocks::merge(RowPlanes old_rows, RowView new_rows, bool &mismatched)
     return filled;
 }
 
-void MappedBlocks::publish(const Writer &writer, std::span<New> blocks, uint64_t generation) {
-    if (!writer) {
-        for (New &block : blocks) block.result = Published::refused, block.mismatched = false;
-        return;
-    }
+void MappedBlocks::Writer::publish(std::span<New> blocks, uint64_t generation) const {
+    blocks_.has_writer();
+    blocks_.publish(blocks, generation);
+}
+void MappedBlocks::publish(std::span<New> blocks, uint64_t generation) {
     const Lock lock(pins_mutex_);
     Key keys[kAtOnce];
     for (; !blocks.empty(); blocks = blocks.subspan(std::min<size_t>(kAtOnce, blocks.size()))) {
@@ -901,7 +895,7 @@ MappedBlocks::Published MappedBlocks::publish_one(New &block, const Key &key, ui
     return Published::stored;
 }
 
-// ---- Keeping and moving -----------------------------------------------------------------------
+// ---- Keeping ----------------------------------------------------------------------------------
 
 // Who retains a block; the last that released it used it.
 void MappedBlocks::set_pins(uint32_t number, uint64_t pins) {
@@ -917,11 +911,7 @@ void MappedBlocks::settle_pin(uint64_t hash, uint32_t number) {
     set_pins(number, retained ? pins | my_pin() : pins & ~my_pin());
 }
 
-// The table is to hear of what this process released without the lock.
-void MappedBlocks::be_late(uint64_t hash) {
-    if (late_ < late_pins_.size()) late_pins_[late_] = hash;
-    late_++;
-}
+// The table hears of what this process released without the lock.
 void MappedBlocks::settle_late_pins() {
     const Lock lock(pins_mutex_);
     const auto settle = [&](uint32_t number) REQUIRES(mutex_, pins_mutex_) {
@@ -945,91 +935,70 @@ void MappedBlocks::settle_late_pins() {
 void MappedBlocks::retain(const uint8_t *keys, size_t n, int32_t *reasons, const int32_t *known) {
     Pins spare;  // its nodes are used; nothing is allocated under a mutex
     for (size_t i = 0; i < n; i++) spare[i] = 0;
-    const Writer writer(*this, Patience::tries);
-    const Lock lock(pins_mutex_);
-    for (size_t i = 0; i < n; i++) {
-        const Key key = key_at(keys, i);
-        int32_t reason = known != nullptr ? known[i] : kUnknown;
-        const std::optional<Match> m = reason <= 0 ? look(key) : std::nullopt;
-        if (reason == kUnknown)
-            reason = !m                             ? reason_of_absence(key.hash)
-                     : m->generation < generation() ? ROUTECAP_MISSING_STALE
-                                                    : 0;
-        auto pinned = pins_.find(key.hash);
-        if (reason == 0 && m && !writer && pinned == pins_.end()) reason = ROUTECAP_MISSING_REFUSED;
-        if (reasons != nullptr) reasons[i] = reason;
-        if (reason != 0) continue;
-        if (pinned == pins_.end()) {
-            auto node = spare.extract(spare.begin());
-            node.key() = key.hash;
-            pinned = pins_.insert(std::move(node)).position;
+    // pin(key, its block): whether it is retained now. Without a block it is in flight.
+    const auto each = [&](auto pin) REQUIRES(pins_mutex_) {
+        for (size_t i = 0; i < n; i++) {
+            const Key key = key_at(keys, i);
+            int32_t reason = known != nullptr ? known[i] : kUnknown;
+            const std::optional<Match> m = reason <= 0 ? look(key) : std::nullopt;
+            if (reason == kUnknown)
+                reason = !m                             ? reason_of_absence(key.hash)
+                         : m->generation < generation() ? ROUTECAP_MISSING_STALE
+                                                        : 0;
+            if (reason == 0 && !pin(key, m)) reason = ROUTECAP_MISSING_REFUSED;
+            if (reasons != nullptr) reasons[i] = reason;
         }
-        if (pinned->second++ == 0 && writer && m) settle_pin(key.hash, m->slot);
-    }
+    };
+    const bool changed = change(Patience::tries, [&](const Writer &) REQUIRES(mutex_) {
+        const Lock lock(pins_mutex_);
+        each([&](const Key &key, const std::optional<Match> &m) REQUIRES(pins_mutex_) {
+            has_writer();
+            auto pinned = pins_.find(key.hash);
+            if (pinned == pins_.end()) {
+                auto node = spare.extract(spare.begin());
+                node.key() = key.hash;
+                pinned = pins_.insert(std::move(node)).position;
+            }
+            if (pinned->second++ == 0 && m) settle_pin(key.hash, m->slot);
+            return true;
+        });
+    });
+    if (changed) return;
+    const Lock lock(pins_mutex_);
+    each([&](const Key &key, const std::optional<Match> &) REQUIRES(pins_mutex_) {
+        const auto pinned = pins_.find(key.hash);
+        if (pinned == pins_.end()) return false;
+        pinned->second++;
+        return true;
+    });
 }
 
 void MappedBlocks::release(const uint8_t *keys, size_t n) {
     Pins gone;  // freed without a mutex
-    const Writer writer(*this, Patience::tries);
-    const Lock lock(pins_mutex_);
-    for (size_t i = 0; i < n; i++) {
-        const Key key = key_at(keys, i);
-        const auto pinned = pins_.find(key.hash);
-        if (pinned == pins_.end() || --pinned->second > 0) continue;
-        gone.insert(pins_.extract(pinned));
-        if (!writer)
-            be_late(key.hash);
-        else if (const Link *link = link_to(key); link != nullptr)
-            settle_pin(key.hash, link->load(std::memory_order_relaxed));
-    }
-}
-
-void MappedBlocks::move(const Writer &writer, const uint8_t *from, const uint8_t *to,
-                        Moves &moves) {
-    auto &[in_flight, moved, pins, spare] = moves;
-    const size_t n = moved.size();
-    const Lock lock(pins_mutex_);
-    for (size_t i = 0; i < n; i++) {
-        const Key key = key_at(from, i);
-        moved[i].slot = 0;
-        bool there = in_flight[i];
-        if (!writer) {
-            there |= evict(from + i * config_.key_bytes);
-        } else if (const Link *link = link_to(key); link != nullptr) {
-            const uint32_t number = link->load(std::memory_order_relaxed);
-            const Slot &s = slot(number);
-            const uint64_t sum = sum_of(s.word.load()) ^ name_sum(key.hash, s.generation.load());
-            if (retire(number)) moved[i] = {number, sum}, there = true;
+    // settle(key): this process does not retain it any more.
+    const auto each = [&](auto settle) REQUIRES(pins_mutex_) {
+        for (size_t i = 0; i < n; i++) {
+            const Key key = key_at(keys, i);
+            const auto pinned = pins_.find(key.hash);
+            if (pinned == pins_.end() || --pinned->second > 0) continue;
+            gone.insert(pins_.extract(pinned));
+            settle(key);
         }
-        if (!there) continue;
-        evictions_->add(key.hash);
-        pins[i] = pins_.extract(key.hash);
-    }
-    for (size_t i = 0; i < n; i++) {
-        const Key key = key_at(to, i);
-        evict(to + i * config_.key_bytes);
-        // What retained the block still does, under its new key.
-        if (!pins[i].empty()) {
-            pins[i].key() = key.hash;
-            auto inserted = pins_.insert(std::move(pins[i]));
-            if (!inserted.inserted) {
-                inserted.position->second += inserted.node.mapped();
-                spare[i] = std::move(inserted.node);
-            }
-        }
-        const uint32_t number = moved[i].slot;
-        if (number == 0) continue;
-        Slot &s = slot(number);
-        std::atomic_thread_fence(std::memory_order_release);
-        for (uint32_t w = 0; w < key_words_; w++)
-            s.key[w].store(key.words[w], std::memory_order_relaxed);
-        const uint64_t sum = moved[i].sum ^ name_sum(key.hash, s.generation.load());
-        Link &first = bucket(key.hash);
-        s.next.store(first.load(std::memory_order_relaxed), std::memory_order_relaxed);
-        s.word.store(published_word(s.word.load(), sum), std::memory_order_release);
-        first.store(number, std::memory_order_release);
-        settle_pin(key.hash, number);
-    }
+    };
+    const bool changed = change(Patience::tries, [&](const Writer &) REQUIRES(mutex_) {
+        const Lock lock(pins_mutex_);
+        each([&](const Key &key) REQUIRES(pins_mutex_) {
+            has_writer();
+            if (const Link *link = link_to(key); link != nullptr)
+                settle_pin(key.hash, link->load(std::memory_order_relaxed));
+        });
+    });
+    if (changed) return;
+    const Lock lock(pins_mutex_);
+    each([&](const Key &key) REQUIRES(pins_mutex_) {
+        if (late_ < late_pins_.size()) late_pins_[late_] = key.hash;
+        late_++;
+    });
 }
 
 // ---- What others left -------------------------------------------------------------------------
@@ -1121,7 +1090,7 @@ MappedBlocks::Usage MappedBlocks::usage() {
     bool any_dead = false;
     for (uint32_t p = 0; p < MappedFile::kLocks; p++) any_dead |= is_dead(p);
     if (any_dead)
-        if (const Writer writer(*this, Patience::tries); writer) look_for_dead();
+        change(Patience::tries, [&](const Writer &) REQUIRES(mutex_) { look_for_dead(); });
     Usage usage{};
     for (uint32_t i = 1; i <= slots_; i++) {
         const Slot &s = slot(i);

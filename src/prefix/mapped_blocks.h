@@ -15,8 +15,8 @@
 // process that dies as the writer leaves a word that says so (dirty), and in the chains nothing
 // but whole blocks and some that were dropped: the next writer makes everything else anew.
 //
-// Writing. Who changes the table is a Writer: it has a mutex of this process and a lock on a byte
-// of the file, which the kernel drops when its process ends. So there is one at a time, and links,
+// Writing. A Writer changes the table. It exists only with a mutex of this process and a lock on a
+// byte of the file, which the kernel drops when its process ends. So there is one at a time, and links,
 // pins and lists are as in any table. Nobody waits for the lock without a limit. A slot is in a
 // chain, or in the list of free ones; what is in a chain and retained by nobody stands in a line,
 // by which blocks go for room, the one that was used longest ago first.
@@ -157,24 +157,19 @@ public:
     // Looks for the dead first.
     Usage usage();
 
-    // ---- By a writer. One that has not got the lock is none (false).
+    // ---- By a writer
 
     // On an engine's thread a writer only tries, for some microseconds. Elsewhere it waits, for a
     // second at most; but not again before the lock was to be had.
     enum class Patience { tries, waits };
-    // Clang's analysis takes it to have the lock even where it has not, so whoever has one looks.
-    class ROUTECAP_SCOPED_CAPABILITY Writer {
-    public:
-        Writer(MappedBlocks &blocks, Patience patience) ACQUIRE(blocks.mutex_);
-        ~Writer() RELEASE();
-        Writer(const Writer &) = delete;
-        Writer &operator=(const Writer &) = delete;
-        explicit operator bool() const { return has_; }
-
-    private:
-        MappedBlocks &blocks_;
-        const bool has_;
-    };
+    // Calls f(writer) with the lock, unless it is not to be had in time. Whether it was.
+    template <class F>
+    bool change(Patience patience, F f) {
+        if (!lock(patience)) return false;
+        f(Writer(*this));
+        unlock();
+        return true;
+    }
 
     // Blocks that were found were used, in this order. Without the lock it is not noted.
     void touch(std::span<const Found> found);
@@ -185,38 +180,33 @@ public:
     struct New {
         const uint8_t *key = nullptr;
         RowView rows = {};  // block_rows
-        // What became of it; and whether a cell that was there has other ids.
-        std::optional<Published> result = {};
+        // What became of it; refused, if it was not published. And whether a cell that was there
+        // has other ids.
+        Published result = Published::refused;
         bool mismatched = false;
     };
     static constexpr uint32_t kAtOnce = 16;  // keys for which memory is fetched side by side
-    // One after another. Without the lock they are refused.
-    void publish(const Writer &writer, std::span<New> blocks, uint64_t generation) REQUIRES(mutex_);
+    // Whoever changes the table. One exists only while change() has the lock.
+    class Writer {
+    public:
+        // One block after another.
+        void publish(std::span<New> blocks, uint64_t generation) const;
+
+    private:
+        friend class MappedBlocks;
+        explicit Writer(MappedBlocks &blocks) : blocks_(blocks) {}
+        MappedBlocks &blocks_;
+    };
 
     // [n] reasons, as those of find(); may be null. What is `known` already need not be in the
     // table: of [n] keys 0 (retained), a reason, or kUnknown. Throws without memory. Without the
-    // lock a block is not retained (REFUSED), and the table hears of a release from the next writer
-    // of this process.
+    // lock only what this process retains already is retained once more, and all else is REFUSED;
+    // and the table hears of a release from the next writer of this process.
     static constexpr int32_t kUnknown = -1;
     void retain(const uint8_t *keys, size_t n, int32_t *reasons, const int32_t *known = nullptr);
     void release(const uint8_t *keys, size_t n);
 
     using Pins = std::map<uint64_t, uint32_t>;  // how often this process retains a key, by its hash
-    // Memory for a move of so many; throws without.
-    struct Moves {
-        struct Moved {
-            uint32_t slot;
-            uint64_t sum;  // of the rows alone
-        };
-        explicit Moves(size_t n) : in_flight(n), moved(n), pins(n), spare(n) {}
-        // Whether a key's block is in flight, and will come under the other.
-        std::vector<bool> in_flight;
-        std::vector<Moved> moved;
-        std::vector<Pins::node_type> pins, spare;
-    };
-    // All at once. Without the lock the blocks of all these keys are dropped.
-    void move(const Writer &writer, const uint8_t *from, const uint8_t *to, Moves &moves)
-        REQUIRES(mutex_);
 
 private:
     struct Control;
@@ -240,8 +230,7 @@ private:
     explicit MappedBlocks(const StoreConfig &config);
     Layout layout(uint32_t slots) const;
     std::vector<uint8_t> identity(uint32_t slots, uint64_t seed, uint64_t bytes) const;
-    template <class Take>
-    int32_t initialise(Take take);
+    int32_t initialise(int32_t descriptor);
     int32_t check_identity();
     void place(uint32_t slots, uint64_t seed);
     int32_t attach();
@@ -273,6 +262,7 @@ private:
     // ---- With it
     bool lock(Patience patience) TRY_ACQUIRE(true, mutex_);
     void unlock() RELEASE(mutex_);
+    void has_writer() const ASSERTS(mutex_) {}
     Link *link_to(const Key &key) const REQUIRES(mutex_);
     void unlink(uint32_t slot) REQUIRES(mutex_);
     void enqueue(uint32_t slot, bool first) REQUIRES(mutex_);
@@ -282,12 +272,12 @@ private:
     void give_back(uint32_t slot) REQUIRES(mutex_);
     bool retire(uint32_t slot) REQUIRES(mutex_);
     uint64_t write(uint32_t slot, const Key &key, RowView rows) REQUIRES(mutex_);
+    void publish(std::span<New> blocks, uint64_t generation) REQUIRES(mutex_);
     Published publish_one(New &block, const Key &key, uint64_t generation)
         REQUIRES(mutex_, pins_mutex_);
     bool merge(RowPlanes old_rows, RowView new_rows, bool &mismatched) const REQUIRES(mutex_);
     void set_pins(uint32_t slot, uint64_t pins) REQUIRES(mutex_);
     void settle_pin(uint64_t hash, uint32_t slot) REQUIRES(mutex_, pins_mutex_);
-    void be_late(uint64_t hash) REQUIRES(pins_mutex_);
     void settle_late_pins() REQUIRES(mutex_);
     void free_dropped() REQUIRES(mutex_);
     bool look_for_dead() REQUIRES(mutex_);

@@ -82,18 +82,13 @@ MappedFile::~MappedFile() {
     if (memory_ != nullptr && process_ == process_generation()) munmap(memory_, bytes_);
 }
 
-int32_t MappedFile::create(uint64_t bytes, int32_t &descriptor) {
-    const int made = memfd_create("routecap_store", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (made < 0) return failed("memfd_create");
-    int32_t status = open_locks(made);
-    if (status == ROUTECAP_OK) status = allocate_and_map(made, bytes);
-    if (status == ROUTECAP_OK && fcntl(made, F_ADD_SEALS, kSeals | F_SEAL_SEAL) != 0)
-        status = failed("F_ADD_SEALS");
-    if (status < 0)
-        close(made);
-    else
-        descriptor = made;
-    return status;
+int32_t MappedFile::create(int32_t &descriptor) {
+    descriptor = memfd_create("routecap_store", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    return descriptor >= 0 ? ROUTECAP_OK : failed("memfd_create");
+}
+int32_t MappedFile::seal(int32_t descriptor) {
+    return fcntl(descriptor, F_ADD_SEALS, kSeals | F_SEAL_SEAL) == 0 ? ROUTECAP_OK
+                                                                     : failed("F_ADD_SEALS");
 }
 
 int32_t MappedFile::open_locks(int32_t descriptor) {

@@ -26,9 +26,10 @@ public:
     MappedFile &operator=(const MappedFile &) = delete;
     ~MappedFile();
 
-    // Makes memory of so many bytes, all zero, without a name, which can neither shrink nor grow.
-    // The descriptor is the caller's.
-    int32_t create(uint64_t bytes, int32_t &descriptor);
+    // Makes an empty file in memory, without a name. The descriptor is the caller's.
+    static int32_t create(int32_t &descriptor);
+    // Such a file neither shrinks nor grows from then on.
+    static int32_t seal(int32_t descriptor);
     // Begins with a descriptor that a caller has: what its file has in it. Of those who find that
     // nobody has made anything of it one has the lock, and is to take() the memory, to write at its
     // beginning what is complete only then, and made(). The others wait for that, unless the file

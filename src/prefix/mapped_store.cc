@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/status.h"
+#include "prefix/row_merge.h"
 
 namespace routecap {
 namespace {
@@ -186,34 +187,20 @@ bool MappedStore::Published::gather(size_t i, Rows &rows, RowPlanes to, RowView 
         if (all) return true;
     }
     std::memset(to.validity, 0, size_t{config.block_rows} * shape.validity_bytes);
+    for (uint32_t r = 0; r < config.block_rows; r++)
+        shape.mark_missing(to.ids + r * shape.ids_bytes, ROUTECAP_MISSING_NOT_PUBLISHED);
     bool any = false;
-    uint64_t next = first_row;
-    const auto skip = [&](uint64_t end) {
-        for (; next < end; next++)
-            shape.mark_missing(to.ids + (next - first_row) * shape.ids_bytes,
-                               ROUTECAP_MISSING_NOT_PUBLISHED);
-    };
     for (const Segment &s : rows) {
         if (s.first >= end_row) break;
-        if (!s.page) continue;
-        const uint64_t from = std::max(first_row, s.first), end = std::min(end_row, s.end());
-        skip(from);
-        const RowPlanes at = to.from(shape, from - first_row);
-        const uint64_t n = end - from;
-        std::memcpy(at.ids, s.ids(from - s.first), n * shape.ids_bytes);
-        std::memcpy(at.validity, s.validity(from - s.first), n * shape.validity_bytes);
-        for (uint64_t r = 0; r < n; r++) {
-            const RowPlanes row = at.from(shape, r);
-            *row.tags = s.tag(from - s.first + r);
-            if (!shape.row_empty(row.validity)) {
-                any = true;
-            } else if (shape.row_reason(row.ids, row.validity) != 0) {
-                shape.mark_missing(row.ids, ROUTECAP_MISSING_NOT_PUBLISHED);
-            }
+        const uint64_t end = s.page ? std::min(end_row, s.end()) : 0;
+        for (uint64_t at = std::max(first_row, s.first); at < end; at++) {
+            const RowPlanes row = to.from(shape, at - first_row);
+            const uint64_t from = at - s.first;
+            any |= merge_row(shape, row.ids, row.validity, *row.tags, s.ids(from), s.validity(from),
+                             s.tag(from))
+                       .filled;
         }
-        next = end;
     }
-    skip(end_row);
     gathered = to;
     return any;
 }
@@ -247,48 +234,54 @@ void MappedStore::Published::land(std::span<const Segment> rows) noexcept try {
             stale[i] = any[i] && tag < generation_;
             newest = std::max(newest, tag);
         }
-        const MappedBlocks::Writer writer(blocks, MappedBlocks::Patience::waits);
-        const Lock lock(store_->flights_mutex_);
-        for (size_t i = from + n; i < std::min(from + 2 * n, flights_.size()); i++)
-            blocks.fetch(key(i));
         std::array<MappedBlocks::New, kRowsAtOnce> wanted;
         size_t count = 0;
-        for (size_t i = 0; i < n; i++) {
-            if (!any[i] || stale[i] || !flights_[from + i].wanted) continue;
-            wanted[count].key = key(from + i);
-            wanted[count++].rows = gathered[i];
-        }
-        // In this order: who sees nothing in flight looks no further than the file.
-        blocks.publish(writer, {wanted.data(), count}, generation_);
-        const MappedBlocks::New *next = wanted.data();
-        for (size_t i = 0; i < n; i++) {
-            Flight &flight = flights_[from + i];
-            std::optional<Result> result;
-            if (any[i] && !stale[i] && flight.wanted) {
-                if (next->mismatched) add(MappedCount::mismatched);
-                result = next++->result;
+        const auto choose = [&]() REQUIRES(store_->flights_mutex_) {
+            for (size_t i = from + n; i < std::min(from + 2 * n, flights_.size()); i++)
+                blocks.fetch(key(i));
+            for (size_t i = 0; i < n; i++) {
+                if (!any[i] || stale[i] || !flights_[from + i].wanted) continue;
+                wanted[count].key = key(from + i);
+                wanted[count++].rows = gathered[i];
             }
-            if (store_->slot_keys() && flight.wanted && result != Result::stored)
-                blocks.give_way(key(from + i));
-            const bool landed =
-                any[i] && !stale[i] &&
-                (!flight.wanted || result == Result::stored || result == Result::repeated);
-            stale[i] = stale[i] || result == Result::stale;
-            all_stale &= stale[i];
-            if (landed || stale[i]) landed_[from + i] = stale[i] ? ROUTECAP_MISSING_STALE : 0;
-            if (stale[i])
-                add(MappedCount::stale);
-            else if (!any[i])
-                add(MappedCount::empty);
-            else if (result == Result::repeated)
-                add(MappedCount::repeated);
-            else if (landed)  // though it was dropped again before it was there
-                add(MappedCount::published);
-            else
-                add(MappedCount::refused);
-            store_->unlist(flight);
-        }
-        store_->in_flight_ -= n;
+        };
+        const auto settle = [&]() REQUIRES(store_->flights_mutex_) {
+            const MappedBlocks::New *next = wanted.data();
+            for (size_t i = 0; i < n; i++) {
+                Flight &flight = flights_[from + i];
+                const bool tried = any[i] && !stale[i] && flight.wanted;
+                const Result result = tried ? next->result : Result::refused;
+                if (tried && next++->mismatched) add(MappedCount::mismatched);
+                if (store_->slot_keys() && flight.wanted && result != Result::stored)
+                    blocks.give_way(key(from + i));
+                // What was dropped before it was there counts as if it had been dropped after.
+                const bool landed =
+                    any[i] && !stale[i] &&
+                    (!flight.wanted || result == Result::stored || result == Result::repeated);
+                stale[i] = stale[i] || result == Result::stale;
+                all_stale &= stale[i];
+                if (landed || stale[i]) landed_[from + i] = stale[i] ? ROUTECAP_MISSING_STALE : 0;
+                add(stale[i]                     ? MappedCount::stale
+                    : !any[i]                    ? MappedCount::empty
+                    : result == Result::repeated ? MappedCount::repeated
+                    : landed                     ? MappedCount::published
+                                                 : MappedCount::refused);
+                store_->unlist(flight);
+            }
+            store_->in_flight_ -= n;
+        };
+        // In this order: who sees nothing in flight looks no further than the file.
+        const bool changed =
+            blocks.change(MappedBlocks::Patience::waits, [&](const MappedBlocks::Writer &writer) {
+                const Lock lock(store_->flights_mutex_);
+                choose();
+                writer.publish({wanted.data(), count}, generation_);
+                settle();
+            });
+        if (changed) continue;
+        const Lock lock(store_->flights_mutex_);
+        choose();  // and all of it is refused
+        settle();
     }
     for (size_t c = 0; c < counts.size(); c++) blocks.count(static_cast<MappedCount>(c), counts[c]);
     if (all_stale) store_->note_stale(newest, generation_);
@@ -335,35 +328,34 @@ public:
 
     std::vector<Segment> take(PagePool &pool) override {
         const StoreConfig &config = store_->config();
-        const uint64_t rows = config.block_rows;
-        std::vector<Segment> segments;
-        segments.reserve(found_.size());
+        const auto rows = config.block_rows;
+        AdoptedRows adopted(first_);
         const size_t per_page = std::max<size_t>(1, config.shape->page_rows / rows);
         for (size_t i = 0; i < found_.size();) {
-            const uint64_t at = first_ + i * rows;
-            if (flights_[i].publication != nullptr) {
-                add_landed(flights_[i], at, segments);
-                i++;
-                continue;
-            }
+            // Blocks that are in the file, one after another.
             size_t n = 0;
-            const bool there = found_[i].reason == 0;
             while (i + n < found_.size() && n < per_page && found_[i + n].reason == 0 &&
                    flights_[i + n].publication == nullptr)
                 n++;
-            const std::span<MappedBlocks::Found> run(&found_[i], there ? n : 1);
-            PageRef page;
-            if (there) {
-                page = store_->copy_page(&keys_[i * config.key_bytes], generation_, run, pool);
-                if (!page)
-                    for (MappedBlocks::Found &f : run) f.reason = ROUTECAP_MISSING_REFUSED;
+            if (flights_[i].publication != nullptr) {
+                add_landed(flights_[i], adopted);
+            } else if (n == 0) {
+                adopted.add_missing(rows, found_[i].reason);
+            } else {
+                const std::span<MappedBlocks::Found> run(&found_[i], n);
+                const PageRef page =
+                    store_->copy_page(&keys_[i * config.key_bytes], generation_, run, pool);
+                for (size_t b = 0; b < n; b++)
+                    if (!page || run[b].reason != 0)
+                        adopted.add_missing(rows, page ? run[b].reason : ROUTECAP_MISSING_REFUSED);
+                    else
+                        adopted.add(page.get(), static_cast<uint32_t>(b * rows), rows,
+                                    run[b].complete);
             }
-            for (size_t b = 0; b < run.size(); b++)
-                add(page, static_cast<uint32_t>(b * rows), at + b * rows, run[b], segments);
-            i += run.size();
+            i += std::max<size_t>(1, n);
         }
         store_->blocks_->touch(found_);
-        return segments;
+        return adopted.take();
     }
 
     struct Late {
@@ -378,59 +370,29 @@ public:
     std::vector<Late> flights_;  // of the blocks that are in flight
 
 private:
-    // A block of a page, or a hole; with what was before it, if they belong together.
-    void add(const PageRef &page, uint32_t row, uint64_t position, const MappedBlocks::Found &f,
-             std::vector<Segment> &segments) const {
-        const uint64_t rows = store_->config().block_rows;
-        Segment *last = segments.empty() ? nullptr : &segments.back();
-        if (f.reason != 0) {
-            if (last != nullptr && !last->page && last->reason == f.reason)
-                last->rows += rows;
-            else
-                segments.push_back(Segment::not_there(position, rows, f.reason));
-        } else if (last != nullptr && last->page.get() == page.get() &&
-                   last->complete == f.complete && last->end() == position) {
-            last->rows += rows;
-        } else {
-            segments.push_back({page, row, position, rows, f.complete});
-        }
-    }
-
     // The rows of a block that was in flight, as they landed.
-    void add_landed(const Late &late, uint64_t position, std::vector<Segment> &segments) const {
+    void add_landed(const Late &late, AdoptedRows &adopted) const {
         const uint64_t rows = store_->config().block_rows;
         const Published &p = *late.publication;
-        uint64_t next = position;
+        const Shape &shape = *store_->config().shape;
         const int32_t reason =
             late.index < p.landed_.size() ? p.landed_[late.index] : ROUTECAP_MISSING_NOT_PUBLISHED;
-        const auto skip = [&](uint64_t end) {
-            if (next < end)
-                segments.push_back(Segment::not_there(
-                    next, end - next, reason != 0 ? reason : ROUTECAP_MISSING_NOT_PUBLISHED));
-            next = end;
-        };
-        if (reason == 0) {
-            const uint64_t first = p.first + late.index * rows, end = first + rows;
-            const Shape &shape = *store_->config().shape;
+        const int32_t hole = reason != 0 ? reason : ROUTECAP_MISSING_NOT_PUBLISHED;
+        uint64_t next = p.first + late.index * rows;  // position in the publisher
+        const uint64_t end = next + rows;
+        if (reason == 0)
             for (const Segment &s : p.rows_) {
                 if (!s.page) continue;
-                const auto there = [&](uint64_t row) {
-                    return shape.row_reason(s.ids(row - s.first), s.validity(row - s.first)) == 0;
-                };
-                const uint64_t stop = std::min(end, s.end());
-                for (uint64_t at = std::max(first, s.first); at < stop; at++) {
-                    const uint64_t from = at;
-                    while (at < stop && there(at)) at++;
-                    if (at == from) continue;
-                    Segment part = s.part(from, at);
-                    part.first = position + (from - first);
-                    skip(part.first);
-                    next = part.end();
-                    segments.push_back(std::move(part));
+                for (uint64_t at = std::max(next, s.first); at < std::min(end, s.end()); at++) {
+                    const uint64_t row = at - s.first;
+                    if (shape.row_reason(s.ids(row), s.validity(row)) != 0) continue;
+                    adopted.add_missing(at - next, hole);
+                    adopted.add(s.page.get(), static_cast<uint32_t>(s.page_row + row), 1,
+                                s.complete);
+                    next = at + 1;
                 }
             }
-        }
-        skip(position + rows);
+        adopted.add_missing(end - next, hole);
     }
 };
 
@@ -459,11 +421,7 @@ int32_t MappedStore::adopt(Keys keys, uint64_t first, uint64_t generation, const
         if (!slot_keys() && reason == 0) late = {};
         if (taken[i]) reason = ROUTECAP_MISSING_NOT_PUBLISHED;
         if (late.publication != nullptr) reason = 0, waits = true;
-        found.found += reason == 0;
-        if (found.found == i + 1) found.rows = (i + 1) * config_.block_rows;
-        found.evicted += reason == ROUTECAP_MISSING_EVICTED;
-        found.stale += reason == ROUTECAP_MISSING_STALE;
-        found.not_published += reason == ROUTECAP_MISSING_NOT_PUBLISHED;
+        note_key(i, reason, found);
     }
     // An adopt is before an advance or after it, as a whole.
     if (this->generation() != now)
@@ -515,7 +473,7 @@ int32_t MappedStore::collect(Keys keys, uint64_t generation, std::vector<size_t>
     return ROUTECAP_OK;
 }
 
-// ---- Keeping, dropping, moving ----------------------------------------------------------------
+// ---- Keeping and dropping ---------------------------------------------------------------------
 
 int32_t MappedStore::retain(Keys keys, int32_t *reasons) {
     const uint64_t generation = blocks_->generation();
@@ -548,33 +506,6 @@ int32_t MappedStore::evict(Keys keys, uint64_t *evicted) {
     return ROUTECAP_OK;
 }
 
-int32_t MappedStore::move(Keys from, Keys to) {
-    if (int32_t s = check_slot_keys(); s < 0) return s;
-    std::vector<Flight *> moved(from.count);
-    MappedBlocks::Moves moves(from.count);
-    const MappedBlocks::Writer writer(*blocks_, MappedBlocks::Patience::tries);
-    const Lock lock(flights_mutex_);
-    for (size_t i = 0; i < from.count; i++) {
-        moved[i] = flight(from[i]);
-        if (moved[i] == nullptr) continue;
-        // What it would have replaced goes now.
-        Published *const publication = moved[i]->publication;
-        blocks_->give_way(from[i]);
-        moves.in_flight[i] = true;
-        unlist(*moved[i]);
-        moved[i]->publication = publication;
-    }
-    for (size_t i = 0; i < to.count; i++)
-        if (drop_flights(to[i])) blocks_->evict(to[i], true);
-    blocks_->move(writer, from.bytes, to.bytes, moves);
-    for (size_t i = 0; i < from.count; i++) {
-        if (moved[i] == nullptr) continue;
-        std::memcpy(moved[i]->publication->key(moved[i]->index), to[i], config_.key_bytes);
-        list(*moved[i]);
-    }
-    return ROUTECAP_OK;
-}
-
 int32_t MappedStore::advance(uint64_t generation) {
     blocks_->advance(generation);
     return ROUTECAP_OK;
@@ -598,17 +529,14 @@ void MappedStore::counts(routecap_store_counts &counts) {
     counts.bytes_in_use = usage.bytes;
     counts.bytes_peak = usage.bytes_peak;
     counts.bytes_budget = usage.bytes_budget;
-    counts.blocks_published = blocks_->counted(MappedCount::published);
-    counts.blocks_repeated = blocks_->counted(MappedCount::repeated);
-    counts.blocks_empty = blocks_->counted(MappedCount::empty);
-    counts.blocks_refused = blocks_->counted(MappedCount::refused);
-    counts.blocks_stale = blocks_->counted(MappedCount::stale);
-    counts.blocks_adopted = blocks_->counted(MappedCount::adopted);
-    counts.blocks_absent = blocks_->counted(MappedCount::absent);
-    counts.blocks_mismatched = blocks_->counted(MappedCount::mismatched);
-    counts.blocks_replaced = blocks_->counted(MappedCount::replaced);
-    counts.blocks_evicted = blocks_->counted(MappedCount::evicted);
-    counts.blocks_imported = blocks_->counted(MappedCount::imported);
+    // In the order of MappedCount.
+    const std::array fields{
+        &counts.blocks_published, &counts.blocks_repeated,   &counts.blocks_empty,
+        &counts.blocks_refused,   &counts.blocks_stale,      &counts.blocks_adopted,
+        &counts.blocks_absent,    &counts.blocks_mismatched, &counts.blocks_replaced,
+        &counts.blocks_evicted,   &counts.blocks_imported};
+    for (size_t c = 0; c < fields.size(); c++)
+        *fields[c] = blocks_->counted(static_cast<MappedCount>(c));
     counts.rows_copied = (counts.blocks_published + counts.blocks_adopted) * config_.block_rows;
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "prefix/adopted_rows.h"
 #include "prefix/mapped_blocks.h"
 #include "prefix/store.h"
 
@@ -27,7 +28,6 @@ public:
     int32_t retain(Keys keys, int32_t *reasons) override;
     int32_t release(Keys keys) override;
     int32_t evict(Keys keys, uint64_t *evicted) override;
-    int32_t move(Keys from, Keys to) override;
     int32_t advance(uint64_t generation) override;
     void counts(routecap_store_counts &counts) override;
     Refusals refusals() override;

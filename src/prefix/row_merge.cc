@@ -10,6 +10,13 @@ MergedRow merge_row(const Shape &shape, uint8_t *to_ids, uint8_t *to_validity, u
     MergedRow merged;
     if (shape.row_reason(from_ids, from_validity) != 0) return merged;
     const bool empty = shape.row_empty(to_validity);
+    if (shape.row_reason(to_ids, to_validity) != 0) {  // the row was not there
+        std::memcpy(to_ids, from_ids, shape.ids_bytes);
+        std::memcpy(to_validity, from_validity, shape.validity_bytes);
+        merged.filled = !shape.row_empty(from_validity);
+        if (merged.filled) to_tag = from_tag;
+        return merged;
+    }
     for (uint32_t l = 0; l < shape.layers; l++) {
         const size_t cell = size_t{l} * shape.cell_bytes;
         const bool is_new = Shape::valid(from_validity, l);

@@ -40,9 +40,12 @@ int32_t Store::check_generation(uint64_t generation) const {
                   ull(generation), ull(at));
 }
 
-int32_t Store::check_slot_keys() const {
-    if (slot_keys()) return ROUTECAP_OK;
-    return report(ROUTECAP_ERR_STATE, "the keys of this store stand for content");
+void Store::note_key(size_t i, int32_t reason, routecap_adoption &found) const {
+    found.found += reason == 0;
+    if (found.found == i + 1) found.rows = (i + 1) * config_.block_rows;
+    found.evicted += reason == ROUTECAP_MISSING_EVICTED;
+    found.stale += reason == ROUTECAP_MISSING_STALE;
+    found.not_published += reason == ROUTECAP_MISSING_NOT_PUBLISHED;
 }
 
 void Store::note_stale(uint64_t tag, uint64_t generation) {

@@ -76,7 +76,6 @@ public:
     virtual int32_t retain(Keys keys, int32_t *reasons) = 0;
     virtual int32_t release(Keys keys) = 0;
     virtual int32_t evict(Keys keys, uint64_t *evicted) = 0;
-    virtual int32_t move(Keys from, Keys to) = 0;
     virtual int32_t advance(uint64_t generation) = 0;
     virtual void counts(routecap_store_counts &counts) = 0;
     // Of these counts what the log hears of; quick.
@@ -100,9 +99,10 @@ public:
 protected:
     explicit Store(StoreConfig config) : config_(std::move(config)) {}
 
-    // Refuses a generation that it has not advanced to, and what only slot keys can do.
+    // Refuses a generation that it has not advanced to.
     int32_t check_generation(uint64_t generation) const;
-    int32_t check_slot_keys() const;
+    // Adds to what an adopt found what it hears of key i.
+    void note_key(size_t i, int32_t reason, routecap_adoption &found) const;
     // No block of a publication was new enough: what its newest row's tag is, or its caller's.
     void note_stale(uint64_t tag, uint64_t generation);
 

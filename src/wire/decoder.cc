@@ -12,8 +12,8 @@
 namespace routecap::wire {
 namespace {
 
-constexpr size_t kTextAtOnce = 32768;        // what it decodes to stays in the processor's cache
-constexpr uint64_t kFirstBytes = 65536;      // room for rows whose number is not known
+constexpr size_t kTextAtOnce = 32768;    // what it decodes to stays in the processor's cache
+constexpr uint64_t kFirstBytes = 65536;  // room for rows whose number is not known
 constexpr char kWithinGroup[] = "the text in base64 ends within a group of four";
 
 int32_t over_budget(uint64_t bytes, uint64_t budget) {

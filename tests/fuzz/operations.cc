@@ -888,8 +888,7 @@ private:
         const std::vector<uint64_t> keys = some_keys();
         if (e.blocks->shared) progress(e);  // of two in flight it drops both
         for (uint64_t key : keys) {
-            check::trace("  evict %llu: %d\n", ull(key),
-                         e.blocks->why(key, e.blocks->generation));
+            check::trace("  evict %llu: %d\n", ull(key), e.blocks->why(key, e.blocks->generation));
             e.blocks->evict(key);
         }
         SAME_STATUS(ROUTECAP_OK, routecap_store_evict(e.store, keys.data(), keys.size(), nullptr));
@@ -954,9 +953,8 @@ private:
         const model::Store::Kept kept = e.blocks->kept();
         SAME(e.blocks->generation, counts.generation);
         // A shared store counts drafts that are not settled, and what they will replace.
-        const bool settled = std::all_of(e.requests.begin(), e.requests.end(), [](const auto &r) {
-            return r.second->unsettled.empty();
-        });
+        const bool settled = std::all_of(e.requests.begin(), e.requests.end(),
+                                         [](const auto &r) { return r.second->unsettled.empty(); });
         if (!e.blocks->shared || settled) {
             SAME(e.blocks->blocks.size(), counts.blocks);
             SAME(kept.in_flight, counts.blocks_in_flight);
@@ -975,9 +973,8 @@ private:
         SAME(0, counts.blocks_refused);
         for (uint64_t key = 0; key < 13; key++) {
             int32_t reason = -1;
-            SAME_STATUS(ROUTECAP_OK,
-                        routecap_store_contains(e.store, &key, 1, counts.generation, &reason,
-                                                nullptr));
+            SAME_STATUS(ROUTECAP_OK, routecap_store_contains(e.store, &key, 1, counts.generation,
+                                                             &reason, nullptr));
             SAME(e.blocks->why(key, counts.generation), reason);
         }
     }

@@ -124,7 +124,6 @@ Message encode(const routecap_routing *routing, const routecap_wire_options &opt
     return memory.message("encode");
 }
 
-
 routecap_wire_options leave(int32_t format, int32_t dtype) {
     routecap_wire_options options{};
     options.struct_size = sizeof options, options.format = format, options.dtype = dtype,

@@ -54,15 +54,15 @@ TEST(Scheduler, fills_the_gap_of_rejected_drafts_in_the_next_step) {
     const routecap_request a = rig.open(), b = rig.open();
     rig.step({{a, {1, 0, 4}}});
     const routecap_step drafts = rig.step({{a, {2, 4, 4}}}, ROUTECAP_SPAN_SPECULATIVE);
-    EXPECT_STATUS(ROUTECAP_OK,
-                  routecap_request_accept(rig.capturer(), a, drafts, nullptr, 1));
+    EXPECT_STATUS(ROUTECAP_OK, routecap_request_accept(rig.capturer(), a, drafts, nullptr, 1));
     rig.step({{a, {3, 5, 3}}});
     shelf.publish(rig, a, 0, {10, 11});
     EXPECT_EQ(2u, shelf.adopt(rig, b, 0, {10, 11}).found);
     rig.open_gate();
     shelf.settled(rig);
-    rig.expect(b, 0, routed_rows(rig.shape(), 1, 0, 4) + routed_rows(rig.shape(), 2, 4, 1) +
-                         routed_rows(rig.shape(), 3, 5, 3));
+    rig.expect(b, 0,
+               routed_rows(rig.shape(), 1, 0, 4) + routed_rows(rig.shape(), 2, 4, 1) +
+                   routed_rows(rig.shape(), 3, 5, 3));
 }
 
 // A block is freed in the cache before its rows have landed. They are there then, like others.

@@ -172,10 +172,9 @@ public:
     Published publish_block(uint64_t key, Block &b) {
         const auto bytes = key_of(config_.key_bytes, key);
         MappedBlocks::New block{bytes.data(), b.planes()};
-        const MappedBlocks::Writer writer(*blocks_, MappedBlocks::Patience::waits);
-        blocks_->publish(writer, {&block, 1}, generation * kTags);
+        write({&block, 1});
         mismatched = block.mismatched;
-        return *block.result;
+        return block.result;
     }
     // Keys with blocks of a seed each, in one call.
     std::vector<Published> publish_many(const std::vector<uint64_t> &keys,
@@ -188,12 +187,9 @@ public:
         for (size_t i = 0; i < keys.size(); i++)
             blocks.push_back({bytes.data() + i * config_.key_bytes, rows[i].planes()});
         if (ready) ready();
-        {
-            const MappedBlocks::Writer writer(*blocks_, MappedBlocks::Patience::waits);
-            blocks_->publish(writer, blocks, generation * kTags);
-        }
+        write(blocks);
         std::vector<Published> results;
-        for (const MappedBlocks::New &block : blocks) results.push_back(*block.result);
+        for (const MappedBlocks::New &block : blocks) results.push_back(block.result);
         return results;
     }
     // 0 and the rows in read_rows(), or the reason.
@@ -222,17 +218,17 @@ public:
     }
     void release(uint64_t key) { blocks_->release(key_of(config_.key_bytes, key).data(), 1); }
     bool evict(uint64_t key) { return blocks_->evict(key_of(config_.key_bytes, key).data()); }
-    void move(const std::vector<uint64_t> &from, const std::vector<uint64_t> &to) {
-        MappedBlocks::Moves moves(from.size());
-        const MappedBlocks::Writer writer(*blocks_, MappedBlocks::Patience::tries);
-        blocks_->move(writer, keys_of(config_.key_bytes, from).data(),
-                      keys_of(config_.key_bytes, to).data(), moves);
-    }
     void advance(uint64_t to) { blocks_->advance(to * kTags); }
     uint64_t is_at() const { return blocks_->generation() / kTags; }
     uint64_t counted(MappedCount what) const { return blocks_->counted(what); }
 
 private:
+    void write(std::span<MappedBlocks::New> blocks) {
+        blocks_->change(MappedBlocks::Patience::waits, [&](const MappedBlocks::Writer &writer) {
+            writer.publish(blocks, generation * kTags);
+        });
+    }
+
     StoreConfig config_;
     std::unique_ptr<MappedBlocks> blocks_;
 

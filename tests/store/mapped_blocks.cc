@@ -1,4 +1,4 @@
-// Blocks in memory that several processes map: what publish, read, retain, evict and move do, one
+// Blocks in memory that several processes map: what publish, read, retain and evict do, one
 // after another, in one process and in several.
 #include <array>
 #include <list>
@@ -192,34 +192,6 @@ TEST_F(Table, evict_drops_retained_ones_too) {
     b.release(1);
     EXPECT_EQ(a.publish(1, 2), Published::stored);
     EXPECT_TRUE(b.has(1, 2));
-}
-
-TEST_F(Table, moves_happen_all_at_once) {
-    const Options o{.key_bytes = 8, .slot_keys = true};
-    Process a(o, descriptor), b(o, descriptor);
-    for (uint64_t k = 1; k <= 4; k++) a.publish(k, k);
-    b.move({1, 2, 3, 9}, {2, 1, 5, 4});
-    EXPECT_TRUE(a.has(2, 1));
-    EXPECT_TRUE(a.has(1, 2));
-    EXPECT_TRUE(a.has(5, 3));
-    EXPECT_EQ(a.read(3), kEvicted);
-    EXPECT_EQ(a.read(4), kEvicted);  // what was there went, and nothing came
-    EXPECT_EQ(a.read(9), kNotPublished);
-    EXPECT_EQ(a.blocks().usage().blocks, 3u);
-    EXPECT_EQ(a.counted(MappedCount::damaged), 0u);
-}
-
-TEST_F(Table, a_moved_block_stays_retained) {
-    const Options o{.key_bytes = 8, .slot_keys = true, .blocks = 3};
-    Process a(o, descriptor);
-    a.publish(1, 1);
-    a.retain(1);
-    a.move({1}, {2});
-    for (uint64_t k = 10; k < 20; k++) a.publish(k, k);
-    EXPECT_TRUE(a.has(2, 1));
-    a.release(2);
-    for (uint64_t k = 20; k < 23; k++) a.publish(k, k);
-    EXPECT_EQ(a.read(2), kEvicted);
 }
 
 TEST_F(Table, advancing_ends_older_blocks_for_all_and_never_goes_back) {
@@ -424,23 +396,7 @@ TEST_F(Table, random_calls_of_three_processes_agree_with_a_model) {
                         if (b != model.blocks.end()) model.evict(key);
                         break;
                     }
-                    case 7: {
-                        if (!slot_keys) break;
-                        const uint64_t to = any_key();
-                        const auto has_pins = [&](uint64_t k) {
-                            return model.blocks.contains(k) && !model.blocks.at(k).pins.empty();
-                        };
-                        if (to == key || has_pins(key) || has_pins(to)) break;
-                        process.move({key}, {to});
-                        const bool from_there = model.blocks.contains(key);
-                        if (model.blocks.contains(to)) model.evict(to);
-                        if (!from_there) break;
-                        const auto block = model.blocks.at(key);
-                        model.evict(key);
-                        model.blocks[to] = block;
-                        model.use(to);
-                        break;
-                    }
+                    case 7:
                     case 8:
                     case 9:
                     case 10: {

@@ -80,8 +80,6 @@ constexpr uint64_t kKeys = 40;
             case 2: process.retain(key); break;
             case 3: process.release(key); break;
             case 4:
-                if (o.slot_keys) process.move({key, key + 1}, {key + 1, key});
-                break;
             case 5: process.read(key); break;
             case 6:
             case 7: {
@@ -153,10 +151,6 @@ TEST(Killed, at_every_stage_of_every_call) {
         {"retain", false, false, [](Process &p) { p.retain(2); }},
         {"release", false, false, [](Process &p) { p.release(4); }},
         {"evict", false, false, [](Process &p) { p.evict(2); }},
-        {"move", true, false,
-         [](Process &p) {
-             p.move({1, 2}, {2, 6});
-         }},
         {"leave", false, false, [](Process &p) { p.end(); }},
     };
     const bool all = std::getenv("ROUTECAP_EVERY_INSTRUCTION") != nullptr;
@@ -202,13 +196,7 @@ TEST(Killed, at_every_stage_of_every_call) {
             waitpid(child, &status, 0);
             for (uint64_t k = 1; k <= 10; k++) {
                 if (parent.read(k) != 0) continue;
-                // What was moved has the rows of the key that it had.
-                const bool moved = std::string(call.name) == "move";
-                const uint64_t seed = moved && k == 6                       ? 2
-                                      : moved && k == 2 && parent.has(2, 1) ? 1
-                                                                            : k;
-                parent.read(k);
-                ASSERT_NO_FATAL_FAILURE(expect_whole(parent, seed)) << steps << " " << k;
+                ASSERT_NO_FATAL_FAILURE(expect_whole(parent, k)) << steps << " " << k;
             }
             ASSERT_NO_FATAL_FAILURE(expect_all_room(parent, o.blocks, 1000)) << steps;
         }
@@ -310,9 +298,6 @@ TEST(Interrupted, with_the_lock_a_writer_holds_up_nobody_and_what_is_dropped_mea
         EXPECT_EQ(parent.publish(5, 50), Published::refused);  // which does not wait again
         EXPECT_TRUE(parent.evict(2));
         EXPECT_EQ(parent.read(2), kEvicted);
-        parent.move({3}, {4});
-        EXPECT_EQ(parent.read(3), kEvicted);
-        EXPECT_EQ(parent.read(4), kEvicted);
         EXPECT_EQ(parent.retain(5), ROUTECAP_MISSING_REFUSED);
         parent.release(6);
         a.finish();

@@ -30,9 +30,8 @@ struct Shared {
         EXPECT_STATUS(ROUTECAP_OK, routecap_store_config_init(&config, sizeof config));
         config.block_rows = block_rows, config.key_bytes = 8, config.budget_bytes = kBudget;
         const routecap_config of = config_of(shape);
-        status = descriptor < 0
-                     ? routecap_store_create_shared(&config, &of, &descriptor, &store)
-                     : routecap_store_open_shared(&config, &of, descriptor, &store);
+        status = descriptor < 0 ? routecap_store_create_shared(&config, &of, &descriptor, &store)
+                                : routecap_store_open_shared(&config, &of, descriptor, &store);
     }
     ~Shared() { routecap_store_free(store); }
     Shared(const Shared &) = delete;
