@@ -2,15 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from threading import Lock
-from typing import (
-    Any,
-    Literal,
-    NamedTuple,
-    Protocol,
-    TypeAlias,
-    Union,
-    runtime_checkable,
-)
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, Union, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray

@@ -30,12 +30,7 @@ class Shared:
     """
 
     def __init__(
-        self,
-        capturer: routecap.Capturer,
-        path: str,
-        budget_bytes: int,
-        model: str,
-        generation: int,
+        self, capturer: routecap.Capturer, path: str, budget_bytes: int, model: str, generation: int
     ) -> None:
         self._capturer, self._model = capturer, model
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)

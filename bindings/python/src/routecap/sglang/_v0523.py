@@ -58,11 +58,7 @@ def register(options: Options) -> None:
     cache = "mem_cache.unified_radix_cache.UnifiedRadixCache."
     session = "session.streaming_session.StreamingSession."
     hooks: list[tuple[str, Callable[..., Any], HookType]] = [
-        (
-            "state_capturer.routed_experts.RoutedExpertsCapturer.create",
-            create,
-            HookType.AROUND,
-        ),
+        ("state_capturer.routed_experts.RoutedExpertsCapturer.create", create, HookType.AROUND),
         ("model_executor.forward_batch_info.ForwardBatch.init_new", name_requests, HookType.AFTER),
         (results + "_maybe_collect_routed_experts", collect, HookType.AROUND),
         (results + "_resolve_spec_v2_tokens", accept, HookType.AFTER),
@@ -83,11 +79,7 @@ def register(options: Options) -> None:
         (cache + "clear_storage_backend", storage_cleared, HookType.AFTER),
         (session + "try_cache_finished_req", kept_by_session, HookType.AFTER),
         (session + "release_session", released_by_session, HookType.AFTER),
-        (
-            weights + "record_weight_version_after_update",
-            updated,
-            HookType.AROUND,
-        ),
+        (weights + "record_weight_version_after_update", updated, HookType.AROUND),
         (weights + "flush_cache_after_weight_update", updated_in_part, HookType.BEFORE),
         (weights + "end_weight_update", updated_from_outside, HookType.BEFORE),
         ("managers.scheduler.Scheduler.record_weight_version_change", named, HookType.AFTER),

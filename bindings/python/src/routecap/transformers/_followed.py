@@ -25,10 +25,7 @@ class Followed:
     """Capture, without its hooks."""
 
     def __init__(
-        self,
-        capturer: routecap.Capturer,
-        device: torch.device,
-        store: routecap.Store | int | None,
+        self, capturer: routecap.Capturer, device: torch.device, store: routecap.Store | int | None
     ) -> None:
         self.capturer = capturer
         self._device = device

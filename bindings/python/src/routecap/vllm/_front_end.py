@@ -4,6 +4,7 @@ in the form that each request asked for.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 from importlib import import_module
@@ -106,6 +107,7 @@ def _state(output: Any, name: str) -> dict[str, Any]:
     return state
 
 
+@dataclasses.dataclass(slots=True, eq=False)
 class Asking:
     """What a request asked for.
 
@@ -114,12 +116,10 @@ class Asking:
     output: The arguments of the output that waits for rows.
     """
 
-    __slots__ = ("asked", "ends", "output", "rows")
-
-    def __init__(self, asked: Asked, ends: frozenset[str]) -> None:
-        self.asked, self.ends = asked, ends
-        self.rows: Any = None
-        self.output: tuple[Any, ...] | None = None
+    asked: Asked
+    ends: frozenset[str]
+    rows: Any = None
+    output: tuple[Any, ...] | None = None
 
 
 class TakingState:

@@ -22,6 +22,7 @@ separate processes, the scheduler sends it to them with the step.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, chain
@@ -59,6 +60,7 @@ class BlocksOf(NamedTuple):
     hashes: Sequence[bytes] = ()
 
 
+@dataclasses.dataclass(slots=True, eq=False)
 class Step:
     """What a scheduler says of blocks with one step.
 
@@ -69,13 +71,10 @@ class Step:
         emptied: Whether the engine's cache, and its connector's, was emptied before the step.
     """
 
-    __slots__ = ("allocated", "begins", "emptied", "fills")
-
-    def __init__(self) -> None:
-        self.allocated: list[int] = []
-        self.fills: list[BlocksOf] = []
-        self.begins: list[BlocksOf] = []
-        self.emptied = False
+    allocated: list[int] = dataclasses.field(default_factory=list)
+    fills: list[BlocksOf] = dataclasses.field(default_factory=list)
+    begins: list[BlocksOf] = dataclasses.field(default_factory=list)
+    emptied: bool = False
 
     def allocates(self, numbers: Sequence[int]) -> None:
         """These blocks hold nothing any more. That includes blocks that the step was to fill: a

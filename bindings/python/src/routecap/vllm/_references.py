@@ -87,11 +87,7 @@ def _keys(hashes: list[bytes], size: int, tags: NDArray[Any]) -> list[bytes]:
 
 
 def _held(
-    store: routecap.Store,
-    keys: list[bytes],
-    generation: int,
-    routing: routecap.Routing,
-    first: int,
+    store: routecap.Store, keys: list[bytes], generation: int, routing: routecap.Routing, first: int
 ) -> int:
     """How many of the blocks from row `first` on the store has as the routing has them."""
     held = store.leading(keys, generation=generation)

@@ -1,7 +1,8 @@
-"""The requests of a capturer by the engine's names, from the first row to the routing that is read."""
+"""The requests of a capturer by the engine's names, from their first row until they are read."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
@@ -16,49 +17,35 @@ from ._stops import StopRule
 _handle = attrgetter("handle")
 
 
+@dataclasses.dataclass(slots=True, eq=False)
 class RequestState:
     """What is known of one request.
 
-    handle: routecap's, while it is open; 0 before its first row, after its end, and while it is
-        preempted.
+    handle: routecap's handle while it is open; 0 before its first row, after its end, and while it
+        is preempted.
     routing: its rows, once it has ended.
-    earlier: rows of its life before a preemption, which come first. None is kept unless asked for.
+    earlier: its rows from before a preemption, which come first; only if the options keep them.
     rule: when it ends; None before its first output token.
-    seen: output tokens that the rule has looked at, all of which are certain.
-    end: rows that are its tokens' as far as its outputs told; 0 before its first output token.
-    rows: how many its last step had, if later ones may be of rejected drafts; otherwise 0.
-    start: position of the first of those, if the host knows it.
-    certain: how many rows are its tokens' although no output has told it yet; None: all.
-    off: it is not to be captured, and has no handle.
-    version: of the weights, if all its rows so far are of one; otherwise -1. Only `Prefixes` looks.
+    seen: output tokens that the rule has looked at. All of them are certain.
+    end: rows that belong to its tokens, as its outputs have told; 0 before its first output token.
+    rows: rows of its last step, if later ones may belong to rejected drafts; otherwise 0.
+    start: position of the first of these rows, if the host knows it.
+    certain: rows that certainly belong to its tokens, before an output has told it; None: all.
+    off: it is not captured, and has no handle.
+    version: of the weights, if all its rows so far are of one; otherwise -1. For `Prefixes`.
     """
 
-    __slots__ = (
-        "certain",
-        "earlier",
-        "end",
-        "handle",
-        "off",
-        "routing",
-        "rows",
-        "rule",
-        "seen",
-        "start",
-        "version",
-    )
-
-    def __init__(self) -> None:
-        self.handle = 0
-        self.routing: routecap.Routing | None = None
-        self.earlier: routecap.Routing | None = None
-        self.rule: StopRule | None = None
-        self.seen = 0
-        self.end = 0
-        self.rows = 0
-        self.start: int | None = None
-        self.certain: int | None = None
-        self.off = False
-        self.version = -1
+    handle: int = 0
+    routing: routecap.Routing | None = None
+    earlier: routecap.Routing | None = None
+    rule: StopRule | None = None
+    seen: int = 0
+    end: int = 0
+    rows: int = 0
+    start: int | None = None
+    certain: int | None = None
+    off: bool = False
+    version: int = -1
 
     @property
     def issued(self) -> int:
@@ -67,11 +54,11 @@ class RequestState:
 
 
 class Requests:
-    """live: those that are not over, by name. unsettled: those of which `rows` is not 0.
+    """live: requests that have not finished, by name. unsettled: those whose `rows` is not 0.
 
-    wanted: whether a request is to be captured, by its name, asked once.
-    tokens_of: prompt tokens and all tokens of a request, by its name, where outputs are looked at
-        by nobody (no `settle`); None for one that is not known.
+    wanted: says whether a request is captured, by its name. It is asked once.
+    tokens_of: says how many prompt tokens and tokens a request has, by its name, if nobody calls
+        `settle` with its outputs; None for an unknown request.
     """
 
     def __init__(self, capturer: routecap.Capturer, keep_ended: int, keep_preempted: bool) -> None:
@@ -82,7 +69,7 @@ class Requests:
         self._keep_preempted = keep_preempted
         self.live: dict[str, RequestState] = {}
         self.unsettled: set[RequestState] = set()
-        self._left: set[RequestState] = set()  # were preempted, and are not computed again yet
+        self._left: set[RequestState] = set()  # preempted, and not computed again yet
         self._ended: dict[str, RequestState] = {}  # in the order in which they ended
         self.batch: list[str] | None = None  # of the last step, as long as its handles are good
         self._batch_states: list[RequestState] = []
@@ -93,9 +80,9 @@ class Requests:
         return self.live.get(name) or self._ended.get(name)
 
     def handles(self, names: Sequence[str]) -> NDArray[np.uint64]:
-        """The handles of a batch, 0 for those that are off; opens those that are new.
+        """The handles of a batch, 0 for requests that are not captured. New requests are opened.
 
-        A batch like the last one costs one comparison.
+        A batch equal to the last one costs one comparison.
         """
         if self.batch == names:
             return self._batch_handles
@@ -117,13 +104,13 @@ class Requests:
         return handles
 
     def _open(self, states: Sequence[RequestState]) -> NDArray[np.uint64]:
-        # What is input again is cut before. Where nobody knows that, its row is replaced at least.
+        # Positions that are input again are cut first. Where that is not known, rows are replaced.
         handles = self._capturer.open_batch(len(states), policy="replace")
         for state, handle in zip(states, handles.tolist(), strict=True):
             state.handle = handle
             if state.routing is None:
                 state.end = 0
-            else:  # was thought to have ended, and goes on
+            else:  # it seemed to have ended, and goes on
                 self._capturer.attach(handle, state.routing)
                 state.routing = None
                 state.rows, state.start, state.certain = 1, None, None
@@ -132,10 +119,10 @@ class Requests:
 
     # ---- Drafts
     #
-    # A step verifies drafts in rows behind that of the last known token, and nobody says which
-    # rows these are. Rows of rejected ones are cut: by `settle`, where the outputs tell how many
-    # rows are the tokens'; otherwise by `expect`, when the next step inputs their positions again.
-    # The same holds for requests that are computed again from some position on.
+    # A step verifies drafts in the rows after that of the last known token, and the engine does not
+    # say which rows these are. Rows of rejected drafts are cut: by `settle`, if outputs tell how
+    # many rows belong to tokens; otherwise by `expect`, when the next step inputs them again.
+    # Requests that are computed again from some position on are cut in the same way.
 
     def expect(
         self,
@@ -143,11 +130,12 @@ class Requests:
         bounds: tuple[NDArray[np.int64], NDArray[np.int64]] | None,
         start_of: Callable[[str], int | None],
     ) -> list[int]:
-        """The batch is about to be issued with so many rows each: cut what they input again.
+        """Cut the positions that each request inputs again: the batch is about to be issued.
 
         Args:
-            bounds: The first position of each request and one past its last, if known here.
-            start_of: Where it does not: the first position of a request, by its name.
+            counts: How many rows each request has.
+            bounds: The first position of each request and one past its last, if they are known.
+            start_of: Otherwise, the first position of a request by its name.
 
         Returns: Handles of the requests whose rows verify drafts.
         """
@@ -159,23 +147,21 @@ class Requests:
             start: int | None
             if bounds is not None:
                 start, rows = int(bounds[0][index]), int(bounds[1][index] - bounds[0][index])
-                if rows <= 0:  # no position is the request's
+                if rows <= 0:  # the request has no position
                     continue
             else:
                 unknown = state.rule is None and self.tokens_of is None
                 start = None if unknown else start_of(self.batch[index])
             if start is not None and start < max(state.end, state.issued):
                 self._capturer.truncate(state.handle, start)
-                if (
-                    start < state.end and state.rule is not None
-                ):  # tokens are gone, and others may come in their place
+                if start < state.end and state.rule is not None:  # other tokens may come there
                     state.end = start
                     state.seen = min(state.seen, max(0, start + 1 - state.rule.prompt_tokens))
             if rows > 1:
                 state.rows, state.start, state.certain = rows, start, None
                 known = self._known_tokens(state, self.batch[index])
                 if known is not None:
-                    state.certain = known  # with the last one's row
+                    state.certain = known  # including the row of the last token
                     if start is not None:
                         state.certain = max(start + 1, min(start + rows, state.certain))
                     if start is not None and start >= self._told(state, self.batch[index])[0]:
@@ -191,7 +177,7 @@ class Requests:
         return tokens if state.rule is not None or tokens > prompt else None
 
     def _told(self, state: RequestState, name: str) -> tuple[int, int]:
-        """Prompt tokens of a request, and all of it that the host knows; 0 if it knows none."""
+        """How many prompt tokens and tokens of a request the host knows; 0 if it knows none."""
         if state.rule is not None:
             return state.rule.prompt_tokens, state.rule.prompt_tokens + state.seen
         return self.tokens_of and self.tokens_of(name) or (0, 0)
@@ -247,9 +233,8 @@ class Requests:
         return None if end is None else prompt + end - 1  # the last token was never input
 
     def finish(self, ends: Sequence[tuple[RequestState, int]]) -> None:
-        """End requests that have as many rows as said.
-
-        Waits for nothing: the rows in flight arrive in their routings.
+        """End requests, each with a number of rows. Waits for nothing: rows in flight arrive in the
+        routings.
         """
         items = np.zeros(len(ends), routecap.finish_dtype)
         items["request"] = [state.handle for state, _ in ends]
@@ -264,9 +249,9 @@ class Requests:
         self.batch, self._batch_states = None, []
 
     def read(self, state: RequestState) -> routecap.Routing | None:
-        """All rows of a request now, which goes on if it does.
+        """All rows that a request has now, None if it has none. A running request goes on.
 
-        Waits for those in flight. None if it has none.
+        Waits for rows in flight.
         """
         routing = state.earlier if state.routing is None else state.routing
         if state.handle:
@@ -284,7 +269,7 @@ class Requests:
         return routing
 
     def _wait_for_all(self) -> None:
-        """Until all steps have landed: in their order, but for lost ones, which land at once."""
+        """Wait until all steps have landed: in order, except lost ones, which land at once."""
         number = self.last_ticket
         while number > 0 and self._capturer.step(number).wait() is routecap.Status.LOST:
             number -= 1
@@ -322,15 +307,15 @@ class Requests:
         self.batch, self._batch_states = None, []
 
     def resume(self, names: Iterable[str]) -> None:
-        """The next step of these requests begins anew. Not every preemption has been told: where an
-        engine empties its cache, it is not."""
+        """These requests begin anew with the next step. Not every preemption is told: an engine
+        that empties its cache does not say so.
+        """
         found = [name for name in names if name in self.live]
         self.preempt(name for name in found if self.live[name] not in self._left)
 
     def end(self, names: Iterable[str]) -> None:
-        """These requests are over.
-
-        Those that were not read yet stay readable, as many as shall be kept.
+        """These requests have finished. Those that were not read stay readable, as many as the
+        options keep.
         """
         forgotten = []
         for name in names:

@@ -45,10 +45,7 @@ def from_bytes(data: NDArray[np.uint8], fill: int) -> PendingRoutedExperts:
     end = _HEAD.size + count * key_bytes
     routing = routecap.Routing.deserialize(data[end:])
     rows = PendingRoutedExperts(
-        routing,
-        (routing.rows, routing.layers, routing.k),
-        fill,
-        decoder_layers=decoder_layers,
+        routing, (routing.rows, routing.layers, routing.k), fill, decoder_layers=decoder_layers
     )
     if block_rows:
         keys = data[_HEAD.size : end].reshape(count, key_bytes)

@@ -16,10 +16,10 @@ import routecap
 
 
 class Rows:
-    """Rows of one result, which its parts share: a capturer's, or in memory of their own.
+    """Rows of one result, which its parts share: in a capturer's pages, or copied out of them.
 
     Attributes:
-        routing: whoever takes it holds its pages.
+        routing: Whoever takes it holds its pages.
     """
 
     __slots__ = ("__weakref__", "_own", "_unread", "routing")
@@ -30,14 +30,14 @@ class Rows:
         self._unread: Unread | None = None
 
     def read(self) -> None:
-        """They are the reader's from now on. Waits for rows in flight. From any thread."""
+        """Copy the rows out, to the reader. Waits for rows in flight. For any thread."""
         unread, self._unread = self._unread, None
         if unread is not None:
             unread.forget(self)
             self.move_out()
 
     def move_out(self) -> int:
-        """Into memory of their own, and how many bytes that has. Waits for rows in flight."""
+        """Copy the rows out, and return how many bytes the copy has. Waits for rows in flight."""
         if self._own:
             return 0
         self.routing.wait()
@@ -48,20 +48,19 @@ class Rows:
 
 
 class Unread:
-    """Those that nobody has read, in the order in which they ended.
+    """The results that nobody has read, in the order in which they ended.
 
-    `add` and `move_out` are called by one thread; rows are read, and go, on any.
+    `add` and `move_out` are for one thread; rows are read, and freed, on any.
 
     Args:
-        limit: Upper limit of the memory of those that were copied out, in bytes.
+        limit: The most memory of results that were copied out, in bytes.
     """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self.bytes = 0  # of those that were copied out, and are still there and unread
-        self._lock = (
-            threading.RLock()
-        )  # guards all; whoever is collected within it is this thread's
+        self.bytes = 0  # of results that were copied out, and still exist unread
+        # It guards all. This thread may collect a result while it has the lock.
+        self._lock = threading.RLock()
         self._in_pages: dict[int, weakref.ref[Rows]] = {}
         self._out: dict[int, tuple[weakref.ref[Rows], int]] = {}
 
@@ -75,7 +74,7 @@ class Unread:
         self._drop(id(rows))
 
     def move_out(self) -> bool:
-        """The oldest, if there is one and the limit allows it."""
+        """Copy the oldest result out, if there is one and the limit allows it."""
         with self._lock:
             name = next(iter(self._in_pages), None)
             if name is None or self.bytes >= self.limit:
@@ -91,7 +90,7 @@ class Unread:
         return True
 
     def __len__(self) -> int:
-        """Of those whose rows are in pages."""
+        """How many have their rows in pages."""
         return len(self._in_pages)
 
     def _drop(self, name: int) -> None:

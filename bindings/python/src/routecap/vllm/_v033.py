@@ -18,6 +18,7 @@ takes outputs.
 from __future__ import annotations
 
 import collections
+import dataclasses
 import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -164,6 +165,7 @@ def bind(model: Any, capture: Any) -> None:
     binding.call_after(model, "load_weights", capture.weights_changed)
 
 
+@dataclasses.dataclass(slots=True, eq=False)
 class _Request:
     """What is known of one request, from its first step to its end or preemption.
 
@@ -175,46 +177,29 @@ class _Request:
     retained: keys that the store retains for it.
     """
 
-    __slots__ = (
-        "cursor",
-        "emit",
-        "finished",
-        "handle",
-        "keys",
-        "published",
-        "retained",
-        "steps",
-    )
-
-    def __init__(self, emit: int) -> None:
-        self.emit = emit
-        self.handle = 0
-        self.keys = bytearray()
-        self.published = 0
-        self.cursor: int | None = None
-        self.steps = 0
-        self.finished = False
-        self.retained: list[NDArray[np.uint8]] = []
+    emit: int
+    handle: int = 0
+    keys: bytearray = dataclasses.field(default_factory=bytearray)
+    published: int = 0
+    cursor: int | None = None
+    steps: int = 0
+    finished: bool = False
+    retained: list[NDArray[np.uint8]] = dataclasses.field(default_factory=list)
 
 
+@dataclasses.dataclass(eq=False)
 class PendingOutput:
     """A step whose rows are in flight."""
 
-    def __init__(
-        self,
-        take: Callable[[PendingOutput], dict[str, Any]],
-        names: Sequence[str],
-        requests: Sequence[_Request],
-        begins: NDArray[Any],
-        starts: NDArray[Any],
-        step: routecap.Step,
-        first: int,
-    ) -> None:
-        self._take = take
-        self.names, self.requests, self.begins, self.starts = names, requests, begins, starts
-        self.step, self.first = step, first
-        self.sampled: Any = ()
-        self.rejected: Any = ()
+    _take: Callable[[PendingOutput], dict[str, Any]]
+    names: Sequence[str]
+    requests: Sequence[_Request]
+    begins: NDArray[Any]
+    starts: NDArray[Any]
+    step: routecap.Step
+    first: int
+    sampled: Any = ()
+    rejected: Any = ()
 
     def enqueue_cpu_copy(self, num_sampled: Any, num_rejected: Any) -> None:
         """The numbers may still be in flight; `process_output` reads them."""

@@ -40,11 +40,7 @@ import routecap
 
 from . import _model_config, _op
 from ._caches import _RoutedExpertsDeviceCache, _RoutedExpertsHostCache
-from ._capturer import (
-    RoutedExpertsCapturer,
-    _RoutedExpertsCapturerNoop,
-    _RoutedExpertsCapturerReal,
-)
+from ._capturer import RoutedExpertsCapturer, _RoutedExpertsCapturerNoop, _RoutedExpertsCapturerReal
 from ._forward import Forward
 from ._options import Options, get_options, set_options
 from ._platform import say_if_without_cuda
