@@ -209,9 +209,8 @@ class Generation:
 
     def judged(self, tokens: torch.Tensor, done: torch.Tensor) -> None:
         """Criteria say which sequences have ended, with so many tokens [rows, length]."""
-        if self._ends is None:
-            self._ends = torch.zeros_like(done, dtype=torch.int64)
-        self._ends = self._ends.where((self._ends > 0) | ~done, tokens.shape[1])
+        ends = torch.zeros_like(done, dtype=torch.int64) if self._ends is None else self._ends
+        self._ends = ends.where((ends > 0) | ~done, tokens.shape[1])
 
     def abandon(self) -> None:
         """Sequences that began with it are none. Those that went on end where they were."""

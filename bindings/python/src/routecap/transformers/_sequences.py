@@ -139,15 +139,16 @@ class Batch:
         """Positions [rows, columns - past] as a mask of all columns has them. Rows before that are
         elsewhere then are no longer kept.
         """
-        if mask is None:
+        seen = mask
+        if seen is None:
             device = next(each.device for each in (self._places, self._kept) if each is not None)
-            mask = torch.ones(len(self.requests), columns, dtype=torch.bool, device=device)
-        live = mask[:, :columns] != 0
+            seen = torch.ones(len(self.requests), columns, dtype=torch.bool, device=device)
+        live = seen[:, :columns] != 0
         counts = live.cumsum(1) - 1
         places = counts.where(live, -1)
         if past > self._unknown:
             now = places[:, self._unknown : past]
-            before = self._places_of(past, mask.device).to(mask.device)[:, self._unknown :]
+            before = self._places_of(past, seen.device).to(seen.device)[:, self._unknown :]
             # Where a token moved to, and from: what stands there now may be of the unknown ones.
             least = now.minimum(before.where(before >= 0, _ALL))
             first = least.where((now >= 0) & (now != before), _ALL).amin(1)
