@@ -125,6 +125,7 @@ docs/do_i_need_this
 docs/replay
 docs/sequence
 docs/plan
+docs/remote
 docs/wire
 docs/doctor
 ```

@@ -147,6 +147,7 @@ if typing.TYPE_CHECKING:
         names as names,
         page as page,
         plot as plot,
+        remote as remote,
         replay as replay,
         sglang as sglang,
         transformers as transformers,

@@ -1,0 +1,398 @@
+"""What a trainer's rank reads: the rows that its plan names, out of objects that lie elsewhere."""
+
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import _structs as structs
+from .._constants import IdSpace, Missing, Piece, Status
+from .._errors import Error, error
+from .._library import raw
+from .._routing import Routing
+from .._serialized import serialized_info
+from ..names import IdSpaceName
+from ._reference import Reference, checked, digest_of
+from ._stores import ObjectStore
+
+_FIRST_READ = 4096
+"""Bytes of an object that are read to find its header, which is mostly shorter."""
+_ALIGNMENT = 64
+
+
+class Report(NamedTuple):
+    """What a reader has read since it was made."""
+
+    calls: int
+    """Of a store's read."""
+    ranges: int
+    """Of rows that were asked for, of whatever bytes each."""
+    rows: int
+    """That were read."""
+    bytes: int
+    """That were read, headers included."""
+    missing: Mapping[str, int]
+    """Rows that were asked for and are missing, by the name of the reason: "evicted" (the object is
+    not there, or could not be read), "stale" (its generation is too old), "refused" (it is not what
+    the reference says, of another shape, or damaged).
+    """
+
+
+class Reader:
+    """Reads rows that references name: what `rows` returns is a source for Plan.gather.
+
+        reader = routecap.remote.Reader(store, layers=48, k=8, experts=128)
+        gathered = plan.gather([reader.rows(reference) for reference in references])
+
+    All ranges of a plan are read in one call of each store, after the headers that this reader has
+    not seen yet, in another. They land in memory that is registered with the stores, page-locked if
+    `pin` says so, and are used there.
+
+    Nothing that comes from a store is trusted. Headers and rows have checksums, and a header is
+    held against its reference and the shape given here. A row that cannot be had is missing in the
+    routing, as in any other, and `report` counts it; `log` has the last reasons as text. No call
+    raises for it. How long a store waits is up to the store's settings.
+
+    Args:
+        stores: One for each scheme that references may have.
+        layers, k, experts, layer_map, layer_experts, id_space: The shape of the rows, as in
+            routecap.Sequence. Objects of another are refused.
+        oldest: Rows of a lower generation are stale.
+        max_object_bytes: Objects that claim to be larger are refused.
+        max_read_bytes: What one call reads at most; a plan that needs more is refused as a whole.
+        pin: Page-lock the memory by torch, for uploads to a GPU.
+
+    Any number of threads may use it.
+    """
+
+    def __init__(
+        self,
+        *stores: ObjectStore,
+        layers: int,
+        k: int,
+        experts: int | None = None,
+        layer_map: Any = None,
+        layer_experts: Any = None,
+        id_space: IdSpace | IdSpaceName = IdSpace.LOGICAL,
+        oldest: int = 0,
+        max_object_bytes: int = 1 << 30,
+        max_read_bytes: int = 4 << 30,
+        pin: bool = False,
+    ) -> None:
+        self._stores = {store.scheme: store for store in stores}
+        self._like = Routing.from_arrays(
+            np.zeros((0, layers, k), np.int16),
+            experts=experts,
+            layer_map=layer_map,
+            layer_experts=layer_experts,
+            id_space=id_space,
+        )
+        self.oldest = oldest
+        self._max_object, self._max_read = max_object_bytes, max_read_bytes
+        self._memories = _Memories(self._stores, pin)
+        self._batch = threading.local()
+        self._lock = threading.Lock()
+        self._counts: Counter[str] = Counter()
+        self._missing: Counter[str] = Counter()
+        self.log: list[str] = []
+
+    def rows(
+        self, reference: Reference | Mapping[str, Any], first: int = 0, rows: int | None = None
+    ) -> "RemoteRows":
+        """The rows of a reference, or of these only `rows` from position `first` on. Nothing is
+        read yet.
+        """
+        if not isinstance(reference, Reference):
+            reference = Reference.from_dict(reference)
+        checked(reference)
+        end = reference.first + reference.rows
+        begin = min(max(first, reference.first), end)
+        return RemoteRows(
+            self, reference, begin, end if rows is None else max(begin, min(first + rows, end))
+        )
+
+    @property
+    def report(self) -> Report:
+        with self._lock:
+            counts = {name: self._counts[name] for name in ("calls", "ranges", "rows", "bytes")}
+            return Report(**counts, missing=dict(self._missing))
+
+    # ---- One batch: what a plan asks for before it waits for the first
+
+    def _ask(self, wanted: "_Wanted") -> Callable[[], Routing]:
+        opened = getattr(self._batch, "open", None)
+        batch: list[_Wanted] = [] if opened is None else opened
+        batch.append(wanted)
+        self._batch.open = batch
+
+        def wait() -> Routing:
+            if wanted.routing is None:
+                if getattr(self._batch, "open", None) is batch:
+                    self._batch.open = None
+                self._run([each for each in batch if each.routing is None])
+            assert wanted.routing is not None
+            return wanted.routing
+
+        return wait
+
+    def _run(self, batch: "list[_Wanted]") -> None:
+        for each in batch:
+            if each.of.reference.generation < self.oldest:
+                self._lose(each, "stale", f"generation {each.of.reference.generation}")
+        self._read_headers({id(each.of): each.of for each in batch if each.routing is None})
+        ready, total = [], 0
+        for each in batch:
+            if each.routing is not None:
+                continue
+            if each.of.header is None:
+                self._lose(each, each.of.why, each.of.text)
+                continue
+            try:
+                each.slice = _Slice(each.of.header, each.first, each.rows)
+            except Error as reason:
+                self._lose(each, "refused", str(reason))
+                continue
+            each.at = total
+            total += -(-each.slice.bytes // _ALIGNMENT) * _ALIGNMENT
+            ready.append(each)
+        if total > self._max_read:
+            raise error(
+                Status.ERR_NO_MEMORY,
+                f"{total} bytes would be read at once, and max_read_bytes is {self._max_read}:"
+                " gather a smaller micro-batch, or raise it",
+            )
+        memory = self._memories.take(total)
+        ranges = [part for each in ready for part in each.place(memory)]
+        for (wanted, _, _), said in zip(ranges, self._read(ranges)):
+            if said and wanted.routing is None:
+                self._lose(wanted, "evicted", said)
+        for each in ready:
+            if each.routing is None:
+                self._finish(each, memory)
+
+    def _finish(self, wanted: "_Wanted", memory: memoryview) -> None:
+        assert wanted.slice is not None
+        try:
+            routing = Routing.deserialize(memory[wanted.at : wanted.at + wanted.slice.bytes])
+            if self.oldest and (routing.tags[routing.mask().any(axis=1)] < self.oldest).any():
+                return self._lose(wanted, "stale", "a row's tag is lower than its reference says")
+        except Error as reason:
+            return self._lose(wanted, "refused", str(reason))
+        wanted.routing = routing
+        self._count(ranges=1, rows=wanted.rows)
+
+    def _read_headers(self, objects: "Mapping[int, RemoteRows]") -> None:
+        new = [each for each in objects.values() if each.header is None and not each.why]
+        for each in new:
+            if each.reference.bytes > self._max_object:
+                each.refuse("refused", f"{each.reference.bytes} bytes are more than are allowed")
+            elif each.reference.scheme not in self._stores:
+                each.refuse("refused", f"there is no store for {each.reference.scheme!r}")
+        new = [each for each in new if not each.why]
+        begun = self._read_parts(new, {id(each): (0, _FIRST_READ) for each in new})
+        longer = {}
+        for each, data in begun:
+            try:
+                size = serialized_info(data[:_ALIGNMENT]).header_bytes
+            except Error as reason:
+                each.refuse("refused", str(reason))
+                continue
+            if size <= len(data):
+                self._check_header(each, data[:size])
+            elif size > each.reference.bytes:
+                each.refuse("refused", f"a header of {size} bytes")
+            else:
+                longer[id(each)] = (0, size)
+        for each, data in self._read_parts([e for e in new if id(e) in longer], longer):
+            self._check_header(each, data)
+
+    def _read_parts(
+        self, objects: "list[RemoteRows]", parts: Mapping[int, tuple[int, int]]
+    ) -> "list[tuple[RemoteRows, memoryview]]":
+        """The parts (offset, size) of these objects that could be read, as far as they go."""
+        sizes = [min(parts[id(each)][1], each.reference.bytes) for each in objects]
+        memory, at, ranges = self._memories.take(sum(sizes)), 0, []
+        for each, size in zip(objects, sizes):
+            wanted = _Wanted(each, 0, 0)
+            ranges.append((wanted, parts[id(each)][0], memory[at : at + size]))
+            at += size
+        read = []
+        for (wanted, _, part), said in zip(ranges, self._read(ranges)):
+            if said:
+                wanted.of.refuse("evicted", said)
+            else:
+                read.append((wanted.of, part))
+        return read
+
+    def _check_header(self, rows: "RemoteRows", data: memoryview) -> None:
+        said, header = rows.reference, bytes(data)
+        try:
+            info = serialized_info(header)
+            if (info.version, info.bytes, info.first, info.rows) != (
+                2,
+                said.bytes,
+                said.first,
+                said.rows,
+            ):
+                raise ValueError("it is not what the reference says")
+            if digest_of(header) != said.digest:
+                raise ValueError("its digest is not that of the reference")
+            shape = Routing.deserialize(b"".join(_Slice(header, info.first, 0).without_rows()))
+            for name in ("k", "id_space", "layer_map", "layer_experts"):
+                if not np.array_equal(getattr(shape, name), getattr(self._like, name)):
+                    raise ValueError(f"{name} is not that of the rows that are read here")
+        except ValueError as reason:  # of which routecap.Error for a format is one
+            rows.refuse("refused", str(reason))
+        else:
+            rows.header = header
+
+    def _read(self, ranges: "list[tuple[_Wanted, int, memoryview]]") -> list[str]:
+        """What each store says of each range."""
+        said = [""] * len(ranges)
+        for scheme, store in self._stores.items():
+            own = [i for i, (each, _, _) in enumerate(ranges) if each.of.reference.scheme == scheme]
+            if not own:
+                continue
+            keys = [ranges[i][0].of.reference.key for i in own]
+            into = [ranges[i][2] for i in own]
+            answers = store.read(keys, [ranges[i][1] for i in own], into)
+            for i, answer in zip(own, answers):
+                said[i] = answer
+            self._count(calls=1, bytes=sum(map(len, into)))
+        return said
+
+    def _lose(self, wanted: "_Wanted", why: str, text: str) -> None:
+        reason = {"evicted": Missing.EVICTED, "stale": Missing.STALE, "refused": Missing.LOST}[why]
+        shape = (wanted.rows, len(self._like.layer_map))
+        wanted.routing = Routing.from_arrays(
+            np.zeros((*shape, self._like.k), np.uint8),
+            first=wanted.first,
+            valid=np.zeros(shape, np.bool_),
+            reasons=np.full(shape, int(reason), np.uint8),
+            layer_map=self._like.layer_map,
+            layer_experts=self._like.layer_experts,
+            id_space=self._like.id_space,
+        )
+        reference = wanted.of.reference
+        with self._lock:
+            self._missing[why] += wanted.rows
+            self.log[:-99] = []
+            self.log.append(f"{reference.scheme} {reference.key}: {why}: {text}")
+
+    def _count(self, **counts: int) -> None:
+        with self._lock:
+            self._counts.update(counts)
+
+
+class RemoteRows:
+    """The rows of a reference: a source for Plan.gather (`Reader.rows`)."""
+
+    def __init__(self, reader: Reader, reference: Reference, first: int, end: int) -> None:
+        self.reference, self.first, self.rows = reference, first, end - first
+        self._reader = reader
+        self.header: bytes | None = None
+        self.why = self.text = ""
+
+    def refuse(self, why: str, text: str) -> None:
+        self.why, self.text = why, text
+
+    def begin(self, first: int, rows: int) -> Callable[[], Routing | None]:
+        """Ask for rows; what it returns waits for them, and for all that this thread has asked for
+        before. None: the reference has none of them.
+        """
+        begin, end = max(first, self.first), min(first + rows, self.first + self.rows)
+        if begin >= end:
+            return lambda: None
+        return self._reader._ask(_Wanted(self, begin, end - begin))
+
+    def read(self, first: int, rows: int) -> Routing | None:
+        """Rows from position `first` on, as far as the reference has any."""
+        return self.begin(first, rows)()
+
+
+class _Slice:
+    """Rows of an object: their own header, and where the rest of their bytes is."""
+
+    def __init__(self, header: bytes, first: int, rows: int) -> None:
+        memory = structs.splice.empty()
+        self._header, self._table = bytearray(len(header)), np.zeros(16, structs.piece_dtype)
+        raw.routecap_serialized_slice(header, first, rows, self._header, self._table, memory)
+        count, self.bytes, size = structs.splice.read(memory)
+        self._header, self._table = self._header[:size], self._table[:count]
+
+    def place(self, memory: memoryview) -> list[tuple[int, memoryview]]:
+        """Write what is known; which part of the object belongs into which part of `memory`."""
+        at, parts = 0, []
+        for offset, size, source, _ in self._table.tolist():
+            if source == Piece.HEADER:
+                memory[at : at + size] = self._header
+            elif source == Piece.ZERO:
+                memory[at : at + size] = bytes(size)
+            else:
+                parts.append((offset, memory[at : at + size]))
+            at += size
+        return parts
+
+    def without_rows(self) -> list[Any]:
+        return [self._header]
+
+
+class _Wanted:
+    """Rows of one object, until they are a routing."""
+
+    def __init__(self, of: RemoteRows, first: int, rows: int) -> None:
+        self.of, self.first, self.rows = of, first, rows
+        self.routing: Routing | None = None
+        self.slice: _Slice | None = None
+        self.at = 0
+
+    def place(self, memory: memoryview) -> "list[tuple[_Wanted, int, memoryview]]":
+        assert self.slice is not None
+        own = memory[self.at : self.at + self.slice.bytes]
+        return [(self, offset, part) for offset, part in self.slice.place(own)]
+
+
+class _Memories:
+    """Memory that is registered with the stores, used again when no routing lies there any more."""
+
+    def __init__(self, stores: Mapping[str, ObjectStore], pin: bool) -> None:
+        self._stores, self._pin = stores, pin
+        self._free: list[NDArray[np.uint8]] = []
+        self._lock = threading.Lock()
+
+    def take(self, size: int) -> memoryview:
+        """So many bytes, for as long as something refers to them."""
+        with self._lock:
+            fitting = [i for i, each in enumerate(self._free) if each.nbytes >= size]
+            memory = self._free.pop(fitting[0]) if fitting else None
+            outgrown = [] if fitting else self._free
+            self._free = self._free if fitting else []
+        del outgrown  # which unregisters it, without the lock
+        if memory is None:
+            memory = self._make(1 << max(size - 1, 1 << 16).bit_length())
+        lease = memory[:]
+        weakref.finalize(lease, self._give_back, memory)
+        return lease.data[:size]
+
+    def _make(self, size: int) -> NDArray[np.uint8]:
+        if self._pin:
+            import torch
+
+            memory: NDArray[np.uint8] = torch.empty(
+                size, dtype=torch.uint8, pin_memory=True
+            ).numpy()
+        else:
+            memory = np.empty(size, np.uint8)
+        address = memory.ctypes.data
+        for store in self._stores.values():
+            store.register(address, size)
+            weakref.finalize(memory, store.unregister, address)
+        return memory
+
+    def _give_back(self, memory: NDArray[np.uint8]) -> None:
+        with self._lock:
+            self._free.append(memory)

@@ -1,0 +1,239 @@
+"""Rows across machines, in files and in memory: a rank reads what its plan names, and what cannot be
+had is missing, never wrong. Other stores are in examples/cluster."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import routecap
+from routecap import remote
+
+LAYERS, K, EXPERTS = 6, 4, 32
+SHAPE: dict[str, Any] = {"layers": LAYERS, "k": K, "experts": EXPERTS}
+
+
+def routing_of(rows: int, seed: int = 0, first: int = 0, tag: int = 3) -> routecap.Routing:
+    ids = np.random.default_rng(seed).random((rows, LAYERS, EXPERTS)).argsort(axis=2)[:, :, :K]
+    return routecap.Routing.from_arrays(
+        ids.astype(np.uint8), experts=EXPERTS, first=first, tags=tag
+    )
+
+
+@pytest.fixture(params=["file", "memory"])
+def store(request: Any, tmp_path: Any) -> Iterator[remote.ObjectStore]:
+    place = tmp_path if request.param == "file" else f"/{tmp_path.name}"
+    made = remote.connect(f"{request.param}://{place}")
+    yield made
+    made.close()
+
+
+class Counting:
+    """A store that counts calls, and changes what it is told to."""
+
+    def __init__(self, store: Any) -> None:
+        self.store, self.scheme, self.calls = store, store.scheme, []
+        self.damage = -1
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.store, name)
+
+    def read(self, keys: Any, offsets: Any, into: Any) -> Any:
+        self.calls.append(len(keys))
+        said = self.store.read(keys, offsets, into)
+        for offset, memory in zip(offsets, into):
+            if 0 <= self.damage - offset < len(memory):
+                memory[self.damage - offset] ^= 1
+        return said
+
+
+def plan_of(lengths: list[int], **rank: Any) -> routecap.Plan:
+    return routecap.Plan(lengths, layers=LAYERS, k=K, experts=EXPERTS, **rank)
+
+
+@pytest.mark.parametrize("rank", [{}, {"context": "zigzag", "context_size": 2, "context_rank": 1}])
+def test_a_rank_gets_what_it_would_get_from_the_routings(store: Any, rank: Any) -> None:
+    routings = [routing_of(rows, rows) for rows in (40, 7, 300)]
+    references = [remote.write(store, each, generation=3) for each in routings]
+    plan = plan_of([each.rows + 1 for each in routings], **rank)
+    counting = Counting(store)
+    reader = remote.Reader(counting, **SHAPE)
+    for again in range(2):
+        sources = [reader.rows(json.loads(json.dumps(each.to_dict()))) for each in references]
+        got, expected = plan.gather(sources), plan.gather(routings)
+        assert np.array_equal(got.ids, expected.ids) and got.report == expected.report
+    # Headers in one call, rows in another.
+    assert len(counting.calls) == 4 and counting.calls[0] == 3
+    report = reader.report
+    assert report.missing == {} and report.ranges == 2 * len(plan.ranges)
+    assert report.rows == 2 * int(plan.ranges["rows"].sum())
+
+
+def test_headers_are_read_once_by_who_keeps_its_sources(store: Any) -> None:
+    counting = Counting(store)
+    rows = remote.Reader(counting, **SHAPE).rows(remote.write(store, routing_of(50)))
+    for first in (0, 10, 20):
+        got = rows.read(first, 10)
+        assert got is not None
+        assert np.array_equal(got.ids(), routing_of(50).ids()[first : first + 10])
+    assert len(counting.calls) == 4
+
+
+def test_a_long_header_is_read_in_a_second_call(store: Any) -> None:
+    whole = routing_of(400)
+    reasons = np.zeros((400, LAYERS), np.uint8)
+    reasons[::2] = int(routecap.Missing.LOST)
+    whole = routecap.Routing.from_arrays(
+        whole.ids(np.int16), experts=EXPERTS, valid=reasons == 0, reasons=reasons
+    )
+    reader = remote.Reader(store, **SHAPE)
+    reference = remote.write(store, whole)
+    assert routecap.serialized_info(whole.serialize()).header_bytes > 4096
+    read = reader.rows(reference).read(0, 400)
+    assert read is not None and np.array_equal(read.reasons(), reasons)
+    assert np.array_equal(read.ids(), whole.ids())
+
+
+def test_what_is_gone_is_missing_with_its_reason(store: Any) -> None:
+    routings = [routing_of(20, seed) for seed in range(3)]
+    references = [remote.write(store, each) for each in routings]
+    reader = remote.Reader(store, **SHAPE)
+    sources = [reader.rows(each) for each in references]
+    assert sources[2].read(0, 1) is not None  # its header is known
+    store.delete([references[1].key, references[2].key])
+    store.delete([references[1].key])
+    gathered = plan_of([21] * 3).gather(sources)
+    expected = plan_of([21] * 3).gather([routings[0], None, None])
+    assert np.array_equal(gathered.ids, expected.ids)
+    assert gathered.report == expected.report and gathered.report.rows_lost == 40
+    assert reader.report.missing == {"evicted": 40}
+    gone = sources[1].read(5, 3)
+    assert gone is not None and (gone.first, gone.rows, gone.status) == (
+        5,
+        3,
+        routecap.Status.NOT_CAPTURED,
+    )
+    assert set(gone.reasons().ravel().tolist()) == {int(routecap.Missing.EVICTED)}
+    assert "evicted" in reader.log[-1] and references[1].key in reader.log[-1]
+
+
+def test_no_byte_that_changed_on_its_way_is_a_row(store: Any) -> None:
+    counting = Counting(store)
+    whole = routing_of(9)
+    reference = remote.write(store, whole)
+    reader = remote.Reader(counting, **SHAPE)
+    for counting.damage in range(reference.bytes):
+        got = reader.rows(reference).read(2, 4)
+        assert got is not None
+        refused = set(got.reasons().ravel().tolist()) == {int(routecap.Missing.LOST)}
+        assert refused or np.array_equal(got.ids(), whole.ids()[2:6]), counting.damage
+        assert refused or counting.damage >= 192  # every byte of the header is looked at
+    assert reader.report.missing["refused"] >= 4 * (192 + 4 * (LAYERS * K + 4))
+
+
+def test_objects_that_are_not_what_they_should_be_are_refused(store: Any) -> None:
+    reference = remote.write(store, routing_of(20), generation=3)
+
+    def missing(reference: Any, shape: Any = SHAPE, **more: Any) -> Any:
+        reader = remote.Reader(store, **shape, **more)
+        got = reader.rows(reference).read(0, 20)
+        assert got is not None and not got.mask().any()
+        return reader.report.missing
+
+    assert missing(reference, SHAPE | {"k": 3}) == {"refused": 20}
+    assert missing(reference, SHAPE | {"experts": 64}) == {"refused": 20}
+    assert missing(reference, SHAPE | {"layer_map": [0, 1, 2, 3, 4, 6]}) == {"refused": 20}
+    assert missing(reference, SHAPE | {"id_space": "physical"}) == {"refused": 20}
+    assert missing(reference, max_object_bytes=reference.bytes - 1) == {"refused": 20}
+    assert missing(reference, oldest=4) == {"stale": 20}
+    assert missing(reference._replace(generation=4), oldest=4) == {"stale": 20}
+    assert missing(reference._replace(bytes=reference.bytes - 4)) == {"refused": 20}
+    assert missing(reference._replace(digest="0" * 32)) == {"refused": 20}
+    assert missing(reference._replace(rows=21)) == {"refused": 20}
+    assert missing(reference._replace(scheme="gopher")) == {"refused": 20}
+    plain = routing_of(20).serialize()
+    store.write("plain", plain + bytes(reference.bytes - len(plain)))
+    assert missing(reference._replace(key="plain")) == {"refused": 20}
+    with pytest.raises(MemoryError):
+        remote.Reader(store, **SHAPE, max_read_bytes=100).rows(reference).read(0, 20)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"key": "../x"},
+        {"key": "/etc/passwd"},
+        {"key": "a/../../b"},
+        {"key": ""},
+        {"key": "k" * 2000},
+        {"rows": -1},
+        {"rows": True},
+        {"bytes": 1 << 60},
+        {"first": "0"},
+        {"digest": "f" * 31},
+        {"digest": None},
+    ],
+)
+def test_references_of_others_are_checked(store: Any, change: Any) -> None:
+    sent = remote.write(store, routing_of(2)).to_dict()
+    assert set(sent) == {"scheme", "key", "first", "rows", "bytes", "digest", "generation"}
+    assert remote.Reference.from_dict(sent).to_dict() == sent
+    with pytest.raises(ValueError, match="reference|key"):
+        remote.Reference.from_dict(sent | change)
+    with pytest.raises(ValueError, match="missing"):
+        remote.Reference.from_dict({name: sent[name] for name in sent if name not in change})
+
+
+def test_a_url_with_a_password_is_refused() -> None:
+    with pytest.raises(ValueError, match="password"):
+        remote.connect("ftp://me:secret@host/path")
+
+
+def test_memory_is_used_again_when_nobody_reads_it(store: Any) -> None:
+    class Registering(Counting):
+        registered = 0
+
+        def register(self, address: int, size: int) -> None:
+            self.registered += 1
+
+    counting = Registering(store)
+    reader = remote.Reader(counting, **SHAPE)
+    rows = reader.rows(remote.write(store, routing_of(200)))
+    for _ in range(20):
+        got = rows.read(0, 100)
+    first, kept = got, rows.read(100, 100)
+    assert counting.registered <= 3
+    assert first is not None and kept is not None
+    assert np.array_equal(first.ids(), routing_of(200).ids()[:100])
+    assert np.array_equal(kept.ids(), routing_of(200).ids()[100:])
+
+
+def test_a_conversation_is_references_and_spans(store: Any) -> None:
+    whole = routing_of(60, 5)
+    tokens = np.arange(60)
+    known, sent = routecap.Sequence.like(whole), remote.Conversation()
+    # Two turns of which the second computes its prompt anew, and one that diverges.
+    calls = [
+        (tokens[:20], whole.slice(0, 19)),
+        (tokens[:50], whole.slice(0, 49)),
+        (np.concatenate([tokens[:30], [99, 98, 97]]), routing_of(32, 6)),
+    ]
+    for ids, routing in calls:
+        report = known.append(ids, routing)
+        assert sent.append(ids, remote.write(store, routing)).tokens == report.tokens
+    again = remote.Conversation.from_dict(json.loads(json.dumps(sent.to_dict())))
+    for each in (sent, again):
+        assert len(each) == 33
+        assert [(span.first, span.rows) for span in each.spans] == [
+            (span.first, span.rows) for span in known.spans()
+        ]
+        plan = plan_of([33])
+        reader = remote.Reader(store, **SHAPE)
+        got, expected = plan.gather([each.sources(reader)]), plan.gather([known.routing()])
+        assert np.array_equal(got.ids, expected.ids) and got.report == expected.report
+        assert got.report.rows_lost == 0
+    with pytest.raises(ValueError, match="no conversation"):
+        remote.Conversation.from_dict({"sequence": "", "references": []})
+    with pytest.raises(ValueError, match="no reference"):
+        remote.Conversation.from_dict(sent.to_dict() | {"references": []})
