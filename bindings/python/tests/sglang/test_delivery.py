@@ -172,7 +172,21 @@ def test_the_serialised_form_has_everything():
     assert routecap.Routing.deserialize(data) == routing
 
 
-def test_a_request_names_its_type_or_is_refused():
+def test_a_reference_is_where_the_rows_are(tmp_path, monkeypatch):
+    with pytest.raises(ValueError, match="no ROUTECAP_SGLANG_OBJECTS"):
+        dtype_asked({"custom_params": {"routed_experts_dtype": "reference"}})
+    monkeypatch.setenv("ROUTECAP_SGLANG_OBJECTS", f"file://{tmp_path}")
+    assert dtype_asked({"custom_params": {"routed_experts_dtype": "reference"}}) == "reference"
+    routing = make(40)
+    reference = json.loads(encode(routing, Asked("reference", 0, ROWS, 5)))
+    store = routecap.remote.connect(f"file://{tmp_path}")
+    shape = {"layers": len(MAP), "k": K, "experts": 40, "layer_map": MAP}
+    assert routecap.remote.Reader(store, **shape).rows(reference).read(0, ROWS) == routing
+
+
+def test_a_request_names_its_type_or_is_refused(monkeypatch):
+    monkeypatch.setenv("ROUTECAP_SGLANG_OBJECTS", "memory://objects")
+
     class Parameters:
         custom_params = None
 

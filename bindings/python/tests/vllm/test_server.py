@@ -36,8 +36,11 @@ def answered(rows=None, folder=None, **asked):
 
 def test_each_format_gives_the_same_rows(tmp_path, monkeypatch):
     monkeypatch.setenv("ROUTECAP_VLLM_STORE_FILE", str(tmp_path / "store"))  # see test_references
+    monkeypatch.setenv("ROUTECAP_VLLM_OBJECTS", f"file://{tmp_path}/objects")
     folder = _answers.Folder(tmp_path / "rows", 1 << 20)
     rows = rows_of(start=2)
+    objects = routecap.remote.connect(f"file://{tmp_path}/objects")
+    reader = routecap.remote.Reader(objects, layers=3, k=4, experts=64)
     read = {
         "lists": np.array,
         "npy.base64": lambda text: np.load(io.BytesIO(base64.b64decode(text))),
@@ -47,6 +50,7 @@ def test_each_format_gives_the_same_rows(tmp_path, monkeypatch):
         "routecap.base64": lambda text: routecap.Routing.deserialize(base64.b64decode(text)).ids(),
         "file": lambda place: vllm.read(place).ids(),
         "store": lambda place: vllm.read(place).ids(),
+        "reference": lambda place: reader.rows(place).read(2, 3).ids(),
     }
     assert sorted(read) == sorted(_asked.FORMATS)
     for kind, ids_of in read.items():
@@ -123,6 +127,15 @@ def test_files_are_refused_without_a_folder(monkeypatch, tmp_path):
     monkeypatch.setenv("ROUTECAP_VLLM_FOLDER", str(tmp_path))
     server.check(asked)
     assert _options.get_options().folder == str(tmp_path)
+
+
+def test_references_are_refused_without_a_place_for_objects(monkeypatch, tmp_path):
+    with pytest.raises(ValueError, match="no ROUTECAP_VLLM_OBJECTS"):
+        server.check(_asked.Asked(format="reference"))
+    setting = {"url": f"file://{tmp_path}/objects", "auto_mkdir": False}  # which pipe_file needs
+    monkeypatch.setenv("ROUTECAP_VLLM_OBJECTS", json.dumps(setting))
+    server.check(_asked.Asked(format="reference"))
+    assert "No such file" in answered(format="reference")["routed_experts_error"]
 
 
 # ---- A program, and whoever it sends outputs to

@@ -10,9 +10,11 @@ import numpy as np
 
 import routecap
 
+from .. import remote
 from ._delivery import Asked
+from ._options import Options
 
-DTYPES = ("int32", "int16", "uint8", "uint16", "routecap")
+DTYPES = ("int32", "int16", "uint8", "uint16", "routecap", "reference")
 _FIELD = "routed_experts_dtype"
 
 
@@ -20,7 +22,7 @@ def dtype_asked(sampling_params: Any) -> str:
     """What a request says in its sampling parameters' custom_params; "int32" if nothing.
 
     Raises:
-        ValueError: It is none of `DTYPES`.
+        ValueError: It is none of `DTYPES`, or a reference and there is no place for objects.
     """
     if isinstance(sampling_params, dict):
         parameters = sampling_params.get("custom_params")
@@ -29,6 +31,11 @@ def dtype_asked(sampling_params: Any) -> str:
     dtype = parameters.get(_FIELD, "int32") if isinstance(parameters, dict) else "int32"
     if dtype not in DTYPES:
         raise ValueError(f"{_FIELD} is {dtype!r}: it must be one of {', '.join(DTYPES)}")
+    if dtype == "reference" and not Options.from_environment().objects:
+        raise ValueError(
+            f"{_FIELD} is 'reference', and there is no ROUTECAP_SGLANG_OBJECTS: give it one, or take"
+            " another"
+        )
     return str(dtype)
 
 
@@ -41,6 +48,8 @@ def encode(routing: routecap.Routing, asked: Asked) -> str:
                names the cells: [first row, rows, first of "layers", layers, reason] routecap
                base64 of the serialised form: validity, reasons and tags included
     """
+    if asked.dtype == "reference":
+        return json.dumps(remote.write_as_set(routing, Options.from_environment().objects))
     if asked.dtype == "routecap":
         return base64.b64encode(routing.serialize()).decode()
     if asked.dtype == "int32":

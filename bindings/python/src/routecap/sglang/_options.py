@@ -23,6 +23,8 @@ class Options:
             thread of the process that computed it. What it raises is logged.
         folder: Where the routing of every request that ended is saved, as its request id and
             .routecap.
+        objects: Where rows are put whose clients ask for a reference, as routecap.remote.connect
+            takes it: "s3://bucket/rollouts"; or JSON with its settings, {"url": ..., ...}.
         store: A file, in /dev/shm for instance, that engines of one model share: rows of requests
             that ended, for who takes their KV from elsewhere than its own passes.
         store_bytes: Its size, for who makes it; taken at once.
@@ -38,6 +40,7 @@ class Options:
     beside: bool = False
     callback: str = ""
     folder: str = ""
+    objects: str = ""
     store: str = ""
     store_bytes: int = 1 << 30
     budget_bytes: int = 8 << 30

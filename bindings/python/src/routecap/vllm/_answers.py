@@ -12,6 +12,7 @@ By `Asked.format`:
                      {"file", "offset", "bytes", "format": "routecap", "start", "shape"}
     store            in which blocks of the engine's store rows are, for such clients
                      (`_references`)
+    reference        where the rows are, for clients on any machine: a routecap.remote.Reference
 
 The rows are those from `Asked.start` on to the last that was input: of the prompt and of what was
 generated. A missing cell has ids of -1, or the largest of an unsigned dtype where that is no
@@ -37,6 +38,7 @@ from numpy.typing import NDArray
 
 import routecap
 
+from .. import remote
 from ..names import WireFactName
 from . import _references
 from ._asked import Asked
@@ -77,6 +79,8 @@ class Answer:
         if kind == "store":
             return _references.refer(rows, get_options().store_file)
         routing = rows.part()
+        if kind == "reference":
+            return remote.write_as_set(routing, get_options().objects)
         if kind == "file":
             place = (self._folder or _folder()).write(routing.serialize())
             return place | {"format": "routecap", "start": rows.first, "shape": list(rows.shape)}

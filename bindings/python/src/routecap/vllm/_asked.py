@@ -22,6 +22,7 @@ FORMATS = (
     "routecap.base64",
     "file",
     "store",
+    "reference",
 )
 _DTYPES = ("int16", "uint8", "uint16", "int32")
 _CAPTURE, _START, _DTYPE = "routed_experts", "routed_experts_start", "routed_experts_dtype"

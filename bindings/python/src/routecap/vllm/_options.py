@@ -43,6 +43,10 @@ class Options:
         folder: Where a server puts rows of requests whose clients ask for a file, in tmpfs for
             instance; "": such requests are refused.
         folder_bytes: Upper limit of the files there of one server process. The oldest go first.
+        objects: Where a server puts rows of requests whose clients ask for a reference, as
+            routecap.remote.connect takes it: "s3://bucket/rollouts", "mooncake://master:port"; or
+            JSON with its settings, {"url": ..., "segment_bytes": ...}. Credentials come from the
+            environment. "": such requests are refused.
         slots: Steps that may be in flight; a further one waits in `finalize_pending_copy`, or in
             the issue of a batch that has come before.
         store: Where rows of prefixes are kept, for requests that take the prefix from its cache:
@@ -75,6 +79,7 @@ class Options:
     unread_bytes: int = -1
     folder: str = ""
     folder_bytes: int = 1 << 30
+    objects: str = ""
     slots: int = 4
     store: Store | None = None
     store_file: str = ""

@@ -50,8 +50,10 @@ def serve(tokens_module: str = _TOKENS, check: Callable[[Asked], None] | None = 
 
 
 def check(asked: Asked) -> None:
-    """Raises: ValueError: this process has no folder, or no store, for what is asked for."""
-    needed = {"file": "folder", "store": "store_file"}.get(asked.format or "")
+    """Raises: ValueError: this process has no place for what is asked for."""
+    needed = {"file": "folder", "store": "store_file", "reference": "objects"}.get(
+        asked.format or ""
+    )
     if needed is not None and not getattr(get_options(), needed):
         raise ValueError(
             f"routed_experts_format is {asked.format!r}, and this process has no "
