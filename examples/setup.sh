@@ -78,6 +78,14 @@ install_nvcc() {
     CUDA_HOME=$(ls -d "$build"/nvcc/lib/python3*/site-packages/nvidia/cu13)
 }
 
+# What the stores of routecap.remote need: fsspec with S3, moto for a server of it, Mooncake without
+# CUDA (18 MB), Ray (80 MB).
+remote_environment() {
+    need /usr/lib/x86_64-linux-gnu/libibverbs.so.1=libibverbs1 /usr/lib/x86_64-linux-gnu/libnl-route-3.so.200=libnl-route-3-200
+    python_environment "$build/remote" numpy==2.4.6 pytest==9.2.0 'moto[server]==5.2.5' s3fs==2026.9.0 ray==2.60.0 \
+        mooncake-transfer-engine-non-cuda==0.3.13.post1
+}
+
 # Builds the library and installs it under build/install; with CUDA if there is nvcc.
 install_library() { locked library build_library; }
 build_library() {

@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# Rows across processes by each store that routecap.remote knows: S3 and HTTP (of moto), Mooncake
+# Store over TCP, Ray; and the job of main.py with each. usage: check.sh [PREFIX]
+cd "$(dirname "$0")/../.." && . examples/setup.sh
+export ROUTECAP_CHECKED=1 # a slip in the order of calls is an error
+
+use_library "$@"
+install_package
+remote_environment
+export PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=$package:examples/cluster
+set +e
+
+tests "tests" "$build/remote/bin/python" -m pytest examples/cluster
+closing

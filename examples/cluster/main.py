@@ -1,0 +1,165 @@
+"""Four rollout processes, four ranks of a trainer (TP 2 with sequence parallelism, CP 2), and a
+driver that hands on references: no row passes through it.
+
+main.py --store s3|mooncake|ray [--samples N] [--steps N] [--kill N] [--json FILE]
+
+Servers of the store are started on this machine. --kill ends a random rollout process in each of N
+more steps, after it has answered and while the ranks read. Of every row it is checked whether it is
+what was captured, or is missing with a reason.
+"""
+
+import argparse
+import json
+import random
+import time
+from typing import Any
+
+import numpy as np
+import servers
+from workers import Actor, Process, worker
+
+SHAPE = {"layers": 48, "k": 8, "experts": 128}
+ROLLOUTS = 4
+RANKS = [
+    {
+        "context": "zigzag",
+        "context_size": 2,
+        "context_rank": context,
+        "sequence_parallel": True,
+        "tensor_size": 2,
+        "tensor_rank": tensor,
+    }
+    for context in range(2)
+    for tensor in range(2)
+]
+
+
+class Job:
+    """The driver: it knows who is where, and which sample is of which length."""
+
+    def __init__(self, scheme: str, url: str, settings: dict[str, Any]) -> None:
+        self._scheme, self._url, self._settings = scheme, url, settings
+        self.rollouts = [self._rollout() for _ in range(ROLLOUTS)]
+        self.ranks: list[Process | Actor] = [
+            worker(scheme, "rank:Rank", url, settings, SHAPE, rank) for rank in RANKS
+        ]
+        self._seed = 0
+
+    def _rollout(self) -> Process | Actor:
+        settings = servers.writer_settings(self._scheme, self._settings)
+        return worker(self._scheme, "rollout:Rollout", self._url, settings, SHAPE)
+
+    def step(self, lengths: list[int], kill: bool = False) -> dict[str, Any]:
+        """Every sample is captured by a rollout process, and read by the ranks that need it."""
+        workers = [*self.rollouts, *self.ranks]
+        before = sum(each.bytes for each in workers)
+        seeds = [self._seed + i for i in range(len(lengths))]
+        self._seed += len(lengths)
+        for i, each in enumerate(self.rollouts):
+            each.begin("generate", seeds[i::ROLLOUTS], lengths[i::ROLLOUTS])
+        references: list[Any] = [None] * len(lengths)
+        for i, each in enumerate(self.rollouts):
+            references[i::ROLLOUTS] = each.end()
+        start = time.perf_counter()
+        for rank in self.ranks:
+            rank.begin("step", lengths, references)
+        if kill:
+            time.sleep(random.uniform(0, 0.03))
+            victim = random.randrange(ROLLOUTS)
+            self.rollouts[victim].kill()
+            self.rollouts[victim] = self._rollout()
+        ranks = [rank.end() for rank in self.ranks]
+        seconds = time.perf_counter() - start
+        driver = sum(each.bytes for each in workers) - before
+        wrong = [rank.call("wrong", lengths, seeds) for rank in self.ranks]
+        return {"ranks": ranks, "wrong": wrong, "driver_bytes": driver, "seconds": seconds}
+
+    def close(self) -> None:
+        for each in [*self.rollouts, *self.ranks]:
+            each.kill()
+
+
+def lengths_of(samples: int, step: int) -> list[int]:
+    """Log-normal, as those of rollouts are: tokens."""
+    drawn = np.random.default_rng(step).lognormal(np.log(2000), 0.8, samples)
+    return np.clip(drawn, 64, 16384).astype(int).tolist()
+
+
+def total(steps: list[dict[str, Any]], name: str) -> int:
+    return sum(rank[name] for step in steps for rank in step["ranks"])
+
+
+def report(scheme: str, steps: list[dict[str, Any]], samples: int) -> dict[str, Any]:
+    row = SHAPE["layers"] * SHAPE["k"]
+    rows = total(steps, "rows")
+    excess = [
+        r["peak_bytes"] - r["bytes_of_the_plan"] - r["result_bytes"]
+        for s in steps
+        for r in s["ranks"]
+    ]
+    found = {
+        "store": scheme,
+        "samples": samples * len(steps),
+        "rows": rows,
+        "bytes_of_the_plans": total(steps, "bytes_of_the_plan"),
+        "bytes_read": total(steps, "bytes"),
+        "read_over_plan": total(steps, "bytes") / total(steps, "bytes_of_the_plan"),
+        "driver_bytes_a_sample": sum(s["driver_bytes"] for s in steps) / len(steps) / samples,
+        "whole_int32_base64_a_sample": rows * row * 4 * 4 / 3 / len(steps) / samples,
+        "ranges_a_second_of_a_rank": total(steps, "ranges")
+        / sum(r["seconds"] for s in steps for r in s["ranks"]),
+        "most_seconds_of_a_rank": max(r["seconds"] for s in steps for r in s["ranks"]),
+        "most_peak_bytes_of_a_rank": max(r["peak_bytes"] for s in steps for r in s["ranks"]),
+        "most_peak_beyond_rows_and_result": max(excess),
+        "wrong_rows": sum(w["wrong"] for s in steps for w in s["wrong"]),
+        "lost_rows": sum(w["lost"] for s in steps for w in s["wrong"]),
+        "missing": {},
+    }
+    for step in steps:
+        for rank in step["ranks"]:
+            for why, count in rank["missing"].items():
+                found["missing"][why] = found["missing"].get(why, 0) + count
+    return found
+
+
+def run(scheme: str, samples: int, steps: int, kills: int) -> dict[str, Any]:
+    with servers.server_of(scheme) as (url, settings, _):
+        job = Job(scheme, url, settings)
+        try:
+            calm = [job.step(lengths_of(samples, step)) for step in range(steps + 1)][1:]
+            found = {"calm": report(scheme, calm, samples)}
+            if kills:
+                hurt = []
+                for step in range(kills):
+                    hurt.append(job.step(lengths_of(samples, step), kill=True))
+                found["killed"] = report(scheme, hurt, samples) | {"killed": kills}
+            return found
+        finally:
+            job.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--store", choices=servers.SCHEMES, required=True)
+    parser.add_argument("--samples", type=int, default=16, help="of a step; default: %(default)s")
+    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--kill", type=int, default=0, metavar="N")
+    parser.add_argument("--json", metavar="FILE")
+    arguments = parser.parse_args()
+    found = run(arguments.store, arguments.samples, arguments.steps, arguments.kill)
+    for name, each in found.items():
+        print(f"{name}:")
+        for what, value in each.items():
+            shown = round(value, 3) if isinstance(value, float) else value
+            print(f"  {what.replace('_', ' '):36} {shown}")
+        assert each["wrong_rows"] == 0
+        assert each["lost_rows"] == sum(each["missing"].values())
+    if arguments.json:
+        with open(arguments.json, "w", encoding="utf-8") as file:
+            json.dump(found, file, indent=2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,16 @@
+"""The job of main.py with each store, and with owners that are killed."""
+
+import main
+import pytest
+import servers
+
+
+@pytest.mark.parametrize("scheme", servers.SCHEMES)
+def test_the_job_moves_what_plans_name_and_loses_no_row_silently(scheme: str) -> None:
+    found = main.run(scheme, samples=8, steps=1, kills=3)
+    for each in found.values():
+        assert each["wrong_rows"] == 0
+        assert each["lost_rows"] == sum(each["missing"].values())
+    assert found["calm"]["lost_rows"] == 0
+    assert found["calm"]["read_over_plan"] < 1.05
+    assert found["calm"]["driver_bytes_a_sample"] < 2048
