@@ -92,11 +92,6 @@ def total(steps: list[dict[str, Any]], name: str) -> int:
 def report(scheme: str, steps: list[dict[str, Any]], samples: int) -> dict[str, Any]:
     row = SHAPE["layers"] * SHAPE["k"]
     rows = total(steps, "rows")
-    excess = [
-        r["peak_bytes"] - r["bytes_of_the_plan"] - r["result_bytes"]
-        for s in steps
-        for r in s["ranks"]
-    ]
     found = {
         "store": scheme,
         "samples": samples * len(steps),
@@ -109,8 +104,6 @@ def report(scheme: str, steps: list[dict[str, Any]], samples: int) -> dict[str, 
         "ranges_a_second_of_a_rank": total(steps, "ranges")
         / sum(r["seconds"] for s in steps for r in s["ranks"]),
         "most_seconds_of_a_rank": max(r["seconds"] for s in steps for r in s["ranks"]),
-        "most_peak_bytes_of_a_rank": max(r["peak_bytes"] for s in steps for r in s["ranks"]),
-        "most_peak_beyond_rows_and_result": max(excess),
         "wrong_rows": sum(w["wrong"] for s in steps for w in s["wrong"]),
         "lost_rows": sum(w["lost"] for s in steps for w in s["wrong"]),
         "missing": {},

@@ -9,30 +9,17 @@ from rollout import routing_of
 from routecap import remote
 
 
-def memory_of(what: str) -> int:
-    """Bytes of this process now ("VmRSS"), or the most since `begin_peak` ("VmHWM")."""
-    with open("/proc/self/status", encoding="ascii") as file:
-        return next(int(line.split()[1]) << 10 for line in file if line.startswith(what))
-
-
-def begin_peak() -> None:
-    with open("/proc/self/clear_refs", "w", encoding="ascii") as file:
-        file.write("5")
-
-
 class Rank:
     def __init__(
         self, url: str, settings: dict[str, Any], shape: dict[str, int], rank: dict[str, Any]
     ) -> None:
         self._shape, self._rank = shape, rank
         self._reader = remote.Reader(servers.connect(url, settings), **shape)
-        self._peak = -1
 
     def step(self, lengths: list[int], references: list[Any]) -> dict[str, Any]:
         """Gather this rank's rows of a micro-batch: what that took."""
         plan = routecap.Plan(lengths, **self._shape, **self._rank, dtype="uint8", lost=255)
-        before, resident = self._reader.report, memory_of("VmRSS")
-        begin_peak()
+        before = self._reader.report
         start = time.perf_counter()
         self._got = plan.gather([self._reader.rows(each) for each in references])
         seconds, report = time.perf_counter() - start, self._reader.report
@@ -46,8 +33,6 @@ class Rank:
             "missing": {
                 why: count - before.missing.get(why, 0) for why, count in report.missing.items()
             },
-            "result_bytes": self._got.ids.nbytes + self._got.classes.nbytes,
-            "peak_bytes": memory_of("VmHWM") - resident,
         }
 
     def wrong(self, lengths: list[int], seeds: list[int]) -> dict[str, int]:
