@@ -215,11 +215,17 @@ private:
                              uint64_t n) {
             const uint64_t first = slot.row + block_row;
             begin(block_row);
-            if (segment.complete && !b.before.page) {
+            if (!b.before.page) {
                 std::memcpy(to.ids(first), segment.ids(from), n * shape_.ids_bytes);
                 std::memcpy(to.validity(first), segment.validity(from), n * shape_.validity_bytes);
-                for (uint64_t r = 0; r < n && tags != nullptr; r++)
-                    tags[first + r] = segment.tag(from + r);
+                for (uint64_t r = 0; r < n && (tags != nullptr || !segment.complete); r++) {
+                    uint8_t *row_ids = to.ids(first + r), *row_validity = to.validity(first + r);
+                    if (tags != nullptr)
+                        tags[first + r] =
+                            shape_.row_empty(row_validity) ? b.tag : segment.tag(from + r);
+                    if (!segment.complete && shape_.row_reason(row_ids, row_validity) != 0)
+                        shape_.mark_missing(row_ids, ROUTECAP_MISSING_NOT_PUBLISHED);
+                }
                 begun += n;
                 return;
             }
