@@ -10,5 +10,7 @@ remote_environment
 export PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=$package:examples/cluster
 set +e
 
-tests "tests" "$build/remote/bin/python" -m pytest examples/cluster
+# Each in a process of its own, as Ray begins once in a process.
+tests "stores" "$build/remote/bin/python" -m pytest examples/cluster/test_stores.py
+tests "the job" "$build/remote/bin/python" -m pytest examples/cluster/test_job.py
 closing
