@@ -476,10 +476,9 @@ void call_the_others(Functions &functions) {
     EXPECT_CALL(ROUTECAP_OK, received_merge, tables, 1, 2, merged);
 }
 
-// A routing of these rows as a message and back. `options` give the bytes `ids`.
+// A routing of these rows as a message and back.
 void call_the_wire(Functions &functions, const Shape &shape, const routecap_routing *routing,
-                   const Rows &rows, const routecap_copy_options &options,
-                   const std::vector<unsigned char> &ids) {
+                   const Rows &rows) {
     int32_t format = 0;
     EXPECT_CALL(ROUTECAP_OK, wire_find, "npy", &format);
     routecap_wire_description description{};
@@ -700,7 +699,7 @@ void read_landed(Functions &functions, Engine &e, routecap_request request,
     EXPECT_CALL(ROUTECAP_OK, routing_import, &view, 0, nullptr, nullptr, &imported);
     for (const routecap_routing *routing : {merged, deserialized, imported})
         expect_routing(routing, e.rig.shape(), 0, rows);
-    call_the_wire(functions, e.rig.shape(), merged, rows, options, same);
+    call_the_wire(functions, e.rig.shape(), merged, rows);
     call_sequences(functions, e.rig.shape(), merged, rows);
     call_plans(functions, e.rig.shape(), merged);
     for (routecap_routing *routing : {extracted, items[0].routing, parts[0], parts[1], slice,

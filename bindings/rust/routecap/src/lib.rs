@@ -134,8 +134,8 @@ pub use step::{Filing, Finalized, IssueOptions, Issued, Landing, Snapshot, Span,
 pub use store::{Adoption, Prefix, Store, StoreConfig, key_chain};
 pub use view::{Ids, Row, Segment, View};
 pub use wire::{
-    WireColumns, WireDecoder, WireDescription, WireFacts, WireFormat, WireHint,
-    WireOptions, WireReport, wire_splice,
+    WireColumns, WireDecoder, WireDescription, WireFacts, WireFormat, WireHint, WireOptions,
+    WireReport, wire_splice,
 };
 
 /// The README's program, compiled and run.
