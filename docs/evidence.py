@@ -54,7 +54,7 @@ def line(name: str, files: list[pathlib.Path], shown: str | None) -> str:
     said = ": ".join(filter(None, [title.rstrip(":."), counted(data)])).replace("|", "/")
     said = re.sub(r"--\w+", r"`\g<0>`", said)  # or the site would make a dash of it
     hashes = [h[:7] for h in HASH.findall("\n".join([*texts, json.dumps(data)]))]
-    commit = newest(hashes) if shown is None else shown.split("|")[-2].strip()
+    commit = newest(hashes) if not shown else shown.split("|")[-2].strip()
     if commit and commit not in hashes:
         commit = "?"
     link = f"[{name}](../{min(files, key=lambda f: f.suffix == '.json').relative_to(ROOT)})"
