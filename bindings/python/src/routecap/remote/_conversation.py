@@ -104,7 +104,14 @@ class Conversation:
             )
             made._references = [Reference.from_dict(each) for each in value["references"]]
         except (KeyError, TypeError, ValueError) as reason:
-            raise error(Status.ERR_FORMAT, f"this is no conversation: {reason}") from None
+            raise error(
+                Status.ERR_FORMAT,
+                f"this is no conversation ({reason}): give what Conversation.to_dict returned",
+            ) from None
         if any(each.origin >= len(made._references) for each in made._sequence.spans()):
-            raise error(Status.ERR_FORMAT, "a span of the conversation has no reference")
+            raise error(
+                Status.ERR_FORMAT,
+                "a span of the conversation has no reference: give all that Conversation.to_dict"
+                " returned",
+            )
         return made

@@ -163,7 +163,7 @@ class Reader:
             raise error(
                 Status.ERR_NO_MEMORY,
                 f"{total} bytes would be read at once, and max_read_bytes is {self._max_read}:"
-                " gather a smaller micro-batch, or raise it",
+                " gather a smaller micro-batch, or give the reader a higher max_read_bytes",
             )
         memory = self._memories.take(total)
         ranges = [part for each in ready for part in each.place(memory)]
@@ -238,13 +238,22 @@ class Reader:
                 said.first,
                 said.rows,
             ):
-                raise ValueError("it is not what the reference says")
+                raise ValueError(
+                    "its format, size or rows are not what the reference says: write the rows"
+                    " again, and send the new reference"
+                )
             if digest_of(header) != said.digest:
-                raise ValueError("its digest is not that of the reference")
+                raise ValueError(
+                    "its digest is not that of the reference: write the rows again, and send the"
+                    " new reference"
+                )
             shape = Routing.deserialize(b"".join(_Slice(header, info.first, 0).without_rows()))
             for name in ("k", "id_space", "layer_map", "layer_experts"):
                 if not np.array_equal(getattr(shape, name), getattr(self._like, name)):
-                    raise ValueError(f"{name} is not that of the rows that are read here")
+                    raise ValueError(
+                        f"its {name} is not the reader's: make the reader with the shape of the"
+                        " rows that were written"
+                    )
         except ValueError as reason:  # of which routecap.Error for a format is one
             rows.refuse("refused", str(reason))
         else:

@@ -48,7 +48,10 @@ class Reference(NamedTuple):
         try:
             made = Reference(**{name: value[name] for name in Reference._fields})
         except (KeyError, TypeError) as reason:
-            raise error(Status.ERR_FORMAT, f"this is no reference: {reason} is missing") from None
+            raise error(
+                Status.ERR_FORMAT,
+                f"this is no reference: {reason} is missing. Give what Reference.to_dict returned",
+            ) from None
         return checked(made)
 
 
@@ -57,14 +60,18 @@ def checked(reference: Reference) -> Reference:
     if isinstance(reference.key, str):
         check_key(reference.key)
     for name in ("first", "rows", "bytes", "generation"):
-        number, most = getattr(reference, name), MAX_POSITION
-        if type(number) is not int or not 0 <= number <= (
-            1 << 64 if name == "generation" else most
-        ):
-            raise error(Status.ERR_FORMAT, f"{name} of a reference is {number!r}")
+        number, most = getattr(reference, name), 1 << 64 if name == "generation" else MAX_POSITION
+        if type(number) is not int or not 0 <= number <= most:
+            raise error(
+                Status.ERR_FORMAT,
+                f"{name} of a reference is {number!r}: it must be a whole number from 0 to {most}",
+            )
     digest = reference.digest
     if not isinstance(digest, str) or not re.fullmatch("[0-9a-f]{32}", digest):
-        raise error(Status.ERR_FORMAT, f"digest of a reference is {digest!r}")
+        raise error(
+            Status.ERR_FORMAT,
+            f"digest of a reference is {digest!r}: it must be 32 hexadecimal digits in lower case",
+        )
     return reference
 
 

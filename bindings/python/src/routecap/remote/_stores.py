@@ -162,7 +162,10 @@ class Mooncake:
             host, metadata, segment_bytes, buffer_bytes, protocol, devices, master
         )
         if status != 0:
-            raise OSError(f"Mooncake Store at {master} cannot be used: setup returned {status}")
+            raise OSError(
+                f"Mooncake Store at {master} cannot be used, as setup returned {status}: give the"
+                " address of a running mooncake_master, and a host that others can reach"
+            )
         self._placement = ReplicateConfig()
         if segment_bytes:  # an object lies with who wrote it, and goes with no other
             self._placement.preferred_segment = self._store.get_hostname()
@@ -206,7 +209,9 @@ class Mooncake:
         status = self._store.register_buffer(address, size)
         if status != 0:
             raise OSError(
-                f"Mooncake did not register {size} bytes: register_buffer returned {status}"
+                f"Mooncake did not register {size} bytes, as register_buffer returned {status}:"
+                " give memory that is not registered yet, and that this process may lock if the"
+                " protocol is rdma"
             )
         self._sizes[address] = size
 
