@@ -114,14 +114,14 @@ def bind(
     if untapped:
         logger.error(
             "routed experts: decoder layers %s will be missing, because their ids cannot be had."
-            " The messages before this one say why",
+            " Look at the messages before this one: they say why, and what to do",
             untapped,
         )
     if absent:
         logger.warning(
             "routed experts: decoder layers %s will be missing here, because the model has no MoE"
-            " layers there. Unless another stage of the pipeline has them, check that the"
-            " configuration is the model's",
+            " layers there. Unless another stage of the pipeline has them, give the configuration"
+            " that the model was made from",
             absent,
         )
     logger.info(
@@ -204,7 +204,7 @@ def _assign(layers: list[Layer], layer_map: list[int]) -> list[tuple[int, Layer]
         if (other := assigned.get(layer.place)) is not None:
             raise NotImplementedError(
                 f"{other.name} and {layer.name} both route in one decoder layer, and only one"
-                " router of each layer can be captured: use vLLM's own capture for this model"
+                " router of each layer can be captured: leave this model to vLLM's own capture"
             )
         assigned[layer.place] = layer
     return [(captured[index], layer) for index, layer in assigned.items()]

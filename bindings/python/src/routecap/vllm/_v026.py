@@ -80,8 +80,8 @@ def check_worker(config: Any) -> None:
         expect_cuda()
     elif config.model_config.enable_return_routed_experts:
         logger.warning(
-            "routed experts: vLLM captures them itself, because %s. Change that to capture with "
-            "routecap",
+            "routed experts: vLLM captures them itself, because %s. Make the engine without that "
+            "to capture with routecap",
             _why_not(config.parallel_config),
         )
 
@@ -208,7 +208,7 @@ def refuse(asked: Asked) -> None:
         )
     if asked.format == "store":
         raise ValueError(
-            "routed_experts_format is 'store', which only vLLM 0.21 has: use 'file' or another"
+            "routed_experts_format is 'store', which only vLLM 0.21 has: give 'file' or another"
         )
     check(asked)
 

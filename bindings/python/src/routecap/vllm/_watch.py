@@ -58,8 +58,8 @@ class Watch:
             self._refused = True
             logger.error(
                 "routed experts: rows are missing, because they do not fit into the budget of %d "
-                "bytes: raise ROUTECAP_VLLM_BUDGET_BYTES, or ROUTECAP_VLLM_UNREAD_BYTES (%d) if "
-                "this process keeps results without reading them",
+                "bytes: set a higher ROUTECAP_VLLM_BUDGET_BYTES, or ROUTECAP_VLLM_UNREAD_BYTES "
+                "(%d) if this process keeps results without reading them",
                 stats.bytes_budget,
                 self._unread.limit,
             )
