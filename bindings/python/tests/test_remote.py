@@ -173,6 +173,7 @@ def test_objects_that_are_not_what_they_should_be_are_refused(store: Any) -> Non
         {"first": "0"},
         {"digest": "f" * 31},
         {"digest": None},
+        {"generation": 1 << 64},
     ],
 )
 def test_references_of_others_are_checked(store: Any, change: Any) -> None:

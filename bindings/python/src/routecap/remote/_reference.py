@@ -59,8 +59,9 @@ def checked(reference: Reference) -> Reference:
     """It, if it can be right. Raises routecap.Error: it cannot."""
     if isinstance(reference.key, str):
         check_key(reference.key)
-    for name in ("first", "rows", "bytes", "generation"):
-        number, most = getattr(reference, name), 1 << 64 if name == "generation" else MAX_POSITION
+    limits = {name: MAX_POSITION for name in ("first", "rows", "bytes")}
+    for name, most in (limits | {"generation": (1 << 64) - 1}).items():
+        number = getattr(reference, name)
         if type(number) is not int or not 0 <= number <= most:
             raise error(
                 Status.ERR_FORMAT,
