@@ -247,7 +247,7 @@ class Reader:
                     "its digest is not that of the reference: write the rows again, and send the"
                     " new reference"
                 )
-            shape = Routing.deserialize(b"".join(_Slice(header, info.first, 0).without_rows()))
+            shape = Routing.deserialize(bytes(_Slice(header, info.first, 0).header))
             for name in ("k", "id_space", "layer_map", "layer_experts"):
                 if not np.array_equal(getattr(shape, name), getattr(self._like, name)):
                     raise ValueError(
@@ -328,26 +328,23 @@ class _Slice:
 
     def __init__(self, header: bytes, first: int, rows: int) -> None:
         memory = structs.splice.empty()
-        self._header, self._table = bytearray(len(header)), np.zeros(16, structs.piece_dtype)
-        raw.routecap_serialized_slice(header, first, rows, self._header, self._table, memory)
+        self.header, self._table = bytearray(len(header)), np.zeros(16, structs.piece_dtype)
+        raw.routecap_serialized_slice(header, first, rows, self.header, self._table, memory)
         count, self.bytes, size = structs.splice.read(memory)
-        self._header, self._table = self._header[:size], self._table[:count]
+        self.header, self._table = self.header[:size], self._table[:count]
 
     def place(self, memory: memoryview) -> list[tuple[int, memoryview]]:
         """Write what is known; which part of the object belongs into which part of `memory`."""
         at, parts = 0, []
         for offset, size, source, _ in self._table.tolist():
             if source == Piece.HEADER:
-                memory[at : at + size] = self._header
+                memory[at : at + size] = self.header
             elif source == Piece.ZERO:
                 memory[at : at + size] = bytes(size)
             else:
                 parts.append((offset, memory[at : at + size]))
             at += size
         return parts
-
-    def without_rows(self) -> list[Any]:
-        return [self._header]
 
 
 class _Wanted:
