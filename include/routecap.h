@@ -4,9 +4,10 @@
  *
  * Copyright 2026 The routecap authors. Licensed under the Apache License, Version 2.0; see LICENSE.
  *
- * A mixture-of-experts (MoE) engine decides, for every token and every MoE layer, which k of its
- * experts run. routecap captures these decisions while the engine runs. It stores them row by row
- * for each request, and returns them as immutable routings.
+ * A mixture-of-experts (MoE) engine decides, for every token and every MoE layer, which k of the
+ * layer's experts run. routecap captures these decisions while the engine runs. It stores them row
+ * by row for each request, and returns them as immutable routings. "Words" below explains the
+ * terms.
  *
  * Include this file. It includes all chapters, which you can also read and include one by one:
  *
@@ -18,23 +19,24 @@
  *   routecap/routing.h         the rows that were read: view, split, merge, copy
  *   routecap/serialized.h      routings as bytes, and from arrays of any origin
  *   routecap/wire.h            routings in the formats of servers and trainers
- *   routecap/sequence.h        one conversation's rows from many calls
- *   routecap/store.h           rows that live as long as a prefix does: publish, adopt
+ *   routecap/sequence.h        one conversation's rows from many turns
+ *   routecap/store.h           rows of prefixes that the engine caches: publish, adopt
  *   routecap/plan.h            the rows of one rank of a trainer, in its layout
  *   routecap/load.h            how often each expert was chosen: for operators and balancers
  *   routecap/diagnostics.h     a log
  *   routecap/dispatch_check.h  experimental: compare executed experts with routed ones
  *   routecap/table.h           all functions as one table, for programs that dlopen the library
- *   routecap/experimental.h    with ROUTECAP_EXPERIMENTAL: a store of several processes, a dump
+ *   routecap/experimental.h    with ROUTECAP_EXPERIMENTAL: a store for several processes, a dump
  *
  * ------------------------------------------------------------------------------------------------
  * An engine's worker loop
  * ------------------------------------------------------------------------------------------------
  *
- *     routecap_config config;                                   // once, before CUDA graphs
+ *     routecap_config config;                                   // before you capture graphs
  *     routecap_config_init(&config, sizeof config);
  *     config.backend = ROUTECAP_BACKEND_CUDA;
- *     config.layers = 58; config.k = 8; config.experts = 256; config.rows = 8192;
+ *     config.layers = 58; config.k = 8; config.experts = 256;
+ *     config.rows = 8192;                                       // the most tokens of one pass
  *     routecap_capturer_create(&config, &capturer);
  *
  *     routecap_request_open(capturer, NULL, &request, 1);       // for every sequence
@@ -42,21 +44,37 @@
  *     // for every forward pass; begin, record and snapshot may be part of a CUDA graph
  *     routecap_step_begin(capturer, rows, stream);
  *     for each MoE layer l:
- *         run the router; routecap_layer_record(capturer, l, &ids, stream);
+ *         run the router; routecap_layer_record(capturer, l, &source, stream);
  *     routecap_step_snapshot(capturer, stream);
- *     routecap_step_issue(capturer, spans, sizeof *spans, n,    // which row is of which request
+ *     routecap_step_issue(capturer, spans, sizeof *spans, n,    // which row belongs to whom
  *                         NULL, NULL, &step, stream);
  *
- *     routecap_request_finish(capturer, request, tokens - 1,    // the last token is never input
+ *     routecap_request_finish(capturer, request, tokens - 1,    // the last token was no input
  *                             &routing);
  *     routecap_routing_wait(routing, timeout_ns);               // later, on any thread
  *     routecap_routing_view(routing, &view);
  *     routecap_routing_free(routing);
  *
- * If a program forgets one of these calls, rows are missing and are reported as missing, but never
- * wrong.
+ * If a program forgets begin, record, snapshot or issue, its rows are reported as missing. They
+ * never hold wrong ids.
  *
  * To measure the load of the experts, set ROUTECAP_CONFIG_LOAD: see routecap/load.h.
+ *
+ * ------------------------------------------------------------------------------------------------
+ * A trainer's loop
+ * ------------------------------------------------------------------------------------------------
+ * A trainer needs base.h, routing.h, serialized.h or wire.h, sequence.h and plan.h.
+ *
+ *     for each turn of a conversation:                          // answer: its routing
+ *         routecap_wire_decode(text, bytes, format, &hint, &report, &answer);
+ *         routecap_sequence_append(sequence, tokens, 0, count, answer, NULL, NULL);
+ *         routecap_routing_free(answer);
+ *     routecap_sequence_routing(sequence, &routing);            // rows of the conversation
+ *
+ *     routecap_plan_create(&config, &plan);                     // for each micro-batch and rank
+ *     sources[i].sample = i; sources[i].routing = routing;
+ *     routecap_plan_gather(plan, sources, sizeof *sources, samples,
+ *                          ids, ids_bytes, classes, classes_bytes, NULL);
  *
  * ------------------------------------------------------------------------------------------------
  * Words
@@ -64,38 +82,47 @@
  * Words that only one chapter uses are explained in that chapter.
  *
  *   capturer   One per rank and device. It owns a sink, slots, pages and requests.
- *   layer      An index, 0..layers-1, among the captured (MoE) layers. The layer map gives each
- *              captured layer its index in the decoder.
+ *   layer      An index, 0..layers-1, among the captured (MoE) layers. The layer map
+ *              (routecap_config.layer_map) gives each captured layer its index among all layers of
+ *              the model's decoder.
  *   router     The part of an MoE layer that chooses k experts for each token.
  *   expert id  A number in [0, experts), as the router chose it, before a load balancer maps it to
- *              a replica. Shared experts are not included. Zero-computation (identity) experts
- *              count as experts.
+ *              one of several copies of the expert. Shared experts, which every token uses, are not
+ *              included. Zero-computation (identity) experts count as experts.
  *   sink       A buffer [layers, rows, k] into which a forward pass writes its expert ids. Its
  *              addresses never change.
- *   row        The k ids of every layer for one input token. Row i of a request is the routing of
- *              the pass in which token i was the input. A sequence of S tokens has S-1 rows. It has
- *              S rows if the last token was forwarded too, as in prefill-only work.
- *   position   The index of a row in its request, from 0. It is not a rotary position.
- *   cell       One row in one layer. A cell is valid only if that layer wrote k distinct ids in
- *              range for that row in that step. Validity is stored separately from the ids, because
- *              every id value may be an expert.
+ *   row        The k ids of every layer for one input token. Row i of a request has the experts
+ *              that were chosen in the pass in which token i was an input. A sequence of S tokens
+ *              has S-1 rows. It has S rows if the last token was an input too, as in prefill-only
+ *              work.
+ *   sink row   A place for one row in the sink, from 0. Issue says which row of which request it
+ *              holds. Padding also takes sink rows.
+ *   position   The index of a row in its request, from 0. It counts tokens. A position that the
+ *              model embeds may differ.
+ *   cell       One row in one layer. A cell is valid if, in a step that has the row, the layer
+ *              wrote k distinct ids in range. Otherwise it is missing. Validity is stored
+ *              separately from the ids, because every id value may be an expert.
  *   step       One forward pass: begin, writes, snapshot, issue. Issue returns its ticket.
  *   span       Consecutive sink rows of one step that belong to one request. Their positions are
- *              consecutive too, unless the span takes them from the device.
+ *              consecutive too, unless the engine gives them in device memory
+ *              (ROUTECAP_SPAN_DEVICE_POSITIONS).
  *   slot       Memory that holds the rows of one step while the step is in flight.
- *   request    A sequence that is being captured, identified by a 64-bit handle. Using the handle
- *              of a request that has ended is an error; handles are never reused.
- *   filed      A row is filed when it is stored with its request, or is counted as missing.
+ *   request    A token sequence that is being captured, identified by a 64-bit handle. Using the
+ *              handle of a request that has ended is an error; handles are never reused.
+ *   filed      A row is filed when it is stored with its request, or is counted as missing. The
+ *              worker thread, one for each capturer, files rows.
  *   landed     A step has landed when all its rows are filed. They can then be read.
  *   in flight  A step is in flight from its issue until it has landed, and so are its rows.
- *   draft      The row of a speculative token. It is provisional until accept keeps or drops it.
- *   settled    A row is settled if it is not a draft, or if its draft was accepted.
- *   page       The unit in which filed rows take memory from the budget. Requests and routings
- *              share pages.
+ *   draft      The row of a speculative token, which a draft model guessed and the model verifies.
+ *              It is provisional until accept keeps or drops it.
+ *   settled    A row that is not a draft is settled. A draft is settled when accept has kept or
+ *              dropped it, or its request has ended.
+ *   page       The unit in which rows take memory from the budget (routecap_config.budget_bytes).
+ *              Requests and routings share pages.
  *   routing    Rows that were read: immutable, reference-counted, owned by the caller. A routing
  *              may outlive its request and its capturer.
- *   tag        A 64-bit number that the caller gives each step, and that is stored with its rows,
- *              such as the version of the weights.
+ *   tag        A 64-bit number, such as the version of the model's weights, that the caller gives
+ *              each step and that is stored with the step's rows.
  */
 #ifndef ROUTECAP_H
 #define ROUTECAP_H

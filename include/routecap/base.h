@@ -15,18 +15,19 @@
  * Shapes are in brackets, such as [rows, k], and in C order. A range [a, b) includes a but not b.
  * Positions, rows and layers are counted from 0.
  *
- * "Capturable" and "not capturable" refer to CUDA graphs; see "Streams" below.
+ * "Capturable" and "not capturable" say whether a call may be captured into a CUDA graph; see
+ * "Streams" below.
  *
  * ------------------------------------------------------------------------------------------------
  * Threads
  * ------------------------------------------------------------------------------------------------
  * The calls of the forward path are routecap_sink_* and those that take a capturer and a stream.
- * For each capturer, only one thread at a time may make them. Only one thread at a time may use a
- * sequence or a wire decoder. Any thread may make all other calls at any time, also while steps are
- * in flight.
+ * For each capturer, only one thread at a time may be in one of them. Only one thread at a time may
+ * use a routecap_sequence or a routecap_wire_decoder. Any thread may make any other call at any
+ * time, even while steps are in flight.
  *
  * No call on a capturer may run during or after its routecap_capturer_destroy. Any number of
- * threads may use a routing, also during and after destroy. Free each reference to it once.
+ * threads may use a routing, even during and after destroy. Free each reference to it once.
  *
  * Each call takes effect at one instant between its start and its return. If one thread ends a
  * request while another issues a span of it, the span is either filed or skipped. If two threads
@@ -36,32 +37,39 @@
  * Waiting
  * ------------------------------------------------------------------------------------------------
  * Four calls wait for work in flight: routecap_step_finalize, routecap_routing_wait,
- * routecap_capturer_probe and routecap_capturer_destroy. No other call waits for a step to land, or
- * for the device.
+ * routecap_capturer_probe and routecap_capturer_destroy. No other call waits for the device, or for
+ * work that the device has not finished.
+ *
+ * Each capturer has one worker thread, which files steps. It also carries out the calls that change
+ * a request (accept, truncate, fork, attach, adopt, finish, close) once the request's steps that
+ * were issued before the call have landed. These calls only queue the change, and return at once.
  *
  * The following calls may do some of the worker thread's work themselves. If the worker thread is
  * filing a step at that moment, they wait until it has filed that one step.
  *   - routecap_step_begin on the host backend, if no slot is free.
  *   - routecap_step_issue, if the budget is exhausted.
- *   - Calls that read a request (coverage, extract, extract_into). They first apply each earlier
- *     accept, truncate, fork, attach or adopt of the request whose steps have landed, and note rows
- *     that an issue lost or refused. Without memory for that they return ROUTECAP_ERR_NO_MEMORY.
- *   - routecap_capturer_progress.
+ *   - Calls that read a request (coverage, extract, extract_into). They first carry out the queued
+ *     changes of the request that wait for no step, unless ROUTECAP_CONFIG_MANUAL_PROGRESS is set.
+ *     If there is no memory for that, they return ROUTECAP_ERR_NO_MEMORY.
+ *   - routecap_capturer_progress, with ROUTECAP_CONFIG_MANUAL_PROGRESS. The thread that it waits
+ *     for is then another caller of it.
  *
  * routecap_capturer_load and routecap_capturer_load_tags wait until the worker thread has finished
- * the step that it is filing. routecap_set_log waits until no thread is inside the hook
- * that it replaces.
+ * the step that it is filing. routecap_set_log waits until no thread is inside the log hook that it
+ * replaces.
  *
- * The library holds no lock while it calls the driver, allocates memory, or runs a release
- * callback. If one of these stalls, only the calling thread stalls with it.
+ * The library holds no lock while it calls the driver, allocates memory, or runs a release callback
+ * (serialized.h) or the log hook (diagnostics.h). If one of these stalls, only the calling thread
+ * stalls with it.
  *
  * ------------------------------------------------------------------------------------------------
  * Ownership
  * ------------------------------------------------------------------------------------------------
- * Arguments belong to the caller, and the library reads them before the call returns, except for
- * device arguments (see "Streams"). The caller owns each capturer until it destroys it, and each
- * store, sequence, plan, decoder and reference to a routing until it frees it. Pointers in a view
- * belong to the view's routing.
+ * Arguments belong to the caller. The library uses them only before the call returns, with four
+ * exceptions: device arguments (see "Streams"), memory that routecap_sink_bind binds, memory that
+ * is lent with a release callback (serialized.h), and `packed` of routecap_plan_unpack. The caller
+ * owns the objects that it makes. It destroys each capturer, and frees each store, sequence, plan,
+ * decoder and reference to a routing. Pointers in a view belong to the view's routing.
  *
  * Every pointer must be aligned to the type that it points to. A void pointer to elements of a
  * dtype must be aligned to these elements.
@@ -69,9 +77,9 @@
  * On error, outputs that are handles are set to 0 or NULL. Other outputs are unchanged, unless
  * their text says otherwise.
  *
- * A forked child cannot use a capturer or routing that was made before the fork: calls return
- * ROUTECAP_ERR_FORKED, and destroying or freeing does nothing. The child can deserialise bytes that
- * the parent serialised.
+ * After fork(), the child process cannot use a capturer, routing, sequence or store that was made
+ * before: calls return ROUTECAP_ERR_FORKED, and destroying or freeing does nothing. It can use
+ * plans and wire decoders, and deserialise bytes that the parent serialised.
  *
  * ------------------------------------------------------------------------------------------------
  * Streams
@@ -84,13 +92,16 @@
  * default stream. No call changes the thread's current context.
  *
  * Work runs in the order of its stream. If you use several streams, you must order the work on them
- * yourself, with one exception: a begin outside a graph capture, on a different stream than the
- * last issue, runs on the device after that issue.
+ * yourself, with one exception. If a begin is not captured, and is on another stream than the last
+ * issue, the library orders its work after the work of that issue.
  *
  * A capturable call may be made on a stream that is being captured into a CUDA graph. Its work then
- * runs at each replay. The graph holds a reference to the memory of the library that it writes, so
- * it may be replayed even after the capturer is destroyed. On a stream that is being captured, a
- * call that is not capturable returns ROUTECAP_ERR_CAPTURING, and the capture continues.
+ * runs at each replay. The graph keeps the library's own memory alive, so it may be replayed even
+ * after the capturer is destroyed. It still uses the engine's memory that the captured calls named:
+ * keep that valid as long as you replay the graph. On a stream that is being captured, a call that
+ * is not capturable returns ROUTECAP_ERR_CAPTURING, and the capture continues.
+ *
+ * The worker thread and calls without a stream do not disturb a graph capture, whatever its mode.
  *
  * Device arguments are marked [device]. They point to memory that the device can access. The work
  * on the stream uses that memory, so keep it valid until the stream has run the work. On the host
@@ -106,16 +117,17 @@
  * its name and signature, but may stop working: it then returns an error, and a new function
  * replaces it.
  *
- * A program may therefore get values from a later library that it does not know: a status (its sign
- * tells success from error), a reason, a provenance, an id space, a dtype, a flag of a probe, or a
- * new count of rows in the stats. If the caller's struct has no room for a new field, and the other
- * fields would mislead without it, the call returns an error.
+ * A later library may therefore return values that the program does not know, such as a new status
+ * (its sign tells success from error), reason or dtype, and may count rows in a new field of the
+ * stats. If the caller's struct has no room for a new field, and the other fields would mislead
+ * without it, the call returns ROUTECAP_ERR_STRUCT_SIZE.
  *
  * A struct begins with struct_size, which the caller sets to sizeof the struct. Elements of arrays
  * have no struct_size: the call takes the size of one element instead. Set a struct to zeros first,
- * or fill it with its _init function. In a struct that the caller fills, a field that is 0 has its
- * default. There are two exceptions: in routecap_copy_options.fill and
- * routecap_plan_config.lost_value, 0 means 0.
+ * or fill it with its _init function, which also sets struct_size. In a struct that the caller
+ * fills, a field that is 0 has its default. There are four exceptions, in which 0 means 0:
+ * routecap_copy_options.fill, and lost_value, context_rank and tensor_rank of routecap_plan_config.
+ * Fill these two structs with their _init functions.
  *   - A struct that the caller fills may be smaller than this library's, down to its size in 1.0.
  *     It may be larger, up to 65536 bytes, if all bytes that this library does not know are 0.
  *     Otherwise the call returns ROUTECAP_ERR_STRUCT_SIZE.
@@ -131,8 +143,8 @@
  * An error leaves one line of text, which routecap_last_error returns. So do ROUTECAP_INCOMPLETE,
  * ROUTECAP_NOT_CAPTURED, ROUTECAP_PARTIAL and ROUTECAP_LOST.
  *
- * A function without a list of statuses returns ROUTECAP_OK or an error of this chapter. Every
- * function that returns a status may return five errors, which its list does not repeat:
+ * Every function that returns a status may return five errors, which its list does not repeat. A
+ * function without a list returns ROUTECAP_OK, one of these five, or one of those in "Streams":
  *   - ROUTECAP_ERR_ARGUMENT: NULL where it is not allowed, a value outside its documented set, or
  *     a reserved field that is not 0.
  *   - ROUTECAP_ERR_STRUCT_SIZE, ROUTECAP_ERR_NO_MEMORY, ROUTECAP_ERR_FORKED,
@@ -183,7 +195,8 @@ typedef int32_t routecap_status; /* ROUTECAP_OK, or one of the following */
 #define ROUTECAP_OK 0
 
 /* Partial success. */
-#define ROUTECAP_INCOMPLETE 1   /* some cells of the result are missing; coverage names them */
+#define ROUTECAP_INCOMPLETE 1   /* some cells of the result are missing; the coverage calls list
+                                   them */
 #define ROUTECAP_LOST 2         /* the step has a ticket, but all its rows are missing: no slot was
                                    free, or its copy failed */
 #define ROUTECAP_PENDING 3      /* not landed yet */
@@ -223,8 +236,9 @@ typedef int32_t routecap_status; /* ROUTECAP_OK, or one of the following */
                                           captured */
 #define ROUTECAP_ERR_RECOMPUTED (-207) /* strict reading, and cells were recomputed from logits */
 
-/* Slips that are reported in checked mode only; see ROUTECAP_CONFIG_CHECKED. Without checked mode
- * they cost rows, which are missing. */
+/* Mistakes in the calls of the forward path, which only checked mode reports; see
+ * ROUTECAP_CONFIG_CHECKED. Without it the rows concerned are missing; what two threads at once do
+ * is undefined. */
 #define ROUTECAP_ERR_NOT_BEGUN (-208)      /* record, route, snapshot or issue without a begin */
 #define ROUTECAP_ERR_NOT_SNAPSHOT (-209)   /* issue of a forward pass without a snapshot */
 #define ROUTECAP_ERR_SNAPSHOT_TWICE (-210) /* a second snapshot of one step */
@@ -244,7 +258,7 @@ typedef int32_t routecap_status; /* ROUTECAP_OK, or one of the following */
 #define ROUTECAP_ERR_DRIVER_TOO_OLD (-401) /* the text names the driver that this build needs */
 #define ROUTECAP_ERR_DEVICE (-402)         /* a call of the driver failed; the text names it */
 #define ROUTECAP_ERR_DEVICE_LOST (-403)    /* the device has failed for good. Rows that have landed
-                                              can still be read, the others are missing */
+                                              can still be read; the others are missing */
 
 /* A defect of the library. */
 #define ROUTECAP_ERR_INTERNAL (-500)
@@ -309,8 +323,7 @@ typedef struct CUstream_st *routecap_stream;
 #define ROUTECAP_MAX_ROUTED_EXPERTS 1024       /* experts of a layer that is routed from logits */
 #define ROUTECAP_MAX_GROUPS 32                 /* groups of experts in such a layer */
 #define ROUTECAP_MAX_ROWS 1048576              /* sink rows: tokens of one forward pass */
-#define ROUTECAP_MAX_RECEIVED 67108864         /* source tokens of one dispatch: ranks *
-                                                  tokens_per_rank */
+#define ROUTECAP_MAX_RECEIVED 67108864         /* ranks * tokens_per_rank of routecap_received */
 #define ROUTECAP_MAX_SLOTS 64                  /* steps in flight */
 #define ROUTECAP_MAX_POSITION 1099511627776ULL /* positions are below 2^40 */
 
@@ -322,7 +335,7 @@ typedef struct CUstream_st *routecap_stream;
 #define ROUTECAP_DTYPE_U32 5
 #define ROUTECAP_DTYPE_I64 6
 #define ROUTECAP_DTYPE_ID16_BF16 7 /* 32 bits: the id in the upper 16, a bfloat16 weight in the
-                                      lower 16. As a source only */
+                                      lower 16. Only in routecap_source */
 
 /* Element types of logits and biases: values of dtype fields. */
 #define ROUTECAP_DTYPE_F32 16
@@ -337,14 +350,14 @@ typedef int32_t routecap_backend_kind; /* ROUTECAP_BACKEND_* */
 
 /* What a rank does; see routecap_capturer_create. */
 #define ROUTECAP_ROLE_OWNER 0    /* captures */
-#define ROUTECAP_ROLE_MIRROR 1   /* tensor-parallel replica: makes the same calls, keeps no rows */
+#define ROUTECAP_ROLE_MIRROR 1   /* further rank of a tensor-parallel group: keeps no rows */
 #define ROUTECAP_ROLE_DISABLED 2 /* off */
 typedef int32_t routecap_role; /* ROUTECAP_ROLE_* */
 
-/* What the ids number. */
+/* What the ids refer to. */
 #define ROUTECAP_ID_SPACE_LOGICAL 0  /* experts, as the router chose them */
-#define ROUTECAP_ID_SPACE_PHYSICAL 1 /* replicas, after load balancing. For engines that do not
-                                        know the logical ids */
+#define ROUTECAP_ID_SPACE_PHYSICAL 1 /* copies of experts, after load balancing. For engines that do
+                                        not know the logical ids */
 typedef int32_t routecap_id_space; /* ROUTECAP_ID_SPACE_* */
 
 /* Where the ids of a layer come from. */

@@ -1,13 +1,14 @@
 /*
- * routecap, chapter 2: the capturer and its steps. To capture a forward pass, begin a step, take a
+ * routecap, chapter 2: the capturer and its steps. To capture a forward pass: begin it, take a
  * snapshot, and issue it.
  *
  * Copyright 2026 The routecap authors. Licensed under the Apache License, Version 2.0; see LICENSE.
  *
  * A capturer belongs to one rank and one device. It owns the sink into which forward passes write
- * expert ids, the slots that hold steps in flight, and the memory of all captured rows. A forward
- * pass becomes a step when it is issued. The worker thread then files the rows of the step into
- * their requests: the step has landed.
+ * expert ids, the slots that hold steps in flight, and the memory of all captured rows. A step is
+ * one forward pass, from begin to issue or discard. Issue says which rows belong to which request,
+ * and returns the step's ticket. When the device has finished the pass, the worker thread files its
+ * rows into their requests. After that the step has landed.
  *
  * Most programs need these six functions:
  *
@@ -31,22 +32,28 @@
  *         routecap_step_issue(capturer, spans, sizeof *spans, count, NULL, NULL, &step, stream);
  *
  * The rest of the chapter: discarding a pass, waiting for a step, memory, backends, counters, and a
- * checked mode that turns slips into errors.
+ * checked mode that turns mistakes into errors.
  *
  * Recipes:
- *   - Chunked prefill: issue each chunk as a span whose position is the number of tokens before
- *     it. A step may hold chunks of some requests and decode rows of others.
- *   - Drafts: issue them with ROUTECAP_SPAN_SPECULATIVE. After the verification call
- *     routecap_request_accept with the ticket of the step.
- *   - Preemption and abort: issue nothing more for the request. requests.h says how to keep or
- *     drop its rows. Steps in flight need no special care.
+ *   - Chunked prefill (a prompt computed in several passes): issue each chunk as a span whose
+ *     position is the number of tokens before it. A step may hold chunks of some requests and
+ *     decode rows of others.
+ *   - Drafts: issue them with ROUTECAP_SPAN_SPECULATIVE. After the verification, call
+ *     routecap_request_accept with the ticket of the step. If the host learns only later which
+ *     drafts were accepted, give the positions of the next step in device memory:
+ *     ROUTECAP_SPAN_DEVICE_POSITIONS.
+ *   - Preemption: issue no spans of the request until the engine resumes it; see requests.h. Steps
+ *     in flight need no special care.
+ *   - Abort: routecap_request_close drops the rows, routecap_request_finish keeps them.
  *   - Weight updates: set routecap_issue_options.tag to the version of the weights. Each row keeps
  *     the tag of its step.
  *   - Data parallel ranks: each rank has its own capturer, with ROUTECAP_ROLE_OWNER.
  *   - Tensor parallel ranks: one rank has ROUTECAP_ROLE_OWNER, and the others have
- *     ROUTECAP_ROLE_MIRROR and make the same calls.
- *   - CUDA graphs: capture begin and snapshot as part of the graph. Call issue after each replay,
- *     outside the graph.
+ *     ROUTECAP_ROLE_MIRROR. All make the same calls; those that return rows return
+ *     ROUTECAP_ERR_DISABLED on a mirror.
+ *   - CUDA graphs: capture begin, with the padded number of rows, and snapshot as part of the
+ *     graph. Call issue after each replay, outside the graph. A capture is no forward pass: there
+ *     is nothing to discard until you replay it.
  *   - A warm-up, profiling or dummy run: call routecap_step_discard instead of issue.
  */
 #ifndef ROUTECAP_CAPTURE_H
@@ -65,13 +72,16 @@ extern "C" {
 /* Flags of routecap_config. */
 #define ROUTECAP_CONFIG_COMPARE 1u         /* if a row is issued again, compare it with the row that
                                               is kept; see stats.rows_mismatched */
-#define ROUTECAP_CONFIG_EXTERNAL_SINK 2u   /* allocate no sink: routecap_sink_bind gives one to each
-                                              layer that is used */
+#define ROUTECAP_CONFIG_EXTERNAL_SINK 2u   /* allocate no sink: you bind memory to each layer by
+                                              routecap_sink_bind. The cells of a layer without
+                                              memory are missing */
 #define ROUTECAP_CONFIG_MANUAL_PROGRESS 4u /* start no worker thread: calls of the caller file the
                                               steps; see routecap_capturer_progress */
-#define ROUTECAP_CONFIG_MAY_LOSE 8u        /* host backend: a begin without a free slot loses the
-                                              step, as on a device, instead of filing the oldest */
-#define ROUTECAP_CONFIG_CHECKED 16u        /* checked mode, for development: slips are errors */
+#define ROUTECAP_CONFIG_MAY_LOSE 8u        /* host backend: if no slot is free, begin loses the new
+                                              step, as on a device, instead of filing the oldest one
+                                              first */
+#define ROUTECAP_CONFIG_CHECKED 16u        /* checked mode, for development: mistakes in the order
+                                              of calls are errors */
 #define ROUTECAP_CONFIG_LOAD 32u           /* since 1.1: count how often each expert was chosen; see
                                               load.h */
 #define ROUTECAP_CONFIG_LOAD_TAGS 64u      /* since 1.1: also count each tag separately; needs
@@ -80,34 +90,34 @@ typedef uint32_t routecap_config_flags; /* any of ROUTECAP_CONFIG_* */
 
 /*
  * Checked mode is for development and tests. ROUTECAP_CONFIG_CHECKED turns it on, and so does
- * ROUTECAP_CHECKED=1 in the environment when the capturer is created. A slip is a mistake in the
- * calls of the forward path, such as a wrong order. Without checked mode a slip is no error: it
- * makes rows missing. In checked mode, these errors report slips:
+ * ROUTECAP_CHECKED=1 in the environment when the capturer is created. It reports mistakes in the
+ * calls of the forward path, most of which only make rows missing without it:
  *
  *   ROUTECAP_ERR_NOT_BEGUN, ROUTECAP_ERR_NOT_SNAPSHOT, ROUTECAP_ERR_SNAPSHOT_TWICE,
  *   ROUTECAP_ERR_ISSUED_TWICE, ROUTECAP_ERR_ROWS_NOT_BEGUN
- *       The call that makes the slip returns the error and changes nothing. If a graph is
- *       replayed, or if a row base or an index list is on the device, only the device can see the
- *       slip. When the step has landed, routecap_step_finalize of that step returns the error. So
- *       does one later issue, which issues nothing: its text names the earlier step, and you may
- *       call issue again. The rows of that step are the same as without checked mode.
+ *       The call that makes the mistake returns the error and changes nothing. If a graph is
+ *       replayed, or if a source has row_base or row_index (record.h), only the device can see the
+ *       mistake. When the step has landed, routecap_step_finalize of that step returns the error.
+ *       The first issue after that returns it too, and issues nothing. Its text names the earlier
+ *       step. Call it again to issue the pass. The rows of the earlier step are the same as without
+ *       checked mode.
  *   ROUTECAP_ERR_TWO_THREADS
  *       A call of the forward path finds another thread in such a call of the same capturer.
  *   ROUTECAP_ERR_ARGUMENT
- *       On a device: a [device] argument is not memory of the device.
+ *       On a device: a [device] argument is memory that the driver does not know.
  *
  * If checked mode is off, it costs one branch per call.
  */
 
-/* The shape that a capturer captures, and the memory that it may use. */
+/* The shape of the rows that a capturer captures, and the memory that it may use. */
 typedef struct routecap_config {
     uint32_t struct_size;
     routecap_backend_kind backend; /* ROUTECAP_BACKEND_*. Required: 0 or less is
                                       ROUTECAP_ERR_ARGUMENT, an unknown one
                                       ROUTECAP_ERR_NO_BACKEND */
     routecap_role role;            /* ROUTECAP_ROLE_*; default OWNER */
-    int32_t device;                /* ordinal of the device, 0 or more; the host backend ignores
-                                      it */
+    int32_t device;                /* CUDA's number of the device, 0 or more; the host backend
+                                      ignores it */
     uint32_t layers;               /* captured (MoE) layers, 1..ROUTECAP_MAX_LAYERS. Required */
     uint32_t k;                    /* experts per token, 1..ROUTECAP_MAX_K. Required */
     uint32_t experts;              /* ids are in [0, experts), those of zero-computation experts
@@ -115,8 +125,8 @@ typedef struct routecap_config {
                                       layer_experts is set */
     uint32_t rows;                 /* sink rows: the most tokens of one forward pass, padding
                                       included, in 1..ROUTECAP_MAX_ROWS. Required */
-    uint32_t slots;                /* steps that can be in flight, 1..ROUTECAP_MAX_SLOTS; default 4;
-                                      see routecap_step_issue */
+    uint32_t slots;                /* memory for so many steps, 1..ROUTECAP_MAX_SLOTS; default 4.
+                                      How many may be in flight: see routecap_step_issue */
     routecap_dtype sink_dtype;     /* of the sink that the library allocates: ROUTECAP_DTYPE_I16
                                       (default), _I32 or _I64 */
     routecap_config_flags flags;   /* ROUTECAP_CONFIG_*; default none */
@@ -124,8 +134,9 @@ typedef struct routecap_config {
                                       Every routing states it */
     uint32_t max_requests; /* requests open at a time, at most 16777216; default 65536 */
     uint32_t reserved;     /* 0 */
-    uint64_t budget_bytes; /* limit of the memory for captured rows, routings included, in bytes; at
-                              least one page (routecap_memory.page_bytes); default 1 GiB */
+    uint64_t budget_bytes; /* limit of the host memory for captured rows, routings included, in
+                              bytes. It is taken page by page, as rows need it. At least one page
+                              (routecap_memory.page_bytes); default 1 GiB */
     const int32_t *layer_map;      /* [layers] index of each captured layer in the decoder, strictly
                                       ascending; default 0..layers-1 */
     const uint32_t *layer_experts; /* [layers] number of experts of each layer, k or more, if they
@@ -151,19 +162,21 @@ ROUTECAP_API routecap_status routecap_config_init(routecap_config *config, size_
 /**
  * Create a capturer.
  *
- * Create it before CUDA graphs are captured. The call allocates all device memory and all
- * page-locked memory, so the forward path allocates none later. It starts one worker thread, unless
- * ROUTECAP_CONFIG_MANUAL_PROGRESS is set. Not capturable.
+ * Create it before you capture CUDA graphs with calls on it. The call allocates all device memory
+ * and all page-locked memory, so the forward path allocates none later. It starts one worker
+ * thread, unless ROUTECAP_CONFIG_MANUAL_PROGRESS is set. Not capturable.
  *
  * The role decides how the capturer behaves:
  *   - ROUTECAP_ROLE_OWNER captures.
- *   - ROUTECAP_ROLE_MIRROR does the same as its owner up to the snapshot, so that CUDA graphs are
- *     equal on all ranks. From issue on it behaves like ROUTECAP_ROLE_DISABLED.
+ *   - ROUTECAP_ROLE_MIRROR does in begin, snapshot, and the calls of record.h what an owner does,
+ *     so that CUDA graphs are equal on all ranks. In all other calls it behaves like
+ *     ROUTECAP_ROLE_DISABLED.
  *   - ROUTECAP_ROLE_DISABLED turns capture off. The capturer allocates nothing, starts nothing, and
- *     ignores all other fields of the configuration. Every call checks only its outputs, and
- *     returns at once. Calls that return rows (coverage, extract, finish, and their batch forms)
- *     return ROUTECAP_ERR_DISABLED. All other calls return ROUTECAP_OK, with handles and counts
- *     of 0.
+ *     ignores all other fields of the configuration. Every call only checks that its output
+ *     pointers are sound, and sets the outputs. Calls that return rows (coverage, extract, finish,
+ *     and their batch forms) return ROUTECAP_ERR_DISABLED. All other calls return ROUTECAP_OK, with
+ *     handles and counts of 0. routecap_sink_layer gives ids NULL: the router must then write
+ *     elsewhere.
  *
  * @param[in] config     The configuration. The arrays that it points to are copied.
  * @param[out] capturer  The capturer, to be passed to routecap_capturer_destroy; NULL on error.
@@ -177,12 +190,12 @@ ROUTECAP_API routecap_status routecap_capturer_create(const routecap_config *con
 /**
  * Destroy a capturer.
  *
- * The call waits until all issued steps have landed. After that the library does not touch the
- * engine's memory.
+ * The call waits until all issued steps have landed. After that only graphs that you still replay
+ * use the engine's memory. Requests that are open end, and their rows are dropped.
  *
- * Routings stay valid, and all routings of routecap_request_finish become ready, also for threads
- * that are waiting for them. If there is no memory left to hand rows over to such a routing, those
- * rows are missing in it. In a forked child process the call does nothing.
+ * Routings stay valid. Those of routecap_request_finish become ready, and threads that wait for
+ * them return. If there is no memory left to hand rows over to such a routing, those rows are
+ * missing in it. In a forked child process the call does nothing.
  *
  * @param[in] capturer  The capturer; may be NULL.
  */
@@ -195,39 +208,41 @@ ROUTECAP_API void routecap_capturer_destroy(routecap_capturer *capturer);
 /**
  * Begin a step: clear the sink, and expect sink rows 0..rows-1 from this forward pass.
  *
- * Call it at the start of the forward pass, before the first write and before streams of
- * micro-batches fork. It may run on a stream of its own that is forked from the engine's stream and
- * joined before the first write. Rows of the pass beyond `rows` are missing. If the forward pass
- * before it was not issued, begin discards that pass.
+ * Call it at the start of the forward pass, before the first write. If the engine computes parts of
+ * the pass on several streams, call it before these streams fork. It may run on a stream of its own
+ * that is forked from the engine's stream and joined before the first write. Rows of the pass
+ * beyond `rows` are missing. If the forward pass before it was not issued, begin discards that
+ * pass, in a replay of a graph too.
  *
  * On the host backend no step is lost. If all slots hold steps in flight, begin files the oldest
- * one on the calling thread, also with ROUTECAP_CONFIG_MANUAL_PROGRESS. That takes as long as
+ * one on the calling thread, even with ROUTECAP_CONFIG_MANUAL_PROGRESS. That takes as long as
  * copying the rows of that step. If the worker thread is filing that step already, begin waits for
- * the worker thread. It never waits for a thread that reads rows or waits for them.
- * ROUTECAP_CONFIG_MAY_LOSE turns all of this off.
+ * the worker thread. It never waits for a thread of the caller that is reading rows or waiting for
+ * a step. With ROUTECAP_CONFIG_MAY_LOSE, begin files nothing: if no slot is free, the step is lost.
  *
  * Capturable.
  *
  * @param[in] capturer  The capturer.
- * @param[in] rows      How many rows, padding included: at most the capturer's. Spans may leave
- *                      some of them out.
+ * @param[in] rows      How many rows, padding included: at most routecap_config.rows. Spans may
+ *                      leave some of them out.
  * @param[in] stream    The stream of the forward pass, or one forked from it.
- * @return ROUTECAP_OK; ROUTECAP_ERR_CAPACITY (more rows than the capturer's).
+ * @return ROUTECAP_OK; ROUTECAP_ERR_CAPACITY (rows beyond routecap_config.rows).
  */
 ROUTECAP_API routecap_status routecap_step_begin(routecap_capturer *capturer, uint32_t rows,
                                                  routecap_stream stream);
 
 /**
- * Take a snapshot of the rows that were begun. After the snapshot, the next forward pass may begin
- * and write the sink.
+ * Take a snapshot of the rows that were begun: sink rows 0..rows-1 of the begin. After the snapshot
+ * and the issue, the next forward pass may begin and write the sink.
  *
  * Call it after the last write of the forward pass, on a stream that has joined all writers. The
  * call reads the sink and never writes it. A second snapshot in one step makes the rows of the step
  * missing.
  *
- * In a graph, later work on the stream does not wait for the snapshot. Only the end of the graph
- * and the next begin wait for it. So a snapshot directly after the last router costs next to
- * nothing. Write the sink again only after another begin.
+ * Write the sink again only after another begin. This matters in a graph: there the device takes
+ * the snapshot beside the later work of the stream, so that a snapshot directly after the last
+ * router costs next to nothing. The library joins it: the end of the graph and the device work of
+ * the next begin come after it.
  *
  * Capturable. On the host backend the rows are copied before the call returns.
  *
@@ -280,68 +295,70 @@ typedef struct routecap_issue_options {
     routecap_snapshot snapshot;     /* ROUTECAP_SNAPSHOT_*; default TAKEN */
     uint64_t tag;                   /* kept with every row of the step, such as the version of the
                                        weights */
-    const void *positions;          /* [device] the position of each sink row, from sink row 0 to
-                                       the last one in a span with DEVICE_POSITIONS; NULL if no
-                                       span has them */
+    const void *positions;          /* [device] [n] the position of each sink row, where n is one
+                                       more than the last sink row in a span with DEVICE_POSITIONS;
+                                       NULL if no span has them */
     routecap_dtype positions_dtype; /* ROUTECAP_DTYPE_I32 or _I64, if positions is set */
     uint32_t reserved;              /* 0 */
 } routecap_issue_options;
 
 /**
- * Issue the last forward pass: say which of its rows belong to which request.
+ * Issue the latest forward pass: say which of its rows belong to which request.
  *
- * Call it after the forward pass, on a stream that is ordered after the pass, and before a call
- * that begins another pass. The worker thread then files the rows in the background. Steps are
- * filed in the order in which they were issued.
+ * Call it when the whole forward pass is enqueued, on a stream that is ordered after the pass, and
+ * before a call that begins another pass. The pass need not have run. The worker thread then files
+ * the rows in the background. Steps are filed in the order in which they were issued.
  *
- * Spans. Issue ignores sink rows that are in no span. A sink row may be in several spans, if one
- * token belongs to several sequences. A request may have several spans. They must not overlap in
- * position, unless they are speculative (trees) or have device positions. A step without spans
- * lands at once.
+ * Spans. Issue ignores sink rows that are in no span. A sink row may be in several spans, if
+ * several sequences share a token that is computed once. A request may have several spans. They
+ * must not overlap in position, unless they are speculative (a tree has several drafts for one
+ * position) or have device positions. A step without spans lands at once.
  *
  * Issue skips a span and counts its rows if the request is unknown, or if the budget
  * (config.budget_bytes) has less left than the span is charged. Issue then returns
  * ROUTECAP_PARTIAL, and files the other spans as usual. Positions that were refused for memory
- * count for the request's length, and are missing (REFUSED).
+ * count towards the request's length, and are missing (REFUSED).
  *
  * Memory. Issue reserves the memory that the rows of a span may need, so that rows which it accepts
- * find room when they land. It charges the budget for each page that a span touches, except for the
- * newest page that the request itself wrote, because that page is charged already. There are two
- * cases in which issue charges that page again: rows of it were truncated or taken, or the span
- * writes rows that were shared or forked. Issue also charges:
+ * find room when they land. It charges the budget for each page that a span touches. The newest
+ * page that the request itself wrote is charged already, and is charged again only if the request
+ * was truncated, or if rows of the page were taken, shared or forked (requests.h). Issue also
+ * charges:
  *   - for a page whose rows may get different tags: memory for these tags,
  *   - for drafts: memory of their own, until they are settled,
- *   - for device positions with wide bounds: one page for each row of the span, instead of each
- *     page within the bounds.
+ *   - for device positions: each page within the bounds, but if these are more pages than the span
+ *     has rows, one page for each row.
  * When the step is filed, or when its drafts are settled, the part of the charge that was not
  * needed returns to the budget. Issue accepts a span that is charged nothing, even if the budget is
  * exceeded. Rows of an accepted span are refused later only if the system itself has no memory
  * left. They are then missing (REFUSED), and counted.
  *
  * A span may need a page that issue did not charge, if rows are shared, forked or taken between its
- * issue and its filing. The span gets that page even if this exceeds the budget. The excess has a
- * bound. Take the last moment at which bytes_in_use was within the budget: the excess is at most
- * the pages, with their tags, that spans in flight and drafts have touched since then.
+ * issue and its filing. The span gets that page even if this exceeds the budget. The excess is
+ * bounded: it is at most the memory of the pages, with their tags, that spans in flight and drafts
+ * have touched since bytes_in_use was last within the budget.
  *
- * The memory that close, truncate, finish and an extract with ROUTECAP_EXTRACT_TAKE free can be
- * used at once. If the budget is exhausted, issue applies pending calls of this kind itself before
- * it refuses a span. It does not free memory that a step in flight still needs.
+ * The worker thread frees the memory of rows that close, truncate, finish or a take removed from a
+ * request, unless a routing has them. If the budget is exhausted, issue does that itself before it
+ * refuses a span. Memory that a step in flight still needs is not freed.
  *
- * Slots. Each forward pass fills one slot. The slot is free again once its step is filed. If no
- * slot is free, the step is lost: it has a ticket and has landed, all its rows are missing (LOST),
- * and issue returns ROUTECAP_LOST. How begin runs decides when the slot is chosen:
- *   - Begin is called for each pass (eager). Begin chooses the slot. To lose no step, have at most
- *     slots - 1 steps in flight when you call begin. On the host backend no step is lost.
- *   - Begin is replayed as part of a graph. The issue or discard before it has chosen the slot. To
- *     lose no step, have at most slots - 2 steps in flight when you call issue. If that issue found
- *     no free slot, the next pass is lost, even if steps land in the meantime. To choose again,
- *     call routecap_step_discard before the next pass.
+ * Slots. Each forward pass takes one slot. The slot is free again once the step has landed or is
+ * discarded. If no slot is free, the step is lost: it has a ticket and has landed, all its rows are
+ * missing (LOST), and issue returns ROUTECAP_LOST. How begin runs decides when the slot is chosen:
+ *   - Begin is called for each pass (eager). The slot is chosen by begin at the latest. To lose no
+ *     step, have at most slots - 1 steps in flight when you call begin. If there are more, wait for
+ *     the oldest by routecap_step_finalize. On the host backend no step is lost.
+ *   - Begin is replayed as part of a graph. The slot was chosen earlier: by the previous issue or
+ *     discard, and for the first pass by create. To lose no step, have at most slots - 2 earlier
+ *     steps in flight when you call issue. This also holds for the issue of an eager pass that a
+ *     replay follows. If that issue found no free slot, the next pass is lost, even if steps land
+ *     in the meantime. To choose again, call routecap_step_discard before the next pass.
  *
  * Positions. The positions array is read on the stream, up to the last sink row whose span has
  * DEVICE_POSITIONS. Free the array only after the stream has run this work. The library checks an
- * address when a call first names it, and may not check it again. If you pass an address that was
- * freed since then, the step may be lost, the CUDA context that the engine shares may fail, or the
- * process may end.
+ * address when it is first passed, and may not check it again. If you pass an address whose memory
+ * was freed since then, the step may be lost, the CUDA context that the engine shares may fail, or
+ * the process may crash.
  *
  * Issue allocates system memory only to grow buffers that it keeps. Not capturable.
  *
@@ -368,8 +385,8 @@ ROUTECAP_API routecap_status routecap_step_issue(routecap_capturer *capturer,
                                                  routecap_stream stream);
 
 /**
- * Discard the last forward pass, such as a warm-up, profiling or dummy run. If you do not call it,
- * the next begin discards the pass. Not capturable.
+ * Discard the latest forward pass, such as a warm-up, profiling or dummy run. If you do not call
+ * it, the next begin discards the pass. Not capturable.
  *
  * @param[in] capturer  The capturer.
  * @param[in] stream    A stream that is ordered after the forward pass.
@@ -475,11 +492,11 @@ typedef struct routecap_stats {
     uint64_t rows_issued;
     uint64_t rows_in_flight;
     uint64_t rows_provisional; /* drafts that have landed and wait for accept */
-    uint64_t rows_delivered;   /* filed with at least one valid cell */
+    uint64_t rows_delivered;   /* landed with at least one valid cell */
     uint64_t rows_missing;     /* landed without a valid cell */
     uint64_t rows_lost;        /* of a lost step */
-    uint64_t rows_late;        /* landed after their request was closed; or truncate or finish cut
-                                  them while they were in flight or drafts */
+    uint64_t rows_late;        /* landed after their request was closed, or were cut by truncate or
+                                  finish while in flight or provisional */
     uint64_t rows_rejected;    /* drafts that accept did not keep, or that were dropped when their
                                   request ended */
     uint64_t rows_unplaced;    /* their device position was outside the span's bounds */
@@ -536,8 +553,8 @@ ROUTECAP_API routecap_status routecap_capturer_stats(const routecap_capturer *ca
  * @param[in] capturer   The capturer.
  * @param[out] stats     [count] elements of stat_size bytes.
  * @param[in] stat_size  sizeof(routecap_layer_stats) of the caller, in bytes.
- * @param[in] count      How many layers: at most the capturer's.
- * @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_LAYER (more layers than the capturer's).
+ * @param[in] count      How many layers: at most routecap_config.layers.
+ * @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_LAYER (layers beyond routecap_config.layers).
  */
 ROUTECAP_API routecap_status routecap_capturer_layer_stats(const routecap_capturer *capturer,
                                                            routecap_layer_stats *stats,
@@ -547,8 +564,9 @@ ROUTECAP_API routecap_status routecap_capturer_layer_stats(const routecap_captur
  * File the steps that the device has finished, on this thread.
  *
  * With ROUTECAP_CONFIG_MANUAL_PROGRESS this call does all the work of the worker thread. Use it in
- * processes that allow no threads, and in tests. Calls that wait file steps themselves. Calls that
- * read do not, so a reader sees changes of a request only after progress.
+ * processes that allow no threads, and in tests. Calls that wait also file steps. Calls that read
+ * neither file steps nor carry out queued changes, so a reader sees new rows and changes of a
+ * request only after progress or a wait.
  *
  * Any thread may call it. One call runs at a time, and others wait for it. It does not wait for the
  * device. Without ROUTECAP_CONFIG_MANUAL_PROGRESS it does nothing.

@@ -1,9 +1,9 @@
 /*
- * routecap, chapter 13: diagnostics. To find out why rows are missing, log.
+ * routecap, chapter 13: diagnostics. To find out why capture loses rows, turn on the log.
  *
  * Copyright 2026 The routecap authors. Licensed under the Apache License, Version 2.0; see LICENSE.
  *
- * The log has lines of text about what goes wrong. docs/diagnostics.md says how to use it, and what
+ * The log reports problems, one line of text each. docs/diagnostics.md says how to use it, and what
  * else there is: a dump of a capturer that hangs (routecap/experimental.h), and probes.
  *
  *   routecap_set_log  where lines go
@@ -25,17 +25,17 @@ extern "C" {
  * Levels. Each level includes the lines of the levels before it.
  *
  * A fault that repeats does not flood the log. Each kind of fault of each capturer gives at most
- * one line a second, with the number of times that it happened since the last line. Each status
- * that calls return gives at most five lines a second.
+ * one line a second, with the number of times that it happened since the last line. Each error
+ * status of a call is logged at most five times a second.
  */
 #define ROUTECAP_LOG_OFF 0
 #define ROUTECAP_LOG_ERROR 1   /* capture does not work: no device, a lost device, a defect */
 #define ROUTECAP_LOG_WARNING 2 /* rows are missing: steps lost, rows refused for memory, layers that
-                                  write nothing, ids out of range, a step that does not land, slips
-                                  of checked mode, blocks that a store refused */
+                                  write nothing, ids out of range, a step in flight for ten seconds,
+                                  mistakes that checked mode found, blocks that a store refused */
 #define ROUTECAP_LOG_INFO 3    /* capturers made and destroyed, with settings and memory; rows of
                                   unknown requests; a worker thread that falls behind */
-#define ROUTECAP_LOG_DEBUG 4   /* every call that returned an error, and which */
+#define ROUTECAP_LOG_DEBUG 4   /* every call that returned an error, with the error */
 typedef int32_t routecap_log_level; /* ROUTECAP_LOG_* */
 
 /*
@@ -49,10 +49,13 @@ typedef int32_t routecap_log_level; /* ROUTECAP_LOG_* */
  * hook delays the thread that runs it; on the worker thread it delays the filing of rows.
  *
  * The hook may call routecap, except for routecap_set_log and routecap_capturer_destroy. Lines that
- * these calls would log are dropped. The hook must not throw, fork or leave by longjmp.
+ * calls of the hook would log are dropped. On the worker thread, do not wait there without a
+ * timeout for a step or a routing: the thread would wait for itself. The hook must not throw, fork
+ * or leave by longjmp.
  *
- * context is that of routecap_set_log. level is ROUTECAP_LOG_ERROR..ROUTECAP_LOG_DEBUG. text is one
- * line without a newline, at most 511 bytes and a 0; it is valid during the call.
+ * `context` is the pointer that was passed to routecap_set_log. level is
+ * ROUTECAP_LOG_ERROR..ROUTECAP_LOG_DEBUG. text is one line without a newline, at most 511 bytes and
+ * a 0; it is valid during the call.
  */
 typedef void (*routecap_log)(void *context, routecap_log_level level, const char *text);
 

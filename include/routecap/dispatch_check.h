@@ -1,6 +1,7 @@
 /*
- * routecap, chapter 14, experimental: checking a dispatch. To find out whether the experts that
- * were executed are those that were routed to, compare the two.
+ * routecap, chapter 14, experimental: checking a dispatch. A dispatch sends each token to the ranks
+ * that hold its experts. To check that the experts that ran are those that the router chose,
+ * compare the two.
  *
  * Copyright 2026 The routecap authors. Licensed under the Apache License, Version 2.0; see LICENSE.
  *
@@ -35,7 +36,7 @@
  *
  * A column that no rank executed is -1, and its cell is missing. With load balancing the ids are
  * physical: set source.table to map them to logical ones. Make one call for each micro-batch, with
- * its own handle and buffers. Calls share no state.
+ * its own DeepEP handle and buffers. Calls share no state.
  */
 #ifndef ROUTECAP_DISPATCH_CHECK_H
 #define ROUTECAP_DISPATCH_CHECK_H
@@ -99,12 +100,12 @@ typedef struct routecap_received {
 /**
  * Write what this rank received in an expert-parallel dispatch to the caller's memory.
  *
- * The call does not write to the sink, whose cells hold all k columns.
+ * The call does not write to the sink, because a rank receives only some of a token's k columns.
  *
  * global_ids. Every row is written.
- *   - Decode: a local id becomes global if the result is below `experts`, as in vLLM's class.
- *     Columns of other ranks become -1, and so do rows that are not live, whose memory is
- *     uninitialised.
+ *   - Decode: an id i that numbers this rank's experts becomes rank * (experts / ranks) + i. If
+ *     that is not below `experts`, it becomes -1, as in vLLM's class. Columns of other ranks become
+ *     -1, and so do rows that are not live, whose memory is uninitialised.
  *   - Expanded: the expert of each row. Rows are grouped by expert, and each group is padded to
  *     expert_alignment. Padding rows have the expert of their group. Rows after the last group are
  *     -1.

@@ -4,9 +4,9 @@
  *
  * Copyright 2026 The routecap authors. Licensed under the Apache License, Version 2.0; see LICENSE.
  *
- * Few programs need these functions, and they may still be withdrawn: see include/COMPATIBILITY.md.
- * They are declared only if ROUTECAP_EXPERIMENTAL is defined before routecap.h is included. Their
- * entries in the function table are always there.
+ * Few programs need these functions. A later version may withdraw one of them: see
+ * include/COMPATIBILITY.md. They are declared only if ROUTECAP_EXPERIMENTAL is defined before
+ * routecap.h is included. Their entries in the function table are always there.
  *
  *   routecap_store_create_shared  a store for this process and those that get its descriptor
  *   routecap_store_open_shared    open such a store, or a store in a file
@@ -35,29 +35,30 @@ extern "C" {
  * store takes no more later.
  *
  * Blocks. Other processes find a block once it is complete. For a publish, the worker thread copies
- * the rows into the store. For an adopt, it copies them out into the capturer's budget, and checks
- * them: a block that another process left half done is missing. If a block is dropped between an
- * adopt and that copy, it is EVICTED for the adopter too. The counts are those of all processes
- * together, except blocks_in_flight.
+ * the rows into the store. For an adopt, it copies them into memory that counts in the capturer's
+ * budget, and checks them: a block that another process left half done is missing. If a block is
+ * dropped between an adopt and that copy, it is EVICTED for the adopter too. The counts are those
+ * of all processes together, except blocks_in_flight.
  *
- * Turns. Changing the store takes a turn, and one process at a time has it. Finding, adopting and
- * evicting need no turn. A call tries for about 50 us to get a turn. The worker thread waits for up
- * to one second. A process may get no turn, for example because another process was stopped in the
- * middle of its own turn. Then it publishes no blocks (blocks_refused), retain returns
+ * Lock. A process must hold the store's lock to change it. Finding, adopting and evicting do not
+ * need it. A call tries for about 50 us to get the lock. The worker thread waits for up to one
+ * second. A process may not get it, for example because another process was stopped while it held
+ * the lock. Then it publishes no blocks (blocks_refused), retain gives the reason
  * ROUTECAP_MISSING_REFUSED, and an adopt does not note that its blocks were used. No counter shows
  * the last two.
  *
  * Death. A process may die at any moment without holding up the others. The blocks that it retained
- * are released. If it dies in its turn, the order in which blocks are dropped for room begins anew.
+ * are released. If it dies while it holds the lock, the store forgets which blocks were used last.
  *
- * Trust. A process that writes into the memory by other means can make rows missing, and
- * deliberately make them wrong. Pass the descriptor only to processes that you trust.
+ * Trust. A process that writes into the memory by other means can make rows missing by accident,
+ * and wrong on purpose. Pass the descriptor only to processes that you trust.
  *
  * @param[in] config       The configuration.
  * @param[in] shape        As in routecap_store_create.
- * @param[out] descriptor  A file descriptor of memory without a name, which can neither shrink nor
- *                         grow. The caller owns it. It may be inherited, passed over a UNIX socket,
- *                         and closed. It is closed when the process executes another program.
+ * @param[out] descriptor  A file descriptor of anonymous memory, which can neither shrink nor grow.
+ *                         The caller owns it, and may close it after the call. A forked child
+ *                         inherits it; to another program, pass it over a UNIX socket, because exec
+ *                         closes it.
  * @param[out] store       The store, to be freed with routecap_store_free; NULL on error.
  * @return ROUTECAP_OK; ROUTECAP_ERR_NO_BACKEND (this system has no such memory, or no /proc).
  */
@@ -72,7 +73,7 @@ ROUTECAP_API routecap_status routecap_store_create_shared(const routecap_store_c
  * /dev/shm.
  *
  * When the store is created in a file, the file takes all memory of the store. If anyone truncates
- * the file, every process that has it open ends. A store does not outlive a boot of the machine.
+ * the file, every process that has it open is killed (SIGBUS). A store does not survive a reboot.
  *
  * If several processes find the file empty, one of them makes the store. The others wait as long as
  * the file grows, and return if it has not grown for three seconds. If a process dies while it
@@ -108,12 +109,12 @@ ROUTECAP_API routecap_status routecap_store_open_shared(const routecap_store_con
  * Describe a capturer as JSON: its settings, memory and counters, what the worker thread is doing,
  * every step in flight, and requests.
  *
- * Any thread may call it, even while the engine hangs. It waits neither for steps or callbacks nor
- * for the device, does not call the driver, allocates nothing, and writes only to dst. No thread
- * waits for anything while it holds a lock that this call takes. So this call returns even if the
- * engine's thread is stuck in a call, or the worker thread in a hook or a release callback. It
- * reads the numbers one after another while the capturer runs, so they may differ by what happened
- * in between.
+ * Any thread may call it, even while the engine hangs. It does not wait for steps, callbacks or the
+ * device, does not call the driver, allocates nothing, and writes only to dst. No thread waits for
+ * anything while it holds a lock that this call takes. So this call returns even if the engine's
+ * thread is stuck in a call, or the worker thread in a hook or a release callback. It reads the
+ * numbers one after another while the capturer runs, so they may differ by what happened in
+ * between.
  *
  * docs/dump.schema.json describes the JSON. It is ASCII. Later versions may add members.
  *
@@ -122,7 +123,7 @@ ROUTECAP_API routecap_status routecap_store_open_shared(const routecap_store_con
  *                       wait to be applied, come first. If dst has no room for all of them, fewer
  *                       are listed.
  * @param[out] dst       [dst_bytes] the JSON, without a 0 at its end. NULL with dst_bytes 0 asks
- *                       for the size, which returns ROUTECAP_ERR_BUFFER_TOO_SMALL.
+ *                       for the size, and the call returns ROUTECAP_ERR_BUFFER_TOO_SMALL.
  * @param[in] dst_bytes  Size of dst, in bytes. The size that an earlier call returned in `needed`
  *                       stays large enough, whatever has happened since.
  * @param[out] needed    How many bytes were written; on ROUTECAP_ERR_BUFFER_TOO_SMALL, how many are

@@ -28,12 +28,12 @@
  *     position counts again in full.
  *   - A row that a request gets by fork, attach or adopt was counted when it was computed. It is
  *     not counted again.
- *   - Only owners count, because the mirrors of a tensor-parallel group have the same rows.
+ *   - Only owners count, because the mirrors of a tensor-parallel group compute the same rows.
  *   - If several spans name one sink row, it counts once for each of them. Give all but one of
  *     these spans ROUTECAP_SPAN_UNCOUNTED to count it once.
  *
- * When. The worker counts a row when it files it, before it announces that the step has landed.
- * The engine's thread does no extra work. A draft is counted when it is accepted.
+ * When. Whoever files a step counts its rows, before the step has landed: nearly always the worker
+ * thread (see "Waiting" in base.h). A draft is counted when its accept is carried out.
  *
  * Windows. The counters only grow, and each reading contains whole steps and whole accepts. To get
  * the load of a time window, read at its start and at its end, and subtract. Any number of readers
@@ -46,10 +46,10 @@
  *   - Preemption: if the engine computes rows again that are already valid, they do not count
  *     again. After routecap_request_truncate they do.
  *
- * Cost. Without ROUTECAP_CONFIG_LOAD none of this takes time or memory. With it, the worker needs
- * 2 to 3 ns more for each valid cell of 8 ids, and rows can be read that much later.
+ * Cost. Without ROUTECAP_CONFIG_LOAD none of this takes time or memory. With it, the worker thread
+ * needs 2 to 3 ns more for each valid cell of 8 ids, and rows can be read that much later.
  *
- * routecap_config_memory includes the counts.
+ * The sizes of routecap_config_memory include the memory of the counts.
  */
 #ifndef ROUTECAP_LOAD_H
 #define ROUTECAP_LOAD_H
@@ -88,10 +88,9 @@ typedef struct routecap_load {
  * Read how often each expert was chosen since the capturer was created.
  *
  * The counts contain every step that had landed, and every accept that was applied, when the call
- * began. A step or accept is counted either completely or not at all. If the worker is filing or
- * counting a step, the call waits until that step is done: microseconds for a decode step, some
- * milliseconds for thousands of rows. The worker does not wait while the counts are copied. Any
- * thread may call it.
+ * began. A step or accept is counted either completely or not at all. If the worker thread is
+ * filing a step, the call waits until that step is done: microseconds for a decode step, some
+ * milliseconds for thousands of rows. Any thread may call it.
  *
  * For a disabled or mirroring capturer all numbers are 0.
  *
@@ -100,11 +99,13 @@ typedef struct routecap_load {
  * @param[out] load     What the counts cover.
  * @param[out] counts   [ROUTECAP_LOAD_PHASES, layers, experts] in C order. Beyond the experts of a
  *                      layer they are 0. NULL if count is 0.
- * @param[in] count     Elements of counts: 0, or all.
+ * @param[in] count     Elements of counts: exactly ROUTECAP_LOAD_PHASES * layers * experts; or 0,
+ *                      to fill only `load`.
  * @return ROUTECAP_OK; ROUTECAP_ERR_ARGUMENT (the capturer was created without
- *         ROUTECAP_CONFIG_LOAD, or with a tag without ROUTECAP_CONFIG_LOAD_TAGS);
- *         ROUTECAP_ERR_OUT_OF_RANGE (no step of the tag was counted, or its counts are no longer
- *         kept); ROUTECAP_ERR_BUFFER_TOO_SMALL (count; load is filled, counts are not).
+ *         ROUTECAP_CONFIG_LOAD; or a tag is given, and it was created without
+ *         ROUTECAP_CONFIG_LOAD_TAGS); ROUTECAP_ERR_OUT_OF_RANGE (no step of the tag was counted, or
+ *         its counts are no longer kept); ROUTECAP_ERR_BUFFER_TOO_SMALL (any other count; load is
+ *         filled, counts are not).
  */
 ROUTECAP_API routecap_status routecap_capturer_load(const routecap_capturer *capturer,
                                                     const uint64_t *tag, routecap_load *load,

@@ -4,19 +4,22 @@
  *
  * Copyright 2026 The routecap authors. Licensed under the Apache License, Version 2.0; see LICENSE.
  *
- * A trainer pads and concatenates the sequences of a micro-batch, then divides them among its ranks
- * by context and sequence parallelism, and the layers among pipeline stages. Replayed routing must
- * go through the same steps. If it is off by one row, every token is sent to its neighbour's
- * experts, and nothing reports an error. A plan says which row goes where on one rank. Make one
- * plan for each micro-batch and rank. Use it for expert ids, token ids, and anything else that has
- * one element per token.
+ * A trainer pads and concatenates the sequences of a micro-batch, then divides them among its
+ * ranks: the tokens of a sequence by context and sequence parallelism, the layers by pipeline
+ * stages. Replayed routing must go through the same steps. If it is off by one row, every token is
+ * sent to its neighbour's experts, and nothing reports an error. A plan says which row goes where
+ * on one rank. Make one plan for each micro-batch and rank. Use it for expert ids, token ids, and
+ * anything else that has one element per token.
  *
- *   sample      one sequence of the micro-batch: `length` tokens, of which row i is token i
+ *   sample      one sequence of the micro-batch, of `length` tokens; row i belongs to token i
  *   local row   one row of this rank, 0..rows-1, in the order in which its routers see tokens
- *   needed      a row that the loss can depend on: rows 0 to needed - 1 of a sample. Row i predicts
- *               token i + 1, so by default these are all rows but the last
+ *   needed      a row that the loss can depend on. By default these are all rows of a sample but
+ *               the last, because row i predicts token i + 1; `needed` of the configuration changes
+ *               that
  *   class       the kind of each cell of the result: ROUTECAP_PLAN_CLASS_VALID, _PADDING,
- *               _NOT_NEEDED or _LOST
+ *               _NOT_NEEDED or _LOST (needed, and missing in all sources for whatever reason)
+ *   packed      the layout PACKED puts sequences one after another. routecap_plan_pack has nothing
+ *               to do with it: it packs the bytes of any layout for an upload
  *
  *     routecap_plan_config config;
  *     routecap_plan_config_init(&config, sizeof config);
@@ -28,7 +31,7 @@
  *     config.dtype = ROUTECAP_DTYPE_I64; config.order = ROUTECAP_ORDER_LAYER_MAJOR;
  *     routecap_plan_create(&config, &plan);
  *
- *     routecap_plan_ranges(plan, ranges, sizeof *ranges, n, &n);    // which rows to fetch
+ *     routecap_plan_ranges(plan, ranges, sizeof *ranges, capacity, &n);  // which rows to fetch
  *     routecap_plan_gather(plan, sources, sizeof *sources, count,   // ids [layers, rows, k]
  *                          ids, ids_bytes, classes, classes_bytes, &report);
  *
@@ -42,11 +45,19 @@
  *   - Data parallel ranks: each rank makes plans of its own micro-batches. Nothing else is needed.
  *   - Pipeline stages: each stage, or virtual stage, makes a plan with its own layers and layer_map
  *     (and layer_experts, if it is set). All other fields are the same on every stage.
- *   - A sequence without a response: keep it in the micro-batch. Its length may be 0.
+ *   - A sequence without a response, or without any token (length 0): keep it in the micro-batch.
+ *   - Routings in files or on another machine: read only the rows of routecap_plan_ranges, by
+ *     routecap_serialized_slice.
+ *   - A sample that begins at a later token of its conversation: positions in routings must count
+ *     from the sample's first token. Subtract from `first` of the view and of its segments, and
+ *     import the view (routecap_routing_import).
+ *   - Rows of older weights: a plan ignores tags. To leave such rows out, slice the routing by the
+ *     tags of its segments, and give only the other slices as sources.
  *   - A response that the trainer cut short: slice its routing too (routecap_routing_slice). Rows
  *     at or beyond `length` are refused, because they belong to tokens that are gone.
- *   - Rows that were never captured: with LOST_MARK their ids are -1, and a replay adapter lets the
- *     trainer's own router choose there. With LOST_ERROR, gather and pack fail instead.
+ *   - Rows that were never captured: with LOST_MARK their ids are -1, and the code that replays
+ *     must let the trainer's own router choose there. With LOST_ERROR, gather and pack fail
+ *     instead.
  *
  * A plan is immutable. Any number of threads may use it at once. Only routecap_plan_unpack needs a
  * device, and only with ROUTECAP_BACKEND_CUDA. No function needs a capturer.
@@ -83,9 +94,11 @@ typedef int32_t routecap_plan_layout; /* ROUTECAP_PLAN_LAYOUT_* */
 /* How context parallelism divides the micro-batch among C ranks. */
 #define ROUTECAP_PLAN_CONTEXT_NONE 0
 #define ROUTECAP_PLAN_CONTEXT_ZIGZAG 1     /* each sequence is cut into 2C chunks: rank r has chunks
-                                              r and 2C - 1 - r */
-#define ROUTECAP_PLAN_CONTEXT_CONTIGUOUS 2 /* PACKED: the micro-batch is cut into C intervals;
-                                              padded: each sequence is. Rank r has interval r */
+                                              r and 2C - 1 - r of each, in this order, sequence by
+                                              sequence */
+#define ROUTECAP_PLAN_CONTEXT_CONTIGUOUS 2 /* PACKED: the whole micro-batch is cut into C intervals,
+                                              and rank r has interval r. Padded: each sequence is,
+                                              and rank r has interval r of each */
 #define ROUTECAP_PLAN_CONTEXT_ALLGATHER 3  /* the same intervals as CONTIGUOUS, but by default
                                               PACKED pads only the micro-batch as a whole, not each
                                               sequence */
@@ -149,17 +162,19 @@ typedef struct routecap_plan_config {
     uint64_t align;           /* each sequence is padded to a multiple of this. By default it is the
                                  least number with which all ranks have equally many rows of the
                                  sequence: C, times 2 with ZIGZAG, times tensor_size with
-                                 SEQUENCE_PARALLEL. With PACKED and ALLGATHER it is 1, because there
-                                 only the micro-batch as a whole is divided */
-    uint64_t align_total;     /* PACKED: the last sequence is padded further until the micro-batch
-                                 is a multiple of this. Default: 1; with ALLGATHER C, times
-                                 tensor_size with SEQUENCE_PARALLEL */
+                                 SEQUENCE_PARALLEL. With PACKED and CONTIGUOUS it is the same,
+                                 although only the micro-batch as a whole is divided there; with
+                                 PACKED and ALLGATHER it is 1 */
+    uint64_t align_total;     /* PACKED: the last sequence is padded further until the number of
+                                 rows of the micro-batch is a multiple of this. Default: 1; with
+                                 ALLGATHER C, times tensor_size with SEQUENCE_PARALLEL */
     uint64_t least_total;     /* PACKED: the last sequence is padded further until the micro-batch
                                  has at least this many rows */
     uint64_t align_rank;      /* PACKED: the rows of each context-parallel rank are padded at their
                                  end to a multiple of this. Default 1 */
     uint32_t layers;          /* MoE layers of this pipeline stage (or virtual stage),
-                                 1..ROUTECAP_MAX_LAYERS. Required */
+                                 1..ROUTECAP_MAX_LAYERS. Required; a stage without MoE layers needs
+                                 no plan */
     uint32_t k;               /* experts per token, 1..ROUTECAP_MAX_K. Required */
     uint32_t experts;         /* ids are in [0, experts). Required unless layer_experts is set */
     uint32_t expert_parallel; /* number of expert-parallel ranks P, for BALANCED; default 1. All
@@ -167,10 +182,10 @@ typedef struct routecap_plan_config {
                                  the row gets this expert:
                                    if P divides E:  a % P * (E / P) + a / P % (E / P)
                                    otherwise:       a % E
-                                 Here a = p * k + c + l * P * k, where p is the row's number among
-                                 all filled rows of the micro-batch before it is divided, l is the
-                                 layer's index in the decoder, and E is the layer's number of
-                                 experts */
+                                 E is the layer's number of experts, l its index in the decoder, and
+                                 a = p * k + c + l * P * k. p counts, from 0 and in the order of the
+                                 undivided micro-batch, the rows of padding and those not needed;
+                                 for a lost cell, all rows */
     const int32_t *layer_map;       /* [layers] each layer's index in the decoder, strictly
                                        ascending. Default: 0..layers-1 */
     const uint32_t *layer_experts;  /* [layers] number of experts of each layer, if they differ.
@@ -286,7 +301,7 @@ ROUTECAP_API routecap_status routecap_plan_ranges(const routecap_plan *plan,
  * ============================================================================================== */
 
 /* Classes: the kind of each cell of a result. */
-#define ROUTECAP_PLAN_CLASS_VALID 0      /* its ids are those that were captured */
+#define ROUTECAP_PLAN_CLASS_VALID 0      /* its ids are those of a source, captured or recomputed */
 #define ROUTECAP_PLAN_CLASS_PADDING 1    /* there is no token */
 #define ROUTECAP_PLAN_CLASS_NOT_NEEDED 2 /* the row of a token, after the last needed row of its
                                             sample. The cell is filled, even if a source has the
@@ -297,9 +312,9 @@ typedef int32_t routecap_plan_class; /* ROUTECAP_PLAN_CLASS_* */
 /* Rows of one sample, to be gathered. */
 typedef struct routecap_plan_source {
     uint64_t sample;                 /* its number, from 0 */
-    const routecap_routing *routing; /* its rows, by their positions in the sample. Layers that the
-                                        plan lacks and rows that this rank does not need are
-                                        ignored */
+    const routecap_routing *routing; /* its rows, by their positions in the sample, 0 for its first
+                                        token. Layers that the plan lacks and rows that this rank
+                                        does not need are ignored, and so are tags and provenance */
 } routecap_plan_source;
 
 /* How many rows and cells of a result are valid, filled or lost. */
@@ -319,8 +334,9 @@ typedef struct routecap_plan_report {
  * Write the ids of this rank to host memory, in the rank's layout.
  *
  * Every byte of dst and of classes is written exactly once. A sample may have several sources with
- * different rows. To gather from serialised bytes or arrays without a copy, make routings of them
- * with routecap_routing_deserialize or routecap_routing_import.
+ * different rows. Each must have all layers of the plan: merge routings with different layers first
+ * (routecap_routing_merge). To gather from serialised bytes or arrays without a copy, make routings
+ * of them with routecap_routing_deserialize or routecap_routing_import.
  *
  * On an error nothing is written.
  *
@@ -333,17 +349,19 @@ typedef struct routecap_plan_report {
  *                           May be NULL if the plan has no rows.
  * @param[in] dst_bytes      Size of dst, in bytes: ids_bytes of the plan's shape or more.
  * @param[out] classes       [rows, layers] or [layers, rows] bytes: ROUTECAP_PLAN_CLASS_*. NULL:
- *                           not wanted. NULL is refused if lost cells could not be told from
- *                           experts: with LOST_BALANCED, and if lost_value is an expert's id.
+ *                           not wanted. NULL is ROUTECAP_ERR_ARGUMENT if lost cells could not be
+ *                           told from experts: with LOST_BALANCED, or with LOST_MARK and an
+ *                           expert's id as lost_value.
  * @param[in] classes_bytes  Size of classes, in bytes: classes_bytes of the plan's shape or more.
  * @param[out] report        What became of the cells; may be NULL. It is also filled on
  *                           ROUTECAP_ERR_INCOMPLETE.
  * @return ROUTECAP_OK; ROUTECAP_INCOMPLETE (cells are lost); ROUTECAP_ERR_INCOMPLETE (LOST_ERROR,
  *         and cells are lost); ROUTECAP_ERR_OUT_OF_RANGE (no such sample, or a routing with rows
- *         behind its last token); ROUTECAP_ERR_OVERLAP (two sources have one row);
+ *         beyond the last token of its sample); ROUTECAP_ERR_OVERLAP (the ranges of rows of two
+ *         sources of one sample overlap, even if rows in them are missing);
  *         ROUTECAP_ERR_UNKNOWN_LAYER (a routing lacks a layer); ROUTECAP_ERR_SHAPE_MISMATCH (k or
  *         the experts of a layer differ, or ids are physical); ROUTECAP_ERR_NOT_READY;
- *         ROUTECAP_ERR_BUFFER_TOO_SMALL; ROUTECAP_ERR_FORKED (a routing).
+ *         ROUTECAP_ERR_BUFFER_TOO_SMALL; ROUTECAP_ERR_FORKED (a routing was made before fork()).
  */
 ROUTECAP_API routecap_status routecap_plan_gather(const routecap_plan *plan,
                                                   const routecap_plan_source *sources,
@@ -358,8 +376,8 @@ ROUTECAP_API routecap_status routecap_plan_gather(const routecap_plan *plan,
  * The elements of tokens whose rows are not needed are copied too.
  *
  * @param[in] plan           The plan.
- * @param[in] values         [samples] pointers, each to the [length] elements of one sample. An
- *                           element may be NULL if this rank has no row of the sample.
+ * @param[in] values         [samples] pointers to host memory, each to the [length] elements of one
+ *                           sample. An element may be NULL if this rank has no row of the sample.
  * @param[in] element_bytes  Size of an element: 1 to 65536 bytes.
  * @param[in] fill           [element_bytes] the element to write where there is no token.
  * @param[out] dst           [rows] elements.
@@ -389,7 +407,8 @@ ROUTECAP_API routecap_status routecap_plan_gather_values(const routecap_plan *pl
  *                           host memory.
  * @param[in] ids_bytes      Size of ids, in bytes: ids_bytes of the plan's shape.
  * @param[in] classes        [rows, layers] or [layers, rows] bytes. Cells of class LOST become
- *                           missing cells, with the reason UNWRITTEN. NULL: no cell is lost.
+ *                           missing cells, with the reason UNWRITTEN. NULL: no cell is lost; pass
+ *                           it to keep what the trainer's own router chose in such cells.
  * @param[in] classes_bytes  Size of classes, in bytes: classes_bytes of the plan's shape.
  * @param[out] routings      [count] a routing for each sample, to be freed with
  *                           routecap_routing_free; NULL on error.
@@ -410,8 +429,8 @@ ROUTECAP_API routecap_status routecap_plan_scatter(const routecap_plan *plan, co
  * Pack the ids of this rank for upload: the narrow ids, and what the kernel needs to widen them and
  * to fill the other cells.
  *
- * Only routecap_plan_unpack, with this plan on this machine, can read the bytes. Do not store or
- * send them.
+ * Only routecap_plan_unpack can read the bytes, on this machine, with this plan, or in a replay
+ * that a plan of the same shape was captured for. Do not store or send them.
  *
  * @param[in] plan          The plan.
  * @param[in] sources       [count] elements of source_size bytes, as in routecap_plan_gather.
@@ -434,7 +453,7 @@ ROUTECAP_API routecap_status routecap_plan_pack(const routecap_plan *plan,
 typedef struct routecap_plan_target {
     uint32_t struct_size;
     routecap_backend_kind backend; /* ROUTECAP_BACKEND_* */
-    int32_t device;                /* ordinal of the device; the host backend ignores it */
+    int32_t device;                /* CUDA's number of the device; the host backend ignores it */
     uint32_t reserved;             /* 0 */
     void *scratch;                 /* [device] [scratch_bytes] receives the upload; aligned to 8
                                       bytes. The host backend does not use it: may be NULL there */
@@ -452,16 +471,17 @@ typedef struct routecap_plan_target {
  * Every byte of dst and of classes is written exactly once.
  *
  * Capturable. Each replay uploads what `packed` holds at that time, so one graph serves many
- * micro-batches: pack the next one into the same memory between replays. Its plan must have the
- * same rows, layers, k, experts, dtype and order. If any of these differs, the replay marks every
- * cell as LOST.
+ * micro-batches: when the copy of one replay has finished, pack the next micro-batch into the same
+ * memory. Its plan must have the same rows, layers, k, experts, dtype and order. If any of these
+ * differs, the replay writes -1 for every id and marks every cell as LOST. Replays do not need the
+ * plan that was captured.
  *
  * The first call for a device loads the kernels there, which may take milliseconds.
  *
- * @param[in] plan          The plan that was packed.
- * @param[in] packed        [packed_bytes] what routecap_plan_pack wrote. Keep it valid and
- *                          unchanged until the stream has finished the copy. The host backend reads
- *                          it before the call returns.
+ * @param[in] plan          The plan whose ids were packed.
+ * @param[in] packed        [packed_bytes] what routecap_plan_pack wrote, in host memory that the
+ *                          stream reads. Keep it valid and unchanged until the stream has finished
+ *                          the copy. The host backend reads it before the call returns.
  * @param[in] packed_bytes  Size of packed, in bytes: as for routecap_plan_pack.
  * @param[in] target        Where the ids go.
  * @param[in] stream        A stream of the device; NULL on the host.

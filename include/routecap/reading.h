@@ -1,5 +1,6 @@
 /*
- * routecap, chapter 4: missing cells and copy options. To tell why a cell is missing, look here.
+ * routecap, chapter 4: missing cells and copy options. To find out why a cell is missing, look
+ * here.
  *
  * Copyright 2026 The routecap authors. Licensed under the Apache License, Version 2.0; see LICENSE.
  *
@@ -22,10 +23,13 @@ extern "C" {
 
 /*
  * Why a cell is missing. UNWRITTEN, OUT_OF_RANGE and DUPLICATE apply to single cells of a row that
- * is there. The other reasons apply to a whole row that is not there: all its cells are missing.
+ * was filed. The other reasons apply to a whole row that was not: all its cells are missing. If
+ * routecap_routing_merge joins different layers, the cells of one row may have reasons of both
+ * kinds.
  */
-#define ROUTECAP_MISSING_ABSENT 1        /* the row was never issued or was cut, or its sink row was
-                                            not begun or is not in the snapshot */
+#define ROUTECAP_MISSING_ABSENT 1        /* the row was never issued, or was cut by truncate or
+                                            finish; or its sink row was not begun, or is not in the
+                                            snapshot */
 #define ROUTECAP_MISSING_UNWRITTEN 2     /* the layer did not write it in its step, or not
                                             completely */
 #define ROUTECAP_MISSING_OUT_OF_RANGE 3  /* an id outside [0, experts) of the layer */
@@ -36,20 +40,21 @@ extern "C" {
                                             its request; the routing of that call has the row */
 #define ROUTECAP_MISSING_EVICTED 8       /* a store had the row and dropped it; see store.h */
 #define ROUTECAP_MISSING_NOT_PUBLISHED 9 /* a store never had the row, or dropped it long ago */
-#define ROUTECAP_MISSING_STALE 10        /* a store has the row, but of older weights */
+#define ROUTECAP_MISSING_STALE 10        /* a store has the row, but it was computed with older
+                                            weights */
 typedef int32_t routecap_reason; /* ROUTECAP_MISSING_* */
 
 /*
  * Several rows may meet at one position: in a merge or an attach, or if a position is issued again.
  * If a cell is missing in all of them, it gets the reason that comes first in this list: DUPLICATE,
  * OUT_OF_RANGE, UNWRITTEN, TAKEN, LOST, REFUSED, STALE, EVICTED, NOT_PUBLISHED, ABSENT. The order
- * of the rows or routings makes no difference. With ROUTECAP_POLICY_REPLACE, the row that replaces
- * another brings its own reasons.
+ * of the rows or routings makes no difference. With ROUTECAP_POLICY_REPLACE (requests.h), the row
+ * that replaces another brings its own reasons.
  *
- * LOST, REFUSED and TAKEN belong to positions, not to cells. A reader sees them only where the
- * request has no row. A row that is there has the reasons of its cells, even if all its cells are
- * missing. If a span with device positions is lost or refused, all positions within its bounds get
- * that reason.
+ * LOST, REFUSED and TAKEN belong to positions, not to cells. A reader sees them only where no row
+ * was filed. A row that was filed has the reasons of its cells, even if all its cells are missing.
+ * If a span with device positions is lost or refused, all positions within its bounds get that
+ * reason.
  */
 
 /*
@@ -74,7 +79,8 @@ typedef struct routecap_coverage {
     uint32_t layers;        /* of the request or routing */
     uint64_t first;         /* position of the first row of the range */
     uint64_t rows;          /* rows of the range */
-    uint64_t length;        /* one past the last row that the request or routing has */
+    uint64_t length;        /* one past the last position: of a request, see "Length" in
+                               requests.h */
     uint64_t rows_complete; /* rows with every cell valid */
     uint64_t rows_partial;  /* rows with some cells valid */
     uint64_t rows_empty;    /* rows with no cell valid */
@@ -88,9 +94,9 @@ typedef struct routecap_coverage {
  * ============================================================================================== */
 
 /* Flags of calls that read. */
-#define ROUTECAP_READ_STRICT 1u           /* with missing cells the call fails with
-                                             ROUTECAP_ERR_INCOMPLETE, with recomputed cells with
-                                             ROUTECAP_ERR_RECOMPUTED */
+#define ROUTECAP_READ_STRICT 1u           /* the call fails if cells are missing
+                                             (ROUTECAP_ERR_INCOMPLETE) or recomputed
+                                             (ROUTECAP_ERR_RECOMPUTED) */
 #define ROUTECAP_READ_ALLOW_RECOMPUTED 2u /* with STRICT: recomputed cells are no error. Without
                                              STRICT the flag has no effect */
 typedef uint32_t routecap_read_flags; /* any of ROUTECAP_READ_* */
@@ -103,12 +109,15 @@ typedef int32_t routecap_order; /* ROUTECAP_ORDER_* */
 typedef struct routecap_copy_options {
     uint32_t struct_size;
     routecap_dtype dtype;      /* ROUTECAP_DTYPE_U8, _I16, _U16, _I32, _U32 or _I64. Required */
-    routecap_order order;      /* ROUTECAP_ORDER_*, of dst if it is dense, and of the mask */
+    routecap_order order;      /* ROUTECAP_ORDER_*, of the ids where a stride is 0, and of the
+                                  mask */
     routecap_read_flags flags; /* 0, or ROUTECAP_READ_* */
     uint32_t first_layer;      /* the first layer to copy */
     uint32_t layers;           /* how many layers; 0 means all from first_layer on */
-    int64_t row_stride;        /* elements from one row to the next; 0 means dense, in `order` */
-    int64_t layer_stride;      /* elements from one layer to the next; 0 means dense, in `order` */
+    int64_t row_stride;        /* elements from one row to the next; 0 means as in a dense array of
+                                  this order */
+    int64_t layer_stride;      /* elements from one layer to the next; 0 means as in a dense array
+                                  of this order */
     int64_t fill;              /* written for each id of a missing cell, in two's complement. Here 0
                                   means 0 and not the default: routecap_copy_options_init sets -1 */
 } routecap_copy_options;

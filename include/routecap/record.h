@@ -7,19 +7,19 @@
  * There are five ways to do that, the cheapest first; docs/performance.md has the cost of each:
  *
  *   1. The router writes its ids into the sink itself: routecap_sink_layer, or routecap_sink_bind
- *      if the engine has its own memory for them. Nothing is launched. This works only if nothing
- *      rewrites the ids there before the snapshot: load balancing in place, masks of
- *      zero-computation experts, or shared experts appended to the same rows.
+ *      if the engine has its own memory for them. Nothing is launched. This works only if the ids
+ *      stay as they are until the snapshot. Load balancing in place, masking of zero-computation
+ *      experts, and shared experts appended to the same rows change them.
  *   2. One call after the last router copies the ids of many layers: routecap_layers_record. This
  *      works only if the ids of all these layers still exist at that point.
  *   3. One call per layer, routecap_layer_record, on a side stream that is forked after the
  *      router and joined before the snapshot.
  *   4. One call per layer on the engine's stream, with ROUTECAP_SOURCE_OVERLAP if the router and
- *      the consumer of its ids use programmatic dependent launch.
- *   5. If only logits exist, routecap_layer_route chooses the experts again.
+ *      the kernel that runs the experts use CUDA's programmatic dependent launch.
+ *   5. If only the router's scores (logits) exist, routecap_layer_route chooses the experts again.
  *
- * After any change to this code, run routecap_capturer_probe. It tells which layers are captured
- * and which only seem to be.
+ * After any change to how the engine records, run routecap_capturer_probe. It tells you which
+ * layers are captured, and which only seem to be.
  *
  * Recipes:
  *   - Micro-batches of one forward pass: record each with first_row set to its first sink row.
@@ -28,7 +28,7 @@
  *   - A padded CUDA graph: set live_rows, so that the padding is not recorded.
  *   - Rows in a different order than in the sink: set row_index.
  *
- * Most programs need these six functions:
+ * A program needs one or two of the first five functions, and the probe:
  *
  *   routecap_sink_layer        where a router writes the ids of a layer
  *   routecap_sink_bind         use memory of the engine as the sink instead
@@ -56,7 +56,8 @@ extern "C" {
 typedef struct routecap_sink {
     uint32_t struct_size;
     routecap_dtype dtype; /* ROUTECAP_DTYPE_I16, _I32 or _I64 */
-    void *ids;            /* [device] row 0, column 0 of the first layer, aligned to its element */
+    void *ids;            /* [device] row 0, column 0 of the first layer, aligned to its element
+                             type */
     uint32_t rows;        /* rows present */
     uint32_t k;           /* columns of a row, adjacent in memory */
     int64_t row_stride;   /* elements from one row to the next, k or more; 0 means k */
@@ -66,39 +67,44 @@ typedef struct routecap_sink {
 /**
  * Get the sink of a layer, so that the router can write its ids there.
  *
- * The address does not change afterwards. In each step write a row at most once, between the begin
- * and the snapshot in the order of the stream.
+ * The address does not change afterwards. In each step, the router may write each row once. The
+ * stream must order this write after the begin and before the snapshot. A second write replaces the
+ * first, and nothing can notice it. Begin fills the rows with a value that is no id, so the
+ * snapshot finds cells that were not written. An id may be written as an unsigned number of the
+ * same size.
  *
  * @param[in] capturer  The capturer.
  * @param[in] layer     The layer.
- * @param[out] sink     The sink of this layer. ids is NULL if the layer has no memory yet
- *                      (ROUTECAP_CONFIG_EXTERNAL_SINK); its address is then not fixed.
+ * @param[out] sink The sink of this layer, with row_stride set. ids is NULL if the layer has no
+ *                  memory yet (ROUTECAP_CONFIG_EXTERNAL_SINK), and its address is then not fixed;
+ *                  or if the capturer is disabled.
  * @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_LAYER.
  */
 ROUTECAP_API routecap_status routecap_sink_layer(routecap_capturer *capturer, uint32_t layer,
                                                  routecap_sink *sink);
 
 /**
- * Use memory of the engine as the sink of some layers, instead of the library's.
+ * Use memory of the engine as the sink of some layers, instead of the library's. With
+ * ROUTECAP_CONFIG_EXTERNAL_SINK the library does not allocate the memory that is replaced.
  *
  * If a router or a fused kernel writes its ids there, nothing else has to record them. Bind only
  * memory in which nothing rewrites the ids before the snapshot. If something rewrites them, record
- * them before it does.
+ * them before it does. routecap_step_begin writes to this memory: it clears the k columns of each
+ * row that is begun.
  *
  * Keep the memory valid and in place until the capturer is destroyed, and as long as graphs that
  * write it are replayed. On a device it must be that device's own memory. Managed memory,
  * page-locked host memory and the memory of a different device are ROUTECAP_ERR_ARGUMENT.
  *
- * The address of a sink never changes. After the layer was bound, its address was returned, or the
- * first step has begun, you can only bind the same memory again.
+ * The address of a sink never changes. Once the layer is bound, its address has been returned, or
+ * the first step has begun, only the same memory can be bound again.
  *
  * Not capturable.
  *
  * @param[in] capturer     The capturer.
  * @param[in] first_layer  The first layer.
  * @param[in] layers       How many layers, 1 or more.
- * @param[in] sink         The memory, with at least as many rows as the capturer, and the
- *                         capturer's k.
+ * @param[in] sink         The memory, with routecap_config.rows rows or more, and the capturer's k.
  * @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_LAYER; ROUTECAP_ERR_SHAPE_MISMATCH (rows or strides too
  *         small, or a different k); ROUTECAP_ERR_DTYPE; ROUTECAP_ERR_STATE (the address is fixed);
  *         ROUTECAP_ERR_DEVICE; ROUTECAP_ERR_DEVICE_LOST.
@@ -115,7 +121,7 @@ typedef uint32_t routecap_source_flags; /* any of ROUTECAP_SOURCE_* */
 /*
  * Expert ids as a router leaves them: a matrix [rows, k_source]. The library turns them into ids of
  * the capturer in this order:
- *   1. Columns at and after the capturer's k are dropped: fused shared experts.
+ *   1. Only the first k columns are used. Engines that fuse shared experts append their ids there.
  *   2. If there is a table, an id becomes table[id]. An id outside the table becomes invalid.
  *   3. `offset` is added.
  * If the result is outside the layer's range, the cell is missing. Nothing wraps around.
@@ -137,8 +143,8 @@ typedef struct routecap_source {
                                     go to consecutive sink rows */
     uint32_t first_row;          /* without row_index: the sink row of source row 0 */
     int32_t offset;              /* added to each id */
-    const int32_t *table;        /* [device] [table_size] the id for each source id, such as the
-                                    physical-to-logical table of a placement; NULL: none */
+    const int32_t *table;        /* [device] [table_size] the id for each source id, such as a load
+                                    balancer's table from physical to logical ids; NULL: none */
     uint32_t table_size;         /* elements of table; 0 without one */
     routecap_source_flags flags; /* 0 or ROUTECAP_SOURCE_OVERLAP */
 } routecap_source;
@@ -147,8 +153,9 @@ typedef struct routecap_source {
  * Flag of routecap_source. Launches the copy with programmatic dependent launch. On compute
  * capability 9.0 and newer, the copy may then start while the router is still running, if the
  * router allows it. The copy waits for the end of the router before it reads. On older devices the
- * flag has no effect. With or without the flag, a consumer that is launched this way may start
- * while the copy is running, and must wait for the work before it, as always.
+ * flag has no effect. With or without the flag, a kernel after the copy that is itself launched in
+ * this way may start while the copy is running. As always with such launches, it must synchronise
+ * before it reads.
  */
 #define ROUTECAP_SOURCE_OVERLAP 1u
 
@@ -158,11 +165,11 @@ typedef struct routecap_source {
  * Call it after top-k, before anything rewrites the ids.
  *
  * You may record the rows of a layer in several calls (micro-batches, chunks), if they are
- * disjoint. If a row is recorded twice, only one record is kept. If the streams order the two, that
- * is the first.
+ * disjoint. If a row is recorded twice, one record is kept: the first, if the streams order the
+ * two.
  *   - The call notices the second record and returns ROUTECAP_ERR_CONFLICT if all of this holds:
  *     the begin and both records were made outside graph capture; no snapshot, issue, discard or
- *     capture came between them; and neither record has row_index, live_rows or row_base.
+ *     graph capture came between them; and neither record has row_index, live_rows or row_base.
  *   - Otherwise the device drops and counts the cells of the second record, and
  *     routecap_step_finalize reports them.
  * Rows at or beyond the number begun are dropped and counted. Without a begin, all rows are.
@@ -191,7 +198,7 @@ typedef struct routecap_layer_source {
 } routecap_layer_source;
 
 /**
- * Copy the ids of several layers, with one launch for each 64 layers.
+ * Copy the ids of several layers, with one launch per 64 layers.
  *
  * The ids of all layers must still exist when the stream reaches this call. Inside a CUDA graph,
  * later layers may reuse the memory that holds the ids of a layer, so keep the ids of each layer in
@@ -230,7 +237,8 @@ ROUTECAP_API routecap_status routecap_layers_record(routecap_capturer *capturer,
 #define ROUTECAP_SCORE_SQRT_SOFTPLUS 3 /* sqrt(log(1 + exp(x))); sqrt(x) above 20 */
 typedef int32_t routecap_score; /* ROUTECAP_SCORE_* */
 
-/* The score of a group of experts, from their keys. */
+/* The score of a group of experts, from their keys. An expert's key is its score plus its bias, by
+ * which experts are ranked; see routecap_router. */
 #define ROUTECAP_GROUP_MAX 0           /* the largest */
 #define ROUTECAP_GROUP_TOP2 1          /* sum of the two largest, which may be equal */
 #define ROUTECAP_GROUP_TOP2_DISTINCT 2 /* sum of the two largest values that differ; if all are
@@ -239,7 +247,8 @@ typedef int32_t routecap_group_score; /* ROUTECAP_GROUP_* */
 
 /* Flags of routecap_router. */
 #define ROUTECAP_ROUTER_RANK_LOGITS 1u  /* the key is x + bias, not score + bias */
-#define ROUTECAP_ROUTER_RENORMALIZE 2u  /* weights are divided by their sum plus `floor` */
+#define ROUTECAP_ROUTER_RENORMALIZE 2u  /* the weights of the chosen experts, by which their outputs
+                                           are multiplied, are divided by their sum plus `floor` */
 #define ROUTECAP_ROUTER_FLOOR_MAX 4u    /* that divisor is max(sum, floor) instead */
 #define ROUTECAP_ROUTER_SIGMOID_TANH 8u /* sigmoid as 0.5 * tanh(0.5 * x) + 0.5 */
 #define ROUTECAP_ROUTER_GROUPS_ZERO 16u /* experts of groups that are not kept have the key 0;
@@ -278,8 +287,9 @@ typedef int32_t routecap_method; /* ROUTECAP_METHOD_* */
  * group scores take part. If keys are equal, the lower id wins; if group scores are equal, the
  * lower group. The ids are in descending order of their keys, one in each column.
  *
- * A NaN has the score of minus infinity, and its key is minus infinity. If the largest logit is
- * infinite, softmax counts logits equal to it as 1 and the others as 0.
+ * A logit that is NaN gets the score that a logit of minus infinity would get, and its key is minus
+ * infinity. If the largest logit is infinite, softmax counts logits equal to it as 1 and the others
+ * as 0.
  */
 typedef struct routecap_router {
     uint32_t struct_size;
@@ -297,8 +307,9 @@ typedef struct routecap_router {
                                          part of the weights; NULL: none */
     routecap_dtype bias_dtype;        /* ROUTECAP_DTYPE_F32, _F16 or _BF16, where bias is set */
     uint32_t hash_tokens;             /* rows of hash_table; 0 without one */
-    const int32_t *hash_table;        /* [device] [hash_tokens, k] the ids for each token. Keys are
-                                         then not used, and logits only for weights; NULL: none */
+    const int32_t *hash_table;        /* [device] [hash_tokens, k] row t has the ids for token id t.
+                                         Keys are then not used, and logits only for weights; NULL:
+                                         none */
 } routecap_router;
 
 /**
@@ -324,8 +335,8 @@ typedef struct routecap_logits {
     const int32_t *live_rows;    /* [device] as in routecap_source */
     const int32_t *row_base;     /* [device] as in routecap_source */
     const int32_t *row_index;    /* [device] [rows] as in routecap_source */
-    const void *tokens;          /* [device] [rows] the input token of each row, where the router
-                                    has a hash_table */
+    const void *tokens;          /* [device] [rows] the token id of each row, where the router has a
+                                    hash_table */
     routecap_dtype tokens_dtype; /* ROUTECAP_DTYPE_I32 or _I64, where tokens is set */
     uint32_t experts;            /* columns: k or more, at most the layer's experts and
                                     ROUTECAP_MAX_ROUTED_EXPERTS; 0 means the layer's */
@@ -337,9 +348,9 @@ typedef struct routecap_logits {
 } routecap_logits;
 
 /**
- * Choose the experts of one layer from its logits, into the sink.
+ * Choose the experts of one layer from its logits, and write their ids into the sink.
  *
- * Rows are placed, kept and dropped as by routecap_layer_record.
+ * Rows are placed, kept and dropped as in routecap_layer_record.
  *
  * Capturable. On the host backend the work is done before the call returns.
  *
@@ -368,8 +379,8 @@ ROUTECAP_API routecap_status routecap_layer_route(routecap_capturer *capturer, u
  */
 #define ROUTECAP_PROBE_SILENT 1u       /* no row was written: nothing records this layer */
 #define ROUTECAP_PROBE_INCOMPLETE 2u   /* some rows were not written, or not in all columns */
-#define ROUTECAP_PROBE_OUT_OF_RANGE 4u /* ids outside the layer's range: shared experts, local ids
-                                          or another dtype */
+#define ROUTECAP_PROBE_OUT_OF_RANGE 4u /* ids outside the layer's range: shared experts, ids that
+                                          number only this rank's experts, or another dtype */
 #define ROUTECAP_PROBE_DUPLICATE 8u    /* the same id twice in one row */
 #define ROUTECAP_PROBE_SEQUENCE 16u    /* several rows, all of them 0, 1, ..., k-1: a router that
                                           got no logits */
@@ -391,24 +402,24 @@ typedef struct routecap_layer_probe {
 } routecap_layer_probe;
 
 /**
- * Check what the last forward pass wrote, layer by layer.
+ * Check what the latest forward pass wrote, layer by layer.
  *
- * Use it at start, for one warm-up pass with many different tokens. Call it after the begin and the
- * writes of that pass, and before the issue or discard. It changes nothing. For a disabled capturer
- * all numbers are 0.
+ * Use it at startup, for one warm-up pass with many different tokens. Call it after the begin and
+ * the writes of that pass, and before the issue or discard. It changes nothing. For a disabled
+ * capturer all numbers are 0.
  *
- * Waits until the stream has run. Not capturable.
+ * The call waits until the device has done the work that is on the stream. Not capturable.
  *
  * @param[in] capturer    The capturer.
  * @param[in] rows        Check sink rows 0..rows-1: the rows of the pass without padding. At most
  *                        the rows begun.
  * @param[out] layers     [count] elements of layer_size bytes, for layers 0..count-1.
  * @param[in] layer_size  sizeof(routecap_layer_probe) of the caller, in bytes.
- * @param[in] count       How many layers: at most the capturer's.
+ * @param[in] count       How many layers: at most routecap_config.layers.
  * @param[in] stream      The stream of the forward pass.
  * @return ROUTECAP_OK; ROUTECAP_PARTIAL (there are findings; see `found` of each layer);
- *         ROUTECAP_ERR_UNKNOWN_LAYER (more layers than the capturer's); ROUTECAP_ERR_CAPACITY (more
- *         rows than begun); ROUTECAP_ERR_STATE (no row is begun).
+ *         ROUTECAP_ERR_UNKNOWN_LAYER (layers beyond routecap_config.layers); ROUTECAP_ERR_CAPACITY
+ *         (more rows than begun); ROUTECAP_ERR_STATE (no row is begun).
  */
 ROUTECAP_API routecap_status routecap_capturer_probe(routecap_capturer *capturer, uint32_t rows,
                                                      routecap_layer_probe *layers,

@@ -12,7 +12,7 @@
  *
  *   routecap_request_open          when a sequence begins
  *   routecap_request_accept        when a verification has decided which drafts stay
- *   routecap_request_truncate      when the engine takes tokens back
+ *   routecap_request_truncate      when the engine rolls back tokens
  *   routecap_request_fork          when several samples share a prompt
  *   routecap_request_finish        at the end: get the routing
  *   routecap_request_close         at the end: drop the rows
@@ -22,23 +22,25 @@
  *     routecap_request_finish(capturer, request, tokens - 1, &routing);
  *     routecap_routing_wait(routing, -1);                     // until its last step has landed
  *
- * The rest of the chapter: prefixes that an engine took from its cache (attach), reading a running
- * request (coverage, extract, extract_into), and batch forms.
+ * The rest of the chapter: prefixes that an engine took from its cache and did not compute
+ * (attach), reading a running request (coverage, extract, extract_into), and batch forms.
  *
  * ------------------------------------------------------------------------------------------------
  * Recipes
  * ------------------------------------------------------------------------------------------------
- *   - Preemption: keep the handle. When the engine computes the tokens again, issue their positions
- *     again. Cells that are already valid keep their values. To record them anew, for example
- *     because the weights changed, first call routecap_request_truncate with 0 rows.
+ *   - Preemption (the engine drops what it computed for a sequence, to resume it later): keep the
+ *     handle. When the engine computes the tokens again, issue their positions again. Cells that
+ *     are already valid keep their values. To record them anew, for example because the weights
+ *     changed, first call routecap_request_truncate with 0 rows.
  *   - Abort: routecap_request_close drops the rows. If you want the rows so far, call
  *     routecap_request_finish instead. Either works while steps are in flight.
  *   - Chunked prefill: issue one span for each chunk, with the position of the chunk's first token.
  *   - Drafts: issue them with ROUTECAP_SPAN_SPECULATIVE, and call routecap_request_accept after the
- *     verification. If an engine writes draft tokens as ordinary rows, cut the rejected ones with
- *     routecap_request_truncate.
- *   - Prefix cache: routecap_request_adopt (store.h) or routecap_request_attach adds the rows of
- *     tokens that the engine did not compute.
+ *     verification. If an engine issues drafts in ordinary spans, cut the rejected rows with
+ *     routecap_request_truncate. capture.h has the recipe for engines that learn the result later.
+ *   - Prefix cache (tokens that the engine did not compute): if you publish rows to a store, call
+ *     routecap_request_adopt (store.h). If you hold the routing of the request that computed the
+ *     tokens, call routecap_request_attach.
  *   - Several samples of one prompt: issue the prompt once, then call routecap_request_fork for
  *     each further sample.
  *   - Weight updates during a request: nothing to do here. The tag of each row says which weights
@@ -51,10 +53,11 @@
  * ------------------------------------------------------------------------------------------------
  * Rules for all calls
  * ------------------------------------------------------------------------------------------------
- * Length. A request's length is one past its highest position that was issued and is settled,
- * whether or not that row was captured. Until a span with device positions lands, its upper bound
- * counts; after that its highest real position counts. If such a span is lost or refused, its upper
- * bound stays. Reading a row at or beyond the length returns ROUTECAP_ERR_OUT_OF_RANGE.
+ * Length. A request's length is one past its highest position that was issued, whether or not that
+ * row was captured. A draft counts once accept has kept it. Attach and adopt extend the length, and
+ * truncate cuts it. Until a span with device positions lands, its upper bound counts; after that
+ * its highest real position counts. If such a span is lost or refused, its upper bound stays.
+ * Reading a row at or beyond the length returns ROUTECAP_ERR_OUT_OF_RANGE.
  *
  * First value. The first valid value of a cell is final. If a position is issued again, its valid
  * cells keep their values, and the row is counted (stats.rows_overlapped). Cells that are missing
@@ -62,10 +65,10 @@
  * cells came from. If one step has two rows for one position, the row in the earlier span comes
  * first; within a span, the earlier row does. ROUTECAP_POLICY_REPLACE has a different rule.
  *
- * Order. accept, truncate, fork, attach, finish and close apply to all steps that were issued
- * before the call, landed or not, and to no step that is issued later. Each of these calls changes
- * a range of rows. You can read the range once all earlier steps with spans of the request have
- * landed.
+ * Order. accept, truncate, fork, attach, adopt, finish and close apply to all steps that were
+ * issued before the call, landed or not, and to no step that is issued later. Each of these calls
+ * changes a range of rows. You can read the range once all earlier steps with spans of the request
+ * have landed.
  *
  * Batch forms do the work of many calls in one. They return ROUTECAP_OK if the status of every item
  * is ROUTECAP_OK. Otherwise they return ROUTECAP_PARTIAL: check the status of each item.
@@ -84,8 +87,9 @@ extern "C" {
  * ============================================================================================== */
 
 #define ROUTECAP_POLICY_KEEP 0    /* a valid cell is final */
-#define ROUTECAP_POLICY_REPLACE 1 /* a later row with a valid cell replaces the whole row, including
-                                     its tag and its missing cells */
+#define ROUTECAP_POLICY_REPLACE 1 /* a later row with a valid cell replaces the whole earlier row. A
+                                     cell that is missing in the later row is then missing, even if
+                                     the earlier row had it */
 typedef int32_t routecap_policy; /* ROUTECAP_POLICY_* */
 
 /* Options of a new request. */
@@ -112,21 +116,21 @@ ROUTECAP_API routecap_status routecap_request_open(routecap_capturer *capturer,
  * ============================================================================================== */
 
 /**
- * Settle the drafts of one request in one step: keep some, drop the others.
+ * Settle the drafts that one step issued for one request: keep some, drop the others.
  *
  * Drafts are the rows of spans with ROUTECAP_SPAN_SPECULATIVE. The drafts of a step can be settled
  * only once. You may call accept before the step has landed, and after later steps were issued.
  * Later spans may record the positions of dropped drafts.
  *
- * A verification pass also computes a row for the token before the drafts. If that row is in the
- * same span, it counts as a draft and is kept with the drafts. For example, a span of 5 rows
- * verifies 4 drafts. If the first 2 drafts are accepted, count is 3.
+ * The pass that verifies drafts also computes a row for the token before them. If that row is in
+ * the same span, it is draft 0, and you must keep it: add 1 to the number of accepted drafts. For
+ * example, a span of 5 rows verifies 4 drafts. If the first 2 of them are accepted, count is 3.
  *
  * If several rows have one position, a kept draft counts as issued at the moment of the accept:
  * after the rows of all steps that were issued before the accept, and before those of later steps.
  *
  * You may keep rows that were lost, refused for memory or cut in the meantime. Lost and refused
- * rows then count for the request's length. Keeping a row that was cut has no effect.
+ * rows then count towards the request's length. Keeping a row that was cut has no effect.
  *
  * @param[in] capturer  The capturer.
  * @param[in] request   The request.
@@ -169,7 +173,7 @@ ROUTECAP_API routecap_status routecap_request_accept_batch(routecap_capturer *ca
 /**
  * Cut a request: drop its rows at and after a position, whether settled, provisional or in flight.
  *
- * Later spans may record those positions anew. If the request is not longer than `rows`, nothing
+ * Later spans may record those positions anew. If no row was issued at or after `rows`, nothing
  * happens.
  *
  * @param[in] capturer  The capturer.
@@ -187,7 +191,7 @@ ROUTECAP_API routecap_status routecap_request_truncate(routecap_capturer *captur
  * Pages are shared, not copied. The child gets rows in flight once they land. It does not get
  * provisional rows. If there is no memory for the child's table of pages, its shared rows are
  * missing. The parent's shared rows cannot be taken (ROUTECAP_EXTRACT_TAKE) until the steps that
- * are in flight now have landed; before that, taking returns ROUTECAP_ERR_NOT_READY.
+ * are in flight at the fork have landed; before that, taking returns ROUTECAP_ERR_NOT_READY.
  *
  * @param[in] capturer  The capturer.
  * @param[in] request   The parent.
@@ -206,7 +210,7 @@ ROUTECAP_API routecap_status routecap_request_fork(routecap_capturer *capturer,
  * routing of the request that computed these tokens has their rows.
  *
  * Rows keep their positions. You vouch that the routing and the request have the same tokens at
- * these positions. Cells that the request already has stay, also with ROUTECAP_POLICY_REPLACE.
+ * these positions. Cells that the request already has are kept, even with ROUTECAP_POLICY_REPLACE.
  * Where rows line up with pages, the pages are shared. Other rows are copied; if there is no memory
  * for a copy, they are missing (REFUSED). If the request's length was less than `rows`, it becomes
  * `rows`.
@@ -233,17 +237,17 @@ ROUTECAP_API routecap_status routecap_request_attach(routecap_capturer *capturer
 /**
  * End a request and get its rows. This is the usual way to end a request.
  *
- * The handle ends with the call. Steps that were issued before still file their rows into the
- * routing. The routing is ready when the last of these steps has landed; routecap_routing_wait
- * waits for that. Drafts that were not accepted are dropped. The routing begins at position 0. Rows
- * that an extract took earlier are missing in it (TAKEN).
+ * The handle ends with the call. Rows of steps that were issued before the call are still filed
+ * into the routing. The routing is ready when the last of these steps has landed;
+ * routecap_routing_wait waits for that. Drafts that were not accepted are dropped. The routing
+ * begins at position 0. Rows that an extract took earlier are missing in it (TAKEN).
  *
  * @param[in] capturer  The capturer.
  * @param[in] request   The request.
- * @param[in] rows      How many rows the routing has. Later rows are cut, and absent rows are
- *                      missing. For a sequence of S tokens pass S-1, even if the engine issued
- *                      further rows ahead. ROUTECAP_ROWS_ALL: the request's length, rows issued
- *                      ahead included.
+ * @param[in] rows      How many rows the routing has. Later rows are cut. Rows among these that
+ *                      were never issued are missing (ABSENT). For a sequence of S tokens pass S-1,
+ *                      even if the engine issued further rows ahead. ROUTECAP_ROWS_ALL: the
+ *                      request's length, rows issued ahead included.
  * @param[out] routing  The routing, to be freed with routecap_routing_free; NULL on error.
  * @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_REQUEST; ROUTECAP_ERR_OUT_OF_RANGE (rows beyond
  *         ROUTECAP_MAX_POSITION); ROUTECAP_ERR_DISABLED.
@@ -275,8 +279,8 @@ ROUTECAP_API routecap_status routecap_request_finish_batch(routecap_capturer *ca
                                                            size_t item_size, size_t count);
 
 /**
- * End a request and drop its rows, after an abort, or after a preemption whose rows you do not
- * want.
+ * End a request and drop its rows: for example after an abort, or after a preemption if you do not
+ * want to keep the rows.
  *
  * Rows in flight are dropped when they land.
  *
@@ -341,9 +345,9 @@ typedef int32_t routecap_extract_mode; /* ROUTECAP_EXTRACT_* */
  * TAKE does too if all taken rows lie in one page, and rows before and after them stay in it.
  * Without that memory the call returns ROUTECAP_ERR_NO_MEMORY. SHARE needs no new memory.
  *
- * Drafts and steps in flight may later fill cells at positions that are read here. The page is then
- * copied first, because a routing never changes. That copy may exceed the budget (see
- * routecap_step_issue).
+ * Drafts and steps in flight may later fill cells at positions that are read here. Whoever files
+ * them then copies the page first, because a routing never changes. That copy may exceed the budget
+ * (see routecap_step_issue).
  *
  * @param[in] capturer  The capturer.
  * @param[in] request   The request.
@@ -413,8 +417,8 @@ ROUTECAP_API routecap_status routecap_request_extract_batch(routecap_capturer *c
  * @return As routecap_request_extract, and ROUTECAP_ERR_BUFFER_TOO_SMALL (dst or mask; nothing is
  *         written); ROUTECAP_ERR_DTYPE (the dtype cannot hold experts - 1, or the fill);
  *         ROUTECAP_ERR_UNKNOWN_LAYER; ROUTECAP_ERR_ARGUMENT (a fill that is an expert id; or
- *         strides that put neither all layers of a row before the next row, nor all rows of a layer
- *         before the next layer).
+ *         strides with which rows or layers interleave: each row must end before the next begins,
+ *         or each layer must).
  */
 ROUTECAP_API routecap_status routecap_request_extract_into(routecap_capturer *capturer,
                                                            routecap_request request, uint64_t first,

@@ -3,9 +3,9 @@
  *
  * Copyright 2026 The routecap authors. Licensed under the Apache License, Version 2.0; see LICENSE.
  *
- * A routing holds rows that were read from a request: their ids, validity and tags, and which
- * layers they have. It is immutable. Any number of threads of the process that made it may use it
- * at once, even after its request has ended, its capturer is destroyed, or the device is lost.
+ * A routing holds rows that were read from a request: their ids, validity and tags, and the list of
+ * their layers. It is immutable. Any number of threads of the process that made it may use it at
+ * once, even after its request has ended, its capturer is destroyed, or the device is lost.
  *
  * A routing of routecap_request_finish is pending until its last step has landed. Until then all
  * functions but wait, poll, retain and free return ROUTECAP_ERR_NOT_READY. All other routings are
@@ -25,6 +25,8 @@
  * Recipes:
  *   - Pipeline stages or sequence-parallel ranks: each rank serialises its routing (serialized.h).
  *     Deserialise all of them in one process, and join them with routecap_routing_merge.
+ *   - Turns of a conversation: do not merge them, but append them to a sequence (sequence.h), which
+ *     decides which row stays where two turns computed one.
  *   - A response that was cut: routecap_routing_slice keeps the rows of the tokens that remain.
  *   - Rows for a trainer's rank: do not copy them here, but make a plan (plan.h).
  */
@@ -42,11 +44,11 @@ typedef struct routecap_segment {
     uint64_t first;          /* position of the first row */
     uint64_t rows;           /* how many */
     const void *ids;         /* [rows, layers, k] elements of view.dtype, in C order; NULL: all
-                                cells of these rows are missing, for `reason` */
-    const uint8_t *validity; /* [rows, validity_bytes] bit l % 8 of byte l / 8 is 1 if layer l is
-                                valid; NULL: all layers are */
-    const uint64_t *tags;    /* [rows] the tag of each row, meaningless where the row is not there;
-                                NULL: `tag` is the tag of all rows */
+                                cells of these rows are missing, and `reason` says why */
+    const uint8_t *validity; /* [rows, validity_bytes] bit l % 8 of byte l / 8, from the least
+                                significant, is 1 if layer l is valid; NULL: all layers are */
+    const uint64_t *tags;    /* [rows] the tag of each row, meaningless where no cell of the row is
+                                valid; NULL: `tag` is the tag of all rows */
     uint64_t tag;            /* the tag of all rows, where tags is NULL */
     routecap_reason reason;  /* with ids NULL: ROUTECAP_MISSING_*, one of the reasons of whole rows.
                                 Otherwise 0 */
@@ -55,8 +57,8 @@ typedef struct routecap_segment {
 
 /*
  * The contents of a routing, in place. In a cell that is not valid, the first of the k ids is the
- * reason, ROUTECAP_MISSING_*. Any other value, which imported arrays may have, means UNWRITTEN. The
- * other ids of the cell have no meaning.
+ * reason, ROUTECAP_MISSING_*. If it is none of these, which only imported arrays may have, the
+ * reason is UNWRITTEN. The other ids of the cell have no meaning.
  */
 typedef struct routecap_view {
     uint32_t struct_size;
@@ -96,7 +98,7 @@ ROUTECAP_API routecap_status routecap_routing_wait(const routecap_routing *routi
                                                    int64_t timeout_ns);
 
 /**
- * Say whether a routing is ready. Neither waits nor makes progress.
+ * Tell whether a routing is ready. The call neither waits nor files steps.
  *
  * @param[in] routing  The routing.
  * @return As routecap_routing_wait; ROUTECAP_PENDING if it is not ready.
@@ -143,7 +145,7 @@ ROUTECAP_API routecap_status routecap_routing_coverage(const routecap_routing *r
  * @param[in] routing     The routing.
  * @param[in] options     The dtype, layers and layout of dst.
  * @param[out] dst        [rows, layers, k] elements of options->dtype, in the layout of options.
- *                        NULL with dst_bytes 0 asks for the size, which returns
+ *                        NULL with dst_bytes 0 asks for the size, and the call returns
  *                        ROUTECAP_ERR_BUFFER_TOO_SMALL.
  * @param[in] dst_bytes   Size of dst, in bytes.
  * @param[out] mask       [rows, layers] or [layers, rows] bytes, as options->order says: 1 for a
@@ -165,14 +167,17 @@ ROUTECAP_API routecap_status routecap_routing_copy_to(const routecap_routing *ro
  * ============================================================================================== */
 
 /**
- * Divide a routing at the end of the prompt. Pages are shared.
+ * Divide a routing at the end of the prompt: into the rows whose input is a token of the prompt,
+ * and those whose input is a generated token. Pages are shared. To train on the response, do not
+ * split: make a plan (plan.h), which keeps all rows that the loss needs.
  *
  * @param[in] routing           The routing.
  * @param[in] prompt_tokens     Rows before this position go to `prompt`; if the routing ends before
- *                              it, all rows do.
- * @param[in] generated_tokens  At most this many of the other rows go to `generated`. Usually the
- *                              last generated token was never an input and has no row.
- *                              ROUTECAP_ROWS_ALL: all of them.
+ *                              it, all rows do. The last of these rows is that of the pass from
+ *                              which the first generated token was sampled.
+ * @param[in] generated_tokens  At most this many of the other rows go to `generated`. The last
+ *                              generated token has no row if it was never an input, so its number
+ *                              and one less give the same. ROUTECAP_ROWS_ALL: all of them.
  * @param[out] prompt           A routing, possibly without rows; NULL on error.
  * @param[out] generated        A routing, possibly without rows; NULL on error.
  * @return ROUTECAP_OK; ROUTECAP_ERR_NOT_READY.
@@ -210,7 +215,8 @@ ROUTECAP_API routecap_status routecap_routing_slice(const routecap_routing *rout
  * @param[in] count     How many, 1 or more.
  * @param[in] flags     0.
  * @param[out] merged   The new routing; NULL on error. Its memory counts in the budget of the first
- *                      routing's capturer, even after that is destroyed.
+ *                      routing's capturer, even after the capturer is destroyed; in none, if the
+ *                      first routing came from bytes or arrays.
  * @return ROUTECAP_OK; ROUTECAP_INCOMPLETE; ROUTECAP_NOT_CAPTURED; ROUTECAP_ERR_CONFLICT (two
  *         routings have different sets of ids in the same cell); ROUTECAP_ERR_SHAPE_MISMATCH (k,
  *         the id space, or the experts of one layer differ); ROUTECAP_ERR_NOT_READY.

@@ -1,76 +1,83 @@
 /*
- * routecap, chapter 9: sequences. To train on a conversation of many calls, append each call to a
+ * routecap, chapter 9: sequences. To train on a conversation of many turns, append each turn to a
  * sequence.
  *
  * Copyright 2026 The routecap authors. Licensed under the Apache License, Version 2.0; see LICENSE.
  *
- * An agent holds one conversation in many calls to a server. Each call returns token ids and a
- * routing, either of all tokens again or of the new tokens only. A trainer needs exactly one row
- * for each token: the row of the pass whose output was sampled. A sequence compares the token ids
- * of the calls and joins their routings accordingly.
+ * An agent holds one conversation in many turns: requests to a server. Each turn returns token ids
+ * and a routing, either of all tokens again or of the new tokens only. A trainer needs exactly one
+ * row for each token but the last: that of the pass which had this token as input and, if the next
+ * token was generated, from which it was sampled. A sequence compares the token ids of the turns
+ * and joins their routings accordingly.
  *
  *     routecap_sequence_config config = {sizeof config};      // what the model is
  *     config.layers = 48; config.k = 8; config.experts = 128;
  *     routecap_sequence_create(&config, &sequence);
  *
- *     for each call:                                          // prompt and answer, from token 0 on
- *         routecap_sequence_append(sequence, tokens, 0, count, routing, NULL, &report);
+ *     for each turn:                                          // prompt and answer, from token 0 on
+ *         routecap_sequence_append(sequence, tokens, 0, count, answer, NULL, &report);
+ *         routecap_routing_free(answer);
  *     routecap_sequence_routing(sequence, &routing);          // rows of the whole conversation
  *
  * ------------------------------------------------------------------------------------------------
  * S tokens have S-1 rows
  * ------------------------------------------------------------------------------------------------
- * Row i is the routing of the pass that had token i as input and from which token i+1 was sampled.
- * The last token of a call has not been an input yet, so a call of S tokens brings rows 0 to S-2,
- * and a sequence of S tokens has rows 0 to S-2. If the call's routing has a row S-1, append ignores
- * it: some servers send a filler or a copy there. The next call has that token as input, and brings
- * its row. This is the *boundary row* between the two calls.
+ * Row i is that of the pass that had token i as input. If token i+1 was generated, it was sampled
+ * from this pass. The last token of a turn has not been an input yet, so a turn of S tokens brings
+ * rows 0 to S-2, and a sequence of S tokens has rows 0 to S-2. If the turn's routing has a row S-1,
+ * append ignores it: some servers send filler or a copy there. The next turn has that token as
+ * input, and brings its row. This is the *boundary row* between the two turns.
  *
  * ------------------------------------------------------------------------------------------------
  * What append does
  * ------------------------------------------------------------------------------------------------
- * First it compares the call's token ids with those of the sequence, at all positions that both
+ * First it compares the turn's token ids with those of the sequence, at all positions that both
  * have.
  *
- *   all are equal       The call's further tokens are added to the sequence. A call that is shorter
+ *   all are equal       The turn's further tokens are added to the sequence. A turn that is shorter
  *                       than the sequence cuts nothing; to cut, use routecap_sequence_truncate.
- *   token d differs     Tokens and rows from d on are cut, and those of the call take their place.
+ *   token d differs     Tokens and rows from d on are cut, and those of the turn take their place.
  *                       Rows 0 to d-1 stay, because they were computed without token d.
  *
- * Then it adds the call's rows, cell by cell. A cell that the sequence lacks is taken from the
- * call: in a new row, in the boundary row, or in an earlier gap. If both have a cell, append
+ * Then it adds the turn's rows, cell by cell. A cell that the sequence lacks is taken from the
+ * turn: in a new row, in the boundary row, or in an earlier gap. If both have a cell, append
  * compares the ids as sets, and the policy decides which cell stays. A row that neither has is
  * missing. If both have a reason for a missing cell, the sequence keeps the one that comes first in
- * the list in reading.h. A layer that is RECOMPUTED in any call is RECOMPUTED in the sequence.
+ * the list in reading.h. A layer that is RECOMPUTED in any turn is RECOMPUTED in the sequence.
  *
  * Engines often compute known tokens again (a re-prefill), and then route some of them differently.
- * By default the row of the call that sampled the next token stays, because that token's
+ * By default the row of the turn that sampled the next token stays, because that token's
  * probability was computed with it.
  *
  * ------------------------------------------------------------------------------------------------
  * Recipes
  * ------------------------------------------------------------------------------------------------
- *   - An aborted call that is retried: append both, in order. Set prompt_tokens on the retry: it
- *     sampled the first new token, so the row before that token is taken from the retry.
- *   - An answer that was edited, or rendered differently: append the next call as it is. Tokens and
+ *   - An aborted turn that is retried: append both, in order. Set prompt_tokens of
+ *     routecap_append_options on the retry. The retry sampled the first new token, so the row from
+ *     which it sampled it is then taken from the retry.
+ *   - An answer that was edited, or rendered differently: append the next turn as it is. Tokens and
  *     rows from the first token that differs are replaced.
- *   - New weights between calls: give each call the version as its tag. routecap_sequence_spans
- *     then says which rows each version computed.
- *   - Several answers to one prompt: append the prompt once, then routecap_sequence_fork.
- *   - A call whose routing was lost: append its tokens with routing NULL. A later call that
+ *   - New weights between turns: set routecap_append_options.tag to the version.
+ *     routecap_sequence_spans then says which rows each version computed. If weights change within
+ *     a turn, the spans cannot tell: use the tags of the rows (routecap_segment), if the engine
+ *     tags its steps. No call leaves rows out by their tag.
+ *   - Several answers to one prompt: append the prompt's tokens with the routing of one answer, and
+ *     fork the sequence for each answer (routecap_sequence_fork). Append each answer, from token 0
+ *     on, to its own fork.
+ *   - A turn whose routing was lost: append its tokens with routing NULL. A later turn that
  *     computes these tokens again fills the rows.
  *
  * ------------------------------------------------------------------------------------------------
  * Threads, waiting and memory
  * ------------------------------------------------------------------------------------------------
  * Only one thread at a time may use a sequence. Different sequences are independent, including a
- * sequence and its forks. A routing may be shared among threads and sequences. No call waits, and
- * none needs a capturer or a device.
+ * sequence and its forks. A routing may be shared among threads and sequences. No function waits,
+ * and none needs a capturer or a device.
  *
- * A sequence shares the memory of a routing if it uses most of its rows. Otherwise it copies the
- * rows that it needs, so that a few rows do not keep a large routing alive. Forks share the rows of
- * their parent. Memory shared with a capturer also counts in the capturer's budget, until the last
- * routing and the last sequence that use it are freed.
+ * If a sequence uses most rows of a routing, it shares the routing's memory. Otherwise it copies
+ * the rows that it needs, so that a few rows do not keep a large routing alive. Forks share the
+ * rows of their parent. Memory shared with a capturer also counts in the capturer's budget, until
+ * the last routing and the last sequence that use it are freed.
  */
 #ifndef ROUTECAP_SEQUENCE_H
 #define ROUTECAP_SEQUENCE_H
@@ -126,31 +133,33 @@ ROUTECAP_API void routecap_sequence_free(routecap_sequence *sequence);
  * Appending
  * ============================================================================================== */
 
-/* Policies: which cell stays if the sequence and the call both have one. */
-#define ROUTECAP_APPEND_KEEP 0   /* the cell of the sequence, because its call sampled the next
+/* Policies: which cell stays if the sequence and the turn both have one. */
+#define ROUTECAP_APPEND_KEEP 0   /* the cell of the sequence, because its turn sampled the next
                                     token */
-#define ROUTECAP_APPEND_NEWEST 1 /* the cell of the call */
-#define ROUTECAP_APPEND_EQUAL 2  /* both, because they must be the same set of ids; the tokens must
-                                    be equal too. Otherwise append fails with
+#define ROUTECAP_APPEND_NEWEST 1 /* the cell of the turn */
+#define ROUTECAP_APPEND_EQUAL 2  /* either: they must be the same set of ids, and the tokens that
+                                    both have must be equal. Otherwise append fails with
                                     ROUTECAP_ERR_CONFLICT */
 typedef int32_t routecap_append_policy; /* ROUTECAP_APPEND_* */
 
-/* What the caller knows about a call besides its tokens and rows. */
+/* What the caller knows about a turn besides its tokens and rows. */
 typedef struct routecap_append_options {
     uint32_t struct_size;
     routecap_append_policy policy; /* ROUTECAP_APPEND_*; default KEEP */
-    uint64_t prompt_tokens;        /* number of tokens, from token 0 on, that were the call's
-                                      prompt; the call sampled the others. 0: not known. With
-                                      KEEP: if by this number the call sampled the first new token,
-                                      the row before that token is taken from the call, even if the
-                                      sequence has that row */
-    uint64_t call;                 /* number of the call in the spans; 0: one more than the highest
-                                      so far. Give the parts of one call that arrive separately the
-                                      same number */
-    uint64_t tag;                  /* tag of the call's spans, such as the version of the weights.
-                                      It does not change the tags of the rows themselves */
-    uint32_t origin;               /* a number of the caller's choice for the call's spans, such as
-                                      the number of the engine */
+    uint64_t prompt_tokens;        /* number of tokens, from token 0 on, that were the turn's
+                                      prompt; the turn sampled the others. 0: not known. With KEEP:
+                                      let p be the position of the first token that the turn adds or
+                                      replaces. If prompt_tokens is p or less, the turn sampled that
+                                      token, and row p-1 is taken from the turn even if the sequence
+                                      has it */
+    uint64_t call;                 /* number of the turn, for routecap_sequence_spans; 0: one more
+                                      than the highest so far. Give the parts of one turn that
+                                      arrive separately the same number */
+    uint64_t tag;                  /* tag of the turn, for routecap_sequence_spans, such as the
+                                      version of the weights. It does not change the tags of the
+                                      rows themselves */
+    uint32_t origin;               /* a number of the caller's choice, for routecap_sequence_spans,
+                                      such as the number of the engine */
     uint32_t flags;                /* 0 */
 } routecap_append_options;
 
@@ -163,25 +172,25 @@ typedef struct routecap_append_options {
 typedef struct routecap_append_report {
     uint32_t struct_size;
     uint32_t reserved;       /* 0 */
-    uint64_t call;           /* number of the call. Over all appends: the highest */
+    uint64_t call;           /* number of the turn. Over all appends: the highest */
     uint64_t tokens;         /* tokens of the sequence now */
-    uint64_t tokens_common;  /* number of tokens, from token 0 on, in which the call and the
+    uint64_t tokens_common;  /* number of tokens, from token 0 on, in which the turn and the
                                 sequence agree. Tokens before token_start count as agreeing. Over
                                 all appends: that of the last append */
     uint64_t tokens_cut;     /* tokens of the sequence that were cut */
     uint64_t rows_cut;       /* rows that were there and were cut with these tokens */
-    uint64_t rows_overlap;   /* rows with at least one cell that both the call and the sequence
+    uint64_t rows_overlap;   /* rows with at least one cell that both the turn and the sequence
                                 had */
     uint64_t rows_differed;  /* rows of rows_overlap with different ids in such a cell: the engine
                                 routed differently, or the rows belong to different tokens */
     uint64_t first_differed; /* position of the first row in rows_differed; ROUTECAP_ROWS_ALL: there
-                                is none */
-    uint64_t rows_taken;     /* rows in which the sequence took at least one cell from the call */
+                                is none. Over all appends: the lowest */
+    uint64_t rows_taken;     /* rows in which the sequence took at least one cell from the turn */
     uint64_t rows_boundary;  /* rows of rows_taken that are boundary rows: 0 or 1 per append */
     uint64_t rows_filled;    /* rows of rows_taken before the boundary row: they had a gap */
-    uint64_t rows_replaced;  /* rows of rows_taken in which a cell of the call replaced one of the
+    uint64_t rows_replaced;  /* rows of rows_taken in which a cell of the turn replaced one of the
                                 sequence */
-    uint64_t rows_beyond;    /* rows of the call's routing at or after its last token, which are
+    uint64_t rows_beyond;    /* rows of the turn's routing at or after its last token, which are
                                 ignored */
     uint64_t rows_missing;   /* rows of the sequence now with at least one missing cell */
     uint64_t bytes;          /* memory now, in bytes, for the rows and tokens of the sequence, its
@@ -189,30 +198,31 @@ typedef struct routecap_append_report {
 } routecap_append_report;
 
 /**
- * Add the tokens and rows of one call, by the rules in "What append does" above.
+ * Add the tokens and rows of one turn, by the rules in "What append does" above.
  *
- * Give all tokens of the call, from token 0 on, if you have them, because only given tokens are
+ * Give all tokens of the turn, from token 0 on, if you have them, because only given tokens are
  * compared. With token_start > 0 you vouch that the tokens before it are those of the sequence. The
  * routing may begin at any position. Usually it begins one row before token_start, with the
  * boundary row.
  *
- * The time grows with the number of the call's tokens and rows, at about the speed of memory.
+ * The time is about that of copying the turn's tokens and rows.
  *
  * @param[in,out] sequence  The sequence.
  * @param[in] tokens        [count] token ids; may be NULL if count is 0.
  * @param[in] token_start   Position of tokens[0]; at most the sequence's number of tokens.
  * @param[in] count         How many tokens; 0 to add rows of tokens that the sequence already has.
- * @param[in] routing       The call's rows, by their positions; NULL if it brought none. The caller
- *                          still owns it.
- * @param[in] options       What you know about the call; NULL: the defaults.
+ * @param[in] routing       The turn's rows, by their positions; NULL if it brought none. The caller
+ *                          still owns its reference, and may free it after the call.
+ * @param[in] options       What you know about the turn; NULL: the defaults.
  * @param[out] report       What was done, filled on success; may be NULL.
  * @return ROUTECAP_OK; ROUTECAP_INCOMPLETE (the sequence now has missing cells);
  *         ROUTECAP_ERR_OUT_OF_RANGE (token_start beyond the sequence, prompt_tokens beyond the
- *         call, tokens beyond ROUTECAP_MAX_POSITION, or no number left for the call);
+ *         turn, tokens beyond ROUTECAP_MAX_POSITION, or no higher number left for `call`);
  *         ROUTECAP_ERR_SHAPE_MISMATCH (layers, k, experts or id space differ);
  *         ROUTECAP_ERR_CONFLICT (EQUAL); ROUTECAP_ERR_NOT_READY; ROUTECAP_ERR_STATE (the sequence
  *         does not know its tokens, see routecap_sequence_deserialize); ROUTECAP_ERR_NO_MEMORY
- *         (also the budget, which must have room for the old and the new rows until the call ends).
+ *         (also the budget, which must have room for the old and the new rows until append
+ *         returns).
  */
 ROUTECAP_API routecap_status routecap_sequence_append(routecap_sequence *sequence,
                                                       const int32_t *tokens, uint64_t token_start,
@@ -239,9 +249,9 @@ ROUTECAP_API routecap_status routecap_sequence_truncate(routecap_sequence *seque
  * Fork a sequence: make a new one that begins with the same tokens and rows. Use it for several
  * samples of one prompt, or a branch of a conversation. Rows are shared, not copied.
  *
- * @param[in] sequence  The parent. The child starts with the sums of its reports.
+ * @param[in] sequence  The parent. The child's report starts with the parent's sums.
  * @param[in] tokens    How many tokens the child begins with, at most the parent's. The child is
- *                      cut there as by routecap_sequence_truncate. ROUTECAP_ROWS_ALL: all.
+ *                      cut there as in routecap_sequence_truncate. ROUTECAP_ROWS_ALL: all.
  * @param[out] child    The new sequence, to be freed with routecap_sequence_free; NULL on error.
  * @return ROUTECAP_OK; ROUTECAP_ERR_OUT_OF_RANGE; ROUTECAP_ERR_STATE (as
  *         routecap_sequence_truncate).
@@ -264,22 +274,22 @@ ROUTECAP_API routecap_status routecap_sequence_fork(const routecap_sequence *seq
 ROUTECAP_API routecap_status routecap_sequence_routing(const routecap_sequence *sequence,
                                                        routecap_routing **routing);
 
-/* Consecutive rows that came from one call. */
+/* Consecutive rows that came from one turn. */
 typedef struct routecap_sequence_span {
     uint64_t first;    /* position of the first row */
     uint64_t rows;     /* how many */
-    uint64_t call;     /* number of the call */
-    uint64_t tag;      /* tag of the call, from its routecap_append_options */
-    uint32_t origin;   /* origin of the call, likewise */
+    uint64_t call;     /* number of the turn */
+    uint64_t tag;      /* tag of the turn, from its routecap_append_options */
+    uint32_t origin;   /* origin of the turn, likewise */
     uint32_t reserved; /* 0 */
 } routecap_sequence_span;
 
 /**
- * List which rows came from which call.
+ * List which rows came from which turn.
  *
- * Spans are in ascending order and as long as possible. A row that is not there is in no span. A
- * row with cells of several calls belongs to the first of them. If calls replaced cells in it, it
- * belongs to the last call that did.
+ * Spans are in ascending order and as long as possible. A row without a valid cell is in no span. A
+ * row with cells of several turns belongs to the first of them. If turns replaced cells in it, it
+ * belongs to the last turn that did.
  *
  * @param[in] sequence   The sequence.
  * @param[out] spans     [capacity] elements of span_size bytes: the first spans; may be NULL if
@@ -325,8 +335,9 @@ ROUTECAP_API routecap_status routecap_sequence_report(const routecap_sequence *s
  * ============================================================================================== */
 
 /*
- * Each digest covers this many tokens and all tokens before them. A sequence that was deserialised
- * without tokens gets its tokens from the next append, and checks them against its digests.
+ * A serialised sequence has a digest (a hash) for each block of so many tokens, and one for the
+ * rest. Each covers its tokens and all tokens before them. A sequence that was deserialised without
+ * tokens gets its tokens from the next append, and checks them against its digests.
  */
 #define ROUTECAP_DIGEST_TOKENS 64
 
@@ -338,12 +349,13 @@ typedef uint32_t routecap_sequence_flags; /* any of ROUTECAP_SEQUENCE_* */
 /**
  * Write a sequence as bytes: its rows in the serialised form of serialized.h, its spans, and
  * digests of its tokens. docs/format.md describes the bytes. Equal sequences give equal bytes. The
- * bytes do not contain the sums of the reports.
+ * bytes do not contain the sums of the reports. routecap_serialized_slice does not read them: to
+ * read a part of the rows later, serialise the routing of routecap_sequence_routing instead.
  *
  * @param[in] sequence   The sequence.
  * @param[in] flags      0 or ROUTECAP_SEQUENCE_WITH_TOKENS.
- * @param[out] dst       [dst_bytes] the bytes. NULL with dst_bytes 0 asks for the size, which
- *                       returns ROUTECAP_ERR_BUFFER_TOO_SMALL.
+ * @param[out] dst       [dst_bytes] the bytes. NULL with dst_bytes 0 asks for the size, and the
+ *                       call returns ROUTECAP_ERR_BUFFER_TOO_SMALL.
  * @param[in] dst_bytes  Size of dst, in bytes.
  * @param[out] needed    How many bytes it takes, set on ROUTECAP_ERR_BUFFER_TOO_SMALL too; may be
  *                       NULL.
@@ -355,7 +367,7 @@ ROUTECAP_API routecap_status routecap_sequence_serialize(const routecap_sequence
                                                          size_t dst_bytes, uint64_t *needed);
 
 /**
- * Make a sequence from such bytes. Nothing in them is trusted: ids are checked as by
+ * Make a sequence from such bytes. Nothing in them is trusted: ids are checked as in
  * routecap_routing_deserialize, tokens against their digests, and spans against the rows.
  *
  * A sequence without its tokens can be read, serialised, and cut or forked at multiples of

@@ -26,25 +26,24 @@ extern "C" {
 #endif
 
 /* Flag of routecap_routing_serialize. */
-#define ROUTECAP_SERIALIZE_CHECKED 1u      /* write version 2, which a reader can check */
+#define ROUTECAP_SERIALIZE_CHECKED 1u      /* write version 2, which has checksums */
 typedef uint32_t routecap_serialize_flags; /* any of ROUTECAP_SERIALIZE_* */
 
 /**
  * Write a routing in the serialised form.
  *
- * Routings with equal layer tables, first rows, cells (ids in order), reasons and tags give equal
- * bytes. Later libraries write version 1 too, unless a flag asks for a different version, and
- * refuse a routing that version 1 cannot express.
+ * Routings whose views show the same contents give equal bytes. Without a flag, later libraries
+ * write version 1 too; if it cannot express the routing, they return an error.
  *
- * With ROUTECAP_SERIALIZE_CHECKED the bytes are version 2: they contain a CRC32C of the header and
- * one of each row with its position, 4 bytes each. Whoever reads them, or a slice of them, notices
- * bytes that a disk or a network changed, and rows that were read from a wrong place. Libraries
- * before 1.1 refuse version 2.
+ * With ROUTECAP_SERIALIZE_CHECKED the bytes are version 2: they contain checksums (CRC32C, 4 bytes
+ * each), one of the header, and one of each row and its position. So deserialising them, or a slice
+ * of them, finds bytes that a disk or a network changed, and rows that were read from a wrong
+ * place. Libraries before 1.1 refuse version 2.
  *
  * @param[in] routing    The routing.
  * @param[in] flags      0 or ROUTECAP_SERIALIZE_CHECKED.
- * @param[out] dst       [dst_bytes] the bytes. NULL with dst_bytes 0 asks for the size, which
- *                       returns ROUTECAP_ERR_BUFFER_TOO_SMALL.
+ * @param[out] dst       [dst_bytes] the bytes. NULL with dst_bytes 0 asks for the size, and the
+ *                       call returns ROUTECAP_ERR_BUFFER_TOO_SMALL.
  * @param[in] dst_bytes  Size of dst, in bytes.
  * @param[out] needed    How many bytes it takes, set on ROUTECAP_ERR_BUFFER_TOO_SMALL too; may be
  *                       NULL.
@@ -56,8 +55,8 @@ ROUTECAP_API routecap_status routecap_routing_serialize(const routecap_routing *
                                                         size_t dst_bytes, uint64_t *needed);
 
 /*
- * Called once, when the library no longer uses memory that a caller lent to it. context is that of
- * the call that lent the memory.
+ * Called once, when the library no longer uses memory that a caller lent to it. `context` is the
+ * pointer that was passed to the call that lent the memory.
  *
  * The callback may run on any thread, even before the call that lent the memory returns, and inside
  * calls that free rows (close, free, truncate, destroy). The library holds no lock meanwhile, so
@@ -75,17 +74,17 @@ typedef uint32_t routecap_import_flags; /* any of ROUTECAP_IMPORT_* */
  * Make a routing from bytes in the serialised form, version 1 or 2.
  *
  * Nothing in the bytes is trusted. A cell that is marked valid and does not hold k distinct experts
- * of its layer is an error, and so is a check of version 2 that does not match.
+ * of its layer is an error, and so is a checksum (version 2) that does not match.
  *
- * The routing takes about as much memory as the bytes, or up to twenty times as much if the bytes
- * consist of many runs of one row. This memory counts in no budget.
+ * The routing takes about as much memory as the bytes, or up to twenty times as much if tags, or
+ * whether rows are missing, change from row to row. This memory counts in no budget.
  *
  * @param[in] data      [bytes] the bytes. Without `release` they are copied. With `release` they
  *                      are lent: the routing, and every routing that shares rows with it, reads
  *                      them in place and never writes to them. They are checked only once, so no
- *                      process may change them until they are released. If one might, copy them
- *                      first. Bytes whose address is not a multiple of 8 are copied and released at
- *                      once.
+ *                      process may change them until they are released. If a process might, copy
+ *                      them first. Bytes whose address is not a multiple of 8 are copied and
+ *                      released at once.
  * @param[in] bytes     How many: exactly those of one routing.
  * @param[in] flags     0 or ROUTECAP_IMPORT_TRUSTED.
  * @param[in] release   Called when the library no longer uses the bytes; not called if this call
@@ -104,14 +103,16 @@ ROUTECAP_API routecap_status routecap_routing_deserialize(const void *data, size
  * Make a routing from arrays of any origin: the inverse of routecap_routing_view. Use it for rows
  * of a different process, file format or engine.
  *
- * The rows are checked as by routecap_routing_deserialize. In a cell that is not valid, the first
+ * The rows are checked as in routecap_routing_deserialize. In a cell that is not valid, the first
  * id is the reason, and the others are ignored. If the first id is none of ROUTECAP_MISSING_*, the
- * reason is UNWRITTEN. Rows of a segment without ids are missing for the segment's `reason`; 0
- * means ABSENT.
+ * reason is UNWRITTEN. Rows of a segment without ids are missing, and the segment's `reason` says
+ * why; 0 means ABSENT.
  *
- * @param[in] view      The arrays. `experts` is used only without layer_experts, and `complete` is
- *                      ignored. validity_bytes may be 0. If layer_map is NULL, it is 0..layers-1;
- *                      if layer_experts is NULL, it is `experts` for all layers; if
+ * @param[in] view      The arrays. `dtype` must be ROUTECAP_DTYPE_U8 if no layer has more than 256
+ *                      experts, and otherwise _I16. `first` and `rows` must enclose all segments.
+ *                      `experts` is used only without layer_experts, and `complete` is ignored.
+ *                      validity_bytes is (layers + 7) / 8; 0 means that. If layer_map is NULL, it
+ *                      is 0..layers-1; if layer_experts is NULL, it is `experts` for all layers; if
  *                      layer_provenance is NULL, it is CAPTURED for all. Segments must be in order
  *                      of position, and segment_size is sizeof(routecap_segment) of the caller.
  *                      Rows in no segment are ABSENT.
@@ -140,7 +141,7 @@ ROUTECAP_API routecap_status routecap_routing_import(const routecap_view *view,
 /* What the first ROUTECAP_SERIALIZED_MIN bytes of a serialised routing say. */
 typedef struct routecap_serialized {
     uint32_t struct_size;
-    uint32_t version;           /* of the serialised form: 1, or 2 if it has checks */
+    uint32_t version;           /* of the serialised form: 1, or 2 if it has checksums */
     uint64_t bytes;             /* of the whole routing, header included */
     uint64_t header_bytes;      /* of the header with its tables, which is all that splice and slice
                                    read */
@@ -168,14 +169,14 @@ typedef struct routecap_serialized {
 ROUTECAP_API routecap_status routecap_serialized_info(const void *data, size_t bytes,
                                                       routecap_serialized *info);
 
-/* Sources of the bytes of a spliced routing. */
+/* Sources of the bytes of a routing that splice or slice makes. */
 #define ROUTECAP_PIECE_HEADER 0 /* the new header */
-#define ROUTECAP_PIECE_HEAD 1   /* the first of the two routings */
+#define ROUTECAP_PIECE_HEAD 1   /* the first of the two routings; of slice, the routing */
 #define ROUTECAP_PIECE_TAIL 2   /* the second */
 #define ROUTECAP_PIECE_ZERO 3   /* bytes of 0: padding */
 typedef int32_t routecap_piece_source; /* ROUTECAP_PIECE_* */
 
-/* Bytes of a spliced routing that are contiguous in one source. */
+/* Bytes of such a routing that are contiguous in one source. */
 typedef struct routecap_piece {
     uint64_t offset;              /* in its source, in bytes; 0 for ZERO */
     uint64_t bytes;               /* how many */
@@ -187,7 +188,7 @@ typedef struct routecap_piece {
 
 /*
  * Sizes of a serialised routing that is returned as a list of pieces. Write the pieces one after
- * another, for instance with writev, to get the routing.
+ * another, for instance with writev, to get the routing. The first piece is the new header.
  */
 typedef struct routecap_splice {
     uint32_t struct_size;
@@ -198,13 +199,14 @@ typedef struct routecap_splice {
 
 /**
  * Join two serialised routings of one sequence: the rows of `head` before position `row`, and the
- * rows of `tail` from `row` on. They may come from prefill and decode on different machines, from
- * turns of a conversation, or from parts of a stream. Only the headers are read.
+ * rows of `tail` from `row` on. They may come from prefill and decode on different machines, or
+ * from parts of a stream. Only the headers are read. No tokens are compared: for the turns of a
+ * conversation, whose prompts may change, use a sequence.
  *
- * The result begins with head's first row or at `row`, whichever comes first. It ends with tail's
- * last row or just before `row`, whichever comes last. Rows in between that neither has are
- * missing. A
- * layer that is RECOMPUTED in either routing is RECOMPUTED in the result.
+ * For example, head has rows 0..99, tail has rows 90..199, and `row` is 95: the result has rows
+ * 0..94 of head and 95..199 of tail. If head begins at or after `row`, the result begins at `row`;
+ * if tail ends before `row`, it ends just before `row`. Rows in between that neither has are
+ * missing. A layer that is RECOMPUTED in either routing is RECOMPUTED in the result.
  *
  * Both headers are checked. Ids, tags and validity are not; they are checked when the result is
  * deserialised. The result is version 2 if both routings are, and 1 otherwise. To write the pieces
@@ -217,7 +219,7 @@ typedef struct routecap_splice {
  * @param[in] tail_bytes      How many: header_bytes of routecap_serialized_info or more.
  * @param[in] row             The position at which `tail` takes over.
  * @param[out] header         [capacity] the new header. NULL with capacity 0 asks for the sizes,
- *                            which returns ROUTECAP_ERR_BUFFER_TOO_SMALL.
+ *                            and the call returns ROUTECAP_ERR_BUFFER_TOO_SMALL.
  * @param[in] capacity        Size of header, in bytes: splice->header_bytes or more. The sum of
  *                            both headers and 128 is always enough.
  * @param[out] pieces         [piece_capacity] elements of piece_size bytes: where the bytes come
@@ -238,12 +240,14 @@ ROUTECAP_API routecap_status routecap_serialized_splice(const void *head, size_t
                                                         routecap_splice *splice);
 
 /**
- * Extract rows of a serialised routing: make a new header, and list the bytes of the routing that
- * follow it. Only the header is read. So if the routing is in a file or on a different machine, you
- * need to read only its header and the listed bytes.
+ * Extract rows of a serialised routing: make a new header, and list the bytes of the routing to be
+ * written after it. Only the header is read. So if the routing is in a file or on a different
+ * machine, you need to read only its header and the listed bytes: read ROUTECAP_SERIALIZED_MIN
+ * bytes, then as many as routecap_serialized_info says the header has, call slice, write its
+ * pieces, and deserialise the result.
  *
  * Positions and the version stay the same. The header is checked. Ids, tags and validity are not;
- * they are checked when the result is deserialised, each row by its own check if the routing is
+ * they are checked when the result is deserialised, each row by its own checksum if the routing is
  * version 2.
  *
  * @param[in] data            [bytes] the routing, at least its header.
@@ -251,18 +255,20 @@ ROUTECAP_API routecap_status routecap_serialized_splice(const void *head, size_t
  * @param[in] first           Position of the first row.
  * @param[in] rows            How many; ROUTECAP_ROWS_ALL: up to the end.
  * @param[out] header         [capacity] the new header. NULL with capacity 0 asks for the sizes,
- *                            which returns ROUTECAP_ERR_BUFFER_TOO_SMALL.
+ *                            and the call returns ROUTECAP_ERR_BUFFER_TOO_SMALL.
  * @param[in] capacity        Size of header, in bytes: slice->header_bytes or more. The size of the
  *                            routing's own header is always enough.
  * @param[out] pieces         [piece_capacity] elements of piece_size bytes: where the bytes come
- *                            from, in order, with ROUTECAP_PIECE_HEAD for the routing; may be NULL
- *                            if piece_capacity is 0.
+ *                            from, in order: the header, then bytes of the routing
+ *                            (ROUTECAP_PIECE_HEAD) and padding (_ZERO); may be NULL if
+ *                            piece_capacity is 0.
  * @param[in] piece_size      sizeof(routecap_piece) of the caller, in bytes.
  * @param[in] piece_capacity  Elements of pieces: slice->pieces or more. ROUTECAP_MAX_PIECES is
  *                            always enough.
  * @param[out] slice          The sizes, set on ROUTECAP_ERR_BUFFER_TOO_SMALL too.
- * @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT; ROUTECAP_ERR_OUT_OF_RANGE (the routing has no such
- *         rows); ROUTECAP_ERR_BUFFER_TOO_SMALL (header or pieces; nothing is written to either).
+ * @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT; ROUTECAP_ERR_OUT_OF_RANGE (the routing lacks some of
+ *         these rows: keep within `first` and `rows` of routecap_serialized);
+ *         ROUTECAP_ERR_BUFFER_TOO_SMALL (header or pieces; nothing is written to either).
  */
 ROUTECAP_API routecap_status routecap_serialized_slice(const void *data, size_t bytes,
                                                        uint64_t first, uint64_t rows, void *header,

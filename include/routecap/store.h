@@ -1,21 +1,24 @@
 /*
- * routecap, chapter 10: the store. To serve cached prefixes: publish the rows of a prefix when the
- * engine computes it, and adopt them when the engine takes the prefix from its cache.
+ * routecap, chapter 10: the store, for engines with a prefix cache. To have rows of cached
+ * prefixes, publish them when the engine computes a prefix, and adopt them when it takes the prefix
+ * from its cache.
  *
  * Copyright 2026 The routecap authors. Licensed under the Apache License, Version 2.0; see LICENSE.
  *
- * An engine does not compute a prefix that it takes from its KV cache, so there is nothing to
- * capture. A store keeps the rows that were captured when the prefix was computed. It keeps them as
- * long as its budget allows, which can be longer than the cache keeps the prefix.
+ * A prefix is the first tokens of a sequence. An engine does not compute a prefix that it takes
+ * from its KV cache, so there is nothing to capture. A store keeps the rows that were captured when
+ * the prefix was computed. It keeps them as long as its budget allows, which can be longer than the
+ * cache keeps the prefix. It gives rows only to requests; to save routings for a trainer, see
+ * serialized.h.
  *
  *   block        `block_rows` consecutive rows under a key: the unit in which a store keeps rows
  *   key          `key_bytes` bytes that name a block: the engine's own block hash, a digest of the
  *                token ids (routecap_key_chain), or the number of a cache slot
  *   publish      give rows of a request to the store
  *   adopt        fill rows of a request from the store
- *   hole         a row of an adopt that the store did not have: missing, with a reason
- *   generation   the caller's number for the weights, which grows when the weights change. Each
- *                step has it as its tag (routecap_issue_options.tag)
+ *   hole         a row that an adopt asked for and the store did not have: missing, with a reason
+ *   generation   the caller's number for the model's weights, which grows when they change. The
+ *                caller sets it as the tag of each step (routecap_issue_options.tag)
  *
  * Most programs need these six functions:
  *
@@ -35,15 +38,21 @@
  *     config.block_rows = 16; config.key_bytes = 32; config.budget_bytes = 1 << 30;
  *     routecap_store_create(&config, &capturer_config, &store);
  *
+ *     // hashes: a key for each block of the prompt; the first `hits` blocks were in the cache
  *     routecap_request_adopt(capturer, request, store, 0, hashes, hits, version, &adopted);
  *     ... forward passes and issues of the tokens that were not in the cache ...
- *     routecap_request_publish(capturer, request, store, first, hashes, filled, version);
+ *     routecap_request_publish(capturer, request, store, hits * 16, hashes + hits * 32, filled,
+ *                              version);
  *
  * ------------------------------------------------------------------------------------------------
  * Recipes
  * ------------------------------------------------------------------------------------------------
- *   - Chunked prefill: after each chunk, publish the blocks that the chunk filled. If you can wait,
- *     publish all blocks of the prompt in one call, so that their pages are shared and not copied.
+ *   - Chunked prefill: after each chunk, publish the blocks that the chunk filled. If no other
+ *     request needs them earlier, publish all blocks of the prompt in one call after its last
+ *     chunk, so that their pages are shared and not copied.
+ *   - A prefix whose rows the store has dropped: adopt tells how many rows come before the first
+ *     hole. To have no holes, let the engine compute the tokens from there on. Their rows fill the
+ *     holes.
  *   - Drafts: you may publish a block that has drafts. The store gets it once the drafts are
  *     settled.
  *   - Preemption: if you keep the request's handle, its rows stay, and there is nothing to adopt.
@@ -57,11 +66,11 @@
  *     (routecap_store_create_shared).
  *   - Pipeline stages: each stage has a store of its own, because its layers differ. Use the same
  *     keys on all stages.
- *   - Prefill and decode on two machines: send the blocks beside the KV cache with
+ *   - Prefill and decode on two machines: send the blocks along with the KV cache by
  *     routecap_store_export and routecap_store_import.
  *   - An engine without block hashes: make keys with routecap_key_chain.
- *   - A cache of single token slots: create the store with ROUTECAP_STORE_SLOT_KEYS and block_rows
- *     1, and use the slot numbers as keys.
+ *   - A cache with one slot per token: create the store with ROUTECAP_STORE_SLOT_KEYS and
+ *     block_rows 1, and use the slot numbers as keys.
  *
  * ------------------------------------------------------------------------------------------------
  * Rules for all calls
@@ -74,20 +83,21 @@
  * its rows.
  *
  * Content keys. Without ROUTECAP_STORE_SLOT_KEYS a key stands for its tokens. The first valid value
- * of a cell is final. If a second publish has other ids for a valid cell, the cell keeps its ids,
- * and the store counts the block (blocks_mismatched). There are two causes: the key leaves out
+ * of a cell is final. If a second publish has different ids for a valid cell, the cell keeps its
+ * ids, and the store counts the block (blocks_mismatched). There are two causes: the key leaves out
  * something that decides the routing, such as an adapter, or the model is not deterministic.
  *
  * Slot keys. With ROUTECAP_STORE_SLOT_KEYS a key stands for a place in a cache, and the cache uses
  * the place again for other tokens. A later publish replaces the block under its key. When the
  * cache frees or moves places, the caller calls routecap_store_evict for them.
  *
- * Order. A block is in the store from the call of publish on, even before its rows have landed. An
- * adopt finds blocks that were published before it, and no later ones. So two requests of one step
- * may share a block: publish and then adopt, both after the issue. Until that step has landed, the
- * adopter's rows are in flight too; if they never land, they are missing. Other capturers find a
- * block only after it has landed. If a content key already has a block, the cells of a second
- * publish are added under that key once they have landed.
+ * Order. A block is in the store as soon as publish returns, even before its rows have landed. An
+ * adopt finds blocks that were published before it, and no later ones. Usually you adopt before the
+ * pass. If two requests of one step share a block that one of them computes, then after the issue
+ * publish for the one, and adopt for the other. Until that step has landed, the adopter's rows are
+ * in flight too; if they never land, they are missing. Other capturers find a block only after it
+ * has landed. If a content key already has a block, the cells of a second publish are added under
+ * that key once they have landed.
  *
  * Which rows are published. Publish takes the rows that were issued before the call. A later
  * truncate, finish or close does not change them, even if they are in flight. A block with drafts
@@ -96,9 +106,10 @@
  * replaced before it was published, the later row is published.
  *
  * Holes. If the store does not have a block, the adopter's rows of that block are missing. If a
- * block lacks rows, these rows are missing too. There are three reasons:
- *   - ROUTECAP_MISSING_STALE: the store has the block, but of older weights only; or the adopter
- *     found the block in flight, and it turned out to be stale.
+ * block lacks rows, these rows are missing too. The store gives one of three reasons (a copy
+ * without memory is REFUSED, see routecap_request_adopt):
+ *   - ROUTECAP_MISSING_STALE: the store has the block, but it was computed with older weights; or
+ *     the adopter found the block in flight, and it turned out to be stale.
  *   - ROUTECAP_MISSING_EVICTED: the store had the block and dropped it. A store remembers the last
  *     65,536 blocks that it dropped.
  *   - ROUTECAP_MISSING_NOT_PUBLISHED: all other cases, including rows that a block lacks.
@@ -109,7 +120,8 @@
  *     advanced beyond the publisher's tag in the meantime. It counts the block (blocks_stale). A
  *     request that adopted the block in flight then has a STALE hole.
  *   - An adopt does not find a landed block if one of its rows has become stale.
- *   - Rows that were attached or adopted keep their tags. Every store uses these tags.
+ *   - Rows that were attached or adopted keep their tags. If they are published later, these tags
+ *     decide whether they are stale.
  *
  * So when the weights change, do three things. Tag each step with the new generation. Advance the
  * store to it before the first of these steps is published. Never use the number again for other
@@ -117,17 +129,18 @@
  * advances the store, and the others find and publish nothing until they have the new weights too.
  *
  * Memory. The memory of a store is limited by its budget. If there is no room, the store drops the
- * blocks that were published, adopted or released longest ago. It keeps retained blocks. If there
- * is still no room, it refuses the published block and counts it (blocks_refused).
+ * least recently used blocks first: publish, adopt and release count as use. It keeps retained
+ * blocks. If there is still no room, it refuses the published block and counts it (blocks_refused).
  *
- * Publish and adopt copy no rows on the calling thread. The worker thread shares a page with the
- * store if one publish has at least three quarters of its rows, or if the store shares that page
- * already. Otherwise it copies the block, once. It also copies a block that has missing cells. A
- * shared page counts in one budget only: in the capturer's until the store shares it, then in the
- * store's, until no block, request or routing uses it.
+ * Publish and adopt copy no rows on the calling thread. The worker thread of the publishing
+ * capturer shares a page with the store if one publish covers at least three quarters of the page's
+ * rows (routecap_memory.page_rows), or if the store shares that page already. Otherwise it copies
+ * the block, once. It also copies a block that has missing cells. A shared page counts in one
+ * budget only: in the capturer's until the store shares it, then in the store's, until no block,
+ * request or routing uses it.
  *
- * Threads. Any thread may make any call at any time, except during routecap_store_free. Requests
- * and routings that have rows of a store may outlive the store. A store may outlive its capturers.
+ * Threads. Any thread may make any call at any time before routecap_store_free. Requests and
+ * routings that have rows of a store may outlive the store. A store may outlive its capturers.
  *
  * A disabled or mirroring capturer publishes nothing and adopts nothing, and returns ROUTECAP_OK.
  */
@@ -165,7 +178,8 @@ typedef struct routecap_store_config {
                                    default 32 */
     uint64_t budget_bytes;      /* limit of its memory, in bytes; default 1 GiB. At least two pages
                                    (routecap_memory.page_bytes) or two blocks, whichever is more,
-                                   and what two blocks take besides their rows, such as keys */
+                                   and what two blocks take besides their rows, such as keys; the
+                                   text of the error for a smaller one names the least */
     uint64_t generation;        /* the generation at which the store begins */
 } routecap_store_config;
 
@@ -220,12 +234,13 @@ typedef struct routecap_store_counts {
     uint64_t blocks_published;  /* landed under their key, or added cells that a block lacked */
     uint64_t blocks_repeated;   /* published again, with no new cells */
     uint64_t blocks_empty;      /* published without a row that landed */
-    uint64_t blocks_refused;    /* there was no room, or no turn in a shared store */
+    uint64_t blocks_refused;    /* there was no room, or another process had the lock of a shared
+                                   store */
     uint64_t blocks_stale;      /* a row of it, or its publisher, was of an older generation */
     uint64_t blocks_adopted;    /* found by adopt */
     uint64_t blocks_absent;     /* not found by adopt */
     /* Since the store was created, independently of the seven. */
-    uint64_t blocks_mismatched; /* published again with other ids in a valid cell */
+    uint64_t blocks_mismatched; /* published again with different ids in a valid cell */
     uint64_t blocks_replaced;   /* lost their slot key to a later publish */
     uint64_t blocks_evicted;    /* dropped for room, or by routecap_store_evict */
     uint64_t blocks_imported;   /* brought by routecap_store_import, published or not */
@@ -244,9 +259,9 @@ ROUTECAP_API routecap_status routecap_store_stats(const routecap_store *store,
 /**
  * Advance a store to a generation: rows with a lower tag are stale from then on.
  *
- * No adopt finds a stale block any more, so stale blocks are the first to be dropped when the store
- * needs room, except those that were retained until later. Nothing happens if the store is already
- * at this generation or at a later one.
+ * No adopt finds a stale block any more, so nothing uses it again, and it is dropped before blocks
+ * that were used since. A retained block stays until it is released. Nothing happens if the store
+ * is already at this generation or at a later one.
  *
  * @param[in] store       The store.
  * @param[in] generation  The new generation.
@@ -300,9 +315,10 @@ typedef struct routecap_adoption {
  *
  * Each block that is found fills its rows. The rows of all other blocks are missing. If the
  * request's length was less than the end of the last block, it becomes that end. Cells that the
- * request already has stay, also with ROUTECAP_POLICY_REPLACE. Where rows line up with pages, the
- * pages are shared. The worker thread copies all other rows; if the capturer's budget has no room
- * for a copy, they are missing (REFUSED), which only their reasons show.
+ * request already has are kept, even with ROUTECAP_POLICY_REPLACE. Where rows line up with pages,
+ * the pages are shared. The worker thread copies all other rows; if the capturer's budget has no
+ * room for a copy, they are missing (REFUSED). No counter shows that, only the reasons of the
+ * missing cells.
  *
  * @param[in] capturer    The capturer.
  * @param[in] request     The request.

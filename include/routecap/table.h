@@ -4,7 +4,7 @@
  * Copyright 2026 The routecap authors. Licensed under the Apache License, Version 2.0; see LICENSE.
  *
  * A program that dlopens the library needs only one dlsym, of routecap_get_api, instead of one for
- * each function.
+ * each function. To print why it returned NULL, also dlsym routecap_last_error.
  */
 #ifndef ROUTECAP_TABLE_H
 #define ROUTECAP_TABLE_H

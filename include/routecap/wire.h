@@ -13,11 +13,12 @@
  *              ("vllm")
  *   fact       something that a routing states and a format may be unable to state:
  *              ROUTECAP_WIRE_FACT_*
- *   column     one index of the message's layer axis: a captured layer, or any layer of the decoder
+ *   column     one index of the message's layer axis: it stands for a captured layer, or for any
+ *              layer of the model's decoder
  *
  *     routecap_wire_hint hint = {sizeof hint};               // what the model is
  *     hint.layers = 48; hint.k = 8; hint.experts = 128;
- *     hint.rows = tokens - 1;                                // the last token was never input
+ *     hint.rows = tokens - 1;                                // if that many must be there
  *
  *     routecap_wire_report report = {sizeof report};
  *     routecap_wire_find("sglang", &format);
@@ -32,10 +33,10 @@
  *   k zeros, where k is 2 or more         UNWRITTEN                      cells_zero
  *   an id of `experts` or more            OUT_OF_RANGE                   cells_out_of_range
  *   the same id twice                     DUPLICATE                      cells_duplicate
- *   a whole row of cells with ids         ABSENT for all its cells       also rows_zero, if all are
- *     below 0 or with k zeros                                            k zeros
  *
- * Valid rows that look like a filler are kept, and counted in rows_repeated and rows_counting.
+ * The first line that fits a cell counts. If every cell of a row fits one of the first two lines,
+ * the whole row is ABSENT; if every cell is k zeros, it is also counted in rows_zero. Valid rows
+ * that look like filler are kept, and counted in rows_repeated and rows_counting.
  *
  * Threads. Any thread may call any function, but only one thread at a time may use a decoder. No
  * function waits.
@@ -45,11 +46,12 @@
  *
  * Recipes:
  *   - The answer of an engine whose format you do not know: decode with ROUTECAP_WIRE_ANY. RAW and
- *     some base64 are ambiguous, so name the format if you can.
+ *     some base64 texts are ambiguous, so name the format if you can.
  *   - Prefill and decode on different servers: routecap_wire_splice joins the two answers.
  *   - An answer that arrives in pieces: routecap_wire_decoder_create, _write and _finish.
- *   - An aborted request: S tokens, however few, have S-1 rows. Set hint.rows to S-1, so that a
- *     message with a different number of rows is refused.
+ *   - An aborted request: S tokens have S-1 rows. If S is 2 or more, set hint.rows to S-1, so that
+ *     a message with a different number of rows is refused. Do not set it for a server that sends a
+ *     row for the last token too: routecap_sequence_append ignores that row.
  *
  * None of these functions needs a capturer or a device.
  */
@@ -70,8 +72,8 @@ extern "C" {
  * Numbers are little endian. Arrays are [rows, columns, k] in C order. base64 is that of RFC 4648
  * with padding and without line breaks.
  */
-#define ROUTECAP_WIRE_ANY 0        /* decoding only: the format that the first bytes show. No
-                                      format begins with 512 blanks */
+#define ROUTECAP_WIRE_ANY 0        /* decoding only: the format that the first bytes show. A message
+                                      that begins with 512 blanks is refused */
 #define ROUTECAP_WIRE_SERIALIZED 1 /* "routecap": the serialised form, which carries every fact */
 #define ROUTECAP_WIRE_NPY 2        /* "npy": a .npy file, version 1, 2 or 3, with integers of 8 to
                                       64 bits */
@@ -143,8 +145,8 @@ ROUTECAP_API routecap_status routecap_wire_find(const char *name, routecap_wire_
  * ============================================================================================== */
 
 /* Which layers the columns of a message are. */
-#define ROUTECAP_WIRE_COLUMNS_FOUND 0    /* decided by the number of columns: hint.layers means
-                                            CAPTURED, more means DECODER */
+#define ROUTECAP_WIRE_COLUMNS_FOUND 0    /* decided by the number of columns: if it is hint.layers,
+                                            they are CAPTURED; if it is larger, DECODER */
 #define ROUTECAP_WIRE_COLUMNS_CAPTURED 1 /* the captured layers, in order */
 #define ROUTECAP_WIRE_COLUMNS_DECODER 2  /* all layers of the decoder: column c is decoder layer c.
                                             Columns that are not in the layer map are left out */
@@ -175,8 +177,9 @@ typedef struct routecap_wire_hint {
     routecap_wire_hint_flags flags;    /* 0 or ROUTECAP_WIRE_HINT_STRICT */
     uint32_t reserved;                 /* 0 */
     uint64_t first;                    /* position of the first row; default 0 */
-    uint64_t rows;                     /* number of rows: S-1 for S tokens; default: as many as the
-                                          message has */
+    uint64_t rows;                     /* number of rows of this message: S-1 - first, where S
+                                          counts all tokens up to its end; default 0: as many as it
+                                          has */
     uint64_t tag;                      /* tag of all rows; ignored with SERIALIZED */
     uint64_t budget_bytes;             /* the most memory that decoding may take, in bytes; beyond
                                           it, ROUTECAP_ERR_NO_MEMORY. Default: about 8 times the
@@ -209,7 +212,8 @@ typedef struct routecap_wire_report {
     uint64_t bytes;              /* of the whole message */
     uint64_t first;              /* position of the first row */
     uint64_t rows;               /* how many */
-    /* Each cell of a captured layer is in exactly one of these five counts. */
+    /* Each cell of a captured layer is in exactly one of these five counts: the first after
+     * cells_valid that fits. */
     uint64_t cells_valid;        /* k distinct ids of the layer */
     uint64_t cells_negative;     /* an id below 0 */
     uint64_t cells_zero;         /* k zeros, where k is 2 or more */
@@ -219,7 +223,7 @@ typedef struct routecap_wire_report {
     uint64_t rows_zero;        /* every cell is zero */
     uint64_t rows_repeated;    /* at least one cell is valid, and all ids equal those of the row
                                   before: perhaps a copy that fills a gap */
-    uint64_t rows_counting;    /* every cell is 0, 1, ..., k-1: perhaps a filler */
+    uint64_t rows_counting;    /* every cell is 0, 1, ..., k-1: perhaps filler */
     int64_t largest_id;        /* largest id in a valid cell; -1 if there is none */
 } routecap_wire_report;
 
@@ -294,7 +298,8 @@ ROUTECAP_API routecap_status routecap_wire_decoder_finish(routecap_wire_decoder 
                                                           routecap_routing **routing);
 
 /**
- * Free a decoder. This is allowed at any time, also before the message has ended.
+ * Free a decoder. This is allowed at any time, even before the message has ended. Free it after
+ * routecap_wire_decoder_finish too.
  *
  * @param[in,out] decoder  The decoder; may be NULL.
  */
@@ -324,18 +329,18 @@ typedef struct routecap_wire_options {
  * Write a routing in a format.
  *
  * If the routing states a fact that the format cannot carry, the call fails, unless options->allow
- * has that fact. The facts that are then lost are in report->lost. These can be lost: a first row
- * that is not 0, tags that are not 0, a layer map that does not follow from the columns, missing
- * cells and their reasons, physical ids, and recomputed layers. Columns, k, experts and dtype never
- * count as lost, because a reader knows them from the model.
+ * has that fact. The facts that are then lost are in report->lost. These can be lost: a position of
+ * the first row other than 0, tags other than 0, a layer map that a reader cannot tell from the
+ * columns, missing cells and their reasons, physical ids, and recomputed layers. Columns, k,
+ * experts and dtype never count as lost, because a reader knows them from the model.
  *
  * If the dtype is signed, the ids of missing cells are -1. Equal routings and options give equal
  * bytes.
  *
  * @param[in] routing    The routing.
  * @param[in] options    The format and its options.
- * @param[out] dst       [dst_bytes] the message. NULL with dst_bytes 0 asks for the size, which
- *                       returns ROUTECAP_ERR_BUFFER_TOO_SMALL.
+ * @param[out] dst       [dst_bytes] the message. NULL with dst_bytes 0 asks for the size, and the
+ *                       call returns ROUTECAP_ERR_BUFFER_TOO_SMALL.
  * @param[in] dst_bytes  Size of dst, in bytes.
  * @param[out] needed    How many bytes it takes, set on ROUTECAP_ERR_BUFFER_TOO_SMALL too; may be
  *                       NULL.
@@ -362,9 +367,9 @@ ROUTECAP_API routecap_status routecap_wire_encode(const routecap_routing *routin
  * they do not.
  *
  * Both messages must have the same format, dtype, columns and k. The result begins with head's
- * first row or at `row`, whichever comes first, and ends with tail's last row. If neither message
- * has a row in between, the call fails with ROUTECAP_ERR_OUT_OF_RANGE; with SERIALIZED, that row is
- * missing instead.
+ * first row or at `row`, whichever comes first, and ends with tail's last row. If there is a row in
+ * between that neither message has, the call fails with ROUTECAP_ERR_OUT_OF_RANGE; with SERIALIZED,
+ * that row is missing instead.
  *
  * @param[in] format      ROUTECAP_WIRE_*, except ANY.
  * @param[in] head        [head_bytes] the first message.
@@ -377,7 +382,7 @@ ROUTECAP_API routecap_status routecap_wire_encode(const routecap_routing *routin
  * @param[in] tail_hint   The same for the second message.
  * @param[in] row         The position at which `tail` takes over; at most ROUTECAP_MAX_POSITION.
  * @param[out] dst        [dst_bytes] the joined message; it must not overlap head or tail. NULL
- *                        with dst_bytes 0 asks for the size, which returns
+ *                        with dst_bytes 0 asks for the size, and the call returns
  *                        ROUTECAP_ERR_BUFFER_TOO_SMALL.
  * @param[in] dst_bytes   Size of dst, in bytes.
  * @param[out] needed     How many bytes it takes, set on ROUTECAP_ERR_BUFFER_TOO_SMALL too; may be

@@ -26,14 +26,14 @@ class Stats(NamedTuple):
     rows_provisional: int
     """Drafts that have landed and wait for accept."""
     rows_delivered: int
-    """Filed with at least one valid cell."""
+    """Landed with at least one valid cell."""
     rows_missing: int
     """Landed without a valid cell."""
     rows_lost: int
     """Of a lost step."""
     rows_late: int
-    """Landed after their request was closed; or truncate or finish cut them while they were in
-    flight or drafts.
+    """Landed after their request was closed, or were cut by truncate or finish while in flight or
+    provisional.
     """
     rows_rejected: int
     """Drafts that accept did not keep, or that were dropped when their request ended."""
@@ -107,7 +107,7 @@ class StoreStats(NamedTuple):
     blocks_empty: int
     """Published without a row that landed."""
     blocks_refused: int
-    """There was no room, or no turn in a shared store."""
+    """There was no room, or another process had the lock of a shared store."""
     blocks_stale: int
     """A row of it, or its publisher, was of an older generation."""
     blocks_adopted: int
@@ -115,7 +115,7 @@ class StoreStats(NamedTuple):
     blocks_absent: int
     """Not found by adopt."""
     blocks_mismatched: int
-    """Published again with other ids in a valid cell."""
+    """Published again with different ids in a valid cell."""
     blocks_replaced: int
     """Lost their slot key to a later publish."""
     blocks_evicted: int

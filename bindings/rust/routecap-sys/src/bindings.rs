@@ -1,4 +1,4 @@
-// Of headers with the SHA-256 b2b2386638692df2ee07cf53ce316067b08d4f0e16773cca062488ee9180c64a
+// Of headers with the SHA-256 3c6fd4dd1768e2e121427933300cb5ab2635b447f7cc8be4aedbd489993231ce
 pub const ROUTECAP_VERSION_MAJOR: u32 = 1;
 pub const ROUTECAP_VERSION_MINOR: u32 = 1;
 pub const ROUTECAP_VERSION_PATCH: u32 = 0;
@@ -262,7 +262,7 @@ pub type routecap_role = i32;
 pub type routecap_id_space = i32;
 pub type routecap_provenance = i32;
 pub type routecap_config_flags = u32;
-/// The shape that a capturer captures, and the memory that it may use.
+/// The shape of the rows that a capturer captures, and the memory that it may use.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct routecap_config {
@@ -273,8 +273,8 @@ pub struct routecap_config {
     pub backend: routecap_backend_kind,
     /// ROUTECAP_ROLE_*; default OWNER
     pub role: routecap_role,
-    /// ordinal of the device, 0 or more; the host backend ignores
-    /// it
+    /// CUDA's number of the device, 0 or more; the host backend
+    /// ignores it
     pub device: i32,
     /// captured (MoE) layers, 1..ROUTECAP_MAX_LAYERS. Required
     pub layers: u32,
@@ -287,8 +287,8 @@ pub struct routecap_config {
     /// sink rows: the most tokens of one forward pass, padding
     /// included, in 1..ROUTECAP_MAX_ROWS. Required
     pub rows: u32,
-    /// steps that can be in flight, 1..ROUTECAP_MAX_SLOTS; default 4;
-    /// see routecap_step_issue
+    /// memory for so many steps, 1..ROUTECAP_MAX_SLOTS; default 4.
+    /// How many may be in flight: see routecap_step_issue
     pub slots: u32,
     /// of the sink that the library allocates: ROUTECAP_DTYPE_I16
     /// (default), _I32 or _I64
@@ -302,8 +302,9 @@ pub struct routecap_config {
     pub max_requests: u32,
     /// 0
     pub reserved: u32,
-    /// limit of the memory for captured rows, routings included, in bytes; at
-    /// least one page (routecap_memory.page_bytes); default 1 GiB
+    /// limit of the host memory for captured rows, routings included, in
+    /// bytes. It is taken page by page, as rows need it. At least one page
+    /// (routecap_memory.page_bytes); default 1 GiB
     pub budget_bytes: u64,
     /// [layers] index of each captured layer in the decoder, strictly
     /// ascending; default 0..layers-1
@@ -379,19 +380,21 @@ unsafe extern "C" {
 unsafe extern "C" {
     /// Create a capturer.
     ///
-    /// Create it before CUDA graphs are captured. The call allocates all device memory and all
-    /// page-locked memory, so the forward path allocates none later. It starts one worker thread, unless
-    /// ROUTECAP_CONFIG_MANUAL_PROGRESS is set. Not capturable.
+    /// Create it before you capture CUDA graphs with calls on it. The call allocates all device memory
+    /// and all page-locked memory, so the forward path allocates none later. It starts one worker
+    /// thread, unless ROUTECAP_CONFIG_MANUAL_PROGRESS is set. Not capturable.
     ///
     /// The role decides how the capturer behaves:
     ///   - ROUTECAP_ROLE_OWNER captures.
-    ///   - ROUTECAP_ROLE_MIRROR does the same as its owner up to the snapshot, so that CUDA graphs are
-    ///     equal on all ranks. From issue on it behaves like ROUTECAP_ROLE_DISABLED.
+    ///   - ROUTECAP_ROLE_MIRROR does in begin, snapshot, and the calls of record.h what an owner does,
+    ///     so that CUDA graphs are equal on all ranks. In all other calls it behaves like
+    ///     ROUTECAP_ROLE_DISABLED.
     ///   - ROUTECAP_ROLE_DISABLED turns capture off. The capturer allocates nothing, starts nothing, and
-    ///     ignores all other fields of the configuration. Every call checks only its outputs, and
-    ///     returns at once. Calls that return rows (coverage, extract, finish, and their batch forms)
-    ///     return ROUTECAP_ERR_DISABLED. All other calls return ROUTECAP_OK, with handles and counts
-    ///     of 0.
+    ///     ignores all other fields of the configuration. Every call only checks that its output
+    ///     pointers are sound, and sets the outputs. Calls that return rows (coverage, extract, finish,
+    ///     and their batch forms) return ROUTECAP_ERR_DISABLED. All other calls return ROUTECAP_OK, with
+    ///     handles and counts of 0. routecap_sink_layer gives ids NULL: the router must then write
+    ///     elsewhere.
     ///
     /// @param[in] config     The configuration. The arrays that it points to are copied.
     /// @param[out] capturer  The capturer, to be passed to routecap_capturer_destroy; NULL on error.
@@ -406,12 +409,12 @@ unsafe extern "C" {
 unsafe extern "C" {
     /// Destroy a capturer.
     ///
-    /// The call waits until all issued steps have landed. After that the library does not touch the
-    /// engine's memory.
+    /// The call waits until all issued steps have landed. After that only graphs that you still replay
+    /// use the engine's memory. Requests that are open end, and their rows are dropped.
     ///
-    /// Routings stay valid, and all routings of routecap_request_finish become ready, also for threads
-    /// that are waiting for them. If there is no memory left to hand rows over to such a routing, those
-    /// rows are missing in it. In a forked child process the call does nothing.
+    /// Routings stay valid. Those of routecap_request_finish become ready, and threads that wait for
+    /// them return. If there is no memory left to hand rows over to such a routing, those rows are
+    /// missing in it. In a forked child process the call does nothing.
     ///
     /// @param[in] capturer  The capturer; may be NULL.
     pub fn routecap_capturer_destroy(capturer: *mut routecap_capturer);
@@ -419,24 +422,25 @@ unsafe extern "C" {
 unsafe extern "C" {
     /// Begin a step: clear the sink, and expect sink rows 0..rows-1 from this forward pass.
     ///
-    /// Call it at the start of the forward pass, before the first write and before streams of
-    /// micro-batches fork. It may run on a stream of its own that is forked from the engine's stream and
-    /// joined before the first write. Rows of the pass beyond `rows` are missing. If the forward pass
-    /// before it was not issued, begin discards that pass.
+    /// Call it at the start of the forward pass, before the first write. If the engine computes parts of
+    /// the pass on several streams, call it before these streams fork. It may run on a stream of its own
+    /// that is forked from the engine's stream and joined before the first write. Rows of the pass
+    /// beyond `rows` are missing. If the forward pass before it was not issued, begin discards that
+    /// pass, in a replay of a graph too.
     ///
     /// On the host backend no step is lost. If all slots hold steps in flight, begin files the oldest
-    /// one on the calling thread, also with ROUTECAP_CONFIG_MANUAL_PROGRESS. That takes as long as
+    /// one on the calling thread, even with ROUTECAP_CONFIG_MANUAL_PROGRESS. That takes as long as
     /// copying the rows of that step. If the worker thread is filing that step already, begin waits for
-    /// the worker thread. It never waits for a thread that reads rows or waits for them.
-    /// ROUTECAP_CONFIG_MAY_LOSE turns all of this off.
+    /// the worker thread. It never waits for a thread of the caller that is reading rows or waiting for
+    /// a step. With ROUTECAP_CONFIG_MAY_LOSE, begin files nothing: if no slot is free, the step is lost.
     ///
     /// Capturable.
     ///
     /// @param[in] capturer  The capturer.
-    /// @param[in] rows      How many rows, padding included: at most the capturer's. Spans may leave
-    ///                      some of them out.
+    /// @param[in] rows      How many rows, padding included: at most routecap_config.rows. Spans may
+    ///                      leave some of them out.
     /// @param[in] stream    The stream of the forward pass, or one forked from it.
-    /// @return ROUTECAP_OK; ROUTECAP_ERR_CAPACITY (more rows than the capturer's).
+    /// @return ROUTECAP_OK; ROUTECAP_ERR_CAPACITY (rows beyond routecap_config.rows).
     pub fn routecap_step_begin(
         capturer: *mut routecap_capturer,
         rows: u32,
@@ -444,16 +448,17 @@ unsafe extern "C" {
     ) -> routecap_status;
 }
 unsafe extern "C" {
-    /// Take a snapshot of the rows that were begun. After the snapshot, the next forward pass may begin
-    /// and write the sink.
+    /// Take a snapshot of the rows that were begun: sink rows 0..rows-1 of the begin. After the snapshot
+    /// and the issue, the next forward pass may begin and write the sink.
     ///
     /// Call it after the last write of the forward pass, on a stream that has joined all writers. The
     /// call reads the sink and never writes it. A second snapshot in one step makes the rows of the step
     /// missing.
     ///
-    /// In a graph, later work on the stream does not wait for the snapshot. Only the end of the graph
-    /// and the next begin wait for it. So a snapshot directly after the last router costs next to
-    /// nothing. Write the sink again only after another begin.
+    /// Write the sink again only after another begin. This matters in a graph: there the device takes
+    /// the snapshot beside the later work of the stream, so that a snapshot directly after the last
+    /// router costs next to nothing. The library joins it: the end of the graph and the device work of
+    /// the next begin come after it.
     ///
     /// Capturable. On the host backend the rows are copied before the call returns.
     ///
@@ -520,9 +525,9 @@ pub struct routecap_issue_options {
     /// kept with every row of the step, such as the version of the
     /// weights
     pub tag: u64,
-    /// [device] the position of each sink row, from sink row 0 to
-    /// the last one in a span with DEVICE_POSITIONS; NULL if no
-    /// span has them
+    /// [device] [n] the position of each sink row, where n is one
+    /// more than the last sink row in a span with DEVICE_POSITIONS;
+    /// NULL if no span has them
     pub positions: *const ::core::ffi::c_void,
     /// ROUTECAP_DTYPE_I32 or _I64, if positions is set
     pub positions_dtype: routecap_dtype,
@@ -557,60 +562,62 @@ impl Default for routecap_issue_options {
     }
 }
 unsafe extern "C" {
-    /// Issue the last forward pass: say which of its rows belong to which request.
+    /// Issue the latest forward pass: say which of its rows belong to which request.
     ///
-    /// Call it after the forward pass, on a stream that is ordered after the pass, and before a call
-    /// that begins another pass. The worker thread then files the rows in the background. Steps are
-    /// filed in the order in which they were issued.
+    /// Call it when the whole forward pass is enqueued, on a stream that is ordered after the pass, and
+    /// before a call that begins another pass. The pass need not have run. The worker thread then files
+    /// the rows in the background. Steps are filed in the order in which they were issued.
     ///
-    /// Spans. Issue ignores sink rows that are in no span. A sink row may be in several spans, if one
-    /// token belongs to several sequences. A request may have several spans. They must not overlap in
-    /// position, unless they are speculative (trees) or have device positions. A step without spans
-    /// lands at once.
+    /// Spans. Issue ignores sink rows that are in no span. A sink row may be in several spans, if
+    /// several sequences share a token that is computed once. A request may have several spans. They
+    /// must not overlap in position, unless they are speculative (a tree has several drafts for one
+    /// position) or have device positions. A step without spans lands at once.
     ///
     /// Issue skips a span and counts its rows if the request is unknown, or if the budget
     /// (config.budget_bytes) has less left than the span is charged. Issue then returns
     /// ROUTECAP_PARTIAL, and files the other spans as usual. Positions that were refused for memory
-    /// count for the request's length, and are missing (REFUSED).
+    /// count towards the request's length, and are missing (REFUSED).
     ///
     /// Memory. Issue reserves the memory that the rows of a span may need, so that rows which it accepts
-    /// find room when they land. It charges the budget for each page that a span touches, except for the
-    /// newest page that the request itself wrote, because that page is charged already. There are two
-    /// cases in which issue charges that page again: rows of it were truncated or taken, or the span
-    /// writes rows that were shared or forked. Issue also charges:
+    /// find room when they land. It charges the budget for each page that a span touches. The newest
+    /// page that the request itself wrote is charged already, and is charged again only if the request
+    /// was truncated, or if rows of the page were taken, shared or forked (requests.h). Issue also
+    /// charges:
     ///   - for a page whose rows may get different tags: memory for these tags,
     ///   - for drafts: memory of their own, until they are settled,
-    ///   - for device positions with wide bounds: one page for each row of the span, instead of each
-    ///     page within the bounds.
+    ///   - for device positions: each page within the bounds, but if these are more pages than the span
+    ///     has rows, one page for each row.
     /// When the step is filed, or when its drafts are settled, the part of the charge that was not
     /// needed returns to the budget. Issue accepts a span that is charged nothing, even if the budget is
     /// exceeded. Rows of an accepted span are refused later only if the system itself has no memory
     /// left. They are then missing (REFUSED), and counted.
     ///
     /// A span may need a page that issue did not charge, if rows are shared, forked or taken between its
-    /// issue and its filing. The span gets that page even if this exceeds the budget. The excess has a
-    /// bound. Take the last moment at which bytes_in_use was within the budget: the excess is at most
-    /// the pages, with their tags, that spans in flight and drafts have touched since then.
+    /// issue and its filing. The span gets that page even if this exceeds the budget. The excess is
+    /// bounded: it is at most the memory of the pages, with their tags, that spans in flight and drafts
+    /// have touched since bytes_in_use was last within the budget.
     ///
-    /// The memory that close, truncate, finish and an extract with ROUTECAP_EXTRACT_TAKE free can be
-    /// used at once. If the budget is exhausted, issue applies pending calls of this kind itself before
-    /// it refuses a span. It does not free memory that a step in flight still needs.
+    /// The worker thread frees the memory of rows that close, truncate, finish or a take removed from a
+    /// request, unless a routing has them. If the budget is exhausted, issue does that itself before it
+    /// refuses a span. Memory that a step in flight still needs is not freed.
     ///
-    /// Slots. Each forward pass fills one slot. The slot is free again once its step is filed. If no
-    /// slot is free, the step is lost: it has a ticket and has landed, all its rows are missing (LOST),
-    /// and issue returns ROUTECAP_LOST. How begin runs decides when the slot is chosen:
-    ///   - Begin is called for each pass (eager). Begin chooses the slot. To lose no step, have at most
-    ///     slots - 1 steps in flight when you call begin. On the host backend no step is lost.
-    ///   - Begin is replayed as part of a graph. The issue or discard before it has chosen the slot. To
-    ///     lose no step, have at most slots - 2 steps in flight when you call issue. If that issue found
-    ///     no free slot, the next pass is lost, even if steps land in the meantime. To choose again,
-    ///     call routecap_step_discard before the next pass.
+    /// Slots. Each forward pass takes one slot. The slot is free again once the step has landed or is
+    /// discarded. If no slot is free, the step is lost: it has a ticket and has landed, all its rows are
+    /// missing (LOST), and issue returns ROUTECAP_LOST. How begin runs decides when the slot is chosen:
+    ///   - Begin is called for each pass (eager). The slot is chosen by begin at the latest. To lose no
+    ///     step, have at most slots - 1 steps in flight when you call begin. If there are more, wait for
+    ///     the oldest by routecap_step_finalize. On the host backend no step is lost.
+    ///   - Begin is replayed as part of a graph. The slot was chosen earlier: by the previous issue or
+    ///     discard, and for the first pass by create. To lose no step, have at most slots - 2 earlier
+    ///     steps in flight when you call issue. This also holds for the issue of an eager pass that a
+    ///     replay follows. If that issue found no free slot, the next pass is lost, even if steps land
+    ///     in the meantime. To choose again, call routecap_step_discard before the next pass.
     ///
     /// Positions. The positions array is read on the stream, up to the last sink row whose span has
     /// DEVICE_POSITIONS. Free the array only after the stream has run this work. The library checks an
-    /// address when a call first names it, and may not check it again. If you pass an address that was
-    /// freed since then, the step may be lost, the CUDA context that the engine shares may fail, or the
-    /// process may end.
+    /// address when it is first passed, and may not check it again. If you pass an address whose memory
+    /// was freed since then, the step may be lost, the CUDA context that the engine shares may fail, or
+    /// the process may crash.
     ///
     /// Issue allocates system memory only to grow buffers that it keeps. Not capturable.
     ///
@@ -640,8 +647,8 @@ unsafe extern "C" {
     ) -> routecap_status;
 }
 unsafe extern "C" {
-    /// Discard the last forward pass, such as a warm-up, profiling or dummy run. If you do not call it,
-    /// the next begin discards the pass. Not capturable.
+    /// Discard the latest forward pass, such as a warm-up, profiling or dummy run. If you do not call
+    /// it, the next begin discards the pass. Not capturable.
     ///
     /// @param[in] capturer  The capturer.
     /// @param[in] stream    A stream that is ordered after the forward pass.
@@ -812,14 +819,14 @@ pub struct routecap_stats {
     pub rows_in_flight: u64,
     /// drafts that have landed and wait for accept
     pub rows_provisional: u64,
-    /// filed with at least one valid cell
+    /// landed with at least one valid cell
     pub rows_delivered: u64,
     /// landed without a valid cell
     pub rows_missing: u64,
     /// of a lost step
     pub rows_lost: u64,
-    /// landed after their request was closed; or truncate or finish cut
-    /// them while they were in flight or drafts
+    /// landed after their request was closed, or were cut by truncate or
+    /// finish while in flight or provisional
     pub rows_late: u64,
     /// drafts that accept did not keep, or that were dropped when their
     /// request ended
@@ -970,8 +977,8 @@ unsafe extern "C" {
     /// @param[in] capturer   The capturer.
     /// @param[out] stats     [count] elements of stat_size bytes.
     /// @param[in] stat_size  sizeof(routecap_layer_stats) of the caller, in bytes.
-    /// @param[in] count      How many layers: at most the capturer's.
-    /// @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_LAYER (more layers than the capturer's).
+    /// @param[in] count      How many layers: at most routecap_config.layers.
+    /// @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_LAYER (layers beyond routecap_config.layers).
     pub fn routecap_capturer_layer_stats(
         capturer: *const routecap_capturer,
         stats: *mut routecap_layer_stats,
@@ -983,8 +990,9 @@ unsafe extern "C" {
     /// File the steps that the device has finished, on this thread.
     ///
     /// With ROUTECAP_CONFIG_MANUAL_PROGRESS this call does all the work of the worker thread. Use it in
-    /// processes that allow no threads, and in tests. Calls that wait file steps themselves. Calls that
-    /// read do not, so a reader sees changes of a request only after progress.
+    /// processes that allow no threads, and in tests. Calls that wait also file steps. Calls that read
+    /// neither file steps nor carry out queued changes, so a reader sees new rows and changes of a
+    /// request only after progress or a wait.
     ///
     /// Any thread may call it. One call runs at a time, and others wait for it. It does not wait for the
     /// device. Without ROUTECAP_CONFIG_MANUAL_PROGRESS it does nothing.
@@ -1000,6 +1008,7 @@ pub struct routecap_sink {
     /// ROUTECAP_DTYPE_I16, _I32 or _I64
     pub dtype: routecap_dtype,
     /// [device] row 0, column 0 of the first layer, aligned to its element
+    /// type
     pub ids: *mut ::core::ffi::c_void,
     /// rows present
     pub rows: u32,
@@ -1039,13 +1048,17 @@ impl Default for routecap_sink {
 unsafe extern "C" {
     /// Get the sink of a layer, so that the router can write its ids there.
     ///
-    /// The address does not change afterwards. In each step write a row at most once, between the begin
-    /// and the snapshot in the order of the stream.
+    /// The address does not change afterwards. In each step, the router may write each row once. The
+    /// stream must order this write after the begin and before the snapshot. A second write replaces the
+    /// first, and nothing can notice it. Begin fills the rows with a value that is no id, so the
+    /// snapshot finds cells that were not written. An id may be written as an unsigned number of the
+    /// same size.
     ///
     /// @param[in] capturer  The capturer.
     /// @param[in] layer     The layer.
-    /// @param[out] sink     The sink of this layer. ids is NULL if the layer has no memory yet
-    ///                      (ROUTECAP_CONFIG_EXTERNAL_SINK); its address is then not fixed.
+    /// @param[out] sink The sink of this layer, with row_stride set. ids is NULL if the layer has no
+    ///                  memory yet (ROUTECAP_CONFIG_EXTERNAL_SINK), and its address is then not fixed;
+    ///                  or if the capturer is disabled.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_LAYER.
     pub fn routecap_sink_layer(
         capturer: *mut routecap_capturer,
@@ -1054,26 +1067,27 @@ unsafe extern "C" {
     ) -> routecap_status;
 }
 unsafe extern "C" {
-    /// Use memory of the engine as the sink of some layers, instead of the library's.
+    /// Use memory of the engine as the sink of some layers, instead of the library's. With
+    /// ROUTECAP_CONFIG_EXTERNAL_SINK the library does not allocate the memory that is replaced.
     ///
     /// If a router or a fused kernel writes its ids there, nothing else has to record them. Bind only
     /// memory in which nothing rewrites the ids before the snapshot. If something rewrites them, record
-    /// them before it does.
+    /// them before it does. routecap_step_begin writes to this memory: it clears the k columns of each
+    /// row that is begun.
     ///
     /// Keep the memory valid and in place until the capturer is destroyed, and as long as graphs that
     /// write it are replayed. On a device it must be that device's own memory. Managed memory,
     /// page-locked host memory and the memory of a different device are ROUTECAP_ERR_ARGUMENT.
     ///
-    /// The address of a sink never changes. After the layer was bound, its address was returned, or the
-    /// first step has begun, you can only bind the same memory again.
+    /// The address of a sink never changes. Once the layer is bound, its address has been returned, or
+    /// the first step has begun, only the same memory can be bound again.
     ///
     /// Not capturable.
     ///
     /// @param[in] capturer     The capturer.
     /// @param[in] first_layer  The first layer.
     /// @param[in] layers       How many layers, 1 or more.
-    /// @param[in] sink         The memory, with at least as many rows as the capturer, and the
-    ///                         capturer's k.
+    /// @param[in] sink         The memory, with routecap_config.rows rows or more, and the capturer's k.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_LAYER; ROUTECAP_ERR_SHAPE_MISMATCH (rows or strides too
     ///         small, or a different k); ROUTECAP_ERR_DTYPE; ROUTECAP_ERR_STATE (the address is fixed);
     ///         ROUTECAP_ERR_DEVICE; ROUTECAP_ERR_DEVICE_LOST.
@@ -1087,7 +1101,7 @@ unsafe extern "C" {
 pub type routecap_source_flags = u32;
 /// Expert ids as a router leaves them: a matrix [rows, k_source]. The library turns them into ids of
 /// the capturer in this order:
-///   1. Columns at and after the capturer's k are dropped: fused shared experts.
+///   1. Only the first k columns are used. Engines that fuse shared experts append their ids there.
 ///   2. If there is a table, an id becomes table[id]. An id outside the table becomes invalid.
 ///   3. `offset` is added.
 /// If the result is outside the layer's range, the cell is missing. Nothing wraps around.
@@ -1121,8 +1135,8 @@ pub struct routecap_source {
     pub first_row: u32,
     /// added to each id
     pub offset: i32,
-    /// [device] [table_size] the id for each source id, such as the
-    /// physical-to-logical table of a placement; NULL: none
+    /// [device] [table_size] the id for each source id, such as a load
+    /// balancer's table from physical to logical ids; NULL: none
     pub table: *const i32,
     /// elements of table; 0 without one
     pub table_size: u32,
@@ -1179,11 +1193,11 @@ unsafe extern "C" {
     /// Call it after top-k, before anything rewrites the ids.
     ///
     /// You may record the rows of a layer in several calls (micro-batches, chunks), if they are
-    /// disjoint. If a row is recorded twice, only one record is kept. If the streams order the two, that
-    /// is the first.
+    /// disjoint. If a row is recorded twice, one record is kept: the first, if the streams order the
+    /// two.
     ///   - The call notices the second record and returns ROUTECAP_ERR_CONFLICT if all of this holds:
     ///     the begin and both records were made outside graph capture; no snapshot, issue, discard or
-    ///     capture came between them; and neither record has row_index, live_rows or row_base.
+    ///     graph capture came between them; and neither record has row_index, live_rows or row_base.
     ///   - Otherwise the device drops and counts the cells of the second record, and
     ///     routecap_step_finalize reports them.
     /// Rows at or beyond the number begun are dropped and counted. Without a begin, all rows are.
@@ -1242,7 +1256,7 @@ impl Default for routecap_layer_source {
     }
 }
 unsafe extern "C" {
-    /// Copy the ids of several layers, with one launch for each 64 layers.
+    /// Copy the ids of several layers, with one launch per 64 layers.
     ///
     /// The ids of all layers must still exist when the stream reaches this call. Inside a CUDA graph,
     /// later layers may reuse the memory that holds the ids of a layer, so keep the ids of each layer in
@@ -1276,8 +1290,9 @@ pub type routecap_method = i32;
 /// group scores take part. If keys are equal, the lower id wins; if group scores are equal, the
 /// lower group. The ids are in descending order of their keys, one in each column.
 ///
-/// A NaN has the score of minus infinity, and its key is minus infinity. If the largest logit is
-/// infinite, softmax counts logits equal to it as 1 and the others as 0.
+/// A logit that is NaN gets the score that a logit of minus infinity would get, and its key is minus
+/// infinity. If the largest logit is infinite, softmax counts logits equal to it as 1 and the others
+/// as 0.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct routecap_router {
@@ -1306,8 +1321,9 @@ pub struct routecap_router {
     pub bias_dtype: routecap_dtype,
     /// rows of hash_table; 0 without one
     pub hash_tokens: u32,
-    /// [device] [hash_tokens, k] the ids for each token. Keys are
-    /// then not used, and logits only for weights; NULL: none
+    /// [device] [hash_tokens, k] row t has the ids for token id t.
+    /// Keys are then not used, and logits only for weights; NULL:
+    /// none
     pub hash_table: *const i32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -1384,8 +1400,8 @@ pub struct routecap_logits {
     pub row_base: *const i32,
     /// [device] [rows] as in routecap_source
     pub row_index: *const i32,
-    /// [device] [rows] the input token of each row, where the router
-    /// has a hash_table
+    /// [device] [rows] the token id of each row, where the router has a
+    /// hash_table
     pub tokens: *const ::core::ffi::c_void,
     /// ROUTECAP_DTYPE_I32 or _I64, where tokens is set
     pub tokens_dtype: routecap_dtype,
@@ -1445,9 +1461,9 @@ impl Default for routecap_logits {
     }
 }
 unsafe extern "C" {
-    /// Choose the experts of one layer from its logits, into the sink.
+    /// Choose the experts of one layer from its logits, and write their ids into the sink.
     ///
-    /// Rows are placed, kept and dropped as by routecap_layer_record.
+    /// Rows are placed, kept and dropped as in routecap_layer_record.
     ///
     /// Capturable. On the host backend the work is done before the call returns.
     ///
@@ -1512,24 +1528,24 @@ const _: () = {
         [::core::mem::offset_of!(routecap_layer_probe, highest) - 28usize];
 };
 unsafe extern "C" {
-    /// Check what the last forward pass wrote, layer by layer.
+    /// Check what the latest forward pass wrote, layer by layer.
     ///
-    /// Use it at start, for one warm-up pass with many different tokens. Call it after the begin and the
-    /// writes of that pass, and before the issue or discard. It changes nothing. For a disabled capturer
-    /// all numbers are 0.
+    /// Use it at startup, for one warm-up pass with many different tokens. Call it after the begin and
+    /// the writes of that pass, and before the issue or discard. It changes nothing. For a disabled
+    /// capturer all numbers are 0.
     ///
-    /// Waits until the stream has run. Not capturable.
+    /// The call waits until the device has done the work that is on the stream. Not capturable.
     ///
     /// @param[in] capturer    The capturer.
     /// @param[in] rows        Check sink rows 0..rows-1: the rows of the pass without padding. At most
     ///                        the rows begun.
     /// @param[out] layers     [count] elements of layer_size bytes, for layers 0..count-1.
     /// @param[in] layer_size  sizeof(routecap_layer_probe) of the caller, in bytes.
-    /// @param[in] count       How many layers: at most the capturer's.
+    /// @param[in] count       How many layers: at most routecap_config.layers.
     /// @param[in] stream      The stream of the forward pass.
     /// @return ROUTECAP_OK; ROUTECAP_PARTIAL (there are findings; see `found` of each layer);
-    ///         ROUTECAP_ERR_UNKNOWN_LAYER (more layers than the capturer's); ROUTECAP_ERR_CAPACITY (more
-    ///         rows than begun); ROUTECAP_ERR_STATE (no row is begun).
+    ///         ROUTECAP_ERR_UNKNOWN_LAYER (layers beyond routecap_config.layers); ROUTECAP_ERR_CAPACITY
+    ///         (more rows than begun); ROUTECAP_ERR_STATE (no row is begun).
     pub fn routecap_capturer_probe(
         capturer: *mut routecap_capturer,
         rows: u32,
@@ -1589,7 +1605,8 @@ pub struct routecap_coverage {
     pub first: u64,
     /// rows of the range
     pub rows: u64,
-    /// one past the last row that the request or routing has
+    /// one past the last position: of a request, see "Length" in
+    /// requests.h
     pub length: u64,
     /// rows with every cell valid
     pub rows_complete: u64,
@@ -1640,7 +1657,8 @@ pub struct routecap_copy_options {
     pub struct_size: u32,
     /// ROUTECAP_DTYPE_U8, _I16, _U16, _I32, _U32 or _I64. Required
     pub dtype: routecap_dtype,
-    /// ROUTECAP_ORDER_*, of dst if it is dense, and of the mask
+    /// ROUTECAP_ORDER_*, of the ids where a stride is 0, and of the
+    /// mask
     pub order: routecap_order,
     /// 0, or ROUTECAP_READ_*
     pub flags: routecap_read_flags,
@@ -1648,9 +1666,11 @@ pub struct routecap_copy_options {
     pub first_layer: u32,
     /// how many layers; 0 means all from first_layer on
     pub layers: u32,
-    /// elements from one row to the next; 0 means dense, in `order`
+    /// elements from one row to the next; 0 means as in a dense array of
+    /// this order
     pub row_stride: i64,
-    /// elements from one layer to the next; 0 means dense, in `order`
+    /// elements from one layer to the next; 0 means as in a dense array
+    /// of this order
     pub layer_stride: i64,
     /// written for each id of a missing cell, in two's complement. Here 0
     /// means 0 and not the default: routecap_copy_options_init sets -1
@@ -1725,21 +1745,21 @@ unsafe extern "C" {
     ) -> routecap_status;
 }
 unsafe extern "C" {
-    /// Settle the drafts of one request in one step: keep some, drop the others.
+    /// Settle the drafts that one step issued for one request: keep some, drop the others.
     ///
     /// Drafts are the rows of spans with ROUTECAP_SPAN_SPECULATIVE. The drafts of a step can be settled
     /// only once. You may call accept before the step has landed, and after later steps were issued.
     /// Later spans may record the positions of dropped drafts.
     ///
-    /// A verification pass also computes a row for the token before the drafts. If that row is in the
-    /// same span, it counts as a draft and is kept with the drafts. For example, a span of 5 rows
-    /// verifies 4 drafts. If the first 2 drafts are accepted, count is 3.
+    /// The pass that verifies drafts also computes a row for the token before them. If that row is in
+    /// the same span, it is draft 0, and you must keep it: add 1 to the number of accepted drafts. For
+    /// example, a span of 5 rows verifies 4 drafts. If the first 2 of them are accepted, count is 3.
     ///
     /// If several rows have one position, a kept draft counts as issued at the moment of the accept:
     /// after the rows of all steps that were issued before the accept, and before those of later steps.
     ///
     /// You may keep rows that were lost, refused for memory or cut in the meantime. Lost and refused
-    /// rows then count for the request's length. Keeping a row that was cut has no effect.
+    /// rows then count towards the request's length. Keeping a row that was cut has no effect.
     ///
     /// @param[in] capturer  The capturer.
     /// @param[in] request   The request.
@@ -1817,7 +1837,7 @@ unsafe extern "C" {
 unsafe extern "C" {
     /// Cut a request: drop its rows at and after a position, whether settled, provisional or in flight.
     ///
-    /// Later spans may record those positions anew. If the request is not longer than `rows`, nothing
+    /// Later spans may record those positions anew. If no row was issued at or after `rows`, nothing
     /// happens.
     ///
     /// @param[in] capturer  The capturer.
@@ -1837,7 +1857,7 @@ unsafe extern "C" {
     /// Pages are shared, not copied. The child gets rows in flight once they land. It does not get
     /// provisional rows. If there is no memory for the child's table of pages, its shared rows are
     /// missing. The parent's shared rows cannot be taken (ROUTECAP_EXTRACT_TAKE) until the steps that
-    /// are in flight now have landed; before that, taking returns ROUTECAP_ERR_NOT_READY.
+    /// are in flight at the fork have landed; before that, taking returns ROUTECAP_ERR_NOT_READY.
     ///
     /// @param[in] capturer  The capturer.
     /// @param[in] request   The parent.
@@ -1858,7 +1878,7 @@ unsafe extern "C" {
     /// routing of the request that computed these tokens has their rows.
     ///
     /// Rows keep their positions. You vouch that the routing and the request have the same tokens at
-    /// these positions. Cells that the request already has stay, also with ROUTECAP_POLICY_REPLACE.
+    /// these positions. Cells that the request already has are kept, even with ROUTECAP_POLICY_REPLACE.
     /// Where rows line up with pages, the pages are shared. Other rows are copied; if there is no memory
     /// for a copy, they are missing (REFUSED). If the request's length was less than `rows`, it becomes
     /// `rows`.
@@ -1882,17 +1902,17 @@ unsafe extern "C" {
 unsafe extern "C" {
     /// End a request and get its rows. This is the usual way to end a request.
     ///
-    /// The handle ends with the call. Steps that were issued before still file their rows into the
-    /// routing. The routing is ready when the last of these steps has landed; routecap_routing_wait
-    /// waits for that. Drafts that were not accepted are dropped. The routing begins at position 0. Rows
-    /// that an extract took earlier are missing in it (TAKEN).
+    /// The handle ends with the call. Rows of steps that were issued before the call are still filed
+    /// into the routing. The routing is ready when the last of these steps has landed;
+    /// routecap_routing_wait waits for that. Drafts that were not accepted are dropped. The routing
+    /// begins at position 0. Rows that an extract took earlier are missing in it (TAKEN).
     ///
     /// @param[in] capturer  The capturer.
     /// @param[in] request   The request.
-    /// @param[in] rows      How many rows the routing has. Later rows are cut, and absent rows are
-    ///                      missing. For a sequence of S tokens pass S-1, even if the engine issued
-    ///                      further rows ahead. ROUTECAP_ROWS_ALL: the request's length, rows issued
-    ///                      ahead included.
+    /// @param[in] rows      How many rows the routing has. Later rows are cut. Rows among these that
+    ///                      were never issued are missing (ABSENT). For a sequence of S tokens pass S-1,
+    ///                      even if the engine issued further rows ahead. ROUTECAP_ROWS_ALL: the
+    ///                      request's length, rows issued ahead included.
     /// @param[out] routing  The routing, to be freed with routecap_routing_free; NULL on error.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_REQUEST; ROUTECAP_ERR_OUT_OF_RANGE (rows beyond
     ///         ROUTECAP_MAX_POSITION); ROUTECAP_ERR_DISABLED.
@@ -1956,8 +1976,8 @@ unsafe extern "C" {
     ) -> routecap_status;
 }
 unsafe extern "C" {
-    /// End a request and drop its rows, after an abort, or after a preemption whose rows you do not
-    /// want.
+    /// End a request and drop its rows: for example after an abort, or after a preemption if you do not
+    /// want to keep the rows.
     ///
     /// Rows in flight are dropped when they land.
     ///
@@ -2020,9 +2040,9 @@ unsafe extern "C" {
     /// TAKE does too if all taken rows lie in one page, and rows before and after them stay in it.
     /// Without that memory the call returns ROUTECAP_ERR_NO_MEMORY. SHARE needs no new memory.
     ///
-    /// Drafts and steps in flight may later fill cells at positions that are read here. The page is then
-    /// copied first, because a routing never changes. That copy may exceed the budget (see
-    /// routecap_step_issue).
+    /// Drafts and steps in flight may later fill cells at positions that are read here. Whoever files
+    /// them then copies the page first, because a routing never changes. That copy may exceed the budget
+    /// (see routecap_step_issue).
     ///
     /// @param[in] capturer  The capturer.
     /// @param[in] request   The request.
@@ -2132,8 +2152,8 @@ unsafe extern "C" {
     /// @return As routecap_request_extract, and ROUTECAP_ERR_BUFFER_TOO_SMALL (dst or mask; nothing is
     ///         written); ROUTECAP_ERR_DTYPE (the dtype cannot hold experts - 1, or the fill);
     ///         ROUTECAP_ERR_UNKNOWN_LAYER; ROUTECAP_ERR_ARGUMENT (a fill that is an expert id; or
-    ///         strides that put neither all layers of a row before the next row, nor all rows of a layer
-    ///         before the next layer).
+    ///         strides with which rows or layers interleave: each row must end before the next begins,
+    ///         or each layer must).
     pub fn routecap_request_extract_into(
         capturer: *mut routecap_capturer,
         request: routecap_request,
@@ -2156,13 +2176,13 @@ pub struct routecap_segment {
     /// how many
     pub rows: u64,
     /// [rows, layers, k] elements of view.dtype, in C order; NULL: all
-    /// cells of these rows are missing, for `reason`
+    /// cells of these rows are missing, and `reason` says why
     pub ids: *const ::core::ffi::c_void,
-    /// [rows, validity_bytes] bit l % 8 of byte l / 8 is 1 if layer l is
-    /// valid; NULL: all layers are
+    /// [rows, validity_bytes] bit l % 8 of byte l / 8, from the least
+    /// significant, is 1 if layer l is valid; NULL: all layers are
     pub validity: *const u8,
-    /// [rows] the tag of each row, meaningless where the row is not there;
-    /// NULL: `tag` is the tag of all rows
+    /// [rows] the tag of each row, meaningless where no cell of the row is
+    /// valid; NULL: `tag` is the tag of all rows
     pub tags: *const u64,
     /// the tag of all rows, where tags is NULL
     pub tag: u64,
@@ -2203,8 +2223,8 @@ impl Default for routecap_segment {
     }
 }
 /// The contents of a routing, in place. In a cell that is not valid, the first of the k ids is the
-/// reason, ROUTECAP_MISSING_*. Any other value, which imported arrays may have, means UNWRITTEN. The
-/// other ids of the cell have no meaning.
+/// reason, ROUTECAP_MISSING_*. If it is none of these, which only imported arrays may have, the
+/// reason is UNWRITTEN. The other ids of the cell have no meaning.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct routecap_view {
@@ -2301,7 +2321,7 @@ unsafe extern "C" {
     ) -> routecap_status;
 }
 unsafe extern "C" {
-    /// Say whether a routing is ready. Neither waits nor makes progress.
+    /// Tell whether a routing is ready. The call neither waits nor files steps.
     ///
     /// @param[in] routing  The routing.
     /// @return As routecap_routing_wait; ROUTECAP_PENDING if it is not ready.
@@ -2346,7 +2366,7 @@ unsafe extern "C" {
     /// @param[in] routing     The routing.
     /// @param[in] options     The dtype, layers and layout of dst.
     /// @param[out] dst        [rows, layers, k] elements of options->dtype, in the layout of options.
-    ///                        NULL with dst_bytes 0 asks for the size, which returns
+    ///                        NULL with dst_bytes 0 asks for the size, and the call returns
     ///                        ROUTECAP_ERR_BUFFER_TOO_SMALL.
     /// @param[in] dst_bytes   Size of dst, in bytes.
     /// @param[out] mask       [rows, layers] or [layers, rows] bytes, as options->order says: 1 for a
@@ -2368,14 +2388,17 @@ unsafe extern "C" {
     ) -> routecap_status;
 }
 unsafe extern "C" {
-    /// Divide a routing at the end of the prompt. Pages are shared.
+    /// Divide a routing at the end of the prompt: into the rows whose input is a token of the prompt,
+    /// and those whose input is a generated token. Pages are shared. To train on the response, do not
+    /// split: make a plan (plan.h), which keeps all rows that the loss needs.
     ///
     /// @param[in] routing           The routing.
     /// @param[in] prompt_tokens     Rows before this position go to `prompt`; if the routing ends before
-    ///                              it, all rows do.
-    /// @param[in] generated_tokens  At most this many of the other rows go to `generated`. Usually the
-    ///                              last generated token was never an input and has no row.
-    ///                              ROUTECAP_ROWS_ALL: all of them.
+    ///                              it, all rows do. The last of these rows is that of the pass from
+    ///                              which the first generated token was sampled.
+    /// @param[in] generated_tokens  At most this many of the other rows go to `generated`. The last
+    ///                              generated token has no row if it was never an input, so its number
+    ///                              and one less give the same. ROUTECAP_ROWS_ALL: all of them.
     /// @param[out] prompt           A routing, possibly without rows; NULL on error.
     /// @param[out] generated        A routing, possibly without rows; NULL on error.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_NOT_READY.
@@ -2417,7 +2440,8 @@ unsafe extern "C" {
     /// @param[in] count     How many, 1 or more.
     /// @param[in] flags     0.
     /// @param[out] merged   The new routing; NULL on error. Its memory counts in the budget of the first
-    ///                      routing's capturer, even after that is destroyed.
+    ///                      routing's capturer, even after the capturer is destroyed; in none, if the
+    ///                      first routing came from bytes or arrays.
     /// @return ROUTECAP_OK; ROUTECAP_INCOMPLETE; ROUTECAP_NOT_CAPTURED; ROUTECAP_ERR_CONFLICT (two
     ///         routings have different sets of ids in the same cell); ROUTECAP_ERR_SHAPE_MISMATCH (k,
     ///         the id space, or the experts of one layer differ); ROUTECAP_ERR_NOT_READY.
@@ -2445,19 +2469,18 @@ pub type routecap_serialize_flags = u32;
 unsafe extern "C" {
     /// Write a routing in the serialised form.
     ///
-    /// Routings with equal layer tables, first rows, cells (ids in order), reasons and tags give equal
-    /// bytes. Later libraries write version 1 too, unless a flag asks for a different version, and
-    /// refuse a routing that version 1 cannot express.
+    /// Routings whose views show the same contents give equal bytes. Without a flag, later libraries
+    /// write version 1 too; if it cannot express the routing, they return an error.
     ///
-    /// With ROUTECAP_SERIALIZE_CHECKED the bytes are version 2: they contain a CRC32C of the header and
-    /// one of each row with its position, 4 bytes each. Whoever reads them, or a slice of them, notices
-    /// bytes that a disk or a network changed, and rows that were read from a wrong place. Libraries
-    /// before 1.1 refuse version 2.
+    /// With ROUTECAP_SERIALIZE_CHECKED the bytes are version 2: they contain checksums (CRC32C, 4 bytes
+    /// each), one of the header, and one of each row and its position. So deserialising them, or a slice
+    /// of them, finds bytes that a disk or a network changed, and rows that were read from a wrong
+    /// place. Libraries before 1.1 refuse version 2.
     ///
     /// @param[in] routing    The routing.
     /// @param[in] flags      0 or ROUTECAP_SERIALIZE_CHECKED.
-    /// @param[out] dst       [dst_bytes] the bytes. NULL with dst_bytes 0 asks for the size, which
-    ///                       returns ROUTECAP_ERR_BUFFER_TOO_SMALL.
+    /// @param[out] dst       [dst_bytes] the bytes. NULL with dst_bytes 0 asks for the size, and the
+    ///                       call returns ROUTECAP_ERR_BUFFER_TOO_SMALL.
     /// @param[in] dst_bytes  Size of dst, in bytes.
     /// @param[out] needed    How many bytes it takes, set on ROUTECAP_ERR_BUFFER_TOO_SMALL too; may be
     ///                       NULL.
@@ -2471,8 +2494,8 @@ unsafe extern "C" {
         needed: *mut u64,
     ) -> routecap_status;
 }
-/// Called once, when the library no longer uses memory that a caller lent to it. context is that of
-/// the call that lent the memory.
+/// Called once, when the library no longer uses memory that a caller lent to it. `context` is the
+/// pointer that was passed to the call that lent the memory.
 ///
 /// The callback may run on any thread, even before the call that lent the memory returns, and inside
 /// calls that free rows (close, free, truncate, destroy). The library holds no lock meanwhile, so
@@ -2485,17 +2508,17 @@ unsafe extern "C" {
     /// Make a routing from bytes in the serialised form, version 1 or 2.
     ///
     /// Nothing in the bytes is trusted. A cell that is marked valid and does not hold k distinct experts
-    /// of its layer is an error, and so is a check of version 2 that does not match.
+    /// of its layer is an error, and so is a checksum (version 2) that does not match.
     ///
-    /// The routing takes about as much memory as the bytes, or up to twenty times as much if the bytes
-    /// consist of many runs of one row. This memory counts in no budget.
+    /// The routing takes about as much memory as the bytes, or up to twenty times as much if tags, or
+    /// whether rows are missing, change from row to row. This memory counts in no budget.
     ///
     /// @param[in] data      [bytes] the bytes. Without `release` they are copied. With `release` they
     ///                      are lent: the routing, and every routing that shares rows with it, reads
     ///                      them in place and never writes to them. They are checked only once, so no
-    ///                      process may change them until they are released. If one might, copy them
-    ///                      first. Bytes whose address is not a multiple of 8 are copied and released at
-    ///                      once.
+    ///                      process may change them until they are released. If a process might, copy
+    ///                      them first. Bytes whose address is not a multiple of 8 are copied and
+    ///                      released at once.
     /// @param[in] bytes     How many: exactly those of one routing.
     /// @param[in] flags     0 or ROUTECAP_IMPORT_TRUSTED.
     /// @param[in] release   Called when the library no longer uses the bytes; not called if this call
@@ -2517,14 +2540,16 @@ unsafe extern "C" {
     /// Make a routing from arrays of any origin: the inverse of routecap_routing_view. Use it for rows
     /// of a different process, file format or engine.
     ///
-    /// The rows are checked as by routecap_routing_deserialize. In a cell that is not valid, the first
+    /// The rows are checked as in routecap_routing_deserialize. In a cell that is not valid, the first
     /// id is the reason, and the others are ignored. If the first id is none of ROUTECAP_MISSING_*, the
-    /// reason is UNWRITTEN. Rows of a segment without ids are missing for the segment's `reason`; 0
-    /// means ABSENT.
+    /// reason is UNWRITTEN. Rows of a segment without ids are missing, and the segment's `reason` says
+    /// why; 0 means ABSENT.
     ///
-    /// @param[in] view      The arrays. `experts` is used only without layer_experts, and `complete` is
-    ///                      ignored. validity_bytes may be 0. If layer_map is NULL, it is 0..layers-1;
-    ///                      if layer_experts is NULL, it is `experts` for all layers; if
+    /// @param[in] view      The arrays. `dtype` must be ROUTECAP_DTYPE_U8 if no layer has more than 256
+    ///                      experts, and otherwise _I16. `first` and `rows` must enclose all segments.
+    ///                      `experts` is used only without layer_experts, and `complete` is ignored.
+    ///                      validity_bytes is (layers + 7) / 8; 0 means that. If layer_map is NULL, it
+    ///                      is 0..layers-1; if layer_experts is NULL, it is `experts` for all layers; if
     ///                      layer_provenance is NULL, it is CAPTURED for all. Segments must be in order
     ///                      of position, and segment_size is sizeof(routecap_segment) of the caller.
     ///                      Rows in no segment are ABSENT.
@@ -2550,7 +2575,7 @@ unsafe extern "C" {
 #[derive(Debug, Default, Copy, Clone)]
 pub struct routecap_serialized {
     pub struct_size: u32,
-    /// of the serialised form: 1, or 2 if it has checks
+    /// of the serialised form: 1, or 2 if it has checksums
     pub version: u32,
     /// of the whole routing, header included
     pub bytes: u64,
@@ -2614,7 +2639,7 @@ unsafe extern "C" {
     ) -> routecap_status;
 }
 pub type routecap_piece_source = i32;
-/// Bytes of a spliced routing that are contiguous in one source.
+/// Bytes of such a routing that are contiguous in one source.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct routecap_piece {
@@ -2641,7 +2666,7 @@ const _: () = {
         [::core::mem::offset_of!(routecap_piece, reserved) - 20usize];
 };
 /// Sizes of a serialised routing that is returned as a list of pieces. Write the pieces one after
-/// another, for instance with writev, to get the routing.
+/// another, for instance with writev, to get the routing. The first piece is the new header.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct routecap_splice {
@@ -2668,13 +2693,14 @@ const _: () = {
 };
 unsafe extern "C" {
     /// Join two serialised routings of one sequence: the rows of `head` before position `row`, and the
-    /// rows of `tail` from `row` on. They may come from prefill and decode on different machines, from
-    /// turns of a conversation, or from parts of a stream. Only the headers are read.
+    /// rows of `tail` from `row` on. They may come from prefill and decode on different machines, or
+    /// from parts of a stream. Only the headers are read. No tokens are compared: for the turns of a
+    /// conversation, whose prompts may change, use a sequence.
     ///
-    /// The result begins with head's first row or at `row`, whichever comes first. It ends with tail's
-    /// last row or just before `row`, whichever comes last. Rows in between that neither has are
-    /// missing. A
-    /// layer that is RECOMPUTED in either routing is RECOMPUTED in the result.
+    /// For example, head has rows 0..99, tail has rows 90..199, and `row` is 95: the result has rows
+    /// 0..94 of head and 95..199 of tail. If head begins at or after `row`, the result begins at `row`;
+    /// if tail ends before `row`, it ends just before `row`. Rows in between that neither has are
+    /// missing. A layer that is RECOMPUTED in either routing is RECOMPUTED in the result.
     ///
     /// Both headers are checked. Ids, tags and validity are not; they are checked when the result is
     /// deserialised. The result is version 2 if both routings are, and 1 otherwise. To write the pieces
@@ -2687,7 +2713,7 @@ unsafe extern "C" {
     /// @param[in] tail_bytes      How many: header_bytes of routecap_serialized_info or more.
     /// @param[in] row             The position at which `tail` takes over.
     /// @param[out] header         [capacity] the new header. NULL with capacity 0 asks for the sizes,
-    ///                            which returns ROUTECAP_ERR_BUFFER_TOO_SMALL.
+    ///                            and the call returns ROUTECAP_ERR_BUFFER_TOO_SMALL.
     /// @param[in] capacity        Size of header, in bytes: splice->header_bytes or more. The sum of
     ///                            both headers and 128 is always enough.
     /// @param[out] pieces         [piece_capacity] elements of piece_size bytes: where the bytes come
@@ -2714,12 +2740,14 @@ unsafe extern "C" {
     ) -> routecap_status;
 }
 unsafe extern "C" {
-    /// Extract rows of a serialised routing: make a new header, and list the bytes of the routing that
-    /// follow it. Only the header is read. So if the routing is in a file or on a different machine, you
-    /// need to read only its header and the listed bytes.
+    /// Extract rows of a serialised routing: make a new header, and list the bytes of the routing to be
+    /// written after it. Only the header is read. So if the routing is in a file or on a different
+    /// machine, you need to read only its header and the listed bytes: read ROUTECAP_SERIALIZED_MIN
+    /// bytes, then as many as routecap_serialized_info says the header has, call slice, write its
+    /// pieces, and deserialise the result.
     ///
     /// Positions and the version stay the same. The header is checked. Ids, tags and validity are not;
-    /// they are checked when the result is deserialised, each row by its own check if the routing is
+    /// they are checked when the result is deserialised, each row by its own checksum if the routing is
     /// version 2.
     ///
     /// @param[in] data            [bytes] the routing, at least its header.
@@ -2727,18 +2755,20 @@ unsafe extern "C" {
     /// @param[in] first           Position of the first row.
     /// @param[in] rows            How many; ROUTECAP_ROWS_ALL: up to the end.
     /// @param[out] header         [capacity] the new header. NULL with capacity 0 asks for the sizes,
-    ///                            which returns ROUTECAP_ERR_BUFFER_TOO_SMALL.
+    ///                            and the call returns ROUTECAP_ERR_BUFFER_TOO_SMALL.
     /// @param[in] capacity        Size of header, in bytes: slice->header_bytes or more. The size of the
     ///                            routing's own header is always enough.
     /// @param[out] pieces         [piece_capacity] elements of piece_size bytes: where the bytes come
-    ///                            from, in order, with ROUTECAP_PIECE_HEAD for the routing; may be NULL
-    ///                            if piece_capacity is 0.
+    ///                            from, in order: the header, then bytes of the routing
+    ///                            (ROUTECAP_PIECE_HEAD) and padding (_ZERO); may be NULL if
+    ///                            piece_capacity is 0.
     /// @param[in] piece_size      sizeof(routecap_piece) of the caller, in bytes.
     /// @param[in] piece_capacity  Elements of pieces: slice->pieces or more. ROUTECAP_MAX_PIECES is
     ///                            always enough.
     /// @param[out] slice          The sizes, set on ROUTECAP_ERR_BUFFER_TOO_SMALL too.
-    /// @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT; ROUTECAP_ERR_OUT_OF_RANGE (the routing has no such
-    ///         rows); ROUTECAP_ERR_BUFFER_TOO_SMALL (header or pieces; nothing is written to either).
+    /// @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT; ROUTECAP_ERR_OUT_OF_RANGE (the routing lacks some of
+    ///         these rows: keep within `first` and `rows` of routecap_serialized);
+    ///         ROUTECAP_ERR_BUFFER_TOO_SMALL (header or pieces; nothing is written to either).
     pub fn routecap_serialized_slice(
         data: *const ::core::ffi::c_void,
         bytes: usize,
@@ -2860,8 +2890,9 @@ pub struct routecap_wire_hint {
     pub reserved: u32,
     /// position of the first row; default 0
     pub first: u64,
-    /// number of rows: S-1 for S tokens; default: as many as the
-    /// message has
+    /// number of rows of this message: S-1 - first, where S
+    /// counts all tokens up to its end; default 0: as many as it
+    /// has
     pub rows: u64,
     /// tag of all rows; ignored with SERIALIZED
     pub tag: u64,
@@ -2971,7 +3002,7 @@ pub struct routecap_wire_report {
     /// at least one cell is valid, and all ids equal those of the row
     /// before: perhaps a copy that fills a gap
     pub rows_repeated: u64,
-    /// every cell is 0, 1, ..., k-1: perhaps a filler
+    /// every cell is 0, 1, ..., k-1: perhaps filler
     pub rows_counting: u64,
     /// largest id in a valid cell; -1 if there is none
     pub largest_id: i64,
@@ -3105,7 +3136,8 @@ unsafe extern "C" {
     ) -> routecap_status;
 }
 unsafe extern "C" {
-    /// Free a decoder. This is allowed at any time, also before the message has ended.
+    /// Free a decoder. This is allowed at any time, even before the message has ended. Free it after
+    /// routecap_wire_decoder_finish too.
     ///
     /// @param[in,out] decoder  The decoder; may be NULL.
     pub fn routecap_wire_decoder_free(decoder: *mut routecap_wire_decoder);
@@ -3157,18 +3189,18 @@ unsafe extern "C" {
     /// Write a routing in a format.
     ///
     /// If the routing states a fact that the format cannot carry, the call fails, unless options->allow
-    /// has that fact. The facts that are then lost are in report->lost. These can be lost: a first row
-    /// that is not 0, tags that are not 0, a layer map that does not follow from the columns, missing
-    /// cells and their reasons, physical ids, and recomputed layers. Columns, k, experts and dtype never
-    /// count as lost, because a reader knows them from the model.
+    /// has that fact. The facts that are then lost are in report->lost. These can be lost: a position of
+    /// the first row other than 0, tags other than 0, a layer map that a reader cannot tell from the
+    /// columns, missing cells and their reasons, physical ids, and recomputed layers. Columns, k,
+    /// experts and dtype never count as lost, because a reader knows them from the model.
     ///
     /// If the dtype is signed, the ids of missing cells are -1. Equal routings and options give equal
     /// bytes.
     ///
     /// @param[in] routing    The routing.
     /// @param[in] options    The format and its options.
-    /// @param[out] dst       [dst_bytes] the message. NULL with dst_bytes 0 asks for the size, which
-    ///                       returns ROUTECAP_ERR_BUFFER_TOO_SMALL.
+    /// @param[out] dst       [dst_bytes] the message. NULL with dst_bytes 0 asks for the size, and the
+    ///                       call returns ROUTECAP_ERR_BUFFER_TOO_SMALL.
     /// @param[in] dst_bytes  Size of dst, in bytes.
     /// @param[out] needed    How many bytes it takes, set on ROUTECAP_ERR_BUFFER_TOO_SMALL too; may be
     ///                       NULL.
@@ -3194,9 +3226,9 @@ unsafe extern "C" {
     /// they do not.
     ///
     /// Both messages must have the same format, dtype, columns and k. The result begins with head's
-    /// first row or at `row`, whichever comes first, and ends with tail's last row. If neither message
-    /// has a row in between, the call fails with ROUTECAP_ERR_OUT_OF_RANGE; with SERIALIZED, that row is
-    /// missing instead.
+    /// first row or at `row`, whichever comes first, and ends with tail's last row. If there is a row in
+    /// between that neither message has, the call fails with ROUTECAP_ERR_OUT_OF_RANGE; with SERIALIZED,
+    /// that row is missing instead.
     ///
     /// @param[in] format      ROUTECAP_WIRE_*, except ANY.
     /// @param[in] head        [head_bytes] the first message.
@@ -3209,7 +3241,7 @@ unsafe extern "C" {
     /// @param[in] tail_hint   The same for the second message.
     /// @param[in] row         The position at which `tail` takes over; at most ROUTECAP_MAX_POSITION.
     /// @param[out] dst        [dst_bytes] the joined message; it must not overlap head or tail. NULL
-    ///                        with dst_bytes 0 asks for the size, which returns
+    ///                        with dst_bytes 0 asks for the size, and the call returns
     ///                        ROUTECAP_ERR_BUFFER_TOO_SMALL.
     /// @param[in] dst_bytes   Size of dst, in bytes.
     /// @param[out] needed     How many bytes it takes, set on ROUTECAP_ERR_BUFFER_TOO_SMALL too; may be
@@ -3314,28 +3346,30 @@ unsafe extern "C" {
     pub fn routecap_sequence_free(sequence: *mut routecap_sequence);
 }
 pub type routecap_append_policy = i32;
-/// What the caller knows about a call besides its tokens and rows.
+/// What the caller knows about a turn besides its tokens and rows.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct routecap_append_options {
     pub struct_size: u32,
     /// ROUTECAP_APPEND_*; default KEEP
     pub policy: routecap_append_policy,
-    /// number of tokens, from token 0 on, that were the call's
-    /// prompt; the call sampled the others. 0: not known. With
-    /// KEEP: if by this number the call sampled the first new token,
-    /// the row before that token is taken from the call, even if the
-    /// sequence has that row
+    /// number of tokens, from token 0 on, that were the turn's
+    /// prompt; the turn sampled the others. 0: not known. With KEEP:
+    /// let p be the position of the first token that the turn adds or
+    /// replaces. If prompt_tokens is p or less, the turn sampled that
+    /// token, and row p-1 is taken from the turn even if the sequence
+    /// has it
     pub prompt_tokens: u64,
-    /// number of the call in the spans; 0: one more than the highest
-    /// so far. Give the parts of one call that arrive separately the
-    /// same number
+    /// number of the turn, for routecap_sequence_spans; 0: one more
+    /// than the highest so far. Give the parts of one turn that
+    /// arrive separately the same number
     pub call: u64,
-    /// tag of the call's spans, such as the version of the weights.
-    /// It does not change the tags of the rows themselves
+    /// tag of the turn, for routecap_sequence_spans, such as the
+    /// version of the weights. It does not change the tags of the
+    /// rows themselves
     pub tag: u64,
-    /// a number of the caller's choice for the call's spans, such as
-    /// the number of the engine
+    /// a number of the caller's choice, for routecap_sequence_spans,
+    /// such as the number of the engine
     pub origin: u32,
     /// 0
     pub flags: u32,
@@ -3371,11 +3405,11 @@ pub struct routecap_append_report {
     pub struct_size: u32,
     /// 0
     pub reserved: u32,
-    /// number of the call. Over all appends: the highest
+    /// number of the turn. Over all appends: the highest
     pub call: u64,
     /// tokens of the sequence now
     pub tokens: u64,
-    /// number of tokens, from token 0 on, in which the call and the
+    /// number of tokens, from token 0 on, in which the turn and the
     /// sequence agree. Tokens before token_start count as agreeing. Over
     /// all appends: that of the last append
     pub tokens_common: u64,
@@ -3383,25 +3417,25 @@ pub struct routecap_append_report {
     pub tokens_cut: u64,
     /// rows that were there and were cut with these tokens
     pub rows_cut: u64,
-    /// rows with at least one cell that both the call and the sequence
+    /// rows with at least one cell that both the turn and the sequence
     /// had
     pub rows_overlap: u64,
     /// rows of rows_overlap with different ids in such a cell: the engine
     /// routed differently, or the rows belong to different tokens
     pub rows_differed: u64,
     /// position of the first row in rows_differed; ROUTECAP_ROWS_ALL: there
-    /// is none
+    /// is none. Over all appends: the lowest
     pub first_differed: u64,
-    /// rows in which the sequence took at least one cell from the call
+    /// rows in which the sequence took at least one cell from the turn
     pub rows_taken: u64,
     /// rows of rows_taken that are boundary rows: 0 or 1 per append
     pub rows_boundary: u64,
     /// rows of rows_taken before the boundary row: they had a gap
     pub rows_filled: u64,
-    /// rows of rows_taken in which a cell of the call replaced one of the
+    /// rows of rows_taken in which a cell of the turn replaced one of the
     /// sequence
     pub rows_replaced: u64,
-    /// rows of the call's routing at or after its last token, which are
+    /// rows of the turn's routing at or after its last token, which are
     /// ignored
     pub rows_beyond: u64,
     /// rows of the sequence now with at least one missing cell
@@ -3451,30 +3485,31 @@ const _: () = {
         [::core::mem::offset_of!(routecap_append_report, bytes) - 120usize];
 };
 unsafe extern "C" {
-    /// Add the tokens and rows of one call, by the rules in "What append does" above.
+    /// Add the tokens and rows of one turn, by the rules in "What append does" above.
     ///
-    /// Give all tokens of the call, from token 0 on, if you have them, because only given tokens are
+    /// Give all tokens of the turn, from token 0 on, if you have them, because only given tokens are
     /// compared. With token_start > 0 you vouch that the tokens before it are those of the sequence. The
     /// routing may begin at any position. Usually it begins one row before token_start, with the
     /// boundary row.
     ///
-    /// The time grows with the number of the call's tokens and rows, at about the speed of memory.
+    /// The time is about that of copying the turn's tokens and rows.
     ///
     /// @param[in,out] sequence  The sequence.
     /// @param[in] tokens        [count] token ids; may be NULL if count is 0.
     /// @param[in] token_start   Position of tokens[0]; at most the sequence's number of tokens.
     /// @param[in] count         How many tokens; 0 to add rows of tokens that the sequence already has.
-    /// @param[in] routing       The call's rows, by their positions; NULL if it brought none. The caller
-    ///                          still owns it.
-    /// @param[in] options       What you know about the call; NULL: the defaults.
+    /// @param[in] routing       The turn's rows, by their positions; NULL if it brought none. The caller
+    ///                          still owns its reference, and may free it after the call.
+    /// @param[in] options       What you know about the turn; NULL: the defaults.
     /// @param[out] report       What was done, filled on success; may be NULL.
     /// @return ROUTECAP_OK; ROUTECAP_INCOMPLETE (the sequence now has missing cells);
     ///         ROUTECAP_ERR_OUT_OF_RANGE (token_start beyond the sequence, prompt_tokens beyond the
-    ///         call, tokens beyond ROUTECAP_MAX_POSITION, or no number left for the call);
+    ///         turn, tokens beyond ROUTECAP_MAX_POSITION, or no higher number left for `call`);
     ///         ROUTECAP_ERR_SHAPE_MISMATCH (layers, k, experts or id space differ);
     ///         ROUTECAP_ERR_CONFLICT (EQUAL); ROUTECAP_ERR_NOT_READY; ROUTECAP_ERR_STATE (the sequence
     ///         does not know its tokens, see routecap_sequence_deserialize); ROUTECAP_ERR_NO_MEMORY
-    ///         (also the budget, which must have room for the old and the new rows until the call ends).
+    ///         (also the budget, which must have room for the old and the new rows until append
+    ///         returns).
     pub fn routecap_sequence_append(
         sequence: *mut routecap_sequence,
         tokens: *const i32,
@@ -3504,9 +3539,9 @@ unsafe extern "C" {
     /// Fork a sequence: make a new one that begins with the same tokens and rows. Use it for several
     /// samples of one prompt, or a branch of a conversation. Rows are shared, not copied.
     ///
-    /// @param[in] sequence  The parent. The child starts with the sums of its reports.
+    /// @param[in] sequence  The parent. The child's report starts with the parent's sums.
     /// @param[in] tokens    How many tokens the child begins with, at most the parent's. The child is
-    ///                      cut there as by routecap_sequence_truncate. ROUTECAP_ROWS_ALL: all.
+    ///                      cut there as in routecap_sequence_truncate. ROUTECAP_ROWS_ALL: all.
     /// @param[out] child    The new sequence, to be freed with routecap_sequence_free; NULL on error.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_OUT_OF_RANGE; ROUTECAP_ERR_STATE (as
     ///         routecap_sequence_truncate).
@@ -3528,7 +3563,7 @@ unsafe extern "C" {
         routing: *mut *mut routecap_routing,
     ) -> routecap_status;
 }
-/// Consecutive rows that came from one call.
+/// Consecutive rows that came from one turn.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct routecap_sequence_span {
@@ -3536,11 +3571,11 @@ pub struct routecap_sequence_span {
     pub first: u64,
     /// how many
     pub rows: u64,
-    /// number of the call
+    /// number of the turn
     pub call: u64,
-    /// tag of the call, from its routecap_append_options
+    /// tag of the turn, from its routecap_append_options
     pub tag: u64,
-    /// origin of the call, likewise
+    /// origin of the turn, likewise
     pub origin: u32,
     /// 0
     pub reserved: u32,
@@ -3564,11 +3599,11 @@ const _: () = {
         [::core::mem::offset_of!(routecap_sequence_span, reserved) - 36usize];
 };
 unsafe extern "C" {
-    /// List which rows came from which call.
+    /// List which rows came from which turn.
     ///
-    /// Spans are in ascending order and as long as possible. A row that is not there is in no span. A
-    /// row with cells of several calls belongs to the first of them. If calls replaced cells in it, it
-    /// belongs to the last call that did.
+    /// Spans are in ascending order and as long as possible. A row without a valid cell is in no span. A
+    /// row with cells of several turns belongs to the first of them. If turns replaced cells in it, it
+    /// belongs to the last turn that did.
     ///
     /// @param[in] sequence   The sequence.
     /// @param[out] spans     [capacity] elements of span_size bytes: the first spans; may be NULL if
@@ -3619,12 +3654,13 @@ pub type routecap_sequence_flags = u32;
 unsafe extern "C" {
     /// Write a sequence as bytes: its rows in the serialised form of serialized.h, its spans, and
     /// digests of its tokens. docs/format.md describes the bytes. Equal sequences give equal bytes. The
-    /// bytes do not contain the sums of the reports.
+    /// bytes do not contain the sums of the reports. routecap_serialized_slice does not read them: to
+    /// read a part of the rows later, serialise the routing of routecap_sequence_routing instead.
     ///
     /// @param[in] sequence   The sequence.
     /// @param[in] flags      0 or ROUTECAP_SEQUENCE_WITH_TOKENS.
-    /// @param[out] dst       [dst_bytes] the bytes. NULL with dst_bytes 0 asks for the size, which
-    ///                       returns ROUTECAP_ERR_BUFFER_TOO_SMALL.
+    /// @param[out] dst       [dst_bytes] the bytes. NULL with dst_bytes 0 asks for the size, and the
+    ///                       call returns ROUTECAP_ERR_BUFFER_TOO_SMALL.
     /// @param[in] dst_bytes  Size of dst, in bytes.
     /// @param[out] needed    How many bytes it takes, set on ROUTECAP_ERR_BUFFER_TOO_SMALL too; may be
     ///                       NULL.
@@ -3639,7 +3675,7 @@ unsafe extern "C" {
     ) -> routecap_status;
 }
 unsafe extern "C" {
-    /// Make a sequence from such bytes. Nothing in them is trusted: ids are checked as by
+    /// Make a sequence from such bytes. Nothing in them is trusted: ids are checked as in
     /// routecap_routing_deserialize, tokens against their digests, and spans against the rows.
     ///
     /// A sequence without its tokens can be read, serialised, and cut or forked at multiples of
@@ -3682,7 +3718,8 @@ pub struct routecap_store_config {
     pub key_bytes: u32,
     /// limit of its memory, in bytes; default 1 GiB. At least two pages
     /// (routecap_memory.page_bytes) or two blocks, whichever is more,
-    /// and what two blocks take besides their rows, such as keys
+    /// and what two blocks take besides their rows, such as keys; the
+    /// text of the error for a smaller one names the least
     pub budget_bytes: u64,
     /// the generation at which the store begins
     pub generation: u64,
@@ -3770,7 +3807,8 @@ pub struct routecap_store_counts {
     pub blocks_repeated: u64,
     /// published without a row that landed
     pub blocks_empty: u64,
-    /// there was no room, or no turn in a shared store
+    /// there was no room, or another process had the lock of a shared
+    /// store
     pub blocks_refused: u64,
     /// a row of it, or its publisher, was of an older generation
     pub blocks_stale: u64,
@@ -3778,7 +3816,7 @@ pub struct routecap_store_counts {
     pub blocks_adopted: u64,
     /// not found by adopt
     pub blocks_absent: u64,
-    /// published again with other ids in a valid cell
+    /// published again with different ids in a valid cell
     pub blocks_mismatched: u64,
     /// lost their slot key to a later publish
     pub blocks_replaced: u64,
@@ -3854,9 +3892,9 @@ unsafe extern "C" {
 unsafe extern "C" {
     /// Advance a store to a generation: rows with a lower tag are stale from then on.
     ///
-    /// No adopt finds a stale block any more, so stale blocks are the first to be dropped when the store
-    /// needs room, except those that were retained until later. Nothing happens if the store is already
-    /// at this generation or at a later one.
+    /// No adopt finds a stale block any more, so nothing uses it again, and it is dropped before blocks
+    /// that were used since. A retained block stays until it is released. Nothing happens if the store
+    /// is already at this generation or at a later one.
     ///
     /// @param[in] store       The store.
     /// @param[in] generation  The new generation.
@@ -3934,9 +3972,10 @@ unsafe extern "C" {
     ///
     /// Each block that is found fills its rows. The rows of all other blocks are missing. If the
     /// request's length was less than the end of the last block, it becomes that end. Cells that the
-    /// request already has stay, also with ROUTECAP_POLICY_REPLACE. Where rows line up with pages, the
-    /// pages are shared. The worker thread copies all other rows; if the capturer's budget has no room
-    /// for a copy, they are missing (REFUSED), which only their reasons show.
+    /// request already has are kept, even with ROUTECAP_POLICY_REPLACE. Where rows line up with pages,
+    /// the pages are shared. The worker thread copies all other rows; if the capturer's budget has no
+    /// room for a copy, they are missing (REFUSED). No counter shows that, only the reasons of the
+    /// missing cells.
     ///
     /// @param[in] capturer    The capturer.
     /// @param[in] request     The request.
@@ -4309,12 +4348,13 @@ pub struct routecap_plan_config {
     /// each sequence is padded to a multiple of this. By default it is the
     /// least number with which all ranks have equally many rows of the
     /// sequence: C, times 2 with ZIGZAG, times tensor_size with
-    /// SEQUENCE_PARALLEL. With PACKED and ALLGATHER it is 1, because there
-    /// only the micro-batch as a whole is divided
+    /// SEQUENCE_PARALLEL. With PACKED and CONTIGUOUS it is the same,
+    /// although only the micro-batch as a whole is divided there; with
+    /// PACKED and ALLGATHER it is 1
     pub align: u64,
-    /// PACKED: the last sequence is padded further until the micro-batch
-    /// is a multiple of this. Default: 1; with ALLGATHER C, times
-    /// tensor_size with SEQUENCE_PARALLEL
+    /// PACKED: the last sequence is padded further until the number of
+    /// rows of the micro-batch is a multiple of this. Default: 1; with
+    /// ALLGATHER C, times tensor_size with SEQUENCE_PARALLEL
     pub align_total: u64,
     /// PACKED: the last sequence is padded further until the micro-batch
     /// has at least this many rows
@@ -4323,7 +4363,8 @@ pub struct routecap_plan_config {
     /// end to a multiple of this. Default 1
     pub align_rank: u64,
     /// MoE layers of this pipeline stage (or virtual stage),
-    /// 1..ROUTECAP_MAX_LAYERS. Required
+    /// 1..ROUTECAP_MAX_LAYERS. Required; a stage without MoE layers needs
+    /// no plan
     pub layers: u32,
     /// experts per token, 1..ROUTECAP_MAX_K. Required
     pub k: u32,
@@ -4334,10 +4375,10 @@ pub struct routecap_plan_config {
     /// the row gets this expert:
     /// if P divides E:  a % P * (E / P) + a / P % (E / P)
     /// otherwise:       a % E
-    /// Here a = p * k + c + l * P * k, where p is the row's number among
-    /// all filled rows of the micro-batch before it is divided, l is the
-    /// layer's index in the decoder, and E is the layer's number of
-    /// experts
+    /// E is the layer's number of experts, l its index in the decoder, and
+    /// a = p * k + c + l * P * k. p counts, from 0 and in the order of the
+    /// undivided micro-batch, the rows of padding and those not needed;
+    /// for a lost cell, all rows
     pub expert_parallel: u32,
     /// [layers] each layer's index in the decoder, strictly
     /// ascending. Default: 0..layers-1
@@ -4605,9 +4646,9 @@ pub type routecap_plan_class = i32;
 pub struct routecap_plan_source {
     /// its number, from 0
     pub sample: u64,
-    /// its rows, by their positions in the sample. Layers that the
-    /// plan lacks and rows that this rank does not need are
-    /// ignored
+    /// its rows, by their positions in the sample, 0 for its first
+    /// token. Layers that the plan lacks and rows that this rank
+    /// does not need are ignored, and so are tags and provenance
     pub routing: *const routecap_routing,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -4677,8 +4718,9 @@ unsafe extern "C" {
     /// Write the ids of this rank to host memory, in the rank's layout.
     ///
     /// Every byte of dst and of classes is written exactly once. A sample may have several sources with
-    /// different rows. To gather from serialised bytes or arrays without a copy, make routings of them
-    /// with routecap_routing_deserialize or routecap_routing_import.
+    /// different rows. Each must have all layers of the plan: merge routings with different layers first
+    /// (routecap_routing_merge). To gather from serialised bytes or arrays without a copy, make routings
+    /// of them with routecap_routing_deserialize or routecap_routing_import.
     ///
     /// On an error nothing is written.
     ///
@@ -4691,17 +4733,19 @@ unsafe extern "C" {
     ///                           May be NULL if the plan has no rows.
     /// @param[in] dst_bytes      Size of dst, in bytes: ids_bytes of the plan's shape or more.
     /// @param[out] classes       [rows, layers] or [layers, rows] bytes: ROUTECAP_PLAN_CLASS_*. NULL:
-    ///                           not wanted. NULL is refused if lost cells could not be told from
-    ///                           experts: with LOST_BALANCED, and if lost_value is an expert's id.
+    ///                           not wanted. NULL is ROUTECAP_ERR_ARGUMENT if lost cells could not be
+    ///                           told from experts: with LOST_BALANCED, or with LOST_MARK and an
+    ///                           expert's id as lost_value.
     /// @param[in] classes_bytes  Size of classes, in bytes: classes_bytes of the plan's shape or more.
     /// @param[out] report        What became of the cells; may be NULL. It is also filled on
     ///                           ROUTECAP_ERR_INCOMPLETE.
     /// @return ROUTECAP_OK; ROUTECAP_INCOMPLETE (cells are lost); ROUTECAP_ERR_INCOMPLETE (LOST_ERROR,
     ///         and cells are lost); ROUTECAP_ERR_OUT_OF_RANGE (no such sample, or a routing with rows
-    ///         behind its last token); ROUTECAP_ERR_OVERLAP (two sources have one row);
+    ///         beyond the last token of its sample); ROUTECAP_ERR_OVERLAP (the ranges of rows of two
+    ///         sources of one sample overlap, even if rows in them are missing);
     ///         ROUTECAP_ERR_UNKNOWN_LAYER (a routing lacks a layer); ROUTECAP_ERR_SHAPE_MISMATCH (k or
     ///         the experts of a layer differ, or ids are physical); ROUTECAP_ERR_NOT_READY;
-    ///         ROUTECAP_ERR_BUFFER_TOO_SMALL; ROUTECAP_ERR_FORKED (a routing).
+    ///         ROUTECAP_ERR_BUFFER_TOO_SMALL; ROUTECAP_ERR_FORKED (a routing was made before fork()).
     pub fn routecap_plan_gather(
         plan: *const routecap_plan,
         sources: *const routecap_plan_source,
@@ -4720,8 +4764,8 @@ unsafe extern "C" {
     /// The elements of tokens whose rows are not needed are copied too.
     ///
     /// @param[in] plan           The plan.
-    /// @param[in] values         [samples] pointers, each to the [length] elements of one sample. An
-    ///                           element may be NULL if this rank has no row of the sample.
+    /// @param[in] values         [samples] pointers to host memory, each to the [length] elements of one
+    ///                           sample. An element may be NULL if this rank has no row of the sample.
     /// @param[in] element_bytes  Size of an element: 1 to 65536 bytes.
     /// @param[in] fill           [element_bytes] the element to write where there is no token.
     /// @param[out] dst           [rows] elements.
@@ -4750,7 +4794,8 @@ unsafe extern "C" {
     ///                           host memory.
     /// @param[in] ids_bytes      Size of ids, in bytes: ids_bytes of the plan's shape.
     /// @param[in] classes        [rows, layers] or [layers, rows] bytes. Cells of class LOST become
-    ///                           missing cells, with the reason UNWRITTEN. NULL: no cell is lost.
+    ///                           missing cells, with the reason UNWRITTEN. NULL: no cell is lost; pass
+    ///                           it to keep what the trainer's own router chose in such cells.
     /// @param[in] classes_bytes  Size of classes, in bytes: classes_bytes of the plan's shape.
     /// @param[out] routings      [count] a routing for each sample, to be freed with
     ///                           routecap_routing_free; NULL on error.
@@ -4771,8 +4816,8 @@ unsafe extern "C" {
     /// Pack the ids of this rank for upload: the narrow ids, and what the kernel needs to widen them and
     /// to fill the other cells.
     ///
-    /// Only routecap_plan_unpack, with this plan on this machine, can read the bytes. Do not store or
-    /// send them.
+    /// Only routecap_plan_unpack can read the bytes, on this machine, with this plan, or in a replay
+    /// that a plan of the same shape was captured for. Do not store or send them.
     ///
     /// @param[in] plan          The plan.
     /// @param[in] sources       [count] elements of source_size bytes, as in routecap_plan_gather.
@@ -4802,7 +4847,7 @@ pub struct routecap_plan_target {
     pub struct_size: u32,
     /// ROUTECAP_BACKEND_*
     pub backend: routecap_backend_kind,
-    /// ordinal of the device; the host backend ignores it
+    /// CUDA's number of the device; the host backend ignores it
     pub device: i32,
     /// 0
     pub reserved: u32,
@@ -4861,16 +4906,17 @@ unsafe extern "C" {
     /// Every byte of dst and of classes is written exactly once.
     ///
     /// Capturable. Each replay uploads what `packed` holds at that time, so one graph serves many
-    /// micro-batches: pack the next one into the same memory between replays. Its plan must have the
-    /// same rows, layers, k, experts, dtype and order. If any of these differs, the replay marks every
-    /// cell as LOST.
+    /// micro-batches: when the copy of one replay has finished, pack the next micro-batch into the same
+    /// memory. Its plan must have the same rows, layers, k, experts, dtype and order. If any of these
+    /// differs, the replay writes -1 for every id and marks every cell as LOST. Replays do not need the
+    /// plan that was captured.
     ///
     /// The first call for a device loads the kernels there, which may take milliseconds.
     ///
-    /// @param[in] plan          The plan that was packed.
-    /// @param[in] packed        [packed_bytes] what routecap_plan_pack wrote. Keep it valid and
-    ///                          unchanged until the stream has finished the copy. The host backend reads
-    ///                          it before the call returns.
+    /// @param[in] plan          The plan whose ids were packed.
+    /// @param[in] packed        [packed_bytes] what routecap_plan_pack wrote, in host memory that the
+    ///                          stream reads. Keep it valid and unchanged until the stream has finished
+    ///                          the copy. The host backend reads it before the call returns.
     /// @param[in] packed_bytes  Size of packed, in bytes: as for routecap_plan_pack.
     /// @param[in] target        Where the ids go.
     /// @param[in] stream        A stream of the device; NULL on the host.
@@ -4934,10 +4980,9 @@ unsafe extern "C" {
     /// Read how often each expert was chosen since the capturer was created.
     ///
     /// The counts contain every step that had landed, and every accept that was applied, when the call
-    /// began. A step or accept is counted either completely or not at all. If the worker is filing or
-    /// counting a step, the call waits until that step is done: microseconds for a decode step, some
-    /// milliseconds for thousands of rows. The worker does not wait while the counts are copied. Any
-    /// thread may call it.
+    /// began. A step or accept is counted either completely or not at all. If the worker thread is
+    /// filing a step, the call waits until that step is done: microseconds for a decode step, some
+    /// milliseconds for thousands of rows. Any thread may call it.
     ///
     /// For a disabled or mirroring capturer all numbers are 0.
     ///
@@ -4946,11 +4991,13 @@ unsafe extern "C" {
     /// @param[out] load     What the counts cover.
     /// @param[out] counts   [ROUTECAP_LOAD_PHASES, layers, experts] in C order. Beyond the experts of a
     ///                      layer they are 0. NULL if count is 0.
-    /// @param[in] count     Elements of counts: 0, or all.
+    /// @param[in] count     Elements of counts: exactly ROUTECAP_LOAD_PHASES * layers * experts; or 0,
+    ///                      to fill only `load`.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_ARGUMENT (the capturer was created without
-    ///         ROUTECAP_CONFIG_LOAD, or with a tag without ROUTECAP_CONFIG_LOAD_TAGS);
-    ///         ROUTECAP_ERR_OUT_OF_RANGE (no step of the tag was counted, or its counts are no longer
-    ///         kept); ROUTECAP_ERR_BUFFER_TOO_SMALL (count; load is filled, counts are not).
+    ///         ROUTECAP_CONFIG_LOAD; or a tag is given, and it was created without
+    ///         ROUTECAP_CONFIG_LOAD_TAGS); ROUTECAP_ERR_OUT_OF_RANGE (no step of the tag was counted, or
+    ///         its counts are no longer kept); ROUTECAP_ERR_BUFFER_TOO_SMALL (any other count; load is
+    ///         filled, counts are not).
     pub fn routecap_capturer_load(
         capturer: *const routecap_capturer,
         tag: *const u64,
@@ -4991,10 +5038,13 @@ pub type routecap_log_level = i32;
 /// hook delays the thread that runs it; on the worker thread it delays the filing of rows.
 ///
 /// The hook may call routecap, except for routecap_set_log and routecap_capturer_destroy. Lines that
-/// these calls would log are dropped. The hook must not throw, fork or leave by longjmp.
+/// calls of the hook would log are dropped. On the worker thread, do not wait there without a
+/// timeout for a step or a routing: the thread would wait for itself. The hook must not throw, fork
+/// or leave by longjmp.
 ///
-/// context is that of routecap_set_log. level is ROUTECAP_LOG_ERROR..ROUTECAP_LOG_DEBUG. text is one
-/// line without a newline, at most 511 bytes and a 0; it is valid during the call.
+/// `context` is the pointer that was passed to routecap_set_log. level is
+/// ROUTECAP_LOG_ERROR..ROUTECAP_LOG_DEBUG. text is one line without a newline, at most 511 bytes and
+/// a 0; it is valid during the call.
 pub type routecap_log = ::core::option::Option<
     unsafe extern "C" fn(
         context: *mut ::core::ffi::c_void,
@@ -5140,12 +5190,12 @@ impl Default for routecap_received {
 unsafe extern "C" {
     /// Write what this rank received in an expert-parallel dispatch to the caller's memory.
     ///
-    /// The call does not write to the sink, whose cells hold all k columns.
+    /// The call does not write to the sink, because a rank receives only some of a token's k columns.
     ///
     /// global_ids. Every row is written.
-    ///   - Decode: a local id becomes global if the result is below `experts`, as in vLLM's class.
-    ///     Columns of other ranks become -1, and so do rows that are not live, whose memory is
-    ///     uninitialised.
+    ///   - Decode: an id i that numbers this rank's experts becomes rank * (experts / ranks) + i. If
+    ///     that is not below `experts`, it becomes -1, as in vLLM's class. Columns of other ranks become
+    ///     -1, and so do rows that are not live, whose memory is uninitialised.
     ///   - Expanded: the expert of each row. Rows are grouped by expert, and each group is padded to
     ///     expert_alignment. Padding rows have the expert of their group. Rows after the last group are
     ///     -1.
@@ -5205,29 +5255,30 @@ unsafe extern "C" {
     /// store takes no more later.
     ///
     /// Blocks. Other processes find a block once it is complete. For a publish, the worker thread copies
-    /// the rows into the store. For an adopt, it copies them out into the capturer's budget, and checks
-    /// them: a block that another process left half done is missing. If a block is dropped between an
-    /// adopt and that copy, it is EVICTED for the adopter too. The counts are those of all processes
-    /// together, except blocks_in_flight.
+    /// the rows into the store. For an adopt, it copies them into memory that counts in the capturer's
+    /// budget, and checks them: a block that another process left half done is missing. If a block is
+    /// dropped between an adopt and that copy, it is EVICTED for the adopter too. The counts are those
+    /// of all processes together, except blocks_in_flight.
     ///
-    /// Turns. Changing the store takes a turn, and one process at a time has it. Finding, adopting and
-    /// evicting need no turn. A call tries for about 50 us to get a turn. The worker thread waits for up
-    /// to one second. A process may get no turn, for example because another process was stopped in the
-    /// middle of its own turn. Then it publishes no blocks (blocks_refused), retain returns
+    /// Lock. A process must hold the store's lock to change it. Finding, adopting and evicting do not
+    /// need it. A call tries for about 50 us to get the lock. The worker thread waits for up to one
+    /// second. A process may not get it, for example because another process was stopped while it held
+    /// the lock. Then it publishes no blocks (blocks_refused), retain gives the reason
     /// ROUTECAP_MISSING_REFUSED, and an adopt does not note that its blocks were used. No counter shows
     /// the last two.
     ///
     /// Death. A process may die at any moment without holding up the others. The blocks that it retained
-    /// are released. If it dies in its turn, the order in which blocks are dropped for room begins anew.
+    /// are released. If it dies while it holds the lock, the store forgets which blocks were used last.
     ///
-    /// Trust. A process that writes into the memory by other means can make rows missing, and
-    /// deliberately make them wrong. Pass the descriptor only to processes that you trust.
+    /// Trust. A process that writes into the memory by other means can make rows missing by accident,
+    /// and wrong on purpose. Pass the descriptor only to processes that you trust.
     ///
     /// @param[in] config       The configuration.
     /// @param[in] shape        As in routecap_store_create.
-    /// @param[out] descriptor  A file descriptor of memory without a name, which can neither shrink nor
-    ///                         grow. The caller owns it. It may be inherited, passed over a UNIX socket,
-    ///                         and closed. It is closed when the process executes another program.
+    /// @param[out] descriptor  A file descriptor of anonymous memory, which can neither shrink nor grow.
+    ///                         The caller owns it, and may close it after the call. A forked child
+    ///                         inherits it; to another program, pass it over a UNIX socket, because exec
+    ///                         closes it.
     /// @param[out] store       The store, to be freed with routecap_store_free; NULL on error.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_NO_BACKEND (this system has no such memory, or no /proc).
     pub fn routecap_store_create_shared(
@@ -5243,7 +5294,7 @@ unsafe extern "C" {
     /// /dev/shm.
     ///
     /// When the store is created in a file, the file takes all memory of the store. If anyone truncates
-    /// the file, every process that has it open ends. A store does not outlive a boot of the machine.
+    /// the file, every process that has it open is killed (SIGBUS). A store does not survive a reboot.
     ///
     /// If several processes find the file empty, one of them makes the store. The others wait as long as
     /// the file grows, and return if it has not grown for three seconds. If a process dies while it
@@ -5277,12 +5328,12 @@ unsafe extern "C" {
     /// Describe a capturer as JSON: its settings, memory and counters, what the worker thread is doing,
     /// every step in flight, and requests.
     ///
-    /// Any thread may call it, even while the engine hangs. It waits neither for steps or callbacks nor
-    /// for the device, does not call the driver, allocates nothing, and writes only to dst. No thread
-    /// waits for anything while it holds a lock that this call takes. So this call returns even if the
-    /// engine's thread is stuck in a call, or the worker thread in a hook or a release callback. It
-    /// reads the numbers one after another while the capturer runs, so they may differ by what happened
-    /// in between.
+    /// Any thread may call it, even while the engine hangs. It does not wait for steps, callbacks or the
+    /// device, does not call the driver, allocates nothing, and writes only to dst. No thread waits for
+    /// anything while it holds a lock that this call takes. So this call returns even if the engine's
+    /// thread is stuck in a call, or the worker thread in a hook or a release callback. It reads the
+    /// numbers one after another while the capturer runs, so they may differ by what happened in
+    /// between.
     ///
     /// docs/dump.schema.json describes the JSON. It is ASCII. Later versions may add members.
     ///
@@ -5291,7 +5342,7 @@ unsafe extern "C" {
     ///                       wait to be applied, come first. If dst has no room for all of them, fewer
     ///                       are listed.
     /// @param[out] dst       [dst_bytes] the JSON, without a 0 at its end. NULL with dst_bytes 0 asks
-    ///                       for the size, which returns ROUTECAP_ERR_BUFFER_TOO_SMALL.
+    ///                       for the size, and the call returns ROUTECAP_ERR_BUFFER_TOO_SMALL.
     /// @param[in] dst_bytes  Size of dst, in bytes. The size that an earlier call returned in `needed`
     ///                       stays large enough, whatever has happened since.
     /// @param[out] needed    How many bytes were written; on ROUTECAP_ERR_BUFFER_TOO_SMALL, how many are

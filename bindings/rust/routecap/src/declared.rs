@@ -81,7 +81,7 @@ numbers! {
         DriverTooOld = ROUTECAP_ERR_DRIVER_TOO_OLD;
         /// A call of the driver failed; the text names it (`ROUTECAP_ERR_DEVICE`).
         Device = ROUTECAP_ERR_DEVICE;
-        /// The device has failed for good. Rows that have landed can still be read, the others are
+        /// The device has failed for good. Rows that have landed can still be read; the others are
         /// missing (`ROUTECAP_ERR_DEVICE_LOST`).
         DeviceLost = ROUTECAP_ERR_DEVICE_LOST;
         /// A defect of the library (`ROUTECAP_ERR_INTERNAL`).
@@ -97,8 +97,8 @@ numbers! {
     /// and [`Duplicate`](Reason::Duplicate) belong to a cell of a row that is there, the others to
     /// whole rows that are not there.
     Reason, "The one that has this number in C.", value: "The number in C." {
-        /// The row was never issued or was cut, or its sink row was not begun or is not in the
-        /// snapshot (`ROUTECAP_MISSING_ABSENT`).
+        /// The row was never issued, or was cut by truncate or finish; or its sink row was not
+        /// begun, or is not in the snapshot (`ROUTECAP_MISSING_ABSENT`).
         Absent = ROUTECAP_MISSING_ABSENT;
         /// The layer did not write it in its step, or not completely
         /// (`ROUTECAP_MISSING_UNWRITTEN`).
@@ -118,7 +118,7 @@ numbers! {
         Evicted = ROUTECAP_MISSING_EVICTED;
         /// A store never had the row, or dropped it long ago (`ROUTECAP_MISSING_NOT_PUBLISHED`).
         NotPublished = ROUTECAP_MISSING_NOT_PUBLISHED;
-        /// A store has the row, but of older weights (`ROUTECAP_MISSING_STALE`).
+        /// A store has the row, but it was computed with older weights (`ROUTECAP_MISSING_STALE`).
         Stale = ROUTECAP_MISSING_STALE;
     }
 }
@@ -126,8 +126,8 @@ numbers! {
 numbers! {
     /// A format of the wire.
     WireFormat, "The format of C's number.", number: "The number in C." {
-        /// Decoding only: the format that the first bytes show. No format begins with 512 blanks
-        /// (`ROUTECAP_WIRE_ANY`).
+        /// Decoding only: the format that the first bytes show. A message that begins with 512
+        /// blanks is refused (`ROUTECAP_WIRE_ANY`).
         Any = ROUTECAP_WIRE_ANY;
         /// "routecap": the serialised form, which carries every fact (`ROUTECAP_WIRE_SERIALIZED`).
         Serialized = ROUTECAP_WIRE_SERIALIZED;
@@ -170,8 +170,8 @@ pub enum DType {
     U32 = sys::ROUTECAP_DTYPE_U32,
     /// `ROUTECAP_DTYPE_I64`.
     I64 = sys::ROUTECAP_DTYPE_I64,
-    /// 32 bits: the id in the upper 16, a bfloat16 weight in the lower 16. As a source only
-    /// (`ROUTECAP_DTYPE_ID16_BF16`).
+    /// 32 bits: the id in the upper 16, a bfloat16 weight in the lower 16. Only in
+    /// `routecap_source` (`ROUTECAP_DTYPE_ID16_BF16`).
     IdWeight = sys::ROUTECAP_DTYPE_ID16_BF16,
     /// `ROUTECAP_DTYPE_I8`.
     I8 = sys::ROUTECAP_DTYPE_I8,
@@ -308,8 +308,8 @@ impl Config {
         self.flag(sys::ROUTECAP_CONFIG_COMPARE, on)
     }
 
-    /// Allocate no sink: `routecap_sink_bind` gives one to each layer that is used
-    /// (`ROUTECAP_CONFIG_EXTERNAL_SINK`).
+    /// Allocate no sink: you bind memory to each layer by `routecap_sink_bind`. The cells of a
+    /// layer without memory are missing (`ROUTECAP_CONFIG_EXTERNAL_SINK`).
     pub fn external_sink(self, on: bool) -> Self {
         self.flag(sys::ROUTECAP_CONFIG_EXTERNAL_SINK, on)
     }
@@ -320,13 +320,14 @@ impl Config {
         self.flag(sys::ROUTECAP_CONFIG_MANUAL_PROGRESS, on)
     }
 
-    /// Host backend: a begin without a free slot loses the step, as on a device, instead of filing
-    /// the oldest (`ROUTECAP_CONFIG_MAY_LOSE`).
+    /// Host backend: if no slot is free, begin loses the new step, as on a device, instead of
+    /// filing the oldest one first (`ROUTECAP_CONFIG_MAY_LOSE`).
     pub fn may_lose(self, on: bool) -> Self {
         self.flag(sys::ROUTECAP_CONFIG_MAY_LOSE, on)
     }
 
-    /// Checked mode, for development: slips are errors (`ROUTECAP_CONFIG_CHECKED`).
+    /// Checked mode, for development: mistakes in the order of calls are errors
+    /// (`ROUTECAP_CONFIG_CHECKED`).
     pub fn checked(self, on: bool) -> Self {
         self.flag(sys::ROUTECAP_CONFIG_CHECKED, on)
     }
@@ -365,14 +366,14 @@ pub struct Stats {
     pub rows_in_flight: u64,
     /// Drafts that have landed and wait for accept.
     pub rows_provisional: u64,
-    /// Filed with at least one valid cell.
+    /// Landed with at least one valid cell.
     pub rows_delivered: u64,
     /// Landed without a valid cell.
     pub rows_missing: u64,
     /// Of a lost step.
     pub rows_lost: u64,
-    /// Landed after their request was closed; or truncate or finish cut them while they were in
-    /// flight or drafts.
+    /// Landed after their request was closed, or were cut by truncate or finish while in flight or
+    /// provisional.
     pub rows_late: u64,
     /// Drafts that accept did not keep, or that were dropped when their request ended.
     pub rows_rejected: u64,
