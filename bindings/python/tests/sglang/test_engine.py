@@ -33,6 +33,15 @@ def rows_of(engine, request):
     return answer[:, ROUTED]
 
 
+def test_on_a_device_that_is_neither_the_host_nor_cuda_sglangs_own_stays(
+    start, monkeypatch, caplog
+):
+    make, own = _v0523._make, types.SimpleNamespace()
+    monkeypatch.setattr(_v0523, "_make", lambda *arguments: make(*arguments[:-1], "xpu"))
+    assert start(own=own).capturer is own
+    assert "runs on xpu, and this adapter captures on CUDA and on the host alone" in caplog.text
+
+
 def test_the_log_says_that_it_captures(start, caplog):
     """Where the capturer is made; when plugins are loaded SGLang has not set up its log yet."""
     caplog.set_level(logging.INFO)

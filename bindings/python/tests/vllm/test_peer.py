@@ -173,6 +173,21 @@ def test_a_dense_configuration_is_refused_as_it_was(start):
         start(model)
 
 
+def test_a_device_that_is_neither_the_host_nor_cuda_is_refused_before_anything_is_allocated(
+    monkeypatch,
+):
+    for device, hip, kind in (
+        ("xpu:0", None, "xpu"),
+        ("meta", None, "meta"),
+        ("cuda:0", "7", "ROCm"),
+    ):
+        monkeypatch.setattr(torch.version, "hip", hip)
+        with pytest.raises(ValueError, match=f"runs on {kind}, and this adapter captures on CUDA"):
+            module.init_routed_experts_capturer_with_shared_cache(
+                True, Model().model_config, 0, 64, 512, device
+            )
+
+
 def test_a_capturer_without_cuda_is_refused_in_one_sentence_before_it_allocates(monkeypatch):
     monkeypatch.setattr(_capturer, "without_cuda", lambda: True)
     with pytest.raises(RuntimeError, match="built without it: install one"):

@@ -54,6 +54,16 @@ def test_a_library_without_cuda_says_so(build, caplog, cuda, engine, driver, sai
     assert [SENTENCE in record.getMessage() for record in caplog.records] == [True] * said
 
 
+@pytest.mark.parametrize(("engine", "refused"), [("xpu", True), ("cpu", False), ("", False)])
+def test_an_engine_on_another_device_is_refused_before_weights_are_loaded(build, engine, refused):
+    build(True, engine)
+    if refused:
+        with pytest.raises(ValueError, match="runs on xpu, and this adapter captures on CUDA and"):
+            _platform.expect_cuda()
+    else:
+        _platform.expect_cuda()
+
+
 def test_it_is_said_when_the_module_is_imported(build, caplog, monkeypatch):
     build(False, "cuda")
     monkeypatch.delitem(sys.modules, module.__name__)

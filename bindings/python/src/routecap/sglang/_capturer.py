@@ -11,6 +11,7 @@ import numpy as np
 import routecap
 
 from .. import models
+from .._devices import expect_host_or_cuda
 from ..metrics import Server, serve_rank
 from ._answer import dtype_asked
 from ._delivery import Asked, Outbox, in_message
@@ -134,6 +135,7 @@ class Capturer:
     ) -> None:
         from ._op import anchor
 
+        expect_host_or_cuda(device.type)
         settings, self.columns = settings_of(model, config)
         self.own, self.place, self.failed = own, place, False
         self._max_tokens = max_tokens

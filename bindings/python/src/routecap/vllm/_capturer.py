@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 import routecap
 
+from .._devices import expect_host_or_cuda
 from .._tensors import Tensor, describe
 from . import _model_config
 from ._again import IssueAgain, issue_again
@@ -259,6 +260,7 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         device = torch.device(device)
         if device.type == "cuda" and device.index is None:
             device = torch.device("cuda", torch.cuda.current_device())
+        expect_host_or_cuda(device.type)
         self._on_gpu = device.type != "cpu"
         if self._on_gpu and without_cuda():
             raise RuntimeError(WITHOUT_CUDA)

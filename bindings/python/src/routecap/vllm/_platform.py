@@ -9,6 +9,8 @@ import sys
 
 import routecap
 
+from .._devices import expect_host_or_cuda
+
 logger = logging.getLogger("vllm.routecap")  # which vLLM shows
 
 WITHOUT_CUDA = (
@@ -29,11 +31,19 @@ def without_cuda() -> bool:
     return needs.device_bytes == 0
 
 
+def _device_type() -> str | None:
+    """By the engine's own word; None before there is one."""
+    platforms = sys.modules.get("vllm.platforms")
+    if platforms is None:
+        return None
+    return getattr(platforms.current_platform, "device_type", None) or "cpu"
+
+
 def engine_is_on_cuda() -> bool:
     """By the engine's own word, or before there is one, by whether this machine has the driver."""
-    platforms = sys.modules.get("vllm.platforms")
-    if platforms is not None:
-        return getattr(platforms.current_platform, "device_type", None) == "cuda"
+    kind = _device_type()
+    if kind is not None:
+        return kind == "cuda"
     with contextlib.suppress(OSError):
         ctypes.CDLL("libcuda.so.1")  # which is not initialised by that
         return True
@@ -41,7 +51,11 @@ def engine_is_on_cuda() -> bool:
 
 
 def expect_cuda() -> None:
-    """Raises: ValueError: the engine runs on CUDA, and the library has none."""
+    """Raises: ValueError: the engine runs on CUDA, and the library has none; or it runs on neither
+    CUDA nor the host.
+    """
+    if (kind := _device_type()) is not None:
+        expect_host_or_cuda(kind)
     if engine_is_on_cuda() and without_cuda():
         raise ValueError(WITHOUT_CUDA)
 
