@@ -76,6 +76,8 @@ consumers() {
     flags=$(PKG_CONFIG_PATH="$pc" pkg-config --cflags --libs routecap) || return 1
     run eval "cc -std=c11 -Wall -Wextra -Werror examples/worker_loop.c -o '$work/linked' $flags"
     run env LD_LIBRARY_PATH="$(dirname "$so")" "$work/linked"
+    run eval "cc -std=c11 -Wall -Wextra -Werror examples/own_copy.c -o '$work/own_copy' $flags -pthread"
+    run env LD_LIBRARY_PATH="$(dirname "$so")" "$work/own_copy"
     run cmake -S tests/install -B "$work/cmake" -G Ninja -DCMAKE_PREFIX_PATH="$tree" -DEXAMPLES="$root/examples"
     run cmake --build "$work/cmake"
     run "$work/cmake/worker_loop"
