@@ -84,7 +84,7 @@ autoapi_options = [
 autoapi_python_class_content = "class"
 autoapi_keep_files = False
 PYTHON = re.compile(
-    r"routecap(\.(analysis|doctor|log|models|names|page|plot|sglang|transformers|vllm))?(\.[A-Za-z]\w*)*"
+    r"routecap(\.(analysis|doctor|log|models|names|page|plot|sglang|torch|transformers|vllm))?(\.[A-Za-z]\w*)*"
 )
 PYTHON_ELSEWHERE = re.compile(
     r"routecap\.vllm\.routed_experts_capturer|routecap\.command"
@@ -105,6 +105,7 @@ docs/faq
 :caption: My engine
 
 docs/guides/own_loop
+docs/guides/accelerators
 docs/guides/vllm
 docs/guides/sglang
 docs/guides/transformers

@@ -150,6 +150,7 @@ if typing.TYPE_CHECKING:
         remote as remote,
         replay as replay,
         sglang as sglang,
+        torch as torch,
         transformers as transformers,
         vllm as vllm,
     )
