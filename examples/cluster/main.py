@@ -1,19 +1,24 @@
 """Four rollout processes, four ranks of a trainer (TP 2 with sequence parallelism, CP 2), and a
 driver that hands on references: no row passes through it.
 
-main.py --store s3|mooncake|ray [--samples N] [--steps N] [--kill N] [--json FILE]
+main.py --store s3|mooncake|ray [--samples N] [--steps N] [--kill N] [--cut N] [--json FILE]
 
 Servers of the store are started on this machine. --kill ends a random rollout process in each of N
-more steps, after it has answered and while the ranks read. Of every row it is checked whether it is
-what was captured, or is missing with a reason.
+more steps, after it has answered and while the ranks read. --cut cuts, in each of N more steps, the
+link to where objects lie: it puts each rollout process, or the server of S3, into a network
+namespace of its own (Linux, root). Of every row it is checked whether it is what was captured, or
+is missing with a reason.
 """
 
 import argparse
 import json
 import random
 import time
+from contextlib import nullcontext
 from typing import Any
 
+import hosts
+import memory
 import numpy as np
 import servers
 from workers import Actor, Process, worker
@@ -37,21 +42,29 @@ RANKS = [
 class Job:
     """The driver: it knows who is where, and which sample is of which length."""
 
-    def __init__(self, scheme: str, url: str, settings: dict[str, Any]) -> None:
+    def __init__(
+        self, scheme: str, url: str, settings: dict[str, Any], machines: list[hosts.Host]
+    ) -> None:
         self._scheme, self._url, self._settings = scheme, url, settings
-        self.rollouts = [self._rollout() for _ in range(ROLLOUTS)]
+        self._machines = machines
+        self.rollouts = [self._rollout(i) for i in range(ROLLOUTS)]
+        own = servers.settings_at(scheme, settings, hosts.DRIVER if machines else None)
         self.ranks: list[Process | Actor] = [
-            worker(scheme, "rank:Rank", url, settings, SHAPE, rank) for rank in RANKS
+            worker(scheme, "rank:Rank", url, own, SHAPE, rank) for rank in RANKS
         ]
         self._seed = 0
 
-    def _rollout(self) -> Process | Actor:
+    def _rollout(self, number: int) -> Process | Actor:
+        machine = self._machines[number] if self._machines else None
         settings = servers.writer_settings(self._scheme, self._settings)
-        return worker(self._scheme, "rollout:Rollout", self._url, settings, SHAPE)
+        settings = servers.settings_at(self._scheme, settings, machine and machine.address)
+        return worker(self._scheme, "rollout:Rollout", self._url, settings, SHAPE, machine=machine)
 
-    def step(self, lengths: list[int], kill: bool = False) -> dict[str, Any]:
+    def step(self, lengths: list[int], hurt: str = "") -> dict[str, Any]:
         """Every sample is captured by a rollout process, and read by the ranks that need it."""
         workers = [*self.rollouts, *self.ranks]
+        memory.forget_peak()
+        begun = memory.now()
         before = sum(each.bytes for each in workers)
         seeds = [self._seed + i for i in range(len(lengths))]
         self._seed += len(lengths)
@@ -60,19 +73,23 @@ class Job:
         references: list[Any] = [None] * len(lengths)
         for i, each in enumerate(self.rollouts):
             references[i::ROLLOUTS] = each.end()
-        start = time.perf_counter()
         for rank in self.ranks:
             rank.begin("step", lengths, references)
-        if kill:
+        victim = random.randrange(ROLLOUTS)
+        if hurt:
             time.sleep(random.uniform(0, 0.03))
-            victim = random.randrange(ROLLOUTS)
+        if hurt == "kill":
             self.rollouts[victim].kill()
-            self.rollouts[victim] = self._rollout()
+            self.rollouts[victim] = self._rollout(victim)
+        if hurt == "cut":
+            self._machines[victim].cut()
         ranks = [rank.end() for rank in self.ranks]
-        seconds = time.perf_counter() - start
+        if hurt == "cut":
+            self._machines[victim].mend()
         driver = sum(each.bytes for each in workers) - before
+        took = memory.peak() - begun
         wrong = [rank.call("wrong", lengths, seeds) for rank in self.ranks]
-        return {"ranks": ranks, "wrong": wrong, "driver_bytes": driver, "seconds": seconds}
+        return {"ranks": ranks, "wrong": wrong, "driver_bytes": driver, "memory": took}
 
     def close(self) -> None:
         for each in [*self.rollouts, *self.ranks]:
@@ -103,7 +120,15 @@ def report(scheme: str, steps: list[dict[str, Any]], samples: int) -> dict[str, 
         "whole_int32_base64_a_sample": rows * row * 4 * 4 / 3 / len(steps) / samples,
         "ranges_a_second_of_a_rank": total(steps, "ranges")
         / sum(r["seconds"] for s in steps for r in s["ranks"]),
-        "most_seconds_of_a_rank": max(r["seconds"] for s in steps for r in s["ranks"]),
+        "most_own_rows_of_a_rank": max(r["bytes_of_the_plan"] for s in steps for r in s["ranks"]),
+        "memory_of_a_rank_beyond_its_rows": max(
+            r["memory"] - r["bytes_of_the_plan"] for s in steps for r in s["ranks"]
+        ),
+        "memory_of_the_driver": max(s["memory"] for s in steps),
+        "most_seconds_of_a_gather": max(
+            r["seconds_of_a_gather"] for s in steps for r in s["ranks"]
+        ),
+        "seconds_that_a_gather_may_wait": 2 * servers.SECONDS,
         "wrong_rows": sum(w["wrong"] for s in steps for w in s["wrong"]),
         "lost_rows": sum(w["lost"] for s in steps for w in s["wrong"]),
         "missing": {},
@@ -115,20 +140,24 @@ def report(scheme: str, steps: list[dict[str, Any]], samples: int) -> dict[str, 
     return found
 
 
-def run(scheme: str, samples: int, steps: int, kills: int) -> dict[str, Any]:
-    with servers.server_of(scheme) as (url, settings, _):
-        job = Job(scheme, url, settings)
-        try:
-            calm = [job.step(lengths_of(samples, step)) for step in range(steps + 1)][1:]
-            found = {"calm": report(scheme, calm, samples)}
-            if kills:
-                hurt = []
-                for step in range(kills):
-                    hurt.append(job.step(lengths_of(samples, step), kill=True))
-                found["killed"] = report(scheme, hurt, samples) | {"killed": kills}
-            return found
-        finally:
-            job.close()
+def run(scheme: str, samples: int, steps: int, kills: int = 0, cuts: int = 0) -> dict[str, Any]:
+    # With S3, objects lie on the one machine of its server.
+    on = 1 if scheme == "s3" else ROLLOUTS
+    with hosts.some(on) if cuts else nullcontext([]) as machines:
+        at = machines[0] if scheme == "s3" and cuts else None
+        outside = hosts.DRIVER if cuts else "127.0.0.1"
+        with servers.server_of(scheme, at, outside) as (url, settings, _):
+            job = Job(scheme, url, settings, machines * (ROLLOUTS // on))
+            try:
+                calm = [job.step(lengths_of(samples, step)) for step in range(steps + 1)][1:]
+                found = {"calm": report(scheme, calm, samples)}
+                for hurt, times in (("kill", kills), ("cut", cuts)):
+                    if times:
+                        hurts = [job.step(lengths_of(samples, i), hurt) for i in range(times)]
+                        found[hurt] = report(scheme, hurts, samples) | {"times": times}
+                return found
+            finally:
+                job.close()
 
 
 def main() -> None:
@@ -139,9 +168,12 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=16, help="of a step; default: %(default)s")
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--kill", type=int, default=0, metavar="N")
+    parser.add_argument("--cut", type=int, default=0, metavar="N")
     parser.add_argument("--json", metavar="FILE")
     arguments = parser.parse_args()
-    found = run(arguments.store, arguments.samples, arguments.steps, arguments.kill)
+    if arguments.cut and arguments.store == "ray":
+        parser.error("Ray's objects lie in one node here, which has no link to cut")
+    found = run(arguments.store, arguments.samples, arguments.steps, arguments.kill, arguments.cut)
     for name, each in found.items():
         print(f"{name}:")
         for what, value in each.items():

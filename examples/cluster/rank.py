@@ -1,12 +1,16 @@
 """A trainer's rank: reads the rows that its plan names, and nothing else."""
 
 import time
+from collections.abc import Iterator
 from typing import Any
 
+import memory
 import routecap
 import servers
 from rollout import routing_of
 from routecap import remote
+
+TOKENS = 65536  # of a micro-batch, unless one sample has more
 
 
 class Rank:
@@ -15,21 +19,29 @@ class Rank:
     ) -> None:
         self._shape, self._rank = shape, rank
         self._reader = remote.Reader(servers.connect(url, settings), **shape)
+        self._got: list[routecap.Gathered] = []
+        self._memory = memory.now()
 
     def step(self, lengths: list[int], references: list[Any]) -> dict[str, Any]:
-        """Gather this rank's rows of a micro-batch: what that took."""
-        plan = routecap.Plan(lengths, **self._shape, **self._rank, dtype="uint8", lost=255)
-        before = self._reader.report
-        start = time.perf_counter()
-        self._got = plan.gather([self._reader.rows(each) for each in references])
-        seconds, report = time.perf_counter() - start, self._reader.report
-        row = self._shape["layers"] * self._shape["k"]
+        """Gather this rank's rows of a step, one micro-batch after another, and keep them: what that
+        took."""
+        self._got = []
+        memory.forget_peak()
+        before, seconds, rows, ranges = self._reader.report, [], 0, 0
+        for samples, plan in self._micro_batches(lengths):
+            start = time.perf_counter()
+            self._got.append(plan.gather([self._reader.rows(references[i]) for i in samples]))
+            seconds.append(time.perf_counter() - start)
+            rows, ranges = rows + plan.rows_needed, ranges + len(plan.ranges)
+        report = self._reader.report
         return {
-            "seconds": seconds,
-            "rows": plan.rows_needed,
-            "ranges": len(plan.ranges),
-            "bytes_of_the_plan": plan.rows_needed * row,
+            "seconds": sum(seconds),
+            "seconds_of_a_gather": max(seconds),
+            "rows": rows,
+            "ranges": ranges,
+            "bytes_of_the_plan": rows * self._shape["layers"] * self._shape["k"],
             "bytes": report.bytes - before.bytes,
+            "memory": memory.peak() - self._memory,
             "missing": {
                 why: count - before.missing.get(why, 0) for why, count in report.missing.items()
             },
@@ -37,12 +49,28 @@ class Rank:
 
     def wrong(self, lengths: list[int], seeds: list[int]) -> dict[str, int]:
         """Rows of the last step that are not what was captured, and those that are lost."""
-        plan = routecap.Plan(lengths, **self._shape, **self._rank, dtype="uint8", lost=255)
-        routings = [routing_of(self._shape, s, n - 1) for s, n in zip(seeds, lengths)]
-        right = plan.gather(routings)
-        lost = self._got.classes == routecap.PlanClass.LOST
-        differ = (self._got.ids != right.ids).any(axis=2) & ~lost
-        return {"wrong": int(differ.any(axis=0).sum()), "lost": int(lost.any(axis=0).sum())}
+        wrong = lost = 0
+        for got, (samples, plan) in zip(self._got, self._micro_batches(lengths)):
+            right = plan.gather(
+                [routing_of(self._shape, seeds[i], lengths[i] - 1) for i in samples]
+            )
+            gone = got.classes == routecap.PlanClass.LOST
+            differ = (got.ids != right.ids).any(axis=2) & ~gone
+            wrong, lost = wrong + differ.any(axis=0).sum(), lost + gone.any(axis=0).sum()
+        return {"wrong": int(wrong), "lost": int(lost)}
 
     def log(self) -> list[str]:
         return self._reader.log
+
+    def _micro_batches(self, lengths: list[int]) -> Iterator[tuple[list[int], routecap.Plan]]:
+        """Which samples, and this rank's plan of them."""
+        batch: list[int] = []
+        for i, length in enumerate([*lengths, TOKENS]):
+            if batch and sum(lengths[each] for each in batch) + length > TOKENS:
+                own = [lengths[each] for each in batch]
+                yield (
+                    batch,
+                    routecap.Plan(own, **self._shape, **self._rank, dtype="uint8", lost=255),
+                )
+                batch = []
+            batch.append(i)

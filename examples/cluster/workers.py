@@ -3,10 +3,13 @@ the bytes that pass through the driver."""
 
 import importlib
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
+import hosts
 
 
 class Ended(RuntimeError):
@@ -16,9 +19,11 @@ class Ended(RuntimeError):
 class Process:
     """An object of a class in a process of its own, called by lines of JSON."""
 
-    def __init__(self, name: str, *arguments: Any) -> None:
+    def __init__(self, name: str, *arguments: Any, machine: hosts.Host | None = None) -> None:
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         command = [sys.executable, str(Path(__file__)), name, json.dumps(arguments)]
+        if machine is not None:
+            command = machine.command(*command)
         self._process = subprocess.Popen(command, **pipes)
         self.bytes = 0
 
@@ -41,6 +46,10 @@ class Process:
     def call(self, method: str, *arguments: Any) -> Any:
         self.begin(method, *arguments)
         return self.end()
+
+    def stop(self) -> None:
+        """It stays, and does nothing any more."""
+        self._process.send_signal(signal.SIGSTOP)
 
     def kill(self) -> None:
         self._process.kill()
@@ -93,9 +102,13 @@ def class_of(name: str) -> Any:
     return getattr(importlib.import_module(module), kind)
 
 
-def worker(scheme: str, name: str, *arguments: Any) -> Process | Actor:
+def worker(
+    scheme: str, name: str, *arguments: Any, machine: hosts.Host | None = None
+) -> Process | Actor:
     """name: "module:Class"."""
-    return Actor(name, *arguments) if scheme == "ray" else Process(name, *arguments)
+    if scheme == "ray":
+        return Actor(name, *arguments)
+    return Process(name, *arguments, machine=machine)
 
 
 if __name__ == "__main__":

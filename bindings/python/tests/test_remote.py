@@ -2,6 +2,7 @@
 had is missing, never wrong. Other stores are in examples/cluster."""
 
 import json
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -238,3 +239,41 @@ def test_a_conversation_is_references_and_spans(store: Any) -> None:
         remote.Conversation.from_dict({"sequence": "", "references": []})
     with pytest.raises(ValueError, match="no reference"):
         remote.Conversation.from_dict(sent.to_dict() | {"references": []})
+
+
+def test_a_store_that_does_not_answer_costs_rows_and_its_seconds() -> None:
+    import fsspec
+
+    place = "memory://hanging"
+    reference = remote.write(remote.connect(place), routing_of(20))
+    answer = threading.Event()
+    store: Any = remote.connect(place)
+    reader = remote.Reader(store, **SHAPE)
+    rows = reader.rows(reference)
+    assert rows.read(0, 1) is not None  # its header is known
+    own = fsspec.filesystem("memory")
+    read, came = own.cat_ranges, threading.Event()
+
+    def late(*args: Any, **kwargs: Any) -> Any:
+        answer.wait()
+        try:
+            return read(*args, **kwargs)
+        finally:
+            came.set()
+
+    own.cat_ranges, store.seconds = late, 0.05
+    try:
+        got = rows.read(0, 20)
+        assert got is not None and not got.mask().any()
+        assert reader.report.missing == {"evicted": 20} and "no answer" in reader.log[-1]
+        # What comes later lands in memory of which nobody else has a part.
+        others = [reader.rows(remote.write(store, routing_of(20, seed))) for seed in (1, 2)]
+        own.cat_ranges, store.seconds = read, 60
+        taken = [each.read(0, 20) for each in others]
+        answer.set()
+        assert came.wait(10)
+        for seed, each in zip((1, 2), taken):
+            assert each is not None and np.array_equal(each.ids(), routing_of(20, seed).ids())
+    finally:
+        own.cat_ranges = read
+        answer.set()

@@ -1,8 +1,10 @@
 """Stores of others behind one small protocol."""
 
 import ctypes
+import functools
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -27,7 +29,8 @@ class ObjectStore(Protocol):
     ) -> list[str]:
         """Fill each of `into` with the bytes of an object from an offset on, all in one call.
 
-        Returns for each "" or why it was not filled. Of objects that are gone it does not raise.
+        Returns for each "" or why it was not filled. Of objects that are gone it does not raise. It
+        may give up on one and write there later, as long as it holds what it was given of `into`.
         """
         ...
 
@@ -54,6 +57,8 @@ def connect(url: str, **settings: Any) -> ObjectStore:
     - ``mooncake://master:port`` with the settings of `Mooncake`.
     - ``ray://`` in a program that has called ray.init.
 
+    `seconds`, which all have, is how long a read waits at most: 60 unless given.
+
     Credentials come from the environment or from `settings`. A URL that has some is refused, since
     URLs are logged.
     """
@@ -70,15 +75,44 @@ def connect(url: str, **settings: Any) -> ObjectStore:
     return Files(url, **settings)
 
 
+def _beside(seconds: float, calls: Sequence[Callable[[], list[str]]]) -> list[list[str] | None]:
+    """What these calls return, made beside one another. None: it takes longer; the call goes on, and
+    holds its memory, until it ends by itself.
+    """
+    answers: list[list[str] | None] = [None] * len(calls)
+    failed: list[BaseException] = []
+
+    def run(i: int) -> None:
+        try:
+            answers[i] = calls[i]()
+        except Exception as reason:  # noqa: BLE001 - raised again below
+            failed.append(reason)
+
+    threads = [threading.Thread(target=run, args=(i,), daemon=True) for i in range(len(calls))]
+    for each in threads:
+        each.start()
+    end = time.monotonic() + seconds
+    for each in threads:
+        each.join(max(end - time.monotonic(), 0))
+    for reason in failed:
+        raise reason
+    return answers
+
+
+def _late(seconds: float) -> str:
+    return f"no answer in {seconds} seconds"
+
+
 class Files:
     """Objects in a file system of fsspec: a folder, a bucket, a web server, this process."""
 
-    def __init__(self, url: str, **settings: Any) -> None:
+    def __init__(self, url: str, *, seconds: float = 60, **settings: Any) -> None:
         try:
             import fsspec
         except ImportError:
             raise ImportError("fsspec is needed for this: pip install fsspec") from None
         self.scheme = url.partition("://")[0]
+        self.seconds = seconds
         if self.scheme == "file":
             settings.setdefault("auto_mkdir", True)
         self._files, self._root = fsspec.core.url_to_fs(url, **settings)
@@ -91,13 +125,17 @@ class Files:
     def read(
         self, keys: Sequence[Any], offsets: Sequence[int], into: Sequence[memoryview]
     ) -> list[str]:
-        found = self._files.cat_ranges(
-            [self._path(key) for key in keys],
-            list(offsets),
-            [offset + len(memory) for offset, memory in zip(offsets, into)],
-            on_error="return",
-        )
-        return [_put(data, memory) for data, memory in zip(found, into)]
+        def call() -> list[str]:
+            found = self._files.cat_ranges(
+                [self._path(key) for key in keys],
+                list(offsets),
+                [offset + len(memory) for offset, memory in zip(offsets, into)],
+                on_error="return",
+            )
+            return [_put(data, memory) for data, memory in zip(found, into)]
+
+        (said,) = _beside(self.seconds, [call])
+        return [_late(self.seconds)] * len(keys) if said is None else said
 
     def register(self, address: int, size: int) -> None:
         pass
@@ -135,6 +173,8 @@ class Mooncake:
 
     Args:
         master: "host:port" of mooncake_master.
+        seconds: How long a read waits. Mooncake itself waits longer for a machine that is gone, and
+            for one object after another: so a read is one call for each machine, beside the others.
         host: The name or address under which others reach this process.
         segment_bytes: Memory that this process gives to the store. Who only reads gives none.
         buffer_bytes: Memory for what this process writes.
@@ -147,6 +187,7 @@ class Mooncake:
         self,
         master: str,
         *,
+        seconds: float = 60,
         host: str = "127.0.0.1",
         segment_bytes: int = 0,
         buffer_bytes: int = 64 << 20,
@@ -156,7 +197,7 @@ class Mooncake:
     ) -> None:
         from mooncake.store import MooncakeDistributedStore, ReplicateConfig
 
-        self._store = MooncakeDistributedStore()
+        self._store, self.seconds = MooncakeDistributedStore(), seconds
         self._sizes: dict[int, int] = {}  # of what is registered, by its address
         status = self._store.setup(
             host, metadata, segment_bytes, buffer_bytes, protocol, devices, master
@@ -182,28 +223,44 @@ class Mooncake:
         if not keys:
             return []
         at = [_address(memory) for memory in into]
-        lowest, highest = min(at), max(at)
-        base = next(
-            (
-                each
-                for each, size in self._sizes.items()
-                if each <= lowest and highest < each + size
-            ),
-            None,
-        )
-        if base is None:
-            raise error(Status.ERR_ARGUMENT, "into is not registered: call register before")
-        (found,) = self._store.get_into_ranges(
-            [base],
-            [list(keys)],
-            [[[address - base] for address in at]],
-            [[[offset] for offset in offsets]],
-            [[[len(memory)] for memory in into]],
-        )
-        return [
-            "" if count == len(memory) else f"get_into_ranges returned {count}"
-            for (count,), memory in zip(found, into)
-        ]
+        base = self._base(min(at), max(at))
+        owners: dict[Any, list[int]] = {}
+
+        def find_owners() -> list[str]:
+            places = self._store.batch_get_replica_desc(list(dict.fromkeys(keys)))
+            for i, key in enumerate(keys):
+                owners.setdefault(_owner(places.get(key)), []).append(i)
+            return []
+
+        def read_of(numbers: list[int]) -> list[str]:
+            (found,) = self._store.get_into_ranges(
+                [base],
+                [[keys[i] for i in numbers]],
+                [[[at[i] - base] for i in numbers]],
+                [[[offsets[i]] for i in numbers]],
+                [[[len(into[i])] for i in numbers]],
+            )
+            return [
+                "" if count == len(into[i]) else f"get_into_ranges returned {count}"
+                for (count,), i in zip(found, numbers)
+            ]
+
+        end, said = time.monotonic() + self.seconds, [_late(self.seconds)] * len(keys)
+        if _beside(self.seconds, [find_owners]) == [None]:
+            return said
+        calls = [functools.partial(read_of, numbers) for numbers in owners.values()]
+        answers = _beside(end - time.monotonic(), calls)
+        for numbers, answer in zip(owners.values(), answers):
+            for i, each in zip(numbers, answer or []):
+                said[i] = each
+        return said
+
+    def _base(self, lowest: int, highest: int) -> int:
+        """Of the registered memory that these addresses are in."""
+        for base, size in self._sizes.items():
+            if base <= lowest and highest < base + size:
+                return base
+        raise error(Status.ERR_ARGUMENT, "into is not registered: call register before")
 
     def register(self, address: int, size: int) -> None:
         status = self._store.register_buffer(address, size)
@@ -228,6 +285,14 @@ class Mooncake:
         self._store.close()
 
 
+def _owner(places: Any) -> Any:
+    """The machine whose memory an object is in; None: it is not there, or on a disk."""
+    for each in places or ():
+        if each.is_memory_replica():
+            return each.get_memory_descriptor().buffer_descriptor.transport_endpoint
+    return None
+
+
 def _address(memory: memoryview) -> int:
     return ctypes.addressof(ctypes.c_char.from_buffer(memory))
 
@@ -245,7 +310,7 @@ class RayObjects:
     scheme = "ray"
 
     def __init__(self, *, seconds: float = 60, here: bool = False) -> None:
-        self._seconds, self._here = seconds, here
+        self.seconds, self._here = seconds, here
 
     def write(self, key: str, data: bytes) -> Any:
         import ray
@@ -267,7 +332,7 @@ class RayObjects:
             else cut.remote(key, [(offsets[i], len(into[i])) for i in numbers])
             for key, numbers in ranges.items()
         }
-        end, said = time.monotonic() + self._seconds, [""] * len(keys)
+        end, said = time.monotonic() + self.seconds, [""] * len(keys)
         for key, numbers in ranges.items():
             try:
                 data = ray.get(asked[key], timeout=max(end - time.monotonic(), 0))
