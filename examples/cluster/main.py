@@ -1,7 +1,8 @@
 """Four rollout processes, four ranks of a trainer (TP 2 with sequence parallelism, CP 2), and a
 driver that hands on references: no row passes through it.
 
-main.py --store s3|mooncake|ray [--samples N] [--steps N] [--kill N] [--cut N] [--json FILE]
+main.py --store s3|mooncake|ray [--samples N] [--steps N] [--kill N] [--cut N] [--seconds N]
+    [--json FILE]
 
 Servers of the store are started on this machine. --kill ends a random rollout process in each of N
 more steps, after it has answered and while the ranks read. --cut cuts, in each of N more steps, the
@@ -169,10 +170,14 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--kill", type=int, default=0, metavar="N")
     parser.add_argument("--cut", type=int, default=0, metavar="N")
+    parser.add_argument(
+        "--seconds", type=int, default=servers.SECONDS, help="that a read of the store may take"
+    )
     parser.add_argument("--json", metavar="FILE")
     arguments = parser.parse_args()
     if arguments.cut and arguments.store == "ray":
         parser.error("Ray's objects lie in one node here, which has no link to cut")
+    servers.SECONDS = arguments.seconds
     found = run(arguments.store, arguments.samples, arguments.steps, arguments.kill, arguments.cut)
     for name, each in found.items():
         print(f"{name}:")
