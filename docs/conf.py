@@ -84,7 +84,7 @@ autoapi_options = [
 autoapi_python_class_content = "class"
 autoapi_keep_files = False
 PYTHON = re.compile(
-    r"routecap(\.(analysis|doctor|log|models|names|page|plot|sglang|torch|transformers|vllm))?(\.[A-Za-z]\w*)*"
+    r"routecap(\.(analysis|conform|doctor|log|models|names|page|plot|sglang|torch|transformers|vllm))?(\.[A-Za-z]\w*)*"
 )
 PYTHON_ELSEWHERE = re.compile(
     r"routecap\.vllm\.routed_experts_capturer|routecap\.command"
@@ -129,6 +129,7 @@ docs/plan
 docs/remote
 docs/wire
 docs/doctor
+docs/conform
 ```
 ```{toctree}
 :hidden:

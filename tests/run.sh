@@ -316,6 +316,7 @@ grpo|full|2|bash examples/grpo/check.sh --full $prefix
 load|full|0.5|bash examples/load/check.sh $prefix
 frontier|full|3|bash examples/frontier/check.sh $prefix
 vllm|full|9|bash examples/vllm/check.sh
+conform|full|5|bash tests/conform/check.sh "$prefix"
 vllm-engine|full|60|bash tests/vllm_engine/check.sh
 sglang|full|60|bash tests/sglang_engine/check.sh
 more-random|full|9|more_random

@@ -2,12 +2,13 @@
  * llama.cpp among the engines of the oracle: the tap of examples/llama_cpp as it is, over the
  * engine's prebuilt libraries.
  *
- * usage: llama_cpp LIBROUTECAP MODEL.gguf FOLDER [--prune] [--split] PROMPT...
+ * usage: llama_cpp LIBROUTECAP MODEL.gguf FOLDER [--prune] [--split] [--generate=N] PROMPT...
  *
  * Tokens are bytes. All prompts are prefilled together and then continued together by the likeliest
  * tokens; each request's routing is written in the serialised form, to FOLDER/request-0.routecap
  * and so on. --prune: only a prompt's last token wants logits. --split: a memory for each sequence,
- * for which the engine runs the rows of a batch in another order.
+ * for which the engine runs the rows of a batch in another order. Prints a line for each prompt:
+ * the tokens that were generated, 8 unless N is given.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,12 +17,14 @@
 #include "support.h"
 #include "tap.h"
 
-enum { MAX_SEQUENCES = 8, CONTEXT = 2048, BATCH = 64, MICRO_BATCH = 16, GENERATE = 8 };
+enum { MAX_SEQUENCES = 8, CONTEXT = 2048, BATCH = 64, MICRO_BATCH = 16, MOST = 64 };
 
 struct sequence {
     const unsigned char *prompt;
     int length, rows; /* tokens of the prompt, and tokens that were input */
     llama_token next; /* the likeliest token behind them */
+    llama_token made[MOST];
+    int count; /* of made */
 };
 
 static struct tap tap;
@@ -57,14 +60,18 @@ static void save(const routecap_routing *routing, const char *folder, int number
 
 int main(int argc, char **argv) {
     bool prune = false, split = false;
+    int generate = 8;
     int first = 4;
     for (; first < argc && strncmp(argv[first], "--", 2) == 0; first++) {
         prune |= strcmp(argv[first], "--prune") == 0;
         split |= strcmp(argv[first], "--split") == 0;
+        if (sscanf(argv[first], "--generate=%d", &generate) == 1 && (generate < 1 || generate > MOST))
+            die("--generate=%d: give 1 to %d", generate, MOST);
     }
     const int sequences = argc - first;
     if (sequences < 1 || sequences > MAX_SEQUENCES)
-        die("usage: llama_cpp LIBROUTECAP MODEL.gguf FOLDER [--prune] [--split] PROMPT...");
+        die("usage: llama_cpp LIBROUTECAP MODEL.gguf FOLDER [--prune] [--split] [--generate=N] "
+            "PROMPT...");
     const routecap_api *api = load_routecap(argv[1]);
     struct llama_model *model = load_model(argv[2]);
 
@@ -98,7 +105,7 @@ int main(int argc, char **argv) {
         bool prefilling = false;
         for (int s = 0; s < sequences; s++) prefilling |= all[s].rows < all[s].length;
         batch.n_tokens = 0;
-        done = !prefilling;
+        done = true;
         for (int s = 0; s < sequences; s++) {
             struct sequence *q = &all[s];
             int ready = prefilling ? q->length - q->rows : 1;
@@ -110,14 +117,17 @@ int main(int argc, char **argv) {
                           last || !prune);
             }
             done &=
-                q->rows >= q->length + GENERATE - 1; /* the last token generated is never input */
+                q->rows >= q->length + generate - 1; /* the last token generated is never input */
         }
         must(tap_begin(&tap, &batch));
         if (llama_decode(context, batch) != 0) die("llama_decode failed");
         must(tap_issue(&tap));
         for (int s = 0; s < sequences; s++)
-            if (logits_at[s] >= 0)
-                all[s].next = best_token(llama_get_logits_ith(context, logits_at[s]), tokens);
+            if (logits_at[s] >= 0) {
+                struct sequence *q = &all[s];
+                q->next = best_token(llama_get_logits_ith(context, logits_at[s]), tokens);
+                if (q->count < generate) q->made[q->count++] = q->next;
+            }
     }
 
     for (int s = 0; s < sequences; s++) {
@@ -126,6 +136,8 @@ int main(int argc, char **argv) {
         check(api->routing_wait(routing, -1));
         save(routing, argv[3], s);
         api->routing_free(routing);
+        for (int i = 0; i < all[s].count; i++) printf("%d ", (int)all[s].made[i]);
+        printf("\n");
     }
     llama_batch_free(batch);
     llama_free(context);

@@ -70,10 +70,19 @@ every_row() {
     check "$version: the plugin, points.py" "$python" tests/vllm_engine/points.py "$build/vllm_engine_points_$version"
     check "$version: a saved load for its balancer, load.py" "$python" tests/vllm_engine/load.py
 }
+# judged VERSION OPTIONS...: conform's clean runs and planted faults, once with each.
+judged() {
+    local version=$1 options
+    shift
+    for options; do
+        check "$version: conform, prove.py $options" "$python" tests/conform/prove.py vllm_engine $options
+    done
+}
 check_0.21() {
     every_row 0.21 "" --sync "--preempt --prefix" "--sync --prefix --seed 2" "--drafts --prefix" \
         "--lora --prefix" "--weights --preempt --prefix" "--sleep --prefix" "--preempt --prefix --store 7500"
     blocks 0.21 "" "--sync --updates tag --blocks 24 --seed 1" "--block 32 --seed 4" "--block 64 --seed 2" "--store $build/vllm_engine_slots --seed 3"
+    judged 0.21 capture=routecap "capture=own cache=" "--runs 2 drafts=1" "--runs 2 lora=1"
     check "0.21: two data-parallel ranks, parallel.py" "$python" tests/vllm_engine/parallel.py data --requests 120 --prefix \
         --store "$build/vllm_engine_store"
     for options in --prefix --sync; do
@@ -87,6 +96,7 @@ check_0.26() {
     every_row 0.26 --sync --preempt "--prefix --seed 5" "--preempt --prefix" "--sync --prefix --seed 2" \
         "--drafts --prefix" "--weights --preempt --prefix"
     blocks 0.26 "" "--sync --updates tag --blocks 24 --seed 1" "--block 32 --seed 4" "--block 64 --seed 2"
+    judged 0.26 capture=routecap capture=own
     check "0.26: the HTTP server, server.py" "$python" tests/vllm_engine/server.py "$build/vllm_engine_server_0.26"
 }
 check_0.33() {

@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Sequence
 
 from .. import Error, __version__
-from . import bench, compare, convert, doctor, info, show, top
+from . import bench, compare, conform, convert, doctor, info, show, top
 from .terminal import Terminal, printable
 from .wire import in_options
 
@@ -19,13 +19,14 @@ _COMMANDS = {
     "bench": bench,
     "convert": convert,
     "doctor": doctor,
+    "conform": conform,
     "top": top,
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line; return its exit status: 0, 1 where `compare` or `doctor` found something,
-    2 for an error, 3 where `doctor` could not check.
+    """Run a command line; return its exit status: 0, 1 where `compare`, `doctor` or `conform` found
+    something, 2 for an error, 3 where `doctor` could not check.
     """
     parser = argparse.ArgumentParser(
         prog="routecap",

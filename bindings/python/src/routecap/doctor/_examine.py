@@ -48,7 +48,10 @@ _LIKE = {
     "F06": "the last row: S or S - 1 (SGLang #20964, xtuner #1605)",
     "F07": "positions from a scheduler that is ahead (TensorRT-LLM #18397)",
     "F08": "a prefix hit within chunked prefill (vLLM #39917)",
+    "F09": "rejected drafts (vLLM #39917, #45635)",
+    "F10": "a preempted request keeps its first life (vLLM #39917)",
     "F11": "recomputed rows beside old ones (miles #3277, SGLang #39633)",
+    "F12": "the library guesses when a request ends (vLLM #39917)",
     "F13": "physical ids after load balancing (vLLM #33013, vllm-ascend #13882)",
     "F14": "columns of shared experts (FlashInfer #4894, SGLang #9499)",
     "F15": "zero experts reported as expert 0 (vLLM's router of LongCat-Flash)",
@@ -57,11 +60,18 @@ _LIKE = {
     "F18": "dense layers first, wrong layer axis (verl #5037, slime #810)",
     "F21": "a layout guessed from the number of rows (vLLM #37879, #43737)",
     "F23": "two micro-batches write row 0 (vLLM #54591)",
+    "F24": "the next step during the copy (vllm-ascend #10727, vLLM #39917)",
     "F26": "graphs that write into a dead buffer (vLLM #39917)",
+    "F28": "aborts, double frees, destroying under a copy (vLLM #39917, NeMo-RL #3687)",
     "F30": "ranges and deltas (verl #6089, verifiers #1394)",
     "F31": "pad rows: one expert, or one rank (slime #822, miles #2697)",
     "F32": "turns merged as if they were deltas (verl #6029, AReno #524)",
 }
+
+
+def like(number: str) -> str:
+    """The number of a published failure, and what it is."""
+    return f"{number} {_LIKE[number]}"
 
 
 Tokens: TypeAlias = Sequence[int] | NDArray[np.integer[Any]]
@@ -156,7 +166,7 @@ def examine(
                             check,
                             found.what,
                             found.meaning,
-                            f"{found.like} {_LIKE[found.like]}",
+                            like(found.like),
                         )
                     )
                 made.append(check)

@@ -1,0 +1,151 @@
+"""Judge an engine that returns routing: ask it for answers, and compare what has to be equal.
+
+ENGINE is the URL of a server, vLLM's or SGLang's or one that answers as these do, or
+MODULE:NAME, an object of Python (`routecap.conform.Functions`) or a function that makes it. The
+engine has to be idle, but for these requests.
+
+Exit status: 0 if every check that was run passes; 1 if one fails; 2 if it could not run: an error,
+no check was run, or one that --require names was not. What the engine refuses or cannot do is
+listed, and is never a pass.
+"""
+
+import argparse
+import importlib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from .. import ArgumentError, Status
+from ..conform import CHECKS, Engine, Http, Verdict, judge, page
+from ..conform._page import counted
+from ..doctor import routing_of_model
+from ..models import describe
+from .terminal import Terminal
+
+_STYLES = {"fails": "red", "refuses": "yellow", "not run": "yellow"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("engine", metavar="ENGINE")
+    parser.add_argument(
+        "--config",
+        metavar="PATH",
+        help="the model's config.json: its experts, layers and vocabulary; required without --model",
+    )
+    parser.add_argument(
+        "--model",
+        metavar="PATH",
+        help="a model for transformers: compares with what it chooses; includes --config",
+    )
+    parser.add_argument(
+        "--against",
+        metavar="ENGINE",
+        help="another engine of the same model, such as one without drafts",
+    )
+    parser.add_argument("--adapter", metavar="NAME", help="an adapter that the engine has")
+    parser.add_argument(
+        "--update",
+        metavar="COMMAND",
+        help="a shell command that changes a server's weights and empties its cache",
+    )
+    parser.add_argument(
+        "--body", metavar="JSON", help='what goes into each request, such as {"vllm_xargs": {...}}'
+    )
+    parser.add_argument(
+        "--api", choices=("openai", "sglang"), help="of a server; default: it is found out"
+    )
+    parser.add_argument(
+        "--require",
+        metavar="CHECK",
+        nargs="+",
+        default=[],
+        choices=[*CHECKS, "all"],
+        help="exit status 2 if one of these was not run; all: any",
+    )
+    parser.add_argument(
+        "--only", metavar="CHECK", nargs="+", default=[], choices=CHECKS, help="of the checks"
+    )
+    parser.add_argument("--tokens", metavar="N", type=int, default=48, help="of a prompt: 48")
+    parser.add_argument("--generate", metavar="N", type=int, default=16, help="tokens: 16")
+    parser.add_argument(
+        "--requests", metavar="N", type=int, default=12, help="in the engine at once: 12"
+    )
+    parser.add_argument("--vocabulary", metavar="N", type=int, help="token ids are below")
+    parser.add_argument("--seed", metavar="N", type=int, default=0, help="of the prompts: 0")
+    parser.add_argument("--html", metavar="FILE", help="write the report as a page")
+    parser.add_argument("--json", metavar="FILE", help="write the report as JSON; -: print it")
+
+
+def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
+    config = arguments.config or arguments.model
+    if not config:
+        raise ArgumentError(Status.ERR_ARGUMENT, "say what the model has: --config, or --model")
+    model = describe(config)
+    body = json.loads(arguments.body) if arguments.body else None
+
+    def made(name: str) -> Engine:
+        if "://" in name:
+            return Http(name, model, body=body, api=arguments.api, update=arguments.update)
+        return _of_python(name)
+
+    def show(verdict: Verdict) -> None:
+        if arguments.json != "-":
+            _print(verdict, terminal)
+
+    engine = made(arguments.engine)
+    if arguments.json != "-":
+        terminal.title(engine.name)
+    report = judge(
+        engine,
+        model,
+        vocabulary=arguments.vocabulary or _vocabulary(config),
+        beside=made(arguments.against) if arguments.against else None,
+        adapter=arguments.adapter or "",
+        live=routing_of_model(arguments.model) if arguments.model else None,
+        needed=CHECKS if "all" in arguments.require else arguments.require,
+        only=arguments.only,
+        tokens=arguments.tokens,
+        generated=arguments.generate,
+        requests=arguments.requests,
+        seed=arguments.seed,
+        progress=show,
+    )
+    if arguments.html:
+        Path(arguments.html).write_text(page(report), encoding="utf-8")
+    if arguments.json == "-":
+        print(json.dumps(report.as_json()))
+    elif arguments.json:
+        Path(arguments.json).write_text(json.dumps(report.as_json(), indent=1) + "\n")
+    return report.status
+
+
+def _of_python(name: str) -> Engine:
+    module, _, attribute = name.partition(":")
+    if not attribute:
+        raise ArgumentError(
+            Status.ERR_ARGUMENT, f"{name}: give the URL of a server, or MODULE:NAME"
+        )
+    sys.path.insert(0, os.getcwd())
+    found: Any = getattr(importlib.import_module(module), attribute)
+    return found if hasattr(found, "generate") else found()  # type: ignore[no-any-return]
+
+
+def _vocabulary(config: str) -> int:
+    path = Path(config)
+    content = json.loads((path / "config.json" if path.is_dir() else path).read_text())
+    content = content | (content.get("text_config") or {})
+    if not isinstance(content.get("vocab_size"), int):
+        raise ArgumentError(Status.ERR_ARGUMENT, f"{path} has no vocab_size: give --vocabulary")
+    return int(content["vocab_size"])
+
+
+def _print(verdict: Verdict, terminal: Terminal) -> None:
+    terminal.line(f"{verdict.result:8} {verdict.check}", _STYLES.get(verdict.result, ""))
+    for text in verdict.what:
+        terminal.line(f"    {text}")
+    for text in verdict.like:
+        terminal.line(f"    like {text}", "dim")
+    for text in [*verdict.notes, *([counted(verdict)] if verdict.compared.rows else [])]:
+        terminal.line(f"    {text}", "dim")

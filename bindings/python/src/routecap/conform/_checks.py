@@ -1,0 +1,408 @@
+"""The checks: each asks an engine for answers, and says what is wrong with their rows."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from .. import doctor
+from ..doctor._case import Case
+from ..doctor._subject import Found
+from ..models import Description
+from ._compare import Tally, compare, in_common, limit_of, mean, shares
+from ._engines import Answer, CannotError, Engine, Request
+
+
+@dataclass
+class Run:
+    """An engine that is judged, with what it has answered so far."""
+
+    engine: Engine
+    model: Description | None
+    vocabulary: int
+    beside: Engine | None = None
+    adapter: str = ""
+    live: Callable[[Any], Any] | None = None
+    tokens: int = 48
+    """Of a prompt."""
+    generated: int = 16
+    requests: int = 12
+    """In the engine at the same time."""
+    seed: int = 0
+    answers: list[tuple[str, str, Answer]] = field(default_factory=list)
+    """All, each with the name of the check that asked for it, and of the weights that computed
+    it."""
+    check: str = ""
+    tally: Tally = field(default_factory=Tally)
+    """Of the check."""
+    notes: list[str] = field(default_factory=list)
+    """Of the check."""
+
+    def __post_init__(self) -> None:
+        self._random, self._updates = random.Random(self.seed), 0
+        low = self.vocabulary // 8  # special tokens are the first or the last
+        high = max(self.vocabulary // 2, low + 2)
+        self._pool = self._random.sample(range(low, high), min(48, high - low))
+
+    def prompt(self, tokens: int | None = None) -> tuple[int, ...]:
+        """A new one of random tokens, of which many come again, none beside itself."""
+        drawn = [self._random.choice(self._pool)]
+        while len(drawn) < (tokens or self.tokens):
+            drawn.append(self._random.choice([each for each in self._pool if each != drawn[-1]]))
+        return tuple(drawn)
+
+    def request(self, **fields: Any) -> Request:
+        return Request(self.prompt(), **{"max_tokens": self.generated} | fields)
+
+    def ask(self, *requests: Request) -> list[list[Answer]]:
+        """The choices of each, of requests that are in the engine at the same time.
+
+        Raises:
+            CannotError: The engine has no such requests.
+        """
+        return self._ask(self.engine, requests)
+
+    def ask_beside(self, *requests: Request) -> list[list[Answer]]:
+        if self.beside is None:
+            raise CannotError("there is no other engine (--against)")
+        return self._ask(self.beside, requests)
+
+    def _ask(self, engine: Engine, requests: tuple[Request, ...]) -> list[list[Answer]]:
+        plain = Request(())
+        for name in ("n", "stop", "stop_text", "stream", "abort", "adapter"):
+            if any(getattr(each, name) != getattr(plain, name) for each in requests):
+                self.need(name)
+        answers = engine.generate(requests)
+        for request, choices in zip(requests, answers, strict=True):
+            if not request.abort:
+                weights = f"{self._updates} {request.adapter}"
+                self.answers += [(self.check, weights, each) for each in choices]
+        return answers
+
+    def one(self, request: Request) -> Answer:
+        """The answer to a request that is in the engine alone."""
+        return self.ask(request)[0][0]
+
+    def need(self, name: str) -> None:
+        if name not in self.engine.can:
+            raise CannotError(f"the engine cannot do it: {name.replace('_', ' ')}")
+
+    def update(self) -> None:
+        self.engine.update()
+        self._updates += 1
+
+    def same(self, one: Answer, other: Answer, what: str, like: str) -> Iterator[Found]:
+        yield from compare(one, other, what, like, self.tally)
+
+
+def rows(run: Run) -> Iterator[Found]:
+    """Every answer of S tokens has S - 1 rows."""
+    if not run.answers:
+        raise CannotError("there is no answer")
+    for check, _, answer in run.answers:
+        tokens = len(answer.tokens)
+        if answer.case is None:
+            yield Found(
+                f"in {check}, an answer of {tokens} tokens has no rows. {answer.why}".rstrip(". "),
+                "Who asked for rows gets none.",
+                "F12" if check in ("stop", "stop_text") else "F02",
+            )
+        elif (end := answer.case.first + len(answer.case.ids)) != tokens - 1:
+            yield Found(
+                f"in {check}, an answer of {tokens} tokens has rows up to {end - 1}",
+                "Rows and tokens do not belong together."
+                if abs(end - tokens + 1) > 1
+                else "The last token was never an input, so it has no row.",
+                "F06" if abs(end - tokens + 1) == 1 else "F30",
+            )
+
+
+def each(run: Run) -> Iterator[Found]:
+    """Each answer by itself is routing: ids in range and distinct, no zeros, fillers or copies."""
+    by_weights: dict[str, dict[str, tuple[Case, tuple[int, ...]]]] = {}
+    for number, (check, weights, answer) in enumerate(run.answers):
+        if answer.case is not None:
+            name = f"answer {number} ({check})"
+            case = replace(answer.case, name=name)
+            by_weights.setdefault(weights, {})[name] = case, answer.tokens
+    if not by_weights:
+        raise CannotError("no answer has rows")
+    for group in by_weights.values():
+        cases = {name: case for name, (case, _) in group.items()}
+        tokens = {name: tokens for name, (_, tokens) in group.items()}
+        for finding in doctor.examine(cases, tokens=tokens, model=run.model).findings:
+            if finding.check != "length":  # `rows` says it
+                what = f"{finding.name}: {finding.check}: {finding.what}"
+                yield Found(what, finding.meaning, finding.like.split()[0])
+
+
+def token(run: Run) -> Iterator[Found]:
+    """If one token of a prompt is another one, its row changes, and no row before it."""
+    prompt = run.prompt()
+    places = [len(prompt) * part // 5 for part in (1, 2, 3, 4)]
+    changed = [(*prompt[:at], _other(run, prompt, at), *prompt[at + 1 :]) for at in places]
+    base, *others = (
+        choices[0] for choices in run.ask(*(Request(each, 2) for each in (prompt, *changed)))
+    )
+    if base.case is None or any(other.case is None for other in others):
+        raise CannotError("an answer has no rows")
+    limit, own, before = limit_of(base.case), [], []
+    for at, other in zip(places, others):
+        by_row = mean(shares(base.case, _case(other)), axis=1)
+        own.append(by_row[at])
+        before.append(by_row[at - 1])
+        yield from run.same(base, other, f"a prompt whose token {at} is another", "F07")
+    if mean(own) >= limit:
+        yield Found(
+            f"where a token is another one, its row has {mean(own):.0%} of the same ids",
+            "A row is the routing of an earlier token.",
+            "F07",
+        )
+    if mean(before) < limit:
+        yield Found(
+            f"the row before a token that is another one has {mean(before):.0%} of the same ids",
+            "A row is the routing of a later token.",
+            "F07",
+        )
+
+
+def _other(run: Run, prompt: tuple[int, ...], at: int) -> int:
+    """A token that is not that of the place, nor its neighbours'."""
+    return next(each for each in run.prompt() if each not in prompt[at - 1 : at + 2])
+
+
+def _case(answer: Answer) -> Case:
+    if answer.case is None:
+        raise CannotError("an answer has no rows")
+    return answer.case
+
+
+def again(run: Run) -> Iterator[Found]:
+    """The same request twice at the same time, and once more, has the same rows."""
+    request = run.request()
+    (first,), (second,) = run.ask(request, request)
+    yield from run.same(first, second, "the same request at the same time", "F24")
+    yield from run.same(first, run.one(request), "the same request once more", "F11")
+
+
+def cached(run: Run) -> Iterator[Found]:
+    """Rows of tokens that come out of the prefix cache are those of a request that computed them."""
+    request = run.request()
+    first, second = run.one(request), run.one(request)
+    if second.cached is None:
+        raise CannotError("the engine does not say how many tokens come out of a cache")
+    if not second.cached:
+        raise CannotError("the engine took no token out of a cache")
+    run.notes.append(f"{second.cached} of {len(request.prompt)} tokens came out of the cache")
+    yield from run.same(first, second, "a cached prompt", "F05")
+
+
+def prefix(run: Run) -> Iterator[Found]:
+    """A prompt has the same rows as the beginning of a longer one, of a next turn, of a shorter."""
+    request = run.request()
+    short = run.one(request)
+    more = run.prompt()
+    long = run.one(replace(request, prompt=request.prompt + more))
+    turn = run.one(replace(request, prompt=short.tokens + more))
+    part = run.one(replace(request, prompt=request.prompt[: len(request.prompt) * 2 // 3]))
+    yield from run.same(short, long, "a longer prompt", "F08")
+    yield from run.same(short, turn, "the next turn", "F32")
+    yield from run.same(short, part, "a shorter prompt", "F08")
+
+
+def batch(run: Run) -> Iterator[Found]:
+    """A request has the same rows alone and among others."""
+    requests = [
+        Request(run.prompt(run.tokens * (2 + number % 5) // 4), run.generated - number % 3)
+        for number in range(run.requests)
+    ]
+    alone = [run.one(each) for each in requests]
+    for one, (other,) in zip(alone, run.ask(*requests[::-1])[::-1]):
+        yield from run.same(one, other, "a request among others", "F24")
+
+
+def stream(run: Run) -> Iterator[Found]:
+    """A stream has the same rows as the whole answer."""
+    request = run.request()
+    whole = run.one(request)
+    try:
+        streamed = run.one(replace(request, stream=True))
+    finally:
+        run.answers = [each for each in run.answers if each[2].case or each[0] != "stream"]
+    if streamed.case is None:
+        raise CannotError(f"a stream has no rows. {streamed.why}".rstrip(". "))
+    yield from run.same(whole, streamed, "a stream", "F30")
+
+
+def choices(run: Run) -> Iterator[Found]:
+    """Every choice of a request has the rows of the prompt."""
+    request = run.request()
+    whole = run.one(request)
+    several = run.ask(replace(request, n=4))[0]
+    if len(several) != 4:
+        raise CannotError(f"the engine gave {len(several)} choices of 4")
+    for number, choice in enumerate(several):
+        yield from run.same(whole, choice, f"choice {number}", "F30")
+
+
+def stop(run: Run) -> Iterator[Found]:
+    """An answer that a token ends has its rows."""
+    request = run.request()
+    whole = run.one(request)
+    new = whole.tokens[len(request.prompt) :]
+    if not new:
+        raise CannotError("the engine generated nothing")
+    yield from run.same(
+        whole,
+        run.one(replace(request, stop=new[len(new) // 2])),
+        "an answer that ends early",
+        "F12",
+    )
+
+
+def stop_text(run: Run) -> Iterator[Found]:
+    """An answer that a text ends has its rows."""
+    run.need("stop_text")
+    request = run.request()
+    whole = run.one(request)
+    text = whole.text[len(whole.text) // 2 :][:2]
+    if not text.strip():
+        raise CannotError("the engine does not say what it generated as text")
+    ended = run.one(replace(request, stop_text=text))
+    yield from run.same(whole, ended, "an answer that ends at a text", "F12")
+
+
+def one(run: Run) -> Iterator[Found]:
+    """An answer of one token has the rows of the prompt, and no others."""
+    request = run.request()
+    whole, short = run.one(request), run.one(replace(request, max_tokens=1))
+    if len(short.tokens) != len(request.prompt) + 1:
+        raise CannotError(f"the engine generated {len(short.tokens) - len(request.prompt)} tokens")
+    yield from run.same(whole, short, "an answer of one token", "F06")
+
+
+def abort(run: Run) -> Iterator[Found]:
+    """Requests that clients leave do not change the rows of others."""
+    run.need("abort")
+    request = run.request()
+    alone = run.one(request)
+    left = [replace(run.request(), abort=True) for _ in range(run.requests // 2)]
+    [among] = run.ask(*left, request)[-1]
+    yield from run.same(alone, among, "a request among some that clients leave", "F28")
+    yield from run.same(alone, run.one(request), "a request behind these", "F28")
+
+
+def pressure(run: Run) -> Iterator[Found]:
+    """A request that is preempted has the same rows, and so have those around it."""
+    run.need("preemptions")
+    requests = [run.request(max_tokens=4 * run.generated) for _ in range(2 * run.requests)]
+    alone = [run.one(each) for each in requests[:4]]
+    before = run.engine.preemptions()
+    among = run.ask(*requests)
+    preempted = run.engine.preemptions() - before
+    for one, (other,) in zip(alone, among):
+        yield from run.same(one, other, "a request among more than the cache has room for", "F10")
+    for request, one in zip(requests, alone):
+        yield from run.same(one, run.one(request), "a request behind these", "F05")
+    if not preempted:
+        raise CannotError("the engine preempted nothing: start it with a smaller cache")
+    run.notes.append(f"{preempted} preemptions")
+
+
+def against(run: Run) -> Iterator[Found]:
+    """The other engine, such as one without drafts, has the same rows."""
+    requests = [run.request() for _ in range(4)]
+    ours = [run.one(each) for each in requests]
+    theirs = [choices[0] for choices in run.ask_beside(*requests)]
+    for one, other in zip(ours, theirs):
+        yield from run.same(one, other, "the other engine's answer", "F09")
+
+
+def adapter(run: Run) -> Iterator[Found]:
+    """An adapter's rows are its own, and the model's stay the model's."""
+    if not run.adapter:
+        raise CannotError("there is no adapter (--adapter)")
+    plain = run.request()
+    adapted = replace(plain, adapter=run.adapter)
+    answers = [run.one(each) for each in (adapted, plain, adapted, plain)]
+    yield from run.same(answers[0], answers[2], "the adapter's answer once more", "F05")
+    yield from run.same(answers[1], answers[3], "the model's answer once more", "F05")
+    if not _changed(answers[0], answers[1]):
+        raise CannotError("the adapter changes no row")
+
+
+def _changed(one: Answer, other: Answer) -> bool:
+    found = shares(_case(one), _case(other))[: in_common(one, other)]
+    return bool((found < 1).any())
+
+
+def update(run: Run) -> Iterator[Found]:
+    """After an update of the weights no row is that of the old ones."""
+    run.need("update")
+    request = run.request()
+    old = run.one(request)
+    run.update()
+    new, later = run.one(request), run.one(request)
+    yield from run.same(new, later, "the same request once more after an update", "F11")
+    if not _changed(old, new):
+        if old.tokens == new.tokens:
+            raise CannotError("the update changes neither tokens nor rows")
+        yield Found(
+            "tokens changed with the weights, and no row did",
+            "The rows are those of the old weights.",
+            "F11",
+        )
+
+
+def model(run: Run) -> Iterator[Found]:
+    """The model itself, given the tokens, chooses the same."""
+    if run.live is None:
+        raise CannotError("there is no model to ask (--model)")
+    answers = run.ask(*(run.request() for _ in range(3)))
+    for [answer] in answers:
+        case = replace(_case(answer), name="answer")
+        report = doctor.examine(
+            {"answer": case},
+            tokens=answer.tokens,
+            model=run.model,
+            live=run.live,
+            control=True,
+        )
+        for reason in report.not_checked:
+            if reason.check == "model":
+                raise CannotError(reason.why)
+        run.notes += [note for _, note in report.notes if "the model" in note]
+        for finding in report.findings:
+            if finding.check == "model":
+                yield Found(finding.what, finding.meaning, finding.like.split()[0])
+
+
+ALL: dict[str, Callable[[Run], Iterator[Found]]] = {
+    function.__name__: function
+    for function in (
+        token,
+        again,
+        cached,
+        prefix,
+        batch,
+        stream,
+        choices,
+        one,
+        stop,
+        stop_text,
+        abort,
+        pressure,
+        against,
+        adapter,
+        update,
+        model,
+        rows,
+        each,
+    )
+}
+CHECKS: Mapping[str, str] = {
+    name: (check.__doc__ or "").splitlines()[0] for name, check in ALL.items()
+}
+"""The checks in the order in which they are made, each with what is true if it passes."""

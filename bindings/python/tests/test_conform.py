@@ -1,0 +1,296 @@
+"""Conform finds nothing in an engine that is right, and each planted fault by the check for it."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import routecap
+from pretended import CONFIG, EXPERTS, FORMATS, VOCABULARY, Pretended, served
+from routecap import conform
+from routecap.command import main
+from routecap.conform import Report
+from routecap.models import describe
+
+MODEL = describe(CONFIG)
+
+
+def live(engine: Pretended) -> Any:
+    """The model itself, which gives a row for every token."""
+
+    def route(tokens: Any) -> routecap.Routing:
+        listed = [int(each) for each in tokens]
+        ids = [engine.row(listed, end, str(engine.weights)) for end in range(1, len(listed) + 1)]
+        return routecap.Routing.from_arrays(np.array(ids), experts=EXPERTS)
+
+    return route
+
+
+def judged(engine: Pretended, **given: Any) -> Report:
+    given.setdefault("adapter", "lora")
+    made = given.pop("by", None) or engine.engine()
+    return conform.judge(made, MODEL, vocabulary=VOCABULARY, **given)
+
+
+def results(report: Report) -> dict[str, str]:
+    return {each.check: each.result for each in report.verdicts}
+
+
+def failed(report: Report) -> set[str]:
+    return {each.check for each in report.verdicts if each.result == "fails"}
+
+
+def numbers(report: Report) -> set[str]:
+    """Of the published failures that findings resemble."""
+    return {text.split()[0] for each in report.verdicts for text in each.like}
+
+
+# ---- What is right
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.02])
+def test_nothing_is_found_in_an_engine_that_is_right(noise: float) -> None:
+    engine = Pretended(noise=noise)
+    beside = Pretended().engine()
+    report = judged(engine, beside=beside, live=live(engine), needed=conform.CHECKS)
+    assert results(report) == dict.fromkeys(conform.CHECKS, "passes")
+    assert report.status == 0
+    different = sum(each.compared.cells_different for each in report.verdicts)
+    assert bool(different) == bool(noise)
+
+
+def test_what_an_engine_cannot_do_is_not_run_and_says_why() -> None:
+    engine = Pretended()
+    plain = engine.engine(can=(), cached=None, text=None, update=None, preemptions=None)
+    report = judged(engine, by=plain, adapter="")
+    not_run = {each.check: each.what for each in report.verdicts if each.result == "not run"}
+    assert set(not_run) == {
+        *("cached", "stream", "choices", "stop", "stop_text", "abort", "pressure"),
+        *("against", "adapter", "update", "model"),
+    }
+    assert all(len(what) == 1 and what[0] for what in not_run.values())
+    assert report.status == 0
+    assert judged(engine, by=plain, only=["again"], needed=["cached"]).status == 2
+
+
+def test_an_engine_that_refuses_is_no_pass() -> None:
+    def refuse(requests: Any) -> Any:
+        raise NotImplementedError("capture is not there with this backend")
+
+    engine = Pretended()
+    made = conform.Functions("refuses", refuse, lambda each: each, lambda each: each)
+    report = judged(engine, by=made)
+    assert set(results(report).values()) == {"refuses", "not run"}
+    assert "not there with this backend" in report.verdicts[0].what[0]
+    assert report.status == 2
+
+
+def test_checks_that_could_prove_nothing_do_not_pass() -> None:
+    engine = Pretended(room=1000)
+    report = results(judged(engine, only=["pressure"]))
+    assert report["pressure"] == "not run"
+
+    class Constant(Pretended):
+        def row(self, tokens: Any, end: int, version: str) -> Any:
+            return np.tile(np.arange(4, dtype=np.int16), (6, 1)) + 3
+
+    [again, *_] = judged(Constant(), only=["again"]).verdicts
+    assert again.result == "not run" and "cannot be told apart" in again.what[0]
+
+
+def test_missing_cells_are_no_fault_and_no_proof() -> None:
+    engine = Pretended()
+
+    def with_holes(output: Any) -> Any:
+        ids = output.ids.copy()
+        ids[: output.cached] = -1
+        return ids
+
+    made = conform.Functions(
+        "holes",
+        engine.generate,
+        with_holes,
+        lambda output: output.tokens,
+        cached=lambda output: output.cached,
+    )
+    report = judged(engine, by=made, adapter="", only=["again", "cached"])
+    assert not failed(report)
+    assert results(report)["cached"] == "not run"
+
+
+# ---- What is wrong
+
+FAULTS = {
+    "later": ("token", "F07"),
+    "earlier": ("token", "F07"),
+    "swapped": ("batch", "F24"),
+    "a zero row": ("each", "F07"),
+    "zeros of cached tokens": ("cached", "F05"),
+    "the last owner's rows of cached tokens": ("cached", "F05"),
+    "one row of a slot's last owner": ("batch", "F04"),
+    "computed again with other weights": ("again", "F24"),
+    "a chunk is not there": ("prefix", "F08"),
+    "streams say everything so far again": ("rows", "F30"),
+    "streams end early": ("stream", "F30"),
+    "choices share the first's rows": ("choices", "F30"),
+    "one token has the last owner's rows": ("one", "F06"),
+    "a row too many": ("rows", "F06"),
+    "stop tokens end without rows": ("rows", "F12"),
+    "stop tokens shift rows": ("stop", "F12"),
+    "stop texts shift rows": ("stop_text", "F12"),
+    "the rows of who left": ("abort", "F28"),
+    "the first life's rows": ("pressure", "F10"),
+    "cache knows no adapters": ("adapter", "F05"),
+    "rows of old weights": ("update", "F11"),
+    "an id too high": ("each", "F13"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_found_by_the_check_for_it(fault: str) -> None:
+    check, number = FAULTS[fault]
+    in_check = {"a zero row": "prefix", "stop tokens end without rows": "stop"}
+    in_check["streams say everything so far again"] = "stream"
+    report = judged(Pretended(fault, noise=0.01), only=[in_check.get(fault, check), "again"])
+    assert report.status == 1
+    assert check in failed(report), [each.what for each in report.verdicts if each.what]
+    assert number in numbers(report)
+
+
+def test_drafts_that_write_another_layer_are_found_beside_an_engine_without() -> None:
+    report = judged(
+        Pretended("drafts write layer 0"), beside=Pretended().engine(), only=["against"]
+    )
+    assert "against" in failed(report) and "F17" in numbers(report)
+
+
+def test_the_model_finds_what_no_comparison_can() -> None:
+    engine = Pretended()
+    other = Pretended(weights=7)
+    assert failed(judged(engine, live=live(other), only=["model"])) == {"model"}
+
+
+def test_every_check_finds_a_fault_and_is_run_clean() -> None:
+    found = {check for check, _ in FAULTS.values()} | {"against", "model"}
+    assert found == set(conform.CHECKS)
+
+
+# ---- Over HTTP
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_server_in_each_format_of_the_wire(format: str) -> None:
+    with served(Pretended(), format) as url:
+        engine = conform.Http(url, MODEL)
+        assert engine.name == "vLLM 0.0"
+        report = judged(Pretended(), by=engine, only=["token", "cached", "stream", "choices"])
+        assert set(results(report).values()) == {"passes"}, report
+
+
+@pytest.mark.parametrize("sglang", [False, True])
+def test_servers_of_both_kinds(sglang: bool, tmp_path: Path) -> None:
+    right, wrong = Pretended(room=0), Pretended("later", room=0)
+    format = "raw.base64" if sglang else "lists"
+    with served(right, format, sglang) as url:
+        engine = conform.Http(url, MODEL, update="true")
+        assert engine.name.startswith("SGLang" if sglang else "vLLM")
+        report = judged(right, by=engine)
+        assert not failed(report)
+        not_run = {name for name, result in results(report).items() if result == "not run"}
+        assert not_run == {"against", "model", "update"}  # the command changes nothing
+    with served(wrong, format, sglang) as url:
+        assert "token" in failed(judged(wrong, by=conform.Http(url, MODEL), only=["token"]))
+
+
+def test_what_a_server_refuses_is_said_in_its_words() -> None:
+    with served(Pretended()) as url:
+        engine = conform.Http(url, MODEL, body={"n": 5})
+        [again, *_] = judged(Pretended(), by=engine, only=["again"]).verdicts
+        assert again.result == "refuses" and "n is too large" in again.what[0]
+
+
+# ---- The command
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> str:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(CONFIG))
+    return str(path)
+
+
+def test_the_commands_status_report_and_page(
+    config: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with served(Pretended()) as url:
+        options = ["--html", str(tmp_path / "a.html"), "--json", str(tmp_path / "a.json")]
+        assert main(["conform", url, "--config", config, *options]) == 0
+        only = ["--only", "again", "--require", "all"]
+        assert main(["conform", url, "--config", config, *only]) == 2
+    report = json.loads((tmp_path / "a.json").read_text())
+    assert report["status"] == 0 and report["engine"] == "vLLM 0.0"
+    assert [each["check"] for each in report["verdicts"]] == list(conform.CHECKS)
+    text = (tmp_path / "a.html").read_text()
+    assert "<script" not in text and not re.search(r'(src|href)="', text)
+    assert all(f"<td>{check}<small>" in text for check in conform.CHECKS)
+    capsys.readouterr()
+    with served(Pretended("zeros of cached tokens")) as url:
+        options = ["--html", str(tmp_path / "b.html"), "--only", "cached"]
+        assert main(["conform", url, "--config", config, *options]) == 1
+    said = capsys.readouterr().out
+    assert "fails    cached" in said and "They are zeros in one of the two" in said
+    assert "like F05" in said and "SGLang #26975" in (tmp_path / "b.html").read_text()
+
+
+def test_a_name_in_a_page_is_text() -> None:
+    engine = Pretended().engine(can=())
+    engine.name = "<script>alert(1)</script>"
+    report = conform.judge(engine, MODEL, vocabulary=VOCABULARY, only=["again"])
+    assert "<script" not in conform.page(report)
+
+
+def test_the_command_takes_an_object_of_python(
+    config: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "mine.py").write_text(
+        "from pretended import Pretended\ndef right(): return Pretended().engine()\n"
+    )
+    asked = ["conform", "mine:right", "--config", config, "--only", "again"]
+    assert main([*asked, "--json", "-"]) == 0
+    assert json.loads(capsys.readouterr().out)["engine"] == "pretended 1.0"
+    assert main(["conform", "mine", "--config", config]) == 2
+    assert main(["conform", "http://127.0.0.1:9", "--config", config]) == 2
+    assert main(["conform", "mine:right"]) == 2
+
+
+# ---- The page
+
+
+def test_the_page_has_every_check_as_the_code_has_it() -> None:
+    page = Path(__file__).resolve().parents[3] / "docs/conform.md"
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.*?) \|", page.read_text(), re.MULTILINE))
+    assert rows == dict(conform.CHECKS)
+
+
+def test_the_engine_of_the_page_is_one() -> None:
+    page = Path(__file__).resolve().parents[3] / "docs/conform.md"
+    [program] = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    right = Pretended()
+
+    class Mine:
+        def __init__(self, prompt: tuple[int, ...], most: int) -> None:
+            [[output]] = right.generate([conform.Request(prompt, most)])
+            self.prompt, self.routed_experts = list(prompt), output.ids
+            self.new = output.tokens[len(prompt) :]
+
+    names: dict[str, Any] = {"run": Mine}
+    exec(program, names)
+    report = judged(right, by=names["engine"](), adapter="", only=["token", "again", "batch"])
+    assert report.status == 0 and results(report)["batch"] == "passes"

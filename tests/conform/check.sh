@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# Conform in transformers and llama.cpp: ten clean runs of each, in which it must find nothing, and
+# runs with a planted fault, which it must find. vLLM and SGLang: tests/vllm_engine/check.sh and
+# tests/sglang_engine/check.sh. usage: bash tests/conform/check.sh [PREFIX]
+cd "$(dirname "$0")/../.." && . examples/setup.sh
+set +e
+use_library "$@"
+install_llama
+install_package
+install_transformers
+work=$build/conform
+mkdir -p "$work"
+link_llama "$work/llama_cpp" -Iexamples/llama_cpp tests/engines/llama_cpp.c examples/llama_cpp/{tap,support}.c || exit 1
+"$transformers_python" tests/engines/make_model.py 1 "$work/model" || exit 1
+"$build/python/bin/python" examples/model/to_gguf.py "$work/model" "$work/model/model.gguf" --float32 || exit 1
+
+export PYTHONPATH=$package PYTHONDONTWRITEBYTECODE=1 GGML_BACKEND_DIR=$llama_libraries OMP_NUM_THREADS=1
+for dtype in float32 bfloat16; do
+    check "transformers, $dtype" "$transformers_python" tests/conform/prove.py transformers_engine dtype=$dtype
+done
+for split in "" 1; do
+    check "llama.cpp${split:+, a memory for each sequence}" "$transformers_python" tests/conform/prove.py llama_engine \
+        program="$work/llama_cpp" library="$library" model="$work/model" split=$split
+done
+closing

@@ -1,0 +1,53 @@
+"""llama.cpp with the tap of examples/llama_cpp, by the program of tests/engines. Tokens are bytes.
+
+program, library, model: the paths of the program, of libroutecap.so and of the folder with
+model.gguf and config.json. split: a memory for each sequence.
+"""
+
+import subprocess
+import tempfile
+from pathlib import Path
+
+import routecap
+from routecap import conform
+
+AT_ONCE = 8
+
+
+def engine(program, library, model, split=""):
+    folder = Path(tempfile.mkdtemp())
+
+    def generate(requests):
+        found = [None] * len(requests)
+        by_length = {}
+        for number, request in enumerate(requests):
+            by_length.setdefault(request.max_tokens, []).append(number)
+        for most, numbers in by_length.items():
+            for first in range(0, len(numbers), AT_ONCE):
+                together(requests, numbers[first : first + AT_ONCE], most, found)
+        return found
+
+    def together(requests, numbers, most, found):
+        command = [program, library, f"{model}/model.gguf", folder, f"--generate={most}"]
+        command += ["--split"] if split else []
+        prompts = [bytes(requests[number].prompt) for number in numbers]
+        done = subprocess.run([*command, *prompts], capture_output=True, check=True)
+        lines = done.stdout.decode().splitlines()[-len(numbers) :]
+        for place, (number, line) in enumerate(zip(numbers, lines)):
+            routing = routecap.load(folder / f"request-{place}.routecap")
+            [(_, sample)] = routing.items()
+            tokens = [*requests[number].prompt, *map(int, line.split())]
+            found[number] = [(sample.routing, tokens)]
+
+    return conform.Functions(
+        f"llama.cpp{', a memory for each sequence' if split else ''}, "
+        f"routecap {routecap.__version__}",
+        generate,
+        lambda output: output[0],
+        lambda output: output[1],
+    ), {
+        "model": routecap.models.describe(f"{model}/config.json"),
+        "vocabulary": 256,
+        "requests": AT_ONCE,
+        "generated": 8,
+    }

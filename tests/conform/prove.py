@@ -1,0 +1,72 @@
+"""Clean runs of an engine, in which conform must find nothing, and runs with a planted fault, in
+which it must.
+
+    python3 prove.py NAME [--runs N] [--json FILE] [OPTION=VALUE...]
+
+NAME is a module beside this one with `engine(**options)`: an engine, its model's description, its
+vocabulary, and what else `judge` takes. Prints a line for each run; exit status 0 if all is as it
+has to be.
+"""
+
+import argparse
+import importlib
+import json
+import sys
+from pathlib import Path
+
+from faults import FAULTS, Wrong
+
+from routecap import conform
+from routecap.conform._compare import Tally
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("engine")
+    parser.add_argument("options", nargs="*", metavar="OPTION=VALUE")
+    parser.add_argument("--runs", type=int, default=10)
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_intermixed_args()
+    options = dict(each.split("=", 1) for each in arguments.options)
+    engine, given = importlib.import_module(arguments.engine).engine(**options)
+    wrong, reports = 0, []
+
+    def run(what, engine, seed, must):
+        nonlocal wrong
+        report = conform.judge(engine, seed=seed, **given)
+        found = [each.check for each in report.verdicts if each.result == "fails"]
+        wrong += bool(found) != must
+        said = f"found by {', '.join(found)}" if found else "nothing is found"
+        print(f"{'ok    ' if bool(found) == must else 'WRONG '} {what}, seed {seed}: {said}")
+        if bool(found) != must:
+            for each in report.verdicts:
+                for text in each.what if each.result == "fails" else ():
+                    print(f"         {each.check}: {text}")
+        sys.stdout.flush()
+        reports.append({"what": what, "seed": seed, **report.as_json()})
+        return report
+
+    clean = [run("clean", engine, seed, must=False) for seed in range(arguments.runs)]
+    report = clean[-1]
+    for each in report.verdicts:
+        tally = Tally()
+        for other in clean:
+            tally.add(next(v.compared for v in other.verdicts if v.check == each.check))
+        results = sorted(
+            {v.result for other in clean for v in other.verdicts if v.check == each.check}
+        )
+        print(
+            f"  {each.check}: {', '.join(results)}, {tally.rows} rows, {tally.cells_different} of "
+            f"{tally.cells} cells differ, {tally.rows_other} rows are other, "
+            f"{tally.cells_missing} cells are missing {'; '.join([*each.what, *each.notes])}"
+        )
+    for fault in [*FAULTS, "swapped"]:
+        run(fault, Wrong(engine, fault, 0), 0, must=True)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(reports))
+    print(f"{len(reports) - wrong} runs are right, {wrong} wrong")
+    return wrong > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,76 @@
+"""transformers with routecap.transformers, on the host: a batch is padded on the left."""
+
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM, __version__
+from transformers.utils import logging
+
+import routecap
+from routecap import conform
+from routecap.transformers import attach
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "sglang_engine"))
+import model as small  # noqa: E402
+
+PAD = 0
+
+
+def engine(dtype="float32", folder=None):
+    logging.set_verbosity_error()
+    folder = folder or small.make(tempfile.mkdtemp())
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
+    model.generation_config.eos_token_id = None
+    capture = attach(model)
+
+    def generate(requests):
+        found = [None] * len(requests)
+        groups = {}
+        for number, request in enumerate(requests):
+            groups.setdefault((request.n, request.stop), []).append(number)
+        for numbers in groups.values():
+            together([requests[number] for number in numbers], numbers, found)
+        return found
+
+    def together(requests, numbers, found):
+        longest = max(len(request.prompt) for request in requests)
+        tokens = torch.full((len(requests), longest), PAD)
+        for row, request in enumerate(requests):
+            tokens[row, longest - len(request.prompt) :] = torch.tensor(request.prompt)
+        mask = torch.zeros_like(tokens)
+        for row, request in enumerate(requests):
+            mask[row, longest - len(request.prompt) :] = 1
+        n = requests[0].n
+        out = model.generate(
+            tokens,
+            attention_mask=mask,
+            max_new_tokens=max(request.max_tokens for request in requests),
+            do_sample=n > 1,
+            num_return_sequences=n,
+            pad_token_id=PAD,
+            eos_token_id=requests[0].stop,
+        )
+        routings = capture.take()
+        for row, (number, request) in enumerate(zip(numbers, requests)):
+            found[number] = []
+            for choice in range(n):
+                new = out[row * n + choice, longest:].tolist()[: request.max_tokens]
+                if request.stop in new:
+                    new = new[: new.index(request.stop) + 1]
+                whole = [*request.prompt, *new]
+                ids = routings[row * n + choice].ids()[: len(whole) - 1]
+                found[number].append((ids, whole))
+
+    return conform.Functions(
+        f"transformers {__version__} ({dtype}), routecap {routecap.__version__}",
+        generate,
+        lambda output: output[0],
+        lambda output: output[1],
+        can={"n", "stop"},
+    ), {
+        "model": routecap.models.describe(Path(folder) / "config.json"),
+        "vocabulary": small.VOCABULARY,
+        "live": routecap.doctor.routing_of_model(folder),
+    }

@@ -1,0 +1,139 @@
+"""vLLM 0.21 or 0.26 in this process, with routecap or with its own capture; on the host if
+VLLM_ENGINE_ON_CPU is 1.
+
+capture: "routecap" or "own". cache: with the prefix cache, or "". blocks: of the cache, so few that
+requests are preempted. drafts: by n-grams, beside an engine without. lora: with an adapter.
+"""
+
+import itertools
+import sys
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "vllm_engine"))
+import engine as tested  # noqa: E402
+from vllm import SamplingParams, __version__  # noqa: E402
+from vllm.sampling_params import RequestOutputKind  # noqa: E402
+from vllm.v1.worker.gpu_model_runner import GPUModelRunner  # noqa: E402
+
+import routecap  # noqa: E402
+import routecap.vllm  # noqa: E402
+from routecap import conform  # noqa: E402
+
+MODEL, VOCABULARY = ("tiny", 2048) if tested.ON_CPU else ("small", 32768)
+ABORTED_AT = 4  # steps
+names = map(str, itertools.count())
+preempted = 0
+
+
+def prompt_of(output):
+    """What 0.21 gives of the prompt."""
+    name = "prompt_routed_experts"
+    return {name: getattr(output, name)} if hasattr(output, name) else {}
+
+
+def count_preemptions():
+    prepare = GPUModelRunner._prepare_inputs
+
+    def prepare_inputs(runner, scheduler_output, *args, **kwargs):
+        global preempted
+        preempted += len(scheduler_output.preempted_req_ids or ())
+        return prepare(runner, scheduler_output, *args, **kwargs)
+
+    GPUModelRunner._prepare_inputs = prepare_inputs
+
+
+def engine(capture="routecap", cache="1", blocks="40", drafts="", lora="", eager=""):
+    if capture == "routecap":
+        routecap.vllm.install()
+    count_preemptions()
+    settings = {
+        "async_scheduling": capture == "routecap" and not drafts,
+        "enable_prefix_caching": bool(cache),
+        "max_model_len": 512,
+        "max_num_seqs": 64,
+        "max_num_batched_tokens": 128 if tested.ON_CPU else 512,
+        "eager": bool(eager),
+    }
+    if blocks:
+        settings["num_gpu_blocks_override"] = int(blocks)
+    adapter = None
+    if lora:
+        import adapter as adapters
+        from vllm.lora.request import LoRARequest
+
+        folder = Path(tempfile.mkdtemp())
+        adapters.write(folder, tested.MODELS / MODEL)
+        adapter = LoRARequest("adapter", 1, str(folder))
+        settings |= {"enable_lora": True, "max_lora_rank": 8, "max_loras": 1}
+        settings["lora_target_modules"] = list(adapters.MODULES.values())
+    given = {
+        "model": routecap.models.describe(tested.MODELS / MODEL / "config.json"),
+        "vocabulary": VOCABULARY,
+        "adapter": "adapter" if lora else "",
+    }
+    if drafts:
+        speculative = {"method": "ngram", "num_speculative_tokens": 4}
+        speculative |= {"prompt_lookup_max": 3, "prompt_lookup_min": 1}
+        given["beside"] = judged(capture, "", settings, adapter)
+        settings = settings | {"speculative_config": speculative}
+    return judged(capture, ", drafts by n-grams" if drafts else "", settings, adapter), given
+
+
+def judged(capture, name, settings, adapter):
+    llm, runner = tested.make(MODEL, True, **settings, **tested.cache_of(1))
+    routes = tested.layers_that_route(llm)
+    core, seeds = llm.llm_engine, itertools.count(2)
+
+    def generate(requests):
+        found, left = {}, []
+        for request in requests:
+            own = {"temperature": 1.0 if request.n > 1 else 0, "n": request.n}
+            if request.stop is not None:
+                own["stop_token_ids"] = [request.stop]
+            sampling = SamplingParams(
+                max_tokens=request.max_tokens, ignore_eos=True, detokenize=False, **own
+            )
+            sampling.output_kind = RequestOutputKind.FINAL_ONLY
+            name = next(names)
+            found[name] = None
+            left += [name] if request.abort else []
+            core.add_request(
+                name,
+                {"prompt_token_ids": list(request.prompt)},
+                sampling,
+                lora_request=adapter if request.adapter else None,
+            )
+        for step in itertools.count():
+            if not core.has_unfinished_requests():
+                break
+            if step == ABORTED_AT and left:
+                core.abort_request(left)
+            for output in core.step():
+                if output.finished:
+                    found[output.request_id] = output
+        return [
+            [] if each is None else [(each, completion) for completion in each.outputs]
+            for each in found.values()
+        ]
+
+    def routing(output):
+        found = tested.given(SimpleNamespace(outputs=[output[1]], **prompt_of(output[0])), routes)
+        return None if found is None else found[0]
+
+    def update():
+        tested.draw_weights(runner.get_model(), next(seeds))
+        llm.reset_prefix_cache()
+
+    made = f"routecap {routecap.__version__}" if capture == "routecap" else "its own capture"
+    return conform.Functions(
+        f"vLLM {__version__}{name}, {made}",
+        generate,
+        routing,
+        lambda output: [*output[0].prompt_token_ids, *output[1].token_ids],
+        can={"n", "stop", "abort", *(["adapter"] if adapter else [])},
+        cached=lambda output: output[0].num_cached_tokens,
+        update=update,
+        preemptions=lambda: preempted,
+    )
