@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
 
 import torch
 
@@ -73,3 +76,47 @@ class RankReplay(Replay):
                 )
         finally:
             self._given = self._running = None
+
+
+class StagedReplay(RankReplay):
+    """Also of a rank's stages of torch.distributed.pipelining."""
+
+    @contextmanager
+    def schedule(
+        self,
+        stages: Sequence[Any],
+        rows: Sequence[Mapping[int, torch.Tensor] | torch.Tensor],
+        layers: Sequence[int] | None = None,
+    ) -> Iterator[None]:
+        """Within it a schedule of torch.distributed.pipelining makes one step, and micro-batch n is
+        replayed with rows[n] in each of this rank's stages, whatever order they run in.
+
+        stages: Its PipelineStages. rows, layers: For each micro-batch what `load` takes.
+
+        Raises:
+            ReplayError: A stage did not run each micro-batch once.
+        """
+        ran: Counter[tuple[int, int]] = Counter()
+
+        def forward(number: int, run: Any, micro_batch: int, *args: Any, **kwargs: Any) -> Any:
+            ran[number, micro_batch] += 1
+            if not 0 <= micro_batch < len(rows):
+                raise ReplayError(
+                    f"there are rows of {len(rows)} micro-batches, none of {micro_batch}"
+                )
+            with self(rows[micro_batch], layers):
+                return run(micro_batch, *args, **kwargs)
+
+        with ExitStack() as undo:
+            for number, stage in enumerate(stages):
+                run = stage.forward_one_chunk
+                stage.forward_one_chunk = partial(forward, number, run)
+                undo.callback(delattr, stage, "forward_one_chunk")
+            yield
+        expected = {(number, each) for number in range(len(stages)) for each in range(len(rows))}
+        if wrong := sorted(each for each in expected | ran.keys() if ran[each] != 1):
+            number, micro_batch = wrong[0]
+            raise ReplayError(
+                f"stage {number} of this rank ran micro-batch {micro_batch} {ran[wrong[0]]} times: "
+                "give rows of each micro-batch that the schedule runs, and leave all else outside"
+            )

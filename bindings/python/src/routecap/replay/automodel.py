@@ -16,9 +16,7 @@ indices in the decoder, as in `Routing.layer_map`. Gates of multi-token predicti
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -27,8 +25,7 @@ from torch import nn
 
 from ..transformers._taps import layer_of
 from ._passes import Router
-from ._rank import RankReplay
-from ._report import ReplayError
+from ._rank import StagedReplay
 
 __all__ = ["AutomodelReplay", "attach"]
 
@@ -46,7 +43,7 @@ def attach(model: nn.Module | Sequence[nn.Module], *, agreement: bool = False) -
     return AutomodelReplay(parts, agreement=agreement)
 
 
-class AutomodelReplay(RankReplay):
+class AutomodelReplay(StagedReplay):
     """What `attach` returns."""
 
     def __init__(self, parts: Sequence[nn.Module], *, agreement: bool) -> None:
@@ -75,46 +72,6 @@ class AutomodelReplay(RankReplay):
 
     def _behind(self, part: nn.Module, args: Any, output: Any) -> None:
         self.end(output)
-
-    @contextmanager
-    def schedule(
-        self,
-        stages: Sequence[Any],
-        rows: Sequence[Mapping[int, torch.Tensor] | torch.Tensor],
-        layers: Sequence[int] | None = None,
-    ) -> Iterator[None]:
-        """Within it a schedule of torch.distributed.pipelining makes one step, and micro-batch n is
-        replayed with rows[n] in each of this rank's stages, whatever order they run in.
-
-        stages: Its PipelineStages. rows, layers: For each micro-batch what `load` takes.
-
-        Raises:
-            ReplayError: A stage did not run each micro-batch once.
-        """
-        ran: Counter[tuple[int, int]] = Counter()
-
-        def forward(number: int, run: Any, micro_batch: int, *args: Any, **kwargs: Any) -> Any:
-            ran[number, micro_batch] += 1
-            if not 0 <= micro_batch < len(rows):
-                raise ReplayError(
-                    f"there are rows of {len(rows)} micro-batches, none of {micro_batch}"
-                )
-            with self(rows[micro_batch], layers):
-                return run(micro_batch, *args, **kwargs)
-
-        with ExitStack() as undo:
-            for number, stage in enumerate(stages):
-                run = stage.forward_one_chunk
-                stage.forward_one_chunk = partial(forward, number, run)
-                undo.callback(delattr, stage, "forward_one_chunk")
-            yield
-        expected = {(number, each) for number in range(len(stages)) for each in range(len(rows))}
-        if wrong := sorted(each for each in expected | ran.keys() if ran[each] != 1):
-            number, micro_batch = wrong[0]
-            raise ReplayError(
-                f"stage {number} of this rank ran micro-batch {micro_batch} {ran[wrong[0]]} times: "
-                "give rows of each micro-batch that the schedule runs, and leave all else outside"
-            )
 
 
 def _gates_of(part: nn.Module) -> tuple[list[tuple[Router, Any]], list[str]]:

@@ -14,22 +14,21 @@ family needs code of its own. One that masks groups of experts before it weighs 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
-from torch.overrides import TorchFunctionMode
 
 from .._routing import Routing
 from ..transformers import Tap, find
 from ..transformers._sequences import cached_columns, inputs_of, runs_of
 from ..transformers._taps import stack_of
 from ._passes import LIVE, Replay, Router, in_backward
+from ._topk import Choice, replace_forward
 
 __all__ = ["ModelReplay", "attach"]
 
@@ -59,7 +58,8 @@ class ModelReplay(Replay):
         ]
         for router, tap in zip(self.routers, taps):
             block = model.get_submodule(tap.name.rpartition(".")[0])
-            self._undo.append(_replace_forward(block, _Choice(self, router, tap)))
+            choice = Choice(self, router, tap.experts, tap.k)
+            self._undo.append(replace_forward(block, choice))
 
     @contextmanager
     def __call__(self, routings: Sequence[Routing]) -> Iterator[None]:
@@ -177,47 +177,3 @@ def _matrix(tensor: Any, shape: tuple[int, int]) -> NDArray[Any]:
         raise ValueError(f"attention_mask and position_ids must be [batch, length], not {given}")
     matrix: NDArray[Any] = tensor.expand(shape).cpu().numpy()
     return matrix
-
-
-class _Choice(TorchFunctionMode):  # type: ignore[misc, unused-ignore]
-    """Within it the call of torch.topk that chooses a layer's experts gives those of the replay,
-    and their scores."""
-
-    def __init__(self, replay: Replay, router: Router, tap: Tap) -> None:
-        super().__init__()
-        self.replay, self.router, self.tap = replay, router, tap
-        self.ids: torch.Tensor | None = None
-        """Of the block's forward that is running, once it has chosen."""
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if func not in (torch.topk, torch.Tensor.topk):
-            return result
-        scores = args[0] if args else kwargs["input"]
-        live = result.indices
-        if scores.shape[-1] != self.tap.experts or live.shape[-1] != self.tap.k:
-            return result  # of groups, say
-        if self.ids is None:  # a block with one group first chooses in it to weigh the group
-            flat = live.reshape(-1, self.tap.k)
-            self.ids = self.replay.choose(self.router, flat, self.tap.experts)
-            if self.ids is None:
-                return result
-        ids = self.ids.view_as(live)
-        return torch.return_types.topk((scores.gather(-1, ids), ids))
-
-
-def _replace_forward(block: nn.Module, choice: _Choice) -> Callable[[], None]:
-    """Let the block's forward run with a choice; returns what undoes it."""
-    forward, own = block.forward, "forward" in vars(block)
-
-    def replayed(*args: Any, **kwargs: Any) -> Any:
-        choice.ids = None
-        with choice:
-            return forward(*args, **kwargs)
-
-    block.forward = replayed
-    return (
-        partial(setattr, block, "forward", forward) if own else partial(delattr, block, "forward")
-    )
