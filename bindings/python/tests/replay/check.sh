@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the tests of routecap.replay with released trainers, on the CPU: check.sh [--full]
 # [--library PREFIX]. By itself Megatron-Core 0.19, Automodel, slime and miles; --full adds
-# Megatron-Core 0.16 and verl, with what verl needs (290 MB).
+# Megatron-Core 0.16, torchtitan, and verl with what it needs (290 MB).
 cd "$(dirname "$0")/../../../.." && . examples/setup.sh
 export ROUTECAP_CHECKED=1 # a slip in the order of calls is an error
 full=0
@@ -27,7 +27,9 @@ with() {
 with "Megatron-Core 0.19.2, Automodel 0.7.0, slime, miles" "$transformers_python" megatron-core==0.19.2 nemo-automodel==0.7.0 -- \
     test_megatron test_queues test_automodel
 if [ $full = 1 ]; then
-    released megatron-core==0.16.1 verl==0.9.1
+    titan=(torchtitan==0.3.0 spmd_types==0.2.3 tyro==1.0.17 docstring_parser==0.18.0)
+    released megatron-core==0.16.1 verl==0.9.1 "${titan[@]}"
+    with "torchtitan 0.3.0" "$torch_python" megatron-core==0.19.2 "${titan[@]}" -- test_torchtitan
     install_verl_needs
     with "Megatron-Core 0.16.1, slime, miles" "$torch_python" megatron-core==0.16.1 -- test_megatron test_queues
     for version in 0.16.1 0.19.2; do

@@ -3,6 +3,7 @@
     routecap.replay.transformers    models of Hugging Face transformers
     routecap.replay.megatron        Megatron-Core 0.16 to 0.19
     routecap.replay.automodel       NeMo Automodel 0.7
+    routecap.replay.torchtitan      torchtitan 0.3
     routecap.replay.verl            verl 0.9, by its plugins
     routecap.replay.slime           slime and miles, by their custom paths
 

@@ -1,0 +1,40 @@
+"""The first of two ranks that share a sequence: its router sees a DTensor, and is replayed."""
+
+import sys
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+from routecap.replay.torchtitan import attach
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+sys.modules["torchtitan.distributed.minimal_async_ep.kernels"] = mock.MagicMock()
+from torchtitan.models.common import config_utils as titan
+
+EXPERTS, K, BATCH, LENGTH, WIDTH = 8, 2, 2, 6, 16
+
+dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
+mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))
+router = titan.make_router_config(
+    dim=WIDTH, num_experts=EXPERTS, top_k=K, gate_param_init={"weight": torch.nn.init.normal_}
+).build()
+router.init_states()
+weight = DTensor.from_local(router.gate.weight.data, mesh, [Replicate()], run_check=False)
+router.gate.weight = torch.nn.Parameter(weight)
+model = torch.nn.Module()
+model.layers = torch.nn.ModuleDict({"4": router})
+model.forward = lambda hidden: model.layers["4"](hidden)
+
+mine = torch.randn(BATCH, LENGTH // 2, WIDTH)
+hidden = DTensor.from_local(mine, mesh, [Shard(1)], run_check=False)
+rows = torch.stack([torch.randperm(EXPERTS)[:K] for _ in range(BATCH * LENGTH // 2)])
+with attach(model) as replay, replay({4: rows}):
+    scores, ids, whole = model(hidden)
+assert isinstance(ids, DTensor) and ids.placements == (Shard(1),)
+assert ids.shape == (BATCH, LENGTH, K) and replay.report().replayed == len(rows)
+assert torch.equal(ids.to_local().reshape(-1, K), rows)
+expected = whole.to_local().reshape(-1, EXPERTS).gather(1, rows)
+assert torch.allclose(scores.to_local().reshape(-1, K), expected)
+print("its own rows, as a DTensor")

@@ -1,0 +1,249 @@
+"""Mixtures of experts of released torchtitan choose what they are given, and weigh it as
+torchtitan does.
+
+Its attention needs a compiler; so a linear layer stands where that would.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+import routecap.replay.torchtitan
+import torch
+import torch.utils.checkpoint
+from routecap.replay import ReplayError
+from torch.distributed.pipelining import PipelineStage, ScheduleInterleaved1F1B
+
+# The only one that wants Triton.
+sys.modules["torchtitan.distributed.minimal_async_ep.kernels"] = mock.MagicMock()
+from torchtitan.models.common import config_utils as titan
+from torchtitan.models.common.moe import TokenChoiceTopKRouter
+
+# The router computes in float32; on a CPU autocast has no such type, and says so.
+pytestmark = pytest.mark.filterwarnings("ignore:In CPU autocast")
+
+EXPERTS, K, BATCH, LENGTH, WIDTH = 8, 2, 2, 6, 16
+TOKENS = BATCH * LENGTH
+attach = routecap.replay.torchtitan.attach
+
+
+def moe_of(**changes: Any) -> Any:
+    random = partial(torch.nn.init.normal_, std=0.3)
+    router = {"score_func": "softmax", **changes}
+    made = titan.make_moe_config(
+        num_experts=EXPERTS,
+        router=titan.make_router_config(
+            dim=WIDTH, num_experts=EXPERTS, top_k=K, gate_param_init={"weight": random}, **router
+        ),
+        routed_experts=titan.make_routed_experts_config(
+            dim=WIDTH,
+            hidden_dim=32,
+            num_experts=EXPERTS,
+            top_k=K,
+            param_init=dict.fromkeys(("w1_EFD", "w2_EDF", "w3_EFD"), random),
+            comm_backend="standard",
+        ),
+    ).build()
+    made.init_states()
+    return made
+
+
+class Block(torch.nn.Module):
+    def __init__(self, **settings: Any) -> None:
+        super().__init__()
+        self.attention, self.moe = torch.nn.Linear(WIDTH, WIDTH), moe_of(**settings)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        hidden = hidden + self.attention(hidden)
+        out: torch.Tensor = hidden + self.moe(hidden)
+        return out
+
+
+class Model(torch.nn.Module):
+    """Four layers, of which the first is dense, and one that predicts ahead; or some of them."""
+
+    def __init__(self, checkpointed: bool = False, layers: str = "0123", **settings: Any) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        made = {"0": torch.nn.Linear(WIDTH, WIDTH)} | {each: Block(**settings) for each in "123"}
+        self.layers = torch.nn.ModuleDict({each: made[each] for each in layers})
+        self.mtp_layers = torch.nn.ModuleList([Block(**settings)] if "3" in layers else [])
+        self.checkpointed = checkpointed
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        for layer in [*self.layers.values(), *self.mtp_layers]:
+            hidden = (
+                torch.utils.checkpoint.checkpoint(layer, hidden, use_reentrant=False)
+                if self.checkpointed
+                else layer(hidden)
+            )
+        return hidden
+
+
+def rows_of(seed: int) -> dict[int, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    draw = lambda: torch.randperm(EXPERTS, generator=generator)[:K].to(torch.uint8)
+    return {layer: torch.stack([draw() for _ in range(TOKENS)]) for layer in (1, 2, 3)}
+
+
+def seen_in(*models: Model) -> dict[int, list[tuple[bool, Any, Any]]]:
+    """What the experts of each layer are given: whether autograd ran, scores and ids."""
+    seen: dict[int, list[tuple[bool, Any, Any]]] = {1: [], 2: [], 3: []}
+    for model in models:
+        for name, layer in model.layers.items():
+            if name != "0":
+
+                def hook(module: Any, args: Any, layer: int = int(name)) -> None:
+                    again = torch._C._current_graph_task_id() != -1
+                    seen[layer].append((again, *(each.reshape(TOKENS, K) for each in args[1:3])))
+
+                layer.moe.routed_experts.register_forward_pre_hook(hook)
+    return seen
+
+
+@pytest.mark.parametrize(
+    "scores",
+    [
+        {"route_norm": True},
+        {"score_func": "sigmoid", "route_norm": True, "route_scale": 2.5},
+        {"score_func": "sigmoid", "num_expert_groups": 4, "num_limited_groups": 2},
+        {"num_expert_groups": 4, "num_limited_groups": 1},
+    ],
+    ids=["softmax", "sigmoid", "groups", "groups as many as k"],
+)
+def test_rows_are_forced_by_layer_with_live_weights(scores: dict[str, Any]) -> None:
+    model, rows, hidden = Model(**scores), rows_of(1), torch.randn(BATCH, LENGTH, WIDTH)
+    for block in list(model.layers.values())[1:]:
+        block.moe.expert_bias_E.normal_(std=0.1)
+    seen, inputs = seen_in(model), []
+    first = model.layers["1"].moe
+    first.router.register_forward_pre_hook(lambda module, args: inputs.append(args[0]))
+    with attach(model) as replay:
+        model(hidden)
+        before = first.tokens_per_expert_E.clone()
+        with replay(rows):
+            model(hidden).sum().backward()
+        report = replay.report()
+    counted = first.tokens_per_expert_E - before
+    model(hidden)
+    assert replay.live == ("mtp_layers.0.moe.router",)
+    assert [router.layer for router in replay.routers] == [1, 2, 3]
+    assert report.replayed == 3 * TOKENS and report.invalid == report.lost == 0
+    for layer, calls in seen.items():
+        live, forced, after = (ids for _, _, ids in calls)
+        given = rows[layer].long()
+        assert torch.equal(forced, given) and not torch.equal(live, given)
+        assert torch.equal(after, live)
+        gradient = model.layers[str(layer)].moe.router.gate.weight.grad
+        assert gradient.abs().amax(1)[given.unique()].all()
+    assert torch.equal(counted, torch.bincount(rows[1].flatten(), minlength=EXPERTS).float())
+    logits = (inputs[1] @ first.router.gate.weight.T).reshape(TOKENS, EXPERTS)
+    weights = logits.sigmoid() if scores.get("score_func") else logits.softmax(-1)
+    weights = weights.gather(1, rows[1].long())
+    if scores.get("route_norm"):
+        weights = weights / weights.sum(-1, keepdim=True)
+    assert torch.allclose(seen[1][1][1], weights * scores.get("route_scale", 1.0), atol=1e-6)
+
+
+def test_checkpointing_chooses_what_its_own_forward_chose_in_any_order() -> None:
+    model, batches = Model(checkpointed=True), [rows_of(seed) for seed in range(3)]
+    batches[1][2] = batches[1][2].to(torch.int16).index_fill(0, torch.arange(3), -1)
+    hidden, seen = torch.randn(BATCH, LENGTH, WIDTH, requires_grad=True), seen_in(model)
+    with attach(model) as replay:
+        losses = []
+        for rows in batches:
+            with replay(rows):
+                losses.append(model(hidden).sum())
+        for number in (2, 0, 1):
+            losses[number].backward()
+        report = replay.report()
+    for layer, calls in seen.items():
+        assert [again for again, _, _ in calls] == [False] * 3 + [True] * 3
+        ids = [each for _, _, each in calls]
+        for turn, number in enumerate((2, 0, 1)):
+            assert torch.equal(ids[3 + turn], ids[number])
+        assert torch.equal(ids[2], batches[2][layer].long())
+    assert report.lost == 3 and report.passes == 3
+
+
+def test_virtual_stages_and_recompute_under_the_interleaved_schedule(alone: None) -> None:
+    parts = [Model(True, "01"), Model(True, "23")]
+    like = torch.randn(BATCH, LENGTH, WIDTH, requires_grad=True)
+    stages = [
+        PipelineStage(part, number, 2, like.device, input_args=like, output_args=like)
+        for number, part in enumerate(parts)
+    ]
+    schedule = ScheduleInterleaved1F1B(stages, 4, loss_fn=torch.nn.functional.mse_loss)
+    batches, hidden = [rows_of(seed) for seed in range(4)], torch.randn(4 * BATCH, LENGTH, WIDTH)
+    seen = seen_in(*parts)
+    with attach(parts) as replay:
+        with replay.schedule(stages, batches):
+            schedule.step(hidden, target=torch.randn_like(hidden))
+        report = replay.report()
+    assert report.passes == 8 and report.replayed == 4 * 3 * TOKENS
+    for layer, calls in seen.items():
+        for backward in (False, True):
+            chosen = [ids for again, _, ids in calls if again == backward]
+            assert len(chosen) == 4
+            for ids, rows in zip(chosen, batches):
+                assert torch.equal(ids, rows[layer].long())
+
+
+def test_a_rank_of_a_sharded_sequence_gives_its_own_tokens() -> None:
+    """As under tensor parallelism with sequence parallelism, where a router sees a DTensor."""
+    result = subprocess.run(
+        [sys.executable, Path(__file__).with_name("sharded.py")], capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "its own rows, as a DTensor" in result.stdout
+
+
+class Descendant(TokenChoiceTopKRouter):
+    """Chooses as its parent does, and rewrites what it chose."""
+
+    def forward(self, *args: Any) -> Any:
+        scores, ids, whole = super().forward(*args)
+        return scores, ids.clone(), whole
+
+
+def test_what_does_not_fit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, rows, hidden = Model(), rows_of(1), torch.randn(BATCH, LENGTH, WIDTH)
+    router = model.layers["1"].moe.router
+    with attach(model) as replay, torch.no_grad():
+        with (
+            pytest.raises(ReplayError, match=r"no rows for layers\.2\.moe\.router:"),
+            replay({1: rows[1], 3: rows[3]}),
+        ):
+            model(hidden)
+        with pytest.raises(ReplayError, match=r"layers\.1\.moe\.router has 10 x 2"), replay(rows):
+            model(hidden[:, 1:])
+        router._debug_force_load_balance = True
+        with pytest.raises(ReplayError, match="does not put out what it chose"), replay(rows):
+            model(hidden)
+        compiled = torch.compile(model.layers["2"], backend="eager", fullgraph=True)
+        with pytest.raises(Exception, match=r"layers\.2\.moe\.router is compiled"):
+            compiled(hidden)
+    with pytest.raises(ValueError, match="moe_force_load_balance"):
+        attach(model)
+    router._debug_force_load_balance = False
+    router.__class__ = Descendant
+    with attach(model) as replay, pytest.raises(ReplayError, match="report its class"):
+        with replay(rows):
+            model(hidden)
+    router.__class__ = TokenChoiceTopKRouter
+    dispatcher = model.layers["3"].moe.routed_experts.token_dispatcher
+    monkeypatch.setattr(dispatcher, "non_blocking_capacity_factor", 0.5, raising=False)
+    with pytest.raises(ValueError, match="capacity 0.5"):
+        attach(model)
+    monkeypatch.undo()
+    model.layers["1"].compile(backend="eager")
+    with pytest.raises(ValueError, match=r"layers\.1\.moe\.router is compiled"):
+        attach(model)
+    with pytest.raises(ValueError, match="no TokenChoiceTopKRouter"):
+        attach(torch.nn.Linear(1, 1))
