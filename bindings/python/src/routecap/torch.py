@@ -341,7 +341,9 @@ class _Slot:
         if positions is not None:
             self.positions[:rows].copy_(positions[:rows], non_blocking=True)
         if self._event is not None:
-            self._event.record()
+            host = device.device.type == "cpu"
+            # Without a stream it would be the current device's, which may be another.
+            self._event.record(None if host else torch.accelerator.current_stream(device.device))
 
     def wait(self) -> int:
         """Wait until the copy has arrived; how many rows the pass began."""

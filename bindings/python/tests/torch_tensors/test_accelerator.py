@@ -34,7 +34,7 @@ class Event:
     def __init__(self, order: deque[threading.Event]) -> None:
         self.order, self.arrived = order, threading.Event()
 
-    def record(self) -> None:
+    def record(self, stream: None) -> None:
         self.arrived = threading.Event()
         self.order.append(self.arrived)
 
@@ -233,6 +233,15 @@ def test_a_step_that_finds_no_slot_waits_for_one_and_is_not_lost() -> None:
         thread.join()
         routing = taken(capture, request, 20)
         assert most == 2 and routing.complete and (routing.ids() == chosen(1, 0, 20)).all()
+
+
+def test_a_pass_of_nobody_is_a_step_without_rows(capture: Capture) -> None:
+    request = capture.open()
+    write(capture, chosen(9, 0, 4))
+    assert capture.issue(routecap.spans(0)).result(10).wait(10) is routecap.Status.OK
+    write(capture, chosen(1, 0, 4))
+    capture.issue(spans(request, 0, 4))
+    assert (taken(capture, request, 4).ids() == chosen(1, 0, 4)).all()
 
 
 def test_an_error_of_a_step_is_in_its_future_and_the_next_issue_says_it(capture: Capture) -> None:
