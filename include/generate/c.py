@@ -130,8 +130,24 @@ def lists(headers: Headers) -> str:
         )
         + macro("ROUTECAP_CONFIG_FLAGS", "X(NAME, name).", [f"{n}, {n.lower()}" for n in flags])
         + macro("ROUTECAP_STATS", "X(field).", [each.name for each in stats.fields[1:]])
+        + macro(
+            "ROUTECAP_COUNTERS",
+            "X(field): those of ROUTECAP_STATS that are counted. The others are sums over layers,\n"
+            "// or say what is there now.",
+            counters(headers),
+        )
         + "// clang-format on\n"
     )
+
+
+def counters(headers: Headers) -> list[str]:
+    structs = {each.short: each for each in headers.structs}
+    of_layers = [f"cells_{each.name}" for each in structs["layer_stats"].fields]
+    return [
+        each.name
+        for each in structs["stats"].fields[1:]
+        if each.section != "Now." and each.name not in of_layers
+    ]
 
 
 def array(name: str, items: list[str]) -> str:

@@ -44,6 +44,7 @@ class Field:
     name: str
     comment: str
     size: int
+    section: str  # the last comment above it on lines of its own
 
     @property
     def pointer(self) -> bool:
@@ -160,12 +161,14 @@ class Headers:
                 raise SystemExit(f"generate: no declaration that is understood: {line}")
 
     def _struct(self, struct: Struct, lines) -> None:
+        section = ""
         for line in lines:
             if line.startswith("}"):
                 break
             if line.lstrip().startswith("/*"):  # of the fields that follow
                 while not line.endswith("*/"):
-                    line = next(lines)
+                    line += "\n" + next(lines)
+                section = words(line)
                 continue
             while ";" not in line:
                 line += " " + next(lines).strip()
@@ -174,13 +177,14 @@ class Headers:
             while comment and not comment.endswith("*/"):
                 comment += " " + next(lines).strip()
             if struct.name != "routecap_api":
-                struct.fields.append(self._field(*split_type(declaration), words(comment)))
+                type, name = split_type(declaration)
+                struct.fields.append(self._field(type, name, words(comment), section))
         if struct.name != "routecap_api":
             self.structs.append(struct)
 
-    def _field(self, type: str, name: str, comment: str) -> Field:
+    def _field(self, type: str, name: str, comment: str, section: str) -> Field:
         integer = self.kinds[type].integer if type in self.kinds else type
-        return Field(type, name, comment, 8 if "*" in type else SIZES[integer])
+        return Field(type, name, comment, 8 if "*" in type else SIZES[integer], section)
 
     def _function(self, line: str, comment: str) -> None:
         match = re.fullmatch(r"ROUTECAP_API (.*?)(routecap_\w+)\((.*)\);", line)

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <memory>
 
+#include "base/declared.h"
+
 namespace routecap {
 
 // A thread that reads a counter also sees everything that was counted before the value that it
@@ -29,13 +31,10 @@ struct LayerCounters {
 };
 
 struct Counters {
-    Counter steps_issued, steps_landed, steps_lost;
-    Counter rows_issued, rows_in_flight, rows_provisional;
-    Counter rows_delivered, rows_missing, rows_lost, rows_late, rows_rejected, rows_unplaced,
-        rows_refused;
-    Counter rows_skipped, rows_overlapped, rows_mismatched, rows_dropped, cells_conflicting;
+#define COUNTER(field) Counter field;
+    ROUTECAP_COUNTERS(COUNTER)
+#undef COUNTER
     Counter rows_landed;  // rows whose cells were counted per layer
-    Counter silent_layers;
     std::unique_ptr<LayerCounters[]> layers;
 
     explicit Counters(uint32_t layer_count) : layers(new LayerCounters[layer_count]) {}
