@@ -1,10 +1,12 @@
-"""Measure what capture costs on this machine, on the host and, where there is one, on a CUDA
-device.
+"""Measure what capture costs on this machine.
 
-Each step records the ids of all layers, takes the snapshot and issues it for one request; what is
-read back is compared with what was recorded. Times are medians in microseconds: of the calls, on
-the engine's thread, and of the step from its issue until its rows can be read. On CUDA the calls
-enqueue work, which then runs beside the engine's.
+Runs steps on the host, and on a CUDA device if there is one. Each step records the ids of all
+layers, takes the snapshot, and is issued for one request. Then the rows are read and compared with
+what was recorded.
+
+Times are medians in microseconds. "begin" to "issue" are the times of the calls on the engine's
+thread. On CUDA the calls only enqueue work, which the device runs beside the engine's own. "landed
+after" is the time from the issue until the rows can be read.
 """
 
 import argparse
@@ -25,25 +27,31 @@ from .terminal import Terminal
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--backend", choices=("host", "cuda"), help="default: all that are usable")
-    parser.add_argument("--layers", type=int, default=58, help="default: %(default)s")
+    parser.add_argument(
+        "--backend",
+        choices=("host", "cuda"),
+        help="which backend; default: all that this machine has",
+    )
+    parser.add_argument("--layers", type=int, default=58, help="MoE layers; default: %(default)s")
     parser.add_argument("--k", type=int, default=8, help="experts per token; default: %(default)s")
-    parser.add_argument("--experts", type=int, default=256, help="default: %(default)s")
+    parser.add_argument("--experts", type=int, default=256, help="of a layer; default: %(default)s")
     parser.add_argument(
         "--rows",
         type=int,
         nargs="+",
         default=[1, 64, 256, 1024],
-        help="tokens of a step; default: 1 64 256 1024",
+        help="tokens of a step, one or more numbers; default: 1 64 256 1024",
     )
     parser.add_argument(
         "--steps",
         type=int,
         default=100,
-        help="measured for each number of tokens; default: %(default)s",
+        help="steps to measure for each number of tokens; default: %(default)s",
     )
     parser.add_argument(
-        "--json", action="store_true", help="print one JSON object for each line instead"
+        "--json",
+        action="store_true",
+        help="print one JSON object for each line of the table instead",
     )
 
 

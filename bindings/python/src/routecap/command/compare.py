@@ -1,9 +1,12 @@
-"""Compare routings: exit status 0 if they are the same, 1 if they differ, 2 for an error.
+"""Compare routings cell by cell.
 
-A and B are FILE.routecap, a folder of them, FILE.tar or FILE.safetensors. Two files of one routing
-each are compared whatever their names, otherwise routings of the same name are. They are the same
-if they have the same rows and layers, and in each cell the same set of experts, or neither has any;
-with --ordered also the same order.
+A and B are each FILE.routecap, a folder of such files, FILE.tar or FILE.safetensors. If A and B are
+files of one routing each, these two are compared. Otherwise routings with the same name are.
+
+Two routings are the same if they have the same rows and layers, and in each cell the same set of
+experts or both none. With --ordered the experts must also be in the same order.
+
+Exit status: 0 if all are the same; 1 if some differ; 2 for an error.
 """
 
 import argparse
@@ -17,10 +20,10 @@ from .wire import add_hints, hint_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("first", metavar="A")
-    parser.add_argument("second", metavar="B")
+    parser.add_argument("first", metavar="A", help="first file or folder")
+    parser.add_argument("second", metavar="B", help="second file or folder")
     parser.add_argument(
-        "--ordered", action="store_true", help="the order of a cell's experts counts, too"
+        "--ordered", action="store_true", help="also compare the order of the experts in each cell"
     )
     parser.add_argument(
         "--json", action="store_true", help="print everything as one JSON object instead"

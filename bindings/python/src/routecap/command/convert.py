@@ -1,15 +1,20 @@
-"""Convert routings from one kind of file to another; what OUT cannot say is an error, unless
---allow names it.
+"""Convert routings from one kind of file to another.
 
 The ending of a name says which kind of file it is:
 
-  FILE.routecap     one routing in the serialised form FILE.tar          several in one archive
-  FILE.safetensors  arrays that need no routecap to be read FILE.npy, .npy.b64, .b64, .routes.json,
-  .nrlre1, .lists.json one, as servers send it: what such a file does not say is said by options,
-  --experts above all none              a folder of files NAME.routecap
+  FILE.routecap     one routing in the serialised form
+  FILE.tar          several routings in one archive
+  FILE.safetensors  arrays that other programs can read without routecap
+  FILE.npy, .npy.b64, .b64, .routes.json, .nrlre1, .lists.json
+                    one routing as servers send it
+  no ending         a folder of files NAME.routecap
 
-OUT is also a folder, whatever its ending, if it ends in a slash or is a folder already. Any other
-ending of OUT is refused.
+OUT is also a folder if it ends in a slash, or if there is a folder of that name. Any other ending
+of OUT is refused.
+
+A file from a server does not say everything about the model. Give what it lacks as options, at
+least --experts. If OUT cannot hold something that a routing says, this is an error, unless --allow
+names it.
 """
 
 import argparse
@@ -21,8 +26,8 @@ from .wire import add_hints, add_options, hint_of, options_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("source", metavar="IN")
-    parser.add_argument("target", metavar="OUT")
+    parser.add_argument("source", metavar="IN", help="file or folder to read")
+    parser.add_argument("target", metavar="OUT", help="file or folder to write")
     add_options(parser)
     add_hints(parser)
 

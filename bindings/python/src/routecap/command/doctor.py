@@ -1,13 +1,19 @@
-"""Find what is wrong with routings, and say which published failure it resembles.
+"""Find what is wrong with routings, and which published failure it resembles.
 
-FILE is FILE.routecap, FILE.tar, FILE.safetensors, the bytes of a sequence, FILE.npy with an array
-[rows, layers, k], FILE.npz with one for each name, a message of the wire as a server sent it, a
-server's whole answer in FILE.json, or a folder of .routecap files or of messages. Several FILEs are
-examined together. More is found the more is given.
+FILE is one of these:
 
-Exit status: 0 if nothing was found; 1 if something was; 2 for an error; 3 if nothing was found, and
-a check for which an option was given could not be made (with --strict: any check). What could not
-be checked is listed, and is never a pass.
+  FILE.routecap, FILE.tar, FILE.safetensors
+  FILE.npy          an array [rows, layers, k]
+  FILE.npz          several such arrays, each under its name
+  FILE.json         a server's whole answer
+  a message as a server sent it, or the bytes of a sequence
+  a folder of .routecap files or of messages
+
+Several FILEs are examined together. The more options you give, the more can be checked. A check
+that could not be made is listed, and never counts as passed.
+
+Exit status: 0 if nothing was found; 1 if something was found; 2 for an error; 3 if nothing was
+found, but a check that an option asks for could not be made (with --strict: any check).
 """
 
 import argparse
@@ -22,39 +28,39 @@ from .wire import add_hints, hint_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("files", metavar="FILE", nargs="+")
+    parser.add_argument("files", metavar="FILE", nargs="+", help="routings; see above")
     parser.add_argument(
         "--tokens",
         metavar="FILE",
         help=(
-            "token ids: JSON, a list or an object with one for each name, or .npy or .npz. Checks "
-            "lengths, shifts, and rows of other texts"
+            "the token ids: a JSON list, a JSON object with a list for each name, .npy or .npz. "
+            "Finds wrong lengths, shifts, and rows of other texts"
         ),
     )
     parser.add_argument(
         "--against",
         metavar="FILE",
-        help="another capture of the same texts: compares cell by cell, names a shift",
+        help="another capture of the same texts. Compares cell by cell, and finds a shift",
     )
     parser.add_argument(
         "--config",
         metavar="PATH",
-        help="the model's config.json: checks experts, k and which layers route",
+        help="the model's config.json. Checks experts, k, and which layers are MoE layers",
     )
     parser.add_argument(
         "--model",
         metavar="PATH",
         help=(
-            "a model for transformers: compares with what it chooses for the tokens; includes "
-            "--config"
+            "a model that transformers can load. Compares with the experts that it chooses for "
+            "the tokens. Includes --config"
         ),
     )
     parser.add_argument(
         "--control",
         action="store_true",
         help=(
-            "--against and --model also compare a copy that is shifted by one row, and must "
-            "find the shift"
+            "test the doctor itself: --against and --model must find the shift in a copy that is "
+            "shifted by one row"
         ),
     )
     parser.add_argument(

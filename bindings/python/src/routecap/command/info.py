@@ -1,4 +1,4 @@
-"""Show the version, the backends and what this machine has for them."""
+"""Show the version, the backends, and which optional packages are installed."""
 
 import argparse
 import platform

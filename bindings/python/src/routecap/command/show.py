@@ -1,10 +1,11 @@
-"""Show routings: what is there, what is missing, and the load of the experts in each layer, as text
-and as pictures.
+"""Show routings: their rows, missing cells, and the load of the experts.
 
-FILE is FILE.routecap, a folder of them, FILE.tar, FILE.safetensors, or a message of the wire
-(FILE.npy, for instance, with --experts). What is known of a request beside its routing, the text of
-its tokens above all, is read from FILE.json: {"tokens": ["The", " cat", ...], "prompt_tokens": 7}.
-More than four routings are listed in a table.
+FILE is FILE.routecap, a folder of such files, FILE.tar, FILE.safetensors, or a message as a server
+sent it (such as FILE.npy, with --experts). More than four routings are listed in a table, one line
+each.
+
+If there is a FILE.json beside FILE, it says more about the request, above all the text of its
+tokens: {"tokens": ["The", " cat", ...], "prompt_tokens": 7}.
 """
 
 import argparse
@@ -27,17 +28,17 @@ _BLOCKS = 8  # of missing cells that are named, unless all are asked for
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("files", metavar="FILE", nargs="+")
+    parser.add_argument("files", metavar="FILE", nargs="+", help="routings; see above")
     parser.add_argument(
         "--layer",
         type=int,
         metavar="L",
-        help="index in the decoder of the layer whose experts are shown token by token",
+        help="show the experts of this layer, token by token; L counts all layers of the model",
     )
     parser.add_argument(
         "--missing",
         action="store_true",
-        help=f"name all blocks of missing cells, not only the first {_BLOCKS}",
+        help=f"list all blocks of missing cells, not only the first {_BLOCKS}",
     )
     parser.add_argument(
         "--json", action="store_true", help="print everything as one JSON object instead"
@@ -45,11 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--png",
         metavar="OUT",
-        help="write a picture (needs matplotlib; by its ending also .svg or .pdf)",
+        help="write a picture: .png, .svg or .pdf (needs matplotlib)",
     )
-    parser.add_argument(
-        "--html", metavar="OUT", help="write one page that needs nothing else, for any browser"
-    )
+    parser.add_argument("--html", metavar="OUT", help="write a page for any browser, in one file")
     add_hints(parser)
 
 

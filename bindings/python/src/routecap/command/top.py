@@ -1,11 +1,12 @@
 """Watch the load of the experts of a running engine.
 
-URL is where metrics are served: by routecap.metrics.serve, or by the metrics_port of an engine.
-Several are several ranks of it. Every interval the layers with the largest imbalance (most chosen
-expert over the mean) are shown, and their hottest experts, both of that interval.
+URL is the address at which routecap.metrics.serve or the metrics_port of an engine serves metrics.
+Give one URL for each rank. Every interval, the command shows the layers with the largest imbalance
+(load of the most chosen expert over the mean), and the hottest experts of each.
 
-With --save all that was chosen meanwhile, on all ranks, is written at the end (--count, or Ctrl-C)
-as balancers read it: .json for SGLang's --init-expert-location, .npy for EPLB's rebalance_experts.
+With --save, the command adds up what all ranks chose while it ran, and writes that when it ends
+(after --count intervals, or at Ctrl-C): .json for SGLang's --init-expert-location, .npy for EPLB's
+rebalance_experts.
 """
 
 import argparse
@@ -28,17 +29,25 @@ _URL = "http://127.0.0.1:9400/metrics"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("urls", metavar="URL", nargs="*", default=[_URL], help=f"default {_URL}")
-    parser.add_argument("--interval", type=float, default=2.0, help="seconds; default 2")
-    parser.add_argument("--layers", type=int, default=20, help="how many; default 20")
-    parser.add_argument("--phase", choices=("prefill", "decode"), help="only this; default both")
-    parser.add_argument("--count", type=int, default=0, help="intervals to show; default: no end")
     parser.add_argument(
-        "--save", metavar="FILE", help="write the counts of the time watched: .json or .npy"
+        "--interval", type=float, default=2.0, help="seconds between two readings; default 2"
+    )
+    parser.add_argument(
+        "--layers", type=int, default=20, help="how many layers to show; default 20"
+    )
+    parser.add_argument(
+        "--phase", choices=("prefill", "decode"), help="show only this phase; default both"
+    )
+    parser.add_argument(
+        "--count", type=int, default=0, help="end after so many intervals; default: never"
+    )
+    parser.add_argument(
+        "--save", metavar="FILE", help="write what was chosen while the command ran: .json or .npy"
     )
     parser.add_argument(
         "--decoder-layers",
         type=int,
-        help="number of decoder layers, for .json; default: up to the last seen",
+        help="layers of the model, for .json; default: up to the last that was seen",
     )
 
 

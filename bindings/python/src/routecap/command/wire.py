@@ -8,17 +8,17 @@ from .. import WireFact, WireOptions
 from .._message import wire_fact
 
 _HINTS = {
-    "experts": "experts of a layer: ids are below it; required",
-    "layers": "captured layers, where the file does not say how many, or has others too",
-    "columns": "length of the layer axis, where the file does not say it",
-    "k": "experts per token, where the file does not say it",
+    "experts": "experts of a layer (ids are below this number); required",
+    "layers": "captured layers, if the file does not say how many, or has other layers too",
+    "columns": "length of the layer axis, if the file does not say it",
+    "k": "experts per token, if the file does not say it",
     "first": "position of the first row",
-    "rows": "how many rows there must be: of S tokens S-1",
+    "rows": "how many rows there must be: S-1 for S tokens",
 }
 
 
 _UNJUDGED = ("experts", "columns", "k", "first")
-"""Those that say what the ids of a file are, and not what of them is routing."""
+"""Hints about the array of ids itself. The others say which of its cells are routing."""
 
 
 def add_hints(parser: argparse.ArgumentParser, judged: bool = True) -> None:
@@ -52,7 +52,7 @@ def add_hints(parser: argparse.ArgumentParser, judged: bool = True) -> None:
         dest="wire_layer_map",
         metavar="LIST",
         type=_layers,
-        help="which layers of the decoder are captured: 1-60, or 1,3,5",
+        help="which layers of the model are captured: 1-60, or 1,3,5",
     )
 
 
@@ -82,16 +82,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--allow",
         metavar="FACTS",
         default="",
-        help=f"what OUT may lose, separated by commas: {facts}",
+        help=f"what may be lost in OUT, separated by commas: {facts}",
     )
     parser.add_argument(
-        "--out-dtype", metavar="TYPE", help="type of the ids in OUT, if it is a message of the wire"
+        "--out-dtype",
+        metavar="TYPE",
+        help="type of the ids in OUT, if OUT is in a format of servers",
     )
     parser.add_argument(
         "--out-columns",
         type=int,
         metavar="N",
-        help="write all N layers of the decoder to OUT, those that are not captured as zeros",
+        help="write all N layers of the model to OUT; layers that were not captured are zeros",
     )
 
 
