@@ -20,7 +20,7 @@ from .._mapped import ROUTING, in_folder, mapped
 from .._samples import Sample
 from .._sequence import Sequence
 from ..models import Description
-from ._answers import cases_of
+from ._server_answers import cases_of
 from ._case import Case, of_array, of_sample
 from ._messages import Shape, array_of, arrays_of, unwrap
 

@@ -13,7 +13,7 @@ from .._constants import Status
 from .._errors import error
 from .._routing import Routing
 from ..models import Description
-from . import _against, _alone, _by_tokens
+from . import _alone, _comparison, _token_checks
 from ._case import Case
 from ._cases import token_ids
 from ._subject import Found, NotCheckedError, Subject
@@ -28,11 +28,11 @@ _CHECKS: dict[str, Callable[[Subject], Iterator[Found]]] = {
     "layers": _alone.layers,
     "rows": _alone.rows,
     "dense": _alone.dense,
-    "length": _by_tokens.length,
-    "shift": _by_tokens.shift,
-    "prefix": _by_tokens.prefix,
-    "against": _against.against,
-    "model": _against.model,
+    "length": _token_checks.length,
+    "shift": _token_checks.shift,
+    "prefix": _token_checks.prefix,
+    "against": _comparison.against,
+    "model": _comparison.model,
 }
 CHECKS: Mapping[str, str] = {
     name: (check.__doc__ or "").splitlines()[0] for name, check in _CHECKS.items()

@@ -1,4 +1,4 @@
-"""What a user can choose, beyond SGLang's own flags."""
+"""Settings of a user, beyond SGLang's own flags."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Options:
         return cls(**found)
 
     def to_environment(self, environment: MutableMapping[str, str] = os.environ) -> None:
-        """For the processes that an engine starts."""
+        """Write the settings to an environment, for processes that the engine starts."""
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             environment[f"{ASKED}_{field.name.upper()}"] = (

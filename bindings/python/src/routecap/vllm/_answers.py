@@ -1,4 +1,4 @@
-"""What a server answers, or a program gets, with the rows of one completion, as it asked for them.
+"""Make a server's answer of the rows of one completion, in the format that the request asked for.
 
 By `Asked.format`:
 
@@ -10,13 +10,9 @@ By `Asked.format`:
     routecap.base64  the serialised form in base64: validity, tags and layers too
     file             where the serialised form is, for clients on the same machine:
                      {"file", "offset", "bytes", "format": "routecap", "start", "shape"}
-    store            in which blocks of the engine's store rows are, for such clients
+    store            which blocks of the engine's store hold the rows, for such clients
                      (`_references`)
     reference        where the rows are, for clients on any machine: a routecap.remote.Reference
-
-The rows are those from `Asked.start` on to the last that was input: of the prompt and of what was
-generated. A missing cell has ids of -1, or the largest of an unsigned dtype where that is no
-expert. Where a value cannot say what is missing there is an error in its place.
 """
 
 from __future__ import annotations
@@ -51,27 +47,30 @@ _UNSAID: tuple[WireFactName, ...] = ("first", "layers", "reasons", "tags", "id_s
 
 
 class Answer:
-    """Rows of one completion, and what was asked of them.
+    """The rows of one completion, and what its request asked for.
 
-    Waits for rows in flight, where they are looked at. From any thread.
+    Reading an attribute waits for rows in flight. Any thread may do so.
 
     Attributes:
-        rows: PendingRoutedExperts, or an array [rows, layers, k] of workers in processes of their
-            own.
-        asked: with a format.
+        rows: PendingRoutedExperts, or an array [rows, layers, k] if the workers are processes of
+            their own.
+        asked: What the request asked for, with a format.
     """
 
     def __init__(self, rows: Any, asked: Asked, folder: Folder | None = None) -> None:
-        """
-        Args:
-            folder: for a file; that of the options unless given.
+        """Args:
+        folder: Where files go; default: the folder of the options.
         """
         self.rows, self.asked, self._folder = rows, asked, folder
 
     @functools.cached_property
     def value(self) -> Any:
-        """Raises: routecap.Error, OSError, ValueError: it cannot say what is missing, or there is
-        no room for a file."""
+        """The answer in its format.
+
+        Raises:
+            routecap.Error, OSError, ValueError: The format cannot express missing cells, or there
+                is no room for a file.
+        """
         rows, kind = self._pending, self.asked.format
         rows.read()
         if kind == "lists":
@@ -91,11 +90,13 @@ class Answer:
         return _message(routing, self.asked)
 
     def validity(self) -> NDArray[np.bool_]:
-        """[rows, layers]: which cells are there."""
+        """Which cells are there, [rows, layers]."""
         return self._pending.validity()
 
     def for_json(self) -> dict[str, Any]:
-        """Values by their names; where there is none an error in its place."""
+        """Return the entries for the JSON of the response. If the value cannot be made, an error
+        takes its place.
+        """
         try:
             found = {ROWS: self.value}
             if self.asked.validity:
@@ -113,8 +114,7 @@ class Answer:
 
 
 def _of_decoder(rows: PendingRoutedExperts) -> routecap.Routing:
-    """With all layers of the decoder, as the arrays have them: where one does not route cells are
-    missing."""
+    """Return the rows with all layers of the decoder. Those without a router have missing cells."""
     return routecap.Routing.from_arrays(
         rows.of(np.int16).array(),
         valid=rows.validity(),
@@ -124,7 +124,7 @@ def _of_decoder(rows: PendingRoutedExperts) -> routecap.Routing:
 
 
 def _message(routing: routecap.Routing, asked: Asked) -> Any:
-    """In a format of the wire."""
+    """Encode a routing in a format of the wire."""
     allow, fill = _UNSAID, 0
     if np.dtype(asked.dtype).kind == "u":
         fill = int(np.iinfo(asked.dtype).max)
@@ -142,6 +142,7 @@ def _message(routing: routecap.Routing, asked: Asked) -> Any:
 
 
 def _npy(array: NDArray[Any]) -> str:
+    """Return a .npy file of an array."""
     file = io.BytesIO()
     np.save(file, array)
     return _base64(file.getbuffer())
@@ -152,13 +153,14 @@ def _base64(data: Any) -> str:
 
 
 class Folder:
-    """Files for clients on the same machine, of which the oldest go first. From any thread.
+    """Files for clients on the same machine. If there is no room, the oldest are deleted first. Any
+    thread may use it.
 
-    A client that has read a file may delete it. Files of processes that are gone stay.
+    A client may delete a file that it has read. Files of processes that have ended stay.
 
     Args:
-        path: made if it is not there.
-        budget: bytes of all files together that this process has written and not deleted.
+        path: The folder; made if it does not exist.
+        budget: The most bytes of all files that this process has written and not deleted.
     """
 
     def __init__(self, path: str | os.PathLike[str], budget: int) -> None:
@@ -170,7 +172,12 @@ class Folder:
         self._lock = threading.Lock()
 
     def write(self, data: bytes) -> dict[str, Any]:
-        """Where it is. Raises: OSError; ValueError: it is larger than the budget."""
+        """Write a file and return its path.
+
+        Raises:
+            OSError: The file cannot be written.
+            ValueError: It is larger than the budget.
+        """
         if len(data) > self._budget:
             raise ValueError(
                 f"{len(data)} bytes are more than the folder's {self._budget}: give it a larger"
@@ -196,6 +203,7 @@ class Folder:
 
 
 def _folder() -> Folder:
+    """Return the folder of the options."""
     options = get_options()
     return _folder_of(options.folder, options.folder_bytes)
 
@@ -206,14 +214,16 @@ def _folder_of(path: str, budget: int) -> Folder:
 
 
 def read(reference: Mapping[str, Any], *, keep: bool = False) -> routecap.Routing:
-    """The rows that an answer of format "file" or "store" tells the place of, in a process of the
-    same machine. A file is deleted then, unless it is to be kept for others. Rows that a store has
-    no more are missing, with their reason.
+    """Read the rows that an answer of format "file" or "store" refers to, in a process of the same
+    machine.
+
+    The call deletes a file, unless `keep` is set for other readers. Rows that the store has dropped
+    are missing, with their reason.
 
     Raises:
-        FileNotFoundError: it has been read already, or had to go: a process keeps as many bytes of
-            files as ROUTECAP_VLLM_FOLDER_BYTES says. Or the store is gone, as its engines are.
-        routecap.Error: these are no rows.
+        FileNotFoundError: The file was read already, or was deleted to make room
+            (ROUTECAP_VLLM_FOLDER_BYTES). Or the store is gone with its engines.
+        routecap.Error: The bytes are not rows.
     """
     if "store" in reference:
         return _references.read(reference)

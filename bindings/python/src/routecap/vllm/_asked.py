@@ -1,12 +1,12 @@
-"""What one request asks of its capture, in its sampling parameters' extra_args.
+"""What one request asks of its capture, in the extra_args of its sampling parameters.
 
-Over HTTP they are vllm_xargs, or sampling_params.extra_args where a request has those.
+Over HTTP these are vllm_xargs, or sampling_params.extra_args if the request has them.
 
-routed_experts           false or 0: it is not captured, and costs nothing; true or 1: it is
-routed_experts_start     rows before this one are left out: the client has them
-routed_experts_dtype     of its arrays: "int16" (the default), "uint8", "uint16" or "int32"
-routed_experts_format    what a server answers, and a program gets, instead of arrays (`_answers`)
-routed_experts_validity  true or 1: a server says too which cells are there
+routed_experts false or 0: do not capture, at no cost; true or 1: capture routed_experts_start leave
+out the rows before this one, because the client has them routed_experts_dtype dtype of the arrays:
+"int16" (the default), "uint8", "uint16" or "int32" routed_experts_format what a server or a program
+answers instead of arrays (`_answers`) routed_experts_validity true or 1: the server also says which
+cells are there
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FORMAT, _VALIDITY = "routed_experts_format", "routed_experts_validity"
 
 
 class Asked(NamedTuple):
-    """format: None for what the engine's own gives."""
+    """What one request asks for. `format` is None if it asks for the engine's own answer."""
 
     capture: bool = True
     start: int = 0
@@ -43,7 +43,11 @@ _ALL = Asked()
 
 
 def asked_by(sampling_params: Any) -> Asked:
-    """Raises: ValueError: a value is none of those above."""
+    """Read what a request asks for.
+
+    Raises:
+        ValueError: A value is none of those above.
+    """
     extra = getattr(sampling_params, "extra_args", None)
     if not extra:
         return _ALL
@@ -62,6 +66,7 @@ def asked_by(sampling_params: Any) -> Asked:
 
 
 def _flag(extra: dict[str, Any], name: str, default: bool) -> bool:
+    """Read a flag: true, false, 1 or 0."""
     value = extra.get(name, default)
     if value not in (True, False):
         raise ValueError(f"{name} is {value!r}: it must be true or false")

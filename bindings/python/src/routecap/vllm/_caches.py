@@ -1,5 +1,5 @@
-"""The two caches of the surface: the buffer that a forward pass writes, and rows by request on the
-host.
+"""The two caches of vLLM's interface: the buffer that a forward pass writes, and rows by request on
+the host.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ logger = logging.getLogger("vllm.routecap")  # which vLLM shows
 
 
 class _TorchDtype:
-    """A torch dtype as a class attribute, without importing torch before somebody asks."""
+    """A torch dtype as a class attribute. torch is imported only when the attribute is read."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -38,11 +38,11 @@ class _TorchDtype:
 
 class _RoutedExpertsDeviceCache:
     """The int16 buffer [layers, rows, k] into which a forward pass writes the ids that its routers
-    chose.
+    choose.
 
-    Its address never changes, and `buffer[layer]` is contiguous: what a kernel takes as its output
-    of ids. A capturer binds it as its sink, and then what is not written in a step is known to be
-    missing; by itself it is plain memory, and zero at first.
+    Its address never changes, and `buffer[layer]` is contiguous, as kernels need it for their
+    output of ids. A capturer binds the buffer as its sink. Cells that a step does not write are
+    then missing. Without a capturer it is plain memory, and begins as zeros.
     """
 
     DTYPE = _TorchDtype("int16")
@@ -77,9 +77,8 @@ class _RoutedExpertsDeviceCache:
         return nbytes
 
     def capture_fwd_routed_experts(self, layer_id: int, topk_ids: torch.Tensor) -> None:
-        """Write [batch, >= k] ids of any integer type into the first rows of one layer.
-
-        Ids that are no int16 become -1; nothing wraps.
+        """Write ids [batch, k or more] of any integer type into the first rows of one layer. Ids
+        that do not fit int16 become -1.
         """
         if not 0 <= layer_id < self.num_hidden_layers:
             raise IndexError(
@@ -96,7 +95,7 @@ class _RoutedExpertsDeviceCache:
 
 
 class _Source(Protocol):
-    """Where a host cache finds rows that a capturer has."""
+    """Where a host cache finds the rows of a capturer."""
 
     def host_rows(self, req_id: str) -> NDArray[np.int16] | None: ...
     def host_length(self, req_id: str) -> int: ...
@@ -107,9 +106,8 @@ class _Source(Protocol):
 class _RoutedExpertsHostCache:
     """Rows by request, as int16 arrays [rows, layers, k].
 
-    What capturers have captured is read from them, as a copy of what is there at that moment;
-    arrays that a caller asks for by `get_or_grow_buffer` and fills itself are kept beside it, for
-    requests that no capturer has.
+    Reading copies the rows that a capturer has at that moment. For requests that no capturer has,
+    the caller can fill arrays of its own, which it gets by `get_or_grow_buffer`.
     """
 
     DTYPE = np.int16
@@ -129,15 +127,16 @@ class _RoutedExpertsHostCache:
         self._sources.add(source)
 
     def get_buffer_size_bytes(self) -> int:
-        """Of the caller's arrays and of what capturers hold."""
+        """Return the bytes of the caller's arrays and of the rows of capturers."""
         captured: int = sum(source.host_bytes() for source in self._sources)
         return captured + sum(buffer.nbytes for buffer in self._buffers.values())
 
     def get_or_grow_buffer(self, req_id: str, max_pos: int) -> NDArray[np.int16]:
-        """The caller's array for a request, with a row for `max_pos` at least; new rows hold the
-        fill, which is no expert's id unless chosen so.
+        """Return the caller's array for a request, with a row for `max_pos` at least. New rows hold
+        the fill, -1 by default.
 
-        It doubles, up to the model's length; an array that is long enough stays the same object.
+        The array doubles when it is too short, up to the model's length. Otherwise the same object
+        is returned.
         """
         old = self._buffers.get(req_id)
         rows = max_pos + 1
@@ -154,7 +153,7 @@ class _RoutedExpertsHostCache:
         return new
 
     def get_buffer(self, req_id: str) -> NDArray[np.int16] | None:
-        """The rows of a request; None if nothing is known of it. Waits for rows in flight."""
+        """Return the rows of a request, or None if it is not known. Waits for rows in flight."""
         captured = (
             rows for source in self._sources if (rows := source.host_rows(req_id)) is not None
         )
@@ -164,19 +163,19 @@ class _RoutedExpertsHostCache:
         self._filled[req_id] = max(self._filled.get(req_id, 0), max_pos + 1)
 
     def get_filled_len(self, req_id: str) -> int:
-        """One past the last row of a request; 0 if there is none. Waits for rows in flight."""
+        """Return one past the last row of a request, or 0. Waits for rows in flight."""
         return max(
             (source.host_length(req_id) for source in self._sources), default=0
         ) or self._filled.get(req_id, 0)
 
     def free_request(self, req_id: str) -> None:
-        """Forget a request; one that is not known is none."""
+        """Forget a request. Unknown requests are ignored."""
         self.drop_arrays((req_id,))
         for source in self._sources:
             source.host_free(req_id)
 
     def drop_arrays(self, req_ids: Iterable[str]) -> None:
-        """Forget the caller's arrays, and not what capturers have."""
+        """Forget the caller's arrays of requests, but not the rows of capturers."""
         for req_id in req_ids:
             self._buffers.pop(req_id, None)
             self._filled.pop(req_id, None)

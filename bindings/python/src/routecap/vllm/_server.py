@@ -32,11 +32,11 @@ _KEPT, _ANSWER = "routecap_asked", "routecap_answer"  # in the dictionary of a c
 
 
 def serve(tokens_module: str = _TOKENS, check: Callable[[Asked], None] | None = None) -> None:
-    """Let the HTTP server of this process, if it is one, answer what is asked.
+    """Make the HTTP server of this process, if it has one, answer what requests ask for.
 
     Args:
-        tokens_module: Where the generate endpoint is served.
-        check: What is refused; the function of that name unless given.
+        tokens_module: The module that serves the generate endpoint.
+        check: Refuses what cannot be answered; default: the function `check` of this module.
     """
     if _SERVER not in sys.modules:
         return
@@ -50,7 +50,11 @@ def serve(tokens_module: str = _TOKENS, check: Callable[[Asked], None] | None = 
 
 
 def check(asked: Asked) -> None:
-    """Raises: ValueError: this process has no place for what is asked for."""
+    """Refuse what this process cannot answer.
+
+    Raises:
+        ValueError: There is no folder, store or object store for what is asked for.
+    """
     needed = {"file": "folder", "store": "store_file", "reference": "objects"}.get(
         asked.format or ""
     )
@@ -62,19 +66,20 @@ def check(asked: Asked) -> None:
 
 
 def keep(completion: Any, answer: Answer | None) -> None:
-    """This completion output has that answer; None: it asked for none."""
+    """Remember the answer of a completion output; None if its request asked for none."""
     if answer is not None:
         vars(completion).pop("routed_experts", None)  # which would be found first
         vars(completion)[_KEPT] = answer
 
 
 def kept(completion: Any) -> Answer | None:
+    """Return the answer that `keep` remembered for a completion output, or None."""
     answer: Answer | None = vars(completion).get(_KEPT)
     return answer
 
 
 def forget(attributes: dict[str, Any]) -> None:
-    """Take out of the attributes of a completion output what was put into them here."""
+    """Remove what `keep` added from the attributes of a completion output."""
     for name in (_KEPT, _ANSWER):
         attributes.pop(name, None)
 
@@ -83,6 +88,9 @@ def forget(attributes: dict[str, Any]) -> None:
 
 
 def answer_later(engine_class: Any, refuse: Callable[[Asked], None] | None = None) -> None:
+    """Wrap AsyncLLM.generate: it refuses what cannot be answered, and makes answers before it
+    yields outputs.
+    """
     generate = once(engine_class, "generate")
     if generate is None:
         return
@@ -98,6 +106,7 @@ def answer_later(engine_class: Any, refuse: Callable[[Asked], None] | None = Non
 
 
 async def _with_answers(outputs: Any) -> AsyncGenerator[Any, None]:
+    """Yield outputs, each after its answers were made in a thread."""
     async with contextlib.aclosing(outputs):
         async for output in outputs:
             ended = [each for each in output.outputs if kept(each) is not None]
@@ -107,6 +116,7 @@ async def _with_answers(outputs: Any) -> AsyncGenerator[Any, None]:
 
 
 def _answer(completions: list[Any]) -> None:
+    """Make the answers of completions that have ended."""
     for completion in completions:
         vars(completion)[_ANSWER] = vars(completion).pop(_KEPT).for_json()
 
@@ -115,6 +125,7 @@ def _answer(completions: list[Any]) -> None:
 
 
 def answer_completions(module: Any, serving_class: Any) -> None:
+    """Wrap the serving class of completions, so that responses have the answers."""
     respond = once(serving_class, "request_output_to_completion_response")
     if respond is None:
         return
@@ -132,6 +143,7 @@ def answer_completions(module: Any, serving_class: Any) -> None:
 
 
 def answer_chats(module: Any, serving_class: Any) -> None:
+    """Wrap the serving class of chats, so that responses have the answers."""
     if once(serving_class, "chat_completion_full_generator") is not None:
         _widen(module, "ChatCompletionResponseChoice", "ChatCompletionResponse")
         _answer_whole(serving_class, "chat_completion_full_generator")
@@ -139,6 +151,7 @@ def answer_chats(module: Any, serving_class: Any) -> None:
 
 
 def answer_tokens(module: Any, serving_class: Any) -> None:
+    """Wrap the serving class of the generate endpoint, so that responses have the answers."""
     if once(serving_class, "serve_tokens_full_generator") is not None:
         _widen(module, "GenerateResponseChoice", "GenerateResponse")
         _answer_whole(serving_class, "serve_tokens_full_generator")
@@ -146,7 +159,7 @@ def answer_tokens(module: Any, serving_class: Any) -> None:
 
 
 def _widen(module: Any, choice: str, response: str) -> None:
-    """Let the choices that a module makes take what is put into them afterwards."""
+    """Let the response models of a module accept the entries of answers."""
     create_model = import_module("pydantic").create_model
     own = getattr(module, choice)
     fields = {"routed_experts": (Any, None)} if "routed_experts" in own.model_fields else {}
@@ -163,7 +176,9 @@ def _widen(module: Any, choice: str, response: str) -> None:
 
 
 def _take(completions: list[Any]) -> list[dict[str, Any]]:
-    """Their answers, {} where none was asked for; what has one is given out as nothing else."""
+    """Take the answers of completions for the response, {} where none was asked for. The rows are
+    not given out in another form as well.
+    """
     answers = []
     for completion in completions:
         found = vars(completion).pop(_ANSWER, {})
@@ -174,7 +189,7 @@ def _take(completions: list[Any]) -> list[dict[str, Any]]:
 
 
 def _put(response: Any, answers: list[dict[str, Any]]) -> Any:
-    """Into the choices of a response, of which there are as many; an error has none."""
+    """Put answers into the choices of a response. An error response has no choices."""
     if any(answers) and hasattr(response, "choices"):
         for choice, found in zip(response.choices, answers, strict=True):
             for name, value in found.items():
@@ -183,7 +198,7 @@ def _put(response: Any, answers: list[dict[str, Any]]) -> Any:
 
 
 def _answer_whole(serving_class: Any, name: str) -> None:
-    """A coroutine that makes a response of the last of (request, results, ...)."""
+    """Wrap a coroutine method that makes a response of the last of (request, results, ...)."""
     own = getattr(serving_class, name)
 
     async def responding(
@@ -204,7 +219,9 @@ def _answer_whole(serving_class: Any, name: str) -> None:
 
 
 def _answer_stream(serving_class: Any, name: str, results_at: int) -> None:
-    """A generator of a stream's texts, of results that are outputs or (prompt, output)."""
+    """Wrap a generator method that yields the texts of a stream. Argument number `results_at`
+    yields the results: outputs, or pairs (prompt, output).
+    """
     own = getattr(serving_class, name)
 
     async def streaming(serving: Any, *args: Any, **kwargs: Any) -> AsyncIterator[str]:
@@ -229,7 +246,9 @@ def _answer_stream(serving_class: Any, name: str, results_at: int) -> None:
 
 
 def _with_rows(text: str, answers: dict[int, dict[str, Any]]) -> str:
-    """A chunk with the answers of the choices that end in it, which are taken away."""
+    """Add answers to a chunk of a stream: those of the choices that end in it. They are removed
+    from `answers`.
+    """
     if not text.startswith("data: {"):
         return text
     chunk = json.loads(text[len("data: ") :])

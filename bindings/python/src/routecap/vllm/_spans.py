@@ -1,4 +1,4 @@
-"""From what an engine says of a batch - names, counts, positions - to spans, column by column."""
+"""Make spans of what an engine says about a batch: names, counts and positions, one column each."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import routecap
 
 
 class BatchSpans:
-    """Spans of batches whose positions only the device knows, within [0, limit): one array that is
-    written again only where batches differ.
+    """Spans of batches whose positions only the device knows, in [0, limit).
 
-    Most batches are decode batches that differ from the last one in nothing.
+    Most batches are decode batches that equal the last one. So there is one array, and only what
+    differs is written again.
     """
 
     def __init__(self, limit: int) -> None:
@@ -37,7 +37,9 @@ class BatchSpans:
         )
 
     def count(self, names: Sequence[str], counts: Mapping[str, int]) -> tuple[int, ...]:
-        """How many rows each request of a batch has. KeyError if one is not counted."""
+        """Return how many rows each request of a batch has. Raises KeyError for a request without a
+        count.
+        """
         if names != self._names:
             self._names = own = list(names)
             self._count = (
@@ -48,10 +50,10 @@ class BatchSpans:
         return self._count(counts)
 
     def fill(self, handles: NDArray[np.uint64], counts: tuple[int, ...]) -> NDArray[np.void]:
-        """A span for each request that has a handle.
+        """Return a span for each request that has a handle.
 
-        The rows of all lie one after another. Valid until the next call. The same array of handles
-        is the same batch.
+        The rows of the requests lie one after another. The result is valid until the next call. The
+        caller passes the same array of handles for the same batch, and a new one otherwise.
         """
         n = len(counts)
         if handles is not self._handles:
@@ -71,9 +73,8 @@ class BatchSpans:
 def bounds(
     rows: Sequence[int], positions: NDArray[np.integer[Any]], limit: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The lowest position of each request and one past its highest, of those in [0, limit).
-
-    They are limit and 0 if it has none.
+    """Return the lowest position of each request and one past its highest, of those in [0, limit).
+    A request without such a position gets limit and 0.
     """
     counts = np.asarray(rows)
     first = counts.cumsum() - counts
@@ -89,10 +90,10 @@ def runs(
     positions: NDArray[np.integer[Any]],
     limit: int,
 ) -> NDArray[np.void]:
-    """Spans for rows whose positions the host knows: one for each run of consecutive positions,
-    nearly always one for each request.
+    """Return spans for rows whose positions the host knows: one for each run of consecutive
+    positions, which is nearly always one for each request.
 
-    Rows outside [0, limit) belong to nobody. Of one position given twice in a batch, the last row
+    Rows outside [0, limit) belong to no request. If a batch has a position twice, the last row
     counts.
     """
     total = int(rows.sum())

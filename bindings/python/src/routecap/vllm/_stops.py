@@ -1,4 +1,4 @@
-"""When a request ends, by the rules of vLLM's scheduler, told from the tokens that the worker sees."""
+"""Tell when a request ends, by vLLM's rules, from the tokens that the worker sees."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Any
 
 
 class StopRule:
-    """The rule of one request: from `min_tokens` on, the end-of-sequence token unless ignored,
-    a stop token, or the most tokens."""
+    """The rule of one request. It ends at the largest number of tokens, or, from `min_tokens` on,
+    at a stop token or the end-of-sequence token (unless that is ignored).
+    """
 
     __slots__ = ("_maximum", "_minimum", "_stops", "_told", "prompt_tokens", "sampling")
 
@@ -27,18 +28,20 @@ class StopRule:
         self._told = True  # the engine replaces negative tokens once it knows them
 
     def goes_on(self, count: int, token: int) -> bool:
-        """Whether a request goes on whose last of `count` tokens is this, and no other an end."""
+        """Whether the request goes on after `count` output tokens, if `token` is the last of them
+        and none before it ended the request.
+        """
         return count < self._maximum and token >= 0 and token not in self._stops
 
     def check(self, outputs: Sequence[int], seen: int, before: int = 0) -> tuple[int | None, int]:
-        """How many output tokens the request ends with, or None if it goes on; and how many of
-        `outputs` need not be looked at again.
+        """Return the number of output tokens with which the request ends, or None if it goes on;
+        and how many of `outputs` need not be checked again.
 
-        It looks at those beyond the first `seen` one by one: several may have come at once
-        (accepted drafts), and the request may end at any of them. A negative token is one that the
-        device has sampled and the host does not know yet: it ends a request by its number only.
-        The first `before` were there a step ago: if one of them is still negative, no token will
-        be known in time.
+        Tokens beyond the first `seen` are checked one by one, because accepted drafts come several
+        at once, and the request may end at any of them. A negative token was sampled by the device,
+        and the host does not know it yet: only the number of tokens can end the request there. The
+        first `before` tokens were there a step ago. If one of them is still negative, the host will
+        not know tokens in time.
         """
         for count in range(seen + 1, len(outputs) + 1):
             token = outputs[count - 1]
@@ -52,6 +55,7 @@ class StopRule:
 
 
 def prompt_tokens(request: Any, index: int | None, num_tokens_no_spec: Any) -> int:
+    """Return the number of prompt tokens of a request."""
     known: int | None = getattr(request, "num_prompt_tokens", None)
     if known is not None:
         return known

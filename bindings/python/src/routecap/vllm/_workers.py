@@ -1,13 +1,13 @@
-"""Capturers of workers in processes of their own: how a scheduler tells them who ends, and gets the
-rows.
+"""Capturers of workers that are processes of their own: how the scheduler tells them which requests
+have ended, and gets their rows.
 
-Of tensor-parallel ranks the first has the rows. Of the stages of a pipeline each has those of its
-own layers: they are united in the scheduler's process. So it is with rows of cached prefixes: each
-worker has a store, which does what the scheduler says of blocks with each step.
+Of the ranks of a tensor-parallel group, the first has the rows. Each stage of a pipeline has the
+rows of its own layers, and the scheduler's process merges them. It is the same with rows of cached
+prefixes: each worker has a store, and the scheduler says with each step what happens to its blocks.
 
-    Workers  in the scheduler's process, in the place of a capturer
-    Held     outputs whose rows are on their way, for as long as a step is
-    serve    in a worker's: what `Workers` calls, and the stages that sample no token
+    Workers  in the scheduler's process: takes the place of a capturer
+    Held     outputs whose rows are on their way, for one step at most
+    serve    in a worker's process: what `Workers` calls, and stages that sample no token
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ _executor: weakref.ref[Any] | None = None  # the last that was made in this proc
 
 
 def remember_executor(executor_class: Any) -> None:
-    """A scheduler is made after the executor of its engine, in the same process."""
+    """Wrap the executor's __init__, so that a scheduler finds the executor of its engine. It is
+    made after the executor, in the same process.
+    """
     init = once(executor_class, "__init__")
     if init is None:
         return
@@ -45,14 +47,16 @@ def remember_executor(executor_class: Any) -> None:
 
 
 def executor_of_this_process() -> Any:
+    """Return the executor that was made last in this process, or None."""
     return None if _executor is None else _executor()
 
 
 class Workers:
-    """What a capturer in the scheduler's process would do, done by those of the workers.
+    """Does in the scheduler's process what a capturer would do, by calls to the capturers of the
+    workers.
 
-    Each call but `end_later` waits until they have run the steps that are in flight. On the engine's
-    thread.
+    Each call but `end_later` waits until the workers have run the steps in flight. Call it on the
+    engine's thread.
     """
 
     def __init__(self, executor: Any) -> None:
@@ -66,7 +70,7 @@ class Workers:
     def keep_prefixes(
         self, block_rows: int, hash_rows: int, hash_bytes: int, handed: bool
     ) -> BlocksOfWorkers | None:
-        """As of a capturer."""
+        """As the same method of a capturer."""
         kept = self._call("routecap_keep_prefixes", block_rows, hash_rows, hash_bytes, handed)
         by_contents = [each for each in kept if each is not None]
         return BlocksOfWorkers(self, any(by_contents)) if by_contents else None
@@ -75,11 +79,11 @@ class Workers:
         self._call("routecap_drop_blocks", blocks)
 
     def end(self, rows: Mapping[str, int]) -> dict[str, PendingRoutedExperts]:
-        """As of a capturer, with all rows landed."""
+        """As the same method of a capturer. All rows have landed when it returns."""
         return _united(self._call("routecap_end", dict(rows)))
 
     def end_later(self, rows: Mapping[str, int]) -> Callable[[], dict[str, PendingRoutedExperts]]:
-        """The same in two parts: what is returned waits."""
+        """Begin `end`, and return a function that waits for its result."""
         answers = self._executor.collective_rpc("routecap_end", args=(dict(rows),), non_block=True)
         return lambda: _united(answers.result())
 
@@ -91,8 +95,9 @@ class Workers:
 
 
 class BlocksOfWorkers(Told):
-    """What is told goes with the step that it is of: what its workers do is as with one of this
-    process."""
+    """Sends what happens to blocks along with the step in which it happens. The workers then do
+    what a capturer of this process would do.
+    """
 
     def __init__(self, workers: Workers, by_contents: bool) -> None:
         super().__init__(by_contents)
@@ -107,7 +112,7 @@ class BlocksOfWorkers(Told):
 
 
 def _united(answers: list[dict[str, bytes]]) -> dict[str, PendingRoutedExperts]:
-    """One result for each request, of what the workers have of it."""
+    """Merge the rows that the workers have of each request into one result."""
     parts: dict[str, list[routecap.Routing]] = {}
     for answer in answers:
         for name, data in answer.items():
@@ -121,8 +126,8 @@ def _united(answers: list[dict[str, bytes]]) -> dict[str, PendingRoutedExperts]:
 
 
 class Held:
-    """Outputs of requests that have ended, taken out of those of a step until the workers have sent
-    their rows: behind the step that is in flight, whose outputs they go with.
+    """Outputs of requests that have ended, held back until the workers have sent their rows. The
+    rows come after the step in flight, with its outputs.
     """
 
     def __init__(
@@ -136,7 +141,7 @@ class Held:
             self._outputs += [(client, one) for one in ends]
 
     def released(self) -> list[tuple[int, Any]]:
-        """The outputs with their rows, which have come if that step has."""
+        """Return the outputs with their rows, if that step's outputs have come."""
         rows = self._rows()
         for _, output in self._outputs:
             output.routed_experts = rows.get(output.request_id)
@@ -147,7 +152,7 @@ class Held:
 
 
 def serve(worker: Any) -> None:
-    """A worker answers `Workers` from now on. Its device is initialised."""
+    """Make a worker answer the calls of `Workers`. Its device must be initialised."""
     for function in _ANSWERED:
         setattr(type(worker), function.__name__, function)
     if not _stage().is_last_rank:
@@ -155,11 +160,12 @@ def serve(worker: Any) -> None:
 
 
 def _stage() -> Any:
+    """Return the group of the pipeline's stages, which knows the place of this process."""
     return import_module("vllm.distributed.parallel_state").get_pp_group()
 
 
 def issue_after_forward(runner: Any) -> None:
-    """A stage that samples no token hands its rows over when its layers have run."""
+    """Make a pipeline stage that samples no token issue its rows when its layers have run."""
     execute = runner.execute_model
 
     def execute_and_issue(scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
@@ -178,11 +184,12 @@ def issue_after_forward(runner: Any) -> None:
 
 
 def _capturer() -> Any:
+    """Return the capturer of this process, or None."""
     return routed_experts_capturer.get_global_experts_capturer()
 
 
 def _keeps_rows() -> bool:
-    """Mirrors do not."""
+    """Whether this rank keeps rows. Mirrors do not."""
     return getattr(_capturer(), "host_cache", None) is not None
 
 
@@ -192,7 +199,7 @@ def routecap_tell_ends(worker: Any) -> None:
 
 
 def routecap_end(worker: Any, rows: dict[str, int]) -> dict[str, bytes]:
-    """Rows of these requests, with their validity and tags. Waits for those in flight."""
+    """End requests, and return their rows with validity and tags. Waits for rows in flight."""
     ended = _capturer().end(rows) if _keeps_rows() else {}
     return {name: each.part().serialize() for name, each in ended.items()}
 
@@ -209,7 +216,9 @@ def routecap_weights_changed(worker: Any) -> None:
 def routecap_keep_prefixes(
     worker: Any, block_rows: int, hash_rows: int, hash_bytes: int, handed: bool
 ) -> bool | None:
-    """Whether this worker's store goes by contents; None if it keeps no prefixes."""
+    """Create this worker's store. Returns whether its keys stand for content; None if it keeps no
+    prefixes.
+    """
     if not _keeps_rows():
         return None
     stages = _stage().world_size

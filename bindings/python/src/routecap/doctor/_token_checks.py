@@ -1,4 +1,4 @@
-"""What can be said of a file whose tokens are known."""
+"""Checks that need the token ids of a file, or their digests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._constants import DIGEST_TOKENS
-from ._against import ALIKE, SHIFTS, overlap
+from ._comparison import ALIKE, SHIFTS, overlap
 from ._alone import CHANCE
 from ._subject import Found, NotCheckedError, Subject, away, runs
 
@@ -30,6 +30,11 @@ _COMPARED = 8
 
 
 def _tokens(subject: Subject) -> NDArray[np.int64]:
+    """Return the token ids, int64 [tokens].
+
+    Raises:
+        NotCheckedError: They are not known.
+    """
     if subject.tokens is None:
         raise NotCheckedError("the tokens are not known (--tokens)")
     return subject.tokens
@@ -57,7 +62,11 @@ def length(subject: Subject) -> Iterator[Found]:
 
 
 def shift(subject: Subject) -> Iterator[Found]:
-    """Rows belong to their tokens: rows of one token are more alike than its neighbours'."""
+    """Rows belong to their tokens: rows of one token are more alike than its neighbours'.
+
+    A router often chooses the same experts for the same token. If the rows some positions away are
+    more alike than those of the tokens themselves, all rows are shifted.
+    """
     tokens = _tokens(subject)
     if (other := _first_other(subject, tokens)) is not None:
         yield Found(
@@ -92,7 +101,9 @@ def shift(subject: Subject) -> Iterator[Found]:
 
 
 def _first_other(subject: Subject, tokens: NDArray[np.int64]) -> int | None:
-    """The first token of the first block that has another digest than the file says."""
+    """Return the position of the first token of the first block whose digest differs from the
+    file's; None if all agree.
+    """
     digests = digests_of(tokens)
     if len(tokens) != subject.case.length:
         digests = digests[: min(len(tokens), subject.case.length or 0) // DIGEST_TOKENS]
@@ -103,7 +114,9 @@ def _first_other(subject: Subject, tokens: NDArray[np.int64]) -> int | None:
 
 
 def digests_of(tokens: NDArray[np.int64]) -> list[bytes]:
-    """As docs/format.md has them: each is of a block and all before it."""
+    """Return the digests of token ids [tokens], one for each block, as docs/format.md defines them.
+    Each covers its block and all tokens before it.
+    """
     made, digest = [], bytes(16)
     for first in range(0, len(tokens), DIGEST_TOKENS):
         block = tokens[first : first + DIGEST_TOKENS].astype("<i4").tobytes()
@@ -113,8 +126,9 @@ def digests_of(tokens: NDArray[np.int64]) -> list[bytes]:
 
 
 def _alike(subject: Subject, tokens: NDArray[np.int64], shift: int) -> float | None:
-    """The share of ids that two rows have in common whose tokens, at a shift, are the same. None:
-    there are too few such rows."""
+    """Return the share, 0 to 1, of ids that rows of equal tokens have in common, if row p belongs
+    to token p + shift. None: there are too few such rows.
+    """
     positions = subject.case.first + np.arange(len(subject.ids)) + shift
     known = (positions >= 0) & (positions < len(tokens))
     _, group = np.unique(tokens[positions[known]], return_inverse=True)
@@ -149,18 +163,22 @@ def prefix(subject: Subject) -> Iterator[Found]:
 
 
 def _is_comparable(subject: Subject, other: Subject) -> bool:
+    """Whether the other file has routing of the same shape, and first tokens to compare."""
     if not other.is_routing or other.ids.shape[1:] != subject.ids.shape[1:]:
         return False
     return _know_tokens(subject, other) or bool(subject.case.digests and other.case.digests)
 
 
 def _know_tokens(subject: Subject, other: Subject) -> bool:
+    """Whether both files have tokens of the same kind: ids, or texts."""
     known = subject.tokens is not None and other.tokens is not None
     return known and subject.are_ids == other.are_ids
 
 
 def _common(subject: Subject, other: Subject) -> int:
-    """With how many tokens two texts begin alike; by their digests, whole blocks of them."""
+    """Return with how many equal tokens two texts begin. If only digests are known, whole blocks
+    count.
+    """
     if _know_tokens(subject, other):
         return _same(_tokens(subject), _tokens(other))
     ours, theirs = subject.case, other.case
@@ -170,13 +188,14 @@ def _common(subject: Subject, other: Subject) -> int:
 
 
 def _same(one: NDArray[Any], other: NDArray[Any]) -> int:
-    """How many elements they have in common from the first on."""
+    """Return how many elements two arrays have in common before the first that differs."""
     both = min(len(one), len(other))
     differ = np.flatnonzero(one[:both] != other[:both])
     return int(differ[0]) if len(differ) else both
 
 
 def _begins_otherwise(subject: Subject, shared: int, other: Subject) -> Iterator[Found]:
+    """Report a text whose first `shared` tokens are those of another, while the rows differ."""
     compared = overlap(subject, other, end=shared)
     if compared.rows >= _STALE and compared.share < ALIKE:
         yield Found(
@@ -188,6 +207,7 @@ def _begins_otherwise(subject: Subject, shared: int, other: Subject) -> Iterator
 
 
 def _has_rows_of_others(subject: Subject, others: list[Subject]) -> Iterator[Found]:
+    """Report rows that are those of another text, for tokens that differ."""
     ours = subject.row_tokens
     if subject.bits < CHANCE or ours is None:
         return

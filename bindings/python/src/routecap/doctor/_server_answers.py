@@ -1,4 +1,6 @@
-"""A server's whole answer, as JSON: vLLM's completions and chats, SGLang's generate."""
+"""Read routing out of a server's whole answer in JSON: vLLM's completions and chats, SGLang's
+generate.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ _NPY = "k05VTVBZ"  # the magic of .npy
 
 
 def cases_of(name: str, data: bytes, shape: Shape) -> Iterator[Case]:
-    """The routing of each sequence of an answer, or of a list of answers.
+    """Yield the routing of each sequence of an answer, or of a list of answers.
 
     Raises:
         ValueError: It has none, or it is damaged; the text says so.
@@ -48,7 +50,9 @@ def cases_of(name: str, data: bytes, shape: Shape) -> Iterator[Case]:
 
 
 def _of(answer: Any) -> Iterator[tuple[dict[str, Any], list[Any]]]:
-    """Of each sequence: what has its rows, and its token ids if the answer has them."""
+    """Yield for each sequence the object that holds its rows, and its token ids, empty if the
+    answer lacks them.
+    """
     if not isinstance(answer, dict):
         return
     about = answer.get("meta_info")
@@ -65,10 +69,16 @@ def _of(answer: Any) -> Iterator[tuple[dict[str, Any], list[Any]]]:
 
 
 def _prompt(answer: dict[str, Any]) -> dict[str, Any]:
+    """Return the entry of a vLLM answer that holds the rows of the prompt; {} if there is none."""
     return {name: answer[name] for name in (f"prompt_{_KEY}",) if name in answer}
 
 
 def _case(name: str, about: dict[str, Any], shape: Shape) -> Case:
+    """Decode the rows of one sequence. `about` is the object that holds them.
+
+    Raises:
+        ValueError: There are no rows, or they cannot be read.
+    """
     rows = about[_KEY]
     if rows is None:
         why = about.get(f"{_KEY}_error", "the server captured none")
@@ -92,6 +102,7 @@ def _case(name: str, about: dict[str, Any], shape: Shape) -> Case:
 
 
 def _format(rows: Any) -> str:
+    """Tell the format of rows by their type and first characters."""
     if not isinstance(rows, str):
         return "object" if isinstance(rows, dict) else "lists"
     if rows.startswith("nrlre1:"):
@@ -100,6 +111,11 @@ def _format(rows: Any) -> str:
 
 
 def _json(text: str) -> Any:
+    """Parse rows that are JSON in a string.
+
+    Raises:
+        ValueError: They are no JSON.
+    """
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as reason:
@@ -107,7 +123,7 @@ def _json(text: str) -> Any:
 
 
 def _marked(case: Case, message: Unwrapped, rows: Any) -> Case:
-    """With what SGLang's object says beside its ids: its layers, and which cells are missing."""
+    """Add to a case what SGLang's object says besides ids: layers, and which cells are missing."""
     case = replace(case, first=message.first)
     if not isinstance(rows, dict) or case.ids.ndim != 3 or case.valid.size == 0:
         return case

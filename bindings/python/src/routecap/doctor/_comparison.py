@@ -1,4 +1,4 @@
-"""Comparison with another capture of the same text."""
+"""Checks that compare a file with another capture of the same text, or with the model itself."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SAMPLED = 4096
 
 
 class Overlap(NamedTuple):
-    """How alike two captures are, where both have something."""
+    """How alike two captures are, in the cells that both have."""
 
     rows: int
     share: float
@@ -42,11 +42,12 @@ def overlap(
     end: int | None = None,
     most: int | None = None,
 ) -> Overlap:
-    """Compare position p of a case with position p + shift of another.
+    """Compare each position p of one capture with position p + shift of another.
 
-    layer_shift: The same of their layers, by the order in which they have them.
-    end: Only positions below are compared.
-    most: Only so many rows, evenly spread.
+    Args:
+        layer_shift: How far the layers are shifted, counted in the layers that both have.
+        end: Compare only positions below this one.
+        most: Compare at most this many rows, evenly spread.
     """
     ours, theirs = _layers(subject, other, layer_shift)
     rows = np.arange(len(subject.ids))
@@ -86,7 +87,11 @@ def overlap(
 def _layers(
     subject: Subject, other: Subject, shift: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The layers of one case and of another that are the same."""
+    """Return the indices of the layers that both captures have: in the first, and in the second.
+
+    Raises:
+        NotCheckedError: It is not known which layers correspond.
+    """
     ours, theirs = (_numbers(each) for each in (subject, other))
     if ours is None or theirs is None:
         if subject.ids.shape[1] != other.ids.shape[1]:
@@ -104,7 +109,7 @@ def _layers(
 
 
 def _numbers(subject: Subject) -> NDArray[np.int64] | None:
-    """The number of each layer in the decoder, if it is known."""
+    """Return the index of each layer in the decoder, int64 [layers]; None if it is not known."""
     if subject.case.layer_map is not None:
         return np.array(subject.case.layer_map)
     layers, model = subject.ids.shape[1], subject.model
@@ -142,6 +147,9 @@ def model(subject: Subject) -> Iterator[Found]:
 
 
 def _compare(subject: Subject, other: Subject, name: str) -> Iterator[Found]:
+    """Report where two captures differ, and the shift of rows or layers that explains it. `name` is
+    what messages call the other.
+    """
     if not other.is_routing:
         raise NotCheckedError(f"{name} has no rows, layers and columns")
     compared = overlap(subject, other)
