@@ -80,17 +80,21 @@ class Job:
         if hurt:
             time.sleep(random.uniform(0, 0.03))
         if hurt == "kill":
-            self.rollouts[victim].kill()
-            self.rollouts[victim] = self._rollout(victim)
+            self._restart(victim)
         if hurt == "cut":
             self._machines[victim].cut()
         ranks = [rank.end() for rank in self.ranks]
         if hurt == "cut":
             self._machines[victim].mend()
+            self._restart(victim)  # as its store has given it up
         driver = sum(each.bytes for each in workers) - before
         took = memory.peak() - begun
         wrong = [rank.call("wrong", lengths, seeds) for rank in self.ranks]
         return {"ranks": ranks, "wrong": wrong, "driver_bytes": driver, "memory": took}
+
+    def _restart(self, number: int) -> None:
+        self.rollouts[number].kill()
+        self.rollouts[number] = self._rollout(number)
 
     def close(self) -> None:
         for each in [*self.rollouts, *self.ranks]:
