@@ -1,6 +1,7 @@
 """Rows across machines, in files and in memory: a rank reads what its plan names, and what cannot be
 had is missing, never wrong. Other stores are in examples/cluster."""
 
+import hashlib
 import json
 import threading
 from collections.abc import Iterator
@@ -277,3 +278,106 @@ def test_a_store_that_does_not_answer_costs_rows_and_its_seconds() -> None:
     finally:
         own.cat_ranges = read
         answer.set()
+
+
+# ---- What vLLM wrote itself
+
+BLOCK, DECODER = 4, LAYERS + 1
+
+
+def vllm_blocks(store: Any, rows: Any, ends: list[int]) -> list[str]:
+    """Write rows [rows, decoder's layers, k] as vLLM does: an object for each block, and objects of
+    what is left at the ends of a request."""
+    keys = []
+    for first, end in zip([0, *ends], [*ends, len(rows)]):
+        key = f"vllm-artifact/0/{hashlib.sha256(bytes([first])).hexdigest()}"
+        keys.append(store.write(key, rows[first:end].tobytes(order="C")))
+    return keys
+
+
+def vllm_reader(store: Any) -> remote.Reader:
+    return remote.Reader(store, **SHAPE, layer_map=range(1, DECODER))  # the first layer is dense
+
+
+def vllm_rows(count: int, seed: int = 0) -> Any:
+    dense = np.zeros((count, 1, K), np.uint8)
+    return np.concatenate([dense, routing_of(count, seed).ids(np.uint8)], axis=1)
+
+
+def blocks_of(reader: Any, store: Any, keys: Any, rows: int, first: int = 0) -> Any:
+    return reader.blocks(
+        keys, rows=rows, block_rows=BLOCK, first=first, layers=DECODER, scheme=store.scheme
+    )
+
+
+def test_a_rank_reads_the_blocks_that_vllm_wrote(store: Any) -> None:
+    rows = vllm_rows(15)
+    # From row 2 on: the end of its first block, whole blocks, and one token by itself.
+    keys = vllm_blocks(store, rows, [2, 6, 10, 14])
+    counting = Counting(store)
+    plan = routecap.Plan([18], layers=range(1, DECODER), k=K, experts=EXPERTS)
+    reader = vllm_reader(counting)
+    expected = routecap.Routing.from_arrays(
+        rows[:, 1:], experts=EXPERTS, first=2, layer_map=range(1, DECODER)
+    )
+    got = plan.gather([blocks_of(reader, store, keys, 15, 2)])
+    assert np.array_equal(got.ids, plan.gather([expected]).ids)
+    assert counting.calls == [5]
+    some = blocks_of(reader, store, keys, 15, 2).read(5, 4)
+    assert some.first == 5 and np.array_equal(some.ids(), rows[3:7, 1:])
+    assert reader.report.missing == {}
+
+
+@pytest.mark.parametrize(
+    ("gone", "there"),
+    [
+        ([1], [(0, 4), (8, 14)]),  # a block: as the others add up, it is known where they are
+        ([1, 2], [(0, 4), (12, 14)]),
+        ([3], [(0, 12)]),  # the last one: it had two rows, or another had fewer
+        ([0, 3], []),
+        ([0, 1, 2, 3], []),
+    ],
+)
+def test_a_block_that_is_gone_shifts_no_row(store: Any, gone: Any, there: Any) -> None:
+    rows = vllm_rows(14)
+    keys = vllm_blocks(store, rows, [4, 8, 12])
+    store.delete([keys[i] for i in gone])
+    reader = vllm_reader(store)
+    got = blocks_of(reader, store, keys, 14).read(0, 14)
+    valid = np.zeros(14, bool)
+    for first, end in there:
+        valid[first:end] = True
+    assert np.array_equal(got.mask(), valid[:, None].repeat(LAYERS, 1)), reader.log
+    assert np.array_equal(got.ids()[valid], rows[valid, 1:])
+    assert set(got.reasons()[~valid].ravel().tolist()) == {int(routecap.Missing.EVICTED)}
+    assert reader.report.missing == {"evicted": int((~valid).sum())}
+
+
+def test_bytes_that_cannot_be_rows_are_missing(store: Any) -> None:
+    rows = vllm_rows(8)
+    rows[2] = 0  # what was never captured
+    rows[5, 3, 1] = EXPERTS
+    keys = vllm_blocks(store, rows, [4])
+    reader = vllm_reader(store)
+    got = blocks_of(reader, store, keys, 8).read(0, 8)
+    missing = np.zeros((8, LAYERS), bool)
+    missing[2], missing[5, 2] = True, True
+    assert np.array_equal(~got.mask(), missing) and reader.report.missing == {"refused": 2}
+    assert set(got.reasons()[missing].tolist()) == {int(routecap.Missing.LOST)}
+
+    def refused(rows: int, layers: int = DECODER, block: int = BLOCK) -> None:
+        reader = vllm_reader(store)
+        got = reader.blocks(
+            keys, rows=rows, block_rows=block, layers=layers, scheme=store.scheme
+        ).read(0, 8)
+        assert got is not None and not got.mask().any()
+        assert set(got.reasons().ravel().tolist()) == {int(routecap.Missing.LOST)}
+
+    refused(7)  # these keys are of other tokens
+    refused(9)
+    refused(8, layers=DECODER + 1)
+    refused(8, block=2)
+    with pytest.raises(routecap.ArgumentError, match="do not have layer 6"):
+        vllm_reader(store).blocks(keys, rows=8, block_rows=BLOCK, scheme=store.scheme)
+    with pytest.raises(routecap.ArgumentError, match="no store"):
+        vllm_reader(store).blocks(keys, rows=8, block_rows=BLOCK, layers=DECODER, scheme="ray")

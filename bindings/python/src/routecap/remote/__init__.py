@@ -12,13 +12,15 @@ Stores and transports are those of others: fsspec, Mooncake Store, Ray. How they
 and wait is theirs to say, by the settings that `connect` passes to them.
 """
 
+from ._blocks import BlockRows
 from ._conversation import Conversation
 from ._reader import Reader, RemoteRows, Report
 from ._reference import Reference
-from ._stores import Files, Mooncake, ObjectStore, RayObjects, connect
+from ._stores import Files, Mooncake, ObjectStore, RayObjects, SizedStore, connect
 from ._write import write, write_as_set
 
 __all__ = [
+    "BlockRows",
     "Conversation",
     "Files",
     "Mooncake",
@@ -28,6 +30,7 @@ __all__ = [
     "Reference",
     "RemoteRows",
     "Report",
+    "SizedStore",
     "connect",
     "write",
     "write_as_set",

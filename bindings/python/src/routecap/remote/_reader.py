@@ -3,7 +3,7 @@
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +16,7 @@ from .._library import raw
 from .._routing import Routing
 from .._serialized import serialized_info
 from ..names import IdSpaceName
+from ._blocks import BlockRows
 from ._reference import Reference, checked, digest_of
 from ._stores import ObjectStore
 
@@ -84,7 +85,7 @@ class Reader:
         pin: bool = False,
     ) -> None:
         self._stores = {store.scheme: store for store in stores}
-        self._like = Routing.from_arrays(
+        self.like = Routing.from_arrays(
             np.zeros((0, layers, k), np.int16),
             experts=experts,
             layer_map=layer_map,
@@ -113,6 +114,42 @@ class Reader:
         begin = min(max(first, reference.first), end)
         return RemoteRows(
             self, reference, begin, end if rows is None else max(begin, min(first + rows, end))
+        )
+
+    def blocks(
+        self,
+        keys: Sequence[str],
+        *,
+        rows: int,
+        block_rows: int,
+        first: int = 0,
+        layers: int | None = None,
+        scheme: str = "mooncake",
+    ) -> BlockRows:
+        """The rows that vLLM's own capture wrote under these keys, in their order (vLLM 0.33, and
+        what its pull request 57968 answers with). Nothing is read yet.
+
+        An object is raw ids [rows, layers, k], uint8 up to 256 experts and else uint16: a block of
+        `block_rows` rows, or fewer at its ends. It has no shape, validity or checksum. So give what
+        is known otherwise; objects that do not add up to `rows` are refused. A cell of ids that no
+        router chooses, as zeros, is missing. A byte that changed to another expert's id is not seen.
+
+        Args:
+            rows: All that the keys have: tokens of the answer less one, less `first`.
+            first: Position of the first row, as the request's `routed_experts_prompt_start`.
+            layers: How many a row has there, dense ones included; by default the reader's.
+            scheme: Of the store.
+        """
+        store: Any = self._stores.get(scheme)
+        if not hasattr(store, "sizes"):
+            raise error(
+                Status.ERR_ARGUMENT,
+                f"no store of the reader has objects of {scheme!r} with sizes: make the reader with"
+                " one, or give another scheme",
+            )
+        given = len(self.like.layer_map) if layers is None else layers
+        return BlockRows(
+            self, store, keys, rows=rows, block_rows=block_rows, first=first, layers=given
         )
 
     @property
@@ -183,7 +220,7 @@ class Reader:
         except Error as reason:
             return self._lose(wanted, "refused", str(reason))
         wanted.routing = routing
-        self._count(ranges=1, rows=wanted.rows)
+        self.count(ranges=1, rows=wanted.rows)
 
     def _read_headers(self, objects: "Mapping[int, RemoteRows]") -> None:
         new = [each for each in objects.values() if each.header is None and not each.why]
@@ -249,7 +286,7 @@ class Reader:
                 )
             shape = Routing.deserialize(bytes(_Slice(header, info.first, 0).header))
             for name in ("k", "id_space", "layer_map", "layer_experts"):
-                if not np.array_equal(getattr(shape, name), getattr(self._like, name)):
+                if not np.array_equal(getattr(shape, name), getattr(self.like, name)):
                     raise ValueError(
                         f"its {name} is not the reader's: make the reader with the shape of the"
                         " rows that were written"
@@ -271,30 +308,44 @@ class Reader:
             answers = store.read(keys, [ranges[i][1] for i in own], into)
             for i, answer in zip(own, answers):
                 said[i] = answer
-            self._count(calls=1, bytes=sum(map(len, into)))
+            self.count(calls=1, bytes=sum(map(len, into)))
         return said
 
     def _lose(self, wanted: "_Wanted", why: str, text: str) -> None:
         reason = {"evicted": Missing.EVICTED, "stale": Missing.STALE, "refused": Missing.LOST}[why]
-        shape = (wanted.rows, len(self._like.layer_map))
+        shape = (wanted.rows, len(self.like.layer_map))
         wanted.routing = Routing.from_arrays(
-            np.zeros((*shape, self._like.k), np.uint8),
+            np.zeros((*shape, self.like.k), np.uint8),
             first=wanted.first,
             valid=np.zeros(shape, np.bool_),
             reasons=np.full(shape, int(reason), np.uint8),
-            layer_map=self._like.layer_map,
-            layer_experts=self._like.layer_experts,
-            id_space=self._like.id_space,
+            layer_map=self.like.layer_map,
+            layer_experts=self.like.layer_experts,
+            id_space=self.like.id_space,
         )
         reference = wanted.of.reference
-        with self._lock:
-            self._missing[why] += wanted.rows
-            self.log[:-99] = []
-            self.log.append(f"{reference.scheme} {reference.key}: {why}: {text}")
+        self.lost(why, wanted.rows)
+        self.note(f"{reference.scheme} {reference.key}: {why}: {text}")
 
-    def _count(self, **counts: int) -> None:
+    # ---- For sources
+
+    def memory(self, size: int) -> memoryview:
+        """Registered, for as long as something refers to it."""
+        return self._memories.take(size)
+
+    def count(self, **counts: int) -> None:
         with self._lock:
             self._counts.update(counts)
+
+    def lost(self, why: str, rows: int) -> None:
+        if rows:
+            with self._lock:
+                self._missing[why] += rows
+
+    def note(self, text: str) -> None:
+        with self._lock:
+            self.log[:-99] = []
+            self.log.append(text)
 
 
 class RemoteRows:

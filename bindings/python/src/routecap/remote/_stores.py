@@ -5,7 +5,7 @@ import functools
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from .._constants import Status
 from .._errors import error
 from ._reference import check_key
+
+_Answer = TypeVar("_Answer")
 
 
 class ObjectStore(Protocol):
@@ -49,6 +51,14 @@ class ObjectStore(Protocol):
     def close(self) -> None: ...
 
 
+class SizedStore(ObjectStore, Protocol):
+    """One that knows how long objects are."""
+
+    def sizes(self, keys: Sequence[str]) -> list[int]:
+        """Bytes of each; -1: it is not there, or the store does not answer."""
+        ...
+
+
 def connect(url: str, **settings: Any) -> ObjectStore:
     """A store by its URL.
 
@@ -75,11 +85,13 @@ def connect(url: str, **settings: Any) -> ObjectStore:
     return Files(url, **settings)
 
 
-def _beside(seconds: float, calls: Sequence[Callable[[], list[str]]]) -> list[list[str] | None]:
+def _beside(
+    seconds: float, calls: Sequence[Callable[[], list[_Answer]]]
+) -> list[list[_Answer] | None]:
     """What these calls return, made beside one another. None: it takes longer; the call goes on, and
     holds its memory, until it ends by itself.
     """
-    answers: list[list[str] | None] = [None] * len(calls)
+    answers: list[list[_Answer] | None] = [None] * len(calls)
     failed: list[BaseException] = []
 
     def run(i: int) -> None:
@@ -136,6 +148,16 @@ class Files:
 
         (said,) = _beside(self.seconds, [call])
         return [_late(self.seconds)] * len(keys) if said is None else said
+
+    def sizes(self, keys: Sequence[str]) -> list[int]:
+        def size(key: str) -> int:
+            try:
+                return int(self._files.size(self._path(key)))
+            except FileNotFoundError:
+                return -1
+
+        (found,) = _beside(self.seconds, [lambda: [size(key) for key in keys]])
+        return [-1] * len(keys) if found is None else found
 
     def register(self, address: int, size: int) -> None:
         pass
@@ -255,6 +277,14 @@ class Mooncake:
                 said[i] = each
         return said
 
+    def sizes(self, keys: Sequence[str]) -> list[int]:
+        def find() -> list[int]:
+            places = self._store.batch_get_replica_desc(list(dict.fromkeys(keys)))
+            return [_size(places.get(key)) for key in keys]
+
+        (found,) = _beside(self.seconds, [find])
+        return [-1] * len(keys) if found is None else found
+
     def _base(self, lowest: int, highest: int) -> int:
         """Of the registered memory that these addresses are in."""
         for base, size in self._sizes.items():
@@ -291,6 +321,15 @@ def _owner(places: Any) -> Any:
         if each.is_memory_replica():
             return each.get_memory_descriptor().buffer_descriptor.transport_endpoint
     return None
+
+
+def _size(places: Any) -> int:
+    for each in places or ():
+        if each.is_memory_replica():
+            return int(each.get_memory_descriptor().buffer_descriptor.size)
+        if each.is_disk_replica():
+            return int(each.get_disk_descriptor().object_size)
+    return -1
 
 
 def _address(memory: memoryview) -> int:
