@@ -177,6 +177,8 @@ Its tables <examples/frontier/results/report>
 :caption: Work on it
 
 docs/roadmap
+docs/upstream/auxiliary_outputs
+docs/upstream/self_describing_object
 docs/releasing
 tests/README
 tests/vectors/README
