@@ -14,7 +14,7 @@ from typing import Any
 
 from .._constants import Status
 from .._errors import error
-from ..doctor._answers import cases_of
+from ..doctor._server_answers import cases_of
 from ..doctor._case import Case
 from ..doctor._messages import Shape
 from ..models import Description
