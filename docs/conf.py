@@ -130,6 +130,7 @@ docs/remote
 docs/wire
 docs/doctor
 docs/conform
+docs/matrix
 ```
 ```{toctree}
 :hidden:

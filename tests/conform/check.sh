@@ -16,10 +16,10 @@ link_llama "$work/llama_cpp" -Iexamples/llama_cpp tests/engines/llama_cpp.c exam
 
 export PYTHONPATH=$package PYTHONDONTWRITEBYTECODE=1 GGML_BACKEND_DIR=$llama_libraries OMP_NUM_THREADS=1
 for dtype in float32 bfloat16; do
-    check "transformers, $dtype" "$transformers_python" tests/conform/prove.py transformers_engine dtype=$dtype
+    check "transformers, $dtype" "$transformers_python" tests/conform/prove.py --json "$build/conform_reports" transformers_engine dtype=$dtype
 done
 for split in "" 1; do
-    check "llama.cpp${split:+, a memory for each sequence}" "$transformers_python" tests/conform/prove.py llama_engine \
-        program="$work/llama_cpp" library="$library" model="$work/model" split=$split
+    check "llama.cpp${split:+, a memory for each sequence}" "$transformers_python" tests/conform/prove.py --json "$build/conform_reports" llama_engine \
+        program="$work/llama_cpp" library="$library" model="$work/model" version="node-llama-cpp-$llama_version" split=$split
 done
 closing

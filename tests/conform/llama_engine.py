@@ -1,7 +1,7 @@
 """llama.cpp with the tap of examples/llama_cpp, by the program of tests/engines. Tokens are bytes.
 
 program, library, model: the paths of the program, of libroutecap.so and of the folder with
-model.gguf and config.json. split: a memory for each sequence.
+model.gguf and config.json. version: of llama.cpp's libraries. split: a memory for each sequence.
 """
 
 import subprocess
@@ -14,7 +14,7 @@ from routecap import conform
 AT_ONCE = 8
 
 
-def engine(program, library, model, split=""):
+def engine(program, library, model, version, split=""):
     folder = Path(tempfile.mkdtemp())
 
     def generate(requests):
@@ -40,7 +40,7 @@ def engine(program, library, model, split=""):
             found[number] = [(sample.routing, tokens)]
 
     return conform.Functions(
-        f"llama.cpp{', a memory for each sequence' if split else ''}, "
+        f"llama.cpp {version}{', a memory for each sequence' if split else ''}, "
         f"routecap {routecap.__version__}",
         generate,
         lambda output: output[0],

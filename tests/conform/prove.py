@@ -1,7 +1,7 @@
 """Clean runs of an engine, in which conform must find nothing, and runs with a planted fault, in
 which it must.
 
-    python3 prove.py NAME [--runs N] [--json FILE] [OPTION=VALUE...]
+    python3 prove.py NAME [--runs N] [--json FOLDER] [OPTION=VALUE...]
 
 NAME is a module beside this one with `engine(**options)`: an engine, its model's description, its
 vocabulary, and what else `judge` takes. Prints a line for each run; exit status 0 if all is as it
@@ -11,6 +11,7 @@ has to be.
 import argparse
 import importlib
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -30,6 +31,7 @@ def main():
     options = dict(each.split("=", 1) for each in arguments.options)
     engine, given = importlib.import_module(arguments.engine).engine(**options)
     wrong, reports = 0, []
+    shown = [each for each in arguments.options if "/" not in each]  # a path is this machine's
 
     def run(what, engine, seed, must):
         nonlocal wrong
@@ -43,7 +45,8 @@ def main():
                 for text in each.what if each.result == "fails" else ():
                     print(f"         {each.check}: {text}")
         sys.stdout.flush()
-        reports.append({"what": what, "seed": seed, **report.as_json()})
+        command = " ".join(["prove.py", arguments.engine, *shown])
+        reports.append({"what": what, "seed": seed, "command": command, **report.as_json()})
         return report
 
     clean = [run("clean", engine, seed, must=False) for seed in range(arguments.runs)]
@@ -63,7 +66,9 @@ def main():
     for fault in [*FAULTS, "swapped"]:
         run(fault, Wrong(engine, fault, 0), 0, must=True)
     if arguments.json:
-        arguments.json.write_text(json.dumps(reports))
+        name = re.sub(r"[^\w.=]+", "-", f"{engine.name} {' '.join(shown)}").strip("-")
+        arguments.json.mkdir(parents=True, exist_ok=True)
+        (arguments.json / f"{name}.json").write_text(json.dumps(reports))
     print(f"{len(reports) - wrong} runs are right, {wrong} wrong")
     return wrong > 0
 

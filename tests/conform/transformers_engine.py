@@ -64,7 +64,7 @@ def engine(dtype="float32", folder=None):
                 found[number].append((ids, whole))
 
     return conform.Functions(
-        f"transformers {__version__} ({dtype}), routecap {routecap.__version__}",
+        f"transformers {__version__}, {dtype}, routecap {routecap.__version__}",
         generate,
         lambda output: output[0],
         lambda output: output[1],

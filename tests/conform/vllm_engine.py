@@ -2,7 +2,8 @@
 VLLM_ENGINE_ON_CPU is 1.
 
 capture: "routecap" or "own". cache: with the prefix cache, or "". blocks: of the cache, so few that
-requests are preempted. drafts: by n-grams, beside an engine without. lora: with an adapter.
+requests are preempted, or "". drafts: by n-grams, beside an engine without (with blocks="", because
+the scheduler of 0.21 stops where it preempts requests that have drafts). lora: with an adapter.
 """
 
 import itertools
@@ -76,12 +77,12 @@ def engine(capture="routecap", cache="1", blocks="40", drafts="", lora="", eager
     if drafts:
         speculative = {"method": "ngram", "num_speculative_tokens": 4}
         speculative |= {"prompt_lookup_max": 3, "prompt_lookup_min": 1}
-        given["beside"] = judged(capture, "", settings, adapter)
+        given["beside"] = judged(capture, settings, adapter)
         settings = settings | {"speculative_config": speculative}
-    return judged(capture, ", drafts by n-grams" if drafts else "", settings, adapter), given
+    return judged(capture, settings, adapter), given
 
 
-def judged(capture, name, settings, adapter):
+def judged(capture, settings, adapter):
     llm, runner = tested.make(MODEL, True, **settings, **tested.cache_of(1))
     routes = tested.layers_that_route(llm)
     core, seeds = llm.llm_engine, itertools.count(2)
@@ -126,9 +127,12 @@ def judged(capture, name, settings, adapter):
         tested.draw_weights(runner.get_model(), next(seeds))
         llm.reset_prefix_cache()
 
+    name = ["prefix cache" if settings["enable_prefix_caching"] else "no prefix cache"]
+    name += ["adapter"] if adapter else []
+    name += ["drafts by n-grams"] if "speculative_config" in settings else []
     made = f"routecap {routecap.__version__}" if capture == "routecap" else "its own capture"
     return conform.Functions(
-        f"vLLM {__version__}{name}, {made}",
+        f"vLLM {__version__}, {', '.join(name)}, {made}",
         generate,
         routing,
         lambda output: [*output[0].prompt_token_ids, *output[1].token_ids],

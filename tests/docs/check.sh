@@ -48,6 +48,16 @@ every_base() {
     done
     return $missing
 }
+# The matrix says that an adapter has changed since a run if its code did, and not if a comment did.
+matrix_is_current() {
+    local copy=$build/matrix file
+    rm -rf "$copy" && mkdir -p "$copy/docs" "$copy/bindings/python/src" "$copy/examples" &&
+        cp docs/matrix.* docs/conform.md "$copy/docs" && cp -r bindings/python/src/routecap "$copy/bindings/python/src" &&
+        cp -r examples/llama_cpp "$copy/examples" && python3 docs/matrix.py --check || return 1
+    file=$copy/bindings/python/src/routecap/transformers/_taps.py
+    echo "# a comment" >> "$file" && python3 "$copy/docs/matrix.py" --check || return 1
+    echo "more = 1" >> "$file" && ! python3 "$copy/docs/matrix.py" --check
+}
 short_readme() { [ "$(wc -c < README.md)" -le 7168 ]; }
 # Lines end at 100 columns; tables and links may be longer.
 short_lines() {
@@ -58,6 +68,7 @@ short_lines() {
 check "README.md has at most 7 KB" short_readme
 check "lines end at 100 columns" short_lines
 check "the table of measurements is that of the results" python3 docs/evidence.py --check
+check "the matrix of engines is that of its runs" matrix_is_current
 check "failures and the tests that name them" failures_are_told
 check "files that pages name" files_are_there
 check "names that the page of threads has" names_are_there

@@ -33,7 +33,7 @@ for options in "--page 1 --seed 1" "--page 16 --retract --seed 2" "--page 64 --s
         tests/sglang_engine/slots.py $options "$build/sglang_engine_run"
 done
 for capture in routecap own; do
-    check "conform, capture=$capture" timeout 1800 "$environment/bin/python" tests/conform/prove.py sglang_engine capture=$capture
+    check "conform, capture=$capture" timeout 1800 "$environment/bin/python" tests/conform/prove.py --json "$build/conform_reports" sglang_engine capture=$capture
 done
 check "whose KV a hit is, tree.py" prints "are of who computed their KV" timeout 900 "$environment/bin/python" tests/sglang_engine/tree.py
 cd examples/sglang

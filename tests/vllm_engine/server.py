@@ -4,8 +4,8 @@
 
 Completions, chats and the generate endpoint, whole and as streams: without asking, what the
 server's own code makes; in each format the same rows; a file that is on this machine; several
-choices and several prompts; and what is refused. Then how long making answers takes, per MB of
-int16 ids. FOLDER is for what it writes.
+choices and several prompts; what is refused; and what conform says. Then how long making answers
+takes, per MB of int16 ids. FOLDER is for what it writes.
 """
 
 import base64
@@ -64,7 +64,7 @@ class Server:
         arguments += ["dummy", "--enable-return-routed-experts", "--max-num-seqs", "16"]
         arguments += ["--max-model-len", "512", "--max-num-batched-tokens", "128"]
         arguments += ["--chat-template", template, "--enforce-eager", "--served-model-name", "tiny"]
-        arguments += ["--seed", "0"]
+        arguments += ["--seed", "0", "--enable-prompt-tokens-details"]
         if os.environ.get("VLLM_ENGINE_ON_CPU") == "1":
             arguments += ["--dtype", "float32", "--block-size", "16"]
             arguments += ["--compilation-config", json.dumps({"custom_ops": ["none"]})]
@@ -341,6 +341,28 @@ def files(server):
     expect(not first.exists() and size <= 50_000, f"files: {size} bytes")
 
 
+def conforms(server, folder):
+    """`routecap conform` finds nothing, without a format and with one; streams have rows with one
+    alone."""
+    from routecap import conform, models
+
+    model = models.describe(folder / "config.json")
+    vocabulary = json.loads((folder / "config.json").read_text())["vocab_size"]
+    for body in (None, {"vllm_xargs": {"routed_experts_format": "object"}}):
+        engine = conform.Http(server.address, model, body=body)
+        report = conform.judge(engine, model, vocabulary=vocabulary, requests=6)
+        results = {each.check: each.result for each in report.verdicts}
+        made = {"token", "again", "cached", "prefix", "batch", "choices", "one", "stop", "abort"}
+        made |= {"rows", "each", *(["stream"] if body else [])}
+        wrong = {name: result for name, result in results.items() if result == "fails"}
+        said = [each.what for each in report.verdicts if each.check in wrong]
+        expect(not wrong, f"conform, {body}: {said}")
+        expect(
+            made <= {name for name, result in results.items() if result == "passes"},
+            f"conform, {body}: {results} {[each.what for each in report.verdicts]}",
+        )
+
+
 def times():
     """ms for each MB of int16 ids, of one choice, in a thread of the front end."""
     import numpy as np
@@ -407,6 +429,7 @@ def main():
         several(server, rows)
         refused(server)
         files(server)
+        conforms(server, folder)
     finally:
         server.end()
     times()
