@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import ray
 import routecap
+from routecap import remote
 
 from ranks import (
     Chunk,
@@ -205,30 +206,24 @@ def test_a_program_that_fails_leaves_neither_a_process_nor_a_file():
     assert commands_with(session) == []
 
 
-@pytest.mark.parametrize(
-    "rank",
-    [
-        {"layers": range(LAYERS), "context": "zigzag", "context_size": 2, "context_rank": 0},
-        {"layers": range(LAYERS), "context": "zigzag", "context_size": 2, "context_rank": 1},
-        {"layers": range(6, 12)},
-    ],
-    ids=["context 0", "context 1", "pipeline"],
-)
-def test_a_trainers_rank_gets_only_its_own_from_the_object_store(rank, reference, monkeypatch):
-    """Its rows and layers, a header for each range, and no copy of them."""
-    arrived = []
-
-    def get(reference):
-        arrived.append(wait(reference))
-        return arrived[-1]
-
-    wait = ray.get
-    monkeypatch.setattr(ray, "get", get)
-    readers = [routecap.RayRouting.put(routing) for routing in reference.values()]
-    plan = routecap.Plan([rows + 1 for rows in ROWS.values()], k=K, experts=EXPERTS, **rank)
-    gathered, expected = plan.gather(readers), plan.gather(list(reference.values()))
+@pytest.mark.parametrize("context", [0, 1])
+@pytest.mark.parametrize("here", [False, True])
+def test_a_trainers_rank_gets_only_its_own_from_the_object_store(context, here, reference):
+    """Its rows, and headers. If the object is brought here, it is read in place."""
+    store = remote.RayObjects(here=here)
+    reader = remote.Reader(store, layers=LAYERS, k=K, experts=EXPERTS)
+    sources = [reader.rows(remote.write(store, routing)) for routing in reference.values()]
+    plan = routecap.Plan(
+        [rows + 1 for rows in ROWS.values()],
+        layers=LAYERS,
+        k=K,
+        experts=EXPERTS,
+        context="zigzag",
+        context_size=2,
+        context_rank=context,
+    )
+    gathered, expected = plan.gather(sources), plan.gather(list(reference.values()))
     assert np.array_equal(gathered.ids, expected.ids) and gathered.report == expected.report
-    assert len(arrived) == len(plan.ranges) and all(map(in_object_store, arrived))
-    own = plan.rows_needed * len(rank["layers"]) * K
-    assert own <= sum(each.nbytes for each in arrived) <= own + 1024 * len(arrived)
-    assert own < 0.6 * sum(ROWS.values()) * LAYERS * K
+    own, report = plan.rows_needed * LAYERS * K, reader.report
+    assert report.calls == 2 and report.missing == {}
+    assert own <= report.bytes <= 1.05 * own + 4096 * len(sources)

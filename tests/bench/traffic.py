@@ -1,19 +1,14 @@
 """What a job of 1,024 ranks moves to give each its routing: by plan, and by copies of everything.
 
-traffic.py [--samples N] [--ray] [--json FILE]
+traffic.py [--samples N] [--json FILE]
 
 Samples of random lengths are divided among data-parallel groups and packed into micro-batches. For
 each rank of each group a routecap.Plan says which rows it needs: their bytes are added up, with the
 header that comes with each range. Nothing is sent. One sampled group stands for all of them.
-
---ray measures, on this machine, what one object store does with such a load.
 """
 
 import argparse
 import json
-import os
-import secrets
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -125,57 +120,6 @@ def traffic(job: Job, samples: int) -> dict[str, Any]:
     }
 
 
-def object_store() -> dict[str, Any]:
-    """What Ray's object store does here: one node, two workers."""
-    # Without these Ray reports to its makers, and writes into the home folder.
-    os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_TOKEN": secrets.token_hex(16)}
-    import ray
-
-    with tempfile.TemporaryDirectory(prefix="ray-") as folder:
-        settings = {
-            "object_store_memory": 400 << 20,
-            "include_dashboard": False,
-            "log_to_driver": False,
-        }
-        with ray.init(address="local", num_cpus=2, _temp_dir=folder, **settings):
-            return _object_store(ray)
-
-
-def _object_store(ray: Any) -> dict[str, Any]:
-    rows, layers, k = 32767, 48, 8
-    ids = (np.arange(rows * layers * k, dtype=np.uint32).reshape(rows, layers, k) % 128).astype(
-        np.uint8
-    )
-    routing = routecap.Routing.from_arrays(ids, experts=128)
-    data = np.frombuffer(routing.serialize(), np.uint8)
-    puts, gets = [], []
-    for _ in range(15):
-        start = time.perf_counter()
-        reference = ray.put(data)
-        puts.append(time.perf_counter() - start)
-        start = time.perf_counter()
-        assert ray.get(reference).nbytes == data.nbytes
-        gets.append(time.perf_counter() - start)
-    stored = routecap.RayRouting(reference)
-    stored.read(0, 1)  # the workers are there
-    found: dict[str, Any] = {
-        "object_bytes": data.nbytes,
-        "put_ms": 1e3 * float(np.median(puts)),
-        "get_in_place_ms": 1e3 * float(np.median(gets)),
-    }
-    for count in (256, 4096):
-        start = time.perf_counter()
-        waiting = [stored.begin(i % 8 * 4096, count) for i in range(400)]
-        for i, each in enumerate(waiting):
-            assert each().rows == min(count, rows - i % 8 * 4096)
-        found[f"reads_of_{count}_rows_a_second"] = 400 / (time.perf_counter() - start)
-    start = time.perf_counter()
-    for i in range(400):  # a whole object, in place, and rows of it
-        routecap.StoredRouting(ray.get(reference)).read(i % 8 * 4096, 256)
-    found["reads_of_256_rows_in_place_a_second"] = 400 / (time.perf_counter() - start)
-    return found
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -183,7 +127,6 @@ def main() -> None:
     parser.add_argument(
         "--samples", type=int, default=8192, help="of a training step; default: %(default)s"
     )
-    parser.add_argument("--ray", action="store_true")
     parser.add_argument("--json", metavar="FILE")
     arguments = parser.parse_args()
     about: dict[str, Any] = {
@@ -215,11 +158,6 @@ def main() -> None:
             f" {job['reads_of_a_rank']:10,d}"
         )
         print(f"  {'making a plan':32} {job['plan_us']:12.0f} us")
-    if arguments.ray:
-        about["ray"] = object_store()
-        print("Ray's object store, on this machine")
-        for name, value in about["ray"].items():
-            print(f"  {name.replace('_', ' '):32} {value:14,.1f}")
     if arguments.json:
         with open(arguments.json, "w") as file:
             json.dump(about, file, indent=2)

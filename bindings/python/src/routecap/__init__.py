@@ -111,7 +111,7 @@ from ._serialized import (
     splice_pieces,
 )
 from ._store import Adoption, Keys, Store, key_chain
-from ._stored import RayRouting, StoredRouting, stored
+from ._stored import StoredRouting, stored
 from ._structs import (
     SpanColumns,
     accept_dtype,
@@ -255,7 +255,6 @@ __all__ = [
     "ProbeFlag",
     "Provenance",
     "RangeError",
-    "RayRouting",
     "ReadFlag",
     "Reader",
     "ReceivedFlag",

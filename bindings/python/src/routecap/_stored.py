@@ -1,10 +1,10 @@
-"""Routings that lie elsewhere in the serialised form, of which a rank reads the rows that it needs:
-files that are mapped, archives, objects of Ray.
+"""Routings that lie in files in the serialised form, of which a rank reads the rows that it needs.
+Those on other machines: routecap.remote.
 """
 
 import functools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -115,47 +115,6 @@ def _reader(found: Member) -> StoredRouting:
         return StoredRouting(found.data)
     except Error as reason:
         raise error(reason.status, f"{found.source}: {reason}") from None
-
-
-class RayRouting:
-    """A serialised routing in Ray's object store: a reader.
-
-    Rows are cut out by a task, which Ray runs where the object lies, so that no other bytes travel.
-    They are used where Ray puts them, and not copied again.
-
-    reference: what ray.put gave for the bytes, or for a NumPy array of them, which tasks of that
-    machine read in place. layers: see `of_layers`.
-    """
-
-    def __init__(self, reference: Any, layers: Sequence[int] | None = None) -> None:
-        self.reference = reference
-        self._layers = layers
-
-    @staticmethod
-    def put(routing: Routing) -> "RayRouting":
-        """Make an object of a routing."""
-        import ray
-
-        return RayRouting(ray.put(np.frombuffer(routing.serialize(), np.uint8)))
-
-    def begin(self, first: int, rows: int) -> Callable[[], Routing]:
-        """Start to read rows; what it returns waits for them."""
-        import ray
-
-        cut = ray.remote(_cut).remote(self.reference, first, rows, self._layers)
-        return lambda: Routing.deserialize(ray.get(cut))
-
-    def read(self, first: int, rows: int) -> Routing:
-        """Rows from position `first` on, as far as there are any."""
-        return self.begin(first, rows)()
-
-    def of_layers(self, layers: Sequence[int]) -> "RayRouting":
-        """A reader of these layers of the decoder alone: the others do not travel."""
-        return RayRouting(self.reference, layers)
-
-
-def _cut(data: Any, first: int, rows: int, layers: Sequence[int] | None) -> NDArray[np.uint8]:
-    return np.frombuffer(StoredRouting(data, layers).cut(first, rows), np.uint8)
 
 
 def _of_columns(routing: Routing, columns: NDArray[np.intp]) -> Routing:
