@@ -20,7 +20,7 @@ type SequenceConfig struct {
 	LayerExperts []uint32 // experts of each layer where they differ
 }
 
-// Sequence is one conversation: its token ids, and the rows that its calls brought, each once. S
+// Sequence is one conversation: its token ids, and the rows that its turns brought, each once. S
 // tokens have S-1 rows. It has to be closed. It may be used from one goroutine at a time; its forks
 // are other sequences.
 type Sequence struct {
@@ -88,8 +88,8 @@ func (s *Sequence) Close() error {
 	return nil
 }
 
-// Append adds a call: its tokens, of which the first is at position tokenStart, and its rows, at
-// their own positions; routing may be nil (routecap_sequence_append). Give all tokens of the call,
+// Append adds a turn: its tokens, of which the first is at position tokenStart, and its rows, at
+// their own positions; routing may be nil (routecap_sequence_append). Give all tokens of the turn,
 // from 0 on, if you have them: only tokens that are given are compared.
 //
 // Result: OK; Incomplete, cells of the sequence are missing now. Errors: ErrOutOfRange;
@@ -169,7 +169,7 @@ func (s *Sequence) Routing() (*Routing, Result, error) {
 	return newRouting(routing), r, err
 }
 
-// Spans says which rows came from which call (routecap_sequence_spans).
+// Spans says which rows came from which turn (routecap_sequence_spans).
 func (s *Sequence) Spans() ([]SequenceSpan, error) {
 	var spans []SequenceSpan
 	var count uint64

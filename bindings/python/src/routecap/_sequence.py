@@ -23,7 +23,7 @@ class AppendReport(NamedTuple):
     tokens: int
     """Of the sequence now."""
     tokens_common: int
-    """The call's tokens are the sequence's up to here."""
+    """The turn's tokens are the sequence's up to here."""
     tokens_cut: int
     rows_cut: int
     rows_overlap: int
@@ -33,12 +33,12 @@ class AppendReport(NamedTuple):
     first_differed: int | None
     """Position of the first of these."""
     rows_taken: int
-    """Rows of which the sequence took a cell of the call's. Among them are the next three."""
+    """Rows in which the sequence took a cell from the turn. Among them are the next three."""
     rows_boundary: int
     rows_filled: int
     rows_replaced: int
     rows_beyond: int
-    """Rows of the call at or behind its last token: not taken."""
+    """Rows of the turn at or after its last token, which are ignored."""
     rows_missing: int
     """Rows of the sequence now of which a cell is missing."""
     bytes: int
@@ -51,7 +51,7 @@ class AppendReport(NamedTuple):
 
 
 class SequenceSpan(NamedTuple):
-    """Consecutive rows that came from one call."""
+    """Consecutive rows that came from one turn."""
 
     first: int
     """Position of the first row."""
@@ -70,15 +70,15 @@ def _report(memory: bytearray) -> AppendReport:
 
 
 class Sequence:
-    """One conversation: its tokens, and the rows that its calls brought, each once.
+    """One conversation: its tokens, and the rows that its turns brought, each once.
 
-    Append each call with all its tokens, prompt and answer, and its routing. Tokens that both have
+    Append each turn with all its tokens, prompt and answer, and its routing. Tokens that both have
     are compared; known rows stay, new ones are added, and where the tokens differ (a chat template
     rendered something else) the rest is cut. `len(sequence)` is its number of tokens; of S tokens
     `routing()` has S-1 rows.
 
         sequence = routecap.Sequence.like(routing)
-        for tokens, routing in calls:
+        for tokens, routing in turns:
             report = sequence.append(tokens, routing)
 
     One thread at a time may be in a call on one sequence; its forks are other sequences. It frees
@@ -162,9 +162,9 @@ class Sequence:
         tag: int = 0,
         origin: int = 0,
     ) -> AppendReport:
-        """Add a call: its token ids, from position `token_start` on, and its rows.
+        """Add a turn: its token ids, from position `token_start` on, and its rows.
 
-        `prompt_tokens` says how many tokens the call was given, `tag` and `origin` are for the
+        `prompt_tokens` says how many tokens the turn's prompt had, `tag` and `origin` are for the
         spans. Where tokens differ with the policy "equal", or rows do, ERR_CONFLICT is raised and
         nothing has changed.
         """
@@ -172,7 +172,7 @@ class Sequence:
         if ids is None:
             raise error(
                 Status.ERR_ARGUMENT,
-                "tokens is None: give the ids of all tokens of the call, prompt and answer",
+                "tokens is None: give the ids of all tokens of the turn, prompt and answer",
             )
         handle = None if routing is None else routing._handle
         if routing is not None and handle is None:
@@ -215,7 +215,7 @@ class Sequence:
 
     @documented("routecap_sequence_spans")
     def spans(self) -> list[SequenceSpan]:
-        """Which rows came from which call."""
+        """Which rows came from which turn."""
         count = raw.routecap_sequence_spans(self._handle, None)[1]
         spans = np.zeros(count, structs.sequence_span_dtype)
         raw.routecap_sequence_spans(self._handle, spans)

@@ -1,4 +1,4 @@
-//! One conversation out of many calls.
+//! One conversation out of many turns.
 
 use std::fmt;
 use std::ptr::{NonNull, null, null_mut};
@@ -90,22 +90,22 @@ impl SequenceConfig {
     }
 }
 
-/// Which cell stays where a sequence and a call both have one.
+/// Which cell stays where a sequence and a turn both have one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(i32)]
 #[non_exhaustive]
 pub enum AppendPolicy {
-    /// The sequence's, of the call that sampled the next token (`ROUTECAP_APPEND_KEEP`).
+    /// The sequence's, of the turn that sampled the next token (`ROUTECAP_APPEND_KEEP`).
     #[default]
     Keep = sys::ROUTECAP_APPEND_KEEP,
-    /// The call's (`ROUTECAP_APPEND_NEWEST`).
+    /// The turn's (`ROUTECAP_APPEND_NEWEST`).
     Newest = sys::ROUTECAP_APPEND_NEWEST,
     /// Both must be the same set of ids, and all tokens that both have must be equal
     /// (`ROUTECAP_APPEND_EQUAL`).
     Equal = sys::ROUTECAP_APPEND_EQUAL,
 }
 
-/// What is known of a call beside its tokens and rows (`routecap_append_options`), a builder.
+/// What is known of a turn beside its tokens and rows (`routecap_append_options`), a builder.
 #[derive(Clone, Copy, Debug)]
 pub struct AppendOptions {
     raw: sys::routecap_append_options,
@@ -134,26 +134,26 @@ impl AppendOptions {
         self
     }
 
-    /// How many tokens, counted from token 0 of the sequence, the call was given; it sampled the
+    /// How many tokens, counted from token 0 of the sequence, were the turn's prompt; it sampled the
     /// others.
     pub fn prompt_tokens(mut self, tokens: u64) -> Self {
         self.raw.prompt_tokens = tokens;
         self
     }
 
-    /// The call's number in the spans; 0: one more than the highest so far.
+    /// The turn's number in the spans; 0: one more than the highest so far.
     pub fn call(mut self, call: u64) -> Self {
         self.raw.call = call;
         self
     }
 
-    /// Of the call's spans: the version of the weights, for instance.
+    /// Of the turn's spans: the version of the weights, for instance.
     pub fn tag(mut self, tag: u64) -> Self {
         self.raw.tag = tag;
         self
     }
 
-    /// Of the call's spans, a number of the caller's: which engine, say.
+    /// Of the turn's spans, a number of the caller's: which engine, say.
     pub fn origin(mut self, origin: u32) -> Self {
         self.raw.origin = origin;
         self
@@ -164,13 +164,13 @@ impl AppendOptions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AppendReport {
-    /// The call's number; of all: the highest.
+    /// The turn's number; of all: the highest.
     pub call: u64,
     /// Of the sequence now.
     pub tokens: u64,
-    /// The call's tokens are the sequence's up to here. Of all: of the last append.
+    /// The turn's tokens are the sequence's up to here. Of all: of the last append.
     pub tokens_common: u64,
-    /// Tokens that the call did not have.
+    /// Tokens that the turn did not have.
     pub tokens_cut: u64,
     /// Rows that were there and were cut with them.
     pub rows_cut: u64,
@@ -180,15 +180,15 @@ pub struct AppendReport {
     pub rows_differed: u64,
     /// Position of the first of these.
     pub first_differed: Option<u64>,
-    /// Rows of which the sequence took a cell of the call's.
+    /// Rows in which the sequence took a cell from the turn.
     pub rows_taken: u64,
     /// Of these: boundary rows.
     pub rows_boundary: u64,
     /// Of these: rows before the boundary row that had a hole there.
     pub rows_filled: u64,
-    /// Of these: rows in which a cell of the call's took the place of another.
+    /// Of these: rows in which a cell of the turn replaced another.
     pub rows_replaced: u64,
-    /// Rows of the call at or behind its last token: not taken.
+    /// Rows of the turn at or after its last token, which are ignored.
     pub rows_beyond: u64,
     /// Rows of the sequence now of which a cell is missing.
     pub rows_missing: u64,
@@ -230,7 +230,7 @@ impl AppendReport {
     }
 }
 
-/// Consecutive rows that came from one call (`routecap_sequence_span`).
+/// Consecutive rows that came from one turn (`routecap_sequence_span`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SequenceSpan {
@@ -238,7 +238,7 @@ pub struct SequenceSpan {
     pub first: u64,
     /// How many.
     pub rows: u64,
-    /// Number of the call.
+    /// Number of the turn.
     pub call: u64,
     /// As [`AppendOptions::tag`] gave it.
     pub tag: u64,
@@ -246,7 +246,7 @@ pub struct SequenceSpan {
     pub origin: u32,
 }
 
-/// One conversation: its token ids, and the rows that its calls brought, each once
+/// One conversation: its token ids, and the rows that its turns brought, each once
 /// (`routecap_sequence`).
 ///
 /// S tokens have S-1 rows. One thread at a time uses a sequence; its forks are other sequences.
@@ -322,8 +322,8 @@ impl Sequence {
         config.id_space(view.id_space()).create()
     }
 
-    /// Add a call: its tokens from position `token_start` on, and its rows
-    /// (`routecap_sequence_append`). Give all tokens of the call, from 0 on, if you have them: only
+    /// Add a turn: its tokens from position `token_start` on, and its rows
+    /// (`routecap_sequence_append`). Give all tokens of the turn, from 0 on, if you have them: only
     /// tokens that are given are compared.
     ///
     /// # Errors
@@ -392,7 +392,7 @@ impl Sequence {
         Ok(unsafe { Routing::delivered(routing) })
     }
 
-    /// Which rows came from which call (`routecap_sequence_spans`).
+    /// Which rows came from which turn (`routecap_sequence_spans`).
     pub fn spans(&self) -> Result<Vec<SequenceSpan>> {
         let size = size_of::<sys::routecap_sequence_span>();
         let mut count = 0;
