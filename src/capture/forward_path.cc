@@ -16,8 +16,8 @@ ForwardPath::ForwardPath(const Config &config, uint64_t number, Backend *backend
     for (Recorded &recorded : recorded_) recorded.rows.reserve(4);
     listed_.reserve(config.shape->layers);
     seen_.reserve(config.shape->layers);
-    found_.resize(std::min(config.rows, 1024u));
-    order_.reserve(found_.size());
+    checked_.resize(std::min(config.rows, 1024u));
+    order_.reserve(checked_.size());
 }
 
 int32_t ForwardPath::bind(uint32_t first_layer, uint32_t layers, const routecap_sink *sink) {

@@ -91,9 +91,14 @@ private:
     std::vector<RecordedLayer> listed_;  // record_layers' own; it keeps its memory
     std::vector<bool> seen_;             // likewise
 
-    uint32_t checks_ = 0;           // issues that were checked
-    std::vector<Request *> found_;  // the request of each span, as check_spans found it
-    std::vector<uint32_t> order_;   // spans by request and position, where they do not ascend
+    uint32_t checks_ = 0;  // issues that were checked
+    // Of each span, what check_spans found: its request, or null, and what it is charged.
+    struct Checked {
+        Request *request;
+        Charge charge;
+    };
+    std::vector<Checked> checked_;
+    std::vector<uint32_t> order_;  // spans by request and position, where they do not ascend
     uint64_t first_tag_ = 0, last_tag_ = 0;  // of the steps
 };
 

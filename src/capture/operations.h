@@ -66,7 +66,7 @@ struct Finish {
     bool all;  // the routing ends where the rows do
 };
 struct Close {
-    RequestDataPtr data;
+    OpenRequestPtr data;
     bool alone;  // as in Truncate
 };
 

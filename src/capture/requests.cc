@@ -30,8 +30,8 @@ int32_t Requests::open(const routecap_open_options *options, routecap_request *r
     // Looked at again with the mutex: so many requests need not be made in vain.
     if (count + owner_->registry.open_requests() > config_.max_requests) return refuse_many(count);
 
-    std::vector<RequestDataPtr> made(count);
-    for (RequestDataPtr &data : made)
+    std::vector<OpenRequestPtr> made(count);
+    for (OpenRequestPtr &data : made)
         data.reset(new RequestData(owner_->storage, policy, config_.compare));
     const RegistryLock lock(owner_->registry, {.requests = count});
     if (!owner_->registry.requests.possible(count)) return refuse_many(count);
@@ -177,7 +177,7 @@ int32_t Requests::fork(routecap_request handle, uint64_t rows, routecap_request 
     const uint64_t serial = Serials::take(1);
     if (serial == 0)
         return report(ROUTECAP_ERR_TOO_MANY_REQUESTS, "this process has given out all its handles");
-    RequestDataPtr made(new RequestData(owner_->storage, RowStore::Policy::keep, config_.compare));
+    OpenRequestPtr made(new RequestData(owner_->storage, RowStore::Policy::keep, config_.compare));
     {
         const RegistryLock lock(owner_->registry, {.entries = 1, .requests = 1});
         Request *parent = nullptr;
@@ -264,9 +264,9 @@ int32_t Requests::finish_one(routecap_request handle, uint64_t rows, Routing **r
                    after = request->after();
     if (!all && rows < request->issued_end()) cut_in_flight(*request, rows, true);
     request->data->expect(after, expected);
-    request->data->retain();  // for the caller; the other reference goes into the log
-    *routing = request->data.get();
-    owner_->registry.log.append(after, Finish{std::move(request->data), all ? length : rows, all});
+    RequestDataPtr data(request->data.release());
+    *routing = data.get();  // the caller's reference; the other one goes into the log
+    owner_->registry.log.append(after, Finish{std::move(data), all ? length : rows, all});
     owner_->registry.requests.close(*request, owner_->registry.nodes);
     return ROUTECAP_OK;
 }
@@ -305,19 +305,24 @@ int32_t Requests::close(routecap_request request) {
 
 // ---- Many at once ---------------------------------------------------------------------------
 
-// Calls one(item, i) for each, with the mutex and room in the log for one entry of each.
-template <class Item, class One>
-int32_t Requests::batch(Item *items, size_t item_size, size_t count, One one) {
+// Calls one(item, i) for each, with the mutex and room in the log for one entry of each. Requests
+// lie all over memory, so it begins to fetch them some items ahead, and then calls ahead(request)
+// for what they point to. In pairs this is worth 45 % of finishing 1,024 and 50 % of accepting for
+// 1,024, if requests were opened in another order (cold caches).
+template <class Item, class Ahead, class One>
+int32_t Requests::batch(Item *items, size_t item_size, size_t count, Ahead ahead, One one) {
     if (int32_t s = check_items(items, count, item_size, "items"); s < 0) return s;
     bool ok = true;
     {
         const RegistryLock lock(owner_->registry, {.entries = count});
         for (size_t i = 0; i < count; i++) {
-            // Requests lie all over memory. In pairs this is worth 14 % of finishing 1,024 (cold
-            // caches).
-            constexpr size_t kAhead = 16;
+            constexpr size_t kAhead = 8;
+            RequestTable &requests = owner_->registry.requests;
+            if (i + 2 * kAhead < count)
+                requests.prefetch(at(items, item_size, i + 2 * kAhead).request);
             if (i + kAhead < count)
-                owner_->registry.requests.prefetch(at(items, item_size, i + kAhead).request);
+                if (const Request *next = requests.find(at(items, item_size, i + kAhead).request))
+                    ahead(*next);
             Item &item = at(items, item_size, i);
             item.status = item.reserved == 0 ? one(item, i) : refuse_reserved(item.reserved);
             ok &= item.status == ROUTECAP_OK;
@@ -343,20 +348,26 @@ int32_t Requests::accept_batch(routecap_accept_item *items, size_t item_size, si
         kept.resize(count);
         kept[i] = copy_kept(item);
     }
-    return batch(items, item_size, count,
-                 [&](const routecap_accept_item &item, size_t i) REQUIRES(owner_->registry.mutex) {
-                     return accept_one(item, kept.empty() ? nullptr : std::move(kept[i]));
-                 });
+    return batch(
+        items, item_size, count,
+        [](const Request &request) {
+            __builtin_prefetch(request.drafts);
+            __builtin_prefetch(&request.rows()->applied);
+        },
+        [&](const routecap_accept_item &item, size_t i) REQUIRES(owner_->registry.mutex) {
+            return accept_one(item, kept.empty() ? nullptr : std::move(kept[i]));
+        });
 }
 
 int32_t Requests::finish_batch(routecap_finish_item *items, size_t item_size, size_t count) {
     if (owner_ == nullptr)
         return report(ROUTECAP_ERR_DISABLED, "this capturer is disabled or a mirror");
-    return batch(items, item_size, count,
-                 [this](routecap_finish_item &item, size_t) REQUIRES(owner_->registry.mutex) {
-                     return finish_one(item.request, item.rows,
-                                       reinterpret_cast<Routing **>(&item.routing));
-                 });
+    return batch(
+        items, item_size, count,
+        [](const Request &request) { __builtin_prefetch(request.data.get(), 1); },
+        [this](routecap_finish_item &item, size_t) REQUIRES(owner_->registry.mutex) {
+            return finish_one(item.request, item.rows, reinterpret_cast<Routing **>(&item.routing));
+        });
 }
 
 int32_t Requests::close_batch(const routecap_request *requests, int32_t *status, size_t count) {

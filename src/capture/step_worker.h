@@ -93,8 +93,8 @@ private:
     bool apply(LogEntry &entry) REQUIRES(turn_);
     void release_early(LogEntry &entry) REQUIRES(turn_);
     void file_step(int32_t slot) REQUIRES(turn_);
-    RowOutcomes file_span(const Step &step, StepSpan &span, const SlotContents &contents,
-                          bool failed) REQUIRES(turn_);
+    void file_span(const Step &step, StepSpan &span, const SlotContents &contents, bool failed,
+                   RowOutcomes &filed) REQUIRES(turn_);
     void tally(const uint8_t *ids, const uint8_t *validity) REQUIRES(turn_);
     void finish_tally(uint64_t step, int32_t slip) REQUIRES(turn_);
     void count(const RowOutcomes &filed);

@@ -19,8 +19,8 @@ void Routing::fill(uint64_t first, uint64_t rows, std::vector<Segment> segments)
     ready_.store(true, std::memory_order_release);
 }
 
-void Routing::release() const {
-    if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
+void Routing::release(uint32_t references) const {
+    if (references_.fetch_sub(references, std::memory_order_acq_rel) == references) delete this;
 }
 
 int32_t Routing::wait(int64_t timeout_ns) const {

@@ -16,7 +16,8 @@ namespace routecap {
 class Routing {
 public:
     // Makes a routing that is not ready; fill() gives it its rows.
-    explicit Routing(StoragePtr storage) : storage_(std::move(storage)) {}
+    explicit Routing(StoragePtr storage, uint32_t references = 1)
+        : storage_(std::move(storage)), references_(references) {}
     Routing(const Routing &) = delete;
     // Makes a routing that is ready.
     Routing(StoragePtr storage, uint64_t first, uint64_t rows, std::vector<Segment> segments)
@@ -36,7 +37,7 @@ public:
     // The process it was made in.
     uint32_t process() const { return process_; }
     void retain() const { references_.fetch_add(1, std::memory_order_relaxed); }
-    void release() const;
+    void release(uint32_t references = 1) const;
 
     bool ready() const { return ready_.load(std::memory_order_acquire); }
     // For a routing of a finished request, before and after it is ready.
@@ -67,7 +68,7 @@ private:
     const StoragePtr storage_;
     uint64_t after_ = 0, expected_rows_ = 0;
     const uint32_t process_ = process_generation();
-    mutable std::atomic<uint32_t> references_{1};
+    mutable std::atomic<uint32_t> references_;
     std::atomic<bool> ready_{false};
 
     uint64_t first_ = 0;

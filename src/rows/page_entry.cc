@@ -53,7 +53,8 @@ void PageEntry::clear_rows(uint64_t from, uint64_t to) {
 
 // ---- Filing ---------------------------------------------------------------------------------
 
-Needs PageEntry::needs(uint64_t position, RowSource source, uint64_t rows, const Filing &filing) {
+Needs PageEntry::needs(uint64_t position, const RowSource &source, uint64_t rows,
+                       const Filing &filing) {
     const uint64_t last = position + rows;
     const uint64_t inside = std::clamp(first, position, last),
                    after = std::clamp(end, inside, last);
@@ -73,8 +74,8 @@ Needs PageEntry::needs(uint64_t position, RowSource source, uint64_t rows, const
                            : whole && needs_tags(filing.tag)};
 }
 
-void PageEntry::file(uint64_t position, RowSource source, uint64_t rows, const Filing &filing,
-                     Means &means, RowOutcomes &filed) {
+void PageEntry::file(uint64_t position, const RowSource &source, uint64_t rows,
+                     const Filing &filing, Means &means, RowOutcomes &filed) {
     // Before any row is written, so that what the old page says of tags is copied once.
     if (means.page) {
         PageEntry copied = copy(std::move(means.page), means.tags);
@@ -92,7 +93,7 @@ void PageEntry::file(uint64_t position, RowSource source, uint64_t rows, const F
 }
 
 // Adds rows outside the visible ones. Rows between these and the visible ones become absent rows.
-void PageEntry::add(uint64_t position, RowSource source, uint64_t rows, const Filing &filing,
+void PageEntry::add(uint64_t position, const RowSource &source, uint64_t rows, const Filing &filing,
                     Means &means, RowOutcomes &filed) {
     if (rows == 0) return;
     const uint64_t last = position + rows;
@@ -107,7 +108,7 @@ void PageEntry::add(uint64_t position, RowSource source, uint64_t rows, const Fi
         (shape->row_empty(source.validity_of(r)) ? filed.missing : filed.delivered)++;
 }
 
-PageEntry::Meeting PageEntry::meet(uint64_t position, RowSource source,
+PageEntry::Meeting PageEntry::meet(uint64_t position, const RowSource &source,
                                    const Filing &filing) const {
     const uint8_t *old_ids = ids(position), *old_validity = validity(position);
     const bool nothing_old = shape->row_empty(old_validity);
@@ -137,15 +138,15 @@ PageEntry::Meeting PageEntry::meet(uint64_t position, RowSource source,
 // Whether the new cell of a layer goes in the old one's place. Of two that are missing the reason
 // with the higher rank stands.
 bool PageEntry::better(uint32_t layer, const uint8_t *old_ids, const uint8_t *old_validity,
-                       RowSource source) const {
+                       const RowSource &source) const {
     if (Shape::valid(old_validity, layer)) return false;
     return Shape::valid(source.validity, layer) || reason_rank(shape->reason(source.ids, layer)) >
                                                        reason_rank(shape->reason(old_ids, layer));
 }
 
 // Files one row at a position that has one.
-void PageEntry::merge(uint64_t position, RowSource source, const Filing &filing, Means &means,
-                      RowOutcomes &filed) {
+void PageEntry::merge(uint64_t position, const RowSource &source, const Filing &filing,
+                      Means &means, RowOutcomes &filed) {
     const Meeting m = meet(position, source, filing);
     (m.nothing_new ? filed.missing : filed.delivered)++;
     filed.overlapped += m.overlap;

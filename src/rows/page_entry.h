@@ -153,9 +153,9 @@ struct PageEntry {
 
     // ---- Filing, of rows whose positions belong to this page
 
-    Needs needs(uint64_t position, RowSource source, uint64_t rows, const Filing &filing);
+    Needs needs(uint64_t position, const RowSource &source, uint64_t rows, const Filing &filing);
     // Files rows with the memory that needs() asked for, and adds how they ended to `filed`.
-    void file(uint64_t position, RowSource source, uint64_t rows, const Filing &filing,
+    void file(uint64_t position, const RowSource &source, uint64_t rows, const Filing &filing,
               Means &means, RowOutcomes &filed);
     // Copies the rows into the page `to`. If they have different tags, `to` takes `tags`.
     PageEntry copy(PageRef to, std::unique_ptr<uint64_t[]> &tags) const;
@@ -171,13 +171,13 @@ private:
         bool retags = false;  // the row gets the new row's tag
         bool writes = false;  // the row changes
     };
-    Meeting meet(uint64_t position, RowSource source, const Filing &filing) const;
+    Meeting meet(uint64_t position, const RowSource &source, const Filing &filing) const;
     bool better(uint32_t layer, const uint8_t *ids, const uint8_t *validity,
-                RowSource source) const;
-    void merge(uint64_t position, RowSource source, const Filing &filing, Means &means,
+                const RowSource &source) const;
+    void merge(uint64_t position, const RowSource &source, const Filing &filing, Means &means,
                RowOutcomes &filed);
-    void add(uint64_t position, RowSource source, uint64_t rows, const Filing &filing, Means &means,
-             RowOutcomes &filed);
+    void add(uint64_t position, const RowSource &source, uint64_t rows, const Filing &filing,
+             Means &means, RowOutcomes &filed);
     bool needs_tags(uint64_t tag) const;
     void tag_rows(uint64_t position, uint64_t rows, uint64_t tag,
                   std::unique_ptr<uint64_t[]> &tags);

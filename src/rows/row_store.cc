@@ -77,32 +77,43 @@ std::span<PageEntry> RowStore::entries(uint64_t first, uint64_t end) {
 
 // ---- Filing -------------------------------------------------------------------------------------
 
-RowOutcomes RowStore::file(uint64_t position, RowSource source, uint64_t rows,
-                           const Filing &filing) {
-    RowOutcomes filed;
+void RowStore::prefetch_row(uint64_t position) const {
+    if (filed_page_ == nullptr) return;
+    const auto *rows = reinterpret_cast<const uint8_t *>(filed_page_) + Page::kHeader;
+    const uint64_t row = position % shape_->page_rows;
+    __builtin_prefetch(filed_entry_, 1);
+    __builtin_prefetch(&filed_entry_->full_rows, 1);
+    __builtin_prefetch(filed_page_);
+    for (uint32_t b = 0; b < shape_->ids_bytes && b < 1024; b += 64)
+        __builtin_prefetch(rows + row * shape_->ids_bytes + b, 1);
+    __builtin_prefetch(rows + shape_->page_rows * shape_->ids_bytes + row * shape_->validity_bytes,
+                       1);
+}
+
+void RowStore::file(uint64_t position, const RowSource &source, uint64_t rows, const Filing &filing,
+                    RowOutcomes &filed) {
     const uint64_t page_rows = shape_->page_rows;
-    while (rows > 0) {
-        const uint64_t index = position / page_rows;
-        const uint64_t n = std::min(rows, (index + 1) * page_rows - position);
+    for (uint64_t done = 0; done < rows;) {
+        const uint64_t from = position + done, index = from / page_rows;
+        const uint64_t n = std::min(rows - done, (index + 1) * page_rows - from);
         Means means;  // what is left of it is freed without the mutex
-        bool done = false;
+        bool filed_all = false;
         {
             const Lock lock(mutex);
-            done = file_in_page(index, position, source, n, filing, means, filed);
+            filed_all = file_in_page(index, from, source.from(done), n, filing, means, filed);
         }
         if (means.tags != nullptr) pool_->unreserve(PagePool::tag_bytes(page_rows));
-        if (!done) {
+        if (!filed_all) {
             filed.refused += n;
-            note_missing(position, position + n, ROUTECAP_MISSING_REFUSED);
+            note_missing(from, from + n, ROUTECAP_MISSING_REFUSED);
         }
-        position += n, rows -= n, source = source.from(n);
+        done += n;
     }
-    return filed;
 }
 
 // False, and nothing has changed, without memory.
-bool RowStore::file_in_page(uint64_t index, uint64_t position, RowSource source, uint64_t rows,
-                            const Filing &filing, Means &means, RowOutcomes &filed) {
+bool RowStore::file_in_page(uint64_t index, uint64_t position, const RowSource &source,
+                            uint64_t rows, const Filing &filing, Means &means, RowOutcomes &filed) {
     const auto there = at_or_after(index);
     PageEntry *entry = there != entries_.end() && there->index == index ? &*there : nullptr;
     if (entry == nullptr) {
@@ -113,13 +124,15 @@ bool RowStore::file_in_page(uint64_t index, uint64_t position, RowSource source,
         return false;
     }
     entry->file(position, source, rows, filing, means, filed);
+    filed_entry_ = entry;
+    filed_page_ = entry->page.get();
     return true;
 }
 
 // ---- Drafts ---------------------------------------------------------------------------------
 
 bool RowStore::file_draft(uint64_t step, uint64_t first_index, std::vector<uint64_t> positions,
-                          uint64_t covered, RowSource source, uint64_t tag, Phase phase,
+                          uint64_t covered, const RowSource &source, uint64_t tag, Phase phase,
                           Charge charge, bool lost) {
     const auto rows = static_cast<uint32_t>(positions.size());
     const bool kept = !lost && std::any_of(positions.begin(), positions.end(),
@@ -180,8 +193,8 @@ RowOutcomes RowStore::settle(uint64_t step, std::span<const uint32_t> kept, uint
                 filed.lost += draft.counted;
                 note_missing(position, std::max(position + 1, draft.bounds_end), draft.missing);
             } else {
-                filed += file_rows(position, {draft.page->ids(r), draft.page->validity(r), 0, 0}, 1,
-                                   draft.page->tag_of(r), draft.charge, cells, draft.phase);
+                file_rows(position, {draft.page->ids(r), draft.page->validity(r), 0, 0}, 1,
+                          draft.page->tag_of(r), draft.charge, filed, cells, draft.phase);
                 placed(position + 1);
             }
         }
@@ -374,8 +387,8 @@ RowOutcomes RowStore::attach_segment(const Segment &segment, uint64_t end) {
         }
         for (uint64_t p = position; !shared && p < position + n; p++) {
             const uint64_t row = p - segment.first;
-            filed += file(p, {segment.ids(row), segment.validity(row), 0, 0}, 1,
-                          {.tag = segment.tag(row), .compare = compare_});
+            file(p, {segment.ids(row), segment.validity(row), 0, 0}, 1,
+                 {.tag = segment.tag(row), .compare = compare_}, filed);
         }
         position += n;
     }
@@ -409,7 +422,7 @@ RowOutcomes RowStore::attach_missing(const MissingRows &missing, uint64_t first,
     known.for_each(first, end, [&](uint64_t from, uint64_t to, int32_t reason) {
         shape_->mark_missing(cells.data(), reason);
         for (uint64_t p = next(from, to); p < to; p = next(p + 1, to))
-            filed += file(p, row, 1, {.tag = 0, .compare = compare_});
+            file(p, row, 1, {.tag = 0, .compare = compare_}, filed);
     });
     return filed;
 }

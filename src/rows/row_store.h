@@ -24,12 +24,60 @@ class RowStore {
 public:
     enum class Policy { keep, replace };
 
+    Mutex mutex;
+
+private:
+    // The members are in the order of use: filing touches two cache lines of them, and three where
+    // there are drafts.
+    using Entries = std::vector<PageEntry>;
+    Entries entries_ GUARDED_BY(mutex);  // by index; only the filing thread adds entries
+    const Shape *const shape_;
+    PagePool *const pool_;
+    Policy policy_;
+    const bool compare_;
+    // Where rows were filed last. Only prefetch_row() uses these; what they name may be gone.
+    const PageEntry *filed_entry_ = nullptr;
+    const Page *filed_page_ = nullptr;
+    const StoragePtr storage_;
+
+public:
+    // One past the highest position of a row whose position the host did not know at issue, because
+    // the device had it or the row was a draft. Any thread may read it.
+    std::atomic<uint64_t> placed_end{0};
+    void placed(uint64_t end) {
+        if (end > placed_end.load(std::memory_order_relaxed))
+            placed_end.store(end, std::memory_order_release);
+    }
+    // How many operations on the request were applied. Any thread may read it.
+    std::atomic<uint64_t> applied{0};
+
+private:
+    struct Draft {
+        uint64_t step;
+        uint64_t first_index;
+        PageRef page;  // null if no row is left to file
+        std::vector<uint64_t> positions;
+        Charge charge;
+        Phase phase;
+        int32_t missing = 0;      // why the rows will never come, or 0
+        bool counted = true;      // its rows are in rows_provisional
+        uint64_t bounds_end = 0;  // as in miss_draft
+    };
+    // Only the filing thread uses these. Drafts are in order of filing.
+    std::vector<Draft> drafts_;
+    // Publications that wait until drafts are settled.
+    std::vector<std::shared_ptr<Publication>> waiting_;
+    // Why rows are missing; and those of these reasons that came with the rows of others, which
+    // apply to single cells too.
+    MissingRows missing_ GUARDED_BY(mutex), attached_ GUARDED_BY(mutex);
+
+public:
     RowStore(const StoragePtr &storage, Policy policy, bool compare)
-        : storage_(storage),
-          shape_(storage->shape.get()),
+        : shape_(storage->shape.get()),
           pool_(storage->pool.get()),
           policy_(policy),
-          compare_(compare) {}
+          compare_(compare),
+          storage_(storage) {}
     RowStore(const RowStore &) = delete;
     RowStore &operator=(const RowStore &) = delete;
     ~RowStore() { clear(); }
@@ -37,13 +85,15 @@ public:
     Policy policy() const { return policy_; }
     void set_policy(Policy policy) { policy_ = policy; }  // before other threads use the store
 
-    // Begins to fetch what filing into this request touches first.
-    void prefetch() const {
+    // Requests and pages lie all over memory, so the filing thread begins to fetch them some spans
+    // ahead: first this object, then the place of a row in the page that rows were filed into last.
+    // In pairs each is worth more than 20 % of filing 1,024 rows (cold caches).
+    void prefetch(bool drafts) const UNCHECKED_THREADS {  // takes the addresses of members alone
         __builtin_prefetch(&mutex, 1);
-        __builtin_prefetch(&entries_);
+        __builtin_prefetch(&shape_, 1);
+        if (drafts) __builtin_prefetch(&drafts_, 1);
     }
-
-    Mutex mutex;
+    void prefetch_row(uint64_t position) const;
 
     // ---- Filing: for one thread at a time, which does not hold `mutex`. Without memory rows are
     // refused, and nothing throws unless its comment says so.
@@ -51,15 +101,19 @@ public:
     // Files rows that issue accepted, at consecutive positions. The memory comes from their charge.
     // If readers shared or took rows since, filing may need more than the charge. It then takes the
     // rest even if the budget has no room, because the rows were accepted.
-    RowOutcomes file_rows(uint64_t position, const RowSource &source, uint64_t rows, uint64_t tag,
-                          Charge &charge, NewCells *cells = nullptr, Phase phase = Phase::none) {
-        return file(position, source, rows,
-                    {tag, policy_ == Policy::replace, compare_, &charge, cells, phase});
+    // Adds to `filed` how they ended.
+    void file_rows(uint64_t position, const RowSource &source, uint64_t rows, uint64_t tag,
+                   Charge &charge, RowOutcomes &filed, NewCells *cells = nullptr,
+                   Phase phase = Phase::none) {
+        file(position, source, rows,
+             {tag, policy_ == Policy::replace, compare_, &charge, cells, phase}, filed);
     }
     // The same for rows that no issue accepted: they are refused if the budget has no room.
     RowOutcomes file_from_budget(uint64_t position, const RowSource &source, uint64_t rows,
                                  uint64_t tag) {
-        return file(position, source, rows, {tag, policy_ == Policy::replace, compare_});
+        RowOutcomes filed;
+        file(position, source, rows, {tag, policy_ == Policy::replace, compare_}, filed);
+        return filed;
     }
 
     // Keeps draft rows of a step until settle(). They take page_bytes(rows) of the budget, which
@@ -69,8 +123,8 @@ public:
     // lies beyond the end of its request). settle() files the rows out of `charge`. `lost` says
     // that the step's copy failed. Returns false without memory, and gives back what was reserved.
     bool file_draft(uint64_t step, uint64_t first_index, std::vector<uint64_t> positions,
-                    uint64_t covered, RowSource source, uint64_t tag, Phase phase, Charge charge,
-                    bool lost);
+                    uint64_t covered, const RowSource &source, uint64_t tag, Phase phase,
+                    Charge charge, bool lost);
     static constexpr uint64_t kDropped = UINT64_MAX, kCut = UINT64_MAX - 1, kPast = UINT64_MAX - 2;
     // The same for drafts that issue lost or refused, for this reason, and has counted. They are at
     // consecutive positions. If bounds_end is not 0 the device has the positions: each row may be
@@ -128,32 +182,10 @@ public:
     // if the budget has none.
     bool take(uint64_t first, uint64_t end, std::vector<Segment> &segments) REQUIRES(mutex);
 
-    // One past the highest position of a row whose position the host did not know at issue, because
-    // the device had it or the row was a draft. Any thread may read it.
-    std::atomic<uint64_t> placed_end{0};
-    void placed(uint64_t end) {
-        if (end > placed_end.load(std::memory_order_relaxed))
-            placed_end.store(end, std::memory_order_release);
-    }
-    // How many operations on the request were applied. Any thread may read it.
-    std::atomic<uint64_t> applied{0};
-
 private:
-    using Entries = std::vector<PageEntry>;
-    struct Draft {
-        uint64_t step;
-        uint64_t first_index;
-        PageRef page;  // null if no row is left to file
-        std::vector<uint64_t> positions;
-        Charge charge;
-        Phase phase;
-        int32_t missing = 0;      // why the rows will never come, or 0
-        bool counted = true;      // its rows are in rows_provisional
-        uint64_t bounds_end = 0;  // as in miss_draft
-    };
-
-    RowOutcomes file(uint64_t position, RowSource source, uint64_t rows, const Filing &filing);
-    bool file_in_page(uint64_t index, uint64_t position, RowSource source, uint64_t rows,
+    void file(uint64_t position, const RowSource &source, uint64_t rows, const Filing &filing,
+              RowOutcomes &filed);
+    bool file_in_page(uint64_t index, uint64_t position, const RowSource &source, uint64_t rows,
                       const Filing &filing, Means &means, RowOutcomes &filed) REQUIRES(mutex);
     bool pay(Needs needs, const Filing &filing, Means &means);
     bool make_room() noexcept REQUIRES(mutex);
@@ -164,20 +196,6 @@ private:
     std::vector<Segment> lend(uint64_t first, uint64_t end) REQUIRES(mutex);
     void publish_now(Publication &publication) noexcept;
     bool has_drafts(uint64_t first, uint64_t end) const;
-
-    const StoragePtr storage_;
-    const Shape *const shape_;
-    PagePool *const pool_;
-    Policy policy_;
-    const bool compare_;
-    Entries entries_ GUARDED_BY(mutex);  // by index; only the filing thread adds entries
-    // Why rows are missing; and those of these reasons that came with the rows of others, which
-    // apply to single cells too.
-    MissingRows missing_ GUARDED_BY(mutex), attached_ GUARDED_BY(mutex);
-    // Only the filing thread uses these. Drafts are in order of filing.
-    std::vector<Draft> drafts_;
-    // Publications that wait until drafts are settled.
-    std::vector<std::shared_ptr<Publication>> waiting_;
 };
 
 }  // namespace routecap
