@@ -851,7 +851,9 @@ class Tests:
                     placement=places[name],
                 )
                 case.weights = rng.integers(4) > 0
-                case.label += f", {name}, strides {case.layout.row_stride}, {case.layout.column_stride}"
+                case.label += (
+                    f", {name}, strides {case.layout.row_stride}, {case.layout.column_stride}"
+                )
                 cases.append(case)
             sink = any_of((rc.DTYPE_I16, rc.DTYPE_I32, rc.DTYPE_I64))
             self.run_cases(cases, k, experts, rows + 5, sink_dtype=sink)
