@@ -214,7 +214,7 @@ class Pretended:
 
 # ---- Over HTTP
 
-FORMATS = ("lists", "npy.base64", "object", "nrlre1", "raw.base64")
+FORMATS = ("lists", "split", "npy.base64", "object", "nrlre1", "raw.base64")
 
 
 def written(ids: Ids, format: str) -> Any:
@@ -224,7 +224,7 @@ def written(ids: Ids, format: str) -> Any:
         return base64.b64encode(file.getvalue()).decode()
     if format == "raw.base64":
         return base64.b64encode(ids.astype("<i4").tobytes()).decode()
-    if format == "lists":
+    if format in ("lists", "split"):
         return ids.tolist()
     routing = routecap.Routing.from_arrays(ids, experts=EXPERTS)
     data, _ = routecap.wire_encode(routing, format, dtype="int16")  # type: ignore[arg-type]
@@ -296,13 +296,21 @@ def served(engine: Pretended, format: str = "npy.base64", sglang: bool = False) 
                 for number, each in enumerate(outputs)
             ]
             details = {"cached_tokens": outputs[0].cached}
-            return {"choices": choices, "usage": {"prompt_tokens_details": details}}
+            answer: dict[str, Any] = {"choices": choices}
+            if format == "split" and outputs[0].ids is not None:  # vLLM 0.21's own
+                both = outputs[0].ids.tolist()
+                answer["prompt_routed_experts"] = both[: len(request.prompt)]
+                for choice, each in zip(choices, outputs):
+                    rows = [] if each.ids is None else each.ids.tolist()
+                    choice["routed_experts"] = rows[len(request.prompt) :] or None
+            return answer | {"usage": {"prompt_tokens_details": details}}
 
         def pieces(self, answer: dict[str, Any]) -> Iterator[dict[str, Any]]:
             [choice] = answer["choices"]
             for token in choice["token_ids"]:
                 yield {"choices": [{"index": 0, "text": "", "token_ids": [token]}]}
-            yield {"choices": [{"index": 0, "routed_experts": choice["routed_experts"]}]}
+            rows = None if format == "split" else choice["routed_experts"]  # as 0.21: no rows
+            yield {"choices": [{"index": 0, "routed_experts": rows}]}
 
         def sglang(self, request: Request, outputs: list[Output]) -> Any:
             answers = [

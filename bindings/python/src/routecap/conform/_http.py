@@ -181,6 +181,8 @@ class Http:
             tokens = choice.get("token_ids")
             if tokens is None:
                 raise CannotError("the server gives no token ids (return_token_ids)")
+            if choice.get("routed_experts") is None and shared.get("prompt_routed_experts"):
+                choice = {**choice, "routed_experts": []}  # vLLM 0.21: no row but the prompt's
             case, why = self._case(choice, {**shared, "choices": [choice]})
             whole = (*request.prompt, *tokens)
             found.append(Answer(whole, case, why, cached, choice.get("text") or ""))
