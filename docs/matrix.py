@@ -156,7 +156,7 @@ def main():
     parser.add_argument("--device", default="host")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--current", action="store_true")
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()
     if arguments.command == "add":
         add(arguments.files, arguments.device)
     runs = json.loads(DATA.read_text())

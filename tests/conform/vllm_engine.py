@@ -2,8 +2,8 @@
 VLLM_ENGINE_ON_CPU is 1.
 
 capture: "routecap" or "own". cache: with the prefix cache, or "". blocks: of the cache, so few that
-requests are preempted, or "". drafts: by n-grams, beside an engine without (with blocks="", because
-the scheduler of 0.21 stops where it preempts requests that have drafts). lora: with an adapter.
+requests are preempted, or "". drafts: by n-grams (with blocks="", because the scheduler of 0.21
+stops where it preempts requests that have drafts). lora: with an adapter.
 """
 
 import itertools
@@ -77,8 +77,7 @@ def engine(capture="routecap", cache="1", blocks="40", drafts="", lora="", eager
     if drafts:
         speculative = {"method": "ngram", "num_speculative_tokens": 4}
         speculative |= {"prompt_lookup_max": 3, "prompt_lookup_min": 1}
-        given["beside"] = judged(capture, settings, adapter)
-        settings = settings | {"speculative_config": speculative}
+        settings["speculative_config"] = speculative
     return judged(capture, settings, adapter), given
 
 
