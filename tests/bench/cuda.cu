@@ -293,12 +293,12 @@ size_t row_bytes_of(const Shape &shape, int device) {
     return memory.row_bytes;
 }
 
-// The rows of a step: so many, of so many requests of equal shares, while so many are open.
+// The rows of a step: so many, of so many requests of equal shares.
 struct Batch {
-    uint32_t rows, requests, open;
+    uint32_t rows, requests;
     uint32_t share() const { return rows / requests; }
 };
-constexpr Batch decode_batch(uint32_t rows) { return {rows, rows, rows}; }
+constexpr Batch decode_batch(uint32_t rows) { return {rows, rows}; }
 
 // How a forward is captured.
 enum class Mode {
@@ -364,18 +364,16 @@ double timed(F f, double (*clock)() = wall_us) {
 
 class Engine {
 public:
-    Engine(const Workload &workload, const Shape &shape, const Batch &batch, const Work &work,
-           uint32_t flags = 0)
+    Engine(const Workload &workload, const Shape &shape, const Batch &batch, const Work &work)
         : workload_(workload),
           shape_(shape),
           row_bytes_(row_bytes_of(shape, workload.device())),
           batch_(batch),
           work_(work),
-          requests_(batch.open),
+          requests_(batch.requests),
           spans_(batch.requests),
           sinks_(shape.layers) {
-        routecap_config config = config_of(shape, workload.device());
-        config.flags = flags;
+        const routecap_config config = config_of(shape, workload.device());
         CHECK(routecap_capturer_create(&config, &capturer_.value));
         for (uint32_t l = 0; l < shape.layers; l++) {
             sinks_[l].struct_size = sizeof sinks_[l];
@@ -395,7 +393,7 @@ public:
     void open() {
         CHECK(routecap_request_open(capturer_, nullptr, requests_.data(), requests_.size()));
         for (uint32_t i = 0; i < batch_.requests; i++)
-            spans_[i].request = requests_[i * (batch_.open / batch_.requests)];
+            spans_[i].request = requests_[i];
     }
     void close() {
         CHECK(routecap_request_close_batch(capturer_, requests_.data(), nullptr, requests_.size()));
@@ -944,7 +942,7 @@ void engine_thread(Report &report, const Workload &workload) {
 
 void prefill_step(Report &report, const Workload &workload, uint32_t rows, const Work &work,
                   int steps, const std::vector<Mode> &modes, const char *target) {
-    Engine engine(workload, Shape{}, {rows, 4, 4}, work);
+    Engine engine(workload, Shape{}, {rows, 4}, work);
     const Comparison c = compare(engine, Mode::kNone, modes, steps);
     const std::string group =
         "Device time added to a prefill step, n=" + std::to_string(rows) + ", 4 requests";
@@ -992,7 +990,7 @@ void add_landing(Report &report, const std::string &group, const std::string &na
 void landing(Report &report, const Workload &workload) {
     for (const uint32_t n : {256u, 8192u}) {
         const bool decode = n == 256;
-        Engine engine(workload, Shape{}, decode ? decode_batch(n) : Batch{n, 4, 4}, kDecode);
+        Engine engine(workload, Shape{}, decode ? decode_batch(n) : Batch{n, 4}, kDecode);
         engine.prepare(Mode::kForked);
         const int steps = repetitions * 8;
         const Event end;
@@ -1070,53 +1068,6 @@ void landing(Report &report, const Workload &workload) {
         add("limit: rows have come", arrived, "");
         add("limit: found and copied by another thread", copied, "");
     }
-}
-
-// Landing where the load of the experts is counted, and where it is not, in turns; and when a step
-// is counted.
-void load(Report &report, const Workload &workload) {
-    constexpr uint32_t n = 256;
-    // The system may leave a worker beside the thread that polls, on one core, as long as it lives:
-    // so there are several of each kind.
-    constexpr int kBatches = 6;
-    const int steps = std::max(repetitions * 8 / kBatches, 1);
-    std::vector<double> landed[2], ratio, counted;
-    for (int batch = 0; batch < kBatches; batch++) {
-        Engine plain(workload, Shape{}, decode_batch(n), kDecode);
-        Engine counting(workload, Shape{}, decode_batch(n), kDecode, ROUTECAP_CONFIG_LOAD);
-        Engine *const engines[] = {&plain, &counting};
-        for (Engine *engine : engines) engine->prepare(Mode::kForked), engine->open();
-        const Event end;
-        routecap_load load{};
-        load.struct_size = sizeof load;
-        for (int i = -8; i < steps; i++) {
-            double used[2], waited = 0;
-            for (const int turn : {0, 1}) {
-                const int k = (i + turn) & 1;
-                engines[k]->arrange(static_cast<uint64_t>(i + 8));
-                used[k] = polled_landing(*engines[k], end);
-                if (k == 1)
-                    waited = timed([&] {
-                        CHECK(routecap_capturer_load(counting.capturer(), nullptr, &load, nullptr,
-                                                     0));
-                    });
-            }
-            if (i < 0) continue;
-            for (const int k : {0, 1}) landed[k].push_back(used[k]);
-            ratio.push_back(used[1] / used[0]);
-            counted.push_back(waited);
-        }
-        for (Engine *engine : engines) engine->close();
-    }
-    const std::string p = parameters(Shape{}, n),
-                      group = "Load of the experts: landing of " + std::to_string(n) + " rows, " +
-                              std::to_string(steps) + " steps of " + std::to_string(kBatches) +
-                              " capturers of each kind in turns";
-    add_landing(report, group, "not counted", p, landed[0], "");
-    add_landing(report, group, "counted", p, landed[1], "");
-    report.add(group, "counted over not counted: median of the pairs", p, "ratio", estimate(ratio),
-               "target 1.0");
-    report.add(group, "from readable to counted", p, "us", estimate(counted), "by the worker");
 }
 
 // A stream that is busy for 20 ms takes no more work when its queue is full: then the library's own
@@ -1207,7 +1158,7 @@ void worker(Report &report, const Workload &workload) {
 void extraction_of_32768(Report &report, const Workload &workload) {
     constexpr uint64_t kRows = 32768;
     const Shape shape;
-    Engine engine(workload, shape, {kSinkRows, 1, 1}, kNoWork);
+    Engine engine(workload, shape, {kSinkRows, 1}, kNoWork);
     engine.prepare(Mode::kForked);
     engine.open();
     for (uint64_t step = 0; step < kRows / kSinkRows; step++) {
@@ -1217,97 +1168,6 @@ void extraction_of_32768(Report &report, const Workload &workload) {
     }
     extraction(report, engine.capturer(), engine.requests()[0], kRows,
                size_t{shape.layers} * shape.k, repetitions, parameters(shape, kRows), true);
-}
-
-// What the machine gives without the library.
-void limits(Report &report, const Workload &workload) {
-    constexpr size_t kLarge = size_t{256} << 20;
-    const size_t row_bytes = row_bytes_of(Shape{}, workload.device());
-    const Stream stream;
-    const Event from(cudaEventDefault), to(cudaEventDefault);
-    DeviceArray<uint8_t> device(kLarge);
-    PinnedArray<uint8_t> pinned(kLarge);
-    std::vector<uint8_t> dst(kLarge, 1), src(kLarge, 2);
-    CUDA(cudaMemset(device, 3, kLarge));
-    CUDA(cudaDeviceSynchronize());
-
-    const std::string group = "Limits of this machine";
-    const auto device_to_host = [&](const std::string &name, const std::string &p, size_t bytes,
-                                    int copies) {
-        std::vector<double> us, rate;
-        for (int i = -2; i < repetitions; i++) {
-            CUDA(cudaEventRecord(from, stream));
-            for (int j = 0; j < copies; j++)
-                CUDA(cudaMemcpyAsync(pinned, device, bytes, cudaMemcpyDeviceToHost, stream));
-            CUDA(cudaEventRecord(to, stream));
-            CUDA(cudaEventSynchronize(to));
-            float ms = 0;
-            CUDA(cudaEventElapsedTime(&ms, from, to));
-            const double each = static_cast<double>(ms) * 1e3 / copies;
-            if (i >= 0)
-                us.push_back(each), rate.push_back(static_cast<double>(bytes) / each * 1e-3);
-        }
-        report.add(group, "device to pinned memory, " + name, p, "us", estimate(us));
-        report.add(group, "device to pinned memory, " + name, p, "GB/s", estimate(rate));
-    };
-    const auto host_to_host = [&](const std::string &name, const std::string &p, size_t bytes) {
-        std::vector<double> us, rate;
-        for (int i = -2; i < repetitions; i++) {
-            const double used = timed([&] {
-                std::memcpy(dst.data(), src.data(), bytes);
-                asm volatile("" : : "r"(dst.data()) : "memory");
-            });
-            if (i >= 0)
-                us.push_back(used), rate.push_back(static_cast<double>(bytes) / used * 1e-3);
-        }
-        report.add(group, "memcpy of one thread, " + name, p, "us", estimate(us));
-        report.add(group, "memcpy of one thread, " + name, p, "GB/s", estimate(rate));
-    };
-    for (const uint32_t n : {64u, 256u, 1024u, 8192u}) {
-        const size_t bytes = n * row_bytes;
-        device_to_host(std::to_string(n) + " rows",
-                       parameter("rows", n) + ", " + parameter("bytes", bytes), bytes, 50);
-    }
-    device_to_host("256 MiB", parameter("bytes", kLarge), kLarge, 1);
-    for (const uint32_t n : {256u, 8192u, 32768u}) {
-        const size_t bytes = n * row_bytes;
-        host_to_host(std::to_string(n) + " rows",
-                     parameter("rows", n) + ", " + parameter("bytes", bytes), bytes);
-    }
-    host_to_host("256 MiB", parameter("bytes", kLarge), kLarge);
-}
-
-// Issue of 256 rows while 256 or 4096 requests are open.
-void scaling(Report &report, const Workload &workload) {
-    Engine few(workload, Shape{}, {256, 256, 256}, kNoWork),
-        many(workload, Shape{}, {256, 256, 4096}, kNoWork);
-    std::vector<double> with_few, with_many, ratio;
-    for (Engine *engine : {&few, &many}) engine->prepare(Mode::kForked), engine->open();
-    const auto step = [](Engine &engine, uint64_t position) {
-        engine.forward(Mode::kForked);
-        engine.arrange(position);
-        routecap_step ticket = 0;
-        const double used = timed([&] { ticket = engine.issue(); });
-        engine.land(ticket);
-        return used;
-    };
-    for (int i = -4; i < repetitions * 4; i++) {
-        const auto position = static_cast<uint64_t>(i + 4);
-        double x = 0, y = 0;
-        if (i % 2 == 0)
-            x = step(few, position), y = step(many, position);
-        else
-            y = step(many, position), x = step(few, position);
-        if (i < 0) continue;
-        with_few.push_back(x);
-        with_many.push_back(y);
-        ratio.push_back(y / x);
-    }
-    for (Engine *engine : {&few, &many}) engine->close();
-    const std::string group = "Issue of 256 rows of as many requests";
-    report.add(group, "256 requests open", parameter("open", 256), "us", estimate(with_few));
-    report.add(group, "4096 requests open", parameter("open", 4096), "us", estimate(with_many));
-    report.add(group, "4096 open over 256 open", "", "ratio", estimate(ratio), "target 1.1");
 }
 
 struct Group {
@@ -1343,12 +1203,9 @@ std::vector<Group> groups() {
         {"prefill n=8192", prefill(8192, kPrefill, 6, two, "target 0.1")},
         {"realistic prefill n=2048", prefill(2048, kSmallPrefill, 20, {Mode::kForked}, "")},
         {"landing", landing},
-        {"load", load},
         {"stalls", stalls},
         {"worker", worker},
         {"extraction", extraction_of_32768},
-        {"limits", limits},
-        {"scaling", scaling},
     };
 }
 
