@@ -56,17 +56,10 @@ namespace {
 template <class Body>
 void run_body(const void *params, void *) {
     const Body &body = *static_cast<const Body *>(params);
-    const bool backward = state().items == FAKE_CUDA_BACKWARD;
-    const auto once = [&] {
-        if constexpr (requires { body.once(); }) body.once();
-    };
-    if (backward) once();
     const uint64_t inner = body.inner(), items = body.outer() * inner;
-    for (uint64_t i = 0; i < items; i++) {
-        const uint64_t n = backward ? items - 1 - i : i;
-        body.item(static_cast<uint32_t>(n / inner), static_cast<uint32_t>(n % inner));
-    }
-    if (!backward) once();
+    for (uint64_t i = 0; i < items; i++)
+        body.item(static_cast<uint32_t>(i / inner), static_cast<uint32_t>(i % inner));
+    if constexpr (requires { body.once(); }) body.once();
     if constexpr (requires { body.last(); }) body.last();
 }
 
@@ -174,15 +167,6 @@ CUresult DeviceGet(CUdevice *device, int ordinal) {
     });
 }
 
-CUresult DeviceGetName(char *name, int bytes, CUdevice device) {
-    return call({"cuDeviceGetName", kWhenLost}, [&](State &s, Lock &) {
-        if (name == nullptr || bytes <= 0) return CUDA_ERROR_INVALID_VALUE;
-        if (device < 0 || device >= s.devices) return CUDA_ERROR_INVALID_DEVICE;
-        std::snprintf(name, static_cast<size_t>(bytes), "fake");
-        return CUDA_SUCCESS;
-    });
-}
-
 CUresult DeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device) {
     return call({"cuDeviceGetAttribute", kWhenLost}, [&](State &s, Lock &) {
         if (value == nullptr || attribute <= 0 || attribute >= CU_DEVICE_ATTRIBUTE_MAX)
@@ -275,14 +259,6 @@ CUresult CtxPopCurrent(CUcontext *out) {
     });
 }
 
-CUresult CtxGetDevice(CUdevice *out) {
-    return call({"cuCtxGetDevice"}, [&](State &, Lock &) {
-        if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
-        *out = current()->device;
-        return CUDA_SUCCESS;
-    });
-}
-
 // One library is enough: every kernel there is.
 CUresult LibraryLoadData(CUlibrary *out, const void *code, CUjit_option *, void **, unsigned,
                          CUlibraryOption *, void **, unsigned) {
@@ -308,15 +284,6 @@ CUresult LibraryGetKernel(CUkernel *out, CUlibrary library, const char *name) {
                 });
 }
 
-CUresult KernelGetFunction(CUfunction *out, CUkernel kernel) {
-    return call({"cuKernelGetFunction"}, [&](State &s, Lock &) {
-        const Kernel *found = s.find_kernel(kernel);
-        if (out == nullptr || found == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-        *out = function_of(*found);
-        return CUDA_SUCCESS;
-    });
-}
-
 const std::vector<Function> &functions() {
     static const auto *const all = [] {
         auto *to = new std::vector<Function>;
@@ -325,7 +292,6 @@ const std::vector<Function> &functions() {
         FAKE_ADD(*to, GetErrorName, 6000, GetErrorName);
         FAKE_ADD(*to, DeviceGetCount, 2000, DeviceGetCount);
         FAKE_ADD(*to, DeviceGet, 2000, DeviceGet);
-        FAKE_ADD(*to, DeviceGetName, 2000, DeviceGetName);
         FAKE_ADD(*to, DeviceGetAttribute, 2000, DeviceGetAttribute);
         FAKE_ADD(*to, DevicePrimaryCtxRetain, 7000, DevicePrimaryCtxRetain);
         FAKE_ADD(*to, DevicePrimaryCtxRelease, 11000, DevicePrimaryCtxRelease);
@@ -333,10 +299,8 @@ const std::vector<Function> &functions() {
         FAKE_ADD(*to, CtxSetCurrent, 4000, CtxSetCurrent);
         FAKE_ADD(*to, CtxPushCurrent, 4000, CtxPushCurrent);
         FAKE_ADD(*to, CtxPopCurrent, 4000, CtxPopCurrent);
-        FAKE_ADD(*to, CtxGetDevice, 2000, CtxGetDevice);
         FAKE_ADD(*to, LibraryLoadData, 12000, LibraryLoadData);
         FAKE_ADD(*to, LibraryGetKernel, 12000, LibraryGetKernel);
-        FAKE_ADD(*to, KernelGetFunction, 12000, KernelGetFunction);
         add_memory_functions(*to);
         add_stream_functions(*to);
         add_graph_functions(*to);
@@ -402,13 +366,10 @@ void drop_queued(Stream &stream) {
 void reset() {
     control_and_run([](State &s, Lock &lock) {
         s.version = number_in_environment("FAKE_CUDA_VERSION", 13000);
-        s.devices = number_in_environment("FAKE_CUDA_DEVICES", 2);
+        s.devices = 2;
         s.attributes = default_attributes();
         s.order = number_in_environment("FAKE_CUDA_ORDER", FAKE_CUDA_OLDEST);
         s.random.seed(1);
-        s.graph_order = number_in_environment("FAKE_CUDA_GRAPH_ORDER", FAKE_CUDA_LEAVES_LAST);
-        s.items = number_in_environment("FAKE_CUDA_ITEMS", FAKE_CUDA_FORWARD);
-        s.destructors_when = FAKE_CUDA_DESTRUCTORS_AT_ONCE;
         s.abort_on_violation = number_in_environment("FAKE_CUDA_ABORT", 0) != 0;
         s.gate_in = 0;
         s.at_gate = false;
@@ -452,18 +413,11 @@ size_t step(CUstream handle, bool all, size_t operations) {
     return count;
 }
 
-uint64_t count_of(const char *name, bool here) {
+uint64_t count_of(const char *name) {
     return control([&](State &s, Lock &) {
         uint64_t sum = 0;
-        for (const auto &[of, counts] : s.counts) {
-            if (name != nullptr && of != name) continue;
-            if (!here) {
-                sum += counts.all;
-            } else if (const auto it = counts.by_thread.find(std::this_thread::get_id());
-                       it != counts.by_thread.end()) {
-                sum += it->second;
-            }
-        }
+        for (const auto &[of, count] : s.counts)
+            if (name == nullptr || of == name) sum += count;
         return sum;
     });
 }
@@ -513,20 +467,6 @@ const fake_cuda *control_table() {
                     s.random.seed(seed);
                 });
             },
-        .set_graph_order =
-            [](int order) { control([&](State &s, Lock &) { s.graph_order = order; }); },
-        .set_items = [](int order) { state().items = order; },
-        .set_destructors =
-            [](int when) { control_and_run([&](State &s, Lock &) { s.destructors_when = when; }); },
-        .run_destructors =
-            [] {
-                control([](State &s, Lock &lock) {
-                    const int when =
-                        std::exchange(s.destructors_when, FAKE_CUDA_DESTRUCTORS_AT_ONCE);
-                    s.leave(lock);
-                    s.destructors_when = when;
-                });
-            },
         .hold = [] { control([](State &s, Lock &) { s.held = true; }); },
         .hold_stream = [](CUstream stream) { set_held(stream, Stream::Held::kHeld); },
         .release =
@@ -540,21 +480,6 @@ const fake_cuda *control_table() {
         .step = [](size_t operations) { return step(nullptr, true, operations); },
         .step_stream = [](CUstream stream,
                           size_t operations) { return step(stream, false, operations); },
-        .pending =
-            [] {
-                return control([](State &s, Lock &) {
-                    size_t sum = 0;
-                    for (const Stream *stream : s.working) sum += stream->queue.size();
-                    return sum;
-                });
-            },
-        .pending_stream =
-            [](CUstream handle) {
-                return control([&](State &s, Lock &) {
-                    Stream *stream;
-                    return s.find_stream(handle, stream) == CUDA_SUCCESS ? stream->queue.size() : 0;
-                });
-            },
         .fail = [](const char *name, uint64_t nth,
                    int result) { add_failure(name, nth, result, false); },
         .fail_from = [](const char *name, uint64_t nth,
@@ -580,9 +505,7 @@ const fake_cuda *control_table() {
         .mark_device = [](const void *p, int ordinal) -> int {
             return mark(p, [&](Allocation &a) { a.device = ordinal; });
         },
-        .count = [](const char *name) { return count_of(name, false); },
-        .count_here = [](const char *name) { return count_of(name, true); },
-        .reset_counts = [] { control([](State &s, Lock &) { s.counts.clear(); }); },
+        .count = count_of,
         .trace_start =
             [](int all_threads) {
                 control([&](State &s, Lock &) {
@@ -626,14 +549,6 @@ const fake_cuda *control_table() {
                     out->captures = s.captures.size();
                 });
             },
-        .graph_text =
-            [](CUgraph graph) {
-                return kept(control([&](State &s, Lock &) {
-                    const auto it = s.graphs.find(graph);
-                    return it == s.graphs.end() ? std::string("no graph\n")
-                                                : s.text_of(*it->second);
-                }));
-            },
         .fail_any_from = [](uint64_t nth, int result) { add_failure("", nth, result, true); },
         .lose_device_at =
             [](uint64_t nth) { add_failure("", nth, CUDA_ERROR_LAUNCH_FAILED, false, true); },
@@ -652,7 +567,6 @@ const fake_cuda *control_table() {
             },
         .asked = [] { return joined(&State::asked); },
         .inside = []() -> int { return t_calling; },
-        .set_delay = [](int microseconds) { state().longest_delay = microseconds; },
         .blocks =
             [](const char *kernel) {
                 return control([&](State &s, Lock &) {
@@ -693,9 +607,7 @@ State::State() { add_library_kernels(kernels); }
 // What is common to all calls: counting, tracing, and the reasons to refuse one.
 CUresult State::enter(const CallInfo &info) {
     const std::thread::id thread = std::this_thread::get_id();
-    Counts &counted = counts[info.name];
-    counted.all++;
-    counted.by_thread[thread]++;
+    counts[info.name]++;
     if (tracing && (trace_all || thread == trace_thread)) {
         trace += info.name;
         if (info.stream == nullptr || info.stream == CU_STREAM_LEGACY) {
@@ -751,7 +663,7 @@ CUresult State::enter(const CallInfo &info) {
 void State::leave(Lock &lock) {
     if (t_inside != nullptr) return;
     if (execution == FAKE_CUDA_AT_ONCE) run(lock, SIZE_MAX);
-    while (!destructors.empty() && destructors_when == FAKE_CUDA_DESTRUCTORS_AT_ONCE) {
+    while (!destructors.empty()) {
         const auto [destroy, user] = destructors.back();
         destructors.pop_back();
         outside(lock, "the destructor of a user object",

@@ -11,10 +11,11 @@
  * are named as in the driver API: NULL is the legacy stream of the calling thread's context.
  *
  * The environment gives the settings that hold after loading and after reset, for programs that
- * know nothing of the fake: FAKE_CUDA_EXECUTION, FAKE_CUDA_ORDER, FAKE_CUDA_GRAPH_ORDER and
- * FAKE_CUDA_ITEMS hold numbers of the enums below, FAKE_CUDA_VERSION and FAKE_CUDA_DEVICES what
- * set_version and set_devices take, FAKE_CUDA_DELAY what set_delay takes. With FAKE_CUDA_ABORT=1 a
- * violation is written to stderr and aborts.
+ * know nothing of the fake: FAKE_CUDA_EXECUTION and FAKE_CUDA_ORDER hold
+ * numbers of the enums below, FAKE_CUDA_VERSION what set_version takes. With FAKE_CUDA_DELAY each
+ * call, and each operation that the fake's threads run, first sleeps for a random time of less than
+ * so many microseconds, one in four of them. With FAKE_CUDA_ABORT=1 a violation is written to
+ * stderr and aborts.
  */
 #ifndef ROUTECAP_FAKE_CUDA_H
 #define ROUTECAP_FAKE_CUDA_H
@@ -48,27 +49,6 @@ enum fake_cuda_order {
     FAKE_CUDA_RANDOM = 2
 };
 
-/* In which order the nodes of a graph are laid out when it is launched. All respect its edges. */
-enum fake_cuda_graph_order {
-    FAKE_CUDA_LEAVES_LAST = 0, /* of several ready nodes the one added last; those on which nothing
-                                  depends after all others */
-    FAKE_CUDA_LEAVES_FIRST =
-        1, /* the same, but those on which nothing depends as soon as they are ready */
-    FAKE_CUDA_AS_ADDED = 2
-};
-
-/* In which order a kernel does its items. */
-enum fake_cuda_items {
-    FAKE_CUDA_FORWARD = 0,
-    FAKE_CUDA_BACKWARD = 1 /* and what is done once, in no order with the items, before them */
-};
-
-/* When the destructor of a user object runs, after the last reference has gone. */
-enum fake_cuda_destructors {
-    FAKE_CUDA_DESTRUCTORS_AT_ONCE = 0, /* on the thread that let it go, before its call returns */
-    FAKE_CUDA_DESTRUCTORS_LATER = 1    /* in run_destructors */
-};
-
 /* What exists now. */
 typedef struct fake_cuda_live {
     size_t device_allocations, device_bytes;
@@ -93,10 +73,6 @@ typedef struct fake_cuda {
     void (*set_attribute)(int attribute, int value); /* of every device, by CUdevice_attribute */
     void (*set_execution)(int execution);
     void (*set_order)(int order, uint64_t seed); /* the seed is that of FAKE_CUDA_RANDOM */
-    void (*set_graph_order)(int order);
-    void (*set_items)(int order);
-    void (*set_destructors)(int when);
-    void (*run_destructors)(void);
 
     /* ---- Holding work. An operation is one enqueued call, or one node of a launched graph. */
     void (*hold)(
@@ -107,8 +83,6 @@ typedef struct fake_cuda {
     size_t (*step)(size_t operations); /* runs at most so many that can run, held or not; returns
                                           how many did */
     size_t (*step_stream)(struct CUstream_st *stream, size_t operations);
-    size_t (*pending)(void); /* operations that have not completed */
-    size_t (*pending_stream)(struct CUstream_st *stream);
 
     /* ---- Failures. name is that of a function, as "cuMemAlloc". */
     void (*fail)(
@@ -134,8 +108,6 @@ typedef struct fake_cuda {
     /* ---- What was done. Counts are of calls that were made, failed ones too; name NULL: of all
      * functions. */
     uint64_t (*count)(const char *name);
-    uint64_t (*count_here)(const char *name); /* those of the calling thread */
-    void (*reset_counts)(void);
     void (*trace_start)(int all_threads); /* 0: only calls of this thread */
     const char *(*trace)(void); /* since then, one call a line: "cuLaunchKernel 1 routecap_begin".
                                  * Streams are "legacy", "thread" or a number in the order in which
@@ -145,8 +117,6 @@ typedef struct fake_cuda {
     const char *(*violation_text)(void); /* one a line */
     void (*forget_violations)(void);
     void (*live)(fake_cuda_live *out);
-    const char *(*graph_text)(struct CUgraph_st *graph); /* one node a line, "2 routecap_record_8 <-
-                                                            0 1"; also during its capture */
 
     /* ---- Failures, for loops over all of them. */
     void (*fail_any_from)(uint64_t nth,
@@ -163,10 +133,6 @@ typedef struct fake_cuda {
         const char *name); /* cuGetProcAddress does not find this one; NULL: it finds all again */
     const char *(*asked)(void); /* what cuGetProcAddress was asked for since loading, likewise */
     int (*inside)(void);        /* 1: this thread is within a call of the driver */
-
-    /* ---- Delays. Each call, and each operation that the fake's threads run, first sleeps for a
-     * random time of less than so many microseconds, one in four of them; 0: none. */
-    void (*set_delay)(int microseconds);
 
     /* ---- Launches. How many blocks the last launch, or the last node of a graph, of the kernel of
      * this name has; 0: there was none. */

@@ -135,16 +135,6 @@ CUresult find_to_ask(State &s, CUstream handle, Stream *&stream) {
     return CUDA_SUCCESS;
 }
 
-CUresult StreamIsCapturing(CUstream handle, CUstreamCaptureStatus *status) {
-    return call({"cuStreamIsCapturing", kNothing, handle}, [&](State &s, Lock &) {
-        Stream *stream;
-        if (const CUresult r = find_to_ask(s, handle, stream); r != CUDA_SUCCESS) return r;
-        if (status == nullptr) return CUDA_ERROR_INVALID_VALUE;
-        *status = status_of(*stream);
-        return CUDA_SUCCESS;
-    });
-}
-
 CUresult StreamGetCaptureInfo(CUstream handle, CUstreamCaptureStatus *status, cuuint64_t *id,
                               CUgraph *graph, const CUgraphNode **dependencies,
                               const CUgraphEdgeData **edges, size_t *count) {
@@ -267,16 +257,6 @@ CUresult LaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void 
 
 // ---- Graphs ------------------------------------------------------------------------------------
 
-CUresult GraphCreate(CUgraph *out, unsigned flags) {
-    return call({"cuGraphCreate", kWhenLost}, [&](State &s, Lock &) {
-        if (out == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
-        auto graph = std::make_unique<Graph>();
-        *out = reinterpret_cast<CUgraph>(graph.get());
-        s.graphs[graph.get()] = std::move(graph);
-        return CUDA_SUCCESS;
-    });
-}
-
 CUresult GraphAddKernelNode(CUgraphNode *out, CUgraph handle, const CUgraphNode *dependencies,
                             size_t count, const CUDA_KERNEL_NODE_PARAMS_v2 *params) {
     const void *const kernel = params == nullptr         ? nullptr
@@ -304,18 +284,6 @@ CUresult GraphAddKernelNode(CUgraphNode *out, CUgraph handle, const CUgraphNode 
             *out = reinterpret_cast<CUgraphNode>(add_node(s, *graph, std::move(work), false, from));
             return CUDA_SUCCESS;
         });
-}
-
-CUresult GraphGetNodes(CUgraph handle, CUgraphNode *out, size_t *count) {
-    return call({"cuGraphGetNodes", kNothing}, [&](State &s, Lock &) {
-        Graph *graph = find_graph(s, handle);
-        if (graph == nullptr || count == nullptr) return CUDA_ERROR_INVALID_VALUE;
-        for (size_t i = 0; out != nullptr && i < *count; i++)
-            out[i] = i < graph->nodes.size() ? reinterpret_cast<CUgraphNode>(graph->nodes[i].get())
-                                             : nullptr;
-        *count = out == nullptr ? graph->nodes.size() : std::min(*count, graph->nodes.size());
-        return CUDA_SUCCESS;
-    });
 }
 
 CUresult GraphDestroy(CUgraph handle) {
@@ -351,18 +319,10 @@ CUresult GraphInstantiateWithFlags(CUgraphExec *out, CUgraph handle, unsigned lo
     });
 }
 
-CUresult GraphInstantiateWithParams(CUgraphExec *out, CUgraph graph,
-                                    CUDA_GRAPH_INSTANTIATE_PARAMS *params) {
-    if (params == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    const CUresult r = GraphInstantiateWithFlags(out, graph, params->flags);
-    params->result_out =
-        r == CUDA_SUCCESS ? CUDA_GRAPH_INSTANTIATE_SUCCESS : CUDA_GRAPH_INSTANTIATE_ERROR;
-    return r;
-}
-
 // The order in which a launch runs the nodes: one that their edges allow, and of those an awkward
-// one.
-std::vector<size_t> laid_out(const Exec &exec, int order) {
+// one. Of several ready nodes the one added last comes first; those on which nothing depends come
+// after all others.
+std::vector<size_t> laid_out(const Exec &exec) {
     std::vector<size_t> missing, ready, laid;
     std::vector<std::vector<size_t>> next(exec.items.size());
     for (size_t i = 0; i < exec.items.size(); i++) {
@@ -371,10 +331,7 @@ std::vector<size_t> laid_out(const Exec &exec, int order) {
         if (missing[i] == 0) ready.push_back(i);
     }
     const auto later = [&](size_t a, size_t b) {
-        if (order == FAKE_CUDA_AS_ADDED) return a > b;
-        if (exec.items[a].leaf != exec.items[b].leaf)
-            return exec.items[a].leaf == (order == FAKE_CUDA_LEAVES_LAST);
-        return a < b;
+        return exec.items[a].leaf != exec.items[b].leaf ? exec.items[a].leaf : a < b;
     };
     while (!ready.empty()) {
         const auto first = std::min_element(ready.begin(), ready.end(),
@@ -408,7 +365,7 @@ CUresult GraphLaunch(CUgraphExec handle, CUstream stream_handle) {
         if (exec.last != nullptr && !exec.last->done) waits.push_back(exec.last);
         exec.last = s.enqueue(*stream, {}, std::move(waits));
         exec.last->exec = it->second;
-        for (const size_t i : laid_out(exec, s.graph_order)) {
+        for (const size_t i : laid_out(exec)) {
             exec.last = s.enqueue(*stream, exec.items[i].work);
             exec.last->exec = it->second;
         }
@@ -443,16 +400,6 @@ CUresult UserObjectCreate(CUuserObject *out, void *user, CUhostFn destroy, unsig
             std::make_unique<UserObject>(UserObject{destroy, user, references, references});
         *out = reinterpret_cast<CUuserObject>(object.get());
         s.objects[object.get()] = std::move(object);
-        return CUDA_SUCCESS;
-    });
-}
-
-CUresult UserObjectRetain(CUuserObject handle, unsigned count) {
-    return call({"cuUserObjectRetain", kWhenLost}, [&](State &s, Lock &) {
-        UserObject *object = find_object(s, handle, "cuUserObjectRetain");
-        if (object == nullptr || count == 0) return CUDA_ERROR_INVALID_VALUE;
-        object->references += count;
-        object->creators += count;
         return CUDA_SUCCESS;
     });
 }
@@ -493,30 +440,6 @@ CUresult GraphRetainUserObject(CUgraph graph_handle, CUuserObject handle, unsign
         graph->retained[object] += count;
         return CUDA_SUCCESS;
     });
-}
-
-CUresult GraphReleaseUserObject(CUgraph graph_handle, CUuserObject handle, unsigned count) {
-    return call({"cuGraphReleaseUserObject", kWhenLost}, [&](State &s, Lock &) {
-        Graph *graph = find_graph(s, graph_handle);
-        UserObject *object = find_object(s, handle, "cuGraphReleaseUserObject");
-        if (graph == nullptr || object == nullptr || count == 0) return CUDA_ERROR_INVALID_VALUE;
-        const auto it = graph->retained.find(object);
-        if (it == graph->retained.end() || it->second < count) return CUDA_ERROR_INVALID_VALUE;
-        it->second -= count;
-        if (it->second == 0) graph->retained.erase(it);
-        s.release(object, count);
-        return CUDA_SUCCESS;
-    });
-}
-
-const char *kind_of(const Work &work) {
-    switch (work.kind) {
-        case Work::Kind::kCopy: return "copy";
-        case Work::Kind::kSet: return "set";
-        case Work::Kind::kHost: return "host";
-        case Work::Kind::kKernel: return work.kernel->name.c_str();
-        default: return "empty";
-    }
 }
 
 }  // namespace
@@ -619,41 +542,24 @@ void State::release(const Retained &retained) {
     for (const auto &[object, references] : retained) release(object, references);
 }
 
-std::string State::text_of(const Graph &graph) const {
-    std::string text;
-    for (const auto &node : graph.nodes) {
-        text += std::to_string(node->number) + " " + kind_of(node->work);
-        for (size_t i = 0; i < node->from.size(); i++)
-            text += (i == 0 ? " <- " : " ") + std::to_string(node->from[i]->number);
-        text += "\n";
-    }
-    return text;
-}
-
 void add_graph_functions(std::vector<Function> &to) {
     FAKE_ADD(to, StreamBeginCapture, 10010, StreamBeginCapture);
     FAKE_ADD(to, StreamEndCapture, 10000, StreamEndCapture);
-    FAKE_ADD(to, StreamIsCapturing, 10000, StreamIsCapturing);
     FAKE_ADD(to, StreamGetCaptureInfo, 12030, StreamGetCaptureInfo);
     FAKE_ADD(to, StreamUpdateCaptureDependencies, 12030, StreamUpdateCaptureDependencies);
     FAKE_ADD(to, ThreadExchangeStreamCaptureMode, 10010, ThreadExchangeStreamCaptureMode);
     FAKE_ADD(to, LaunchKernel, 4000, LaunchKernel);
     FAKE_ADD(to, LaunchKernelEx, 11060, LaunchKernelEx);
-    FAKE_ADD(to, GraphCreate, 10000, GraphCreate);
     FAKE_ADD(to, GraphAddKernelNode, 12000, GraphAddKernelNode);
-    FAKE_ADD(to, GraphGetNodes, 10000, GraphGetNodes);
     FAKE_ADD(to, GraphDestroy, 10000, GraphDestroy);
     FAKE_ADD(to, GraphInstantiateWithFlags, 11040, GraphInstantiateWithFlags);
-    FAKE_ADD(to, GraphInstantiateWithParams, 12000, GraphInstantiateWithParams);
     to.push_back(
         {"cuGraphInstantiate", 12000, reinterpret_cast<void *>(GraphInstantiateWithFlags)});
     FAKE_ADD(to, GraphLaunch, 10000, GraphLaunch);
     FAKE_ADD(to, GraphExecDestroy, 10000, GraphExecDestroy);
     FAKE_ADD(to, UserObjectCreate, 11030, UserObjectCreate);
-    FAKE_ADD(to, UserObjectRetain, 11030, UserObjectRetain);
     FAKE_ADD(to, UserObjectRelease, 11030, UserObjectRelease);
     FAKE_ADD(to, GraphRetainUserObject, 11030, GraphRetainUserObject);
-    FAKE_ADD(to, GraphReleaseUserObject, 11030, GraphReleaseUserObject);
 }
 
 }  // namespace fake

@@ -13,15 +13,14 @@ constexpr int kFresh = 0xcd;  // what new memory holds
 
 void *pointer(CUdeviceptr address) { return reinterpret_cast<void *>(address); }
 
-CUresult allocate(State &s, size_t bytes, bool host, bool managed, void **out) {
+CUresult allocate(State &s, size_t bytes, bool host, void **out) {
     if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
     *out = nullptr;
     if (bytes == 0) return host ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     void *memory = ::operator new(bytes, kAlignment, std::nothrow);
     if (memory == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
     std::memset(memory, kFresh, bytes);
-    s.allocations[reinterpret_cast<uintptr_t>(memory)] = {bytes, host, current()->device, current(),
-                                                          managed};
+    s.allocations[reinterpret_cast<uintptr_t>(memory)] = {bytes, host, current()->device, current()};
     *out = memory;
     return CUDA_SUCCESS;
 }
@@ -50,16 +49,7 @@ CUresult release(State &s, Lock &lock, void *memory, bool host, const char *name
 CUresult MemAlloc(CUdeviceptr *out, size_t bytes) {
     return call({"cuMemAlloc", kContext | kUnsafe}, [&](State &s, Lock &) {
         void *memory = nullptr;
-        const CUresult r = allocate(s, bytes, false, false, &memory);
-        if (r == CUDA_SUCCESS) *out = reinterpret_cast<CUdeviceptr>(memory);
-        return r;
-    });
-}
-
-CUresult MemAllocManaged(CUdeviceptr *out, size_t bytes, unsigned) {
-    return call({"cuMemAllocManaged", kContext | kUnsafe}, [&](State &s, Lock &) {
-        void *memory = nullptr;
-        const CUresult r = allocate(s, bytes, false, true, &memory);
+        const CUresult r = allocate(s, bytes, false, &memory);
         if (r == CUDA_SUCCESS) *out = reinterpret_cast<CUdeviceptr>(memory);
         return r;
     });
@@ -76,7 +66,7 @@ CUresult MemHostAlloc(void **out, size_t bytes, unsigned flags) {
         constexpr unsigned kKnown =
             CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED;
         if ((flags & ~kKnown) != 0) return CUDA_ERROR_INVALID_VALUE;
-        return allocate(s, bytes, true, false, out);
+        return allocate(s, bytes, true, out);
     });
 }
 
@@ -135,19 +125,6 @@ CUresult PointerGetAttributes(unsigned count, CUpointer_attribute *attributes, v
             write_attribute(a, base, attributes[i], address, data[i], exists);
             if (!exists) return CUDA_ERROR_INVALID_VALUE;
         }
-        return CUDA_SUCCESS;
-    });
-}
-
-CUresult PointerGetAttribute(void *data, CUpointer_attribute which, CUdeviceptr address) {
-    return call({"cuPointerGetAttribute", kWhenLost}, [&](State &s, Lock &) {
-        uintptr_t base = 0;
-        const Allocation *a = s.find(pointer(address), 1, &base);
-        uint64_t value;
-        bool exists;
-        if (data == nullptr || !write_attribute(a, base, which, address, &value, exists))
-            return CUDA_ERROR_INVALID_VALUE;
-        write_attribute(a, base, which, address, data, exists);
         return CUDA_SUCCESS;
     });
 }
@@ -214,14 +191,6 @@ CUresult copy_now(State &s, Lock &lock, Work work, const char *call) {
 CUresult MemcpyHtoD(CUdeviceptr to, const void *from, size_t bytes) {
     return call({"cuMemcpyHtoD", kContext, nullptr}, [&](State &s, Lock &lock) {
         return copy_now(s, lock, from_host(s, to, from, bytes), "cuMemcpyHtoD");
-    });
-}
-
-CUresult MemcpyDtoH(void *to, CUdeviceptr from, size_t bytes) {
-    return call({"cuMemcpyDtoH", kContext, nullptr}, [&](State &s, Lock &lock) {
-        Work work = copy(to, pointer(from), bytes);
-        work.any_to = !is_known(s, to);
-        return copy_now(s, lock, std::move(work), "cuMemcpyDtoH");
     });
 }
 
@@ -338,17 +307,14 @@ void State::free_memory_of(const Context *context) {
 
 void add_memory_functions(std::vector<Function> &to) {
     FAKE_ADD(to, MemAlloc, 3020, MemAlloc);
-    FAKE_ADD(to, MemAllocManaged, 6000, MemAllocManaged);
     FAKE_ADD(to, MemFree, 3020, MemFree);
     FAKE_ADD(to, MemHostAlloc, 2020, MemHostAlloc);
     FAKE_ADD(to, MemFreeHost, 2000, MemFreeHost);
     FAKE_ADD(to, PointerGetAttributes, 7000, PointerGetAttributes);
-    FAKE_ADD(to, PointerGetAttribute, 4000, PointerGetAttribute);
     FAKE_ADD(to, MemcpyAsync, 4000, MemcpyAsync);
     FAKE_ADD(to, MemcpyHtoDAsync, 3020, MemcpyHtoDAsync);
     FAKE_ADD(to, MemcpyDtoHAsync, 3020, MemcpyDtoHAsync);
     FAKE_ADD(to, MemcpyHtoD, 3020, MemcpyHtoD);
-    FAKE_ADD(to, MemcpyDtoH, 3020, MemcpyDtoH);
     FAKE_ADD(to, MemsetD8Async, 3020, MemsetD8Async);
     FAKE_ADD(to, MemsetD32Async, 3020, MemsetD32Async);
     FAKE_ADD(to, StreamWaitValue64, 11070, StreamWaitValue64);

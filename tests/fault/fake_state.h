@@ -196,11 +196,6 @@ struct Failure {
     bool loses_device = false;
 };
 
-struct Counts {
-    uint64_t all = 0;
-    std::map<std::thread::id, uint64_t> by_thread;
-};
-
 // Everything. Members are guarded by `mutex`; functions are called with it held.
 struct State {
     State();
@@ -212,10 +207,7 @@ struct State {
     int version = 13000;
     int devices = 2;
     std::map<int, int> attributes;
-    int execution = FAKE_CUDA_AT_ONCE, order = FAKE_CUDA_OLDEST,
-        graph_order = FAKE_CUDA_LEAVES_LAST;
-    std::atomic<int> items{FAKE_CUDA_FORWARD};
-    int destructors_when = FAKE_CUDA_DESTRUCTORS_AT_ONCE;
+    int execution = FAKE_CUDA_AT_ONCE, order = FAKE_CUDA_OLDEST;
     std::mt19937_64 random;
     bool held = false;
     bool lost = false;
@@ -247,7 +239,7 @@ struct State {
     uint64_t operations = 0, capture_ids = 0;
 
     // What was seen.
-    std::map<std::string, Counts, std::less<>> counts;
+    std::map<std::string, uint64_t, std::less<>> counts;
     std::map<std::string, uint64_t, std::less<>>
         blocks;  // of the last launch or node of each kernel
     bool tracing = false, trace_all = false;
@@ -300,7 +292,6 @@ struct State {
     void release(UserObject *object, uint64_t references);
     void release(const Retained &retained);
     void end_capture(Capture &capture);
-    std::string text_of(const Graph &graph) const;
 };
 
 State &state();

@@ -74,10 +74,6 @@ CUresult StreamCreate(CUstream *out, unsigned flags) {
     });
 }
 
-CUresult StreamCreateWithPriority(CUstream *out, unsigned flags, int) {
-    return StreamCreate(out, flags);
-}
-
 CUresult StreamDestroy(CUstream handle) {
     return call({"cuStreamDestroy", kNothing, handle}, [&](State &s, Lock &) {
         if (handle == nullptr || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD)
@@ -101,14 +97,6 @@ CUresult check_asking(State &s, const Stream &stream, const char *call) {
     }
     if (const CUresult r = s.check_legacy(stream, call); r != CUDA_SUCCESS) return r;
     return s.check_safe(call);
-}
-
-// Likewise an event. One that was recorded in a capture is none outside it.
-CUresult check_asking(State &s, const Event &event, const char *call) {
-    if (event.capture == nullptr) return s.check_safe(call);
-    if (event.capture->invalid || event.capture->ended) return CUDA_ERROR_INVALID_VALUE;
-    s.invalidate(*event.capture, call);
-    return CUDA_ERROR_CAPTURED_EVENT;
 }
 
 CUresult StreamSynchronize(CUstream handle) {
@@ -141,15 +129,6 @@ CUresult CtxSynchronize() {
         }
         if (captured) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
         return s.wait(lock, s.tails(*current()));
-    });
-}
-
-CUresult StreamGetCtx(CUstream handle, CUcontext *out) {
-    return call({"cuStreamGetCtx", kNothing, handle}, [&](State &s, Lock &) {
-        Stream *stream;
-        if (const CUresult r = s.find_stream(handle, stream); r != CUDA_SUCCESS) return r;
-        *out = reinterpret_cast<CUcontext>(stream->context);
-        return CUDA_SUCCESS;
     });
 }
 
@@ -224,25 +203,6 @@ CUresult EventRecord(CUevent handle, CUstream stream_handle) {
         event->captured.clear();
         event->record = s.enqueue(*stream, {});
         return CUDA_SUCCESS;
-    });
-}
-
-CUresult EventQuery(CUevent handle) {
-    return call({"cuEventQuery", kNothing}, [&](State &s, Lock &lock) {
-        Event *event;
-        if (const CUresult r = s.find_event(handle, event); r != CUDA_SUCCESS) return r;
-        if (const CUresult r = check_asking(s, *event, "cuEventQuery"); r != CUDA_SUCCESS) return r;
-        return s.completed(lock, {event->record}) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
-    });
-}
-
-CUresult EventSynchronize(CUevent handle) {
-    return call({"cuEventSynchronize", kNothing}, [&](State &s, Lock &lock) {
-        Event *event;
-        if (const CUresult r = s.find_event(handle, event); r != CUDA_SUCCESS) return r;
-        if (const CUresult r = check_asking(s, *event, "cuEventSynchronize"); r != CUDA_SUCCESS)
-            return r;
-        return s.wait(lock, {event->record});
     });
 }
 
@@ -446,19 +406,15 @@ void State::set_execution(Lock &lock, int how) {
 
 void add_stream_functions(std::vector<Function> &to) {
     FAKE_ADD(to, StreamCreate, 2000, StreamCreate);
-    FAKE_ADD(to, StreamCreateWithPriority, 5050, StreamCreateWithPriority);
     FAKE_ADD(to, StreamDestroy, 4000, StreamDestroy);
     FAKE_ADD(to, StreamSynchronize, 2000, StreamSynchronize);
     FAKE_ADD(to, StreamQuery, 2000, StreamQuery);
-    FAKE_ADD(to, StreamGetCtx, 9020, StreamGetCtx);
     FAKE_ADD(to, StreamWaitEvent, 3020, StreamWaitEvent);
     FAKE_ADD(to, CtxSynchronize, 2000, CtxSynchronize);
     FAKE_ADD(to, LaunchHostFunc, 10000, LaunchHostFunc);
     FAKE_ADD(to, EventCreate, 2000, EventCreate);
     FAKE_ADD(to, EventDestroy, 4000, EventDestroy);
     FAKE_ADD(to, EventRecord, 2000, EventRecord);
-    FAKE_ADD(to, EventQuery, 2000, EventQuery);
-    FAKE_ADD(to, EventSynchronize, 2000, EventSynchronize);
 }
 
 }  // namespace fake

@@ -24,16 +24,8 @@ using namespace routecap::kernels;
 
 // What these tests call beside the library's functions.
 #define TEST_FUNCTIONS(F)               \
-    F(CtxSetCurrent, 4000)              \
-    F(CtxSynchronize, 2000)             \
-    F(MemcpyHtoD, 3020)                 \
-    F(MemcpyDtoH, 3020)                 \
-    F(EventQuery, 2000)                 \
-    F(EventSynchronize, 2000)           \
     F(StreamBeginCapture, 10010)        \
     F(StreamEndCapture, 10000)          \
-    F(StreamIsCapturing, 10000)         \
-    F(LaunchHostFunc, 10000)            \
     F(GraphInstantiateWithFlags, 11040) \
     F(GraphLaunch, 10000)               \
     F(GraphExecDestroy, 10000)          \
@@ -99,9 +91,9 @@ protected:
         fake->reset();
     }
 
-    static CUstream stream(unsigned flags = CU_STREAM_NON_BLOCKING) {
+    static CUstream stream() {
         CUstream made = nullptr;
-        EXPECT_EQ(CUDA_SUCCESS, cu().StreamCreate(&made, flags));
+        EXPECT_EQ(CUDA_SUCCESS, cu().StreamCreate(&made, CU_STREAM_NON_BLOCKING));
         return made;
     }
     static CUevent event() {
@@ -109,13 +101,10 @@ protected:
         EXPECT_EQ(CUDA_SUCCESS, cu().EventCreate(&made, CU_EVENT_DISABLE_TIMING));
         return made;
     }
-    template <class T>
-    static T *device(size_t count, T value = {}) {
+    static uint8_t *device(size_t bytes) {
         CUdeviceptr made = 0;
-        EXPECT_EQ(CUDA_SUCCESS, cu().MemAlloc(&made, count * sizeof(T)));
-        T *p = reinterpret_cast<T *>(made);
-        for (size_t i = 0; i < count; i++) p[i] = value;
-        return p;
+        EXPECT_EQ(CUDA_SUCCESS, cu().MemAlloc(&made, bytes));
+        return reinterpret_cast<uint8_t *>(made);
     }
     static CUdeviceptr address(const void *p) { return reinterpret_cast<CUdeviceptr>(p); }
 
@@ -143,9 +132,9 @@ protected:
     using Ran = std::vector<int>;
 
     // Captures what body does with the stream.
-    CUgraph capture(CUstream on, const std::function<void()> &body,
-                    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_THREAD_LOCAL) {
-        EXPECT_EQ(CUDA_SUCCESS, cu().StreamBeginCapture(on, mode));
+    CUgraph capture(CUstream on, const std::function<void()> &body) {
+        EXPECT_EQ(CUDA_SUCCESS,
+                  cu().StreamBeginCapture(on, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
         body();
         CUgraph graph = nullptr;
         EXPECT_EQ(CUDA_SUCCESS, cu().StreamEndCapture(on, &graph));
@@ -166,7 +155,7 @@ protected:
         }).join();
     }
     // Adds a kernel to a graph that is being captured, behind what the stream did last.
-    CUgraphNode add_note(int number, CUstream on) {
+    void add_note(int number, CUstream on) {
         CUstreamCaptureStatus status;
         CUgraph graph = nullptr;
         const CUgraphNode *dependencies = nullptr;
@@ -184,7 +173,6 @@ protected:
         node.kernelParams = params;
         CUgraphNode added = nullptr;
         EXPECT_EQ(CUDA_SUCCESS, cu().GraphAddKernelNode(&added, graph, dependencies, count, &node));
-        return added;
     }
 
     CUcontext context = nullptr;
@@ -196,14 +184,12 @@ private:
     std::vector<int> ran_;
 };
 
-// ---- Finding functions -------------------------------------------------------------------------
-
 // ---- Memory ------------------------------------------------------------------------------------
 
 TEST_F(Fake, MemoryHasBounds) {
     expected_violations = 6;
     const CUstream s = stream();
-    uint8_t *const p = device<uint8_t>(1000);
+    uint8_t *const p = device(1000);
     EXPECT_EQ(address(p) % 256, 0u);
     OK(cu().MemsetD8Async(address(p), 7, 1000, s));
     EXPECT_EQ(p[999], 7);
@@ -227,7 +213,7 @@ TEST_F(Fake, MemoryHasBounds) {
 
 TEST_F(Fake, MemoryThatAGraphStillWritesIsMissed) {
     expected_violations = 1;
-    uint8_t *const p = device<uint8_t>(8);
+    uint8_t *const p = device(8);
     const CUstream s = stream();
     const CUgraph graph = capture(s, [&] { OK(cu().MemsetD8Async(address(p), 1, 8, s)); });
     OK(cu().MemFree(address(p)));
@@ -254,10 +240,8 @@ TEST_F(Fake, AWaitIsForTheRecordThatWasTheLastThen) {
     EXPECT_EQ(ran(), Ran{});
     EXPECT_EQ(fake->step_stream(s, 2), 2u);
     EXPECT_EQ(ran(), (Ran{1, 2}));
-    IS(NOT_READY, cu().EventQuery(e));  // recorded again
     EXPECT_EQ(fake->step_stream(s, 2), 2u);
     EXPECT_EQ(ran(), (Ran{3, 4}));
-    OK(cu().EventQuery(e));
     OK(cu().EventDestroy(e));
 }
 
@@ -273,80 +257,9 @@ TEST_F(Fake, TheNewestWorkCanRunFirst) {
     }
 }
 
-// Memory that begins in an allocation is the driver's, and ends with it.
-TEST_F(Fake, ACopyFromTheHostThatRunsBeyondItsAllocationIsRefused) {
-    void *pinned = nullptr;
-    OK(cu().MemHostAlloc(&pinned, 256, 0));
-    uint8_t *const p = device<uint8_t>(512);
-    IS(INVALID_VALUE, cu().MemcpyHtoD(address(p), pinned, 257));
-    IS(INVALID_VALUE, cu().MemcpyDtoH(pinned, address(p), 257));
-    expected_violations = 2;
-}
-
-// ---- Kernels -----------------------------------------------------------------------------------
-
-TEST_F(Fake, RefusesWhatTheDeviceCannotLaunch) {
-    CUlibrary library = nullptr;
-    OK(cu().LibraryLoadData(&library, "kernels", nullptr, nullptr, 0, nullptr, nullptr, 0));
-    const CUstream s = stream();
-    CUkernel kernel = nullptr;
-    IS(NOT_FOUND, cu().LibraryGetKernel(&kernel, library, "routecap_nothing"));
-    OK(cu().LibraryGetKernel(&kernel, library, "routecap_begin"));
-    const auto function = reinterpret_cast<CUfunction>(kernel);
-    Begin body{};
-    void *params[] = {&body};
-    IS(INVALID_VALUE, cu().LaunchKernel(function, 0, 1, 1, 128, 1, 1, 0, s, params, nullptr));
-    // More than the launch bounds.
-    IS(INVALID_VALUE, cu().LaunchKernel(function, 1, 1, 1, 256, 1, 1, 0, s, params, nullptr));
-    IS(INVALID_VALUE, cu().LaunchKernel(function, 1, 1, 1, 128, 1, 1, 0, s, nullptr, nullptr));
-    IS(INVALID_HANDLE, cu().LaunchKernel(nullptr, 1, 1, 1, 128, 1, 1, 0, s, params, nullptr));
-    // A CUkernel stands for a function in a launch, but not as the function of a node.
-    CUDA_KERNEL_NODE_PARAMS_v2 node{};
-    node.func = function;
-    node.gridDimX = node.gridDimY = node.gridDimZ = node.blockDimX = node.blockDimY =
-        node.blockDimZ = 1;
-    node.kernelParams = params;
-    const CUgraph graph = capture(s, [] {});
-    CUgraphNode added = nullptr;
-    IS(INVALID_HANDLE, cu().GraphAddKernelNode(&added, graph, nullptr, 0, &node));
-    node.func = nullptr;
-    node.kern = kernel;
-    OK(cu().GraphAddKernelNode(&added, graph, nullptr, 0, &node));
-    OK(cu().GraphDestroy(graph));
-}
-
 // ---- Capture -----------------------------------------------------------------------------------
 
-TEST_F(Fake, ACaptureWantsForkedWorkJoinedButNotNodesThatWereAdded) {
-    const CUstream s = stream(), t = stream();
-    const CUevent e = event();
-    OK(cu().StreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
-    OK(launch(1, s));
-    OK(cu().EventRecord(e, s));
-    OK(cu().StreamWaitEvent(t, e, 0));
-    OK(launch(2, t));
-    CUgraph graph = nullptr;
-    IS(STREAM_CAPTURE_UNJOINED, cu().StreamEndCapture(s, &graph));
-    EXPECT_EQ(graph, nullptr);
-    graph = capture(s, [&] {
-        OK(launch(1, s));
-        add_note(2, s);
-        OK(launch(3, s));
-        CUgraphNode leaf = add_note(4, s);
-        OK(cu().StreamUpdateCaptureDependencies(s, &leaf, nullptr, 1,
-                                                CU_STREAM_ADD_CAPTURE_DEPENDENCIES));
-        OK(launch(5, s));
-        OK(cu().StreamUpdateCaptureDependencies(s, &leaf, nullptr, 1,
-                                                CU_STREAM_SET_CAPTURE_DEPENDENCIES));
-        OK(launch(6, s));
-    });
-    EXPECT_STREQ(fake->graph_text(graph),
-                 "0 note\n1 note <- 0\n2 note <- 0\n3 note <- 2\n4 note <- 2 3\n5 note <- 3\n");
-    OK(cu().GraphDestroy(graph));
-    IS(ILLEGAL_STATE, cu().StreamUpdateCaptureDependencies(s, nullptr, nullptr, 0, 0));
-}
-
-// The leaf should have been behind node 3: only one of the orders shows it.
+// The leaf should have been behind node 3.
 TEST_F(Fake, AGraphIsReplayedInAnAwkwardOrder) {
     const CUstream s = stream();
     const CUgraph graph = capture(s, [&] {
@@ -355,28 +268,21 @@ TEST_F(Fake, AGraphIsReplayedInAnAwkwardOrder) {
         OK(launch(3, s));
         OK(launch(4, s));
     });
-    for (const auto &[order, expected] :
-         std::vector<std::pair<int, Ran>>{{FAKE_CUDA_LEAVES_LAST, {1, 3, 4, 2}},
-                                          {FAKE_CUDA_LEAVES_FIRST, {1, 2, 3, 4}},
-                                          {FAKE_CUDA_AS_ADDED, {1, 2, 3, 4}}}) {
-        fake->set_graph_order(order);
-        replay(graph, s);
-        EXPECT_EQ(ran(), expected);
-    }
+    replay(graph, s);
+    EXPECT_EQ(ran(), (Ran{1, 3, 4, 2}));
     fake->hold();
     replay(graph, s);
     OK(launch(5, s));
     EXPECT_EQ(fake->step(3), 3u);  // one operation stands for the launch itself
-    EXPECT_EQ(ran(), (Ran{1, 2}));
+    EXPECT_EQ(ran(), (Ran{1, 3}));
     fake->release();
-    EXPECT_EQ(ran(), (Ran{3, 4, 5}));
+    EXPECT_EQ(ran(), (Ran{4, 2, 5}));
     OK(cu().GraphDestroy(graph));
 }
 
 // Every call that might wait, in every mode, on the thread of the capture and on another.
 TEST_F(Fake, ACaptureIsEndedByUnsafeCalls) {
     const CUstream other = stream();
-    const CUevent e = event();
     void *memory = nullptr;
     CUdeviceptr device_memory = 0;
     const std::vector<std::function<CUresult()>> unsafe = {
@@ -384,8 +290,6 @@ TEST_F(Fake, ACaptureIsEndedByUnsafeCalls) {
         [&] { return cu().MemHostAlloc(&memory, 8, 0); },
         [&] { return cu().MemFree(0); },
         [&] { return cu().MemFreeHost(nullptr); },
-        [&] { return cu().EventQuery(e); },
-        [&] { return cu().EventSynchronize(e); },
         [&] { return cu().StreamQuery(other); },
         [&] { return cu().StreamSynchronize(other); }};
     for (auto mode : {CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
@@ -424,101 +328,25 @@ TEST_F(Fake, ACaptureIsEndedByUnsafeCalls) {
                 }
 }
 
-// What a capture forbids whatever its mode. Each ends it but those of the second list.
+// What a capture forbids whatever its mode.
 TEST_F(Fake, ACaptureIsEndedByWhatCannotBeCaptured) {
-    uint64_t *const p = device<uint64_t>(1);
-    const CUstream s = stream(), t = stream(), blocking = stream(CU_STREAM_DEFAULT);
-    const CUevent e = event(), never = event(), outside = event();
-    OK(cu().EventRecord(outside, t));
-    CUgraph graph = nullptr;
-    CUstreamCaptureStatus status;
-    int number = 0;
-    void *params[] = {&number};
-    const auto ends = [&](CUresult expected, const std::function<CUresult()> &body, CUstream on) {
-        OK(cu().StreamBeginCapture(on, CU_STREAM_CAPTURE_MODE_RELAXED));
-        OK(launch(1, on));
-        OK(cu().EventRecord(e, on));
-        EXPECT_EQ(expected, body());
-        OK(cu().StreamIsCapturing(on, &status));
-        EXPECT_EQ(status, CU_STREAM_CAPTURE_STATUS_INVALIDATED);
-        IS(STREAM_CAPTURE_INVALIDATED, launch(1, on));
-        IS(INVALID_VALUE, cu().EventQuery(e));
-        IS(STREAM_CAPTURE_INVALIDATED, cu().StreamEndCapture(on, &graph));
+    const CUstream s = stream(), other = stream();
+    const CUevent outside = event();
+    OK(cu().EventRecord(outside, other));
+    uint8_t *const p = device(8);
+    const std::vector<std::function<CUresult()>> forbidden = {
+        [&] { return cu().StreamSynchronize(s); }, [&] { return cu().StreamQuery(s); },
+        [&] { return cu().StreamWriteValue64(s, address(p), 1, 0); },
+        [&] { return cu().StreamWaitEvent(s, outside, 0); }};
+    for (const auto &call : forbidden) {
+        OK(cu().StreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
+        EXPECT_NE(CUDA_SUCCESS, call());
+        IS(STREAM_CAPTURE_INVALIDATED, launch(1, s));
+        CUgraph graph = nullptr;
+        IS(STREAM_CAPTURE_INVALIDATED, cu().StreamEndCapture(s, &graph));
         expected_violations++;
-    };
-    ends(
-        CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, [&] { return cu().StreamSynchronize(s); }, s);
-    ends(
-        CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, [&] { return cu().StreamQuery(s); }, s);
-    ends(
-        CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, [&] { return cu().CtxSynchronize(); }, s);
-    ends(
-        CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
-        [&] { return cu().StreamWriteValue64(s, address(p), 1, 0); }, s);
-    ends(
-        CUDA_ERROR_CAPTURED_EVENT, [&] { return cu().EventQuery(e); }, s);
-    ends(
-        CUDA_ERROR_CAPTURED_EVENT, [&] { return cu().EventSynchronize(e); }, s);
-    ends(
-        CUDA_ERROR_STREAM_CAPTURE_ISOLATION, [&] { return cu().StreamWaitEvent(s, outside, 0); },
-        s);
-    ends(
-        CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, [&] { return cu().StreamWaitEvent(nullptr, e, 0); }, s);
-    ends(
-        CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, [&] { return launch(1, nullptr); }, blocking);
-    ends(
-        CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, [&] { return cu().StreamSynchronize(nullptr); },
-        blocking);
-    ends(
-        CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, [&] { return cu().MemcpyHtoD(address(p), p, 8); },
-        blocking);
-    ends(
-        CUDA_ERROR_INVALID_VALUE,
-        [&] { return cu().LaunchKernel(note(), 0, 1, 1, 1, 1, 1, 0, s, params, nullptr); }, s);
-
-    graph = capture(s, [&] {
-        OK(launch(1, nullptr));  // s does not block
-        OK(cu().StreamWaitEvent(s, never, 0));
-        IS(ILLEGAL_STATE, cu().StreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
-        IS(STREAM_CAPTURE_UNSUPPORTED,
-           cu().StreamBeginCapture(nullptr, CU_STREAM_CAPTURE_MODE_RELAXED));
-        OK(cu().EventRecord(e, s));
-    });
-    OK(cu().GraphDestroy(graph));
-    IS(INVALID_VALUE, cu().EventQuery(e));  // its capture is over
-    IS(INVALID_VALUE, cu().StreamWaitEvent(t, e, 0));
-    graph = capture(blocking,
-                    [&] { IS(STREAM_CAPTURE_IMPLICIT, cu().StreamIsCapturing(nullptr, &status)); });
-    OK(cu().GraphDestroy(graph));
-    IS(ILLEGAL_STATE, cu().StreamEndCapture(s, &graph));
-}
-
-TEST_F(Fake, ACaptureDoesNotMergeWithAnother) {
-    expected_violations = 2;
-    const CUstream s = stream(), t = stream();
-    const CUevent e = event();
-    OK(cu().StreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
-    OK(cu().StreamBeginCapture(t, CU_STREAM_CAPTURE_MODE_RELAXED));
-    OK(cu().EventRecord(e, t));
-    IS(STREAM_CAPTURE_MERGE, cu().StreamWaitEvent(s, e, 0));
-    CUgraph graph = nullptr;
-    IS(STREAM_CAPTURE_INVALIDATED, cu().StreamEndCapture(s, &graph));
-    IS(STREAM_CAPTURE_INVALIDATED, cu().StreamEndCapture(t, &graph));
-}
-
-TEST_F(Fake, ACaptureEndsWhereItBegan) {
-    expected_violations = 1;
-    const CUstream s = stream(), t = stream();
-    const CUevent e = event();
-    CUgraph graph = nullptr;
-    OK(cu().StreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_GLOBAL));
-    OK(cu().EventRecord(e, s));
-    OK(cu().StreamWaitEvent(t, e, 0));
-    IS(STREAM_CAPTURE_UNMATCHED, cu().StreamEndCapture(t, &graph));
-    IS(STREAM_CAPTURE_INVALIDATED, cu().StreamEndCapture(s, &graph));
-    OK(cu().StreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_GLOBAL));
-    elsewhere([&] { IS(STREAM_CAPTURE_WRONG_THREAD, cu().StreamEndCapture(s, &graph)); });
-    IS(ILLEGAL_STATE, cu().StreamEndCapture(s, &graph));
+    }
+    OK(cu().MemFree(address(p)));
 }
 
 // ---- User objects ------------------------------------------------------------------------------
@@ -528,8 +356,8 @@ TEST_F(Fake, DestructorsMayNotCallTheDriver) {
     static CUresult result;
     result = CUDA_SUCCESS;
     CUuserObject made = nullptr;
-    const CUhostFn destroy = [](void *e) { result = cu().EventQuery(static_cast<CUevent>(e)); };
-    OK(cu().UserObjectCreate(&made, event(), destroy, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC));
+    const CUhostFn destroy = [](void *s) { result = cu().StreamQuery(static_cast<CUstream>(s)); };
+    OK(cu().UserObjectCreate(&made, stream(), destroy, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC));
     OK(cu().UserObjectRelease(made, 1));
     EXPECT_EQ(result, CUDA_ERROR_NOT_PERMITTED);
     CUuserObject twice = nullptr;
@@ -538,32 +366,6 @@ TEST_F(Fake, DestructorsMayNotCallTheDriver) {
     IS(INVALID_VALUE, cu().UserObjectRelease(twice, 2));
     OK(cu().UserObjectRelease(twice, 1));
     IS(INVALID_VALUE, cu().UserObjectCreate(&made, nullptr, destroy, 1, 0));
-}
-
-// ---- Contexts ----------------------------------------------------------------------------------
-
-TEST_F(Fake, OnlySomeCallsNeedACurrentContext) {
-    const CUstream s = stream();
-    const CUevent e = event();
-    uint8_t *const p = device<uint8_t>(8);
-    std::thread([&] {
-        CUdeviceptr other = 0;
-        CUstream made = nullptr;
-        CUcontext now = context;
-        OK(cu().CtxGetCurrent(&now));
-        EXPECT_EQ(now, nullptr);
-        IS(INVALID_CONTEXT, cu().MemAlloc(&other, 8));
-        IS(INVALID_CONTEXT, cu().StreamCreate(&made, 0));
-        IS(INVALID_CONTEXT, launch(1, nullptr));
-        OK(launch(1, s));
-        OK(cu().EventRecord(e, s));
-        OK(cu().EventSynchronize(e));
-        OK(cu().MemFree(address(p)));
-        OK(cu().CtxSetCurrent(context));
-        OK(launch(1, nullptr));
-        OK(cu().CtxPopCurrent(&now));
-        EXPECT_EQ(now, context);
-    }).join();
 }
 
 }  // namespace
