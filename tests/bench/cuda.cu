@@ -28,7 +28,6 @@
 #include <utility>
 #include <vector>
 
-#include "beside.h"
 #include "check.h"
 #include "extraction.h"
 #include "measure.h"
@@ -238,20 +237,6 @@ private:
     int device_, blocks_ = 0;
     double words_per_us_ = 0, iterations_per_us_ = 0;
 };
-
-// ---- A busy stream
-// -----------------------------------------------------------------------------------------
-
-__device__ uint64_t now_ns() {
-    uint64_t t = 0;
-    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
-    return t;
-}
-
-// Keeps its stream busy for so long.
-__global__ void spin(uint64_t ns) {
-    for (const uint64_t start = now_ns(); now_ns() - start < ns;) __nanosleep(1000);
-}
 
 // ---- The engine
 // -----------------------------------------------------------------------------------------------------
@@ -1070,90 +1055,6 @@ void landing(Report &report, const Workload &workload) {
     }
 }
 
-// A stream that is busy for 20 ms takes no more work when its queue is full: then the library's own
-// call stalls in the driver. Begins are what fills it here.
-void stalls(Report &report, const Workload &workload) {
-    constexpr uint64_t kBusyNs = 20'000'000;
-    Engine engine(workload, Shape{}, decode_batch(64), kNoWork);
-    engine.open();
-    const std::atomic<routecap_step> step{0};
-    std::vector<double> itself, others[Bystander::kCalls.size()];
-    for (int i = -1; i < repetitions; i++) {
-        Bystander bystander(engine.capturer(), engine.requests()[0], step);
-        const Event end;
-        spin<<<1, 1, 0, engine.stream()>>>(kBusyNs);
-        CUDA(cudaGetLastError());
-        CUDA(cudaEventRecord(end, engine.stream()));
-        double longest = 0;
-        while (cudaEventQuery(end) == cudaErrorNotReady)
-            longest = std::max(
-                longest,
-                timed([&] { CHECK(routecap_step_begin(engine.capturer(), 64, engine.stream())); }));
-        const Bystander::Longest each = bystander.stop();
-        CHECK(routecap_step_discard(engine.capturer(), engine.stream()));
-        engine.synchronize();
-        if (i < 0) continue;
-        itself.push_back(longest);
-        for (size_t k = 0; k < each.size(); k++) others[k].push_back(each[k]);
-    }
-    engine.close();
-    const std::string group =
-        "Longest wait while a begin stalls, on a stream that is busy for 20 ms and whose queue is full";
-    report.add(group, "begin itself", "", "us", estimate(itself));
-    for (size_t k = 0; k < Bystander::kCalls.size(); k++)
-        report.add(group, Bystander::kCalls[k] + std::string(" on another thread"), "", "us",
-                   estimate(others[k]));
-}
-
-// The worker's CPU time beside steps of 5 ms, and how soon it sees that one has ended: that is a
-// word which the device writes.
-void worker(Report &report, const Workload &workload) {
-    constexpr Work kFiveMs{80, 0, 120};
-    constexpr uint32_t kRows = 256;
-    constexpr int kSteps = 10;
-    // What threads the driver starts are there now.
-    { const Engine first(workload, Shape{}, decode_batch(kRows), kFiveMs); }
-    const std::set<int> before = Worker::threads();
-    Engine engine(workload, Shape{}, decode_batch(kRows), kFiveMs);
-    const Worker worker(before);
-    engine.prepare(Mode::kForked);
-    PinnedArray<uint32_t> word(1);
-    uint32_t stamps = 0;
-    std::vector<double> step_us, share, landing;
-    for (int i = -1; i < repetitions; i++) {
-        engine.open();
-        const double cpu = worker.cpu_us(), start = wall_us();
-        std::vector<double> delays;
-        for (int s = 0; s < kSteps; s++) {
-            engine.forward(Mode::kForked);
-            stamp<<<1, 1, 0, engine.stream()>>>(word, ++stamps);
-            CUDA(cudaGetLastError());
-            engine.arrange(static_cast<uint64_t>(s));
-            const routecap_step step = engine.issue();
-            double ended = wall_us();
-            for (const double begin = ended;
-                 *static_cast<volatile uint32_t *>(word.value) != stamps; ended = wall_us())
-                if (ended - begin > 10e6) fail("the end of a forward did not arrive");
-            int32_t status = ROUTECAP_PENDING;
-            while (status == ROUTECAP_PENDING) status = routecap_step_poll(engine.capturer(), step);
-            delays.push_back(wall_us() - ended);
-            check(status, "routecap_step_poll");
-        }
-        const double used = worker.cpu_us() - cpu, took = wall_us() - start;
-        engine.close();
-        if (i < 0) continue;
-        step_us.push_back(took / kSteps);
-        share.push_back(100 * used / took);
-        landing.push_back(estimate(delays).median);
-    }
-    const std::string group = "The worker beside decode steps of about 5 ms, n=256, " +
-                              std::to_string(kSteps) + " steps at a time";
-    const std::string p = parameters(Shape{}, kRows);
-    report.add(group, "a step", p, "us", estimate(step_us));
-    report.add(group, "share of a core", p, "percent", estimate(share));
-    report.add(group, "from the forward's end to readable rows", p, "us", estimate(landing));
-}
-
 // Reading rows out, beside what memory allows.
 void extraction_of_32768(Report &report, const Workload &workload) {
     constexpr uint64_t kRows = 32768;
@@ -1203,8 +1104,6 @@ std::vector<Group> groups() {
         {"prefill n=8192", prefill(8192, kPrefill, 6, two, "target 0.1")},
         {"realistic prefill n=2048", prefill(2048, kSmallPrefill, 20, {Mode::kForked}, "")},
         {"landing", landing},
-        {"stalls", stalls},
-        {"worker", worker},
         {"extraction", extraction_of_32768},
     };
 }

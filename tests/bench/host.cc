@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -17,7 +16,6 @@
 #include <utility>
 #include <vector>
 
-#include "beside.h"
 #include "check.h"
 #include "extraction.h"
 #include "measure.h"
@@ -265,71 +263,6 @@ void landing(Report &report) {
     }
 }
 
-// Another thread's calls beside an engine that steps without pause: begin files steps itself.
-void bystander(Report &report) {
-    constexpr uint32_t kRows = 256;
-    constexpr int kSteps = 50;
-    Engine engine(kRows);
-    const routecap_request drafts = engine.open();
-    std::vector<routecap_span> spans{Engine::span(drafts, 0, 0, kRows)};
-    spans[0].flags = ROUTECAP_SPAN_SPECULATIVE;
-    std::atomic<routecap_step> step{0};
-    std::vector<double> longest[Bystander::kCalls.size()];
-    for (int i = -1; i < repetitions; i++) {
-        Bystander other(engine.capturer, drafts, step);
-        for (int s = 0; s < kSteps; s++) {
-            engine.begin(kRows);
-            engine.record(kRows);
-            engine.snapshot();
-            step.store(engine.issue(spans));
-        }
-        const Bystander::Longest each = other.stop();
-        engine.land(step.load());
-        CHECK(routecap_request_truncate(engine.capturer, drafts, 0));
-        for (size_t k = 0; k < each.size() && i >= 0; k++) longest[k].push_back(each[k]);
-    }
-    const std::string group = "Longest wait of another thread beside " + std::to_string(kSteps) +
-                              " steps of 256 rows without pause";
-    for (size_t k = 0; k < Bystander::kCalls.size(); k++)
-        report.add(group, Bystander::kCalls[k], parameter("rows", kRows), "us",
-                   estimate(longest[k]));
-}
-
-// The worker's CPU time beside an engine that steps every 5 ms.
-void worker(Report &report) {
-    constexpr uint32_t kRows = 256;
-    constexpr int kSteps = 10;
-    const std::set<int> before = Worker::threads();
-    Engine engine(kRows);
-    const Worker worker(before);
-    const routecap_request r = engine.open();
-    std::vector<double> share, landing;
-    for (int i = -1; i < repetitions; i++) {
-        const double cpu = worker.cpu_us(), start = wall_us();
-        std::vector<double> delays;
-        for (int s = 0; s < kSteps; s++) {
-            std::this_thread::sleep_for(std::chrono::milliseconds(5));
-            engine.begin(kRows);
-            engine.record(kRows);
-            engine.snapshot();
-            const routecap_step step = engine.issue({Engine::span(r, 0, 0, kRows)});
-            const double issued = wall_us();
-            while (routecap_step_poll(engine.capturer, step) == ROUTECAP_PENDING)
-                std::this_thread::yield();
-            delays.push_back(wall_us() - issued);
-        }
-        if (i < 0) continue;
-        share.push_back(100 * (worker.cpu_us() - cpu) / (wall_us() - start));
-        landing.push_back(estimate(delays).median);
-    }
-    const std::string group =
-        "The worker beside an engine that issues a step of 256 rows every 5 ms, " +
-        std::to_string(kSteps) + " steps at a time";
-    report.add(group, "share of a core", parameter("rows", kRows), "percent", estimate(share));
-    report.add(group, "from issue to readable rows", parameter("rows", kRows), "us",
-               estimate(landing));
-}
-
 // The load of the experts: what it costs whoever waits for a step, and what it takes afterwards.
 void load(Report &report) {
     constexpr int kSteps = 20;
@@ -447,8 +380,6 @@ int main(int argc, char **argv) {
     issue_among_others(report);
     spans(report);
     landing(report);
-    bystander(report);
-    worker(report);
     load(report);
     extractions(report);
     memory(report);

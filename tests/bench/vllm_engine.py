@@ -24,13 +24,6 @@ noise the same of that one against itself a turn later. Both fit into 141 GB.
 
     CUDA_VISIBLE_DEVICES=1 taskset -c 16-31 python3 tests/bench/vllm_engine.py --logs logs1 ...
 
-    python3 tests/bench/vllm_engine.py --own --modes sync --model small \\
-        --samples "context 8192,context 32768"
-
-tells what a step costs the host, in the scheduler and in capture, where 256 requests have so many
-tokens each, which they share in the prefix cache: ms of the functions that capture is in, beside
-those of an engine without it.
-
 It needs the package routecap, built with CUDA, and vLLM.
 """
 
@@ -78,20 +71,16 @@ class Measured:
         if capture:
             self.time_functions()
 
-    def make(self, model: str, asynchronous: bool, memory: int, context: int) -> None:
-        more = {"max_model_len": context + 1024} if context else {}
-        more["enable_prefix_caching"] = bool(context) or self.arguments.prefix
+    def make(self, model: str, asynchronous: bool, memory: int) -> None:
         self.timing = False
         self.llm, self.runner = self.engine.make(
             model,
             self.kind != "off",
             async_scheduling=asynchronous,
+            enable_prefix_caching=self.arguments.prefix,
             **self.engine.cache_of(memory),
-            **more,
         )
         self.eng = self.llm.llm_engine
-        if context:
-            self.time_host()
         if not self.engine.ON_CPU:
             import torch
 
@@ -132,40 +121,6 @@ class Measured:
             time_one(routed_experts_capturer, "free_routing_buffers", "free")
             time_one(_RoutedExpertsCapturerReal, "finalize_pending_copy", "finalize")
         time_one(_scheduler.TellingScheduler, "_attach", "ends")
-
-    def time_host(self) -> None:
-        """What the host spends in a step where capture has a part in it, in `host`."""
-        self.host = 0
-        scheduler = self.eng.engine_core.engine_core.scheduler
-        places = [(scheduler, "schedule"), (scheduler, "update_from_output")]
-        if self.kind == "on":
-            from routecap.vllm import _face, _v026, routed_experts_capturer
-
-            if _face().module == "_v026":
-                places += [(_v026.Capture, "begin"), (_v026.Capture, "issue")]
-            else:
-                places.append((routed_experts_capturer, "issue_routing_d2h_copy"))
-                runner = sys.modules["vllm.v1.worker.gpu_model_runner"]
-                places.append((runner, "extract_routed_experts_for_current_batch"))
-        elif self.kind == "own":
-            own = sys.modules["vllm.model_executor.layers.fused_moe.routed_experts_capturer"]
-            if hasattr(own.RoutedExpertsCapturer, "clear_buffer"):
-                places.append((own.RoutedExpertsCapturer, "clear_buffer"))
-
-        def time_one(owner: object, name: str) -> None:
-            function = getattr(owner, name)
-
-            def timed(*args: object, **kwargs: object) -> object:
-                begun = time.perf_counter_ns()
-                try:
-                    return function(*args, **kwargs)
-                finally:
-                    self.host += time.perf_counter_ns() - begun
-
-            setattr(owner, name, timed)
-
-        for place in places:
-            time_one(*place)
 
     def probes_driver(self) -> bool:
         """Every fourth time: what one call of the driver takes in the place of issue, whose own
@@ -226,23 +181,6 @@ class Measured:
         self.expect_rows(outputs)
         return steps[-1][0] * 1e3
 
-    def context(self, length: int, count: int = 256) -> float:
-        """Median ms of the host in a step in which requests of so many tokens get one each."""
-        [prompt] = self.prompts(1, length)
-        self.drive([prompt], [1])  # into the prefix cache
-        for _ in range(count):
-            parameters = self.engine.sampling(self.steps)
-            self.eng.add_request(str(next(self.names)), {"prompt_token_ids": prompt}, parameters)
-        times, done = [], []
-        while self.eng.has_unfinished_requests():
-            self.host = 0
-            outputs = self.eng.step()
-            if len(outputs) == count:
-                times.append(self.host)
-            done += [output for output in outputs if output.finished]
-        self.expect_rows(done)
-        return statistics.median(times[5:-1]) / 1e6
-
     def expect_rows(self, outputs: list[object]) -> None:
         """Each has all its rows, and none is missing; of some, every cell is looked at."""
         if self.kind == "off":
@@ -264,9 +202,7 @@ class Measured:
     def measure(self, name: str) -> float:
         what, _, count = name.partition(" ")
         return (
-            self.context(int(count))
-            if what == "context"
-            else self.decode(int(count))
+            self.decode(int(count))
             if count
             else self.prefill()
             if what == "prefill"
@@ -377,8 +313,7 @@ def serve(arguments: argparse.Namespace) -> None:
         answer: object = None
         try:
             if name == "make":
-                context = longest(arguments.samples)
-                measured.make(arguments.model, arguments.asynchronous, arguments.memory, context)
+                measured.make(arguments.model, arguments.asynchronous, arguments.memory)
                 answer = round(time.perf_counter() - begun, 1)
             elif name in ("thread", "device", "memory"):
                 answer = getattr(measured, name)()
@@ -388,12 +323,6 @@ def serve(arguments: argparse.Namespace) -> None:
             traceback.print_exc()
         print(json.dumps(answer), file=answers, flush=True)
     os._exit(0)  # an engine takes its time to end
-
-
-def longest(samples: str) -> int:
-    """The most tokens of a context that is measured; 0: none is."""
-    found = [name.split()[1] for name in samples.split(",") if name.startswith("context")]
-    return max(map(int, found), default=0)
 
 
 # ---- The process that asks
@@ -479,7 +408,7 @@ def measure(
         json.dumps({key: found[key] for key in ("start, s", "ms", "memory")}),
         flush=True,
     )
-    if first and not longest(arguments.samples):
+    if first:
         for what in ("device", "thread") if engine.kind == "on" else ("device",):
             found[what] = engine.ask(what)
             print(f"  {what}: {json.dumps(found[what])}", flush=True)
@@ -518,7 +447,7 @@ def measure_together(
     for engine, each in zip(engines, found, strict=True):
         each["memory"] = engine.ask("memory")
         print(engine.name, json.dumps(each["memory"]), each["start, s"], flush=True)
-        if first and not longest(arguments.samples):
+        if first:
             for what in ("device", "thread") if engine.kind == "on" else ("device",):
                 each[what] = engine.ask(what)
                 print(f"  {what}: {json.dumps(each[what])}", flush=True)
