@@ -2,10 +2,10 @@
 # Runs the suites, after setting up all they need, and ends with one line for each and exit status 0
 # if all passed.
 #
-#     run.sh                  the default: what finds most, in some twenty minutes of two cores
+#     run.sh                  the default: what finds most, in some twelve minutes of two cores
 #     run.sh --full           every suite
 #     run.sh NAME...          these alone, begun in this order; each sets up what it needs
-#     run.sh --list           their names, and the usual minutes of each on two cores
+#     run.sh --list           their names, and the usual minutes of each beside another on two cores
 #
 # What each printed is in build/test-logs.
 cd "$(dirname "$0")/.." && . examples/setup.sh
@@ -270,14 +270,15 @@ valgrinded() {
 
 soak() { build_tests soak fake_cuda && bash tests/soak/check.sh --seconds 10; }
 
-# ---- What there is: NAME|default, full or alone|minutes of one core|COMMAND. Those that are alone are
-# of the default too, after the others: what they do depends on the time that they have.
+# ---- What there is: NAME|default, full or alone|minutes, beside another on two cores|COMMAND. Those
+# that are alone are of the default too, after the others: what they do depends on the time that they
+# have.
 suites='
-asan-ubsan|default|4.5|asan
-python|default|3|package_of python
+asan-ubsan|default|4|asan
+python|default|5|package_of python
 tsan|default|3|tsan
-tests|default|2.5|against_installed
-quick-starts|default|3|bash tests/quick_starts/check.sh $prefix
+tests|default|2.2|against_installed
+quick-starts|default|2|bash tests/quick_starts/check.sh $prefix
 rust|default|0.5|package_of rust
 transformers|default|1|bash examples/transformers/check.sh $prefix
 go|default|0.5|package_of go
@@ -286,7 +287,7 @@ replay|default|0.5|bash examples/replay/check.sh $prefix
 routing|default|0.5|routing
 trainers|default|0.4|bash bindings/python/tests/replay/check.sh --library $prefix
 engines|default|0.3|engines
-html|default|0.7|bash examples/html/check.sh
+html|default|0.5|bash examples/html/check.sh
 installed-tree|default|0.1|installed_tree
 abi|default|0.3|abi
 llama-cpp|default|0.2|bash examples/llama_cpp/check.sh
@@ -294,7 +295,7 @@ model|default|0.1|small_model
 loading|default|0.1|loading
 headers|default|0.1|headers
 every-place|default|0.1|every_place
-soak|alone|0.5|soak
+soak|alone|0.3|soak
 every-test|full|5|every_test
 every-tsan|full|9|every_tsan
 every-asan|full|12|every_asan
@@ -321,13 +322,13 @@ vllm-engine|full|60|bash tests/vllm_engine/check.sh
 sglang|full|60|bash tests/sglang_engine/check.sh
 more-random|full|9|more_random
 more-faults|full|9|more_faults
-abi-proof|full|9|bash tests/abi/prove.sh $root c++
+abi-proof|full|1|bash tests/abi/prove.sh $root c++
 fuzz-proof|full|60|bash tests/fuzz/prove.sh
 unwatched|full|5|unwatched
 valgrind|full|9|valgrinded
 artefacts|full|50|bash packaging/check.sh
 coverage|full|9|bash tests/coverage.sh
-lint|full|9|bash tests/lint.sh
+lint|full|4.5|bash tests/lint.sh
 '
 
 # ---- How they run
@@ -336,7 +337,7 @@ full=0 only=()
 for argument; do
     case $argument in
         --full) full=1 ;;
-        --list) awk -F'|' 'NF { printf "%-16s %5s min of a core  %s\n", $1, $3, $2 == "full" ? "--full" : "" }' <<< "$suites"; exit ;;
+        --list) awk -F'|' 'NF { printf "%-16s %5s min  %s\n", $1, $3, $2 == "full" ? "--full" : "" }' <<< "$suites"; exit ;;
         -*) say "no option is called $argument"; exit 2 ;;
         *) grep -q "^$argument|" <<< "$suites" || { say "no suite is called $argument: run.sh --list"; exit 2; }
            only+=("$argument") ;;
