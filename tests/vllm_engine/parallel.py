@@ -12,8 +12,8 @@ With --prefix every other prompt begins as another one did, whose rows come out 
 stores; with --store out of one in a file, which engines share. With --balance vLLM's balancer puts
 replicas of experts on ranks, and moves them (expert).
 
-Prints a line for each kind of row, and PASSED or FAILED. Of each request without its rows, and of
-each worker then, it says what is known. One rank shows the program itself.
+Prints a line for each kind of row, and PASSED or FAILED. Of each request without its rows it says
+what is known. One rank shows the program itself.
 """
 
 import argparse
@@ -87,30 +87,6 @@ def rows(worker):
     import engine
 
     return pickle.dumps(engine.ORACLE.rows())  # vLLM's own encoding leaves arrays in parts
-
-
-def about(worker):
-    """What this worker's capturer has done."""
-    from routecap.vllm import routed_experts_capturer
-
-    capturer = routed_experts_capturer.get_global_experts_capturer()
-    found = {"process": os.getpid(), "capturer": type(capturer).__name__}
-    if getattr(capturer, "capturer", None) is None:
-        return pickle.dumps(found)
-    stats, held = capturer.capturer.stats(), capturer.forward.held
-    found |= {
-        "keeps rows": capturer.host_cache is not None,
-        "told of ends": capturer._told_of_ends,
-        "last step": capturer._requests.last_ticket,
-        "steps issued": stats.steps_issued,
-        "steps landed": stats.steps_landed,
-        "steps lost": stats.steps_lost,
-        "rows missing": stats.rows_missing,
-        "layers held": held.recorded if held is not None else None,
-        "layers that wrote nothing": capturer.silent_layers(),
-        "live": sorted(capturer._requests.live),
-    }
-    return pickle.dumps(found)
 
 
 def one_engine(rank):
@@ -211,9 +187,6 @@ def one_engine(rank):
         steps = [len(computed.get(name, ())) for computed in ranks]
         print(f"engine {rank}: {name} has not its {n} rows; it ended by {finish}, {stop}", end="; ")
         print(f"routers saw {steps} positions of it")
-    if without:
-        for worker in map(pickle.loads, llm.collective_rpc(about)):
-            print(f"engine {rank}: {worker}")
     counts["ranks asked"] = len(ranks)
     return counts
 

@@ -4,8 +4,7 @@
 
 Completions, chats and the generate endpoint, whole and as streams: without asking, what the
 server's own code makes; in each format the same rows; a file that is on this machine; several
-choices and several prompts; what is refused; and what conform says. Then how long making answers
-takes, per MB of int16 ids. FOLDER is for what it writes.
+choices and several prompts; what is refused; and what conform says. FOLDER is for what it writes.
 """
 
 import base64
@@ -363,57 +362,6 @@ def conforms(server, folder):
         expect(made <= run, f"conform, {body}: {made - run} not run")
 
 
-def times():
-    """ms for each MB of int16 ids, of one choice, in a thread of the front end."""
-    import numpy as np
-
-    import routecap.vllm
-    from routecap.vllm import _answers, _asked, _results, _store_file
-
-    draw = np.random.default_rng(0)
-    ids = draw.permuted(np.tile(np.arange(128, dtype=np.int16), (2048 * 48, 1)), axis=1)
-    routing = routecap.Routing.from_arrays(ids[:, :8].reshape(2048, 48, 8), experts=128)
-    rows = _results.PendingRoutedExperts(routing, (2048, 48, 8), -1)
-    megabytes = rows.nbytes / 1e6
-    path, keys = "/dev/shm/routecap_times_store", [bytes([i]) * 32 for i in range(128)]
-    os.environ["ROUTECAP_VLLM_STORE_FILE"] = path
-    capturer = routecap.Capturer(layers=48, k=8, experts=128, rows=64)
-    settings = {"block_rows": 16, "key_bytes": 32, "budget_bytes": 1 << 24}
-    store = _store_file.make(path, capturer, **settings)
-    request = capturer.open()
-    request.attach(routing)
-    request.publish(store, 0, keys)
-    rows.blocks = _results.Blocks(16, keys)
-    while store.stats().blocks_in_flight:
-        time.sleep(0.001)
-
-    def time_one(name, make):
-        taken = []
-        for _ in range(5):
-            begun = time.perf_counter()
-            answered = make()
-            taken.append(time.perf_counter() - begun)
-        print(f"{sorted(taken)[2] * 1e3 / megabytes:8.2f} ms per MB  {name}")
-        return answered
-
-    for kind in _asked.FORMATS:
-        for dtype in ("int16", "uint8") if "base64" in kind and "routecap" not in kind else ("",):
-            asked = _asked.Asked(dtype=dtype or "int16", format=kind)
-            folder = _answers.Folder("/dev/shm/routecap_times", 1 << 26)
-            name = f"{kind} {dtype}".strip()
-            found = time_one(name, lambda a=asked, f=folder: _answers.Answer(rows, a, f).for_json())
-            time_one(f"{name}: as JSON", lambda f=found: json.dumps(f))
-            if kind == "store":
-                time_one("store: read", lambda f=found: routecap.vllm.read(f["routed_experts"]))
-    store.close()
-    capturer.close()
-    for each in Path("/dev/shm").glob("routecap_times_store*"):
-        each.unlink()
-    for each in Path("/dev/shm/routecap_times").iterdir():
-        each.unlink()
-    Path("/dev/shm/routecap_times").rmdir()
-
-
 def main():
     import words
 
@@ -432,7 +380,6 @@ def main():
         conforms(server, folder)
     finally:
         server.end()
-    times()
     print(f"{passed} checks passed, {failed} failed")
     return failed > 0
 
