@@ -12,6 +12,7 @@ transformers is missing.
 """
 
 import argparse
+import ast
 import importlib
 import inspect
 import os
@@ -48,97 +49,48 @@ class Judge:
     kept: int = 1
     scale: float = 1.0
     norm: bool | None = None  # norm_topk_prob, where the class looks at it
-    bf16: bool = (
-        False  # its choice and weights are defined by float32 arithmetic on bfloat16 logits too
-    )
+    # Its choice and weights are defined by float32 arithmetic on bfloat16 logits too.
+    bf16: bool = False
     settings: tuple = ()  # other fields of the configuration
 
 
-ROUTERS = (
-    Judge("mixtral", ("MixtralTopKRouter",), rc.METHOD_SOFTMAX_RENORMALIZE, 8, 2, bf16=True),
-    Judge("qwen2_moe", ("Qwen2MoeTopKRouter",), rc.METHOD_SOFTMAX, 64, 8, norm=False, bf16=True),
-    Judge(
-        "qwen3_moe",
-        ("Qwen3MoeTopKRouter",),
-        rc.METHOD_SOFTMAX_RENORMALIZE,
-        128,
-        8,
-        norm=True,
-        bf16=True,
-    ),
-    Judge(
-        "qwen3_next",
-        ("Qwen3NextTopKRouter",),
-        rc.METHOD_SOFTMAX_RENORMALIZE,
-        512,
-        10,
-        norm=True,
-        bf16=True,
-    ),
-    Judge("olmoe", ("OlmoeTopKRouter",), rc.METHOD_SOFTMAX, 64, 8, norm=False, bf16=True),
-    Judge(
-        "deepseek_v2",
-        ("DeepseekV2TopkRouter", "DeepseekV2MoEGate"),
-        rc.METHOD_DEEPSEEK_V2,
-        160,
-        6,
-        8,
-        3,
-        16.0,
-        settings=(("topk_method", "group_limited_greedy"),),
-    ),
-    Judge(
-        "deepseek_v3",
-        ("DeepseekV3TopkRouter",),
-        rc.METHOD_DEEPSEEK_V3,
-        256,
-        8,
-        8,
-        4,
-        2.5,
-        norm=True,
-    ),
-    Judge(
-        "deepseek_v3",
-        ("DeepseekV3TopkRouter",),
-        rc.METHOD_DEEPSEEK_V3,
-        384,
-        8,
-        1,
-        1,
-        2.827,
-        norm=True,
-    ),
-    Judge("deepseek_v4", ("DeepseekV4TopKRouter",), rc.METHOD_DEEPSEEK_V4, 384, 6, scale=2.5),
-    Judge("deepseek_v4", ("DeepseekV4HashRouter",), rc.METHOD_DEEPSEEK_V4, 256, 6, scale=1.5),
-    Judge("gpt_oss", ("GptOssTopKRouter",), rc.METHOD_TOPK_SOFTMAX, 128, 4, bf16=True),
-    Judge("llama4", ("Llama4Router",), rc.METHOD_TOPK_SIGMOID, 128, 1, bf16=True),
-    Judge("minimax", ("MiniMaxTopKRouter",), rc.METHOD_SOFTMAX_RENORMALIZE, 32, 2, bf16=True),
-    Judge("minimax_m2", ("MiniMaxM2TopKRouter",), rc.METHOD_SIGMOID_RENORMALIZE, 256, 8, bf16=True),
-    Judge("ernie4_5_moe", ("Ernie4_5_MoeTopKRouter",), rc.METHOD_ERNIE, 64, 6),
-    Judge(
-        "ernie4_5_moe",
-        ("Ernie4_5_MoeTopKRouter",),
-        rc.METHOD_ERNIE,
-        64,
-        8,
-        settings=(("moe_norm_min", 0.5),),
-    ),
-    Judge(
-        "nemotron_h", ("NemotronHTopkRouter",), rc.METHOD_DEEPSEEK_V3, 512, 22, 1, 1, 5.0, norm=True
-    ),
-    Judge("glm4_moe", ("Glm4MoeTopkRouter",), rc.METHOD_DEEPSEEK_V3, 160, 8, 1, 1, 2.5, norm=True),
-    Judge("hunyuan_v1_moe", ("HunYuanMoEV1Gate",), rc.METHOD_SOFTMAX_RENORMALIZE, 64, 8),
-    Judge(
-        "longcat_flash",
-        ("LongcatFlashTopkRouter",),
-        rc.METHOD_SOFTMAX,
-        768,
-        12,
-        scale=6.0,
-        settings=(("zero_expert_num", 256),),
-    ),
-)
+# Module, class, method, experts, k, and what else is to be said; an indented line goes on.
+TABLE = """
+mixtral        MixtralTopKRouter      SOFTMAX_RENORMALIZE   8  2  bf16=True
+qwen2_moe      Qwen2MoeTopKRouter     SOFTMAX              64  8  norm=False bf16=True
+qwen3_moe      Qwen3MoeTopKRouter     SOFTMAX_RENORMALIZE 128  8  norm=True bf16=True
+qwen3_next     Qwen3NextTopKRouter    SOFTMAX_RENORMALIZE 512 10  norm=True bf16=True
+olmoe          OlmoeTopKRouter        SOFTMAX              64  8  norm=False bf16=True
+deepseek_v2    DeepseekV2TopkRouter/DeepseekV2MoEGate DEEPSEEK_V2 160 6 groups=8 kept=3 scale=16.0
+    topk_method='group_limited_greedy'
+deepseek_v3    DeepseekV3TopkRouter   DEEPSEEK_V3         256  8  groups=8 kept=4 scale=2.5 norm=True
+deepseek_v3    DeepseekV3TopkRouter   DEEPSEEK_V3         384  8  scale=2.827 norm=True
+deepseek_v4    DeepseekV4TopKRouter   DEEPSEEK_V4         384  6  scale=2.5
+deepseek_v4    DeepseekV4HashRouter   DEEPSEEK_V4         256  6  scale=1.5
+gpt_oss        GptOssTopKRouter       TOPK_SOFTMAX        128  4  bf16=True
+llama4         Llama4Router           TOPK_SIGMOID        128  1  bf16=True
+minimax        MiniMaxTopKRouter      SOFTMAX_RENORMALIZE  32  2  bf16=True
+minimax_m2     MiniMaxM2TopKRouter    SIGMOID_RENORMALIZE 256  8  bf16=True
+ernie4_5_moe   Ernie4_5_MoeTopKRouter ERNIE                64  6
+ernie4_5_moe   Ernie4_5_MoeTopKRouter ERNIE                64  8  moe_norm_min=0.5
+nemotron_h     NemotronHTopkRouter    DEEPSEEK_V3         512 22  scale=5.0 norm=True
+glm4_moe       Glm4MoeTopkRouter      DEEPSEEK_V3         160  8  scale=2.5 norm=True
+hunyuan_v1_moe HunYuanMoEV1Gate       SOFTMAX_RENORMALIZE  64  8
+longcat_flash  LongcatFlashTopkRouter SOFTMAX             768 12  scale=6.0 zero_expert_num=256
+"""
+
+
+def judge_of(line):
+    """A line of the table. What Judge has no field for is a field of the configuration."""
+    module, classes, method, experts, k, *more = line.split()
+    said = {name: ast.literal_eval(value) for name, value in (each.split("=") for each in more)}
+    known = {name: said.pop(name) for name in [*said] if name in Judge.__dataclass_fields__}
+    method = getattr(rc, f"METHOD_{method}")
+    known["settings"] = tuple(said.items())
+    return Judge(module, classes.split("/"), method, int(experts), int(k), **known)
+
+
+ROUTERS = [judge_of(line) for line in TABLE.strip().replace("\n    ", " ").splitlines()]
 
 ALIASES = {  # fields of configurations that mean the same
     "experts": ("num_local_experts", "n_routed_experts", "num_experts", "moe_num_experts"),

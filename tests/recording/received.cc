@@ -1,7 +1,6 @@
 // routecap_received_read on every backend: what an expert-parallel dispatch (DeepEP v2) brings to a
 // rank and what is made of it, on a simulator of both layouts that follows DeepEP's two kernels and
-// shares nothing with the library; and the whole way, from tokens to a routing of what was
-// executed.
+// shares nothing with the library.
 //
 // Why by column and by token, not only by number: the received rows of a source rank come in any
 // order, columns of other ranks read -1, and what lies behind the live rows looks like rows.
@@ -377,23 +376,6 @@ TYPED_TEST(Received, in_place_of_the_class_or_behind_it) {
     }
 }
 
-TYPED_TEST(Received, either_product_alone) {
-    Random random(16);
-    const Model shape{2, 2, 4, 12};
-    const Batches rows = route(shape, 16, random);
-    for (Mode mode : {kDecode, Mode{true, true, 8}}) {
-        const Handle<TypeParam> h = dispatch<TypeParam>(shape, rows, 1, 16, mode, random);
-        const Made<TypeParam> both = read(this->rig, shape, 1, h);
-        EXPECT_EQ(read(this->rig, shape, 1, h,
-                       [](routecap_received &r) { r.executed = nullptr, r.metadata = nullptr; })
-                      .global_ids,
-                  both.global_ids);
-        EXPECT_EQ(read(this->rig, shape, 1, h, [](routecap_received &r) { r.global_ids = nullptr; })
-                      .executed,
-                  both.executed);
-    }
-}
-
 // ---- Contradictions -------------------------------------------------------------------------
 
 // Rows that cannot be, among rows that can: no write goes astray, what is sound is kept, the rest
@@ -537,62 +519,7 @@ TYPED_TEST(Received, no_number_is_so_wild_that_it_writes_elsewhere) {
     }
 }
 
-// ---- The whole way --------------------------------------------------------------------------
-
-TEST(ReceivedRouting, what_was_executed_is_what_was_routed) {
-    Random random(11);
-    const Model model{4, 4, 3, 16};
-    const Shape shape{.layers = 1, .k = model.k, .experts = model.experts, .rows = 16};
-    Rig routed_by({.shape = shape}), executed_by({.shape = shape});
-    for (const Mode &mode : {kDecode, Mode{true, true, 4}})
-        for (uint32_t m : {4u, 16u, 8u}) {
-            SCOPED_TRACE(testing::Message() << "expanded " << mode.do_expand << " m " << m);
-            Batches tokens(model.ranks);
-            std::vector<std::vector<std::vector<int64_t>>> chosen(model.ranks);
-            for (uint32_t rank = 0; rank < model.ranks; rank++)
-                for (uint64_t t = 0; t < (rank == 2 ? 0 : m - rank % 2); t++) {
-                    chosen[rank].push_back(routed(shape, rank + 10 * m, t, 0));
-                    for (const int64_t id : chosen[rank].back())
-                        tokens[rank].push_back(static_cast<int32_t>(id));
-                }
-            std::vector<int32_t> merged =
-                expect_step<int64_t>(routed_by, model, tokens, m, mode, random);
-
-            // One rank's tokens, as its router chose and as the ranks together executed.
-            const uint32_t rank = 1, count = static_cast<uint32_t>(chosen[rank].size());
-            const auto routing_of = [&](Rig &rig, auto record) {
-                const routecap_request r = rig.open();
-                rig.forward([&] {
-                    EXPECT_STATUS(ROUTECAP_OK, rig.begin(count));
-                    record();
-                    EXPECT_STATUS(ROUTECAP_OK, rig.snapshot());
-                });
-                rig.issue({Rig::span(r, 0, 0, count)});
-                RoutingPtr routing(rig.finish(r, count));
-                EXPECT_STATUS(ROUTECAP_OK, routecap_routing_wait(routing.get(), -1));
-                return routing;
-            };
-            const RoutingPtr wanted = routing_of(
-                routed_by, [&] { EXPECT_STATUS(ROUTECAP_OK, routed_by.record(0, chosen[rank])); });
-            for (bool wrong : {false, true}) {
-                int32_t &last = merged[(rank * m + count - 1) * model.k];
-                if (wrong) last = (last + 1) % static_cast<int32_t>(model.experts);
-                const RoutingPtr done = routing_of(executed_by, [&] {
-                    routecap_source source{};
-                    source.struct_size = sizeof source;
-                    source.dtype = ROUTECAP_DTYPE_I32;
-                    source.ids = merged.data() + rank * m * model.k;
-                    source.rows = count;
-                    EXPECT_STATUS(ROUTECAP_OK, executed_by.record(0, source));
-                });
-                const routecap_routing *both[] = {wanted.get(), done.get()};
-                routecap_routing *united = nullptr;
-                const int32_t status = routecap_routing_merge(both, 2, 0, &united);
-                routecap_routing_free(united);
-                EXPECT_STATUS(wrong ? ROUTECAP_ERR_CONFLICT : ROUTECAP_OK, status);
-            }
-        }
-}
+// ---- Refusals -------------------------------------------------------------------------------
 
 TEST(ReceivedRouting, refusals) {
     Rig rig({.shape = {.layers = 1, .k = 3, .experts = 16, .rows = 8}});

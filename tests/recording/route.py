@@ -869,45 +869,6 @@ class Tests:
             ]
             self.run_cases(cases, k, experts, rows)
 
-    def test_groups(self):
-        """Every number of groups with every score of groups, also with a bias that makes keys
-        negative.
-        """
-        rows = 7 if self.quick else 40
-        for experts, k in ((64, 4), (160, 6), (256, 8), (128, 1), (1024, 16)):
-            rng, cases = self.rng(3, experts, k), []
-            for groups, score in itertools.product(GROUPS, (ref.MAX, ref.TOP2, ref.TOP2_DISTINCT)):
-                if experts % groups[0] or groups[1] * (experts // groups[0]) < k:
-                    continue
-                for name, base in itertools.product(
-                    ("normal", "ties", "NaN", "saturated", "zeros of both signs"),
-                    (
-                        ref.Router(ref.LOGIT),
-                        ref.Router(ref.SIGMOID, NORM),
-                        ref.Router(ref.SOFTMAX),
-                        ref.Router(ref.LOGIT, ZERO),
-                        ref.Router(ref.SIGMOID, NORM | ZERO),
-                    ),
-                ):
-                    elements, values = stored(LOGITS[name](rng, (rows, experts)), BF16)
-                    router = dataclasses.replace(
-                        base, group_score=score, groups=groups[0], groups_kept=groups[1]
-                    )
-                    case = Case(
-                        f"{name}, {experts} experts, k {k}, {groups[1]} of {groups[0]} groups by"
-                        f" {score}, flags {base.flags}",
-                        router,
-                        values,
-                        elements,
-                        BF16,
-                    )
-                    if len(cases) % 2:
-                        case.bias, router.bias = stored(rng.normal(-1, 0.3, experts), F32)
-                        case.label += ", bias"
-                    case.exact = is_exact(name, router)
-                    cases.append(case)
-            self.run_cases(cases, k, experts, rows)
-
     def test_many_rows(self):
         rng = self.rng(6)
         for experts, k, rows in (
@@ -923,21 +884,6 @@ class Tests:
                 experts,
                 rows,
             )
-
-    def test_layers_of_different_experts(self):
-        """Each layer's experts are meant by 0; fewer may be said, also of a layer with more than
-        can be routed.
-        """
-        rng, experts, k = self.rng(8), (64, 8, 1024, 60, 2000, 64), 4
-        cases = [
-            make_case(
-                rng, METHODS[rc.METHOD_SIGMOID], "normal", F32, 12, n, k, rc.METHOD_SIGMOID, F32
-            )
-            for n in (64, 8, 1024, 60, 1000, 33)
-        ]
-        cases[4].experts, cases[5].experts = 1000, 33
-        with self.bench(6, k, experts, 12) as bench:
-            bench.run(cases)
 
     def test_hash_tables(self):
         """Ids by token: in the table's order, with weights or without logits; what is no id makes
@@ -1009,67 +955,6 @@ class Tests:
             case.label += f", hash table, {name}"
             cases.append(case)
         self.run_cases(cases, k, experts, rows + 5)
-
-    def test_in_a_graph(self):
-        """On a device: a forward pass that is replayed with other logits."""
-        if self.memory.backend != rc.BACKEND_CUDA:
-            return
-        torch, rng = self.memory.torch, self.rng(17)
-        for experts, k, rows in ((256, 8, 70), (8, 2, 33), (896, 16, 5)):
-            methods = (rc.METHOD_DEEPSEEK_V3, rc.METHOD_SOFTMAX_RENORMALIZE, rc.METHOD_TOPK_SOFTMAX)
-            cases = [
-                make_case(rng, METHODS[m], "normal", F32, rows, experts, k, m, F32) for m in methods
-            ]
-            with (
-                self.bench(len(cases), k, experts, rows) as bench,
-                torch.cuda.stream(torch.cuda.Stream()),
-            ):
-                routers = [bench.router(case) for case in cases]
-                weights = [
-                    self.memory.put(
-                        np.full(
-                            2 * GUARD + rows * (case.weights_stride or k),
-                            UNWRITTEN,
-                            dtype=np.float32,
-                        )
-                    )
-                    for case in cases
-                ]
-                calls, buffers = [], []
-                for case, weight in zip(cases, weights):
-                    calls.append(bench.logits(case, weight))
-                    buffers.append(bench.kept[-1])
-                kept, bench.kept = bench.kept, []
-
-                def forward():
-                    bench.begin()
-                    for layer, (router, logits) in enumerate(zip(routers, calls)):
-                        self.lib.expect(
-                            bench.route(layer, cases[layer], router, logits), what="layer_route"
-                        )
-                    bench.snapshot()
-
-                forward()
-                torch.cuda.synchronize()
-                graph = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(graph):
-                    forward()
-                for _ in range(4):
-                    for case, buffer in zip(cases, buffers):
-                        case.elements, case.values = stored(rng.normal(0, 1, (rows, experts)), F32)
-                        buffer.copy_(
-                            torch.from_numpy(case.layout.lay(case.elements).view(np.uint8))
-                        )
-                    graph.replay()
-                    request, conflicting = bench.file()
-                    self.checks.check(conflicting == 0, "cells recorded twice in a graph")
-                    ids, reasons = bench.read(request)
-                    for layer, case in enumerate(cases):
-                        bench.compare(
-                            case, ids[:, layer], reasons[:, layer], self.memory.get(weights[layer])
-                        )
-                torch.cuda.synchronize()
-                del kept
 
 
 def main():
