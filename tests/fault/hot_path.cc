@@ -567,6 +567,7 @@ TEST_F(HotPathDriver, taps_cost_a_launch) {
         EXPECT_COST((Cost{enter + "cuLaunchKernelEx 1 routecap_record_2", 0, 0}),
                     record(1, rows, ROUTECAP_SOURCE_OVERLAP));
         EXPECT_COST((Cost{enter + many, 0, 0}), record(64, rows, 0));
+        EXPECT_COST(kRefused, record(64, 0, 0));
         EXPECT_COST((Cost{enter + many + ", " + many + ", " + many, 0, 0}), record(130, rows, 0));
 
         routecap_router router;
@@ -576,12 +577,15 @@ TEST_F(HotPathDriver, taps_cost_a_launch) {
         logits.struct_size = sizeof logits;
         logits.dtype = ROUTECAP_DTYPE_F32;
         logits.logits = memory;
-        logits.rows = rows;
+        const auto route = [&](uint32_t of_rows) {
+            logits.rows = of_rows;
+            return cost(ROUTECAP_OK, [&] {
+                return routecap_layer_route(rig.capturer(), 0, &router, &logits, stream);
+            });
+        };
         EXPECT_STATUS(ROUTECAP_OK, rig.begin(64));
-        EXPECT_COST((Cost{enter + "cuLaunchKernel 1 routecap_route_softmax_4", 0, 0}),
-                    cost(ROUTECAP_OK, [&] {
-                        return routecap_layer_route(rig.capturer(), 0, &router, &logits, stream);
-                    }));
+        EXPECT_COST(kRefused, route(0));  // of no tokens nothing is launched
+        EXPECT_COST((Cost{enter + "cuLaunchKernel 1 routecap_route_softmax_4", 0, 0}), route(rows));
 
         routecap_received received{};
         received.struct_size = sizeof received;
