@@ -1,11 +1,8 @@
-// Why cells are missing where routings are merged. The vectors in tests/vectors/reasons.json have
-// every other way in which two reasons meet.
+// What reasons cost where routings are merged. Which one stands is in the vectors
+// (tests/vectors/reasons.json) and in the model of tests/fuzz.
 #include <rig.h>
 
 #include <algorithm>
-#include <random>
-
-#include "../support/declared.h"
 
 using namespace rig;
 
@@ -15,12 +12,6 @@ constexpr int32_t kAbsent = ROUTECAP_MISSING_ABSENT, kLost = ROUTECAP_MISSING_LO
                   kTaken = ROUTECAP_MISSING_TAKEN, kUnwritten = ROUTECAP_MISSING_UNWRITTEN,
                   kOutOfRange = ROUTECAP_MISSING_OUT_OF_RANGE,
                   kDuplicate = ROUTECAP_MISSING_DUPLICATE, kValid = 0;
-
-int32_t better(int32_t a, int32_t b) {
-    if (a == kValid || b == kValid) return kValid;
-    return *std::find_if(std::begin(kBestFirst), std::end(kBestFirst),
-                         [&](int32_t r) { return r == a || r == b; });
-}
 
 // A cell is kValid or a reason. A row is its cells, or one reason: then it is not there.
 struct Known {
@@ -88,7 +79,6 @@ Cells cells_of(uint64_t first, uint64_t rows, uint32_t layers,
                 cells.at(block.first - first + r).at(block.first_layer + l) = block.reason;
     return cells;
 }
-// As its coverage has it, as its view has it and as its serialised form has it.
 Cells cells_of(const routecap_routing *routing) {
     routecap_coverage coverage{.struct_size = sizeof coverage};
     EXPECT_GE(routecap_routing_coverage(routing, &coverage, nullptr, 0, 0), 0);
@@ -96,39 +86,7 @@ Cells cells_of(const routecap_routing *routing) {
     EXPECT_GE(routecap_routing_coverage(routing, &coverage, blocks.data(), sizeof blocks[0],
                                         blocks.size()),
               0);
-    const Cells cells = cells_of(coverage.first, coverage.rows, coverage.layers, blocks);
-
-    const routecap_view view = view_of(routing);
-    for (size_t s = 0; s < view.segment_count; s++) {
-        const routecap_segment &segment = view.segments[s];
-        EXPECT_EQ(segment.reserved, 0u);
-        if (segment.ids != nullptr) {
-            EXPECT_EQ(segment.reason, 0);
-        }
-        for (uint64_t r = 0; r < segment.rows; r++)
-            for (uint32_t l = 0; l < view.layers; l++) {
-                const bool valid =
-                    segment.ids != nullptr &&
-                    (segment.validity == nullptr ||
-                     (segment.validity[r * view.validity_bytes + l / 8] >> l % 8 & 1) != 0);
-                const int32_t says =
-                    segment.ids == nullptr ? segment.reason
-                    : valid
-                        ? kValid
-                        : static_cast<const uint8_t *>(segment.ids)[(r * view.layers + l) * view.k];
-                EXPECT_EQ(says, cells[segment.first - view.first + r][l]);
-            }
-    }
-    return cells;
-}
-std::vector<uint8_t> serialized(const routecap_routing *routing) {
-    uint64_t needed = 0;
-    EXPECT_STATUS(ROUTECAP_ERR_BUFFER_TOO_SMALL,
-                  routecap_routing_serialize(routing, 0, nullptr, 0, &needed));
-    std::vector<uint8_t> bytes(needed);
-    EXPECT_STATUS(ROUTECAP_OK,
-                  routecap_routing_serialize(routing, 0, bytes.data(), needed, nullptr));
-    return bytes;
+    return cells_of(coverage.first, coverage.rows, coverage.layers, blocks);
 }
 int32_t merge(const std::vector<const routecap_routing *> &parts, RoutingPtr &merged) {
     routecap_routing *routing = nullptr;
@@ -138,63 +96,6 @@ int32_t merge(const std::vector<const routecap_routing *> &parts, RoutingPtr &me
 }
 
 }  // namespace
-
-TEST(Reasons, in_a_merge_are_the_best_that_any_routing_with_the_layer_has_in_every_order) {
-    std::mt19937 random(1);
-    const auto any = [&](const auto &of) { return of[random() % std::size(of)]; };
-    for (int round = 0; round < 400; round++) {
-        const bool same_layers = random() % 3 == 0;
-        std::vector<RoutingPtr> routings;
-        std::map<int32_t, std::vector<int32_t>> expected;  // by decoder layer, then row
-        constexpr uint64_t kRows = 12;
-        for (int i = 0; i < 3; i++) {
-            Layers map;
-            for (int32_t l = 0; l < 4; l++)
-                if (same_layers || random() % 2 == 0) map.push_back(l);
-            if (map.empty()) map.push_back(1);
-            const uint64_t first = random() % 4;
-            std::vector<Known> rows;
-            for (uint64_t r = first; r < kRows; r++) {
-                Known row(any(kOfRows));
-                if (random() % 2 == 0) {
-                    for (size_t l = 0; l < map.size(); l++)
-                        row.cells.push_back(random() % 3 == 0   ? any(kBestFirst)
-                                            : random() % 2 == 0 ? kValid
-                                                                : row.reason);
-                }
-                for (size_t l = 0; l < map.size(); l++) {
-                    std::vector<int32_t> &of_layer =
-                        expected.try_emplace(map[l], kRows, kAbsent).first->second;
-                    of_layer[r] =
-                        better(of_layer[r], row.cells.empty() ? row.reason : row.cells[l]);
-                }
-                rows.push_back(std::move(row));
-            }
-            routings.push_back(routing_of(map, first, rows));
-        }
-        std::vector<int> order{0, 1, 2};
-        std::vector<uint8_t> bytes;
-        do {
-            RoutingPtr merged;
-            ASSERT_GE(merge({routings[order[0]].get(), routings[order[1]].get(),
-                             routings[order[2]].get()},
-                            merged),
-                      0)
-                << routecap_last_error();
-            const Cells cells = cells_of(merged.get());
-            const uint64_t first = kRows - cells.size();
-            for (size_t r = 0; r < cells.size(); r++) {
-                size_t l = 0;
-                for (const auto &[index, of_layer] : expected)
-                    ASSERT_EQ(cells[r][l++], of_layer[first + r])
-                        << "round " << round << ", row " << first + r << ", layer " << index;
-            }
-            if (bytes.empty()) bytes = serialized(merged.get());
-            ASSERT_EQ(serialized(merged.get()), bytes)
-                << "the order of the routings made a difference";
-        } while (std::next_permutation(order.begin(), order.end()));
-    }
-}
 
 // Rows that are missing take no memory as long as one reason is enough.
 TEST(Reasons, of_whole_rows_take_no_memory_in_a_merge) {

@@ -343,21 +343,6 @@ TEST(Checks, comes_back_as_it_was_and_is_version_2) {
     }
 }
 
-TEST(Checks, no_single_byte_may_be_another) {
-    for (const Shape &shape : {kShapes[0], kShapes[2]}) {
-        Captured captured(shape);
-        const Bytes bytes = checked(captured.routing(40, 4).get());
-        for (size_t at = 0; at < bytes.size(); at++)
-            for (const uint8_t flip : {uint8_t{1}, uint8_t{0x80}, uint8_t{0xff}}) {
-                Bytes damaged = bytes;
-                damaged[at] ^= flip;
-                EXPECT_STATUS(ROUTECAP_ERR_FORMAT, refusal(damaged.data(), damaged.size()));
-                EXPECT_STATUS(ROUTECAP_ERR_FORMAT,
-                              refusal(damaged.data(), damaged.size(), ROUTECAP_IMPORT_TRUSTED));
-            }
-    }
-}
-
 // The bytes that a slice describes, with `data` for what is read of the routing.
 Bytes sliced(const Bytes &whole, const Bytes &data, uint64_t first, uint64_t rows) {
     routecap_splice slice{.struct_size = sizeof slice};

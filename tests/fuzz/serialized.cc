@@ -326,7 +326,7 @@ void spliced(const Data &head, const Data &tail, uint64_t row) {
 // routing.
 void sliced(const Data &bytes, const routecap_routing *routing, const model::Routing &whole,
             uint64_t row) {
-    const uint64_t first = whole.first + row;
+    uint64_t first = whole.first + row;
     routecap_splice slice{};
     slice.struct_size = sizeof slice;
     routecap_piece pieces[ROUTECAP_MAX_PIECES];
@@ -337,6 +337,11 @@ void sliced(const Data &bytes, const routecap_routing *routing, const model::Rou
                                          &slice);
     };
     if (row > whole.rows) return SAME_STATUS(ROUTECAP_ERR_OUT_OF_RANGE, call(0));
+    if (row == 0 && first > 0) {
+        first--;  // a row before them
+        SAME_STATUS(ROUTECAP_ERR_OUT_OF_RANGE, call(1));
+        first++;
+    }
     SAME_STATUS(ROUTECAP_ERR_OUT_OF_RANGE, call(whole.rows - row + 1));
     const uint64_t rows = (whole.rows - row + 1) / 2;
     SAME_STATUS(ROUTECAP_OK, call(rows));

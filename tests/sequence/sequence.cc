@@ -130,30 +130,6 @@ TEST(Sequence, what_is_freed_leaves_the_budget) {
 
 // ---- Bytes ----------------------------------------------------------------------------------
 
-Sequence from_bytes(const std::vector<uint8_t> &bytes, int32_t expected = ROUTECAP_OK,
-                    uint64_t budget_bytes = 0) {
-    routecap_sequence *made = nullptr;
-    EXPECT_STATUS(expected,
-                  routecap_sequence_deserialize(bytes.data(), bytes.size(), budget_bytes, &made));
-    EXPECT_EQ(made == nullptr, expected < 0);
-    return Sequence(made);
-}
-
-TEST(Sequence, damaged_bytes_are_refused) {
-    const TokenIds all = counted(150);
-    Sequence sequence;
-    EXPECT_STATUS(ROUTECAP_OK, sequence.append(all, routing_of(computed(all))));
-    const auto bytes = sequence.bytes(ROUTECAP_SEQUENCE_WITH_TOKENS);
-    for (size_t at = 0; at < bytes.size(); at++) {
-        auto damaged = bytes;
-        damaged[at] = static_cast<uint8_t>(damaged[at] ^ 1);
-        from_bytes(damaged, ROUTECAP_ERR_FORMAT);
-    }
-    for (size_t size = 1; size < bytes.size(); size += size < 1000 ? 1 : 97)
-        from_bytes({bytes.begin(), bytes.begin() + static_cast<ptrdiff_t>(size)},
-                   ROUTECAP_ERR_FORMAT);
-}
-
 // ---- Arguments ------------------------------------------------------------------------------
 
 TEST(Sequence, refusals_name_what_is_wrong) {

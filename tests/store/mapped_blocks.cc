@@ -24,43 +24,6 @@ TEST(Checksum, is_that_of_the_format) {
     EXPECT_EQ(of(19, 2654435761), 16771694087386295679u);
 }
 
-TEST(Checksum, any_bit_and_any_two_of_a_few_words_change_it) {
-    for (const size_t words : {1, 2, 5, 9}) {
-        std::vector<uint64_t> of(words);
-        std::set<uint64_t> sums;
-        const auto add = [&] { sums.insert(checksum(words, 0, [&](size_t i) { return of[i]; })); };
-        add();
-        for (size_t i = 0; i < 64 * words; i++) {
-            of[i / 64] ^= uint64_t{1} << i % 64;
-            add();
-            for (size_t j = 0; j < i; j++) {
-                of[j / 64] ^= uint64_t{1} << j % 64;
-                add();
-                of[j / 64] ^= uint64_t{1} << j % 64;
-            }
-            of[i / 64] ^= uint64_t{1} << i % 64;
-        }
-        const size_t n = 64 * words;
-        EXPECT_EQ(sums.size(), 1 + n + n * (n - 1) / 2);
-    }
-}
-
-TEST(Checksum, of_what_was_copied_in_is_that_of_what_is_copied_out) {
-    std::vector<uint8_t> from(200), to(200);
-    for (size_t i = 0; i < from.size(); i++) from[i] = static_cast<uint8_t>(mix(i));
-    std::vector<MappedWord> words(25);
-    for (size_t n = 0; n <= from.size(); n++) {
-        WordSum in(7), out(7);
-        copy_in(words.data(), from.data(), n, in);
-        std::fill(to.begin(), to.end(), 0);
-        copy_out(to.data(), words.data(), n, out);
-        ASSERT_EQ(in.value(), out.value());
-        ASSERT_TRUE(std::equal(from.begin(), from.begin() + static_cast<ptrdiff_t>(n), to.begin()));
-        ASSERT_TRUE(std::all_of(to.begin() + static_cast<ptrdiff_t>(n), to.end(),
-                                [](uint8_t b) { return b == 0; }));
-    }
-}
-
 TEST(Evictions, the_last_65536_are_known_and_no_others) {
     std::vector<MappedWord> cells(Evictions::kWords);
     MappedWord count{Evictions::kFirst};
@@ -86,20 +49,6 @@ class Table : public testing::Test {
 protected:
     Descriptor descriptor;
 };
-
-TEST_F(Table, what_one_process_publishes_another_reads_and_with_its_tags_and_holes) {
-    Process a({}, descriptor), b({}, descriptor);
-    ASSERT_EQ(a.status, ROUTECAP_OK);
-    ASSERT_EQ(b.status, ROUTECAP_OK) << last_error();
-    EXPECT_EQ(b.read(1), kNotPublished);
-    EXPECT_EQ(a.publish(1, 11), Published::stored);
-    EXPECT_EQ(a.publish(2, 12, 0b1001), Published::stored);
-    EXPECT_TRUE(b.has(1, 11));
-    EXPECT_TRUE(b.has(2, 12, 0b1001));
-    EXPECT_EQ(b.read(3), kNotPublished);
-    a.end();
-    EXPECT_TRUE(b.has(1, 11));
-}
 
 TEST_F(Table, the_tag_of_a_row_that_was_empty_is_that_of_the_row_that_fills_it) {
     Process a({}, descriptor);

@@ -4,7 +4,6 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <sys/mount.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -197,49 +196,6 @@ TEST(FailingSystem, whoever_cannot_be_asked_for_is_alive) {
         fail_at = 0;
     }
     EXPECT_TRUE(a.has(3, 3));
-}
-
-TEST(FullDisk, is_an_error_when_the_table_is_made) {
-    char folder[] = "/tmp/routecap_full_XXXXXX";
-    ASSERT_NE(mkdtemp(folder), nullptr);
-    const pid_t child = fork();
-    if (child == 0) {
-        // Elsewhere nobody sees the mount, and it goes with this process.
-        if (unshare(CLONE_NEWNS) != 0 ||
-            mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
-            mount("none", folder, "tmpfs", 0, "size=2m") != 0)
-            _exit(77);
-        const std::string path = std::string(folder) + "/store";
-        Descriptor descriptor(open(path.c_str(), O_RDWR | O_CREAT | O_EXCL, 0600));
-        if (descriptor.get() < 0) _exit(2);
-        Options large = kSmall;
-        large.blocks = 100000;
-        std::unique_ptr<MappedBlocks> blocks;
-        if (MappedBlocks::open(config(large), descriptor.get(), blocks) != ROUTECAP_ERR_NO_MEMORY)
-            _exit(3);
-        if (std::strstr(last_error(), "No space left") == nullptr) _exit(4);
-        // The file is as it was, and one that fits can be made in it.
-        if (MappedBlocks::open(config(kSmall), descriptor.get(), blocks) != ROUTECAP_OK) _exit(5);
-        // What is full now does not matter to it.
-        Descriptor other(open((path + "2").c_str(), O_RDWR | O_CREAT, 0600));
-        while (fallocate(other.get(), 0, lseek(other.get(), 0, SEEK_END), 4096) == 0) {}
-        for (uint64_t k = 0; k < 100; k++) {
-            Block b = block_of(*config(kSmall).shape, 2, 1, k);
-            const auto key = key_of(8, k);
-            MappedBlocks::New block{key.data(), b.planes()};
-            blocks->change(MappedBlocks::Patience::waits, [&](const MappedBlocks::Writer &writer) {
-                writer.publish({&block, 1}, kTags);
-            });
-            if (block.result != Published::stored) _exit(6);
-        }
-        _exit(0);
-    }
-    int status;
-    ASSERT_EQ(waitpid(child, &status, 0), child);
-    rmdir(folder);
-    ASSERT_TRUE(WIFEXITED(status)) << status;
-    if (WEXITSTATUS(status) == 77) GTEST_SKIP() << "no small disk can be mounted here";
-    EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 TEST(Sealed, the_memory_can_neither_shrink_nor_grow) {
