@@ -114,7 +114,7 @@ class Capture:
             raise error(
                 Status.ERR_CAPACITY,
                 f"the forward pass has {rows} rows, padding included; the capture has room for"
-                f" {self.capturer.rows}: Capture(rows={rows})",
+                f" {self.capturer.rows}: make it with Capture(rows={rows})",
             )
         self._begun.fill_(rows)
         self.ids[:rows].fill_(_ABSENT)
@@ -166,8 +166,8 @@ class Capture:
         if ids.dim() != dimensions or ids.shape[-1] < self.capturer.k:
             raise error(
                 Status.ERR_SHAPE_MISMATCH,
-                f"{name} have shape {tuple(ids.shape)}: {dimensions} dimensions are expected, the"
-                f" last of {self.capturer.k} columns or more",
+                f"{name} have shape {tuple(ids.shape)}: give {dimensions} dimensions, the last of"
+                f" {self.capturer.k} columns or more",
             )
 
     def _claim(self, layer: int, end_layer: int, first: int, rows: int) -> slice:

@@ -86,11 +86,11 @@ class TorchtitanReplay(StagedReplay):
 
     def choose(self, router: Router, live: torch.Tensor, experts: int) -> torch.Tensor | None:
         if torch.compiler.is_compiling():
-            raise ReplayError(f"{router.name} is compiled: {_COMPILED}")
+            raise ReplayError(f"{router.name} is compiled, leave it eager: {_COMPILED}")
         return super().choose(router, live, experts)
 
 
-_COMPILED = "a compiled router would choose the experts of one pass in all of them. Leave it eager"
+_COMPILED = "a compiled router would choose the experts of one pass in all of them"
 
 
 def _is_taken(choice: Choice, module: nn.Module, args: Any, output: Any) -> None:
@@ -120,7 +120,7 @@ def _routers_of(part: nn.Module) -> tuple[list[tuple[Router, Any]], list[str]]:
             continue
         owners = [part.get_submodule(name.rsplit(".", n)[0]) for n in range(1, name.count(".") + 1)]
         if any(map(compiled, [part, *owners, module])):
-            raise ValueError(f"{name} is compiled: {_COMPILED}")
+            raise ValueError(f"{name} is compiled, leave it eager: {_COMPILED}")
         if module._debug_force_load_balance:
             raise ValueError(f"{name} is forced to balance: leave debug.moe_force_load_balance out")
         experts = getattr(owners[0], "routed_experts", None) if owners else None
