@@ -80,8 +80,7 @@ struct ForwardPath::Issue {
     }
 
     // What a span is charged: every page that it touches, but for the request's own where nobody
-    // else sees the rows; and the tags of pages that may get a second one. An earlier span of the
-    // same step changes nothing of this: the page that was the request's own stays its own.
+    // else sees the rows; and the tags of pages that may get a second one.
     Charge charge_of(const routecap_span &span, const Request &request) const {
         Charge charge;
         if (lost) return charge;
@@ -198,7 +197,17 @@ int32_t ForwardPath::issue_span(Issue &issue, uint32_t i) {
     Request &request = *checked_[i].request;
     const bool draft = speculative(span), device = device_positions(span);
     const uint64_t end = Issue::end_of(span);
-    const Charge charge = checked_[i].charge;
+    Charge charge = checked_[i].charge;
+    if (request.newest.step == issue.ticket) {
+        // An earlier span of this step may pay for a page that this one touches. What check_spans
+        // found is enough nevertheless: the page that was the request's own then still is.
+        const Charge now = issue.charge_of(span, request);
+        const Charge less{std::min(charge.pages, now.pages), std::min(charge.tags, now.tags)};
+        if (issue.reserved)
+            owner_->pool.unreserve(issue.bytes_of(span, charge, owner_->pool) -
+                                   issue.bytes_of(span, less, owner_->pool));
+        charge = less;
+    }
     const bool filed =
         !issue.lost &&
         (issue.reserved || owner_->pool.reserve(issue.bytes_of(span, charge, owner_->pool)));
