@@ -93,12 +93,13 @@
  *              addresses never change.
  *   row        The k ids of every layer for one input token. Row i of a request has the experts
  *              that were chosen in the pass in which token i was an input. A sequence of S tokens
- *              has S-1 rows. It has S rows if the last token was an input too, as in prefill-only
- *              work.
+ *              has S-1 rows. It has S rows if the last token was an input too, as when only a
+ *              prompt is computed (prefill).
  *   sink row   A place for one row in the sink, from 0. Issue says which row of which request it
- *              holds. Padding also takes sink rows.
- *   position   The index of a row in its request, from 0. It counts tokens. A position that the
- *              model embeds may differ.
+ *              holds. If a pass is padded, for example to the fixed size of a CUDA graph, the
+ *              padding takes sink rows too.
+ *   position   The index of a row in its request, from 0. It counts tokens. The position ids that
+ *              the engine passes to the model may differ.
  *   cell       One row in one layer. A cell is valid if, in a step that has the row, the layer
  *              wrote k distinct ids in range. Otherwise it is missing. Validity is stored
  *              separately from the ids, because every id value may be an expert.
@@ -106,11 +107,15 @@
  *   span       Consecutive sink rows of one step that belong to one request. Their positions are
  *              consecutive too, unless the engine gives them in device memory
  *              (ROUTECAP_SPAN_DEVICE_POSITIONS).
- *   slot       Memory that holds the rows of one step while the step is in flight.
+ *   slot       Memory that holds the rows of one step while the step is in flight. A place in the
+ *              engine's KV cache is called a cache slot (store.h).
+ *   block      The rows that a store keeps under one key (store.h). A block of missing cells
+ *              (reading.h) is always called that.
  *   request    A token sequence that is being captured, identified by a 64-bit handle. Using the
  *              handle of a request that has ended is an error; handles are never reused.
- *   filed      A row is filed when it is stored with its request, or is counted as missing. The
- *              worker thread, one for each capturer, files rows.
+ *   filed      A row is filed when it is stored with its request (a draft: provisionally), or when
+ *              the library has counted why it is not stored. Each capturer has a worker thread,
+ *              which files rows.
  *   landed     A step has landed when all its rows are filed. They can then be read.
  *   in flight  A step is in flight from its issue until it has landed, and so are its rows.
  *   draft      The row of a speculative token, which a draft model guessed and the model verifies.
@@ -119,8 +124,9 @@
  *              dropped it, or its request has ended.
  *   page       The unit in which rows take memory from the budget (routecap_config.budget_bytes).
  *              Requests and routings share pages.
- *   routing    Rows that were read: immutable, reference-counted, owned by the caller. A routing
- *              may outlive its request and its capturer.
+ *   routing    A routing is an object: rows that were read, immutable, reference-counted, owned by
+ *              the caller. It may outlive its request and its capturer. Without an article, as in
+ *              "to replay routing", the word means which experts tokens are sent to.
  *   tag        A 64-bit number, such as the version of the model's weights, that the caller gives
  *              each step and that is stored with the step's rows.
  */

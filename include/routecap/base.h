@@ -24,7 +24,7 @@
  * The calls of the forward path are routecap_sink_* and those that take a capturer and a stream.
  * For each capturer, only one thread at a time may be in one of them. Only one thread at a time may
  * use a routecap_sequence or a routecap_wire_decoder. Any thread may make any other call at any
- * time, even while steps are in flight.
+ * time, even while steps are in flight. docs/threading.md lists all calls by thread.
  *
  * No call on a capturer may run during or after its routecap_capturer_destroy. Any number of
  * threads may use a routing, even during and after destroy. Free each reference to it once.
@@ -51,16 +51,16 @@
  *   - Calls that read a request (coverage, extract, extract_into). They first carry out the queued
  *     changes of the request that wait for no step, unless ROUTECAP_CONFIG_MANUAL_PROGRESS is set.
  *     If there is no memory for that, they return ROUTECAP_ERR_NO_MEMORY.
- *   - routecap_capturer_progress, with ROUTECAP_CONFIG_MANUAL_PROGRESS. The thread that it waits
- *     for is then another caller of it.
+ *   - routecap_capturer_progress, with ROUTECAP_CONFIG_MANUAL_PROGRESS. There is no worker thread
+ *     then, and the calls of this list wait for another caller's thread that is filing a step.
  *
  * routecap_capturer_load and routecap_capturer_load_tags wait until the worker thread has finished
  * the step that it is filing. routecap_set_log waits until no thread is inside the log hook that it
  * replaces.
  *
- * The library holds no lock while it calls the driver, allocates memory, or runs a release callback
- * (serialized.h) or the log hook (diagnostics.h). If one of these stalls, only the calling thread
- * stalls with it.
+ * The library holds no lock while it calls the driver, or runs a release callback (serialized.h) or
+ * the log hook (diagnostics.h). If one of these stalls, only the calling thread stalls with it.
+ * While it allocates memory, it holds at most the lock of one request.
  *
  * ------------------------------------------------------------------------------------------------
  * Ownership
@@ -91,9 +91,9 @@
  * runtime or PyTorch made for this device do. 0 is the legacy default stream, 2 the per-thread
  * default stream. No call changes the thread's current context.
  *
- * Work runs in the order of its stream. If you use several streams, you must order the work on them
- * yourself, with one exception. If a begin is not captured, and is on another stream than the last
- * issue, the library orders its work after the work of that issue.
+ * Work runs in the order of its stream, except for a snapshot in a graph (see
+ * routecap_step_snapshot). If you use several streams, you must order the work on them yourself,
+ * except that the library orders a begin that is not captured after the last issue.
  *
  * A capturable call may be made on a stream that is being captured into a CUDA graph. Its work then
  * runs at each replay. The graph keeps the library's own memory alive, so it may be replayed even
@@ -119,8 +119,8 @@
  *
  * A later library may therefore return values that the program does not know, such as a new status
  * (its sign tells success from error), reason or dtype, and may count rows in a new field of the
- * stats. If the caller's struct has no room for a new field, and the other fields would mislead
- * without it, the call returns ROUTECAP_ERR_STRUCT_SIZE.
+ * stats. If such a library has to return something that only a new field can say, and the caller's
+ * struct lacks that field, the call returns ROUTECAP_ERR_STRUCT_SIZE.
  *
  * A struct begins with struct_size, which the caller sets to sizeof the struct. Elements of arrays
  * have no struct_size: the call takes the size of one element instead. Set a struct to zeros first,
@@ -143,8 +143,9 @@
  * An error leaves one line of text, which routecap_last_error returns. So do ROUTECAP_INCOMPLETE,
  * ROUTECAP_NOT_CAPTURED, ROUTECAP_PARTIAL and ROUTECAP_LOST.
  *
- * Every function that returns a status may return five errors, which its list does not repeat. A
- * function without a list returns ROUTECAP_OK, one of these five, or one of those in "Streams":
+ * Every function that returns a status may return these five errors. Its list names one of them
+ * only to say more about it. A function without a list returns ROUTECAP_OK, one of these five, an
+ * error of "Streams", or an error of checked mode (capture.h):
  *   - ROUTECAP_ERR_ARGUMENT: NULL where it is not allowed, a value outside its documented set, or
  *     a reserved field that is not 0.
  *   - ROUTECAP_ERR_STRUCT_SIZE, ROUTECAP_ERR_NO_MEMORY, ROUTECAP_ERR_FORKED,
@@ -195,12 +196,13 @@ typedef int32_t routecap_status; /* ROUTECAP_OK, or one of the following */
 #define ROUTECAP_OK 0
 
 /* Partial success. */
-#define ROUTECAP_INCOMPLETE 1   /* some cells of the result are missing; the coverage calls list
-                                   them */
+#define ROUTECAP_INCOMPLETE 1   /* some cells of the result are missing; of routecap_store_export:
+                                   some blocks */
 #define ROUTECAP_LOST 2         /* the step has a ticket, but all its rows are missing: no slot was
                                    free, or its copy failed */
 #define ROUTECAP_PENDING 3      /* not landed yet */
-#define ROUTECAP_PARTIAL 4      /* some items of an array were refused; see the status of each */
+#define ROUTECAP_PARTIAL 4      /* the status of some items of an array is not ROUTECAP_OK; or
+                                   routecap_capturer_probe found something in some layers */
 #define ROUTECAP_NOT_CAPTURED 5 /* there are rows, but none of their cells is valid */
 
 /* An argument is wrong. */
@@ -234,7 +236,8 @@ typedef int32_t routecap_status; /* ROUTECAP_OK, or one of the following */
 #define ROUTECAP_ERR_FORKED (-205)     /* the object was made before this process was forked */
 #define ROUTECAP_ERR_CAPTURING (-206)  /* the call is not capturable, and the stream is being
                                           captured */
-#define ROUTECAP_ERR_RECOMPUTED (-207) /* strict reading, and cells were recomputed from logits */
+#define ROUTECAP_ERR_RECOMPUTED (-207) /* strict reading, and cells were recomputed from the
+                                          router's scores (logits) */
 
 /* Mistakes in the calls of the forward path, which only checked mode reports; see
  * ROUTECAP_CONFIG_CHECKED. Without it the rows concerned are missing; what two threads at once do
@@ -334,8 +337,9 @@ typedef struct CUstream_st *routecap_stream;
 #define ROUTECAP_DTYPE_I32 4
 #define ROUTECAP_DTYPE_U32 5
 #define ROUTECAP_DTYPE_I64 6
-#define ROUTECAP_DTYPE_ID16_BF16 7 /* 32 bits: the id in the upper 16, a bfloat16 weight in the
-                                      lower 16. Only in routecap_source */
+#define ROUTECAP_DTYPE_ID16_BF16 7 /* 32 bits: the id in the upper 16; in the lower 16, as a
+                                      bfloat16, the factor by which the expert's output is
+                                      multiplied. Only in routecap_source */
 
 /* Element types of logits and biases: values of dtype fields. */
 #define ROUTECAP_DTYPE_F32 16

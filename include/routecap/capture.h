@@ -52,8 +52,8 @@
  *     ROUTECAP_ROLE_MIRROR. All make the same calls; those that return rows return
  *     ROUTECAP_ERR_DISABLED on a mirror.
  *   - CUDA graphs: capture begin, with the padded number of rows, and snapshot as part of the
- *     graph. Call issue after each replay, outside the graph. A capture is no forward pass: there
- *     is nothing to discard until you replay it.
+ *     graph. Call issue after each replay, outside the graph. Capturing the graph is no forward
+ *     pass: there is nothing to discard until you replay it.
  *   - A warm-up, profiling or dummy run: call routecap_step_discard instead of issue.
  */
 #ifndef ROUTECAP_CAPTURE_H
@@ -97,10 +97,10 @@ typedef uint32_t routecap_config_flags; /* any of ROUTECAP_CONFIG_* */
  *   ROUTECAP_ERR_ISSUED_TWICE, ROUTECAP_ERR_ROWS_NOT_BEGUN
  *       The call that makes the mistake returns the error and changes nothing. If a graph is
  *       replayed, or if a source has row_base or row_index (record.h), only the device can see the
- *       mistake. When the step has landed, routecap_step_finalize of that step returns the error.
- *       The first issue after that returns it too, and issues nothing. Its text names the earlier
- *       step. Call it again to issue the pass. The rows of the earlier step are the same as without
- *       checked mode.
+ *       mistake. When the step has landed, routecap_step_finalize of that step returns the error,
+ *       and so does the next issue, which issues nothing. Call issue again to issue the pass. The
+ *       text of the error names the step with the mistake. The rows of that step are the same as
+ *       without checked mode.
  *   ROUTECAP_ERR_TWO_THREADS
  *       A call of the forward path finds another thread in such a call of the same capturer.
  *   ROUTECAP_ERR_ARGUMENT
@@ -216,9 +216,9 @@ ROUTECAP_API void routecap_capturer_destroy(routecap_capturer *capturer);
  *
  * On the host backend no step is lost. If all slots hold steps in flight, begin files the oldest
  * one on the calling thread, even with ROUTECAP_CONFIG_MANUAL_PROGRESS. That takes as long as
- * copying the rows of that step. If the worker thread is filing that step already, begin waits for
- * the worker thread. It never waits for a thread of the caller that is reading rows or waiting for
- * a step. With ROUTECAP_CONFIG_MAY_LOSE, begin files nothing: if no slot is free, the step is lost.
+ * copying the rows of that step. If another thread is filing a step at that moment, begin waits
+ * until that step is filed. With ROUTECAP_CONFIG_MAY_LOSE, begin files nothing: if no slot is free,
+ * the step is lost.
  *
  * Capturable.
  *
@@ -239,10 +239,10 @@ ROUTECAP_API routecap_status routecap_step_begin(routecap_capturer *capturer, ui
  * call reads the sink and never writes it. A second snapshot in one step makes the rows of the step
  * missing.
  *
- * Write the sink again only after another begin. This matters in a graph: there the device takes
- * the snapshot beside the later work of the stream, so that a snapshot directly after the last
- * router costs next to nothing. The library joins it: the end of the graph and the device work of
- * the next begin come after it.
+ * Write the sink again only after another begin. In a graph the snapshot is a branch of its own, so
+ * that it costs next to nothing directly after the last router: it may still read the sink while
+ * later work of the stream runs. The library joins the branch before the end of the graph and
+ * before the device work of the next begin.
  *
  * Capturable. On the host backend the rows are copied before the call returns.
  *
@@ -320,10 +320,10 @@ typedef struct routecap_issue_options {
  * count towards the request's length, and are missing (REFUSED).
  *
  * Memory. Issue reserves the memory that the rows of a span may need, so that rows which it accepts
- * find room when they land. It charges the budget for each page that a span touches. The newest
- * page that the request itself wrote is charged already, and is charged again only if the request
- * was truncated, or if rows of the page were taken, shared or forked (requests.h). Issue also
- * charges:
+ * find room when they land. It charges the budget for each page that a span touches, except the
+ * newest page that the request wrote, which is charged already. That page is charged again if the
+ * request was truncated, or if rows of the page were taken, shared or forked (requests.h). Issue
+ * also charges:
  *   - for a page whose rows may get different tags: memory for these tags,
  *   - for drafts: memory of their own, until they are settled,
  *   - for device positions: each page within the bounds, but if these are more pages than the span
@@ -334,9 +334,10 @@ typedef struct routecap_issue_options {
  * left. They are then missing (REFUSED), and counted.
  *
  * A span may need a page that issue did not charge, if rows are shared, forked or taken between its
- * issue and its filing. The span gets that page even if this exceeds the budget. The excess is
- * bounded: it is at most the memory of the pages, with their tags, that spans in flight and drafts
- * have touched since bytes_in_use was last within the budget.
+ * issue and its filing. The span gets that page even if this exceeds the budget. The excess is at
+ * most the memory of the pages, with their tags, that certain spans touch: those that were in
+ * flight, or had provisional drafts, at some moment since stats.bytes_in_use was last within the
+ * budget.
  *
  * The worker thread frees the memory of rows that close, truncate, finish or a take removed from a
  * request, unless a routing has them. If the budget is exhausted, issue does that itself before it
@@ -344,15 +345,15 @@ typedef struct routecap_issue_options {
  *
  * Slots. Each forward pass takes one slot. The slot is free again once the step has landed or is
  * discarded. If no slot is free, the step is lost: it has a ticket and has landed, all its rows are
- * missing (LOST), and issue returns ROUTECAP_LOST. How begin runs decides when the slot is chosen:
- *   - Begin is called for each pass (eager). The slot is chosen by begin at the latest. To lose no
- *     step, have at most slots - 1 steps in flight when you call begin. If there are more, wait for
- *     the oldest by routecap_step_finalize. On the host backend no step is lost.
- *   - Begin is replayed as part of a graph. The slot was chosen earlier: by the previous issue or
- *     discard, and for the first pass by create. To lose no step, have at most slots - 2 earlier
- *     steps in flight when you call issue. This also holds for the issue of an eager pass that a
- *     replay follows. If that issue found no free slot, the next pass is lost, even if steps land
- *     in the meantime. To choose again, call routecap_step_discard before the next pass.
+ * missing (LOST), and issue returns ROUTECAP_LOST. The issue or discard before a pass chooses its
+ * slot; for the first pass, create does. If none was free then, it depends on how begin runs:
+ *   - Begin is called for each pass (eager). It looks for a free slot again. To lose no step, have
+ *     at most slots - 1 steps in flight when you call begin. If there are more, wait for the oldest
+ *     by routecap_step_finalize. On the host backend no step is lost.
+ *   - Begin is replayed as part of a graph. It cannot look again: the pass is lost, even if steps
+ *     have landed in the meantime. To lose no step, have at most slots - 2 earlier steps in flight
+ *     when you call an issue that a replay follows. To look for a free slot again, call
+ *     routecap_step_discard before the replay.
  *
  * Positions. The positions array is read on the stream, up to the last sink row whose span has
  * DEVICE_POSITIONS. Free the array only after the stream has run this work. The library checks an
@@ -427,7 +428,14 @@ ROUTECAP_API routecap_status routecap_step_finalize(routecap_capturer *capturer,
  * Memory and backends
  * ============================================================================================== */
 
-/* The memory that a capturer with a given configuration needs. */
+/*
+ * The memory that a capturer with a given configuration needs.
+ *
+ * For example, with 48 layers and 8 of 128 experts a row takes 390 bytes, and a page of 128 rows
+ * 50,048 bytes. A request of 4,096 tokens takes 32 pages of the budget, 1.6 MB. A request of 10
+ * tokens takes one page. 256 requests of 4,096 tokens take 410 MB, so the default budget of 1 GiB
+ * has room for 670 of them.
+ */
 typedef struct routecap_memory {
     uint32_t struct_size;
     uint32_t page_rows;       /* rows in one page */
@@ -495,10 +503,10 @@ typedef struct routecap_stats {
     uint64_t rows_delivered;   /* landed with at least one valid cell */
     uint64_t rows_missing;     /* landed without a valid cell */
     uint64_t rows_lost;        /* of a lost step */
-    uint64_t rows_late;        /* landed after their request was closed, or were cut by truncate or
-                                  finish while in flight or provisional */
-    uint64_t rows_rejected;    /* drafts that accept did not keep, or that were dropped when their
-                                  request ended */
+    uint64_t rows_late;        /* cut by close or truncate, or by `rows` of finish, while in flight
+                                  or provisional; but not drafts that rows_rejected counts */
+    uint64_t rows_rejected;    /* drafts that accept did not keep, and drafts that finish dropped
+                                  because nothing had settled or cut them */
     uint64_t rows_unplaced;    /* their device position was outside the span's bounds */
     uint64_t rows_refused;     /* there was no memory for them */
     /* Other counts. */

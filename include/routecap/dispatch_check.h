@@ -50,8 +50,9 @@ extern "C" {
 /* Flags of routecap_received. */
 #define ROUTECAP_RECEIVED_EXPANDED 1u /* do_expand=True (prefill): a row for each token and local
                                          expert. Without it (decode): a row for each token */
-#define ROUTECAP_RECEIVED_GLOBAL 2u   /* the engine has already made the ids global, in place. Not
-                                         with EXPANDED */
+#define ROUTECAP_RECEIVED_GLOBAL 2u   /* the engine has already replaced the ids, which number only
+                                         this rank's experts, by ids that number all experts, in
+                                         place. Not with EXPANDED */
 typedef uint32_t routecap_received_flags; /* any of ROUTECAP_RECEIVED_* */
 
 /*
@@ -118,7 +119,7 @@ typedef struct routecap_received {
  * tensors the count is 0.
  *
  * Keep the tensors until the stream has run this work. An engine keeps the handle of a micro-batch
- * until its combine anyway.
+ * anyway until it has collected the experts' outputs.
  *
  * Capturable; a graph keeps the sizes of the call that was captured. On the host backend the work
  * is done before the call returns.

@@ -40,12 +40,12 @@ extern "C" {
  * dropped between an adopt and that copy, it is EVICTED for the adopter too. The counts are those
  * of all processes together, except blocks_in_flight.
  *
- * Lock. A process must hold the store's lock to change it. Finding, adopting and evicting do not
- * need it. A call tries for about 50 us to get the lock. The worker thread waits for up to one
- * second. A process may not get it, for example because another process was stopped while it held
- * the lock. Then it publishes no blocks (blocks_refused), retain gives the reason
- * ROUTECAP_MISSING_REFUSED, and an adopt does not note that its blocks were used. No counter shows
- * the last two.
+ * Lock. To publish or retain blocks, and to note that blocks were used, a process must hold the
+ * store's lock. Finding, adopting, releasing and evicting work without it. A call tries for about
+ * 50 us to get the lock. The worker thread waits for up to one second. A process that does not get
+ * the lock, for example because another process was stopped while it held the lock, publishes no
+ * blocks (blocks_refused), retain gives the reason ROUTECAP_MISSING_REFUSED, and an adopt does not
+ * note that its blocks were used. No counter shows the last two.
  *
  * Death. A process may die at any moment without holding up the others. The blocks that it retained
  * are released. If it dies while it holds the lock, the store forgets which blocks were used last.

@@ -4,12 +4,13 @@
  *
  * Copyright 2026 The routecap authors. Licensed under the Apache License, Version 2.0; see LICENSE.
  *
- * A trainer pads and concatenates the sequences of a micro-batch, then divides them among its
- * ranks: the tokens of a sequence by context and sequence parallelism, the layers by pipeline
- * stages. Replayed routing must go through the same steps. If it is off by one row, every token is
- * sent to its neighbour's experts, and nothing reports an error. A plan says which row goes where
- * on one rank. Make one plan for each micro-batch and rank. Use it for expert ids, token ids, and
- * anything else that has one element per token.
+ * To replay routing is to send each token in training to the experts that were captured, not to
+ * those that the trainer's router chooses. A trainer pads and concatenates the sequences of a
+ * micro-batch, then divides them among its ranks: the tokens of a sequence by context and sequence
+ * parallelism, the layers by pipeline stages. Replayed routing must go through the same steps. If
+ * it is off by one row, every token is sent to its neighbour's experts, and nothing reports an
+ * error. A plan says which row goes where on one rank. Make one plan for each micro-batch and rank.
+ * Use it for expert ids, token ids, and anything else that has one element per token.
  *
  *   sample      one sequence of the micro-batch, of `length` tokens; row i belongs to token i
  *   local row   one row of this rank, 0..rows-1, in the order in which its routers see tokens
@@ -49,10 +50,11 @@
  *   - Routings in files or on another machine: read only the rows of routecap_plan_ranges, by
  *     routecap_serialized_slice.
  *   - A sample that begins at a later token of its conversation: positions in routings must count
- *     from the sample's first token. Subtract from `first` of the view and of its segments, and
- *     import the view (routecap_routing_import).
- *   - Rows of older weights: a plan ignores tags. To leave such rows out, slice the routing by the
- *     tags of its segments, and give only the other slices as sources.
+ *     from the sample's first token. Subtract the position of that token from `first` of the view
+ *     and of its segments, and import the view (routecap_routing_import).
+ *   - Rows of older weights: a plan ignores tags. To leave such rows out, cut the routing into
+ *     slices where the tags of its rows change, and give only the slices with the newer tags as
+ *     sources.
  *   - A response that the trainer cut short: slice its routing too (routecap_routing_slice). Rows
  *     at or beyond `length` are refused, because they belong to tokens that are gone.
  *   - Rows that were never captured: with LOST_MARK their ids are -1, and the code that replays
@@ -97,8 +99,8 @@ typedef int32_t routecap_plan_layout; /* ROUTECAP_PLAN_LAYOUT_* */
                                               r and 2C - 1 - r of each, in this order, sequence by
                                               sequence */
 #define ROUTECAP_PLAN_CONTEXT_CONTIGUOUS 2 /* PACKED: the whole micro-batch is cut into C intervals,
-                                              and rank r has interval r. Padded: each sequence is,
-                                              and rank r has interval r of each */
+                                              and rank r has interval r. Padded: each sequence is
+                                              cut so, and rank r has interval r of each */
 #define ROUTECAP_PLAN_CONTEXT_ALLGATHER 3  /* the same intervals as CONTIGUOUS, but by default
                                               PACKED pads only the micro-batch as a whole, not each
                                               sequence */
@@ -118,9 +120,9 @@ typedef uint32_t routecap_plan_flags; /* any of ROUTECAP_PLAN_SEQUENCE_* */
                                                 rank 0 by mistake */
 
 /* How the cells of padding and of rows that are not needed are filled. */
-#define ROUTECAP_PLAN_FILL_BALANCED 0 /* k distinct experts, chosen so that they load all experts
-                                         and all expert-parallel ranks evenly; see
-                                         expert_parallel */
+#define ROUTECAP_PLAN_FILL_BALANCED 0 /* k distinct experts, chosen so that all experts, and all
+                                         ranks among which the experts are divided, get equally many
+                                         rows; see expert_parallel */
 #define ROUTECAP_PLAN_FILL_VALUE 1    /* each id is fill_value */
 typedef int32_t routecap_plan_fill; /* ROUTECAP_PLAN_FILL_* */
 
@@ -159,12 +161,10 @@ typedef struct routecap_plan_config {
                                        token. Default: 0; with PADDED_LEFT width - length */
     uint64_t width;           /* padded layouts: columns. Default: the length of the longest sample,
                                  rounded up to a multiple of `align` */
-    uint64_t align;           /* each sequence is padded to a multiple of this. By default it is the
-                                 least number with which all ranks have equally many rows of the
-                                 sequence: C, times 2 with ZIGZAG, times tensor_size with
-                                 SEQUENCE_PARALLEL. With PACKED and CONTIGUOUS it is the same,
-                                 although only the micro-batch as a whole is divided there; with
-                                 PACKED and ALLGATHER it is 1 */
+    uint64_t align;           /* each sequence is padded to a multiple of this. Default: C, times 2
+                                 with ZIGZAG, times tensor_size with SEQUENCE_PARALLEL, so that a
+                                 sequence can be divided evenly among all ranks; with PACKED and
+                                 ALLGATHER 1 */
     uint64_t align_total;     /* PACKED: the last sequence is padded further until the number of
                                  rows of the micro-batch is a multiple of this. Default: 1; with
                                  ALLGATHER C, times tensor_size with SEQUENCE_PARALLEL */
@@ -177,15 +177,15 @@ typedef struct routecap_plan_config {
                                  no plan */
     uint32_t k;               /* experts per token, 1..ROUTECAP_MAX_K. Required */
     uint32_t experts;         /* ids are in [0, experts). Required unless layer_experts is set */
-    uint32_t expert_parallel; /* number of expert-parallel ranks P, for BALANCED; default 1. All
-                                 ranks of the trainer fill a row with the same experts. Column c of
-                                 the row gets this expert:
+    uint32_t expert_parallel; /* number P of ranks among which the experts are divided, for
+                                 BALANCED; default 1. All ranks of the trainer fill a row with the
+                                 same experts. To know which, number the rows of padding and those
+                                 not needed from 0, in the order of the undivided micro-batch; for
+                                 lost cells, number all rows. Column c of row p in a layer of E
+                                 experts, whose index in the decoder is l, gets this expert, where
+                                 a = p * k + c + l * P * k:
                                    if P divides E:  a % P * (E / P) + a / P % (E / P)
-                                   otherwise:       a % E
-                                 E is the layer's number of experts, l its index in the decoder, and
-                                 a = p * k + c + l * P * k. p counts, from 0 and in the order of the
-                                 undivided micro-batch, the rows of padding and those not needed;
-                                 for a lost cell, all rows */
+                                   otherwise:       a % E */
     const int32_t *layer_map;       /* [layers] each layer's index in the decoder, strictly
                                        ascending. Default: 0..layers-1 */
     const uint32_t *layer_experts;  /* [layers] number of experts of each layer, if they differ.
@@ -196,9 +196,11 @@ typedef struct routecap_plan_config {
                                  _LAYER_MAJOR: [layers, rows, k] */
     routecap_plan_fill fill;  /* ROUTECAP_PLAN_FILL_*; default BALANCED */
     routecap_plan_lost lost;  /* ROUTECAP_PLAN_LOST_*; default MARK */
-    int64_t fill_value;       /* with FILL_VALUE: each id of a filled cell, in two's complement */
-    int64_t lost_value;       /* with LOST_MARK: each id of a lost cell, in two's complement. Here 0
-                                 means 0 and not the default: routecap_plan_config_init sets -1 */
+    int64_t fill_value;       /* with FILL_VALUE: each id of a filled cell; a negative one as in
+                                 routecap_copy_options.fill */
+    int64_t lost_value;       /* with LOST_MARK: each id of a lost cell; a negative one as in
+                                 routecap_copy_options.fill. Here 0 means 0 and not the default:
+                                 routecap_plan_config_init sets -1 */
 } routecap_plan_config;
 
 /**
@@ -407,8 +409,8 @@ ROUTECAP_API routecap_status routecap_plan_gather_values(const routecap_plan *pl
  *                           host memory.
  * @param[in] ids_bytes      Size of ids, in bytes: ids_bytes of the plan's shape.
  * @param[in] classes        [rows, layers] or [layers, rows] bytes. Cells of class LOST become
- *                           missing cells, with the reason UNWRITTEN. NULL: no cell is lost; pass
- *                           it to keep what the trainer's own router chose in such cells.
+ *                           missing cells, with the reason UNWRITTEN. NULL: no cell counts as lost,
+ *                           so that what the trainer's own router chose in lost cells is kept.
  * @param[in] classes_bytes  Size of classes, in bytes: classes_bytes of the plan's shape.
  * @param[out] routings      [count] a routing for each sample, to be freed with
  *                           routecap_routing_free; NULL on error.
@@ -429,8 +431,8 @@ ROUTECAP_API routecap_status routecap_plan_scatter(const routecap_plan *plan, co
  * Pack the ids of this rank for upload: the narrow ids, and what the kernel needs to widen them and
  * to fill the other cells.
  *
- * Only routecap_plan_unpack can read the bytes, on this machine, with this plan, or in a replay
- * that a plan of the same shape was captured for. Do not store or send them.
+ * Only routecap_plan_unpack on this machine can read the bytes: in a call with this plan, or in the
+ * replay of a call that was captured with a plan of the same shape. Do not store or send them.
  *
  * @param[in] plan          The plan.
  * @param[in] sources       [count] elements of source_size bytes, as in routecap_plan_gather.

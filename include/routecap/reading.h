@@ -23,9 +23,9 @@ extern "C" {
 
 /*
  * Why a cell is missing. UNWRITTEN, OUT_OF_RANGE and DUPLICATE apply to single cells of a row that
- * was filed. The other reasons apply to a whole row that was not: all its cells are missing. If
- * routecap_routing_merge joins different layers, the cells of one row may have reasons of both
- * kinds.
+ * was stored. The other reasons apply to a whole row that was not stored: all its cells are
+ * missing. If routecap_routing_merge joins different layers, the cells of one row may have reasons
+ * of both kinds.
  */
 #define ROUTECAP_MISSING_ABSENT 1        /* the row was never issued, or was cut by truncate or
                                             finish; or its sink row was not begun, or is not in the
@@ -40,8 +40,8 @@ extern "C" {
                                             its request; the routing of that call has the row */
 #define ROUTECAP_MISSING_EVICTED 8       /* a store had the row and dropped it; see store.h */
 #define ROUTECAP_MISSING_NOT_PUBLISHED 9 /* a store never had the row, or dropped it long ago */
-#define ROUTECAP_MISSING_STALE 10        /* a store has the row, but it was computed with older
-                                            weights */
+#define ROUTECAP_MISSING_STALE 10        /* a store has the row, but the row, or the request that
+                                            asks for it, is of an older generation; see store.h */
 typedef int32_t routecap_reason; /* ROUTECAP_MISSING_* */
 
 /*
@@ -52,9 +52,9 @@ typedef int32_t routecap_reason; /* ROUTECAP_MISSING_* */
  * that replaces another brings its own reasons.
  *
  * LOST, REFUSED and TAKEN belong to positions, not to cells. A reader sees them only where no row
- * was filed. A row that was filed has the reasons of its cells, even if all its cells are missing.
- * If a span with device positions is lost or refused, all positions within its bounds get that
- * reason.
+ * was stored. A row that was stored has the reasons of its cells, even if all its cells are
+ * missing. If a span with device positions is lost or refused, all positions within its bounds get
+ * that reason.
  */
 
 /*
@@ -109,8 +109,8 @@ typedef int32_t routecap_order; /* ROUTECAP_ORDER_* */
 typedef struct routecap_copy_options {
     uint32_t struct_size;
     routecap_dtype dtype;      /* ROUTECAP_DTYPE_U8, _I16, _U16, _I32, _U32 or _I64. Required */
-    routecap_order order;      /* ROUTECAP_ORDER_*, of the ids where a stride is 0, and of the
-                                  mask */
+    routecap_order order;      /* ROUTECAP_ORDER_*: of the mask, and of the ids if you give no
+                                  strides */
     routecap_read_flags flags; /* 0, or ROUTECAP_READ_* */
     uint32_t first_layer;      /* the first layer to copy */
     uint32_t layers;           /* how many layers; 0 means all from first_layer on */
@@ -118,7 +118,8 @@ typedef struct routecap_copy_options {
                                   this order */
     int64_t layer_stride;      /* elements from one layer to the next; 0 means as in a dense array
                                   of this order */
-    int64_t fill;              /* written for each id of a missing cell, in two's complement. Here 0
+    int64_t fill;              /* written for each id of a missing cell. An unsigned dtype takes a
+                                  negative fill in two's complement: -1 becomes 255 in U8. Here 0
                                   means 0 and not the default: routecap_copy_options_init sets -1 */
 } routecap_copy_options;
 

@@ -14,8 +14,9 @@
  *      works only if the ids of all these layers still exist at that point.
  *   3. One call per layer, routecap_layer_record, on a side stream that is forked after the
  *      router and joined before the snapshot.
- *   4. One call per layer on the engine's stream, with ROUTECAP_SOURCE_OVERLAP if the router and
- *      the kernel that runs the experts use CUDA's programmatic dependent launch.
+ *   4. One call per layer on the engine's stream. If the engine lets a kernel start before the
+ *      previous one has ended (CUDA's programmatic dependent launch), set ROUTECAP_SOURCE_OVERLAP,
+ *      so that the copy does not prevent that.
  *   5. If only the router's scores (logits) exist, routecap_layer_route chooses the experts again.
  *
  * After any change to how the engine records, run routecap_capturer_probe. It tells you which
@@ -121,7 +122,8 @@ typedef uint32_t routecap_source_flags; /* any of ROUTECAP_SOURCE_* */
 /*
  * Expert ids as a router leaves them: a matrix [rows, k_source]. The library turns them into ids of
  * the capturer in this order:
- *   1. Only the first k columns are used. Engines that fuse shared experts append their ids there.
+ *   1. Only the first k columns are used. Engines that fuse shared experts append their ids after
+ *      these.
  *   2. If there is a table, an id becomes table[id]. An id outside the table becomes invalid.
  *   3. `offset` is added.
  * If the result is outside the layer's range, the cell is missing. Nothing wraps around.
@@ -154,8 +156,8 @@ typedef struct routecap_source {
  * capability 9.0 and newer, the copy may then start while the router is still running, if the
  * router allows it. The copy waits for the end of the router before it reads. On older devices the
  * flag has no effect. With or without the flag, a kernel after the copy that is itself launched in
- * this way may start while the copy is running. As always with such launches, it must synchronise
- * before it reads.
+ * this way may start while the copy is running. As always with such launches, that kernel must
+ * synchronise before it reads.
  */
 #define ROUTECAP_SOURCE_OVERLAP 1u
 
@@ -249,7 +251,8 @@ typedef int32_t routecap_group_score; /* ROUTECAP_GROUP_* */
 #define ROUTECAP_ROUTER_RANK_LOGITS 1u  /* the key is x + bias, not score + bias */
 #define ROUTECAP_ROUTER_RENORMALIZE 2u  /* the weights of the chosen experts, by which their outputs
                                            are multiplied, are divided by their sum plus `floor` */
-#define ROUTECAP_ROUTER_FLOOR_MAX 4u    /* that divisor is max(sum, floor) instead */
+#define ROUTECAP_ROUTER_FLOOR_MAX 4u    /* with RENORMALIZE: the divisor is max(sum, floor)
+                                           instead */
 #define ROUTECAP_ROUTER_SIGMOID_TANH 8u /* sigmoid as 0.5 * tanh(0.5 * x) + 0.5 */
 #define ROUTECAP_ROUTER_GROUPS_ZERO 16u /* experts of groups that are not kept have the key 0;
                                            without the flag they cannot win */

@@ -317,10 +317,10 @@ ROUTECAP_API routecap_status routecap_request_close_batch(routecap_capturer *cap
  * @param[in] rows          How many rows; ROUTECAP_ROWS_ALL; ROUTECAP_ROWS_LANDED.
  * @param[out] coverage     The counts.
  * @param[out] missing      [capacity] elements of missing_size bytes: the first blocks of missing
- *                          cells. coverage->blocks is the number of all blocks. May be NULL if
+ *                          cells. coverage->blocks is the number of all of them. May be NULL if
  *                          capacity is 0.
  * @param[in] missing_size  sizeof(routecap_missing) of the caller, in bytes.
- * @param[in] capacity      How many blocks there is room for.
+ * @param[in] capacity      How many elements there is room for.
  * @return ROUTECAP_OK; ROUTECAP_INCOMPLETE (also if no cell is valid);
  *         ROUTECAP_ERR_UNKNOWN_REQUEST; ROUTECAP_ERR_OUT_OF_RANGE; ROUTECAP_ERR_NOT_READY;
  *         ROUTECAP_ERR_DISABLED.
@@ -417,8 +417,8 @@ ROUTECAP_API routecap_status routecap_request_extract_batch(routecap_capturer *c
  * @return As routecap_request_extract, and ROUTECAP_ERR_BUFFER_TOO_SMALL (dst or mask; nothing is
  *         written); ROUTECAP_ERR_DTYPE (the dtype cannot hold experts - 1, or the fill);
  *         ROUTECAP_ERR_UNKNOWN_LAYER; ROUTECAP_ERR_ARGUMENT (a fill that is an expert id; or
- *         strides with which rows or layers interleave: each row must end before the next begins,
- *         or each layer must).
+ *         strides with which cells overlap: either each row must end before the next row begins, or
+ *         each layer before the next layer).
  */
 ROUTECAP_API routecap_status routecap_request_extract_into(routecap_capturer *capturer,
                                                            routecap_request request, uint64_t first,

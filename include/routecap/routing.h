@@ -128,7 +128,7 @@ ROUTECAP_API routecap_status routecap_routing_view(const routecap_routing *routi
  * @param[out] missing      [capacity] elements of missing_size bytes: the first blocks of missing
  *                          cells, coverage->blocks in all; may be NULL if capacity is 0.
  * @param[in] missing_size  sizeof(routecap_missing) of the caller, in bytes.
- * @param[in] capacity      How many blocks there is room for.
+ * @param[in] capacity      How many elements there is room for.
  * @return ROUTECAP_OK; ROUTECAP_INCOMPLETE; ROUTECAP_ERR_NOT_READY.
  */
 ROUTECAP_API routecap_status routecap_routing_coverage(const routecap_routing *routing,
@@ -176,8 +176,9 @@ ROUTECAP_API routecap_status routecap_routing_copy_to(const routecap_routing *ro
  *                              it, all rows do. The last of these rows is that of the pass from
  *                              which the first generated token was sampled.
  * @param[in] generated_tokens  At most this many of the other rows go to `generated`. The last
- *                              generated token has no row if it was never an input, so its number
- *                              and one less give the same. ROUTECAP_ROWS_ALL: all of them.
+ *                              generated token has no row if it was never an input. Then the number
+ *                              of generated tokens, and one less, give the same result.
+ *                              ROUTECAP_ROWS_ALL: all of them.
  * @param[out] prompt           A routing, possibly without rows; NULL on error.
  * @param[out] generated        A routing, possibly without rows; NULL on error.
  * @return ROUTECAP_OK; ROUTECAP_ERR_NOT_READY.
@@ -202,7 +203,8 @@ ROUTECAP_API routecap_status routecap_routing_slice(const routecap_routing *rout
 
 /**
  * Merge routings of one sequence that have different rows, different layers, or both: for instance
- * those of sequence-parallel and pipeline-parallel ranks, or the pieces of a stream.
+ * those of sequence-parallel and pipeline-parallel ranks, or the parts of an answer that arrives in
+ * parts.
  *
  * Layers are matched by their index in the decoder (the layer map), rows by position. The result
  * has all layers of all routings, and the rows from the lowest to the highest position of any. A

@@ -6,16 +6,17 @@
  *
  * An agent holds one conversation in many turns: requests to a server. Each turn returns token ids
  * and a routing, either of all tokens again or of the new tokens only. A trainer needs exactly one
- * row for each token but the last: that of the pass which had this token as input and, if the next
- * token was generated, from which it was sampled. A sequence compares the token ids of the turns
- * and joins their routings accordingly.
+ * row for each token but the last: if the next token was generated, the row of the pass that it was
+ * sampled from. A sequence compares the token ids of the turns and joins their routings
+ * accordingly.
  *
  *     routecap_sequence_config config = {sizeof config};      // what the model is
  *     config.layers = 48; config.k = 8; config.experts = 128;
  *     routecap_sequence_create(&config, &sequence);
  *
- *     for each turn:                                          // prompt and answer, from token 0 on
- *         routecap_sequence_append(sequence, tokens, 0, count, answer, NULL, &report);
+ *     for each turn:                                          // tokens: prompt and answer
+ *         routecap_sequence_append(sequence, tokens, 0, count, answer,   // answer: its routing
+ *                                  NULL, &report);
  *         routecap_routing_free(answer);
  *     routecap_sequence_routing(sequence, &routing);          // rows of the whole conversation
  *
@@ -53,8 +54,8 @@
  * Recipes
  * ------------------------------------------------------------------------------------------------
  *   - An aborted turn that is retried: append both, in order. Set prompt_tokens of
- *     routecap_append_options on the retry. The retry sampled the first new token, so the row from
- *     which it sampled it is then taken from the retry.
+ *     routecap_append_options on the retry. The retry sampled the first token that it adds or
+ *     replaces, so the row that this token was sampled from is then taken from the retry.
  *   - An answer that was edited, or rendered differently: append the next turn as it is. Tokens and
  *     rows from the first token that differs are replaced.
  *   - New weights between turns: set routecap_append_options.tag to the version.
@@ -148,10 +149,9 @@ typedef struct routecap_append_options {
     routecap_append_policy policy; /* ROUTECAP_APPEND_*; default KEEP */
     uint64_t prompt_tokens;        /* number of tokens, from token 0 on, that were the turn's
                                       prompt; the turn sampled the others. 0: not known. With KEEP:
-                                      let p be the position of the first token that the turn adds or
-                                      replaces. If prompt_tokens is p or less, the turn sampled that
-                                      token, and row p-1 is taken from the turn even if the sequence
-                                      has it */
+                                      if the first token that the turn adds or replaces has a
+                                      position p of prompt_tokens or more, the turn sampled it, and
+                                      row p-1 is taken from the turn even if the sequence has it */
     uint64_t call;                 /* number of the turn, for routecap_sequence_spans; 0: one more
                                       than the highest so far. Give the parts of one turn that
                                       arrive separately the same number */
@@ -220,9 +220,9 @@ typedef struct routecap_append_report {
  *         turn, tokens beyond ROUTECAP_MAX_POSITION, or no higher number left for `call`);
  *         ROUTECAP_ERR_SHAPE_MISMATCH (layers, k, experts or id space differ);
  *         ROUTECAP_ERR_CONFLICT (EQUAL); ROUTECAP_ERR_NOT_READY; ROUTECAP_ERR_STATE (the sequence
- *         does not know its tokens, see routecap_sequence_deserialize); ROUTECAP_ERR_NO_MEMORY
- *         (also the budget, which must have room for the old and the new rows until append
- *         returns).
+ *         does not know its tokens, and the call does not give all of them; see
+ *         routecap_sequence_deserialize); ROUTECAP_ERR_NO_MEMORY (also the budget, which must have
+ *         room for the old and the new rows until append returns).
  */
 ROUTECAP_API routecap_status routecap_sequence_append(routecap_sequence *sequence,
                                                       const int32_t *tokens, uint64_t token_start,
@@ -335,9 +335,10 @@ ROUTECAP_API routecap_status routecap_sequence_report(const routecap_sequence *s
  * ============================================================================================== */
 
 /*
- * A serialised sequence has a digest (a hash) for each block of so many tokens, and one for the
- * rest. Each covers its tokens and all tokens before them. A sequence that was deserialised without
- * tokens gets its tokens from the next append, and checks them against its digests.
+ * A serialised sequence has a digest (a hash) for each group of ROUTECAP_DIGEST_TOKENS tokens, and
+ * one for the rest. Each covers its tokens and all tokens before them. A sequence that was
+ * deserialised without tokens gets its tokens from the next append, and checks them against its
+ * digests.
  */
 #define ROUTECAP_DIGEST_TOKENS 64
 
@@ -372,8 +373,8 @@ ROUTECAP_API routecap_status routecap_sequence_serialize(const routecap_sequence
  *
  * A sequence without its tokens can be read, serialised, and cut or forked at multiples of
  * ROUTECAP_DIGEST_TOKENS. The next append must give all tokens from token 0 on, at least as many as
- * the sequence has. Append checks them against the digests, one block of ROUTECAP_DIGEST_TOKENS
- * tokens at a time, and cuts the sequence at the start of the first block that differs. From then
+ * the sequence has. Append checks them against the digests, one group of ROUTECAP_DIGEST_TOKENS
+ * tokens at a time, and cuts the sequence at the start of the first group that differs. From then
  * on the sequence knows its tokens.
  *
  * @param[in] data          [bytes] the bytes. They are copied.

@@ -76,8 +76,9 @@ typedef uint32_t routecap_import_flags; /* any of ROUTECAP_IMPORT_* */
  * Nothing in the bytes is trusted. A cell that is marked valid and does not hold k distinct experts
  * of its layer is an error, and so is a checksum (version 2) that does not match.
  *
- * The routing takes about as much memory as the bytes, or up to twenty times as much if tags, or
- * whether rows are missing, change from row to row. This memory counts in no budget.
+ * The routing takes about as much memory as the bytes, or up to twenty times as much if
+ * neighbouring rows often differ in their tags, or if single rows are often missing. This memory
+ * counts in no budget.
  *
  * @param[in] data      [bytes] the bytes. Without `release` they are copied. With `release` they
  *                      are lent: the routing, and every routing that shares rows with it, reads
@@ -111,11 +112,11 @@ ROUTECAP_API routecap_status routecap_routing_deserialize(const void *data, size
  * @param[in] view      The arrays. `dtype` must be ROUTECAP_DTYPE_U8 if no layer has more than 256
  *                      experts, and otherwise _I16. `first` and `rows` must enclose all segments.
  *                      `experts` is used only without layer_experts, and `complete` is ignored.
- *                      validity_bytes is (layers + 7) / 8; 0 means that. If layer_map is NULL, it
- *                      is 0..layers-1; if layer_experts is NULL, it is `experts` for all layers; if
- *                      layer_provenance is NULL, it is CAPTURED for all. Segments must be in order
- *                      of position, and segment_size is sizeof(routecap_segment) of the caller.
- *                      Rows in no segment are ABSENT.
+ *                      validity_bytes must be (layers + 7) / 8, or 0 for that. If layer_map is
+ *                      NULL, it is 0..layers-1; if layer_experts is NULL, it is `experts` for all
+ *                      layers; if layer_provenance is NULL, it is CAPTURED for all. Segments must
+ *                      be in order of position, and segment_size is sizeof(routecap_segment) of the
+ *                      caller. Rows in no segment are ABSENT.
  * @param[in] flags     0 or ROUTECAP_IMPORT_TRUSTED.
  * @param[in] release   NULL: all arrays are copied. Otherwise the arrays that segments point to are
  *                      lent, as in routecap_routing_deserialize; the segments and the tables of
@@ -200,13 +201,14 @@ typedef struct routecap_splice {
 /**
  * Join two serialised routings of one sequence: the rows of `head` before position `row`, and the
  * rows of `tail` from `row` on. They may come from prefill and decode on different machines, or
- * from parts of a stream. Only the headers are read. No tokens are compared: for the turns of a
- * conversation, whose prompts may change, use a sequence.
+ * from an answer that arrives in parts. Only the headers are read. No tokens are compared: for the
+ * turns of a conversation, whose prompts may change, use a sequence.
  *
  * For example, head has rows 0..99, tail has rows 90..199, and `row` is 95: the result has rows
- * 0..94 of head and 95..199 of tail. If head begins at or after `row`, the result begins at `row`;
- * if tail ends before `row`, it ends just before `row`. Rows in between that neither has are
- * missing. A layer that is RECOMPUTED in either routing is RECOMPUTED in the result.
+ * 0..94 of head and 95..199 of tail. If head begins at or after `row`, the result begins with row
+ * `row`. If tail ends before `row`, the result ends with row `row` - 1. Rows in between that
+ * neither has are missing. A layer that is RECOMPUTED in either routing is RECOMPUTED in the
+ * result.
  *
  * Both headers are checked. Ids, tags and validity are not; they are checked when the result is
  * deserialised. The result is version 2 if both routings are, and 1 otherwise. To write the pieces

@@ -13,7 +13,8 @@
  *
  *   block        `block_rows` consecutive rows under a key: the unit in which a store keeps rows
  *   key          `key_bytes` bytes that name a block: the engine's own block hash, a digest of the
- *                token ids (routecap_key_chain), or the number of a cache slot
+ *                token ids (routecap_key_chain), or the number of a cache slot (a token's place in
+ *                the engine's KV cache)
  *   publish      give rows of a request to the store
  *   adopt        fill rows of a request from the store
  *   hole         a row that an adopt asked for and the store did not have: missing, with a reason
@@ -51,8 +52,9 @@
  *     request needs them earlier, publish all blocks of the prompt in one call after its last
  *     chunk, so that their pages are shared and not copied.
  *   - A prefix whose rows the store has dropped: adopt tells how many rows come before the first
- *     hole. To have no holes, let the engine compute the tokens from there on. Their rows fill the
- *     holes.
+ *     block that it did not find. Let the engine compute the tokens from there on, so that their
+ *     rows fill the holes. A block that was found may lack rows too; routecap_request_coverage
+ *     lists these.
  *   - Drafts: you may publish a block that has drafts. The store gets it once the drafts are
  *     settled.
  *   - Preemption: if you keep the request's handle, its rows stay, and there is nothing to adopt.
@@ -69,8 +71,8 @@
  *   - Prefill and decode on two machines: send the blocks along with the KV cache by
  *     routecap_store_export and routecap_store_import.
  *   - An engine without block hashes: make keys with routecap_key_chain.
- *   - A cache with one slot per token: create the store with ROUTECAP_STORE_SLOT_KEYS and
- *     block_rows 1, and use the slot numbers as keys.
+ *   - An engine that knows the cache slot of each token: create the store with
+ *     ROUTECAP_STORE_SLOT_KEYS and block_rows 1, and use the numbers of the cache slots as keys.
  *
  * ------------------------------------------------------------------------------------------------
  * Rules for all calls
@@ -85,11 +87,12 @@
  * Content keys. Without ROUTECAP_STORE_SLOT_KEYS a key stands for its tokens. The first valid value
  * of a cell is final. If a second publish has different ids for a valid cell, the cell keeps its
  * ids, and the store counts the block (blocks_mismatched). There are two causes: the key leaves out
- * something that decides the routing, such as an adapter, or the model is not deterministic.
+ * something that the choice of experts depends on, such as an adapter, or the model is not
+ * deterministic.
  *
- * Slot keys. With ROUTECAP_STORE_SLOT_KEYS a key stands for a place in a cache, and the cache uses
- * the place again for other tokens. A later publish replaces the block under its key. When the
- * cache frees or moves places, the caller calls routecap_store_evict for them.
+ * Slot keys. With ROUTECAP_STORE_SLOT_KEYS a key stands for a cache slot, which the engine uses
+ * again for other tokens. A later publish replaces the block under its key. When the engine frees
+ * or moves cache slots, call routecap_store_evict for them.
  *
  * Order. A block is in the store as soon as publish returns, even before its rows have landed. An
  * adopt finds blocks that were published before it, and no later ones. Usually you adopt before the
@@ -102,14 +105,15 @@
  * Which rows are published. Publish takes the rows that were issued before the call. A later
  * truncate, finish or close does not change them, even if they are in flight. A block with drafts
  * waits until the drafts are settled, and so do the blocks after it in the same call. While they
- * wait, adopts do not find them. Drafts that were cut or rejected are not published. If a row was
- * replaced before it was published, the later row is published.
+ * wait, adopts do not find them. Drafts that were cut or rejected are not published. If a row is
+ * replaced while its block waits for drafts, the later row is published.
  *
  * Holes. If the store does not have a block, the adopter's rows of that block are missing. If a
  * block lacks rows, these rows are missing too. The store gives one of three reasons (a copy
  * without memory is REFUSED, see routecap_request_adopt):
- *   - ROUTECAP_MISSING_STALE: the store has the block, but it was computed with older weights; or
- *     the adopter found the block in flight, and it turned out to be stale.
+ *   - ROUTECAP_MISSING_STALE: the store has the block, but a row of it, or the adopter, is of an
+ *     older generation than the store; or the adopter found the block in flight, and it turned out
+ *     to be stale.
  *   - ROUTECAP_MISSING_EVICTED: the store had the block and dropped it. A store remembers the last
  *     65,536 blocks that it dropped.
  *   - ROUTECAP_MISSING_NOT_PUBLISHED: all other cases, including rows that a block lacks.
@@ -161,8 +165,8 @@ extern "C" {
 /* A store. */
 typedef struct routecap_store routecap_store;
 
-#define ROUTECAP_STORE_SLOT_KEYS 1u /* keys stand for places in a cache; without this flag they
-                                       stand for content */
+#define ROUTECAP_STORE_SLOT_KEYS 1u /* keys stand for cache slots; without this flag they stand for
+                                       content */
 typedef uint32_t routecap_store_flags; /* any of ROUTECAP_STORE_* */
 
 #define ROUTECAP_MAX_BLOCK_ROWS 4096
@@ -178,8 +182,8 @@ typedef struct routecap_store_config {
                                    default 32 */
     uint64_t budget_bytes;      /* limit of its memory, in bytes; default 1 GiB. At least two pages
                                    (routecap_memory.page_bytes) or two blocks, whichever is more,
-                                   and what two blocks take besides their rows, such as keys; the
-                                   text of the error for a smaller one names the least */
+                                   and what two blocks take besides their rows, such as keys. If it
+                                   is less, the text of the error names the least that is allowed */
     uint64_t generation;        /* the generation at which the store begins */
 } routecap_store_config;
 
@@ -241,7 +245,7 @@ typedef struct routecap_store_counts {
     uint64_t blocks_absent;     /* not found by adopt */
     /* Since the store was created, independently of the seven. */
     uint64_t blocks_mismatched; /* published again with different ids in a valid cell */
-    uint64_t blocks_replaced;   /* lost their slot key to a later publish */
+    uint64_t blocks_replaced;   /* lost their key, a cache slot, to a later publish */
     uint64_t blocks_evicted;    /* dropped for room, or by routecap_store_evict */
     uint64_t blocks_imported;   /* brought by routecap_store_import, published or not */
     uint64_t rows_copied;       /* rows that were copied, because their page was not shared */
@@ -327,7 +331,8 @@ typedef struct routecap_adoption {
  * @param[in] keys        [count, key_bytes] the keys.
  * @param[in] count       How many blocks.
  * @param[in] generation  The tag of the caller's steps. If it is lower than the store's generation,
- *                        landed blocks are STALE, and blocks in flight NOT_PUBLISHED.
+ *                        nothing is found: landed blocks are STALE, and blocks in flight
+ *                        NOT_PUBLISHED.
  * @param[out] adoption   What was found; may be NULL.
  * @return ROUTECAP_OK, also if nothing was found; ROUTECAP_ERR_UNKNOWN_REQUEST;
  *         ROUTECAP_ERR_SHAPE_MISMATCH (also if a layer is recomputed in the store and captured

@@ -165,8 +165,10 @@ typedef uint32_t routecap_wire_hint_flags; /* any of ROUTECAP_WIRE_HINT_* */
 typedef struct routecap_wire_hint {
     uint32_t struct_size;
     uint32_t layers;                   /* captured (MoE) layers; default: the number of columns.
-                                          Required with layer_map or layer_experts */
-    uint32_t columns;                  /* length of the layer axis; default `layers` */
+                                          Required with layer_map or layer_experts, and if nothing
+                                          else says the number of columns */
+    uint32_t columns;                  /* length of the layer axis; default: what the bytes say,
+                                          else `layers` */
     uint32_t k;                        /* experts per token. Required if the bytes do not say it */
     uint32_t experts;                  /* ids are in [0, experts). Required, unless layer_experts is
                                           set or the format is SERIALIZED */
@@ -177,9 +179,8 @@ typedef struct routecap_wire_hint {
     routecap_wire_hint_flags flags;    /* 0 or ROUTECAP_WIRE_HINT_STRICT */
     uint32_t reserved;                 /* 0 */
     uint64_t first;                    /* position of the first row; default 0 */
-    uint64_t rows;                     /* number of rows of this message: S-1 - first, where S
-                                          counts all tokens up to its end; default 0: as many as it
-                                          has */
+    uint64_t rows;                     /* number of rows of this message: with S tokens up to its
+                                          end, S - 1 - first. Default 0: as many as it has */
     uint64_t tag;                      /* tag of all rows; ignored with SERIALIZED */
     uint64_t budget_bytes;             /* the most memory that decoding may take, in bytes; beyond
                                           it, ROUTECAP_ERR_NO_MEMORY. Default: about 8 times the
@@ -200,8 +201,8 @@ typedef struct routecap_wire_report {
     uint32_t version;            /* of the format */
     routecap_dtype dtype;        /* of the ids in the message, ROUTECAP_DTYPE_*; I64 for LISTS */
     routecap_wire_facts facts;   /* ROUTECAP_WIRE_FACT_* that this message carries */
-    routecap_wire_facts lost;    /* when encoding: the ROUTECAP_WIRE_FACT_* that the routing states
-                                    and this message does not. When decoding: 0 */
+    routecap_wire_facts lost;    /* when encoding: the ROUTECAP_WIRE_FACT_* that were lost; see
+                                    routecap_wire_encode. When decoding: 0 */
     uint32_t columns;            /* length of the layer axis */
     uint32_t columns_left_out;   /* columns that were left out, because they are not in the layer
                                     map */

@@ -32,11 +32,13 @@ class Stats(NamedTuple):
     rows_lost: int
     """Of a lost step."""
     rows_late: int
-    """Landed after their request was closed, or were cut by truncate or finish while in flight or
-    provisional.
+    """Cut by close or truncate, or by `rows` of finish, while in flight or provisional; but not
+    drafts that rows_rejected counts.
     """
     rows_rejected: int
-    """Drafts that accept did not keep, or that were dropped when their request ended."""
+    """Drafts that accept did not keep, and drafts that finish dropped because nothing had settled
+    or cut them.
+    """
     rows_unplaced: int
     """Their device position was outside the span's bounds."""
     rows_refused: int
@@ -117,7 +119,7 @@ class StoreStats(NamedTuple):
     blocks_mismatched: int
     """Published again with different ids in a valid cell."""
     blocks_replaced: int
-    """Lost their slot key to a later publish."""
+    """Lost their key, a cache slot, to a later publish."""
     blocks_evicted: int
     """Dropped for room, or by routecap_store_evict."""
     blocks_imported: int

@@ -1,4 +1,4 @@
-// Of headers with the SHA-256 3c6fd4dd1768e2e121427933300cb5ab2635b447f7cc8be4aedbd489993231ce
+// Of headers with the SHA-256 633312d583c7575c77b30a63c4c09ada6d46e66a555b24498d9667cc69b14f6d
 pub const ROUTECAP_VERSION_MAJOR: u32 = 1;
 pub const ROUTECAP_VERSION_MINOR: u32 = 1;
 pub const ROUTECAP_VERSION_PATCH: u32 = 0;
@@ -430,9 +430,9 @@ unsafe extern "C" {
     ///
     /// On the host backend no step is lost. If all slots hold steps in flight, begin files the oldest
     /// one on the calling thread, even with ROUTECAP_CONFIG_MANUAL_PROGRESS. That takes as long as
-    /// copying the rows of that step. If the worker thread is filing that step already, begin waits for
-    /// the worker thread. It never waits for a thread of the caller that is reading rows or waiting for
-    /// a step. With ROUTECAP_CONFIG_MAY_LOSE, begin files nothing: if no slot is free, the step is lost.
+    /// copying the rows of that step. If another thread is filing a step at that moment, begin waits
+    /// until that step is filed. With ROUTECAP_CONFIG_MAY_LOSE, begin files nothing: if no slot is free,
+    /// the step is lost.
     ///
     /// Capturable.
     ///
@@ -455,10 +455,10 @@ unsafe extern "C" {
     /// call reads the sink and never writes it. A second snapshot in one step makes the rows of the step
     /// missing.
     ///
-    /// Write the sink again only after another begin. This matters in a graph: there the device takes
-    /// the snapshot beside the later work of the stream, so that a snapshot directly after the last
-    /// router costs next to nothing. The library joins it: the end of the graph and the device work of
-    /// the next begin come after it.
+    /// Write the sink again only after another begin. In a graph the snapshot is a branch of its own, so
+    /// that it costs next to nothing directly after the last router: it may still read the sink while
+    /// later work of the stream runs. The library joins the branch before the end of the graph and
+    /// before the device work of the next begin.
     ///
     /// Capturable. On the host backend the rows are copied before the call returns.
     ///
@@ -579,10 +579,10 @@ unsafe extern "C" {
     /// count towards the request's length, and are missing (REFUSED).
     ///
     /// Memory. Issue reserves the memory that the rows of a span may need, so that rows which it accepts
-    /// find room when they land. It charges the budget for each page that a span touches. The newest
-    /// page that the request itself wrote is charged already, and is charged again only if the request
-    /// was truncated, or if rows of the page were taken, shared or forked (requests.h). Issue also
-    /// charges:
+    /// find room when they land. It charges the budget for each page that a span touches, except the
+    /// newest page that the request wrote, which is charged already. That page is charged again if the
+    /// request was truncated, or if rows of the page were taken, shared or forked (requests.h). Issue
+    /// also charges:
     ///   - for a page whose rows may get different tags: memory for these tags,
     ///   - for drafts: memory of their own, until they are settled,
     ///   - for device positions: each page within the bounds, but if these are more pages than the span
@@ -593,9 +593,10 @@ unsafe extern "C" {
     /// left. They are then missing (REFUSED), and counted.
     ///
     /// A span may need a page that issue did not charge, if rows are shared, forked or taken between its
-    /// issue and its filing. The span gets that page even if this exceeds the budget. The excess is
-    /// bounded: it is at most the memory of the pages, with their tags, that spans in flight and drafts
-    /// have touched since bytes_in_use was last within the budget.
+    /// issue and its filing. The span gets that page even if this exceeds the budget. The excess is at
+    /// most the memory of the pages, with their tags, that certain spans touch: those that were in
+    /// flight, or had provisional drafts, at some moment since stats.bytes_in_use was last within the
+    /// budget.
     ///
     /// The worker thread frees the memory of rows that close, truncate, finish or a take removed from a
     /// request, unless a routing has them. If the budget is exhausted, issue does that itself before it
@@ -603,15 +604,15 @@ unsafe extern "C" {
     ///
     /// Slots. Each forward pass takes one slot. The slot is free again once the step has landed or is
     /// discarded. If no slot is free, the step is lost: it has a ticket and has landed, all its rows are
-    /// missing (LOST), and issue returns ROUTECAP_LOST. How begin runs decides when the slot is chosen:
-    ///   - Begin is called for each pass (eager). The slot is chosen by begin at the latest. To lose no
-    ///     step, have at most slots - 1 steps in flight when you call begin. If there are more, wait for
-    ///     the oldest by routecap_step_finalize. On the host backend no step is lost.
-    ///   - Begin is replayed as part of a graph. The slot was chosen earlier: by the previous issue or
-    ///     discard, and for the first pass by create. To lose no step, have at most slots - 2 earlier
-    ///     steps in flight when you call issue. This also holds for the issue of an eager pass that a
-    ///     replay follows. If that issue found no free slot, the next pass is lost, even if steps land
-    ///     in the meantime. To choose again, call routecap_step_discard before the next pass.
+    /// missing (LOST), and issue returns ROUTECAP_LOST. The issue or discard before a pass chooses its
+    /// slot; for the first pass, create does. If none was free then, it depends on how begin runs:
+    ///   - Begin is called for each pass (eager). It looks for a free slot again. To lose no step, have
+    ///     at most slots - 1 steps in flight when you call begin. If there are more, wait for the oldest
+    ///     by routecap_step_finalize. On the host backend no step is lost.
+    ///   - Begin is replayed as part of a graph. It cannot look again: the pass is lost, even if steps
+    ///     have landed in the meantime. To lose no step, have at most slots - 2 earlier steps in flight
+    ///     when you call an issue that a replay follows. To look for a free slot again, call
+    ///     routecap_step_discard before the replay.
     ///
     /// Positions. The positions array is read on the stream, up to the last sink row whose span has
     /// DEVICE_POSITIONS. Free the array only after the stream has run this work. The library checks an
@@ -692,6 +693,11 @@ unsafe extern "C" {
     ) -> routecap_status;
 }
 /// The memory that a capturer with a given configuration needs.
+///
+/// For example, with 48 layers and 8 of 128 experts a row takes 390 bytes, and a page of 128 rows
+/// 50,048 bytes. A request of 4,096 tokens takes 32 pages of the budget, 1.6 MB. A request of 10
+/// tokens takes one page. 256 requests of 4,096 tokens take 410 MB, so the default budget of 1 GiB
+/// has room for 670 of them.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct routecap_memory {
@@ -825,11 +831,11 @@ pub struct routecap_stats {
     pub rows_missing: u64,
     /// of a lost step
     pub rows_lost: u64,
-    /// landed after their request was closed, or were cut by truncate or
-    /// finish while in flight or provisional
+    /// cut by close or truncate, or by `rows` of finish, while in flight
+    /// or provisional; but not drafts that rows_rejected counts
     pub rows_late: u64,
-    /// drafts that accept did not keep, or that were dropped when their
-    /// request ended
+    /// drafts that accept did not keep, and drafts that finish dropped
+    /// because nothing had settled or cut them
     pub rows_rejected: u64,
     /// their device position was outside the span's bounds
     pub rows_unplaced: u64,
@@ -1101,7 +1107,8 @@ unsafe extern "C" {
 pub type routecap_source_flags = u32;
 /// Expert ids as a router leaves them: a matrix [rows, k_source]. The library turns them into ids of
 /// the capturer in this order:
-///   1. Only the first k columns are used. Engines that fuse shared experts append their ids there.
+///   1. Only the first k columns are used. Engines that fuse shared experts append their ids after
+///      these.
 ///   2. If there is a table, an id becomes table[id]. An id outside the table becomes invalid.
 ///   3. `offset` is added.
 /// If the result is outside the layer's range, the cell is missing. Nothing wraps around.
@@ -1657,8 +1664,8 @@ pub struct routecap_copy_options {
     pub struct_size: u32,
     /// ROUTECAP_DTYPE_U8, _I16, _U16, _I32, _U32 or _I64. Required
     pub dtype: routecap_dtype,
-    /// ROUTECAP_ORDER_*, of the ids where a stride is 0, and of the
-    /// mask
+    /// ROUTECAP_ORDER_*: of the mask, and of the ids if you give no
+    /// strides
     pub order: routecap_order,
     /// 0, or ROUTECAP_READ_*
     pub flags: routecap_read_flags,
@@ -1672,7 +1679,8 @@ pub struct routecap_copy_options {
     /// elements from one layer to the next; 0 means as in a dense array
     /// of this order
     pub layer_stride: i64,
-    /// written for each id of a missing cell, in two's complement. Here 0
+    /// written for each id of a missing cell. An unsigned dtype takes a
+    /// negative fill in two's complement: -1 becomes 255 in U8. Here 0
     /// means 0 and not the default: routecap_copy_options_init sets -1
     pub fill: i64,
 }
@@ -2013,10 +2021,10 @@ unsafe extern "C" {
     /// @param[in] rows          How many rows; ROUTECAP_ROWS_ALL; ROUTECAP_ROWS_LANDED.
     /// @param[out] coverage     The counts.
     /// @param[out] missing      [capacity] elements of missing_size bytes: the first blocks of missing
-    ///                          cells. coverage->blocks is the number of all blocks. May be NULL if
+    ///                          cells. coverage->blocks is the number of all of them. May be NULL if
     ///                          capacity is 0.
     /// @param[in] missing_size  sizeof(routecap_missing) of the caller, in bytes.
-    /// @param[in] capacity      How many blocks there is room for.
+    /// @param[in] capacity      How many elements there is room for.
     /// @return ROUTECAP_OK; ROUTECAP_INCOMPLETE (also if no cell is valid);
     ///         ROUTECAP_ERR_UNKNOWN_REQUEST; ROUTECAP_ERR_OUT_OF_RANGE; ROUTECAP_ERR_NOT_READY;
     ///         ROUTECAP_ERR_DISABLED.
@@ -2152,8 +2160,8 @@ unsafe extern "C" {
     /// @return As routecap_request_extract, and ROUTECAP_ERR_BUFFER_TOO_SMALL (dst or mask; nothing is
     ///         written); ROUTECAP_ERR_DTYPE (the dtype cannot hold experts - 1, or the fill);
     ///         ROUTECAP_ERR_UNKNOWN_LAYER; ROUTECAP_ERR_ARGUMENT (a fill that is an expert id; or
-    ///         strides with which rows or layers interleave: each row must end before the next begins,
-    ///         or each layer must).
+    ///         strides with which cells overlap: either each row must end before the next row begins, or
+    ///         each layer before the next layer).
     pub fn routecap_request_extract_into(
         capturer: *mut routecap_capturer,
         request: routecap_request,
@@ -2347,7 +2355,7 @@ unsafe extern "C" {
     /// @param[out] missing      [capacity] elements of missing_size bytes: the first blocks of missing
     ///                          cells, coverage->blocks in all; may be NULL if capacity is 0.
     /// @param[in] missing_size  sizeof(routecap_missing) of the caller, in bytes.
-    /// @param[in] capacity      How many blocks there is room for.
+    /// @param[in] capacity      How many elements there is room for.
     /// @return ROUTECAP_OK; ROUTECAP_INCOMPLETE; ROUTECAP_ERR_NOT_READY.
     pub fn routecap_routing_coverage(
         routing: *const routecap_routing,
@@ -2397,8 +2405,9 @@ unsafe extern "C" {
     ///                              it, all rows do. The last of these rows is that of the pass from
     ///                              which the first generated token was sampled.
     /// @param[in] generated_tokens  At most this many of the other rows go to `generated`. The last
-    ///                              generated token has no row if it was never an input, so its number
-    ///                              and one less give the same. ROUTECAP_ROWS_ALL: all of them.
+    ///                              generated token has no row if it was never an input. Then the number
+    ///                              of generated tokens, and one less, give the same result.
+    ///                              ROUTECAP_ROWS_ALL: all of them.
     /// @param[out] prompt           A routing, possibly without rows; NULL on error.
     /// @param[out] generated        A routing, possibly without rows; NULL on error.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_NOT_READY.
@@ -2427,7 +2436,8 @@ unsafe extern "C" {
 }
 unsafe extern "C" {
     /// Merge routings of one sequence that have different rows, different layers, or both: for instance
-    /// those of sequence-parallel and pipeline-parallel ranks, or the pieces of a stream.
+    /// those of sequence-parallel and pipeline-parallel ranks, or the parts of an answer that arrives in
+    /// parts.
     ///
     /// Layers are matched by their index in the decoder (the layer map), rows by position. The result
     /// has all layers of all routings, and the rows from the lowest to the highest position of any. A
@@ -2510,8 +2520,9 @@ unsafe extern "C" {
     /// Nothing in the bytes is trusted. A cell that is marked valid and does not hold k distinct experts
     /// of its layer is an error, and so is a checksum (version 2) that does not match.
     ///
-    /// The routing takes about as much memory as the bytes, or up to twenty times as much if tags, or
-    /// whether rows are missing, change from row to row. This memory counts in no budget.
+    /// The routing takes about as much memory as the bytes, or up to twenty times as much if
+    /// neighbouring rows often differ in their tags, or if single rows are often missing. This memory
+    /// counts in no budget.
     ///
     /// @param[in] data      [bytes] the bytes. Without `release` they are copied. With `release` they
     ///                      are lent: the routing, and every routing that shares rows with it, reads
@@ -2548,11 +2559,11 @@ unsafe extern "C" {
     /// @param[in] view      The arrays. `dtype` must be ROUTECAP_DTYPE_U8 if no layer has more than 256
     ///                      experts, and otherwise _I16. `first` and `rows` must enclose all segments.
     ///                      `experts` is used only without layer_experts, and `complete` is ignored.
-    ///                      validity_bytes is (layers + 7) / 8; 0 means that. If layer_map is NULL, it
-    ///                      is 0..layers-1; if layer_experts is NULL, it is `experts` for all layers; if
-    ///                      layer_provenance is NULL, it is CAPTURED for all. Segments must be in order
-    ///                      of position, and segment_size is sizeof(routecap_segment) of the caller.
-    ///                      Rows in no segment are ABSENT.
+    ///                      validity_bytes must be (layers + 7) / 8, or 0 for that. If layer_map is
+    ///                      NULL, it is 0..layers-1; if layer_experts is NULL, it is `experts` for all
+    ///                      layers; if layer_provenance is NULL, it is CAPTURED for all. Segments must
+    ///                      be in order of position, and segment_size is sizeof(routecap_segment) of the
+    ///                      caller. Rows in no segment are ABSENT.
     /// @param[in] flags     0 or ROUTECAP_IMPORT_TRUSTED.
     /// @param[in] release   NULL: all arrays are copied. Otherwise the arrays that segments point to are
     ///                      lent, as in routecap_routing_deserialize; the segments and the tables of
@@ -2694,13 +2705,14 @@ const _: () = {
 unsafe extern "C" {
     /// Join two serialised routings of one sequence: the rows of `head` before position `row`, and the
     /// rows of `tail` from `row` on. They may come from prefill and decode on different machines, or
-    /// from parts of a stream. Only the headers are read. No tokens are compared: for the turns of a
-    /// conversation, whose prompts may change, use a sequence.
+    /// from an answer that arrives in parts. Only the headers are read. No tokens are compared: for the
+    /// turns of a conversation, whose prompts may change, use a sequence.
     ///
     /// For example, head has rows 0..99, tail has rows 90..199, and `row` is 95: the result has rows
-    /// 0..94 of head and 95..199 of tail. If head begins at or after `row`, the result begins at `row`;
-    /// if tail ends before `row`, it ends just before `row`. Rows in between that neither has are
-    /// missing. A layer that is RECOMPUTED in either routing is RECOMPUTED in the result.
+    /// 0..94 of head and 95..199 of tail. If head begins at or after `row`, the result begins with row
+    /// `row`. If tail ends before `row`, the result ends with row `row` - 1. Rows in between that
+    /// neither has are missing. A layer that is RECOMPUTED in either routing is RECOMPUTED in the
+    /// result.
     ///
     /// Both headers are checked. Ids, tags and validity are not; they are checked when the result is
     /// deserialised. The result is version 2 if both routings are, and 1 otherwise. To write the pieces
@@ -2868,9 +2880,11 @@ pub type routecap_wire_hint_flags = u32;
 pub struct routecap_wire_hint {
     pub struct_size: u32,
     /// captured (MoE) layers; default: the number of columns.
-    /// Required with layer_map or layer_experts
+    /// Required with layer_map or layer_experts, and if nothing
+    /// else says the number of columns
     pub layers: u32,
-    /// length of the layer axis; default `layers`
+    /// length of the layer axis; default: what the bytes say,
+    /// else `layers`
     pub columns: u32,
     /// experts per token. Required if the bytes do not say it
     pub k: u32,
@@ -2890,9 +2904,8 @@ pub struct routecap_wire_hint {
     pub reserved: u32,
     /// position of the first row; default 0
     pub first: u64,
-    /// number of rows of this message: S-1 - first, where S
-    /// counts all tokens up to its end; default 0: as many as it
-    /// has
+    /// number of rows of this message: with S tokens up to its
+    /// end, S - 1 - first. Default 0: as many as it has
     pub rows: u64,
     /// tag of all rows; ignored with SERIALIZED
     pub tag: u64,
@@ -2967,8 +2980,8 @@ pub struct routecap_wire_report {
     pub dtype: routecap_dtype,
     /// ROUTECAP_WIRE_FACT_* that this message carries
     pub facts: routecap_wire_facts,
-    /// when encoding: the ROUTECAP_WIRE_FACT_* that the routing states
-    /// and this message does not. When decoding: 0
+    /// when encoding: the ROUTECAP_WIRE_FACT_* that were lost; see
+    /// routecap_wire_encode. When decoding: 0
     pub lost: routecap_wire_facts,
     /// length of the layer axis
     pub columns: u32,
@@ -3355,10 +3368,9 @@ pub struct routecap_append_options {
     pub policy: routecap_append_policy,
     /// number of tokens, from token 0 on, that were the turn's
     /// prompt; the turn sampled the others. 0: not known. With KEEP:
-    /// let p be the position of the first token that the turn adds or
-    /// replaces. If prompt_tokens is p or less, the turn sampled that
-    /// token, and row p-1 is taken from the turn even if the sequence
-    /// has it
+    /// if the first token that the turn adds or replaces has a
+    /// position p of prompt_tokens or more, the turn sampled it, and
+    /// row p-1 is taken from the turn even if the sequence has it
     pub prompt_tokens: u64,
     /// number of the turn, for routecap_sequence_spans; 0: one more
     /// than the highest so far. Give the parts of one turn that
@@ -3507,9 +3519,9 @@ unsafe extern "C" {
     ///         turn, tokens beyond ROUTECAP_MAX_POSITION, or no higher number left for `call`);
     ///         ROUTECAP_ERR_SHAPE_MISMATCH (layers, k, experts or id space differ);
     ///         ROUTECAP_ERR_CONFLICT (EQUAL); ROUTECAP_ERR_NOT_READY; ROUTECAP_ERR_STATE (the sequence
-    ///         does not know its tokens, see routecap_sequence_deserialize); ROUTECAP_ERR_NO_MEMORY
-    ///         (also the budget, which must have room for the old and the new rows until append
-    ///         returns).
+    ///         does not know its tokens, and the call does not give all of them; see
+    ///         routecap_sequence_deserialize); ROUTECAP_ERR_NO_MEMORY (also the budget, which must have
+    ///         room for the old and the new rows until append returns).
     pub fn routecap_sequence_append(
         sequence: *mut routecap_sequence,
         tokens: *const i32,
@@ -3680,8 +3692,8 @@ unsafe extern "C" {
     ///
     /// A sequence without its tokens can be read, serialised, and cut or forked at multiples of
     /// ROUTECAP_DIGEST_TOKENS. The next append must give all tokens from token 0 on, at least as many as
-    /// the sequence has. Append checks them against the digests, one block of ROUTECAP_DIGEST_TOKENS
-    /// tokens at a time, and cuts the sequence at the start of the first block that differs. From then
+    /// the sequence has. Append checks them against the digests, one group of ROUTECAP_DIGEST_TOKENS
+    /// tokens at a time, and cuts the sequence at the start of the first group that differs. From then
     /// on the sequence knows its tokens.
     ///
     /// @param[in] data          [bytes] the bytes. They are copied.
@@ -3718,8 +3730,8 @@ pub struct routecap_store_config {
     pub key_bytes: u32,
     /// limit of its memory, in bytes; default 1 GiB. At least two pages
     /// (routecap_memory.page_bytes) or two blocks, whichever is more,
-    /// and what two blocks take besides their rows, such as keys; the
-    /// text of the error for a smaller one names the least
+    /// and what two blocks take besides their rows, such as keys. If it
+    /// is less, the text of the error names the least that is allowed
     pub budget_bytes: u64,
     /// the generation at which the store begins
     pub generation: u64,
@@ -3818,7 +3830,7 @@ pub struct routecap_store_counts {
     pub blocks_absent: u64,
     /// published again with different ids in a valid cell
     pub blocks_mismatched: u64,
-    /// lost their slot key to a later publish
+    /// lost their key, a cache slot, to a later publish
     pub blocks_replaced: u64,
     /// dropped for room, or by routecap_store_evict
     pub blocks_evicted: u64,
@@ -3984,7 +3996,8 @@ unsafe extern "C" {
     /// @param[in] keys        [count, key_bytes] the keys.
     /// @param[in] count       How many blocks.
     /// @param[in] generation  The tag of the caller's steps. If it is lower than the store's generation,
-    ///                        landed blocks are STALE, and blocks in flight NOT_PUBLISHED.
+    ///                        nothing is found: landed blocks are STALE, and blocks in flight
+    ///                        NOT_PUBLISHED.
     /// @param[out] adoption   What was found; may be NULL.
     /// @return ROUTECAP_OK, also if nothing was found; ROUTECAP_ERR_UNKNOWN_REQUEST;
     ///         ROUTECAP_ERR_SHAPE_MISMATCH (also if a layer is recomputed in the store and captured
@@ -4345,12 +4358,10 @@ pub struct routecap_plan_config {
     /// padded layouts: columns. Default: the length of the longest sample,
     /// rounded up to a multiple of `align`
     pub width: u64,
-    /// each sequence is padded to a multiple of this. By default it is the
-    /// least number with which all ranks have equally many rows of the
-    /// sequence: C, times 2 with ZIGZAG, times tensor_size with
-    /// SEQUENCE_PARALLEL. With PACKED and CONTIGUOUS it is the same,
-    /// although only the micro-batch as a whole is divided there; with
-    /// PACKED and ALLGATHER it is 1
+    /// each sequence is padded to a multiple of this. Default: C, times 2
+    /// with ZIGZAG, times tensor_size with SEQUENCE_PARALLEL, so that a
+    /// sequence can be divided evenly among all ranks; with PACKED and
+    /// ALLGATHER 1
     pub align: u64,
     /// PACKED: the last sequence is padded further until the number of
     /// rows of the micro-batch is a multiple of this. Default: 1; with
@@ -4370,15 +4381,15 @@ pub struct routecap_plan_config {
     pub k: u32,
     /// ids are in [0, experts). Required unless layer_experts is set
     pub experts: u32,
-    /// number of expert-parallel ranks P, for BALANCED; default 1. All
-    /// ranks of the trainer fill a row with the same experts. Column c of
-    /// the row gets this expert:
+    /// number P of ranks among which the experts are divided, for
+    /// BALANCED; default 1. All ranks of the trainer fill a row with the
+    /// same experts. To know which, number the rows of padding and those
+    /// not needed from 0, in the order of the undivided micro-batch; for
+    /// lost cells, number all rows. Column c of row p in a layer of E
+    /// experts, whose index in the decoder is l, gets this expert, where
+    /// a = p * k + c + l * P * k:
     /// if P divides E:  a % P * (E / P) + a / P % (E / P)
     /// otherwise:       a % E
-    /// E is the layer's number of experts, l its index in the decoder, and
-    /// a = p * k + c + l * P * k. p counts, from 0 and in the order of the
-    /// undivided micro-batch, the rows of padding and those not needed;
-    /// for a lost cell, all rows
     pub expert_parallel: u32,
     /// [layers] each layer's index in the decoder, strictly
     /// ascending. Default: 0..layers-1
@@ -4396,10 +4407,12 @@ pub struct routecap_plan_config {
     pub fill: routecap_plan_fill,
     /// ROUTECAP_PLAN_LOST_*; default MARK
     pub lost: routecap_plan_lost,
-    /// with FILL_VALUE: each id of a filled cell, in two's complement
+    /// with FILL_VALUE: each id of a filled cell; a negative one as in
+    /// routecap_copy_options.fill
     pub fill_value: i64,
-    /// with LOST_MARK: each id of a lost cell, in two's complement. Here 0
-    /// means 0 and not the default: routecap_plan_config_init sets -1
+    /// with LOST_MARK: each id of a lost cell; a negative one as in
+    /// routecap_copy_options.fill. Here 0 means 0 and not the default:
+    /// routecap_plan_config_init sets -1
     pub lost_value: i64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -4794,8 +4807,8 @@ unsafe extern "C" {
     ///                           host memory.
     /// @param[in] ids_bytes      Size of ids, in bytes: ids_bytes of the plan's shape.
     /// @param[in] classes        [rows, layers] or [layers, rows] bytes. Cells of class LOST become
-    ///                           missing cells, with the reason UNWRITTEN. NULL: no cell is lost; pass
-    ///                           it to keep what the trainer's own router chose in such cells.
+    ///                           missing cells, with the reason UNWRITTEN. NULL: no cell counts as lost,
+    ///                           so that what the trainer's own router chose in lost cells is kept.
     /// @param[in] classes_bytes  Size of classes, in bytes: classes_bytes of the plan's shape.
     /// @param[out] routings      [count] a routing for each sample, to be freed with
     ///                           routecap_routing_free; NULL on error.
@@ -4816,8 +4829,8 @@ unsafe extern "C" {
     /// Pack the ids of this rank for upload: the narrow ids, and what the kernel needs to widen them and
     /// to fill the other cells.
     ///
-    /// Only routecap_plan_unpack can read the bytes, on this machine, with this plan, or in a replay
-    /// that a plan of the same shape was captured for. Do not store or send them.
+    /// Only routecap_plan_unpack on this machine can read the bytes: in a call with this plan, or in the
+    /// replay of a call that was captured with a plan of the same shape. Do not store or send them.
     ///
     /// @param[in] plan          The plan.
     /// @param[in] sources       [count] elements of source_size bytes, as in routecap_plan_gather.
@@ -5038,9 +5051,9 @@ pub type routecap_log_level = i32;
 /// hook delays the thread that runs it; on the worker thread it delays the filing of rows.
 ///
 /// The hook may call routecap, except for routecap_set_log and routecap_capturer_destroy. Lines that
-/// calls of the hook would log are dropped. On the worker thread, do not wait there without a
-/// timeout for a step or a routing: the thread would wait for itself. The hook must not throw, fork
-/// or leave by longjmp.
+/// calls of the hook would log are dropped. If the hook runs on the worker thread, it must not wait
+/// for a step or a routing without a timeout: the thread would wait for itself. The hook must not
+/// throw, fork or leave by longjmp.
 ///
 /// `context` is the pointer that was passed to routecap_set_log. level is
 /// ROUTECAP_LOG_ERROR..ROUTECAP_LOG_DEBUG. text is one line without a newline, at most 511 bytes and
@@ -5208,7 +5221,7 @@ unsafe extern "C" {
     /// tensors the count is 0.
     ///
     /// Keep the tensors until the stream has run this work. An engine keeps the handle of a micro-batch
-    /// until its combine anyway.
+    /// anyway until it has collected the experts' outputs.
     ///
     /// Capturable; a graph keeps the sizes of the call that was captured. On the host backend the work
     /// is done before the call returns.
@@ -5260,12 +5273,12 @@ unsafe extern "C" {
     /// dropped between an adopt and that copy, it is EVICTED for the adopter too. The counts are those
     /// of all processes together, except blocks_in_flight.
     ///
-    /// Lock. A process must hold the store's lock to change it. Finding, adopting and evicting do not
-    /// need it. A call tries for about 50 us to get the lock. The worker thread waits for up to one
-    /// second. A process may not get it, for example because another process was stopped while it held
-    /// the lock. Then it publishes no blocks (blocks_refused), retain gives the reason
-    /// ROUTECAP_MISSING_REFUSED, and an adopt does not note that its blocks were used. No counter shows
-    /// the last two.
+    /// Lock. To publish or retain blocks, and to note that blocks were used, a process must hold the
+    /// store's lock. Finding, adopting, releasing and evicting work without it. A call tries for about
+    /// 50 us to get the lock. The worker thread waits for up to one second. A process that does not get
+    /// the lock, for example because another process was stopped while it held the lock, publishes no
+    /// blocks (blocks_refused), retain gives the reason ROUTECAP_MISSING_REFUSED, and an adopt does not
+    /// note that its blocks were used. No counter shows the last two.
     ///
     /// Death. A process may die at any moment without holding up the others. The blocks that it retained
     /// are released. If it dies while it holds the lock, the store forgets which blocks were used last.

@@ -54,7 +54,8 @@ numbers! {
         Forked = ROUTECAP_ERR_FORKED;
         /// The call is not capturable, and the stream is being captured (`ROUTECAP_ERR_CAPTURING`).
         Capturing = ROUTECAP_ERR_CAPTURING;
-        /// Strict reading, and cells were recomputed from logits (`ROUTECAP_ERR_RECOMPUTED`).
+        /// Strict reading, and cells were recomputed from the router's scores (logits)
+        /// (`ROUTECAP_ERR_RECOMPUTED`).
         Recomputed = ROUTECAP_ERR_RECOMPUTED;
         /// Record, route, snapshot or issue without a begin (`ROUTECAP_ERR_NOT_BEGUN`).
         NotBegun = ROUTECAP_ERR_NOT_BEGUN;
@@ -118,7 +119,8 @@ numbers! {
         Evicted = ROUTECAP_MISSING_EVICTED;
         /// A store never had the row, or dropped it long ago (`ROUTECAP_MISSING_NOT_PUBLISHED`).
         NotPublished = ROUTECAP_MISSING_NOT_PUBLISHED;
-        /// A store has the row, but it was computed with older weights (`ROUTECAP_MISSING_STALE`).
+        /// A store has the row, but the row, or the request that asks for it, is of an older
+        /// generation; see store.h (`ROUTECAP_MISSING_STALE`).
         Stale = ROUTECAP_MISSING_STALE;
     }
 }
@@ -170,8 +172,8 @@ pub enum DType {
     U32 = sys::ROUTECAP_DTYPE_U32,
     /// `ROUTECAP_DTYPE_I64`.
     I64 = sys::ROUTECAP_DTYPE_I64,
-    /// 32 bits: the id in the upper 16, a bfloat16 weight in the lower 16. Only in
-    /// `routecap_source` (`ROUTECAP_DTYPE_ID16_BF16`).
+    /// 32 bits: the id in the upper 16; in the lower 16, as a bfloat16, the factor by which the
+    /// expert's output is multiplied. Only in `routecap_source` (`ROUTECAP_DTYPE_ID16_BF16`).
     IdWeight = sys::ROUTECAP_DTYPE_ID16_BF16,
     /// `ROUTECAP_DTYPE_I8`.
     I8 = sys::ROUTECAP_DTYPE_I8,
@@ -372,10 +374,11 @@ pub struct Stats {
     pub rows_missing: u64,
     /// Of a lost step.
     pub rows_lost: u64,
-    /// Landed after their request was closed, or were cut by truncate or finish while in flight or
-    /// provisional.
+    /// Cut by close or truncate, or by `rows` of finish, while in flight or provisional; but not
+    /// drafts that rows_rejected counts.
     pub rows_late: u64,
-    /// Drafts that accept did not keep, or that were dropped when their request ended.
+    /// Drafts that accept did not keep, and drafts that finish dropped because nothing had settled
+    /// or cut them.
     pub rows_rejected: u64,
     /// Their device position was outside the span's bounds.
     pub rows_unplaced: u64,
