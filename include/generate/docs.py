@@ -1,5 +1,6 @@
-"""What docs/ has of the headers: the schema of the dump. Pages, which say more of each reason and
-format than the headers do, are looked at for what they lack.
+"""What docs/ has of the headers: the schema of the dump, and which thread may make which call.
+Pages, which say more of each reason and format than the headers do, are looked at for what they
+lack.
 """
 
 import re
@@ -42,6 +43,41 @@ def schema(headers: Headers) -> str:
     return re.sub(r'(?:        "\w+": \{ "type": "boolean" \},?\n)+', f"{booleans}\n", text)
 
 
+def callers(headers: Headers) -> Iterator[tuple[str, str]]:
+    """Who may make a call, by the rules in "Threads" of base.h; and the call."""
+    listed = re.search(r"calls wait for work in flight:([^.]*)\.", headers.text)
+    waiting = re.findall(r"routecap_(\w+)", listed[1])
+    for chapter in headers.chapters:
+        text = headers.chapter(chapter)
+        for each in headers.functions:
+            if not re.search(rf"^ROUTECAP_API .*?\b{each.name}\(", text, re.MULTILINE):
+                continue
+            types = {parameter.type for parameter in each.parameters}
+            waits = " (waits)" if each.short in waiting else ""
+            forward = {"routecap_capturer *", "routecap_stream"} <= types
+            if forward or each.short.startswith("sink_"):
+                caller = "one thread at a time for each capturer (the forward path)"
+            elif types & {"routecap_sequence *", "const routecap_sequence *"}:
+                caller = "one thread at a time for each sequence"
+            elif "routecap_wire_decoder *" in types:
+                caller = "one thread at a time for each decoder"
+            else:
+                caller = f"any thread: `{chapter}.h`"
+            yield caller, f"`{each.short}`{waits}"
+
+
+def threads(headers: Headers) -> str:
+    """The table of calls by thread."""
+    rows: dict[str, list[str]] = {}
+    for caller, call in callers(headers):
+        rows.setdefault(caller, []).append(call)
+    order = sorted(rows, key=lambda each: each.startswith("any"))
+    lines = [f"| {each} | {', '.join(rows[each])} |" for each in order]
+    table = "\n".join(["| who may call | calls |", "|---|---|", *lines, ""])
+    text = (ROOT / "docs/threading.md").read_text()
+    return re.sub(r"\| who may call \| calls \|\n(?:\|.*\n)+", table, text)
+
+
 def forgotten(headers: Headers) -> Iterator[str]:
     text = (ROOT / "docs/faq.md").read_text()
     for name in short(headers, "MISSING_"):
@@ -55,4 +91,4 @@ def forgotten(headers: Headers) -> Iterator[str]:
 
 
 def files(headers: Headers) -> dict[str, str]:
-    return {"docs/dump.schema.json": schema(headers)}
+    return {"docs/dump.schema.json": schema(headers), "docs/threading.md": threads(headers)}
