@@ -49,7 +49,7 @@ class Adoption(NamedTuple):
     not_published: int
     """Blocks that are missing because the store never had them, or dropped them long ago."""
     stale: int
-    """Blocks that are missing because the store has them of older weights only."""
+    """Blocks that are missing because they, or the request, are of older weights."""
 
 
 def checked_keys(keys: Any, key_bytes: int, name: str = "keys") -> tuple[Any, int]:

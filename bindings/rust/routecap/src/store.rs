@@ -107,7 +107,7 @@ pub struct Adoption {
     pub evicted: u64,
     /// Blocks that are missing because they never were there, or are too old to be known.
     pub not_published: u64,
-    /// Blocks that are missing because the store has them of older weights only.
+    /// Blocks that are missing because they, or the request, are of older weights.
     pub stale: u64,
 }
 
