@@ -27,6 +27,56 @@ struct State {
     bool operator==(const State &) const = default;
 };
 
+// A call is submitted again after an abort and samples something else. Cells are missing in the
+// retry's row before its first token, and in the aborted call's row before that, so that both rows
+// are made of cells of both calls. The retry's row was made of the aborted call's cells as the
+// other was, and said to be the retry's.
+TEST(Sequence, a_retrys_row_before_its_first_token_is_its_own_beside_a_row_that_it_fills) {
+    const TokenIds prompt = {11, 12, 13, 14, 15};
+    const TokenIds aborted = prompt + TokenIds{21, 22, 23},
+                   retried = prompt + TokenIds{41, 42, 43, 44};
+    for (const bool hole : {false, true})
+        for (const bool lacks : {false, true}) {
+            Rows first = computed(aborted, 1), second = computed(retried, 2);
+            Rows expected =
+                Rows(first.begin(), first.begin() + 4) + Rows(second.begin() + 4, second.end());
+            if (hole) first[3][0] = std::nullopt, expected[3][0] = second[3][0];
+            if (lacks) second[4][1] = std::nullopt, expected[4][1] = first[4][1];
+            Sequence sequence;
+            sequence.append(aborted, routing_of(first, 0, 1));
+            EXPECT_STATUS(ROUTECAP_OK, sequence.append(retried, routing_of(second, 0, 2),
+                                                       {.prompt_tokens = prompt.size()}));
+            EXPECT_EQ(sequence.rows(), expected) << hole << lacks;
+            EXPECT_EQ(sequence.report.rows_replaced, 1u);
+            const RoutingPtr routing = sequence.routing();
+            const routecap_view view = view_of(routing.get());
+            const uint64_t of_first =
+                lacks ? 5 : 4;  // a row with a cell of the first call has its tag
+            for (size_t s = 0; s < view.segment_count; s++)
+                for (uint64_t r = 0; r < view.segments[s].rows; r++)
+                    EXPECT_EQ(view.segments[s].tags != nullptr ? view.segments[s].tags[r]
+                                                               : view.segments[s].tag,
+                              view.segments[s].first + r < of_first ? 1u : 2u);
+        }
+}
+
+// Samples of one prompt hold its rows once.
+TEST(Sequence, samples_of_one_prompt_hold_its_rows_once) {
+    const TokenIds prompt = counted(4000);
+    Sequence parent;
+    EXPECT_STATUS(ROUTECAP_OK, parent.append(prompt, routing_of(computed(prompt))));
+    const uint64_t one = parent.sums().bytes;
+    std::vector<Sequence> samples;
+    for (int32_t s = 0; s < 8; s++) {
+        samples.push_back(parent.fork());
+        const TokenIds whole = prompt + TokenIds{s, s + 1, s + 2};
+        EXPECT_STATUS(ROUTECAP_OK, samples.back().append(whole, routing_of(computed(whole))));
+        EXPECT_EQ(samples.back().rows(), computed(whole));
+    }
+    const uint64_t tokens = 8 * 4003 * 4, page = 256 * 7 + 128;
+    EXPECT_LE(parent.sums().bytes, one + tokens + 8 * page);
+}
+
 TEST(Sequence, a_routing_that_was_given_out_does_not_change) {
     Sequence sequence;
     TokenIds tokens = counted(3);
