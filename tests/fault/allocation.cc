@@ -1,5 +1,6 @@
-// Memory that runs out, one allocation after another: whatever fails, the call says so or rows are
-// missing; nothing is wrong, leaks, or ends the process.
+// Memory that runs out, one allocation after another, where rows are filed and where the wire's
+// formats and sequences are made: the call says so, and nothing is wrong, stays charged, or ends the
+// process. Whatever else a capturer or a store does is in loops.cc.
 #include <rig.h>
 
 #include <algorithm>
@@ -35,18 +36,6 @@ bool with_failure(uint64_t n, Call call) {
     return failed;
 }
 
-// The rows of a routing are those of `seed` or missing.
-void expect_right_or_missing(const routecap_routing *routing, const Shape &shape, uint64_t seed) {
-    const Rows rows = contents(routing, shape);
-    const uint64_t first = view_of(routing).first;
-    for (size_t r = 0; r < rows.size(); r++)
-        for (uint32_t l = 0; l < shape.layers; l++) {
-            if (rows[r][l]) {
-                ASSERT_EQ(*rows[r][l], routed(shape, seed, first + r, l));
-            }
-        }
-}
-
 void expect_sum(const routecap_stats &s) {
     EXPECT_EQ(s.rows_issued, s.rows_in_flight + s.rows_provisional + s.rows_delivered +
                                  s.rows_missing + s.rows_lost + s.rows_late + s.rows_rejected +
@@ -59,49 +48,6 @@ const Options kOptions{
     .shape = {.layers = 3, .k = 2, .experts = 300, .rows = 600}, .slots = 8, .held = true};
 
 }  // namespace
-
-TEST(Allocation, filing_refuses_rows_and_goes_on) {
-    bool more = true;
-    for (uint64_t n = 1; more; n++) {
-        SCOPED_TRACE(n);
-        Rig rig(kOptions);
-        const routecap_request a = rig.open(), b = rig.open(), c = rig.open();
-        const routecap_step drafts = rig.step({{a, {1, 0, 300}}, {b, {2, 5, 10}}}, 0);
-        static_cast<void>(drafts);
-        const routecap_step t = rig.step({{a, {1, 300, 4}}}, ROUTECAP_SPAN_SPECULATIVE);
-        ASSERT_STATUS(ROUTECAP_OK, routecap_request_accept(rig.capturer(), a, t, nullptr, 3));
-        routecap_request child = 0;
-        ASSERT_STATUS(ROUTECAP_OK, routecap_request_fork(rig.capturer(), a, 280, &child));
-        ASSERT_STATUS(ROUTECAP_OK, routecap_request_truncate(rig.capturer(), a, 290));
-        const routecap_step u = rig.step({{child, {1, 270, 40}}, {c, {3, 0, 7}}}, 0);
-        const RoutingPtr finished(rig.finish(a, ROUTECAP_ROWS_ALL));
-        ASSERT_STATUS(ROUTECAP_OK, routecap_request_attach(rig.capturer(), b, finished.get(), 5));
-        rig.close(c);
-
-        more = with_failure(n, [&] { routecap_capturer_progress(rig.capturer()); });
-        rig.open_gate();
-        EXPECT_STATUS(ROUTECAP_OK, routecap_step_poll(rig.capturer(), u));
-        ASSERT_GE(routecap_routing_poll(finished.get()), 0);
-        ASSERT_NE(routecap_routing_poll(finished.get()), ROUTECAP_PENDING);
-        expect_right_or_missing(finished.get(), rig.shape(), 1);
-        for (const auto &[request, seed] : {std::pair(child, 1), std::pair(b, 0)}) {
-            routecap_routing *routing = nullptr;
-            ASSERT_GE(routecap_request_extract(rig.capturer(), request, 0, ROUTECAP_ROWS_ALL,
-                                               ROUTECAP_EXTRACT_SHARE, 0, &routing),
-                      0)
-                << routecap_last_error();
-            const RoutingPtr owner(routing);
-            if (seed != 0)
-                expect_right_or_missing(routing, rig.shape(), static_cast<uint64_t>(seed));
-        }
-        const routecap_stats s = rig.stats();
-        EXPECT_EQ(s.rows_in_flight, 0u);
-        expect_sum(s);
-        rig.close(child);
-        rig.close(b);
-        EXPECT_NE(rig.stats().bytes_in_use, 0u);  // the routing's
-    }
-}
 
 TEST(Allocation, nothing_stays_in_use) {
     bool more = true;
@@ -116,122 +62,6 @@ TEST(Allocation, nothing_stays_in_use) {
         rig.close(a);
         EXPECT_EQ(rig.bytes_in_use(), 0u);
         expect_sum(rig.stats());
-    }
-}
-
-// Rows far apart, so that their pages are as many ranges, which issue has to note; and each item of
-// a batch by itself.
-TEST(Allocation, spans_and_items_fail_one_by_one) {
-    constexpr uint32_t n = 2;
-    constexpr uint64_t positions[] = {0, 2500, 5000};  // a page has 1000 rows
-    bool more = true;
-    for (uint64_t at = 1; more; at++) {
-        SCOPED_TRACE(at);
-        Rig rig({.shape = {.layers = 1, .k = 32, .experts = 300}, .held = true});
-        routecap_request r[n];
-        ASSERT_STATUS(ROUTECAP_OK, routecap_request_open(rig.capturer(), nullptr, r, n));
-        std::vector<routecap_span> spans;
-        std::vector<Tokens> tokens;
-        for (uint32_t i = 0; i < n; i++)
-            for (const uint64_t position : positions) {
-                spans.push_back(Rig::span(r[i], position, static_cast<uint32_t>(spans.size()), 1));
-                tokens.push_back({1, position, 1});
-            }
-        rig.run(tokens);
-        std::vector<int32_t> status(spans.size());
-        int32_t issued = 0;
-        more = with_failure(at, [&] {
-            issued =
-                routecap_step_issue(rig.capturer(), spans.data(), sizeof spans[0], spans.size(),
-                                    nullptr, status.data(), nullptr, rig.stream());
-        });
-        const bool refused = issued == ROUTECAP_ERR_NO_MEMORY;
-        if (!refused) {
-            EXPECT_EQ(issued,
-                      std::count(status.begin(), status.end(), ROUTECAP_OK) == std::ssize(status)
-                          ? ROUTECAP_OK
-                          : ROUTECAP_PARTIAL);
-        }
-        rig.open_gate();
-        routecap_finish_item items[n]{};
-        for (uint32_t i = 0; i < n; i++) items[i].request = r[i], items[i].rows = ROUTECAP_ROWS_ALL;
-        more |= with_failure(
-            at, [&] { routecap_request_finish_batch(rig.capturer(), items, sizeof *items, n); });
-        for (uint32_t i = 0; i < n; i++) {
-            if (items[i].status == ROUTECAP_ERR_NO_MEMORY) {  // and nothing has changed
-                items[i].status = routecap_request_finish(rig.capturer(), r[i], ROUTECAP_ROWS_ALL,
-                                                          &items[i].routing);
-            }
-            EXPECT_STATUS(ROUTECAP_OK, items[i].status);
-        }
-        rig.open_gate();
-        for (uint32_t i = 0; i < n; i++) {
-            const RoutingPtr routing(items[i].routing);
-            ASSERT_NE(routecap_routing_poll(routing.get()), ROUTECAP_PENDING);
-            expect_right_or_missing(routing.get(), rig.shape(), 1);
-            if (!refused && status[i * std::size(positions)] == ROUTECAP_OK) {
-                EXPECT_TRUE(contents(routing.get(), rig.shape())[0][0]);
-            }
-        }
-        EXPECT_EQ(rig.bytes_in_use(), 0u);
-        expect_sum(rig.stats());
-    }
-}
-
-// A call that fails for memory changes nothing: the same call, made again, gives what it would have
-// given.
-TEST(Allocation, calls_change_nothing_when_they_fail) {
-    bool more = true;
-    for (uint64_t n = 1; more; n++) {
-        SCOPED_TRACE(n);
-        more = false;
-        Rig rig(kOptions);
-        routecap_request a = 0;
-        const auto again = [&](auto call) {
-            int32_t status = 0;
-            if (with_failure(n, [&] { status = call(); })) {
-                more = true;
-                if (status == ROUTECAP_ERR_NO_MEMORY) status = call();
-            }
-            return status;
-        };
-        EXPECT_STATUS(ROUTECAP_OK,
-                      again([&] { return routecap_request_open(rig.capturer(), nullptr, &a, 1); }));
-        routecap_request several[3];
-        EXPECT_STATUS(ROUTECAP_OK, again([&] {
-                          return routecap_request_open(rig.capturer(), nullptr, several, 3);
-                      }));
-        EXPECT_EQ(rig.stats().requests_open, 4u);
-        rig.step({{a, {1, 0, 600}}}, 0);
-        rig.open_gate();
-        routecap_request child = 0;
-        EXPECT_STATUS(ROUTECAP_OK,
-                      again([&] { return routecap_request_fork(rig.capturer(), a, 500, &child); }));
-        rig.open_gate();
-        routecap_routing *taken = nullptr, *copied = nullptr, *slice = nullptr, *merged = nullptr;
-        EXPECT_STATUS(ROUTECAP_OK, again([&] {
-                          return routecap_request_extract(rig.capturer(), child, 100, 300,
-                                                          ROUTECAP_EXTRACT_TAKE,
-                                                          ROUTECAP_READ_STRICT, &taken);
-                      }));
-        EXPECT_STATUS(ROUTECAP_OK, again([&] {
-                          return routecap_request_extract(rig.capturer(), a, 0, 600,
-                                                          ROUTECAP_EXTRACT_COPY, 0, &copied);
-                      }));
-        EXPECT_STATUS(ROUTECAP_OK,
-                      again([&] { return routecap_routing_slice(copied, 10, 20, &slice); }));
-        const routecap_routing *both[] = {taken, copied};
-        EXPECT_STATUS(ROUTECAP_OK,
-                      again([&] { return routecap_routing_merge(both, 2, 0, &merged); }));
-        EXPECT_STATUS(ROUTECAP_OK,
-                      again([&] { return routecap_request_truncate(rig.capturer(), a, 10); }));
-        rig.open_gate();
-        const RoutingPtr owners[] = {RoutingPtr(taken), RoutingPtr(copied), RoutingPtr(slice),
-                                     RoutingPtr(merged)};
-        expect_routing(taken, rig.shape(), 100, routed_rows(rig.shape(), 1, 100, 400));
-        expect_routing(merged, rig.shape(), 0, routed_rows(rig.shape(), 1, 0, 600));
-        expect_routing(slice, rig.shape(), 10, routed_rows(rig.shape(), 1, 10, 30));
-        rig.expect(a, 0, routed_rows(rig.shape(), 1, 0, 10));
     }
 }
 
