@@ -106,8 +106,8 @@ public:
         stats.struct_size = sizeof stats;
         EXPECT_STATUS(ROUTECAP_OK, CALL(routecap_capturer_stats, capturer, &stats));
         char dump[32768];
-        EXPECT_STATUS(ROUTECAP_OK, CALL(routecap_capturer_dump, capturer, 100, dump, sizeof dump,
-                                        nullptr));
+        EXPECT_STATUS(ROUTECAP_OK,
+                      CALL(routecap_capturer_dump, capturer, 100, dump, sizeof dump, nullptr));
         std::vector<routecap_layer_stats> layers(rig_.shape().layers);
         EXPECT_STATUS(ROUTECAP_OK, CALL(routecap_capturer_layer_stats, capturer, layers.data(),
                                         sizeof layers[0], layers.size()));
@@ -435,66 +435,4 @@ TEST(Release, a_callback_that_blocks_holds_up_neither_begin_nor_issue_nor_progre
             freeing.join();
             ASSERT_FALSE(HasFailure());
         }
-}
-
-TEST(Release, a_callback_that_blocks_in_free_holds_up_its_own_thread_alone) {
-    Rig rig({.slots = 8});
-    Others others(rig);
-    Gate gate;
-    Lent lent(rig, Gate::release, &gate);
-    std::thread freeing([&] { lent.free(); });
-    ASSERT_TRUE(gate.wait_until_reached());
-    others.return_before("a release callback", [&] { gate.let_go(); });
-    freeing.join();
-    EXPECT_EQ(gate.calls, 1);
-}
-
-// An interpreter's lock: its threads hold it while they call the library, and the callback needs
-// it.
-TEST(Release, a_callback_may_take_a_lock_that_callers_of_the_library_hold) {
-    constexpr int kTurns = 50;
-    for (const bool manual : {false, true}) {
-        Rig rig({.slots = 8, .held = manual});
-        // As an interpreter's is: a thread that has it may need it again.
-        static std::recursive_mutex interpreter;
-        static std::atomic<int> released;
-        released = 0;
-        const auto release = [](void *) {
-            const std::lock_guard lock(interpreter);
-            released++;
-        };
-        const auto turns = [&](auto frees) {
-            for (int i = 0; i < kTurns; i++) {
-                const std::lock_guard lock(interpreter);
-                Lent lent(rig, release, nullptr);
-                const routecap_request r = rig.open();
-                EXPECT_STATUS(
-                    ROUTECAP_OK,
-                    routecap_request_attach(rig.capturer(), r, lent.routing(), ROUTECAP_ROWS_ALL));
-                EXPECT_GE(routecap_capturer_progress(rig.capturer()), 0);
-                lent.free();
-                frees(rig, r);
-            }
-        };
-        std::vector<std::thread> threads;
-        threads.emplace_back([&] { turns([](Rig &on, routecap_request r) { on.close(r); }); });
-        threads.emplace_back(
-            [&] { turns([](Rig &on, routecap_request r) { RoutingPtr(on.finish(r, 4)); }); });
-        threads.emplace_back([&] {
-            turns([](Rig &on, routecap_request r) {
-                EXPECT_STATUS(ROUTECAP_OK, routecap_request_truncate(on.capturer(), r, 0));
-                routecap_routing *none = nullptr;
-                routecap_request_extract(on.capturer(), r, 0, ROUTECAP_ROWS_LANDED,
-                                         ROUTECAP_EXTRACT_SHARE, 0, &none);
-                routecap_routing_free(none);
-                on.close(r);
-            });
-        });
-        for (std::thread &thread : threads) thread.join();
-        rig.open_gate();
-        EXPECT_EQ(rig.bytes_in_use(), 0u);
-        for (int i = 0; i < 20000 && released < 3 * kTurns; i++)
-            rest(), routecap_capturer_progress(rig.capturer());
-        EXPECT_EQ(released, 3 * kTurns);
-    }
 }
