@@ -158,17 +158,14 @@ def test_lists(headers: Headers) -> str:
     best = headers.reasons_best_first
     of_rows = [name for name in best if name not in headers.reasons_of_cells]
     full = [f"ROUTECAP_MISSING_{name}" for name in best]
-    flags = [each.value for each in headers.group("CONFIG_")]
     return (
         f"// {OPENING}\n"
-        "// Why cells are missing, and the flags of a configuration, for tests.\n"
+        "// Why cells are missing, for tests.\n"
         "#pragma once\n\n#include <routecap.h>\n\n"
         "// Where a cell has two reasons, the one that stands first here is the cell's.\n"
         + array("kBestFirst", full)
         + "// Those of whole rows that are not there.\n"
         + array("kOfRows", [f"ROUTECAP_MISSING_{name}" for name in of_rows])
-        + "// All of ROUTECAP_CONFIG_*.\n"
-        f"constexpr uint32_t kConfigFlags = {hex(sum(flags))};\n"
     )
 
 

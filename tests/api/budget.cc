@@ -57,6 +57,21 @@ TEST_F(Budget, a_page_is_at_most_64_KiB_and_nearly_all_rows) {
     EXPECT_LE(static_cast<double>(kPage), 1.02 * static_cast<double>(kRows * kMemory.row_bytes));
 }
 
+TEST_F(Budget, of_less_than_a_page_is_refused) {
+    routecap_config config;
+    ASSERT_STATUS(ROUTECAP_OK, routecap_config_init(&config, sizeof config));
+    config.backend = backend();
+    config.layers = kShape.layers, config.k = kShape.k, config.experts = kShape.experts,
+    config.rows = kShape.rows;
+    for (const uint64_t bytes : {kPage, kPage - 1}) {
+        config.budget_bytes = bytes;
+        routecap_capturer *capturer = nullptr;
+        EXPECT_STATUS(bytes == kPage ? ROUTECAP_OK : ROUTECAP_ERR_ARGUMENT,
+                      routecap_capturer_create(&config, &capturer));
+        routecap_capturer_destroy(capturer);
+    }
+}
+
 TEST_F(Budget, growth_takes_one_page_at_a_time) {
     const routecap_request r = rig.open();
     EXPECT_EQ(pages(), 0);

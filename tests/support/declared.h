@@ -1,5 +1,5 @@
 // Generated from the headers: run python3 include/generate. Do not edit.
-// Why cells are missing, and the flags of a configuration, for tests.
+// Why cells are missing, for tests.
 #pragma once
 
 #include <routecap.h>
@@ -15,5 +15,3 @@ constexpr uint8_t kOfRows[] = {ROUTECAP_MISSING_TAKEN, ROUTECAP_MISSING_LOST,
                                ROUTECAP_MISSING_REFUSED, ROUTECAP_MISSING_STALE,
                                ROUTECAP_MISSING_EVICTED, ROUTECAP_MISSING_NOT_PUBLISHED,
                                ROUTECAP_MISSING_ABSENT};
-// All of ROUTECAP_CONFIG_*.
-constexpr uint32_t kConfigFlags = 0x7f;
