@@ -322,27 +322,6 @@ TEST(Serialized, a_few_bytes_cannot_ask_for_much_memory) {
 
 // ---- Checked --------------------------------------------------------------------------------
 
-TEST(Checks, comes_back_as_it_was_and_is_version_2) {
-    for (const Shape &shape : kShapes) {
-        Captured captured(shape);
-        const RoutingPtr routing = captured.routing(40, 4);
-        const Bytes bytes = checked(routing.get());
-        routecap_serialized info{.struct_size = sizeof info};
-        EXPECT_STATUS(ROUTECAP_OK,
-                      routecap_serialized_info(bytes.data(), ROUTECAP_SERIALIZED_MIN, &info));
-        EXPECT_EQ(info.version, 2u);
-        EXPECT_EQ(info.bytes, bytes.size());
-        const RoutingPtr again = deserialized(bytes);
-        expect_same(routing.get(), again.get(), shape);
-        EXPECT_EQ(checked(again.get()), bytes);
-        EXPECT_EQ(serialized(again.get()), serialized(routing.get()));
-        // Lent, and at any address.
-        Bytes moved(bytes.size() + 1);
-        std::copy(bytes.begin(), bytes.end(), moved.begin() + 1);
-        EXPECT_GE(refusal(moved.data() + 1, bytes.size()), 0);
-    }
-}
-
 // The bytes that a slice describes, with `data` for what is read of the routing.
 Bytes sliced(const Bytes &whole, const Bytes &data, uint64_t first, uint64_t rows) {
     routecap_splice slice{.struct_size = sizeof slice};

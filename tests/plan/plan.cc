@@ -805,28 +805,6 @@ TEST(Plan, has_the_same_ids_in_results_larger_than_caches) {
     }
 }
 
-// Layer l of pipeline stages: together they fill as one stage with all layers would.
-TEST(Plan, fills_a_layer_the_same_in_every_pipeline_stage) {
-    Config whole;
-    whole.lengths_ = {3, 1}, whole.align = 8;
-    whole.layers = 4, whole.k = 2, whole.experts = 8, whole.expert_parallel = 4;
-    Config stage;
-    stage.lengths_ = whole.lengths_, stage.align = 8;
-    stage.layers = 2, stage.k = 2, stage.experts = 8, stage.expert_parallel = 4;
-    stage.map_ = {2, 3};
-    const auto ids = [](Config &c) {
-        const PlanPtr plan = make(c);
-        std::vector<int64_t> ids(shape_of(plan).ids_bytes / 8);
-        EXPECT_STATUS(ROUTECAP_INCOMPLETE,
-                      routecap_plan_gather(plan.get(), nullptr, 0, 0, ids.data(), ids.size() * 8,
-                                           nullptr, 0, nullptr));
-        return ids;
-    };
-    const auto all = ids(whole), own = ids(stage);
-    for (size_t row = 0; row < own.size() / 4; row++)
-        for (size_t i = 0; i < 4; i++) EXPECT_EQ(all[row * 8 + 4 + i], own[row * 4 + i]);
-}
-
 // 66 padding rows on one expert of one rank cost slime a run, and 128 ranks a run of theirs. Here
 // expert-parallel ranks are within one row of each other.
 TEST(Plan, loads_experts_and_ranks_evenly_with_padding) {

@@ -348,34 +348,6 @@ TYPED_TEST(Received, every_token_is_restored_whatever_the_step) {
             }
 }
 
-// The class globalises in place; so does the call, and it may also come after the class.
-TYPED_TEST(Received, in_place_of_the_class_or_behind_it) {
-    Random random(15);
-    const Model shape{4, 4, 5, 24};
-    const Batches rows = route(shape, 16, random);
-    for (uint32_t rank = 0; rank < shape.ranks; rank++) {
-        const Handle<TypeParam> h = dispatch<TypeParam>(shape, rows, rank, 16, kDecode, random);
-        const Made<TypeParam> apart = read(this->rig, shape, rank, h);
-        const Made<TypeParam> in_place = read(this->rig, shape, rank, h, [&](routecap_received &r) {
-            this->rig.device().write(r.global_ids, h.recv_topk_idx.data(),
-                                     h.recv_topk_idx.size() * sizeof(TypeParam));
-            r.ids = r.global_ids;
-        });
-        EXPECT_EQ(in_place.global_ids, apart.global_ids);
-        EXPECT_EQ(in_place.executed, apart.executed);
-        const std::vector<TypeParam> global =
-            globalize_recv_topk_idx(h.recv_topk_idx, h.psum_num_recv_tokens_per_scaleup_rank,
-                                    shape.first_expert(rank), shape.experts, shape.k);
-        const Made<TypeParam> behind = read(this->rig, shape, rank, h, [&](routecap_received &r) {
-            r.ids = this->rig.device().upload(global.data(), global.size() * sizeof(TypeParam));
-            r.flags = ROUTECAP_RECEIVED_GLOBAL;
-        });
-        EXPECT_EQ(behind.global_ids, apart.global_ids);
-        EXPECT_EQ(behind.executed, apart.executed);
-        EXPECT_EQ(behind.ignored, 0u);
-    }
-}
-
 // ---- Contradictions -------------------------------------------------------------------------
 
 // Rows that cannot be, among rows that can: no write goes astray, what is sound is kept, the rest

@@ -317,38 +317,6 @@ TEST(Record, layers_that_are_refused) {
     EXPECT_EQ(rig.stats().cells_conflicting, 0u);
 }
 
-// A fused kernel's replay output: contiguous 16-bit rows, padding rows with ordinary ids, rows
-// beyond the batch untouched.
-TEST(Record, a_kernel_that_writes_the_sink_itself) {
-    Rig rig({.shape = {.layers = 2, .k = 8, .experts = 256, .rows = 32}});
-    const routecap_request r = rig.open();
-    routecap_sink sinks[2]{};
-    for (uint32_t l = 0; l < 2; l++) {
-        sinks[l].struct_size = sizeof sinks[l];
-        EXPECT_STATUS(ROUTECAP_OK, routecap_sink_layer(rig.capturer(), l, &sinks[l]));
-        EXPECT_EQ(sinks[l].dtype, ROUTECAP_DTYPE_I16);
-        EXPECT_EQ(sinks[l].row_stride, 8);
-        EXPECT_EQ(sinks[l].rows, 32u);
-    }
-    uint64_t position = 0;
-    for (auto [live, padded] : {std::pair{9u, 12u}, {1u, 1u}, {20u, 32u}, {3u, 4u}}) {
-        std::vector<int16_t> ids[2];
-        for (uint32_t l = 0; l < 2; l++)
-            for (uint32_t i = 0; i < padded; i++)
-                for (int64_t id : routed(rig.shape(), i < live ? 1 : 99, position + i, l))
-                    ids[l].push_back(static_cast<int16_t>(id));
-        rig.forward([&, padded = padded] {
-            EXPECT_STATUS(ROUTECAP_OK, rig.begin(32));
-            for (uint32_t l = 0; l < 2; l++)
-                rig.device().write(sinks[l].ids, ids[l].data(), size_t{padded} * 16);
-            EXPECT_STATUS(ROUTECAP_OK, rig.snapshot());
-        });
-        rig.land(rig.issue({Rig::span(r, position, 0, live)}));
-        position += live;
-    }
-    rig.expect(r, 0, routed_rows(rig.shape(), 1, 0, position));
-}
-
 namespace {
 
 // What a kernel may leave in a cell of a sink: ids that are right, or a reason why it is missing.
