@@ -9,11 +9,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <iterator>
-#include <random>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "check.h"
@@ -204,65 +201,6 @@ void issue_among_others(Report &report) {
                estimate(with_readers));
 }
 
-// Issue of many spans of one row each: all of one request, in ascending order and shuffled, or each
-// of its own.
-void spans(Report &report) {
-    for (uint32_t n = 256; n <= 32768; n *= 2) {
-        Engine engine(n);
-        const routecap_request one = engine.open();
-        std::vector<routecap_request> many(n);
-        CHECK(routecap_request_open(engine.capturer, nullptr, many.data(), n));
-        std::vector<routecap_span> ascending, shuffled, apart;
-        for (uint32_t i = 0; i < n; i++) {
-            ascending.push_back(Engine::span(one, i, i, 1));
-            apart.push_back(Engine::span(many[i], 0, i, 1));
-        }
-        shuffled = ascending;
-        std::shuffle(shuffled.begin(), shuffled.end(), std::mt19937_64(1));
-        const std::pair<const char *, const std::vector<routecap_span> *> kinds[] = {
-            {"of one request, ascending", &ascending},
-            {"of one request, shuffled", &shuffled},
-            {"of as many requests", &apart}};
-        std::vector<double> samples[3];
-        for (int i = -1; i < repetitions; i++)
-            for (size_t k = 0; k < std::size(kinds); k++) {
-                engine.begin(n);
-                engine.snapshot();
-                const double start = thread_cpu_us();
-                const routecap_step step = engine.issue(*kinds[k].second);
-                const double used = thread_cpu_us() - start;
-                engine.land(step);
-                if (i >= 0) samples[k].push_back(1000 * used / n);
-            }
-        for (size_t k = 0; k < std::size(kinds); k++)
-            report.add("CPU of issue for each of many spans of one row",
-                       std::to_string(n) + " spans " + kinds[k].first, parameter("spans", n), "ns",
-                       estimate(samples[k]));
-    }
-}
-
-// From issue to readable rows.
-void landing(Report &report) {
-    for (uint32_t n : {1u, 256u, 8192u}) {
-        Engine engine(n);
-        std::vector<double> samples;
-        for (int i = -3; i < repetitions; i++) {
-            const routecap_request r = engine.open();
-            engine.begin(n);
-            engine.record(n);
-            engine.snapshot();
-            const std::vector<routecap_span> spans{Engine::span(r, 0, 0, n)};
-            const double start = wall_us();
-            const routecap_step step = engine.issue(spans);
-            engine.land(step);
-            if (i >= 0) samples.push_back(wall_us() - start);
-            CHECK(routecap_request_close(engine.capturer, r));
-        }
-        report.add("Landing: from issue to readable rows, one request", std::to_string(n) + " rows",
-                   parameter("rows", n), "us", estimate(samples));
-    }
-}
-
 // The load of the experts: what it costs whoever waits for a step, and what it takes afterwards.
 void load(Report &report) {
     constexpr int kSteps = 20;
@@ -340,31 +278,6 @@ void extractions(Report &report) {
     }
 }
 
-// What a live request holds over its ids and validity.
-void memory(Report &report) {
-    routecap_config config;
-    CHECK(routecap_config_init(&config, sizeof config));
-    config.backend = ROUTECAP_BACKEND_HOST;
-    config.layers = kLayers, config.k = kK, config.experts = kExperts, config.rows = 1;
-    routecap_memory m{};
-    m.struct_size = sizeof m;
-    CHECK(routecap_config_memory(&config, &m));
-    const std::string group = "Memory of a live request (page of " + std::to_string(m.page_bytes) +
-                              " bytes, " + std::to_string(m.page_rows) + " rows)";
-    for (uint64_t rows : {1u, 100u, 1000u, 10000u, 100000u}) {
-        Engine engine(8192);
-        engine.fill(rows);
-        const auto used = static_cast<double>(engine.stats().bytes_in_use),
-                   net = static_cast<double>(rows * m.row_bytes);
-        report.add(group, std::to_string(rows) + " rows, over ids and validity, a page apart",
-                   parameter("rows", rows), "ratio",
-                   estimate({std::max(0.0, used - static_cast<double>(m.page_bytes)) / net}),
-                   "target 1.02");
-    }
-    report.add(group, "before its first row", "", "bytes",
-               estimate({static_cast<double>(m.request_bytes)}), "outside the budget");
-}
-
 }  // namespace
 
 int main(int argc, char **argv) {
@@ -378,11 +291,8 @@ int main(int argc, char **argv) {
         argv);
     step_cost(report);
     issue_among_others(report);
-    spans(report);
-    landing(report);
     load(report);
     extractions(report);
-    memory(report);
     if (!json.empty()) report.write_json(json);
     return 0;
 }
