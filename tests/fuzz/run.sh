@@ -13,7 +13,7 @@
 # one that CMake builds.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-targets=(serialized operations wire sequence plan)
+targets=(serialized operations wire sequence)
 seconds=6 workers=1 json= update=0 prebuilt= build_only= only=()
 while [ $# -gt 0 ]; do
     case $1 in

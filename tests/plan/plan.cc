@@ -964,6 +964,68 @@ TEST(Plan, refuses_numbers_that_make_no_layout) {
     refused(ROUTECAP_ERR_STRUCT_SIZE, [](Config &c) { c.struct_size = 8; });
 }
 
+// Some of its numbers as large as they can be: a plan is refused, or adds up.
+TEST(Plan, of_any_numbers_is_refused_or_adds_up) {
+    int made = 0, refused = 0;
+    for (uint32_t round = 0; round < 6000 && !HasFailure(); round++) {
+        SCOPED_TRACE("round " + std::to_string(round));
+        Chance chance(round);
+        Config c;
+        choose(c, chance);
+        c.context_rank = c.tensor_rank = 0;
+        for (uint64_t changes = chance.below(4); changes > 0; changes--) {
+            const auto number = chance.one_of<uint64_t>(
+                {0, 1, 7, 1 << 20, ROUTECAP_MAX_PLAN_ROWS - 1, ROUTECAP_MAX_PLAN_ROWS,
+                 uint64_t{1} << 31, uint64_t{1} << 40, uint64_t{1} << 63, UINT64_MAX});
+            const auto small = static_cast<uint32_t>(number);
+            std::vector<uint64_t> *const arrays[] = {&c.lengths_, &c.needed_, &c.padded_,
+                                                     &c.starts_};
+            std::vector<uint64_t> &array = *arrays[chance.below(4)];
+            switch (chance.below(13)) {
+                case 0: c.width = number; break;
+                case 1: c.align = number; break;
+                case 2: c.align_total = number; break;
+                case 3: c.align_rank = number; break;
+                case 4: c.least_total = number; break;
+                case 5: c.context_size = small; break;
+                case 6: c.tensor_size = small; break;
+                case 7: c.context_rank = small; break;
+                case 8: c.tensor_rank = small; break;
+                case 9: c.expert_parallel = small; break;
+                case 10: c.lost_value = c.fill_value = static_cast<int64_t>(number); break;
+                default:
+                    if (!array.empty()) array[chance.below(array.size())] = number;
+            }
+        }
+        routecap_plan *plan = nullptr;
+        const int32_t status = routecap_plan_create(c.point(), &plan);
+        const PlanPtr owner(plan);
+        EXPECT_EQ(status == ROUTECAP_OK, plan != nullptr);
+        if (status != ROUTECAP_OK) {
+            EXPECT_TRUE(status == ROUTECAP_ERR_ARGUMENT || status == ROUTECAP_ERR_DTYPE)
+                << Status{status};
+            refused++;
+            continue;
+        }
+        made++;
+        const routecap_plan_shape shape = shape_of(owner);
+        EXPECT_LE(shape.total_rows, uint64_t{ROUTECAP_MAX_PLAN_ROWS});
+        EXPECT_LE(shape.rows, shape.total_rows);
+        EXPECT_EQ(shape.rows, shape.rows_needed + shape.rows_not_needed + shape.rows_padding);
+        uint64_t needed = 0;
+        for (const routecap_plan_range &range : ranges_of(owner)) needed += range.rows;
+        EXPECT_EQ(shape.rows_needed, needed);
+        if (shape.ids_bytes > 1 << 16) continue;
+        written(shape, needed > 0 ? ROUTECAP_INCOMPLETE : ROUTECAP_OK,
+                [&](Guarded &ids, Guarded &classes) {
+                    return routecap_plan_gather(plan, nullptr, 0, 0, ids.data(), ids.size(),
+                                                classes.data(), classes.size(), nullptr);
+                });
+    }
+    EXPECT_GT(made, 1000);
+    EXPECT_GT(refused, 1000);
+}
+
 TEST(Plan, takes_cumulative_lengths_instead) {
     Config c;
     const uint64_t cu_lengths[] = {0, 3, 3, 10};
