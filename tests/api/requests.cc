@@ -83,19 +83,6 @@ TEST(Steps, that_are_lost_say_why) {
     names_the_slot();
 }
 
-TEST(Steps, tickets_are_numbered) {
-    Rig rig;
-    const routecap_request r = rig.open();
-    for (uint64_t i = 1; i <= 2500; i++) {
-        const routecap_step step = rig.step({{r, {1, i, 1}}});
-        EXPECT_EQ(step, i);
-        rig.land(step);
-    }
-    for (routecap_step step : {1u, 1000u, 2500u})
-        EXPECT_STATUS(ROUTECAP_OK, routecap_step_poll(rig.capturer(), step));
-    EXPECT_STATUS(ROUTECAP_ERR_UNKNOWN_STEP, routecap_step_poll(rig.capturer(), 2501));
-}
-
 // What is to come is fetched ahead of the item at hand: a handle of no request must not be followed
 // there.
 TEST(Batches, handles_of_no_request_stand_anywhere_among_others) {
@@ -175,18 +162,6 @@ TEST(Sizes, four_thousand_live_requests) {
         routecap_routing_free(item.routing);
     }
     EXPECT_EQ(rig.bytes_in_use(), 0u);
-}
-
-TEST(Sizes, long_request) {
-    const Shape shape{.layers = 24, .k = 1, .experts = 128, .rows = 8192};
-    Rig rig({.shape = shape});
-    const routecap_request r = rig.open();
-    for (uint64_t p = 0; p < 131072; p += 8192) rig.land(rig.step({{r, {1, p, 8192}}}));
-    rig.expect_length(r, 131072);
-    for (uint64_t p : {0u, 65500u, 131000u}) rig.expect(r, p, routed_rows(shape, 1, p, p + 72));
-    const RoutingPtr all(rig.finish(r, 131072));
-    EXPECT_STATUS(ROUTECAP_OK, routecap_routing_wait(all.get(), -1));
-    EXPECT_EQ(view_of(all.get()).rows, 131072u);
 }
 
 // A change that no step holds up takes effect at once: who reads after it need not try again.

@@ -434,27 +434,6 @@ TYPED_TEST(Received, what_contradicts_itself_is_ignored_and_counted) {
     EXPECT_GT(ignored, 500u);
 }
 
-// The rows that the metadata and the counts know, where fewer were given.
-TYPED_TEST(Received, an_expanded_row_outside_the_rows_is_ignored_and_counted) {
-    Random random(19);
-    const Model shape{2, 2, 4, 12};
-    const Handle<TypeParam> h =
-        dispatch<TypeParam>(shape, route(shape, 32, random), 1, 32, {true, true, 4}, random);
-    const uint32_t given = h.num_expanded_tokens / 2;
-    const Made<TypeParam> made =
-        read(this->rig, shape, 1, h, [&](routecap_received &r) { r.expanded_rows = given; });
-    uint64_t inside = 0, outside = 0;
-    for (size_t i = 0; i < h.recv_src_metadata.size(); i++)
-        if (const int64_t row = h.recv_src_metadata[i]; i % (2 + shape.k) >= 2 && row >= 0)
-            (row < given ? inside : outside)++;
-    const std::vector<int32_t> &executed = made.executed;
-    EXPECT_GT(outside, 0u);
-    EXPECT_EQ(made.ignored, outside);
-    EXPECT_EQ(
-        executed.size() - static_cast<size_t>(std::count(executed.begin(), executed.end(), -1)),
-        inside);
-}
-
 TYPED_TEST(Received, no_number_is_so_wild_that_it_writes_elsewhere) {
     Random random(18);
     const auto wild = [&]() -> int64_t {
