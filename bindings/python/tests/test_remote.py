@@ -242,6 +242,48 @@ def test_a_conversation_is_references_and_spans(store: Any) -> None:
         remote.Conversation.from_dict(sent.to_dict() | {"references": []})
 
 
+def test_forks_of_a_conversation_share_the_references_before_them(store: Any) -> None:
+    whole, other = routing_of(40, 7), routing_of(40, 8)
+    tokens, sent = np.arange(41), remote.Conversation()
+    sent.append(tokens[:30], remote.write(store, whole.slice(0, 29)))
+    fork = sent.fork(20)
+    sent.append(tokens, remote.write(store, whole))
+    changed = np.concatenate([tokens[:20], 100 + tokens[20:]])
+    fork.append(changed, remote.write(store, other))
+    reader = remote.Reader(store, **SHAPE)
+    got = sent.routing(reader)
+    assert got.complete and np.array_equal(got.ids(), whole.ids())
+    calls = reader.report.calls
+    got = fork.routing(reader)
+    assert got.complete and reader.report.calls == calls + 2  # headers, and all ranges of both
+    assert [(each.first, each.rows) for each in fork.spans] == [(0, 20), (20, 20)]
+    assert np.array_equal(got.ids()[:20], whole.ids()[:20])
+    assert np.array_equal(got.ids()[20:], other.ids()[20:])
+    sent.truncate(11)
+    assert len(sent) == 11
+    assert np.array_equal(sent.routing(reader).ids(), whole.ids()[:10])
+
+
+def test_rows_of_a_conversation_that_are_gone_are_missing(store: Any) -> None:
+    whole, tokens, sent = routing_of(40, 7), np.arange(41), remote.Conversation()
+    references = [remote.write(store, whole.slice(*part)) for part in ((0, 19), (19, 21))]
+    sent.append(tokens[:20], references[0])
+    sent.append(tokens, references[1])
+    store.delete([references[0].key])
+    reader = remote.Reader(store, **SHAPE)
+    got = sent.routing(reader)
+    assert got.mask().all(axis=1).tolist() == [row >= 19 for row in range(40)]
+    assert reader.report.missing == {"evicted": 19}
+    assert np.array_equal(got.ids()[19:], whole.ids()[19:])
+
+
+def test_a_sequence_says_where_references_are_appended(store: Any) -> None:
+    sequence = routecap.Sequence(LAYERS, K, EXPERTS)
+    reference: Any = remote.write(store, routing_of(4))
+    with pytest.raises(ValueError, match="append references to a routecap.remote.Conversation"):
+        sequence.append(np.arange(5), reference)
+
+
 def test_a_store_that_does_not_answer_costs_rows_and_its_seconds() -> None:
     import fsspec
 

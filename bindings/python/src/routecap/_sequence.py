@@ -174,6 +174,12 @@ class Sequence:
                 Status.ERR_ARGUMENT,
                 "tokens is None: give the ids of all tokens of the turn, prompt and answer",
             )
+        if routing is not None and not isinstance(routing, Routing):
+            raise error(
+                Status.ERR_ARGUMENT,
+                f"a {type(routing).__name__} is no routing: give a Routing, or append references to"
+                " a routecap.remote.Conversation",
+            )
         handle = None if routing is None else routing._handle
         if routing is not None and handle is None:
             raise error(

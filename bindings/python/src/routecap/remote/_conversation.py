@@ -28,7 +28,8 @@ class Conversation:
     """One conversation whose rows lie elsewhere: a routecap.Sequence of references.
 
     It follows the tokens by the rules of a Sequence, and knows for each row in which object it is,
-    without having any. A driver keeps one for each sample, and sends it to the ranks.
+    without having any. A driver keeps one for each sample, and sends it to the ranks, which gather
+    from its `sources` or read all its rows with `routing`.
 
         conversation = routecap.remote.Conversation()
         for tokens, reference in calls:
@@ -71,6 +72,16 @@ class Conversation:
             origin=max(len(self._references) - 1, 0),
         )
 
+    def truncate(self, tokens: int) -> None:
+        """Keep the first `tokens` tokens."""
+        self._sequence.truncate(tokens)
+
+    def fork(self, tokens: int | None = None) -> "Conversation":
+        """A conversation that begins with the first `tokens` tokens of this one, or with all."""
+        made = Conversation()
+        made._sequence, made._references = self._sequence.fork(tokens), list(self._references)
+        return made
+
     def __len__(self) -> int:
         """Its number of tokens."""
         return len(self._sequence)
@@ -86,6 +97,18 @@ class Conversation:
     def sources(self, reader: Reader) -> list[RemoteRows]:
         """For Plan.gather: one source for each span."""
         return [reader.rows(each.reference, each.first, each.rows) for each in self.spans]
+
+    def routing(self, reader: Reader) -> Routing:
+        """The rows of the whole conversation, read now, as Sequence.routing gives them. Those that
+        cannot be had are missing, and `reader.report` says why.
+        """
+        asked = [each.begin(each.first, each.rows) for each in self.sources(reader)]
+        # Its own tokens may be digests. All spans are of the same ones, whatever they are.
+        tokens, joined = np.arange(len(self)), Sequence.like(reader.like)
+        joined.append(tokens)
+        for wait in asked:
+            joined.append(tokens, wait())
+        return joined.routing()
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: tokens as digests, so that who has it can append to it if it has the tokens."""
