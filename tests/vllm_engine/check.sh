@@ -51,7 +51,9 @@ sources() {
     "$python" -c 'import sys, zipfile
 wheel = zipfile.ZipFile(sys.argv[1])
 wheel.extractall(sys.argv[2], [n for n in wheel.namelist() if n.endswith(".py") or "dist-info" in n])' "$wheel" "$folder"
-    rm -r "$folder/wheel" && touch "$folder/ready"
+    rm -r "$folder/wheel"
+    "$python" -m pip install --quiet --disable-pip-version-check --no-deps --target "$folder" orjson==3.13.0 || exit 1  # its server
+    touch "$folder/ready"
 }
 
 # every_row VERSION OPTIONS...: check.py, once with each, and what a user does.
@@ -104,6 +106,8 @@ check_0.33() {
     sources 0.33
     check "0.33: beside its own connector, aux_output.py" env PYTHONPATH="$build/vllm_sources_0.33:$PYTHONPATH" \
         "$python" tests/vllm_engine/aux_output.py
+    check "0.33: answers in a format, front_033.py" env PYTHONPATH="$build/vllm_sources_0.33:$PYTHONPATH" \
+        "$python" tests/vllm_engine/front_033.py "$build/vllm_engine_objects_0.33"
     for options in "" "--sync --blocks 24 --seed 1" "--block 64 --seed 2" "--block 4 --flush 0.8 --seed 3"; do
         check "0.33: rows of the blocks that are hit, slots_033.py $options" env PYTHONPATH="$build/vllm_sources_0.33:$PYTHONPATH" \
             "$python" tests/vllm_engine/slots_033.py $options

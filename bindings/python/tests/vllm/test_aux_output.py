@@ -1,5 +1,6 @@
 """The connector of 0.33, under random schedules: every row that is called for, from where it is."""
 
+import asyncio
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,6 +9,7 @@ import torch
 from schedule import BLOCK, Router, Run, Scheduling, capture, rows_connector
 from scraping import chosen, counted, free_port, scrape
 
+from routecap import remote
 from routecap.vllm import _v033
 from routecap.vllm._options import Options, set_options
 
@@ -280,10 +282,17 @@ def test_the_scheduler_gives_up_no_prefix_and_asks_for_no_row_that_is_gone():
 
 
 @pytest.mark.parametrize(
-    "asked",
-    [{"routed_experts": 0}, {"routed_experts_format": "lists"}, {"routed_experts_start": 3}],
+    ("asked", "said"),
+    [
+        ({"routed_experts": 0}, "vLLM 0.33 has no routed_experts"),
+        ({"routed_experts_start": 3}, "vLLM 0.33 has no routed_experts"),
+        ({"routed_experts_format": "store"}, "which only vLLM 0.21 has"),
+        ({"routed_experts_format": "reference"}, "this process has no ROUTECAP_VLLM_OBJECTS"),
+        ({"routed_experts_format": "lists"}, "only AsyncLLM.generate and the HTTP server"),
+        ({"routed_experts_dtype": "uint8"}, "only AsyncLLM.generate and the HTTP server"),
+    ],
 )
-def test_what_0_33_does_not_have_is_refused_by_name(asked):
+def test_what_0_33_does_not_have_is_refused_by_name(asked, said):
     class InputProcessor:
         def process_inputs(self, request_id, prompt, params, tasks, priority=0):
             return request_id, priority
@@ -292,7 +301,145 @@ def test_what_0_33_does_not_have_is_refused_by_name(asked):
         _v033.refuse_asked(InputProcessor)
     plain = SimpleNamespace(extra_args={"other": 1})
     assert InputProcessor().process_inputs("a", [1], plain, (), priority=7) == ("a", 7)
-    with pytest.raises(ValueError, match="vLLM 0.33 has no"):
+    with pytest.raises(ValueError, match=said):
         InputProcessor().process_inputs(
             "a", [1], params=SimpleNamespace(extra_args=asked), tasks=()
         )
+
+
+# ---- Answers in a format
+
+PROMPT, ANSWER = [5, 6, 7, 8, 9], [10, 11, 12]
+MODEL = SimpleNamespace(
+    hf_text_config=SimpleNamespace(
+        model_type="qwen3_moe",
+        num_hidden_layers=LAYERS + 1,
+        num_experts=EXPERTS,
+        num_experts_per_tok=K,
+        mlp_only_layers=[1],
+        decoder_sparse_step=1,
+    )
+)
+
+
+def decoder_rows(start=0, rows=len(PROMPT) + len(ANSWER) - 1, dtype=np.int16):
+    """[rows, layers of the decoder, K], as the engine's front end has them."""
+    router = Router(LAYERS, K, EXPERTS)
+    tokens = PROMPT + ANSWER
+    found = np.full((rows, LAYERS + 1, K), -1).astype(dtype)
+    for row in range(start, rows):
+        found[row, [0, 2, 3]] = router.ids(tokens[: row + 1])
+    return found[start:]
+
+
+class Engine:
+    """Two choices, whose tokens come one by one; the second ends first."""
+
+    model_config = MODEL
+    rows = staticmethod(decoder_rows)
+    end = "length"
+
+    async def generate(self, prompt, sampling_params, request_id):
+        assert sampling_params.extra_args in (None, {"other": 1})
+        delta = getattr(sampling_params.output_kind, "name", "") == "DELTA"
+        start = sampling_params.routed_experts_prompt_start
+        for step in range(1, len(ANSWER) + 1):
+            tokens = ANSWER[step - 1 : step] if delta else ANSWER[:step]
+            ends = {0: step == 3, 1: step == 2}
+            outputs = [
+                SimpleNamespace(
+                    index=index,
+                    token_ids=tokens,
+                    finish_reason=self.end if ended else None,
+                    routed_experts=self.rows(start, len(PROMPT) + step - 1) if ended else None,
+                )
+                for index, ended in ends.items()
+                if index == 0 or step < 3
+            ]
+            yield SimpleNamespace(prompt_token_ids=PROMPT, outputs=outputs)
+
+
+def completions(kind="CUMULATIVE", start=0, engine=Engine, **asked):
+    answering = type("Answering", (engine,), {})
+    for _ in range(2):  # the second changes nothing
+        _v033.answer_asked(answering)
+    parameters = SimpleNamespace(
+        output_kind=SimpleNamespace(name=kind),
+        routed_experts_prompt_start=start,
+        extra_args={"other": 1} | asked,
+    )
+
+    async def take():
+        outputs = answering().generate(PROMPT, parameters, "name")
+        taken = [each async for output in outputs for each in output.outputs]
+        return {each.index: each for each in taken if each.finish_reason}
+
+    return asyncio.run(take())
+
+
+@pytest.mark.parametrize("kind", ["CUMULATIVE", "DELTA"])
+@pytest.mark.parametrize("start", [0, 3])
+def test_a_request_gets_a_reference_and_a_reader_has_its_rows(kind, start):
+    set_options(Options(objects="memory://aux-output"))
+    try:
+        found = completions(kind, start, routed_experts_format="reference")
+    finally:
+        set_options(None)
+    shape = {"layers": LAYERS, "k": K, "layer_map": [0, 2, 3], "layer_experts": [EXPERTS] * LAYERS}
+    reader = remote.Reader(remote.connect("memory://aux-output"), **shape)
+    for index, rows in ((0, 7), (1, 6)):
+        reference = found[index].routed_experts
+        assert (reference["first"], reference["rows"]) == (start, rows - start)
+        got = reader.rows(reference).read(0, 99)
+        assert got is not None and got.mask().all() and got.first == start, reader.log
+        np.testing.assert_array_equal(got.ids(), decoder_rows(start, rows)[:, [0, 2, 3]])
+
+
+def test_missing_cells_stay_missing_behind_a_reference():
+    class Lacking(Engine):
+        @staticmethod
+        def rows(*where):
+            found = decoder_rows(*where)
+            found[2] = -1
+            return found
+
+    set_options(Options(objects="memory://aux-output"))
+    try:
+        reference = completions(engine=Lacking, routed_experts_format="reference")[0].routed_experts
+    finally:
+        set_options(None)
+    shape = {"layers": LAYERS, "k": K, "layer_map": [0, 2, 3], "layer_experts": [EXPERTS] * LAYERS}
+    got = remote.Reader(remote.connect("memory://aux-output"), **shape).rows(reference).read(0, 99)
+    assert got.mask().all(axis=1).tolist() == [row != 2 for row in range(7)]
+
+
+def test_a_format_has_all_layers_of_the_decoder_and_the_mask():
+    (_, first), *_ = sorted(completions(routed_experts_validity=1).items())
+    np.testing.assert_array_equal(first.routed_experts, decoder_rows())
+    np.testing.assert_array_equal(first.routed_experts_validity, (decoder_rows() >= 0)[..., 0])
+    plain = completions()[0]
+    np.testing.assert_array_equal(plain.routed_experts, decoder_rows())
+
+
+@pytest.mark.parametrize(
+    ("rows", "end", "said"),
+    [
+        (lambda *where: decoder_rows(*where)[1:], "length", "6 rows came for 7 inputs"),
+        (lambda start, rows: decoder_rows(start, rows + 1), "abort", "8 rows came for 7"),
+        (lambda *where: decoder_rows(*where, dtype=np.uint8), "stop", "these rows are uint8"),
+    ],
+)
+def test_rows_of_which_something_is_uncertain_are_an_error(rows, end, said):
+    made = type("Made", (Engine,), {"rows": staticmethod(rows), "end": end})
+    found = completions(engine=made, routed_experts_format="lists")[0]
+    assert found.routed_experts is None and said in found.routed_experts_error
+
+
+def test_an_aborted_request_has_the_rows_so_far():
+    made = type(
+        "Made",
+        (Engine,),
+        {"rows": staticmethod(lambda *where: decoder_rows(*where)[:4]), "end": "abort"},
+    )
+    found = completions(engine=made, routed_experts_format="lists")[0]
+    assert found.routed_experts == decoder_rows()[:4].tolist()

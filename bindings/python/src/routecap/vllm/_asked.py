@@ -2,11 +2,12 @@
 
 Over HTTP these are vllm_xargs, or sampling_params.extra_args if the request has them.
 
-routed_experts false or 0: do not capture, at no cost; true or 1: capture routed_experts_start leave
-out the rows before this one, because the client has them routed_experts_dtype dtype of the arrays:
-"int16" (the default), "uint8", "uint16" or "int32" routed_experts_format what a server or a program
-answers instead of arrays (`_answers`) routed_experts_validity true or 1: the server also says which
-cells are there
+    routed_experts           false or 0: do not capture, at no cost; true or 1: capture
+    routed_experts_start     leave out the rows before this one, because the client has them
+    routed_experts_dtype     dtype of the arrays: "int16" (the default), "uint8", "uint16" or
+                             "int32"
+    routed_experts_format    what a server or a program answers instead of arrays (`_answers`)
+    routed_experts_validity  true or 1: the server also says which cells are there
 """
 
 from __future__ import annotations
@@ -63,6 +64,12 @@ def asked_by(sampling_params: Any) -> Asked:
     if kind is not None and kind not in FORMATS:
         raise ValueError(f"{_FORMAT} is {kind!r}: it must be one of {', '.join(FORMATS)}")
     return Asked(_flag(extra, _CAPTURE, True), int(start), dtype, kind, validity)
+
+
+def without_format(extra: dict[str, Any]) -> dict[str, Any] | None:
+    """The extra_args that ask for the same rows, and for the engine's own answer."""
+    names = (_DTYPE, _FORMAT, _VALIDITY)
+    return {name: value for name, value in extra.items() if name not in names} or None
 
 
 def _flag(extra: dict[str, Any], name: str, default: bool) -> bool:

@@ -1,14 +1,16 @@
-"""The face to the HTTP server of vLLM 0.21 and 0.26.
+"""The face to the HTTP server of vLLM.
 
 0.21's own answers are nested lists: `choices[].routed_experts` and, of the first prompt,
 `prompt_routed_experts`; not of the generate endpoint, and not in streams. 0.26's are a .npy file in
-base64, in streams of the generate endpoint alone. They stay as they are. A
+base64, in streams of the generate endpoint alone, as 0.33's. They stay as they are. A
 request that asks for a format (`_asked`) gets all its rows in `choices[].routed_experts`, of every
 endpoint; in a stream in the chunk that has the choice's `finish_reason`.
 
     completion output  keeps its rows beside the arrays, until
     AsyncLLM.generate  makes the answer of them, in a thread, before it yields the output; and
     serving classes    put it into the response, or into a chunk of the stream
+
+In 0.33 `_v033` does the first two.
 """
 
 from __future__ import annotations
@@ -28,6 +30,11 @@ from ._wrap import once, replace
 
 _SERVER = "vllm.entrypoints.openai.api_server"
 _TOKENS = "vllm.entrypoints.serve.disagg.serving"
+_TOKEN_ANSWERS = (  # of the generate endpoint: one kind until 0.26, three in 0.33
+    ("GenerateResponseChoice", "GenerateResponse"),
+    *((f"Generate{kind}Choice", f"Generate{kind}Response") for kind in ("Tokens", "Text")),
+    ("GenerateDerenderChoice", "GenerateDerenderResponse"),
+)
 _KEPT, _ANSWER = "routecap_asked", "routecap_answer"  # in the dictionary of a completion output
 
 
@@ -38,9 +45,15 @@ def serve(tokens_module: str = _TOKENS, check: Callable[[Asked], None] | None = 
         tokens_module: The module that serves the generate endpoint.
         check: Refuses what cannot be answered; default: the function `check` of this module.
     """
+    if _SERVER in sys.modules:
+        answer_later(import_module("vllm.v1.engine.async_llm").AsyncLLM, check)
+        give_out(tokens_module)
+
+
+def give_out(tokens_module: str) -> None:
+    """Make the serving classes of this process's HTTP server, if it has one, give answers out."""
     if _SERVER not in sys.modules:
         return
-    answer_later(import_module("vllm.v1.engine.async_llm").AsyncLLM, check)
     completion = import_module("vllm.entrypoints.openai.completion.serving")
     chat = import_module("vllm.entrypoints.openai.chat_completion.serving")
     tokens = import_module(tokens_module)
@@ -76,6 +89,11 @@ def kept(completion: Any) -> Answer | None:
     """Return the answer that `keep` remembered for a completion output, or None."""
     answer: Answer | None = vars(completion).get(_KEPT)
     return answer
+
+
+def answered(completion: Any, answer: dict[str, Any]) -> None:
+    """Hand an answer that is made to the serving classes, by its completion output."""
+    vars(completion)[_ANSWER] = answer
 
 
 def forget(attributes: dict[str, Any]) -> None:
@@ -118,7 +136,7 @@ async def _with_answers(outputs: Any) -> AsyncGenerator[Any, None]:
 def _answer(completions: list[Any]) -> None:
     """Make the answers of completions that have ended."""
     for completion in completions:
-        vars(completion)[_ANSWER] = vars(completion).pop(_KEPT).for_json()
+        answered(completion, vars(completion).pop(_KEPT).for_json())
 
 
 # ---- Giving them out
@@ -153,7 +171,9 @@ def answer_chats(module: Any, serving_class: Any) -> None:
 def answer_tokens(module: Any, serving_class: Any) -> None:
     """Wrap the serving class of the generate endpoint, so that responses have the answers."""
     if once(serving_class, "serve_tokens_full_generator") is not None:
-        _widen(module, "GenerateResponseChoice", "GenerateResponse")
+        for choice, response in _TOKEN_ANSWERS:
+            if hasattr(module, choice):
+                _widen(module, choice, response)
         _answer_whole(serving_class, "serve_tokens_full_generator")
         _answer_stream(serving_class, "serve_tokens_stream_generator", results_at=1)
 

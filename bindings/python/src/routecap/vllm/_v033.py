@@ -5,7 +5,9 @@
                     outputs of a step
     put_scheduler   the scheduler's side, `TolerantScheduling`. The engine uses a cached prefix even
                     if its rows are gone, and a row that is gone does not stop the engine
-    refuse_asked    a request that asks for what only 0.21 and 0.26 have is refused
+    answer_asked    a request that asks for a format is answered in it by AsyncLLM, and so by the
+                    HTTP server (`_server`)
+    refuse_asked    a request that asks for what 0.33 does not have is refused
 
 A missing row is -1: its keys and values came from another engine, or the store was full. Layers of
 the decoder that do not route are -1 too. With ROUTECAP_VLLM_FILL=0 both are 0, and rows have the
@@ -17,11 +19,15 @@ takes outputs.
 
 from __future__ import annotations
 
+import asyncio
 import collections
+import contextlib
+import copy
 import dataclasses
 import logging
+import sys
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -30,18 +36,22 @@ from numpy.typing import DTypeLike, NDArray
 
 import routecap
 
-from . import _binding, routed_experts_capturer
-from ._asked import Asked, asked_by
+from . import _binding, _model_config, routed_experts_capturer
+from ._answers import ERROR, ROWS, Answer
+from ._asked import Asked, asked_by, without_format
 from ._capturer import RoutedExpertsCapturer
 from ._hooks import each_scheduler, take_worker, watch_weights
 from ._options import get_options
 from ._platform import expect_cuda
-from ._results import spread, to_array
+from ._results import PendingRoutedExperts, spread, to_array
+from ._server import answered, check, give_out
 from ._wrap import once, replace
 
 logger = logging.getLogger("vllm.routecap")  # which vLLM shows
 
 _PACKAGE = "vllm.distributed.aux_output_connector"
+_ENGINE = "vllm.v1.engine.async_llm"
+_TOKENS = "vllm.entrypoints.scale_out.token_in_token_out.serving"
 
 
 def apply() -> None:
@@ -57,21 +67,135 @@ def apply() -> None:
 
 
 def refuse_asked(processor_class: Any) -> None:
-    process = once(processor_class, "process_inputs")
+    process, init = once(processor_class, "process_inputs"), processor_class.__init__
     if process is None:
         return
+
+    def look(processor: Any, *args: Any, **kwargs: Any) -> None:
+        if _ENGINE in sys.modules:  # it is what makes this processor, or its server does
+            answer_asked(import_module(_ENGINE).AsyncLLM)
+            give_out(_TOKENS)
+        init(processor, *args, **kwargs)
 
     def process_inputs(
         processor: Any, request_id: str, prompt: Any, params: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        if asked_by(params) != Asked():
+        asked = asked_by(params)
+        refuse(asked)
+        if asked != Asked():
             raise ValueError(
-                "vLLM 0.33 has no routed_experts, routed_experts_start, _dtype, _format or "
-                "_validity: leave them out, or use routed_experts_prompt_start"
+                "in vLLM 0.33 only AsyncLLM.generate and the HTTP server answer in a"
+                " routed_experts_format: generate with them, or leave out routed_experts_format,"
+                " _dtype and _validity"
             )
         return process(processor, request_id, prompt, params, *args, **kwargs)
 
     replace(processor_class, "process_inputs", process, process_inputs)
+    replace(processor_class, "__init__", init, look)
+
+
+def refuse(asked: Asked) -> None:
+    """Raises: ValueError: 0.33, or this process, does not have what is asked for."""
+    if not asked.capture or asked.start:
+        raise ValueError(
+            "vLLM 0.33 has no routed_experts and no routed_experts_start: leave them out, or use"
+            " routed_experts_prompt_start"
+        )
+    if asked.format == "store":
+        raise ValueError(
+            "routed_experts_format is 'store', which only vLLM 0.21 has: give 'file' or another"
+        )
+    check(asked)
+
+
+def answer_asked(engine_class: Any) -> None:
+    """Wrap AsyncLLM.generate: the last output of a completion has the answer in the format that the
+    request asked for."""
+    generate = once(engine_class, "generate")
+    if generate is None:
+        return
+
+    def answering(engine: Any, prompt: Any, sampling_params: Any, *args: Any, **kwargs: Any) -> Any:
+        asked = asked_by(sampling_params)
+        refuse(asked)  # before a stream begins
+        if asked.format is None:
+            return generate(engine, prompt, sampling_params, *args, **kwargs)
+        start = getattr(sampling_params, "routed_experts_prompt_start", 0) or 0
+        plain = copy.copy(sampling_params)
+        plain.extra_args = without_format(sampling_params.extra_args)
+        outputs = generate(engine, prompt, plain, *args, **kwargs)
+        return _with_answers(outputs, engine.model_config, asked._replace(start=start), plain)
+
+    replace(engine_class, "generate", generate, answering)
+
+
+async def _with_answers(
+    outputs: Any, model_config: Any, asked: Asked, sampling_params: Any
+) -> AsyncGenerator[Any, None]:
+    """Yield outputs; where a completion has ended, after its answer was made in a thread."""
+    kind = getattr(sampling_params, "output_kind", None)
+    delta = getattr(kind, "name", "") == "DELTA"  # outputs have new tokens alone
+    tokens: collections.Counter[int] = collections.Counter()
+    async with contextlib.aclosing(outputs):
+        async for output in outputs:
+            for each in output.outputs:
+                tokens[each.index] = len(each.token_ids) + (tokens[each.index] if delta else 0)
+                if each.finish_reason is not None and each.routed_experts is not None:
+                    whole = len(output.prompt_token_ids) + tokens[each.index] - 1 - asked.start
+                    await asyncio.to_thread(_answer, each, model_config, asked, whole)
+            yield output
+
+
+def _answer(completion: Any, model_config: Any, asked: Asked, whole: int) -> None:
+    """Put the answer into the place of the array.
+
+    whole: how many rows there are of the tokens, the last of which was never an input.
+    """
+    rows = completion.routed_experts
+    try:
+        cut_off = completion.finish_reason in ("abort", "error")
+        if len(rows) > whole or (len(rows) < whole and not cut_off):
+            raise ValueError(
+                f"{len(rows)} rows came for {whole} inputs, so their positions are not certain:"
+                " leave routed_experts_format out for sessions"
+            )
+        found = Answer(of_decoder(rows, model_config, asked), asked).for_json()
+    except (routecap.Error, ValueError) as error:
+        found = {ROWS: None, ERROR: str(error)}
+    for name, value in found.items():
+        setattr(completion, name, value)
+    answered(completion, found)
+
+
+def of_decoder(rows: NDArray[Any], model_config: Any, asked: Asked) -> PendingRoutedExperts:
+    """The rows from position `asked.start` on, from an array [rows, layers of the decoder, k] that
+    has -1 in missing cells. It has no tags: a request's rows come without the weights' version.
+
+    Raises:
+        ValueError: The array does not say which cells are missing.
+    """
+    if rows.dtype.kind != "i":
+        raise ValueError(
+            f"these rows are {rows.dtype}, in which a missing cell looks like an expert: leave"
+            " ROUTECAP_VLLM_FILL out, and let routecap capture"
+        )
+    config = _model_config.hf_config_of(model_config)
+    layers = _model_config.moe_layers(config)
+    routing = routecap.Routing.from_arrays(
+        rows[:, layers],
+        first=asked.start,
+        layer_map=layers,
+        layer_experts=_model_config.experts_of_layers(config),
+    )
+    count, decoder_layers, k = rows.shape
+    return PendingRoutedExperts(
+        routing,
+        (count, len(layers), k),
+        -1,
+        first=asked.start,
+        dtype=asked.dtype,
+        decoder_layers=0 if decoder_layers == len(layers) else decoder_layers,
+    )
 
 
 # ---- The worker's side
