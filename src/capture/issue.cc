@@ -26,6 +26,9 @@ static bool device_positions(const routecap_span &span) {
 // Settled rows whose positions the host knows.
 static bool plain(const routecap_span &span) { return (span.flags & ~kPhaseFlags) == 0; }
 
+// How many spans ahead memory is fetched.
+constexpr uint32_t kAhead = 16;
+
 // At most one of these flags.
 static constexpr bool phase_is_clear(uint32_t flags) {
     flags &= kPhaseFlags;
@@ -53,6 +56,7 @@ struct ForwardPath::Issue {
     int32_t slot;
     bool lost;              // there is no slot
     Step *step = nullptr;   // the slot's
+    size_t drafts = 0;      // speculative spans
     uint64_t wanted = 0;    // bytes that all spans take of the budget
     bool reserved = false;  // they have them; otherwise each span asks for its own
     uint32_t handed = 0;    // spans that the step has
@@ -138,21 +142,21 @@ int32_t ForwardPath::check_span(const Issue &issue, uint32_t i) const {
 }
 
 int32_t ForwardPath::check_spans(Issue &issue) {
-    issue.wanted = 0;
+    issue.wanted = issue.drafts = 0;
     if (++checks_ == 0) {  // once in 2^32 issues
         owner_->registry.requests.clear_checks();
         checks_ = 1;
     }
     const auto count = static_cast<uint32_t>(issue.count);
-    uint64_t drafts = 0;
+    uint64_t draft_rows = 0;
     bool tangled = false;  // some spans of one request do not ascend
     for (uint32_t i = 0; i < count; i++) {
         // Requests lie all over memory.
-        constexpr uint32_t kAhead = 16;
         if (i + kAhead < count) owner_->registry.requests.prefetch(issue.span(i + kAhead).request);
         const routecap_span &span = issue.span(i);
         if (int32_t s = check_span(issue, i); s < 0) return s;
-        if (speculative(span) && (drafts += span.rows) > UINT32_MAX)
+        issue.drafts += speculative(span);
+        if (speculative(span) && (draft_rows += span.rows) > UINT32_MAX)
             return report(ROUTECAP_ERR_ARGUMENT, "span %u: more than 2^32 drafts in one step", i);
         Request *request = owner_->registry.requests.find(span.request);
         checked_[i] = {request, request != nullptr ? issue.charge_of(span, *request) : Charge()};
@@ -323,12 +327,6 @@ int32_t ForwardPath::issue(const routecap_span *spans, size_t span_size, size_t 
         room = issue.step->room_for(count);
     }
 
-    const auto drafts = [&] {
-        size_t n = 0;
-        for (size_t i = 0; i < count; i++) n += speculative(issue.span(i));
-        return n;
-    };
-    const Room registry_room{.entries = count + 1, .nodes = drafts()};
     RegistryLock lock(owner_->registry);
     if (issue.step != nullptr) issue.step->begin(issue.ticket, o.tag, room);
     if (check_ || o.snapshot == ROUTECAP_SNAPSHOT_MAKE) {
@@ -346,8 +344,9 @@ int32_t ForwardPath::issue(const routecap_span *spans, size_t span_size, size_t 
         lock.lock();
     }
     for (bool reclaimed = false;; reclaimed = true) {
-        lock.make_room(registry_room);
-        if (int32_t s = check_spans(issue); s < 0) return s;
+        do {
+            if (int32_t s = check_spans(issue); s < 0) return s;
+        } while (lock.make_room({.entries = count + 1, .nodes = issue.drafts}));
         issue.reserved = issue.wanted == 0 || owner_->pool.reserve(issue.wanted);
         if (issue.reserved || reclaimed) break;  // after that what fits is accepted
         lock.unlock();
@@ -355,7 +354,8 @@ int32_t ForwardPath::issue(const routecap_span *spans, size_t span_size, size_t 
         lock.lock();
     }
     for (uint32_t i = 0; i < count; i++) {
-        if (issue.step != nullptr) issue.step->prefetch(issue.handed + 8);
+        if (issue.step != nullptr && i + kAhead < count)
+            issue.step->prefetch(issue.handed + kAhead);
         const int32_t s = issue_span(issue, i);
         if (status != nullptr) status[i] = s;
         issue.partial |= s != ROUTECAP_OK;

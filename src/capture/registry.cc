@@ -22,12 +22,12 @@ int32_t Registry::find(routecap_request handle, Request **request) {
 }
 
 // Clang does not know that lock_ holds the mutex.
-void RegistryLock::make_room(const Room &room) UNCHECKED_THREADS {
-    for (;;) {
+bool RegistryLock::make_room(const Room &room) UNCHECKED_THREADS {
+    for (bool released = false;; released = true) {
         const size_t blocks = registry_.log.missing(room.entries),
                      nodes = registry_.nodes.missing(room.nodes),
                      chunks = registry_.requests.missing(room.requests);
-        if (blocks == 0 && nodes == 0 && chunks == 0) return;
+        if (blocks == 0 && nodes == 0 && chunks == 0) return released;
         lock_.unlock();
         std::unique_ptr<Log::Block, void (*)(Log::Block *)> made(Log::make(blocks), Log::drop);
         Nodes::Chunk more = nodes > 0 ? Nodes::make(nodes) : Nodes::Chunk();

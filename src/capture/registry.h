@@ -51,9 +51,9 @@ public:
 
     void unlock() RELEASE() { lock_.unlock(); }
     void lock() ACQUIRE() { lock_.lock(); }
-    // Makes more room. If it must allocate, it releases the mutex meanwhile, and what the caller
-    // has seen may have changed.
-    void make_room(const Room &room);
+    // Makes more room. Returns true if it had to allocate: it released the mutex for that time, so
+    // what the caller has seen may have changed.
+    bool make_room(const Room &room);
 
 private:
     Registry &registry_;
