@@ -170,7 +170,7 @@ decoders_asan() {
     local asan
     asan=LD_PRELOAD=$(c++ -print-file-name=libasan.so):$(c++ -print-file-name=libstdc++.so)
     (cd bindings/rust && cargo test --quiet -p routecap --test wire --config "target.'cfg(unix)'.runner=['env', '$asan']") &&
-        (cd bindings/go && go test -asan -count=1 -run Wire .)
+        (cd bindings/go && go test -asan -count=1 -timeout 60m -run Wire .)
 }
 # What has most threads in the least time: `delayed` is `threads` and `limits` with random delays.
 # `every-tsan` has the rest.

@@ -93,6 +93,9 @@ mutants() {
 }
 
 cd "$module" || exit 1
+# All tests of a package together may take this long; 10 minutes, Go's default, are too few on a
+# machine with a load of 20.
+export GOFLAGS="${GOFLAGS:-} -timeout=60m"
 if [ $more = 0 ]; then
     run "the raw layer is of these headers" go run ./internal/generate -check-headers
     run "formatted" formatted
