@@ -1,4 +1,4 @@
-"""Takes the programs and commands out of the pages: snippets.py FOLDER PAGE...
+"""Takes the programs and commands out of the pages.
 
 Every block of code in c, python, rust, go or sh has a mark before it that says how it is tested:
 
@@ -16,6 +16,7 @@ keeps pace ("> 2") is written once more without that line, which is wrong on a d
 is in FOLDER/hasty.
 """
 
+import argparse
 import pathlib
 import re
 import sys
@@ -73,5 +74,10 @@ def main(folder: pathlib.Path, pages: list[pathlib.Path]) -> list[str]:
     return errors
 
 
-found = main(pathlib.Path(sys.argv[1]), [pathlib.Path(page) for page in sys.argv[2:]])
-sys.exit("\n".join(found) or None)
+parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+)
+parser.add_argument("folder", metavar="FOLDER", type=pathlib.Path)
+parser.add_argument("pages", metavar="PAGE", type=pathlib.Path, nargs="+")
+options = parser.parse_args()
+sys.exit("\n".join(main(options.folder, options.pages)) or None)
