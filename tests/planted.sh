@@ -72,7 +72,7 @@ plants asan-ubsan plan '^plan[.]' "a filled cell reads behind the experts" src/p
     's/if \(number >= at\.experts\) number -= at\.experts;//'
 plants asan-ubsan wire '^wire[.]' "a row at the end of a piece is lost" src/wire/cells.cc \
     's/if \(rest_\.size\(\) < layout_\.row_bytes\) return/if (rest_.size() <= layout_.row_bytes) return/'
-plants asan-ubsan fuzz_serialized '^fuzz[.]serialized$' "a reserved field may be anything" src/routing/serialized.cc \
+plants asan-ubsan vectors '^vectors$' "a reserved field may be anything" src/routing/serialized.cc \
     's/== kPlain && header\.check != 0/== kPlain \&\& header.check > 255/'
 # What the library does.
 plants asan-ubsan fuzz_operations '^fuzz[.]operations$' "a truncate leaves what is in flight" src/capture/requests.cc \
