@@ -1039,10 +1039,12 @@ TEST(Plan, takes_cumulative_lengths_instead) {
     EXPECT_EQ(2u, ranges[1].sample);
     EXPECT_EQ(6u, ranges[1].rows);
     const uint64_t falling[] = {0, 3, 2, 10}, late[] = {1, 3, 3, 10};
-    for (const uint64_t *wrong : {falling, late}) {
+    for (const uint64_t *wrong : {falling, late, static_cast<const uint64_t *>(nullptr)}) {
         c.cu_lengths = wrong;
         EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_plan_create(&c, &made));
     }
+    c.lengths = c.cu_lengths = cu_lengths;  // which of the two?
+    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_plan_create(&c, &made));
 }
 
 // What is uploaded says what it is; bytes of another plan, or of none, are not unpacked.
