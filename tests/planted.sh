@@ -95,6 +95,7 @@ plants asan-ubsan vectors '^vectors$' "rows behind the last segment are not in t
     's/^( *)add\(\{\}, nullptr, 0, routing\.end\(\) - position\);/\1;/'
 plants asan-ubsan vectors '^vectors$' "a block is as old as its newest row" src/prefix/landing.cc \
     's/any \? std::min\(b\.tag, tag\)/any ? std::max(b.tag, tag)/'
+plants asan-ubsan vectors '^vectors$' "what a key has is overlooked" src/prefix/landing.cc 's/if \(s_\.slot_keys\(\)\) return;/return;/'
 plants asan-ubsan vectors '^vectors$' "the boundary of two calls is a row late" src/sequence/join.cc \
     's/const uint64_t boundary = rows_\.kept - 1;/const uint64_t boundary = rows_.kept;/'
 plants asan-ubsan api '^api[.]' "a page that a request has is charged again" src/capture/issue.cc \

@@ -93,7 +93,6 @@ breaks operations "rows of older weights stay" src/prefix/local_store.cc \
 breaks operations "a row is as old as its first cell" src/rows/page_entry.cc 's/\(fills \&\& filing\.tag < page/(false \&\& filing.tag < page/'
 breaks operations "old weights are compared with new ones" src/prefix/landing.cc \
     's/const bool stale = b\.outcome == Outcome::stale \|\| .*;/const bool stale = b.outcome == Outcome::stale;/'
-breaks operations "what a key has is overlooked" src/prefix/landing.cc 's/if \(s_\.slot_keys\(\)\) return;/return;/'
 breaks operations "a block is retained once too often" src/prefix/local_store.cc 's/if \(block\.retained\+\+ > 0\) return;/if (block.retained++ > 1) return;/'
 breaks operations "a shared slot is its last owner's until drafts are settled" src/prefix/mapped_store.h \
     's/return slot_keys\(\) \&\& flight\(key\) != nullptr;/return false;/'
