@@ -59,6 +59,16 @@ static void copy_input(struct tap *tap, const struct ggml_tensor *input, int64_t
     }
 }
 
+/* Does it keep the rows that want logits, of something that was computed for all rows? The list of
+ * these rows is an input of the graph, which has no name in some versions. */
+static bool selects_outputs(const struct tap *tap, const struct ggml_tensor *tensor) {
+    const struct ggml_tensor *all = tensor->src[0], *input = tensor->src[1];
+    return input->ne[0] <= tap->rows &&
+           (strstr(input->name, "out_ids") != NULL ||
+            (input->op == GGML_OP_NONE && (input->flags & GGML_TENSOR_FLAG_INPUT) != 0 &&
+             all->op != GGML_OP_NONE && all->ne[1] == tap->rows));
+}
+
 /* The engine is about to run `tensor`: does it say something about the rows of the micro-batch? */
 static void identify(struct tap *tap, const struct ggml_tensor *tensor) {
     const struct ggml_tensor *input = tensor->src[1];
@@ -77,8 +87,7 @@ static void identify(struct tap *tap, const struct ggml_tensor *tensor) {
         copy_input(tap, input, tap->token + tap->first_row);
         for (uint32_t row = tap->first_row; row < tap->first_row + tap->rows; row++)
             tap->position[row] = tap->cell[row] = -1;
-    } else if (tensor->op == GGML_OP_GET_ROWS && strstr(input->name, "out_ids") != NULL &&
-               count <= tap->rows) {
+    } else if (tensor->op == GGML_OP_GET_ROWS && selects_outputs(tap, tensor)) {
         tap->outputs = (uint32_t)count;
         copy_input(tap, input, tap->output);
     } else if (tensor->op == GGML_OP_ROPE && count == tap->rows &&
