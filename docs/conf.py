@@ -37,6 +37,7 @@ include_patterns = [
     "bindings/go/README.md",
     "bindings/rust/routecap/README.md",
     "examples/README.md",
+    "examples/llama_server/README.md",
     "examples/frontier/README.md",
     "examples/frontier/results/report.md",
     "examples/model/**.md",
@@ -115,6 +116,7 @@ docs/guides/candle
 docs/store
 docs/models
 examples/README
+examples/llama_server/README
 examples/model/README
 examples/model/weights/report
 ```

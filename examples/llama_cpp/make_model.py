@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Write a small random mixture-of-experts model over bytes, as GGUF, for llama.cpp.
 
-usage: make_model.py ARCHITECTURE FILE
+usage: make_model.py ARCHITECTURE FILE [--tokenizer]
 
 ARCHITECTURE is qwen3moe (every layer has experts), deepseek2 (a leading dense layer, latent
 attention, sigmoid routing in groups with a selection bias, a shared expert), gpt-oss (a sliding
 window in every other layer, so two kinds of memory; the last layer runs all rows) or qwen3 (no
-experts at all: there is nothing to capture). It has no tokenizer: token ids are bytes. The weights
-are random, so the routing is noise, but it is computed by the engine's real code.
+experts at all: there is nothing to capture). It has no tokenizer: token ids are bytes. With
+--tokenizer each token is two letters, as a server needs text. The weights are random, so the
+routing is noise, but it is computed by the engine's real code.
 """
 
 import sys
@@ -53,7 +54,18 @@ out.add_head_count(HEADS)
 out.add_layer_norm_rms_eps(1e-5)
 out.add_rope_freq_base(10000.0)
 out.add_vocab_size(BYTES)
-out.add_tokenizer_model("no_vocab")
+if sys.argv[3:] == ["--tokenizer"]:
+    # Two letters a token: a server refuses answers that are no UTF-8.
+    letters = [f"{chr(97 + byte // 16)}{chr(97 + byte % 16)}" for byte in range(BYTES)]
+    out.add_tokenizer_model("gpt2")
+    out.add_tokenizer_pre("gpt-2")
+    out.add_token_list(letters)
+    out.add_token_types([gguf.TokenType.NORMAL] * BYTES)
+    out.add_token_merges(["a b"])
+    out.add_eos_token_id(0)
+    out.add_add_bos_token(False)
+else:
+    out.add_tokenizer_model("no_vocab")
 out.add_file_type(gguf.LlamaFileType.ALL_F32)
 if architecture != "qwen3":
     out.add_expert_count(EXPERTS)
