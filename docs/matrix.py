@@ -31,6 +31,7 @@ ADAPTERS = {
     "SGLang": f"{PYTHON}/sglang/*.py",
     "transformers": f"{PYTHON}/transformers/*.py",
     "llama.cpp": "examples/llama_cpp/tap.[ch]",
+    "llama-server": "examples/llama_cpp/tap.[ch] examples/llama_server/preload.c",
 }
 OWN = "its own capture"
 SHOWN = {"passes": "passes", "fails": "**fails**", "refuses": "refuses"}
@@ -57,7 +58,7 @@ def digest(run):
     """Of the adapter that a run is of, as it is now; nothing for an engine's own capture."""
     if run["capture"] == OWN:
         return ""
-    files = sorted(ROOT.glob(ADAPTERS[run["engine"]]))
+    files = sorted(file for part in ADAPTERS[run["engine"]].split() for file in ROOT.glob(part))
     whole = "".join(f"{file.name}\0{code(file)}\0" for file in files)
     return hashlib.sha256(whole.encode()).hexdigest()[:12]
 

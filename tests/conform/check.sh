@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Conform in transformers and llama.cpp: ten clean runs of each, in which it must find nothing, and
-# runs with a planted fault, which it must find. vLLM and SGLang: tests/vllm_engine/check.sh and
+# Conform in transformers, llama.cpp and llama-server: ten clean runs of each, in which it must find
+# nothing, and runs with a planted fault, which it must find. vLLM and SGLang: tests/vllm_engine/check.sh and
 # tests/sglang_engine/check.sh. usage: bash tests/conform/check.sh [PREFIX]
 cd "$(dirname "$0")/../.." && . examples/setup.sh
 set +e
 use_library "$@"
 install_llama
+install_llama_server
 install_package
 install_transformers
 work=$build/conform
@@ -21,5 +22,11 @@ done
 for split in "" 1; do
     check "llama.cpp${split:+, a memory for each sequence}" "$transformers_python" tests/conform/prove.py --json "$build/conform_reports" llama_engine \
         program="$work/llama_cpp" library="$library" model="$work/model" version="node-llama-cpp-$llama_version" split=$split
+done
+build_preload "$work/routecap_preload.so" || exit 1
+"$build/python/bin/python" examples/llama_cpp/make_model.py qwen3moe "$work/server.gguf" --tokenizer || exit 1
+for unified in "" 1; do
+    check "llama-server${unified:+, one memory}" "$build/python/bin/python" tests/conform/prove.py --json "$build/conform_reports" llama_server_engine \
+        program="$llama_server" preload="$work/routecap_preload.so" model="$work/server.gguf" unified=$unified
 done
 closing

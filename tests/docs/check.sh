@@ -53,7 +53,7 @@ matrix_is_current() {
     local copy=$build/matrix file
     rm -rf "$copy" && mkdir -p "$copy/docs" "$copy/bindings/python/src" "$copy/examples" &&
         cp docs/matrix.* docs/conform.md "$copy/docs" && cp -r bindings/python/src/routecap "$copy/bindings/python/src" &&
-        cp -r examples/llama_cpp "$copy/examples" && python3 docs/matrix.py --check || return 1
+        cp -r examples/llama_cpp examples/llama_server "$copy/examples" && python3 docs/matrix.py --check || return 1
     file=$copy/bindings/python/src/routecap/transformers/_taps.py
     echo "# a comment" >> "$file" && python3 "$copy/docs/matrix.py" --check || return 1
     echo "more = 1" >> "$file" && ! python3 "$copy/docs/matrix.py" --check
