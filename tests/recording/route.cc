@@ -60,21 +60,6 @@ TEST(Route, provenance_is_seen_and_refused) {
                   routecap_request_coverage(rig.capturer(), r, 0, 3, &coverage, nullptr, 0, 0));
     EXPECT_EQ(coverage.cells_recomputed, 3u);
 
-    const auto extract = [&](uint64_t rows, uint32_t flags) {
-        routecap_routing *out = nullptr;
-        const int32_t status = routecap_request_extract(rig.capturer(), r, 0, rows,
-                                                        ROUTECAP_EXTRACT_SHARE, flags, &out);
-        routecap_routing_free(out);
-        return status;
-    };
-    EXPECT_STATUS(ROUTECAP_ERR_INCOMPLETE,
-                  extract(4, ROUTECAP_READ_STRICT | ROUTECAP_READ_ALLOW_RECOMPUTED));
-    EXPECT_STATUS(ROUTECAP_ERR_RECOMPUTED, extract(3, ROUTECAP_READ_STRICT));
-    EXPECT_STATUS(ROUTECAP_OK, extract(3, ROUTECAP_READ_STRICT | ROUTECAP_READ_ALLOW_RECOMPUTED));
-    EXPECT_STATUS(ROUTECAP_OK, extract(3, ROUTECAP_READ_ALLOW_RECOMPUTED));
-    EXPECT_STATUS(ROUTECAP_OK, extract(0, ROUTECAP_READ_STRICT));
-    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, extract(3, 4));
-
     const auto copy = [&](uint32_t first_layer, uint32_t layers, uint32_t flags) {
         routecap_copy_options options;
         EXPECT_STATUS(ROUTECAP_OK, routecap_copy_options_init(&options, sizeof options));
@@ -131,36 +116,6 @@ TEST(Route, a_cell_that_has_ids_keeps_them_and_the_conflict_is_counted) {
     EXPECT_STATUS(ROUTECAP_OK, routecap_step_finalize(rig.capturer(), step, -1, &conflicting));
     EXPECT_EQ(conflicting, 1u);
     rig.expect(r, 0, {{std::vector<int64_t>{6, 7}}});
-}
-
-// Ranks that each have a layer: what is recomputed on one is recomputed in the union.
-TEST(Route, a_union_remembers) {
-    const auto rank = [](int32_t layer, int32_t provenance) {
-        auto rig =
-            std::make_unique<Rig>(Options{.shape = {.layers = 1, .k = 2, .experts = 16, .rows = 4},
-                                          .layer_map = {layer},
-                                          .layer_provenance = {provenance}});
-        const routecap_request r = rig->open();
-        rig->land(rig->step({{r, {1, 0, 4}}}));
-        return RoutingPtr(rig->finish(r, 4));
-    };
-    const RoutingPtr a = rank(3, ROUTECAP_PROVENANCE_CAPTURED), b = rank(5, kRecomputed),
-                     c = rank(3, kRecomputed);
-    for (const auto &[first, second, layers, cells] :
-         {std::tuple{&a, &b, 2u, 4u}, {&a, &c, 1u, 4u}}) {
-        const routecap_routing *both[] = {first->get(), second->get()};
-        for (const routecap_routing *routing : both)
-            EXPECT_STATUS(ROUTECAP_OK, routecap_routing_wait(routing, -1));
-        routecap_routing *merged = nullptr;
-        ASSERT_STATUS(ROUTECAP_OK, routecap_routing_merge(both, 2, 0, &merged));
-        const RoutingPtr owner(merged);
-        EXPECT_EQ(view_of(merged).layers, layers);
-        EXPECT_EQ(view_of(merged).layer_provenance[layers - 1], ROUTECAP_PROVENANCE_RECOMPUTED);
-        routecap_coverage coverage{};
-        coverage.struct_size = sizeof coverage;
-        EXPECT_STATUS(ROUTECAP_OK, routecap_routing_coverage(merged, &coverage, nullptr, 0, 0));
-        EXPECT_EQ(coverage.cells_recomputed, cells);
-    }
 }
 
 // Those that no vector can make; the others are in routes.json.

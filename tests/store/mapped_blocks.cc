@@ -62,21 +62,6 @@ TEST_F(Table, the_tag_of_a_row_that_was_empty_is_that_of_the_row_that_fills_it) 
     EXPECT_EQ(a.read_rows(), expected);
 }
 
-TEST_F(Table, a_block_that_takes_the_place_of_a_retained_one_is_retained) {
-    const Options o{.blocks = 3};
-    Process a(o, descriptor), b(o, descriptor);
-    a.publish(1, 1, 0b1);
-    EXPECT_EQ(a.retain(1), 0);
-    EXPECT_EQ(b.publish(1, 1), Published::stored);
-    for (uint64_t k = 10; k < 20; k++) b.publish(k, k);
-    EXPECT_TRUE(b.has(1, 1));
-    a.release(1);
-    b.publish(20, 20);
-    b.publish(21, 21);
-    b.publish(22, 22);
-    EXPECT_EQ(b.find(1), kEvicted);
-}
-
 TEST_F(Table, many_that_are_published_at_once_are_as_if_one_by_one) {
     for (const bool slot_keys : {false, true}) {
         const Options o{.key_bytes = 8, .slot_keys = slot_keys, .blocks = 20};

@@ -155,26 +155,6 @@ TEST(Generation, ends_before_an_adopt_or_after_it) {
     }
 }
 
-// Drafts with old weights that land after the key has rows of the new ones: that is no sign of a
-// poisoned key.
-TEST(Generation, that_is_over_is_not_compared_with_the_next) {
-    Rig rig;
-    Shelf shelf(rig.shape());
-    const routecap_request a = rig.open(), b = rig.open();
-    const routecap_step drafts = rig.step({{a, {1, 0, 4}}}, ROUTECAP_SPAN_SPECULATIVE);
-    rig.land(drafts);
-    shelf.publish(rig, a, 0, {10});
-    shelf.advance(1);
-    rig.land(tagged(rig, 1, b, {2, 0, 4}));
-    shelf.publish(rig, b, 0, {10});
-    EXPECT_EQ(1u, shelf.settled(rig).blocks_published);
-    EXPECT_STATUS(ROUTECAP_OK, routecap_request_accept(rig.capturer(), a, drafts, nullptr, 4));
-    const routecap_store_counts counts = shelf.settled(rig);
-    EXPECT_EQ(1u, counts.blocks_stale);
-    EXPECT_EQ(0u, counts.blocks_mismatched);
-    EXPECT_EQ(1u, counts.blocks_published);
-}
-
 TEST(Generation, may_end_thousands_of_times) {
     Rig rig;
     Shelf shelf(rig.shape());
