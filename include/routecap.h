@@ -100,9 +100,9 @@
  *              padding takes sink rows too.
  *   position   The index of a row in its request, from 0. It counts tokens. The position ids that
  *              the engine passes to the model may differ.
- *   cell       One row in one layer. A cell is valid if, in a step that has the row, the layer
- *              wrote k distinct ids in range. Otherwise it is missing. Validity is stored
- *              separately from the ids, because every id value may be an expert.
+ *   cell       One row in one layer. A cell is valid if the layer wrote k distinct ids in range to
+ *              it in one step. Otherwise it is missing. Validity is stored separately from the ids,
+ *              because every id value may be an expert.
  *   step       One forward pass: begin, writes, snapshot, issue. Issue returns its ticket.
  *   span       Consecutive sink rows of one step that belong to one request. Their positions are
  *              consecutive too, unless the engine gives them in device memory
@@ -110,12 +110,12 @@
  *   slot       Memory that holds the rows of one step while the step is in flight. A place in the
  *              engine's KV cache is called a cache slot (store.h).
  *   block      The rows that a store keeps under one key (store.h). A block of missing cells
- *              (reading.h) is always called that.
+ *              (reading.h) is something else.
  *   request    A token sequence that is being captured, identified by a 64-bit handle. Using the
  *              handle of a request that has ended is an error; handles are never reused.
- *   filed      A row is filed when it is stored with its request (a draft: provisionally), or when
- *              the library has counted why it is not stored. Each capturer has a worker thread,
- *              which files rows.
+ *   filed      A row is filed when it is stored with its request, or when the library has counted
+ *              why it is not stored. A draft is stored provisionally. Each capturer has a worker
+ *              thread, which files rows.
  *   landed     A step has landed when all its rows are filed. They can then be read.
  *   in flight  A step is in flight from its issue until it has landed, and so are its rows.
  *   draft      The row of a speculative token, which a draft model guessed and the model verifies.

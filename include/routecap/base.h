@@ -48,9 +48,9 @@
  * filing a step at that moment, they wait until it has filed that one step.
  *   - routecap_step_begin on the host backend, if no slot is free.
  *   - routecap_step_issue, if the budget is exhausted.
- *   - Calls that read a request (coverage, extract, extract_into). They first carry out the queued
- *     changes of the request that wait for no step, unless ROUTECAP_CONFIG_MANUAL_PROGRESS is set.
- *     If there is no memory for that, they return ROUTECAP_ERR_NO_MEMORY.
+ *   - Calls that read a request (coverage, extract, extract_into). They first carry out the
+ *     request's queued changes whose steps have landed, unless ROUTECAP_CONFIG_MANUAL_PROGRESS is
+ *     set. If there is no memory for that, they return ROUTECAP_ERR_NO_MEMORY.
  *   - routecap_capturer_progress, with ROUTECAP_CONFIG_MANUAL_PROGRESS. There is no worker thread
  *     then, and the calls of this list wait for another caller's thread that is filing a step.
  *
@@ -92,8 +92,9 @@
  * default stream. No call changes the thread's current context.
  *
  * Work runs in the order of its stream, except for a snapshot in a graph (see
- * routecap_step_snapshot). If you use several streams, you must order the work on them yourself,
- * except that the library orders a begin that is not captured after the last issue.
+ * routecap_step_snapshot). If you use several streams, you must order the work on them yourself.
+ * There is one exception: the library makes a begin run after the last issue, unless the begin is
+ * captured.
  *
  * A capturable call may be made on a stream that is being captured into a CUDA graph. Its work then
  * runs at each replay. The graph keeps the library's own memory alive, so it may be replayed even
@@ -196,8 +197,8 @@ typedef int32_t routecap_status; /* ROUTECAP_OK, or one of the following */
 #define ROUTECAP_OK 0
 
 /* Partial success. */
-#define ROUTECAP_INCOMPLETE 1   /* some cells of the result are missing; of routecap_store_export:
-                                   some blocks */
+#define ROUTECAP_INCOMPLETE 1   /* some cells of the result are missing; from
+                                   routecap_store_export: some blocks were left out */
 #define ROUTECAP_LOST 2         /* the step has a ticket, but all its rows are missing: no slot was
                                    free, or its copy failed */
 #define ROUTECAP_PENDING 3      /* not landed yet */
@@ -240,8 +241,8 @@ typedef int32_t routecap_status; /* ROUTECAP_OK, or one of the following */
                                           router's scores (logits) */
 
 /* Mistakes in the calls of the forward path, which only checked mode reports; see
- * ROUTECAP_CONFIG_CHECKED. Without it the rows concerned are missing; what two threads at once do
- * is undefined. */
+ * ROUTECAP_CONFIG_CHECKED. Without it the rows concerned are missing, and the result of two threads
+ * at once is undefined. */
 #define ROUTECAP_ERR_NOT_BEGUN (-208)      /* record, route, snapshot or issue without a begin */
 #define ROUTECAP_ERR_NOT_SNAPSHOT (-209)   /* issue of a forward pass without a snapshot */
 #define ROUTECAP_ERR_SNAPSHOT_TWICE (-210) /* a second snapshot of one step */
@@ -337,8 +338,8 @@ typedef struct CUstream_st *routecap_stream;
 #define ROUTECAP_DTYPE_I32 4
 #define ROUTECAP_DTYPE_U32 5
 #define ROUTECAP_DTYPE_I64 6
-#define ROUTECAP_DTYPE_ID16_BF16 7 /* 32 bits: the id in the upper 16; in the lower 16, as a
-                                      bfloat16, the factor by which the expert's output is
+#define ROUTECAP_DTYPE_ID16_BF16 7 /* 32 bits. The upper 16 are the id. The lower 16 are a
+                                      bfloat16: the factor by which the expert's output is
                                       multiplied. Only in routecap_source */
 
 /* Element types of logits and biases: values of dtype fields. */

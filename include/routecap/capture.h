@@ -51,9 +51,9 @@
  *   - Tensor parallel ranks: one rank has ROUTECAP_ROLE_OWNER, and the others have
  *     ROUTECAP_ROLE_MIRROR. All make the same calls; those that return rows return
  *     ROUTECAP_ERR_DISABLED on a mirror.
- *   - CUDA graphs: capture begin, with the padded number of rows, and snapshot as part of the
- *     graph. Call issue after each replay, outside the graph. Capturing the graph is no forward
- *     pass: there is nothing to discard until you replay it.
+ *   - CUDA graphs: make begin, with the padded number of rows, and snapshot part of the graph. Call
+ *     issue after each replay, outside the graph. Capturing the graph is no forward pass: there is
+ *     nothing to discard until you replay it.
  *   - A warm-up, profiling or dummy run: call routecap_step_discard instead of issue.
  */
 #ifndef ROUTECAP_CAPTURE_H
@@ -90,8 +90,8 @@ typedef uint32_t routecap_config_flags; /* any of ROUTECAP_CONFIG_* */
 
 /*
  * Checked mode is for development and tests. ROUTECAP_CONFIG_CHECKED turns it on, and so does
- * ROUTECAP_CHECKED=1 in the environment when the capturer is created. It reports mistakes in the
- * calls of the forward path, most of which only make rows missing without it:
+ * ROUTECAP_CHECKED=1 in the environment when the capturer is created. Without it, most mistakes in
+ * the calls of the forward path only make rows missing. Checked mode reports them:
  *
  *   ROUTECAP_ERR_NOT_BEGUN, ROUTECAP_ERR_NOT_SNAPSHOT, ROUTECAP_ERR_SNAPSHOT_TWICE,
  *   ROUTECAP_ERR_ISSUED_TWICE, ROUTECAP_ERR_ROWS_NOT_BEGUN
@@ -125,7 +125,7 @@ typedef struct routecap_config {
                                       layer_experts is set */
     uint32_t rows;                 /* sink rows: the most tokens of one forward pass, padding
                                       included, in 1..ROUTECAP_MAX_ROWS. Required */
-    uint32_t slots;                /* memory for so many steps, 1..ROUTECAP_MAX_SLOTS; default 4.
+    uint32_t slots;                /* room for this many steps, 1..ROUTECAP_MAX_SLOTS; default 4.
                                       How many may be in flight: see routecap_step_issue */
     routecap_dtype sink_dtype;     /* of the sink that the library allocates: ROUTECAP_DTYPE_I16
                                       (default), _I32 or _I64 */
@@ -168,8 +168,8 @@ ROUTECAP_API routecap_status routecap_config_init(routecap_config *config, size_
  *
  * The role decides how the capturer behaves:
  *   - ROUTECAP_ROLE_OWNER captures.
- *   - ROUTECAP_ROLE_MIRROR does in begin, snapshot, and the calls of record.h what an owner does,
- *     so that CUDA graphs are equal on all ranks. In all other calls it behaves like
+ *   - ROUTECAP_ROLE_MIRROR behaves like an owner in begin, snapshot and the calls of record.h, so
+ *     that CUDA graphs are equal on all ranks. In all other calls it behaves like
  *     ROUTECAP_ROLE_DISABLED.
  *   - ROUTECAP_ROLE_DISABLED turns capture off. The capturer allocates nothing, starts nothing, and
  *     ignores all other fields of the configuration. Every call only checks that its output
@@ -191,7 +191,7 @@ ROUTECAP_API routecap_status routecap_capturer_create(const routecap_config *con
  * Destroy a capturer.
  *
  * The call waits until all issued steps have landed. After that only graphs that you still replay
- * use the engine's memory. Requests that are open end, and their rows are dropped.
+ * use the engine's memory. The call ends all open requests and drops their rows.
  *
  * Routings stay valid. Those of routecap_request_finish become ready, and threads that wait for
  * them return. If there is no memory left to hand rows over to such a routing, those rows are
@@ -211,8 +211,8 @@ ROUTECAP_API void routecap_capturer_destroy(routecap_capturer *capturer);
  * Call it at the start of the forward pass, before the first write. If the engine computes parts of
  * the pass on several streams, call it before these streams fork. It may run on a stream of its own
  * that is forked from the engine's stream and joined before the first write. Rows of the pass
- * beyond `rows` are missing. If the forward pass before it was not issued, begin discards that
- * pass, in a replay of a graph too.
+ * beyond `rows` are missing. If the previous forward pass was not issued, begin discards it. A
+ * begin that is replayed in a graph does that too.
  *
  * On the host backend no step is lost. If all slots hold steps in flight, begin files the oldest
  * one on the calling thread, even with ROUTECAP_CONFIG_MANUAL_PROGRESS. That takes as long as
@@ -239,10 +239,10 @@ ROUTECAP_API routecap_status routecap_step_begin(routecap_capturer *capturer, ui
  * call reads the sink and never writes it. A second snapshot in one step makes the rows of the step
  * missing.
  *
- * Write the sink again only after another begin. In a graph the snapshot is a branch of its own, so
- * that it costs next to nothing directly after the last router: it may still read the sink while
- * later work of the stream runs. The library joins the branch before the end of the graph and
- * before the device work of the next begin.
+ * Write the sink again only after another begin. In a graph the snapshot is a branch of its own,
+ * which may still read the sink while later work of the stream runs. So it costs next to nothing if
+ * you call it directly after the last router. The library joins the branch before the end of the
+ * graph and before the device work of the next begin.
  *
  * Capturable. On the host backend the rows are copied before the call returns.
  *
@@ -314,8 +314,8 @@ typedef struct routecap_issue_options {
  * must not overlap in position, unless they are speculative (a tree has several drafts for one
  * position) or have device positions. A step without spans lands at once.
  *
- * Issue skips a span and counts its rows if the request is unknown, or if the budget
- * (config.budget_bytes) has less left than the span is charged. Issue then returns
+ * Issue skips a span and counts its rows if the request is unknown, or if the span's charge (see
+ * "Memory") is more than the budget (config.budget_bytes) has left. Issue then returns
  * ROUTECAP_PARTIAL, and files the other spans as usual. Positions that were refused for memory
  * count towards the request's length, and are missing (REFUSED).
  *
@@ -326,18 +326,18 @@ typedef struct routecap_issue_options {
  * also charges:
  *   - for a page whose rows may get different tags: memory for these tags,
  *   - for drafts: memory of their own, until they are settled,
- *   - for device positions: each page within the bounds, but if these are more pages than the span
- *     has rows, one page for each row.
+ *   - for device positions: each page within the bounds. If these are at least two pages more than
+ *     the span has rows, issue charges one page for each row instead.
  * When the step is filed, or when its drafts are settled, the part of the charge that was not
  * needed returns to the budget. Issue accepts a span that is charged nothing, even if the budget is
  * exceeded. Rows of an accepted span are refused later only if the system itself has no memory
  * left. They are then missing (REFUSED), and counted.
  *
  * A span may need a page that issue did not charge, if rows are shared, forked or taken between its
- * issue and its filing. The span gets that page even if this exceeds the budget. The excess is at
- * most the memory of the pages, with their tags, that certain spans touch: those that were in
- * flight, or had provisional drafts, at some moment since stats.bytes_in_use was last within the
- * budget.
+ * issue and its filing. The span gets that page even if this exceeds the budget. The excess has a
+ * limit: take all spans that were in flight, or had provisional drafts, at some moment since
+ * stats.bytes_in_use was last within the budget. The excess is at most the memory of the pages that
+ * these spans touch, tags included.
  *
  * The worker thread frees the memory of rows that close, truncate, finish or a take removed from a
  * request, unless a routing has them. If the budget is exhausted, issue does that itself before it
@@ -345,8 +345,9 @@ typedef struct routecap_issue_options {
  *
  * Slots. Each forward pass takes one slot. The slot is free again once the step has landed or is
  * discarded. If no slot is free, the step is lost: it has a ticket and has landed, all its rows are
- * missing (LOST), and issue returns ROUTECAP_LOST. The issue or discard before a pass chooses its
- * slot; for the first pass, create does. If none was free then, it depends on how begin runs:
+ * missing (LOST), and issue returns ROUTECAP_LOST. The issue or discard before a pass
+ * chooses the slot of that pass; for the first pass, create does. If no slot was free then, what
+ * happens depends on how begin runs:
  *   - Begin is called for each pass (eager). It looks for a free slot again. To lose no step, have
  *     at most slots - 1 steps in flight when you call begin. If there are more, wait for the oldest
  *     by routecap_step_finalize. On the host backend no step is lost.
@@ -418,8 +419,8 @@ ROUTECAP_API routecap_status routecap_step_poll(routecap_capturer *capturer, rou
  * @param[out] conflicting  How many cells of the step were recorded twice. 0 for all but the last
  *                          1024 steps; unchanged on a timeout; may be NULL.
  * @return ROUTECAP_OK; ROUTECAP_LOST (see routecap_step_poll); ROUTECAP_PENDING (timeout);
- *         ROUTECAP_ERR_UNKNOWN_STEP (never issued). In checked mode also the error of a slip that
- *         the device found; the step has landed nevertheless.
+ *         ROUTECAP_ERR_UNKNOWN_STEP (never issued). In checked mode also the error of a mistake
+ *         that the device found; the step has landed nevertheless.
  */
 ROUTECAP_API routecap_status routecap_step_finalize(routecap_capturer *capturer, routecap_step step,
                                                     int64_t timeout_ns, uint64_t *conflicting);
@@ -445,8 +446,8 @@ typedef struct routecap_memory {
     uint64_t row_bytes;       /* of one captured row: ids and validity */
     uint64_t page_bytes;      /* of one page, the unit in which requests take from the budget */
     uint64_t request_bytes;   /* of one open request before its first row, outside the budget */
-    uint64_t tag_bytes;       /* what a page also takes from the budget, once two of its rows have
-                                 different tags */
+    uint64_t tag_bytes;       /* what a page takes from the budget in addition, once two of its rows
+                                 have different tags */
 } routecap_memory;
 
 /**
@@ -505,8 +506,8 @@ typedef struct routecap_stats {
     uint64_t rows_lost;        /* of a lost step */
     uint64_t rows_late;        /* cut by close or truncate, or by `rows` of finish, while in flight
                                   or provisional; but not drafts that rows_rejected counts */
-    uint64_t rows_rejected;    /* drafts that accept did not keep, and drafts that finish dropped
-                                  because nothing had settled or cut them */
+    uint64_t rows_rejected;    /* drafts that accept did not keep, and drafts that were neither
+                                  settled nor cut when finish dropped them */
     uint64_t rows_unplaced;    /* their device position was outside the span's bounds */
     uint64_t rows_refused;     /* there was no memory for them */
     /* Other counts. */
@@ -573,8 +574,8 @@ ROUTECAP_API routecap_status routecap_capturer_layer_stats(const routecap_captur
  *
  * With ROUTECAP_CONFIG_MANUAL_PROGRESS this call does all the work of the worker thread. Use it in
  * processes that allow no threads, and in tests. Calls that wait also file steps. Calls that read
- * neither file steps nor carry out queued changes, so a reader sees new rows and changes of a
- * request only after progress or a wait.
+ * do not file steps, and do not carry out queued changes. So a reader sees new rows and changes of
+ * a request only after progress or a wait.
  *
  * Any thread may call it. One call runs at a time, and others wait for it. It does not wait for the
  * device. Without ROUTECAP_CONFIG_MANUAL_PROGRESS it does nothing.

@@ -50,9 +50,9 @@ extern "C" {
 /* Flags of routecap_received. */
 #define ROUTECAP_RECEIVED_EXPANDED 1u /* do_expand=True (prefill): a row for each token and local
                                          expert. Without it (decode): a row for each token */
-#define ROUTECAP_RECEIVED_GLOBAL 2u   /* the engine has already replaced the ids, which number only
-                                         this rank's experts, by ids that number all experts, in
-                                         place. Not with EXPANDED */
+#define ROUTECAP_RECEIVED_GLOBAL 2u   /* the engine has already replaced the ids in place: they now
+                                         number all experts, not only this rank's. Not with
+                                         EXPANDED */
 typedef uint32_t routecap_received_flags; /* any of ROUTECAP_RECEIVED_* */
 
 /*

@@ -42,10 +42,10 @@ extern "C" {
  *
  * Lock. To publish or retain blocks, and to note that blocks were used, a process must hold the
  * store's lock. Finding, adopting, releasing and evicting work without it. A call tries for about
- * 50 us to get the lock. The worker thread waits for up to one second. A process that does not get
- * the lock, for example because another process was stopped while it held the lock, publishes no
- * blocks (blocks_refused), retain gives the reason ROUTECAP_MISSING_REFUSED, and an adopt does not
- * note that its blocks were used. No counter shows the last two.
+ * 50 us to get the lock. The worker thread waits for up to one second. A process may not get the
+ * lock, for example because another process was stopped while it held the lock. Then its blocks are
+ * not published (blocks_refused), retain gives the reason ROUTECAP_MISSING_REFUSED, and an adopt
+ * does not note that its blocks were used. No counter shows the last two.
  *
  * Death. A process may die at any moment without holding up the others. The blocks that it retained
  * are released. If it dies while it holds the lock, the store forgets which blocks were used last.

@@ -22,7 +22,7 @@
  * Which cells count. When a cell becomes valid in its request, because its step landed or because
  * its draft was accepted, the capturer adds 1 to each of the cell's k experts. So the counts of a
  * layer add up to k times the number of its cells that became valid. They equal what you would
- * count in the routings of all requests, with these rules:
+ * count in the routings of all requests by these rules:
  *   - Rows that were lost, refused, late or unplaced, and drafts that were rejected, do not count.
  *   - If a position is issued again, only the cells that were missing count. After truncate the
  *     position counts again in full.
@@ -32,8 +32,9 @@
  *   - If several spans name one sink row, it counts once for each of them. Give all but one of
  *     these spans ROUTECAP_SPAN_UNCOUNTED to count it once.
  *
- * When. Whoever files a step counts its rows, before the step has landed: nearly always the worker
- * thread (see "Waiting" in base.h). A draft is counted when its accept is carried out.
+ * When. The thread that files a step counts its rows, before the step has landed. Nearly always
+ * this is the worker thread (see "Waiting" in base.h). A draft is counted when its accept is
+ * carried out.
  *
  * Windows. The counters only grow, and each reading contains whole steps and whole accepts. To get
  * the load of a time window, read at its start and at its end, and subtract. Any number of readers

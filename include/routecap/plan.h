@@ -19,8 +19,8 @@
  *               that
  *   class       the kind of each cell of the result: ROUTECAP_PLAN_CLASS_VALID, _PADDING,
  *               _NOT_NEEDED or _LOST (needed, and missing in all sources for whatever reason)
- *   packed      the layout PACKED puts sequences one after another. routecap_plan_pack has nothing
- *               to do with it: it packs the bytes of any layout for an upload
+ *   packed      the layout PACKED puts sequences one after another. routecap_plan_pack is something
+ *               else: it packs the bytes of any layout for an upload
  *
  *     routecap_plan_config config;
  *     routecap_plan_config_init(&config, sizeof config);
@@ -163,11 +163,11 @@ typedef struct routecap_plan_config {
                                  rounded up to a multiple of `align` */
     uint64_t align;           /* each sequence is padded to a multiple of this. Default: C, times 2
                                  with ZIGZAG, times tensor_size with SEQUENCE_PARALLEL, so that a
-                                 sequence can be divided evenly among all ranks; with PACKED and
-                                 ALLGATHER 1 */
+                                 sequence can be divided evenly among all ranks; but 1 with PACKED
+                                 and ALLGATHER */
     uint64_t align_total;     /* PACKED: the last sequence is padded further until the number of
-                                 rows of the micro-batch is a multiple of this. Default: 1; with
-                                 ALLGATHER C, times tensor_size with SEQUENCE_PARALLEL */
+                                 rows of the micro-batch is a multiple of this. Default: 1. With
+                                 ALLGATHER: C, times tensor_size with SEQUENCE_PARALLEL */
     uint64_t least_total;     /* PACKED: the last sequence is padded further until the micro-batch
                                  has at least this many rows */
     uint64_t align_rank;      /* PACKED: the rows of each context-parallel rank are padded at their
@@ -179,10 +179,11 @@ typedef struct routecap_plan_config {
     uint32_t experts;         /* ids are in [0, experts). Required unless layer_experts is set */
     uint32_t expert_parallel; /* number P of ranks among which the experts are divided, for
                                  BALANCED; default 1. All ranks of the trainer fill a row with the
-                                 same experts. To know which, number the rows of padding and those
-                                 not needed from 0, in the order of the undivided micro-batch; for
-                                 lost cells, number all rows. Column c of row p in a layer of E
-                                 experts, whose index in the decoder is l, gets this expert, where
+                                 same experts. To know which, count rows from 0, in the order of the
+                                 undivided micro-batch: p is the number of the row. For padding and
+                                 rows that are not needed, count only such rows; for lost cells,
+                                 count all rows. Column c of row p in a layer of E experts, whose
+                                 index in the decoder is l, gets this expert, where
                                  a = p * k + c + l * P * k:
                                    if P divides E:  a % P * (E / P) + a / P % (E / P)
                                    otherwise:       a % E */
@@ -409,8 +410,9 @@ ROUTECAP_API routecap_status routecap_plan_gather_values(const routecap_plan *pl
  *                           host memory.
  * @param[in] ids_bytes      Size of ids, in bytes: ids_bytes of the plan's shape.
  * @param[in] classes        [rows, layers] or [layers, rows] bytes. Cells of class LOST become
- *                           missing cells, with the reason UNWRITTEN. NULL: no cell counts as lost,
- *                           so that what the trainer's own router chose in lost cells is kept.
+ *                           missing cells, with the reason UNWRITTEN. NULL: no cell counts as lost.
+ *                           Pass NULL to keep what the trainer's own router chose in cells that
+ *                           gather marked as lost.
  * @param[in] classes_bytes  Size of classes, in bytes: classes_bytes of the plan's shape.
  * @param[out] routings      [count] a routing for each sample, to be freed with
  *                           routecap_routing_free; NULL on error.

@@ -79,8 +79,8 @@ typedef struct routecap_coverage {
     uint32_t layers;        /* of the request or routing */
     uint64_t first;         /* position of the first row of the range */
     uint64_t rows;          /* rows of the range */
-    uint64_t length;        /* one past the last position: of a request, see "Length" in
-                               requests.h */
+    uint64_t length;        /* one past the last position of the request or routing; see "Length"
+                               in requests.h */
     uint64_t rows_complete; /* rows with every cell valid */
     uint64_t rows_partial;  /* rows with some cells valid */
     uint64_t rows_empty;    /* rows with no cell valid */

@@ -8,8 +8,8 @@
  *
  *   1. The router writes its ids into the sink itself: routecap_sink_layer, or routecap_sink_bind
  *      if the engine has its own memory for them. Nothing is launched. This works only if the ids
- *      stay as they are until the snapshot. Load balancing in place, masking of zero-computation
- *      experts, and shared experts appended to the same rows change them.
+ *      stay as they are until the snapshot. Three things change them: load balancing in place,
+ *      masking of zero-computation experts, and shared experts appended to the same rows.
  *   2. One call after the last router copies the ids of many layers: routecap_layers_record. This
  *      works only if the ids of all these layers still exist at that point.
  *   3. One call per layer, routecap_layer_record, on a side stream that is forked after the
@@ -76,9 +76,9 @@ typedef struct routecap_sink {
  *
  * @param[in] capturer  The capturer.
  * @param[in] layer     The layer.
- * @param[out] sink The sink of this layer, with row_stride set. ids is NULL if the layer has no
- *                  memory yet (ROUTECAP_CONFIG_EXTERNAL_SINK), and its address is then not fixed;
- *                  or if the capturer is disabled.
+ * @param[out] sink The sink of this layer, with row_stride set. ids is NULL if the capturer is
+ *                  disabled. It is NULL too if the layer has no memory yet
+ *                  (ROUTECAP_CONFIG_EXTERNAL_SINK); the call does not fix its address then.
  * @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_LAYER.
  */
 ROUTECAP_API routecap_status routecap_sink_layer(routecap_capturer *capturer, uint32_t layer,
@@ -97,8 +97,8 @@ ROUTECAP_API routecap_status routecap_sink_layer(routecap_capturer *capturer, ui
  * write it are replayed. On a device it must be that device's own memory. Managed memory,
  * page-locked host memory and the memory of a different device are ROUTECAP_ERR_ARGUMENT.
  *
- * The address of a sink never changes. Once the layer is bound, its address has been returned, or
- * the first step has begun, only the same memory can be bound again.
+ * The address of a sink never changes. It is fixed when the layer is bound, when its address is
+ * returned, or when the first step begins. After that only the same memory can be bound again.
  *
  * Not capturable.
  *
@@ -155,8 +155,8 @@ typedef struct routecap_source {
  * Flag of routecap_source. Launches the copy with programmatic dependent launch. On compute
  * capability 9.0 and newer, the copy may then start while the router is still running, if the
  * router allows it. The copy waits for the end of the router before it reads. On older devices the
- * flag has no effect. With or without the flag, a kernel after the copy that is itself launched in
- * this way may start while the copy is running. As always with such launches, that kernel must
+ * flag has no effect. If a kernel after the copy is itself launched in this way, it may start while
+ * the copy is running, with or without the flag. As always with such launches, that kernel must
  * synchronise before it reads.
  */
 #define ROUTECAP_SOURCE_OVERLAP 1u
@@ -174,7 +174,7 @@ typedef struct routecap_source {
  *     graph capture came between them; and neither record has row_index, live_rows or row_base.
  *   - Otherwise the device drops and counts the cells of the second record, and
  *     routecap_step_finalize reports them.
- * Rows at or beyond the number begun are dropped and counted. Without a begin, all rows are.
+ * Rows at or beyond the number begun are dropped and counted: without a begin, all rows.
  *
  * Capturable. On the host backend the ids are copied before the call returns.
  *

@@ -122,9 +122,10 @@ ROUTECAP_API routecap_status routecap_request_open(routecap_capturer *capturer,
  * only once. You may call accept before the step has landed, and after later steps were issued.
  * Later spans may record the positions of dropped drafts.
  *
- * The pass that verifies drafts also computes a row for the token before them. If that row is in
- * the same span, it is draft 0, and you must keep it: add 1 to the number of accepted drafts. For
- * example, a span of 5 rows verifies 4 drafts. If the first 2 of them are accepted, count is 3.
+ * The pass that verifies speculative tokens also computes a row for the token before them. If that
+ * row is in the same span, it counts as draft 0, and you must keep it: add 1 to the number of
+ * accepted tokens. For example, a span of 5 rows verifies 4 tokens. If the first 2 of them are
+ * accepted, count is 3.
  *
  * If several rows have one position, a kept draft counts as issued at the moment of the accept:
  * after the rows of all steps that were issued before the accept, and before those of later steps.
@@ -417,8 +418,8 @@ ROUTECAP_API routecap_status routecap_request_extract_batch(routecap_capturer *c
  * @return As routecap_request_extract, and ROUTECAP_ERR_BUFFER_TOO_SMALL (dst or mask; nothing is
  *         written); ROUTECAP_ERR_DTYPE (the dtype cannot hold experts - 1, or the fill);
  *         ROUTECAP_ERR_UNKNOWN_LAYER; ROUTECAP_ERR_ARGUMENT (a fill that is an expert id; or
- *         strides with which cells overlap: either each row must end before the next row begins, or
- *         each layer before the next layer).
+ *         strides with which cells overlap: each row must end before the next row begins, or each
+ *         layer before the next layer begins).
  */
 ROUTECAP_API routecap_status routecap_request_extract_into(routecap_capturer *capturer,
                                                            routecap_request request, uint64_t first,

@@ -57,8 +57,8 @@ typedef struct routecap_segment {
 
 /*
  * The contents of a routing, in place. In a cell that is not valid, the first of the k ids is the
- * reason, ROUTECAP_MISSING_*. If it is none of these, which only imported arrays may have, the
- * reason is UNWRITTEN. The other ids of the cell have no meaning.
+ * reason, ROUTECAP_MISSING_*. Imported arrays may have a different number there: the reason is then
+ * UNWRITTEN. The other ids of the cell have no meaning.
  */
 typedef struct routecap_view {
     uint32_t struct_size;
@@ -173,12 +173,12 @@ ROUTECAP_API routecap_status routecap_routing_copy_to(const routecap_routing *ro
  *
  * @param[in] routing           The routing.
  * @param[in] prompt_tokens     Rows before this position go to `prompt`; if the routing ends before
- *                              it, all rows do. The last of these rows is that of the pass from
- *                              which the first generated token was sampled.
+ *                              it, all rows do. The first generated token was sampled from the pass
+ *                              of the last of these rows.
  * @param[in] generated_tokens  At most this many of the other rows go to `generated`. The last
- *                              generated token has no row if it was never an input. Then the number
- *                              of generated tokens, and one less, give the same result.
- *                              ROUTECAP_ROWS_ALL: all of them.
+ *                              generated token has no row if it was never an input: then it makes
+ *                              no difference whether you count that token. ROUTECAP_ROWS_ALL: all
+ *                              of them.
  * @param[out] prompt           A routing, possibly without rows; NULL on error.
  * @param[out] generated        A routing, possibly without rows; NULL on error.
  * @return ROUTECAP_OK; ROUTECAP_ERR_NOT_READY.

@@ -6,8 +6,8 @@
  *
  * An agent holds one conversation in many turns: requests to a server. Each turn returns token ids
  * and a routing, either of all tokens again or of the new tokens only. A trainer needs exactly one
- * row for each token but the last: if the next token was generated, the row of the pass that it was
- * sampled from. A sequence compares the token ids of the turns and joins their routings
+ * row for each token but the last. If the next token was generated, this must be the row of the
+ * pass that sampled it. A sequence compares the token ids of the turns and joins their routings
  * accordingly.
  *
  *     routecap_sequence_config config = {sizeof config};      // what the model is
@@ -54,8 +54,8 @@
  * Recipes
  * ------------------------------------------------------------------------------------------------
  *   - An aborted turn that is retried: append both, in order. Set prompt_tokens of
- *     routecap_append_options on the retry. The retry sampled the first token that it adds or
- *     replaces, so the row that this token was sampled from is then taken from the retry.
+ *     routecap_append_options on the retry. The row before the first token that the retry adds or
+ *     replaces is then taken from the retry, because the retry sampled that token.
  *   - An answer that was edited, or rendered differently: append the next turn as it is. Tokens and
  *     rows from the first token that differs are replaced.
  *   - New weights between turns: set routecap_append_options.tag to the version.
@@ -148,10 +148,11 @@ typedef struct routecap_append_options {
     uint32_t struct_size;
     routecap_append_policy policy; /* ROUTECAP_APPEND_*; default KEEP */
     uint64_t prompt_tokens;        /* number of tokens, from token 0 on, that were the turn's
-                                      prompt; the turn sampled the others. 0: not known. With KEEP:
-                                      if the first token that the turn adds or replaces has a
-                                      position p of prompt_tokens or more, the turn sampled it, and
-                                      row p-1 is taken from the turn even if the sequence has it */
+                                      prompt; the turn sampled the others. 0: not known. With KEEP,
+                                      let p be the position of the first token that the turn adds or
+                                      replaces. If p is prompt_tokens or more, the turn sampled that
+                                      token, and row p-1 is taken from the turn even if the sequence
+                                      has it */
     uint64_t call;                 /* number of the turn, for routecap_sequence_spans; 0: one more
                                       than the highest so far. Give the parts of one turn that
                                       arrive separately the same number */
@@ -192,7 +193,7 @@ typedef struct routecap_append_report {
                                 sequence */
     uint64_t rows_beyond;    /* rows of the turn's routing at or after its last token, which are
                                 ignored */
-    uint64_t rows_missing;   /* rows of the sequence now with at least one missing cell */
+    uint64_t rows_missing;   /* rows that have at least one missing cell in the sequence now */
     uint64_t bytes;          /* memory now, in bytes, for the rows and tokens of the sequence, its
                                 forks, and the routings read from any of them */
 } routecap_append_report;

@@ -66,8 +66,7 @@ ROUTECAP_API routecap_status routecap_routing_serialize(const routecap_routing *
 typedef void (*routecap_release)(void *context);
 
 /* Flag of routecap_routing_deserialize and routecap_routing_import. */
-#define ROUTECAP_IMPORT_TRUSTED 1u /* the ids are known to be valid and are not checked; everything
-                                      else is */
+#define ROUTECAP_IMPORT_TRUSTED 1u /* the ids are known to be valid: check everything but the ids */
 typedef uint32_t routecap_import_flags; /* any of ROUTECAP_IMPORT_* */
 
 /**
@@ -112,11 +111,11 @@ ROUTECAP_API routecap_status routecap_routing_deserialize(const void *data, size
  * @param[in] view      The arrays. `dtype` must be ROUTECAP_DTYPE_U8 if no layer has more than 256
  *                      experts, and otherwise _I16. `first` and `rows` must enclose all segments.
  *                      `experts` is used only without layer_experts, and `complete` is ignored.
- *                      validity_bytes must be (layers + 7) / 8, or 0 for that. If layer_map is
- *                      NULL, it is 0..layers-1; if layer_experts is NULL, it is `experts` for all
- *                      layers; if layer_provenance is NULL, it is CAPTURED for all. Segments must
- *                      be in order of position, and segment_size is sizeof(routecap_segment) of the
- *                      caller. Rows in no segment are ABSENT.
+ *                      validity_bytes must be (layers + 7) / 8; 0 means that number. If
+ *                      layer_map is NULL, it is 0..layers-1; if layer_experts is NULL, it is
+ *                      `experts` for all layers; if layer_provenance is NULL, it is CAPTURED for
+ *                      all. Segments must be in order of position, and segment_size is
+ *                      sizeof(routecap_segment) of the caller. Rows in no segment are ABSENT.
  * @param[in] flags     0 or ROUTECAP_IMPORT_TRUSTED.
  * @param[in] release   NULL: all arrays are copied. Otherwise the arrays that segments point to are
  *                      lent, as in routecap_routing_deserialize; the segments and the tables of
@@ -172,7 +171,7 @@ ROUTECAP_API routecap_status routecap_serialized_info(const void *data, size_t b
 
 /* Sources of the bytes of a routing that splice or slice makes. */
 #define ROUTECAP_PIECE_HEADER 0 /* the new header */
-#define ROUTECAP_PIECE_HEAD 1   /* the first of the two routings; of slice, the routing */
+#define ROUTECAP_PIECE_HEAD 1   /* the first of the two routings; from slice: the routing */
 #define ROUTECAP_PIECE_TAIL 2   /* the second */
 #define ROUTECAP_PIECE_ZERO 3   /* bytes of 0: padding */
 typedef int32_t routecap_piece_source; /* ROUTECAP_PIECE_* */
@@ -245,7 +244,7 @@ ROUTECAP_API routecap_status routecap_serialized_splice(const void *head, size_t
  * Extract rows of a serialised routing: make a new header, and list the bytes of the routing to be
  * written after it. Only the header is read. So if the routing is in a file or on a different
  * machine, you need to read only its header and the listed bytes: read ROUTECAP_SERIALIZED_MIN
- * bytes, then as many as routecap_serialized_info says the header has, call slice, write its
+ * bytes, then the whole header (header_bytes of routecap_serialized_info), call slice, write its
  * pieces, and deserialise the result.
  *
  * Positions and the version stay the same. The header is checked. Ids, tags and validity are not;

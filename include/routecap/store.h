@@ -96,11 +96,11 @@
  *
  * Order. A block is in the store as soon as publish returns, even before its rows have landed. An
  * adopt finds blocks that were published before it, and no later ones. Usually you adopt before the
- * pass. If two requests of one step share a block that one of them computes, then after the issue
- * publish for the one, and adopt for the other. Until that step has landed, the adopter's rows are
- * in flight too; if they never land, they are missing. Other capturers find a block only after it
- * has landed. If a content key already has a block, the cells of a second publish are added under
- * that key once they have landed.
+ * pass. If two requests of one step share a block that one of them computes, publish it for that
+ * request after the issue, then adopt it for the other. Until that step has landed, the adopter's
+ * rows are in flight too; if they never land, they are missing. Other capturers find a block only
+ * after it has landed. If a content key already has a block, the cells of a second publish are
+ * added under that key once they have landed.
  *
  * Which rows are published. Publish takes the rows that were issued before the call. A later
  * truncate, finish or close does not change them, even if they are in flight. A block with drafts
@@ -109,11 +109,11 @@
  * replaced while its block waits for drafts, the later row is published.
  *
  * Holes. If the store does not have a block, the adopter's rows of that block are missing. If a
- * block lacks rows, these rows are missing too. The store gives one of three reasons (a copy
- * without memory is REFUSED, see routecap_request_adopt):
- *   - ROUTECAP_MISSING_STALE: the store has the block, but a row of it, or the adopter, is of an
- *     older generation than the store; or the adopter found the block in flight, and it turned out
- *     to be stale.
+ * block lacks rows, these rows are missing too. The store gives one of three reasons. (For rows
+ * that are REFUSED, see routecap_request_adopt.)
+ *   - ROUTECAP_MISSING_STALE: the block has landed in the store, but a row of it, or the adopter,
+ *     is of an older generation than the store; or the adopter found the block in flight, and it
+ *     turned out to be stale.
  *   - ROUTECAP_MISSING_EVICTED: the store had the block and dropped it. A store remembers the last
  *     65,536 blocks that it dropped.
  *   - ROUTECAP_MISSING_NOT_PUBLISHED: all other cases, including rows that a block lacks.
@@ -441,8 +441,8 @@ ROUTECAP_API routecap_status routecap_key_chain(const void *seed, size_t seed_by
  * Tell which keys an adopt of this generation would find now.
  *
  * The answer holds at this moment only. The store may drop a block before you adopt it, unless the
- * block is retained. Blocks in flight count as found, although only the capturer that published
- * them can adopt them yet.
+ * block is retained. Blocks in flight count as found, unless they wait for drafts. Only the
+ * capturer that published them can adopt them yet.
  *
  * @param[in] store       The store.
  * @param[in] keys        [count, key_bytes] the keys.

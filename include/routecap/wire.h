@@ -114,7 +114,7 @@ typedef struct routecap_wire_description {
                                     be read */
     routecap_wire_facts facts;   /* ROUTECAP_WIRE_FACT_* that the format carries. If VALIDITY is
                                     carried by ids of -1, only a signed dtype carries it */
-    const char *name;            /* static storage, as aliases and ending */
+    const char *name;            /* static storage, like aliases and ending */
     const char *aliases;         /* programs that write it, separated by spaces: names that
                                     routecap_wire_find accepts */
     const char *ending;          /* ending of file names, with the dot; "" if there is none */
@@ -179,8 +179,9 @@ typedef struct routecap_wire_hint {
     routecap_wire_hint_flags flags;    /* 0 or ROUTECAP_WIRE_HINT_STRICT */
     uint32_t reserved;                 /* 0 */
     uint64_t first;                    /* position of the first row; default 0 */
-    uint64_t rows;                     /* number of rows of this message: with S tokens up to its
-                                          end, S - 1 - first. Default 0: as many as it has */
+    uint64_t rows;                     /* number of rows of this message: S - 1 - first, where S
+                                          is the number of tokens from token 0 to the message's end.
+                                          Default 0: as many as it has */
     uint64_t tag;                      /* tag of all rows; ignored with SERIALIZED */
     uint64_t budget_bytes;             /* the most memory that decoding may take, in bytes; beyond
                                           it, ROUTECAP_ERR_NO_MEMORY. Default: about 8 times the
@@ -213,8 +214,8 @@ typedef struct routecap_wire_report {
     uint64_t bytes;              /* of the whole message */
     uint64_t first;              /* position of the first row */
     uint64_t rows;               /* how many */
-    /* Each cell of a captured layer is in exactly one of these five counts: the first after
-     * cells_valid that fits. */
+    /* Each cell of a captured layer is in exactly one of these five counts: cells_valid, or the
+     * first of the others that fits. */
     uint64_t cells_valid;        /* k distinct ids of the layer */
     uint64_t cells_negative;     /* an id below 0 */
     uint64_t cells_zero;         /* k zeros, where k is 2 or more */

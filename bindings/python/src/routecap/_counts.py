@@ -36,8 +36,8 @@ class Stats(NamedTuple):
     drafts that rows_rejected counts.
     """
     rows_rejected: int
-    """Drafts that accept did not keep, and drafts that finish dropped because nothing had settled
-    or cut them.
+    """Drafts that accept did not keep, and drafts that were neither settled nor cut when finish
+    dropped them.
     """
     rows_unplaced: int
     """Their device position was outside the span's bounds."""

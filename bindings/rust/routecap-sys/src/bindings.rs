@@ -1,4 +1,4 @@
-// Of headers with the SHA-256 633312d583c7575c77b30a63c4c09ada6d46e66a555b24498d9667cc69b14f6d
+// Of headers with the SHA-256 a2ae4d14d43cb9bc62ac6e6188f6381a91a6622a93fb12c5470ef95f191fd9f8
 pub const ROUTECAP_VERSION_MAJOR: u32 = 1;
 pub const ROUTECAP_VERSION_MINOR: u32 = 1;
 pub const ROUTECAP_VERSION_PATCH: u32 = 0;
@@ -287,7 +287,7 @@ pub struct routecap_config {
     /// sink rows: the most tokens of one forward pass, padding
     /// included, in 1..ROUTECAP_MAX_ROWS. Required
     pub rows: u32,
-    /// memory for so many steps, 1..ROUTECAP_MAX_SLOTS; default 4.
+    /// room for this many steps, 1..ROUTECAP_MAX_SLOTS; default 4.
     /// How many may be in flight: see routecap_step_issue
     pub slots: u32,
     /// of the sink that the library allocates: ROUTECAP_DTYPE_I16
@@ -386,8 +386,8 @@ unsafe extern "C" {
     ///
     /// The role decides how the capturer behaves:
     ///   - ROUTECAP_ROLE_OWNER captures.
-    ///   - ROUTECAP_ROLE_MIRROR does in begin, snapshot, and the calls of record.h what an owner does,
-    ///     so that CUDA graphs are equal on all ranks. In all other calls it behaves like
+    ///   - ROUTECAP_ROLE_MIRROR behaves like an owner in begin, snapshot and the calls of record.h, so
+    ///     that CUDA graphs are equal on all ranks. In all other calls it behaves like
     ///     ROUTECAP_ROLE_DISABLED.
     ///   - ROUTECAP_ROLE_DISABLED turns capture off. The capturer allocates nothing, starts nothing, and
     ///     ignores all other fields of the configuration. Every call only checks that its output
@@ -410,7 +410,7 @@ unsafe extern "C" {
     /// Destroy a capturer.
     ///
     /// The call waits until all issued steps have landed. After that only graphs that you still replay
-    /// use the engine's memory. Requests that are open end, and their rows are dropped.
+    /// use the engine's memory. The call ends all open requests and drops their rows.
     ///
     /// Routings stay valid. Those of routecap_request_finish become ready, and threads that wait for
     /// them return. If there is no memory left to hand rows over to such a routing, those rows are
@@ -425,8 +425,8 @@ unsafe extern "C" {
     /// Call it at the start of the forward pass, before the first write. If the engine computes parts of
     /// the pass on several streams, call it before these streams fork. It may run on a stream of its own
     /// that is forked from the engine's stream and joined before the first write. Rows of the pass
-    /// beyond `rows` are missing. If the forward pass before it was not issued, begin discards that
-    /// pass, in a replay of a graph too.
+    /// beyond `rows` are missing. If the previous forward pass was not issued, begin discards it. A
+    /// begin that is replayed in a graph does that too.
     ///
     /// On the host backend no step is lost. If all slots hold steps in flight, begin files the oldest
     /// one on the calling thread, even with ROUTECAP_CONFIG_MANUAL_PROGRESS. That takes as long as
@@ -455,10 +455,10 @@ unsafe extern "C" {
     /// call reads the sink and never writes it. A second snapshot in one step makes the rows of the step
     /// missing.
     ///
-    /// Write the sink again only after another begin. In a graph the snapshot is a branch of its own, so
-    /// that it costs next to nothing directly after the last router: it may still read the sink while
-    /// later work of the stream runs. The library joins the branch before the end of the graph and
-    /// before the device work of the next begin.
+    /// Write the sink again only after another begin. In a graph the snapshot is a branch of its own,
+    /// which may still read the sink while later work of the stream runs. So it costs next to nothing if
+    /// you call it directly after the last router. The library joins the branch before the end of the
+    /// graph and before the device work of the next begin.
     ///
     /// Capturable. On the host backend the rows are copied before the call returns.
     ///
@@ -573,8 +573,8 @@ unsafe extern "C" {
     /// must not overlap in position, unless they are speculative (a tree has several drafts for one
     /// position) or have device positions. A step without spans lands at once.
     ///
-    /// Issue skips a span and counts its rows if the request is unknown, or if the budget
-    /// (config.budget_bytes) has less left than the span is charged. Issue then returns
+    /// Issue skips a span and counts its rows if the request is unknown, or if the span's charge (see
+    /// "Memory") is more than the budget (config.budget_bytes) has left. Issue then returns
     /// ROUTECAP_PARTIAL, and files the other spans as usual. Positions that were refused for memory
     /// count towards the request's length, and are missing (REFUSED).
     ///
@@ -585,18 +585,18 @@ unsafe extern "C" {
     /// also charges:
     ///   - for a page whose rows may get different tags: memory for these tags,
     ///   - for drafts: memory of their own, until they are settled,
-    ///   - for device positions: each page within the bounds, but if these are more pages than the span
-    ///     has rows, one page for each row.
+    ///   - for device positions: each page within the bounds. If these are at least two pages more than
+    ///     the span has rows, issue charges one page for each row instead.
     /// When the step is filed, or when its drafts are settled, the part of the charge that was not
     /// needed returns to the budget. Issue accepts a span that is charged nothing, even if the budget is
     /// exceeded. Rows of an accepted span are refused later only if the system itself has no memory
     /// left. They are then missing (REFUSED), and counted.
     ///
     /// A span may need a page that issue did not charge, if rows are shared, forked or taken between its
-    /// issue and its filing. The span gets that page even if this exceeds the budget. The excess is at
-    /// most the memory of the pages, with their tags, that certain spans touch: those that were in
-    /// flight, or had provisional drafts, at some moment since stats.bytes_in_use was last within the
-    /// budget.
+    /// issue and its filing. The span gets that page even if this exceeds the budget. The excess has a
+    /// limit: take all spans that were in flight, or had provisional drafts, at some moment since
+    /// stats.bytes_in_use was last within the budget. The excess is at most the memory of the pages that
+    /// these spans touch, tags included.
     ///
     /// The worker thread frees the memory of rows that close, truncate, finish or a take removed from a
     /// request, unless a routing has them. If the budget is exhausted, issue does that itself before it
@@ -604,8 +604,9 @@ unsafe extern "C" {
     ///
     /// Slots. Each forward pass takes one slot. The slot is free again once the step has landed or is
     /// discarded. If no slot is free, the step is lost: it has a ticket and has landed, all its rows are
-    /// missing (LOST), and issue returns ROUTECAP_LOST. The issue or discard before a pass chooses its
-    /// slot; for the first pass, create does. If none was free then, it depends on how begin runs:
+    /// missing (LOST), and issue returns ROUTECAP_LOST. The issue or discard before a pass
+    /// chooses the slot of that pass; for the first pass, create does. If no slot was free then, what
+    /// happens depends on how begin runs:
     ///   - Begin is called for each pass (eager). It looks for a free slot again. To lose no step, have
     ///     at most slots - 1 steps in flight when you call begin. If there are more, wait for the oldest
     ///     by routecap_step_finalize. On the host backend no step is lost.
@@ -683,8 +684,8 @@ unsafe extern "C" {
     /// @param[out] conflicting  How many cells of the step were recorded twice. 0 for all but the last
     ///                          1024 steps; unchanged on a timeout; may be NULL.
     /// @return ROUTECAP_OK; ROUTECAP_LOST (see routecap_step_poll); ROUTECAP_PENDING (timeout);
-    ///         ROUTECAP_ERR_UNKNOWN_STEP (never issued). In checked mode also the error of a slip that
-    ///         the device found; the step has landed nevertheless.
+    ///         ROUTECAP_ERR_UNKNOWN_STEP (never issued). In checked mode also the error of a mistake
+    ///         that the device found; the step has landed nevertheless.
     pub fn routecap_step_finalize(
         capturer: *mut routecap_capturer,
         step: routecap_step,
@@ -716,8 +717,8 @@ pub struct routecap_memory {
     pub page_bytes: u64,
     /// of one open request before its first row, outside the budget
     pub request_bytes: u64,
-    /// what a page also takes from the budget, once two of its rows have
-    /// different tags
+    /// what a page takes from the budget in addition, once two of its rows
+    /// have different tags
     pub tag_bytes: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -834,8 +835,8 @@ pub struct routecap_stats {
     /// cut by close or truncate, or by `rows` of finish, while in flight
     /// or provisional; but not drafts that rows_rejected counts
     pub rows_late: u64,
-    /// drafts that accept did not keep, and drafts that finish dropped
-    /// because nothing had settled or cut them
+    /// drafts that accept did not keep, and drafts that were neither
+    /// settled nor cut when finish dropped them
     pub rows_rejected: u64,
     /// their device position was outside the span's bounds
     pub rows_unplaced: u64,
@@ -997,8 +998,8 @@ unsafe extern "C" {
     ///
     /// With ROUTECAP_CONFIG_MANUAL_PROGRESS this call does all the work of the worker thread. Use it in
     /// processes that allow no threads, and in tests. Calls that wait also file steps. Calls that read
-    /// neither file steps nor carry out queued changes, so a reader sees new rows and changes of a
-    /// request only after progress or a wait.
+    /// do not file steps, and do not carry out queued changes. So a reader sees new rows and changes of
+    /// a request only after progress or a wait.
     ///
     /// Any thread may call it. One call runs at a time, and others wait for it. It does not wait for the
     /// device. Without ROUTECAP_CONFIG_MANUAL_PROGRESS it does nothing.
@@ -1062,9 +1063,9 @@ unsafe extern "C" {
     ///
     /// @param[in] capturer  The capturer.
     /// @param[in] layer     The layer.
-    /// @param[out] sink The sink of this layer, with row_stride set. ids is NULL if the layer has no
-    ///                  memory yet (ROUTECAP_CONFIG_EXTERNAL_SINK), and its address is then not fixed;
-    ///                  or if the capturer is disabled.
+    /// @param[out] sink The sink of this layer, with row_stride set. ids is NULL if the capturer is
+    ///                  disabled. It is NULL too if the layer has no memory yet
+    ///                  (ROUTECAP_CONFIG_EXTERNAL_SINK); the call does not fix its address then.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_LAYER.
     pub fn routecap_sink_layer(
         capturer: *mut routecap_capturer,
@@ -1085,8 +1086,8 @@ unsafe extern "C" {
     /// write it are replayed. On a device it must be that device's own memory. Managed memory,
     /// page-locked host memory and the memory of a different device are ROUTECAP_ERR_ARGUMENT.
     ///
-    /// The address of a sink never changes. Once the layer is bound, its address has been returned, or
-    /// the first step has begun, only the same memory can be bound again.
+    /// The address of a sink never changes. It is fixed when the layer is bound, when its address is
+    /// returned, or when the first step begins. After that only the same memory can be bound again.
     ///
     /// Not capturable.
     ///
@@ -1207,7 +1208,7 @@ unsafe extern "C" {
     ///     graph capture came between them; and neither record has row_index, live_rows or row_base.
     ///   - Otherwise the device drops and counts the cells of the second record, and
     ///     routecap_step_finalize reports them.
-    /// Rows at or beyond the number begun are dropped and counted. Without a begin, all rows are.
+    /// Rows at or beyond the number begun are dropped and counted: without a begin, all rows.
     ///
     /// Capturable. On the host backend the ids are copied before the call returns.
     ///
@@ -1612,8 +1613,8 @@ pub struct routecap_coverage {
     pub first: u64,
     /// rows of the range
     pub rows: u64,
-    /// one past the last position: of a request, see "Length" in
-    /// requests.h
+    /// one past the last position of the request or routing; see "Length"
+    /// in requests.h
     pub length: u64,
     /// rows with every cell valid
     pub rows_complete: u64,
@@ -1759,9 +1760,10 @@ unsafe extern "C" {
     /// only once. You may call accept before the step has landed, and after later steps were issued.
     /// Later spans may record the positions of dropped drafts.
     ///
-    /// The pass that verifies drafts also computes a row for the token before them. If that row is in
-    /// the same span, it is draft 0, and you must keep it: add 1 to the number of accepted drafts. For
-    /// example, a span of 5 rows verifies 4 drafts. If the first 2 of them are accepted, count is 3.
+    /// The pass that verifies speculative tokens also computes a row for the token before them. If that
+    /// row is in the same span, it counts as draft 0, and you must keep it: add 1 to the number of
+    /// accepted tokens. For example, a span of 5 rows verifies 4 tokens. If the first 2 of them are
+    /// accepted, count is 3.
     ///
     /// If several rows have one position, a kept draft counts as issued at the moment of the accept:
     /// after the rows of all steps that were issued before the accept, and before those of later steps.
@@ -2160,8 +2162,8 @@ unsafe extern "C" {
     /// @return As routecap_request_extract, and ROUTECAP_ERR_BUFFER_TOO_SMALL (dst or mask; nothing is
     ///         written); ROUTECAP_ERR_DTYPE (the dtype cannot hold experts - 1, or the fill);
     ///         ROUTECAP_ERR_UNKNOWN_LAYER; ROUTECAP_ERR_ARGUMENT (a fill that is an expert id; or
-    ///         strides with which cells overlap: either each row must end before the next row begins, or
-    ///         each layer before the next layer).
+    ///         strides with which cells overlap: each row must end before the next row begins, or each
+    ///         layer before the next layer begins).
     pub fn routecap_request_extract_into(
         capturer: *mut routecap_capturer,
         request: routecap_request,
@@ -2231,8 +2233,8 @@ impl Default for routecap_segment {
     }
 }
 /// The contents of a routing, in place. In a cell that is not valid, the first of the k ids is the
-/// reason, ROUTECAP_MISSING_*. If it is none of these, which only imported arrays may have, the
-/// reason is UNWRITTEN. The other ids of the cell have no meaning.
+/// reason, ROUTECAP_MISSING_*. Imported arrays may have a different number there: the reason is then
+/// UNWRITTEN. The other ids of the cell have no meaning.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct routecap_view {
@@ -2402,12 +2404,12 @@ unsafe extern "C" {
     ///
     /// @param[in] routing           The routing.
     /// @param[in] prompt_tokens     Rows before this position go to `prompt`; if the routing ends before
-    ///                              it, all rows do. The last of these rows is that of the pass from
-    ///                              which the first generated token was sampled.
+    ///                              it, all rows do. The first generated token was sampled from the pass
+    ///                              of the last of these rows.
     /// @param[in] generated_tokens  At most this many of the other rows go to `generated`. The last
-    ///                              generated token has no row if it was never an input. Then the number
-    ///                              of generated tokens, and one less, give the same result.
-    ///                              ROUTECAP_ROWS_ALL: all of them.
+    ///                              generated token has no row if it was never an input: then it makes
+    ///                              no difference whether you count that token. ROUTECAP_ROWS_ALL: all
+    ///                              of them.
     /// @param[out] prompt           A routing, possibly without rows; NULL on error.
     /// @param[out] generated        A routing, possibly without rows; NULL on error.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_NOT_READY.
@@ -2559,11 +2561,11 @@ unsafe extern "C" {
     /// @param[in] view      The arrays. `dtype` must be ROUTECAP_DTYPE_U8 if no layer has more than 256
     ///                      experts, and otherwise _I16. `first` and `rows` must enclose all segments.
     ///                      `experts` is used only without layer_experts, and `complete` is ignored.
-    ///                      validity_bytes must be (layers + 7) / 8, or 0 for that. If layer_map is
-    ///                      NULL, it is 0..layers-1; if layer_experts is NULL, it is `experts` for all
-    ///                      layers; if layer_provenance is NULL, it is CAPTURED for all. Segments must
-    ///                      be in order of position, and segment_size is sizeof(routecap_segment) of the
-    ///                      caller. Rows in no segment are ABSENT.
+    ///                      validity_bytes must be (layers + 7) / 8; 0 means that number. If
+    ///                      layer_map is NULL, it is 0..layers-1; if layer_experts is NULL, it is
+    ///                      `experts` for all layers; if layer_provenance is NULL, it is CAPTURED for
+    ///                      all. Segments must be in order of position, and segment_size is
+    ///                      sizeof(routecap_segment) of the caller. Rows in no segment are ABSENT.
     /// @param[in] flags     0 or ROUTECAP_IMPORT_TRUSTED.
     /// @param[in] release   NULL: all arrays are copied. Otherwise the arrays that segments point to are
     ///                      lent, as in routecap_routing_deserialize; the segments and the tables of
@@ -2755,7 +2757,7 @@ unsafe extern "C" {
     /// Extract rows of a serialised routing: make a new header, and list the bytes of the routing to be
     /// written after it. Only the header is read. So if the routing is in a file or on a different
     /// machine, you need to read only its header and the listed bytes: read ROUTECAP_SERIALIZED_MIN
-    /// bytes, then as many as routecap_serialized_info says the header has, call slice, write its
+    /// bytes, then the whole header (header_bytes of routecap_serialized_info), call slice, write its
     /// pieces, and deserialise the result.
     ///
     /// Positions and the version stay the same. The header is checked. Ids, tags and validity are not;
@@ -2809,7 +2811,7 @@ pub struct routecap_wire_description {
     /// ROUTECAP_WIRE_FACT_* that the format carries. If VALIDITY is
     /// carried by ids of -1, only a signed dtype carries it
     pub facts: routecap_wire_facts,
-    /// static storage, as aliases and ending
+    /// static storage, like aliases and ending
     pub name: *const ::core::ffi::c_char,
     /// programs that write it, separated by spaces: names that
     /// routecap_wire_find accepts
@@ -2904,8 +2906,9 @@ pub struct routecap_wire_hint {
     pub reserved: u32,
     /// position of the first row; default 0
     pub first: u64,
-    /// number of rows of this message: with S tokens up to its
-    /// end, S - 1 - first. Default 0: as many as it has
+    /// number of rows of this message: S - 1 - first, where S
+    /// is the number of tokens from token 0 to the message's end.
+    /// Default 0: as many as it has
     pub rows: u64,
     /// tag of all rows; ignored with SERIALIZED
     pub tag: u64,
@@ -3367,10 +3370,11 @@ pub struct routecap_append_options {
     /// ROUTECAP_APPEND_*; default KEEP
     pub policy: routecap_append_policy,
     /// number of tokens, from token 0 on, that were the turn's
-    /// prompt; the turn sampled the others. 0: not known. With KEEP:
-    /// if the first token that the turn adds or replaces has a
-    /// position p of prompt_tokens or more, the turn sampled it, and
-    /// row p-1 is taken from the turn even if the sequence has it
+    /// prompt; the turn sampled the others. 0: not known. With KEEP,
+    /// let p be the position of the first token that the turn adds or
+    /// replaces. If p is prompt_tokens or more, the turn sampled that
+    /// token, and row p-1 is taken from the turn even if the sequence
+    /// has it
     pub prompt_tokens: u64,
     /// number of the turn, for routecap_sequence_spans; 0: one more
     /// than the highest so far. Give the parts of one turn that
@@ -3450,7 +3454,7 @@ pub struct routecap_append_report {
     /// rows of the turn's routing at or after its last token, which are
     /// ignored
     pub rows_beyond: u64,
-    /// rows of the sequence now with at least one missing cell
+    /// rows that have at least one missing cell in the sequence now
     pub rows_missing: u64,
     /// memory now, in bytes, for the rows and tokens of the sequence, its
     /// forks, and the routings read from any of them
@@ -4186,8 +4190,8 @@ unsafe extern "C" {
     /// Tell which keys an adopt of this generation would find now.
     ///
     /// The answer holds at this moment only. The store may drop a block before you adopt it, unless the
-    /// block is retained. Blocks in flight count as found, although only the capturer that published
-    /// them can adopt them yet.
+    /// block is retained. Blocks in flight count as found, unless they wait for drafts. Only the
+    /// capturer that published them can adopt them yet.
     ///
     /// @param[in] store       The store.
     /// @param[in] keys        [count, key_bytes] the keys.
@@ -4360,12 +4364,12 @@ pub struct routecap_plan_config {
     pub width: u64,
     /// each sequence is padded to a multiple of this. Default: C, times 2
     /// with ZIGZAG, times tensor_size with SEQUENCE_PARALLEL, so that a
-    /// sequence can be divided evenly among all ranks; with PACKED and
-    /// ALLGATHER 1
+    /// sequence can be divided evenly among all ranks; but 1 with PACKED
+    /// and ALLGATHER
     pub align: u64,
     /// PACKED: the last sequence is padded further until the number of
-    /// rows of the micro-batch is a multiple of this. Default: 1; with
-    /// ALLGATHER C, times tensor_size with SEQUENCE_PARALLEL
+    /// rows of the micro-batch is a multiple of this. Default: 1. With
+    /// ALLGATHER: C, times tensor_size with SEQUENCE_PARALLEL
     pub align_total: u64,
     /// PACKED: the last sequence is padded further until the micro-batch
     /// has at least this many rows
@@ -4383,10 +4387,11 @@ pub struct routecap_plan_config {
     pub experts: u32,
     /// number P of ranks among which the experts are divided, for
     /// BALANCED; default 1. All ranks of the trainer fill a row with the
-    /// same experts. To know which, number the rows of padding and those
-    /// not needed from 0, in the order of the undivided micro-batch; for
-    /// lost cells, number all rows. Column c of row p in a layer of E
-    /// experts, whose index in the decoder is l, gets this expert, where
+    /// same experts. To know which, count rows from 0, in the order of the
+    /// undivided micro-batch: p is the number of the row. For padding and
+    /// rows that are not needed, count only such rows; for lost cells,
+    /// count all rows. Column c of row p in a layer of E experts, whose
+    /// index in the decoder is l, gets this expert, where
     /// a = p * k + c + l * P * k:
     /// if P divides E:  a % P * (E / P) + a / P % (E / P)
     /// otherwise:       a % E
@@ -4807,8 +4812,9 @@ unsafe extern "C" {
     ///                           host memory.
     /// @param[in] ids_bytes      Size of ids, in bytes: ids_bytes of the plan's shape.
     /// @param[in] classes        [rows, layers] or [layers, rows] bytes. Cells of class LOST become
-    ///                           missing cells, with the reason UNWRITTEN. NULL: no cell counts as lost,
-    ///                           so that what the trainer's own router chose in lost cells is kept.
+    ///                           missing cells, with the reason UNWRITTEN. NULL: no cell counts as lost.
+    ///                           Pass NULL to keep what the trainer's own router chose in cells that
+    ///                           gather marked as lost.
     /// @param[in] classes_bytes  Size of classes, in bytes: classes_bytes of the plan's shape.
     /// @param[out] routings      [count] a routing for each sample, to be freed with
     ///                           routecap_routing_free; NULL on error.
@@ -5051,7 +5057,7 @@ pub type routecap_log_level = i32;
 /// hook delays the thread that runs it; on the worker thread it delays the filing of rows.
 ///
 /// The hook may call routecap, except for routecap_set_log and routecap_capturer_destroy. Lines that
-/// calls of the hook would log are dropped. If the hook runs on the worker thread, it must not wait
+/// these calls would log are dropped. If the hook runs on the worker thread, it must not wait
 /// for a step or a routing without a timeout: the thread would wait for itself. The hook must not
 /// throw, fork or leave by longjmp.
 ///
@@ -5275,10 +5281,10 @@ unsafe extern "C" {
     ///
     /// Lock. To publish or retain blocks, and to note that blocks were used, a process must hold the
     /// store's lock. Finding, adopting, releasing and evicting work without it. A call tries for about
-    /// 50 us to get the lock. The worker thread waits for up to one second. A process that does not get
-    /// the lock, for example because another process was stopped while it held the lock, publishes no
-    /// blocks (blocks_refused), retain gives the reason ROUTECAP_MISSING_REFUSED, and an adopt does not
-    /// note that its blocks were used. No counter shows the last two.
+    /// 50 us to get the lock. The worker thread waits for up to one second. A process may not get the
+    /// lock, for example because another process was stopped while it held the lock. Then its blocks are
+    /// not published (blocks_refused), retain gives the reason ROUTECAP_MISSING_REFUSED, and an adopt
+    /// does not note that its blocks were used. No counter shows the last two.
     ///
     /// Death. A process may die at any moment without holding up the others. The blocks that it retained
     /// are released. If it dies while it holds the lock, the store forgets which blocks were used last.

@@ -172,7 +172,7 @@ pub enum DType {
     U32 = sys::ROUTECAP_DTYPE_U32,
     /// `ROUTECAP_DTYPE_I64`.
     I64 = sys::ROUTECAP_DTYPE_I64,
-    /// 32 bits: the id in the upper 16; in the lower 16, as a bfloat16, the factor by which the
+    /// 32 bits. The upper 16 are the id. The lower 16 are a bfloat16: the factor by which the
     /// expert's output is multiplied. Only in `routecap_source` (`ROUTECAP_DTYPE_ID16_BF16`).
     IdWeight = sys::ROUTECAP_DTYPE_ID16_BF16,
     /// `ROUTECAP_DTYPE_I8`.
@@ -377,8 +377,8 @@ pub struct Stats {
     /// Cut by close or truncate, or by `rows` of finish, while in flight or provisional; but not
     /// drafts that rows_rejected counts.
     pub rows_late: u64,
-    /// Drafts that accept did not keep, and drafts that finish dropped because nothing had settled
-    /// or cut them.
+    /// Drafts that accept did not keep, and drafts that were neither settled nor cut when finish
+    /// dropped them.
     pub rows_rejected: u64,
     /// Their device position was outside the span's bounds.
     pub rows_unplaced: u64,
