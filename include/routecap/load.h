@@ -48,7 +48,7 @@
  *     again. After routecap_request_truncate they do.
  *
  * Cost. Without ROUTECAP_CONFIG_LOAD none of this takes time or memory. With it, the worker thread
- * needs 2 to 3 ns more for each valid cell of 8 ids, and rows can be read that much later.
+ * needs 3 to 5 ns more for each valid cell of 8 ids, and rows can be read that much later.
  *
  * The sizes of routecap_config_memory include the memory of the counts.
  */

@@ -1,4 +1,4 @@
-// Of headers with the SHA-256 a2ae4d14d43cb9bc62ac6e6188f6381a91a6622a93fb12c5470ef95f191fd9f8
+// Of headers with the SHA-256 8deeab4e74694391d8711f3f5e0aa5c6a2cd75d2e4599450f1e9d4127b612e84
 pub const ROUTECAP_VERSION_MAJOR: u32 = 1;
 pub const ROUTECAP_VERSION_MINOR: u32 = 1;
 pub const ROUTECAP_VERSION_PATCH: u32 = 0;
