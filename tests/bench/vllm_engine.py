@@ -92,7 +92,7 @@ class Measured:
 
     def time_functions(self) -> None:
         """Of routecap's, what the engine's thread calls; they are timed while `timing` says so."""
-        from routecap.vllm import _face, _scheduler, _v026, routed_experts_capturer
+        from routecap.vllm import _scheduler, _v026, _versions, routed_experts_capturer
         from routecap.vllm._capturer import _RoutedExpertsCapturerReal
 
         def time_one(owner: object, name: str, called: str) -> None:
@@ -111,7 +111,7 @@ class Measured:
 
             setattr(owner, name, timed)
 
-        if _face().module == "_v026":
+        if _versions.find().module == "_v026":
             time_one(_v026.Capture, "issue", "issue")
             time_one(_v026.Capture, "begin", "begin")
         else:

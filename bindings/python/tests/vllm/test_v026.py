@@ -7,49 +7,10 @@ import pytest
 import torch
 from engine import Model
 
-from routecap import vllm
 from routecap.vllm import _compiled, _hooks, _scheduler, _transport, _v026, routed_experts_capturer
 from routecap.vllm._prefixes import BlocksOf
 
 BLOCK = 4
-
-
-# ---- Which face
-
-
-@pytest.fixture
-def installed(monkeypatch, tmp_path):
-    """installed(version, {file: text}): a vLLM of which no more is there."""
-
-    def put(version, files):
-        folder = tmp_path / "vllm"
-        for name, text in {"__init__.py": "", **files}.items():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_text(text)
-        monkeypatch.syspath_prepend(str(tmp_path))
-        monkeypatch.setattr(vllm, "version", lambda name: version)
-
-    return put
-
-
-CAPTURER = "model_executor/layers/fused_moe/routed_experts_capturer.py"
-CONNECTOR = "distributed/aux_output_connector/worker.py"
-
-
-@pytest.mark.parametrize(
-    ("version", "file", "text", "module"),
-    [
-        ("0.21.0", CAPTURER, "def issue_routing_d2h_copy(x): ...", "_v021"),
-        ("0.26.0", CAPTURER, "class RoutedExpertsManager:", "_v026"),
-        ("0.33.0", CONNECTOR, "def get_aux_output_connector(x): ...", "_v033"),
-        ("0.26.1", CAPTURER, "class Other:", None),
-        ("0.33.0", CAPTURER, "class RoutedExpertsManager:", None),
-        ("0.27.0", CAPTURER, "class RoutedExpertsManager:", None),
-    ],
-)
-def test_a_face_is_chosen_by_version_and_by_what_is_there(installed, version, file, text, module):
-    installed(version, {file: text})
-    assert getattr(vllm._face(), "module", None) == module
 
 
 # ---- What is compiled

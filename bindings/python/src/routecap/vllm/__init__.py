@@ -13,39 +13,14 @@ from __future__ import annotations
 import logging
 import os
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
-from pathlib import Path
-from typing import NamedTuple
 
+from . import _versions
 from ._answers import read
 
 __all__ = ["install", "plugin", "read"]
 
 logger = logging.getLogger("vllm.routecap")
 
-
-class _Face(NamedTuple):
-    """A version of vLLM, our module for it, and a line of vLLM's that the module relies on."""
-
-    version: str  # the beginning of its number
-    module: str
-    source: str
-    seam: str
-
-
-_CAPTURER = "model_executor/layers/fused_moe/routed_experts_capturer.py"
-_FACES = (
-    _Face("0.21", "_v021", _CAPTURER, "def issue_routing_d2h_copy("),
-    _Face("0.26", "_v026", _CAPTURER, "class RoutedExpertsManager:"),
-    _Face(
-        "0.33",
-        "_v033",
-        "distributed/aux_output_connector/worker.py",
-        "def get_aux_output_connector(",
-    ),
-)
-_KNOWN = ", ".join(face.version for face in _FACES)
 _ASKED = "ROUTECAP_VLLM"
 
 
@@ -53,21 +28,20 @@ def plugin() -> None:
     """What vLLM calls in each of its processes, if this package is installed."""
     if not _is_asked():
         return
-    face = _face()
-    if face is None:
+    found = _versions.find()
+    if found.why:
         logger.error(
-            "routecap supports vLLM %s, and this is %s: vLLM captures routed experts itself. "
-            "Install a supported version",
-            _KNOWN,
-            _version(),
+            "vLLM captures routed experts itself: install a version that routecap supports. %s",
+            found.why,
         )
         return
-    install()
+    _install(found)
     logger.info(
-        "routecap captures routed experts in vLLM %s, by routecap.vllm.%s (it supports %s)",
-        _version(),
-        face.module,
-        _KNOWN,
+        "routecap captures routed experts in vLLM %s, by routecap.vllm.%s (it supports %s)%s",
+        found.version,
+        found.module,
+        _versions.KNOWN,
+        f", {found.note}" if found.note else "",
     )
 
 
@@ -80,44 +54,29 @@ def install(name: str | None = None) -> None:
             of vLLM 0.21 in which the module has a different name.
 
     Raises:
-        RuntimeError: This version of vLLM is not supported, or vLLM's own capturer is in use.
+        RuntimeError: This version of vLLM is not supported, or lacks places that routecap hooks or
+            reads, or vLLM's own capturer is in use.
     """
     if name is not None:
         import_module("._v021", __name__).own_module(name)
         return
-    face = _face()
-    if face is None:
+    found = _versions.find()
+    if found.why:
         raise RuntimeError(
-            f"routecap supports vLLM {_KNOWN}, and this is {_version()}: install a supported"
-            f" version, or unset {_ASKED}"
+            f"install a version that routecap supports, or unset {_ASKED}: {found.why}"
         )
-    import_module(f".{face.module}", __name__).apply()
+    _install(found)
+
+
+def _install(found: _versions.Found) -> None:
+    module = import_module(f".{found.module}", __name__)
+    module.apply()
+    if not found.checked:
+        _versions.note = found.note
+        import_module("._unchecked", __name__).guard(module.captures)
     os.environ[_ASKED] = "1"
 
 
 def _is_asked() -> bool:
     named = "routecap" in os.environ.get("VLLM_PLUGINS", "").split(",")
     return named or os.environ.get(_ASKED, "").lower() in ("1", "true", "yes", "on")
-
-
-def _version() -> str:
-    try:
-        return version("vllm")
-    except PackageNotFoundError:
-        return "a vLLM without a version"
-
-
-def _face() -> _Face | None:
-    """The module for the installed vLLM; None if there is none, or if vLLM's sources lack the line
-    that it relies on.
-    """
-    found = _version()
-    face = next((each for each in _FACES if found.startswith(f"{each.version}.")), None)
-    spec = None if face is None else find_spec("vllm")
-    if face is None or spec is None:
-        return face
-    for folder in spec.submodule_search_locations or ():
-        source = Path(folder) / face.source
-        if source.is_file() and face.seam in source.read_text("utf-8", "replace"):
-            return face
-    return None

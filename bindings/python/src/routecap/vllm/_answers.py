@@ -36,12 +36,13 @@ import routecap
 
 from .. import remote
 from ..names import WireFactName
-from . import _references
+from . import _references, _versions
 from ._asked import Asked
 from ._options import get_options
 from ._results import PendingRoutedExperts, of_array
 
 ROWS, VALIDITY, ERROR = "routed_experts", "routed_experts_validity", "routed_experts_error"
+UNCHECKED = "routed_experts_unchecked"  # where the version of vLLM was not checked
 # What no format but the serialised form can say, and a client knows, or does not ask for.
 _UNSAID: tuple[WireFactName, ...] = ("first", "layers", "reasons", "tags", "id_space", "provenance")
 
@@ -103,8 +104,8 @@ class Answer:
                 valid = self.validity()
                 found[VALIDITY] = valid.tolist() if self.asked.format == "lists" else _npy(valid)
         except (routecap.Error, OSError, ValueError) as error:
-            return {ROWS: None, ERROR: str(error)}
-        return found
+            found = {ROWS: None, ERROR: str(error)}
+        return found | ({UNCHECKED: _versions.note} if _versions.note else {})
 
     @property
     def _pending(self) -> PendingRoutedExperts:

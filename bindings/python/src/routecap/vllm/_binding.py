@@ -23,6 +23,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ._caches import _RoutedExpertsDeviceCache
 from ._forward import Forward
 
+PLACES = """
+vllm.model_executor.layers.fused_moe.router.base_router
+    BaseRouter._apply_eplb_mapping(self, topk_ids)
+    BaseRouter.set_capture_fn(self, capture_fn)
+"""  # what this module replaces and reads
+
 if TYPE_CHECKING:
     import torch
 

@@ -9,6 +9,15 @@ from typing import Any
 from ._platform import engine_is_on_cuda
 from ._wrap import once, replace
 
+PLACES = """
+vllm.forward_context
+    get_forward_context()
+    is_forward_context_available()
+vllm.config.model
+    ModelConfig.compute_hash(self)
+    ModelConfig: enable_return_routed_experts
+"""  # what this module replaces and reads
+
 
 def replayed_pieces() -> Hashable | None:
     """Which graphs of parts of the model are replayed in this forward pass.

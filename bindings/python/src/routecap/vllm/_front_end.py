@@ -21,6 +21,21 @@ from ._server import check, forget, keep, kept
 from ._transport import from_bytes
 from ._wrap import once, replace
 
+PLACES = """
+vllm.v1.engine.output_processor
+    RequestState.from_new_request(cls, tokenizer, request, ...)
+    RequestState.make_request_output(self, new_token_ids, pooling_output, finish_reason,
+        stop_reason, ...)
+    RequestState._new_completion_output(self, ...)
+    RequestState._new_request_output(self, ...)
+    RequestState: request_id prompt_token_ids detokenizer queue prompt_len parent_req
+    OutputProcessor.process_outputs(self, engine_core_outputs, ...)
+    OutputProcessor.propagate_error(self, e)
+    OutputProcessor.has_unfinished_requests(self)
+    OutputProcessor.get_num_unfinished_requests(self)
+    OutputProcessor: request_states external_req_ids parent_requests
+"""  # what this module replaces and reads
+
 # Whether an engine of this process, or one that it started in another, captures.
 _captures = False
 

@@ -16,6 +16,18 @@ from typing import Any
 from . import routed_experts_capturer
 from ._wrap import once, replace
 
+PLACES = """
+vllm.v1.worker.worker_base
+    WorkerWrapperBase.init_device(self)
+    WorkerWrapperBase.init_worker(self, all_kwargs)
+    WorkerWrapperBase.initialize_from_config(self, kv_cache_configs)
+    WorkerWrapperBase: rpc_rank worker vllm_config
+vllm.lora.worker_manager
+    WorkerLoRAManager._load_adapter(self, lora_request)
+vllm.config.scheduler
+    SchedulerConfig.get_scheduler_cls(self)
+"""  # what this module replaces and reads
+
 
 def take_worker(
     wrapper_class: Any, check: Callable[[Any], None], prepare: Callable[[Any], None]

@@ -65,6 +65,9 @@ class Options:
             (first of them to record, first row in the step, how many). Without it layers with
             sequence parallelism, or with data parallelism that gathers before routing, are refused
             when the model is bound. In a CUDA graph the numbers are those of its capture.
+        unchecked: Run in a version of vLLM that routecap was not checked with, if it has all places
+            that routecap hooks and reads. No request gets rows unless the engine passes checks of
+            `routecap conform` when it starts. Outputs, answers and the log say so.
         metrics_port: Count how often each expert is chosen, and serve that and the capturer's
             counters to Prometheus: at this port and the rank. 0: no.
         metrics_address: Where to listen; "0.0.0.0": at all addresses of the machine.
@@ -86,6 +89,7 @@ class Options:
     store_bytes: int = 1 << 30
     all_ranks: bool = False
     place: Callable[[int], tuple[int, int, int]] | None = None
+    unchecked: bool = False
     metrics_port: int = 0
     metrics_address: str = "127.0.0.1"
     metrics_experts: bool = True

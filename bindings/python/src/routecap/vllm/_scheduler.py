@@ -17,6 +17,35 @@ from ._prefixes import BlocksOf, Told
 from ._results import Blocks, PendingRoutedExperts
 from ._workers import Held, Workers, executor_of_this_process
 
+PLACES = """
+vllm.v1.core.sched.output
+    NewRequestData: req_id num_computed_tokens block_ids
+    CachedRequestData: req_ids resumed_req_ids num_computed_tokens new_block_ids
+    SchedulerOutput: finished_req_ids preempted_req_ids num_scheduled_tokens scheduled_new_reqs
+    SchedulerOutput: scheduled_cached_reqs
+vllm.v1.core.sched.scheduler
+    Scheduler.__init__(self, vllm_config, ...)
+    Scheduler.schedule(self, ...)
+    Scheduler.finish_requests(self, request_ids, finished_status)
+    Scheduler.update_from_output(self, scheduler_output, model_runner_output)
+    Scheduler.reset_prefix_cache(self, reset_running_requests, reset_connector)
+    Scheduler._handle_stopped_request(self, request)
+    Scheduler._handle_invalid_blocks(self, ...)
+    Scheduler: kv_cache_manager requests connector
+vllm.v1.core.block_pool
+    BlockPool.get_new_blocks(self, ...)
+    BlockPool.cache_full_blocks(self, request, blocks, num_cached_blocks, num_full_blocks,
+        block_size, kv_cache_group_id, ...)
+    BlockPool: hash_block_size
+vllm.v1.core.kv_cache_manager
+    KVCacheManager.get_block_ids(self, request_id)
+    KVCacheManager: enable_caching block_pool coordinator
+vllm.v1.kv_cache_interface
+    FullAttentionSpec:
+vllm.utils.hashing
+    get_hash_fn_by_name(hash_fn_name)
+"""  # what this module replaces and reads
+
 
 def tell_ends(scheduler_config_class: Any, before: type | None = None) -> None:
     """Schedulers tell the capturer of their process.

@@ -28,6 +28,21 @@ from ._asked import Asked, asked_by
 from ._options import get_options
 from ._wrap import once, replace
 
+PLACES = """
+vllm.outputs
+    CompletionOutput: index token_ids finish_reason routed_experts
+    RequestOutput: outputs prompt_token_ids
+vllm.v1.engine.async_llm
+    AsyncLLM.generate(self, prompt, sampling_params, ...)
+vllm.entrypoints.openai.completion.serving
+    OpenAIServingCompletion.request_output_to_completion_response(self, final_res_batch, ...)
+    OpenAIServingCompletion.completion_stream_generator(self, request, engine_inputs,
+        result_generator, ...)
+vllm.entrypoints.openai.chat_completion.serving
+    OpenAIServingChat.chat_completion_full_generator(self, request, result_generator, ...)
+    OpenAIServingChat.chat_completion_stream_generator(self, request, result_generator, ...)
+"""  # what this module replaces and reads
+
 _SERVER = "vllm.entrypoints.openai.api_server"
 _TOKENS = "vllm.entrypoints.serve.disagg.serving"
 _TOKEN_ANSWERS = (  # of the generate endpoint: one kind until 0.26, three in 0.33

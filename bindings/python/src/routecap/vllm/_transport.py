@@ -13,6 +13,12 @@ import routecap
 from ._results import Blocks, PendingRoutedExperts
 from ._wrap import once, replace
 
+PLACES = """
+vllm.v1.serial_utils
+    MsgpackEncoder.enc_hook(self, obj)
+    MsgpackEncoder._encode_ndarray(self, obj)
+"""  # what this module replaces and reads
+
 
 def send_bytes(encoder_class: Any) -> None:
     """Rows travel as a one-dimensional array of uint8: routecap's bytes, which say all of them."""

@@ -21,11 +21,21 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from . import routed_experts_capturer
+from . import (
+    _binding,
+    _compiled,
+    _front_end,
+    _hooks,
+    _scheduler,
+    _server,
+    _transport,
+    routed_experts_capturer,
+)
 from ._compiled import compile_alike, replayed_pieces
 from ._forward import say_pieces
 from ._front_end import make_lazy, say_captures, take_rows
 from ._hooks import watch_weights
+from ._places import places_of
 from ._platform import ONE_PROCESS, expect_cuda
 from ._scheduler import tell_ends
 from ._server import serve
@@ -33,6 +43,30 @@ from ._transport import send_bytes
 from ._workers import remember_executor
 from ._workers import serve as serve_scheduler
 from ._wrap import once, replace
+
+PLACES = f"""{places_of(_hooks, _binding, _compiled, _transport, _scheduler, _front_end, _server)}
+vllm.v1.request
+    Request.__init__(self, request_id, prompt_token_ids, sampling_params, pooling_params, ...)
+    Request: block_hashes num_tokens num_computed_tokens sampling_params client_index
+vllm.v1.engine
+    EngineCoreOutput: request_id new_token_ids finish_reason routed_experts
+    EngineCoreOutputs: outputs
+vllm.distributed.parallel_state
+    get_pp_group()
+vllm.v1.worker.gpu_model_runner
+    GPUModelRunner._bookkeeping_sync(self, scheduler_output, ...)
+    GPUModelRunner.get_model(self)
+    GPUModelRunner: input_batch positions requests
+vllm.entrypoints.serve.disagg.serving
+    ServingTokens.serve_tokens_full_generator(self, request, result_generator, ...)
+    ServingTokens.serve_tokens_stream_generator(self, request, result_generator, ...)
+vllm.config.vllm
+    VllmConfig._validate_return_routed_experts(self)
+vllm.v1.executor.abstract
+    Executor.__init__(self, vllm_config)
+vllm.model_executor.layers.fused_moe.routed_experts_capturer
+    issue_routing_d2h_copy(input_batch_req_ids, num_scheduled_tokens, positions, positions_cpu)
+"""  # what this module and those replace and read
 
 logger = logging.getLogger("vllm.routecap")  # which vLLM shows
 
@@ -70,6 +104,13 @@ def apply() -> None:
     remember_executor(import_module("vllm.v1.executor.abstract").Executor)
     look_later(import_module("vllm.outputs"), import_module("vllm.v1.engine.output_processor"))
     serve()
+
+
+def captures(config: Any) -> bool:
+    """Whether routecap captures in engines of this configuration."""
+    return bool(
+        config.model_config is not None and config.model_config.enable_return_routed_experts
+    )
 
 
 # ---- The module that captures

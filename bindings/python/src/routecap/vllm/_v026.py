@@ -21,18 +21,52 @@ import logging
 from importlib import import_module
 from typing import Any
 
-from . import _front_end, _scheduler, routed_experts_capturer
+from . import (
+    _binding,
+    _compiled,
+    _front_end,
+    _hooks,
+    _scheduler,
+    _server,
+    _transport,
+    routed_experts_capturer,
+)
 from ._asked import Asked, asked_by
 from ._compiled import compile_alike, replayed_pieces
 from ._forward import say_pieces
 from ._front_end import captures_here, make_lazy, say_captures, take_rows
 from ._hooks import take_worker, watch_weights
+from ._places import places_of
 from ._platform import ONE_PROCESS, expect_cuda
 from ._results import PendingRoutedExperts
 from ._scheduler import tell_ends
 from ._server import check, serve
 from ._transport import send_bytes
 from ._wrap import once, replace
+
+PLACES = f"""{places_of(_hooks, _binding, _compiled, _transport, _scheduler, _front_end, _server)}
+vllm.v1.request
+    Request.__init__(self, request_id, prompt_token_ids, sampling_params, pooling_params, ...)
+    Request: block_hashes num_tokens num_computed_tokens sampling_params client_index
+vllm.v1.engine
+    EngineCoreOutput: request_id new_token_ids finish_reason routed_experts
+    EngineCoreOutputs: outputs
+vllm.distributed.parallel_state
+    get_pp_group()
+vllm.v1.worker.gpu_model_runner
+    GPUModelRunner._bookkeeping_sync(self, scheduler_output, ...)
+    GPUModelRunner.execute_model(self, scheduler_output, ...)
+    GPUModelRunner.init_routed_experts_capturer(self)
+    GPUModelRunner.get_model(self)
+    GPUModelRunner: input_batch positions requests
+vllm.entrypoints.scale_out.token_in_token_out.serving
+    ServingTokens.serve_tokens_full_generator(self, request, result_generator, ...)
+    ServingTokens.serve_tokens_stream_generator(self, request, result_generator, ...)
+vllm.v1.engine.input_processor
+    InputProcessor.__init__(self, vllm_config, ...)
+vllm.v1.engine.output_processor
+    OutputProcessor.abort_requests(self, request_ids, ...)
+"""  # what this module and those replace and read
 
 logger = logging.getLogger("vllm.routecap")  # which vLLM shows
 

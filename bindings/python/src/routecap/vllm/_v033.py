@@ -36,19 +36,54 @@ from numpy.typing import DTypeLike, NDArray
 
 import routecap
 
-from . import _binding, _model_config, routed_experts_capturer
+from . import _binding, _hooks, _model_config, _server, routed_experts_capturer
 from ._answers import ERROR, ROWS, Answer
 from ._asked import Asked, asked_by, without_format
 from ._capturer import RoutedExpertsCapturer
 from ._hooks import each_scheduler, take_worker, watch_weights
 from ._options import get_options
+from ._places import places_of
 from ._platform import expect_cuda
 from ._results import PendingRoutedExperts, spread, to_array
 from ._server import answered, check, give_out
 from ._wrap import once, replace
 
-logger = logging.getLogger("vllm.routecap")  # which vLLM shows
+PLACES = f"""{places_of(_hooks, _binding, _server)}
+vllm.distributed.parallel_state
+    get_tp_group()
+vllm.v1.engine.input_processor
+    InputProcessor.__init__(self, vllm_config, ...)
+    InputProcessor.process_inputs(self, request_id, prompt, params, ...)
+vllm.entrypoints.scale_out.token_in_token_out.serving
+    ServingTokens.serve_tokens_full_generator(self, request, result_generator, ...)
+    ServingTokens.serve_tokens_stream_generator(self, request, result_generator, ...)
+vllm.v1.core.sched.scheduler
+    Scheduler: aux_output_connector
+vllm.v1.core.kv_cache_utils
+    resolve_kv_cache_block_sizes(kv_cache_config, vllm_config)
+vllm.model_executor.layers.fused_moe.routed_experts_capturer
+    bind_routed_experts_capturer(model, capturer)
+vllm.v1.worker.gpu.model_runner
+    GPUModelRunner: aux_output_connector
+vllm.v1.worker.gpu.input_batch
+    InputBatch: req_ids query_start_loc_np num_computed_tokens_np num_draft_tokens_per_req positions
+vllm.distributed.aux_output_connector.worker
+    get_aux_output_connector(model, vllm_config, kv_cache_config)
+    AuxOutputWorkerConnector.begin_step(self, metadata)
+    AuxOutputWorkerConnector.prepare_output(self, input_batch)
+    PendingAuxOutput.enqueue_cpu_copy(self, num_sampled, num_rejected)
+    PendingAuxOutput.process_output(self)
+vllm.distributed.aux_output_connector.connector
+    PackedBlockHashes: data item_size
+    AuxOutputConnectorMetadata: generation requests block_hashes finished_requests
+    AuxOutputConnectorMetadata: retained_block_hashes released_block_hashes
+    AuxRequestOutput: token_start rows
+    AuxOutputSchedulerConnector.max_cache_hit(self, request)
+    AuxOutputSchedulerConnector.cap_external_hit(self, request, num_local, num_external)
+    AuxOutputSchedulerConnector.take_output(self, request, output)
+"""  # what this module and those replace and read
 
+logger = logging.getLogger("vllm.routecap")  # which vLLM shows
 _PACKAGE = "vllm.distributed.aux_output_connector"
 _ENGINE = "vllm.v1.engine.async_llm"
 _TOKENS = "vllm.entrypoints.scale_out.token_in_token_out.serving"
@@ -61,6 +96,11 @@ def apply() -> None:
     watch_weights(wrapper)
     each_scheduler(import_module("vllm.config.scheduler").SchedulerConfig, take_scheduler)
     refuse_asked(import_module("vllm.v1.engine.input_processor").InputProcessor)
+
+
+def captures(config: Any) -> bool:
+    """Whether routecap captures in engines of this configuration."""
+    return bool(config.aux_output_config.enabled)
 
 
 # ---- The front end
@@ -203,13 +243,13 @@ def of_decoder(rows: NDArray[Any], model_config: Any, asked: Asked) -> PendingRo
 
 def check_worker(config: Any) -> None:
     """Refuse, before weights are loaded, if the library cannot capture."""
-    if config.aux_output_config.enabled:
+    if captures(config):
         expect_cuda()
 
 
 def prepare_worker(wrapper: Any) -> None:
     """Put the worker's side in its place before the runner makes one."""
-    if wrapper.vllm_config.aux_output_config.enabled:
+    if captures(wrapper.vllm_config):
         put_worker(import_module("vllm.v1.worker.gpu.model_runner"))
 
 

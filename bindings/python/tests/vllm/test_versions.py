@@ -1,0 +1,154 @@
+"""In which vLLM the adapter runs: by its number, and by the places that its sources have."""
+
+import re
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from routecap import vllm
+from routecap.vllm import _answers, _options, _versions
+from routecap.vllm._asked import Asked
+from routecap.vllm._places import look
+
+
+def tables(module):
+    """The places of a module of ours, and those that a version needs that is not checked."""
+    return "".join(import_module(f"routecap.vllm.{each}").PLACES for each in (module, "_unchecked"))
+
+
+def sources(table):
+    """{file: text} of a vLLM that has the places of a table, and no more."""
+    found, text = {}, []
+    for line in re.sub(r",\n +", ", ", table).splitlines():
+        place = line.strip()
+        if line and not line.startswith(" "):
+            text = found.setdefault(line, [])
+        elif ":" in place:
+            name, _, attributes = place.partition(":")
+            text += [f"class {name}:", *(f"    {each} = None" for each in attributes.split())]
+            text += ["    pass"]
+        elif place:
+            owner, dot, method = (
+                place.rpartition(".") if "." in place.split("(")[0] else ("", "", place)
+            )
+            if "(" in owner:  # the dots of "..."
+                owner, _, method = place.partition(".")
+            method = method.replace(", ...)", ", *more)").replace("(...)", "(*more)")
+            text += (
+                [f"class {owner}:", f"    def {method}: ..."] if owner else [f"def {method}: ..."]
+            )
+    return {f"{name.replace('.', '/')}.py": merged(text) for name, text in found.items()}
+
+
+def merged(lines):
+    """One class of each name."""
+    classes, functions = {}, []
+    for line in lines:
+        if line.startswith("class "):
+            body = classes.setdefault(line, [])
+        elif line.startswith("def "):
+            functions.append(line)
+        else:
+            body.append(line)
+    return "\n".join(
+        [*functions, *(f"{name}\n" + "\n".join(body) for name, body in classes.items())]
+    )
+
+
+@pytest.fixture
+def installed(monkeypatch, tmp_path):
+    """installed(version, module, before, after): a vLLM with the places of a module of ours, and of
+    `before`, which one of its sources has, `after` in its place.
+    """
+
+    def put(version, module, before="", after=""):
+        changed = 0
+        for name, text in {"vllm/__init__.py": "", **sources(tables(module))}.items():
+            changed += before in text if before else 0
+            file = tmp_path / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text.replace(before, after) if before else text)
+        assert not before or changed
+        monkeypatch.syspath_prepend(str(tmp_path))
+        monkeypatch.setattr(_versions, "version", lambda name: version)
+
+    return put
+
+
+@pytest.mark.parametrize(
+    ("version", "module"),
+    [("0.21.0", "_v021"), ("0.26.0", "_v026"), ("0.26.1", "_v026"), ("0.33.0", "_v033")],
+)
+def test_a_version_that_is_known_has_its_module(installed, version, module):
+    installed(version, module)
+    assert _versions.find() == (version, module, True, "")
+
+
+@pytest.mark.parametrize(("module", "like"), [("_v026", "0.27.0"), ("_v033", "0.34.0")])
+def test_another_version_is_refused_unless_it_is_asked_for(installed, monkeypatch, module, like):
+    installed(like, module)
+    found = _versions.find()
+    assert (found.module, found.checked) == (module, False)
+    assert f"this is {like}" in found.why and "ROUTECAP_VLLM_UNCHECKED=1" in found.why
+    places = [each.place for each in look(tables(module), _folder())]
+    assert all(f"  {place}" in found.why for place in places)
+    with pytest.raises(RuntimeError, match=f"this is {like}"):
+        vllm.install()
+    monkeypatch.setenv("ROUTECAP_VLLM_UNCHECKED", "1")
+    found = _versions.find()
+    assert not found.why and found.note == f"not checked with vLLM {like}"
+
+
+def _folder():
+    return Path(find_spec("vllm").submodule_search_locations[0])
+
+
+CHANGED = [
+    ("def init_worker(self, all_kwargs)", "def init_worker(self, rank, all_kwargs)", "init_worker"),
+    ("def begin_step(", "def start_step(", "begin_step"),
+    ("    query_start_loc_np = None\n", "", "query_start_loc_np"),
+    ("class AuxRequestOutput:", "class AuxRequest:", "AuxRequestOutput"),
+]
+
+
+@pytest.mark.parametrize("version", ["0.33.1", "0.34.0"])
+@pytest.mark.parametrize(("before", "after", "named"), CHANGED)
+def test_a_place_that_does_not_fit_is_named_whatever_is_set(
+    installed, monkeypatch, version, before, after, named
+):
+    installed(version, "_v033", before, after)
+    monkeypatch.setenv("ROUTECAP_VLLM_UNCHECKED", "1")
+    why = _versions.find().why
+    bad, _, good = why.partition("These fit:")
+    bad = bad.partition("These do not fit:")[2].strip().splitlines()
+    assert len(bad) == 1 and named in bad[0] and good
+    assert "UNCHECKED" not in why
+
+
+def test_a_module_that_is_gone_is_named():
+    [one] = look("vllm.gone\n    function(a, ...)\n", Path(__file__).parent)
+    assert one == ("vllm.gone function(a, ...)", "there is no such module")
+
+
+def test_the_plugin_says_what_is_not_checked(installed, monkeypatch, caplog):
+    installed("0.34.0", "_v033")
+    monkeypatch.setenv("ROUTECAP_VLLM", "1")
+    monkeypatch.setattr(vllm, "_install", lambda found: None)
+    with caplog.at_level("INFO", "vllm.routecap"):
+        vllm.plugin()
+        assert "vLLM captures routed experts itself" in caplog.text and "fit" in caplog.text
+        caplog.clear()
+        monkeypatch.setenv("ROUTECAP_VLLM_UNCHECKED", "1")
+        vllm.plugin()
+    assert "not checked with vLLM 0.34.0" in caplog.text
+
+
+def test_an_answer_says_that_it_is_not_checked(monkeypatch):
+    answer = _answers.Answer(np.ones((3, 2, 1), np.int16), Asked(format="lists"))
+    assert "routed_experts_unchecked" not in answer.for_json()
+    monkeypatch.setattr(_versions, "note", "not checked with vLLM 0.34.0")
+    assert answer.for_json()["routed_experts_unchecked"] == "not checked with vLLM 0.34.0"
+    assert _options.Options().unchecked is False
