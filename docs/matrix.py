@@ -130,8 +130,10 @@ def tables(runs):
     said = [(number, run) for number, run in enumerate(runs, 1) if run["said"]]
     lines += ["", "| run | check | what was seen first |", "|---|---|---|"] if said else []
     for number, run in said:
-        check = next(each for each in checks if each in run["said"])
-        lines.append(f"| {number} | `{check}` | {run['said'][check]} |")
+        named = [each for each in checks if each in run["said"]]
+        failed = [each for each in named if run["results"].get(each) != "refuses"]
+        for check in failed[:1] + [each for each in named if each not in failed]:
+            lines.append(f"| {number} | `{check}` | {run['said'][check]} |")
     return "\n".join(lines) + "\n"
 
 

@@ -4,7 +4,8 @@ which it must.
     python3 prove.py NAME [--runs N] [--json FOLDER] [OPTION=VALUE...]
 
 NAME is a module beside this one with `engine(**options)`: an engine, its model's description, its
-vocabulary, and what else `judge` takes. Prints a line for each run; exit status 0 if all is as it
+vocabulary, and what else `judge` takes; and perhaps `features`, {name: function}: what the engine
+can be asked for, which it does, refuses (ValueError) or does wrong (AssertionError). Prints a line for each run; exit status 0 if all is as it
 has to be.
 """
 
@@ -21,6 +22,19 @@ from routecap import conform
 from routecap.conform._compare import Tally
 
 
+def ask(name, feature):
+    """What the engine does with a feature that it is asked for, as a verdict."""
+    result, what = "passes", []
+    try:
+        feature()
+    except (ValueError, NotImplementedError) as reason:
+        result, what = "refuses", [str(reason)]
+    except AssertionError as reason:
+        result, what = "fails", [str(reason)]
+    print(f"  {name}: {result} {'; '.join(what)}")
+    return {"check": name, "result": result, "what": what}
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("engine")
@@ -30,6 +44,7 @@ def main():
     arguments = parser.parse_intermixed_args()
     options = dict(each.split("=", 1) for each in arguments.options)
     engine, given = importlib.import_module(arguments.engine).engine(**options)
+    features = given.pop("features", {})
     wrong, reports = 0, []
     shown = [each for each in arguments.options if "/" not in each]  # a path is this machine's
 
@@ -49,7 +64,11 @@ def main():
         reports.append({"what": what, "seed": seed, "command": command, **report.as_json()})
         return report
 
+    asked = [ask(name, feature) for name, feature in features.items()]
     clean = [run("clean", engine, seed, must=False) for seed in range(arguments.runs)]
+    if asked:
+        wrong += any(each["result"] == "fails" for each in asked)
+        reports[0]["verdicts"] = [*reports[0]["verdicts"], *asked]
     report = clean[-1]
     for each in report.verdicts:
         tally = Tally()

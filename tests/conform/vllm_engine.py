@@ -21,8 +21,10 @@ from vllm.v1.worker.gpu_model_runner import GPUModelRunner  # noqa: E402
 import routecap  # noqa: E402
 import routecap.vllm  # noqa: E402
 from routecap import conform  # noqa: E402
+from routecap.vllm import routed_experts_capturer as capturers  # noqa: E402
 
 MODEL, VOCABULARY = ("tiny", 2048) if tested.ON_CPU else ("small", 32768)
+PROMPT = [20 + 7 * i * i % 1900 for i in range(33)]
 ABORTED_AT = 4  # steps
 names = map(str, itertools.count())
 preempted = 0
@@ -47,6 +49,7 @@ def count_preemptions():
 
 def engine(capture="routecap", cache="1", blocks="40", drafts="", lora="", eager=""):
     if capture == "routecap":
+        capturers.set_options(capturers.Options(folder=tempfile.mkdtemp()))
         routecap.vllm.install()
     count_preemptions()
     settings = {
@@ -78,7 +81,10 @@ def engine(capture="routecap", cache="1", blocks="40", drafts="", lora="", eager
         speculative = {"method": "ngram", "num_speculative_tokens": 4}
         speculative |= {"prompt_lookup_max": 3, "prompt_lookup_min": 1}
         settings["speculative_config"] = speculative
-    return judged(capture, settings, adapter), given
+    made, given["features"] = judged(capture, settings, adapter)
+    if capture != "routecap":
+        given["features"] = {}  # requests can ask it for nothing
+    return made, given
 
 
 def judged(capture, settings, adapter):
@@ -126,11 +132,48 @@ def judged(capture, settings, adapter):
         tested.draw_weights(runner.get_model(), next(seeds))
         llm.reset_prefix_cache()
 
+    def asked(**extra):
+        """(tokens, what the caller gets) of a request that asks for something."""
+        sampling = SamplingParams(max_tokens=8, temperature=0, detokenize=False, extra_args=extra)
+        sampling.ignore_eos = True
+        [output] = llm.generate([{"prompt_token_ids": PROMPT}], sampling, use_tqdm=False)
+        return output
+
+    def rows_of(output):
+        found = tested.given(output, routes)
+        return None if found is None else found[0]
+
+    def by_reference(kind):
+        plain = rows_of(asked())
+        [completion] = asked(routed_experts_format=kind).outputs
+        found = routecap.vllm.read(completion.routed_experts).ids()
+        assert (found == plain).all(), f"the rows of a {kind} are others"
+
+    def start():
+        plain, late = rows_of(asked()), rows_of(asked(routed_experts_start=35))
+        assert (plain[35:] == late).all(), "the rows behind the start are others"
+
+    def dtype():
+        plain, narrow = rows_of(asked()), rows_of(asked(routed_experts_dtype="uint8"))
+        assert narrow.dtype == "uint8" and (plain == narrow).all(), "the ids are others"
+
+    def nothing():
+        assert rows_of(asked(routed_experts=0)) is None, "there are rows"
+
+    features = {
+        "a format: file": lambda: by_reference("file"),
+        "a format: store": lambda: by_reference("store"),
+        "a start": start,
+        "a dtype": dtype,
+        "no capture of a request": nothing,
+    }
+    if __version__.startswith("0.21"):
+        del features["a format: store"]  # for which that version needs a store in a file
     name = ["prefix cache" if settings["enable_prefix_caching"] else "no prefix cache"]
     name += ["adapter"] if adapter else []
     name += ["drafts by n-grams"] if "speculative_config" in settings else []
     made = f"routecap {routecap.__version__}" if capture == "routecap" else "its own capture"
-    return conform.Functions(
+    engine = conform.Functions(
         f"vLLM {__version__}, {', '.join(name)}, {made}",
         generate,
         routing,
@@ -140,3 +183,4 @@ def judged(capture, settings, adapter):
         update=update,
         preemptions=lambda: preempted,
     )
+    return engine, features
