@@ -1,13 +1,17 @@
 #!/usr/bin/env bash
 # Rows across processes by each store that routecap.remote knows: S3 and HTTP (of moto), Mooncake
-# Store over TCP, Ray; and the job of main.py with each. usage: check.sh [PREFIX]
+# Store over TCP, Ray; and the job of main.py with each, and with transformers as its engine.
+# usage: check.sh [PREFIX]
 cd "$(dirname "$0")/../.." && . examples/setup.sh
 export ROUTECAP_CHECKED=1 # a slip in the order of calls is an error
 
 use_library "$@"
 install_package
 remote_environment
-export PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=$package:examples/cluster
+install_transformers
+engine=$("$transformers_python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+engine+=:$("$torch_python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+export PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=$package:examples/cluster:$engine
 set +e
 
 # Each in a process of its own, as Ray begins once in a process.

@@ -1,9 +1,10 @@
 """Four rollout processes, four ranks of a trainer (TP 2 with sequence parallelism, CP 2), and a
 driver that hands on references: no row passes through it.
 
-main.py --store s3|mooncake|ray [--samples N] [--steps N] [--kill N] [--cut N] [--seconds N]
-    [--json FILE]
+main.py --store s3|mooncake|ray [--engine transformers] [--samples N] [--steps N] [--kill N]
+    [--cut N] [--seconds N] [--json FILE]
 
+The rollout processes stand in for an engine (rollout.py), unless --engine names one (engine.py).
 Servers of the store are started on this machine. --kill ends a random rollout process in each of N
 more steps, after it has answered and while the ranks read. --cut cuts, in each of N more steps, the
 link to where objects lie: it puts each rollout process, or the server of S3, into a network
@@ -22,9 +23,11 @@ import hosts
 import memory
 import numpy as np
 import servers
-from workers import Actor, Process, worker
+from workers import Actor, Process, shared, worker
 
 SHAPE = {"layers": 48, "k": 8, "experts": 128}
+ENGINES = ("transformers",)
+ENGINE_SHAPE = {"layers": 4, "k": 2, "experts": 16}  # engine.SHAPE, which needs torch to be read
 ROLLOUTS = 4
 RANKS = [
     {
@@ -44,14 +47,20 @@ class Job:
     """The driver: it knows who is where, and which sample is of which length."""
 
     def __init__(
-        self, scheme: str, url: str, settings: dict[str, Any], machines: list[hosts.Host]
+        self,
+        scheme: str,
+        url: str,
+        settings: dict[str, Any],
+        machines: list[hosts.Host],
+        engine: str = "",
     ) -> None:
         self._scheme, self._url, self._settings = scheme, url, settings
-        self._machines = machines
+        self._machines, self._engine = machines, engine
+        self._shape = ENGINE_SHAPE if engine else SHAPE
         self.rollouts = [self._rollout(i) for i in range(ROLLOUTS)]
         own = servers.settings_at(scheme, settings, hosts.DRIVER if machines else None)
         self.ranks: list[Process | Actor] = [
-            worker(scheme, "rank:Rank", url, own, SHAPE, rank) for rank in RANKS
+            worker(scheme, "rank:Rank", url, own, self._shape, rank) for rank in RANKS
         ]
         self._seed = 0
 
@@ -59,7 +68,8 @@ class Job:
         machine = self._machines[number] if self._machines else None
         settings = servers.writer_settings(self._scheme, self._settings)
         settings = servers.settings_at(self._scheme, settings, machine and machine.address)
-        return worker(self._scheme, "rollout:Rollout", self._url, settings, SHAPE, machine=machine)
+        name = "engine:Rollout" if self._engine else "rollout:Rollout"
+        return worker(self._scheme, name, self._url, settings, self._shape, machine=machine)
 
     def step(self, lengths: list[int], hurt: str = "") -> dict[str, Any]:
         """Every sample is captured by a rollout process, and read by the ranks that need it."""
@@ -74,8 +84,14 @@ class Job:
         references: list[Any] = [None] * len(lengths)
         for i, each in enumerate(self.rollouts):
             references[i::ROLLOUTS] = each.end()
+        texts: list[Any] | None = None
+        if self._engine:
+            texts = [None] * len(lengths)
+            for i, each in enumerate(self.rollouts):
+                texts[i::ROLLOUTS] = each.call("texts")
+        handed, size = shared(self._scheme, references)
         for rank in self.ranks:
-            rank.begin("step", lengths, references)
+            rank.begin("step", lengths, handed)
         victim = random.randrange(ROLLOUTS)
         if hurt:
             time.sleep(random.uniform(0, 0.03))
@@ -87,9 +103,9 @@ class Job:
         if hurt == "cut":
             self._machines[victim].mend()
             self._restart(victim)  # as its store has given it up
-        driver = sum(each.bytes for each in workers) - before
+        driver = sum(each.bytes for each in workers) - before + size
         took = memory.peak() - begun
-        wrong = [rank.call("wrong", lengths, seeds) for rank in self.ranks]
+        wrong = [rank.call("wrong", lengths, seeds, texts) for rank in self.ranks]
         return {"ranks": ranks, "wrong": wrong, "driver_bytes": driver, "memory": took}
 
     def _restart(self, number: int) -> None:
@@ -101,9 +117,11 @@ class Job:
             each.kill()
 
 
-def lengths_of(samples: int, step: int) -> list[int]:
-    """Log-normal, as those of rollouts are: tokens."""
+def lengths_of(samples: int, step: int, engine: str = "") -> list[int]:
+    """Log-normal, as those of rollouts are: tokens. Of a real engine they are shorter."""
     drawn = np.random.default_rng(step).lognormal(np.log(2000), 0.8, samples)
+    if engine:
+        return np.clip(drawn / 40, 12, 120).astype(int).tolist()
     return np.clip(drawn, 64, 16384).astype(int).tolist()
 
 
@@ -111,8 +129,11 @@ def total(steps: list[dict[str, Any]], name: str) -> int:
     return sum(rank[name] for step in steps for rank in step["ranks"])
 
 
-def report(scheme: str, steps: list[dict[str, Any]], samples: int) -> dict[str, Any]:
-    row = SHAPE["layers"] * SHAPE["k"]
+def report(
+    scheme: str, steps: list[dict[str, Any]], samples: int, engine: str = ""
+) -> dict[str, Any]:
+    shape = ENGINE_SHAPE if engine else SHAPE
+    row = shape["layers"] * shape["k"]
     rows = total(steps, "rows")
     found = {
         "store": scheme,
@@ -129,6 +150,7 @@ def report(scheme: str, steps: list[dict[str, Any]], samples: int) -> dict[str, 
         "memory_of_a_rank_beyond_its_rows": max(
             r["memory"] - r["bytes_of_the_plan"] for s in steps for r in s["ranks"]
         ),
+        "shared_memory_of_a_rank": max(r["shared"] for s in steps for r in s["ranks"]),
         "memory_of_the_driver": max(s["memory"] for s in steps),
         "most_seconds_of_a_gather": max(
             r["seconds_of_a_gather"] for s in steps for r in s["ranks"]
@@ -145,21 +167,26 @@ def report(scheme: str, steps: list[dict[str, Any]], samples: int) -> dict[str, 
     return found
 
 
-def run(scheme: str, samples: int, steps: int, kills: int = 0, cuts: int = 0) -> dict[str, Any]:
+def run(
+    scheme: str, samples: int, steps: int, kills: int = 0, cuts: int = 0, engine: str = ""
+) -> dict[str, Any]:
     # With S3, objects lie on the one machine of its server.
     on = 1 if scheme == "s3" else ROLLOUTS
     with hosts.some(on) if cuts else nullcontext([]) as machines:
         at = machines[0] if scheme == "s3" and cuts else None
         outside = hosts.DRIVER if cuts else "127.0.0.1"
         with servers.server_of(scheme, at, outside) as (url, settings, _):
-            job = Job(scheme, url, settings, machines * (ROLLOUTS // on))
+            job = Job(scheme, url, settings, machines * (ROLLOUTS // on), engine)
             try:
-                calm = [job.step(lengths_of(samples, step)) for step in range(steps + 1)][1:]
-                found = {"calm": report(scheme, calm, samples)}
+                lengths = [lengths_of(samples, step, engine) for step in range(steps + 1)]
+                calm = [job.step(each) for each in lengths][1:]
+                found = {"calm": report(scheme, calm, samples, engine)}
                 for hurt, times in (("kill", kills), ("cut", cuts)):
                     if times:
-                        hurts = [job.step(lengths_of(samples, i), hurt) for i in range(times)]
-                        found[hurt] = report(scheme, hurts, samples) | {"times": times}
+                        hurts = [
+                            job.step(lengths_of(samples, i, engine), hurt) for i in range(times)
+                        ]
+                        found[hurt] = report(scheme, hurts, samples, engine) | {"times": times}
                 return found
             finally:
                 job.close()
@@ -170,6 +197,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--store", choices=servers.SCHEMES, required=True)
+    parser.add_argument("--engine", choices=ENGINES, default="")
     parser.add_argument("--samples", type=int, default=16, help="of a step; default: %(default)s")
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--kill", type=int, default=0, metavar="N")
@@ -182,7 +210,14 @@ def main() -> None:
     if arguments.cut and arguments.store == "ray":
         parser.error("Ray's objects lie in one node here, which has no link to cut")
     servers.SECONDS = arguments.seconds
-    found = run(arguments.store, arguments.samples, arguments.steps, arguments.kill, arguments.cut)
+    found = run(
+        arguments.store,
+        arguments.samples,
+        arguments.steps,
+        arguments.kill,
+        arguments.cut,
+        arguments.engine,
+    )
     for name, each in found.items():
         print(f"{name}:")
         for what, value in each.items():

@@ -13,6 +13,11 @@ def peak() -> int:
     return _status("VmHWM")
 
 
+def shared() -> int:
+    """Of what it has now: pages of memory that is shared, as that of Ray's object store."""
+    return _status("RssShmem")
+
+
 def forget_peak() -> None:
     """And what was freed goes back to the system, so that it does not count."""
     ctypes.CDLL(None).malloc_trim(0)

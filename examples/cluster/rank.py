@@ -1,5 +1,6 @@
 """A trainer's rank: reads the rows that its plan names, and nothing else."""
 
+import importlib
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -42,18 +43,24 @@ class Rank:
             "bytes_of_the_plan": rows * self._shape["layers"] * self._shape["k"],
             "bytes": report.bytes - before.bytes,
             "memory": memory.peak() - self._memory,
+            "shared": memory.shared(),
             "missing": {
                 why: count - before.missing.get(why, 0) for why, count in report.missing.items()
             },
         }
 
-    def wrong(self, lengths: list[int], seeds: list[int]) -> dict[str, int]:
-        """Rows of the last step that are not what was captured, and those that are lost."""
+    def wrong(
+        self, lengths: list[int], seeds: list[int], texts: list[list[int]] | None
+    ) -> dict[str, int]:
+        """Rows of the last step that are not what was captured, and those that are lost. With texts:
+        that are not what the routers of engine.py choose for them."""
+        if texts is None:
+            truth = [routing_of(self._shape, seed, n - 1) for seed, n in zip(seeds, lengths)]
+        else:
+            truth = importlib.import_module("engine").chosen(texts)
         wrong = lost = 0
         for got, (samples, plan) in zip(self._got, self._micro_batches(lengths)):
-            right = plan.gather(
-                [routing_of(self._shape, seeds[i], lengths[i] - 1) for i in samples]
-            )
+            right = plan.gather([truth[i] for i in samples])
             gone = got.classes == routecap.PlanClass.LOST
             differ = (got.ids != right.ids).any(axis=2) & ~gone
             wrong, lost = wrong + differ.any(axis=0).sum(), lost + gone.any(axis=0).sum()

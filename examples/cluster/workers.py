@@ -28,7 +28,7 @@ class Process:
         self.bytes = 0
 
     def begin(self, method: str, *arguments: Any) -> None:
-        line = json.dumps([method, *arguments])
+        line = _json([method, *arguments])
         self.bytes += len(line)
         try:
             print(line, file=self._process.stdin, flush=True)
@@ -97,6 +97,20 @@ class Actor:
         ray.kill(self._actor)
 
 
+def _json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def shared(scheme: str, value: Any) -> tuple[Any, int]:
+    """What to hand to several workers, and the bytes that this took. With Ray it is put into the
+    object store, from where each of them fetches it."""
+    if scheme != "ray":
+        return value, 0
+    import ray
+
+    return ray.put(value), len(ray.cloudpickle.dumps(value))
+
+
 def class_of(name: str) -> Any:
     module, _, kind = name.partition(":")
     return getattr(importlib.import_module(module), kind)
@@ -115,4 +129,4 @@ if __name__ == "__main__":
     target = class_of(sys.argv[1])(*json.loads(sys.argv[2]))
     for line in sys.stdin:
         method, *arguments = json.loads(line)
-        print("=" + json.dumps(getattr(target, method)(*arguments)), flush=True)
+        print("=" + _json(getattr(target, method)(*arguments)), flush=True)
