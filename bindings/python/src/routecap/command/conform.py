@@ -81,7 +81,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
     config = arguments.config or arguments.model
     if not config:
-        raise ArgumentError(Status.ERR_ARGUMENT, "give the model's configuration: --config, or --model")
+        raise ArgumentError(
+            Status.ERR_ARGUMENT, "give the model's configuration: --config, or --model"
+        )
     model = describe(config)
     body = json.loads(arguments.body) if arguments.body else None
 
