@@ -96,6 +96,8 @@ plants asan-ubsan vectors '^vectors$' "rows behind the last segment are not in t
 plants asan-ubsan vectors '^vectors$' "a block is as old as its newest row" src/prefix/landing.cc \
     's/any \? std::min\(b\.tag, tag\)/any ? std::max(b.tag, tag)/'
 plants asan-ubsan vectors '^vectors$' "what a key has is overlooked" src/prefix/landing.cc 's/if \(s_\.slot_keys\(\)\) return;/return;/'
+plants asan-ubsan vectors '^vectors$' "a cell that a shared block got is not there" src/prefix/row_merge.cc \
+    's/Shape::set_valid\(to_validity, l\);//'
 plants asan-ubsan vectors '^vectors$' "the boundary of two calls is a row late" src/sequence/join.cc \
     's/const uint64_t boundary = rows_\.kept - 1;/const uint64_t boundary = rows_.kept;/'
 plants asan-ubsan api '^api[.]' "a page that a request has is charged again" src/capture/issue.cc \
@@ -106,6 +108,8 @@ plants asan-ubsan api '^api[.]' "the most memory in use is not noted" src/rows/p
     's/^ *note_peak\(used \+ bytes\);//'
 plants asan-ubsan store '^store[.]' "a block that goes is paid for" src/prefix/local_store.cc \
     's/^( *)pool_->unreserve\(block_bytes_\);/\1;/'
+plants asan-ubsan store '^shared[.]store$' "a shared slot is its last owner's until drafts are settled" \
+    src/prefix/mapped_store.h 's/return slot_keys\(\) \&\& flight\(key\) != nullptr;/return (void)key, false;/'
 # The package.
 plants python - bindings/python/tests/test_routing.py "a slice of a routing begins elsewhere" \
     bindings/python/src/routecap/_routing.py 's/return self\.slice\(self\.first \+ start,/return self.slice(start,/'
