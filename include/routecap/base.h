@@ -29,9 +29,10 @@
  * No call on a capturer may run during or after its routecap_capturer_destroy. Any number of
  * threads may use a routing, even during and after destroy. Free each reference to it once.
  *
- * Each call takes effect at one instant between its start and its return. If one thread ends a
- * request while another issues a span of it, the span is either filed or skipped. If two threads
- * end the same request, one of the calls returns ROUTECAP_ERR_UNKNOWN_REQUEST.
+ * Each call takes effect at one instant between its start and its return. A call that queues a
+ * change (see "Waiting") takes effect when it queues it. If one thread ends a request while another
+ * issues a span of it, the span is either filed or skipped. If two threads end the same request,
+ * one of the calls returns ROUTECAP_ERR_UNKNOWN_REQUEST.
  *
  * ------------------------------------------------------------------------------------------------
  * Waiting
@@ -52,7 +53,8 @@
  *     request's queued changes whose steps have landed, unless ROUTECAP_CONFIG_MANUAL_PROGRESS is
  *     set. If there is no memory for that, they return ROUTECAP_ERR_NO_MEMORY.
  *   - routecap_capturer_progress, with ROUTECAP_CONFIG_MANUAL_PROGRESS. There is no worker thread
- *     then, and the calls of this list wait for another caller's thread that is filing a step.
+ *     then. Begin, issue and progress wait for another caller's thread that is filing a step; calls
+ *     that read a request do not.
  *
  * routecap_capturer_load and routecap_capturer_load_tags wait until the worker thread has finished
  * the step that it is filing. routecap_set_log waits until no thread is inside the log hook that it
@@ -128,7 +130,8 @@
  * or fill it with its _init function, which also sets struct_size. In a struct that the caller
  * fills, a field that is 0 has its default. There are four exceptions, in which 0 means 0:
  * routecap_copy_options.fill, and lost_value, context_rank and tensor_rank of routecap_plan_config.
- * Fill these two structs with their _init functions.
+ * Fill these two structs with their _init functions. The sizes of a struct in the program and in
+ * the library may differ:
  *   - A struct that the caller fills may be smaller than this library's, down to its size in 1.0.
  *     It may be larger, up to 65536 bytes, if all bytes that this library does not know are 0.
  *     Otherwise the call returns ROUTECAP_ERR_STRUCT_SIZE.
@@ -144,13 +147,14 @@
  * An error leaves one line of text, which routecap_last_error returns. So do ROUTECAP_INCOMPLETE,
  * ROUTECAP_NOT_CAPTURED, ROUTECAP_PARTIAL and ROUTECAP_LOST.
  *
- * Every function that returns a status may return these five errors. Its list names one of them
- * only to say more about it. A function without a list returns ROUTECAP_OK, one of these five, an
- * error of "Streams", or an error of checked mode (capture.h):
+ * Every function that returns a status may return these five errors:
  *   - ROUTECAP_ERR_ARGUMENT: NULL where it is not allowed, a value outside its documented set, or
  *     a reserved field that is not 0.
  *   - ROUTECAP_ERR_STRUCT_SIZE, ROUTECAP_ERR_NO_MEMORY, ROUTECAP_ERR_FORKED,
  *     ROUTECAP_ERR_INTERNAL.
+ * The list of a function names one of them only to say more about it. A function without a list
+ * returns ROUTECAP_OK, one of these five, an error of "Streams", or an error of checked mode
+ * (capture.h).
  */
 #ifndef ROUTECAP_BASE_H
 #define ROUTECAP_BASE_H

@@ -36,8 +36,8 @@
  *
  * Recipes:
  *   - Chunked prefill (a prompt computed in several passes): issue each chunk as a span whose
- *     position is the number of tokens before it. A step may hold chunks of some requests and
- *     decode rows of others.
+ *     position is the number of tokens before it. A step may hold chunks of some requests and, for
+ *     other requests, the row of one generated token each (decode).
  *   - Drafts: issue them with ROUTECAP_SPAN_SPECULATIVE. After the verification, call
  *     routecap_request_accept with the ticket of the step. If the host learns only later which
  *     drafts were accepted, give the positions of the next step in device memory:
@@ -51,7 +51,7 @@
  *   - Tensor parallel ranks: one rank has ROUTECAP_ROLE_OWNER, and the others have
  *     ROUTECAP_ROLE_MIRROR. All make the same calls; those that return rows return
  *     ROUTECAP_ERR_DISABLED on a mirror.
- *   - CUDA graphs: make begin, with the padded number of rows, and snapshot part of the graph. Call
+ *   - CUDA graphs: begin (with the padded number of rows) and snapshot belong in the graph. Call
  *     issue after each replay, outside the graph. Capturing the graph is no forward pass: there is
  *     nothing to discard until you replay it.
  *   - A warm-up, profiling or dummy run: call routecap_step_discard instead of issue.
@@ -214,8 +214,8 @@ ROUTECAP_API void routecap_capturer_destroy(routecap_capturer *capturer);
  * beyond `rows` are missing. If the previous forward pass was not issued, begin discards it. A
  * begin that is replayed in a graph does that too.
  *
- * On the host backend no step is lost. If all slots hold steps in flight, begin files the oldest
- * one on the calling thread, even with ROUTECAP_CONFIG_MANUAL_PROGRESS. That takes as long as
+ * On the host backend, if all slots hold steps in flight, begin files the oldest one on the calling
+ * thread, even with ROUTECAP_CONFIG_MANUAL_PROGRESS. So no step is lost. Filing takes as long as
  * copying the rows of that step. If another thread is filing a step at that moment, begin waits
  * until that step is filed. With ROUTECAP_CONFIG_MAY_LOSE, begin files nothing: if no slot is free,
  * the step is lost.
@@ -316,8 +316,9 @@ typedef struct routecap_issue_options {
  *
  * Issue skips a span and counts its rows if the request is unknown, or if the span's charge (see
  * "Memory") is more than the budget (config.budget_bytes) has left. Issue then returns
- * ROUTECAP_PARTIAL, and files the other spans as usual. Positions that were refused for memory
- * count towards the request's length, and are missing (REFUSED).
+ * ROUTECAP_PARTIAL, and files the other spans as usual. Positions that were refused for memory are
+ * missing (REFUSED). They count towards the request's length; those of drafts do once accept keeps
+ * them.
  *
  * Memory. Issue reserves the memory that the rows of a span may need, so that rows which it accepts
  * find room when they land. It charges the budget for each page that a span touches, except the
@@ -326,8 +327,8 @@ typedef struct routecap_issue_options {
  * also charges:
  *   - for a page whose rows may get different tags: memory for these tags,
  *   - for drafts: memory of their own, until they are settled,
- *   - for device positions: each page within the bounds. If these are at least two pages more than
- *     the span has rows, issue charges one page for each row instead.
+ *   - for device positions: each page within the bounds. If the bounds contain at least two more
+ *     pages than the span has rows, issue charges one page for each row instead.
  * When the step is filed, or when its drafts are settled, the part of the charge that was not
  * needed returns to the budget. Issue accepts a span that is charged nothing, even if the budget is
  * exceeded. Rows of an accepted span are refused later only if the system itself has no memory
@@ -335,9 +336,9 @@ typedef struct routecap_issue_options {
  *
  * A span may need a page that issue did not charge, if rows are shared, forked or taken between its
  * issue and its filing. The span gets that page even if this exceeds the budget. The excess has a
- * limit: take all spans that were in flight, or had provisional drafts, at some moment since
- * stats.bytes_in_use was last within the budget. The excess is at most the memory of the pages that
- * these spans touch, tags included.
+ * limit. Consider the time since stats.bytes_in_use was last within the budget, and all spans that
+ * were in flight or had provisional drafts at any moment of that time. The excess is at most the
+ * memory of the pages that these spans touch, tags included.
  *
  * The worker thread frees the memory of rows that close, truncate, finish or a take removed from a
  * request, unless a routing has them. If the budget is exhausted, issue does that itself before it
@@ -350,11 +351,11 @@ typedef struct routecap_issue_options {
  * happens depends on how begin runs:
  *   - Begin is called for each pass (eager). It looks for a free slot again. To lose no step, have
  *     at most slots - 1 steps in flight when you call begin. If there are more, wait for the oldest
- *     by routecap_step_finalize. On the host backend no step is lost.
+ *     by routecap_step_finalize. For the host backend, see routecap_step_begin.
  *   - Begin is replayed as part of a graph. It cannot look again: the pass is lost, even if steps
- *     have landed in the meantime. To lose no step, have at most slots - 2 earlier steps in flight
- *     when you call an issue that a replay follows. To look for a free slot again, call
- *     routecap_step_discard before the replay.
+ *     have landed in the meantime. To lose no step, when you call the issue before a replay, have
+ *     at most slots - 2 steps in flight, not counting the one that you issue. To look for a free
+ *     slot again, call routecap_step_discard before the replay.
  *
  * Positions. The positions array is read on the stream, up to the last sink row whose span has
  * DEVICE_POSITIONS. Free the array only after the stream has run this work. The library checks an
@@ -505,9 +506,10 @@ typedef struct routecap_stats {
     uint64_t rows_missing;     /* landed without a valid cell */
     uint64_t rows_lost;        /* of a lost step */
     uint64_t rows_late;        /* cut by close or truncate, or by `rows` of finish, while in flight
-                                  or provisional; but not drafts that rows_rejected counts */
-    uint64_t rows_rejected;    /* drafts that accept did not keep, and drafts that were neither
-                                  settled nor cut when finish dropped them */
+                                  or provisional. A cut draft counts here if accept kept it, if
+                                  close dropped it, or if truncate cut it and finish dropped it */
+    uint64_t rows_rejected;    /* drafts that accept did not keep, cut or not; and drafts that
+                                  finish dropped unsettled, unless truncate had cut them */
     uint64_t rows_unplaced;    /* their device position was outside the span's bounds */
     uint64_t rows_refused;     /* there was no memory for them */
     /* Other counts. */
@@ -517,8 +519,8 @@ typedef struct routecap_stats {
                                     that is valid in both; needs ROUTECAP_CONFIG_COMPARE */
     uint64_t rows_dropped;       /* recorded rows outside the rows that were begun, of steps that
                                     landed */
-    uint64_t cells_conflicting;  /* recorded twice in one step, of steps that landed; the first
-                                    record was kept */
+    uint64_t cells_conflicting;  /* recorded twice in one step, of steps that landed; one of the two
+                                    records was kept */
     uint64_t cells_unwritten;    /* cells of landed rows that their step did not write, or not
                                     completely. Late and unplaced rows are not counted */
     uint64_t cells_out_of_range; /* likewise, with an id outside the layer's range */

@@ -49,9 +49,9 @@ typedef int32_t routecap_log_level; /* ROUTECAP_LOG_* */
  * hook delays the thread that runs it; on the worker thread it delays the filing of rows.
  *
  * The hook may call routecap, except for routecap_set_log and routecap_capturer_destroy. Lines that
- * these calls would log are dropped. If the hook runs on the worker thread, it must not wait
- * for a step or a routing without a timeout: the thread would wait for itself. The hook must not
- * throw, fork or leave by longjmp.
+ * calls made in the hook would log are dropped. If the hook runs on the worker thread, it must not
+ * wait for a step or a routing without a timeout: the thread would wait for itself. The hook must
+ * not throw, fork or leave by longjmp.
  *
  * `context` is the pointer that was passed to routecap_set_log. level is
  * ROUTECAP_LOG_ERROR..ROUTECAP_LOG_DEBUG. text is one line without a newline, at most 511 bytes and

@@ -4,9 +4,9 @@
  *
  * Copyright 2026 The routecap authors. Licensed under the Apache License, Version 2.0; see LICENSE.
  *
- * Few programs need these functions. A later version may withdraw one of them: see
- * include/COMPATIBILITY.md. They are declared only if ROUTECAP_EXPERIMENTAL is defined before
- * routecap.h is included. Their entries in the function table are always there.
+ * Few programs need these functions. A later version may replace one of them: see "The ABI" in
+ * base.h. They are declared only if ROUTECAP_EXPERIMENTAL is defined before routecap.h is included.
+ * Their entries in the function table are always there.
  *
  *   routecap_store_create_shared  a store for this process and those that get its descriptor
  *   routecap_store_open_shared    open such a store, or a store in a file
@@ -42,10 +42,10 @@ extern "C" {
  *
  * Lock. To publish or retain blocks, and to note that blocks were used, a process must hold the
  * store's lock. Finding, adopting, releasing and evicting work without it. A call tries for about
- * 50 us to get the lock. The worker thread waits for up to one second. A process may not get the
- * lock, for example because another process was stopped while it held the lock. Then its blocks are
- * not published (blocks_refused), retain gives the reason ROUTECAP_MISSING_REFUSED, and an adopt
- * does not note that its blocks were used. No counter shows the last two.
+ * 50 us to get the lock. The worker thread waits for up to one second. A process may fail to get
+ * the lock, for example because another process was stopped while it held the lock. Then its blocks
+ * are not published (blocks_refused), retain gives the reason ROUTECAP_MISSING_REFUSED, and an
+ * adopt does not note that its blocks were used. No counter shows the last two.
  *
  * Death. A process may die at any moment without holding up the others. The blocks that it retained
  * are released. If it dies while it holds the lock, the store forgets which blocks were used last.

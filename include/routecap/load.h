@@ -19,10 +19,10 @@
  *     uint64_t *counts = calloc(n, sizeof *counts);
  *     routecap_capturer_load(capturer, NULL, &load, counts, n); // counts [2, layers, experts]
  *
- * Which cells count. When a cell becomes valid in its request, because its step landed or because
- * its draft was accepted, the capturer adds 1 to each of the cell's k experts. So the counts of a
- * layer add up to k times the number of its cells that became valid. They equal what you would
- * count in the routings of all requests by these rules:
+ * Which cells count. When a cell becomes valid in its request, because its step was filed or
+ * because its draft was accepted, the capturer adds 1 to each of the cell's k experts. So the
+ * counts of a layer add up to k times the number of its cells that became valid. They equal what
+ * you would count in the routings of all requests by these rules:
  *   - Rows that were lost, refused, late or unplaced, and drafts that were rejected, do not count.
  *   - If a position is issued again, only the cells that were missing count. After truncate the
  *     position counts again in full.

@@ -107,10 +107,10 @@ typedef int32_t routecap_plan_layout; /* ROUTECAP_PLAN_LAYOUT_* */
 typedef int32_t routecap_plan_context; /* ROUTECAP_PLAN_CONTEXT_* */
 
 /* Flags of routecap_plan_config. */
-#define ROUTECAP_PLAN_SEQUENCE_PARALLEL 1u /* the rows of a context-parallel rank (PACKED), or its
-                                              part of each sequence (padded), are cut into
-                                              tensor_size intervals, and this rank has interval
-                                              tensor_rank */
+#define ROUTECAP_PLAN_SEQUENCE_PARALLEL 1u /* PACKED: the rows of a context-parallel rank are cut
+                                              into tensor_size intervals, and this rank has interval
+                                              tensor_rank. Padded: its part of each sequence is cut
+                                              so */
 #define ROUTECAP_PLAN_SEQUENCE_FIRST 2u    /* with a padded layout: local rows are [width, samples],
                                               as in Megatron, instead of [samples, width] */
 typedef uint32_t routecap_plan_flags; /* any of ROUTECAP_PLAN_SEQUENCE_* */
@@ -179,12 +179,12 @@ typedef struct routecap_plan_config {
     uint32_t experts;         /* ids are in [0, experts). Required unless layer_experts is set */
     uint32_t expert_parallel; /* number P of ranks among which the experts are divided, for
                                  BALANCED; default 1. All ranks of the trainer fill a row with the
-                                 same experts. To know which, count rows from 0, in the order of the
-                                 undivided micro-batch: p is the number of the row. For padding and
-                                 rows that are not needed, count only such rows; for lost cells,
-                                 count all rows. Column c of row p in a layer of E experts, whose
-                                 index in the decoder is l, gets this expert, where
-                                 a = p * k + c + l * P * k:
+                                 same experts. Which experts these are depends on p, the number of
+                                 the row, counted from 0 in the order of the undivided micro-batch.
+                                 For a row of padding, or one that is not needed, p counts only rows
+                                 of these two kinds. For a lost cell, p counts all rows. Column c of
+                                 row p in a layer of E experts, whose index in the decoder is l,
+                                 gets this expert, where a = p * k + c + l * P * k:
                                    if P divides E:  a % P * (E / P) + a / P % (E / P)
                                    otherwise:       a % E */
     const int32_t *layer_map;       /* [layers] each layer's index in the decoder, strictly
@@ -341,7 +341,7 @@ typedef struct routecap_plan_report {
  * (routecap_routing_merge). To gather from serialised bytes or arrays without a copy, make routings
  * of them with routecap_routing_deserialize or routecap_routing_import.
  *
- * On an error nothing is written.
+ * On an error nothing is written, except the report on ROUTECAP_ERR_INCOMPLETE.
  *
  * @param[in] plan           The plan.
  * @param[in] sources        [count] elements of source_size bytes, in any order; may be NULL if
@@ -356,8 +356,7 @@ typedef struct routecap_plan_report {
  *                           told from experts: with LOST_BALANCED, or with LOST_MARK and an
  *                           expert's id as lost_value.
  * @param[in] classes_bytes  Size of classes, in bytes: classes_bytes of the plan's shape or more.
- * @param[out] report        What became of the cells; may be NULL. It is also filled on
- *                           ROUTECAP_ERR_INCOMPLETE.
+ * @param[out] report        What became of the cells; may be NULL.
  * @return ROUTECAP_OK; ROUTECAP_INCOMPLETE (cells are lost); ROUTECAP_ERR_INCOMPLETE (LOST_ERROR,
  *         and cells are lost); ROUTECAP_ERR_OUT_OF_RANGE (no such sample, or a routing with rows
  *         beyond the last token of its sample); ROUTECAP_ERR_OVERLAP (the ranges of rows of two

@@ -71,8 +71,8 @@ typedef struct routecap_sink {
  * The address does not change afterwards. In each step, the router may write each row once. The
  * stream must order this write after the begin and before the snapshot. A second write replaces the
  * first, and nothing can notice it. Begin fills the rows with a value that is no id, so the
- * snapshot finds cells that were not written. An id may be written as an unsigned number of the
- * same size.
+ * snapshot finds cells that were not written. The router may also write unsigned integers of the
+ * size of the sink's dtype.
  *
  * @param[in] capturer  The capturer.
  * @param[in] layer     The layer.

@@ -245,8 +245,8 @@ ROUTECAP_API routecap_status routecap_request_attach(routecap_capturer *capturer
  *
  * @param[in] capturer  The capturer.
  * @param[in] request   The request.
- * @param[in] rows      How many rows the routing has. Later rows are cut. Rows among these that
- *                      were never issued are missing (ABSENT). For a sequence of S tokens pass S-1,
+ * @param[in] rows      How many rows the routing has. Those of them that were never issued are
+ *                      missing (ABSENT). Later rows are cut. For a sequence of S tokens pass S-1,
  *                      even if the engine issued further rows ahead. ROUTECAP_ROWS_ALL: the
  *                      request's length, rows issued ahead included.
  * @param[out] routing  The routing, to be freed with routecap_routing_free; NULL on error.
@@ -346,9 +346,9 @@ typedef int32_t routecap_extract_mode; /* ROUTECAP_EXTRACT_* */
  * TAKE does too if all taken rows lie in one page, and rows before and after them stay in it.
  * Without that memory the call returns ROUTECAP_ERR_NO_MEMORY. SHARE needs no new memory.
  *
- * Drafts and steps in flight may later fill cells at positions that are read here. Whoever files
- * them then copies the page first, because a routing never changes. That copy may exceed the budget
- * (see routecap_step_issue).
+ * Drafts, and steps that are issued after the call, may still fill cells at positions that are read
+ * here. Whoever files them then copies the page first, because a routing never changes. That copy
+ * may exceed the budget (see routecap_step_issue).
  *
  * @param[in] capturer  The capturer.
  * @param[in] request   The request.

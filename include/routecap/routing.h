@@ -8,8 +8,9 @@
  * once, even after its request has ended, its capturer is destroyed, or the device is lost.
  *
  * A routing of routecap_request_finish is pending until its last step has landed. Until then all
- * functions but wait, poll, retain and free return ROUTECAP_ERR_NOT_READY. All other routings are
- * ready from the start.
+ * functions return ROUTECAP_ERR_NOT_READY, except wait, poll, retain, free, and
+ * routecap_request_attach to a request of the same capturer. All other routings are ready from the
+ * start.
  *
  * Most programs need these six functions:
  *
@@ -26,7 +27,7 @@
  *   - Pipeline stages or sequence-parallel ranks: each rank serialises its routing (serialized.h).
  *     Deserialise all of them in one process, and join them with routecap_routing_merge.
  *   - Turns of a conversation: do not merge them, but append them to a sequence (sequence.h), which
- *     decides which row stays where two turns computed one.
+ *     decides which row stays if two turns computed a row of the same token.
  *   - A response that was cut: routecap_routing_slice keeps the rows of the tokens that remain.
  *   - Rows for a trainer's rank: do not copy them here, but make a plan (plan.h).
  */

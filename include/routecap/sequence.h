@@ -154,8 +154,8 @@ typedef struct routecap_append_options {
                                       token, and row p-1 is taken from the turn even if the sequence
                                       has it */
     uint64_t call;                 /* number of the turn, for routecap_sequence_spans; 0: one more
-                                      than the highest so far. Give the parts of one turn that
-                                      arrive separately the same number */
+                                      than the highest so far. If the parts of one turn arrive
+                                      separately, give all of them the same number */
     uint64_t tag;                  /* tag of the turn, for routecap_sequence_spans, such as the
                                       version of the weights. It does not change the tags of the
                                       rows themselves */
@@ -187,8 +187,9 @@ typedef struct routecap_append_report {
     uint64_t first_differed; /* position of the first row in rows_differed; ROUTECAP_ROWS_ALL: there
                                 is none. Over all appends: the lowest */
     uint64_t rows_taken;     /* rows in which the sequence took at least one cell from the turn */
-    uint64_t rows_boundary;  /* rows of rows_taken that are boundary rows: 0 or 1 per append */
-    uint64_t rows_filled;    /* rows of rows_taken before the boundary row: they had a gap */
+    uint64_t rows_boundary;  /* boundary rows in which the turn filled a missing cell: 0 or 1 per
+                                append */
+    uint64_t rows_filled;    /* rows before the boundary row in which the turn filled a gap */
     uint64_t rows_replaced;  /* rows of rows_taken in which a cell of the turn replaced one of the
                                 sequence */
     uint64_t rows_beyond;    /* rows of the turn's routing at or after its last token, which are
@@ -351,8 +352,9 @@ typedef uint32_t routecap_sequence_flags; /* any of ROUTECAP_SEQUENCE_* */
 /**
  * Write a sequence as bytes: its rows in the serialised form of serialized.h, its spans, and
  * digests of its tokens. docs/format.md describes the bytes. Equal sequences give equal bytes. The
- * bytes do not contain the sums of the reports. routecap_serialized_slice does not read them: to
- * read a part of the rows later, serialise the routing of routecap_sequence_routing instead.
+ * bytes do not contain the sums of the reports. routecap_serialized_slice cannot read the bytes of
+ * a sequence: to read a part of the rows later, serialise the routing of routecap_sequence_routing
+ * instead.
  *
  * @param[in] sequence   The sequence.
  * @param[in] flags      0 or ROUTECAP_SEQUENCE_WITH_TOKENS.

@@ -94,19 +94,20 @@
  * again for other tokens. A later publish replaces the block under its key. When the engine frees
  * or moves cache slots, call routecap_store_evict for them.
  *
- * Order. A block is in the store as soon as publish returns, even before its rows have landed. An
- * adopt finds blocks that were published before it, and no later ones. Usually you adopt before the
- * pass. If two requests of one step share a block that one of them computes, publish it for that
- * request after the issue, then adopt it for the other. Until that step has landed, the adopter's
- * rows are in flight too; if they never land, they are missing. Other capturers find a block only
- * after it has landed. If a content key already has a block, the cells of a second publish are
- * added under that key once they have landed.
+ * Order. A block is in the store as soon as publish returns, even before its rows have landed,
+ * unless it waits for drafts. An adopt finds blocks that were published before it, and no later
+ * ones. Usually you adopt before the pass. If two requests of one step share a block that one of
+ * them computes, publish it for that request after the issue, then adopt it for the other. Until
+ * that step has landed, the adopter's rows are in flight too; if they never land, they are missing.
+ * Other capturers find a block only after it has landed. If a content key already has a block, the
+ * cells of a second publish are added under that key once they have landed.
  *
- * Which rows are published. Publish takes the rows that were issued before the call. A later
- * truncate, finish or close does not change them, even if they are in flight. A block with drafts
- * waits until the drafts are settled, and so do the blocks after it in the same call. While they
- * wait, adopts do not find them. Drafts that were cut or rejected are not published. If a row is
- * replaced while its block waits for drafts, the later row is published.
+ * Which rows are published. Publish takes the rows that were issued before the call, with one
+ * exception: if a row is replaced while its block waits for drafts, the later row is published. A
+ * later truncate, finish or close does not change what is published, even if the rows are in
+ * flight. A block with drafts waits until the drafts are settled, and so do the blocks after it in
+ * the same call. While they wait, adopts do not find them. Drafts that were cut or rejected are not
+ * published.
  *
  * Holes. If the store does not have a block, the adopter's rows of that block are missing. If a
  * block lacks rows, these rows are missing too. The store gives one of three reasons. (For rows
@@ -245,7 +246,7 @@ typedef struct routecap_store_counts {
     uint64_t blocks_absent;     /* not found by adopt */
     /* Since the store was created, independently of the seven. */
     uint64_t blocks_mismatched; /* published again with different ids in a valid cell */
-    uint64_t blocks_replaced;   /* lost their key, a cache slot, to a later publish */
+    uint64_t blocks_replaced;   /* replaced by a later publish under the same slot key */
     uint64_t blocks_evicted;    /* dropped for room, or by routecap_store_evict */
     uint64_t blocks_imported;   /* brought by routecap_store_import, published or not */
     uint64_t rows_copied;       /* rows that were copied, because their page was not shared */
@@ -441,8 +442,8 @@ ROUTECAP_API routecap_status routecap_key_chain(const void *seed, size_t seed_by
  * Tell which keys an adopt of this generation would find now.
  *
  * The answer holds at this moment only. The store may drop a block before you adopt it, unless the
- * block is retained. Blocks in flight count as found, unless they wait for drafts. Only the
- * capturer that published them can adopt them yet.
+ * block is retained. Blocks in flight count as found, unless they wait for drafts. Until such a
+ * block has landed, only the capturer that published it can adopt it.
  *
  * @param[in] store       The store.
  * @param[in] keys        [count, key_bytes] the keys.

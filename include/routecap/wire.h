@@ -369,9 +369,9 @@ ROUTECAP_API routecap_status routecap_wire_encode(const routecap_routing *routin
  * they do not.
  *
  * Both messages must have the same format, dtype, columns and k. The result begins with head's
- * first row or at `row`, whichever comes first, and ends with tail's last row. If there is a row in
- * between that neither message has, the call fails with ROUTECAP_ERR_OUT_OF_RANGE; with SERIALIZED,
- * that row is missing instead.
+ * first row or at `row`, whichever comes first. It ends with tail's last row or with row `row` - 1,
+ * whichever comes last. If there is a row in between that neither message has, the call fails with
+ * ROUTECAP_ERR_OUT_OF_RANGE; with SERIALIZED, that row is missing instead.
  *
  * @param[in] format      ROUTECAP_WIRE_*, except ANY.
  * @param[in] head        [head_bytes] the first message.

@@ -32,12 +32,12 @@ class Stats(NamedTuple):
     rows_lost: int
     """Of a lost step."""
     rows_late: int
-    """Cut by close or truncate, or by `rows` of finish, while in flight or provisional; but not
-    drafts that rows_rejected counts.
+    """Cut by close or truncate, or by `rows` of finish, while in flight or provisional. A cut draft
+    counts here if accept kept it, if close dropped it, or if truncate cut it and finish dropped it.
     """
     rows_rejected: int
-    """Drafts that accept did not keep, and drafts that were neither settled nor cut when finish
-    dropped them.
+    """Drafts that accept did not keep, cut or not; and drafts that finish dropped unsettled, unless
+    truncate had cut them.
     """
     rows_unplaced: int
     """Their device position was outside the span's bounds."""
@@ -54,7 +54,7 @@ class Stats(NamedTuple):
     rows_dropped: int
     """Recorded rows outside the rows that were begun, of steps that landed."""
     cells_conflicting: int
-    """Recorded twice in one step, of steps that landed; the first record was kept."""
+    """Recorded twice in one step, of steps that landed; one of the two records was kept."""
     cells_unwritten: int
     """Cells of landed rows that their step did not write, or not completely. Late and unplaced rows
     are not counted.
@@ -119,7 +119,7 @@ class StoreStats(NamedTuple):
     blocks_mismatched: int
     """Published again with different ids in a valid cell."""
     blocks_replaced: int
-    """Lost their key, a cache slot, to a later publish."""
+    """Replaced by a later publish under the same slot key."""
     blocks_evicted: int
     """Dropped for room, or by routecap_store_evict."""
     blocks_imported: int

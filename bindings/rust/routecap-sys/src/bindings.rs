@@ -1,4 +1,4 @@
-// Of headers with the SHA-256 8deeab4e74694391d8711f3f5e0aa5c6a2cd75d2e4599450f1e9d4127b612e84
+// Of headers with the SHA-256 94a686fd9dac71cb830d1e17d7d489c45ee3ebe6eb8666f3bd536775fe5dfd20
 pub const ROUTECAP_VERSION_MAJOR: u32 = 1;
 pub const ROUTECAP_VERSION_MINOR: u32 = 1;
 pub const ROUTECAP_VERSION_PATCH: u32 = 0;
@@ -428,8 +428,8 @@ unsafe extern "C" {
     /// beyond `rows` are missing. If the previous forward pass was not issued, begin discards it. A
     /// begin that is replayed in a graph does that too.
     ///
-    /// On the host backend no step is lost. If all slots hold steps in flight, begin files the oldest
-    /// one on the calling thread, even with ROUTECAP_CONFIG_MANUAL_PROGRESS. That takes as long as
+    /// On the host backend, if all slots hold steps in flight, begin files the oldest one on the calling
+    /// thread, even with ROUTECAP_CONFIG_MANUAL_PROGRESS. So no step is lost. Filing takes as long as
     /// copying the rows of that step. If another thread is filing a step at that moment, begin waits
     /// until that step is filed. With ROUTECAP_CONFIG_MAY_LOSE, begin files nothing: if no slot is free,
     /// the step is lost.
@@ -575,8 +575,9 @@ unsafe extern "C" {
     ///
     /// Issue skips a span and counts its rows if the request is unknown, or if the span's charge (see
     /// "Memory") is more than the budget (config.budget_bytes) has left. Issue then returns
-    /// ROUTECAP_PARTIAL, and files the other spans as usual. Positions that were refused for memory
-    /// count towards the request's length, and are missing (REFUSED).
+    /// ROUTECAP_PARTIAL, and files the other spans as usual. Positions that were refused for memory are
+    /// missing (REFUSED). They count towards the request's length; those of drafts do once accept keeps
+    /// them.
     ///
     /// Memory. Issue reserves the memory that the rows of a span may need, so that rows which it accepts
     /// find room when they land. It charges the budget for each page that a span touches, except the
@@ -585,8 +586,8 @@ unsafe extern "C" {
     /// also charges:
     ///   - for a page whose rows may get different tags: memory for these tags,
     ///   - for drafts: memory of their own, until they are settled,
-    ///   - for device positions: each page within the bounds. If these are at least two pages more than
-    ///     the span has rows, issue charges one page for each row instead.
+    ///   - for device positions: each page within the bounds. If the bounds contain at least two more
+    ///     pages than the span has rows, issue charges one page for each row instead.
     /// When the step is filed, or when its drafts are settled, the part of the charge that was not
     /// needed returns to the budget. Issue accepts a span that is charged nothing, even if the budget is
     /// exceeded. Rows of an accepted span are refused later only if the system itself has no memory
@@ -594,9 +595,9 @@ unsafe extern "C" {
     ///
     /// A span may need a page that issue did not charge, if rows are shared, forked or taken between its
     /// issue and its filing. The span gets that page even if this exceeds the budget. The excess has a
-    /// limit: take all spans that were in flight, or had provisional drafts, at some moment since
-    /// stats.bytes_in_use was last within the budget. The excess is at most the memory of the pages that
-    /// these spans touch, tags included.
+    /// limit. Consider the time since stats.bytes_in_use was last within the budget, and all spans that
+    /// were in flight or had provisional drafts at any moment of that time. The excess is at most the
+    /// memory of the pages that these spans touch, tags included.
     ///
     /// The worker thread frees the memory of rows that close, truncate, finish or a take removed from a
     /// request, unless a routing has them. If the budget is exhausted, issue does that itself before it
@@ -609,11 +610,11 @@ unsafe extern "C" {
     /// happens depends on how begin runs:
     ///   - Begin is called for each pass (eager). It looks for a free slot again. To lose no step, have
     ///     at most slots - 1 steps in flight when you call begin. If there are more, wait for the oldest
-    ///     by routecap_step_finalize. On the host backend no step is lost.
+    ///     by routecap_step_finalize. For the host backend, see routecap_step_begin.
     ///   - Begin is replayed as part of a graph. It cannot look again: the pass is lost, even if steps
-    ///     have landed in the meantime. To lose no step, have at most slots - 2 earlier steps in flight
-    ///     when you call an issue that a replay follows. To look for a free slot again, call
-    ///     routecap_step_discard before the replay.
+    ///     have landed in the meantime. To lose no step, when you call the issue before a replay, have
+    ///     at most slots - 2 steps in flight, not counting the one that you issue. To look for a free
+    ///     slot again, call routecap_step_discard before the replay.
     ///
     /// Positions. The positions array is read on the stream, up to the last sink row whose span has
     /// DEVICE_POSITIONS. Free the array only after the stream has run this work. The library checks an
@@ -833,10 +834,11 @@ pub struct routecap_stats {
     /// of a lost step
     pub rows_lost: u64,
     /// cut by close or truncate, or by `rows` of finish, while in flight
-    /// or provisional; but not drafts that rows_rejected counts
+    /// or provisional. A cut draft counts here if accept kept it, if
+    /// close dropped it, or if truncate cut it and finish dropped it
     pub rows_late: u64,
-    /// drafts that accept did not keep, and drafts that were neither
-    /// settled nor cut when finish dropped them
+    /// drafts that accept did not keep, cut or not; and drafts that
+    /// finish dropped unsettled, unless truncate had cut them
     pub rows_rejected: u64,
     /// their device position was outside the span's bounds
     pub rows_unplaced: u64,
@@ -852,8 +854,8 @@ pub struct routecap_stats {
     /// recorded rows outside the rows that were begun, of steps that
     /// landed
     pub rows_dropped: u64,
-    /// recorded twice in one step, of steps that landed; the first
-    /// record was kept
+    /// recorded twice in one step, of steps that landed; one of the two
+    /// records was kept
     pub cells_conflicting: u64,
     /// cells of landed rows that their step did not write, or not
     /// completely. Late and unplaced rows are not counted
@@ -1058,8 +1060,8 @@ unsafe extern "C" {
     /// The address does not change afterwards. In each step, the router may write each row once. The
     /// stream must order this write after the begin and before the snapshot. A second write replaces the
     /// first, and nothing can notice it. Begin fills the rows with a value that is no id, so the
-    /// snapshot finds cells that were not written. An id may be written as an unsigned number of the
-    /// same size.
+    /// snapshot finds cells that were not written. The router may also write unsigned integers of the
+    /// size of the sink's dtype.
     ///
     /// @param[in] capturer  The capturer.
     /// @param[in] layer     The layer.
@@ -1919,8 +1921,8 @@ unsafe extern "C" {
     ///
     /// @param[in] capturer  The capturer.
     /// @param[in] request   The request.
-    /// @param[in] rows      How many rows the routing has. Later rows are cut. Rows among these that
-    ///                      were never issued are missing (ABSENT). For a sequence of S tokens pass S-1,
+    /// @param[in] rows      How many rows the routing has. Those of them that were never issued are
+    ///                      missing (ABSENT). Later rows are cut. For a sequence of S tokens pass S-1,
     ///                      even if the engine issued further rows ahead. ROUTECAP_ROWS_ALL: the
     ///                      request's length, rows issued ahead included.
     /// @param[out] routing  The routing, to be freed with routecap_routing_free; NULL on error.
@@ -2050,9 +2052,9 @@ unsafe extern "C" {
     /// TAKE does too if all taken rows lie in one page, and rows before and after them stay in it.
     /// Without that memory the call returns ROUTECAP_ERR_NO_MEMORY. SHARE needs no new memory.
     ///
-    /// Drafts and steps in flight may later fill cells at positions that are read here. Whoever files
-    /// them then copies the page first, because a routing never changes. That copy may exceed the budget
-    /// (see routecap_step_issue).
+    /// Drafts, and steps that are issued after the call, may still fill cells at positions that are read
+    /// here. Whoever files them then copies the page first, because a routing never changes. That copy
+    /// may exceed the budget (see routecap_step_issue).
     ///
     /// @param[in] capturer  The capturer.
     /// @param[in] request   The request.
@@ -3242,9 +3244,9 @@ unsafe extern "C" {
     /// they do not.
     ///
     /// Both messages must have the same format, dtype, columns and k. The result begins with head's
-    /// first row or at `row`, whichever comes first, and ends with tail's last row. If there is a row in
-    /// between that neither message has, the call fails with ROUTECAP_ERR_OUT_OF_RANGE; with SERIALIZED,
-    /// that row is missing instead.
+    /// first row or at `row`, whichever comes first. It ends with tail's last row or with row `row` - 1,
+    /// whichever comes last. If there is a row in between that neither message has, the call fails with
+    /// ROUTECAP_ERR_OUT_OF_RANGE; with SERIALIZED, that row is missing instead.
     ///
     /// @param[in] format      ROUTECAP_WIRE_*, except ANY.
     /// @param[in] head        [head_bytes] the first message.
@@ -3377,8 +3379,8 @@ pub struct routecap_append_options {
     /// has it
     pub prompt_tokens: u64,
     /// number of the turn, for routecap_sequence_spans; 0: one more
-    /// than the highest so far. Give the parts of one turn that
-    /// arrive separately the same number
+    /// than the highest so far. If the parts of one turn arrive
+    /// separately, give all of them the same number
     pub call: u64,
     /// tag of the turn, for routecap_sequence_spans, such as the
     /// version of the weights. It does not change the tags of the
@@ -3444,9 +3446,10 @@ pub struct routecap_append_report {
     pub first_differed: u64,
     /// rows in which the sequence took at least one cell from the turn
     pub rows_taken: u64,
-    /// rows of rows_taken that are boundary rows: 0 or 1 per append
+    /// boundary rows in which the turn filled a missing cell: 0 or 1 per
+    /// append
     pub rows_boundary: u64,
-    /// rows of rows_taken before the boundary row: they had a gap
+    /// rows before the boundary row in which the turn filled a gap
     pub rows_filled: u64,
     /// rows of rows_taken in which a cell of the turn replaced one of the
     /// sequence
@@ -3670,8 +3673,9 @@ pub type routecap_sequence_flags = u32;
 unsafe extern "C" {
     /// Write a sequence as bytes: its rows in the serialised form of serialized.h, its spans, and
     /// digests of its tokens. docs/format.md describes the bytes. Equal sequences give equal bytes. The
-    /// bytes do not contain the sums of the reports. routecap_serialized_slice does not read them: to
-    /// read a part of the rows later, serialise the routing of routecap_sequence_routing instead.
+    /// bytes do not contain the sums of the reports. routecap_serialized_slice cannot read the bytes of
+    /// a sequence: to read a part of the rows later, serialise the routing of routecap_sequence_routing
+    /// instead.
     ///
     /// @param[in] sequence   The sequence.
     /// @param[in] flags      0 or ROUTECAP_SEQUENCE_WITH_TOKENS.
@@ -3834,7 +3838,7 @@ pub struct routecap_store_counts {
     pub blocks_absent: u64,
     /// published again with different ids in a valid cell
     pub blocks_mismatched: u64,
-    /// lost their key, a cache slot, to a later publish
+    /// replaced by a later publish under the same slot key
     pub blocks_replaced: u64,
     /// dropped for room, or by routecap_store_evict
     pub blocks_evicted: u64,
@@ -4190,8 +4194,8 @@ unsafe extern "C" {
     /// Tell which keys an adopt of this generation would find now.
     ///
     /// The answer holds at this moment only. The store may drop a block before you adopt it, unless the
-    /// block is retained. Blocks in flight count as found, unless they wait for drafts. Only the
-    /// capturer that published them can adopt them yet.
+    /// block is retained. Blocks in flight count as found, unless they wait for drafts. Until such a
+    /// block has landed, only the capturer that published it can adopt it.
     ///
     /// @param[in] store       The store.
     /// @param[in] keys        [count, key_bytes] the keys.
@@ -4387,12 +4391,12 @@ pub struct routecap_plan_config {
     pub experts: u32,
     /// number P of ranks among which the experts are divided, for
     /// BALANCED; default 1. All ranks of the trainer fill a row with the
-    /// same experts. To know which, count rows from 0, in the order of the
-    /// undivided micro-batch: p is the number of the row. For padding and
-    /// rows that are not needed, count only such rows; for lost cells,
-    /// count all rows. Column c of row p in a layer of E experts, whose
-    /// index in the decoder is l, gets this expert, where
-    /// a = p * k + c + l * P * k:
+    /// same experts. Which experts these are depends on p, the number of
+    /// the row, counted from 0 in the order of the undivided micro-batch.
+    /// For a row of padding, or one that is not needed, p counts only rows
+    /// of these two kinds. For a lost cell, p counts all rows. Column c of
+    /// row p in a layer of E experts, whose index in the decoder is l,
+    /// gets this expert, where a = p * k + c + l * P * k:
     /// if P divides E:  a % P * (E / P) + a / P % (E / P)
     /// otherwise:       a % E
     pub expert_parallel: u32,
@@ -4740,7 +4744,7 @@ unsafe extern "C" {
     /// (routecap_routing_merge). To gather from serialised bytes or arrays without a copy, make routings
     /// of them with routecap_routing_deserialize or routecap_routing_import.
     ///
-    /// On an error nothing is written.
+    /// On an error nothing is written, except the report on ROUTECAP_ERR_INCOMPLETE.
     ///
     /// @param[in] plan           The plan.
     /// @param[in] sources        [count] elements of source_size bytes, in any order; may be NULL if
@@ -4755,8 +4759,7 @@ unsafe extern "C" {
     ///                           told from experts: with LOST_BALANCED, or with LOST_MARK and an
     ///                           expert's id as lost_value.
     /// @param[in] classes_bytes  Size of classes, in bytes: classes_bytes of the plan's shape or more.
-    /// @param[out] report        What became of the cells; may be NULL. It is also filled on
-    ///                           ROUTECAP_ERR_INCOMPLETE.
+    /// @param[out] report        What became of the cells; may be NULL.
     /// @return ROUTECAP_OK; ROUTECAP_INCOMPLETE (cells are lost); ROUTECAP_ERR_INCOMPLETE (LOST_ERROR,
     ///         and cells are lost); ROUTECAP_ERR_OUT_OF_RANGE (no such sample, or a routing with rows
     ///         beyond the last token of its sample); ROUTECAP_ERR_OVERLAP (the ranges of rows of two
@@ -5057,9 +5060,9 @@ pub type routecap_log_level = i32;
 /// hook delays the thread that runs it; on the worker thread it delays the filing of rows.
 ///
 /// The hook may call routecap, except for routecap_set_log and routecap_capturer_destroy. Lines that
-/// these calls would log are dropped. If the hook runs on the worker thread, it must not wait
-/// for a step or a routing without a timeout: the thread would wait for itself. The hook must not
-/// throw, fork or leave by longjmp.
+/// calls made in the hook would log are dropped. If the hook runs on the worker thread, it must not
+/// wait for a step or a routing without a timeout: the thread would wait for itself. The hook must
+/// not throw, fork or leave by longjmp.
 ///
 /// `context` is the pointer that was passed to routecap_set_log. level is
 /// ROUTECAP_LOG_ERROR..ROUTECAP_LOG_DEBUG. text is one line without a newline, at most 511 bytes and
@@ -5281,10 +5284,10 @@ unsafe extern "C" {
     ///
     /// Lock. To publish or retain blocks, and to note that blocks were used, a process must hold the
     /// store's lock. Finding, adopting, releasing and evicting work without it. A call tries for about
-    /// 50 us to get the lock. The worker thread waits for up to one second. A process may not get the
-    /// lock, for example because another process was stopped while it held the lock. Then its blocks are
-    /// not published (blocks_refused), retain gives the reason ROUTECAP_MISSING_REFUSED, and an adopt
-    /// does not note that its blocks were used. No counter shows the last two.
+    /// 50 us to get the lock. The worker thread waits for up to one second. A process may fail to get
+    /// the lock, for example because another process was stopped while it held the lock. Then its blocks
+    /// are not published (blocks_refused), retain gives the reason ROUTECAP_MISSING_REFUSED, and an
+    /// adopt does not note that its blocks were used. No counter shows the last two.
     ///
     /// Death. A process may die at any moment without holding up the others. The blocks that it retained
     /// are released. If it dies while it holds the lock, the store forgets which blocks were used last.

@@ -374,11 +374,12 @@ pub struct Stats {
     pub rows_missing: u64,
     /// Of a lost step.
     pub rows_lost: u64,
-    /// Cut by close or truncate, or by `rows` of finish, while in flight or provisional; but not
-    /// drafts that rows_rejected counts.
+    /// Cut by close or truncate, or by `rows` of finish, while in flight or provisional. A cut
+    /// draft counts here if accept kept it, if close dropped it, or if truncate cut it and finish
+    /// dropped it.
     pub rows_late: u64,
-    /// Drafts that accept did not keep, and drafts that were neither settled nor cut when finish
-    /// dropped them.
+    /// Drafts that accept did not keep, cut or not; and drafts that finish dropped unsettled,
+    /// unless truncate had cut them.
     pub rows_rejected: u64,
     /// Their device position was outside the span's bounds.
     pub rows_unplaced: u64,
@@ -393,7 +394,7 @@ pub struct Stats {
     pub rows_mismatched: u64,
     /// Recorded rows outside the rows that were begun, of steps that landed.
     pub rows_dropped: u64,
-    /// Recorded twice in one step, of steps that landed; the first record was kept.
+    /// Recorded twice in one step, of steps that landed; one of the two records was kept.
     pub cells_conflicting: u64,
     /// Cells of landed rows that their step did not write, or not completely. Late and unplaced
     /// rows are not counted.
