@@ -1,6 +1,7 @@
 // routecap_step_issue: the hot path. One pass checks every span and changes nothing, a second hands
-// each to its request and appends the step to the log: these two under the registry's mutex, for
-// which all memory was made before. Then, without it, the next slot is named and the copy started.
+// each to its request and appends the step to the log: these two under the registry's mutex. What
+// the second needs of memory is made before it; if that takes an allocation, without the mutex, the
+// first pass is repeated. Then, without the mutex, the next slot is named and the copy started.
 #include <algorithm>
 #include <new>
 #include <tuple>
