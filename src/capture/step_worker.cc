@@ -98,27 +98,6 @@ void StepWorker::watch(Lines &lines, bool end) {
                 step != nullptr ? step->issued_at : Watch::Clock::time_point{}, lines, end);
 }
 
-// A fault that came less than a second after a line about its kind is told when that second is
-// over, even if nothing else happens. A ring ends the wait.
-void StepWorker::doze_until_told(uint32_t rings) {
-    Watch::Clock::time_point due;
-    {
-        const TakenTurn turn(turn_);
-        due = watch_.untold();
-    }
-    if (due == Watch::Clock::time_point::max()) return;
-    while (Watch::Clock::now() < due) {
-        if (bell_.rings() != rings) return;
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-    Lines lines;
-    {
-        TakenTurn turn(turn_);
-        watch(lines, false);
-    }
-    tell(lines);
-}
-
 void StepWorker::tell(const Lines &lines) {
     if (lines.empty()) return;
     does(Doing::logging);
@@ -146,7 +125,6 @@ void StepWorker::work() {
         if (progress()) {
             if (stop) return;
             does(Doing::sleeping);
-            doze_until_told(rings);
             bell_.sleep(rings);
             pause = kFirst;
             continue;

@@ -85,7 +85,6 @@ private:
     void does(Doing doing);
     const Step *oldest() REQUIRES(turn_);
     void watch(Lines &lines, bool end) REQUIRES(turn_);
-    void doze_until_told(uint32_t rings);
     void tell(const Lines &lines);
     bool with_turn(Until until);
     bool apply_ready(Until until) REQUIRES(turn_);

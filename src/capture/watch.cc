@@ -1,6 +1,5 @@
 #include "capture/watch.h"
 
-#include <algorithm>
 #include <cstdio>
 
 #include "base/status.h"
@@ -43,10 +42,7 @@ uint64_t Watch::fresh(Kind kind, uint64_t times) {
     const uint64_t since = times - told.times;
     if (since == 0) return 0;
     const bool first = told.when == Clock::time_point{};
-    if (!first && !end_ && now_ < told.when + kPause) {
-        untold_ = std::min(untold_, told.when + kPause);
-        return 0;
-    }
+    if (!first && !end_ && now_ < told.when + kPause) return 0;
     told = {times, now_};
     return since;
 }
@@ -54,7 +50,6 @@ uint64_t Watch::fresh(Kind kind, uint64_t times) {
 void Watch::look(Clock::time_point now, uint64_t oldest, Clock::time_point issued, Lines &lines,
                  bool end) {
     now_ = now, end_ = end;
-    untold_ = Clock::time_point::max();
     const auto n = ull(number_);
     if (const uint64_t lost = fresh(kLost, counters_.steps_lost - failures_); lost > 0)
         lines.add(ROUTECAP_LOG_WARNING,

@@ -33,13 +33,11 @@ public:
     // A round was made that filed so many steps.
     void round(uint32_t filed);
 
-    // Adds lines about what has happened since they were told last. `oldest` is the oldest step in
-    // flight (0: there is none). At the capturer's end everything is told.
+    // Adds lines about what has happened since they were told last. What comes less than a second
+    // after a line of its kind waits for a later look. `oldest` is the oldest step in flight (0:
+    // there is none). At the capturer's end everything is told.
     void look(Clock::time_point now, uint64_t oldest, Clock::time_point issued, Lines &lines,
               bool end = false);
-    // When the next look would tell something that the last one could not: never, or within a
-    // second.
-    Clock::time_point untold() const { return untold_; }
 
 private:
     enum Kind {
@@ -69,7 +67,6 @@ private:
     const Counters &counters_;
     const PagePool &pool_;
     std::array<Told, kKinds> told_{};
-    Clock::time_point untold_ = Clock::time_point::max();
     Clock::time_point now_{};  // of the look that is being made
     bool end_ = false;
 

@@ -1,4 +1,4 @@
-// Of headers with the SHA-256 94a686fd9dac71cb830d1e17d7d489c45ee3ebe6eb8666f3bd536775fe5dfd20
+// Of headers with the SHA-256 3cb92781d70e01d0d2202cee2e73c6e23a5d5196d39909a39e3eb522702ddebb
 pub const ROUTECAP_VERSION_MAJOR: u32 = 1;
 pub const ROUTECAP_VERSION_MINOR: u32 = 1;
 pub const ROUTECAP_VERSION_PATCH: u32 = 0;
