@@ -64,6 +64,28 @@ def test_nothing_is_found_in_an_engine_that_is_right(noise: float) -> None:
     assert bool(different) == bool(noise)
 
 
+def test_noise_that_changes_much_of_few_rows_and_little_of_many_is_no_fault() -> None:
+    """As where activations are rounded with one scale for all tokens of a step."""
+
+    def judged_with(little: float) -> Report:
+        engine, draw = Pretended(), np.random.default_rng(0)
+
+        def noisy(output: Any) -> Any:
+            ids, much = output.ids.copy(), draw.random(len(output.ids)) < 0.01
+            ids[much, :, 1:] = (ids[much, :, :1] + np.arange(1, 4)) % EXPERTS
+            for row in np.flatnonzero(~much & (draw.random(len(ids)) < little)):
+                cell = ids[row, draw.integers(ids.shape[1])]
+                cell[0] = min(set(range(EXPERTS)) - set(cell.tolist()))
+            return ids
+
+        made = conform.Functions("noisy", engine.generate, noisy, lambda output: output.tokens)
+        return judged(engine, by=made, adapter="", only=["batch"])
+
+    assert not failed(judged_with(0.3))
+    assert failed(judged_with(0.0)) == {"batch"}
+    assert results(judged_with(0.9))["batch"] == "not run"
+
+
 def test_what_an_engine_cannot_do_is_not_run_and_says_why() -> None:
     engine = Pretended()
     plain = engine.engine(can=(), cached=None, text=None, update=None, preemptions=None)

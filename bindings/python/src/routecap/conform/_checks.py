@@ -313,11 +313,12 @@ def pressure(run: Run) -> Iterator[Found]:
 
 def against(run: Run) -> Iterator[Found]:
     """The other engine, such as one without drafts, has the same rows."""
-    requests = [run.request() for _ in range(4)]
-    ours = [run.one(each) for each in requests]
-    theirs = [choices[0] for choices in run.ask_beside(*requests)]
-    for one, other in zip(ours, theirs):
+    requests = [run.request() for _ in range(run.requests)]
+    theirs = [run.ask_beside(each)[0][0] for each in requests]
+    alone = [run.one(each) for each in requests]
+    for one, [among], other in zip(alone, run.ask(*requests), theirs):
         yield from run.same(one, other, "the other engine's answer", "F09")
+        yield from run.same(among, other, "the other engine's answer to one of many", "F09")
 
 
 def adapter(run: Run) -> Iterator[Found]:

@@ -21,6 +21,9 @@ from ._engines import Answer, CannotError
 
 FEW = 0.005
 """Share of the rows of a check that may be other ones: see docs/conform.md, "Noise"."""
+IN_PART = 1 / 8
+"""Other rows for each row that differs in part, of which noise has fewer: it changes few ids of many
+rows, and many of few. What is wrong with an engine changes whole rows."""
 IN_A_ROW = 3
 """Other rows one behind the other in one answer, of which noise has fewer."""
 _TELLS = 0.75
@@ -74,7 +77,14 @@ class Tally:
     cells: int = 0
     cells_different: int = 0
     cells_missing: int = 0
+    rows_in_part: int = 0
+    """Differ and are no other ones."""
     rows_other: int = 0
+
+    @property
+    def noisy(self) -> bool:
+        """Most rows differ in part, so that some other ones say nothing."""
+        return self.rows_in_part > self.rows / 2
 
     def add(self, more: Tally) -> None:
         for name, value in vars(more).items():
@@ -112,13 +122,14 @@ def compare(one: Answer, other: Answer, what: str, like: str, tally: Tally) -> I
         cells=int(there.sum()),
         cells_different=int((found < 1).sum()),
         cells_missing=int((~there).sum()),
+        rows_in_part=int((by_row[~others] < 1).sum()),
         rows_other=int(others.sum()),
     )
     tally.add(own)
     if not own.rows:
         return
     longest = max(runs(others), key=lambda run: run[1] - run[0], default=(0, 0))
-    if longest[1] - longest[0] >= IN_A_ROW:
+    if longest[1] - longest[0] >= IN_A_ROW and not own.noisy:
         yield Found(
             f"rows {longest[0]} to {longest[1] - 1} differ in {what}: "
             f"{mean(by_row[slice(*longest)]):.0%} of the ids are the same",

@@ -11,7 +11,7 @@ from ..doctor._examine import like
 from ..doctor._subject import Found
 from ..models import Description
 from ._checks import ALL, Run
-from ._compare import FEW, Tally
+from ._compare import FEW, IN_PART, Tally
 from ._engines import CannotError, Engine, RefusedError
 
 _SHOWN = 8
@@ -124,8 +124,11 @@ def _verdict(run: Run, name: str) -> Verdict:
         for each in ALL[name](run):
             found.append(each)  # which stays, if the check cannot go on
         tally = run.tally
-        if not found and tally.rows_other > max(FEW * tally.rows, 1):
+        few = max(FEW * tally.rows, IN_PART * tally.rows_in_part, 1)
+        if not found and tally.rows_other > few:
             found.append(_many(tally))
+        if not found and tally.noisy:
+            raise CannotError("most rows that it compares differ in part: this noise hides faults")
         if not found and tally.cells_missing > tally.cells:
             raise CannotError("most cells that it compares are missing, and marked so")
     except RefusedError as reason:

@@ -67,6 +67,6 @@ def counted(verdict: Verdict) -> str:
     compared = verdict.compared
     return (
         f"{compared.rows} rows compared; {compared.cells_different} of {compared.cells} cells "
-        f"differ, {compared.rows_other} rows are other ones, {compared.cells_missing} cells are "
-        "missing"
+        f"differ, {compared.rows_in_part} rows do in part, {compared.rows_other} are other ones, "
+        f"{compared.cells_missing} cells are missing"
     )
