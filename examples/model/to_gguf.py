@@ -3,11 +3,12 @@
 
 Needs NumPy and gguf.
 
-usage: to_gguf.py FOLDER FILE.gguf [--float32]
+usage: to_gguf.py FOLDER FILE.gguf [--float32 | --q4_0]
 
 Matrices become Q8_0, the same numbers in the same space. llama.cpp then rounds activations to 8
 bits too; with --float32 the file is four times as large and llama.cpp computes, and routes, as
-PyTorch does. There is no tokenizer: token ids are bytes.
+PyTorch does. With --q4_0 they are other numbers, of 4 bits. There is no tokenizer: token ids are
+bytes.
 """
 
 import json
@@ -35,7 +36,7 @@ NAMES = {
 }
 
 folder, path = Path(sys.argv[1]), sys.argv[2]
-float32 = sys.argv[3:] == ["--float32"]
+kind = {"--float32": "F32", "--q4_0": "Q4_0"}[sys.argv[3]] if sys.argv[3:] else "Q8_0"
 config = json.loads((folder / "config.json").read_text())
 tensors, _ = formats.read_safetensors(folder / "model.safetensors")
 
@@ -57,12 +58,14 @@ out.add_expert_used_count(config["num_experts_per_tok"])
 out.add_expert_feed_forward_length(config["moe_intermediate_size"])
 out.add_vocab_size(config["vocab_size"])
 out.add_tokenizer_model("no_vocab")
-out.add_file_type(gguf.LlamaFileType.ALL_F32 if float32 else gguf.LlamaFileType.MOSTLY_Q8_0)
+out.add_file_type(gguf.LlamaFileType[f"{'ALL' if kind == 'F32' else 'MOSTLY'}_{kind}"])
 
 
 def add(name, array, eight_bit):
-    if eight_bit and not float32:
-        out.add_tensor(name, formats.q8_0(array), raw_dtype=gguf.GGMLQuantizationType.Q8_0)
+    if eight_bit and kind != "F32":
+        to = gguf.GGMLQuantizationType[kind]
+        data = formats.q8_0(array) if kind == "Q8_0" else gguf.quantize(array, to)
+        out.add_tensor(name, data, raw_dtype=to)
     else:
         out.add_tensor(name, np.ascontiguousarray(array))
 

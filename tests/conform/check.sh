@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Conform in transformers, llama.cpp and llama-server: ten clean runs of each, in which it must find
-# nothing, and runs with a planted fault, which it must find. vLLM and SGLang: tests/vllm_engine/check.sh and
+# nothing, and runs with a planted fault, which it must find. Models have random weights, or are that
+# of examples/model, which is trained, in low precision. vLLM and SGLang: tests/vllm_engine/check.sh and
 # tests/sglang_engine/check.sh. usage: bash tests/conform/check.sh [PREFIX]
 cd "$(dirname "$0")/../.." && . examples/setup.sh
 set +e
@@ -16,13 +17,21 @@ link_llama "$work/llama_cpp" -Iexamples/llama_cpp tests/engines/llama_cpp.c exam
 "$build/python/bin/python" examples/model/to_gguf.py "$work/model" "$work/model/model.gguf" --float32 || exit 1
 
 export PYTHONPATH=$package PYTHONDONTWRITEBYTECODE=1 GGML_BACKEND_DIR=$llama_libraries OMP_NUM_THREADS=1
-for dtype in float32 bfloat16; do
-    check "transformers, $dtype" "$transformers_python" tests/conform/prove.py --json "$build/conform_reports" transformers_engine dtype=$dtype
+for options in dtype=float32 dtype=bfloat16 "trained=1 dtype=bfloat16" "trained=1 dtype=bfloat16 activations=float8"; do
+    # shellcheck disable=SC2086
+    check "transformers, $options" "$transformers_python" tests/conform/prove.py --json "$build/conform_reports" transformers_engine $options
 done
-for split in "" 1; do
-    check "llama.cpp${split:+, a memory for each sequence}" "$transformers_python" tests/conform/prove.py --json "$build/conform_reports" llama_engine \
-        program="$work/llama_cpp" library="$library" model="$work/model" version="node-llama-cpp-$llama_version" split=$split
-done
+llama_engine() {
+    check "llama.cpp, $1" "$transformers_python" tests/conform/prove.py --json "$build/conform_reports" llama_engine \
+        program="$work/llama_cpp" library="$library" version="node-llama-cpp-$llama_version" "${@:2}"
+}
+llama_engine "one memory" model="$work/model" split=
+llama_engine "a memory for each sequence" model="$work/model" split=1
+llama_engine "beside transformers" model="$work/model" --beside transformers_engine
+llama_engine "trained, Q8_0" model="$root/examples/model/weights" trained=Q8_0
+mkdir -p "$work/q4_0" && cp examples/model/weights/config.json "$work/q4_0"
+"$build/python/bin/python" examples/model/to_gguf.py examples/model/weights "$work/q4_0/model.gguf" --q4_0 || exit 1
+llama_engine "trained, Q4_0" model="$work/q4_0" trained=Q4_0
 build_preload "$work/routecap_preload.so" || exit 1
 "$build/python/bin/python" examples/llama_cpp/make_model.py qwen3moe "$work/server.gguf" --tokenizer || exit 1
 for unified in "" 1; do

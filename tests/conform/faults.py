@@ -19,7 +19,7 @@ def earlier(case, run):
 def zero_row(case, run):
     """Now and then a row was not captured, and is k zeros."""
     ids = case.ids.copy()
-    if run.draw.random() < 0.25:
+    if run.draw.random() < 0.5:
         ids[run.draw.randrange(len(ids))] = 0
     return replace(case, ids=ids)
 

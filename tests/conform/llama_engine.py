@@ -2,6 +2,7 @@
 
 program, library, model: the paths of the program, of libroutecap.so and of the folder with
 model.gguf and config.json. version: of llama.cpp's libraries. split: a memory for each sequence.
+trained: the type of the weights, if the model is that of examples/model.
 """
 
 import subprocess
@@ -14,7 +15,7 @@ from routecap import conform
 AT_ONCE = 8
 
 
-def engine(program, library, model, version, split=""):
+def engine(program, library, model, version, split="", trained=""):
     folder = Path(tempfile.mkdtemp())
 
     def generate(requests):
@@ -41,6 +42,7 @@ def engine(program, library, model, version, split=""):
 
     return conform.Functions(
         f"llama.cpp {version}{', a memory for each sequence' if split else ''}, "
+        f"{f'trained, {trained}, ' if trained else ''}"
         f"routecap {routecap.__version__}",
         generate,
         lambda output: output[0],
@@ -50,4 +52,5 @@ def engine(program, library, model, version, split=""):
         "vocabulary": 256,
         "requests": AT_ONCE,
         "generated": 8,
+        "checkpoint": model,
     }

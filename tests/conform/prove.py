@@ -1,12 +1,17 @@
 """Clean runs of an engine, in which conform must find nothing, and runs with a planted fault, in
 which it must.
 
-    python3 prove.py NAME [--runs N] [--json FOLDER] [OPTION=VALUE...]
+    python3 prove.py NAME [--runs N] [--json FOLDER] [--beside NAME] [OPTION=VALUE...]
 
 NAME is a module beside this one with `engine(**options)`: an engine, its model's description, its
-vocabulary, and what else `judge` takes; and perhaps `features`, {name: function}: what the engine
-can be asked for, which it does, refuses (ValueError) or does wrong (AssertionError). Prints a line for each run; exit status 0 if all is as it
-has to be.
+vocabulary, and what else `judge` takes; perhaps `features`, {name: function}: what the engine can
+be asked for, which it does, refuses (ValueError) or does wrong (AssertionError); and perhaps
+`checkpoint`: the folder of the model.
+
+--beside NAME: makes the check `against` alone, which has to find the faults by itself. The other
+engine is that of a module whose `engine` takes the folder, such as transformers_engine.
+
+Prints a line for each run; exit status 0 if all is as it has to be.
 """
 
 import argparse
@@ -41,21 +46,30 @@ def main():
     parser.add_argument("options", nargs="*", metavar="OPTION=VALUE")
     parser.add_argument("--runs", type=int, default=10)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--beside")
     arguments = parser.parse_intermixed_args()
     options = dict(each.split("=", 1) for each in arguments.options)
     engine, given = importlib.import_module(arguments.engine).engine(**options)
-    features = given.pop("features", {})
+    features, checkpoint = given.pop("features", {}), given.pop("checkpoint", None)
     wrong, reports = 0, []
     shown = [each for each in arguments.options if "/" not in each]  # a path is this machine's
+    if arguments.beside:
+        features = {}
+        given["beside"], _ = importlib.import_module(arguments.beside).engine(folder=checkpoint)
+        given["only"] = given["needed"] = ["against"]
+        shown = ["--beside", arguments.beside, *shown]
+        name, capture = engine.name.rsplit(", ", 1)
+        engine.name = f"{name}, beside {given['beside'].name.split(',')[0]}, {capture}"
 
     def run(what, engine, seed, must):
         nonlocal wrong
         report = conform.judge(engine, seed=seed, **given)
         found = [each.check for each in report.verdicts if each.result == "fails"]
-        wrong += bool(found) != must
+        right = report.status == must and (not must or set(given.get("needed", ())) <= set(found))
+        wrong += not right
         said = f"found by {', '.join(found)}" if found else "nothing is found"
-        print(f"{'ok    ' if bool(found) == must else 'WRONG '} {what}, seed {seed}: {said}")
-        if bool(found) != must:
+        print(f"{'ok    ' if right else 'WRONG '} {what}, seed {seed}: {said}")
+        if not right:
             for each in report.verdicts:
                 for text in each.what if each.result == "fails" else ():
                     print(f"         {each.check}: {text}")
@@ -79,7 +93,7 @@ def main():
         )
         print(
             f"  {each.check}: {', '.join(results)}, {tally.rows} rows, {tally.cells_different} of "
-            f"{tally.cells} cells differ, {tally.rows_other} rows are other, "
+            f"{tally.cells} cells differ, {tally.rows_in_part} rows do in part, {tally.rows_other} are other, "
             f"{tally.cells_missing} cells are missing {'; '.join([*each.what, *each.notes])}"
         )
     for fault in [*FAULTS, "swapped"]:

@@ -110,4 +110,5 @@ def engine(capture="routecap", retract="1"):
     ), {
         "model": routecap.models.describe(f"{first}/config.json"),
         "vocabulary": small.VOCABULARY,
+        "checkpoint": first,
     }

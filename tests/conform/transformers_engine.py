@@ -1,5 +1,11 @@
-"""transformers with routecap.transformers, on the host: a batch is padded on the left."""
+"""transformers with routecap.transformers, on the host: a batch is padded on the left.
 
+folder: of the model; trained: it is that of examples/model, whose matrices are 8-bit floats.
+activations: "float8": what goes into a matrix is rounded to 8 bits, with one scale for all tokens of
+a step, as where scales are dynamic. So what else is in a batch changes the rounding of a request.
+"""
+
+import json
 import sys
 import tempfile
 from pathlib import Path
@@ -16,13 +22,23 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "sglang_engine"))
 import model as small  # noqa: E402
 
 PAD = 0
+TRAINED = Path(__file__).resolve().parents[2] / "examples/model/weights"
 
 
-def engine(dtype="float32", folder=None):
+def to_float8(module, arguments):
+    scale = arguments[0].abs().max() / torch.finfo(torch.float8_e4m3fn).max
+    rounded = (arguments[0] / scale).to(torch.float8_e4m3fn).to(arguments[0].dtype) * scale
+    return rounded, *arguments[1:]
+
+
+def engine(dtype="float32", folder=None, trained="", activations=""):
     logging.set_verbosity_error()
-    folder = folder or small.make(tempfile.mkdtemp())
+    folder = TRAINED if trained else folder or small.make(tempfile.mkdtemp())
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
     model.generation_config.eos_token_id = None
+    for name, module in model.named_modules() if activations == "float8" else ():
+        if isinstance(module, torch.nn.Linear) or name.endswith(".experts"):
+            module.register_forward_pre_hook(to_float8)
     capture = attach(model)
 
     def generate(requests):
@@ -64,13 +80,15 @@ def engine(dtype="float32", folder=None):
                 found[number].append((ids, whole))
 
     return conform.Functions(
-        f"transformers {__version__}, {dtype}, routecap {routecap.__version__}",
+        f"transformers {__version__}, {'trained, ' if trained else ''}{dtype}, "
+        f"{f'activations in {activations}, ' if activations else ''}"
+        f"routecap {routecap.__version__}",
         generate,
         lambda output: output[0],
         lambda output: output[1],
         can={"n", "stop"},
     ), {
         "model": routecap.models.describe(Path(folder) / "config.json"),
-        "vocabulary": small.VOCABULARY,
+        "vocabulary": json.loads((Path(folder) / "config.json").read_text())["vocab_size"],
         "live": routecap.doctor.routing_of_model(folder),
     }

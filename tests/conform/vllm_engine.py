@@ -3,7 +3,8 @@ VLLM_ENGINE_ON_CPU is 1.
 
 capture: "routecap" or "own". cache: with the prefix cache, or "". blocks: of the cache, so few that
 requests are preempted, or "". drafts: by n-grams (with blocks="", because the scheduler of 0.21
-stops where it preempts requests that have drafts). lora: with an adapter.
+stops where it preempts requests that have drafts). lora: with an adapter. load: a checkpoint, which
+other engines can load too; otherwise the weights are drawn in the engine.
 """
 
 import itertools
@@ -47,7 +48,13 @@ def count_preemptions():
     GPUModelRunner._prepare_inputs = prepare_inputs
 
 
-def engine(capture="routecap", cache="1", blocks="40", drafts="", lora="", eager=""):
+def engine(capture="routecap", cache="1", blocks="40", drafts="", lora="", eager="", load=""):
+    folder, vocabulary = tested.MODELS / MODEL, VOCABULARY
+    if load:
+        sys.path.append(str(Path(__file__).resolve().parents[1] / "sglang_engine"))
+        import model as small
+
+        folder, vocabulary = small.make(tempfile.mkdtemp()), small.VOCABULARY
     if capture == "routecap":
         capturers.set_options(capturers.Options(folder=tempfile.mkdtemp()))
         routecap.vllm.install()
@@ -62,33 +69,36 @@ def engine(capture="routecap", cache="1", blocks="40", drafts="", lora="", eager
     }
     if blocks:
         settings["num_gpu_blocks_override"] = int(blocks)
+    if load:
+        settings["load_format"] = "auto"
     adapter = None
     if lora:
         import adapter as adapters
         from vllm.lora.request import LoRARequest
 
-        folder = Path(tempfile.mkdtemp())
-        adapters.write(folder, tested.MODELS / MODEL)
-        adapter = LoRARequest("adapter", 1, str(folder))
+        adapter_folder = Path(tempfile.mkdtemp())
+        adapters.write(adapter_folder, folder)
+        adapter = LoRARequest("adapter", 1, str(adapter_folder))
         settings |= {"enable_lora": True, "max_lora_rank": 8, "max_loras": 1}
         settings["lora_target_modules"] = list(adapters.MODULES.values())
     given = {
-        "model": routecap.models.describe(tested.MODELS / MODEL / "config.json"),
-        "vocabulary": VOCABULARY,
+        "model": routecap.models.describe(folder / "config.json"),
+        "vocabulary": vocabulary,
+        "checkpoint": folder,
         "adapter": "adapter" if lora else "",
     }
     if drafts:
         speculative = {"method": "ngram", "num_speculative_tokens": 4}
         speculative |= {"prompt_lookup_max": 3, "prompt_lookup_min": 1}
         settings["speculative_config"] = speculative
-    made, given["features"] = judged(capture, settings, adapter)
+    made, given["features"] = judged(capture, folder, settings, adapter)
     if capture != "routecap":
         given["features"] = {}  # requests can ask it for nothing
     return made, given
 
 
-def judged(capture, settings, adapter):
-    llm, runner = tested.make(MODEL, True, **settings, **tested.cache_of(1))
+def judged(capture, folder, settings, adapter):
+    llm, runner = tested.make(folder, True, **settings, **tested.cache_of(1))
     routes = tested.layers_that_route(llm)
     core, seeds = llm.llm_engine, itertools.count(2)
 

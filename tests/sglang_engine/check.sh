@@ -32,8 +32,9 @@ for options in "--page 1 --seed 1" "--page 16 --retract --seed 2" "--page 64 --s
     check "rows by slot, slots.py $options" timeout 900 "$environment/bin/python" \
         tests/sglang_engine/slots.py $options "$build/sglang_engine_run"
 done
-for capture in routecap own; do
-    check "conform, capture=$capture" timeout 1800 "$environment/bin/python" tests/conform/prove.py --json "$build/conform_reports" sglang_engine capture=$capture
+for options in capture=routecap capture=own "--beside transformers_engine capture=routecap"; do
+    # shellcheck disable=SC2086
+    check "conform, $options" timeout 1800 "$environment/bin/python" tests/conform/prove.py --json "$build/conform_reports" sglang_engine $options
 done
 check "whose KV a hit is, tree.py" prints "are of who computed their KV" timeout 900 "$environment/bin/python" tests/sglang_engine/tree.py
 cd examples/sglang

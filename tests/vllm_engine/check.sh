@@ -98,7 +98,7 @@ check_0.26() {
     every_row 0.26 --sync --preempt "--prefix --seed 5" "--preempt --prefix" "--sync --prefix --seed 2" \
         "--drafts --prefix" "--weights --preempt --prefix"
     blocks 0.26 "" "--sync --updates tag --blocks 24 --seed 1" "--block 32 --seed 4" "--block 64 --seed 2"
-    judged 0.26 capture=routecap capture=own
+    judged 0.26 capture=routecap capture=own "--beside transformers_engine capture=routecap load=1"
     check "0.26: as if it were a version that nobody checked, next_version.py" "$python" tests/vllm_engine/next_version.py \
         "$build/vllm_engine_next"
     check "0.26: the HTTP server, server.py" "$python" tests/vllm_engine/server.py "$build/vllm_engine_server_0.26"

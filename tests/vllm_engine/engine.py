@@ -152,12 +152,14 @@ def draw_weights(model, seed):
 
 
 def make(model, capture, seed=1, **arguments):
-    """An engine in this process, and its model runner. draw_weights gives it weights."""
+    """An engine in this process, and its model runner. draw_weights gives it weights, unless it
+    loads some."""
     if ON_CPU:
         cpu.without_streams()
     llm = LLM(**options_of(model, capture, **arguments))
     runner = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
-    draw_weights(runner.get_model(), seed)
+    if arguments.get("load_format", "dummy") == "dummy":
+        draw_weights(runner.get_model(), seed)
     return llm, runner
 
 
