@@ -73,7 +73,7 @@ install_nvcc() {
     command -v nvcc > /dev/null && return
     [ -x "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" ] && return
     python_environment "$build/nvcc" nvidia-cuda-nvcc==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-runtime==13.0.96 \
-        nvidia-cuda-cccl==13.0.85 nvidia-nvtx==13.0.85
+        nvidia-cuda-cccl==13.0.85
     export CUDA_HOME
     CUDA_HOME=$(ls -d "$build"/nvcc/lib/python3*/site-packages/nvidia/cu13)
 }

@@ -4,7 +4,7 @@
  * Copyright 2026 The routecap authors. Licensed under the Apache License, Version 2.0; see LICENSE.
  *
  * The log reports problems, one line of text each. docs/diagnostics.md says how to use it, and what
- * else there is: a dump of a capturer that hangs (routecap/experimental.h), and probes.
+ * else there is: a dump of a capturer that hangs (routecap/experimental.h).
  *
  *   routecap_set_log  where lines go
  */

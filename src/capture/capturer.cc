@@ -3,7 +3,6 @@
 #include <cstdio>
 
 #include "base/log.h"
-#include "base/profiler_ranges.h"
 #include "base/status.h"
 #include "base/structs.h"
 
@@ -60,16 +59,14 @@ Capturer::Capturer(const Config &config, std::unique_ptr<Backend> backend)
       owner_(config.role == ROUTECAP_ROLE_OWNER
                  ? std::make_unique<Owner>(config_, number_, *backend_)
                  : nullptr),
-      forward(config_, number_, backend_.get(), owner_.get()),
+      forward(config_, backend_.get(), owner_.get()),
       requests(config_, owner_.get()),
       reader(config_, owner_.get()) {}
 
 int32_t Capturer::create(const Config &config, std::unique_ptr<Capturer> &capturer) {
     std::unique_ptr<Backend> backend;
-    if (config.role != ROUTECAP_ROLE_DISABLED) {
-        ask_for_profiler();
+    if (config.role != ROUTECAP_ROLE_DISABLED)
         if (int32_t s = make_backend(config, backend); s < 0) return s;
-    }
     std::unique_ptr<Capturer> c(new Capturer(config, std::move(backend)));
     if (c->owner_ != nullptr) {
         c->owner_->worker.set_check(c->forward.check());

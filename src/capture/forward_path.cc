@@ -2,14 +2,13 @@
 
 #include <algorithm>
 
-#include "base/profiler_ranges.h"
 #include "base/status.h"
 #include "base/structs.h"
 
 namespace routecap {
 
-ForwardPath::ForwardPath(const Config &config, uint64_t number, Backend *backend, Owner *owner)
-    : config_(config), number_(number), backend_(backend), owner_(owner) {
+ForwardPath::ForwardPath(const Config &config, Backend *backend, Owner *owner)
+    : config_(config), backend_(backend), owner_(owner) {
     if (disabled()) return;
     if (config.checked) check_.emplace(*backend, config.rows);
     recorded_.resize(config.shape->layers);
@@ -46,8 +45,6 @@ int32_t ForwardPath::sink_layer(uint32_t layer, routecap_sink *sink) {
 
 int32_t ForwardPath::begin(uint32_t rows, routecap_stream stream) {
     if (disabled()) return ROUTECAP_OK;
-    const ProfilerRange range("begin");
-    ROUTECAP_PROBE(begin, number_, rows);
     bool capturing = false;
     if (int32_t s = backend_->enter(stream, capturing); s < 0) return s;
     if (rows > config_.rows)
@@ -74,7 +71,6 @@ int32_t ForwardPath::begin(uint32_t rows, routecap_stream stream) {
 
 int32_t ForwardPath::snapshot(routecap_stream stream) {
     if (disabled()) return ROUTECAP_OK;
-    const ProfilerRange range("snapshot");
     bool capturing = false;
     if (int32_t s = backend_->enter(stream, capturing); s < 0) return s;
     if (check_)

@@ -23,7 +23,7 @@ namespace routecap {
 class ForwardPath {
 public:
     // Without a backend the capturer is disabled; without an owner it is a mirror.
-    ForwardPath(const Config &config, uint64_t number, Backend *backend, Owner *owner);
+    ForwardPath(const Config &config, Backend *backend, Owner *owner);
 
     // For each call of the forward path, whose thread it checks in checked mode.
     ForwardCheck *check() { return check_ ? &*check_ : nullptr; }
@@ -74,7 +74,6 @@ private:
     int32_t issue_span(Issue &issue, uint32_t i) REQUIRES(owner_->registry.mutex);
 
     const Config &config_;
-    const uint64_t number_;
     Backend *const backend_;             // null if disabled
     Owner *const owner_;                 // null of a mirror
     std::optional<ForwardCheck> check_;  // in checked mode

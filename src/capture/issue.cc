@@ -6,7 +6,6 @@
 #include <new>
 #include <tuple>
 
-#include "base/profiler_ranges.h"
 #include "base/status.h"
 #include "base/structs.h"
 #include "capture/forward_path.h"
@@ -283,7 +282,6 @@ int32_t ForwardPath::issue_span(Issue &issue, uint32_t i) {
 int32_t ForwardPath::issue(const routecap_span *spans, size_t span_size, size_t count,
                            const routecap_issue_options *options, int32_t *status,
                            routecap_step *step, routecap_stream stream) {
-    const ProfilerRange range("issue");
     if (count >= UINT32_MAX) return report(ROUTECAP_ERR_ARGUMENT, "%zu spans", count);
     if (owner_ == nullptr) {
         begun_ = false;
@@ -363,7 +361,6 @@ int32_t ForwardPath::issue(const routecap_span *spans, size_t span_size, size_t 
     }
     if (issue.tags_vary) owner_->tags_vary.store(true, std::memory_order_relaxed);
 
-    const uint64_t rows_issued = issue.rows_filed + issue.rows_lost + issue.rows_refused;
     const bool to_file = issue.rows_filed > 0;
     if (to_file) {
         issue.step->span_count = issue.handed;
@@ -376,7 +373,7 @@ int32_t ForwardPath::issue(const routecap_span *spans, size_t span_size, size_t 
     }
     steps.issue(issue.lost);
     counters.steps_issued++;
-    counters.rows_issued += rows_issued;
+    counters.rows_issued += issue.rows_filed + issue.rows_lost + issue.rows_refused;
     counters.rows_in_flight += issue.rows_filed;
     counters.rows_skipped += issue.rows_skipped;
     counters.rows_refused += issue.rows_refused;
@@ -395,11 +392,9 @@ int32_t ForwardPath::issue(const routecap_span *spans, size_t span_size, size_t 
     begun_ = false;
     if (check_) check_->issued();
     if (to_file || slot == kernels::kNoSlot) steps.name(steps.free_slot());
-    ROUTECAP_PROBE(issued, number_, issue.ticket, rows_issued, issue.lost);
     if (!to_file) {
         backend_->name_slot(steps.named(), stream);
     } else {
-        const ProfilerRange copies("copy");
         backend_->copy(slot, issue.sink_rows, {o.positions, o.positions_dtype, issue.positions},
                        steps.named(), stream);
         worker.wake();

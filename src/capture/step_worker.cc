@@ -7,7 +7,6 @@
 #include <system_error>
 #include <type_traits>
 
-#include "base/profiler_ranges.h"
 #include "base/status.h"
 #if defined(__linux__)
 #include <pthread.h>
@@ -353,11 +352,9 @@ void StepWorker::count_settled(const RowOutcomes &filed) {
 // ---- A step ---------------------------------------------------------------------------------
 
 void StepWorker::file_step(int32_t slot) {
-    const ProfilerRange range("file");
     Step &step = steps_.step(slot);
     filing_.store(step.ticket, std::memory_order_relaxed);
-    const Rhythm::Clock::time_point now = Rhythm::Clock::now();
-    rhythm_.landed(step.issued_at, now, std::exchange(dozed_, false));
+    rhythm_.landed(step.issued_at, Rhythm::Clock::now(), std::exchange(dozed_, false));
     const SlotContents contents = backend_.contents(slot);
     const char *failure = backend_.failure(slot);
     if (load_ != nullptr && failure == nullptr) load_->add_step(step.ticket, step.tag);
@@ -387,7 +384,6 @@ void StepWorker::file_step(int32_t slot) {
     if (check_ != nullptr) check_->found(step.ticket, slip);
     if (slip != ROUTECAP_OK) watch_.slipped(step.ticket, slip);
     filing_.store(0, std::memory_order_relaxed);
-    ROUTECAP_PROBE(filed, number_, step.ticket, step.rows, (now - step.issued_at).count());
     steps_.filed(slot, contents.conflicts, failure, slip);
 }
 

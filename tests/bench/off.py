@@ -1,14 +1,13 @@
-"""What is there to see inside costs when nobody looks: instructions of the calls of a step.
+"""What it costs to look inside: instructions of the calls of a step.
 
-    off.py WITHOUT WITH
+    off.py LIBRARY
 
-Two libraries, built with ROUTECAP_TRACING=OFF and ON (cmake). The last two columns have a hook of
-the log that takes every line, and the load of the experts counted. Valgrind's callgrind counts, so
-that the numbers are those of the code, whatever else the machine does. off.c is the program.
+The last two columns have a hook of the log that takes every line, and the load of the experts
+counted. Valgrind's callgrind counts, so that the numbers are those of the code, whatever else the
+machine does. off.c is the program.
 
-It fails if ranges and probes that nobody looks at cost a call more than SPARE instructions, or if
-counting the load costs a call of the engine's thread as many, or makes a step land later by more
-than LATER of its filing.
+It fails if the hook or counting the load costs a call of the engine's thread more than SPARE
+instructions, or if counting makes a step land later by more than LATER of its filing.
 """
 
 import re
@@ -55,32 +54,30 @@ def counted(library: Path, folder: Path, *arguments: str) -> dict[str, float]:
 
 
 def main() -> None:
-    without, with_ = (Path(argument).resolve() for argument in sys.argv[1:3])
+    library = Path(sys.argv[1]).resolve()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        link = [f"-I{root}/include", str(with_), "-o", str(folder / "off")]
+        link = [f"-I{root}/include", str(library), "-o", str(folder / "off")]
         source = str(root / "tests/bench/off.c")
         subprocess.run(["cc", "-std=c11", "-O2", source, *link], check=True)
         columns = {
-            "without": counted(without, folder),
-            "with": counted(with_, folder),
-            "with, a hook": counted(with_, folder, "log"),
-            "with, load": counted(with_, folder, "load"),
+            "neither": counted(library, folder),
+            "a hook": counted(library, folder, "log"),
+            "load": counted(library, folder, "load"),
         }
     print("Instructions of the calls of a step: 256 rows and requests, 4 layers, host backend\n")
-    print(f"{'ranges and probes':28}", *(f"{column:>14}" for column in columns))
+    print(f"{'':28}", *(f"{column:>14}" for column in columns))
     for call in CALLS:
         print(f"{call:28}", *(f"{numbers[call]:14,.0f}" for numbers in columns.values()))
-    expect_free(columns["without"], columns["with"], columns["with, load"])
+    expect_free(*columns.values())
 
 
-def expect_free(without: dict[str, float], with_: dict[str, float], load: dict[str, float]) -> None:
+def expect_free(neither: dict[str, float], hook: dict[str, float], load: dict[str, float]) -> None:
     for call in CALLS:
-        if with_[call] > without[call] + SPARE:
-            sys.exit(f"{call}: ranges and probes cost {with_[call] - without[call]:.0f}")
-        if call not in ("filing", COUNTING) and load[call] > with_[call] + SPARE:
-            sys.exit(f"{call}: counting the load costs {load[call] - with_[call]:.0f}")
-    later = (load["filing"] - load[COUNTING]) / with_["filing"] - 1
+        for what, numbers in (("the hook", hook), ("counting the load", load)):
+            if call not in ("filing", COUNTING) and numbers[call] > neither[call] + SPARE:
+                sys.exit(f"{call}: {what} costs {numbers[call] - neither[call]:.0f}")
+    later = (load["filing"] - load[COUNTING]) / neither["filing"] - 1
     if later > LATER:
         sys.exit(f"a step lands {later:.1%} later where the load is counted")
 

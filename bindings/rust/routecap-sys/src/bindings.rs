@@ -1,4 +1,4 @@
-// Of headers with the SHA-256 3cb92781d70e01d0d2202cee2e73c6e23a5d5196d39909a39e3eb522702ddebb
+// Of headers with the SHA-256 512293e6255f6844f8cc9adf9c5c28b281fe198d8188be25dbec672b76d390cc
 pub const ROUTECAP_VERSION_MAJOR: u32 = 1;
 pub const ROUTECAP_VERSION_MINOR: u32 = 1;
 pub const ROUTECAP_VERSION_PATCH: u32 = 0;
