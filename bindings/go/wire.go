@@ -209,7 +209,7 @@ func (d *WireDecoder) Close() error {
 	return nil
 }
 
-// ---- Encoding and splicing
+// ---- Encoding
 
 // EncodeWire returns the routing as a message (routecap_wire_encode). What the format cannot say is
 // an error, unless options.Allow has it; then it is in the report's Lost.
@@ -225,48 +225,6 @@ func (r *Routing) EncodeWire(options WireOptions) ([]byte, WireReport, error) {
 		})
 	})
 	return message, report, err
-}
-
-// SpliceWire returns one message of two: the rows of `head` before position `row`, and those of
-// `tail` from it on (routecap_wire_splice). No id is looked at. The hints have what the bytes do
-// not say of Columns, K, DType and First.
-//
-// Errors: ErrFormat; ErrShapeMismatch; ErrOutOfRange, rows are in neither.
-func SpliceWire(
-	format WireFormat,
-	head []byte,
-	headHint WireHint,
-	tail []byte,
-	tailHint WireHint,
-	row uint64,
-) ([]byte, error) {
-	const op = "routecap_wire_splice"
-	var message []byte
-	var pin runtime.Pinner
-	defer pin.Unpin()
-	h, refused := headHint.pass(&pin)
-	t, refusedToo := tailHint.pass(&pin)
-	for _, r := range []Result{refused, refusedToo} {
-		if _, err := r.outcome(op); err != nil {
-			return nil, err
-		}
-	}
-	_, err := written(&message, func(dst unsafe.Pointer, bytes uintptr, needed *uint64) Result {
-		return routecap_wire_splice(
-			int32(format),
-			start(head),
-			uintptr(len(head)),
-			&h,
-			start(tail),
-			uintptr(len(tail)),
-			&t,
-			row,
-			dst,
-			bytes,
-			needed,
-		)
-	}).outcome(op)
-	return message, err
 }
 
 // written makes room for what a call writes, and makes it.

@@ -131,26 +131,6 @@ func TestWireLosesNothingWithoutLeave(t *testing.T) {
 	}
 }
 
-func TestWireSplices(t *testing.T) {
-	one := golden(t, "nemo-rl-8.nrlre1")
-	whole, err := SpliceWire(WireNrlre1, one, WireHint{}, one, WireHint{}, 3)
-	if err != nil || !bytes.Equal(whole, one) {
-		t.Fatal(string(whole), err)
-	}
-	if _, err := SpliceWire(WireNrlre1, one, WireHint{}, one, WireHint{First: 9}, 9); !errors.Is(
-		err,
-		ErrOutOfRange,
-	) {
-		t.Fatal(err)
-	}
-	if _, err := SpliceWire(WireNrlre1, one, WireHint{}, one, WireHint{Layers: 2, LayerMap: []int32{1}}, 3); !errors.Is(
-		err,
-		ErrShapeMismatch,
-	) {
-		t.Fatal(err)
-	}
-}
-
 func TestWireDecoderIsClosedOnce(t *testing.T) {
 	decoder, err := NewWireDecoder(WireAny, WireHint{Experts: 8})
 	if err != nil {

@@ -615,7 +615,7 @@ static void free_unused(PyObject *capsule) { /* consumers rename what they take 
 /* References to routings are capsules: see new_routing and routings_free. */
 %ignore routecap_routing_retain;
 %ignore routecap_routing_free;
-/* And of decoders and sequences: see new_exclusive. Bytes are made by serialize, wire_encode and wire_splice, below. */
+/* And of decoders and sequences: see new_exclusive. Bytes are made by serialize and wire_encode, below. */
 %ignore routecap_wire_decoder_free;
 /* And of plans: see new_plan. */
 %ignore routecap_plan_free;
@@ -1043,7 +1043,6 @@ static void free_unused(PyObject *capsule) { /* consumers rename what they take 
 %waits_and_measures(routecap_capturer_dump, 5)
 %waits_and_measures(routecap_store_export, 7)
 %waits_and_measures(routecap_wire_encode, 5)
-%waits_and_measures(routecap_wire_splice, 11)
 %waits_and_measures(routecap_sequence_serialize, 5)
 
 /* Calls that one thread makes at a time; RELEASES: whether without the GIL. */

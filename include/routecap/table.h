@@ -142,10 +142,6 @@ typedef struct routecap_api {
     void (*wire_decoder_free)(routecap_wire_decoder *);
     routecap_status (*wire_encode)(const routecap_routing *, const routecap_wire_options *, void *,
                                    size_t, uint64_t *, routecap_wire_report *);
-    routecap_status (*wire_splice)(routecap_wire_format, const void *, size_t,
-                                   const routecap_wire_hint *, const void *, size_t,
-                                   const routecap_wire_hint *, uint64_t, void *, size_t,
-                                   uint64_t *);
     /* Sequences. */
     routecap_status (*sequence_create)(const routecap_sequence_config *, routecap_sequence **);
     void (*sequence_free)(routecap_sequence *);

@@ -47,7 +47,9 @@
  * Recipes:
  *   - The answer of an engine whose format you do not know: decode with ROUTECAP_WIRE_ANY. RAW and
  *     some base64 texts are ambiguous, so name the format if you can.
- *   - Prefill and decode on different servers: routecap_wire_splice joins the two answers.
+ *   - Prefill and decode on different servers: decode both answers, with hint.first if the second
+ *     does not begin at 0. Take each row from the server that computed it, with
+ *     routecap_routing_slice; join the slices with routecap_routing_merge, and encode the result.
  *   - An answer that arrives in pieces: routecap_wire_decoder_create, _write and _finish.
  *   - An aborted request: S tokens have S-1 rows. If S is 2 or more, set hint.rows to S-1, so that
  *     a message with a different number of rows is refused. Do not set it for a server that sends a
@@ -357,47 +359,6 @@ ROUTECAP_API routecap_status routecap_wire_encode(const routecap_routing *routin
                                                   const routecap_wire_options *options, void *dst,
                                                   size_t dst_bytes, uint64_t *needed,
                                                   routecap_wire_report *report);
-
-/* ================================================================================================
- * Splicing
- * ============================================================================================== */
-
-/**
- * Join two messages of one sequence: the rows of `head` before position `row`, and the rows of
- * `tail` from `row` on. For instance, join the answers of a prefill server and a decode server. No
- * id is read. base64 is copied where its groups of four characters line up, and encoded again where
- * they do not.
- *
- * Both messages must have the same format, dtype, columns and k. The result begins with head's
- * first row or at `row`, whichever comes first. It ends with tail's last row or with row `row` - 1,
- * whichever comes last. If there is a row in between that neither message has, the call fails with
- * ROUTECAP_ERR_OUT_OF_RANGE; with SERIALIZED, that row is missing instead.
- *
- * @param[in] format      ROUTECAP_WIRE_*, except ANY.
- * @param[in] head        [head_bytes] the first message.
- * @param[in] head_bytes  How many: exactly those of one message.
- * @param[in] head_hint   Columns (or layers), k, dtype and first, as far as the first message does
- *                        not say them. Other fields are ignored. May be NULL if the message says
- *                        columns, k and dtype, and either says first or begins at 0.
- * @param[in] tail        [tail_bytes] the second message.
- * @param[in] tail_bytes  How many: exactly those of one message.
- * @param[in] tail_hint   The same for the second message.
- * @param[in] row         The position at which `tail` takes over; at most ROUTECAP_MAX_POSITION.
- * @param[out] dst        [dst_bytes] the joined message; it must not overlap head or tail. NULL
- *                        with dst_bytes 0 asks for the size, and the call returns
- *                        ROUTECAP_ERR_BUFFER_TOO_SMALL.
- * @param[in] dst_bytes   Size of dst, in bytes.
- * @param[out] needed     How many bytes it takes, set on ROUTECAP_ERR_BUFFER_TOO_SMALL too; may be
- *                        NULL.
- * @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT; ROUTECAP_ERR_SHAPE_MISMATCH; ROUTECAP_ERR_OUT_OF_RANGE;
- *         ROUTECAP_ERR_BUFFER_TOO_SMALL (nothing is written).
- */
-ROUTECAP_API routecap_status routecap_wire_splice(routecap_wire_format format, const void *head,
-                                                  size_t head_bytes,
-                                                  const routecap_wire_hint *head_hint,
-                                                  const void *tail, size_t tail_bytes,
-                                                  const routecap_wire_hint *tail_hint, uint64_t row,
-                                                  void *dst, size_t dst_bytes, uint64_t *needed);
 
 #ifdef __cplusplus
 }

@@ -1,10 +1,9 @@
-// Formats of the wire: decoding, encoding and splicing messages.
+// Formats of the wire: decoding and encoding messages.
 #include "api/call.h"
 #include "wire/decoder.h"
 #include "wire/encode.h"
 #include "wire/format.h"
 #include "wire/message.h"
-#include "wire/splice.h"
 
 using namespace routecap;
 
@@ -65,16 +64,5 @@ routecap_status routecap_wire_encode(const routecap_routing *routing,
                                      routecap_wire_report *report) {
     return with_rows(routing, [&](const Routing &r) {
         return wire::encode(r, options, dst, dst_bytes, needed, report);
-    });
-}
-
-routecap_status routecap_wire_splice(routecap_wire_format format, const void *head,
-                                     size_t head_bytes, const routecap_wire_hint *head_hint,
-                                     const void *tail, size_t tail_bytes,
-                                     const routecap_wire_hint *tail_hint, uint64_t row, void *dst,
-                                     size_t dst_bytes, uint64_t *needed) {
-    return guard([&] {
-        return wire::splice(format, head, head_bytes, head_hint, tail, tail_bytes, tail_hint, row,
-                            dst, dst_bytes, needed);
     });
 }

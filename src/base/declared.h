@@ -69,7 +69,6 @@
     X(wire_decoder_finish) \
     X(wire_decoder_free) \
     X(wire_encode) \
-    X(wire_splice) \
     X(sequence_create) \
     X(sequence_free) \
     X(sequence_append) \

@@ -36,6 +36,14 @@ uint64_t bound(uint32_t experts) {
     return experts <= most ? experts : most + 1;
 }
 
+// The type of the ids if the message does not say it.
+int32_t dtype_of(const Format &format, const MessageFacts &said, const routecap_wire_hint &hint) {
+    if (format.format == ROUTECAP_WIRE_LISTS) return ROUTECAP_DTYPE_I64;
+    if (said.has(ROUTECAP_WIRE_FACT_DTYPE)) return said.dtype;
+    if (hint.dtype != 0) return hint.dtype;
+    return format.format == ROUTECAP_WIRE_OBJECT ? ROUTECAP_DTYPE_U8 : ROUTECAP_DTYPE_I32;
+}
+
 // A number that the message, the hint, or both may state.
 template <class T>
 int32_t agree(const char *what, bool says, T said, T hinted, T &value) {
@@ -75,13 +83,6 @@ int32_t read_hint(const routecap_wire_hint *theirs, int32_t format, Hint &hint) 
     h.layer_map = h.layer_map != nullptr ? hint.layer_map.data() : nullptr;
     h.layer_experts = h.layer_experts != nullptr ? hint.layer_experts.data() : nullptr;
     return ROUTECAP_OK;
-}
-
-int32_t dtype_of(const Format &format, const MessageFacts &said, const routecap_wire_hint &hint) {
-    if (format.format == ROUTECAP_WIRE_LISTS) return ROUTECAP_DTYPE_I64;
-    if (said.has(ROUTECAP_WIRE_FACT_DTYPE)) return said.dtype;
-    if (hint.dtype != 0) return hint.dtype;
-    return format.format == ROUTECAP_WIRE_OBJECT ? ROUTECAP_DTYPE_U8 : ROUTECAP_DTYPE_I32;
 }
 
 int32_t make_layout(const Format &format, const MessageFacts &said, const Hint &hint,

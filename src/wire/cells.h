@@ -43,8 +43,6 @@ struct ArrayLayout {
 // they must be complete.
 int32_t make_layout(const Format &format, const MessageFacts &said, const Hint &hint,
                     ArrayLayout &layout);
-// The type of the ids if the message does not say it.
-int32_t dtype_of(const Format &format, const MessageFacts &said, const routecap_wire_hint &hint);
 
 // Destination of rows: narrow ids, laid out as in a routing, and validity.
 class RowSink {

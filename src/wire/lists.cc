@@ -37,7 +37,6 @@ int32_t Lists::close_list(uint64_t at, const Begin &begin, const Give &give) {
         if (columns_ == 0)
             if (int32_t s = begin(in_row_, k_); s < 0) return s;
         columns_ = in_row_, in_row_ = 0;
-        rows_++;
         if (ids_.size() >= kIdsAtOnce) {
             if (int32_t s = give(ids_.data(), ids_.size()); s < 0) return s;
             ids_.clear();

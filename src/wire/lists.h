@@ -22,11 +22,6 @@ public:
     // Ends the text: all brackets must be closed. Delivers the remaining ids.
     int32_t finish(const Give &give);
 
-    // What was read.
-    uint64_t rows() const { return rows_; }
-    uint32_t columns() const { return columns_; }
-    uint32_t k() const { return k_; }
-
 private:
     int32_t close_list(uint64_t at, const Begin &begin, const Give &give);
     int32_t end_number(uint64_t at);
@@ -43,7 +38,6 @@ private:
     uint64_t read_ = 0;  // characters
     uint32_t columns_ = 0, k_ = 0;
     uint32_t in_cell_ = 0, in_row_ = 0;
-    uint64_t rows_ = 0;
     std::vector<int64_t> ids_;
 };
 

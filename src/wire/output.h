@@ -27,9 +27,6 @@ public:
             put(text, encoder_.encode(bytes, taken, text));
         }
     }
-    void zeros(uint64_t n) {
-        if (uint8_t *at = place(n)) std::memset(at, 0, n);
-    }
     // The end of the bytes.
     void finish() {
         uint8_t text[4];
@@ -49,14 +46,10 @@ public:
 private:
     static constexpr size_t kAtOnce = 12288;
 
-    // Where the next `n` bytes go; null if there is no room for all of them.
-    uint8_t *place(uint64_t n) {
+    void put(const void *from, size_t n) {
         const uint64_t at = written_;
         written_ += n;
-        return n > 0 && written_ <= size_ ? to_ + at : nullptr;
-    }
-    void put(const void *from, size_t n) {
-        if (uint8_t *at = place(n)) std::memcpy(at, from, n);
+        if (n > 0 && written_ <= size_) std::memcpy(to_ + at, from, n);
     }
 
     uint8_t *const to_;

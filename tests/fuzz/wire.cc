@@ -272,31 +272,6 @@ void run(Bytes &bytes) {
     SAME(second.status, whole.status);
     if (encode(second.routing.get(), options) != again)
         check::fail("there and back the ids are others");
-
-    // A splice of a message with itself is itself.
-    if (format == ROUTECAP_WIRE_ANY) return;
-    const uint64_t row = report.first + bytes.below(report.rows + 1);
-    uint64_t needed = 0;
-    const int32_t asked =
-        routecap_wire_splice(format, message.data(), message.size(), &hint.values, message.data(),
-                             message.size(), &hint.values, row, nullptr, 0, &needed);
-    if (asked != ROUTECAP_ERR_BUFFER_TOO_SMALL)
-        check::fail("splice returned %s: %s", routecap_status_name(asked), routecap_last_error());
-    Guarded spliced(needed), small(needed > 0 ? needed - 1 : 0);
-    SAME_STATUS(
-        ROUTECAP_OK,
-        routecap_wire_splice(format, message.data(), message.size(), &hint.values, message.data(),
-                             message.size(), &hint.values, row, spliced.data(), needed, nullptr));
-    if (needed > 0)
-        SAME_STATUS(ROUTECAP_ERR_BUFFER_TOO_SMALL,
-                    routecap_wire_splice(format, message.data(), message.size(), &hint.values,
-                                         message.data(), message.size(), &hint.values, row,
-                                         small.data(), needed - 1, nullptr));
-    small.message("splice");
-    const Decoded joined = decode(spliced.message("splice"), format, hint);
-    SAME(joined.status, whole.status);
-    if (check::serialized(joined.routing.get()) != check::serialized(whole.routing.get()))
-        check::fail("a splice with itself is another");
 }
 
 }  // namespace

@@ -513,15 +513,6 @@ TEST(Wire, lists_may_be_wrapped_with_their_type) {
                              "[\"ndarray\",{\"data\":[[[1,2]]]}]", "[\"tensor\",[[[1,2]]]]",
                              "[\"ndarray\",{\"data\":[[[1,2]]],\"dtype\":\"int16\"}]]"})
         EXPECT_STATUS(ROUTECAP_ERR_FORMAT, decode(text, ROUTECAP_WIRE_LISTS, hint).status);
-    routecap_wire_hint tail = hint;
-    tail.first = 2;
-    char dst[64];
-    uint64_t needed = 0;
-    EXPECT_STATUS(
-        ROUTECAP_OK,
-        routecap_wire_splice(ROUTECAP_WIRE_LISTS, around.data(), around.size(), nullptr,
-                             around.data(), around.size(), &tail, 2, dst, sizeof dst, &needed));
-    EXPECT_EQ(std::string(dst, needed), "[[[1, 2]], [[3,4]],[[1, 2]], [[3,4]]]");
 }
 
 // What is claimed is not believed: no memory is taken for it.
@@ -799,81 +790,4 @@ TEST(Wire, nothing_is_lost_without_leave) {
     EXPECT_EQ(report.cells_valid, 3u);
     EXPECT_EQ(encoded(back, options_for(ROUTECAP_WIRE_SERIALIZED)), serialized);
     routecap_routing_free(back);
-}
-
-// ---- Splicing -------------------------------------------------------------------------------
-
-TEST(Wire, a_splice_is_what_one_server_would_have_sent) {
-    std::mt19937 random(9);
-    std::vector<int32_t> formats = kArrays;
-    formats.push_back(ROUTECAP_WIRE_SERIALIZED);
-    for (const int32_t format : formats)
-        for (const Model &model : {Model{1, 1, 16, {}}, Model{3, 2, 16, {}}, Model{2, 8, 300, {}},
-                                   Model{61, 8, 256, {}}}) {
-            SCOPED_TRACE(std::to_string(format) + ", " + std::to_string(model.columns) + " x " +
-                         std::to_string(model.k));
-            const uint64_t rows = model.columns > 8 ? 200 : 9;
-            const Type &type = kTypes[random() % 2 ? 5 : model.experts <= 256 ? 0 : 2];
-            const Array array = random_array(model, rows, type, random, false);
-            const auto part = [&](uint64_t from, uint64_t to) {
-                const size_t row = size_t{model.columns} * model.k;
-                Array some{to - from,
-                           model.columns,
-                           model.k,
-                           {array.ids.begin() + static_cast<std::ptrdiff_t>(from * row),
-                            array.ids.begin() + static_cast<std::ptrdiff_t>(to * row)}};
-                if (format != ROUTECAP_WIRE_SERIALIZED) return message(format, some, type, from);
-                routecap_wire_hint hint = hint_for(model, ROUTECAP_WIRE_NPY, type);
-                hint.first = from;
-                const Bytes bytes =
-                    encoded(decode(message(ROUTECAP_WIRE_NPY, some, type), ROUTECAP_WIRE_NPY, hint)
-                                .routing.get(),
-                            options_for(format));
-                return std::string(bytes.begin(), bytes.end());
-            };
-            for (int i = 0; i < 40; i++) {
-                const uint64_t head_end = random() % (rows + 1),
-                               tail_first = random() % (head_end + 1),
-                               row = tail_first + random() % (head_end - tail_first + 1);
-                const std::string head = part(0, head_end), tail = part(tail_first, rows),
-                                  expected = part(0, rows);
-                routecap_wire_hint hint{};
-                hint.struct_size = sizeof hint, hint.columns = model.columns, hint.k = model.k,
-                hint.dtype = type.dtype;
-                routecap_wire_hint tail_hint = hint;
-                tail_hint.first = tail_first;
-                uint64_t needed = 0;
-                ASSERT_STATUS(
-                    ROUTECAP_ERR_BUFFER_TOO_SMALL,
-                    routecap_wire_splice(format, head.data(), head.size(), &hint, tail.data(),
-                                         tail.size(), &tail_hint, row, nullptr, 0, &needed));
-                std::string got(needed, 'x');
-                ASSERT_STATUS(ROUTECAP_OK,
-                              routecap_wire_splice(format, head.data(), head.size(), &hint,
-                                                   tail.data(), tail.size(), &tail_hint, row,
-                                                   got.data(), got.size(), nullptr));
-                EXPECT_EQ(got, expected) << head_end << ' ' << tail_first << ' ' << row;
-            }
-        }
-}
-
-TEST(Wire, a_splice_invents_no_row_and_mixes_no_shapes) {
-    const auto splice = [](const std::string &head, const std::string &tail, uint64_t tail_first,
-                           uint64_t row) {
-        routecap_wire_hint hint{};
-        hint.struct_size = sizeof hint, hint.first = tail_first;
-        char dst[200];
-        return routecap_wire_splice(ROUTECAP_WIRE_NRLRE1, head.data(), head.size(), nullptr,
-                                    tail.data(), tail.size(), &hint, row, dst, sizeof dst, nullptr);
-    };
-    const std::string two = "nrlre1:int8:2x1x2:AQIDBA==", three = "nrlre1:int8:3x1x1:AQID",
-                      wide = "nrlre1:int16:1x1x2:AQACAA==";
-    EXPECT_STATUS(ROUTECAP_OK, splice(two, two, 2, 2));
-    EXPECT_STATUS(ROUTECAP_OK, splice(two, two, 1, 2));
-    EXPECT_STATUS(ROUTECAP_ERR_OUT_OF_RANGE, splice(two, two, 3, 3));  // row 2 is in neither
-    EXPECT_STATUS(ROUTECAP_ERR_OUT_OF_RANGE, splice(two, two, 3, 2));
-    EXPECT_STATUS(ROUTECAP_ERR_SHAPE_MISMATCH, splice(two, three, 2, 2));
-    EXPECT_STATUS(ROUTECAP_ERR_SHAPE_MISMATCH, splice(two, wide, 2, 2));
-    EXPECT_STATUS(ROUTECAP_ERR_FORMAT, splice(two, "nrlre1:int8:2x1x2:AQID", 2, 2));
-    EXPECT_STATUS(ROUTECAP_ERR_FORMAT, splice(two, "nrlre1:int8:2x1x2:AQ*DBA==", 2, 2));
 }

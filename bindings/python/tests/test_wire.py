@@ -192,22 +192,28 @@ def test_two_threads_do_not_share_a_call_of_a_decoder() -> None:
 
 
 @pytest.mark.parametrize("name", ["npy", "npy.base64", "raw.base64", "object", "nrlre1", "lists"])
-def test_a_splice_is_the_whole(name: str) -> None:
+def test_two_answers_are_joined_by_slices(name: str) -> None:
     ids = rows(20, 3, 8, 128)
+    later = ids[7:].copy()
+    later[0], later[1] = 0, later[2]  # before the decode server takes over: nothing, and others
     whole, head, tail = (
         messages(part, "int16", start)[name]
-        for part, start in ((ids, 0), (ids[:12], 0), (ids[7:], 7))
+        for part, start in ((ids, 0), (ids[:12], 0), (later, 7))
     )
-    shape: Any = {"columns": 3, "k": 8, "dtype": "int16"}
-    spliced = routecap.wire_splice(
-        name, head, tail, 9, head_hint=shape, tail_hint={**shape, "first": 7}
-    )
-    assert (
-        routecap.Routing.from_wire(spliced, name, experts=128, **shape).ids(np.int64) == ids
-    ).all()
-    assert (
-        routecap.Routing.from_wire(whole, name, experts=128, **shape).ids(np.int64) == ids
-    ).all()
+    shape: Any = {"experts": 128, "columns": 3, "k": 8, "dtype": "int16"}
+    prefill = routecap.Routing.from_wire(head, name, **shape)
+    decode = routecap.Routing.from_wire(tail, name, first=7, **shape)
+    joined = routecap.merge([prefill.slice(0, 9), decode.slice(9)])
+    assert joined == routecap.Routing.from_wire(whole, name, **shape)
+    message = joined.to_wire(name, dtype=None if name == "lists" else "int16")
+    assert (routecap.Routing.from_wire(message, name, **shape).ids(np.int64) == ids).all()
+    gap = routecap.merge([prefill.slice(0, 7), decode])
+    with pytest.raises(routecap.Error) as refused:
+        gap.to_wire(name, dtype=None if name == "lists" else "int16")
+    assert refused.value.status == routecap.Status.ERR_LOSSY
+    with pytest.raises(routecap.Error) as refused:
+        prefill.slice(0, 13)
+    assert refused.value.status == routecap.Status.ERR_OUT_OF_RANGE
 
 
 def test_files_are_messages_by_their_endings(tmp_path: Path) -> None:

@@ -134,7 +134,6 @@ from ._wire import (
     wire_decode_batch,
     wire_encode,
     wire_formats,
-    wire_splice,
 )
 
 if typing.TYPE_CHECKING:
@@ -328,7 +327,6 @@ __all__ = [
     "wire_encode",
     "wire_format",
     "wire_formats",
-    "wire_splice",
 ]
 
 for _name in __all__:  # users find all of it here

@@ -12,7 +12,6 @@ from ._library import raw
 from ._message import (
     WireHint,
     WireReport,
-    as_message,
     decode,
     encode,
     hint_of,
@@ -142,26 +141,3 @@ def wire_encode(
     captured one). Unlike a message's reader, who knows the model, nobody could tell otherwise.
     """
     return encode(routing._handle, format, dtype=dtype, columns=columns, allow=allow, fill=fill)
-
-
-@documented("routecap_wire_splice")
-def wire_splice(
-    format: WireLike,
-    head: Any,
-    tail: Any,
-    row: int,
-    *,
-    head_hint: WireHint | None = None,
-    tail_hint: WireHint | None = None,
-) -> bytes:
-    """Join two messages: the rows of `head` before position `row`, and those of `tail` from it
-    on.
-    """
-    (head_given, _held), (tail_given, _held_too) = (
-        hint_of(head_hint or {}),
-        hint_of(tail_hint or {}),
-    )
-    number, first, second = wire_format(format), as_message(head), as_message(tail)
-    room = bytearray(len(first) + len(second) + 4096)
-    _, needed = raw.routecap_wire_splice(number, first, head_given, second, tail_given, row, room)
-    return bytes(memoryview(room)[:needed])

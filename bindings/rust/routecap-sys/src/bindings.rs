@@ -1,4 +1,4 @@
-// Of headers with the SHA-256 512293e6255f6844f8cc9adf9c5c28b281fe198d8188be25dbec672b76d390cc
+// Of headers with the SHA-256 d71e7b93045a63c63ded36b808ea60cd59fcf5e44a6b2580492af29ab7b13221
 pub const ROUTECAP_VERSION_MAJOR: u32 = 1;
 pub const ROUTECAP_VERSION_MINOR: u32 = 1;
 pub const ROUTECAP_VERSION_PATCH: u32 = 0;
@@ -3237,49 +3237,6 @@ unsafe extern "C" {
         report: *mut routecap_wire_report,
     ) -> routecap_status;
 }
-unsafe extern "C" {
-    /// Join two messages of one sequence: the rows of `head` before position `row`, and the rows of
-    /// `tail` from `row` on. For instance, join the answers of a prefill server and a decode server. No
-    /// id is read. base64 is copied where its groups of four characters line up, and encoded again where
-    /// they do not.
-    ///
-    /// Both messages must have the same format, dtype, columns and k. The result begins with head's
-    /// first row or at `row`, whichever comes first. It ends with tail's last row or with row `row` - 1,
-    /// whichever comes last. If there is a row in between that neither message has, the call fails with
-    /// ROUTECAP_ERR_OUT_OF_RANGE; with SERIALIZED, that row is missing instead.
-    ///
-    /// @param[in] format      ROUTECAP_WIRE_*, except ANY.
-    /// @param[in] head        [head_bytes] the first message.
-    /// @param[in] head_bytes  How many: exactly those of one message.
-    /// @param[in] head_hint   Columns (or layers), k, dtype and first, as far as the first message does
-    ///                        not say them. Other fields are ignored. May be NULL if the message says
-    ///                        columns, k and dtype, and either says first or begins at 0.
-    /// @param[in] tail        [tail_bytes] the second message.
-    /// @param[in] tail_bytes  How many: exactly those of one message.
-    /// @param[in] tail_hint   The same for the second message.
-    /// @param[in] row         The position at which `tail` takes over; at most ROUTECAP_MAX_POSITION.
-    /// @param[out] dst        [dst_bytes] the joined message; it must not overlap head or tail. NULL
-    ///                        with dst_bytes 0 asks for the size, and the call returns
-    ///                        ROUTECAP_ERR_BUFFER_TOO_SMALL.
-    /// @param[in] dst_bytes   Size of dst, in bytes.
-    /// @param[out] needed     How many bytes it takes, set on ROUTECAP_ERR_BUFFER_TOO_SMALL too; may be
-    ///                        NULL.
-    /// @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT; ROUTECAP_ERR_SHAPE_MISMATCH; ROUTECAP_ERR_OUT_OF_RANGE;
-    ///         ROUTECAP_ERR_BUFFER_TOO_SMALL (nothing is written).
-    pub fn routecap_wire_splice(
-        format: routecap_wire_format,
-        head: *const ::core::ffi::c_void,
-        head_bytes: usize,
-        head_hint: *const routecap_wire_hint,
-        tail: *const ::core::ffi::c_void,
-        tail_bytes: usize,
-        tail_hint: *const routecap_wire_hint,
-        row: u64,
-        dst: *mut ::core::ffi::c_void,
-        dst_bytes: usize,
-        needed: *mut u64,
-    ) -> routecap_status;
-}
 /// One conversation: its token ids and their rows.
 #[repr(C)]
 #[derive(Debug)]
@@ -5844,21 +5801,6 @@ pub struct routecap_api {
             arg6: *mut routecap_wire_report,
         ) -> routecap_status,
     >,
-    pub wire_splice: ::core::option::Option<
-        unsafe extern "C" fn(
-            arg1: routecap_wire_format,
-            arg2: *const ::core::ffi::c_void,
-            arg3: usize,
-            arg4: *const routecap_wire_hint,
-            arg5: *const ::core::ffi::c_void,
-            arg6: usize,
-            arg7: *const routecap_wire_hint,
-            arg8: u64,
-            arg9: *mut ::core::ffi::c_void,
-            arg10: usize,
-            arg11: *mut u64,
-        ) -> routecap_status,
-    >,
     /// Sequences.
     pub sequence_create: ::core::option::Option<
         unsafe extern "C" fn(
@@ -6212,7 +6154,7 @@ pub struct routecap_api {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of routecap_api"][::core::mem::size_of::<routecap_api>() - 888usize];
+    ["Size of routecap_api"][::core::mem::size_of::<routecap_api>() - 880usize];
     ["Alignment of routecap_api"][::core::mem::align_of::<routecap_api>() - 8usize];
     ["Offset of field: routecap_api::size"][::core::mem::offset_of!(routecap_api, size) - 0usize];
     ["Offset of field: routecap_api::major"][::core::mem::offset_of!(routecap_api, major) - 8usize];
@@ -6346,96 +6288,94 @@ const _: () = {
         [::core::mem::offset_of!(routecap_api, wire_decoder_free) - 512usize];
     ["Offset of field: routecap_api::wire_encode"]
         [::core::mem::offset_of!(routecap_api, wire_encode) - 520usize];
-    ["Offset of field: routecap_api::wire_splice"]
-        [::core::mem::offset_of!(routecap_api, wire_splice) - 528usize];
     ["Offset of field: routecap_api::sequence_create"]
-        [::core::mem::offset_of!(routecap_api, sequence_create) - 536usize];
+        [::core::mem::offset_of!(routecap_api, sequence_create) - 528usize];
     ["Offset of field: routecap_api::sequence_free"]
-        [::core::mem::offset_of!(routecap_api, sequence_free) - 544usize];
+        [::core::mem::offset_of!(routecap_api, sequence_free) - 536usize];
     ["Offset of field: routecap_api::sequence_append"]
-        [::core::mem::offset_of!(routecap_api, sequence_append) - 552usize];
+        [::core::mem::offset_of!(routecap_api, sequence_append) - 544usize];
     ["Offset of field: routecap_api::sequence_truncate"]
-        [::core::mem::offset_of!(routecap_api, sequence_truncate) - 560usize];
+        [::core::mem::offset_of!(routecap_api, sequence_truncate) - 552usize];
     ["Offset of field: routecap_api::sequence_fork"]
-        [::core::mem::offset_of!(routecap_api, sequence_fork) - 568usize];
+        [::core::mem::offset_of!(routecap_api, sequence_fork) - 560usize];
     ["Offset of field: routecap_api::sequence_routing"]
-        [::core::mem::offset_of!(routecap_api, sequence_routing) - 576usize];
+        [::core::mem::offset_of!(routecap_api, sequence_routing) - 568usize];
     ["Offset of field: routecap_api::sequence_spans"]
-        [::core::mem::offset_of!(routecap_api, sequence_spans) - 584usize];
+        [::core::mem::offset_of!(routecap_api, sequence_spans) - 576usize];
     ["Offset of field: routecap_api::sequence_tokens"]
-        [::core::mem::offset_of!(routecap_api, sequence_tokens) - 592usize];
+        [::core::mem::offset_of!(routecap_api, sequence_tokens) - 584usize];
     ["Offset of field: routecap_api::sequence_report"]
-        [::core::mem::offset_of!(routecap_api, sequence_report) - 600usize];
+        [::core::mem::offset_of!(routecap_api, sequence_report) - 592usize];
     ["Offset of field: routecap_api::sequence_serialize"]
-        [::core::mem::offset_of!(routecap_api, sequence_serialize) - 608usize];
+        [::core::mem::offset_of!(routecap_api, sequence_serialize) - 600usize];
     ["Offset of field: routecap_api::sequence_deserialize"]
-        [::core::mem::offset_of!(routecap_api, sequence_deserialize) - 616usize];
+        [::core::mem::offset_of!(routecap_api, sequence_deserialize) - 608usize];
     ["Offset of field: routecap_api::store_config_init"]
-        [::core::mem::offset_of!(routecap_api, store_config_init) - 624usize];
+        [::core::mem::offset_of!(routecap_api, store_config_init) - 616usize];
     ["Offset of field: routecap_api::store_create"]
-        [::core::mem::offset_of!(routecap_api, store_create) - 632usize];
+        [::core::mem::offset_of!(routecap_api, store_create) - 624usize];
     ["Offset of field: routecap_api::store_free"]
-        [::core::mem::offset_of!(routecap_api, store_free) - 640usize];
+        [::core::mem::offset_of!(routecap_api, store_free) - 632usize];
     ["Offset of field: routecap_api::store_stats"]
-        [::core::mem::offset_of!(routecap_api, store_stats) - 648usize];
+        [::core::mem::offset_of!(routecap_api, store_stats) - 640usize];
     ["Offset of field: routecap_api::store_advance"]
-        [::core::mem::offset_of!(routecap_api, store_advance) - 656usize];
+        [::core::mem::offset_of!(routecap_api, store_advance) - 648usize];
     ["Offset of field: routecap_api::request_publish"]
-        [::core::mem::offset_of!(routecap_api, request_publish) - 664usize];
+        [::core::mem::offset_of!(routecap_api, request_publish) - 656usize];
     ["Offset of field: routecap_api::request_adopt"]
-        [::core::mem::offset_of!(routecap_api, request_adopt) - 672usize];
+        [::core::mem::offset_of!(routecap_api, request_adopt) - 664usize];
     ["Offset of field: routecap_api::request_publish_batch"]
-        [::core::mem::offset_of!(routecap_api, request_publish_batch) - 680usize];
+        [::core::mem::offset_of!(routecap_api, request_publish_batch) - 672usize];
     ["Offset of field: routecap_api::request_adopt_batch"]
-        [::core::mem::offset_of!(routecap_api, request_adopt_batch) - 688usize];
+        [::core::mem::offset_of!(routecap_api, request_adopt_batch) - 680usize];
     ["Offset of field: routecap_api::key_chain"]
-        [::core::mem::offset_of!(routecap_api, key_chain) - 696usize];
+        [::core::mem::offset_of!(routecap_api, key_chain) - 688usize];
     ["Offset of field: routecap_api::store_contains"]
-        [::core::mem::offset_of!(routecap_api, store_contains) - 704usize];
+        [::core::mem::offset_of!(routecap_api, store_contains) - 696usize];
     ["Offset of field: routecap_api::store_retain"]
-        [::core::mem::offset_of!(routecap_api, store_retain) - 712usize];
+        [::core::mem::offset_of!(routecap_api, store_retain) - 704usize];
     ["Offset of field: routecap_api::store_release"]
-        [::core::mem::offset_of!(routecap_api, store_release) - 720usize];
+        [::core::mem::offset_of!(routecap_api, store_release) - 712usize];
     ["Offset of field: routecap_api::store_evict"]
-        [::core::mem::offset_of!(routecap_api, store_evict) - 728usize];
+        [::core::mem::offset_of!(routecap_api, store_evict) - 720usize];
     ["Offset of field: routecap_api::store_export"]
-        [::core::mem::offset_of!(routecap_api, store_export) - 736usize];
+        [::core::mem::offset_of!(routecap_api, store_export) - 728usize];
     ["Offset of field: routecap_api::store_import"]
-        [::core::mem::offset_of!(routecap_api, store_import) - 744usize];
+        [::core::mem::offset_of!(routecap_api, store_import) - 736usize];
     ["Offset of field: routecap_api::plan_config_init"]
-        [::core::mem::offset_of!(routecap_api, plan_config_init) - 752usize];
+        [::core::mem::offset_of!(routecap_api, plan_config_init) - 744usize];
     ["Offset of field: routecap_api::plan_create"]
-        [::core::mem::offset_of!(routecap_api, plan_create) - 760usize];
+        [::core::mem::offset_of!(routecap_api, plan_create) - 752usize];
     ["Offset of field: routecap_api::plan_free"]
-        [::core::mem::offset_of!(routecap_api, plan_free) - 768usize];
+        [::core::mem::offset_of!(routecap_api, plan_free) - 760usize];
     ["Offset of field: routecap_api::plan_describe"]
-        [::core::mem::offset_of!(routecap_api, plan_describe) - 776usize];
+        [::core::mem::offset_of!(routecap_api, plan_describe) - 768usize];
     ["Offset of field: routecap_api::plan_ranges"]
-        [::core::mem::offset_of!(routecap_api, plan_ranges) - 784usize];
+        [::core::mem::offset_of!(routecap_api, plan_ranges) - 776usize];
     ["Offset of field: routecap_api::plan_gather"]
-        [::core::mem::offset_of!(routecap_api, plan_gather) - 792usize];
+        [::core::mem::offset_of!(routecap_api, plan_gather) - 784usize];
     ["Offset of field: routecap_api::plan_gather_values"]
-        [::core::mem::offset_of!(routecap_api, plan_gather_values) - 800usize];
+        [::core::mem::offset_of!(routecap_api, plan_gather_values) - 792usize];
     ["Offset of field: routecap_api::plan_scatter"]
-        [::core::mem::offset_of!(routecap_api, plan_scatter) - 808usize];
+        [::core::mem::offset_of!(routecap_api, plan_scatter) - 800usize];
     ["Offset of field: routecap_api::plan_pack"]
-        [::core::mem::offset_of!(routecap_api, plan_pack) - 816usize];
+        [::core::mem::offset_of!(routecap_api, plan_pack) - 808usize];
     ["Offset of field: routecap_api::plan_unpack"]
-        [::core::mem::offset_of!(routecap_api, plan_unpack) - 824usize];
+        [::core::mem::offset_of!(routecap_api, plan_unpack) - 816usize];
     ["Offset of field: routecap_api::serialized_slice"]
-        [::core::mem::offset_of!(routecap_api, serialized_slice) - 832usize];
+        [::core::mem::offset_of!(routecap_api, serialized_slice) - 824usize];
     ["Offset of field: routecap_api::capturer_load"]
-        [::core::mem::offset_of!(routecap_api, capturer_load) - 840usize];
+        [::core::mem::offset_of!(routecap_api, capturer_load) - 832usize];
     ["Offset of field: routecap_api::capturer_load_tags"]
-        [::core::mem::offset_of!(routecap_api, capturer_load_tags) - 848usize];
+        [::core::mem::offset_of!(routecap_api, capturer_load_tags) - 840usize];
     ["Offset of field: routecap_api::set_log"]
-        [::core::mem::offset_of!(routecap_api, set_log) - 856usize];
+        [::core::mem::offset_of!(routecap_api, set_log) - 848usize];
     ["Offset of field: routecap_api::store_create_shared"]
-        [::core::mem::offset_of!(routecap_api, store_create_shared) - 864usize];
+        [::core::mem::offset_of!(routecap_api, store_create_shared) - 856usize];
     ["Offset of field: routecap_api::store_open_shared"]
-        [::core::mem::offset_of!(routecap_api, store_open_shared) - 872usize];
+        [::core::mem::offset_of!(routecap_api, store_open_shared) - 864usize];
     ["Offset of field: routecap_api::capturer_dump"]
-        [::core::mem::offset_of!(routecap_api, capturer_dump) - 880usize];
+        [::core::mem::offset_of!(routecap_api, capturer_dump) - 872usize];
 };
 unsafe extern "C" {
     /// Get the library's functions as one table.

@@ -135,7 +135,7 @@ pub use store::{Adoption, Prefix, Store, StoreConfig, key_chain};
 pub use view::{Ids, Row, Segment, View};
 pub use wire::{
     WireColumns, WireDecoder, WireDescription, WireFacts, WireFormat, WireHint, WireOptions,
-    WireReport, wire_splice,
+    WireReport,
 };
 
 /// The README's program, compiled and run.

@@ -354,42 +354,6 @@ impl WireReport {
     }
 }
 
-/// One message of two: the rows of `head` before position `row`, and those of `tail` from it on
-/// (`routecap_wire_splice`).
-///
-/// # Errors
-///
-/// [`Format`](ErrorKind::Format); [`ShapeMismatch`](ErrorKind::ShapeMismatch);
-/// [`OutOfRange`](ErrorKind::OutOfRange) if rows are in neither.
-pub fn wire_splice(
-    format: WireFormat,
-    head: (&[u8], &WireHint),
-    tail: (&[u8], &WireHint),
-    row: u64,
-) -> Result<Vec<u8>> {
-    let (head_hint, tail_hint) = (head.1.raw()?, tail.1.raw()?);
-    let call = |dst: *mut u8, bytes: usize, needed: &mut u64| {
-        // SAFETY: `dst` is NULL or so many bytes; the hints and their arrays live until the call
-        // returns.
-        check(unsafe {
-            sys::routecap_wire_splice(
-                format.number(),
-                head.0.as_ptr().cast(),
-                head.0.len(),
-                &head_hint,
-                tail.0.as_ptr().cast(),
-                tail.0.len(),
-                &tail_hint,
-                row,
-                dst.cast(),
-                bytes,
-                needed,
-            )
-        })
-    };
-    written(call)
-}
-
 /// Bytes of a call that says how many it needs.
 fn written(call: impl Fn(*mut u8, usize, &mut u64) -> Result<i32>) -> Result<Vec<u8>> {
     let mut needed = 0;

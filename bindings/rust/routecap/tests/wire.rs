@@ -3,7 +3,7 @@
 
 use routecap::{
     CopyOptions, DType, ErrorKind, Routing, WireDecoder, WireFacts, WireFormat, WireHint,
-    WireOptions, wire_splice,
+    WireOptions,
 };
 
 fn golden(name: &str) -> Vec<u8> {
@@ -65,18 +65,6 @@ fn nothing_is_lost_without_leave() {
     assert_eq!(bytes, b"nrlre1:int16:2x1x2:AQACAP////8=");
     assert_eq!(report.lost, facts);
     assert_eq!(format!("{facts:?}"), "WireFacts(FIRST | REASONS)");
-}
-
-#[test]
-fn two_messages_become_one() {
-    let hint = |first| WireHint::new(0).first(first);
-    let one = golden("nemo-rl-8.nrlre1");
-    assert_eq!(
-        wire_splice(WireFormat::Nrlre1, (&one, &hint(0)), (&one, &hint(0)), 3).unwrap(),
-        one
-    );
-    let gap = wire_splice(WireFormat::Nrlre1, (&one, &hint(0)), (&one, &hint(9)), 9).unwrap_err();
-    assert_eq!(gap.kind(), ErrorKind::OutOfRange);
 }
 
 #[test]
