@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Conform in transformers, llama.cpp and llama-server: ten clean runs of each, in which it must find
 # nothing, and runs with a planted fault, which it must find. Models have random weights, or are that
-# of examples/model, which is trained, in low precision. vLLM and SGLang: tests/vllm_engine/check.sh and
-# tests/sglang_engine/check.sh. usage: bash tests/conform/check.sh [PREFIX]
+# of examples/model, which is trained, in low precision. vLLM and SGLang: tests/vllm_engine/check.sh
+# and tests/sglang_engine/check.sh. usage: bash tests/conform/check.sh [PREFIX]
 cd "$(dirname "$0")/../.." && . examples/setup.sh
 set +e
 use_library "$@"

@@ -93,8 +93,8 @@ def main():
         )
         print(
             f"  {each.check}: {', '.join(results)}, {tally.rows} rows, {tally.cells_different} of "
-            f"{tally.cells} cells differ, {tally.rows_in_part} rows do in part, {tally.rows_other} are other, "
-            f"{tally.cells_missing} cells are missing {'; '.join([*each.what, *each.notes])}"
+            f"{tally.cells} cells differ, {tally.rows_in_part} rows do in part, "
+            f"{tally.rows_other} are other, {tally.cells_missing} cells are missing {'; '.join([*each.what, *each.notes])}"
         )
     for fault in [*FAULTS, "swapped"]:
         run(fault, Wrong(engine, fault, 0), 0, must=True)

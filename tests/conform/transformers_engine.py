@@ -1,8 +1,8 @@
 """transformers with routecap.transformers, on the host: a batch is padded on the left.
 
 folder: of the model; trained: it is that of examples/model, whose matrices are 8-bit floats.
-activations: "float8": what goes into a matrix is rounded to 8 bits, with one scale for all tokens of
-a step, as where scales are dynamic. So what else is in a batch changes the rounding of a request.
+activations: "float8": what goes into a matrix is rounded to 8 bits, with one scale for all tokens
+of a step, as where scales are dynamic. So what else is in a batch changes how a request is rounded.
 """
 
 import json

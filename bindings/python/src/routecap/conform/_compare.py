@@ -22,8 +22,8 @@ from ._engines import Answer, CannotError
 FEW = 0.005
 """Share of the rows of a check that may be other ones: see docs/conform.md, "Noise"."""
 IN_PART = 1 / 8
-"""Other rows for each row that differs in part, of which noise has fewer: it changes few ids of many
-rows, and many of few. What is wrong with an engine changes whole rows."""
+"""Other rows for each row that differs in part, of which noise has fewer: it changes few ids of
+many rows, and many of few. What is wrong with an engine changes whole rows."""
 IN_A_ROW = 3
 """Other rows one behind the other in one answer, of which noise has fewer."""
 _TELLS = 0.75
