@@ -1,14 +1,9 @@
 /*
- * An engine on a device that routecap has no backend for. The engine copies the ids of each step to
- * host memory itself, and the host backend files them off the engine's thread.
+ * An engine on a device that routecap has no backend for. The engine issues each step when it is
+ * enqueued, and copies the ids to host memory itself. Whoever sees that a copy has arrived hands it
+ * to routecap. The engine's thread waits only if all slots hold steps in flight.
  *
- * The order of the calls is the order of the rows: a request that is finished before a step of it
- * is issued lacks the rows of that step. So one thread, the filer, makes all calls that have an
- * order, from one queue. The engine's thread puts steps and ends of requests there, and goes on. It
- * waits only if all slots hold steps that are not filed yet.
- *
- * The device is imitated by a thread. Its memory is filled with -1 at the start of each step: what
- * a layer does not write is missing then, and never what an earlier step left there.
+ * The device is imitated by a thread, which runs behind the engine's.
  */
 #include <routecap.h>
 
@@ -22,42 +17,9 @@ enum { LAYERS = 4, K = 2, EXPERTS = 16, REQUESTS = 3, STEPS = 100, SLOTS = 3, FO
 
 typedef int16_t step_ids[REQUESTS][LAYERS][K];
 
-static step_ids slots[SLOTS];   /* page-locked memory, in a real engine */
-static sem_t launched, arrived; /* steps on the device, and copies that have arrived */
-static sem_t queued, slots_free;
-
-static int16_t routed(int request, int position, int layer, int column) {
-    return (int16_t)((request * 5 + position * 3 + layer * 7 + column * 8) % EXPERTS);
-}
-
-/* ---- The device: a stream of steps, each followed by its copy and an event ----------------- */
-
-static void *device(void *unused) {
-    static step_ids memory;
-    for (int step = 0; step < STEPS; step++) {
-        sem_wait(&launched);
-        memset(memory, 0xff, sizeof memory);
-        for (int row = 0; row < REQUESTS; row++)
-            for (int layer = 0; layer < LAYERS; layer++)
-                for (int column = 0; column < K; column++)
-                    if (step != FORGOTTEN || layer != 2) /* a bug of the engine */
-                        memory[row][layer][column] = routed(row, step, layer, column);
-        memcpy(slots[step % SLOTS], memory, sizeof memory);
-        sem_post(&arrived);
-    }
-    return unused;
-}
-
-/* ---- The filer: everything that has an order ----------------------------------------------- */
-
-struct item {
-    int step; /* or -1: the end of a request */
-    int request;
-};
-static struct item queue[STEPS + REQUESTS];
 static routecap_capturer *capturer;
-static routecap_request requests[REQUESTS];
-static routecap_routing *routings[REQUESTS];
+static routecap_step tickets[STEPS];
+static sem_t launched; /* steps that the device may compute */
 
 static void check(int32_t status, const char *what) {
     if (status < 0) {
@@ -66,43 +28,32 @@ static void check(int32_t status, const char *what) {
     }
 }
 
-static void file_step(int step) {
-    routecap_source source = {.struct_size = sizeof source,
-                              .dtype = ROUTECAP_DTYPE_I16,
-                              .rows = REQUESTS,
-                              .row_stride = LAYERS * K};
-    routecap_layer_source layers[LAYERS] = {{0}};
-    routecap_span spans[REQUESTS] = {{0}};
-    const routecap_issue_options options = {.struct_size = sizeof options,
-                                            .snapshot = ROUTECAP_SNAPSHOT_MAKE};
-    for (uint32_t layer = 0; layer < LAYERS; layer++) {
-        layers[layer].layer = layer;
-        layers[layer].ids = slots[step % SLOTS][0][layer];
-    }
-    for (uint32_t row = 0; row < REQUESTS; row++) {
-        spans[row].request = requests[row];
-        spans[row].position = (uint64_t)step;
-        spans[row].sink_row = row;
-        spans[row].rows = 1;
-    }
-    check(routecap_step_begin(capturer, REQUESTS, NULL), "begin");
-    check(routecap_layers_record(capturer, &source, layers, sizeof *layers, LAYERS, NULL),
-          "record");
-    check(routecap_step_issue(capturer, spans, sizeof *spans, REQUESTS, &options, NULL, NULL, NULL),
-          "issue");
+static int16_t routed(int request, int position, int layer, int column) {
+    return (int16_t)((request * 5 + position * 3 + layer * 7 + column * 8) % EXPERTS);
 }
 
-static void *filer(void *unused) {
-    for (int i = 0; i < STEPS + REQUESTS; i++) {
-        sem_wait(&queued);
-        if (queue[i].step >= 0) {
-            sem_wait(&arrived); /* steps arrive in the order in which they were launched */
-            file_step(queue[i].step);
-            sem_post(&slots_free); /* the rows are copied */
-        } else {
-            int r = queue[i].request;
-            check(routecap_request_finish(capturer, requests[r], STEPS, &routings[r]), "finish");
-        }
+/* ---- The device: a stream of steps, each followed by its copy ------------------------------ */
+
+static void *device(void *unused) {
+    static step_ids memory, arrived; /* on the device, and page-locked on the host */
+    for (int step = 0; step < STEPS; step++) {
+        sem_wait(&launched);
+        memset(memory, 0x80, sizeof memory); /* what is not written is missing */
+        for (int row = 0; row < REQUESTS; row++)
+            for (int layer = 0; layer < LAYERS; layer++)
+                for (int column = 0; column < K; column++)
+                    if (step != FORGOTTEN || layer != 2) /* a bug of the engine */
+                        memory[row][layer][column] = routed(row, step, layer, column);
+        memcpy(arrived, memory, sizeof arrived);
+
+        const routecap_sink rows = {.struct_size = sizeof rows,
+                                    .dtype = ROUTECAP_DTYPE_I16,
+                                    .ids = arrived,
+                                    .rows = REQUESTS,
+                                    .k = K,
+                                    .row_stride = LAYERS * K,
+                                    .layer_stride = K};
+        check(routecap_step_arrive(capturer, tickets[step], &rows), "arrive");
     }
     return unused;
 }
@@ -113,34 +64,39 @@ int main(void) {
     routecap_config config;
     check(routecap_config_init(&config, sizeof config), "config");
     config.backend = ROUTECAP_BACKEND_HOST;
+    config.flags = ROUTECAP_CONFIG_EXTERNAL_SINK;
     config.layers = LAYERS;
     config.k = K;
     config.experts = EXPERTS;
     config.rows = REQUESTS;
+    config.slots = SLOTS;
     check(routecap_capturer_create(&config, &capturer), "create");
+    routecap_request requests[REQUESTS];
     check(routecap_request_open(capturer, NULL, requests, REQUESTS), "open");
     sem_init(&launched, 0, 0);
-    sem_init(&arrived, 0, 0);
-    sem_init(&queued, 0, 0);
-    sem_init(&slots_free, 0, SLOTS);
-    pthread_t threads[2];
-    if (pthread_create(&threads[0], NULL, device, NULL) != 0 ||
-        pthread_create(&threads[1], NULL, filer, NULL) != 0)
-        return 1;
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, device, NULL) != 0) return 1;
 
-    for (int i = 0; i < STEPS + REQUESTS; i++) {
-        if (i < STEPS) {
-            sem_wait(&slots_free);
-            sem_post(&launched); /* the device computes step i into slot i % SLOTS */
-            queue[i].step = i;
-        } else {
-            queue[i].step = -1; /* its steps are in flight: the engine does not wait for them */
-            queue[i].request = i - STEPS;
+    const routecap_issue_options options = {.struct_size = sizeof options,
+                                            .snapshot = ROUTECAP_SNAPSHOT_LATER};
+    for (int step = 0; step < STEPS; step++) {
+        routecap_span spans[REQUESTS] = {{0}};
+        for (uint32_t row = 0; row < REQUESTS; row++) {
+            spans[row].request = requests[row];
+            spans[row].position = (uint64_t)step;
+            spans[row].sink_row = row;
+            spans[row].rows = 1;
         }
-        sem_post(&queued);
+        if (step >= SLOTS - 1) /* so that a slot is free */
+            check(routecap_step_finalize(capturer, tickets[step - (SLOTS - 1)], -1, NULL), "wait");
+        check(routecap_step_issue(capturer, spans, sizeof *spans, REQUESTS, &options, NULL,
+                                  &tickets[step], NULL),
+              "issue");
+        sem_post(&launched);
     }
-    pthread_join(threads[0], NULL);
-    pthread_join(threads[1], NULL);
+    routecap_routing *routings[REQUESTS]; /* its last steps are in flight: the engine goes on */
+    for (int r = 0; r < REQUESTS; r++)
+        check(routecap_request_finish(capturer, requests[r], STEPS, &routings[r]), "finish");
 
     int differences = 0;
     routecap_copy_options copy;
@@ -163,6 +119,7 @@ int main(void) {
             }
         routecap_routing_free(routings[r]);
     }
+    pthread_join(thread, NULL);
     routecap_capturer_destroy(capturer);
     printf("%d rows, %d differences from what the device computed\n", REQUESTS * STEPS,
            differences);

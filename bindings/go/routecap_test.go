@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"reflect"
 	"runtime"
@@ -45,6 +46,54 @@ func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+func TestRowsThatArriveAreCheckedBeforeTheyAreRead(t *testing.T) {
+	c, err := New(Config{Backend: BackendHost, Layers: 2, K: 2, Experts: 16, Rows: 8})
+	must(t, err)
+	defer c.Close()
+	request, err := c.Open(PolicyKeep)
+	must(t, err)
+	later := IssueOptions{Snapshot: SnapshotLater}
+	spans := []Span{{Request: request, Rows: 3, PositionEnd: 9, Flags: SpanDevicePositions}}
+	later.Positions = ArrayOf([]int32{0, 1, 2})
+	_, _, err = c.Issue(spans, later, nil, 0)
+	mustBe(t, err, ErrArgument) // Go's memory, which would be read later
+	later.Positions = Array{}
+	step, _, err := c.Issue([]Span{{Request: request, Rows: 3}}, later, nil, 0)
+	must(t, err)
+
+	ids := []int32{1, 2, 3, 4, 5, 6, 6, 5, 4, 3, 2, 1}
+	for _, rows := range []ArrivedRows{
+		{IDs: ArrayOf(ids[:11]), Rows: 3},
+		{IDs: ArrayOf(ids), Rows: 4},
+		{IDs: ArrayOf(ids), Rows: math.MaxUint32},
+		{IDs: ArrayOf(ids).From(1), Rows: 3},
+		{IDs: ArrayOf(ids), Rows: 3, LayerStride: 7},
+		{IDs: ArrayOf(ids), Rows: 3, LayerStride: math.MaxInt64},
+		{IDs: ArrayOf(ids), Rows: 3, RowStride: 3},
+		{IDs: ArrayOf(ids), Rows: 3, RowStride: math.MaxInt64},
+		{IDs: ArrayOf(ids), Rows: 3, RowStride: 6, LayerStride: 2},
+		{IDs: Array{}, Rows: 3},
+	} {
+		if err := c.Arrive(step, &rows); !errors.Is(err, ErrArgument) && !errors.Is(err, ErrDType) {
+			t.Fatalf("%+v: the error is %v", rows, err)
+		}
+	}
+	negative := ArrivedRows{IDs: ArrayOf(ids).From(6), Rows: 3, LayerStride: -6}
+	mustBe(t, c.Arrive(step, &negative), ErrShapeMismatch)
+	done := make(chan error)
+	go func() { // of any thread
+		done <- c.Arrive(step, &ArrivedRows{IDs: ArrayOf(ids), Rows: 3, RowStride: 4, LayerStride: 2})
+	}()
+	must(t, <-done)
+	_, _, err = c.Finalize(context.Background(), step)
+	must(t, err)
+	stats, err := c.Stats()
+	must(t, err)
+	if stats.RowsDelivered != 3 {
+		t.Fatalf("%+v", stats)
 	}
 }
 

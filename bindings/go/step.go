@@ -3,6 +3,7 @@
 package routecap
 
 import (
+	"cmp"
 	"context"
 	"time"
 	"unsafe"
@@ -35,10 +36,13 @@ func (c *Capturer) Snapshot(stream Stream) error {
 
 // IssueOptions of Issue (routecap_issue_options).
 type IssueOptions struct {
-	Snapshot Snapshot // SnapshotTaken, the forward took it, or SnapshotMake, issue takes it
-	Tag      uint64   // kept with every row of the step: a weight version, for instance
+	// SnapshotTaken, the forward took it; SnapshotMake, issue takes it; SnapshotLater, nobody: the
+	// rows arrive later (Arrive)
+	Snapshot Snapshot
+	Tag      uint64 // kept with every row of the step: a weight version, for instance
 	// of int32 or int64: the position of each sink row, up to the last that a span with
-	// SpanDevicePositions names
+	// SpanDevicePositions names. With SnapshotLater, Arrive reads them: they are a DeviceArray of C's
+	// memory, which is valid until then
 	Positions Array
 }
 
@@ -79,6 +83,9 @@ func (c *Capturer) Issue(
 			snapshot:   options.Snapshot,
 			tag:        options.Tag,
 		}
+		if options.Snapshot == SnapshotLater && options.Positions.memory != nil {
+			return Result{ErrArgument, "Positions is Go's memory, and Arrive would read it"}
+		}
 		if !options.Positions.none() {
 			named := uint64(0)
 			for i := range spans {
@@ -111,6 +118,70 @@ func (c *Capturer) Issue(
 		err = &LostError{step, r.Text}
 	}
 	return step, r, err
+}
+
+// ArrivedRows are the rows of a step that arrive later, of all layers (routecap_sink).
+type ArrivedRows struct {
+	// of int16, int32 or int64, beginning at row 0, column 0 of layer 0: [layers, Rows, K], or as
+	// the strides say
+	IDs         Array
+	Rows        uint32 // rows present; sink rows beyond are missing
+	RowStride   int64  // elements from one row to the next, K or more; 0 means K
+	LayerStride int64  // elements from one layer to the next, K or more; 0 means Rows * RowStride
+}
+
+// pass returns the rows as C has them. C refuses strides below K before it reads.
+func (r *ArrivedRows) pass(a *arrays) Sink {
+	k := a.c.config.K
+	sink := Sink{structSize: uint32(unsafe.Sizeof(Sink{})), DType: r.IDs.dtype, Rows: r.Rows, K: k}
+	if r.Rows == 0 { // nothing is read, whatever the strides are
+		return sink
+	}
+	sink.RowStride, sink.LayerStride = r.RowStride, r.LayerStride
+	row := cmp.Or(r.RowStride, int64(k))
+	rows := extent(r.Rows, row)
+	layer := r.LayerStride
+	if layer == 0 && rows != outOfReach {
+		layer = rows + row
+	}
+	layers := extent(a.c.config.Layers, layer)
+	if rows == outOfReach || layers == outOfReach {
+		a.refuse(ErrArgument, "IDs has %d elements and impossible strides", r.IDs.length)
+		return sink
+	}
+	sink.IDs = a.at("IDs", r.IDs, 0, layers+rows+int64(k)-1)
+	return sink
+}
+
+// Arrive hands over the rows of a step that was issued with SnapshotLater (routecap_step_arrive):
+// the way to capture a device that the library has no backend for, by a capturer on the host
+// backend. nil: they will not come, and the step is lost.
+//
+// The rows are copied, and every cell checked, before the call returns; it does not wait. Steps may
+// arrive in any order, and are filed in that of their issue. It does nothing for rows that were
+// handed over before, and for a step that has landed or was issued in another way.
+//
+// Fill the device's memory with bytes 0x80 before each forward: what that does not write is then
+// missing. The capturer never begins a step, and needs no sink (ConfigExternalSink). A step for
+// which no slot is free is lost, without ConfigMayLose too: have at most Slots - 1 in flight when
+// you call Issue.
+//
+// Errors: ErrUnknownStep, never issued; ErrArgument, IDs does not hold what Rows and the strides
+// reach; ErrShapeMismatch, a stride below K; ErrDType. The rows can still arrive then.
+func (c *Capturer) Arrive(step Step, rows *ArrivedRows) error {
+	_, err := c.call("routecap_step_arrive", func(p unsafe.Pointer) Result {
+		if rows == nil {
+			return routecap_step_arrive(p, step, nil)
+		}
+		a := arrays{c: c}
+		defer a.pin.Unpin()
+		sink := rows.pass(&a)
+		if a.refused.Status != OK {
+			return a.refused
+		}
+		return routecap_step_arrive(p, step, &sink)
+	})
+	return err
 }
 
 // Discard forgets the last forward pass: for warm-up, profiling and dummy runs that will not be

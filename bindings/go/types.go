@@ -62,8 +62,8 @@ type ReceivedFlags uint32
 // SpanUncounted for the load.
 type SpanFlags uint32
 
-// Snapshot says who takes the snapshot: the forward pass, SnapshotTaken, or the issue,
-// SnapshotMake.
+// Snapshot says who takes the snapshot: the forward pass, SnapshotTaken; the issue, SnapshotMake;
+// or nobody, as the rows arrive later, SnapshotLater.
 type Snapshot int32
 
 // Phase is that of a step's rows, by which their load is counted: PhasePrefill or PhaseDecode.

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"runtime"
 	"syscall"
 	"unsafe"
 )
@@ -207,6 +208,7 @@ func init() {
 		"step_discard":  func(r *replay, in, out *said) { r.done(in.capturer().Discard(Stream(in.uint("stream")))) },
 		"step_issue":    replayIssue,
 		"step_poll":     func(r *replay, in, out *said) { r.returned(in.capturer().Poll(Step(in.uint("step")))) },
+		"step_arrive":   replayArrive,
 		"step_finalize": func(r *replay, in, out *said) {
 			ctx, cancel := waiting(in)
 			defer cancel()
@@ -652,6 +654,17 @@ func (r *replay) madeBatch(delivered bool, out *said, routings []*Routing, statu
 
 // ---- Sinks and taps
 
+// mapMemory is memory that is not Go's and stays until the end of the vector.
+func (r *replay) mapMemory(name string, size int) []byte {
+	const access = syscall.PROT_READ | syscall.PROT_WRITE
+	mapped, err := syscall.Mmap(-1, 0, size, access, syscall.MAP_ANON|syscall.MAP_PRIVATE)
+	if err != nil {
+		r.fatal(err)
+	}
+	r.memory[name] = mapped
+	return mapped
+}
+
 func replaySinkBind(r *replay, in, out *said) {
 	s := in.object("sink")
 	var sink Sink
@@ -660,17 +673,7 @@ func replaySinkBind(r *replay, in, out *said) {
 		memory := s.object("ids")
 		name, size := memory.text("memory"), max(sink.DType.Size(), 1)
 		if r.memory[name] == nil {
-			mapped, err := syscall.Mmap(
-				-1,
-				0,
-				int(memory.uint("elements"))*size,
-				syscall.PROT_READ|syscall.PROT_WRITE,
-				syscall.MAP_ANON|syscall.MAP_PRIVATE,
-			)
-			if err != nil {
-				r.fatal(err)
-			}
-			r.memory[name] = mapped
+			r.mapMemory(name, int(memory.uint("elements"))*size)
 		}
 		memory.has("elements")
 		sink.IDs = DevicePointer(
@@ -848,6 +851,56 @@ func receivedOf[T int32 | int64](r *replay, in, out, s *said, received Received)
 
 // ---- Steps and reading
 
+// laterStep is a step whose rows arrive later.
+type laterStep struct {
+	capturer string
+	step     Step
+}
+
+// later is an array in memory that is not Go's and stays until the end of the vector.
+func (r *replay) later(values []any, dtype DType) Array {
+	name := fmt.Sprint("positions ", len(r.memory))
+	memory := r.mapMemory(name, len(values)*dtype.Size())
+	all := DeviceArray(DevicePointer(uintptr(unsafe.Pointer(&memory[0]))), dtype, len(values))
+	write(all, values)
+	return all
+}
+
+// write writes positions, as the engine's copy does.
+func write(to Array, values []any) {
+	switch memory := to.device.pointer(); to.dtype {
+	case DTypeI32:
+		copy(unsafe.Slice((*int32)(memory), to.length), numbers[int32](values))
+	case DTypeI64:
+		copy(unsafe.Slice((*int64)(memory), to.length), numbers[int64](values))
+	}
+}
+
+func replayArrive(r *replay, in, out *said) {
+	c, step := in.capturer(), Step(in.uint("step"))
+	if in.has("positions") {
+		write(r.positions[laterStep{in.text("capturer"), step}], in.list("positions"))
+	}
+	if !in.has("rows") {
+		r.done(c.Arrive(step, nil))
+		return
+	}
+	s := in.object("rows")
+	var sink Sink
+	s.fill(&sink)
+	ids := array(s.list("ids"), sink.DType).From(int(s.uint("ids_start")))
+	if sink.K != c.config.K {
+		sink.structSize = uint32(unsafe.Sizeof(sink))
+		var pin runtime.Pinner
+		defer pin.Unpin()
+		pin.Pin(ids.memory)
+		sink.IDs = DevicePointer(uintptr(ids.memory))
+		r.returned(routecap_step_arrive(*c.object, step, &sink).outcome("raw"))
+		return
+	}
+	r.done(c.Arrive(step, &ArrivedRows{ids, sink.Rows, sink.RowStride, sink.LayerStride}))
+}
+
 func replayIssue(r *replay, in, out *said) {
 	spans := make([]Span, len(in.list("spans")))
 	for i, item := range in.list("spans") {
@@ -857,7 +910,11 @@ func replayIssue(r *replay, in, out *said) {
 	if in.has("options") {
 		s := in.object("options")
 		s.fill(&options)
-		options.Positions = array(s.list("positions"), DType(s.int("positions_dtype")))
+		values, dtype := s.list("positions"), DType(s.int("positions_dtype"))
+		options.Positions = array(values, dtype)
+		if options.Snapshot == SnapshotLater && values != nil {
+			options.Positions = r.later(values, dtype)
+		}
 		if reserved := s.uint32("reserved"); reserved != 0 {
 			raw := cIssueOptions{
 				structSize: uint32(unsafe.Sizeof(cIssueOptions{})),
@@ -892,6 +949,9 @@ func replayIssue(r *replay, in, out *said) {
 		r.statuses(out, status)
 		if out.has("step") {
 			r.equal("step", Step(out.uint("step")), step)
+		}
+		if options.Snapshot == SnapshotLater {
+			r.positions[laterStep{in.text("capturer"), step}] = options.Positions
 		}
 		return
 	}

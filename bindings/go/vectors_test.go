@@ -74,6 +74,7 @@ func replayFile(t *testing.T, file string) {
 				sequences: map[string]*Sequence{},
 				stores:    map[string]*Store{},
 				memory:    map[string][]byte{},
+				positions: map[laterStep]Array{},
 			}
 			defer r.end()
 			for i, call := range v.Calls {
@@ -325,7 +326,8 @@ type replay struct {
 	routings  map[string]*Routing
 	sequences map[string]*Sequence
 	stores    map[string]*Store
-	memory    map[string][]byte // of bound sinks: not Go's
+	memory    map[string][]byte // of bound sinks and positions: not Go's
+	positions map[laterStep]Array
 	loans     []*testLoan
 	open      []*said // objects of the call
 	status    string

@@ -996,6 +996,7 @@ static void free_unused(PyObject *capsule) { /* consumers rename what they take 
 %enddef
 %waits(routecap_capturer_create)
 %waits(routecap_capturer_progress)
+%waits(routecap_step_arrive)
 %waits(routecap_step_finalize)
 %waits(routecap_request_coverage)
 %waits(routecap_request_extract)

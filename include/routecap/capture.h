@@ -190,8 +190,9 @@ ROUTECAP_API routecap_status routecap_capturer_create(const routecap_config *con
 /**
  * Destroy a capturer.
  *
- * The call waits until all issued steps have landed. After that only graphs that you still replay
- * use the engine's memory. The call ends all open requests and drops their rows.
+ * The call waits until all issued steps have landed; those whose rows have not arrived
+ * (routecap_step_arrive) are lost. After that only graphs that you still replay use the engine's
+ * memory. The call ends all open requests and drops their rows.
  *
  * Routings stay valid. Those of routecap_request_finish become ready, and threads that wait for
  * them return. If there is no memory left to hand rows over to such a routing, those rows are
@@ -226,7 +227,8 @@ ROUTECAP_API void routecap_capturer_destroy(routecap_capturer *capturer);
  * @param[in] rows      How many rows, padding included: at most routecap_config.rows. Spans may
  *                      leave some of them out.
  * @param[in] stream    The stream of the forward pass, or one forked from it.
- * @return ROUTECAP_OK; ROUTECAP_ERR_CAPACITY (rows beyond routecap_config.rows).
+ * @return ROUTECAP_OK; ROUTECAP_ERR_CAPACITY (rows beyond routecap_config.rows);
+ *         ROUTECAP_ERR_STATE (a step was issued with ROUTECAP_SNAPSHOT_LATER).
  */
 ROUTECAP_API routecap_status routecap_step_begin(routecap_capturer *capturer, uint32_t rows,
                                                  routecap_stream stream);
@@ -287,6 +289,7 @@ typedef struct routecap_span {
 /* Who takes the snapshot of a step. */
 #define ROUTECAP_SNAPSHOT_TAKEN 0 /* the forward pass took it, by routecap_step_snapshot */
 #define ROUTECAP_SNAPSHOT_MAKE 1  /* issue takes it, on its stream */
+#define ROUTECAP_SNAPSHOT_LATER 2 /* nobody: the rows arrive later, by routecap_step_arrive */
 typedef int32_t routecap_snapshot; /* ROUTECAP_SNAPSHOT_* */
 
 /* Options that apply to all spans of an issue. */
@@ -297,7 +300,8 @@ typedef struct routecap_issue_options {
                                        weights */
     const void *positions;          /* [device] [n] the position of each sink row, where n is one
                                        more than the last sink row in a span with DEVICE_POSITIONS;
-                                       NULL if no span has them */
+                                       NULL if no span has them. With ROUTECAP_SNAPSHOT_LATER it
+                                       is host memory, which routecap_step_arrive reads */
     routecap_dtype positions_dtype; /* ROUTECAP_DTYPE_I32 or _I64, if positions is set */
     uint32_t reserved;              /* 0 */
 } routecap_issue_options;
@@ -356,9 +360,12 @@ typedef struct routecap_issue_options {
  *     have landed in the meantime. To lose no step, when you call the issue before a replay, have
  *     at most slots - 2 steps in flight, not counting the one that you issue. To look for a free
  *     slot again, call routecap_step_discard before the replay.
+ *   - There is no begin, as the rows arrive later (ROUTECAP_SNAPSHOT_LATER). The issue of the pass
+ *     looks for a free slot again; see routecap_step_arrive.
  *
  * Positions. The positions array is read on the stream, up to the last sink row whose span has
- * DEVICE_POSITIONS. Free the array only after the stream has run this work. The library checks an
+ * DEVICE_POSITIONS. Free the array only after the stream has run this work; with
+ * ROUTECAP_SNAPSHOT_LATER, only after routecap_step_arrive has returned. The library checks an
  * address when it is first passed, and may not check it again. If you pass an address whose memory
  * was freed since then, the step may be lost, the CUDA context that the engine shares may fail, or
  * the process may crash.
@@ -376,9 +383,10 @@ typedef struct routecap_issue_options {
  * @param[in] stream     A stream that is ordered after the forward pass.
  * @return ROUTECAP_OK; ROUTECAP_PARTIAL; ROUTECAP_LOST (also if spans were skipped). On error the
  *         pass is neither issued nor discarded: ROUTECAP_ERR_ARGUMENT (a span without rows, unknown
- *         flags, positions beyond ROUTECAP_MAX_POSITION, empty bounds, or no positions although a
- *         span needs them); ROUTECAP_ERR_CAPACITY (sink rows outside the sink);
- *         ROUTECAP_ERR_OVERLAP; ROUTECAP_ERR_DTYPE (of the positions).
+ *         flags, positions beyond ROUTECAP_MAX_POSITION, empty bounds, no positions although a span
+ *         needs them, or ROUTECAP_SNAPSHOT_LATER on a device); ROUTECAP_ERR_CAPACITY (sink rows
+ *         outside the sink); ROUTECAP_ERR_OVERLAP; ROUTECAP_ERR_DTYPE (of the positions);
+ *         ROUTECAP_ERR_STATE (ROUTECAP_SNAPSHOT_LATER after a begin).
  */
 ROUTECAP_API routecap_status routecap_step_issue(routecap_capturer *capturer,
                                                  const routecap_span *spans, size_t span_size,
@@ -403,9 +411,9 @@ ROUTECAP_API routecap_status routecap_step_discard(routecap_capturer *capturer,
  * @param[in] capturer  The capturer.
  * @param[in] step      The ticket.
  * @return ROUTECAP_OK (landed); ROUTECAP_LOST (landed and lost; the text gives the reason: no slot
- *         was free, or the call of the driver that failed); ROUTECAP_PENDING;
- *         ROUTECAP_ERR_UNKNOWN_STEP (never issued). The library remembers which of the last 1024
- *         steps were lost; for older lost steps the call returns ROUTECAP_OK.
+ *         was free, the call of the driver that failed, or the rows did not arrive);
+ *         ROUTECAP_PENDING; ROUTECAP_ERR_UNKNOWN_STEP (never issued). The library remembers which
+ *         of the last 1024 steps were lost; for older lost steps the call returns ROUTECAP_OK.
  */
 ROUTECAP_API routecap_status routecap_step_poll(routecap_capturer *capturer, routecap_step step);
 
@@ -496,7 +504,7 @@ typedef struct routecap_stats {
     /* Steps. */
     uint64_t steps_issued; /* lost ones included */
     uint64_t steps_landed; /* lost ones included */
-    uint64_t steps_lost;   /* no slot was free, or the copy failed */
+    uint64_t steps_lost;   /* no slot was free, the copy failed, or the rows did not arrive */
     /* Rows in the spans of issue, except those of unknown requests. Each row is in exactly one of
      * the nine counts that follow rows_issued. */
     uint64_t rows_issued;

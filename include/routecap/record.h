@@ -28,6 +28,8 @@
  *     remain, map them back with `table`.
  *   - A padded CUDA graph: set live_rows, so that the padding is not recorded.
  *   - Rows in a different order than in the sink: set row_index.
+ *   - A device that the library has no backend for: issue with ROUTECAP_SNAPSHOT_LATER, copy the
+ *     ids to the host, and call routecap_step_arrive.
  *
  * A program needs one or two of the first five functions, and the probe:
  *
@@ -38,7 +40,8 @@
  *   routecap_layer_route       choose the experts of a layer from its logits
  *   routecap_capturer_probe    check a warm-up pass
  *
- * The rest of the chapter: routecap_router_init, which prepares routecap_layer_route.
+ * The rest of the chapter: routecap_router_init, which prepares routecap_layer_route, and
+ * routecap_step_arrive, for devices that the library has no backend for.
  */
 #ifndef ROUTECAP_RECORD_H
 #define ROUTECAP_RECORD_H
@@ -371,6 +374,56 @@ ROUTECAP_API routecap_status routecap_layer_route(routecap_capturer *capturer, u
                                                   const routecap_router *router,
                                                   const routecap_logits *logits,
                                                   routecap_stream stream);
+
+/* ================================================================================================
+ * Rows that arrive later
+ *
+ * A device that the library has no backend for can still be captured, by a capturer on the host
+ * backend. The engine keeps the ids of a forward pass in its own memory on that device. It enqueues
+ * the pass and a copy of the ids to host memory, and issues the step without waiting for either.
+ * When the copy has arrived, it hands the rows over.
+ * ============================================================================================== */
+
+/**
+ * Hand over the rows of a step that was issued with ROUTECAP_SNAPSHOT_LATER.
+ *
+ * The calls between the issue and this one work as on the CUDA backend: they may come while the
+ * rows are on their way, and take effect in the order in which they were made. Rows may arrive in
+ * any order. Steps are filed in the order in which they were issued.
+ *
+ * The step holds its slot until its rows have been filed. To lose no step, have at most slots - 1
+ * steps in flight when you issue. If there are more, wait for the oldest by routecap_step_finalize,
+ * while another thread hands over its rows. If no slot is free, the step is lost, with or without
+ * ROUTECAP_CONFIG_MAY_LOSE.
+ *
+ * Such a capturer never begins a step. Once a step was issued in this way, routecap_step_begin
+ * returns ROUTECAP_ERR_STATE; once a step was begun, such an issue does. Set
+ * ROUTECAP_CONFIG_EXTERNAL_SINK, so that the library allocates no sink, and bind none.
+ *
+ * Fill the device's memory with bytes 0x80 before each pass. What the pass does not write is then
+ * missing (UNWRITTEN), and never the id of an earlier pass.
+ *
+ * The call copies the rows and checks every cell before it returns, so their memory is free again
+ * after it. It does nothing if the rows were handed over before, if the step has landed, or if it
+ * was issued in another way. When the capturer is destroyed, steps whose rows have not arrived are
+ * lost.
+ *
+ * Any thread may call it, once the issue has returned. It does not wait.
+ *
+ * @param[in] capturer  The capturer.
+ * @param[in] step      The ticket.
+ * @param[in] rows      The rows of all layers, in host memory; ids is sink row 0 of layer 0. Set
+ *                      layer_stride if the memory has room for more than rows->rows rows. For an
+ *                      array [rows, layers, k], row_stride is layers * k, and layer_stride is k.
+ *                      Rows of spans at or beyond rows->rows are missing (ABSENT), in checked mode
+ *                      ROUTECAP_ERR_ROWS_NOT_BEGUN. Rows beyond the last that a span names are not
+ *                      read. NULL: the rows will not come, and the step is lost.
+ * @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_STEP (never issued); ROUTECAP_ERR_SHAPE_MISMATCH (a
+ *         different k, or a stride below k); ROUTECAP_ERR_DTYPE. On error the rows can still
+ *         arrive.
+ */
+ROUTECAP_API routecap_status routecap_step_arrive(routecap_capturer *capturer, routecap_step step,
+                                                  const routecap_sink *rows);
 
 /* ================================================================================================
  * Probing

@@ -90,6 +90,11 @@ routecap_status routecap_step_discard(routecap_capturer *capturer, routecap_stre
     return on_forward_path(capturer, [&](Capturer &c) { return c.forward.discard(stream); });
 }
 
+routecap_status routecap_step_arrive(routecap_capturer *capturer, routecap_step step,
+                                     const routecap_sink *rows) {
+    return with(capturer, [&](Capturer &c) { return c.arrive(step, rows); });
+}
+
 routecap_status routecap_step_poll(routecap_capturer *capturer, routecap_step step) {
     return with(capturer, [&](Capturer &c) { return c.poll(step); });
 }

@@ -54,6 +54,30 @@ int32_t Sink::bind(uint32_t first_layer, uint32_t layers, const routecap_sink &s
     return ROUTECAP_OK;
 }
 
+int32_t layers_of(const routecap_sink &sink, const Shape &shape,
+                  std::vector<kernels::SinkLayer> &layers) {
+    const int64_t element = sink_element_bytes(sink.dtype);
+    if (element == 0) return report(ROUTECAP_ERR_DTYPE, "dtype %d is not a sink's", sink.dtype);
+    if (sink.k != shape.k)
+        return report(ROUTECAP_ERR_SHAPE_MISMATCH, "rows of %u, and k is %u", sink.k, shape.k);
+    auto *ids = static_cast<uint8_t *>(sink.ids);
+    if ((ids == nullptr && sink.rows > 0) ||
+        reinterpret_cast<uintptr_t>(ids) % static_cast<uintptr_t>(element) != 0)
+        return report(ROUTECAP_ERR_ARGUMENT, "ids is NULL, or not aligned to %lld bytes",
+                      static_cast<long long>(element));
+    for (const int64_t stride : {sink.row_stride, sink.layer_stride})
+        if (stride != 0 && stride < sink.k)
+            return report(ROUTECAP_ERR_SHAPE_MISMATCH, "a stride of %lld, and k is %u",
+                          static_cast<long long>(stride), shape.k);
+    const int64_t row_stride = sink.row_stride != 0 ? sink.row_stride : sink.k;
+    const int64_t layer_stride =
+        sink.layer_stride != 0 ? sink.layer_stride : row_stride * sink.rows;
+    for (uint32_t l = 0; l < shape.layers; l++)
+        layers.push_back({ids != nullptr ? ids + l * layer_stride * element : nullptr, row_stride,
+                          sink.dtype, shape.layer_experts[l]});
+    return ROUTECAP_OK;
+}
+
 void Sink::seal() {
     if (sealed_) return;
     sealed_ = true;

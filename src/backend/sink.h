@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "base/shape.h"
 #include "kernels/body.h"
 #include "routecap.h"
 
@@ -18,6 +19,10 @@ constexpr uint32_t sink_element_bytes(int32_t dtype) {
            : dtype == ROUTECAP_DTYPE_I64 ? 8
                                          : 0;
 }
+
+// The sinks of a shape's layers in memory that only this call reads.
+int32_t layers_of(const routecap_sink &sink, const Shape &shape,
+                  std::vector<kernels::SinkLayer> &layers);
 
 // Distance from one layer to the next in the library's own sink. It is never a power of two,
 // because then the cells of a row in all layers would compete for the same cache lines.

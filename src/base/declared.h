@@ -112,7 +112,8 @@
     X(set_log) \
     X(store_create_shared) \
     X(store_open_shared) \
-    X(capturer_dump)
+    X(capturer_dump) \
+    X(step_arrive)
 
 // X(ROUTECAP_NAME).
 #define ROUTECAP_STATUSES(X) \

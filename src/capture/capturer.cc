@@ -79,7 +79,10 @@ int32_t Capturer::create(const Config &config, std::unique_ptr<Capturer> &captur
 }
 
 Capturer::~Capturer() {
-    if (owner_ != nullptr) owner_->worker.stop();
+    if (owner_ != nullptr) {
+        backend_->give_up();
+        owner_->worker.stop();
+    }
     if (!whole_) return;
     const routecap_stats s = counted();
     tell(
@@ -137,6 +140,20 @@ int32_t Capturer::finalize(routecap_step step, int64_t timeout_ns, uint64_t *con
             ? owner_->steps.with_result(step, [](const StepResult &r) { return r.slip; })
             : ROUTECAP_OK;
     return slip < 0 ? ForwardCheck::report_found(step, slip) : status;
+}
+
+int32_t Capturer::arrive(routecap_step step, const routecap_sink *rows) {
+    if (owner_ == nullptr) return ROUTECAP_OK;
+    if (int32_t s = poll(step); s < 0) return s;
+    std::vector<kernels::SinkLayer> layers;
+    routecap_sink from{};
+    if (rows != nullptr) {
+        if (int32_t s = read_struct(from, rows, "rows"); s < 0) return s;
+        if (int32_t s = layers_of(from, *config_.shape, layers); s < 0) return s;
+    }
+    backend_->arrive(step, rows != nullptr ? layers.data() : nullptr, from.rows);
+    owner_->worker.wake();
+    return ROUTECAP_OK;
 }
 
 int32_t Capturer::progress() {

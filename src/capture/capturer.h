@@ -43,6 +43,7 @@ public:
     // Any thread.
     int32_t poll(routecap_step step) const;
     int32_t finalize(routecap_step step, int64_t timeout_ns, uint64_t *conflicting);
+    int32_t arrive(routecap_step step, const routecap_sink *rows);
     int32_t progress();
     int32_t stats(routecap_stats *stats) const;
     int32_t layer_stats(routecap_layer_stats *stats, size_t stat_size, size_t count) const;

@@ -58,6 +58,7 @@ int32_t ForwardCheck::before_issue(const routecap_span *spans, size_t span_size,
     if (const uint64_t found = found_.exchange(0, std::memory_order_acquire); found != 0)
         return report_found(found >> 8,
                             ROUTECAP_ERR_NOT_BEGUN - static_cast<int32_t>(found & 0xff) + 1);
+    if (snapshot == ROUTECAP_SNAPSHOT_LATER) return ROUTECAP_OK;
     const Pass *pass = known();
     if (pass == nullptr) return ROUTECAP_OK;
     if (!pass->begun && pass->after_issue)

@@ -49,6 +49,9 @@ int32_t ForwardPath::begin(uint32_t rows, routecap_stream stream) {
     if (int32_t s = backend_->enter(stream, capturing); s < 0) return s;
     if (rows > config_.rows)
         return report(ROUTECAP_ERR_CAPACITY, "%u rows, the sink has %u", rows, config_.rows);
+    if (later_)
+        return report(ROUTECAP_ERR_STATE,
+                      "the rows of this capturer's steps arrive later: it begins none");
     if (owner_ != nullptr && !capturing && owner_->steps.named() == kernels::kNoSlot) {
         // None was free at the last issue; maybe one is now.
         Steps &steps = owner_->steps;

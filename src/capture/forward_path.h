@@ -81,6 +81,7 @@ private:
     // The step being recorded, as far as the host knows it.
     uint64_t begins_ = 0;
     bool begun_ = false;
+    bool later_ = false;  // a step was issued whose rows arrive later
     // Rows of a layer that the host knows to be recorded in this step.
     struct Recorded {
         uint64_t begin = 0;  // the begin they belong to

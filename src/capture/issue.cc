@@ -294,8 +294,15 @@ int32_t ForwardPath::issue(const routecap_span *spans, size_t span_size, size_t 
         if (int32_t s = read_struct(o, options, "options"); s < 0) return s;
     if (int32_t s = enter_outside_capture(stream); s < 0) return s;
     if (int32_t s = check_items(spans, count, span_size, "spans"); s < 0) return s;
-    if (o.snapshot != ROUTECAP_SNAPSHOT_TAKEN && o.snapshot != ROUTECAP_SNAPSHOT_MAKE)
+    if (o.snapshot < ROUTECAP_SNAPSHOT_TAKEN || o.snapshot > ROUTECAP_SNAPSHOT_LATER)
         return report(ROUTECAP_ERR_ARGUMENT, "options.snapshot is %d", o.snapshot);
+    const bool later = o.snapshot == ROUTECAP_SNAPSHOT_LATER;
+    if (later && config_.backend != ROUTECAP_BACKEND_HOST)
+        return report(ROUTECAP_ERR_ARGUMENT,
+                      "options.snapshot is LATER, and the capturer is not on the host backend");
+    if (later && begins_ > 0)
+        return report(ROUTECAP_ERR_STATE,
+                      "options.snapshot is LATER, and this capturer has begun a step");
     if (o.reserved != 0) return report(ROUTECAP_ERR_ARGUMENT, "options.reserved is %u", o.reserved);
     if (o.positions != nullptr && o.positions_dtype != ROUTECAP_DTYPE_I32 &&
         o.positions_dtype != ROUTECAP_DTYPE_I64)
@@ -306,6 +313,11 @@ int32_t ForwardPath::issue(const routecap_span *spans, size_t span_size, size_t 
     Counters &counters = owner_->counters;
     if (checked_.size() < count) checked_.resize(count);
     order_.reserve(count);
+    if (later && steps.named() == kernels::kNoSlot) {
+        // None was free at the last issue; maybe one is now.
+        steps.name(steps.free_slot());
+        backend_->name_slot(steps.named(), stream);
+    }
     const int32_t slot = steps.named();
     const bool first = steps.issued() == 0;
     Issue issue{.spans = reinterpret_cast<const char *>(spans),
@@ -390,13 +402,17 @@ int32_t ForwardPath::issue(const routecap_span *spans, size_t span_size, size_t 
     first_tag_ = issue.first_tag;
     last_tag_ = o.tag;
     begun_ = false;
+    later_ |= later;
     if (check_) check_->issued();
     if (to_file || slot == kernels::kNoSlot) steps.name(steps.free_slot());
     if (!to_file) {
         backend_->name_slot(steps.named(), stream);
     } else {
-        backend_->copy(slot, issue.sink_rows, {o.positions, o.positions_dtype, issue.positions},
-                       steps.named(), stream);
+        const DevicePositions positions{o.positions, o.positions_dtype, issue.positions};
+        if (later)
+            backend_->await(slot, issue.ticket, issue.sink_rows, positions, steps.named());
+        else
+            backend_->copy(slot, issue.sink_rows, positions, steps.named(), stream);
         worker.wake();
     }
     if (step != nullptr) *step = issue.ticket;

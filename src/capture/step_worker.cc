@@ -443,10 +443,15 @@ void StepWorker::file_span(const Step &step, StepSpan &span, const SlotContents 
                                                                   : end - span.position;
         filed.lost += lost;
         filed.late += span.count - lost;
+        span.rows->give_back(charge);
+        if (span.speculative) {
+            storage_->pool->unreserve(PagePool::page_bytes(*shape_, span.count));
+            span.rows->miss_draft(step.ticket, span.draft_index, span.position, span.count, end,
+                                  ROUTECAP_MISSING_LOST);
+            return;
+        }
         if (span.position < end) span.rows->note_missing(span.position, end, ROUTECAP_MISSING_LOST);
         if (from_device) span.rows->placed(end);
-        if (span.speculative) storage_->pool->unreserve(PagePool::page_bytes(*shape_, span.count));
-        span.rows->give_back(charge);
         return;
     }
     if (span.speculative) {

@@ -192,6 +192,7 @@ RowOutcomes RowStore::settle(uint64_t step, std::span<const uint32_t> kept, uint
             } else if (draft.missing != 0) {
                 filed.lost += draft.counted;
                 note_missing(position, std::max(position + 1, draft.bounds_end), draft.missing);
+                placed(draft.bounds_end);
             } else {
                 file_rows(position, {draft.page->ids(r), draft.page->validity(r), 0, 0}, 1,
                           draft.page->tag_of(r), draft.charge, filed, cells, draft.phase);

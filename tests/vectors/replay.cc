@@ -143,6 +143,9 @@ private:
     std::map<std::string, routecap_store *> stores_;
     std::map<std::string, size_t> key_bytes_;  // of stores
     std::map<std::string, Elements> memory_;   // of bound sinks
+    // Positions of steps whose rows arrive later, and of which step each are.
+    std::deque<Elements> positions_;
+    std::map<std::pair<std::string, routecap_step>, Elements *> positions_of_;
     struct Loan {
         std::vector<Elements> arrays;
         int released = 0;
@@ -556,8 +559,11 @@ void Replay::steps(const std::string &call) {
         if (in_->has("options")) {
             const Said said((*in_)["options"]);
             fill(*options, said);
-            if (said.has("positions"))
-                options->positions = keep(Elements(said["positions"], options->positions_dtype));
+            if (said.has("positions")) {
+                auto &kept = options->snapshot == ROUTECAP_SNAPSHOT_LATER ? positions_ : kept_;
+                kept.emplace_back(said["positions"], options->positions_dtype);
+                options->positions = kept.back().data();
+            }
         }
         std::vector<int32_t> statuses(spans.size(), kUntouched);
         routecap_step ticket = kUntouched;
@@ -567,10 +573,26 @@ void Replay::steps(const std::string &call) {
         if (delivered) {
             expect_statuses(statuses);
             expect_number("step", ticket);
+            if (options->snapshot == ROUTECAP_SNAPSHOT_LATER && options->positions != nullptr)
+                positions_of_[{(*in_)["capturer"], ticket}] = &positions_.back();
         } else {
             EXPECT_EQ(std::vector<int32_t>(spans.size(), kUntouched), statuses);
             EXPECT_EQ(0u, ticket);
         }
+    } else if (call == "step_arrive") {
+        Struct<routecap_sink> rows((*in_)["rows"]);
+        if (in_->has("rows")) {
+            const Said said((*in_)["rows"]);
+            fill(*rows, said);
+            if (said.has("ids"))
+                rows->ids = keep(Elements(said["ids"], rows->dtype), said.get<size_t>("ids_start"));
+        }
+        if (in_->has("positions")) {
+            Elements &positions = *positions_of_.at({(*in_)["capturer"], step});
+            for (size_t i = 0; i < (*in_)["positions"].size(); i++)
+                positions.set(i, (*in_)["positions"][i]);
+        }
+        returned(routecap_step_arrive(capturer(), step, in_->has("rows") ? rows.get() : nullptr));
     } else if (call == "step_poll") {
         returned(routecap_step_poll(capturer(), step));
     } else if (call == "step_finalize") {

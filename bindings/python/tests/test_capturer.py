@@ -369,6 +369,28 @@ def test_memory_that_cannot_be_a_sink_is_refused(
     assert isinstance(raised.value, routecap.Error)
 
 
+def test_rows_that_arrive_have_any_strides_but_none_is_read_twice(make: Any) -> None:
+    capturer = make(external_sink=True)
+    request = capturer.open()
+    spans = routecap.spans(1, request=int(request), rows=2)
+    step = capturer.issue(spans, snapshot="later")
+    ids = expected_ids(1, 2)  # [rows, layers, k]
+    for wrong in (
+        np.broadcast_to(ids[:1], ids.shape).swapaxes(0, 1),
+        np.broadcast_to(ids[:, :1], ids.shape).swapaxes(0, 1),
+        ids[::-1].swapaxes(0, 1),
+        ids.swapaxes(0, 1)[:-1],
+        ids[0],
+    ):
+        with pytest.raises(ValueError):
+            capturer.arrive(step, wrong)
+    assert step.poll() == routecap.Status.PENDING
+    capturer.arrive(step, ids.swapaxes(0, 1))
+    routing = request.finish()
+    routing.wait()
+    assert (routing.ids() == ids).all()
+
+
 # ---- From logits
 
 
@@ -588,7 +610,7 @@ def test_wrong_spans_are_refused(capturer: routecap.Capturer) -> None:
         ):
             capturer.issue(good, status=status)  # type: ignore[arg-type]
     with pytest.raises(ValueError):
-        capturer.issue(good, snapshot="later")
+        capturer.issue(good, snapshot="never")
     for wrong in ({"rows": 0}, {"flags": 64}, {"position": 1 << 40}):
         with pytest.raises(ValueError):
             capturer.issue(routecap.spans(1, **{"request": int(request), "rows": 4, **wrong}))

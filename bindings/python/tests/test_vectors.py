@@ -127,6 +127,7 @@ class Replayer:
     def __init__(self) -> None:
         self.names: dict[str, Any] = {}
         self.memory = Memory()
+        self.positions: dict[tuple[str, int], Any] = {}  # of steps whose rows arrive later
         self.raw = False
         self.buffers: dict[str, Any] = {}  # that a failing call may not have changed
         self.lent: list[weakref.ref[Lent]] = []
@@ -749,7 +750,7 @@ class Replayer:
         kind = options.get("positions_dtype", 0)
         if "positions" in options and kind in (4, 6):
             keywords["positions"] = array(options["positions"], TYPES[kind])
-        elif kind or options.get("reserved") or options.get("snapshot", 0) not in (0, 1):
+        elif kind or options.get("reserved") or options.get("snapshot", 0) not in (0, 1, 2):
             positions = array(options.get("positions", []), TYPES.get(kind, np.int32))
             struct = structs.issue_options(
                 snapshot=options.get("snapshot", 0),
@@ -763,11 +764,37 @@ class Replayer:
         with warnings.catch_warnings(record=True) as seen:
             warnings.simplefilter("always")
             step = capturer.issue(spans, **keywords)
+        if keywords["snapshot"] == routecap.Snapshot.LATER and "positions" in keywords:
+            # The capturer alone keeps them alive.
+            self.positions[call["capturer"], int(step)] = weakref.ref(keywords.pop("positions"))
         first = step.status == routecap.Status.LOST and capturer not in self.lossy
         assert [each.category for each in seen] == [routecap.LostStepWarning] * first
         if first:
             self.lossy.add(capturer)
         return step.status, {"status": [name_of(each) for each in status], "step": step.ticket}
+
+    def step_arrive(self, call: Any, out: Any) -> Any:
+        capturer, step = self.capturer(call), number(call["step"])
+        if "positions" in call:
+            positions = self.positions.pop((call["capturer"], step))()
+            positions[:] = array(call["positions"], positions.dtype)
+        if "rows" not in call:
+            capturer.arrive(step, None)
+            return 0, {}
+        sink = {name: number(value) for name, value in call["rows"].items() if name != "ids"}
+        start, rows, k = sink.pop("ids_start", 0), sink["rows"], sink["k"]
+        ids = array(call["rows"]["ids"], TYPES.get(sink["dtype"], np.int32))[start:]
+        row_stride = sink.get("row_stride") or k
+        layer_stride = sink.get("layer_stride") or max(rows * row_stride, k)
+        if min(row_stride, layer_stride) < k or sink["dtype"] not in TYPES:
+            struct = structs.sink(**sink, ids=describe(ids, "ids").address)
+            return raw.routecap_step_arrive(capturer._handle, step, struct), {}
+        shape, size = (capturer.layers or 1, rows, k), ids.itemsize
+        reach = (shape[0] - 1) * layer_stride + max(rows - 1, 0) * row_stride + k
+        assert rows == 0 or reach <= len(ids)
+        strides = (layer_stride * size, row_stride * size, size)
+        capturer.arrive(step, as_strided(ids, shape, strides))
+        return 0, {}
 
     def step_poll(self, call: Any, out: Any) -> Any:
         return self.capturer(call).step(number(call["step"])).poll(), {}

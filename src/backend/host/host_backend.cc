@@ -1,5 +1,6 @@
 #include "backend/host/host_backend.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <memory>
@@ -45,6 +46,7 @@ public:
         // Of no epoch.
         for (uint32_t s = 0; s < config.slots; s++)
             *layout_.header(slot(static_cast<int32_t>(s))) = {};
+        slot_count_ = config.slots;
         in_slots_ = std::make_unique<InSlot[]>(config.slots);
         name_slot(0, nullptr);
     }
@@ -122,16 +124,15 @@ public:
     }
 
     int32_t snapshot(routecap_stream) override {
-        if (shape_->id_bytes == 1)
-            snapshot<uint8_t>();
-        else
-            snapshot<uint16_t>();
+        snapshot(sink_.layers().data(), control_);
         return ROUTECAP_OK;
     }
 
     void name_slot(int32_t slot, routecap_stream) override {
         control_.named = {slot, ++epoch_};
-        if (slot != kernels::kNoSlot) in_slots_[static_cast<size_t>(slot)].epoch = epoch_;
+        if (slot == kernels::kNoSlot) return;
+        in_slots_[static_cast<size_t>(slot)].epoch = epoch_;
+        in_slots_[static_cast<size_t>(slot)].gone = false;
     }
     void expect(int32_t slot) override {
         in_slots_[static_cast<size_t>(slot)].landed.store(false, std::memory_order_relaxed);
@@ -151,11 +152,34 @@ public:
     SlotContents contents(int32_t slot) override {
         return read_slot(layout_, this->slot(slot), in_slots_[static_cast<size_t>(slot)].epoch);
     }
-    const char *failure(int32_t) const override { return nullptr; }
+    const char *failure(int32_t slot) const override {
+        return in_slots_[static_cast<size_t>(slot)].gone ? "the rows of this step did not arrive"
+                                                         : nullptr;
+    }
     Arrival arrival(int32_t slot) const override {
         return in_slots_[static_cast<size_t>(slot)].landed.load(std::memory_order_relaxed)
                    ? Arrival::arrived
                    : Arrival::coming;
+    }
+
+    void await(int32_t slot, routecap_step ticket, uint32_t rows, const DevicePositions &from,
+               int32_t next) override {
+        InSlot &step = in_slots_[static_cast<size_t>(slot)];
+        step.rows = rows;
+        step.positions = from;
+        name_slot(next, nullptr);
+        step.awaited.store(ticket, std::memory_order_release);
+    }
+    void arrive(routecap_step ticket, const kernels::SinkLayer *layers, uint32_t rows) override {
+        for (uint32_t s = 0; s < slot_count_; s++)
+            if (uint64_t awaited = ticket; in_slots_[s].awaited.compare_exchange_strong(
+                    awaited, 0, std::memory_order_acquire, std::memory_order_relaxed))
+                land(static_cast<int32_t>(s), layers, rows);
+    }
+    void give_up() override {
+        for (uint32_t s = 0; s < slot_count_; s++)
+            if (in_slots_[s].awaited.exchange(0, std::memory_order_acquire) != 0)
+                land(static_cast<int32_t>(s), nullptr, 0);
     }
 
 private:
@@ -163,9 +187,34 @@ private:
     struct InSlot {
         uint64_t epoch = 0;  // with which it was named last
         std::atomic<bool> landed{false};
+        // Of a step whose rows arrive later.
+        std::atomic<uint64_t> awaited{0};  // its ticket, until they have
+        bool gone = false;                 // they will not come
+        uint32_t rows = 0;                 // one past the last that a span names
+        DevicePositions positions{};
     };
 
     uint8_t *slot(int32_t n) const { return layout_.slot(slots_.get(), n); }
+
+    // The rows of a step have arrived, or will not.
+    void land(int32_t slot, const kernels::SinkLayer *layers, uint32_t rows) {
+        InSlot &step = in_slots_[static_cast<size_t>(slot)];
+        if (layers == nullptr) {
+            step.gone = true;
+        } else {
+            uint8_t *to = this->slot(slot);
+            *layout_.header(to) = {};
+            layout_.header(to)->epoch = step.epoch;
+            layout_.header(to)->begun = 1;
+            const kernels::Named named(slot, step.epoch);
+            kernels::Control control{named, named, std::min(rows, step.rows), 0, 0, 0};
+            snapshot(layers, control);
+            if (step.positions.rows > 0)
+                std::memcpy(layout_.positions(to, step.rows), step.positions.positions,
+                            step.positions.bytes());
+        }
+        step.landed.store(true, std::memory_order_release);
+    }
 
     template <class Body>
     int32_t read_any_dispatch(const Body &body) {
@@ -175,11 +224,17 @@ private:
         return ROUTECAP_OK;
     }
 
+    void snapshot(const kernels::SinkLayer *layers, kernels::Control &control) {
+        if (shape_->id_bytes == 1)
+            snapshot<uint8_t>(layers, control);
+        else
+            snapshot<uint16_t>(layers, control);
+    }
     template <class Id>
-    void snapshot() {
+    void snapshot(const kernels::SinkLayer *layers, kernels::Control &control) {
         kernels::with_columns(shape_->k, [&]<uint32_t K>() {
-            const kernels::Snapshot<Id, K> kernel{
-                sink_.layers().data(), shape_->layers, shape_->k, &control_, slots_.get(), layout_};
+            const kernels::Snapshot<Id, K> kernel{layers,   shape_->layers, shape_->k,
+                                                  &control, slots_.get(),   layout_};
             run(kernel);
             kernel.once();
         });
@@ -198,6 +253,7 @@ private:
                               .conflicts = 0,
                               .dropped = 0};
     Memory slots_;
+    uint32_t slot_count_ = 0;
     std::unique_ptr<InSlot[]> in_slots_;
 };
 

@@ -344,9 +344,10 @@ class Snapshot(Constant):
 
     TAKEN = 0
     MAKE = 1
+    LATER = 2
 
 
-SnapshotName: TypeAlias = Literal["taken", "make"]
+SnapshotName: TypeAlias = Literal["taken", "make", "later"]
 
 
 class Policy(Constant):

@@ -102,7 +102,8 @@ class ForwardPath(Opened):
 
         spans: an array of span_dtype (see routecap.spans), C-contiguous; None for none. positions:
         a tensor of int32 or int64 with the position of each sink row, for spans with
-        DEVICE_POSITIONS. status: an int32 array that receives each span's.
+        DEVICE_POSITIONS; with Snapshot.LATER it is read by `arrive`, and kept alive until then.
+        status: an int32 array that receives each span's.
 
         Steps that are issued faster than they land use up the slots. The next step is then lost:
         all its rows are missing. Step.lost says so, and a LostStepWarning does the first time. On
@@ -147,6 +148,8 @@ class ForwardPath(Opened):
         outcome, ticket = raw.routecap_step_issue(
             self._handle, spans, options, status, self._stream(stream, positions)
         )
+        if positions is not None and member(Snapshot, snapshot) is Snapshot.LATER:
+            self._keep_in_flight(ticket, positions)
         if outcome is Status.LOST and not self._warned_of_loss:
             self._warned_of_loss = True
             more = min(2 * self.slots, MAX_SLOTS)
@@ -598,14 +601,10 @@ class ForwardPath(Opened):
 
     # ---- The sink
 
-    @documented("routecap_sink_bind")
-    def bind(self, first_layer: int, tensor: Any) -> None:
-        """Use a tensor as the sink of a layer ([rows, k]) or of several ([layers, rows, k]). It has
-        int16, int32 or int64, and is kept alive until the capturer is closed.
-        """
+    def _sink(self, tensor: Any, interleaved: bool) -> tuple[Tensor, int, Any]:
+        """How many layers a tensor ([layers,] rows, k) has, and its routecap_sink."""
         found = describe(tensor, "tensor")
         expect_device(found, self._place, "tensor")
-        expect_writable(found, "tensor")
         dtype = expect_dtype(found, (Dtype.I16, Dtype.I32, Dtype.I64), "tensor")
         if len(found.shape) not in (2, 3):
             raise error(
@@ -614,24 +613,14 @@ class ForwardPath(Opened):
                 " a tensor of two or three dimensions",
             )
         *outer, rows, k = found.shape
-        row_stride, column_stride = found.strides[-2:]
-        if k > 1 and column_stride != 1:
+        layers = outer[0] if outer else 1
+        row_stride = found.strides[-2] if rows > 1 else 0
+        layer_stride = found.strides[0] if layers > 1 and rows > 0 else 0
+        if k > 1 and found.strides[-1] != 1:
             raise error(
                 Status.ERR_ARGUMENT,
                 "tensor: the ids of a row must be next to one another: give a tensor whose last"
                 " dimension is dense",
-            )
-        if (
-            rows > 1
-            and row_stride < k
-            or outer
-            and outer[0] > 1
-            and found.strides[0] < (rows - 1) * row_stride + k
-        ):
-            raise error(
-                Status.ERR_SHAPE_MISMATCH,
-                f"tensor has strides {found.strides}: rows or layers overlap. Give one that is not"
-                " expanded",
             )
         if found.address % found.itemsize:
             raise error(
@@ -639,18 +628,51 @@ class ForwardPath(Opened):
                 "tensor is not aligned to its elements: give one whose address is a multiple of"
                 " their size",
             )
-        layers = outer[0] if outer else 1
-        layer_stride = found.strides[0] if layers > 1 else 0
+        least = k if interleaved else (rows - 1) * row_stride + k
+        if rows > 1 and row_stride < k or layers > 1 and rows > 0 and layer_stride < least:
+            raise error(
+                Status.ERR_SHAPE_MISMATCH,
+                f"tensor has strides {found.strides}: rows or layers overlap. Give one that is not"
+                " expanded",
+            )
         sink = structs.sink(
             dtype=dtype,
             ids=found.address,
             rows=rows,
             k=k,
-            row_stride=row_stride if rows > 1 else 0,
+            row_stride=row_stride,
             layer_stride=layer_stride,
         )
+        return found, layers, sink
+
+    @documented("routecap_sink_bind")
+    def bind(self, first_layer: int, tensor: Any) -> None:
+        """Use a tensor as the sink of a layer ([rows, k]) or of several ([layers, rows, k]). It has
+        int16, int32 or int64, and is kept alive until the capturer is closed.
+        """
+        found = describe(tensor, "tensor")
+        expect_writable(found, "tensor")
+        found, layers, sink = self._sink(found, interleaved=False)
         raw.routecap_sink_bind(self._handle, first_layer, layers, sink)
         raw.keep(self._handle, found.holder)
+
+    @documented("routecap_step_arrive")
+    def arrive(self, step: Step | int, ids: Any) -> None:
+        """Hand over the rows of a step that was issued with Snapshot.LATER. Any thread may call it.
+
+        ids: a tensor [layers, rows, k] of int16, int32 or int64 in host memory, in which only the
+        ids of a row must be next to one another. None: the rows will not come.
+        """
+        sink = None
+        if ids is not None:
+            found, layers, sink = self._sink(ids, interleaved=True)
+            if layers != self.layers:
+                raise error(
+                    Status.ERR_SHAPE_MISMATCH,
+                    f"ids have shape {found.shape}: give those of all {self.layers} layers",
+                )
+        ticket = step.ticket if isinstance(step, Step) else step
+        raw.routecap_step_arrive(self._handle, ticket, sink)
 
     @documented("routecap_sink_layer")
     def sink(self, layer: int) -> Any:

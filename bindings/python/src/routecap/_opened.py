@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ._config import Config, Settings
-from ._constants import Backend, Role
+from ._constants import Backend, Role, Status
 from ._docs import documented
 from ._library import raw
 from ._tensors import HOST
@@ -28,7 +28,15 @@ class Opened:
         self._names: dict[str, int] = {}
         self._ids: dict[int, str] = {}
         self._warned_of_loss = False
+        self._in_flight: dict[int, Any] = {}  # memory of steps whose rows arrive later
         self._handle = raw.routecap_capturer_create(config.memory)[1]
+
+    def _keep_in_flight(self, ticket: int, memory: Any) -> None:
+        """Keep memory that the library reads before the step lands, and no longer others'."""
+        self._in_flight[ticket] = memory
+        for each in list(self._in_flight):
+            if raw.routecap_step_poll(self._handle, each) is not Status.PENDING:
+                del self._in_flight[each]
 
     def close(self) -> None:
         """Destroy the capturer, after all issued steps have landed and the calls of other threads

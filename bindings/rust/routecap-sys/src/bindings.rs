@@ -1,4 +1,4 @@
-// Of headers with the SHA-256 d71e7b93045a63c63ded36b808ea60cd59fcf5e44a6b2580492af29ab7b13221
+// Of headers with the SHA-256 6529179e03820eec396c9573beca41d0d3a43029508fa3c17f7b7f9d1947fbbb
 pub const ROUTECAP_VERSION_MAJOR: u32 = 1;
 pub const ROUTECAP_VERSION_MINOR: u32 = 1;
 pub const ROUTECAP_VERSION_PATCH: u32 = 0;
@@ -87,6 +87,7 @@ pub const ROUTECAP_SPAN_DECODE: u32 = 8;
 pub const ROUTECAP_SPAN_UNCOUNTED: u32 = 16;
 pub const ROUTECAP_SNAPSHOT_TAKEN: i32 = 0;
 pub const ROUTECAP_SNAPSHOT_MAKE: i32 = 1;
+pub const ROUTECAP_SNAPSHOT_LATER: i32 = 2;
 pub const ROUTECAP_SOURCE_OVERLAP: u32 = 1;
 pub const ROUTECAP_SCORE_LOGIT: i32 = 0;
 pub const ROUTECAP_SCORE_SOFTMAX: i32 = 1;
@@ -409,8 +410,9 @@ unsafe extern "C" {
 unsafe extern "C" {
     /// Destroy a capturer.
     ///
-    /// The call waits until all issued steps have landed. After that only graphs that you still replay
-    /// use the engine's memory. The call ends all open requests and drops their rows.
+    /// The call waits until all issued steps have landed; those whose rows have not arrived
+    /// (routecap_step_arrive) are lost. After that only graphs that you still replay use the engine's
+    /// memory. The call ends all open requests and drops their rows.
     ///
     /// Routings stay valid. Those of routecap_request_finish become ready, and threads that wait for
     /// them return. If there is no memory left to hand rows over to such a routing, those rows are
@@ -440,7 +442,8 @@ unsafe extern "C" {
     /// @param[in] rows      How many rows, padding included: at most routecap_config.rows. Spans may
     ///                      leave some of them out.
     /// @param[in] stream    The stream of the forward pass, or one forked from it.
-    /// @return ROUTECAP_OK; ROUTECAP_ERR_CAPACITY (rows beyond routecap_config.rows).
+    /// @return ROUTECAP_OK; ROUTECAP_ERR_CAPACITY (rows beyond routecap_config.rows);
+    ///         ROUTECAP_ERR_STATE (a step was issued with ROUTECAP_SNAPSHOT_LATER).
     pub fn routecap_step_begin(
         capturer: *mut routecap_capturer,
         rows: u32,
@@ -527,7 +530,8 @@ pub struct routecap_issue_options {
     pub tag: u64,
     /// [device] [n] the position of each sink row, where n is one
     /// more than the last sink row in a span with DEVICE_POSITIONS;
-    /// NULL if no span has them
+    /// NULL if no span has them. With ROUTECAP_SNAPSHOT_LATER it
+    /// is host memory, which routecap_step_arrive reads
     pub positions: *const ::core::ffi::c_void,
     /// ROUTECAP_DTYPE_I32 or _I64, if positions is set
     pub positions_dtype: routecap_dtype,
@@ -615,9 +619,12 @@ unsafe extern "C" {
     ///     have landed in the meantime. To lose no step, when you call the issue before a replay, have
     ///     at most slots - 2 steps in flight, not counting the one that you issue. To look for a free
     ///     slot again, call routecap_step_discard before the replay.
+    ///   - There is no begin, as the rows arrive later (ROUTECAP_SNAPSHOT_LATER). The issue of the pass
+    ///     looks for a free slot again; see routecap_step_arrive.
     ///
     /// Positions. The positions array is read on the stream, up to the last sink row whose span has
-    /// DEVICE_POSITIONS. Free the array only after the stream has run this work. The library checks an
+    /// DEVICE_POSITIONS. Free the array only after the stream has run this work; with
+    /// ROUTECAP_SNAPSHOT_LATER, only after routecap_step_arrive has returned. The library checks an
     /// address when it is first passed, and may not check it again. If you pass an address whose memory
     /// was freed since then, the step may be lost, the CUDA context that the engine shares may fail, or
     /// the process may crash.
@@ -635,9 +642,10 @@ unsafe extern "C" {
     /// @param[in] stream     A stream that is ordered after the forward pass.
     /// @return ROUTECAP_OK; ROUTECAP_PARTIAL; ROUTECAP_LOST (also if spans were skipped). On error the
     ///         pass is neither issued nor discarded: ROUTECAP_ERR_ARGUMENT (a span without rows, unknown
-    ///         flags, positions beyond ROUTECAP_MAX_POSITION, empty bounds, or no positions although a
-    ///         span needs them); ROUTECAP_ERR_CAPACITY (sink rows outside the sink);
-    ///         ROUTECAP_ERR_OVERLAP; ROUTECAP_ERR_DTYPE (of the positions).
+    ///         flags, positions beyond ROUTECAP_MAX_POSITION, empty bounds, no positions although a span
+    ///         needs them, or ROUTECAP_SNAPSHOT_LATER on a device); ROUTECAP_ERR_CAPACITY (sink rows
+    ///         outside the sink); ROUTECAP_ERR_OVERLAP; ROUTECAP_ERR_DTYPE (of the positions);
+    ///         ROUTECAP_ERR_STATE (ROUTECAP_SNAPSHOT_LATER after a begin).
     pub fn routecap_step_issue(
         capturer: *mut routecap_capturer,
         spans: *const routecap_span,
@@ -666,9 +674,9 @@ unsafe extern "C" {
     /// @param[in] capturer  The capturer.
     /// @param[in] step      The ticket.
     /// @return ROUTECAP_OK (landed); ROUTECAP_LOST (landed and lost; the text gives the reason: no slot
-    ///         was free, or the call of the driver that failed); ROUTECAP_PENDING;
-    ///         ROUTECAP_ERR_UNKNOWN_STEP (never issued). The library remembers which of the last 1024
-    ///         steps were lost; for older lost steps the call returns ROUTECAP_OK.
+    ///         was free, the call of the driver that failed, or the rows did not arrive);
+    ///         ROUTECAP_PENDING; ROUTECAP_ERR_UNKNOWN_STEP (never issued). The library remembers which
+    ///         of the last 1024 steps were lost; for older lost steps the call returns ROUTECAP_OK.
     pub fn routecap_step_poll(
         capturer: *mut routecap_capturer,
         step: routecap_step,
@@ -819,7 +827,7 @@ pub struct routecap_stats {
     pub steps_issued: u64,
     /// lost ones included
     pub steps_landed: u64,
-    /// no slot was free, or the copy failed
+    /// no slot was free, the copy failed, or the rows did not arrive
     pub steps_lost: u64,
     /// Rows in the spans of issue, except those of unknown requests. Each row is in exactly one of
     /// the nine counts that follow rows_issued.
@@ -1492,6 +1500,49 @@ unsafe extern "C" {
         router: *const routecap_router,
         logits: *const routecap_logits,
         stream: routecap_stream,
+    ) -> routecap_status;
+}
+unsafe extern "C" {
+    /// Hand over the rows of a step that was issued with ROUTECAP_SNAPSHOT_LATER.
+    ///
+    /// The calls between the issue and this one work as on the CUDA backend: they may come while the
+    /// rows are on their way, and take effect in the order in which they were made. Rows may arrive in
+    /// any order. Steps are filed in the order in which they were issued.
+    ///
+    /// The step holds its slot until its rows have been filed. To lose no step, have at most slots - 1
+    /// steps in flight when you issue. If there are more, wait for the oldest by routecap_step_finalize,
+    /// while another thread hands over its rows. If no slot is free, the step is lost, with or without
+    /// ROUTECAP_CONFIG_MAY_LOSE.
+    ///
+    /// Such a capturer never begins a step. Once a step was issued in this way, routecap_step_begin
+    /// returns ROUTECAP_ERR_STATE; once a step was begun, such an issue does. Set
+    /// ROUTECAP_CONFIG_EXTERNAL_SINK, so that the library allocates no sink, and bind none.
+    ///
+    /// Fill the device's memory with bytes 0x80 before each pass. What the pass does not write is then
+    /// missing (UNWRITTEN), and never the id of an earlier pass.
+    ///
+    /// The call copies the rows and checks every cell before it returns, so their memory is free again
+    /// after it. It does nothing if the rows were handed over before, if the step has landed, or if it
+    /// was issued in another way. When the capturer is destroyed, steps whose rows have not arrived are
+    /// lost.
+    ///
+    /// Any thread may call it, once the issue has returned. It does not wait.
+    ///
+    /// @param[in] capturer  The capturer.
+    /// @param[in] step      The ticket.
+    /// @param[in] rows      The rows of all layers, in host memory; ids is sink row 0 of layer 0. Set
+    ///                      layer_stride if the memory has room for more than rows->rows rows. For an
+    ///                      array [rows, layers, k], row_stride is layers * k, and layer_stride is k.
+    ///                      Rows of spans at or beyond rows->rows are missing (ABSENT), in checked mode
+    ///                      ROUTECAP_ERR_ROWS_NOT_BEGUN. Rows beyond the last that a span names are not
+    ///                      read. NULL: the rows will not come, and the step is lost.
+    /// @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_STEP (never issued); ROUTECAP_ERR_SHAPE_MISMATCH (a
+    ///         different k, or a stride below k); ROUTECAP_ERR_DTYPE. On error the rows can still
+    ///         arrive.
+    pub fn routecap_step_arrive(
+        capturer: *mut routecap_capturer,
+        step: routecap_step,
+        rows: *const routecap_sink,
     ) -> routecap_status;
 }
 pub type routecap_probe_flags = u32;
@@ -6151,10 +6202,18 @@ pub struct routecap_api {
             arg5: *mut u64,
         ) -> routecap_status,
     >,
+    /// Rows that arrive later.
+    pub step_arrive: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *mut routecap_capturer,
+            arg2: routecap_step,
+            arg3: *const routecap_sink,
+        ) -> routecap_status,
+    >,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of routecap_api"][::core::mem::size_of::<routecap_api>() - 880usize];
+    ["Size of routecap_api"][::core::mem::size_of::<routecap_api>() - 888usize];
     ["Alignment of routecap_api"][::core::mem::align_of::<routecap_api>() - 8usize];
     ["Offset of field: routecap_api::size"][::core::mem::offset_of!(routecap_api, size) - 0usize];
     ["Offset of field: routecap_api::major"][::core::mem::offset_of!(routecap_api, major) - 8usize];
@@ -6376,6 +6435,8 @@ const _: () = {
         [::core::mem::offset_of!(routecap_api, store_open_shared) - 864usize];
     ["Offset of field: routecap_api::capturer_dump"]
         [::core::mem::offset_of!(routecap_api, capturer_dump) - 872usize];
+    ["Offset of field: routecap_api::step_arrive"]
+        [::core::mem::offset_of!(routecap_api, step_arrive) - 880usize];
 };
 unsafe extern "C" {
     /// Get the library's functions as one table.

@@ -9,13 +9,13 @@ use std::time::Duration;
 use crate::copy::{copy_into, copy_len};
 use crate::coverage::{all_missing, coverage_into};
 use crate::error::{Result, check};
-use crate::memory::IdElement;
+use crate::memory::{Checker, IdElement, Place};
 use crate::range::Rows;
 use crate::step::status_for_each;
 use crate::{
-    AcceptItem, Backend, Completeness, CopyOptions, Coverage, Extract, ExtractItem, Finalized,
-    FinishItem, ItemStatus, Kept, Landing, LayerStats, Load, MAX_LOAD_TAGS, Missing, Policy,
-    RequestGuard, RequestId, Routing, Stats, Step, Strictness, sys,
+    AcceptItem, ArrivedRows, Backend, Completeness, CopyOptions, Coverage, Extract, ExtractItem,
+    Finalized, FinishItem, ItemStatus, Kept, Landing, LayerStats, Load, MAX_LOAD_TAGS, Missing,
+    Policy, RequestGuard, RequestId, Routing, Stats, Step, Strictness, sys,
 };
 
 /// A capturer, shared: the calls that every thread may make at any time, also while steps are in
@@ -245,6 +245,53 @@ impl Capturer {
     pub fn poll(&self, step: Step) -> Result<Landing> {
         // SAFETY: the capturer lives.
         check(unsafe { sys::routecap_step_poll(self.as_raw(), step.0) }).map(Landing::of)
+    }
+
+    /// Hand over the rows of a step that was issued with
+    /// [`Snapshot::Later`](crate::Snapshot::Later) (`routecap_step_arrive`): the way to capture a
+    /// device that the library has no backend for, by a capturer on the host backend. `None`: they
+    /// will not come, and the step is lost.
+    ///
+    /// The rows are copied, and every cell checked, before the call returns; it does not wait. Steps
+    /// may arrive in any order, and are filed in that of their issue. It does nothing for rows that
+    /// were handed over before, and for a step that has landed or was issued in another way.
+    ///
+    /// Fill the device's memory with bytes 0x80 before each forward: what that does not write is
+    /// then missing. The capturer never begins a step, and needs no sink
+    /// ([`Config::external_sink`](crate::Config::external_sink)).
+    ///
+    /// ```
+    /// # use routecap::{ArrivedRows, Config, IssueOptions, Result, Snapshot, Span, Stream};
+    /// # fn main() -> Result<()> {
+    /// # let config = Config::host().layers(2).k(2).experts(8).rows(16).external_sink(true);
+    /// # let (capturer, mut forward) = config.create()?;
+    /// # let request = capturer.open()?;
+    /// let later = IssueOptions::new().snapshot(Snapshot::Later);
+    /// let step = forward.issue(&[Span::new(request, 0, 0, 1)], &later, Stream::HOST)?.step()?;
+    /// // ... once the engine's copy to the host is complete, on any thread:
+    /// let ids = [3i32, 1, 0, 7]; // [layers, rows, k]
+    /// capturer.arrive(step, Some(&ArrivedRows::new(&ids, 1)))?;
+    /// # _ = capturer.finalize(step)?;
+    /// # assert_eq!(capturer.stats()?.rows_delivered, 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`UnknownStep`](crate::ErrorKind::UnknownStep) if it was never issued;
+    /// [`Argument`](crate::ErrorKind::Argument) if the slice does not hold what rows and strides
+    /// reach; [`ShapeMismatch`](crate::ErrorKind::ShapeMismatch) for a stride below k;
+    /// [`DType`](crate::ErrorKind::DType). The rows can still arrive then.
+    pub fn arrive(&self, step: Step, rows: Option<&ArrivedRows<'_>>) -> Result<()> {
+        // Rows are in host memory on every backend.
+        let checker = Checker { place: (!self.is_disabled()).then_some(Place::Host) };
+        let layers = self.shared.layer_experts.len();
+        let rows = rows.map(|rows| rows.checked(&checker, layers, self.k())).transpose()?;
+        let rows = rows.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        // SAFETY: the memory was checked to hold what is read, and lives until the call returns;
+        // that of positions is as its giver promised.
+        check(unsafe { sys::routecap_step_arrive(self.as_raw(), step.0, rows) }).map(drop)
     }
 
     /// Wait until a step has landed (`routecap_step_finalize`), without limit. With manual progress

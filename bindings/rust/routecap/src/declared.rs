@@ -87,8 +87,8 @@ numbers! {
         DeviceLost = ROUTECAP_ERR_DEVICE_LOST;
         /// A defect of the library (`ROUTECAP_ERR_INTERNAL`).
         Internal = ROUTECAP_ERR_INTERNAL;
-        /// The step has a ticket, but all its rows are missing: no slot was free, or its copy
-        /// failed (`ROUTECAP_LOST`).
+        /// The step has a ticket, but all its rows are missing: no slot was free, its copy failed,
+        /// or its rows did not arrive (`ROUTECAP_LOST`).
         Lost = ROUTECAP_LOST;
     }
 }
@@ -360,7 +360,7 @@ pub struct Stats {
     pub steps_issued: u64,
     /// Lost ones included.
     pub steps_landed: u64,
-    /// No slot was free, or the copy failed.
+    /// No slot was free, the copy failed, or the rows did not arrive.
     pub steps_lost: u64,
     /// Rows issued.
     pub rows_issued: u64,

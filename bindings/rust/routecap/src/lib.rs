@@ -130,7 +130,9 @@ pub use sequence::{
 pub use serialized::{Piece, SerializedInfo, Splice, serialized_info, slice_serialized, splice};
 pub use source::{LayerSource, Source};
 pub use stats::{LayerStats, Stats};
-pub use step::{Filing, Finalized, IssueOptions, Issued, Landing, Snapshot, Span, Step};
+pub use step::{
+    ArrivedRows, Filing, Finalized, IssueOptions, Issued, Landing, Snapshot, Span, Step,
+};
 pub use store::{Adoption, Prefix, Store, StoreConfig, key_chain};
 pub use view::{Ids, Row, Segment, View};
 pub use wire::{

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::error::{Error, ErrorKind, Result, last_message};
-use crate::memory::{AnySlice, Checker};
+use crate::memory::{AnySlice, Checker, Element, Place};
 use crate::number::numbers;
 use crate::source::address_at;
 use crate::{Phase, RequestId, sys};
@@ -131,6 +131,9 @@ pub enum Snapshot {
     Taken = sys::ROUTECAP_SNAPSHOT_TAKEN,
     /// Issue takes it (`ROUTECAP_SNAPSHOT_MAKE`).
     Make = sys::ROUTECAP_SNAPSHOT_MAKE,
+    /// Nobody: the rows arrive later, by [`Capturer::arrive`](crate::Capturer::arrive)
+    /// (`ROUTECAP_SNAPSHOT_LATER`).
+    Later = sys::ROUTECAP_SNAPSHOT_LATER,
 }
 
 /// Options of [`Forward::issue`](crate::Forward::issue) (`routecap_issue_options`), a builder. By
@@ -161,9 +164,23 @@ impl<'a> IssueOptions<'a> {
     }
 
     /// The position of each sink row, up to the last that a span with device positions names; `i32`
-    /// or `i64`.
+    /// or `i64`. With [`Snapshot::Later`] they are [`positions_later`](Self::positions_later).
     pub fn positions(mut self, positions: impl Into<AnySlice<'a>>) -> Self {
         self.positions = Some(positions.into());
+        self
+    }
+
+    /// The same with [`Snapshot::Later`]: `len` positions in host memory that
+    /// [`Capturer::arrive`](crate::Capturer::arrive) reads, as no slice lives long enough.
+    ///
+    /// # Safety
+    ///
+    /// The elements stay allocated until `arrive` of every step that these options issue has
+    /// succeeded, or the step has landed, or the capturer is gone. While an `arrive` of such a step
+    /// runs they are initialised, and nothing writes them.
+    pub unsafe fn positions_later<T: Element>(mut self, positions: *const T, len: usize) -> Self {
+        // SAFETY: as the caller promises; to the library it is memory that it may keep.
+        self.positions = Some(unsafe { AnySlice::device(positions.cast(), T::DTYPE, len) });
         self
     }
 
@@ -177,7 +194,20 @@ impl<'a> IssueOptions<'a> {
             let spans = spans.iter().filter(|span| span.position_end().is_some());
             let needed =
                 spans.map(|span| u64::from(span.sink_row()) + u64::from(span.rows())).max();
-            checker.holds("positions", positions.place, positions.len, needed.unwrap_or(0))?;
+            let later = self.snapshot == Snapshot::Later;
+            if later && positions.place == Place::Host && checker.place.is_some() {
+                return Err(Error::new(
+                    ErrorKind::Argument,
+                    "positions is a slice, and arrive reads it: give positions_later",
+                ));
+            }
+            let place = if later { Some(Place::Device) } else { checker.place };
+            Checker { place: checker.place.and(place) }.holds(
+                "positions",
+                positions.place,
+                positions.len,
+                needed.unwrap_or(0),
+            )?;
         }
         Ok(sys::routecap_issue_options {
             struct_size: size_of::<sys::routecap_issue_options>() as u32,
@@ -186,6 +216,79 @@ impl<'a> IssueOptions<'a> {
             positions: address_at(self.positions, 0),
             positions_dtype: self.positions.map_or(0, |positions| positions.dtype as i32),
             reserved: 0,
+        })
+    }
+}
+
+/// Rows that [arrive](crate::Capturer::arrive) later, of all layers (`routecap_sink`), a builder.
+///
+/// ```
+/// use routecap::ArrivedRows;
+/// let ids = vec![0i32; 48 * 16 * 8]; // [layers, rows, k]
+/// let rows = ArrivedRows::new(&ids, 16);
+/// let the_first_five = ArrivedRows::new(&ids, 5).layer_stride(16 * 8);
+/// let rows_first = ArrivedRows::new(&ids, 16).row_stride(48 * 8).layer_stride(8); // [rows, layers, k]
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct ArrivedRows<'a> {
+    ids: AnySlice<'a>,
+    rows: u32,
+    start: usize,
+    row_stride: i64,
+    layer_stride: i64,
+}
+
+impl<'a> ArrivedRows<'a> {
+    /// `rows` rows of each layer, as `[layers, rows, k]`; `i16`, `i32` or `i64`. Sink rows beyond
+    /// are missing.
+    pub fn new(ids: impl Into<AnySlice<'a>>, rows: u32) -> Self {
+        ArrivedRows { ids: ids.into(), rows, start: 0, row_stride: 0, layer_stride: 0 }
+    }
+
+    /// The element that is row 0, column 0 of layer 0. Default 0.
+    pub fn start(mut self, element: usize) -> Self {
+        self.start = element;
+        self
+    }
+
+    /// Elements from one row to the next, k or more. Default k.
+    pub fn row_stride(mut self, elements: i64) -> Self {
+        self.row_stride = elements;
+        self
+    }
+
+    /// Elements from one layer to the next, k or more. Default all rows of one.
+    pub fn layer_stride(mut self, elements: i64) -> Self {
+        self.layer_stride = elements;
+        self
+    }
+
+    /// In C's form, its memory checked against what a capturer of this shape will read.
+    pub(crate) fn checked(
+        &self,
+        checker: &Checker,
+        layers: usize,
+        k: u32,
+    ) -> Result<sys::routecap_sink> {
+        // Without rows nothing is read, whatever the strides are.
+        let (row, layer) =
+            if self.rows == 0 { (0, 0) } else { (self.row_stride, self.layer_stride) };
+        let down = i128::from(if row == 0 { i64::from(k) } else { row });
+        let across = if layer == 0 { down * i128::from(self.rows) } else { layer.into() };
+        let reach = (self.rows > 0).then(|| {
+            // The library refuses strides below k before it reads.
+            let rows = down.max(0) * i128::from(self.rows - 1);
+            (0, across.max(0).saturating_mul(layers as i128 - 1) + rows + i128::from(k))
+        });
+        checker.reaches("rows", self.ids.place, self.ids.len, self.start, reach)?;
+        Ok(sys::routecap_sink {
+            struct_size: size_of::<sys::routecap_sink>() as u32,
+            dtype: self.ids.dtype as i32,
+            ids: address_at(Some(self.ids), self.start).cast_mut(),
+            rows: self.rows,
+            k,
+            row_stride: row,
+            layer_stride: layer,
         })
     }
 }

@@ -227,6 +227,76 @@ fn issue_wants_a_status_and_a_position_for_everything() {
 }
 
 #[test]
+fn rows_that_arrive_are_checked_before_they_are_read() {
+    let (capturer, mut forward) = support::config().external_sink(true).create().unwrap();
+    let request = capturer.open().unwrap();
+    let later = IssueOptions::new().snapshot(Snapshot::Later);
+    let span = Span::new(request, 0, 0, 4);
+    // A slice may be gone when they are read.
+    refused(
+        forward.issue(&[span.device_positions(8)], &later.positions(&[0i32; 4]), Stream::HOST),
+        ErrorKind::Argument,
+        "positions_later",
+    );
+    let mut positions = Box::new([-1i64; 4]);
+    // SAFETY: they live until the rows have arrived, and are written before.
+    let of_three = unsafe { later.positions_later(positions.as_ptr(), 3) };
+    refused(
+        forward.issue(&[span.device_positions(8)], &of_three, Stream::HOST),
+        ErrorKind::Argument,
+        "positions has 3 elements and needs 4",
+    );
+    let address = positions.as_mut_ptr();
+    // SAFETY: as above.
+    let options = unsafe { later.positions_later(address.cast_const(), 4) };
+    let issued = forward.issue(&[span.device_positions(8)], &options, Stream::HOST).unwrap();
+    let step = issued.step().unwrap();
+    refused(forward.begin(1, Stream::HOST), ErrorKind::State, "arrive later");
+
+    let ids: Vec<i16> = (0..4 * LAYERS * K).map(|i| (i % EXPERTS) as i16).collect();
+    let arrive = |rows: ArrivedRows<'_>| capturer.arrive(step, Some(&rows));
+    let short = "elements and needs";
+    for rows in [
+        ArrivedRows::new(&ids[1..], 4),
+        ArrivedRows::new(&ids, 5),
+        ArrivedRows::new(&ids, u32::MAX),
+        ArrivedRows::new(&ids, 4).start(1),
+        ArrivedRows::new(&ids, 4).row_stride(3),
+        ArrivedRows::new(&ids, 4).layer_stride(9),
+        ArrivedRows::new(&ids, 4).row_stride(i64::MAX),
+        ArrivedRows::new(&ids, 4).layer_stride(i64::MAX),
+        ArrivedRows::new(&ids, 4).row_stride(7).layer_stride(2),
+        ArrivedRows::new(&ids, 0).start(25),
+    ] {
+        refused(arrive(rows), ErrorKind::Argument, short);
+    }
+    refused(arrive(ArrivedRows::new(&ids, 4).row_stride(-2)), ErrorKind::ShapeMismatch, "-2");
+    refused(
+        arrive(ArrivedRows::new(&ids, 4).start(16).layer_stride(-8)),
+        ErrorKind::ShapeMismatch,
+        "-8",
+    );
+    refused(arrive(ArrivedRows::new(&[0u16; 24], 4)), ErrorKind::DType, "");
+    refused(capturer.arrive(Step(2), None), ErrorKind::UnknownStep, "");
+    assert_eq!(capturer.poll(step).unwrap(), Landing::Pending);
+
+    // SAFETY: nothing reads them now.
+    unsafe { address.cast::<[i64; 4]>().write([7, 6, 5, 4]) };
+    std::thread::scope(|scope| {
+        // Any thread may call it.
+        let rows = ArrivedRows::new(&ids, 4).row_stride(6).layer_stride(2);
+        scope.spawn(move || capturer.arrive(step, Some(&rows)).unwrap());
+    });
+    assert_eq!(forward.capturer().finalize(step).unwrap().landing, Landing::Landed);
+    let routing = forward.capturer().finish(request, 8).unwrap();
+    assert_eq!(routing.wait().unwrap(), Completeness::Incomplete);
+    let copied = routing.to_vec::<i16>(&CopyOptions::new()).unwrap();
+    let rows: Vec<&[i16]> = ids.chunks(6).rev().collect();
+    assert_eq!(copied.ids[24..], rows.concat());
+    assert!(copied.mask[..12].iter().all(|valid| !valid));
+}
+
+#[test]
 fn tables_of_a_configuration_are_as_long_as_there_are_layers() {
     refused(
         support::config().layer_map([1, 2]).create(),

@@ -200,6 +200,17 @@ pub fn call(replay: &mut Replay, call: &Call<'_>) {
                     &sink,
                 ));
             }
+            "step_arrive" => {
+                let said = input.object("rows").unwrap();
+                let mut rows = sized!(routecap_sink);
+                fill!(rows, said; dtype, rows, k, row_stride, layer_stride);
+                let size = DType::of(rows.dtype).map_or(1, DType::size);
+                rows.ids = kept
+                    .elements(said.get("ids"), rows.dtype)
+                    .byte_add(said.number::<usize>("ids_start") * size);
+                let capturer = replay.raw_capturer(call);
+                call.returned(sys::routecap_step_arrive(capturer, input.number("step"), &rows));
+            }
             "sink_layer" => {
                 let mut sink = sized!(routecap_sink);
                 let status = sys::routecap_sink_layer(

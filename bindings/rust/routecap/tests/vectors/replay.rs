@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use routecap::{
-    AcceptItem, AppendOptions, AppendPolicy, AppendReport, ArraySegment, Arrays, Backend, Capturer,
-    Completeness, Config, CopyOptions, Coverage, DType, Error, ErrorKind, Extract, ExtractItem,
-    FinishItem, Forward, GroupScore, IdElement, IdSpace, IssueOptions, ItemStatus, Kept, Landing,
-    LayerProbe, LayerSource, LayerStats, Logits, Method, Missing, Order, Phase, Policy, Prefix,
-    Provenance, Reason, Received, RequestId, Role, Router, Routing, Rows, Score, Sequence,
-    SequenceConfig, Sink, Slice, Snapshot, Source, Span, Step, Store, StoreConfig, Stream,
-    Strictness, Trust, View, key_chain, status_name, sys,
+    AcceptItem, AppendOptions, AppendPolicy, AppendReport, ArraySegment, Arrays, ArrivedRows,
+    Backend, Capturer, Completeness, Config, CopyOptions, Coverage, DType, Error, ErrorKind,
+    Extract, ExtractItem, FinishItem, Forward, GroupScore, IdElement, IdSpace, IssueOptions,
+    ItemStatus, Kept, Landing, LayerProbe, LayerSource, LayerStats, Logits, Method, Missing, Order,
+    Phase, Policy, Prefix, Provenance, Reason, Received, RequestId, Role, Router, Routing, Rows,
+    Score, Sequence, SequenceConfig, Sink, Slice, Snapshot, Source, Span, Step, Store, StoreConfig,
+    Stream, Strictness, Trust, View, key_chain, status_name, sys,
 };
 use serde_json::{Value, json};
 
@@ -33,6 +33,9 @@ pub struct Replay {
     pub capturers: HashMap<String, (Capturer, Forward)>,
     pub requests: HashMap<String, RequestId>,
     pub memory: HashMap<String, Elements>,
+    /// Of steps whose rows arrive later, by capturer.
+    positions: HashMap<(String, Step), Elements>,
+    k: HashMap<String, u32>,
     loans: Vec<Arc<AtomicUsize>>,
 }
 
@@ -350,7 +353,9 @@ impl Replay {
                         config.budget_bytes(call.input.number::<u64>("budget_pages") * page_bytes);
                 }
                 if let Some(made) = call.done(config.create()) {
-                    self.capturers.insert(call.out.text("capturer").expect("a name").into(), made);
+                    let name = call.out.text("capturer").expect("a name");
+                    self.capturers.insert(name.into(), made);
+                    self.k.insert(name.into(), call.input.object("config").unwrap().number("k"));
                 }
             }
             "capturer_destroy" => {
@@ -527,7 +532,7 @@ impl Replay {
                     only(said, "reserved", 0)?;
                     options = options
                         .tag(said.number("tag"))
-                        .snapshot(choice!(said.number("snapshot"), Snapshot: Taken, Make)?);
+                        .snapshot(choice!(said.number("snapshot"), Snapshot: Taken, Make, Later)?);
                     if said.has("positions") {
                         positions = Some(Elements::of(
                             some_dtype(said, "positions_dtype")?,
@@ -535,8 +540,25 @@ impl Replay {
                         ));
                     }
                 }
-                if let Some(positions) = &positions {
-                    options = options.positions(positions.slice());
+                let later = input
+                    .object("options")
+                    .is_some_and(|said| said.number::<i32>("snapshot") == Snapshot::Later as i32);
+                match &mut positions {
+                    Some(positions) if later => {
+                        let (address, len) = (positions.as_mut_ptr(), positions.numbers().len());
+                        // SAFETY: they are kept until the capturer is gone, and written between
+                        // calls.
+                        options = unsafe {
+                            match positions {
+                                Elements::I32(_) => {
+                                    options.positions_later(address.cast::<i32>(), len)
+                                }
+                                _ => options.positions_later(address.cast::<i64>(), len),
+                            }
+                        };
+                    }
+                    Some(positions) => options = options.positions(positions.slice()),
+                    None => {}
                 }
                 let mut status = vec![ItemStatus::default(); spans.len()];
                 let issued =
@@ -551,7 +573,32 @@ impl Replay {
                             .collect(),
                     );
                     call.expect("step", issued.ticket().0);
+                    if let (true, Some(positions)) = (later, positions) {
+                        let capturer = input.text("capturer").unwrap().to_string();
+                        self.positions.insert((capturer, issued.ticket()), positions);
+                    }
                 }
+            }
+            "step_arrive" => {
+                if input.has("positions") {
+                    let capturer = input.text("capturer").unwrap().to_string();
+                    let positions =
+                        self.positions.get_mut(&(capturer, step)).expect("positions of a step");
+                    positions.set(input.list("positions"));
+                }
+                let Some(said) = input.object("rows") else {
+                    call.done(self.capturer(call)?.0.arrive(step, None));
+                    return Ok(());
+                };
+                let ids = Elements::of(some_dtype(said, "dtype")?, said.list("ids"));
+                if said.number::<u32>("k") != self.k[input.text("capturer").unwrap()] {
+                    return Err(Inexpressible);
+                }
+                let rows = ArrivedRows::new(ids.slice(), said.number("rows"))
+                    .start(said.number("ids_start"))
+                    .row_stride(said.number("row_stride"))
+                    .layer_stride(said.number("layer_stride"));
+                call.done(self.capturer(call)?.0.arrive(step, Some(&rows)));
             }
             "step_poll" => {
                 let result = self.capturer(call)?.0.poll(step);

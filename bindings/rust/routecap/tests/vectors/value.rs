@@ -132,6 +132,15 @@ macro_rules! elements {
                 }
             }
 
+            /// Writes values over those from the first on.
+            pub fn set(&mut self, values: &[Value]) {
+                match self {
+                    $(Elements::$dtype(elements) => {
+                        elements.iter_mut().zip(values.iter().map($from)).for_each(|(to, v)| *to = v);
+                    })*
+                }
+            }
+
             pub fn numbers(&self) -> Vec<f64> {
                 match self {
                     $(Elements::$dtype(elements) => elements.iter().map($to).collect(),)*
