@@ -628,9 +628,31 @@ void Capturer::land() {
     }
 }
 
+void Capturer::lose(uint64_t ticket) {
+    for (const Entry &entry : log_)
+        if (entry.step != nullptr && entry.step->ticket == ticket) entry.step->gone = true;
+}
+
+// Of device positions all within the bounds are lost.
+void Capturer::land_lost(const Step &step) {
+    steps_[step.ticket] = ROUTECAP_LOST;
+    stats.steps_lost++;
+    for (const Step::Part &part : step.parts)
+        for (const FiledPtr &filed : part.rows) {
+            const uint64_t end = std::min(filed->end, filed->late);
+            filed->known = true;
+            filed->nowhere = filed->first >= end && !filed->device;
+            if (filed->device) filed->real = end - 1;
+            stats.rows_in_flight--;
+            (filed->nowhere ? stats.rows_late : stats.rows_lost)++;
+            part.request->note(ROUTECAP_MISSING_LOST, filed->first, end);
+        }
+}
+
 void Capturer::land(Step &step) {
-    steps_[step.ticket] = ROUTECAP_OK;
     stats.steps_landed++;
+    if (step.gone) return land_lost(step);
+    steps_[step.ticket] = ROUTECAP_OK;
     if (step.conflicts > 0) conflicting_[step.ticket] = step.conflicts;
     stats.cells_conflicting += step.conflicts;
     stats.rows_dropped += step.dropped;

@@ -310,7 +310,8 @@ struct Capturer {
                   uint64_t tag, const Sink::Taken &taken, bool lost, uint64_t &ticket);
     int32_t poll(uint64_t ticket) const;
     uint64_t conflicting(uint64_t ticket) const;
-    void land();  // applies everything
+    void lose(uint64_t ticket);  // the rows of a step in flight, without drafts, will not come
+    void land();                 // applies everything
 
     // Requests.
     bool room(uint64_t count) const { return stats.requests_open + count <= max_requests; }
@@ -341,6 +342,7 @@ private:
         };
         std::vector<Part> parts;
         uint64_t dropped, conflicts, tag;
+        bool gone = false;
     };
     struct Entry {
         std::shared_ptr<Step> step;   // or
@@ -350,6 +352,7 @@ private:
     void cut_in_flight(const RequestPtr &r, uint64_t end);
     uint64_t newest_step(const RequestPtr &r) const;
     void land(Step &step);
+    void land_lost(const Step &step);
     void count_cells(const Filed &filed, std::vector<bool> &written, std::vector<bool> &valid);
     void file(Request &r, const Filed &filed);
     void count_load(const Filed &filed, const RowPtr &known);

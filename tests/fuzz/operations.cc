@@ -32,6 +32,17 @@ struct Held {
     model::RoutingPtr expected;
 };
 
+// Rows on their way to a step that was issued without them.
+struct Coming {
+    routecap_step step;
+    uint32_t rows;
+    std::vector<int64_t> ids;                      // [layers, rows, k]
+    std::unique_ptr<std::vector<int64_t>> memory;  // what the issue was given as positions
+    std::vector<int64_t> positions;                // what is there when they arrive
+    bool drafts, gone;
+};
+constexpr int64_t kUnwritten = INT64_MIN;
+
 // A capturer, its model, and what the caller knows of both.
 struct Engine {
     std::unique_ptr<rig::Device> device = std::make_unique<rig::Device>();  // where its tensors are
@@ -51,6 +62,8 @@ struct Engine {
     std::vector<std::pair<routecap_request, uint64_t>> drafts;  // requests and tickets
     uint64_t tag = 1;
     bool files_in_begin = false;  // where no slot is free
+    bool later = false;           // its rows arrive later
+    std::vector<Coming> coming;
 };
 
 class World {
@@ -103,6 +116,7 @@ private:
                                        : ROUTECAP_CONFIG_LOAD | ROUTECAP_CONFIG_LOAD_TAGS) |
                        (kind % 2 == 1 ? ROUTECAP_CONFIG_MAY_LOSE : 0);
         e.files_in_begin = !rig::on_cuda() && kind % 2 == 0;
+        e.later = !rig::on_cuda() && kind / 8 % 8 == 7;
         config.id_space = shape->id_space;
         config.max_requests = in_.pick({0u, 0u, 3u, 6u});
         if (odd)
@@ -183,6 +197,12 @@ private:
     void destroy() {
         for (Engine &e : engines_) {
             e.device->synchronize();
+            // Those that have not arrived are lost.
+            for (size_t i = e.coming.size(); i-- > 0;)
+                if (e.coming[i].drafts || in_.chance(128))
+                    arrive(e, i);
+                else
+                    e.model->lose(e.coming[i].step);
             routecap_capturer_destroy(e.capturer);
             e.model->land();
             free_store(e);
@@ -194,6 +214,7 @@ private:
 
     // Everything that was issued lands: on a device at some time, on the host at once.
     void progress(Engine &e) {
+        arrive_all(e);
         do {
             SAME_STATUS(ROUTECAP_OK, routecap_capturer_progress(e.capturer));
         } while (rig::on_cuda() && stats(e).steps_in_flight > 0);
@@ -391,7 +412,84 @@ private:
         ids = engine_->device->upload(ids, count * sizeof(int32_t));
     }
 
+    // ---- Rows that arrive later
+
+    // What the pass of a capturer writes whose rows arrive later: the sink is the model's alone.
+    Coming pass() {
+        Engine &e = *engine_;
+        const auto rows = static_cast<uint32_t>(in_.chance(32) ? in_.below(e.rows + 1) : e.rows);
+        const auto layers = static_cast<uint32_t>(e.shape->cells());
+        Coming coming{0, rows, {}, nullptr, {}, false, in_.chance(24)};
+        e.sink->begin(rows);
+        for (uint32_t l = 0; l < layers; l++) {
+            const auto seed = static_cast<uint8_t>(in_.number(1));
+            for (uint32_t r = 0; r < rows; r++) {
+                std::vector<int64_t> ids = cell(l, r, seed);
+                if (seed % 16 == 15)
+                    ids.assign(e.shape->k, kUnwritten);
+                else
+                    e.sink->write(l, r, ids);
+                coming.ids.insert(coming.ids.end(), ids.begin(), ids.end());
+            }
+        }
+        e.sink->snapshot();
+        return coming;
+    }
+
+    void arrive_any() {
+        if (Engine &e = *engine_; !e.coming.empty()) arrive(e, in_.below(e.coming.size()));
+    }
+    void arrive(Engine &e, size_t i) {
+        const Coming c = std::move(e.coming[i]);
+        e.coming.erase(e.coming.begin() + static_cast<ptrdiff_t>(i));
+        check::trace("  %u rows of step %llu%s\n", c.rows, ull(c.step), c.gone ? ", lost" : "");
+        if (c.gone)
+            return SAME_STATUS(ROUTECAP_OK, routecap_step_arrive(e.capturer, c.step, nullptr));
+        if (c.memory != nullptr) *c.memory = c.positions;
+        const uint32_t k = e.shape->k;
+        const size_t layers = e.shape->cells(), room = c.rows + in_.below(2);
+        routecap_sink sink{};
+        sink.struct_size = sizeof sink;
+        sink.dtype = in_.pick({ROUTECAP_DTYPE_I16, ROUTECAP_DTYPE_I32, ROUTECAP_DTYPE_I64});
+        sink.rows = c.rows, sink.k = k;
+        const bool rows_first = in_.chance(128);
+        sink.row_stride = static_cast<int64_t>(rows_first ? layers * k : k);
+        sink.layer_stride = static_cast<int64_t>(rows_first || room == 0 ? k : room * k);
+        const size_t element = check::element_bytes(sink.dtype);
+        std::vector<uint8_t> memory(layers * room * k * element, 0x80);
+        for (size_t n = 0; n < c.ids.size(); n++) {
+            const size_t layer = n / k / c.rows, row = n / k % c.rows;
+            const size_t at = layer * static_cast<size_t>(sink.layer_stride) +
+                              row * static_cast<size_t>(sink.row_stride) + n % k;
+            if (c.ids[n] != kUnwritten) std::memcpy(&memory[at * element], &c.ids[n], element);
+        }
+        sink.ids = memory.data();
+        SAME_STATUS(ROUTECAP_OK, routecap_step_arrive(e.capturer, c.step, &sink));
+        if (in_.chance(32))  // nothing happens
+            SAME_STATUS(ROUTECAP_OK, routecap_step_arrive(e.capturer, c.step, nullptr));
+    }
+    // In any order. What is filed meanwhile are the steps before the first that is on its way.
+    void arrive_all(Engine &e) {
+        while (!e.coming.empty()) {
+            arrive(e, in_.below(e.coming.size()));
+            if (e.coming.empty() || !in_.chance(64)) continue;
+            SAME_STATUS(ROUTECAP_OK, routecap_capturer_progress(e.capturer));
+            uint64_t first = UINT64_MAX, waiting = 0;
+            for (const Coming &c : e.coming) first = std::min(first, c.step);
+            for (uint64_t step = first; step <= e.model->stats.steps_issued; step++) {
+                SAME_STATUS(e.model->poll(step), routecap_step_poll(e.capturer, step));
+                waiting += e.model->poll(step) == ROUTECAP_PENDING;
+            }
+            SAME(waiting, stats(e).steps_in_flight);
+        }
+    }
+
     void begin() {
+        if (engine_->later) {
+            if (engine_->model->stats.steps_issued > 0)
+                SAME_STATUS(ROUTECAP_ERR_STATE, routecap_step_begin(engine_->capturer, 1, nullptr));
+            return;
+        }
         begin(in_.chance(16) ? static_cast<uint32_t>(in_.below(engine_->rows + 3)) : engine_->rows);
     }
     void begin(uint32_t rows) {
@@ -428,6 +526,7 @@ private:
     }
 
     void record() {
+        if (engine_->later) return arrive_any();
         const uint32_t layer =
             static_cast<uint32_t>(in_.below(engine_->shape->cells() + (in_.chance(8) ? 1 : 0)));
         const uint32_t first = static_cast<uint32_t>(in_.below(engine_->rows)),
@@ -457,6 +556,7 @@ private:
     }
 
     void record_layers() {
+        if (engine_->later) return arrive_any();
         Engine &e = *engine_;
         const uint32_t first = static_cast<uint32_t>(in_.below(e.rows)),
                        rows = static_cast<uint32_t>(in_.below(e.rows - first + 1));
@@ -481,6 +581,7 @@ private:
     // What a router does that was given the sink's address. Rows written before are left alone, and
     // so is a sink that nobody began.
     void write() {
+        if (engine_->later) return arrive_any();
         Engine &e = *engine_;
         const uint32_t layer = static_cast<uint32_t>(in_.below(e.shape->cells())),
                        row = static_cast<uint32_t>(in_.below(e.rows));
@@ -501,6 +602,7 @@ private:
     }
 
     void snapshot() {
+        if (engine_->later) return arrive_any();
         SAME_STATUS(ROUTECAP_OK,
                     routecap_step_snapshot(engine_->capturer, engine_->device->stream()));
         engine_->sink->snapshot();
@@ -514,6 +616,7 @@ private:
     }
 
     void probe() {
+        if (engine_->later) return arrive_any();
         Engine &e = *engine_;
         std::vector<routecap_layer_probe> expected(in_.chance(8) ? e.shape->cells() + 1
                                                                  : in_.below(e.shape->cells() + 1));
@@ -530,6 +633,7 @@ private:
 
     // A whole pass, with what may be forgotten in it.
     void forward() {
+        if (engine_->later) return issue(false);
         const uint8_t forgets = static_cast<uint8_t>(in_.number(1));
         if (forgets % 16 != 1) begin();
         for (uint32_t l = 0; l < engine_->shape->cells(); l++)
@@ -540,7 +644,7 @@ private:
         issue(snapshots == (forgets % 16 == 4));
     }
 
-    void issue_any() { issue(in_.chance(64)); }
+    void issue_any() { issue(!engine_->later && in_.chance(64)); }
 
     uint64_t position_in(const RequestPtr &r) {
         const uint64_t length = r != nullptr ? r->length() : 0;
@@ -598,7 +702,9 @@ private:
 
         routecap_issue_options options{};
         options.struct_size = sizeof options;
-        options.snapshot = makes ? ROUTECAP_SNAPSHOT_MAKE : ROUTECAP_SNAPSHOT_TAKEN;
+        options.snapshot = e.later ? ROUTECAP_SNAPSHOT_LATER
+                           : makes ? ROUTECAP_SNAPSHOT_MAKE
+                                   : ROUTECAP_SNAPSHOT_TAKEN;
         const uint64_t tag = in_.chance(24) ? e.tag / 2 : e.tag;  // of older weights, too
         options.tag = tag;
         if (device_positions || in_.chance(16))
@@ -623,7 +729,7 @@ private:
                 case 6:
                     s.flags |= ROUTECAP_SPAN_DEVICE_POSITIONS, s.position_end = s.position;
                     break;
-                case 7: options.snapshot = 2; break;
+                case 7: options.snapshot = 3; break;
                 default:
                     options.positions = positions.data(),
                     options.positions_dtype = ROUTECAP_DTYPE_U8, wrong = ROUTECAP_ERR_DTYPE;
@@ -650,13 +756,19 @@ private:
             check::trace(" to %llu\n", ull(s.position_end));
         }
         if (makes) e.sink->snapshot();
+        Coming coming = e.later ? pass() : Coming{};
+        if (e.later && !e.model->slot) e.model->choose_slot();
         const bool lost = !e.model->slot && !given.empty();
         const model::Sink::Taken taken = e.sink->take();
         uint64_t ticket = 0;
         const int32_t expected = e.model->issue(spans, positions, tag, taken, lost, ticket);
-        if (options.positions != nullptr)
+        if (options.positions != nullptr && e.later) {
+            coming.memory = std::make_unique<std::vector<int64_t>>(positions.size(), -1);
+            options.positions = coming.memory->data();
+        } else if (options.positions != nullptr) {
             options.positions =
                 e.device->upload(positions.data(), positions.size() * sizeof positions[0]);
+        }
         SAME_STATUS(expected, routecap_step_issue(
                                   e.capturer, given.data(), sizeof given[0], given.size(), &options,
                                   asks ? status.data() : nullptr, &step, e.device->stream()));
@@ -668,7 +780,13 @@ private:
         SAME_STATUS(ROUTECAP_ERR_UNKNOWN_STEP, routecap_step_poll(e.capturer, step + 1));
         for (const model::Span &s : spans)
             if (s.request != nullptr && (s.span.flags & ROUTECAP_SPAN_SPECULATIVE) != 0)
-                e.drafts.emplace_back(s.span.request, ticket);
+                e.drafts.emplace_back(s.span.request, ticket), coming.drafts = true;
+        if (e.later && e.model->poll(ticket) == ROUTECAP_PENDING) {
+            coming.step = ticket, coming.positions = positions;
+            coming.gone &= !coming.drafts;
+            if (coming.gone) e.model->lose(ticket);
+            e.coming.push_back(std::move(coming));
+        }
         e.tag += in_.chance(80);
     }
 
@@ -680,7 +798,7 @@ private:
                 return o.model.get() == held.expected->pending;
             };
             const auto owner = std::find_if(engines_.begin(), engines_.end(), owns);
-            if (owner != engines_.end()) owner->model->land();
+            if (owner != engines_.end()) arrive_all(*owner), owner->model->land();
             SAME_STATUS(held.expected->status(), routecap_routing_wait(held.routing, timeout()));
             if (owner != engines_.end()) progress(*owner);
             return;
@@ -688,7 +806,7 @@ private:
         const uint64_t step = in_.below(e.model->stats.steps_issued + 2);
         uint64_t conflicting = 77;
         const bool lands = e.model->poll(step) == ROUTECAP_PENDING;
-        if (lands) e.model->land();
+        if (lands) arrive_all(e), e.model->land();
         const int32_t expected = e.model->poll(step);
         SAME_STATUS(expected, routecap_step_finalize(e.capturer, step, timeout(), &conflicting));
         SAME(expected < 0 ? 77 : e.model->conflicting(step), conflicting);
