@@ -138,48 +138,12 @@ class Torch(Cuda):
     """routecap.torch."""
 
     def __init__(self, device, way):
-        self.capture = routecap.torch.Capture(**SHAPE, device=device)
+        self.capturer = routecap.torch.Capturer(**SHAPE, device=device)
         self.way, self.held = way, {}
-
-    def begin(self, rows):
-        self.held = {}
-        self.capture.begin(rows)
-
-    def route(self, layer, ids):
-        if self.way == "each":
-            self.capture.record(layer, ids)
-        elif self.way == "all":
-            self.held[layer] = ids
-        else:
-            self.capture.ids[: len(ids), layer].copy_(ids)
-
-    def end(self):
-        if self.way == "all" and len(self.held) == LAYERS:
-            self.capture.record_layers(list(self.held.values()))
-        elif self.way == "all":
-            for layer, ids in self.held.items():
-                self.capture.record(layer, ids)
+        self.sinks = [self.capturer.sink(layer) for layer in range(LAYERS)]
 
     def issue(self, spans):
-        self.capture.issue(spans)
-
-    def discard(self):
-        self.capture.discard()
-
-    def open(self, count):
-        return self.capture.capturer.open_batch(count)
-
-    def close(self, handles):
-        self.capture.after(routecap.Capturer.close_batch, handles).result()
-
-    def truncate(self, handle, rows):
-        self.capture.truncate(handle, rows)
-
-    def finish(self, handle, rows):
-        return self.capture.finish(handle, rows).result()
-
-    def stop(self):
-        self.capture.close()
+        self.capturer.issue(spans)  # which waits for a slot itself
 
 
 def captured_graph(model, tap, rows, see):
@@ -187,7 +151,7 @@ def captured_graph(model, tap, rows, see):
     for _ in range(2):
         run(model, tap, rows, see)
     if isinstance(tap, Torch):
-        tap.capture.drain()
+        tap.capturer.drain()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(
@@ -355,7 +319,7 @@ def cost(model, rows, graphed, repetitions, steps, backend):
     ]
     for tap in taps:
         if isinstance(tap, Torch):
-            assert tap.capture.capturer.stats().steps_lost == 0
+            assert tap.capturer.stats().steps_lost == 0
         tap.stop()
     return lines
 

@@ -11,7 +11,7 @@ import pytest
 import routecap
 import torch
 from families import EXPERTS, K, VOCABULARY, make
-from routecap.torch import Capture
+from routecap.torch import Capturer
 from routecap.transformers import find
 from transformers import DynamicCache
 
@@ -44,7 +44,7 @@ def test_prefill_decode_and_abandoned_passes_in_flight(
     shape = routecap.Settings(
         layers=len(taps), layer_map=[tap.layer for tap in taps], k=K, experts=EXPERTS, rows=64
     )
-    with torch.inference_mode(), Capture(**shape, device="cpu", slots=3) as capture:
+    with torch.inference_mode(), Capturer(**shape, device="cpu", slots=3) as capture:
         hooks = []
         for index, tap in enumerate(taps):
 
@@ -82,8 +82,7 @@ def test_prefill_decode_and_abandoned_passes_in_flight(
             tokens = output.logits[:, -1:].argmax(-1)
         finished = [capture.finish(request.id, position) for request in requests]
         seen = np.concatenate(right, axis=1)
-        for i, future in enumerate(finished):
-            routing = future.result(60)
+        for i, routing in enumerate(finished):
             routing.wait(60)
             assert routing.complete and (np.sort(routing.ids()) == np.sort(seen[i])).all()
         for each in hooks:
