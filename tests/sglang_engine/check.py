@@ -2,7 +2,7 @@
 of transformers that is given all tokens at once.
 
     python3 check.py [--beside] [--sync] [--retract] [--no-tokenizer] [--host-cache]
-        [--drafts chain|tree|ngram] [--ranks tensor|data] [--gpu] [--seed N] FOLDER
+        [--drafts chain|tree|ngram] [--ranks tensor|data] [--copies] [--gpu] [--seed N] FOLDER
 
 Random traffic in a real engine, with chunked prefill and a small cache: prompts that share
 prefixes, requests that are aborted, start later, ask for a narrow type or for nothing, sessions of
@@ -29,6 +29,7 @@ parser.add_argument("--no-tokenizer", action="store_true", help="nor a detokeniz
 parser.add_argument("--host-cache", action="store_true", help="KV that is evicted comes back")
 parser.add_argument("--drafts", choices=("chain", "tree", "ngram"), help="speculative decoding")
 parser.add_argument("--ranks", choices=("tensor", "data"), help="two, in parallel")
+parser.add_argument("--copies", action="store_true", help="by those of PyTorch, without kernels")
 parser.add_argument("--gpu", action="store_true", help="in CUDA graphs with padding")
 parser.add_argument("--seed", type=int, default=0)
 options = parser.parse_args()
@@ -92,6 +93,8 @@ def main():
     if options.ranks and not options.gpu:
         os.environ["SGLANG_CPU_OMP_THREADS_BIND"] = "0|1"
         os.environ["SGLANG_NCCL_SO_PATH"] = "none"
+    if options.copies:
+        os.environ["ROUTECAP_WITHOUT_KERNELS"] = "1"
     if options.retract:
         os.environ["SGLANG_TEST_RETRACT"] = "1"
     chosen = {"beside": options.beside, "folder": str(routings), "budget_bytes": 64 << 20}

@@ -18,11 +18,11 @@ fi
 install_library
 install_package
 
-export PYTHONPATH=$package:$root/tests/sglang_engine/plugin:$root/tests/sglang_engine/no_gpu PYTHONDONTWRITEBYTECODE=1
+export PYTHONPATH=$package:$root/tests/engines:$root/tests/sglang_engine/plugin:$root/tests/sglang_engine/no_gpu PYTHONDONTWRITEBYTECODE=1
 export SGLANG_USE_CPU_ENGINE=1 OMP_NUM_THREADS=1
 for options in "" "--retract --seed 1" "--sync --retract --no-tokenizer --seed 2" "--beside --seed 3" "--beside --sync --retract --seed 4" \
     "--drafts chain --seed 5" "--drafts ngram --seed 6" "--drafts tree --retract --seed 7" "--host-cache --seed 8" \
-    "--ranks data --seed 10"; do
+    "--ranks data --seed 10" "--copies --retract --seed 11" "--copies --drafts tree --seed 12"; do
     # shellcheck disable=SC2086
     check "every row, check.py $options" timeout 900 "$environment/bin/python" \
         tests/sglang_engine/check.py $options "$build/sglang_engine_run"

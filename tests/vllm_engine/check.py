@@ -1,7 +1,7 @@
 """Cell for cell: what callers of vLLM's engine get from routecap, and what its routers chose.
 
     python3 check.py [--eager] [--sync] [--prefix] [--preempt] [--weights] [--sleep] [--drafts]
-                     [--lora] [--store BYTES] [--seed N]
+                     [--lora] [--copies] [--store BYTES] [--seed N]
 
 Random traffic: prompts of many lengths in chunks, requests that end by their number of tokens, by
 stop tokens, at the model's length and by an abort, some of which ask for no capture, for a start
@@ -13,6 +13,7 @@ import argparse
 import collections
 import itertools
 import random
+import sys
 import tempfile
 from pathlib import Path
 
@@ -30,6 +31,7 @@ parser.add_argument(
 )
 parser.add_argument("--drafts", action="store_true", help="by n-grams; without async scheduling")
 parser.add_argument("--lora", action="store_true", help="every third request has an adapter")
+parser.add_argument("--copies", action="store_true", help="by those of PyTorch, without kernels")
 parser.add_argument("--requests", type=int, default=96)
 parser.add_argument("--kv", type=float, default=2, help="GiB of the cache")
 parser.add_argument("--seed", type=int, default=0)
@@ -49,6 +51,11 @@ SCALE, MODEL, VOCABULARY = (8, "tiny", 2048) if engine.ON_CPU else (1, "small", 
 REQUESTS = options.requests // (2 if engine.ON_CPU else 1)
 BLOCKS = 40 if engine.ON_CPU else 500 if options.prefix else 900  # some requests do not fit
 
+if options.copies:
+    sys.path.append(str(Path(__file__).parents[1] / "engines"))
+    import late_copies
+
+    late_copies.install()
 routed_experts_capturer.set_options(routed_experts_capturer.Options(store_bytes=options.store))
 routecap.vllm.install()  # after vllm was imported, as by a user's script
 oracle = engine.Oracle(8192)

@@ -82,7 +82,8 @@ judged() {
 }
 check_0.21() {
     every_row 0.21 "" --sync "--preempt --prefix" "--sync --prefix --seed 2" "--drafts --prefix" \
-        "--lora --prefix" "--weights --preempt --prefix" "--sleep --prefix" "--preempt --prefix --store 7500"
+        "--lora --prefix" "--weights --preempt --prefix" "--sleep --prefix" "--preempt --prefix --store 7500" \
+        "--copies --preempt --prefix" "--copies --drafts --prefix --seed 7"
     blocks 0.21 "" "--sync --updates tag --blocks 24 --seed 1" "--block 32 --seed 4" "--block 64 --seed 2" "--store $build/vllm_engine_slots --seed 3"
     judged 0.21 capture=routecap "capture=own cache=" "--runs 2 drafts=1 blocks=" "--runs 2 lora=1"
     check "0.21: two data-parallel ranks, parallel.py" "$python" tests/vllm_engine/parallel.py data --requests 120 --prefix \
@@ -96,7 +97,7 @@ check_0.21() {
 }
 check_0.26() {
     every_row 0.26 --sync --preempt "--prefix --seed 5" "--preempt --prefix" "--sync --prefix --seed 2" \
-        "--drafts --prefix" "--weights --preempt --prefix"
+        "--drafts --prefix" "--weights --preempt --prefix" "--copies --preempt --prefix"
     blocks 0.26 "" "--sync --updates tag --blocks 24 --seed 1" "--block 32 --seed 4" "--block 64 --seed 2"
     judged 0.26 capture=routecap capture=own "--beside transformers_engine capture=routecap load=1"
     check "0.26: as if it were a version that nobody checked, next_version.py" "$python" tests/vllm_engine/next_version.py \

@@ -21,6 +21,10 @@ def register():
     if not hasattr(mha, "transfer_kv_all_layer"):
         mha.transfer_kv_all_layer, mha.transfer_kv_per_layer = _to_host, _to_device
     _tell()
+    if os.environ.get("ROUTECAP_WITHOUT_KERNELS"):
+        import late_copies
+
+        late_copies.install()
     if path := os.environ.get("ROUTECAP_TEST_SLOTS"):
         from routecap_sglang_slots import watch
 

@@ -33,13 +33,13 @@ def rows_of(engine, request):
     return answer[:, ROUTED]
 
 
-def test_on_a_device_that_is_neither_the_host_nor_cuda_sglangs_own_stays(
+def test_on_a_device_that_pytorch_does_not_have_either_sglangs_own_stays(
     start, monkeypatch, caplog
 ):
     make, own = _v0523._make, types.SimpleNamespace()
     monkeypatch.setattr(_v0523, "_make", lambda *arguments: make(*arguments[:-1], "xpu"))
     assert start(own=own).capturer is own
-    assert "runs on xpu, and this adapter captures on CUDA and on the host alone" in caplog.text
+    assert "runs on xpu, where routecap has no backend and PyTorch" in caplog.text
 
 
 def test_the_log_says_that_it_captures(start, caplog):
@@ -49,8 +49,12 @@ def test_the_log_says_that_it_captures(start, caplog):
     assert "routecap captures routed experts in SGLang 0.5.23: <routecap.Capturer" in caplog.text
 
 
-def test_every_row_of_a_batch_with_padding_and_chunks(start):
+@pytest.mark.parametrize("without_kernels", ["0", "1"])
+def test_every_row_of_a_batch_with_padding_and_chunks(start, monkeypatch, without_kernels):
+    monkeypatch.setenv("ROUTECAP_WITHOUT_KERNELS", without_kernels)
     engine = start()
+    by_copies = "routecap.torch.Capturer" in repr(engine.capturer.capturer)
+    assert by_copies is (without_kernels == "1")
     requests = [Request(tokens(n), most=n % 7 + 1) for n in (1, 15, 16, 17, 40)]
     engine.generate(requests)
     for request in requests:

@@ -134,11 +134,16 @@ IDS = [[1, 2, 3, 63], [1, 2, 3, 64], [1, 2, 3, 40000], [1, -7, 3, 4], [1, 2, 2, 
 IDS += [[0, 1, 2, 32767]]
 
 
-def test_without_a_number_of_experts_it_works_and_warns_and_checks_what_it_can(start, caplog):
+@pytest.mark.parametrize("without_kernels", ["0", "1"])
+def test_without_a_number_of_experts_it_works_and_warns_and_checks_what_it_can(
+    start, caplog, monkeypatch, without_kernels
+):
+    monkeypatch.setenv("ROUTECAP_WITHOUT_KERNELS", without_kernels)
     with caplog.at_level(logging.WARNING):
         model = without_number(Model())
         start(model)
     assert "Ids up to 32767 are accepted" in caplog.text
+    assert ("so PyTorch copies the ids" in caplog.text) is (without_kernels == "1")
     routing = run(model, IDS)
     assert routing.layer_experts.tolist() == [32768] * 4
     assert routing.mask()[:, 1].tolist() == [True, True, False, False, False, True]
@@ -173,16 +178,17 @@ def test_a_dense_configuration_is_refused_as_it_was(start):
         start(model)
 
 
-def test_a_device_that_is_neither_the_host_nor_cuda_is_refused_before_anything_is_allocated(
+def test_a_device_that_pytorch_does_not_have_either_is_refused_before_anything_is_allocated(
     monkeypatch,
 ):
     for device, hip, kind in (
         ("xpu:0", None, "xpu"),
         ("meta", None, "meta"),
-        ("cuda:0", "7", "ROCm"),
+        ("cuda:0", "7", "cuda"),
     ):
         monkeypatch.setattr(torch.version, "hip", hip)
-        with pytest.raises(ValueError, match=f"runs on {kind}, and this adapter captures on CUDA"):
+        monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: None)
+        with pytest.raises(ValueError, match=f"runs on {kind}, where routecap has no backend"):
             module.init_routed_experts_capturer_with_shared_cache(
                 True, Model().model_config, 0, 64, 512, device
             )

@@ -54,11 +54,27 @@ def test_a_library_without_cuda_says_so(build, caplog, cuda, engine, driver, sai
     assert [SENTENCE in record.getMessage() for record in caplog.records] == [True] * said
 
 
-@pytest.mark.parametrize(("engine", "refused"), [("xpu", True), ("cpu", False), ("", False)])
-def test_an_engine_on_another_device_is_refused_before_weights_are_loaded(build, engine, refused):
+@pytest.mark.parametrize(
+    ("engine", "there", "refused"),
+    [
+        ("xpu", None, True),
+        ("xpu", "xpu", False),
+        ("tpu", "xpu", True),
+        ("cpu", None, False),
+        ("", None, False),
+    ],
+)
+def test_an_engine_on_a_device_that_pytorch_does_not_have_is_refused_before_weights_are_loaded(
+    build, monkeypatch, engine, there, refused
+):
+    torch = pytest.importorskip("torch")
     build(True, engine)
+    accelerator = None if there is None else torch.device(there)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: accelerator)
     if refused:
-        with pytest.raises(ValueError, match="runs on xpu, and this adapter captures on CUDA and"):
+        with pytest.raises(
+            ValueError, match=f"runs on {engine}, where routecap has no backend and PyT"
+        ):
             _platform.expect_cuda()
     else:
         _platform.expect_cuda()

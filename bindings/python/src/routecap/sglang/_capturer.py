@@ -11,7 +11,7 @@ import numpy as np
 import routecap
 
 from .. import models
-from .._devices import expect_host_or_cuda
+from .._devices import capturer_on
 from ..metrics import Server, serve_rank
 from ._answer import dtype_asked
 from ._delivery import Asked, Outbox, in_message
@@ -135,15 +135,13 @@ class Capturer:
     ) -> None:
         from ._op import anchor
 
-        expect_host_or_cuda(device.type)
         settings, self.columns = settings_of(model, config)
         self.own, self.place, self.failed = own, place, False
         self._max_tokens = max_tokens
-        self.capturer = routecap.Capturer(
+        self.capturer = capturer_on(
+            device,
             **settings,
             rows=rows,
-            backend="cuda" if device.type == "cuda" else "host",
-            device=device.index or 0,
             role="owner" if place.owner else "mirror",
             slots=options.slots,
             budget_bytes=options.budget_bytes,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import routecap
 
 from .._branch import Branch
+from .._devices import capturing_on
 from .._held import HeldIds
 
 if TYPE_CHECKING:
@@ -29,9 +30,10 @@ class Forward:
 
     def __init__(self, capturer: routecap.Capturer) -> None:
         self._capturer = capturer
-        self._on_gpu = capturer.backend is routecap.Backend.CUDA
+        self._is_capturing = capturing_on(capturer)
         self._capturing: bool | None = None  # a graph, when this pass began; None outside of one
-        self._branch = Branch() if self._on_gpu else None  # of a graph that is a whole pass
+        on_cuda = capturer.backend is routecap.Backend.CUDA
+        self._branch = Branch() if on_cuda else None  # of a graph that is a whole pass
         self._recorded = False  # all layers of this pass, before its end
         self._told = False
         self.held = HeldIds(capturer)
@@ -112,10 +114,3 @@ class Forward:
                 "the model",
                 layer,
             )
-
-    def _is_capturing(self) -> bool:
-        if not self._on_gpu:
-            return False
-        import torch
-
-        return bool(torch.cuda.is_current_stream_capturing())

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 import routecap
 
-from .._devices import expect_host_or_cuda
+from .._devices import backend_of, capturer_on, expect_device, takes_tensors
 from .._tensors import Tensor, describe
 from . import _model_config
 from ._again import IssueAgain, issue_again
@@ -260,16 +260,14 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         device = torch.device(device)
         if device.type == "cuda" and device.index is None:
             device = torch.device("cuda", torch.cuda.current_device())
-        expect_host_or_cuda(device.type)
-        self._on_gpu = device.type != "cpu"
-        if self._on_gpu and without_cuda():
+        expect_device(device.type)
+        if backend_of(device.type) is routecap.Backend.CUDA and without_cuda():
             raise RuntimeError(WITHOUT_CUDA)
+        self._device = device
         self.device_cache = _RoutedExpertsDeviceCache(
             max_num_batched_tokens, self.num_hidden_layers, self.num_experts_per_tok, device
         )
         self._settings: dict[str, Any] = {
-            "backend": "cuda" if self._on_gpu else "host",
-            "device": device.index or 0,
             "role": "mirror" if skip_host_cache else "owner",
             "layers": self.num_hidden_layers,
             "k": self.num_experts_per_tok,
@@ -310,9 +308,10 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
     def _open(self, experts: list[int]) -> None:
         """Open routecap's capturer, for layers of so many experts each."""
         most = max(experts)
-        self.capturer = routecap.Capturer(experts=most, layer_experts=experts, **self._settings)
+        settings = {**self._settings, "experts": most}
+        self.capturer = capturer_on(self._device, layer_experts=experts, **settings)
         self.capturer.bind(0, self.device_cache.buffer)
-        self._memory = routecap.memory(experts=most, **self._settings)
+        self._memory = routecap.memory(backend=self.capturer.backend, **settings)
         self.watch = Watch(self.capturer, self._memory, self._unread, self.layer_map)
         self.forward = self.device_cache.forward = Forward(self.capturer, self.options.place)
         weakref.finalize(self.forward, self.capturer.close)  # a bound model uses it after us
@@ -400,7 +399,7 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
             return
         before = self._requests.batch
         handles = self._requests.handles(req_ids)
-        if self._on_gpu and not positions.is_cuda:
+        if positions.device.type != self._device.type:  # they are on the host
             self._issue_known(handles, counts, positions)
             return
         spans = self._spans.fill(handles, counts)
@@ -417,7 +416,7 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         positions: torch.Tensor,
     ) -> None:
         """Prepare the issue of a batch that has come twice, as it will come again."""
-        if self.forward.delimited:
+        if self.forward.delimited and not takes_tensors(self.capturer):
             where = self._describe(positions)
             prepared = self.capturer.prepare_issue(
                 list(req_ids), counts, spans, tag=self.tag, positions=where
@@ -454,7 +453,7 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         if not several and not self._requests.unsettled:
             return  # a row for each request, as in ordinary decoding: nothing can be rejected
         known = None
-        if not positions.is_cuda:
+        if positions.device.type == "cpu":
             known = bounds(counts, positions.numpy(), self.max_model_len)
         verified = self._requests.expect(counts, known, self._start_of)
         if self.options.metrics_port:
@@ -478,8 +477,10 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         """This is the last step: weights that change from now on change after it."""
         self._requests.last_ticket = step.ticket
 
-    def _describe(self, positions: torch.Tensor) -> Tensor:
+    def _describe(self, positions: torch.Tensor) -> Tensor | torch.Tensor:
         """The description of the tensor, made once: an engine has one tensor for all steps."""
+        if takes_tensors(self.capturer):
+            return positions
         known = self._positions
         if known is None or known.holder is not positions or known.address != positions.data_ptr():
             known = self._positions = describe(positions, "positions")

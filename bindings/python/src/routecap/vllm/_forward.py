@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import routecap
 
+from .._devices import capturing_on
 from .._held import HeldIds
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class Forward:
         self._conflict_told = False
         self.delimited = False
         self.held = HeldIds(capturer, logger)
-        self._on_gpu = capturer.backend is routecap.Backend.CUDA
+        self._is_capturing = capturing_on(capturer)
         self._capturing = False  # a graph, when this pass began
         self._seen = False  # a router has called in this pass
         self._of_pieces: dict[Hashable, dict[int, torch.Tensor]] = {}
@@ -123,13 +124,6 @@ class Forward:
 
     # ---- Graphs of parts of a pass
 
-    def _is_capturing(self) -> bool:
-        if not self._on_gpu:
-            return False
-        import torch
-
-        return bool(torch.cuda.is_current_stream_capturing())
-
     def _route_in_piece(self, layer: int, topk_ids: torch.Tensor) -> None:
         key = _pieces() if self.held.proven and _pieces is not None else None
         of_pieces = None if key is None else self._of_pieces.setdefault(key, {})
@@ -148,14 +142,11 @@ class Forward:
     # ---- Without hooks that say when a pass begins
 
     def _begin_if_new(self, layer: int, topk_ids: torch.Tensor) -> None:
-        if topk_ids.is_cuda:
-            import torch
-
-            if torch.cuda.is_current_stream_capturing():
-                raise RuntimeError(
-                    "a CUDA graph is being captured, and it is not known where its forward pass"
-                    " begins: bind the model first"
-                )
+        if self._is_capturing():
+            raise RuntimeError(
+                "a graph is being captured, and it is not known where its forward pass begins: bind"
+                " the model first"
+            )
         if not self._captured or layer in self._captured:
             self._capturer.begin(self._capturer.rows)
             self._captured.clear()

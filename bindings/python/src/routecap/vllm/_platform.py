@@ -9,7 +9,8 @@ import sys
 
 import routecap
 
-from .._devices import expect_host_or_cuda
+from .._constants import Backend
+from .._devices import backend_of, expect_device
 
 logger = logging.getLogger("vllm.routecap")  # which vLLM shows
 
@@ -51,15 +52,19 @@ def engine_is_on_cuda() -> bool:
 
 
 def expect_cuda() -> None:
-    """Raises: ValueError: the engine runs on CUDA, and the library has none; or it runs on neither
-    CUDA nor the host.
+    """Raises: ValueError: the engine runs on CUDA, and the library has none; or there is no way to
+    capture on its device.
     """
     if (kind := _device_type()) is not None:
-        expect_host_or_cuda(kind)
-    if engine_is_on_cuda() and without_cuda():
+        expect_device(kind)
+    if _lacks_cuda():
         raise ValueError(WITHOUT_CUDA)
 
 
 def say_if_without_cuda() -> None:
-    if without_cuda() and engine_is_on_cuda():
+    if _lacks_cuda():
         logger.error(WITHOUT_CUDA)
+
+
+def _lacks_cuda() -> bool:
+    return without_cuda() and engine_is_on_cuda() and backend_of("cuda") is Backend.CUDA

@@ -44,6 +44,12 @@ vllm.v1.kv_cache_interface
     FullAttentionSpec:
 vllm.utils.hashing
     get_hash_fn_by_name(hash_fn_name)
+vllm.v1.request
+    Request.__init__(self, request_id, prompt_token_ids, sampling_params, pooling_params, ...)
+    Request: block_hashes num_tokens num_computed_tokens sampling_params client_index
+vllm.v1.engine
+    EngineCoreOutput: request_id new_token_ids finish_reason routed_experts
+    EngineCoreOutputs: outputs
 """  # what this module replaces and reads
 
 

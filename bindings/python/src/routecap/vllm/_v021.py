@@ -45,12 +45,6 @@ from ._workers import serve as serve_scheduler
 from ._wrap import once, replace
 
 PLACES = f"""{places_of(_hooks, _binding, _compiled, _transport, _scheduler, _front_end, _server)}
-vllm.v1.request
-    Request.__init__(self, request_id, prompt_token_ids, sampling_params, pooling_params, ...)
-    Request: block_hashes num_tokens num_computed_tokens sampling_params client_index
-vllm.v1.engine
-    EngineCoreOutput: request_id new_token_ids finish_reason routed_experts
-    EngineCoreOutputs: outputs
 vllm.distributed.parallel_state
     get_pp_group()
 vllm.v1.worker.gpu_model_runner
