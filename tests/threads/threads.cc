@@ -284,6 +284,82 @@ TEST(Threads, a_routing_on_many_threads) {
     routecap_routing_free(shared);
 }
 
+// Steps are issued before their rows are there. Two threads hand them over, in any order, and a third
+// reads; requests are truncated and finished meanwhile.
+TEST(Threads, rows_arrive_on_other_threads) {
+    Rig rig({.shape = kShape, .slots = 8, .flags = ROUTECAP_CONFIG_EXTERNAL_SINK});
+    if (on_cuda()) GTEST_SKIP() << "rows arrive later on the host backend alone";
+    struct Coming {
+        routecap_step step;
+        std::vector<int16_t> ids;  // [rows, layers, k]
+    };
+    std::mutex mutex;
+    std::vector<Coming> coming;
+    const auto hand_over = [&](std::mt19937_64 &random) {
+        Coming one;
+        {
+            const std::lock_guard lock(mutex);
+            if (coming.empty()) return std::this_thread::yield();
+            std::swap(coming[random() % coming.size()], coming.back());
+            one = std::move(coming.back());
+            coming.pop_back();
+        }
+        routecap_sink rows{};
+        rows.struct_size = sizeof rows;
+        rows.dtype = ROUTECAP_DTYPE_I16;
+        rows.ids = one.ids.data();
+        rows.k = kShape.k;
+        rows.row_stride = kShape.layers * kShape.k;
+        rows.layer_stride = kShape.k;
+        rows.rows = static_cast<uint32_t>(one.ids.size()) / (kShape.layers * kShape.k);
+        ASSERT_STATUS(ROUTECAP_OK, routecap_step_arrive(rig.capturer(), one.step, &rows));
+    };
+    const routecap_request stays = rig.open();
+    Threads threads;
+    for (int i = 0; i < 2; i++) threads.repeat(hand_over);
+    threads.repeat([&](std::mt19937_64 &random) { read_landed(rig, stays, 0, random); });
+
+    routecap_issue_options options{};
+    options.struct_size = sizeof options;
+    options.snapshot = ROUTECAP_SNAPSHOT_LATER;
+    routecap_request ends = 0;
+    std::vector<std::pair<RoutingPtr, uint64_t>> finished;  // with the request's seed
+    for (uint64_t p = 0; p < kSteps && !testing::Test::HasFailure(); p++) {
+        const uint64_t seed = 1 + p / 20, at = p % 20;
+        if (at == 0) ends = rig.open();
+        if (at == 12) {
+            ASSERT_STATUS(ROUTECAP_OK, routecap_request_truncate(rig.capturer(), ends, 10));
+        }
+        // The two that were cut are computed again, and are others.
+        const uint64_t position = at < 12 ? at : at - 2, twin = at < 12 ? seed : kSteps + seed;
+        Coming one;
+        for (const auto &[s, q] : {std::pair<uint64_t, uint64_t>(0, p), {twin, position}})
+            for (uint32_t layer = 0; layer < kShape.layers; layer++)
+                for (const int64_t id : routed(kShape, s, q, layer))
+                    one.ids.push_back(static_cast<int16_t>(id));
+        if (p >= 7) rig.land(p - 6);  // which are tickets, too: so a slot is free
+        one.step = rig.issue({rig.span(stays, p, 0, 1), rig.span(ends, position, 1, 1)},
+                             ROUTECAP_OK, nullptr, &options);
+        ASSERT_EQ(p + 1, one.step);
+        {
+            const std::lock_guard lock(mutex);
+            coming.push_back(std::move(one));
+        }
+        if (at == 19) {
+            routecap_routing *routing = nullptr;
+            ASSERT_STATUS(ROUTECAP_OK,
+                          routecap_request_finish(rig.capturer(), ends, 18, &routing));
+            finished.emplace_back(RoutingPtr(routing), seed);
+        }
+    }
+    rig.land(kSteps);
+    threads.stop();
+    rig.expect(stays, 0, routed_rows(kShape, 0, 0, kSteps));
+    for (const auto &[routing, seed] : finished)
+        ASSERT_EQ(routed_rows(kShape, seed, 0, 10) + routed_rows(kShape, kSteps + seed, 10, 18),
+                  contents(routing.get(), kShape));
+}
+
 // Somebody waits for a routing while its capturer is destroyed.
 TEST(Threads, wait_during_destroy) {
     for (int i = 0; i < 50; i++) {
