@@ -1,6 +1,7 @@
 """SGLang 0.5.23 on the host, in processes of its own, with routecap or with its own capturer.
 
-capture: "routecap" or "own". retract: every third pass retracts requests.
+capture: "routecap" or "own". retract: every third pass retracts requests. copies: by those of
+PyTorch, which arrive late.
 """
 
 import asyncio
@@ -17,7 +18,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "sglang_engine"))
 names = map(str, itertools.count())
 
 
-def engine(capture="routecap", retract="1"):
+def engine(capture="routecap", retract="1", copies=""):
     import model as small
 
     import routecap
@@ -32,6 +33,8 @@ def engine(capture="routecap", retract="1"):
     os.environ["SGLANG_EXTERNAL_MODEL_PACKAGE"] = "routecap_sglang_models"
     if retract:
         os.environ["SGLANG_TEST_RETRACT"] = "1"
+    if copies:
+        os.environ["ROUTECAP_WITHOUT_KERNELS"] = "1"
     if capture == "routecap":
         routecap.sglang.install()
     import sglang
@@ -98,8 +101,9 @@ def engine(capture="routecap", retract="1"):
         return sum(line.startswith("retractions") for line in lines)
 
     made = f"routecap {routecap.__version__}" if capture == "routecap" else "its own capture"
+    how = "PyTorch's copies, " if copies else ""
     return conform.Functions(
-        f"SGLang {sglang.__version__}, {made}",
+        f"SGLang {sglang.__version__}, {how}{made}",
         generate,
         routing,
         lambda output: [*output[0].prompt, *output[1]["output_ids"]],

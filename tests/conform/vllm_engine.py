@@ -3,8 +3,9 @@ VLLM_ENGINE_ON_CPU is 1.
 
 capture: "routecap" or "own". cache: with the prefix cache, or "". blocks: of the cache, so few that
 requests are preempted, or "". drafts: by n-grams (with blocks="", because the scheduler of 0.21
-stops where it preempts requests that have drafts). lora: with an adapter. load: a checkpoint, which
-other engines can load too; otherwise the weights are drawn in the engine.
+stops where it preempts requests that have drafts). lora: with an adapter. copies: by those of
+PyTorch, which arrive late. load: a checkpoint, which other engines can load too; otherwise the
+weights are drawn in the engine.
 """
 
 import itertools
@@ -13,7 +14,8 @@ import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "vllm_engine"))
+for folder in ("vllm_engine", "engines"):
+    sys.path.append(str(Path(__file__).resolve().parents[1] / folder))
 import engine as tested  # noqa: E402
 from vllm import SamplingParams, __version__  # noqa: E402
 from vllm.sampling_params import RequestOutputKind  # noqa: E402
@@ -48,13 +50,19 @@ def count_preemptions():
     GPUModelRunner._prepare_inputs = prepare_inputs
 
 
-def engine(capture="routecap", cache="1", blocks="40", drafts="", lora="", eager="", load=""):
+def engine(
+    capture="routecap", cache="1", blocks="40", drafts="", lora="", copies="", eager="", load=""
+):
     folder, vocabulary = tested.MODELS / MODEL, VOCABULARY
     if load:
         sys.path.append(str(Path(__file__).resolve().parents[1] / "sglang_engine"))
         import model as small
 
         folder, vocabulary = small.make(tempfile.mkdtemp()), small.VOCABULARY
+    if copies:
+        import late_copies
+
+        late_copies.install()
     if capture == "routecap":
         capturers.set_options(capturers.Options(folder=tempfile.mkdtemp()))
         routecap.vllm.install()
@@ -182,6 +190,7 @@ def judged(capture, folder, settings, adapter):
     name = ["prefix cache" if settings["enable_prefix_caching"] else "no prefix cache"]
     name += ["adapter"] if adapter else []
     name += ["drafts by n-grams"] if "speculative_config" in settings else []
+    name += ["PyTorch's copies"] if "late_copies" in sys.modules else []
     made = f"routecap {routecap.__version__}" if capture == "routecap" else "its own capture"
     engine = conform.Functions(
         f"vLLM {__version__}, {', '.join(name)}, {made}",

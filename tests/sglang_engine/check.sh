@@ -32,7 +32,7 @@ for options in "--page 1 --seed 1" "--page 16 --retract --seed 2" "--page 64 --s
     check "rows by slot, slots.py $options" timeout 900 "$environment/bin/python" \
         tests/sglang_engine/slots.py $options "$build/sglang_engine_run"
 done
-for options in capture=routecap capture=own "--beside transformers_engine capture=routecap"; do
+for options in capture=routecap capture=own "--runs 2 copies=1" "--beside transformers_engine capture=routecap"; do
     # shellcheck disable=SC2086
     check "conform, $options" timeout 1800 "$environment/bin/python" tests/conform/prove.py --json "$build/conform_reports" sglang_engine $options
 done
