@@ -36,27 +36,3 @@ func OpenSharedStore(descriptor int, config StoreConfig, shape Config) (*Store, 
 		},
 	)
 }
-
-// Dump describes the capturer as JSON, of at most so many requests, for an engine that hangs
-// (routecap_capturer_dump). It waits for nothing that waits: it returns while another goroutine is
-// stuck in a call, or the worker in a callback. Numbers have 64 bits: decode them with
-// json.Decoder.UseNumber, or into integers.
-func (c *Capturer) Dump(requests uint32) ([]byte, error) {
-	var dst []byte
-	for {
-		var needed uint64
-		result, err := c.call("routecap_capturer_dump", func(p unsafe.Pointer) Result {
-			return routecap_capturer_dump(
-				p,
-				requests,
-				unsafe.Pointer(unsafe.SliceData(dst)),
-				uintptr(len(dst)),
-				&needed,
-			)
-		})
-		if result.Status != ErrBufferTooSmall {
-			return dst[:min(needed, uint64(len(dst)))], err
-		}
-		dst = make([]byte, needed)
-	}
-}

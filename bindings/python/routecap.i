@@ -1041,7 +1041,6 @@ static void free_unused(PyObject *capsule) { /* consumers rename what they take 
 %waits_and_measures(routecap_request_extract_into, 10)
 %waits_and_measures(routecap_routing_copy_to, 7)
 %waits_and_measures(routecap_routing_serialize, 5)
-%waits_and_measures(routecap_capturer_dump, 5)
 %waits_and_measures(routecap_store_export, 7)
 %waits_and_measures(routecap_wire_encode, 5)
 %waits_and_measures(routecap_sequence_serialize, 5)

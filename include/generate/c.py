@@ -110,7 +110,6 @@ def lists(headers: Headers) -> str:
     best = headers.reasons_best_first
     reasons = [each.name.removeprefix("ROUTECAP_MISSING_") for each in headers.group("MISSING_")]
     flags = [each.name.removeprefix("ROUTECAP_CONFIG_") for each in headers.group("CONFIG_")]
-    stats = next(each for each in headers.structs if each.short == "stats")
     return (
         f"// {OPENING}\n"
         "// Lists of what the headers declare: X(...) is expanded for each.\n"
@@ -129,10 +128,9 @@ def lists(headers: Headers) -> str:
             ],
         )
         + macro("ROUTECAP_CONFIG_FLAGS", "X(NAME, name).", [f"{n}, {n.lower()}" for n in flags])
-        + macro("ROUTECAP_STATS", "X(field).", [each.name for each in stats.fields[1:]])
         + macro(
             "ROUTECAP_COUNTERS",
-            "X(field): those of ROUTECAP_STATS that are counted. The others are sums over layers,\n"
+            "X(field): those of routecap_stats that are counted. The others are sums over layers,\n"
             "// or say what is there now.",
             counters(headers),
         )

@@ -3,8 +3,7 @@
  *
  * Copyright 2026 The routecap authors. Licensed under the Apache License, Version 2.0; see LICENSE.
  *
- * The log reports problems, one line of text each. docs/diagnostics.md says how to use it, and what
- * else there is: a dump of a capturer that hangs (routecap/experimental.h).
+ * The log reports problems, one line of text each. docs/diagnostics.md says how to use it.
  *
  *   routecap_set_log  where lines go
  */
@@ -25,9 +24,9 @@ extern "C" {
  * Levels. Each level includes the lines of the levels before it.
  *
  * A fault that repeats does not flood the log. Each kind of fault of each capturer gives at most
- * one line a second, with the number of times that it happened since the last line. Faults that gave
- * no line are counted in the next one of their kind, or in one when the capturer is destroyed. Each
- * error status of a call is logged at most five times a second.
+ * one line a second, with the number of times that it happened since the last line. Faults without
+ * a line of their own are counted in the next line of their kind, or in one when the capturer is
+ * destroyed. Each error status of a call is logged at most five times a second.
  */
 #define ROUTECAP_LOG_OFF 0
 #define ROUTECAP_LOG_ERROR 1   /* capture does not work: no device, a lost device, a defect */

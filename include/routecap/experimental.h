@@ -1,6 +1,5 @@
 /*
- * routecap, chapter 16, experimental: a store that several processes share, and a dump of a
- * capturer.
+ * routecap, chapter 16, experimental: a store that several processes share.
  *
  * Copyright 2026 The routecap authors. Licensed under the Apache License, Version 2.0; see LICENSE.
  *
@@ -10,7 +9,6 @@
  *
  *   routecap_store_create_shared  a store for this process and those that get its descriptor
  *   routecap_store_open_shared    open such a store, or a store in a file
- *   routecap_capturer_dump        requests, steps in flight and memory as JSON
  */
 #ifndef ROUTECAP_EXPERIMENTAL_H
 #define ROUTECAP_EXPERIMENTAL_H
@@ -100,39 +98,6 @@ ROUTECAP_API routecap_status routecap_store_create_shared(const routecap_store_c
 ROUTECAP_API routecap_status routecap_store_open_shared(const routecap_store_config *config,
                                                         const routecap_config *shape,
                                                         int32_t descriptor, routecap_store **store);
-
-/* ================================================================================================
- * Dump of a capturer
- * ============================================================================================== */
-
-/**
- * Describe a capturer as JSON: its settings, memory and counters, what the worker thread is doing,
- * every step in flight, and requests.
- *
- * Any thread may call it, even while the engine hangs. It does not wait for steps, callbacks or the
- * device, does not call the driver, allocates nothing, and writes only to dst. No thread waits for
- * anything while it holds a lock that this call takes. So this call returns even if the engine's
- * thread is stuck in a call, or the worker thread in a hook or a release callback. It reads the
- * numbers one after another while the capturer runs, so they may differ by what happened in
- * between.
- *
- * docs/dump.schema.json describes the JSON. It is ASCII. Later versions may add members.
- *
- * @param[in] capturer   The capturer.
- * @param[in] requests   The most requests to list. Requests with rows in flight, or with calls that
- *                       wait to be applied, come first. If dst has no room for all of them, fewer
- *                       are listed.
- * @param[out] dst       [dst_bytes] the JSON, without a 0 at its end. NULL with dst_bytes 0 asks
- *                       for the size, and the call returns ROUTECAP_ERR_BUFFER_TOO_SMALL.
- * @param[in] dst_bytes  Size of dst, in bytes. The size that an earlier call returned in `needed`
- *                       stays large enough, whatever has happened since.
- * @param[out] needed    How many bytes were written; on ROUTECAP_ERR_BUFFER_TOO_SMALL, how many are
- *                       enough; may be NULL.
- * @return ROUTECAP_OK; ROUTECAP_ERR_BUFFER_TOO_SMALL (nothing is written).
- */
-ROUTECAP_API routecap_status routecap_capturer_dump(const routecap_capturer *capturer,
-                                                    uint32_t requests, void *dst, size_t dst_bytes,
-                                                    uint64_t *needed);
 
 #ifdef __cplusplus
 }

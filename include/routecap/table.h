@@ -216,8 +216,6 @@ typedef struct routecap_api {
                                            int32_t *, routecap_store **);
     routecap_status (*store_open_shared)(const routecap_store_config *, const routecap_config *,
                                          int32_t, routecap_store **);
-    routecap_status (*capturer_dump)(const routecap_capturer *, uint32_t, void *, size_t,
-                                     uint64_t *);
     /* Rows that arrive later. */
     routecap_status (*step_arrive)(routecap_capturer *, routecap_step, const routecap_sink *);
 } routecap_api;

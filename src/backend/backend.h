@@ -42,9 +42,6 @@ struct RecordedLayer {
     const int32_t *table;
 };
 
-// Whether the rows of a step in flight are in host memory.
-enum class Arrival { coming, arrived, failed };
-
 // "Naming" a slot tells the device which slot the next snapshot fills, and begins a new epoch. An
 // owner's backend starts with slot 0 named.
 class Backend {
@@ -107,9 +104,6 @@ public:
     virtual void await(int32_t, routecap_step, uint32_t, const DevicePositions &, int32_t) {}
     virtual void arrive(routecap_step, const kernels::SinkLayer *, uint32_t) {}
     virtual void give_up() {}
-
-    // For any other thread, such as one that writes a dump. The step may be filed during the call.
-    virtual Arrival arrival(int32_t slot) const = 0;
 };
 
 // Whether a backend can be used, and one line about it in static storage.

@@ -112,7 +112,6 @@
     X(set_log) \
     X(store_create_shared) \
     X(store_open_shared) \
-    X(capturer_dump) \
     X(step_arrive)
 
 // X(ROUTECAP_NAME).
@@ -183,37 +182,7 @@
     X(LOAD, load) \
     X(LOAD_TAGS, load_tags)
 
-// X(field).
-#define ROUTECAP_STATS(X) \
-    X(silent_layers) \
-    X(steps_issued) \
-    X(steps_landed) \
-    X(steps_lost) \
-    X(rows_issued) \
-    X(rows_in_flight) \
-    X(rows_provisional) \
-    X(rows_delivered) \
-    X(rows_missing) \
-    X(rows_lost) \
-    X(rows_late) \
-    X(rows_rejected) \
-    X(rows_unplaced) \
-    X(rows_refused) \
-    X(rows_skipped) \
-    X(rows_overlapped) \
-    X(rows_mismatched) \
-    X(rows_dropped) \
-    X(cells_conflicting) \
-    X(cells_unwritten) \
-    X(cells_out_of_range) \
-    X(cells_duplicate) \
-    X(requests_open) \
-    X(steps_in_flight) \
-    X(bytes_in_use) \
-    X(bytes_peak) \
-    X(bytes_budget)
-
-// X(field): those of ROUTECAP_STATS that are counted. The others are sums over layers,
+// X(field): those of routecap_stats that are counted. The others are sums over layers,
 // or say what is there now.
 #define ROUTECAP_COUNTERS(X) \
     X(silent_layers) \

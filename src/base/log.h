@@ -33,7 +33,6 @@ class Lines {
 public:
     [[gnu::format(printf, 3, 4)]] void add(int32_t level, const char *format, ...) noexcept;
     void tell() const noexcept;
-    bool empty() const noexcept { return count_ == 0; }
 
 private:
     struct Line {

@@ -49,12 +49,10 @@ public:
     int32_t layer_stats(routecap_layer_stats *stats, size_t stat_size, size_t count) const;
     int32_t load(const uint64_t *tag, routecap_load *load, uint64_t *counts, size_t count);
     int32_t load_tags(uint64_t *tags, size_t capacity, uint64_t *count);
-    int32_t dump(uint32_t requests, void *dst, size_t dst_bytes, uint64_t *needed);  // dump.cc
 
 private:
     Capturer(const Config &config, std::unique_ptr<Backend> backend);
     bool disabled() const { return config_.role == ROUTECAP_ROLE_DISABLED; }
-    struct Dump;  // dump.cc
     void log_creation() const;
     routecap_stats counted() const;
 };

@@ -69,12 +69,6 @@ public:
             chain = next;
         }
     }
-    // How many there are.
-    uint64_t entries() const {
-        uint64_t n = 0;
-        for (const Block *block = first_; block != nullptr; block = block->next) n += kBlock;
-        return n - rest();
-    }
     // There must be room.
     template <class... Args>
     void append(Args &&...args) noexcept {

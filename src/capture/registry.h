@@ -17,7 +17,7 @@ struct Registry {
 
     // A thread holds it as long as the arguments of one call take. Meanwhile it does not wait, copy
     // rows, allocate, or call the driver or a callback (docs/threading.md).
-    mutable QuickMutex mutex;
+    QuickMutex mutex;
     RequestTable requests GUARDED_BY(mutex);
     Log log GUARDED_BY(mutex);
     Nodes nodes GUARDED_BY(mutex);

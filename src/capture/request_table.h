@@ -343,16 +343,6 @@ public:
         for (uint32_t i = 0; i < made_; i++) at(i).check = 0;
     }
 
-    // Calls f for those at the next places from `at` on, as many as there are in `most` places;
-    // false if there are none behind them.
-    template <class F>
-    bool for_each_open(uint32_t &from, uint32_t most, F f) {
-        const uint32_t end = std::min(made_, from + most);
-        for (; from < end; from++)
-            if (at(from).open()) f(at(from));
-        return from < made_;
-    }
-
     // How many are open. Any thread may ask.
     uint64_t count() const { return count_.load(std::memory_order_relaxed); }
 

@@ -11,8 +11,6 @@
 #if defined(__linux__)
 #include <pthread.h>
 #include <sys/prctl.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 #endif
 
 namespace routecap {
@@ -66,19 +64,6 @@ void StepWorker::stop() {
     lines.tell();
 }
 
-void StepWorker::does(Doing doing) {
-    if (manual_) return;  // it is no thread of its own
-    since_.store(Rhythm::Clock::now().time_since_epoch().count(), std::memory_order_relaxed);
-    doing_.store(doing, std::memory_order_relaxed);
-}
-
-StepWorker::State StepWorker::state() const {
-    constexpr auto order = std::memory_order_relaxed;
-    return {doing_.load(order),
-            Rhythm::Clock::time_point(Rhythm::Clock::duration(since_.load(order))),
-            thread_.load(order), filing_.load(order), waiting_.load(order)};
-}
-
 // The oldest step that waits to be filed, or null.
 const Step *StepWorker::oldest() {
     for (Log::Block *block = pending_; block != nullptr; block = block->next)
@@ -97,12 +82,6 @@ void StepWorker::watch(Lines &lines, bool end) {
                 step != nullptr ? step->issued_at : Watch::Clock::time_point{}, lines, end);
 }
 
-void StepWorker::tell(const Lines &lines) {
-    if (lines.empty()) return;
-    does(Doing::logging);
-    lines.tell();
-}
-
 // With nothing to do the worker sleeps until something is appended. While a step is in flight it
 // dozes until shortly before that can have landed, then looks again and again, less often the
 // longer it takes: no lock of the driver is touched to see what has landed.
@@ -113,7 +92,6 @@ void StepWorker::work() {
     char name[16];
     std::snprintf(name, sizeof name, "routecap.%llu", ull(number_));
     pthread_setname_np(pthread_self(), name);
-    thread_.store(static_cast<int32_t>(syscall(SYS_gettid)), std::memory_order_relaxed);
     // Of pauses, in nanoseconds; the default is longer than they are.
     prctl(PR_SET_TIMERSLACK, 1000);
 #endif
@@ -123,7 +101,6 @@ void StepWorker::work() {
         const uint64_t filed = counters_.steps_landed;
         if (progress()) {
             if (stop) return;
-            does(Doing::sleeping);
             bell_.sleep(rings);
             pause = kFirst;
             continue;
@@ -138,7 +115,6 @@ void StepWorker::work() {
                 look = rhythm_.next_look(step->issued_at, now, awaited);
             dozed_ = !stop && look > now + kWorthDozing;
         }
-        does(Doing::dozing);
         if (look > now + kWorthDozing && !stop) {
             bell_.doze(rings, look);
             pause = kLongest;
@@ -151,7 +127,6 @@ void StepWorker::work() {
 
 bool StepWorker::progress() {
     bool done = false;
-    does(Doing::filing);
     do {
         Lines lines;
         {
@@ -160,9 +135,8 @@ bool StepWorker::progress() {
             done = apply_ready(Until::all_applied);
             watch(lines, false);
         }
-        tell(lines);
+        lines.tell();
     } while (!done && turn_.wanted());
-    if (!released_.empty()) does(Doing::releasing);
     released_.free();
     return done;
 }
@@ -199,7 +173,6 @@ bool StepWorker::apply_ready(Until until) {
     uint64_t blocked = UINT64_MAX;  // the first step that has not landed
     bool applied = false, enough = false;
     uint32_t filed = 0;
-    uint64_t waiting = 0;
     Log::Block *emptied = nullptr;
     for (Log::Block **at = &pending_; *at != nullptr;) {
         Log::Block &block = **at;
@@ -230,7 +203,6 @@ bool StepWorker::apply_ready(Until until) {
             kept++;
         }
         block.keep(kept);
-        waiting += kept;
         if (kept > 0)
             at = &block.next;
         else
@@ -240,10 +212,9 @@ bool StepWorker::apply_ready(Until until) {
         const RegistryLock lock(registry_);
         registry_.log.add(emptied);
     }
-    waiting_.store(waiting, std::memory_order_relaxed);
     watch_.round(filed);
     if (applied) storage_->completion->notify();
-    return waiting == 0;
+    return pending_ == nullptr;
 }
 
 // Frees rows that a request gives up before the steps in flight have landed. The rows of these
@@ -353,7 +324,6 @@ void StepWorker::count_settled(const RowOutcomes &filed) {
 
 void StepWorker::file_step(int32_t slot) {
     Step &step = steps_.step(slot);
-    filing_.store(step.ticket, std::memory_order_relaxed);
     rhythm_.landed(step.issued_at, Rhythm::Clock::now(), std::exchange(dozed_, false));
     const SlotContents contents = backend_.contents(slot);
     const char *failure = backend_.failure(slot);
@@ -383,7 +353,6 @@ void StepWorker::file_step(int32_t slot) {
     const int32_t slip = check_ != nullptr ? seen : int32_t{ROUTECAP_OK};
     if (check_ != nullptr) check_->found(step.ticket, slip);
     if (slip != ROUTECAP_OK) watch_.slipped(step.ticket, slip);
-    filing_.store(0, std::memory_order_relaxed);
     steps_.filed(slot, contents.conflicts, failure, slip);
 }
 

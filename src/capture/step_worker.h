@@ -67,25 +67,12 @@ public:
         return f();
     }
 
-    // For a dump: what the worker thread does and since when; the step that a thread is filing, or
-    // 0; and how many entries were taken from the log and wait.
-    enum class Doing : uint8_t { starting, sleeping, dozing, filing, releasing, logging };
-    struct State {
-        Doing doing;
-        Rhythm::Clock::time_point since;
-        int32_t thread;  // the system's number of it
-        uint64_t filing, taken;
-    };
-    State state() const;
-
 private:
     enum class Until { all_applied, step_filed, operations_applied };
 
     void work();
-    void does(Doing doing);
     const Step *oldest() REQUIRES(turn_);
     void watch(Lines &lines, bool end) REQUIRES(turn_);
-    void tell(const Lines &lines);
     bool with_turn(Until until);
     bool apply_ready(Until until) REQUIRES(turn_);
     void take_log() REQUIRES(turn_);
@@ -113,11 +100,6 @@ private:
     std::atomic<bool> stop_{false};
     bool manual_ = false;
     std::thread worker_;
-
-    std::atomic<Doing> doing_{Doing::starting};
-    std::atomic<Rhythm::Clock::rep> since_{0};
-    std::atomic<int32_t> thread_{0};
-    std::atomic<uint64_t> filing_{0}, waiting_{0};
 
     Turn turn_;  // to file; no thread takes it while it holds a mutex
     // Lenders' pages, to be freed after the turn, by the worker thread if there is one.

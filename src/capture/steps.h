@@ -103,8 +103,6 @@ public:
     }
 
     uint32_t slots() const { return static_cast<uint32_t>(slots_); }
-    // The step in flight in a slot, or 0.
-    uint64_t in_slot(uint32_t slot) const { return in_slot_[slot].load(std::memory_order_acquire); }
 
     // The slot that the next snapshot fills, as issue, discard or begin named it.
     int32_t named() const { return named_; }
@@ -114,12 +112,11 @@ public:
         const auto n = static_cast<int32_t>(slots_);
         for (int32_t i = 1; i <= n; i++)
             if (const int32_t slot = (named_ + i + n) % n;
-                in_slot(static_cast<uint32_t>(slot)) == 0)
+                in_slot_[static_cast<size_t>(slot)].load(std::memory_order_acquire) == 0)
                 return slot;
         return kernels::kNoSlot;
     }
     Step &step(int32_t slot) { return steps_[static_cast<size_t>(slot)]; }
-    const Step &step(int32_t slot) const { return steps_[static_cast<size_t>(slot)]; }
     // Gives a slot to next_ticket(), which is still to be issued.
     void occupy(int32_t slot) {
         in_slot_[static_cast<size_t>(slot)].store(next_ticket(), std::memory_order_relaxed);

@@ -105,9 +105,6 @@ public:
         routecap_stats stats{};
         stats.struct_size = sizeof stats;
         EXPECT_STATUS(ROUTECAP_OK, CALL(routecap_capturer_stats, capturer, &stats));
-        char dump[32768];
-        EXPECT_STATUS(ROUTECAP_OK,
-                      CALL(routecap_capturer_dump, capturer, 100, dump, sizeof dump, nullptr));
         std::vector<routecap_layer_stats> layers(rig_.shape().layers);
         EXPECT_STATUS(ROUTECAP_OK, CALL(routecap_capturer_layer_stats, capturer, layers.data(),
                                         sizeof layers[0], layers.size()));

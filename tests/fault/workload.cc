@@ -111,25 +111,13 @@ int32_t Workload::call(const char *function, F f, std::initializer_list<int32_t>
         if (status >= 0) return status;
         EXPECT_NE(*routecap_last_error(), 0) << function;
         failures_++;
-        look_inside();
+        if (capturer_ != nullptr) check_load(false);
         lost_ |= status == ROUTECAP_ERR_DEVICE_LOST;
         if (!retry_ || lost_) return status;
         EXPECT_EQ(attempt, 0) << function << ", made again, returned " << Status{status} << ": "
                               << routecap_last_error();
         if (attempt > 0) return status;
     }
-}
-
-// Whatever has failed, and while it still does, an operator sees what there is.
-void Workload::look_inside() const {
-    if (capturer_ == nullptr) return;
-    char dump[16384];
-    uint64_t bytes = 0;
-    EXPECT_STATUS(ROUTECAP_OK, inside("routecap_capturer_dump", [&] {
-                      return routecap_capturer_dump(capturer_, 8, dump, sizeof dump, &bytes);
-                  }));
-    EXPECT_TRUE(bytes > 1 && dump[0] == '{' && dump[bytes - 1] == '}');
-    check_load(false);
 }
 
 // No cell is counted that was not computed; if there was no fault, each is.

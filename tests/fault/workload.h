@@ -41,7 +41,6 @@ private:
     bool allowed(const char *function, int32_t status) const;
     bool intact() const;
     bool waits_to_land() const;
-    void look_inside() const;
     void check_load(bool all) const;
     void compute(const Sequence &sequence, uint64_t first, uint64_t end, int times = 1);
 

@@ -5,7 +5,6 @@
 #include <cinttypes>
 #include <cstdio>
 #include <cstring>
-#include <nlohmann/json.hpp>
 #include <unordered_set>
 #include <utility>
 
@@ -273,32 +272,6 @@ private:
             check::load(e.capturer, &tag, *e.shape, of_tag);
     }
 
-    // The dump says the same, by a parser of other hands.
-    void check_dump(const Engine &e) {
-        std::array<char, 65536> text;
-        uint64_t bytes = 0;
-        SAME_STATUS(ROUTECAP_OK,
-                    routecap_capturer_dump(e.capturer, 200, text.data(), text.size(), &bytes));
-        const auto dump = nlohmann::json::parse(text.begin(), text.begin() + bytes, nullptr, false);
-        if (dump.is_discarded()) check::fail("the dump is no JSON");
-        const routecap_stats &m = e.model->stats;
-        const auto &counters = dump["counters"];
-        SAME(m.steps_issued, counters["steps_issued"]);
-        SAME(m.rows_in_flight, counters["rows_in_flight"]);
-        SAME(m.rows_provisional, counters["rows_provisional"]);
-        SAME(m.rows_delivered, counters["rows_delivered"]);
-        SAME(e.model->in_flight(), dump["steps"].size());
-        uint64_t rows = 0;
-        for (const auto &step : dump["steps"]) rows += step["rows"].get<uint64_t>();
-        SAME(m.rows_in_flight, rows);
-        SAME(e.requests.size(), dump["requests"].size());
-        for (const auto &request : dump["requests"]) {
-            const auto known = e.requests.find(request["request"]);
-            if (known == e.requests.end()) check::fail("a request in the dump is not open");
-            SAME(known->second->length(), request["rows"]);
-        }
-    }
-
     // ---- One operation
 
     void one() {
@@ -317,7 +290,6 @@ private:
         engine_ = &engines_[in_.below(engines_.size())];
         (this->*kOperations[in_.below(std::size(kOperations))])();
         check_counters(*engine_);
-        if (++operations_ % 8 == 0) check_dump(*engine_);
     }
 
     // A handle: mostly of an open request (then with its model), otherwise one that must not be
@@ -1424,7 +1396,6 @@ private:
     Bytes &in_;
     std::vector<Engine> engines_, retired_;
     Engine *engine_ = nullptr;
-    uint64_t operations_ = 0;
     std::vector<Held> routings_;
 };
 

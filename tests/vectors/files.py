@@ -36,7 +36,6 @@ EXEMPT = {
     "ERR_LOSSY": "is of the wire, whose golden messages every binding reads",
     "ERR_INTERNAL": "is a defect",
     "set_log": "is no part of what a capturer says: tests/diagnostics",
-    "capturer_dump": "is compared with the model in the tests of operations",
     "serialized_slice": "is compared with routing_slice in the tests and by fuzzing",
     "store_create_shared": "needs a descriptor: tests/store",
     "store_open_shared": "needs a descriptor: tests/store",

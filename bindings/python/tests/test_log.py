@@ -1,21 +1,16 @@
-"""Lines of the library as records of logging, and the dump of a capturer."""
+"""Lines of the library as records of logging."""
 
 import array
 import fcntl
-import json
 import logging
 import subprocess
 import sys
 import termios
 import threading
-from pathlib import Path
 
-import jsonschema
 import pytest
 import routecap
 import routecap.log
-from helpers import expected_ids, forward, run
-from routecap.experimental import dump as dump_of
 
 
 @pytest.fixture
@@ -102,47 +97,3 @@ def test_a_process_may_end_while_it_logs():
     )
     assert done.returncode == 0, done.stderr
     assert "INFO:routecap:capturer 1 made: owner on host" in done.stderr
-
-
-def without_more(schema):
-    """The schema of a dump that has no member of a later version."""
-    if isinstance(schema, dict):
-        closed = {key: without_more(value) for key, value in schema.items()}
-        if "properties" in schema:
-            closed.setdefault("additionalProperties", False)
-        return closed
-    return [without_more(each) for each in schema] if isinstance(schema, list) else schema
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {},
-        {"load": True, "load_tags": True},
-        {"manual_progress": True, "checked": True},
-        {"role": "mirror"},
-        {"role": "disabled"},
-    ],
-    ids=str,
-)
-def test_a_dump_is_as_its_schema_says(make, settings):
-    schema = json.loads((Path(__file__).parents[3] / "docs/dump.schema.json").read_text())
-    jsonschema.Draft202012Validator.check_schema(schema)
-    capturer = make(**settings)
-    if "role" not in settings:
-        forward(capturer, expected_ids(1, 5))
-        capturer.issue(routecap.spans(request=capturer.open(), rows=5))  # stays if it may
-    dump = dump_of(capturer)
-    jsonschema.validate(dump, without_more(schema))
-    assert "manual_progress" not in settings or len(dump["steps"]) == 1
-    assert dump.get("config", {}).get("load", False) == ("load" in settings)
-
-
-def test_a_dump_has_what_the_counters_have(capturer):
-    request = capturer.open()
-    run(capturer, request, expected_ids(1, 5)).wait(10)
-    dump = dump_of(capturer)
-    assert dump["config"]["layers"] == capturer.layers
-    assert dump["counters"]["rows_delivered"] == capturer.stats().rows_delivered == 5
-    assert [each["rows"] for each in dump["requests"]] == [5]
-    assert dump_of(capturer, requests=0)["requests"] == []

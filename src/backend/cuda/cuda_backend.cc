@@ -97,7 +97,6 @@ public:
     bool landed(int32_t slot) override;
     SlotContents contents(int32_t slot) override;
     const char *failure(int32_t slot) const override;
-    Arrival arrival(int32_t slot) const override;
 
 private:
     // The text of the call that failed, or "".
@@ -840,12 +839,6 @@ SlotContents CudaBackend::contents(int32_t slot) {
 const char *CudaBackend::failure(int32_t slot) const {
     const Slot &s = in(slot);
     return s.state.load(std::memory_order_acquire) == State::kFailed ? s.failure.text() : nullptr;
-}
-
-Arrival CudaBackend::arrival(int32_t slot) const {
-    const State state = in(slot).state.load(std::memory_order_acquire);
-    if (state == State::kFailed) return Arrival::failed;
-    return state == State::kCopied && has_arrived(slot) ? Arrival::arrived : Arrival::coming;
 }
 
 }  // namespace

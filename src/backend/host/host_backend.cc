@@ -156,11 +156,6 @@ public:
         return in_slots_[static_cast<size_t>(slot)].gone ? "the rows of this step did not arrive"
                                                          : nullptr;
     }
-    Arrival arrival(int32_t slot) const override {
-        return in_slots_[static_cast<size_t>(slot)].landed.load(std::memory_order_relaxed)
-                   ? Arrival::arrived
-                   : Arrival::coming;
-    }
 
     void await(int32_t slot, routecap_step ticket, uint32_t rows, const DevicePositions &from,
                int32_t next) override {

@@ -1,7 +1,5 @@
-"""Experimental, and may be withdrawn: a store that several processes share, and a dump of a
-capturer."""
+"""Experimental, and may be withdrawn: a store that several processes share."""
 
-import json
 import os
 import weakref
 from multiprocessing import reduction
@@ -9,9 +7,8 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from . import _structs as structs
 from ._config import Config
-from ._constants import Status, StoreFlag
+from ._constants import StoreFlag
 from ._docs import documented
-from ._errors import Error
 from ._library import raw
 from ._store import Shape, Store, shape_of
 
@@ -106,20 +103,3 @@ def _reopened(sent: Any, settings: dict[str, Any]) -> SharedStore:
         return SharedStore.open(descriptor, **settings)
     finally:
         os.close(descriptor)
-
-
-@documented("routecap_capturer_dump")
-def dump(capturer: "Capturer", requests: int = 100) -> dict[str, Any]:
-    """Describe a capturer and at most this many of its requests, for an engine that hangs. Returns
-    even if other threads are stuck; docs/diagnostics.md describes the result.
-    """
-    memory = bytearray()
-    while True:
-        try:
-            _, written = raw.routecap_capturer_dump(capturer._handle, requests, memory)
-            found: dict[str, Any] = json.loads(memory[:written])
-            return found
-        except Error as small:
-            if small.status != Status.ERR_BUFFER_TOO_SMALL or small.needed is None:
-                raise
-            memory = bytearray(small.needed)

@@ -1,4 +1,4 @@
-// Of headers with the SHA-256 6529179e03820eec396c9573beca41d0d3a43029508fa3c17f7b7f9d1947fbbb
+// Of headers with the SHA-256 7faae5ba8910bcbd5a7f27da17a81c9b4518c82d7de605d2ee93676b0b44ea1d
 pub const ROUTECAP_VERSION_MAJOR: u32 = 1;
 pub const ROUTECAP_VERSION_MINOR: u32 = 1;
 pub const ROUTECAP_VERSION_PATCH: u32 = 0;
@@ -5354,38 +5354,6 @@ unsafe extern "C" {
         store: *mut *mut routecap_store,
     ) -> routecap_status;
 }
-unsafe extern "C" {
-    /// Describe a capturer as JSON: its settings, memory and counters, what the worker thread is doing,
-    /// every step in flight, and requests.
-    ///
-    /// Any thread may call it, even while the engine hangs. It does not wait for steps, callbacks or the
-    /// device, does not call the driver, allocates nothing, and writes only to dst. No thread waits for
-    /// anything while it holds a lock that this call takes. So this call returns even if the engine's
-    /// thread is stuck in a call, or the worker thread in a hook or a release callback. It reads the
-    /// numbers one after another while the capturer runs, so they may differ by what happened in
-    /// between.
-    ///
-    /// docs/dump.schema.json describes the JSON. It is ASCII. Later versions may add members.
-    ///
-    /// @param[in] capturer   The capturer.
-    /// @param[in] requests   The most requests to list. Requests with rows in flight, or with calls that
-    ///                       wait to be applied, come first. If dst has no room for all of them, fewer
-    ///                       are listed.
-    /// @param[out] dst       [dst_bytes] the JSON, without a 0 at its end. NULL with dst_bytes 0 asks
-    ///                       for the size, and the call returns ROUTECAP_ERR_BUFFER_TOO_SMALL.
-    /// @param[in] dst_bytes  Size of dst, in bytes. The size that an earlier call returned in `needed`
-    ///                       stays large enough, whatever has happened since.
-    /// @param[out] needed    How many bytes were written; on ROUTECAP_ERR_BUFFER_TOO_SMALL, how many are
-    ///                       enough; may be NULL.
-    /// @return ROUTECAP_OK; ROUTECAP_ERR_BUFFER_TOO_SMALL (nothing is written).
-    pub fn routecap_capturer_dump(
-        capturer: *const routecap_capturer,
-        requests: u32,
-        dst: *mut ::core::ffi::c_void,
-        dst_bytes: usize,
-        needed: *mut u64,
-    ) -> routecap_status;
-}
 /// All functions except routecap_get_api, each under its name without the prefix. Later versions
 /// only add entries, at the end.
 #[repr(C)]
@@ -6193,15 +6161,6 @@ pub struct routecap_api {
             arg4: *mut *mut routecap_store,
         ) -> routecap_status,
     >,
-    pub capturer_dump: ::core::option::Option<
-        unsafe extern "C" fn(
-            arg1: *const routecap_capturer,
-            arg2: u32,
-            arg3: *mut ::core::ffi::c_void,
-            arg4: usize,
-            arg5: *mut u64,
-        ) -> routecap_status,
-    >,
     /// Rows that arrive later.
     pub step_arrive: ::core::option::Option<
         unsafe extern "C" fn(
@@ -6213,7 +6172,7 @@ pub struct routecap_api {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of routecap_api"][::core::mem::size_of::<routecap_api>() - 888usize];
+    ["Size of routecap_api"][::core::mem::size_of::<routecap_api>() - 880usize];
     ["Alignment of routecap_api"][::core::mem::align_of::<routecap_api>() - 8usize];
     ["Offset of field: routecap_api::size"][::core::mem::offset_of!(routecap_api, size) - 0usize];
     ["Offset of field: routecap_api::major"][::core::mem::offset_of!(routecap_api, major) - 8usize];
@@ -6433,10 +6392,8 @@ const _: () = {
         [::core::mem::offset_of!(routecap_api, store_create_shared) - 856usize];
     ["Offset of field: routecap_api::store_open_shared"]
         [::core::mem::offset_of!(routecap_api, store_open_shared) - 864usize];
-    ["Offset of field: routecap_api::capturer_dump"]
-        [::core::mem::offset_of!(routecap_api, capturer_dump) - 872usize];
     ["Offset of field: routecap_api::step_arrive"]
-        [::core::mem::offset_of!(routecap_api, step_arrive) - 880usize];
+        [::core::mem::offset_of!(routecap_api, step_arrive) - 872usize];
 };
 unsafe extern "C" {
     /// Get the library's functions as one table.

@@ -1,11 +1,11 @@
 //! Experimental methods, which may be withdrawn: a store that several processes share
-//! ([`StoreConfig::create_shared`], [`StoreConfig::open_shared`]) and a dump of a capturer
-//! ([`Capturer::dump`]). They are there with the feature `experimental`.
+//! ([`StoreConfig::create_shared`], [`StoreConfig::open_shared`]). They are there with the feature
+//! `experimental`.
 
 use std::ptr::null_mut;
 
 use crate::error::{Result, check};
-use crate::{Capturer, Config, Store, StoreConfig, sys};
+use crate::{Config, Store, StoreConfig, sys};
 
 impl StoreConfig {
     /// Create a store that several processes share, and the file descriptor by which they open it,
@@ -37,37 +37,5 @@ impl StoreConfig {
         // SAFETY: as in `create`; the library checks what the descriptor is.
         check(unsafe { sys::routecap_store_open_shared(&raw, &of, descriptor, &mut store) })?;
         Ok(self.store(store))
-    }
-}
-
-impl Capturer {
-    /// Describe the capturer as JSON, of at most so many requests, for an engine that hangs
-    /// (`routecap_capturer_dump`).
-    ///
-    /// Waits for nothing that waits: it returns while another thread is stuck in a call, or the
-    /// worker in a callback.
-    pub fn dump(&self, requests: u32) -> Result<String> {
-        let mut json = Vec::<u8>::new();
-        loop {
-            let mut needed = 0;
-            // SAFETY: `json` has room for as many bytes as it says.
-            let status = unsafe {
-                sys::routecap_capturer_dump(
-                    self.as_raw(),
-                    requests,
-                    json.as_mut_ptr().cast(),
-                    json.capacity(),
-                    &mut needed,
-                )
-            };
-            if status == sys::ROUTECAP_ERR_BUFFER_TOO_SMALL {
-                json.reserve_exact(needed as usize);
-                continue;
-            }
-            check(status)?;
-            // SAFETY: so many bytes were written.
-            unsafe { json.set_len(needed as usize) };
-            return Ok(String::from_utf8_lossy(&json).into_owned());
-        }
     }
 }

@@ -1,4 +1,4 @@
-//! The library's lines in a closure, and the dump of a capturer.
+//! The library's lines in a closure.
 
 mod support;
 
