@@ -3,7 +3,6 @@
 package routecap
 
 import (
-	"errors"
 	"fmt"
 	"runtime"
 	"unsafe"
@@ -197,50 +196,6 @@ func (s *Store) Stats() (StoreStats, error) {
 		func(p unsafe.Pointer) Result { return routecap_store_stats(p, &stats) },
 	)
 	return stats, err
-}
-
-// Export returns the blocks that are there as bytes (routecap_store_export).
-//
-// Result: OK; Incomplete, some were left out. Errors: ErrState, a generation that the store has not
-// advanced to.
-func (s *Store) Export(keys []byte, generation uint64) ([]byte, Result, error) {
-	var data []byte
-	for {
-		var needed uint64
-		outcome, err := s.withKeys(
-			"routecap_store_export",
-			keys,
-			func(store, k unsafe.Pointer, count uintptr) Result {
-				return routecap_store_export(
-					store,
-					k,
-					count,
-					generation,
-					start(data),
-					uintptr(len(data)),
-					&needed,
-				)
-			},
-		)
-		if !errors.Is(err, ErrBufferTooSmall) { // blocks may come between two calls
-			if err != nil {
-				data = nil
-			}
-			return data[:min(uint64(len(data)), needed)], outcome, err
-		}
-		data = make([]byte, needed)
-	}
-}
-
-// Import publishes blocks that another store exported, and says how many the bytes have
-// (routecap_store_import).
-//
-// Errors: ErrFormat; ErrShapeMismatch; ErrState, a generation that the store has not advanced to.
-func (s *Store) Import(data []byte) (blocks uint64, err error) {
-	_, err = s.call("routecap_store_import", func(p unsafe.Pointer) Result {
-		return routecap_store_import(p, start(data), uintptr(len(data)), &blocks)
-	})
-	return blocks, err
 }
 
 // KeyChain makes content keys from token ids, one for each whole block (routecap_key_chain). `seed`

@@ -4,7 +4,6 @@ package routecap
 
 import (
 	"encoding/binary"
-	"errors"
 	"testing"
 )
 
@@ -51,21 +50,6 @@ func TestRowsOfAPrefixComeFromTheRequestThatComputedThem(t *testing.T) {
 	defer routing.Close()
 	if outcome, err := routing.Wait(t.Context()); err != nil || outcome.Status != OK {
 		t.Fatal(outcome, err)
-	}
-
-	data, outcome, err := store.Export(slots(1, 9), 0)
-	must(t, err)
-	if outcome.Status != Incomplete {
-		t.Fatal(outcome)
-	}
-	other, err := NewStore(StoreConfig{BlockRows: 4, KeyBytes: 8}, testShape)
-	must(t, err)
-	defer other.Close()
-	if blocks, err := other.Import(data); err != nil || blocks != 1 {
-		t.Fatal(blocks, err)
-	}
-	if _, err := other.Import(data[:len(data)-1]); !errors.Is(err, ErrFormat) {
-		t.Fatal(err)
 	}
 
 	reasons := make([]Reason, 2)

@@ -528,18 +528,6 @@ func init() {
 				r.equal("evicted", out.uint("evicted"), evicted)
 			}
 		},
-		"store_export": func(r *replay, in, out *said) {
-			data, result, err := in.store().Export(in.bytes("keys"), in.uint("generation"))
-			if r.returned(result, err) {
-				r.equal("dst", hex.EncodeToString(out.bytes("dst")), hex.EncodeToString(data))
-			}
-		},
-		"store_import": func(r *replay, in, out *said) {
-			blocks, err := in.store().Import(in.bytes("data"))
-			if r.done(err) {
-				r.equal("blocks", out.uint("blocks"), blocks)
-			}
-		},
 		"key_chain": func(r *replay, in, out *said) {
 			keys, err := KeyChain(
 				in.bytes("seed"),

@@ -1016,7 +1016,6 @@ static void free_unused(PyObject *capsule) { /* consumers rename what they take 
 %waits(routecap_plan_scatter)
 %waits(routecap_plan_pack)
 %waits(routecap_plan_unpack)
-%waits(routecap_store_import)
 %waits(routecap_key_chain)
 %waits(routecap_set_log)
 %waits(routecap_sequence_append)
@@ -1041,7 +1040,6 @@ static void free_unused(PyObject *capsule) { /* consumers rename what they take 
 %waits_and_measures(routecap_request_extract_into, 10)
 %waits_and_measures(routecap_routing_copy_to, 7)
 %waits_and_measures(routecap_routing_serialize, 5)
-%waits_and_measures(routecap_store_export, 7)
 %waits_and_measures(routecap_wire_encode, 5)
 %waits_and_measures(routecap_sequence_serialize, 5)
 

@@ -201,8 +201,7 @@ typedef int32_t routecap_status; /* ROUTECAP_OK, or one of the following */
 #define ROUTECAP_OK 0
 
 /* Partial success. */
-#define ROUTECAP_INCOMPLETE 1   /* some cells of the result are missing; from
-                                   routecap_store_export: some blocks were left out */
+#define ROUTECAP_INCOMPLETE 1   /* some cells of the result are missing */
 #define ROUTECAP_LOST 2         /* the step has a ticket, but all its rows are missing: no slot was
                                    free, its copy failed, or its rows did not arrive */
 #define ROUTECAP_PENDING 3      /* not landed yet */

@@ -31,8 +31,8 @@
  *   routecap_store_free         at the end
  *
  * The rest of the chapter: batch forms, keys from token ids, asking for keys (contains), keeping
- * blocks (retain, release), dropping them (evict), and blocks as bytes (export, import). A store
- * that several processes share is in routecap/experimental.h.
+ * blocks (retain, release), and dropping them (evict). A store that several processes share is in
+ * routecap/experimental.h.
  *
  *     routecap_store_config config;
  *     routecap_store_config_init(&config, sizeof config);
@@ -68,8 +68,9 @@
  *     (routecap_store_create_shared).
  *   - Pipeline stages: each stage has a store of its own, because its layers differ. Use the same
  *     keys on all stages.
- *   - Prefill and decode on two machines: send the blocks along with the KV cache by
- *     routecap_store_export and routecap_store_import.
+ *   - Prefill and decode on two machines: on the first, adopt the blocks into a request, finish it
+ *     and serialise the routing (serialized.h); send the bytes along with the KV cache. On the
+ *     second, deserialise the routing, attach it to a request, and publish the blocks.
  *   - An engine without block hashes: make keys with routecap_key_chain.
  *   - An engine that knows the cache slot of each token: create the store with
  *     ROUTECAP_STORE_SLOT_KEYS and block_rows 1, and use the numbers of the cache slots as keys.
@@ -234,8 +235,8 @@ typedef struct routecap_store_counts {
     uint64_t bytes_in_use;      /* of the budget */
     uint64_t bytes_peak;        /* the highest bytes_in_use so far */
     uint64_t bytes_budget;      /* the limit of bytes_in_use */
-    /* Since the store was created. Each block in a publish, an import or an adopt is counted once,
-     * in one of these seven. */
+    /* Since the store was created. Each block in a publish or an adopt is counted once, in one of
+     * these seven. */
     uint64_t blocks_published;  /* landed under their key, or added cells that a block lacked */
     uint64_t blocks_repeated;   /* published again, with no new cells */
     uint64_t blocks_empty;      /* published without a row that landed */
@@ -248,7 +249,6 @@ typedef struct routecap_store_counts {
     uint64_t blocks_mismatched; /* published again with different ids in a valid cell */
     uint64_t blocks_replaced;   /* replaced by a later publish under the same slot key */
     uint64_t blocks_evicted;    /* dropped for room, or by routecap_store_evict */
-    uint64_t blocks_imported;   /* brought by routecap_store_import, published or not */
     uint64_t rows_copied;       /* rows that were copied, because their page was not shared */
 } routecap_store_counts;
 
@@ -497,52 +497,6 @@ ROUTECAP_API routecap_status routecap_store_release(routecap_store *store, const
  */
 ROUTECAP_API routecap_status routecap_store_evict(routecap_store *store, const void *keys,
                                                   size_t count, uint64_t *evicted);
-
-/* ================================================================================================
- * Blocks as bytes
- * ============================================================================================== */
-
-/**
- * Write blocks as bytes, to be sent to another machine with the KV cache.
- *
- * The call leaves out blocks that the store does not have, that have not landed, or that are stale.
- * It copies the rows on the calling thread. docs/store.md describes the bytes.
- *
- * @param[in] store       The store.
- * @param[in] keys        [count, key_bytes] the keys.
- * @param[in] count       How many keys.
- * @param[in] generation  The tag of the caller's steps.
- * @param[out] dst        [dst_bytes] the bytes. NULL with dst_bytes 0 asks for the size, and the
- *                        call returns ROUTECAP_ERR_BUFFER_TOO_SMALL.
- * @param[in] dst_bytes   Size of dst, in bytes.
- * @param[out] needed     How many bytes it takes, set on ROUTECAP_ERR_BUFFER_TOO_SMALL too; may be
- *                        NULL.
- * @return ROUTECAP_OK; ROUTECAP_INCOMPLETE (some blocks were left out);
- *         ROUTECAP_ERR_BUFFER_TOO_SMALL (nothing is written); ROUTECAP_ERR_STATE (a generation that
- *         the store has not advanced to).
- */
-ROUTECAP_API routecap_status routecap_store_export(routecap_store *store, const void *keys,
-                                                   size_t count, uint64_t generation, void *dst,
-                                                   size_t dst_bytes, uint64_t *needed);
-
-/**
- * Publish blocks that another store exported.
- *
- * The call trusts nothing in the bytes except keys and tags, which it cannot check. If a cell that
- * is marked valid does not hold k distinct experts of its layer, the call returns an error and
- * publishes nothing. It copies the rows on the calling thread. It counts stale blocks and does not
- * publish them.
- *
- * @param[in] store    The store.
- * @param[in] data     [bytes] the bytes.
- * @param[in] bytes    How many: exactly those of one export.
- * @param[out] blocks  How many blocks the bytes have; may be NULL.
- * @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT (the text says what is wrong);
- *         ROUTECAP_ERR_SHAPE_MISMATCH (a different shape, block_rows or key_bytes);
- *         ROUTECAP_ERR_STATE (a generation that the store has not advanced to).
- */
-ROUTECAP_API routecap_status routecap_store_import(routecap_store *store, const void *data,
-                                                   size_t bytes, uint64_t *blocks);
 
 #ifdef __cplusplus
 }

@@ -181,9 +181,6 @@ typedef struct routecap_api {
     routecap_status (*store_retain)(routecap_store *, const void *, size_t, routecap_reason *);
     routecap_status (*store_release)(routecap_store *, const void *, size_t);
     routecap_status (*store_evict)(routecap_store *, const void *, size_t, uint64_t *);
-    routecap_status (*store_export)(routecap_store *, const void *, size_t, uint64_t, void *,
-                                    size_t, uint64_t *);
-    routecap_status (*store_import)(routecap_store *, const void *, size_t, uint64_t *);
     /* Plans. */
     routecap_status (*plan_config_init)(routecap_plan_config *, size_t);
     routecap_status (*plan_create)(const routecap_plan_config *, routecap_plan **);

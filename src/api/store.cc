@@ -3,7 +3,6 @@
 
 #include "api/call.h"
 #include "base/structs.h"
-#include "prefix/blocks_as_bytes.h"
 #include "prefix/keys.h"
 #include "prefix/local_store.h"
 #include "prefix/mapped_store.h"
@@ -204,17 +203,4 @@ routecap_status routecap_store_release(routecap_store *store, const void *keys, 
 routecap_status routecap_store_evict(routecap_store *store, const void *keys, size_t count,
                                      uint64_t *evicted) {
     return with_keys(store, keys, count, [&](Store &s, Keys k) { return s.evict(k, evicted); });
-}
-
-routecap_status routecap_store_export(routecap_store *store, const void *keys, size_t count,
-                                      uint64_t generation, void *dst, size_t dst_bytes,
-                                      uint64_t *needed) {
-    return with_keys(store, keys, count, [&](Store &s, Keys k) {
-        return export_blocks(s, k, generation, dst, dst_bytes, needed);
-    });
-}
-
-routecap_status routecap_store_import(routecap_store *store, const void *data, size_t bytes,
-                                      uint64_t *blocks) {
-    return with(store, [&](const StorePtr &s) { return import_blocks(*s, data, bytes, blocks); });
 }

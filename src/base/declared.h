@@ -94,8 +94,6 @@
     X(store_retain) \
     X(store_release) \
     X(store_evict) \
-    X(store_export) \
-    X(store_import) \
     X(plan_config_init) \
     X(plan_create) \
     X(plan_free) \

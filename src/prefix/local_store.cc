@@ -412,24 +412,6 @@ int32_t LocalStore::contains(Keys keys, uint64_t generation, int32_t *reasons, u
     return ROUTECAP_OK;
 }
 
-int32_t LocalStore::collect(Keys keys, uint64_t generation, std::vector<size_t> &there,
-                            std::vector<Segment> &rows) {
-    if (int32_t s = check_generation(generation); s < 0) return s;
-    there.reserve(keys.count);
-    rows.reserve(keys.count);
-    Dropped dropped;
-    for_each(keys, dropped, [&](size_t i, const uint8_t *key, uint64_t hash) REQUIRES(mutex_) {
-        const Id id = table_.find(key, hash);
-        if (look(id, hash, generation, nullptr, true) != 0 || table_.at(id).state() != State::ready)
-            return;
-        Rows at = rows_of(id);
-        rows.push_back(
-            {std::move(at.page), at.row, length(there.size()), config_.block_rows, at.complete});
-        there.push_back(i);
-    });
-    return ROUTECAP_OK;
-}
-
 // ---- Keeping and dropping -------------------------------------------------------------------
 
 int32_t LocalStore::retain(Keys keys, int32_t *reasons) {
@@ -479,11 +461,6 @@ int32_t LocalStore::advance(uint64_t generation) {
     if (generation > generation_.load(std::memory_order_relaxed))
         generation_.store(generation, std::memory_order_release);
     return ROUTECAP_OK;
-}
-
-void LocalStore::note_imported(uint64_t blocks) {
-    const Lock lock(mutex_);
-    counted_.blocks_imported += blocks;
 }
 
 Store::Refusals LocalStore::refusals() {

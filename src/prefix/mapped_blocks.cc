@@ -24,7 +24,7 @@ namespace routecap {
 namespace {
 
 constexpr char kMagic[8] = {'r', 'c', 's', 't', 'o', 'r', 'e', '\n'};
-constexpr uint32_t kVersion = 4;
+constexpr uint32_t kVersion = 5;
 constexpr uint32_t kMostSlots = 1u << 27;
 constexpr uint32_t kWriterLock = MappedFile::kLocks + 1;  // behind that of whoever makes the file
 constexpr uint32_t kLookForDead = 1024;  // blocks that go for room between two looks

@@ -92,7 +92,6 @@ enum class MappedCount : uint32_t {
     mismatched,
     replaced,
     evicted,
-    imported,
     damaged,
     end
 };

@@ -453,26 +453,6 @@ int32_t MappedStore::contains(Keys keys, uint64_t generation, int32_t *reasons, 
     return ROUTECAP_OK;
 }
 
-int32_t MappedStore::collect(Keys keys, uint64_t generation, std::vector<size_t> &there,
-                             std::vector<Segment> &rows) {
-    if (int32_t s = check_generation(generation); s < 0) return s;
-    const auto pool = PagePool::unlimited(config_.shape);
-    std::vector<bool> taken(keys.count);
-    for_each(keys, [&](size_t i) REQUIRES(flights_mutex_) { taken[i] = is_taken(keys[i]); });
-    std::vector<MappedBlocks::Found> found(keys.count);
-    blocks_->find(keys.bytes, generation, found);
-    for (size_t i = 0; i < keys.count; i++) {
-        if (found[i].reason != 0 || taken[i]) continue;
-        PageRef page = copy_page(keys[i], generation, {&found[i], 1}, *pool);
-        if (!page) throw std::bad_alloc();
-        if (found[i].reason != 0) continue;
-        rows.push_back({std::move(page), 0, there.size() * config_.block_rows, config_.block_rows,
-                        found[i].complete});
-        there.push_back(i);
-    }
-    return ROUTECAP_OK;
-}
-
 // ---- Keeping and dropping ---------------------------------------------------------------------
 
 int32_t MappedStore::retain(Keys keys, int32_t *reasons) {
@@ -511,8 +491,6 @@ int32_t MappedStore::advance(uint64_t generation) {
     return ROUTECAP_OK;
 }
 
-void MappedStore::note_imported(uint64_t blocks) { blocks_->count(MappedCount::imported, blocks); }
-
 Store::Refusals MappedStore::refusals() {
     return {blocks_->counted(MappedCount::refused), blocks_->counted(MappedCount::mismatched)};
 }
@@ -530,11 +508,11 @@ void MappedStore::counts(routecap_store_counts &counts) {
     counts.bytes_peak = usage.bytes_peak;
     counts.bytes_budget = usage.bytes_budget;
     // In the order of MappedCount.
-    const std::array fields{
-        &counts.blocks_published, &counts.blocks_repeated,   &counts.blocks_empty,
-        &counts.blocks_refused,   &counts.blocks_stale,      &counts.blocks_adopted,
-        &counts.blocks_absent,    &counts.blocks_mismatched, &counts.blocks_replaced,
-        &counts.blocks_evicted,   &counts.blocks_imported};
+    const std::array fields{&counts.blocks_published, &counts.blocks_repeated,
+                            &counts.blocks_empty,     &counts.blocks_refused,
+                            &counts.blocks_stale,     &counts.blocks_adopted,
+                            &counts.blocks_absent,    &counts.blocks_mismatched,
+                            &counts.blocks_replaced,  &counts.blocks_evicted};
     for (size_t c = 0; c < fields.size(); c++)
         *fields[c] = blocks_->counted(static_cast<MappedCount>(c));
     counts.rows_copied = (counts.blocks_published + counts.blocks_adopted) * config_.block_rows;

@@ -32,9 +32,6 @@ public:
     void counts(routecap_store_counts &counts) override;
     Refusals refusals() override;
     uint64_t generation() const override { return blocks_->generation(); }
-    int32_t collect(Keys keys, uint64_t generation, std::vector<size_t> &there,
-                    std::vector<Segment> &rows) override;
-    void note_imported(uint64_t blocks) override;
 
 private:
     class Published;

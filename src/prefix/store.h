@@ -84,13 +84,6 @@ public:
     };
     virtual Refusals refusals() = 0;
 
-    // Blocks that are there and have landed: which they are, and their rows, those of the i-th from
-    // i * block_rows on.
-    virtual int32_t collect(Keys keys, uint64_t generation, std::vector<size_t> &there,
-                            std::vector<Segment> &rows) = 0;
-    // Counts blocks of a publication that were imported.
-    virtual void note_imported(uint64_t blocks) = 0;
-
     // What the log hears of it, where no mutex is held: that it is there, and which blocks it has
     // refused since that was told, once a second at most.
     void log_creation() const;

@@ -1019,20 +1019,6 @@ Store::Kept Store::kept() const {
     return n;
 }
 
-StorePtr Store::imported(const std::vector<uint64_t> &keys) const {
-    auto other = std::make_shared<Store>(Store{
-        .slots = slots, .block_rows = block_rows, .shared = shared, .generation = generation});
-    for (const uint64_t key : keys)
-        if (why(key, generation) == 0 && blocks.at(key)->landed)
-            other->blocks[key] =
-                std::make_shared<Block>(Block{.key = key,
-                                              .generation = blocks.at(key)->generation,
-                                              .landed = true,
-                                              .rows = blocks.at(key)->rows});
-    other->counts.blocks_published = other->counts.blocks_imported = other->blocks.size();
-    return other;
-}
-
 int32_t Capturer::publish(const RequestPtr &r, const StorePtr &store, uint64_t first,
                           const std::vector<uint64_t> &keys, uint64_t generation) {
     const uint64_t n = store->block_rows, end = first + keys.size() * n;

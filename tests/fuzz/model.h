@@ -252,9 +252,6 @@ struct Store {
     void evict(uint64_t key);
     uint8_t retain(uint64_t key);  // 0, or why it is not there
     void release(uint64_t key);
-    // Keys are there once in each.
-    // What a store that has nothing of these keys is then, whose counters begin at 0.
-    std::shared_ptr<Store> imported(const std::vector<uint64_t> &keys) const;
 
     struct Kept {
         uint64_t in_flight = 0, retained = 0;

@@ -286,7 +286,7 @@ private:
             &World::discard,       &World::probe,        &World::import,   &World::splice,
             &World::look,          &World::publish,      &World::adopt,    &World::publish,
             &World::adopt,         &World::evict,        &World::retain,   &World::retain,
-            &World::release,       &World::travel,       &World::travel,   &World::advance};
+            &World::release,       &World::publish,      &World::adopt,    &World::advance};
         engine_ = &engines_[in_.below(engines_.size())];
         (this->*kOperations[in_.below(std::size(kOperations))])();
         check_counters(*engine_);
@@ -996,34 +996,6 @@ private:
         check_blocks(e);
     }
 
-    // Blocks travel as bytes to another store, which takes the place of the first.
-    void travel() {
-        Engine &e = *engine_;
-        const std::vector<uint64_t> keys = some_keys();
-        progress(e);
-        const model::StorePtr there = e.blocks->imported(keys);
-        const int32_t expected =
-            there->blocks.size() == keys.size() ? ROUTECAP_OK : ROUTECAP_INCOMPLETE;
-        const uint64_t generation = there->generation;
-        uint64_t needed = 0, blocks = 0;
-        SAME_STATUS(ROUTECAP_ERR_BUFFER_TOO_SMALL,
-                    routecap_store_export(e.store, keys.data(), keys.size(), generation, nullptr, 0,
-                                          &needed));
-        std::vector<uint8_t> bytes(needed);
-        SAME_STATUS(expected, routecap_store_export(e.store, keys.data(), keys.size(), generation,
-                                                    bytes.data(), bytes.size(), &needed));
-        SAME(bytes.size(), needed);
-        check_blocks(e);
-        free_store(e);
-        e.store_config.generation = generation;
-        create_store(e);
-        SAME_STATUS(ROUTECAP_OK,
-                    routecap_store_import(e.store, bytes.data(), bytes.size(), &blocks));
-        SAME(there->blocks.size(), blocks);
-        e.blocks = there;
-        check_blocks(e);
-    }
-
     void check_blocks(Engine &e) {
         progress(e);
         routecap_store_counts counts{};
@@ -1046,7 +1018,6 @@ private:
         SAME(m.blocks_empty, counts.blocks_empty);
         SAME(m.blocks_mismatched, counts.blocks_mismatched);
         SAME(m.blocks_evicted, counts.blocks_evicted);
-        SAME(m.blocks_imported, counts.blocks_imported);
         SAME(m.blocks_stale, counts.blocks_stale);
         SAME(m.blocks_adopted, counts.blocks_adopted);
         SAME(m.blocks_absent, counts.blocks_absent);

@@ -281,35 +281,6 @@ void Engine::retain() {
     for (const uint64_t key : others) blocks_->release(key);
 }
 
-// Blocks go as bytes to a store that has nothing.
-void Engine::travel() {
-    settled();
-    const std::vector<uint64_t> keys = some_keys();
-    const model::StorePtr there = blocks_->imported(keys);
-    const uint64_t generation = blocks_->generation;
-    uint64_t needed = 0, blocks = 0;
-    SAME_STATUS(
-        ROUTECAP_ERR_BUFFER_TOO_SMALL,
-        routecap_store_export(store_, keys.data(), keys.size(), generation, nullptr, 0, &needed));
-    std::vector<uint8_t> bytes(needed);
-    SAME_STATUS(there->blocks.size() == keys.size() ? ROUTECAP_OK : ROUTECAP_INCOMPLETE,
-                routecap_store_export(store_, keys.data(), keys.size(), generation, bytes.data(),
-                                      bytes.size(), &needed));
-    routecap_store *other = nullptr;
-    store_config_.generation = generation;
-    SAME_STATUS(ROUTECAP_OK, routecap_store_create(&store_config_, &config_, &other));
-    SAME_STATUS(ROUTECAP_OK, routecap_store_import(other, bytes.data(), bytes.size(), &blocks));
-    SAME(there->blocks.size(), blocks);
-    for (const uint64_t key : keys) {
-        int32_t reason = -1;
-        SAME_STATUS(ROUTECAP_OK,
-                    routecap_store_contains(other, &key, 1, generation, &reason, nullptr));
-        SAME(there->why(key, generation), reason);
-    }
-    routecap_store_free(other);
-    totals_.exported += blocks;
-}
-
 // A key that two have in flight would be there again.
 void Engine::evict() {
     settled();
@@ -519,7 +490,6 @@ void Engine::step() {
         if (chance(20)) evict();
         if (chance(20)) retain();
         if (chance(1)) advance();
-        if (chance(4)) travel();
     }
     Batch batch;
     schedule(batch);

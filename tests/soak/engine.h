@@ -78,8 +78,8 @@ struct Result {
 struct Totals {
     uint64_t steps = 0, rows = 0, requests = 0, forks = 0, attached = 0, aborted = 0, preempted = 0,
              accepted = 0, advanced = 0;
-    uint64_t published = 0, adopted = 0, evicted = 0, exported = 0;  // blocks
-    uint64_t rows_issued = 0, rows_delivered = 0;                    // of rounds with memory enough
+    uint64_t published = 0, adopted = 0, evicted = 0;  // blocks
+    uint64_t rows_issued = 0, rows_delivered = 0;      // of rounds with memory enough
     uint64_t rows_lost = 0, rows_refused = 0, steps_lost = 0, bytes_peak = 0;
     std::atomic<uint64_t> routings{0}, cells_compared{0}, live_cells_compared{0}, cells{0},
         cells_refused{0};
@@ -139,7 +139,6 @@ private:
     void evict();
     void advance();
     void retain();
-    void travel();
     void compare_store();
     void abort(const SequencePtr &s);
     void finish(const SequencePtr &s);

@@ -159,7 +159,6 @@ int main(int argc, char **argv) {
         {"blocks_published", totals.published},
         {"blocks_adopted", totals.adopted},
         {"blocks_evicted", totals.evicted},
-        {"blocks_exported", totals.exported},
         {"advances", totals.advanced},
         {"drafts_accepted", totals.accepted},
         {"routings", totals.routings},

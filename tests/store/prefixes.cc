@@ -116,7 +116,6 @@ TEST(Slots, are_not_of_who_had_them_before_if_nothing_lands) {
     EXPECT_EQ((Reasons{kNever, kNever, 0, 0}), shelf.contains({5, 6, 7, 8}));
     shelf.adopt(rig, c, 0, {5, 6, 7, 8});
     EXPECT_EQ((Reasons{kNever, kNever, 0, 0}), why(rig, c, 0, 4));
-    shelf.exported({5, 6, 7, 8}, ROUTECAP_INCOMPLETE);
     EXPECT_STATUS(ROUTECAP_OK, routecap_request_accept(rig.capturer(), b, drafts, nullptr, 1));
     shelf.settled(rig);
     EXPECT_EQ((Reasons{0, kNever, 0, 0}), shelf.contains({5, 6, 7, 8}));
@@ -204,31 +203,4 @@ TEST(Store, may_end_before_its_rows_and_after_its_capturers) {
     const routecap_request b = rig.open();
     shelf.adopt(rig, b, 0, {10, 11});
     rig.expect(b, 0, routed_rows(shape, 1, 0, 8));
-}
-
-// ---- Bytes ----------------------------------------------------------------------------------
-
-// Every byte of an export, changed and cut off.
-TEST(Export, that_was_damaged_is_refused) {
-    Rig rig;
-    Shelf here(rig.shape());
-    const routecap_request a = rig.open();
-    rig.land(rig.step({{a, {1, 0, 6}}}));
-    rig.land(rig.step({{a, {1, 7, 1}}}));
-    here.publish(rig, a, 0, {10, 11});
-    here.settled(rig);
-    const std::vector<uint8_t> sound = here.exported({10, 11});
-    for (size_t i = 0; i < sound.size(); i++) {
-        std::vector<uint8_t> cut(sound.begin(), sound.begin() + static_cast<ptrdiff_t>(i));
-        EXPECT_LT(routecap_store_import(here.get(), cut.data(), cut.size(), nullptr), 0);
-        for (const uint8_t flip : {0x01, 0x80}) {
-            std::vector<uint8_t> bytes = sound;
-            bytes[i] ^= flip;
-            Shelf there(rig.shape(), {.budget_bytes = 1 << 20});
-            const int32_t status =
-                routecap_store_import(there.get(), bytes.data(), bytes.size(), nullptr);
-            EXPECT_LT(status, 0) << i;
-            EXPECT_EQ(0u, there.counts().blocks) << i;
-        }
-    }
 }

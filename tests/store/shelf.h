@@ -116,17 +116,6 @@ public:
         rig.bytes_in_use();
         return counts();
     }
-    std::vector<uint8_t> exported(const Numbers &numbers, int32_t expected = ROUTECAP_OK) {
-        uint64_t needed = 0;
-        const std::vector<uint8_t> k = keys(numbers);
-        EXPECT_STATUS(ROUTECAP_ERR_BUFFER_TOO_SMALL,
-                      routecap_store_export(store_, k.data(), numbers.size(), generation, nullptr,
-                                            0, &needed));
-        std::vector<uint8_t> bytes(needed);
-        EXPECT_STATUS(expected, routecap_store_export(store_, k.data(), numbers.size(), generation,
-                                                      bytes.data(), needed, nullptr));
-        return bytes;
-    }
 
     uint64_t generation = 0;
 

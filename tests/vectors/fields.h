@@ -181,8 +181,7 @@ void fields(routecap_store_counts &s, F &&f) {
     FIELD(blocks_in_flight), FIELD(blocks_retained), FIELD(bytes_in_use), FIELD(bytes_peak),
     FIELD(bytes_budget), FIELD(blocks_published), FIELD(blocks_repeated), FIELD(blocks_empty),
     FIELD(blocks_refused), FIELD(blocks_stale), FIELD(blocks_adopted), FIELD(blocks_absent),
-    FIELD(blocks_mismatched), FIELD(blocks_replaced), FIELD(blocks_evicted), FIELD(blocks_imported),
-    FIELD(rows_copied);
+    FIELD(blocks_mismatched), FIELD(blocks_replaced), FIELD(blocks_evicted), FIELD(rows_copied);
 }
 template <class F>
 void fields(routecap_adoption &s, F &&f) {

@@ -1154,17 +1154,6 @@ void Replay::stores(const std::string &call) {
         uint64_t evicted = kUntouched;
         if (returned(routecap_store_evict(store(), k.bytes, k.count, &evicted)))
             expect_number("evicted", evicted);
-    } else if (call == "store_export") {
-        const Keys k = keys((*in_)["keys"]);
-        serializing([&](void *dst, size_t size, uint64_t *needed) {
-            return routecap_store_export(store(), k.bytes, k.count, generation, dst, size, needed);
-        });
-    } else if (call == "store_import") {
-        size_t size = 0;
-        const uint8_t *data = kept_bytes("data", size);
-        uint64_t blocks = kUntouched;
-        if (returned(routecap_store_import(store(), data, size, &blocks)))
-            expect_number("blocks", blocks);
     } else if (call == "key_chain") {
         size_t seed_bytes = 0;
         const uint8_t *seed = kept_bytes("seed", seed_bytes);

@@ -1,4 +1,4 @@
-"""Rows of prefixes: published, adopted, exported."""
+"""Rows of prefixes: published, adopted, brought elsewhere."""
 
 import gc
 import hashlib
@@ -85,18 +85,26 @@ def test_batches(capturer):
     assert len(capturer.publish_batch(store, [])) == len(capturer.adopt_batch(store, [])) == 0
 
 
-def test_blocks_travel_as_bytes(capturer):
+def test_blocks_travel_as_a_routing(capturer):
     store = routecap.Store(capturer, block_rows=8, key_bytes=8)
-    _, ids = published(capturer, store, [1, 2])
-    data = store.export([1, 2, 3])
-    other = routecap.Store(block_rows=8, key_bytes=8, **SHAPE)
-    assert other.import_blocks(data) == 2
-    request = capturer.open()
-    request.adopt(other, 0, [1, 2])
-    np.testing.assert_array_equal(finished(request, 16), ids[:16])
-    with pytest.raises(routecap.Error) as refused:
-        other.import_blocks(data[:-1])
-    assert refused.value.status == routecap.Status.ERR_FORMAT
+    ids = expected_ids(1, 32)
+    run(capturer, (request := capturer.open()), ids, tag=7)
+    request.publish(store, 0, [1, 2])
+    sender = capturer.open()
+    sender.adopt(store, 0, [1, 2])
+    sent = sender.finish(16)
+    sent.wait(10)
+    with routecap.Capturer(**SHAPE, rows=ROWS) as elsewhere:
+        other = routecap.Store(elsewhere, block_rows=8, key_bytes=8, generation=7)
+        receiver = elsewhere.open()
+        receiver.attach(routecap.Routing.deserialize(sent.serialize(checked=True)))
+        receiver.publish(other, 0, [1, 2], generation=7)
+        request = elsewhere.open()
+        assert request.adopt(other, 0, [1, 2], generation=7).found == 2
+        routing = request.finish(16)
+        routing.wait(10)
+    np.testing.assert_array_equal(routing.ids(), ids[:16])
+    assert (routing.tags == 7).all()
 
 
 def test_retained_blocks_stay(capturer):

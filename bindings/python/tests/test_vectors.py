@@ -1405,17 +1405,6 @@ class Replayer:
         store = self.names[call["store"]]
         return 0, {"evicted": store.evict(self.keys(call["keys"], store))}
 
-    def store_export(self, call: Any, out: Any) -> Any:
-        store, generation = self.names[call["store"]], number(call["generation"])
-        keys = self.keys(call["keys"], store)
-        content = store.export(keys, generation=generation)
-        assert content == pieces_of(out.pop("dst", content.hex()))
-        there = int.from_bytes(content[32:40], "little")  # which the header of the bytes says
-        return 0 if there == len(keys) else 1, {}
-
-    def store_import(self, call: Any, out: Any) -> Any:
-        return 0, {"blocks": self.names[call["store"]].import_blocks(data(call["data"]))}
-
     def key_chain(self, call: Any, out: Any) -> Any:
         made = routecap.key_chain(
             call["tokens"],

@@ -122,7 +122,5 @@ class StoreStats(NamedTuple):
     """Replaced by a later publish under the same slot key."""
     blocks_evicted: int
     """Dropped for room, or by routecap_store_evict."""
-    blocks_imported: int
-    """Brought by routecap_store_import, published or not."""
     rows_copied: int
     """Rows that were copied, because their page was not shared."""

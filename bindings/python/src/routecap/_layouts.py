@@ -86,7 +86,7 @@ store_counts = (
     "block_rows:I key_bytes:I flags:I generation:Q blocks:Q blocks_in_flight:Q blocks_retained:Q "
     "bytes_in_use:Q bytes_peak:Q bytes_budget:Q blocks_published:Q blocks_repeated:Q "
     "blocks_empty:Q blocks_refused:Q blocks_stale:Q blocks_adopted:Q blocks_absent:Q "
-    "blocks_mismatched:Q blocks_replaced:Q blocks_evicted:Q blocks_imported:Q rows_copied:Q"
+    "blocks_mismatched:Q blocks_replaced:Q blocks_evicted:Q rows_copied:Q"
 )
 adoption = "reserved:I rows:Q found:Q evicted:Q not_published:Q stale:Q"
 publish_item = "request:u8 first:u8 keys:u8 count:u8 status:i4 reserved:i4"

@@ -11,7 +11,7 @@ from ._config import Config, Settings
 from ._constants import IdSpace, Provenance, Status, StoreFlag
 from ._counts import StoreStats
 from ._docs import documented
-from ._errors import Error, error
+from ._errors import error
 from ._library import raw
 from ._tensors import as_bytes, integers
 from .names import IdSpaceName, ProvenanceName
@@ -245,28 +245,6 @@ class Store:
         raw.routecap_store_stats(self._handle, memory)
         values = structs.store_counts.read(memory)
         return StoreStats._make((*values[:2], StoreFlag(values[2]), *values[3:]))
-
-    @documented("routecap_store_export")
-    def export(self, keys: Keys, *, generation: int | None = None) -> bytes:
-        """Write the blocks that the store has as bytes, for another store."""
-        data, count = checked_keys(keys, self.key_bytes)
-        memory = bytearray()
-        while True:
-            try:
-                raw.routecap_store_export(
-                    self._handle, data, count, self._generation(generation), memory
-                )
-                return bytes(memory)
-            except Error as small:
-                if small.status != Status.ERR_BUFFER_TOO_SMALL or small.needed is None:
-                    raise
-                memory = bytearray(small.needed)
-
-    @documented("routecap_store_import")
-    def import_blocks(self, data: Any) -> int:
-        """Publish blocks that a different store exported. Returns how many."""
-        blocks: int = raw.routecap_store_import(self._handle, as_bytes(data, "data"))[1]
-        return blocks
 
 
 def shape_of(capturer: "Capturer | None", settings: Any) -> Config:

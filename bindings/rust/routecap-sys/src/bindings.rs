@@ -1,4 +1,4 @@
-// Of headers with the SHA-256 7faae5ba8910bcbd5a7f27da17a81c9b4518c82d7de605d2ee93676b0b44ea1d
+// Of headers with the SHA-256 e4d92edf08345e97829c0252e4624bd26cf86c581c6fc52efe7a5364909a9320
 pub const ROUTECAP_VERSION_MAJOR: u32 = 1;
 pub const ROUTECAP_VERSION_MINOR: u32 = 1;
 pub const ROUTECAP_VERSION_PATCH: u32 = 0;
@@ -3850,14 +3850,12 @@ pub struct routecap_store_counts {
     pub blocks_replaced: u64,
     /// dropped for room, or by routecap_store_evict
     pub blocks_evicted: u64,
-    /// brought by routecap_store_import, published or not
-    pub blocks_imported: u64,
     /// rows that were copied, because their page was not shared
     pub rows_copied: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of routecap_store_counts"][::core::mem::size_of::<routecap_store_counts>() - 168usize];
+    ["Size of routecap_store_counts"][::core::mem::size_of::<routecap_store_counts>() - 160usize];
     ["Alignment of routecap_store_counts"]
         [::core::mem::align_of::<routecap_store_counts>() - 8usize];
     ["Offset of field: routecap_store_counts::struct_size"]
@@ -3902,10 +3900,8 @@ const _: () = {
         [::core::mem::offset_of!(routecap_store_counts, blocks_replaced) - 136usize];
     ["Offset of field: routecap_store_counts::blocks_evicted"]
         [::core::mem::offset_of!(routecap_store_counts, blocks_evicted) - 144usize];
-    ["Offset of field: routecap_store_counts::blocks_imported"]
-        [::core::mem::offset_of!(routecap_store_counts, blocks_imported) - 152usize];
     ["Offset of field: routecap_store_counts::rows_copied"]
-        [::core::mem::offset_of!(routecap_store_counts, rows_copied) - 160usize];
+        [::core::mem::offset_of!(routecap_store_counts, rows_copied) - 152usize];
 };
 unsafe extern "C" {
     /// Read the counters of a store.
@@ -4268,56 +4264,6 @@ unsafe extern "C" {
         keys: *const ::core::ffi::c_void,
         count: usize,
         evicted: *mut u64,
-    ) -> routecap_status;
-}
-unsafe extern "C" {
-    /// Write blocks as bytes, to be sent to another machine with the KV cache.
-    ///
-    /// The call leaves out blocks that the store does not have, that have not landed, or that are stale.
-    /// It copies the rows on the calling thread. docs/store.md describes the bytes.
-    ///
-    /// @param[in] store       The store.
-    /// @param[in] keys        [count, key_bytes] the keys.
-    /// @param[in] count       How many keys.
-    /// @param[in] generation  The tag of the caller's steps.
-    /// @param[out] dst        [dst_bytes] the bytes. NULL with dst_bytes 0 asks for the size, and the
-    ///                        call returns ROUTECAP_ERR_BUFFER_TOO_SMALL.
-    /// @param[in] dst_bytes   Size of dst, in bytes.
-    /// @param[out] needed     How many bytes it takes, set on ROUTECAP_ERR_BUFFER_TOO_SMALL too; may be
-    ///                        NULL.
-    /// @return ROUTECAP_OK; ROUTECAP_INCOMPLETE (some blocks were left out);
-    ///         ROUTECAP_ERR_BUFFER_TOO_SMALL (nothing is written); ROUTECAP_ERR_STATE (a generation that
-    ///         the store has not advanced to).
-    pub fn routecap_store_export(
-        store: *mut routecap_store,
-        keys: *const ::core::ffi::c_void,
-        count: usize,
-        generation: u64,
-        dst: *mut ::core::ffi::c_void,
-        dst_bytes: usize,
-        needed: *mut u64,
-    ) -> routecap_status;
-}
-unsafe extern "C" {
-    /// Publish blocks that another store exported.
-    ///
-    /// The call trusts nothing in the bytes except keys and tags, which it cannot check. If a cell that
-    /// is marked valid does not hold k distinct experts of its layer, the call returns an error and
-    /// publishes nothing. It copies the rows on the calling thread. It counts stale blocks and does not
-    /// publish them.
-    ///
-    /// @param[in] store    The store.
-    /// @param[in] data     [bytes] the bytes.
-    /// @param[in] bytes    How many: exactly those of one export.
-    /// @param[out] blocks  How many blocks the bytes have; may be NULL.
-    /// @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT (the text says what is wrong);
-    ///         ROUTECAP_ERR_SHAPE_MISMATCH (a different shape, block_rows or key_bytes);
-    ///         ROUTECAP_ERR_STATE (a generation that the store has not advanced to).
-    pub fn routecap_store_import(
-        store: *mut routecap_store,
-        data: *const ::core::ffi::c_void,
-        bytes: usize,
-        blocks: *mut u64,
     ) -> routecap_status;
 }
 /// A plan; see routecap_plan_create.
@@ -6005,25 +5951,6 @@ pub struct routecap_api {
             arg4: *mut u64,
         ) -> routecap_status,
     >,
-    pub store_export: ::core::option::Option<
-        unsafe extern "C" fn(
-            arg1: *mut routecap_store,
-            arg2: *const ::core::ffi::c_void,
-            arg3: usize,
-            arg4: u64,
-            arg5: *mut ::core::ffi::c_void,
-            arg6: usize,
-            arg7: *mut u64,
-        ) -> routecap_status,
-    >,
-    pub store_import: ::core::option::Option<
-        unsafe extern "C" fn(
-            arg1: *mut routecap_store,
-            arg2: *const ::core::ffi::c_void,
-            arg3: usize,
-            arg4: *mut u64,
-        ) -> routecap_status,
-    >,
     /// Plans.
     pub plan_config_init: ::core::option::Option<
         unsafe extern "C" fn(arg1: *mut routecap_plan_config, arg2: usize) -> routecap_status,
@@ -6172,7 +6099,7 @@ pub struct routecap_api {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of routecap_api"][::core::mem::size_of::<routecap_api>() - 880usize];
+    ["Size of routecap_api"][::core::mem::size_of::<routecap_api>() - 864usize];
     ["Alignment of routecap_api"][::core::mem::align_of::<routecap_api>() - 8usize];
     ["Offset of field: routecap_api::size"][::core::mem::offset_of!(routecap_api, size) - 0usize];
     ["Offset of field: routecap_api::major"][::core::mem::offset_of!(routecap_api, major) - 8usize];
@@ -6356,44 +6283,40 @@ const _: () = {
         [::core::mem::offset_of!(routecap_api, store_release) - 712usize];
     ["Offset of field: routecap_api::store_evict"]
         [::core::mem::offset_of!(routecap_api, store_evict) - 720usize];
-    ["Offset of field: routecap_api::store_export"]
-        [::core::mem::offset_of!(routecap_api, store_export) - 728usize];
-    ["Offset of field: routecap_api::store_import"]
-        [::core::mem::offset_of!(routecap_api, store_import) - 736usize];
     ["Offset of field: routecap_api::plan_config_init"]
-        [::core::mem::offset_of!(routecap_api, plan_config_init) - 744usize];
+        [::core::mem::offset_of!(routecap_api, plan_config_init) - 728usize];
     ["Offset of field: routecap_api::plan_create"]
-        [::core::mem::offset_of!(routecap_api, plan_create) - 752usize];
+        [::core::mem::offset_of!(routecap_api, plan_create) - 736usize];
     ["Offset of field: routecap_api::plan_free"]
-        [::core::mem::offset_of!(routecap_api, plan_free) - 760usize];
+        [::core::mem::offset_of!(routecap_api, plan_free) - 744usize];
     ["Offset of field: routecap_api::plan_describe"]
-        [::core::mem::offset_of!(routecap_api, plan_describe) - 768usize];
+        [::core::mem::offset_of!(routecap_api, plan_describe) - 752usize];
     ["Offset of field: routecap_api::plan_ranges"]
-        [::core::mem::offset_of!(routecap_api, plan_ranges) - 776usize];
+        [::core::mem::offset_of!(routecap_api, plan_ranges) - 760usize];
     ["Offset of field: routecap_api::plan_gather"]
-        [::core::mem::offset_of!(routecap_api, plan_gather) - 784usize];
+        [::core::mem::offset_of!(routecap_api, plan_gather) - 768usize];
     ["Offset of field: routecap_api::plan_gather_values"]
-        [::core::mem::offset_of!(routecap_api, plan_gather_values) - 792usize];
+        [::core::mem::offset_of!(routecap_api, plan_gather_values) - 776usize];
     ["Offset of field: routecap_api::plan_scatter"]
-        [::core::mem::offset_of!(routecap_api, plan_scatter) - 800usize];
+        [::core::mem::offset_of!(routecap_api, plan_scatter) - 784usize];
     ["Offset of field: routecap_api::plan_pack"]
-        [::core::mem::offset_of!(routecap_api, plan_pack) - 808usize];
+        [::core::mem::offset_of!(routecap_api, plan_pack) - 792usize];
     ["Offset of field: routecap_api::plan_unpack"]
-        [::core::mem::offset_of!(routecap_api, plan_unpack) - 816usize];
+        [::core::mem::offset_of!(routecap_api, plan_unpack) - 800usize];
     ["Offset of field: routecap_api::serialized_slice"]
-        [::core::mem::offset_of!(routecap_api, serialized_slice) - 824usize];
+        [::core::mem::offset_of!(routecap_api, serialized_slice) - 808usize];
     ["Offset of field: routecap_api::capturer_load"]
-        [::core::mem::offset_of!(routecap_api, capturer_load) - 832usize];
+        [::core::mem::offset_of!(routecap_api, capturer_load) - 816usize];
     ["Offset of field: routecap_api::capturer_load_tags"]
-        [::core::mem::offset_of!(routecap_api, capturer_load_tags) - 840usize];
+        [::core::mem::offset_of!(routecap_api, capturer_load_tags) - 824usize];
     ["Offset of field: routecap_api::set_log"]
-        [::core::mem::offset_of!(routecap_api, set_log) - 848usize];
+        [::core::mem::offset_of!(routecap_api, set_log) - 832usize];
     ["Offset of field: routecap_api::store_create_shared"]
-        [::core::mem::offset_of!(routecap_api, store_create_shared) - 856usize];
+        [::core::mem::offset_of!(routecap_api, store_create_shared) - 840usize];
     ["Offset of field: routecap_api::store_open_shared"]
-        [::core::mem::offset_of!(routecap_api, store_open_shared) - 864usize];
+        [::core::mem::offset_of!(routecap_api, store_open_shared) - 848usize];
     ["Offset of field: routecap_api::step_arrive"]
-        [::core::mem::offset_of!(routecap_api, step_arrive) - 872usize];
+        [::core::mem::offset_of!(routecap_api, step_arrive) - 856usize];
 };
 unsafe extern "C" {
     /// Get the library's functions as one table.

@@ -4,7 +4,7 @@ use std::ffi::c_void;
 use std::ptr::{NonNull, null, null_mut};
 
 use crate::error::{ErrorKind, ItemStatus, Result, check};
-use crate::{Capturer, Completeness, Config, Error, RequestId, sys};
+use crate::{Capturer, Config, Error, RequestId, sys};
 
 /// What a store is (`routecap_store_config`). The default has blocks of 16 rows, keys of 32 bytes
 /// and 1 GiB.
@@ -227,63 +227,6 @@ impl Store {
         // SAFETY: the struct has the size that it says.
         check(unsafe { sys::routecap_store_stats(self.as_raw(), &mut counts) })?;
         Ok(counts)
-    }
-
-    /// The blocks that are there as bytes; [`Incomplete`](Completeness::Incomplete) if some are not
-    /// (`routecap_store_export`).
-    ///
-    /// # Errors
-    ///
-    /// [`State`](ErrorKind::State) for a generation that the store has not advanced to.
-    pub fn export(&self, keys: &[u8], generation: u64) -> Result<(Vec<u8>, Completeness)> {
-        let count = self.count(keys)?;
-        let mut bytes = Vec::new();
-        loop {
-            let mut needed = 0;
-            // SAFETY: there are as many keys and bytes as is said.
-            let status = check(unsafe {
-                sys::routecap_store_export(
-                    self.as_raw(),
-                    pointer(keys),
-                    count,
-                    generation,
-                    if bytes.is_empty() { null_mut() } else { bytes.as_mut_ptr() as *mut c_void },
-                    bytes.len(),
-                    &mut needed,
-                )
-            });
-            match status {
-                Err(error) if error.kind() == ErrorKind::BufferTooSmall => {
-                    bytes = vec![0; needed as usize]
-                }
-                Err(error) => return Err(error),
-                Ok(status) => {
-                    bytes.truncate(needed as usize); // blocks may go between two calls
-                    return Ok((bytes, Completeness::of(status)));
-                }
-            }
-        }
-    }
-
-    /// Publish blocks that another store exported; how many the bytes have
-    /// (`routecap_store_import`).
-    ///
-    /// # Errors
-    ///
-    /// [`Format`](ErrorKind::Format); [`ShapeMismatch`](ErrorKind::ShapeMismatch);
-    /// [`State`](ErrorKind::State) for a generation that the store has not advanced to.
-    pub fn import(&self, bytes: &[u8]) -> Result<u64> {
-        let mut blocks = 0;
-        // SAFETY: there are as many bytes as is said.
-        check(unsafe {
-            sys::routecap_store_import(
-                self.as_raw(),
-                bytes.as_ptr().cast(),
-                bytes.len(),
-                &mut blocks,
-            )
-        })?;
-        Ok(blocks)
     }
 }
 

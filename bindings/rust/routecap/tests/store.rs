@@ -1,4 +1,4 @@
-//! Rows of prefixes: published, adopted, moved, exported.
+//! Rows of prefixes: published, adopted, moved.
 
 mod support;
 
@@ -48,12 +48,6 @@ fn rows_of_a_prefix_come_from_the_request_that_computed_them() {
         Completeness::Complete
     );
     assert_eq!(ids, routed_rows(1, 0..8));
-
-    let (bytes, completeness) = store.export(&slots(&[1, 9]), 0).unwrap();
-    assert_eq!(completeness, Completeness::Incomplete);
-    let other = small().create(&config()).unwrap();
-    assert_eq!(other.import(&bytes).unwrap(), 1);
-    refused(other.import(&bytes[1..]), ErrorKind::Format, "no exported blocks");
 
     assert_eq!(store.retain(&slots(&[1, 9])).unwrap(), [0, sys::ROUTECAP_MISSING_NOT_PUBLISHED]);
     store.release(&slots(&[1])).unwrap();

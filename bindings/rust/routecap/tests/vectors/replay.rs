@@ -1468,7 +1468,7 @@ impl Replay {
                     let counts = object!(counts; block_rows, key_bytes, flags, generation, blocks,
                         blocks_in_flight, blocks_retained, blocks_published, blocks_repeated,
                         blocks_empty, blocks_refused, blocks_stale, blocks_adopted, blocks_absent,
-                        blocks_mismatched, blocks_replaced, blocks_evicted, blocks_imported);
+                        blocks_mismatched, blocks_replaced, blocks_evicted);
                     call.expect_object("counts", counts);
                 }
             }
@@ -1494,17 +1494,6 @@ impl Replay {
             "store_evict" => {
                 if let Some(evicted) = call.done(self.store(call).evict(&chosen)) {
                     call.expect("evicted", evicted);
-                }
-            }
-            "store_export" => {
-                let exported = self.store(call).export(&chosen, generation);
-                if let Some((bytes, _)) = call.answered(exported, |(_, all)| completeness(*all)) {
-                    assert_eq!(call.out.bytes("dst"), bytes);
-                }
-            }
-            "store_import" => {
-                if let Some(blocks) = call.done(self.store(call).import(&input.bytes("data"))) {
-                    call.expect("blocks", blocks);
                 }
             }
             "key_chain" => {
