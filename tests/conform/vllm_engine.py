@@ -2,10 +2,10 @@
 VLLM_ENGINE_ON_CPU is 1.
 
 capture: "routecap" or "own". cache: with the prefix cache, or "". blocks: of the cache, so few that
-requests are preempted, or "". drafts: by n-grams (with blocks="", because the scheduler of 0.21
-stops where it preempts requests that have drafts). lora: with an adapter. copies: by those of
-PyTorch, which arrive late. load: a checkpoint, which other engines can load too; otherwise the
-weights are drawn in the engine.
+requests are preempted, or "". drafts: by n-grams, with blocks="", cache="" and without n > 1: the
+scheduler of 0.21 stops in each of these with drafts, without routecap too. lora: with an adapter.
+copies: by those of PyTorch, which arrive late. load: a checkpoint, which other engines can load
+too; otherwise the weights are drawn in the engine.
 """
 
 import itertools
@@ -192,12 +192,15 @@ def judged(capture, folder, settings, adapter):
     name += ["drafts by n-grams"] if "speculative_config" in settings else []
     name += ["PyTorch's copies"] if "late_copies" in sys.modules else []
     made = f"routecap {routecap.__version__}" if capture == "routecap" else "its own capture"
+    can = {"stop", "abort", *(["adapter"] if adapter else [])}
+    if "speculative_config" not in settings:
+        can.add("n")
     engine = conform.Functions(
         f"vLLM {__version__}, {', '.join(name)}, {made}",
         generate,
         routing,
         lambda output: [*output[0].prompt_token_ids, *output[1].token_ids],
-        can={"n", "stop", "abort", *(["adapter"] if adapter else [])},
+        can=can,
         cached=lambda output: output[0].num_cached_tokens,
         update=update,
         preemptions=lambda: preempted,
