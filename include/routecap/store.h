@@ -55,8 +55,7 @@
  *     block that it did not find. Let the engine compute the tokens from there on, so that their
  *     rows fill the holes. A block that was found may lack rows too; routecap_request_coverage
  *     lists these.
- *   - Drafts: you may publish a block that has drafts. The store gets it once the drafts are
- *     settled.
+ *   - Drafts: publish a block once its drafts are settled.
  *   - Preemption: if you keep the request's handle, its rows stay, and there is nothing to adopt.
  *     If you close the request, publish its full blocks first. Adopt them into the new request when
  *     the engine resumes the sequence from its cache.
@@ -95,20 +94,16 @@
  * again for other tokens. A later publish replaces the block under its key. When the engine frees
  * or moves cache slots, call routecap_store_evict for them.
  *
- * Order. A block is in the store as soon as publish returns, even before its rows have landed,
- * unless it waits for drafts. An adopt finds blocks that were published before it, and no later
- * ones. Usually you adopt before the pass. If two requests of one step share a block that one of
- * them computes, publish it for that request after the issue, then adopt it for the other. Until
- * that step has landed, the adopter's rows are in flight too; if they never land, they are missing.
- * Other capturers find a block only after it has landed. If a content key already has a block, the
- * cells of a second publish are added under that key once they have landed.
+ * Order. A block is in the store as soon as publish returns, even before its rows have landed. An
+ * adopt finds blocks that were published before it, and no later ones. Usually you adopt before the
+ * pass. If two requests of one step share a block that one of them computes, publish it for that
+ * request after the issue, then adopt it for the other. Until that step has landed, the adopter's
+ * rows are in flight too; if they never land, they are missing. Other capturers find a block only
+ * after it has landed. If a content key already has a block, the cells of a second publish are
+ * added under that key once they have landed.
  *
- * Which rows are published. Publish takes the rows that were issued before the call, with one
- * exception: if a row is replaced while its block waits for drafts, the later row is published. A
- * later truncate, finish or close does not change what is published, even if the rows are in
- * flight. A block with drafts waits until the drafts are settled, and so do the blocks after it in
- * the same call. While they wait, adopts do not find them. Drafts that were cut or rejected are not
- * published.
+ * Which rows are published. Publish takes the rows that were issued before the call. A later
+ * truncate, finish or close does not change what is published, even if the rows are in flight.
  *
  * Holes. If the store does not have a block, the adopter's rows of that block are missing. If a
  * block lacks rows, these rows are missing too. The store gives one of three reasons. (For rows
@@ -280,22 +275,22 @@ ROUTECAP_API routecap_status routecap_store_advance(routecap_store *store, uint6
 /**
  * Publish rows of a request: `count` blocks, one after another in the request.
  *
- * The call notes the keys and returns. The worker thread publishes the rows when they have landed,
- * and drafts when they are settled. If finish or close ends the request earlier, the drafts that
- * are not settled are dropped, and the blocks get the rows that were settled.
+ * The call notes the keys and returns. The worker thread publishes the rows when they have landed.
+ * If one of the blocks has drafts that are not settled, the call returns ROUTECAP_ERR_NOT_READY and
+ * publishes nothing.
  *
  * @param[in] capturer    The capturer.
  * @param[in] request     The request.
  * @param[in] store       The store.
  * @param[in] first       Position of the first row of the first block.
  * @param[in] keys        [count, key_bytes] the keys, each once.
- * @param[in] count       How many blocks. Their rows may lie beyond the request's length, as drafts
- *                        do, but not beyond the rows that were issued.
+ * @param[in] count       How many blocks. All of their rows must have been issued.
  * @param[in] generation  The tag of the caller's steps. If it is lower than the store's generation,
  *                        nothing is published.
  * @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_REQUEST; ROUTECAP_ERR_SHAPE_MISMATCH (also if a layer
  *         is recomputed here and captured in the store); ROUTECAP_ERR_OUT_OF_RANGE;
- *         ROUTECAP_ERR_STATE (a generation that the store has not advanced to).
+ *         ROUTECAP_ERR_NOT_READY; ROUTECAP_ERR_STATE (a generation that the store has not advanced
+ *         to).
  */
 ROUTECAP_API routecap_status routecap_request_publish(routecap_capturer *capturer,
                                                       routecap_request request,
@@ -442,8 +437,8 @@ ROUTECAP_API routecap_status routecap_key_chain(const void *seed, size_t seed_by
  * Tell which keys an adopt of this generation would find now.
  *
  * The answer holds at this moment only. The store may drop a block before you adopt it, unless the
- * block is retained. Blocks in flight count as found, unless they wait for drafts. Until such a
- * block has landed, only the capturer that published it can adopt it.
+ * block is retained. Blocks in flight count as found. Until such a block has landed, only the
+ * capturer that published it can adopt it.
  *
  * @param[in] store       The store.
  * @param[in] keys        [count, key_bytes] the keys.

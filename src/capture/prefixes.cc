@@ -33,43 +33,34 @@ int32_t Requests::publish(const StorePtr &store, routecap_publish_item &item, ui
         s < 0)
         return s;
     const uint64_t rows = store->config().block_rows, end = item.first + item.count * rows;
-    size_t landing = item.count;  // one past those without a draft, which come first
     {
         const RegistryLock lock(owner_->registry);
         Request *request = nullptr;
         if (int32_t s = owner_->registry.find(item.request, &request); s < 0) return s;
+        if (item.count == 0) return ROUTECAP_OK;
         const uint64_t issued = std::max(request->length_now(owner_->steps), request->flagged_end);
-        if (end > issued && item.count > 0)
+        if (end > issued)
             return report(ROUTECAP_ERR_OUT_OF_RANGE, "rows [%llu,%llu) were not issued",
                           ull(std::max(issued, item.first)), ull(end));
         for (const DraftSpan *d = request->drafts; d != nullptr; d = d->next)
-            if (!d->missing && d->position < std::min(d->cut, end) &&
+            if (d->position < std::min(d->cut, end) &&
                 std::min(d->cut, d->position_end) > item.first)
-                landing = std::min<uint64_t>(
-                    landing, (std::max(d->position, item.first) - item.first) / rows);
+                return report(ROUTECAP_ERR_NOT_READY,
+                              "rows [%llu,%llu) have drafts of step %llu that are not settled",
+                              ull(item.first), ull(end), ull(d->step));
     }
-    if (item.count == 0) return ROUTECAP_OK;
-
-    std::shared_ptr<Publication> landed, drafts;
-    const auto note = [&](size_t first, size_t end, std::shared_ptr<Publication> &publication) {
-        if (first == end) return ROUTECAP_OK;
-        return store->publish(keys.part(first, end - first), item.first + first * rows, generation,
-                              owner_, &publication == &drafts, publication);
-    };
-    if (int32_t s = note(0, landing, landed); s < 0) return s;
-    if (int32_t s = note(landing, item.count, drafts); s < 0) return s;
-    if (landed == nullptr && drafts == nullptr) return ROUTECAP_OK;
+    std::shared_ptr<Publication> publication;
+    if (int32_t s = store->publish(keys, item.first, generation, owner_, publication); s < 0)
+        return s;
+    if (publication == nullptr) return ROUTECAP_OK;
     {
-        const RegistryLock lock(owner_->registry, {.entries = 2});
+        const RegistryLock lock(owner_->registry, {.entries = 1});
         Request *request = nullptr;
         if (int32_t s = owner_->registry.find(item.request, &request); s < 0) return s;
         request->share(end);
-        for (auto *publication : {&landed, &drafts}) {
-            if (*publication == nullptr) continue;
-            request->note_publish((*publication)->end);
-            owner_->registry.log.append(request->after(),
-                                        Publish{request->rows(), std::move(*publication)});
-        }
+        request->note_publish(end);
+        owner_->registry.log.append(request->after(),
+                                    Publish{request->rows(), std::move(publication)});
     }
     owner_->worker.wake();
     return ROUTECAP_OK;

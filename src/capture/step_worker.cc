@@ -220,8 +220,7 @@ bool StepWorker::apply_ready(Until until) {
 // Frees rows that a request gives up before the steps in flight have landed. The rows of these
 // steps are cut.
 void StepWorker::release_early(LogEntry &entry) {
-    if (Close *close = std::get_if<Close>(&entry.what);
-        close != nullptr && close->alone && !close->data->rows.waited_for()) {
+    if (Close *close = std::get_if<Close>(&entry.what); close != nullptr && close->alone) {
         close->data->rows.drop(0);
     } else if (Truncate *truncate = std::get_if<Truncate>(&entry.what);
                truncate != nullptr && truncate->alone) {
@@ -263,7 +262,7 @@ bool StepWorker::apply(LogEntry &entry) {
                 what.rows->attach(what.routing->segments(), what.end);
                 applied(*what.rows);
             } else if constexpr (std::is_same_v<What, Publish>) {
-                what.rows->publish(std::move(what.publication));
+                what.rows->publish(*what.publication);
                 applied(*what.rows);
             } else if constexpr (std::is_same_v<What, Adopt>) {
                 try {
@@ -272,7 +271,6 @@ bool StepWorker::apply(LogEntry &entry) {
                 applied(*what.rows);
             } else if constexpr (std::is_same_v<What, Finish>) {
                 RowStore &rows = what.data->rows;
-                rows.publish_settled(true);
                 const uint64_t end =
                     what.all ? std::max(what.end, rows.placed_end.load(std::memory_order_relaxed))
                              : what.end;
@@ -291,7 +289,6 @@ bool StepWorker::apply(LogEntry &entry) {
                 what.data->fill(0, end, std::move(segments));
             } else if constexpr (std::is_same_v<What, Close>) {
                 RowStore &rows = what.data->rows;
-                rows.publish_settled(true);
                 count_settled(rows.drop_drafts(0));
                 rows.clear();
             }

@@ -138,15 +138,14 @@ int32_t LocalStore::look(Id id, uint64_t hash, uint64_t generation, const void *
     const bool at = generation == generation_.load(std::memory_order_relaxed) && current(block);
     if (block.state() == State::ready) return at ? 0 : ROUTECAP_MISSING_STALE;
     const Published &publication = *publications_.at(block.publication());
-    const bool awaited = at && !publication.drafts_ && (any_owner || publication.owner_ == owner);
+    const bool awaited = at && (any_owner || publication.owner_ == owner);
     return awaited ? 0 : ROUTECAP_MISSING_NOT_PUBLISHED;
 }
 
 // ---- Publishing -----------------------------------------------------------------------------
 
-LocalStore::Published::Published(std::shared_ptr<LocalStore> store, size_t count, const void *owner,
-                                 bool drafts)
-    : store_(std::move(store)), owner_(owner), drafts_(drafts), blocks_(count), landed_(count) {
+LocalStore::Published::Published(std::shared_ptr<LocalStore> store, size_t count, const void *owner)
+    : store_(std::move(store)), owner_(owner), blocks_(count), landed_(count) {
     Publications one;
     one[0] = this;
     auto node = one.extract(0);  // made without the mutex
@@ -170,7 +169,7 @@ LocalStore::Published::~Published() {
 }
 
 int32_t LocalStore::publish(Keys keys, uint64_t first, uint64_t generation, const void *owner,
-                            bool drafts, std::shared_ptr<Publication> &publication) {
+                            std::shared_ptr<Publication> &publication) {
     if (int32_t s = check_generation(generation); s < 0) return s;
     if (const uint64_t now = this->generation(); generation < now) {
         note_stale(generation, now);
@@ -178,7 +177,7 @@ int32_t LocalStore::publish(Keys keys, uint64_t first, uint64_t generation, cons
         counted_.blocks_stale += keys.count;
         return ROUTECAP_OK;
     }
-    auto published = std::make_shared<Published>(shared_from_this(), keys.count, owner, drafts);
+    auto published = std::make_shared<Published>(shared_from_this(), keys.count, owner);
     published->generation_ = generation;
     published->first = first;
     published->end = first + length(keys.count);
@@ -206,10 +205,8 @@ void LocalStore::note(Published &publication, size_t i, const uint8_t *key, uint
     table_.at(id).older = static_cast<uint32_t>(i);
     const Id there = table_.find(key, hash);
     uint16_t retained = 0;
-    if (!slot_keys()) {
-        // What comes second is compared, or fills what is missing, once it lands.
-        if (publication.drafts_ || (there != 0 && current(table_.at(there)))) return;
-    }
+    // What comes second is compared, or fills what is missing, once it lands.
+    if (!slot_keys() && there != 0 && current(table_.at(there))) return;
     if (there != 0) {
         counted_.blocks_replaced += slot_keys();
         retained = unlink(there, hash);

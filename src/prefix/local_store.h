@@ -20,7 +20,7 @@ class LocalStore final : public Store, public std::enable_shared_from_this<Local
 public:
     static int32_t create(StoreConfig config, StorePtr &store);
 
-    int32_t publish(Keys keys, uint64_t first, uint64_t generation, const void *owner, bool drafts,
+    int32_t publish(Keys keys, uint64_t first, uint64_t generation, const void *owner,
                     std::shared_ptr<Publication> &publication) override;
     int32_t adopt(Keys keys, uint64_t first, uint64_t generation, const void *owner,
                   routecap_adoption &found, bool &waits,
@@ -52,13 +52,12 @@ private:
     // What was published in one call.
     class Published final : public Publication, public std::enable_shared_from_this<Published> {
     public:
-        Published(std::shared_ptr<LocalStore> store, size_t count, const void *owner, bool drafts);
+        Published(std::shared_ptr<LocalStore> store, size_t count, const void *owner);
         ~Published() override;
         void land(std::span<const Segment> rows) noexcept override;
 
         const std::shared_ptr<LocalStore> store_;
         const void *const owner_;
-        const bool drafts_;
         uint64_t generation_ = 0;
         uint32_t number_ = 0;  // in publications_
 

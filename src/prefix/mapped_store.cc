@@ -22,12 +22,10 @@ constexpr size_t kRowsAtOnce = 128;  // that land while it is held; at least a b
 class MappedStore::Published final : public Publication,
                                      public std::enable_shared_from_this<Published> {
 public:
-    Published(std::shared_ptr<MappedStore> store, Keys keys, uint64_t generation, const void *owner,
-              bool drafts)
+    Published(std::shared_ptr<MappedStore> store, Keys keys, uint64_t generation, const void *owner)
         : store_(std::move(store)),
           generation_(generation),
           owner_(owner),
-          drafts_(drafts),
           key_bytes_(keys.key_bytes),
           keys_(keys.bytes, keys.bytes + keys.count * keys.key_bytes),
           flights_(keys.count) {}
@@ -51,7 +49,6 @@ public:
     const std::shared_ptr<MappedStore> store_;
     const uint64_t generation_;
     const void *const owner_;
-    const bool drafts_;
     const size_t key_bytes_;
     std::vector<uint8_t> keys_;
     std::vector<Flight> flights_;
@@ -112,14 +109,13 @@ MappedStore::Flight *MappedStore::flight(const uint8_t *key, const Flight *after
 MappedStore::Flight *MappedStore::awaited(const uint8_t *key, uint64_t generation) {
     Flight *first = nullptr;  // that was published, which is the last of the list
     for (Flight *f = flight(key); f != nullptr; f = flight(key, f))
-        if (f->publication->generation_ == generation && !f->publication->drafts_) first = f;
+        if (f->publication->generation_ == generation) first = f;
     return first;
 }
 
 bool MappedStore::drop_flights(const uint8_t *key) {
     bool any = false;
     for (Flight *f = flight(key); f != nullptr; f = flight(key, f)) {
-        if (!slot_keys() && f->publication->drafts_) continue;
         f->wanted = false;
         any = true;
     }
@@ -138,15 +134,14 @@ void MappedStore::for_each(Keys keys, F f) {
 // ---- Publishing -------------------------------------------------------------------------------
 
 int32_t MappedStore::publish(Keys keys, uint64_t first, uint64_t generation, const void *owner,
-                             bool drafts, std::shared_ptr<Publication> &publication) {
+                             std::shared_ptr<Publication> &publication) {
     if (int32_t s = check_generation(generation); s < 0) return s;
     if (const uint64_t now = this->generation(); generation < now) {
         note_stale(generation, now);
         blocks_->count(MappedCount::stale, keys.count);
         return ROUTECAP_OK;
     }
-    auto published =
-        std::make_shared<Published>(shared_from_this(), keys, generation, owner, drafts);
+    auto published = std::make_shared<Published>(shared_from_this(), keys, generation, owner);
     published->first = first;
     published->end = first + keys.count * config_.block_rows;
     for (size_t from = 0; from < keys.count; from += kAtOnce) {

@@ -19,7 +19,7 @@ public:
     static int32_t create(StoreConfig config, int32_t &descriptor, StorePtr &store);
     static int32_t open(StoreConfig config, int32_t descriptor, StorePtr &store);
 
-    int32_t publish(Keys keys, uint64_t first, uint64_t generation, const void *owner, bool drafts,
+    int32_t publish(Keys keys, uint64_t first, uint64_t generation, const void *owner,
                     std::shared_ptr<Publication> &publication) override;
     int32_t adopt(Keys keys, uint64_t first, uint64_t generation, const void *owner,
                   routecap_adoption &found, bool &waits,
@@ -58,8 +58,7 @@ private:
     bool is_taken(const uint8_t *key) REQUIRES(flights_mutex_) {
         return slot_keys() && flight(key) != nullptr;
     }
-    // Nobody wants what is in flight of a key; drafts of content are not there yet. Whether there
-    // was some.
+    // Nobody wants what is in flight of a key. Whether there was some.
     bool drop_flights(const uint8_t *key) REQUIRES(flights_mutex_);
     // Calls f(i) for each key, with the mutex, if there are any flights.
     template <class F>

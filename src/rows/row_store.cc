@@ -202,7 +202,6 @@ RowOutcomes RowStore::settle(uint64_t step, std::span<const uint32_t> kept, uint
         give_back(draft.charge);
     }
     std::erase_if(drafts_, [step](const Draft &draft) { return draft.step == step; });
-    publish_settled(false);
     return filed;
 }
 
@@ -218,15 +217,6 @@ RowOutcomes RowStore::drop_drafts(uint64_t end) {
     }
     drafts_.clear();
     return filed;
-}
-
-// Whether rows of [first, end) may still become of drafts.
-bool RowStore::has_drafts(uint64_t first, uint64_t end) const {
-    for (const Draft &draft : drafts_)
-        for (uint64_t position : draft.positions)
-            if (draft.counted && position >= first && position < end)
-                return true;  // what was cut is beyond
-    return false;
 }
 
 // ---- Cutting --------------------------------------------------------------------------------
@@ -262,9 +252,6 @@ void RowStore::truncate(uint64_t end) {
         draft.page = PageRef();
         give_back(draft.charge);
     }
-    for (auto &publication : waiting_)
-        publication->end = std::clamp(end, publication->first, publication->end);
-    publish_settled(false);
     if (placed_end.load(std::memory_order_relaxed) > end)
         placed_end.store(end, std::memory_order_relaxed);
     const Lock lock(mutex);
@@ -283,7 +270,6 @@ void RowStore::clear() {
     }
     for (Draft &draft : drafts_) give_back(draft.charge);
     drafts_ = {};
-    waiting_ = {};
 }
 
 void RowStore::note_missing(uint64_t first, uint64_t end, int32_t reason) noexcept try {
@@ -293,29 +279,13 @@ void RowStore::note_missing(uint64_t first, uint64_t end, int32_t reason) noexce
 
 // ---- Publishing -----------------------------------------------------------------------------
 
-void RowStore::publish(std::shared_ptr<Publication> publication) noexcept {
-    if (!has_drafts(publication->first, publication->end)) return publish_now(*publication);
-    try {
-        waiting_.push_back(std::move(publication));
-    } catch (const std::bad_alloc &) {}  // it is dropped, and counts that
-}
-
-void RowStore::publish_now(Publication &publication) noexcept {
+void RowStore::publish(Publication &publication) noexcept {
     std::vector<Segment> rows;
     try {
         const Lock lock(mutex);
         rows = lend(publication.first, publication.end);
     } catch (const std::bad_alloc &) {}
     publication.land(rows);
-}
-
-void RowStore::publish_settled(bool all) noexcept {
-    for (auto &publication : waiting_) {
-        if (!all && has_drafts(publication->first, publication->end)) continue;
-        publish_now(*publication);
-        publication = nullptr;
-    }
-    std::erase(waiting_, nullptr);
 }
 
 // ---- Rows of others -------------------------------------------------------------------------

@@ -65,8 +65,6 @@ private:
     };
     // Only the filing thread uses these. Drafts are in order of filing.
     std::vector<Draft> drafts_;
-    // Publications that wait until drafts are settled.
-    std::vector<std::shared_ptr<Publication>> waiting_;
     // Why rows are missing; and those of these reasons that came with the rows of others, which
     // apply to single cells too.
     MissingRows missing_ GUARDED_BY(mutex), attached_ GUARDED_BY(mutex);
@@ -142,7 +140,7 @@ public:
 
     // Removes the rows at and after `end`.
     void drop(uint64_t end);
-    // The same, and cuts drafts and waiting publications there.
+    // The same, and cuts drafts there.
     void truncate(uint64_t end);
 
     // Makes rows [0, end) of another request rows of this one too, which has none. They share
@@ -156,13 +154,8 @@ public:
     // the cells that a row of [first, end) lacks. Throws without memory.
     RowOutcomes attach_missing(const MissingRows &missing, uint64_t first, uint64_t end);
 
-    // Gives a publication the rows that it wants. If some of them are drafts, it waits until these
-    // are settled or cut.
-    void publish(std::shared_ptr<Publication> publication) noexcept;
-    // Gives rows to the publications that have waited and whose drafts are settled by now; with
-    // `all`, to all of them, because the request ends.
-    void publish_settled(bool all) noexcept;
-    bool waited_for() const { return !waiting_.empty(); }
+    // Gives a publication the rows that it wants.
+    void publish(Publication &publication) noexcept;
 
     // Notes why rows will not come. Without memory the reason is forgotten, and they are ABSENT.
     void note_missing(uint64_t first, uint64_t end, int32_t reason) noexcept;
@@ -194,8 +187,6 @@ private:
     Entries::iterator at_or_after(uint64_t index) REQUIRES(mutex);
     std::span<PageEntry> entries(uint64_t first, uint64_t end) REQUIRES(mutex);
     std::vector<Segment> lend(uint64_t first, uint64_t end) REQUIRES(mutex);
-    void publish_now(Publication &publication) noexcept;
-    bool has_drafts(uint64_t first, uint64_t end) const;
 };
 
 }  // namespace routecap

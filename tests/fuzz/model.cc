@@ -673,7 +673,6 @@ void Capturer::land(Step &step) {
                 counted++;
                 count_cells(*filed, written, valid);
             }
-            if (part.speculative && placed && !late) part.request->provisional.push_back(filed);
             if (filed->nowhere)
                 (placed ? stats.rows_late : stats.rows_unplaced)++;
             else if (part.speculative)
@@ -809,10 +808,6 @@ int32_t Capturer::accept(const RequestPtr &r, uint64_t ticket, const uint32_t *r
             else
                 file(*r, row);
         }
-        std::erase_if(r->provisional, [&](const FiledPtr &row) {
-            return std::find(drafts.begin(), drafts.end(), row) != drafts.end();
-        });
-        publish_settled(*r);
     });
     return ROUTECAP_OK;
 }
@@ -849,10 +844,6 @@ void Capturer::truncate(const RequestPtr &r, uint64_t rows) {
     change(r, 0, 0, [this, r, rows] {
         r->content.erase(r->content.lower_bound(rows), r->content.end());
         r->reasons.erase(r->reasons.lower_bound(rows), r->reasons.end());
-        std::erase_if(r->provisional, [&](const FiledPtr &row) { return row->real >= rows; });
-        for (const auto &publication : r->unsettled)
-            publication->end = std::clamp(rows, publication->first, publication->end);
-        publish_settled(*r);
         r->cuts.erase(std::find(r->cuts.begin(), r->cuts.end(), rows));
     });
 }
@@ -917,7 +908,7 @@ uint8_t Store::why(uint64_t key, uint64_t at) const {
     if (found == blocks.end())
         return gone.count(key) > 0 ? ROUTECAP_MISSING_EVICTED : ROUTECAP_MISSING_NOT_PUBLISHED;
     const Block &block = *found->second;
-    if (current(block) && at == generation && (block.landed || !block.drafts)) return 0;
+    if (current(block) && at == generation) return 0;
     return block.landed ? ROUTECAP_MISSING_STALE : ROUTECAP_MISSING_NOT_PUBLISHED;
 }
 
@@ -934,7 +925,7 @@ void Store::note(const BlockPtr &block) {
     const auto found = blocks.find(block->key);
     const bool there = found != blocks.end();
     // It meets the other when it lands.
-    if (!slots && (block->drafts || (there && current(*found->second)))) return;
+    if (!slots && there && current(*found->second)) return;
     counts.blocks_replaced += slots && there;
     if (const BlockPtr before = unlink(block->key); before != nullptr) {
         block->retained = before->retained, before->unwanted = true;
@@ -1024,64 +1015,33 @@ int32_t Capturer::publish(const RequestPtr &r, const StorePtr &store, uint64_t f
     const uint64_t n = store->block_rows, end = first + keys.size() * n;
     if (keys.empty()) return ROUTECAP_OK;
     if (end > r->issued()) return ROUTECAP_ERR_OUT_OF_RANGE;
+    for (const FiledPtr &row : r->waiting())
+        if (std::max(row->first, first) < std::min({row->end, row->cut, end}))
+            return ROUTECAP_ERR_NOT_READY;
     if (generation > store->generation) return ROUTECAP_ERR_STATE;
-    const auto block_of = [&](uint64_t row) { return (row - first) / n; };
     if (generation < store->generation) {
         store->counts.blocks_stale += keys.size();
         return ROUTECAP_OK;
     }
-    // Blocks without drafts, then those with some and what comes after.
-    uint64_t drafts = keys.size();
-    for (const FiledPtr &row : r->waiting())
-        if (const uint64_t low = std::max(row->first, first);
-            row->never == 0 && low < std::min({row->end, row->cut, end}))
-            drafts = std::min(drafts, block_of(low));
-    for (const auto &[from, to] :
-         {std::pair(uint64_t{0}, drafts), std::pair(drafts, keys.size())}) {
-        if (from == to) continue;
-        auto publication = std::make_shared<Publication>(
-            Publication{.store = store, .first = first + from * n, .end = first + to * n});
-        for (uint64_t i = from; i < to; i++) {
-            publication->blocks.push_back(std::make_shared<Block>(
-                Block{.key = keys[i], .generation = generation, .drafts = from == drafts}));
-            store->note(publication->blocks.back());
-        }
-        r->publishing_end =
-            r->publishing++ > 0 ? std::max(r->publishing_end, publication->end) : publication->end;
-        r->publishing_step = newest_step(r);
-        change(r, 0, 0, [this, r, publication] {
-            r->publishing--;
-            r->unsettled.push_back(publication);
-            publish_settled(*r);
-        });
+    std::vector<BlockPtr> blocks;
+    for (uint64_t key : keys) {
+        blocks.push_back(std::make_shared<Block>(Block{.key = key, .generation = generation}));
+        store->note(blocks.back());
     }
-    return ROUTECAP_OK;
-}
-
-void Capturer::publish_settled(Request &r, bool all) {
-    const auto waits = [&](const Publication &p) {
-        return !all &&
-               std::any_of(r.provisional.begin(), r.provisional.end(), [&](const FiledPtr &row) {
-                   return row->real >= p.first && row->real < p.end;
-               });
-    };
-    for (size_t i = 0; i < r.unsettled.size();) {
-        const Publication p = *r.unsettled[i];
-        if (waits(p)) {
-            i++;
-            continue;
-        }
-        r.unsettled.erase(r.unsettled.begin() + static_cast<ptrdiff_t>(i));
-        uint64_t position = p.first;
-        for (const BlockPtr &block : p.blocks) {
+    r->publishing_end = r->publishing++ > 0 ? std::max(r->publishing_end, end) : end;
+    r->publishing_step = newest_step(r);
+    change(r, 0, 0, [this, r, store, blocks, position = first]() mutable {
+        r->publishing--;
+        for (const BlockPtr &block : blocks) {
             std::vector<RowPtr> rows;
-            for (uint64_t n = 0; n < p.store->block_rows; n++, position++) {
-                const auto row = r.content.find(position);
-                rows.push_back(row != r.content.end() && position < p.end ? row->second : nullptr);
+            for (uint64_t n = 0; n < store->block_rows; n++, position++) {
+                const auto row = r->content.find(position);
+                rows.push_back(row != r->content.end() ? row->second : nullptr);
             }
-            p.store->land(*shape, block, std::move(rows));
+            store->land(*shape, block, std::move(rows));
         }
-    }
+    });
+    return ROUTECAP_OK;
 }
 
 int32_t Capturer::adopt(const RequestPtr &r, Store &store, uint64_t first,
@@ -1156,7 +1116,6 @@ RoutingPtr Capturer::finish(const RequestPtr &r, uint64_t rows) {
     auto routing = std::make_shared<Routing>(Routing{shape, 0, all ? r->length() : rows, {}, this});
     if (!all) cut_in_flight(r, rows);
     change(r, 0, 0, [this, r, routing, all] {
-        publish_settled(*r, true);
         if (all) routing->rows = r->length();
         routing->content = r->rows(*shape, 0, routing->rows);
         routing->pending = nullptr;
@@ -1169,7 +1128,6 @@ RoutingPtr Capturer::finish(const RequestPtr &r, uint64_t rows) {
 void Capturer::close(const RequestPtr &r) {
     cut_in_flight(r, 0);
     change(r, 0, 0, [this, r] {
-        publish_settled(*r, true);
         drop_drafts(r->waiting(), [](const Filed &) { return true; });
     });
     stats.requests_open--;

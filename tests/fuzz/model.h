@@ -195,8 +195,6 @@ struct Request {
     // The same for what stores are to have, if the request is closed.
     int publishing = 0;
     uint64_t publishing_end = 0, publishing_step = 0;
-    std::vector<FiledPtr> provisional{};  // drafts that landed and are neither settled nor cut
-    std::vector<std::shared_ptr<struct Publication>> unsettled{};  // publications with such rows
 
     uint64_t length() const;
     uint64_t issued() const;  // one past the last row, drafts included
@@ -221,7 +219,6 @@ struct Span {
 struct Block {
     uint64_t key;
     uint64_t generation;    // of its publisher; landed: the least tag of its rows
-    bool drafts = false;    // it is not there before it has landed
     bool landed = false;    // those who adopted it get its rows
     bool stale = false;     // those who adopted it hear that
     bool unwanted = false;  // it lost its key while it was in flight
@@ -262,14 +259,6 @@ private:
     BlockPtr unlink(uint64_t key);
 };
 using StorePtr = std::shared_ptr<Store>;
-
-// Blocks of one call, one after another in a request from row `first` on; rows from `end` on were
-// cut.
-struct Publication {
-    StorePtr store;
-    uint64_t first, end;
-    std::vector<BlockPtr> blocks{};
-};
 
 // How often each expert was chosen, by phase, layer and expert.
 struct Load {
@@ -357,8 +346,6 @@ private:
     // and not rejected.
     void drop_drafts(const std::vector<FiledPtr> &drafts,
                      const std::function<bool(const Filed &)> &late);
-    // Publications of which no row is a draft any more; at the request's end all.
-    void publish_settled(Request &r, bool all = false);
 
     std::vector<Entry> log_;
     std::map<uint64_t, int32_t> steps_;         // by ticket

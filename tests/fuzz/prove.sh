@@ -85,8 +85,8 @@ breaks operations "a step is not lost" src/capture/issue.cc \
 breaks operations "what was there is counted again" src/capture/load_counter.cc \
     's/ \|\| \(known != nullptr \&\& Shape::valid\(known, l\)\)\) continue;/) continue;/'
 breaks operations "drafts that prefill are decode" src/capture/step_worker.cc 's/step\.tag, span\.phase, charge/step.tag, Phase::decode, charge/'
-breaks operations "drafts are published before they are settled" src/rows/row_store.cc \
-    's/draft\.counted \&\& position >= first \&\& position < end/draft.counted \&\& position >= first + 2 \&\& position < end/'
+breaks operations "drafts are published before they are settled" src/capture/prefixes.cc \
+    's/std::min\(d->cut, d->position_end\) > item\.first/std::min(d->cut, d->position_end) > item.first + 2/'
 breaks operations "rows of older weights are published" src/prefix/landing.cc 's/else if \(b\.tag < p_\.generation_\)/else if (false)/'
 breaks operations "rows of older weights stay" src/prefix/local_store.cc \
     's/return generation == 0 \|\| pages_\.least_tag\(block\.place\) >= generation;/return true;/'

@@ -216,8 +216,8 @@ void Engine::adopt(const SequencePtr &s) {
     totals_.adopted += found.found;
 }
 
-// The blocks that are full, of which some are in flight or drafts: those that it has not published,
-// or all once more.
+// The blocks that are full, of which some are in flight: those that it has not published, or all
+// once more.
 void Engine::publish(const SequencePtr &s, size_t rows) {
     std::vector<uint64_t> keys = block_keys(s->tokens, rows, shape_.block_rows);
     const size_t done = chance(100) ? 0 : std::min(s->published, keys.size());
@@ -324,9 +324,6 @@ void Engine::verify(const SequencePtr &s) {
     }
     note(s, "accept %zu of %zu drafts of step %llu, from %zu on", kept.size(), s->drafts.size(),
          ull(s->draft_step), from);
-    // Its blocks are published before the drafts in them are settled.
-    const bool publishes = shape_.store == Shape::local && chance(200);
-    if (publishes) publish(s, s->computed + kept.size());
     const bool leading = from == 0 && chance(500);
     SAME_STATUS(ROUTECAP_OK, routecap_request_accept(capturer_, s->handle, s->draft_step,
                                                      leading ? nullptr : kept.data(), kept.size()));
@@ -337,7 +334,6 @@ void Engine::verify(const SequencePtr &s) {
     for (Touched &span : touched_)
         if (span.drafts == s.get()) span.drafts = nullptr, span.step = last_step_;
     totals_.accepted += kept.size();
-    if (publishes) settled();
 }
 
 void Engine::fork(const SequencePtr &s) {
