@@ -428,6 +428,9 @@ void StepWorker::file_span(const Step &step, StepSpan &span, const SlotContents 
             storage_->pool->unreserve(PagePool::page_bytes(*shape_, span.count));
             span.rows->give_back(charge);
             filed.refused += span.count;
+            span.rows->miss_draft(step.ticket, span.draft_index, span.position, span.count,
+                                  from_device ? std::min(span.position_end, cut) : 0,
+                                  ROUTECAP_MISSING_REFUSED);
             return;
         }
         uint64_t kept = 0;

@@ -137,13 +137,9 @@ bool RowStore::file_draft(uint64_t step, uint64_t first_index, std::vector<uint6
     const auto rows = static_cast<uint32_t>(positions.size());
     const bool kept = !lost && std::any_of(positions.begin(), positions.end(),
                                            [](uint64_t p) { return p < kPast; });
-    PageRef page;
-    if (kept) {
-        page = pool_->make(*shape_, rows);
-        if (!page) {
-            give_back(charge);
-            return false;
-        }
+    PageRef page = kept ? pool_->make(*shape_, rows) : PageRef();
+    const bool refused = kept && !page;
+    if (page) {
         page->tag.store(tag, std::memory_order_relaxed);
         for (uint64_t r = 0; r < rows; r++) {
             if (r < covered) {
@@ -154,13 +150,14 @@ bool RowStore::file_draft(uint64_t step, uint64_t first_index, std::vector<uint6
             }
         }
     } else {
-        pool_->unreserve(PagePool::page_bytes(*shape_, rows));
+        if (!refused) pool_->unreserve(PagePool::page_bytes(*shape_, rows));
         give_back(charge);
     }
+    const int32_t missing = refused ? ROUTECAP_MISSING_REFUSED : lost ? ROUTECAP_MISSING_LOST : 0;
     try {
         drafts_.push_back({step, first_index, std::move(page), std::move(positions), charge, phase,
-                           lost ? ROUTECAP_MISSING_LOST : 0});
-        return true;
+                           missing, !refused});
+        return !refused;
     } catch (const std::bad_alloc &) {
         give_back(charge);
         return false;
@@ -190,9 +187,10 @@ RowOutcomes RowStore::settle(uint64_t step, std::span<const uint32_t> kept, uint
             } else if (position >= kPast) {
                 filed.late += draft.counted;
             } else if (draft.missing != 0) {
+                const uint64_t end = std::max(position + 1, draft.bounds_end);
                 filed.lost += draft.counted;
-                note_missing(position, std::max(position + 1, draft.bounds_end), draft.missing);
-                placed(draft.bounds_end);
+                note_missing(position, end, draft.missing);
+                placed(end);
             } else {
                 file_rows(position, {draft.page->ids(r), draft.page->validity(r), 0, 0}, 1,
                           draft.page->tag_of(r), draft.charge, filed, cells, draft.phase);

@@ -119,7 +119,8 @@ public:
     // of this request. Rows from `covered` on have no ids. Instead of a position a row may have
     // kDropped (it was counted elsewhere and is not kept), kCut (a truncate cut it) or kPast (it
     // lies beyond the end of its request). settle() files the rows out of `charge`. `lost` says
-    // that the step's copy failed. Returns false without memory, and gives back what was reserved.
+    // that the step's copy failed. Returns false without memory, and gives back what was reserved;
+    // the rows are refused then.
     bool file_draft(uint64_t step, uint64_t first_index, std::vector<uint64_t> positions,
                     uint64_t covered, const RowSource &source, uint64_t tag, Phase phase,
                     Charge charge, bool lost);

@@ -65,6 +65,39 @@ TEST(Allocation, nothing_stays_in_use) {
     }
 }
 
+// They were ABSENT. The list of drafts has room from the first, which is accepted before.
+TEST(Allocation, drafts_without_memory_are_refused) {
+    bool more = true;
+    uint64_t refused = 0;
+    for (uint64_t n = 1; more; n++) {
+        SCOPED_TRACE(n);
+        Rig rig(kOptions);
+        const routecap_request a = rig.open();
+        const auto draft = [&](uint64_t first, uint32_t rows) {
+            const routecap_step t = rig.step({{a, {1, first, rows}}}, ROUTECAP_SPAN_SPECULATIVE);
+            ASSERT_STATUS(ROUTECAP_OK,
+                          routecap_request_accept(rig.capturer(), a, t, nullptr, rows));
+        };
+        draft(0, 1);
+        rig.open_gate();
+        draft(1, 300);
+        more = with_failure(n, [&] { routecap_capturer_progress(rig.capturer()); });
+        rig.open_gate();
+        rig.expect_length(a, 301);
+        std::vector<routecap_missing> missing(16);
+        routecap_coverage covered{};
+        covered.struct_size = sizeof covered;
+        routecap_request_coverage(rig.capturer(), a, 0, ROUTECAP_ROWS_ALL, &covered, missing.data(),
+                                  sizeof missing[0], missing.size());
+        for (uint64_t b = 0; b < covered.blocks; b++)
+            EXPECT_EQ(ROUTECAP_MISSING_REFUSED, missing[b].reason);
+        EXPECT_EQ(covered.rows_empty, rig.stats().rows_refused);
+        refused += covered.rows_empty == 300;
+        expect_sum(rig.stats());
+    }
+    EXPECT_GE(refused, 2u) << "the positions of the drafts, and their page";
+}
+
 // Bytes of every format: a call that fails for memory gives nothing and leaves nothing, and the
 // same call made again works.
 TEST(Allocation, formats_of_the_wire_fail_whole) {
