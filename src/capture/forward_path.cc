@@ -1,6 +1,8 @@
 #include "capture/forward_path.h"
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
 #include "base/status.h"
 #include "base/structs.h"
@@ -57,10 +59,13 @@ int32_t ForwardPath::begin(uint32_t rows, routecap_stream stream) {
         Steps &steps = owner_->steps;
         int32_t slot = steps.free_slot();
         // On the host every step in flight has landed: it only waits to be filed.
-        for (; slot == kernels::kNoSlot && config_.backend == ROUTECAP_BACKEND_HOST &&
-               !config_.may_lose;
-             slot = steps.free_slot())
+        while (slot == kernels::kNoSlot && config_.backend == ROUTECAP_BACKEND_HOST &&
+               !config_.may_lose) {
             owner_->worker.file_one_step();
+            slot = steps.free_slot();
+            // None was filed if a finish before them waits for memory.
+            if (slot == kernels::kNoSlot) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        }
         steps.name(slot);
         backend_->name_slot(slot, stream);
     }

@@ -4,6 +4,7 @@
 #include <rig.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 
 namespace {
@@ -11,10 +12,13 @@ namespace {
 // The allocation of this thread that fails: 1 is the next; 0: none.
 thread_local uint64_t fail_at = 0;
 thread_local bool failed = false;
+// Allocations after it that fail too.
+thread_local uint64_t more_fail = 0;
 
 bool may_allocate() {
     if (fail_at == 0 || --fail_at > 0) return true;
     failed = true;
+    if (more_fail > 0) more_fail--, fail_at = 1;
     return false;
 }
 
@@ -96,6 +100,21 @@ TEST(Allocation, drafts_without_memory_are_refused) {
         expect_sum(rig.stats());
     }
     EXPECT_GE(refused, 2u) << "the positions of the drafts, and their page";
+}
+
+// Begin waits for a slot while a finish waits for memory. It tried without a pause.
+TEST(Allocation, begin_pauses_while_nothing_can_be_filed) {
+    Rig rig(kOptions);
+    const routecap_request a = rig.open(), b = rig.open();
+    rig.step({{a, {1, 0, 4}}});
+    rig.open_gate();
+    const RoutingPtr routing(rig.finish(a, ROUTECAP_ROWS_ALL));
+    for (uint64_t i = 0; i < kOptions.slots; i++) rig.step({{b, {2, i, 1}}});
+    const auto began = std::chrono::steady_clock::now();
+    more_fail = 19;
+    EXPECT_TRUE(with_failure(1, [&] { EXPECT_STATUS(ROUTECAP_OK, rig.begin(1)); }));
+    EXPECT_EQ(0u, more_fail);
+    EXPECT_GE(std::chrono::steady_clock::now() - began, std::chrono::milliseconds(20));
 }
 
 // Bytes of every format: a call that fails for memory gives nothing and leaves nothing, and the
