@@ -75,10 +75,8 @@
  * sequence and its forks. A routing may be shared among threads and sequences. No function waits,
  * and none needs a capturer or a device.
  *
- * If a sequence uses most rows of a routing, it shares the routing's memory. Otherwise it copies
- * the rows that it needs, so that a few rows do not keep a large routing alive. Forks share the
- * rows of their parent. Memory shared with a capturer also counts in the capturer's budget, until
- * the last routing and the last sequence that use it are freed.
+ * A sequence copies the rows that it takes from a routing, and keeps nothing of the routing alive.
+ * Forks share the rows of their parent.
  */
 #ifndef ROUTECAP_SEQUENCE_H
 #define ROUTECAP_SEQUENCE_H

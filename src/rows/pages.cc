@@ -126,14 +126,13 @@ PageRef PagePool::make(const Shape &shape, uint32_t rows, void *memory) {
 
 // A lent page is read only, whatever the pointers in it could do.
 PageRef PagePool::borrow(uint32_t rows, const uint8_t *ids, const uint8_t *validity,
-                         const uint64_t *tags, uint64_t tag, std::shared_ptr<const void> lender,
-                         uint64_t charged) {
+                         const uint64_t *tags, uint64_t tag, std::shared_ptr<const void> lender) {
     const size_t bytes =
         Page::kHeader + (validity != nullptr ? 0 : size_t{rows} * shape_->validity_bytes);
-    if (!reserve(bytes + charged)) return PageRef();
+    if (!reserve(bytes)) return PageRef();
     auto *memory = static_cast<uint8_t *>(::operator new(bytes, kAlignment, std::nothrow));
     if (memory == nullptr) {
-        unreserve(bytes + charged);
+        unreserve(bytes);
         throw std::bad_alloc();
     }
     Page *page =
@@ -146,7 +145,7 @@ PageRef PagePool::borrow(uint32_t rows, const uint8_t *ids, const uint8_t *valid
                           .validity_plane = validity != nullptr ? const_cast<uint8_t *>(validity)
                                                                 : memory + Page::kHeader,
                           .pool = shared_from_this(),
-                          .bytes = bytes + charged,
+                          .bytes = bytes,
                           .lender = std::move(lender)};
     for (uint32_t r = 0; validity == nullptr && r < rows; r++)
         std::memcpy(page->validity(r), shape_->full.data(), shape_->validity_bytes);

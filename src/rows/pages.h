@@ -152,10 +152,10 @@ public:
     PageRef make(const Shape &shape, uint32_t rows, void *blank);
     // Both. Null without memory; the reservation then is undone.
     PageRef make(const Shape &shape, uint32_t rows);
-    // Makes a page of a lender's planes. Without a validity plane all cells are valid. The planes
-    // count `charged` bytes in this budget. Null if the budget has no room; throws without memory.
+    // Makes a page of a lender's planes. Without a validity plane all cells are valid. Null if the
+    // budget has no room; throws without memory.
     PageRef borrow(uint32_t rows, const uint8_t *ids, const uint8_t *validity, const uint64_t *tags,
-                   uint64_t tag, std::shared_ptr<const void> lender, uint64_t charged = 0);
+                   uint64_t tag, std::shared_ptr<const void> lender);
 
     // Moves a page to this budget, in which the caller has reserved `bytes`, the page's
     // whole_bytes(). False if the page is a lender's or was moved before; the bytes stay reserved.

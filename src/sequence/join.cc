@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <memory>
-#include <unordered_map>
 
 namespace routecap {
 namespace {
@@ -212,45 +210,6 @@ private:
 
     // ---- Making segments of the pieces
 
-    // Pages that live and die together: those of one lender, or one page.
-    static const void *memory_of(const Segment &segment) {
-        const auto *lender = segment.page->lender.get();
-        return lender != nullptr ? lender : segment.page.get();
-    }
-    struct Use {
-        uint64_t rows = 0, used = 0;
-    };
-    // How many rows the memory behind the call's pages has, and how many of them are to be used.
-    void count_use() {
-        const Page *last = nullptr;
-        for (const Segment &segment : rows_.call) {
-            if (!segment.page || segment.page.get() == last) continue;
-            last = segment.page.get();
-            use_[memory_of(segment)].rows += last->rows;
-        }
-        for (const Piece &piece : pieces_)
-            if (piece.source == Source::call && piece.call->page)
-                use_[memory_of(*piece.call)].used += piece.end - piece.first;
-    }
-    // Sharing keeps all of the memory alive, and takes as long as copying a few rows. So it is
-    // worth it only if most rows of the memory are used and the segment is not tiny.
-    bool worth_sharing(const Segment &rows) const {
-        const Use &use = use_.at(memory_of(rows));
-        return use.used >= use.rows - use.rows / 4 && rows.rows >= shape_.page_rows / 8;
-    }
-    // A page of our own budget around rows of another page.
-    bool share(const Segment &rows) {
-        const Page &page = *rows.page.get();
-        const uint64_t *tags = page.tags.load(std::memory_order_acquire);
-        PageRef shared = storage_.pool->borrow(
-            static_cast<uint32_t>(rows.rows), rows.ids(), rows.validity(),
-            tags != nullptr ? tags + rows.page_row : nullptr, rows.tag(0),
-            std::make_shared<const PageRef>(rows.page), rows.rows * shape_.row_bytes());
-        if (!shared) return false;
-        push(out_.segments, {std::move(shared), 0, rows.first, rows.rows, rows.complete});
-        return true;
-    }
-
     bool blend(const Piece &piece) {
         std::vector<uint8_t> row(shape_.row_bytes());
         for (uint64_t p = piece.first; p < piece.end; p++) {
@@ -284,7 +243,6 @@ private:
     }
 
     bool build() {
-        count_use();
         for (const Piece &piece : pieces_) {
             if (piece.source == Source::both) {
                 if (!blend(piece)) return false;
@@ -294,13 +252,10 @@ private:
             if (from == nullptr) continue;
             Segment rows = from->part(piece.first, piece.end);
             rows.complete = piece.complete;
-            if (piece.source == Source::sequence || !rows.page) {
+            if (piece.source == Source::sequence || !rows.page)
                 push(out_.segments, std::move(rows));
-            } else if (worth_sharing(rows)) {
-                if (!share(rows)) return false;
-            } else if (!own_.copy(storage_, rows, out_.segments)) {
+            else if (!own_.copy(storage_, rows, out_.segments))
                 return false;
-            }
         }
         return true;
     }
@@ -311,7 +266,6 @@ private:
     OwnRows &own_;
     Joined &out_;
     std::vector<Piece> pieces_;
-    std::unordered_map<const void *, Use> use_;
     std::vector<uint8_t> unknown_[2];
 };
 

@@ -20,9 +20,9 @@ struct RowRange {
 struct JoinedRows {
     std::span<const Segment> sequence;  // its rows before `kept` stay
     uint64_t kept;
-    std::span<const Segment> call;  // a whole routing
-    RowRange taken;                 // of the call's rows
-    RowRange preferred;             // where a cell of the call's wins
+    std::span<const Segment> call;
+    RowRange taken;      // of the call's rows
+    RowRange preferred;  // where a cell of the call's wins
 };
 
 // What became of it.
@@ -35,8 +35,8 @@ struct Joined {
     uint64_t took = 0, boundary = 0, filled = 0, replaced = 0;
 };
 
-// Shares the sequence's rows. Shares the call's rows if most of their memory is used, and copies
-// them otherwise. Returns false if the budget refuses; throws if the system has no memory.
+// Shares the sequence's rows and copies the call's. Returns false if the budget refuses; throws if
+// the system has no memory.
 bool join(const Storage &storage, const JoinedRows &rows, OwnRows &own, Joined &joined);
 
 // Number of rows that are complete.

@@ -129,7 +129,7 @@ TEST(Sequence, a_large_routing_is_not_kept_for_a_few_rows) {
     EXPECT_LE(sequence.sums().bytes, one + 2 * (256 * 7 + 128) + 40);
 }
 
-TEST(Sequence, rows_of_a_capturer_are_shared_and_outlive_it) {
+TEST(Sequence, rows_of_a_capturer_leave_its_budget_and_outlive_it) {
     Shape shape = kShape;
     shape.rows = 600;
     Sequence sequence(0, shape);
@@ -137,9 +137,11 @@ TEST(Sequence, rows_of_a_capturer_are_shared_and_outlive_it) {
         Rig rig({.shape = shape});
         const routecap_request request = rig.open();
         rig.land(rig.step({{request, {1, 0, 600}}}));
-        const RoutingPtr routing(rig.finish(request, 600));
+        RoutingPtr routing(rig.finish(request, 600));
         EXPECT_STATUS(ROUTECAP_OK, routecap_routing_wait(routing.get(), -1));
         EXPECT_STATUS(ROUTECAP_OK, sequence.append(counted(601), routing));
+        routing.reset();
+        EXPECT_EQ(rig.bytes_in_use(), 0u);
     }
     EXPECT_EQ(sequence.rows(), routed_rows(shape, 1, 0, 600));
 }
