@@ -50,21 +50,14 @@ func (l *Load) Since(earlier *Load) Load {
 // landed before, each whole; it may wait for the one that is being filed or counted.
 //
 // Errors: ErrArgument, the capturer was created without ConfigLoad.
-func (c *Capturer) Load() (Load, error) { return c.load(nil) }
-
-// LoadOfTag is Load of the steps with one tag. The capturer needs ConfigLoadTags.
-//
-// Errors: as Load; ErrOutOfRange, no step of the tag was counted, or it is no longer kept apart.
-func (c *Capturer) LoadOfTag(tag uint64) (Load, error) { return c.load(&tag) }
-
-func (c *Capturer) load(tag *uint64) (Load, error) {
+func (c *Capturer) Load() (Load, error) {
 	const op = "routecap_capturer_load"
 	var said cLoad
 	var counts []uint64
 	for {
 		said = cLoad{structSize: uint32(unsafe.Sizeof(cLoad{}))}
 		if _, err := c.call(op, func(p unsafe.Pointer) Result {
-			return routecap_capturer_load(p, tag, &said, unsafe.SliceData(counts), uintptr(len(counts)))
+			return routecap_capturer_load(p, &said, unsafe.SliceData(counts), uintptr(len(counts)))
 		}); err != nil {
 			return Load{}, err
 		}
@@ -83,20 +76,4 @@ func (c *Capturer) load(tag *uint64) (Load, error) {
 			said.rowsDecode,
 		}, nil
 	}
-}
-
-// LoadTags lists the tags whose load is kept apart, in the order in which they were first counted:
-// the newest MaxLoadTags (routecap_capturer_load_tags). The capturer needs ConfigLoadTags.
-//
-// Errors: ErrArgument, the capturer was created without it.
-func (c *Capturer) LoadTags() ([]uint64, error) {
-	var tags [MaxLoadTags]uint64
-	var count uint64
-	_, err := c.call("routecap_capturer_load_tags", func(p unsafe.Pointer) Result {
-		return routecap_capturer_load_tags(p, &tags[0], uintptr(len(tags)), &count)
-	})
-	if err != nil {
-		return nil, err
-	}
-	return tags[:count], nil
 }

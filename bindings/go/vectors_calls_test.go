@@ -96,12 +96,7 @@ func init() {
 			}
 		},
 		"capturer_load": func(r *replay, in, out *said) {
-			load, err := Load{}, error(nil)
-			if in.has("tag") {
-				load, err = in.capturer().LoadOfTag(in.uint("tag"))
-			} else {
-				load, err = in.capturer().Load()
-			}
+			load, err := in.capturer().Load()
 			if r.done(err) {
 				expected := out.object("load")
 				for name, got := range map[string]uint64{"layers": uint64(load.Layers), "experts": uint64(load.Experts), "steps": load.Steps,
@@ -116,12 +111,6 @@ func init() {
 						fmt.Sprint(load.Counts),
 					)
 				}
-			}
-		},
-		"capturer_load_tags": func(r *replay, in, out *said) {
-			tags, err := in.capturer().LoadTags()
-			if r.done(err) {
-				r.equal("tags", fmt.Sprint(numbers[uint64](out.list("tags"))), fmt.Sprint(tags))
 			}
 		},
 		"capturer_progress": func(r *replay, in, out *said) { r.done(in.capturer().Progress()) },

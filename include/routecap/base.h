@@ -56,9 +56,8 @@
  *     then. Begin, issue and progress wait for another caller's thread that is filing a step; calls
  *     that read a request do not.
  *
- * routecap_capturer_load and routecap_capturer_load_tags wait until the worker thread has finished
- * the step that it is filing. routecap_set_log waits until no thread is inside the log hook that it
- * replaces.
+ * routecap_capturer_load waits until the worker thread has finished the step that it is filing.
+ * routecap_set_log waits until no thread is inside the log hook that it replaces.
  *
  * The library holds no lock while it calls the driver, or runs a release callback (serialized.h) or
  * the log hook (diagnostics.h). If one of these stalls, only the calling thread stalls with it.

@@ -84,8 +84,6 @@ extern "C" {
                                               of calls are errors */
 #define ROUTECAP_CONFIG_LOAD 32u           /* since 1.1: count how often each expert was chosen; see
                                               load.h */
-#define ROUTECAP_CONFIG_LOAD_TAGS 64u      /* since 1.1: also count each tag separately; needs
-                                              ROUTECAP_CONFIG_LOAD */
 typedef uint32_t routecap_config_flags; /* any of ROUTECAP_CONFIG_* */
 
 /*

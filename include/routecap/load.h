@@ -5,19 +5,15 @@
  * Copyright 2026 The routecap authors. Licensed under the Apache License, Version 2.0; see LICENSE.
  *
  * A capturer that was created with ROUTECAP_CONFIG_LOAD counts how often each expert of each layer
- * was chosen, separately for prefill and decode. With ROUTECAP_CONFIG_LOAD_TAGS it also counts each
- * tag separately.
- *
- *   routecap_capturer_load         read the counts
- *   routecap_capturer_load_tags    list the tags that are counted separately
+ * was chosen, separately for prefill and decode. routecap_capturer_load reads the counts.
  *
  *     config.flags |= ROUTECAP_CONFIG_LOAD;                     // at create
  *     ...
  *     routecap_load load = {.struct_size = sizeof load};
- *     routecap_capturer_load(capturer, NULL, &load, NULL, 0);   // how large the counts are
+ *     routecap_capturer_load(capturer, &load, NULL, 0);         // how large the counts are
  *     size_t n = ROUTECAP_LOAD_PHASES * (size_t)load.layers * load.experts;
  *     uint64_t *counts = calloc(n, sizeof *counts);
- *     routecap_capturer_load(capturer, NULL, &load, counts, n); // counts [2, layers, experts]
+ *     routecap_capturer_load(capturer, &load, counts, n);       // counts [2, layers, experts]
  *
  * Which cells count. When a cell becomes valid in its request, because its step was filed or
  * because its draft was accepted, the capturer adds 1 to each of the cell's k experts. So the
@@ -42,8 +38,8 @@
  *
  * Recipes:
  *   - Data parallel ranks: each rank counts its own tokens. Add the counts of all ranks.
- *   - New weights: set each step's tag to the version and use ROUTECAP_CONFIG_LOAD_TAGS, so that
- *     the load of old weights does not mix with that of new ones.
+ *   - New weights: read when the last step of the old weights has landed, and subtract that reading
+ *     from later ones.
  *   - Preemption: if the engine computes rows again that are already valid, they do not count
  *     again. After routecap_request_truncate they do.
  *
@@ -70,8 +66,6 @@ extern "C" {
 #define ROUTECAP_PHASE_DECODE 1
 #define ROUTECAP_LOAD_PHASES 2
 
-#define ROUTECAP_MAX_LOAD_TAGS 8 /* this many of the newest tags are counted separately */
-
 /* What a reading of the load covers. */
 typedef struct routecap_load {
     uint32_t struct_size;
@@ -96,40 +90,18 @@ typedef struct routecap_load {
  * For a disabled or mirroring capturer all numbers are 0.
  *
  * @param[in] capturer  The capturer.
- * @param[in] tag       Count only steps with this tag; NULL: all steps.
  * @param[out] load     What the counts cover.
  * @param[out] counts   [ROUTECAP_LOAD_PHASES, layers, experts] in C order. Beyond the experts of a
  *                      layer they are 0. NULL if count is 0.
  * @param[in] count     Elements of counts: exactly ROUTECAP_LOAD_PHASES * layers * experts; or 0,
  *                      to fill only `load`.
  * @return ROUTECAP_OK; ROUTECAP_ERR_ARGUMENT (the capturer was created without
- *         ROUTECAP_CONFIG_LOAD; or a tag is given, and it was created without
- *         ROUTECAP_CONFIG_LOAD_TAGS); ROUTECAP_ERR_OUT_OF_RANGE (no step of the tag was counted, or
- *         its counts are no longer kept); ROUTECAP_ERR_BUFFER_TOO_SMALL (any other count; load is
- *         filled, counts are not).
+ *         ROUTECAP_CONFIG_LOAD); ROUTECAP_ERR_BUFFER_TOO_SMALL (any other count; load is filled,
+ *         counts are not).
  */
 ROUTECAP_API routecap_status routecap_capturer_load(const routecap_capturer *capturer,
-                                                    const uint64_t *tag, routecap_load *load,
-                                                    uint64_t *counts, size_t count);
-
-/**
- * List the tags whose load is counted separately, in the order in which they were first counted.
- *
- * When a new tag replaces the oldest, the counts of the oldest remain in the counts of all steps. A
- * tag that comes back after ROUTECAP_MAX_LOAD_TAGS others starts again at 0; first_step of its load
- * is the step from which it counts. The call waits as routecap_capturer_load does. Any thread may
- * call it.
- *
- * @param[in] capturer   The capturer.
- * @param[out] tags      [capacity] the tags; may be NULL if capacity is 0.
- * @param[in] capacity   How many tags there is room for: at most ROUTECAP_MAX_LOAD_TAGS are needed.
- * @param[out] count     How many tags there are; at most `capacity` are written.
- * @return ROUTECAP_OK; ROUTECAP_ERR_ARGUMENT (the capturer was created without
- *         ROUTECAP_CONFIG_LOAD_TAGS).
- */
-ROUTECAP_API routecap_status routecap_capturer_load_tags(const routecap_capturer *capturer,
-                                                         uint64_t *tags, size_t capacity,
-                                                         uint64_t *count);
+                                                    routecap_load *load, uint64_t *counts,
+                                                    size_t count);
 
 #ifdef __cplusplus
 }

@@ -202,10 +202,8 @@ typedef struct routecap_api {
     routecap_status (*serialized_slice)(const void *, size_t, uint64_t, uint64_t, void *, size_t,
                                         routecap_piece *, size_t, size_t, routecap_splice *);
     /* Load. */
-    routecap_status (*capturer_load)(const routecap_capturer *, const uint64_t *, routecap_load *,
-                                     uint64_t *, size_t);
-    routecap_status (*capturer_load_tags)(const routecap_capturer *, uint64_t *, size_t,
-                                          uint64_t *);
+    routecap_status (*capturer_load)(const routecap_capturer *, routecap_load *, uint64_t *,
+                                     size_t);
     /* Diagnostics. */
     routecap_status (*set_log)(routecap_log, void *, routecap_log_level);
     /* Experimental. */

@@ -54,9 +54,6 @@ int32_t read_config(const routecap_config *config, Config &out) {
 #define ROUTECAP_FLAG(name, member) out.member = (c.flags & ROUTECAP_CONFIG_##name) != 0;
     ROUTECAP_CONFIG_FLAGS(ROUTECAP_FLAG)
 #undef ROUTECAP_FLAG
-    if (out.load_tags && !out.load)
-        return report(ROUTECAP_ERR_ARGUMENT,
-                      "config.flags has ROUTECAP_CONFIG_LOAD_TAGS without ROUTECAP_CONFIG_LOAD");
     const char *checked = std::getenv("ROUTECAP_CHECKED");
     out.checked = out.checked ||
                   (checked != nullptr && checked[0] != '\0' && std::string_view(checked) != "0");

@@ -106,7 +106,6 @@
     X(plan_unpack) \
     X(serialized_slice) \
     X(capturer_load) \
-    X(capturer_load_tags) \
     X(set_log) \
     X(store_create_shared) \
     X(store_open_shared) \
@@ -177,8 +176,7 @@
     X(MANUAL_PROGRESS, manual_progress) \
     X(MAY_LOSE, may_lose) \
     X(CHECKED, checked) \
-    X(LOAD, load) \
-    X(LOAD_TAGS, load_tags)
+    X(LOAD, load)
 
 // X(field): those of routecap_stats that are counted. The others are sums over layers,
 // or say what is there now.

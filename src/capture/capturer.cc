@@ -25,7 +25,7 @@ routecap_memory memory_of(const Config &config) {
     if (config.role == ROUTECAP_ROLE_OWNER)
         m.host_bytes += config.slots * Steps::bytes_per_slot(config.rows) +
                         RequestTable::bytes(config.max_requests) +
-                        (config.load ? LoadCounter::bytes(shape, config.load_tags) : 0);
+                        (config.load ? LoadCounter::bytes(shape) : 0);
     const DeviceMemory device = device_memory_of(config);
     m.device_bytes = device.device_bytes;
     m.pinned_bytes = device.pinned_bytes;
@@ -49,7 +49,7 @@ Owner::Owner(const Config &config, uint64_t number, Backend &backend)
       worker(number, registry, storage, backend, steps, counters) {
     steps.name(0);
     if (!config.load) return;
-    load.emplace(config.shape, config.load_tags);
+    load.emplace(config.shape);
     worker.set_load(&*load);
 }
 
@@ -231,7 +231,7 @@ int32_t Capturer::layer_stats(routecap_layer_stats *stats, size_t stat_size, siz
 
 // ---- Load -----------------------------------------------------------------------------------
 
-int32_t Capturer::load(const uint64_t *tag, routecap_load *load, uint64_t *counts, size_t count) {
+int32_t Capturer::load(routecap_load *load, uint64_t *counts, size_t count) {
     if (int32_t s = check_output(load, "load"); s < 0) return s;
     if (counts == nullptr && count > 0) return report(ROUTECAP_ERR_ARGUMENT, "counts is NULL");
     if (int32_t s = check_count(count, sizeof *counts, "counts"); s < 0) return s;
@@ -241,39 +241,24 @@ int32_t Capturer::load(const uint64_t *tag, routecap_load *load, uint64_t *count
         write_struct(load, out);
         return ROUTECAP_OK;
     }
-    if (!config_.load || (tag != nullptr && !config_.load_tags))
-        return report(ROUTECAP_ERR_ARGUMENT, "the capturer was created without %s",
-                      config_.load ? "ROUTECAP_CONFIG_LOAD_TAGS" : "ROUTECAP_CONFIG_LOAD");
+    if (!config_.load)
+        return report(ROUTECAP_ERR_ARGUMENT,
+                      "the capturer was created without ROUTECAP_CONFIG_LOAD");
     const LoadCounter &counter = *owner_->load;
     const bool fits = count == counter.size();
-    LoadCounter::Reading reading;
-    if (!owner_->worker.between_steps(
-            [&] { return counter.read(tag, reading, fits ? counts : nullptr); }))
-        return report(ROUTECAP_ERR_OUT_OF_RANGE, "tag %llu: none of its steps was counted",
-                      ull(*tag));
+    const LoadCounter::Sums sums =
+        owner_->worker.between_steps([&] { return counter.read(fits ? counts : nullptr); });
     out.layers = config_.shape->layers;
     out.experts = config_.shape->experts;
-    out.steps = reading.steps;
-    out.first_step = reading.first_step;
-    out.last_step = reading.last_step;
-    out.rows_prefill = reading.rows[ROUTECAP_PHASE_PREFILL];
-    out.rows_decode = reading.rows[ROUTECAP_PHASE_DECODE];
+    out.steps = sums.steps;
+    out.first_step = sums.first_step;
+    out.last_step = sums.last_step;
+    out.rows_prefill = sums.rows[ROUTECAP_PHASE_PREFILL];
+    out.rows_decode = sums.rows[ROUTECAP_PHASE_DECODE];
     write_struct(load, out);
     return fits || count == 0
                ? ROUTECAP_OK
                : report(ROUTECAP_ERR_BUFFER_TOO_SMALL, "%zu counts of %zu", count, counter.size());
-}
-
-int32_t Capturer::load_tags(uint64_t *tags, size_t capacity, uint64_t *count) {
-    if (tags == nullptr && capacity > 0) return report(ROUTECAP_ERR_ARGUMENT, "tags is NULL");
-    if (count == nullptr) return report(ROUTECAP_ERR_ARGUMENT, "count is NULL");
-    *count = 0;
-    if (owner_ == nullptr) return ROUTECAP_OK;
-    if (!config_.load_tags)
-        return report(ROUTECAP_ERR_ARGUMENT,
-                      "the capturer was created without ROUTECAP_CONFIG_LOAD_TAGS");
-    *count = owner_->worker.between_steps([&] { return owner_->load->tags({tags, capacity}); });
-    return ROUTECAP_OK;
 }
 
 }  // namespace routecap

@@ -47,8 +47,7 @@ public:
     int32_t progress();
     int32_t stats(routecap_stats *stats) const;
     int32_t layer_stats(routecap_layer_stats *stats, size_t stat_size, size_t count) const;
-    int32_t load(const uint64_t *tag, routecap_load *load, uint64_t *counts, size_t count);
-    int32_t load_tags(uint64_t *tags, size_t capacity, uint64_t *count);
+    int32_t load(routecap_load *load, uint64_t *counts, size_t count);
 
 private:
     Capturer(const Config &config, std::unique_ptr<Backend> backend);

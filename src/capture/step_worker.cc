@@ -324,7 +324,7 @@ void StepWorker::file_step(int32_t slot) {
     rhythm_.landed(step.issued_at, Rhythm::Clock::now(), std::exchange(dozed_, false));
     const SlotContents contents = backend_.contents(slot);
     const char *failure = backend_.failure(slot);
-    if (load_ != nullptr && failure == nullptr) load_->add_step(step.ticket, step.tag);
+    if (load_ != nullptr && failure == nullptr) load_->add_step(step.ticket);
     RowOutcomes filed;
     for (uint32_t i = 0; i < step.span_count; i++) {
         constexpr uint32_t kAhead = 8;

@@ -66,7 +66,7 @@ public:
     virtual ~NewCells() = default;
     // Counts the valid cells of rows, except those that are valid in `known` (a row's validity, or
     // null), which were counted before.
-    virtual void add(const RowSource &rows, uint64_t count, const uint8_t *known, uint64_t tag,
+    virtual void add(const RowSource &rows, uint64_t count, const uint8_t *known,
                      Phase phase) noexcept = 0;
 };
 
@@ -80,7 +80,7 @@ struct Filing {
     Phase phase = Phase::none;
 
     void count(const RowSource &rows, uint64_t n, const uint8_t *known) const {
-        if (cells != nullptr && phase != Phase::none) cells->add(rows, n, known, tag, phase);
+        if (cells != nullptr && phase != Phase::none) cells->add(rows, n, known, phase);
     }
 };
 

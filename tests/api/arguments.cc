@@ -89,7 +89,7 @@ TEST(Arguments, more_elements_than_memory_can_hold_are_refused_and_none_is_writt
         uint64_t counts = 5;
         routecap_load load{};
         load.struct_size = sizeof load;
-        refused(routecap_capturer_load(c, nullptr, &load, &counts, kMany));
+        refused(routecap_capturer_load(c, &load, &counts, kMany));
         EXPECT_EQ(counts, 5u);
         routecap_layer_stats stats{};
         refused(routecap_capturer_layer_stats(c, &stats, sizeof stats, kMany));

@@ -238,12 +238,11 @@ void load(Report &report) {
                     for (routecap_span &span : spans[k]) span.position++;
                     if (k == 0) continue;
                     // It waits until the step is counted.
-                    CHECK(routecap_capturer_load(engine.capturer, nullptr, &load, nullptr, 0));
+                    CHECK(routecap_capturer_load(engine.capturer, &load, nullptr, 0));
                     rest.push_back(wall_us() - seen);
                 }
             const double start = wall_us();
-            CHECK(routecap_capturer_load(counting.capturer, nullptr, &load, counts.data(),
-                                         counts.size()));
+            CHECK(routecap_capturer_load(counting.capturer, &load, counts.data(), counts.size()));
             const double read = wall_us() - start;
             if (i < 0) continue;
             for (int k = 0; k < 2; k++) {

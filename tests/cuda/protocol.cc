@@ -680,9 +680,7 @@ void expect_only_four_to_wait(bool held) {
     EXPECT_CALL(ROUTECAP_OK, capturer_layer_stats, capturer, &layer_stats, sizeof layer_stats, 1);
     routecap_load load{};
     load.struct_size = sizeof load;
-    EXPECT_CALL(ROUTECAP_ERR_ARGUMENT, capturer_load, capturer, nullptr, &load, nullptr, 0);
-    uint64_t tags = 0;
-    EXPECT_CALL(ROUTECAP_ERR_ARGUMENT, capturer_load_tags, capturer, nullptr, 0, &tags);
+    EXPECT_CALL(ROUTECAP_ERR_ARGUMENT, capturer_load, capturer, &load, nullptr, 0);
     EXPECT_CALL(ROUTECAP_OK, set_log, nullptr, nullptr, 0);
     EXPECT_CALL(ROUTECAP_OK, capturer_progress, capturer);
     routecap_sink sink{};

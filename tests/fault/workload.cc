@@ -125,8 +125,7 @@ void Workload::check_load(bool all) const {
     load.struct_size = sizeof load;
     std::vector<uint64_t> counts(ROUTECAP_LOAD_PHASES * computed_.size());
     EXPECT_STATUS(ROUTECAP_OK, inside("routecap_capturer_load", [&] {
-                      return routecap_capturer_load(capturer_, nullptr, &load, counts.data(),
-                                                    counts.size());
+                      return routecap_capturer_load(capturer_, &load, counts.data(), counts.size());
                   }));
     for (size_t i = 0; i < computed_.size(); i++) {
         const uint64_t counted = counts[i] + counts[computed_.size() + i];
@@ -134,11 +133,6 @@ void Workload::check_load(bool all) const {
             << "layer " << i / kShape.experts << ": expert " << i % kShape.experts << " was chosen "
             << computed_[i] << " times, and is counted " << counted << " times";
     }
-    uint64_t tags[ROUTECAP_MAX_LOAD_TAGS], count = 0;
-    EXPECT_STATUS(ROUTECAP_OK, inside("routecap_capturer_load_tags", [&] {
-                      return routecap_capturer_load_tags(capturer_, tags, std::size(tags), &count);
-                  }));
-    EXPECT_LE(count, 2u);
 }
 
 #define CALL(function, ...) call(#function, [&] { return function(__VA_ARGS__); })
@@ -240,8 +234,7 @@ void Workload::create() {
     config.backend = backend();
     config.layers = kShape.layers, config.k = kShape.k, config.experts = kShape.experts,
     config.rows = kShape.rows;
-    config.flags = ROUTECAP_CONFIG_LOAD | ROUTECAP_CONFIG_LOAD_TAGS |
-                   (manual_ ? ROUTECAP_CONFIG_MANUAL_PROGRESS : 0u);
+    config.flags = ROUTECAP_CONFIG_LOAD | (manual_ ? ROUTECAP_CONFIG_MANUAL_PROGRESS : 0u);
     config.layer_provenance = provenance.data();
     routecap_memory memory{};
     memory.struct_size = sizeof memory;

@@ -162,14 +162,13 @@ uint64_t rows(const routecap_routing *routing, const model::Routing &expected,
     return compared;
 }
 
-void load(const routecap_capturer *capturer, const uint64_t *tag, const model::Shape &shape,
-          const model::Load &expected, bool lacks) {
+void load(const routecap_capturer *capturer, const model::Shape &shape, const model::Load &expected,
+          bool lacks) {
     const size_t layers = shape.cells(), experts = shape.experts();
     std::vector<uint64_t> counts(ROUTECAP_LOAD_PHASES * layers * experts, 77);
     routecap_load got{};
     got.struct_size = sizeof got;
-    SAME_STATUS(ROUTECAP_OK,
-                routecap_capturer_load(capturer, tag, &got, counts.data(), counts.size()));
+    SAME_STATUS(ROUTECAP_OK, routecap_capturer_load(capturer, &got, counts.data(), counts.size()));
     SAME(layers, got.layers);
     SAME(experts, got.experts);
     const uint64_t rows[] = {got.rows_prefill, got.rows_decode};

@@ -55,8 +55,8 @@ void copy(const Copy &copy, int32_t read, const model::Routing &expected,
 
 // The load that a capturer counted, of a tag or of all steps. `lacks`: rows that the model has may
 // be missing in it.
-void load(const routecap_capturer *capturer, const uint64_t *tag, const model::Shape &shape,
-          const model::Load &expected, bool lacks = false);
+void load(const routecap_capturer *capturer, const model::Shape &shape, const model::Load &expected,
+          bool lacks = false);
 
 std::vector<uint8_t> serialized(const routecap_routing *routing);
 // What the pieces of a splice are, one after another.

@@ -656,10 +656,8 @@ void Capturer::land(Step &step) {
     if (step.conflicts > 0) conflicting_[step.ticket] = step.conflicts;
     stats.cells_conflicting += step.conflicts;
     stats.rows_dropped += step.dropped;
-    for (Load *l : {&load, &load_of_tags[step.tag]}) {
-        if (l->steps++ == 0) l->first_step = step.ticket;
-        l->last_step = step.ticket;
-    }
+    if (load.steps++ == 0) load.first_step = step.ticket;
+    load.last_step = step.ticket;
     std::vector<bool> written(shape->cells()), valid(shape->cells());
     uint64_t counted = 0;
     for (const Step::Part &part : step.parts)
@@ -734,14 +732,12 @@ void Capturer::count_load(const Filed &filed, const RowPtr &known) {
     if (filed.phase == kUncounted) return;
     const size_t experts = shape->experts(),
                  first = static_cast<size_t>(filed.phase) * shape->cells() * experts;
-    for (Load *l : {&load, &load_of_tags[filed.tag]}) {
-        l->counts.resize(ROUTECAP_LOAD_PHASES * shape->cells() * experts);
-        l->rows[filed.phase] += filed.row->any() && (known == nullptr || !known->any());
-        for (size_t layer = 0; layer < shape->cells(); layer++)
-            if (filed.row->valid(layer) && (known == nullptr || !known->valid(layer)))
-                for (size_t j = layer * shape->k; j < (layer + 1) * shape->k; j++)
-                    l->counts[first + layer * experts + filed.row->ids[j]]++;
-    }
+    load.counts.resize(ROUTECAP_LOAD_PHASES * shape->cells() * experts);
+    load.rows[filed.phase] += filed.row->any() && (known == nullptr || !known->any());
+    for (size_t layer = 0; layer < shape->cells(); layer++)
+        if (filed.row->valid(layer) && (known == nullptr || !known->valid(layer)))
+            for (size_t j = layer * shape->k; j < (layer + 1) * shape->k; j++)
+                load.counts[first + layer * experts + filed.row->ids[j]]++;
 }
 
 // ---- Requests ------------------------------------------------------------------------------

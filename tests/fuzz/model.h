@@ -280,7 +280,6 @@ struct Capturer {
     routecap_stats stats{};
     std::vector<routecap_layer_stats> layer_stats;
     Load load{};
-    std::map<uint64_t, Load> load_of_tags{};
     bool slot = true;  // whether one was free for the next forward
 
     // Steps. A slot is chosen by begin, discard and issue.

@@ -110,9 +110,7 @@ private:
         const uint64_t kind = in_.number(1);
         config.flags = ROUTECAP_CONFIG_MANUAL_PROGRESS |
                        (kind >= 128 ? ROUTECAP_CONFIG_COMPARE : 0) |
-                       (kind % 8 < 2   ? 0
-                        : kind % 8 < 5 ? ROUTECAP_CONFIG_LOAD
-                                       : ROUTECAP_CONFIG_LOAD | ROUTECAP_CONFIG_LOAD_TAGS) |
+                       (kind % 8 < 2 ? 0 : ROUTECAP_CONFIG_LOAD) |
                        (kind % 2 == 1 ? ROUTECAP_CONFIG_MAY_LOSE : 0);
         e.files_in_begin = !rig::on_cuda() && kind % 2 == 0;
         e.later = !rig::on_cuda() && kind / 8 % 8 == 7;
@@ -256,20 +254,10 @@ private:
         load.struct_size = sizeof load;
         if ((m.flags & ROUTECAP_CONFIG_LOAD) == 0) {
             SAME_STATUS(ROUTECAP_ERR_ARGUMENT,
-                        routecap_capturer_load(e.capturer, nullptr, &load, nullptr, 0));
+                        routecap_capturer_load(e.capturer, &load, nullptr, 0));
             return;
         }
-        check::load(e.capturer, nullptr, *e.shape, m.load);
-        std::array<uint64_t, ROUTECAP_MAX_LOAD_TAGS + 1> tags{};
-        uint64_t count = 0;
-        const bool apart = (m.flags & ROUTECAP_CONFIG_LOAD_TAGS) != 0;
-        SAME_STATUS(apart ? ROUTECAP_OK : ROUTECAP_ERR_ARGUMENT,
-                    routecap_capturer_load_tags(e.capturer, tags.data(), tags.size(), &count));
-        if (!apart) return;
-        SAME(std::min<size_t>(m.load_of_tags.size(), ROUTECAP_MAX_LOAD_TAGS), count);
-        if (m.load_of_tags.size() > ROUTECAP_MAX_LOAD_TAGS) return;
-        for (const auto &[tag, of_tag] : m.load_of_tags)
-            check::load(e.capturer, &tag, *e.shape, of_tag);
+        check::load(e.capturer, *e.shape, m.load);
     }
 
     // ---- One operation

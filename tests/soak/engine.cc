@@ -929,8 +929,7 @@ void Engine::compare_counters() {
     SAME(m.rows_delivered + m.rows_missing + m.rows_late,
          s.rows_delivered + s.rows_missing + s.rows_late);
     if (shape_.pages == 0)  // else the model has rows that were refused
-        check::load(capturer_, nullptr, *model_shape_, model_->load,
-                    s.rows_delivered != m.rows_delivered);
+        check::load(capturer_, *model_shape_, model_->load, s.rows_delivered != m.rows_delivered);
     for (int tries = 0; s.bytes_in_use > 0 && tries < 1000; tries++) {
         // The worker lets go of the last a moment later.
         std::this_thread::sleep_for(std::chrono::milliseconds(1));

@@ -31,8 +31,7 @@ void read_load(const Rig &rig) {
     std::vector<uint64_t> counts(kLoad);
     routecap_load load{};
     load.struct_size = sizeof load;
-    ASSERT_STATUS(ROUTECAP_OK,
-                  routecap_capturer_load(rig.capturer(), nullptr, &load, counts.data(), kLoad));
+    ASSERT_STATUS(ROUTECAP_OK, routecap_capturer_load(rig.capturer(), &load, counts.data(), kLoad));
     const uint64_t rows[] = {load.rows_prefill, load.rows_decode};
     for (size_t i = 0; i < kLoad; i += kShape.experts) {
         const auto layer = counts.begin() + static_cast<ptrdiff_t>(i);
@@ -292,7 +291,7 @@ void everything_at_once(bool held, uint64_t steps) {
     EXPECT_EQ(s.rows_missing + s.rows_refused + s.rows_lost, 0u);
     routecap_load load{};
     load.struct_size = sizeof load;
-    EXPECT_STATUS(ROUTECAP_OK, routecap_capturer_load(rig.capturer(), nullptr, &load, nullptr, 0));
+    EXPECT_STATUS(ROUTECAP_OK, routecap_capturer_load(rig.capturer(), &load, nullptr, 0));
     EXPECT_EQ(load.rows_prefill + load.rows_decode, s.rows_delivered - s.rows_overlapped);
 }
 

@@ -365,14 +365,12 @@ void Replay::configuration(const std::string &call) {
         expect_each(stats, (*out_)["stats"], count);
     } else if (call == "capturer_load") {
         Struct<routecap_load> load((*in_)["load"]);
-        const uint64_t tag = in_->has("tag") ? number<uint64_t>((*in_)["tag"]) : 0;
         // What the caller gave, or as many as there are.
         const size_t count = in_->has("count")     ? in_->get<size_t>("count")
                              : out_->has("counts") ? (*out_)["counts"].size()
                                                    : 0;
         std::vector<uint64_t> counts(count, 77);
-        const int32_t status = routecap_capturer_load(capturer(), in_->has("tag") ? &tag : nullptr,
-                                                      unless_null("load", load.get()),
+        const int32_t status = routecap_capturer_load(capturer(), unless_null("load", load.get()),
                                                       unless_null("counts", counts.data()), count);
         if (!returned(status)) {
             EXPECT_EQ(counts, std::vector<uint64_t>(count, 77));
@@ -380,15 +378,6 @@ void Replay::configuration(const std::string &call) {
         }
         expect_fields(*load, (*out_)["load"]);
         if (out_->has("counts")) expect((*out_)["counts"], written(counts), "counts");
-    } else if (call == "capturer_load_tags") {
-        std::vector<uint64_t> tags(in_->has("capacity") ? in_->get<size_t>("capacity")
-                                                        : ROUTECAP_MAX_LOAD_TAGS);
-        uint64_t count = 0;
-        if (!returned(routecap_capturer_load_tags(capturer(), unless_null("tags", tags.data()),
-                                                  tags.size(), unless_null("count", &count))))
-            return;
-        tags.resize(count);
-        if (out_->has("tags")) expect((*out_)["tags"], written(tags), "tags");
     } else if (call == "capturer_progress") {
         returned(routecap_capturer_progress(capturer()));
     }

@@ -64,9 +64,8 @@ def counted(ids: np.ndarray) -> np.ndarray:
 
 def test_counts_are_those_of_the_routings_of_all_requests() -> None:
     random = np.random.default_rng(1)
-    with capturer(load_tags=True) as c:
+    with capturer() as c:
         expected = np.zeros((2, LAYERS, EXPERTS), np.uint64)
-        tags = {tag: np.zeros_like(expected) for tag in range(3)}
         rows = [0, 0]
         routings = []
         for number in range(30):
@@ -75,13 +74,11 @@ def test_counts_are_those_of_the_routings_of_all_requests() -> None:
             tag = number % 3
             step(c, prompt, routecap.spans(request=request, rows=len(prompt)), tag=tag)
             expected[0] += counted(prompt)
-            tags[tag][0] += counted(prompt)
             rows[0] += len(prompt)
             for position in range(len(prompt), len(prompt) + 4):
                 token = drawn(random, 1)
                 step(c, token, routecap.spans(request=request, position=position), tag=tag)
                 expected[1] += counted(token)
-                tags[tag][1] += counted(token)
                 rows[1] += 1
             routings.append(c.finish(request))
             routings[-1].wait()
@@ -93,9 +90,6 @@ def test_counts_are_those_of_the_routings_of_all_requests() -> None:
                 1,
                 5 * (number + 1),
             )
-        for tag, of_tag in tags.items():
-            assert (c.load(tag).counts == of_tag).all()
-        assert c.load_tags() == [0, 1, 2]
         whole = np.concatenate([routing.ids() for routing in routings])
         assert (load.total == counted(whole)).all()
         assert (load.total.sum(axis=1) == K * len(whole)).all()
@@ -159,10 +153,6 @@ def test_a_capturer_says_what_it_does_not_count() -> None:
         pytest.raises(routecap.ArgumentError, match="ROUTECAP_CONFIG_LOAD"),
     ):
         c.load()
-    with capturer() as c, pytest.raises(routecap.ArgumentError, match="ROUTECAP_CONFIG_LOAD_TAGS"):
-        c.load(4)
-    with capturer(load_tags=True) as c, pytest.raises(routecap.RangeError):
-        c.load(4)
     with routecap.Capturer(role="disabled") as c:
         assert c.load().counts.shape == (2, 0, 0)
         assert c.load().imbalance().tolist() == []

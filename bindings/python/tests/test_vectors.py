@@ -313,7 +313,7 @@ class Replayer:
         return 0, {"stats": records(self.capturer(call).layer_stats(call["count"]))}
 
     def capturer_load(self, call: Any, out: Any) -> Any:
-        load = self.capturer(call).load(number(call["tag"]) if "tag" in call else None)
+        load = self.capturer(call).load()
         _, layers, experts = load.counts.shape
         numbers = {
             name: getattr(load, name)
@@ -323,9 +323,6 @@ class Replayer:
             "load": {"layers": layers, "experts": experts} | numbers,
             "counts": load.counts.ravel().tolist(),
         }
-
-    def capturer_load_tags(self, call: Any, out: Any) -> Any:
-        return 0, {"tags": self.capturer(call).load_tags()}
 
     def capturer_progress(self, call: Any, out: Any) -> Any:
         self.capturer(call).progress()

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _structs as structs
-from ._constants import LOAD_PHASES, MAX_LOAD_TAGS, Status
+from ._constants import LOAD_PHASES, Status
 from ._counts import Stats
 from ._docs import documented
 from ._errors import error
@@ -58,16 +58,15 @@ class Capturer(ForwardPath, RequestCalls):
         return counters
 
     @documented("routecap_capturer_load")
-    def load(self, tag: int | None = None) -> Load:
-        """How often each expert was chosen since the capturer was created; with a tag, only in
-        steps with this tag. Needs the setting `load`, and with a tag `load_tags`. Two readings make
-        a window: capturer.load().since(earlier).
+    def load(self) -> Load:
+        """How often each expert was chosen since the capturer was created. Needs the setting
+        `load`. Two readings make a window: capturer.load().since(earlier).
         """
         memory = structs.load.empty()
-        raw.routecap_capturer_load(self._handle, tag, memory, bytearray())
+        raw.routecap_capturer_load(self._handle, memory, bytearray())
         layers, experts, *_ = structs.load.read(memory)
         counts = np.zeros((LOAD_PHASES, layers, experts), np.uint64)
-        raw.routecap_capturer_load(self._handle, tag, memory, counts)
+        raw.routecap_capturer_load(self._handle, memory, counts)
         _, _, _, steps, first_step, last_step, rows_prefill, rows_decode = structs.load.read(memory)
         config = self._config
         return Load(
@@ -84,15 +83,6 @@ class Capturer(ForwardPath, RequestCalls):
                 else config.layer_experts[:layers]
             ),
         )
-
-    @documented("routecap_capturer_load_tags")
-    def load_tags(self) -> list[int]:
-        """The tags whose load is counted separately, the oldest first. Needs the setting
-        `load_tags`.
-        """
-        tags = np.zeros(MAX_LOAD_TAGS, np.uint64)
-        count = raw.routecap_capturer_load_tags(self._handle, tags)[1]
-        return [int(tag) for tag in tags[:count]]
 
     @documented("routecap_capturer_progress")
     def progress(self) -> None:

@@ -78,8 +78,6 @@ class Settings(TypedDict, total=False):
     """
     load: bool
     """Count how often each expert was chosen: see the method `load`."""
-    load_tags: bool
-    """And each tag apart; needs `load`."""
     stream: Any
     """What stream=None means: a stream, or a function that gives one.
 

@@ -35,7 +35,6 @@ MAX_PLAN_ROWS = 1 << 30
 MAX_PLAN_SAMPLES = 1 << 24
 MAX_RANKS = 1048576
 LOAD_PHASES = 2
-MAX_LOAD_TAGS = 8
 
 
 class Status(Open):
@@ -225,7 +224,6 @@ class ConfigFlag(Flags):
     MAY_LOSE = 8
     CHECKED = 16
     LOAD = 32
-    LOAD_TAGS = 64
 
 
 class SourceFlag(Flags):

@@ -1,4 +1,4 @@
-// Of headers with the SHA-256 e4d92edf08345e97829c0252e4624bd26cf86c581c6fc52efe7a5364909a9320
+// Of headers with the SHA-256 6e0065453cf425e51bf62a2b0bdec10c4ecaa6cf3bebdd06cd33c5713277f463
 pub const ROUTECAP_VERSION_MAJOR: u32 = 1;
 pub const ROUTECAP_VERSION_MINOR: u32 = 1;
 pub const ROUTECAP_VERSION_PATCH: u32 = 0;
@@ -79,7 +79,6 @@ pub const ROUTECAP_CONFIG_MANUAL_PROGRESS: u32 = 4;
 pub const ROUTECAP_CONFIG_MAY_LOSE: u32 = 8;
 pub const ROUTECAP_CONFIG_CHECKED: u32 = 16;
 pub const ROUTECAP_CONFIG_LOAD: u32 = 32;
-pub const ROUTECAP_CONFIG_LOAD_TAGS: u32 = 64;
 pub const ROUTECAP_SPAN_SPECULATIVE: u32 = 1;
 pub const ROUTECAP_SPAN_DEVICE_POSITIONS: u32 = 2;
 pub const ROUTECAP_SPAN_PREFILL: u32 = 4;
@@ -205,7 +204,6 @@ pub const ROUTECAP_PLAN_CLASS_LOST: i32 = 3;
 pub const ROUTECAP_PHASE_PREFILL: i32 = 0;
 pub const ROUTECAP_PHASE_DECODE: i32 = 1;
 pub const ROUTECAP_LOAD_PHASES: i32 = 2;
-pub const ROUTECAP_MAX_LOAD_TAGS: u32 = 8;
 pub const ROUTECAP_LOG_OFF: i32 = 0;
 pub const ROUTECAP_LOG_ERROR: i32 = 1;
 pub const ROUTECAP_LOG_WARNING: i32 = 2;
@@ -3927,22 +3925,22 @@ unsafe extern "C" {
 unsafe extern "C" {
     /// Publish rows of a request: `count` blocks, one after another in the request.
     ///
-    /// The call notes the keys and returns. The worker thread publishes the rows when they have landed,
-    /// and drafts when they are settled. If finish or close ends the request earlier, the drafts that
-    /// are not settled are dropped, and the blocks get the rows that were settled.
+    /// The call notes the keys and returns. The worker thread publishes the rows when they have landed.
+    /// If one of the blocks has drafts that are not settled, the call returns ROUTECAP_ERR_NOT_READY and
+    /// publishes nothing.
     ///
     /// @param[in] capturer    The capturer.
     /// @param[in] request     The request.
     /// @param[in] store       The store.
     /// @param[in] first       Position of the first row of the first block.
     /// @param[in] keys        [count, key_bytes] the keys, each once.
-    /// @param[in] count       How many blocks. Their rows may lie beyond the request's length, as drafts
-    ///                        do, but not beyond the rows that were issued.
+    /// @param[in] count       How many blocks. All of their rows must have been issued.
     /// @param[in] generation  The tag of the caller's steps. If it is lower than the store's generation,
     ///                        nothing is published.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_REQUEST; ROUTECAP_ERR_SHAPE_MISMATCH (also if a layer
     ///         is recomputed here and captured in the store); ROUTECAP_ERR_OUT_OF_RANGE;
-    ///         ROUTECAP_ERR_STATE (a generation that the store has not advanced to).
+    ///         ROUTECAP_ERR_NOT_READY; ROUTECAP_ERR_STATE (a generation that the store has not advanced
+    ///         to).
     pub fn routecap_request_publish(
         capturer: *mut routecap_capturer,
         request: routecap_request,
@@ -4198,8 +4196,8 @@ unsafe extern "C" {
     /// Tell which keys an adopt of this generation would find now.
     ///
     /// The answer holds at this moment only. The store may drop a block before you adopt it, unless the
-    /// block is retained. Blocks in flight count as found, unless they wait for drafts. Until such a
-    /// block has landed, only the capturer that published it can adopt it.
+    /// block is retained. Blocks in flight count as found. Until such a block has landed, only the
+    /// capturer that published it can adopt it.
     ///
     /// @param[in] store       The store.
     /// @param[in] keys        [count, key_bytes] the keys.
@@ -4963,44 +4961,19 @@ unsafe extern "C" {
     /// For a disabled or mirroring capturer all numbers are 0.
     ///
     /// @param[in] capturer  The capturer.
-    /// @param[in] tag       Count only steps with this tag; NULL: all steps.
     /// @param[out] load     What the counts cover.
     /// @param[out] counts   [ROUTECAP_LOAD_PHASES, layers, experts] in C order. Beyond the experts of a
     ///                      layer they are 0. NULL if count is 0.
     /// @param[in] count     Elements of counts: exactly ROUTECAP_LOAD_PHASES * layers * experts; or 0,
     ///                      to fill only `load`.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_ARGUMENT (the capturer was created without
-    ///         ROUTECAP_CONFIG_LOAD; or a tag is given, and it was created without
-    ///         ROUTECAP_CONFIG_LOAD_TAGS); ROUTECAP_ERR_OUT_OF_RANGE (no step of the tag was counted, or
-    ///         its counts are no longer kept); ROUTECAP_ERR_BUFFER_TOO_SMALL (any other count; load is
-    ///         filled, counts are not).
+    ///         ROUTECAP_CONFIG_LOAD); ROUTECAP_ERR_BUFFER_TOO_SMALL (any other count; load is filled,
+    ///         counts are not).
     pub fn routecap_capturer_load(
         capturer: *const routecap_capturer,
-        tag: *const u64,
         load: *mut routecap_load,
         counts: *mut u64,
         count: usize,
-    ) -> routecap_status;
-}
-unsafe extern "C" {
-    /// List the tags whose load is counted separately, in the order in which they were first counted.
-    ///
-    /// When a new tag replaces the oldest, the counts of the oldest remain in the counts of all steps. A
-    /// tag that comes back after ROUTECAP_MAX_LOAD_TAGS others starts again at 0; first_step of its load
-    /// is the step from which it counts. The call waits as routecap_capturer_load does. Any thread may
-    /// call it.
-    ///
-    /// @param[in] capturer   The capturer.
-    /// @param[out] tags      [capacity] the tags; may be NULL if capacity is 0.
-    /// @param[in] capacity   How many tags there is room for: at most ROUTECAP_MAX_LOAD_TAGS are needed.
-    /// @param[out] count     How many tags there are; at most `capacity` are written.
-    /// @return ROUTECAP_OK; ROUTECAP_ERR_ARGUMENT (the capturer was created without
-    ///         ROUTECAP_CONFIG_LOAD_TAGS).
-    pub fn routecap_capturer_load_tags(
-        capturer: *const routecap_capturer,
-        tags: *mut u64,
-        capacity: usize,
-        count: *mut u64,
     ) -> routecap_status;
 }
 pub type routecap_log_level = i32;
@@ -6049,18 +6022,9 @@ pub struct routecap_api {
     pub capturer_load: ::core::option::Option<
         unsafe extern "C" fn(
             arg1: *const routecap_capturer,
-            arg2: *const u64,
-            arg3: *mut routecap_load,
-            arg4: *mut u64,
-            arg5: usize,
-        ) -> routecap_status,
-    >,
-    pub capturer_load_tags: ::core::option::Option<
-        unsafe extern "C" fn(
-            arg1: *const routecap_capturer,
-            arg2: *mut u64,
-            arg3: usize,
-            arg4: *mut u64,
+            arg2: *mut routecap_load,
+            arg3: *mut u64,
+            arg4: usize,
         ) -> routecap_status,
     >,
     /// Diagnostics.
@@ -6099,7 +6063,7 @@ pub struct routecap_api {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of routecap_api"][::core::mem::size_of::<routecap_api>() - 864usize];
+    ["Size of routecap_api"][::core::mem::size_of::<routecap_api>() - 856usize];
     ["Alignment of routecap_api"][::core::mem::align_of::<routecap_api>() - 8usize];
     ["Offset of field: routecap_api::size"][::core::mem::offset_of!(routecap_api, size) - 0usize];
     ["Offset of field: routecap_api::major"][::core::mem::offset_of!(routecap_api, major) - 8usize];
@@ -6307,16 +6271,14 @@ const _: () = {
         [::core::mem::offset_of!(routecap_api, serialized_slice) - 808usize];
     ["Offset of field: routecap_api::capturer_load"]
         [::core::mem::offset_of!(routecap_api, capturer_load) - 816usize];
-    ["Offset of field: routecap_api::capturer_load_tags"]
-        [::core::mem::offset_of!(routecap_api, capturer_load_tags) - 824usize];
     ["Offset of field: routecap_api::set_log"]
-        [::core::mem::offset_of!(routecap_api, set_log) - 832usize];
+        [::core::mem::offset_of!(routecap_api, set_log) - 824usize];
     ["Offset of field: routecap_api::store_create_shared"]
-        [::core::mem::offset_of!(routecap_api, store_create_shared) - 840usize];
+        [::core::mem::offset_of!(routecap_api, store_create_shared) - 832usize];
     ["Offset of field: routecap_api::store_open_shared"]
-        [::core::mem::offset_of!(routecap_api, store_open_shared) - 848usize];
+        [::core::mem::offset_of!(routecap_api, store_open_shared) - 840usize];
     ["Offset of field: routecap_api::step_arrive"]
-        [::core::mem::offset_of!(routecap_api, step_arrive) - 856usize];
+        [::core::mem::offset_of!(routecap_api, step_arrive) - 848usize];
 };
 unsafe extern "C" {
     /// Get the library's functions as one table.

@@ -14,8 +14,8 @@ use crate::range::Rows;
 use crate::step::status_for_each;
 use crate::{
     AcceptItem, ArrivedRows, Backend, Completeness, CopyOptions, Coverage, Extract, ExtractItem,
-    Finalized, FinishItem, ItemStatus, Kept, Landing, LayerStats, Load, MAX_LOAD_TAGS, Missing,
-    Policy, RequestGuard, RequestId, Routing, Stats, Step, Strictness, sys,
+    Finalized, FinishItem, ItemStatus, Kept, Landing, LayerStats, Load, Missing, Policy,
+    RequestGuard, RequestId, Routing, Stats, Step, Strictness, sys,
 };
 
 /// A capturer, shared: the calls that every thread may make at any time, also while steps are in
@@ -153,22 +153,6 @@ impl Capturer {
     ///
     /// [`Argument`](crate::ErrorKind::Argument) if the capturer was created without it.
     pub fn load(&self) -> Result<Load> {
-        self.read_load(None)
-    }
-
-    /// The same of the steps with one tag. It needs
-    /// [`Config::load_tags`](crate::Config::load_tags).
-    ///
-    /// # Errors
-    ///
-    /// Those of [`load`](Self::load); [`OutOfRange`](crate::ErrorKind::OutOfRange) if no step of
-    /// the tag was counted, or it is no longer kept apart.
-    pub fn load_of_tag(&self, tag: u64) -> Result<Load> {
-        self.read_load(Some(&tag))
-    }
-
-    fn read_load(&self, tag: Option<&u64>) -> Result<Load> {
-        let tag = tag.map_or(std::ptr::null(), std::ptr::from_ref);
         let mut load = sys::routecap_load {
             struct_size: size_of::<sys::routecap_load>() as u32,
             ..Default::default()
@@ -179,7 +163,6 @@ impl Capturer {
             check(unsafe {
                 sys::routecap_capturer_load(
                     self.as_raw(),
-                    tag,
                     &mut load,
                     counts.as_mut_ptr(),
                     counts.len(),
@@ -202,28 +185,6 @@ impl Capturer {
                 rows_decode: load.rows_decode,
             });
         }
-    }
-
-    /// The tags whose load is kept apart, in the order in which they were first counted: the newest
-    /// [`MAX_LOAD_TAGS`](crate::MAX_LOAD_TAGS) (`routecap_capturer_load_tags`).
-    ///
-    /// # Errors
-    ///
-    /// [`Argument`](crate::ErrorKind::Argument) if the capturer was created without
-    /// [`Config::load_tags`](crate::Config::load_tags).
-    pub fn load_tags(&self) -> Result<Vec<u64>> {
-        let (mut tags, mut count) = (vec![0; MAX_LOAD_TAGS], 0);
-        // SAFETY: `tags` are that many.
-        check(unsafe {
-            sys::routecap_capturer_load_tags(
-                self.as_raw(),
-                tags.as_mut_ptr(),
-                tags.len(),
-                &mut count,
-            )
-        })?;
-        tags.truncate(count as usize);
-        Ok(tags)
     }
 
     /// File the steps that have landed, on this thread: the work of the worker thread that a

@@ -292,14 +292,13 @@ pub enum GroupScore {
 }
 
 /// The switches of a configuration.
-pub(crate) const SWITCHES: [(&str, u32); 7] = [
+pub(crate) const SWITCHES: [(&str, u32); 6] = [
     ("compare", sys::ROUTECAP_CONFIG_COMPARE),
     ("external_sink", sys::ROUTECAP_CONFIG_EXTERNAL_SINK),
     ("manual_progress", sys::ROUTECAP_CONFIG_MANUAL_PROGRESS),
     ("may_lose", sys::ROUTECAP_CONFIG_MAY_LOSE),
     ("checked", sys::ROUTECAP_CONFIG_CHECKED),
     ("load", sys::ROUTECAP_CONFIG_LOAD),
-    ("load_tags", sys::ROUTECAP_CONFIG_LOAD_TAGS),
 ];
 
 /// Switches, which are all off by default.
@@ -337,12 +336,6 @@ impl Config {
     /// Since 1.1: count how often each expert was chosen; see load.h (`ROUTECAP_CONFIG_LOAD`).
     pub fn load(self, on: bool) -> Self {
         self.flag(sys::ROUTECAP_CONFIG_LOAD, on)
-    }
-
-    /// Since 1.1: also count each tag separately; needs `ROUTECAP_CONFIG_LOAD`
-    /// (`ROUTECAP_CONFIG_LOAD_TAGS`).
-    pub fn load_tags(self, on: bool) -> Self {
-        self.flag(sys::ROUTECAP_CONFIG_LOAD_TAGS, on)
     }
 }
 

@@ -170,8 +170,6 @@ pub const MAX_POSITION: u64 = sys::ROUTECAP_MAX_POSITION;
 pub const MAX_PIECES: u32 = sys::ROUTECAP_MAX_PIECES;
 /// A digest of a sequence's tokens stands for this many, and all before them.
 pub const DIGEST_TOKENS: u64 = sys::ROUTECAP_DIGEST_TOKENS as u64;
-/// Most tags whose load is kept apart.
-pub const MAX_LOAD_TAGS: usize = sys::ROUTECAP_MAX_LOAD_TAGS as usize;
 /// Most rows of a block.
 pub const MAX_BLOCK_ROWS: u32 = sys::ROUTECAP_MAX_BLOCK_ROWS;
 /// Fewest bytes of a key.

@@ -5,14 +5,13 @@ use routecap::{Config, sys};
 
 pub type Switch = fn(Config, bool) -> Config;
 
-pub const SWITCHES: [(u32, Switch); 7] = [
+pub const SWITCHES: [(u32, Switch); 6] = [
     (sys::ROUTECAP_CONFIG_COMPARE, Config::compare),
     (sys::ROUTECAP_CONFIG_EXTERNAL_SINK, Config::external_sink),
     (sys::ROUTECAP_CONFIG_MANUAL_PROGRESS, Config::manual_progress),
     (sys::ROUTECAP_CONFIG_MAY_LOSE, Config::may_lose),
     (sys::ROUTECAP_CONFIG_CHECKED, Config::checked),
     (sys::ROUTECAP_CONFIG_LOAD, Config::load),
-    (sys::ROUTECAP_CONFIG_LOAD_TAGS, Config::load_tags),
 ];
 
 macro_rules! stats_object {

@@ -378,12 +378,7 @@ impl Replay {
                 }
             }
             "capturer_load" => {
-                let capturer = &self.capturer(call)?.0;
-                let load = if call.input.has("tag") {
-                    capturer.load_of_tag(call.input.number("tag"))
-                } else {
-                    capturer.load()
-                };
+                let load = self.capturer(call)?.0.load();
                 if let Some(load) = call.done(load) {
                     call.expect("counts", load.counts.clone());
                     let (first_step, last_step) = (load.first_step.0, load.last_step.0);
@@ -391,12 +386,6 @@ impl Replay {
                     said["first_step"] = first_step.into();
                     said["last_step"] = last_step.into();
                     call.expect_object("load", said);
-                }
-            }
-            "capturer_load_tags" => {
-                let tags = self.capturer(call)?.0.load_tags();
-                if let Some(tags) = call.done(tags) {
-                    call.expect("tags", tags);
                 }
             }
             "capturer_progress" => {
