@@ -61,8 +61,8 @@ plants tsan delayed '^delayed$' "a routing is ready before its rows are" src/rou
     's/(ready_\.store\(true, std::memory_order_)release/\1relaxed/'
 plants tsan delayed '^delayed$' "a page is given back before others have read it" src/rows/pages.cc \
     's/(references\.fetch_sub\(1, std::memory_order_)acq_rel/\1relaxed/'
-plants tsan delayed '^delayed$' "blocks of the log come back without a lock" src/capture/step_worker.cc \
-    's/^    const RegistryLock lock\(registry_\);//'
+plants tsan delayed '^delayed$' "the log is taken without a lock" src/capture/step_worker.cc \
+    's/^        const Lock lock\(registry_\.mutex\);//'
 plants tsan store '^store[.]' "a store is asked without its lock" src/prefix/local_store.cc \
     's/^    const Lock lock\(mutex_\);//'
 # Bytes and memory.

@@ -61,7 +61,7 @@
  *
  * The library holds no lock while it calls the driver, or runs a release callback (serialized.h) or
  * the log hook (diagnostics.h). If one of these stalls, only the calling thread stalls with it.
- * While it allocates memory, it holds at most the lock of one request.
+ * Memory that a call needs may be allocated under a lock, before anything is changed.
  *
  * ------------------------------------------------------------------------------------------------
  * Ownership

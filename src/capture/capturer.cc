@@ -24,7 +24,6 @@ routecap_memory memory_of(const Config &config) {
     m.host_bytes = (host ? sink + slots : 0) + sizeof(Capturer) + size_t{256} * 1024;
     if (config.role == ROUTECAP_ROLE_OWNER)
         m.host_bytes += config.slots * Steps::bytes_per_slot(config.rows) +
-                        RequestTable::bytes(config.max_requests) +
                         (config.load ? LoadCounter::bytes(shape) : 0);
     const DeviceMemory device = device_memory_of(config);
     m.device_bytes = device.device_bytes;

@@ -1,7 +1,7 @@
 // routecap_step_issue: the hot path. One pass checks every span and changes nothing, a second hands
 // each to its request and appends the step to the log: these two under the registry's mutex. What
-// the second needs of memory is made before it; if that takes an allocation, without the mutex, the
-// first pass is repeated. Then, without the mutex, the next slot is named and the copy started.
+// the second needs of memory is made before it. Then, without the mutex, the next slot is named and
+// the copy started.
 #include <algorithm>
 #include <new>
 #include <tuple>
@@ -227,20 +227,18 @@ int32_t ForwardPath::issue_span(Issue &issue, uint32_t i) {
     }
     uint32_t first_draft = 0;
     if (draft) {
-        if (request.drafts != nullptr && request.drafts->last->step == issue.ticket)
-            first_draft = request.drafts->last->first_index + request.drafts->last->rows;
-        request.add_draft(owner_->registry.nodes.take([&]() -> DraftSpan {
-            return {.step = issue.ticket,
-                    .position = span.position,
-                    .position_end = end,
-                    .cut = UINT64_MAX,
-                    .first_index = first_draft,
-                    .rows = span.rows,
-                    .device_positions = device,
-                    .missing = !filed,
-                    .next = nullptr,
-                    .last = nullptr};
-        }));
+        if (request.drafts != nullptr && request.drafts->step == issue.ticket)
+            first_draft = request.drafts->first_index + request.drafts->rows;
+        request.drafts =
+            new (owner_->registry.requests.drafts.take()) DraftSpan{.next = request.drafts,
+                                                                    .step = issue.ticket,
+                                                                    .position = span.position,
+                                                                    .position_end = end,
+                                                                    .cut = UINT64_MAX,
+                                                                    .first_index = first_draft,
+                                                                    .rows = span.rows,
+                                                                    .device_positions = device,
+                                                                    .missing = !filed};
     } else if (!filed) {
         request.extend_missing(end);
     } else if (!device) {
@@ -248,11 +246,11 @@ int32_t ForwardPath::issue_span(Issue &issue, uint32_t i) {
     }
     if (!filed) {
         request.note_missing(draft ? 0 : span.position, draft ? 0 : end);
-        owner_->registry.log.append(
-            request.after(), Miss{request.rows(), span.position, end, draft ? issue.ticket : 0,
-                                  first_draft, span.rows, device,
-                                  static_cast<uint8_t>(issue.lost ? ROUTECAP_MISSING_LOST
-                                                                  : ROUTECAP_MISSING_REFUSED)});
+        owner_->registry.append(request.after(),
+                                Miss{request.rows(), span.position, end, draft ? issue.ticket : 0,
+                                     first_draft, span.rows, device,
+                                     static_cast<uint8_t>(issue.lost ? ROUTECAP_MISSING_LOST
+                                                                     : ROUTECAP_MISSING_REFUSED)});
         (issue.lost ? issue.rows_lost : issue.rows_refused) += span.rows;
         return issue.lost ? ROUTECAP_OK : ROUTECAP_ERR_NO_MEMORY;
     }
@@ -332,32 +330,30 @@ int32_t ForwardPath::issue(const routecap_span *spans, size_t span_size, size_t 
                 .ticket = steps.next_ticket(),
                 .slot = slot,
                 .lost = slot == kernels::kNoSlot && count > 0};
-    std::vector<StepSpan> room;
-    if (slot != kernels::kNoSlot) {
-        issue.step = &steps.step(slot);
-        room = issue.step->room_for(count);
-    }
+    if (slot != kernels::kNoSlot) issue.step = &steps.step(slot);
 
-    RegistryLock lock(owner_->registry);
-    if (issue.step != nullptr) issue.step->begin(issue.ticket, o.tag, room);
+    Lock lock(owner_->registry.mutex);
+    if (issue.step != nullptr) issue.step->begin(issue.ticket, o.tag, count);
+    // Checks the spans, and makes room for what the second pass adds.
+    const auto check = [&]() REQUIRES(owner_->registry.mutex) {
+        if (int32_t s = check_spans(issue); s < 0) return s;
+        owner_->registry.requests.drafts.make_room(issue.drafts);
+        owner_->registry.make_room(count + 1);
+        return int32_t{ROUTECAP_OK};
+    };
     if (check_ || o.snapshot == ROUTECAP_SNAPSHOT_MAKE) {
         // After the arguments, before anything changes.
-        if (int32_t s = check_spans(issue); s < 0) return s;
+        if (int32_t s = check(); s < 0) return s;
         lock.unlock();
-        if (check_) {
-            if (int32_t s = check_->check_memory({{o.positions, "options.positions"}}); s < 0)
-                return s;
-            if (int32_t s = check_->before_issue(spans, span_size, count, o.snapshot); s < 0)
-                return s;
-        }
-        if (o.snapshot == ROUTECAP_SNAPSHOT_MAKE)
-            if (int32_t s = backend_->snapshot(stream); s < 0) return s;
+        int32_t s = ROUTECAP_OK;
+        if (check_) s = check_->check_memory({{o.positions, "options.positions"}});
+        if (s >= 0 && check_) s = check_->before_issue(spans, span_size, count, o.snapshot);
+        if (s >= 0 && o.snapshot == ROUTECAP_SNAPSHOT_MAKE) s = backend_->snapshot(stream);
         lock.lock();
+        if (s < 0) return s;
     }
     for (bool reclaimed = false;; reclaimed = true) {
-        do {
-            if (int32_t s = check_spans(issue); s < 0) return s;
-        } while (lock.make_room({.entries = count + 1, .nodes = issue.drafts}));
+        if (int32_t s = check(); s < 0) return s;
         issue.reserved = issue.wanted == 0 || owner_->pool.reserve(issue.wanted);
         if (issue.reserved || reclaimed) break;  // after that what fits is accepted
         lock.unlock();
@@ -394,7 +390,7 @@ int32_t ForwardPath::issue(const routecap_span *spans, size_t span_size, size_t 
         counters.steps_lost++;
     }
     if (to_file)
-        owner_->registry.log.append(issue.ticket, FileStep{slot});
+        owner_->registry.append(issue.ticket, FileStep{slot});
     else
         counters.steps_landed++;
     lock.unlock();

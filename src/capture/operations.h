@@ -7,7 +7,6 @@
 #include <variant>
 #include <vector>
 
-#include "capture/operation_log.h"
 #include "capture/request_table.h"
 #include "prefix/store.h"
 
@@ -79,7 +78,5 @@ struct LogEntry {
     LogEntry(uint64_t a, What &&w)
         : after(a), what(std::in_place_type<What>, std::forward<What>(w)) {}
 };
-
-using Log = OperationLog<LogEntry>;
 
 }  // namespace routecap

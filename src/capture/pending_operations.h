@@ -8,8 +8,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <vector>
 
-#include "base/node_pool.h"
+#include "base/room.h"
 
 namespace routecap {
 
@@ -50,12 +51,17 @@ private:
 };
 
 // Where these operations cut rows of steps in flight, and which of these rows children and stores
-// are to get. clear() must be called in the end, because the nodes belong to a Nodes.
+// are to get.
 class PendingBounds {
 public:
-    // Operation `number` cuts rows at and after `rows`, of steps up to `step`. Takes a node.
-    void note_cut(uint64_t rows, uint64_t number, uint64_t step, Nodes &nodes) noexcept {
-        cuts_ = nodes.take([&] { return Cut{rows, number, step, cuts_}; });
+    // Forgets cuts that were applied, and makes room for one more. Throws without memory.
+    void make_room_for_cut(uint64_t applied) {
+        std::erase_if(cuts_, [applied](const Cut &cut) { return applied >= cut.until; });
+        make_room(cuts_, cuts_.size() + 1);
+    }
+    // Operation `number` cuts rows at and after `rows`, of steps up to `step`. There must be room.
+    void note_cut(uint64_t rows, uint64_t number, uint64_t step) noexcept {
+        cuts_.push_back({rows, number, step});
     }
     // Operation `number` gives a child the rows before `end`, of steps up to `step`.
     void note_fork(uint64_t end, uint64_t number, uint64_t step, uint64_t applied) {
@@ -65,32 +71,19 @@ public:
     void note_publish(uint64_t end, uint64_t number, uint64_t step, uint64_t applied) {
         published_.note(end, step, number, applied);
     }
-    // Forgets cuts that were applied.
-    void forget_cuts(uint64_t applied, Nodes &nodes) noexcept {
-        for (Cut **at = &cuts_; *at != nullptr;) {
-            if (applied >= (*at)->until)
-                *at = nodes.give(*at);
-            else
-                at = &(*at)->next;
-        }
-    }
-    void clear(Nodes &nodes) noexcept {
-        nodes.give_all(cuts_);
-        forked_ = published_ = {};
-    }
 
     // The first row of which the RowStore may still have what was cut.
     uint64_t cut(uint64_t applied) const {
         uint64_t first = UINT64_MAX;
-        for (const Cut *cut = cuts_; cut != nullptr; cut = cut->next)
-            if (applied < cut->until) first = std::min(first, cut->rows);
+        for (const Cut &cut : cuts_)
+            if (applied < cut.until) first = std::min(first, cut.rows);
         return first;
     }
     // Where the rows of a step in flight are cut.
     uint64_t cut_of(uint64_t step) const {
         uint64_t first = UINT64_MAX;
-        for (const Cut *cut = cuts_; cut != nullptr; cut = cut->next)
-            if (step <= cut->step) first = std::min(first, cut->rows);
+        for (const Cut &cut : cuts_)
+            if (step <= cut.step) first = std::min(first, cut.rows);
         return first;
     }
     // Children are still to get the rows before this.
@@ -105,10 +98,9 @@ private:
         uint64_t rows;
         uint64_t until;  // applied operations
         uint64_t step;
-        Cut *next;
     };
 
-    Cut *cuts_ = nullptr;
+    std::vector<Cut> cuts_;
     // Rows that others are to have: those before `end`, of steps up to `step`.
     struct Wanted {
         uint64_t end = 0, step = 0;

@@ -34,7 +34,7 @@ int32_t Requests::publish(const StorePtr &store, routecap_publish_item &item, ui
         return s;
     const uint64_t rows = store->config().block_rows, end = item.first + item.count * rows;
     {
-        const RegistryLock lock(owner_->registry);
+        const Lock lock(owner_->registry.mutex);
         Request *request = nullptr;
         if (int32_t s = owner_->registry.find(item.request, &request); s < 0) return s;
         if (item.count == 0) return ROUTECAP_OK;
@@ -54,13 +54,13 @@ int32_t Requests::publish(const StorePtr &store, routecap_publish_item &item, ui
         return s;
     if (publication == nullptr) return ROUTECAP_OK;
     {
-        const RegistryLock lock(owner_->registry, {.entries = 1});
+        const Lock lock(owner_->registry.mutex);
+        owner_->registry.make_room(1);
         Request *request = nullptr;
         if (int32_t s = owner_->registry.find(item.request, &request); s < 0) return s;
         request->share(end);
         request->note_publish(end);
-        owner_->registry.log.append(request->after(),
-                                    Publish{request->rows(), std::move(publication)});
+        owner_->registry.append(request->after(), Publish{request->rows(), std::move(publication)});
     }
     owner_->worker.wake();
     return ROUTECAP_OK;
@@ -77,7 +77,7 @@ int32_t Requests::adopt(const StorePtr &store, routecap_adopt_item &item, uint64
         s < 0)
         return s;
     {
-        const RegistryLock lock(owner_->registry);
+        const Lock lock(owner_->registry.mutex);
         Request *request = nullptr;
         if (int32_t s = owner_->registry.find(item.request, &request); s < 0) return s;
     }
@@ -91,7 +91,8 @@ int32_t Requests::adopt(const StorePtr &store, routecap_adopt_item &item, uint64
         s < 0)
         return s;
     {
-        const RegistryLock lock(owner_->registry, {.entries = 1});
+        const Lock lock(owner_->registry.mutex);
+        owner_->registry.make_room(1);
         Request *request = nullptr;
         if (int32_t s = owner_->registry.find(item.request, &request); s < 0) return s;
         Rare &rare = request->change_rare();
@@ -100,8 +101,7 @@ int32_t Requests::adopt(const StorePtr &store, routecap_adopt_item &item, uint64
         request->extend_attached(end);
         if (waits) rare.inherited_after = std::max(rare.inherited_after, owner_->steps.issued());
         request->note_operation(item.first, end);
-        owner_->registry.log.append(request->after(),
-                                    Adopt{request->rows(), std::move(adoption), end});
+        owner_->registry.append(request->after(), Adopt{request->rows(), std::move(adoption), end});
     }
     owner_->worker.wake();
     item.rows = found.rows;

@@ -58,7 +58,7 @@ int32_t Reader::read(routecap_request handle, uint64_t first, uint64_t rows, boo
 int32_t Reader::find_to_read(routecap_request handle, RequestDataPtr &data) {
     uint64_t ready = 0;  // operations that must be applied
     {
-        const RegistryLock lock(owner_->registry);
+        const Lock lock(owner_->registry.mutex);
         Request *request = nullptr;
         if (int32_t s = owner_->registry.find(handle, &request); s < 0) return s;
         request->data->retain();
@@ -113,7 +113,7 @@ int32_t Reader::check_readable(Request &request, uint64_t first, uint64_t rows, 
 // Checks whether rows can be read, and notes on the engine's side that they are shared or taken.
 int32_t Reader::look_at(routecap_request handle, RowStore &store, uint64_t first, uint64_t rows,
                         bool take, Range &range) {
-    const RegistryLock lock(owner_->registry);
+    const Lock lock(owner_->registry.mutex);
     Request *request = nullptr;
     if (int32_t s = owner_->registry.find(handle, &request); s < 0) return s;
     if (int32_t s = check_readable(*request, first, rows, take, range); s < 0) return s;

@@ -2,8 +2,7 @@
 // the registry's mutex.
 //
 // Rows that landed are in the request's RowStore. Here is what has to be answered before they land:
-// length, the page that needs no charge, drafts to accept, what is in flight. What has no fixed
-// size is in nodes (node_pool.h), because nothing may be allocated under that mutex.
+// length, the page that needs no charge, drafts to accept, what is in flight.
 #pragma once
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "capture/pending_operations.h"
 #include "capture/steps.h"
@@ -36,8 +36,9 @@ struct RequestDataRelease {
 using RequestDataPtr = std::unique_ptr<RequestData, RequestDataRelease<1>>;
 using OpenRequestPtr = std::unique_ptr<RequestData, RequestDataRelease<2>>;
 
-// Speculative rows that wait to be accepted.
-struct DraftSpan {
+// Speculative rows that wait to be accepted: one cache line.
+struct alignas(64) DraftSpan {
+    DraftSpan *next;  // the one before it in order of issue
     uint64_t step;
     uint64_t position;
     uint64_t position_end;
@@ -46,8 +47,6 @@ struct DraftSpan {
     uint32_t rows;
     uint8_t device_positions;
     uint8_t missing;  // they were lost or refused
-    DraftSpan *next;
-    DraftSpan *last;  // of all, where it is the first
 
     // One past the highest position that row `index` may have, for the request's length; 0 if it
     // was cut.
@@ -61,6 +60,34 @@ struct DraftSpan {
         if (count == 0 || position >= cut) return 0;
         return std::min(cut, device_positions ? position_end : position + count);
     }
+};
+
+// Memory for drafts. What was given back is used again.
+class Drafts {
+public:
+    // Makes room for so many more. Throws without memory.
+    void make_room(size_t count) {
+        while (free_count_ < count) {
+            chunks_.push_back(std::make_unique<DraftSpan[]>(kChunk));
+            for (size_t i = 0; i < kChunk; i++) give(&chunks_.back()[i]);
+        }
+    }
+    // There must be room. The caller makes the draft in it.
+    DraftSpan *take() noexcept {
+        free_count_--;
+        return std::exchange(free_, free_->next);
+    }
+    // Returns the next one of the draft's list.
+    DraftSpan *give(DraftSpan *draft) noexcept {
+        free_count_++;
+        return std::exchange(draft->next, std::exchange(free_, draft));
+    }
+
+private:
+    static constexpr size_t kChunk = 1024;
+    std::vector<std::unique_ptr<DraftSpan[]>> chunks_;  // addresses of drafts do not change
+    DraftSpan *free_ = nullptr;
+    size_t free_count_ = 0;
 };
 
 // The part of a request that most requests do not need. It has cache lines of its own, so that a
@@ -96,7 +123,7 @@ struct alignas(64) Request {
     static constexpr uint64_t kNone = UINT64_MAX;
 
     // The second line has what drafts and operations need too.
-    DraftSpan *drafts = nullptr;  // in order of issue
+    DraftSpan *drafts = nullptr;  // the newest first
     // One past the highest position that a draft or a row with a device position may have.
     uint64_t flagged_end = 0;
     uint64_t shared_end_ = 0;
@@ -132,10 +159,10 @@ struct alignas(64) Request {
     }
     // The same for one that cuts rows at and after `end`; gives a child the rows before it; or
     // publishes these.
-    void note_cut(uint64_t end, Nodes &nodes) noexcept {
+    void note_cut(uint64_t end) noexcept {
         note_operation(0, 0);
         pending.cut(end);
-        change_rare().bounds.note_cut(end, pending.count(), newest.step, nodes);
+        change_rare().bounds.note_cut(end, pending.count(), newest.step);
     }
     void note_fork(uint64_t end) {
         note_operation(0, 0);
@@ -185,23 +212,15 @@ struct alignas(64) Request {
         shared_end_ = std::max(shared_end_, end);
     }
 
-    void add_draft(DraftSpan *added) noexcept {
-        (drafts != nullptr ? drafts->last->next : drafts) = added;
-        drafts->last = added;
-    }
-    // Those of a step, which leave the request.
+    // The drafts of a step, which leave the request: in order of issue.
     DraftSpan *take_drafts(uint64_t step) noexcept {
-        DraftSpan *taken = nullptr, **last = &taken, *last_left = nullptr;
+        DraftSpan *taken = nullptr;
         for (DraftSpan **at = &drafts; *at != nullptr;) {
-            if ((*at)->step == step) {
-                *last = *at, last = &(*at)->next;
-                *at = (*at)->next;
-            } else {
-                last_left = *at, at = &(*at)->next;
-            }
+            if (DraftSpan *const draft = *at; draft->step == step)
+                *at = std::exchange(draft->next, std::exchange(taken, draft));
+            else
+                at = &draft->next;
         }
-        *last = nullptr;
-        if (drafts != nullptr) drafts->last = last_left;
         return taken;
     }
 
@@ -264,33 +283,22 @@ private:
 
 class RequestTable {
 public:
-    explicit RequestTable(uint32_t max_requests)
-        : max_requests_(max_requests), chunks_(new Chunk[(max_requests + kChunk - 1) / kChunk]) {}
-    static size_t bytes(uint32_t max_requests) {
-        return (max_requests + kChunk - 1) / kChunk * sizeof(Chunk);
-    }
+    explicit RequestTable(uint32_t max_requests) : max_requests_(max_requests) {}
 
-    // Whether there can be `count` more; and how many chunks that takes which are not there yet.
+    Drafts drafts;  // of all requests
+
+    // Whether there can be `count` more.
     bool possible(size_t count) const {
         return count <= max_requests_ - std::min<uint64_t>(max_requests_, this->count());
     }
-    size_t missing(size_t count) const {
-        return count <= free_count_ || !possible(count)
-                   ? 0
-                   : (count - free_count_ + kChunk - 1) / kChunk;
-    }
-    // Made without the mutex.
-    using Chunk = std::unique_ptr<Request[]>;
-    static Chunk make() { return Chunk(new Request[kChunk]); }
-    // False if there are as many as there may be.
-    bool add(Chunk &chunk) {
-        const uint32_t end = std::min(made_ + kChunk, max_requests_);
-        if (end == made_) return false;
-        chunks_[made_ / kChunk] = std::move(chunk);
-        const uint32_t first = std::exchange(made_, end);
-        for (uint32_t i = end; i-- > first; free_count_++)
-            at(i).check_last = std::exchange(free_, i);
-        return true;
+    // Makes room for `count` more, which must be possible. Throws without memory.
+    void make_room(size_t count) {
+        while (free_count_ < count) {
+            chunks_.push_back(std::make_unique<Request[]>(kChunk));
+            const uint32_t first = std::exchange(made_, std::min(made_ + kChunk, max_requests_));
+            for (uint32_t i = made_; i-- > first; free_count_++)
+                at(i).check_last = std::exchange(free_, i);
+        }
     }
 
     // Opens one; there must be room.
@@ -305,8 +313,8 @@ public:
         r.data = std::move(data);
         return r;
     }
-    // Ends one, whose data is elsewhere by now. What it had in nodes is given back.
-    void close(Request &r, Nodes &nodes) {
+    // Ends one, whose data is elsewhere by now.
+    void close(Request &r) {
         count_.store(count() - 1, std::memory_order_relaxed);
         const uint32_t index = index_of(r.handle);
         r.handle = 0;
@@ -318,12 +326,11 @@ public:
         free_count_++;
         if (!r.changed) return;
         r.changed = false;
-        nodes.give_all(r.drafts);
+        while (r.drafts != nullptr) r.drafts = drafts.give(r.drafts);
         r.flagged_end = r.shared_end_ = 0;
         r.pending = {};
         if (!r.has_rare) return;
         r.has_rare = false;
-        r.rare_.bounds.clear(nodes);
         r.rare_ = {};
     }
 
@@ -364,10 +371,10 @@ private:
     }
 
     const uint32_t max_requests_;
-    std::unique_ptr<Chunk[]> chunks_;  // addresses of requests do not change
-    uint32_t made_ = 0;                // requests in them
-    uint32_t free_ = 0;                // the first that is not open, and
-    uint32_t free_count_ = 0;          // how many there are
+    std::vector<std::unique_ptr<Request[]>> chunks_;  // addresses of requests do not change
+    uint32_t made_ = 0;                               // requests in them
+    uint32_t free_ = 0;                               // the first that is not open, and
+    uint32_t free_count_ = 0;                         // how many there are
     std::atomic<uint64_t> count_{0};
 };
 

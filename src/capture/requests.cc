@@ -33,8 +33,9 @@ int32_t Requests::open(const routecap_open_options *options, routecap_request *r
     std::vector<OpenRequestPtr> made(count);
     for (OpenRequestPtr &data : made)
         data.reset(new RequestData(owner_->storage, policy, config_.compare));
-    const RegistryLock lock(owner_->registry, {.requests = count});
+    const Lock lock(owner_->registry.mutex);
     if (!owner_->registry.requests.possible(count)) return refuse_many(count);
+    owner_->registry.requests.make_room(count);
     const uint64_t serial = Serials::take(count);
     if (serial == 0)
         return report(ROUTECAP_ERR_TOO_MANY_REQUESTS, "this process has given out all its handles");
@@ -51,7 +52,7 @@ Requests::Kept Requests::copy_kept(const routecap_accept_item &item) {
     if (item.rows == nullptr || item.count == 0) return nullptr;
     uint64_t drafts = 0;
     {
-        const RegistryLock lock(owner_->registry);
+        const Lock lock(owner_->registry.mutex);
         const Request *request = owner_->registry.requests.find(item.request);
         for (const DraftSpan *d = request != nullptr ? request->drafts : nullptr; d != nullptr;
              d = d->next)
@@ -93,7 +94,7 @@ int32_t Requests::accept_one(const routecap_accept_item &item, Kept kept) {
     // The length, and which rows change once this is applied.
     uint64_t changed_first = UINT64_MAX, changed_end = 0, listed = 0;
     DraftSpan *d = request->take_drafts(item.step);
-    for (; d != nullptr; d = owner_->registry.nodes.give(d)) {
+    for (; d != nullptr; d = owner_->registry.requests.drafts.give(d)) {
         const uint64_t d_end = uint64_t{d->first_index} + d->rows;
         uint64_t end = 0;
         if (item.rows == nullptr)
@@ -110,7 +111,7 @@ int32_t Requests::accept_one(const routecap_accept_item &item, Kept kept) {
         changed_end = std::max(changed_end, end);
     }
     request->note_operation(changed_first, changed_end);
-    owner_->registry.log.append(
+    owner_->registry.append(
         request->after(),
         Settle{request->rows(), item.step, item.rows == nullptr ? item.count : 0, std::move(kept)});
     return ROUTECAP_OK;
@@ -123,7 +124,8 @@ int32_t Requests::accept(routecap_request request, routecap_step step, const uin
         .request = request, .step = step, .rows = rows, .count = count, .status = 0, .reserved = 0};
     Kept kept = copy_kept(item);
     {
-        const RegistryLock lock(owner_->registry, {.entries = 1});
+        const Lock lock(owner_->registry.mutex);
+        owner_->registry.make_room(1);
         if (int32_t s = accept_one(item, std::move(kept)); s < 0) return s;
     }
     owner_->worker.wake();
@@ -146,14 +148,13 @@ void Requests::cut_in_flight(Request &request, uint64_t end, bool finished) {
 int32_t Requests::truncate(routecap_request handle, uint64_t rows) {
     if (owner_ == nullptr) return ROUTECAP_OK;
     {
-        const RegistryLock lock(owner_->registry, {.entries = 1, .nodes = 1});
+        const Lock lock(owner_->registry.mutex);
+        owner_->registry.make_room(1);
         Request *request = nullptr;
         if (int32_t s = owner_->registry.find(handle, &request); s < 0) return s;
         if (rows >= std::max(request->length_now(owner_->steps), request->flagged_end))
             return ROUTECAP_OK;
-        Nodes &nodes = owner_->registry.nodes;
-        Rare &rare = request->change_rare();
-        rare.bounds.forget_cuts(request->applied(), nodes);
+        request->change_rare().bounds.make_room_for_cut(request->applied());
         const bool alone = request->settled();
         const uint64_t page_rows = config_.shape->page_rows;
         const uint64_t first_page = (rows + page_rows - 1) / page_rows;
@@ -165,8 +166,8 @@ int32_t Requests::truncate(routecap_request handle, uint64_t rows) {
         // Of a page that stays others may still see what is cut.
         request->shared_end_ = std::min(request->shared_end_, first_page * page_rows);
         request->flagged_end = std::min(request->flagged_end, rows);
-        request->note_cut(rows, nodes);
-        owner_->registry.log.append(request->after(), Truncate{request->rows(), rows, alone});
+        request->note_cut(rows);
+        owner_->registry.append(request->after(), Truncate{request->rows(), rows, alone});
     }
     owner_->worker.wake();
     return ROUTECAP_OK;
@@ -179,7 +180,8 @@ int32_t Requests::fork(routecap_request handle, uint64_t rows, routecap_request 
         return report(ROUTECAP_ERR_TOO_MANY_REQUESTS, "this process has given out all its handles");
     OpenRequestPtr made(new RequestData(owner_->storage, RowStore::Policy::keep, config_.compare));
     {
-        const RegistryLock lock(owner_->registry, {.entries = 1, .requests = 1});
+        const Lock lock(owner_->registry.mutex);
+        owner_->registry.make_room(1);
         Request *parent = nullptr;
         if (int32_t s = owner_->registry.find(handle, &parent); s < 0) return s;
         const uint64_t length = parent->length_now(owner_->steps);
@@ -188,6 +190,7 @@ int32_t Requests::fork(routecap_request handle, uint64_t rows, routecap_request 
             return report(ROUTECAP_ERR_OUT_OF_RANGE, "rows [%llu,%llu) do not exist", ull(length),
                           ull(rows));
         if (!owner_->registry.requests.possible(1)) return refuse_many(1);
+        owner_->registry.requests.make_room(1);
         made->rows.set_policy(parent->rows()->policy());
         Request &c = owner_->registry.requests.open(std::move(made), serial);
         *child = c.handle;
@@ -203,7 +206,7 @@ int32_t Requests::fork(routecap_request handle, uint64_t rows, routecap_request 
         c.note_operation(0, rows);
         parent->share(rows);
         parent->note_fork(rows);
-        owner_->registry.log.append(parent->after(), Fork{parent->rows(), c.rows(), rows});
+        owner_->registry.append(parent->after(), Fork{parent->rows(), c.rows(), rows});
     }
     owner_->worker.wake();
     return ROUTECAP_OK;
@@ -232,7 +235,8 @@ int32_t Requests::attach(routecap_request handle, const Routing *routing, uint64
     for (const Segment &segment : pending ? std::span<const Segment>() : routing->segments())
         if (segment.page) present_end = std::max(present_end, std::min(segment.end(), rows));
     {
-        const RegistryLock lock(owner_->registry, {.entries = 1});
+        const Lock lock(owner_->registry.mutex);
+        owner_->registry.make_room(1);
         Request *request = nullptr;
         if (int32_t s = owner_->registry.find(handle, &request); s < 0) return s;
         const uint64_t first = pending ? 0 : std::min(routing->first(), rows),
@@ -243,8 +247,7 @@ int32_t Requests::attach(routecap_request handle, const Routing *routing, uint64
         request->extend_attached(rows);
         if (pending) rare.inherited_after = std::max(rare.inherited_after, routing->after());
         request->note_operation(first, rows);
-        owner_->registry.log.append(request->after(),
-                                    Attach{request->rows(), std::move(held), rows});
+        owner_->registry.append(request->after(), Attach{request->rows(), std::move(held), rows});
     }
     owner_->worker.wake();
     return ROUTECAP_OK;
@@ -266,8 +269,8 @@ int32_t Requests::finish_one(routecap_request handle, uint64_t rows, Routing **r
     request->data->expect(after, expected);
     RequestDataPtr data(request->data.release());
     *routing = data.get();  // the caller's reference; the other one goes into the log
-    owner_->registry.log.append(after, Finish{std::move(data), all ? length : rows, all});
-    owner_->registry.requests.close(*request, owner_->registry.nodes);
+    owner_->registry.append(after, Finish{std::move(data), all ? length : rows, all});
+    owner_->registry.requests.close(*request);
     return ROUTECAP_OK;
 }
 
@@ -275,7 +278,8 @@ int32_t Requests::finish(routecap_request request, uint64_t rows, Routing **rout
     if (owner_ == nullptr)
         return report(ROUTECAP_ERR_DISABLED, "this capturer is disabled or a mirror");
     {
-        const RegistryLock lock(owner_->registry, {.entries = 1});
+        const Lock lock(owner_->registry.mutex);
+        owner_->registry.make_room(1);
         if (int32_t s = finish_one(request, rows, routing); s < 0) return s;
     }
     owner_->worker.wake();
@@ -288,15 +292,16 @@ int32_t Requests::close_one(routecap_request handle) {
     if (int32_t s = owner_->registry.find(handle, &request); s < 0) return s;
     const bool alone = request->settled();
     cut_in_flight(*request, 0);
-    owner_->registry.log.append(request->after(), Close{std::move(request->data), alone});
-    owner_->registry.requests.close(*request, owner_->registry.nodes);
+    owner_->registry.append(request->after(), Close{std::move(request->data), alone});
+    owner_->registry.requests.close(*request);
     return ROUTECAP_OK;
 }
 
 int32_t Requests::close(routecap_request request) {
     if (owner_ == nullptr) return ROUTECAP_OK;
     {
-        const RegistryLock lock(owner_->registry, {.entries = 1});
+        const Lock lock(owner_->registry.mutex);
+        owner_->registry.make_room(1);
         if (int32_t s = close_one(request); s < 0) return s;
     }
     owner_->worker.wake();
@@ -314,7 +319,8 @@ int32_t Requests::batch(Item *items, size_t item_size, size_t count, Ahead ahead
     if (int32_t s = check_items(items, count, item_size, "items"); s < 0) return s;
     bool ok = true;
     {
-        const RegistryLock lock(owner_->registry, {.entries = count});
+        const Lock lock(owner_->registry.mutex);
+        owner_->registry.make_room(count);
         for (size_t i = 0; i < count; i++) {
             constexpr size_t kAhead = 8;
             RequestTable &requests = owner_->registry.requests;
@@ -379,7 +385,8 @@ int32_t Requests::close_batch(const routecap_request *requests, int32_t *status,
     if (requests == nullptr && count > 0) return report(ROUTECAP_ERR_ARGUMENT, "requests is NULL");
     bool ok = true;
     {
-        const RegistryLock lock(owner_->registry, {.entries = count});
+        const Lock lock(owner_->registry.mutex);
+        owner_->registry.make_room(count);
         for (size_t i = 0; i < count; i++) {
             const int32_t s = close_one(requests[i]);
             if (status != nullptr) status[i] = s;

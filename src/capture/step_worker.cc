@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <iterator>
 #include <new>
 #include <system_error>
 #include <type_traits>
@@ -27,7 +28,10 @@ StepWorker::StepWorker(uint64_t number, Registry &registry, StoragePtr storage, 
       steps_(steps),
       counters_(counters),
       watch_(number, steps.slots(), counters, *storage_->pool),
-      tallies_(shape_->layers, Tally{}) {}
+      tallies_(shape_->layers, Tally{}) {
+    pending_.reserve(Registry::kRoom);
+    taken_.reserve(Registry::kRoom);
+}
 
 int32_t StepWorker::start(bool manual) {
     manual_ = manual;
@@ -58,7 +62,6 @@ void StepWorker::stop() {
     Lines lines;
     {
         const TakenTurn turn(turn_);
-        Log::drop(std::exchange(pending_, nullptr));
         watch(lines, true);
     }
     lines.tell();
@@ -66,11 +69,9 @@ void StepWorker::stop() {
 
 // The oldest step that waits to be filed, or null.
 const Step *StepWorker::oldest() {
-    for (Log::Block *block = pending_; block != nullptr; block = block->next)
-        for (uint32_t i = 0; i < block->count; i++)
-            if (const FileStep *step = std::get_if<FileStep>(&block->entry(i)->what);
-                step != nullptr)
-                return &steps_.step(step->slot);
+    for (const LogEntry &entry : pending_)
+        if (const FileStep *step = std::get_if<FileStep>(&entry.what); step != nullptr)
+            return &steps_.step(step->slot);
     return nullptr;
 }
 
@@ -159,62 +160,61 @@ bool StepWorker::with_turn(Until until) {
     return done;
 }
 
-// Takes over what was appended.
-void StepWorker::take_log() {
-    Log::Block **end = &pending_;
-    while (*end != nullptr) end = &(*end)->next;
-    const RegistryLock lock(registry_);
-    *end = registry_.log.take();
+// Takes over what was appended. False if there is no memory for all of it, and some stays.
+bool StepWorker::take_log() {
+    if (taken_.empty()) {
+        const Lock lock(registry_.mutex);
+        try {
+            taken_.reserve(registry_.log.capacity());  // so that it need not grow again there
+        } catch (const std::bad_alloc &) {}
+        taken_.swap(registry_.log);
+    }
+    if (pending_.empty()) {
+        pending_.swap(taken_);
+        return true;
+    }
+    try {
+        make_room(pending_, pending_.size() + taken_.size());
+    } catch (const std::bad_alloc &) {
+        return false;
+    }
+    std::move(taken_.begin(), taken_.end(), std::back_inserter(pending_));
+    taken_.clear();
+    return true;
 }
 
 // With the turn. Applies what can be applied, in order; true if nothing is left.
 bool StepWorker::apply_ready(Until until) {
-    take_log();
+    const bool all_taken = take_log();
     uint64_t blocked = UINT64_MAX;  // the first step that has not landed
     bool applied = false, enough = false;
     uint32_t filed = 0;
-    Log::Block *emptied = nullptr;
-    for (Log::Block **at = &pending_; *at != nullptr;) {
-        Log::Block &block = **at;
-        uint32_t kept = 0;
-        for (uint32_t i = 0; i < block.count; i++) {
-            LogEntry &entry = *block.entry(i);
-            const FileStep *what = std::get_if<FileStep>(&entry.what);
-            bool ready = false;
-            if (enough) {
-            } else if (what != nullptr) {
-                ready = until != Until::operations_applied && blocked == UINT64_MAX &&
-                        backend_.landed(what->slot);
-            } else {
-                ready = entry.after < blocked;
-            }
-            const uint64_t ticket = what != nullptr ? steps_.step(what->slot).ticket : 0;
-            if (ready && apply(entry)) {
-                applied = true;
-                filed += what != nullptr;
-                const bool yield = until == Until::all_applied && turn_.wanted();
-                enough = yield || (until == Until::step_filed && what != nullptr);
-                continue;
-            }
-            if (ready) blocked = 0;  // without memory
-            if (what != nullptr) blocked = std::min(blocked, ticket);
-            if (!ready && !enough) release_early(entry);
-            if (kept != i) *block.entry(kept) = std::move(entry);
-            kept++;
+    auto kept = pending_.begin(), at = kept;  // entries before `kept` stay
+    for (; at != pending_.end() && !enough; ++at) {
+        LogEntry &entry = *at;
+        const FileStep *what = std::get_if<FileStep>(&entry.what);
+        const bool ready = what != nullptr
+                               ? until != Until::operations_applied && blocked == UINT64_MAX &&
+                                     backend_.landed(what->slot)
+                               : entry.after < blocked;
+        if (ready && apply(entry)) {
+            applied = true;
+            entry.what = FileStep{};  // lets go of what it had, which is in the caches now
+            filed += what != nullptr;
+            const bool yield = until == Until::all_applied && turn_.wanted();
+            enough = yield || (until == Until::step_filed && what != nullptr);
+            continue;
         }
-        block.keep(kept);
-        if (kept > 0)
-            at = &block.next;
-        else
-            emptied = std::exchange(*at, std::exchange(block.next, emptied));
+        if (ready) blocked = 0;  // without memory
+        if (what != nullptr) blocked = std::min(blocked, steps_.step(what->slot).ticket);
+        if (!ready) release_early(entry);
+        if (kept != at) *kept = std::move(entry);
+        ++kept;
     }
-    if (emptied != nullptr) {
-        const RegistryLock lock(registry_);
-        registry_.log.add(emptied);
-    }
+    pending_.erase(kept, at);
     watch_.round(filed);
     if (applied) storage_->completion->notify();
-    return pending_ == nullptr;
+    return all_taken && pending_.empty();
 }
 
 // Frees rows that a request gives up before the steps in flight have landed. The rows of these

@@ -75,7 +75,7 @@ private:
     void watch(Lines &lines, bool end) REQUIRES(turn_);
     bool with_turn(Until until);
     bool apply_ready(Until until) REQUIRES(turn_);
-    void take_log() REQUIRES(turn_);
+    bool take_log() REQUIRES(turn_);
     bool apply(LogEntry &entry) REQUIRES(turn_);
     void release_early(LogEntry &entry) REQUIRES(turn_);
     void file_step(int32_t slot) REQUIRES(turn_);
@@ -104,7 +104,8 @@ private:
     Turn turn_;  // to file; no thread takes it while it holds a mutex
     // Lenders' pages, to be freed after the turn, by the worker thread if there is one.
     DeferredPages released_;
-    Log::Block *pending_ GUARDED_BY(turn_) = nullptr;  // what was taken from the log, in order
+    // What was taken from the log, in order: first the entries that waited before.
+    std::vector<LogEntry> pending_ GUARDED_BY(turn_), taken_ GUARDED_BY(turn_);
     Rhythm rhythm_ GUARDED_BY(turn_);
     Watch watch_ GUARDED_BY(turn_);
     bool dozed_ GUARDED_BY(turn_) = false;  // the worker slept while the next step landed

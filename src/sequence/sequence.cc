@@ -4,6 +4,7 @@
 #include <memory>
 #include <utility>
 
+#include "base/room.h"
 #include "base/status.h"
 #include "base/structs.h"
 #include "sequence/join.h"
@@ -71,12 +72,6 @@ StoragePtr storage_of(const ShapePtr &shape, uint64_t budget_bytes) {
     return std::make_shared<const Storage>(
         shape, PagePool::plain(shape, budget_bytes == 0 ? UINT64_MAX : budget_bytes),
         std::make_shared<Completion>());
-}
-
-// Makes room for this many elements; if the vector must grow, it doubles.
-template <class T>
-void make_room(std::vector<T> &elements, size_t n) {
-    if (n > elements.capacity()) elements.reserve(std::max(n, 2 * elements.capacity()));
 }
 
 constexpr uint64_t kTokenBytes = sizeof(int32_t);
