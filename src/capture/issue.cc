@@ -338,24 +338,28 @@ int32_t ForwardPath::issue(const routecap_span *spans, size_t span_size, size_t 
     const auto check = [&]() REQUIRES(owner_->registry.mutex) {
         if (int32_t s = check_spans(issue); s < 0) return s;
         owner_->registry.requests.drafts.make_room(issue.drafts);
+        owner_->registry.promised = 0;
         owner_->registry.make_room(count + 1);
         return int32_t{ROUTECAP_OK};
     };
     if (check_ || o.snapshot == ROUTECAP_SNAPSHOT_MAKE) {
         // After the arguments, before anything changes.
         if (int32_t s = check(); s < 0) return s;
+        owner_->registry.promised = count + 1;
         lock.unlock();
         int32_t s = ROUTECAP_OK;
         if (check_) s = check_->check_memory({{o.positions, "options.positions"}});
         if (s >= 0 && check_) s = check_->before_issue(spans, span_size, count, o.snapshot);
         if (s >= 0 && o.snapshot == ROUTECAP_SNAPSHOT_MAKE) s = backend_->snapshot(stream);
         lock.lock();
+        owner_->registry.promised = 0;
         if (s < 0) return s;
     }
     for (bool reclaimed = false;; reclaimed = true) {
         if (int32_t s = check(); s < 0) return s;
         issue.reserved = issue.wanted == 0 || owner_->pool.reserve(issue.wanted);
         if (issue.reserved || reclaimed) break;  // after that what fits is accepted
+        owner_->registry.promised = count + 1;
         lock.unlock();
         worker.reclaim();
         lock.lock();

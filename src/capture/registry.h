@@ -26,10 +26,13 @@ struct Registry {
     QuickMutex mutex;
     RequestTable requests GUARDED_BY(mutex);
     std::vector<LogEntry> log GUARDED_BY(mutex);  // in order
+    // Entries that an issue is still to append, while it does not hold the mutex: the log keeps
+    // room for them.
+    size_t promised GUARDED_BY(mutex) = 0;
 
     // Makes room in the log for so many entries more. Throws without memory.
     void make_room(size_t entries) REQUIRES(mutex) {
-        routecap::make_room(log, log.size() + entries);
+        routecap::make_room(log, log.size() + promised + entries);
     }
     // There must be room: that growing the log is out of the question makes the code shorter.
     template <class What>

@@ -166,7 +166,9 @@ bool StepWorker::take_log() {
         const Lock lock(registry_.mutex);
         try {
             taken_.reserve(registry_.log.capacity());  // so that it need not grow again there
-        } catch (const std::bad_alloc &) {}
+        } catch (const std::bad_alloc &) {
+            if (registry_.promised > 0) return false;
+        }
         taken_.swap(registry_.log);
     }
     if (pending_.empty()) {

@@ -117,6 +117,39 @@ TEST(Allocation, begin_pauses_while_nothing_can_be_filed) {
     EXPECT_GE(std::chrono::steady_clock::now() - began, std::chrono::milliseconds(20));
 }
 
+// An issue that is to take the snapshot makes its memory first. If that fails, the same issue made
+// again takes the snapshot, and no row is missing.
+TEST(Allocation, an_issue_without_memory_takes_no_snapshot) {
+    bool more = true;
+    for (uint64_t n = 1; more; n++) {
+        SCOPED_TRACE(n);
+        Rig rig(kOptions);
+        const routecap_request a = rig.open();
+        std::vector<routecap_span> spans;  // drafts take memory of their own
+        for (uint32_t row = 0; row < 600; row++)
+            spans.push_back(Rig::span(a, row, row, 1, ROUTECAP_SPAN_SPECULATIVE));
+        const routecap_issue_options options{.struct_size = sizeof options,
+                                             .snapshot = ROUTECAP_SNAPSHOT_MAKE};
+        routecap_step step = 0;
+        const auto issue = [&] {
+            return routecap_step_issue(rig.capturer(), spans.data(), sizeof spans[0], spans.size(),
+                                       &options, nullptr, &step, rig.stream());
+        };
+        EXPECT_STATUS(ROUTECAP_OK, rig.begin(600));
+        rig.record_all({{1, 0, 600}});
+        int32_t status = ROUTECAP_OK;
+        more = with_failure(n, [&] { status = issue(); });
+        EXPECT_STATUS(more ? ROUTECAP_ERR_NO_MEMORY : ROUTECAP_OK, status);
+        if (more) {
+            EXPECT_STATUS(ROUTECAP_OK, issue());
+        }
+        EXPECT_STATUS(ROUTECAP_OK, routecap_request_accept(rig.capturer(), a, step, nullptr, 600));
+        rig.open_gate();
+        expect_routing(RoutingPtr(rig.extract(a, 0, 600, ROUTECAP_OK)).get(), rig.shape(), 0,
+                       routed_rows(rig.shape(), 1, 0, 600));
+    }
+}
+
 // Bytes of every format: a call that fails for memory gives nothing and leaves nothing, and the
 // same call made again works.
 TEST(Allocation, formats_of_the_wire_fail_whole) {

@@ -14,9 +14,11 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <new>
+#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -518,6 +520,47 @@ TEST_F(HotPathDriver, special_cases_cost_one_thing_each) {
     engine.snapshot(stream);
     engine.issue({});
     behind("cuStreamWaitEvent");
+}
+
+// Once an issue has taken the snapshot it needs no memory, whatever came into the log or was taken
+// from it in the meantime: if it failed then, another snapshot would find no row.
+TEST_F(HotPathDriver, an_issue_has_its_memory_before_its_snapshot) {
+    static std::function<void()> meanwhile;
+    constexpr uint32_t kMost = 40;
+    for (const bool progress : {false, true})
+        for (uint32_t closed = 0; closed <= kMost; closed++) {
+            SCOPED_TRACE(closed);
+            Rig rig({.held = true});
+            std::vector<routecap_request> requests(kMost + 1);
+            EXPECT_STATUS(ROUTECAP_OK, routecap_request_open(rig.capturer(), nullptr,
+                                                             requests.data(), requests.size()));
+            EXPECT_STATUS(ROUTECAP_OK, rig.begin(8));
+            std::vector<routecap_span> spans;
+            for (uint32_t row = 0; row < 8; row++)
+                spans.push_back(Rig::span(requests[kMost], row, row, 1));
+            const routecap_issue_options options{.struct_size = sizeof options,
+                                                 .snapshot = ROUTECAP_SNAPSHOT_MAKE};
+            meanwhile = [&] {
+                Counted &to = *std::exchange(counted, nullptr);
+                for (uint32_t i = 0; i < closed; i++) rig.close(requests[i]);
+                if (progress) {
+                    EXPECT_GE(routecap_capturer_progress(rig.capturer()), 0);
+                }
+                to = {};
+                counted = &to;
+            };
+            fake()->watch([](const char *call) {
+                if (meanwhile != nullptr && call == std::string_view("cuLaunchKernel"))
+                    std::exchange(meanwhile, nullptr)();
+            });
+            const Cost issue = cost(ROUTECAP_OK, [&] {
+                return routecap_step_issue(rig.capturer(), spans.data(), sizeof spans[0],
+                                           spans.size(), &options, nullptr, nullptr, rig.stream());
+            });
+            fake()->watch(nullptr);
+            EXPECT_EQ(meanwhile, nullptr);
+            EXPECT_EQ(issue.allocations, 0u);
+        }
 }
 
 // Rows of a large step, and its positions, are copied beside the engine's stream.
