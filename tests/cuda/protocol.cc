@@ -706,6 +706,7 @@ void expect_only_four_to_wait(bool held) {
     received.executed = static_cast<int32_t *>(memory);
     EXPECT_CALL(ROUTECAP_OK, received_read, capturer, 0, &received, stream);
     EXPECT_CALL(ROUTECAP_OK, step_discard, capturer, stream);
+    EXPECT_CALL(ROUTECAP_OK, step_arrive, capturer, step, nullptr);  // its rows come by themselves
 
     // The four wait: as long as they are told to, or until the gate opens.
     EXPECT_CALL(ROUTECAP_PENDING, step_finalize, capturer, step, kShortly, nullptr);

@@ -898,7 +898,10 @@ void Engine::compare_counters() {
     // A request that ends now is sealed after all that was called before.
     routecap_request request = 0;
     routecap_routing *routing = nullptr;
-    if (last_step_ > 0) wait_for_slots(last_step_);
+    // The last has landed at once if there was no memory for its rows.
+    for (routecap_step step = last_step_ - std::min<uint64_t>(last_step_, shape_.slots) + 1;
+         step <= last_step_; step++)
+        wait_for_slots(step);
     if (!done("open", ROUTECAP_OK, routecap_request_open(capturer_, nullptr, &request, 1)) ||
         !done("finish", ROUTECAP_OK, routecap_request_finish(capturer_, request, 0, &routing)))
         return;
