@@ -526,17 +526,19 @@ TEST_F(HotPathDriver, special_cases_cost_one_thing_each) {
 // from it in the meantime: if it failed then, another snapshot would find no row.
 TEST_F(HotPathDriver, an_issue_has_its_memory_before_its_snapshot) {
     static std::function<void()> meanwhile;
-    constexpr uint32_t kMost = 40;
+    // More than the log has room for from the start, and what exceeds that to which it grows then.
+    constexpr uint32_t kSpans = 300, kMost = 260;
     for (const bool progress : {false, true})
-        for (uint32_t closed = 0; closed <= kMost; closed++) {
+        for (uint32_t closed = 0; closed <= kMost; closed += 10) {
             SCOPED_TRACE(closed);
-            Rig rig({.held = true});
+            Rig rig({.shape = {.layers = kLayers, .k = kColumns, .experts = 16, .rows = kSpans},
+                     .held = true});
             std::vector<routecap_request> requests(kMost + 1);
             EXPECT_STATUS(ROUTECAP_OK, routecap_request_open(rig.capturer(), nullptr,
                                                              requests.data(), requests.size()));
-            EXPECT_STATUS(ROUTECAP_OK, rig.begin(8));
+            EXPECT_STATUS(ROUTECAP_OK, rig.begin(kSpans));
             std::vector<routecap_span> spans;
-            for (uint32_t row = 0; row < 8; row++)
+            for (uint32_t row = 0; row < kSpans; row++)
                 spans.push_back(Rig::span(requests[kMost], row, row, 1));
             const routecap_issue_options options{.struct_size = sizeof options,
                                                  .snapshot = ROUTECAP_SNAPSHOT_MAKE};
