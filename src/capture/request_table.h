@@ -105,6 +105,16 @@ struct alignas(64) Rare {
     PendingBounds bounds;
 };
 
+// That of a new request. It is never destroyed, so that loading the library runs nothing for it.
+struct NothingRare {
+    union {
+        Rare rare;
+    };
+    constexpr NothingRare() : rare() {}
+    constexpr ~NothingRare() {}
+};
+inline constexpr NothingRare kNothingRare{};
+
 struct alignas(64) Request {
     // The first cache line has all that issuing settled rows with known positions needs.
     routecap_request handle = 0;  // 0: the request is not open
@@ -132,7 +142,7 @@ struct alignas(64) Request {
     bool open() const { return handle != 0; }
     RowStore *rows() const { return &data->rows; }
 
-    const Rare &rare() const { return has_rare ? rare_ : kNothingRare; }
+    const Rare &rare() const { return has_rare ? rare_ : kNothingRare.rare; }
     Rare &change_rare() {
         changed = has_rare = true;
         return rare_;
@@ -252,7 +262,6 @@ private:
         return std::min(cut, rows()->placed_end.load(std::memory_order_acquire));
     }
 
-    static inline const Rare kNothingRare{};
     Rare rare_;  // as in a new request, unless has_rare
     friend class RequestTable;
 };

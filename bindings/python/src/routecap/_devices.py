@@ -56,8 +56,8 @@ def capturer_on(device: torch.device, **settings: Any) -> routecap.Capturer:
     from .torch import Capturer
 
     logger.warning(
-        "routed experts: %s has no backend of routecap, so PyTorch copies the ids. If nobody has"
-        " run this there before, judge the rows by `routecap conform`",
+        "routed experts: %s has no backend of routecap, so PyTorch copies the ids. Make `routecap"
+        " conform` judge the rows, if nobody has run this there before",
         device,
     )
     settings.pop("external_sink", None)

@@ -209,7 +209,8 @@ class Capturer(_Capturer):
         if len(layers) and layers["layer"].max() >= self.layers:
             raise error(
                 Status.ERR_UNKNOWN_LAYER,
-                f"ids of layer {layers['layer'].max()} were given, {self.layers} layers are captured",
+                f"ids of layer {layers['layer'].max()} were given, {self.layers} layers are captured:"
+                " count the MoE layers from 0",
             )
         for layer, each in zip(layers["layer"], tensors):
             self._expect(each, 2, f"ids of layer {layer}")
@@ -393,5 +394,6 @@ def _expect_none(others: Mapping[str, Any]) -> None:
     if given:
         raise error(
             Status.ERR_ARGUMENT,
-            f"routecap.torch records without {', '.join(given)}: index the tensor instead",
+            f"routecap.torch records without {', '.join(given)}: give the tensor as it is to be"
+            " recorded",
         )

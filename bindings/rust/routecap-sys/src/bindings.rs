@@ -1,4 +1,4 @@
-// Of headers with the SHA-256 6e0065453cf425e51bf62a2b0bdec10c4ecaa6cf3bebdd06cd33c5713277f463
+// Of headers with the SHA-256 296552ac9daeee0fc72194764d4e58673ac4adc095a8b2254428bcefb959ca03
 pub const ROUTECAP_VERSION_MAJOR: u32 = 1;
 pub const ROUTECAP_VERSION_MINOR: u32 = 1;
 pub const ROUTECAP_VERSION_PATCH: u32 = 0;
