@@ -97,8 +97,8 @@ public:
     virtual SlotContents contents(int32_t slot) = 0;
     virtual const char *failure(int32_t slot) const = 0;
 
-    // Steps whose rows arrive later, which the host backend alone has. await() is called in place of
-    // copy(). Any thread calls arrive() with the sinks of all layers in host memory, of which
+    // Steps whose rows arrive later, which the host backend alone has. await() is called in place
+    // of copy(). Any thread calls arrive() with the sinks of all layers in host memory, of which
     // `rows` rows are there, or with nullptr if they will not come. It does nothing if the step
     // awaits no rows. give_up() comes last: no rows can arrive any more.
     virtual void await(int32_t, routecap_step, uint32_t, const DevicePositions &, int32_t) {}

@@ -1,5 +1,5 @@
-// The keys of the last 65,536 blocks that went. Several processes may write them in memory that they
-// share: a key is one atomic store, so a process may die anywhere.
+// The keys of the last 65,536 blocks that went. Several processes may write them in memory that
+// they share: a key is one atomic store, so a process may die anywhere.
 //
 // A key has two buckets of 16 cells, and is in the emptier one: a bucket has 8 of the last 65,536
 // on average and practically never 16. A cell has 32 bits of the key's hash, and the number of the

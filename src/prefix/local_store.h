@@ -120,8 +120,8 @@ private:
     const uint32_t page_rows_;  // of the store's own pages
     std::atomic<uint64_t> generation_;
 
-    // Held for a few hundred keys at a time, and never while rows are looked at or copied, or memory
-    // is taken or freed.
+    // Held for a few hundred keys at a time, and never while rows are looked at or copied, or
+    // memory is taken or freed.
     mutable QuickMutex mutex_;
     BlockTable table_ GUARDED_BY(mutex_);
     BlockPages pages_ GUARDED_BY(mutex_);

@@ -16,10 +16,10 @@
 // but whole blocks and some that were dropped: the next writer makes everything else anew.
 //
 // Writing. A Writer changes the table. It exists only with a mutex of this process and a lock on a
-// byte of the file, which the kernel drops when its process ends. So there is one at a time, and links,
-// pins and lists are as in any table. Nobody waits for the lock without a limit. A slot is in a
-// chain, or in the list of free ones; what is in a chain and retained by nobody stands in a line,
-// by which blocks go for room, the one that was used longest ago first.
+// byte of the file, which the kernel drops when its process ends. So there is one at a time, and
+// links, pins and lists are as in any table. Nobody waits for the lock without a limit. A slot is
+// in a chain, or in the list of free ones; what is in a chain and retained by nobody stands in a
+// line, by which blocks go for room, the one that was used longest ago first.
 //
 // Reading. A reader takes no lock. A slot's word has its state, a number that grows with every use
 // of the slot, and the checksum of its block. A reader loads the word (acquire), copies what it

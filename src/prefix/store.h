@@ -60,8 +60,8 @@ public:
     virtual uint64_t generation() const = 0;
 
     // Notes the keys. The publication is to get rows of [first, first + count * block_rows), from
-    // whoever files; `owner` is its capturer, whose adopters may wait for rows in flight. Null where
-    // there is nothing to be done.
+    // whoever files; `owner` is its capturer, whose adopters may wait for rows in flight. Null
+    // where there is nothing to be done.
     virtual int32_t publish(Keys keys, uint64_t first, uint64_t generation, const void *owner,
                             std::shared_ptr<Publication> &publication) = 0;
     // Looks for the keys. `waits` if some rows are in flight, so that everything that was handed

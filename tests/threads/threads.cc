@@ -284,8 +284,8 @@ TEST(Threads, a_routing_on_many_threads) {
     routecap_routing_free(shared);
 }
 
-// Steps are issued before their rows are there. Two threads hand them over, in any order, and a third
-// reads; requests are truncated and finished meanwhile.
+// Steps are issued before their rows are there. Two threads hand them over, in any order, and a
+// third reads; requests are truncated and finished meanwhile.
 TEST(Threads, rows_arrive_on_other_threads) {
     Rig rig({.shape = kShape, .slots = 8, .flags = ROUTECAP_CONFIG_EXTERNAL_SINK});
     if (on_cuda()) GTEST_SKIP() << "rows arrive later on the host backend alone";
