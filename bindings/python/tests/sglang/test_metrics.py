@@ -1,5 +1,6 @@
 """What an operator sees of a scheduler: the counts of its routings, at a port of each rank."""
 
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -53,8 +54,10 @@ def test_the_blocks_of_the_store_that_engines_share_are_counted(start, options, 
     [served] = requests(40)
     engine.generate([served])
     store = engine.capturer._shared.store
-    while store.stats().blocks_in_flight:
+    deadline = time.monotonic() + 10  # another thread publishes
+    while (found := store.stats()).blocks_in_flight or not found.blocks_published:
         engine.capturer.capturer.progress()
+        assert time.monotonic() < deadline
     blocks = scrape(options.metrics_port)["routecap_store_blocks_total"]
     assert blocks["published", "0"] == store.stats().blocks_published > 0
 
