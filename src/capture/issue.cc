@@ -311,11 +311,8 @@ int32_t ForwardPath::issue(const routecap_span *spans, size_t span_size, size_t 
     Counters &counters = owner_->counters;
     if (checked_.size() < count) checked_.resize(count);
     order_.reserve(count);
-    if (later && steps.named() == kernels::kNoSlot) {
-        // None was free at the last issue; maybe one is now.
-        steps.name(steps.free_slot());
-        backend_->name_slot(steps.named(), stream);
-    }
+    if (later && steps.named() == kernels::kNoSlot)  // maybe one is free now
+        if (int32_t s = discard(stream); s < 0) return s;
     const int32_t slot = steps.named();
     const bool first = steps.issued() == 0;
     Issue issue{.spans = reinterpret_cast<const char *>(spans),
@@ -336,9 +333,9 @@ int32_t ForwardPath::issue(const routecap_span *spans, size_t span_size, size_t 
     if (issue.step != nullptr) issue.step->begin(issue.ticket, o.tag, count);
     // Checks the spans, and makes room for what the second pass adds.
     const auto check = [&]() REQUIRES(owner_->registry.mutex) {
+        owner_->registry.promised = 0;
         if (int32_t s = check_spans(issue); s < 0) return s;
         owner_->registry.requests.drafts.make_room(issue.drafts);
-        owner_->registry.promised = 0;
         owner_->registry.make_room(count + 1);
         return int32_t{ROUTECAP_OK};
     };
@@ -352,8 +349,10 @@ int32_t ForwardPath::issue(const routecap_span *spans, size_t span_size, size_t 
         if (s >= 0 && check_) s = check_->before_issue(spans, span_size, count, o.snapshot);
         if (s >= 0 && o.snapshot == ROUTECAP_SNAPSHOT_MAKE) s = backend_->snapshot(stream);
         lock.lock();
-        owner_->registry.promised = 0;
-        if (s < 0) return s;
+        if (s < 0) {
+            owner_->registry.promised = 0;
+            return s;
+        }
     }
     for (bool reclaimed = false;; reclaimed = true) {
         if (int32_t s = check(); s < 0) return s;
