@@ -132,8 +132,9 @@ class Capturer(_Capturer):
                 f" [{self.layers}, {self.rows}, {self.k}], of a type with {self.experts} ids",
             )
         with torch.inference_mode(False):
+            if tensor.dtype != self.ids.dtype:
+                self._slots = [_Slot(tensor.transpose(0, 1), slot.event) for slot in self._slots]
             self.ids = tensor.transpose(0, 1)
-            self._slots = [_Slot(self.ids, slot.event) for slot in self._slots]
 
     def sink(self, layer: int) -> torch.Tensor:
         """Where a router may write the ids of a layer, [rows, k]."""
@@ -176,7 +177,7 @@ class Capturer(_Capturer):
                 f"layer {layer} is not one of the {self.layers} that are captured: count the MoE"
                 " layers from 0",
             )
-        self._expect(ids, 2, f"ids of layer {layer}")
+        self._expect(ids, f"ids of layer {layer}")
         if table is not None:
             inside = (ids >= 0) & (ids < len(table))
             ids = table[ids.long().where(inside, 0)].where(inside, _NO_ID)
@@ -213,7 +214,7 @@ class Capturer(_Capturer):
                 " count the MoE layers from 0",
             )
         for layer, each in zip(layers["layer"], tensors):
-            self._expect(each, 2, f"ids of layer {layer}")
+            self._expect(each, f"ids of layer {layer}")
             if each.shape != tensors[0].shape or each.dtype != tensors[0].dtype:
                 raise error(
                     Status.ERR_SHAPE_MISMATCH,
@@ -231,16 +232,16 @@ class Capturer(_Capturer):
             ids = ids.where((ids >= 0) & (ids <= most), _NO_ID)
         to.copy_(ids)
 
-    def _expect(self, ids: torch.Tensor, dimensions: int, name: str) -> None:
+    def _expect(self, ids: torch.Tensor, name: str) -> None:
         if ids.dtype not in _TYPES:
             raise error(
                 Status.ERR_DTYPE, f"{name} are {ids.dtype}: give int16, int32 or int64 tensors"
             )
-        if ids.dim() != dimensions or ids.shape[-1] < self.k:
+        if ids.dim() != 2 or ids.shape[-1] < self.k:
             raise error(
                 Status.ERR_SHAPE_MISMATCH,
-                f"{name} have shape {tuple(ids.shape)}: give {dimensions} dimensions, the last of"
-                f" {self.k} columns or more",
+                f"{name} have shape {tuple(ids.shape)}: give two dimensions, the last of {self.k}"
+                " columns or more",
             )
 
     def _claim(self, layers: Iterable[int], first: int, rows: int) -> slice:
