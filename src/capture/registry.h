@@ -41,8 +41,13 @@ struct Registry {
         log.emplace_back(after, std::forward<What>(what));
     }
 
-    // Finds an open request, or refuses its handle.
-    int32_t find(routecap_request handle, Request **request) REQUIRES(mutex);
+    // Finds an open request, or refuses its handle. In pairs, to have it and the check of drafts
+    // inline is worth 3 to 8 % of accept_batch and finish_batch.
+    int32_t find(routecap_request handle, Request **request) REQUIRES(mutex) {
+        *request = requests.find(handle);
+        return *request != nullptr ? ROUTECAP_OK : refuse_unknown(handle);
+    }
+    static int32_t refuse_unknown(routecap_request handle);
     // How many requests are open. Needs no mutex, because the table counts them in an atomic.
     uint64_t open_requests() const UNCHECKED_THREADS { return requests.count(); }
 };

@@ -222,18 +222,6 @@ struct alignas(64) Request {
         shared_end_ = std::max(shared_end_, end);
     }
 
-    // The drafts of a step, which leave the request: in order of issue.
-    DraftSpan *take_drafts(uint64_t step) noexcept {
-        DraftSpan *taken = nullptr;
-        for (DraftSpan **at = &drafts; *at != nullptr;) {
-            if (DraftSpan *const draft = *at; draft->step == step)
-                *at = std::exchange(draft->next, std::exchange(taken, draft));
-            else
-                at = &draft->next;
-        }
-        return taken;
-    }
-
     // Calls f(span, step) for each span in flight.
     template <class F>
     void for_each_in_flight(Steps &steps, F f) const {

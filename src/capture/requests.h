@@ -48,9 +48,9 @@ private:
     using Kept = std::unique_ptr<std::vector<uint32_t>>;
     Kept copy_kept(const routecap_accept_item &item);
     int32_t check_accept(const routecap_accept_item &item, uint64_t drafts, const Kept &kept) const;
-    int32_t accept_one(const routecap_accept_item &item, Kept kept)
+    int32_t accept_one(Request &request, const routecap_accept_item &item, Kept kept)
         REQUIRES(owner_->registry.mutex);
-    int32_t finish_one(routecap_request handle, uint64_t rows, Routing **routing)
+    int32_t finish_one(Request &request, uint64_t rows, Routing **routing)
         REQUIRES(owner_->registry.mutex);
     int32_t close_one(routecap_request request) REQUIRES(owner_->registry.mutex);
     void cut_in_flight(Request &request, uint64_t end, bool finished = false)
