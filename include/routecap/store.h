@@ -465,8 +465,7 @@ ROUTECAP_API routecap_status routecap_store_contains(routecap_store *store, cons
  * @param[in] keys      [count, key_bytes] the keys.
  * @param[in] count     How many keys.
  * @param[out] reasons  [count] 0 for a block that is retained now, otherwise ROUTECAP_MISSING_*;
- *                      may be NULL. REFUSED: the store is shared, and another process was changing
- *                      it.
+ *                      may be NULL.
  */
 ROUTECAP_API routecap_status routecap_store_retain(routecap_store *store, const void *keys,
                                                    size_t count, routecap_reason *reasons);

@@ -24,10 +24,8 @@ namespace routecap {
 namespace {
 
 constexpr char kMagic[8] = {'r', 'c', 's', 't', 'o', 'r', 'e', '\n'};
-constexpr uint32_t kVersion = 5;
+constexpr uint32_t kVersion = 6;
 constexpr uint32_t kMostSlots = 1u << 27;
-constexpr uint32_t kWriterLock = MappedFile::kLocks + 1;  // behind that of whoever makes the file
-constexpr uint32_t kLookForDead = 1024;  // blocks that go for room between two looks
 constexpr uint32_t kMostHops = 256;      // in a chain of one block on average
 constexpr uint32_t kOut = UINT32_MAX;    // `older` of what is not in the line
 constexpr uint32_t kMostWalks = 64;      // of a reader, through a chain that changes
@@ -71,10 +69,8 @@ struct Fixed {
     uint32_t bytes;  // of the identity
     std::array<char, 40> boot;
     uint64_t file_bytes, seed;
-    uint32_t slots, block_rows, key_bytes, flags;
-    uint32_t layers, k;
+    uint32_t slots, block_rows, key_bytes, layers, k;
     int32_t id_space;
-    uint32_t reserved;
 };
 struct LayerIdentity {
     int32_t decoder_index;
@@ -96,8 +92,6 @@ struct alignas(64) MappedBlocks::Control {
     MappedWord generation;
     alignas(64) MappedWord evictions;
     alignas(64) std::array<std::atomic<uint64_t>, static_cast<size_t>(MappedCount::end)> counts;
-    // 1: a process has this number, or died with it.
-    alignas(64) std::array<std::atomic<uint32_t>, MappedFile::kLocks> attached;
     // The writer's, but for what was dropped.
     alignas(64) Link dirty;    // 1: a writer is changing the table, or died when it did
     Link free;                 // the first of the list
@@ -109,7 +103,6 @@ struct alignas(64) MappedBlocks::Control {
 struct MappedBlocks::Slot {
     MappedWord word;
     MappedWord generation;  // the least tag of its rows
-    MappedWord pins;        // a bit for each process that retains it
     Link next;              // in its chain, or in the list of free ones
     Link next_dropped;
     Link newer, older;              // in the line
@@ -123,23 +116,9 @@ MappedBlocks::MappedBlocks(const StoreConfig &config)
       key_words_(static_cast<uint32_t>(words_of(config.key_bytes))),
       ids_bytes_(size_t{config.block_rows} * config.shape->ids_bytes),
       validity_bytes_(size_t{config.block_rows} * config.shape->validity_bytes),
-      slot_stride_(8 * (5 + size_t{key_words_})),
-      rows_words_(words_of(ids_bytes_) + words_of(validity_bytes_) + config.block_rows),
-      process_generation_(routecap::process_generation()) {
+      slot_stride_(8 * (4 + size_t{key_words_})),
+      rows_words_(words_of(ids_bytes_) + words_of(validity_bytes_) + config.block_rows) {
     scratch_.resize(rows_words_);
-}
-
-MappedBlocks::~MappedBlocks() {
-    // A child of fork() has nothing of it.
-    if (me_ == UINT32_MAX || process_generation_ != routecap::process_generation()) return;
-    // Who finds the number's lock free does the same, if this cannot.
-    change(Patience::waits, [&](const Writer &) REQUIRES(mutex_) {
-        for (uint32_t i = 1; i <= slots_; i++)
-            if (const uint64_t pins = slot(i).pins.load(std::memory_order_relaxed);
-                (pins & my_pin()) != 0)
-                set_pins(i, pins & ~my_pin());
-        control_->attached[me_].store(0);
-    });
 }
 
 MappedBlocks::Layout MappedBlocks::layout(uint32_t slots) const {
@@ -169,7 +148,6 @@ std::vector<uint8_t> MappedBlocks::identity(uint32_t slots, uint64_t seed, uint6
     fixed.slots = slots;
     fixed.block_rows = config_.block_rows;
     fixed.key_bytes = config_.key_bytes;
-    fixed.flags = config_.flags;
     fixed.layers = shape.layers;
     fixed.k = shape.k;
     fixed.id_space = shape.id_space;
@@ -250,6 +228,9 @@ int32_t MappedBlocks::create(const StoreConfig &config, int32_t &descriptor,
 
 int32_t MappedBlocks::open(const StoreConfig &config, int32_t descriptor,
                            std::unique_ptr<MappedBlocks> &blocks) {
+    if (config.slot_keys())
+        return report(ROUTECAP_ERR_ARGUMENT,
+                      "config.flags: a shared store has no ROUTECAP_STORE_SLOT_KEYS");
     std::unique_ptr<MappedBlocks> made(new MappedBlocks(config));
     MappedFile &file = made->file_;
     MappedFile::Has has;
@@ -261,7 +242,6 @@ int32_t MappedBlocks::open(const StoreConfig &config, int32_t descriptor,
         if (int32_t s = file.map(descriptor); s < 0) return s;
         if (int32_t s = made->check_identity(); s < 0) return s;
     }
-    if (int32_t s = made->attach(); s < 0) return s;
     blocks = std::move(made);
     return ROUTECAP_OK;
 }
@@ -308,8 +288,7 @@ int32_t MappedBlocks::check_identity() {
                                       {"k", fixed.k, shape.k},
                                       {"id space", fixed.id_space, shape.id_space},
                                       {"block_rows", fixed.block_rows, config_.block_rows},
-                                      {"key_bytes", fixed.key_bytes, config_.key_bytes},
-                                      {"flags", fixed.flags, config_.flags}},
+                                      {"key_bytes", fixed.key_bytes, config_.key_bytes}},
                                      "");
         s < 0)
         return s;
@@ -332,25 +311,6 @@ int32_t MappedBlocks::check_identity() {
         return damaged("it has not the size that its header says");
     place(fixed.slots, fixed.seed);
     return ROUTECAP_OK;
-}
-
-// Takes a number of those that no living process has.
-int32_t MappedBlocks::attach() {
-    bool any_dead = true;
-    const auto bury = [&](const Writer &) REQUIRES(mutex_) { any_dead = look_for_dead(); };
-    for (const bool again : {false, true}) {
-        if (again && (!change(Patience::waits, bury) || !any_dead)) break;
-        for (uint32_t p = 0; p < MappedFile::kLocks; p++) {
-            // Of one that has died the pins are still there.
-            if (control_->attached[p].load() != 0 || !file_.lock(p)) continue;
-            if (control_->attached[p].exchange(1) == 0) {
-                me_ = p;
-                return ROUTECAP_OK;
-            }
-            file_.unlock(p);
-        }
-    }
-    return report(ROUTECAP_ERR_NO_MEMORY, "%u processes have this store open", MappedFile::kLocks);
 }
 
 uint64_t MappedBlocks::generation() const {
@@ -526,7 +486,7 @@ bool MappedBlocks::read_block(const uint8_t *key, uint64_t generation, Found &fo
         bool damaged;
         if (copy_block(found, to, damaged)) return true;
         if (damaged) discard_damaged(found);
-        if (slot_keys() || walk == kMostWalks)
+        if (walk == kMostWalks)
             found.reason = ROUTECAP_MISSING_EVICTED;
         else
             find(key, generation, {&found, 1});
@@ -602,10 +562,6 @@ bool MappedBlocks::evict(const uint8_t *key_bytes, bool as_if) {
     return there;
 }
 
-void MappedBlocks::give_way(const uint8_t *key_bytes) {
-    if (drop(key_at(key_bytes, 0))) count(MappedCount::replaced, 1);
-}
-
 void MappedBlocks::discard_damaged(const Found &found) {
     if (!drop(found.slot, found.word)) return;
     evictions_->add(found.hash);
@@ -622,7 +578,7 @@ bool MappedBlocks::lock(Patience patience) {
     Clock::time_point start;
     for (uint32_t times = 0;; times++) {
         if (mutex_.try_lock()) {
-            if (file_.lock(kWriterLock)) break;
+            if (file_.lock(MappedFile::kWriter)) break;
             mutex_.unlock();
         }
         const auto now = Clock::now();
@@ -638,13 +594,12 @@ bool MappedBlocks::lock(Patience patience) {
     // Before the table is changed everybody sees that it is.
     std::atomic_thread_fence(std::memory_order_seq_cst);
     if (control_->dropped.load(std::memory_order_relaxed) != 0) free_dropped();
-    if (late_.load(std::memory_order_relaxed) != 0) settle_late_pins();
     return true;
 }
 
 void MappedBlocks::unlock() {
     control_->dirty.store(std::exchange(broken_, false), std::memory_order_release);
-    file_.unlock(kWriterLock);
+    file_.unlock(MappedFile::kWriter);
     mutex_.unlock();
 }
 
@@ -707,12 +662,10 @@ void MappedBlocks::dequeue(uint32_t number) {
     (older != 0 ? slot(older).newer : control_->oldest).store(newer, std::memory_order_relaxed);
 }
 
-// What nobody retains stands in the line. Blocks of older weights go first.
+// Blocks of older weights go first.
 void MappedBlocks::use(uint32_t number) {
     dequeue(number);
-    const Slot &s = slot(number);
-    if (s.pins.load(std::memory_order_relaxed) == 0)
-        enqueue(number, s.generation.load(std::memory_order_relaxed) < generation());
+    enqueue(number, slot(number).generation.load(std::memory_order_relaxed) < generation());
 }
 
 void MappedBlocks::touch(std::span<const Found> found) {
@@ -754,7 +707,8 @@ uint32_t MappedBlocks::take_slot() {
                        oldest = control_->oldest.load(std::memory_order_relaxed);
         Slot &s = slot(free);
         const uint64_t word = s.word.load(std::memory_order_relaxed);
-        if (free > slots_ || oldest > slots_ || (free != 0 && state(word) != kFree)) {
+        if (free > slots_ || oldest > slots_ || (free != 0 && state(word) != kFree) ||
+            (free == 0 && oldest == 0)) {
             repair();
         } else if (free != 0) {
             control_->free.store(s.next.load(std::memory_order_relaxed), std::memory_order_relaxed);
@@ -763,15 +717,12 @@ uint32_t MappedBlocks::take_slot() {
                 control_->most_used.store(used, std::memory_order_relaxed);
             s.word.store(next_use(word, kWritten), std::memory_order_relaxed);
             return free;
-        } else if (oldest == 0) {
-            // All are retained, if the line is what it should be.
-            if (!look_for_dead() && refused_++ % kLookForDead != 0) return 0;
-            repair();
-            if (control_->free.load() == 0 && control_->oldest.load() == 0) return 0;
         } else {
-            if (++claims_ >= kLookForDead) look_for_dead();
             const uint64_t hash = key_in(oldest).hash;
-            if (!retire(oldest)) continue;  // the list of those that were dropped has it
+            if (!retire(oldest)) {  // it was dropped, maybe by one that died before it said so
+                repair();
+                continue;
+            }
             note_eviction(hash);
             return oldest;
         }
@@ -821,7 +772,6 @@ void MappedBlocks::Writer::publish(std::span<New> blocks, uint64_t generation) c
     blocks_.publish(blocks, generation);
 }
 void MappedBlocks::publish(std::span<New> blocks, uint64_t generation) {
-    const Lock lock(pins_mutex_);
     Key keys[kAtOnce];
     for (; !blocks.empty(); blocks = blocks.subspan(std::min<size_t>(kAtOnce, blocks.size()))) {
         const size_t n = std::min<size_t>(kAtOnce, blocks.size());
@@ -851,7 +801,7 @@ MappedBlocks::Published MappedBlocks::publish_one(New &block, const Key &key, ui
     block.mismatched = false;
     if (this->generation() != generation) return Published::stale;
     RowView from = block.rows;
-    if (const Link *link = slot_keys() ? nullptr : link_to(key); link != nullptr) {
+    if (const Link *link = link_to(key); link != nullptr) {
         const uint32_t there = link->load(std::memory_order_relaxed);
         const Found old{key.hash,
                         slot(there).word.load(),
@@ -878,8 +828,6 @@ MappedBlocks::Published MappedBlocks::publish_one(New &block, const Key &key, ui
     const uint64_t word = write(number, key, from);
     Link *link = link_to(key);
     const uint32_t before = link != nullptr ? link->load(std::memory_order_relaxed) : 0;
-    s.pins.store(before != 0 ? slot(before).pins.load(std::memory_order_relaxed) : 0,
-                 std::memory_order_relaxed);
     if (link == nullptr) link = &bucket(key.hash);
     s.next.store(before != 0 ? slot(before).next.load(std::memory_order_relaxed)
                              : link->load(std::memory_order_relaxed),
@@ -887,118 +835,9 @@ MappedBlocks::Published MappedBlocks::publish_one(New &block, const Key &key, ui
     s.word.store(word, std::memory_order_release);
     // Whoever comes by finds the one or the other.
     link->store(number, std::memory_order_release);
-    if (before != 0 && retire(before)) {
-        give_back(before);
-        count(MappedCount::replaced, slot_keys());
-    }
-    settle_pin(key.hash, number);
-    return Published::stored;
-}
-
-// ---- Keeping ----------------------------------------------------------------------------------
-
-// Who retains a block; the last that released it used it.
-void MappedBlocks::set_pins(uint32_t number, uint64_t pins) {
-    slot(number).pins.store(pins, std::memory_order_relaxed);
+    if (before != 0 && retire(before)) give_back(before);
     use(number);
-}
-
-// This process retains a block if it retains its key.
-void MappedBlocks::settle_pin(uint64_t hash, uint32_t number) {
-    const auto pinned = pins_.empty() ? pins_.end() : pins_.find(hash);
-    const uint64_t pins = slot(number).pins.load(std::memory_order_relaxed);
-    const bool retained = pinned != pins_.end();
-    set_pins(number, retained ? pins | my_pin() : pins & ~my_pin());
-}
-
-// The table hears of what this process released without the lock.
-void MappedBlocks::settle_late_pins() {
-    const Lock lock(pins_mutex_);
-    const auto settle = [&](uint32_t number) REQUIRES(mutex_, pins_mutex_) {
-        if (state(slot(number).word.load(std::memory_order_relaxed)) == kPublished)
-            settle_pin(key_in(number).hash, number);
-    };
-    if (late_ > late_pins_.size()) {
-        for (uint32_t i = 1; i <= slots_; i++) settle(i);
-    } else {
-        for (uint32_t i = 0; i < late_; i++) {
-            uint32_t number = bucket(late_pins_[i]).load(std::memory_order_relaxed);
-            for (uint32_t hop = 0; number != 0 && number <= slots_ && hop < kMostHops; hop++) {
-                if (key_in(number).hash == late_pins_[i]) settle(number);
-                number = slot(number).next.load(std::memory_order_relaxed);
-            }
-        }
-    }
-    late_ = 0;
-}
-
-void MappedBlocks::retain(const uint8_t *keys, size_t n, int32_t *reasons, const int32_t *known) {
-    Pins spare;  // its nodes are used; nothing is allocated under a mutex
-    for (size_t i = 0; i < n; i++) spare[i] = 0;
-    // pin(key, its block): whether it is retained now. Without a block it is in flight.
-    const auto each = [&](auto pin) REQUIRES(pins_mutex_) {
-        for (size_t i = 0; i < n; i++) {
-            const Key key = key_at(keys, i);
-            int32_t reason = known != nullptr ? known[i] : kUnknown;
-            const std::optional<Match> m = reason <= 0 ? look(key) : std::nullopt;
-            if (reason == kUnknown)
-                reason = !m                             ? reason_of_absence(key.hash)
-                         : m->generation < generation() ? ROUTECAP_MISSING_STALE
-                                                        : 0;
-            if (reason == 0 && !pin(key, m)) reason = ROUTECAP_MISSING_REFUSED;
-            if (reasons != nullptr) reasons[i] = reason;
-        }
-    };
-    const bool changed = change(Patience::tries, [&](const Writer &) REQUIRES(mutex_) {
-        const Lock lock(pins_mutex_);
-        each([&](const Key &key, const std::optional<Match> &m) REQUIRES(pins_mutex_) {
-            has_writer();
-            auto pinned = pins_.find(key.hash);
-            if (pinned == pins_.end()) {
-                auto node = spare.extract(spare.begin());
-                node.key() = key.hash;
-                pinned = pins_.insert(std::move(node)).position;
-            }
-            if (pinned->second++ == 0 && m) settle_pin(key.hash, m->slot);
-            return true;
-        });
-    });
-    if (changed) return;
-    const Lock lock(pins_mutex_);
-    each([&](const Key &key, const std::optional<Match> &) REQUIRES(pins_mutex_) {
-        const auto pinned = pins_.find(key.hash);
-        if (pinned == pins_.end()) return false;
-        pinned->second++;
-        return true;
-    });
-}
-
-void MappedBlocks::release(const uint8_t *keys, size_t n) {
-    Pins gone;  // freed without a mutex
-    // settle(key): this process does not retain it any more.
-    const auto each = [&](auto settle) REQUIRES(pins_mutex_) {
-        for (size_t i = 0; i < n; i++) {
-            const Key key = key_at(keys, i);
-            const auto pinned = pins_.find(key.hash);
-            if (pinned == pins_.end() || --pinned->second > 0) continue;
-            gone.insert(pins_.extract(pinned));
-            settle(key);
-        }
-    };
-    const bool changed = change(Patience::tries, [&](const Writer &) REQUIRES(mutex_) {
-        const Lock lock(pins_mutex_);
-        each([&](const Key &key) REQUIRES(pins_mutex_) {
-            has_writer();
-            if (const Link *link = link_to(key); link != nullptr)
-                settle_pin(key.hash, link->load(std::memory_order_relaxed));
-        });
-    });
-    if (changed) return;
-    const Lock lock(pins_mutex_);
-    each([&](const Key &key) REQUIRES(pins_mutex_) {
-        if (late_ < late_pins_.size()) late_pins_[late_] = key.hash;
-        late_++;
-    });
+    return Published::stored;
 }
 
 // ---- What others left -------------------------------------------------------------------------
@@ -1018,34 +857,6 @@ void MappedBlocks::free_dropped() {
         give_back(number);
         number = next;
     }
-}
-
-// Whether a process has this number, and has died.
-bool MappedBlocks::is_dead(uint32_t process) const {
-    return process != me_ && control_->attached[process].load() != 0 &&
-           !file_.locked_by_other(process);
-}
-
-// Takes away what processes that have died had pinned. Whether there was one.
-bool MappedBlocks::look_for_dead() {
-    claims_ = 0;
-    uint64_t dead = 0;
-    for (uint32_t p = 0; p < MappedFile::kLocks; p++)
-        if (is_dead(p) && file_.lock(p)) dead |= uint64_t{1} << p;
-    if (dead == 0) return false;
-    free_dropped();
-    for (uint32_t i = 1; i <= slots_; i++) {
-        const uint64_t pins = slot(i).pins.load(std::memory_order_relaxed),
-                       is = state(slot(i).word.load());
-        if (is == kPublished && (pins & dead) != 0) set_pins(i, pins & ~dead);
-        broken_ |= is == kDropped;  // and in no list: who dropped it may be dead
-    }
-    for (uint32_t p = 0; p < MappedFile::kLocks; p++)
-        if ((dead >> p & 1) != 0) {
-            control_->attached[p].store(0);
-            file_.unlock(p);
-        }
-    return true;
 }
 
 // Makes everything anew but the chains, in which what is right stays: other processes read them.
@@ -1085,19 +896,10 @@ void MappedBlocks::repair() {
     }
 }
 
-MappedBlocks::Usage MappedBlocks::usage() {
-    // Whoever asks again and again takes no turn from those who have something to write.
-    bool any_dead = false;
-    for (uint32_t p = 0; p < MappedFile::kLocks; p++) any_dead |= is_dead(p);
-    if (any_dead)
-        change(Patience::tries, [&](const Writer &) REQUIRES(mutex_) { look_for_dead(); });
+MappedBlocks::Usage MappedBlocks::usage() const {
     Usage usage{};
-    for (uint32_t i = 1; i <= slots_; i++) {
-        const Slot &s = slot(i);
-        if (state(s.word.load(std::memory_order_relaxed)) != kPublished) continue;
-        usage.blocks++;
-        usage.retained += s.pins.load(std::memory_order_relaxed) != 0;
-    }
+    for (uint32_t i = 1; i <= slots_; i++)
+        usage.blocks += state(slot(i).word.load(std::memory_order_relaxed)) == kPublished;
     const uint64_t each = slot_bytes(config_);
     usage.bytes = usage.blocks * each;
     usage.bytes_peak =

@@ -2,24 +2,24 @@
 // at a time changes.
 //
 //   identity   what the file is, checked when it is opened and never written again
-//   control    generation, counters, ends of the lists, and which processes have the file open
+//   control    generation, counters, and ends of the lists
 //   evictions  the keys of blocks that went lately (Evictions)
 //   buckets    from a key's hash to the first slot of a chain
-//   slots      of each block: a word, generation, pins, links and key
+//   slots      of each block: a word, generation, links and key
 //   rows       of each block: ids, validity and tags
 //
 // How it works. The word of a slot says what the slot is: free, written (a writer has it to
 // itself), published, or dropped. One process at a time, the Writer, changes anything but that:
-// chains, lists and pins, and the words of slots from free over written to published. Everybody
+// chains and lists, and the words of slots from free over written to published. Everybody
 // else reads without a lock, and may make what is published dropped, by one compare-and-swap. A
 // process that dies as the writer leaves a word that says so (dirty), and in the chains nothing
 // but whole blocks and some that were dropped: the next writer makes everything else anew.
 //
 // Writing. A Writer changes the table. It exists only with a mutex of this process and a lock on a
 // byte of the file, which the kernel drops when its process ends. So there is one at a time, and
-// links, pins and lists are as in any table. Nobody waits for the lock without a limit. A slot is
-// in a chain, or in the list of free ones; what is in a chain and retained by nobody stands in a
-// line, by which blocks go for room, the one that was used longest ago first.
+// links and lists are as in any table. Nobody waits for the lock without a limit. A slot is in a
+// chain, or in the list of free ones; what is in a chain stands in a line too, by which blocks go
+// for room, the one that was used longest ago first.
 //
 // Reading. A reader takes no lock. A slot's word has its state, a number that grows with every use
 // of the slot, and the checksum of its block. A reader loads the word (acquire), copies what it
@@ -35,14 +35,12 @@
 //
 // Death. A writer sets a word (dirty) while it changes the table. The next one finds it set if the
 // process died, and repairs the table: what a chain leads to stays, every other slot is free, and
-// line and lists are made anew. A process also has a number, whose lock the kernel drops too: its
-// pins are taken away when somebody finds the lock free. Bytes that something else wrote may lead a
-// writer to what cannot be: then it leaves the table dirty.
+// line and lists are made anew. Bytes that something else wrote may lead a writer to what cannot be:
+// then it leaves the table dirty.
 #pragma once
 
 #include <array>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -90,7 +88,6 @@ enum class MappedCount : uint32_t {
     adopted,
     absent,
     mismatched,
-    replaced,
     evicted,
     damaged,
     end
@@ -110,7 +107,6 @@ public:
     // The same of a file that is empty. Otherwise budget and generation are not looked at.
     static int32_t open(const StoreConfig &config, int32_t descriptor,
                         std::unique_ptr<MappedBlocks> &blocks);
-    ~MappedBlocks();
     MappedBlocks(const MappedBlocks &) = delete;
     MappedBlocks &operator=(const MappedBlocks &) = delete;
 
@@ -131,14 +127,12 @@ public:
     // Looks up [found.size(), key_bytes] keys for a caller at a generation.
     void find(const uint8_t *keys, uint64_t generation, std::span<Found> found) const;
     // Copies blocks that were found to rows one after another, block_rows each, and checks them.
-    // What has gone since is looked for anew, but not under a slot key, which may be another's by
-    // now. Rows of a block that is not there are missing, for its reason.
+    // What has gone since is looked for anew. Rows of a block that is not there are missing, for
+    // its reason.
     void read(const uint8_t *keys, uint64_t generation, std::span<Found> found, RowPlanes rows);
 
     // Drops a block. Whether there was one; `as_if` there was.
     bool evict(const uint8_t *key, bool as_if = false);
-    // A later publish took the slot key, and nothing came of it: what there was is another's.
-    void give_way(const uint8_t *key);
 
     // The least tag of block_rows rows that have a valid cell.
     uint64_t least_tag(RowView rows) const;
@@ -150,11 +144,10 @@ public:
         return counter(what).load(std::memory_order_relaxed);
     }
     struct Usage {
-        uint64_t blocks, retained;
+        uint64_t blocks;
         uint64_t bytes, bytes_peak, bytes_budget;
     };
-    // Looks for the dead first.
-    Usage usage();
+    Usage usage() const;
 
     // ---- By a writer
 
@@ -197,16 +190,6 @@ public:
         MappedBlocks &blocks_;
     };
 
-    // [n] reasons, as those of find(); may be null. What is `known` already need not be in the
-    // table: of [n] keys 0 (retained), a reason, or kUnknown. Throws without memory. Without the
-    // lock only what this process retains already is retained once more, and all else is REFUSED;
-    // and the table hears of a release from the next writer of this process.
-    static constexpr int32_t kUnknown = -1;
-    void retain(const uint8_t *keys, size_t n, int32_t *reasons, const int32_t *known = nullptr);
-    void release(const uint8_t *keys, size_t n);
-
-    using Pins = std::map<uint64_t, uint32_t>;  // how often this process retains a key, by its hash
-
 private:
     struct Control;
     struct Slot;
@@ -232,7 +215,6 @@ private:
     int32_t initialise(int32_t descriptor);
     int32_t check_identity();
     void place(uint32_t slots, uint64_t seed);
-    int32_t attach();
 
     uint64_t hash_of(const Key &key) const;
     Key key_at(const uint8_t *keys, size_t i) const;
@@ -242,8 +224,6 @@ private:
     Link &bucket(uint64_t hash) const;
     bool is_key(const Slot &slot, const Key &key) const;
     std::atomic<uint64_t> &counter(MappedCount what) const;
-    bool slot_keys() const { return config_.slot_keys(); }
-    uint64_t my_pin() const { return uint64_t{1} << me_; }
 
     // ---- Without the lock
     std::optional<Match> look(const Key &key) const;
@@ -255,7 +235,6 @@ private:
     bool drop(uint32_t slot, uint64_t word);
     bool drop(const Key &key);
     void discard_damaged(const Found &found);
-    bool is_dead(uint32_t process) const;
     void note_eviction(uint64_t hash);
 
     // ---- With it
@@ -272,45 +251,28 @@ private:
     bool retire(uint32_t slot) REQUIRES(mutex_);
     uint64_t write(uint32_t slot, const Key &key, RowView rows) REQUIRES(mutex_);
     void publish(std::span<New> blocks, uint64_t generation) REQUIRES(mutex_);
-    Published publish_one(New &block, const Key &key, uint64_t generation)
-        REQUIRES(mutex_, pins_mutex_);
+    Published publish_one(New &block, const Key &key, uint64_t generation) REQUIRES(mutex_);
     bool merge(RowPlanes old_rows, RowView new_rows, bool &mismatched) const REQUIRES(mutex_);
-    void set_pins(uint32_t slot, uint64_t pins) REQUIRES(mutex_);
-    void settle_pin(uint64_t hash, uint32_t slot) REQUIRES(mutex_, pins_mutex_);
-    void settle_late_pins() REQUIRES(mutex_);
     void free_dropped() REQUIRES(mutex_);
-    bool look_for_dead() REQUIRES(mutex_);
     void repair() REQUIRES(mutex_);
 
     const StoreConfig config_;
     const uint32_t key_words_;
     const size_t ids_bytes_, validity_bytes_;  // of a block
     const size_t slot_stride_, rows_words_;
-    const uint32_t process_generation_;
     MappedFile file_;
     Layout at_{};
     uint32_t slots_ = 0;
     uint64_t seed_ = 0;
     Control *control_ = nullptr;
     std::optional<Evictions> evictions_;
-    uint32_t me_ = UINT32_MAX;  // this process' number
     mutable std::atomic<uint64_t> seen_generation_{0};
 
     // A writer has it and the file's lock.
     Mutex mutex_;
     std::vector<uint64_t> scratch_ GUARDED_BY(mutex_);  // a block
-    // Of blocks that had to go, since the dead were looked for; and that were refused for want of
-    // room.
-    uint32_t claims_ GUARDED_BY(mutex_) = 0, refused_ GUARDED_BY(mutex_) = 0;
-    mutable bool broken_ GUARDED_BY(mutex_) = false;  // the writer found what cannot be
-    std::atomic<bool> held_up_{false};                // somebody waited for the lock, and in vain
-
-    // Taken after it: retain and release go on without the lock.
-    QuickMutex pins_mutex_;
-    Pins pins_ GUARDED_BY(pins_mutex_);
-    // Keys that were released without the lock. If they are more, all slots are looked at.
-    std::array<uint64_t, 64> late_pins_;
-    std::atomic<uint32_t> late_{0};
+    mutable bool broken_ GUARDED_BY(mutex_) = false;    // the writer found what cannot be
+    std::atomic<bool> held_up_{false};                  // somebody waited for the lock, and in vain
 };
 
 }  // namespace routecap

@@ -120,11 +120,11 @@ int32_t MappedFile::begin(int32_t descriptor, Has &has) {
             has = Has::something;
             return ROUTECAP_OK;
         }
-        if (lock(kLocks)) {
+        if (lock(kMaker)) {
             // It may have been made since.
             if (int32_t s = look(descriptor, content, bytes); s < 0) return s;
             has = content == Content::something ? Has::something : Has::lock;
-            if (has == Has::something) unlock(kLocks);
+            if (has == Has::something) unlock(kMaker);
             return ROUTECAP_OK;
         }
         if (errno != EAGAIN && errno != EACCES && errno != EINTR) return failed("locking it");
@@ -180,12 +180,6 @@ bool MappedFile::lock(uint32_t which) {
 void MappedFile::unlock(uint32_t which) {
     struct flock lock = lock_of(which, F_UNLCK);
     fcntl(locks_.get(), F_OFD_SETLK, &lock);
-}
-
-bool MappedFile::locked_by_other(uint32_t which) const {
-    struct flock lock = lock_of(which, F_WRLCK);
-    // A call that fails does not say that somebody is dead.
-    return fcntl(locks_.get(), F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
 }
 
 }  // namespace routecap

@@ -1,5 +1,5 @@
-// A file that several processes map: taken whole when it is made, never shorter, and with a lock
-// for each process that the kernel drops when the process ends.
+// A file that several processes map: taken whole when it is made, never shorter, and with two locks,
+// which the kernel drops when the process that has them ends.
 //
 // While it is made it begins with a mark, and whoever has the lock for that and finds the mark
 // begins anew: the one before has died.
@@ -19,7 +19,8 @@ namespace routecap {
 
 class MappedFile {
 public:
-    static constexpr uint32_t kLocks = 48;
+    // Locks: of who makes the file, and of who writes into it.
+    static constexpr uint32_t kMaker = 0, kWriter = 1;
 
     MappedFile() = default;
     MappedFile(const MappedFile &) = delete;
@@ -38,7 +39,7 @@ public:
     int32_t begin(int32_t descriptor, Has &has);
     int32_t take(int32_t descriptor, uint64_t bytes);
     int32_t map(int32_t descriptor);
-    void made() { unlock(kLocks); }
+    void made() { unlock(kMaker); }
 
     uint8_t *memory() const { return memory_; }
     uint64_t bytes() const { return bytes_; }
@@ -46,8 +47,6 @@ public:
     // Takes a lock. False: somebody has it. Only one thread at a time takes and releases locks.
     bool lock(uint32_t which);
     void unlock(uint32_t which);
-    // Whether another description has it.
-    bool locked_by_other(uint32_t which) const;
 
 private:
     int32_t open_locks(int32_t descriptor);

@@ -34,7 +34,6 @@ public:
         for (size_t i = 0; i < flights_.size(); i++) {
             const Lock lock(store_->flights_mutex_);
             if (flights_[i].publication == nullptr) continue;
-            if (store_->slot_keys() && flights_[i].wanted) store_->blocks_->give_way(key(i));
             store_->unlist(flights_[i]);
             store_->in_flight_--;
             refused++;
@@ -149,8 +148,6 @@ int32_t MappedStore::publish(Keys keys, uint64_t first, uint64_t generation, con
         const size_t end = std::min(from + kAtOnce, keys.count);
         in_flight_ += end - from;
         for (size_t i = from; i < end; i++) {
-            // The later publish takes a slot key.
-            if (slot_keys()) blocks_->count(MappedCount::replaced, drop_flights(keys[i]));
             published->flights_[i] = {nullptr, published.get(), static_cast<uint32_t>(i), true};
             list(published->flights_[i]);
         }
@@ -247,8 +244,6 @@ void MappedStore::Published::land(std::span<const Segment> rows) noexcept try {
                 const bool tried = any[i] && !stale[i] && flight.wanted;
                 const Result result = tried ? next->result : Result::refused;
                 if (tried && next++->mismatched) add(MappedCount::mismatched);
-                if (store_->slot_keys() && flight.wanted && result != Result::stored)
-                    blocks.give_way(key(from + i));
                 // What was dropped before it was there counts as if it had been dropped after.
                 const bool landed =
                     any[i] && !stale[i] &&
@@ -399,22 +394,18 @@ int32_t MappedStore::adopt(Keys keys, uint64_t first, uint64_t generation, const
     waits = false;
     auto result = std::make_unique<Adopted>(shared_from_this(), keys, first, generation);
     // What is in flight now has landed at worst when the others are looked for.
-    std::vector<bool> taken(keys.count);
     for_each(keys, [&](size_t i) REQUIRES(flights_mutex_) {
         const Flight *f = awaited(keys[i], generation);
         if (f != nullptr && f->publication->owner_ == owner)
             result->flights_[i] = {f->publication->weak_from_this().lock(), f->index};
-        else
-            taken[i] = is_taken(keys[i]);
     });
     blocks_->find(keys.bytes, generation, result->found_);
     found = {};
     for (size_t i = 0; i < keys.count; i++) {
         int32_t &reason = result->found_[i].reason;
         Adopted::Late &late = result->flights_[i];
-        // A content key that is there needs nothing in flight.
-        if (!slot_keys() && reason == 0) late = {};
-        if (taken[i]) reason = ROUTECAP_MISSING_NOT_PUBLISHED;
+        // What is there needs nothing in flight.
+        if (reason == 0) late = {};
         if (late.publication != nullptr) reason = 0, waits = true;
         note_key(i, reason, found);
     }
@@ -429,18 +420,15 @@ int32_t MappedStore::adopt(Keys keys, uint64_t first, uint64_t generation, const
 
 int32_t MappedStore::contains(Keys keys, uint64_t generation, int32_t *reasons, uint64_t *leading) {
     if (int32_t s = check_generation(generation); s < 0) return s;
-    std::vector<bool> in_flight(keys.count), taken(keys.count);
+    std::vector<bool> in_flight(keys.count);
     for_each(keys, [&](size_t i) REQUIRES(flights_mutex_) {
         in_flight[i] = awaited(keys[i], generation) != nullptr;
-        taken[i] = is_taken(keys[i]);
     });
     std::vector<MappedBlocks::Found> found(keys.count);
     blocks_->find(keys.bytes, generation, found);
     uint64_t there = 0;
     for (size_t i = 0; i < keys.count; i++) {
-        const int32_t reason = in_flight[i] ? 0
-                               : taken[i]   ? ROUTECAP_MISSING_NOT_PUBLISHED
-                                            : found[i].reason;
+        const int32_t reason = in_flight[i] ? 0 : found[i].reason;
         if (reasons != nullptr) reasons[i] = reason;
         there += there == i && reason == 0;
     }
@@ -448,34 +436,21 @@ int32_t MappedStore::contains(Keys keys, uint64_t generation, int32_t *reasons, 
     return ROUTECAP_OK;
 }
 
-// ---- Keeping and dropping ---------------------------------------------------------------------
+// ---- Dropping ---------------------------------------------------------------------------------
 
-int32_t MappedStore::retain(Keys keys, int32_t *reasons) {
-    const uint64_t generation = blocks_->generation();
-    std::vector<int32_t> known(keys.count, MappedBlocks::kUnknown);
-    for_each(keys, [&](size_t i) REQUIRES(flights_mutex_) {
-        if (awaited(keys[i], generation) != nullptr)
-            known[i] = 0;
-        else if (is_taken(keys[i]))
-            known[i] = ROUTECAP_MISSING_NOT_PUBLISHED;
-    });
-    blocks_->retain(keys.bytes, keys.count, reasons, known.data());
-    return ROUTECAP_OK;
+int32_t MappedStore::retain(Keys, int32_t *) {
+    return report(ROUTECAP_ERR_ARGUMENT, "a shared store retains no blocks");
 }
 
-int32_t MappedStore::release(Keys keys) {
-    blocks_->release(keys.bytes, keys.count);
-    return ROUTECAP_OK;
+int32_t MappedStore::release(Keys) {
+    return report(ROUTECAP_ERR_ARGUMENT, "a shared store retains no blocks to be released");
 }
 
 int32_t MappedStore::evict(Keys keys, uint64_t *evicted) {
     uint64_t gone = 0;
     for (size_t i = 0; i < keys.count; i++) {
         const Lock lock(flights_mutex_);
-        const bool in_flight = drop_flights(keys[i]);
-        // What it would have replaced goes first.
-        if (slot_keys() && in_flight) blocks_->give_way(keys[i]);
-        gone += blocks_->evict(keys[i], in_flight);
+        gone += blocks_->evict(keys[i], drop_flights(keys[i]));
     }
     if (evicted != nullptr) *evicted = gone;
     return ROUTECAP_OK;
@@ -498,16 +473,14 @@ void MappedStore::counts(routecap_store_counts &counts) {
     counts.generation = blocks_->generation();
     counts.blocks_in_flight = in_flight_.load(std::memory_order_acquire);
     counts.blocks = usage.blocks + counts.blocks_in_flight;
-    counts.blocks_retained = usage.retained;
     counts.bytes_in_use = usage.bytes;
     counts.bytes_peak = usage.bytes_peak;
     counts.bytes_budget = usage.bytes_budget;
     // In the order of MappedCount.
-    const std::array fields{&counts.blocks_published, &counts.blocks_repeated,
-                            &counts.blocks_empty,     &counts.blocks_refused,
-                            &counts.blocks_stale,     &counts.blocks_adopted,
-                            &counts.blocks_absent,    &counts.blocks_mismatched,
-                            &counts.blocks_replaced,  &counts.blocks_evicted};
+    const std::array fields{
+        &counts.blocks_published, &counts.blocks_repeated,   &counts.blocks_empty,
+        &counts.blocks_refused,   &counts.blocks_stale,      &counts.blocks_adopted,
+        &counts.blocks_absent,    &counts.blocks_mismatched, &counts.blocks_evicted};
     for (size_t c = 0; c < fields.size(); c++)
         *fields[c] = blocks_->counted(static_cast<MappedCount>(c));
     counts.rows_copied = (counts.blocks_published + counts.blocks_adopted) * config_.block_rows;

@@ -41,7 +41,7 @@ private:
         Flight *next;
         Published *publication;
         uint32_t index;
-        bool wanted;  // nobody has dropped it or taken its slot key since
+        bool wanted;  // nobody has dropped it since
     };
 
     MappedStore(StoreConfig config, std::unique_ptr<MappedBlocks> blocks);
@@ -54,10 +54,6 @@ private:
     Flight *flight(const uint8_t *key, const Flight *after = nullptr) REQUIRES(flights_mutex_);
     // The flight by which a key is there.
     Flight *awaited(const uint8_t *key, uint64_t generation) REQUIRES(flights_mutex_);
-    // Whether a slot key is that of something in flight, so that what the file has is another's.
-    bool is_taken(const uint8_t *key) REQUIRES(flights_mutex_) {
-        return slot_keys() && flight(key) != nullptr;
-    }
     // Nobody wants what is in flight of a key. Whether there was some.
     bool drop_flights(const uint8_t *key) REQUIRES(flights_mutex_);
     // Calls f(i) for each key, with the mutex, if there are any flights.

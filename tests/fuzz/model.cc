@@ -925,7 +925,7 @@ void Store::note(const BlockPtr &block) {
     counts.blocks_replaced += slots && there;
     if (const BlockPtr before = unlink(block->key); before != nullptr) {
         block->retained = before->retained, before->unwanted = true;
-        if (shared && !slots && before->landed) block->before = before;
+        if (shared && before->landed) block->before = before;
     }
     blocks[block->key] = block;
 }
@@ -988,21 +988,19 @@ void Store::evict(uint64_t key) {
 
 uint8_t Store::retain(uint64_t key) {
     const uint8_t reason = why(key, generation);
-    if (reason == 0) (shared ? pins[key] : blocks[key]->retained)++;
+    if (reason == 0) blocks[key]->retained++;
     return reason;
 }
 
 void Store::release(uint64_t key) {
     const auto block = blocks.find(key);
-    if (shared ? pins[key] > 0 : block != blocks.end() && block->second->retained > 0)
-        (shared ? pins[key] : block->second->retained)--;
+    if (block != blocks.end() && block->second->retained > 0) block->second->retained--;
 }
 
 Store::Kept Store::kept() const {
     Kept n;
     for (const auto &[key, block] : blocks)
-        n.retained += shared ? pins.count(key) > 0 && pins.at(key) > 0 : block->retained > 0,
-            n.in_flight += !block->landed;
+        n.retained += block->retained > 0, n.in_flight += !block->landed;
     return n;
 }
 
@@ -1069,11 +1067,9 @@ int32_t Capturer::adopt(const RequestPtr &r, Store &store, uint64_t first,
     change(r, first, end, [this, r, first, blocks, &store, generation, rows = store.block_rows] {
         for (size_t i = 0; i < blocks.size(); i++) {
             auto [key, why, block, goes] = blocks[i];
-            // A slot's block stays until what took the slot has landed.
             if (const auto now = store.blocks.find(key);
-                goes && (now == store.blocks.end() ||
-                         (now->second != block && (!store.slots || now->second->landed)))) {
-                why = store.slots ? uint8_t{ROUTECAP_MISSING_EVICTED} : store.why(key, generation);
+                goes && (now == store.blocks.end() || now->second != block)) {
+                why = store.why(key, generation);
                 block = why == 0 ? now->second : nullptr;
             }
             for (uint64_t p = 0; p < rows; p++) {

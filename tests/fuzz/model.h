@@ -232,11 +232,8 @@ using BlockPtr = std::shared_ptr<Block>;
 struct Store {
     bool slots;
     uint32_t block_rows;
-    // Of several processes: rows are copied when an adoption is applied, and who retains a key
-    // retains whatever comes under it.
-    bool shared = false;
+    bool shared = false;  // of several processes: rows are copied when an adoption is applied
     uint64_t generation = 0;
-    std::map<uint64_t, int> pins{};         // if it is shared: how often keys are retained
     std::map<uint64_t, BlockPtr> blocks{};  // by key; also some in flight
     std::set<uint64_t> gone{};              // keys of blocks that went
     routecap_store_counts counts{};

@@ -128,9 +128,10 @@ private:
         SAME_STATUS(ROUTECAP_OK, routecap_store_config_init(&store, sizeof store));
         store.block_rows = in_.pick({1u, 2u, 3u, 16u}), store.key_bytes = 8;
         const uint64_t sort = in_.number(1);
-        store.flags = sort + 100 > 255 ? ROUTECAP_STORE_SLOT_KEYS : 0;
+        const bool shared = sort % 2 == 1;
+        store.flags = !shared && sort + 100 > 255 ? ROUTECAP_STORE_SLOT_KEYS : 0;
         e.blocks = std::make_shared<model::Store>(model::Store{
-            .slots = store.flags != 0, .block_rows = store.block_rows, .shared = sort % 2 == 1});
+            .slots = store.flags != 0, .block_rows = store.block_rows, .shared = shared});
         // All memory of a shared one is taken at once.
         store.budget_bytes = e.blocks->shared ? 1 << 20 : 64 << 20;
         create_store(e);
@@ -961,6 +962,11 @@ private:
         Engine &e = *engine_;
         const std::vector<uint64_t> keys = some_keys();
         std::vector<int32_t> reasons(keys.size() + 1, 77);
+        if (e.blocks->shared) {
+            SAME_STATUS(ROUTECAP_ERR_ARGUMENT,
+                        routecap_store_retain(e.store, keys.data(), keys.size(), reasons.data()));
+            return;
+        }
         SAME_STATUS(ROUTECAP_OK,
                     routecap_store_retain(e.store, keys.data(), keys.size(), reasons.data()));
         for (size_t i = 0; i < keys.size(); i++) SAME(e.blocks->retain(keys[i]), reasons[i]);
@@ -969,9 +975,10 @@ private:
 
     void release() {
         Engine &e = *engine_;
+        if (e.blocks->shared) return;
         std::vector<uint64_t> keys = some_keys();
         for (const auto &[key, block] : e.blocks->blocks)
-            if ((block->retained > 0 || e.blocks->pins.count(key) > 0) && in_.chance(128))
+            if (block->retained > 0 && in_.chance(128))
                 keys.push_back(key);
         for (const uint64_t key : keys) e.blocks->release(key);
         SAME_STATUS(ROUTECAP_OK, routecap_store_release(e.store, keys.data(), keys.size()));

@@ -94,8 +94,6 @@ breaks operations "a row is as old as its first cell" src/rows/page_entry.cc 's/
 breaks operations "old weights are compared with new ones" src/prefix/landing.cc \
     's/const bool stale = b\.outcome == Outcome::stale \|\| .*;/const bool stale = b.outcome == Outcome::stale;/'
 breaks operations "a block is retained once too often" src/prefix/local_store.cc 's/if \(block\.retained\+\+ > 0\) return;/if (block.retained++ > 1) return;/'
-breaks operations "a shared slot is its last owner's again" src/prefix/mapped_store.cc \
-    's/^( *)blocks\.give_way\(key\(from \+ i\)\);/\1(void)0;/'
 breaks operations "a shared block of older weights is there" src/prefix/mapped_blocks.cc \
     's/else if \(m->generation < now \|\| generation != now\)/else if (generation != now)/'
 breaks serialized "ids of foreign bytes are not looked at" src/routing/import.cc \

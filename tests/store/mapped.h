@@ -44,26 +44,18 @@ constexpr uint64_t kTags = 1 << 20;
 
 struct Options {
     uint32_t layers = 5, k = 4, experts = 60, block_rows = 4, key_bytes = 16;
-    bool slot_keys = false;
     uint32_t blocks = 64;
     uint64_t generation = 1;
 };
 
 // Of so few cells that a call is over soon.
-inline Options small(bool slot_keys, uint32_t blocks) {
-    return {.layers = 2,
-            .k = 2,
-            .experts = 20,
-            .block_rows = 2,
-            .key_bytes = 8,
-            .slot_keys = slot_keys,
-            .blocks = blocks};
+inline Options small(uint32_t blocks) {
+    return {.layers = 2, .k = 2, .experts = 20, .block_rows = 2, .key_bytes = 8, .blocks = blocks};
 }
 
 inline StoreConfig config(const Options &o) {
-    const uint32_t flags = o.slot_keys ? ROUTECAP_STORE_SLOT_KEYS : 0;
     StoreConfig c{make_shape(o.layers, o.k, o.experts),
-                  flags,
+                  0,
                   o.block_rows,
                   o.key_bytes,
                   0,
@@ -211,12 +203,6 @@ public:
         blocks_->find(key_of(config_.key_bytes, key).data(), generation * kTags, {&found, 1});
         return found.reason;
     }
-    int32_t retain(uint64_t key) {
-        int32_t reason;
-        blocks_->retain(key_of(config_.key_bytes, key).data(), 1, &reason);
-        return reason;
-    }
-    void release(uint64_t key) { blocks_->release(key_of(config_.key_bytes, key).data(), 1); }
     bool evict(uint64_t key) { return blocks_->evict(key_of(config_.key_bytes, key).data()); }
     void advance(uint64_t to) { blocks_->advance(to * kTags); }
     uint64_t is_at() const { return blocks_->generation() / kTags; }

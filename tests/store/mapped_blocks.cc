@@ -1,5 +1,5 @@
-// Blocks in memory that several processes map: what publish, read, retain and evict do, one
-// after another, in one process and in several.
+// Blocks in memory that several processes map: what publish, read and evict do, one after
+// another, in one process and in several.
 #include <array>
 #include <list>
 #include <map>
@@ -63,34 +63,25 @@ TEST_F(Table, the_tag_of_a_row_that_was_empty_is_that_of_the_row_that_fills_it) 
 }
 
 TEST_F(Table, many_that_are_published_at_once_are_as_if_one_by_one) {
-    for (const bool slot_keys : {false, true}) {
-        const Options o{.key_bytes = 8, .slot_keys = slot_keys, .blocks = 20};
-        Descriptor here;
-        Process a(o, here), b(o, here);
-        a.publish(2, 12);
-        a.publish(3, 13, 0b11);
-        b.retain(3);
-        // New ones, ones that are there, and one key twice.
-        std::vector<uint64_t> keys = {1, 2, 3, 4, 5, 4, 6, 7},
-                              seeds = {11, 12, 13, 14, 15, 14, 16, 17};
-        const auto results = a.publish_many(keys, seeds);
-        for (size_t i = 0; i < keys.size(); i++) {
-            const bool repeated = !slot_keys && (i == 1 || i == 5);
-            EXPECT_EQ(results[i], repeated ? Published::repeated : Published::stored) << i;
-            EXPECT_TRUE(b.has(keys[i], seeds[i])) << i;
-        }
-        EXPECT_EQ(a.counted(MappedCount::replaced), slot_keys ? 3u : 0u);
-        EXPECT_EQ(a.blocks().usage().blocks, 7u);
-        // As many at once as there is room for beside the one that is retained; then more.
-        for (uint64_t first = 100; first < 200; first += 16) {
-            for (uint64_t i = 0; i < 16; i++) keys.resize(16), keys[i] = first + i;
-            for (const Published result : b.publish_many(keys, keys))
-                ASSERT_EQ(result, Published::stored);
-            for (const uint64_t key : keys) ASSERT_TRUE(a.has(key, key));
-        }
-        EXPECT_TRUE(a.has(3, 13));
-        EXPECT_EQ(a.blocks().usage().blocks, 20u);
+    const Options o{.key_bytes = 8, .blocks = 20};
+    Process a(o, descriptor), b(o, descriptor);
+    a.publish(2, 12);
+    a.publish(3, 13, 0b11);
+    // New ones, ones that are there, and one key twice.
+    std::vector<uint64_t> keys = {1, 2, 3, 4, 5, 4, 6, 7}, seeds = {11, 12, 13, 14, 15, 14, 16, 17};
+    const auto results = a.publish_many(keys, seeds);
+    for (size_t i = 0; i < keys.size(); i++) {
+        EXPECT_EQ(results[i], i == 1 || i == 5 ? Published::repeated : Published::stored) << i;
+        EXPECT_TRUE(b.has(keys[i], seeds[i])) << i;
     }
+    EXPECT_EQ(a.blocks().usage().blocks, 7u);
+    for (uint64_t first = 100; first < 200; first += 16) {
+        for (uint64_t i = 0; i < 16; i++) keys.resize(16), keys[i] = first + i;
+        for (const Published result : b.publish_many(keys, keys))
+            ASSERT_EQ(result, Published::stored);
+        for (const uint64_t key : keys) ASSERT_TRUE(a.has(key, key));
+    }
+    EXPECT_EQ(a.blocks().usage().blocks, 20u);
 }
 
 // Of a pass more than the store has room for, the last stay.
@@ -105,25 +96,16 @@ TEST_F(Table, more_at_once_than_there_is_room_for) {
     EXPECT_EQ(there, 5u);
     EXPECT_TRUE(a.has(15, 15));
     for (const uint64_t k : keys) EXPECT_TRUE(a.find(k) == 0 || a.find(k) == kEvicted);
-    for (const uint64_t k : {11, 12, 13, 14, 15}) {
-        a.publish(k, k);
-        a.retain(k);
-    }
-    for (const Published result : a.publish_many({20, 21}, {20, 21}))
-        EXPECT_EQ(result, Published::refused);
-    EXPECT_EQ(a.blocks().usage().blocks, 5u);
 }
 
-TEST_F(Table, evict_drops_retained_ones_too) {
+TEST_F(Table, evict_drops_a_block_for_all) {
     Process a({}, descriptor), b({}, descriptor);
     a.publish(1, 1);
-    b.retain(1);
     EXPECT_FALSE(a.evict(2));
     EXPECT_TRUE(a.evict(1));
     EXPECT_EQ(b.read(1), kEvicted);
     EXPECT_EQ(a.blocks().usage().blocks, 0u);
     EXPECT_FALSE(a.evict(1));
-    b.release(1);
     EXPECT_EQ(a.publish(1, 2), Published::stored);
     EXPECT_TRUE(b.has(1, 2));
 }
@@ -133,7 +115,6 @@ TEST_F(Table, advancing_ends_older_blocks_for_all_and_never_goes_back) {
     Process a(o, descriptor), b(o, descriptor);
     a.publish(1, 1);
     a.publish(2, 2);
-    a.retain(2);
     b.advance(5);
     EXPECT_EQ(a.is_at(), 5u);
     EXPECT_EQ(a.read(1), kStale);
@@ -145,10 +126,9 @@ TEST_F(Table, advancing_ends_older_blocks_for_all_and_never_goes_back) {
     EXPECT_TRUE(b.has(1, 100));
     a.advance(4);
     EXPECT_EQ(b.is_at(), 5u);
-    // A stale block goes first, also if it was released last.
+    // A stale block goes first.
     a.publish(4, 4);
     a.publish(6, 6);
-    a.release(2);
     a.publish(7, 7);
     EXPECT_EQ(b.read(2), kEvicted);
     for (const uint64_t k : {4, 6, 7}) EXPECT_TRUE(b.has(k, k));
@@ -204,22 +184,10 @@ TEST_F(Table, many_keys_are_read_at_once_and_holes_are_marked) {
     }
 }
 
-TEST_F(Table, more_than_48_cannot_open_it) {
-    std::vector<std::unique_ptr<Process>> all;
-    for (int i = 0; i < 48; i++) {
-        all.push_back(std::make_unique<Process>(Options{}, descriptor));
-        ASSERT_EQ(all.back()->status, ROUTECAP_OK);
-    }
-    EXPECT_EQ(Process({}, descriptor).status, ROUTECAP_ERR_NO_MEMORY);
-    all.erase(all.begin() + 17);
-    EXPECT_EQ(Process({}, descriptor).status, ROUTECAP_OK);
-}
-
 // The table as it should be, one call after another.
 struct Model {
     struct Held {
         uint64_t seed, missing, generation;
-        std::map<int, int> pins;
     };
     size_t room;
     uint64_t generation = 1;
@@ -239,14 +207,8 @@ struct Model {
         gone.insert(key);
         drop(key);
     }
-    bool make_room() {
-        if (blocks.size() < room) return true;
-        for (const uint64_t key : order)
-            if (blocks.at(key).pins.empty()) {
-                evict(key);
-                return true;
-            }
-        return false;
+    void make_room() {
+        if (blocks.size() == room) evict(order.front());
     }
     int32_t reason(uint64_t key) const {
         const auto b = blocks.find(key);
@@ -268,133 +230,101 @@ bool differ(const Shape &shape, uint64_t seed, uint64_t other, uint64_t missing)
 }
 
 TEST_F(Table, random_calls_of_three_processes_agree_with_a_model) {
-    for (const bool slot_keys : {false, true})
-        for (uint32_t seed = 0; seed < 20; seed++) {
-            SCOPED_TRACE(seed);
-            const Options o{.layers = 2,
-                            .k = 2,
-                            .experts = 20,
-                            .block_rows = 2,
-                            .key_bytes = 8,
-                            .slot_keys = slot_keys,
-                            .blocks = 12 + seed};
-            Descriptor here;
-            std::vector<std::unique_ptr<Process>> processes;
-            for (int p = 0; p < 3; p++) processes.push_back(std::make_unique<Process>(o, here));
-            Model model{.room = o.blocks};
-            std::mt19937 random(seed + 100 * slot_keys);
-            const auto any_key = [&] { return random() % (2 * o.blocks); };
-            for (int step = 0; step < 3000; step++) {
-                const int p = static_cast<int>(random() % 3);
-                Process &process = *processes[static_cast<size_t>(p)];
-                process.generation = model.generation;
-                const uint64_t key = any_key();
-                switch (random() % 16) {
-                    case 0: {
-                        if (random() % 20 != 0) break;
-                        model.generation += 1 + random() % 3;
-                        process.advance(model.generation);
-                        // Which of those that are stale goes first is open.
-                        for (uint64_t k = 0; k < 2 * o.blocks; k++)
-                            if (model.reason(k) == kStale && model.blocks.at(k).pins.empty()) {
-                                ASSERT_TRUE(process.evict(k));
-                                model.evict(k);
-                            }
+    for (uint32_t seed = 0; seed < 20; seed++) {
+        SCOPED_TRACE(seed);
+        const Options o{.layers = 2,
+                        .k = 2,
+                        .experts = 20,
+                        .block_rows = 2,
+                        .key_bytes = 8,
+                        .blocks = 12 + seed};
+        Descriptor here;
+        std::vector<std::unique_ptr<Process>> processes;
+        for (int p = 0; p < 3; p++) processes.push_back(std::make_unique<Process>(o, here));
+        Model model{.room = o.blocks};
+        std::mt19937 random(seed);
+        const auto any_key = [&] { return random() % (2 * o.blocks); };
+        for (int step = 0; step < 3000; step++) {
+            const int p = static_cast<int>(random() % 3);
+            Process &process = *processes[static_cast<size_t>(p)];
+            process.generation = model.generation;
+            const uint64_t key = any_key();
+            switch (random() % 11) {
+                case 0: {
+                    if (random() % 20 != 0) break;
+                    model.generation += 1 + random() % 3;
+                    process.advance(model.generation);
+                    // Which of those that are stale goes first is open.
+                    for (uint64_t k = 0; k < 2 * o.blocks; k++)
+                        if (model.reason(k) == kStale) {
+                            ASSERT_TRUE(process.evict(k));
+                            model.evict(k);
+                        }
+                    break;
+                }
+                case 1: {
+                    ASSERT_EQ(process.evict(key), model.blocks.contains(key));
+                    if (model.blocks.contains(key)) model.evict(key);
+                    break;
+                }
+                case 2:
+                case 3:
+                case 4:
+                case 5: {
+                    ASSERT_EQ(process.read(key), model.reason(key)) << step;
+                    if (model.reason(key) != 0) break;
+                    const auto &b = model.blocks.at(key);
+                    ASSERT_EQ(process.read_rows(),
+                              block_of(process.shape(), 2, b.generation, b.seed, b.missing));
+                    model.use(key);
+                    break;
+                }
+                default: {
+                    const uint64_t missing = random() % 3 == 0 ? random() % 15 : 0,
+                                   wrong = random() % 10 == 0;
+                    const uint64_t block_seed = key * 2 + model.generation * 1000 + wrong;
+                    const auto b = model.blocks.find(key);
+                    const bool meets =
+                        b != model.blocks.end() && b->second.generation == model.generation;
+                    // What one seed lacks another does not fill here.
+                    if (meets && b->second.seed != block_seed && (b->second.missing & ~missing))
                         break;
-                    }
-                    case 1:
-                    case 2: {
-                        ASSERT_EQ(process.retain(key), model.reason(key));
-                        if (model.reason(key) == 0) model.blocks.at(key).pins[p]++;
-                        break;
-                    }
-                    case 3:
-                    case 4:
-                    case 5: {
-                        const auto b = model.blocks.find(key);
-                        if (b == model.blocks.end() || !b->second.pins.contains(p)) break;
-                        process.release(key);
-                        if (--b->second.pins[p] == 0) b->second.pins.erase(p);
-                        if (!b->second.pins.empty()) break;
-                        model.use(key);
-                        if (b->second.generation == model.generation) break;
-                        ASSERT_TRUE(process.evict(key));
-                        model.evict(key);
-                        break;
-                    }
-                    case 6: {
-                        // Of one that is retained, whoever retains it would release it in vain.
-                        const auto b = model.blocks.find(key);
-                        if (b != model.blocks.end() && !b->second.pins.empty()) break;
-                        ASSERT_EQ(process.evict(key), b != model.blocks.end());
-                        if (b != model.blocks.end()) model.evict(key);
-                        break;
-                    }
-                    case 7:
-                    case 8:
-                    case 9:
-                    case 10: {
-                        ASSERT_EQ(process.read(key), model.reason(key)) << step;
-                        if (model.reason(key) != 0) break;
-                        const auto &b = model.blocks.at(key);
-                        ASSERT_EQ(process.read_rows(),
-                                  block_of(process.shape(), 2, b.generation, b.seed, b.missing));
-                        if (b.pins.empty()) model.use(key);
-                        break;
-                    }
-                    default: {
-                        const uint64_t missing = random() % 3 == 0 ? random() % 15 : 0,
-                                       wrong = random() % 10 == 0;
-                        const uint64_t block_seed =
-                            slot_keys ? random() : key * 2 + model.generation * 1000 + wrong;
-                        const auto b = model.blocks.find(key);
-                        const bool meets = b != model.blocks.end() && !slot_keys &&
-                                           b->second.generation == model.generation;
-                        // What one seed lacks another does not fill here.
-                        if (meets && b->second.seed != block_seed && (b->second.missing & ~missing))
-                            break;
-                        const auto result = process.publish(key, block_seed, missing);
-                        if (meets) {
-                            const uint64_t filled = b->second.missing & missing;
-                            ASSERT_EQ(process.mismatched,
-                                      differ(process.shape(), b->second.seed, block_seed,
-                                             b->second.missing | missing));
-                            if (filled == b->second.missing) {
-                                ASSERT_EQ(result, Published::repeated);
-                                if (b->second.pins.empty()) model.use(key);
-                                break;
-                            }
-                            if (!model.make_room()) {
-                                ASSERT_EQ(result, Published::refused);
-                                break;
-                            }
-                            ASSERT_EQ(result, Published::stored);
-                            auto &now = model.blocks[key];  // it may have gone for its own sake
-                            now.seed = block_seed;
-                            now.missing = filled;
-                            now.generation = model.generation;
+                    const auto result = process.publish(key, block_seed, missing);
+                    if (meets) {
+                        const uint64_t filled = b->second.missing & missing;
+                        ASSERT_EQ(process.mismatched,
+                                  differ(process.shape(), b->second.seed, block_seed,
+                                         b->second.missing | missing));
+                        if (filled == b->second.missing) {
+                            ASSERT_EQ(result, Published::repeated);
                             model.use(key);
                             break;
                         }
-                        if (!model.make_room()) {
-                            ASSERT_EQ(result, Published::refused);
-                            break;
-                        }
-                        ASSERT_EQ(result, Published::stored) << step;
-                        auto &now = model.blocks[key];
+                        model.make_room();
+                        ASSERT_EQ(result, Published::stored);
+                        auto &now = model.blocks[key];  // it may have gone for its own sake
                         now.seed = block_seed;
-                        now.missing = missing;
+                        now.missing = filled;
                         now.generation = model.generation;
                         model.use(key);
+                        break;
                     }
+                    model.make_room();
+                    ASSERT_EQ(result, Published::stored) << step;
+                    auto &now = model.blocks[key];
+                    now.seed = block_seed;
+                    now.missing = missing;
+                    now.generation = model.generation;
+                    model.use(key);
                 }
-                if (step % 50 != 0) continue;
-                ASSERT_EQ(process.blocks().usage().blocks, model.blocks.size()) << step;
-                for (uint64_t k = 0; k < 2 * o.blocks; k++)
-                    ASSERT_EQ(process.find(k), model.reason(k)) << "step " << step << " key " << k;
             }
-            ASSERT_EQ(processes[0]->counted(MappedCount::damaged), 0u);
+            if (step % 50 != 0) continue;
+            ASSERT_EQ(process.blocks().usage().blocks, model.blocks.size()) << step;
+            for (uint64_t k = 0; k < 2 * o.blocks; k++)
+                ASSERT_EQ(process.find(k), model.reason(k)) << "step " << step << " key " << k;
         }
+        ASSERT_EQ(processes[0]->counted(MappedCount::damaged), 0u);
+    }
 }
 
 }  // namespace

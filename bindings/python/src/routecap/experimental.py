@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from . import _structs as structs
 from ._config import Config
-from ._constants import StoreFlag
 from ._docs import documented
 from ._library import raw
 from ._store import Shape, Store, shape_of
@@ -33,12 +32,11 @@ class SharedStore(Store):
         key_bytes: int = 32,
         budget_bytes: int | None = None,
         generation: int = 0,
-        slot_keys: bool = False,
         **shape: Unpack[Shape],
     ) -> tuple["SharedStore", int]:
         """Create a store that several processes share. Returns it, and its file descriptor."""
         self = cls.__new__(cls)
-        self._take(block_rows, key_bytes, budget_bytes, generation, slot_keys)
+        self._take(block_rows, key_bytes, budget_bytes, generation, False)
         of = shape_of(capturer, shape)
         _, descriptor, self._handle = raw.routecap_store_create_shared(self._config, of.memory)
         self._share(descriptor, of)
@@ -54,14 +52,13 @@ class SharedStore(Store):
         block_rows: int = 16,
         key_bytes: int = 32,
         budget_bytes: int | None = None,
-        slot_keys: bool = False,
         **shape: Unpack[Shape],
     ) -> "SharedStore":
         """Open the store of a descriptor that `create` returned, in this process or another; or the
         store in a file. If the file is empty, this creates a store of budget_bytes in it.
         """
         self = cls.__new__(cls)
-        self._take(block_rows, key_bytes, budget_bytes, 0, slot_keys)
+        self._take(block_rows, key_bytes, budget_bytes, 0, False)
         of = shape_of(capturer, shape)
         self._handle = raw.routecap_store_open_shared(self._config, of.memory, descriptor)[1]
         self.generation = self.stats().generation
@@ -77,7 +74,6 @@ class SharedStore(Store):
             {
                 "block_rows": self.block_rows,
                 "key_bytes": self.key_bytes,
-                "slot_keys": bool(self._flags & StoreFlag.SLOT_KEYS),
                 "layer_map": of.layer_map,
                 "layer_experts": of.layer_experts,
                 "layer_provenance": of.layer_provenance,

@@ -1,4 +1,4 @@
-// Of headers with the SHA-256 296552ac9daeee0fc72194764d4e58673ac4adc095a8b2254428bcefb959ca03
+// Of headers with the SHA-256 d9e5fcc2528d48c706670bfbe97fe0a34b41c6dddff5feb70c565c7d19528538
 pub const ROUTECAP_VERSION_MAJOR: u32 = 1;
 pub const ROUTECAP_VERSION_MINOR: u32 = 1;
 pub const ROUTECAP_VERSION_PATCH: u32 = 0;
@@ -4228,8 +4228,7 @@ unsafe extern "C" {
     /// @param[in] keys      [count, key_bytes] the keys.
     /// @param[in] count     How many keys.
     /// @param[out] reasons  [count] 0 for a block that is retained now, otherwise ROUTECAP_MISSING_*;
-    ///                      may be NULL. REFUSED: the store is shared, and another process was changing
-    ///                      it.
+    ///                      may be NULL.
     pub fn routecap_store_retain(
         store: *mut routecap_store,
         keys: *const ::core::ffi::c_void,
@@ -5198,7 +5197,10 @@ unsafe extern "C" {
 }
 unsafe extern "C" {
     /// Create a store that several processes of one machine share. Each other process opens it by its
-    /// descriptor. At most 48 processes have it open at a time.
+    /// descriptor.
+    ///
+    /// Limits. A shared store has content keys only: ROUTECAP_STORE_SLOT_KEYS is an error. It retains no
+    /// blocks: routecap_store_retain and routecap_store_release return ROUTECAP_ERR_ARGUMENT.
     ///
     /// Memory. The call takes all memory of the store: the budget for blocks, and about 1.2 MB more. The
     /// store takes no more later.
@@ -5209,15 +5211,15 @@ unsafe extern "C" {
     /// dropped between an adopt and that copy, it is EVICTED for the adopter too. The counts are those
     /// of all processes together, except blocks_in_flight.
     ///
-    /// Lock. To publish or retain blocks, and to note that blocks were used, a process must hold the
-    /// store's lock. Finding, adopting, releasing and evicting work without it. A call tries for about
-    /// 50 us to get the lock. The worker thread waits for up to one second. A process may fail to get
-    /// the lock, for example because another process was stopped while it held the lock. Then its blocks
-    /// are not published (blocks_refused), retain gives the reason ROUTECAP_MISSING_REFUSED, and an
-    /// adopt does not note that its blocks were used. No counter shows the last two.
+    /// Lock. To publish blocks, and to note that blocks were used, a process must hold the store's lock.
+    /// Finding, adopting and evicting work without it. The worker thread waits for it for up to one
+    /// second to publish, and for about 50 us to note a use. A process may fail to get the lock, for
+    /// example because another process was stopped while it held the lock. Then its blocks are not
+    /// published (blocks_refused), or an adopt does not note that its blocks were used, which no counter
+    /// shows.
     ///
-    /// Death. A process may die at any moment without holding up the others. The blocks that it retained
-    /// are released. If it dies while it holds the lock, the store forgets which blocks were used last.
+    /// Death. A process may die at any moment without holding up the others. If it dies while it holds
+    /// the lock, the store forgets which blocks were used last.
     ///
     /// Trust. A process that writes into the memory by other means can make rows missing by accident,
     /// and wrong on purpose. Pass the descriptor only to processes that you trust.
@@ -5229,7 +5231,8 @@ unsafe extern "C" {
     ///                         inherits it; to another program, pass it over a UNIX socket, because exec
     ///                         closes it.
     /// @param[out] store       The store, to be freed with routecap_store_free; NULL on error.
-    /// @return ROUTECAP_OK; ROUTECAP_ERR_NO_BACKEND (this system has no such memory, or no /proc).
+    /// @return ROUTECAP_OK; ROUTECAP_ERR_ARGUMENT (also for ROUTECAP_STORE_SLOT_KEYS);
+    ///         ROUTECAP_ERR_NO_BACKEND (this system has no such memory, or no /proc).
     pub fn routecap_store_create_shared(
         config: *const routecap_store_config,
         shape: *const routecap_config,
@@ -5252,20 +5255,20 @@ unsafe extern "C" {
     /// A file with a name must belong to this user or to root, because its owner could make rows wrong.
     /// So open the file with O_NOFOLLOW, and create it with mode 0600.
     ///
-    /// @param[in] config      The configuration. block_rows, key_bytes and flags must be those that the
-    ///                        store was created with. budget_bytes and generation matter only if the
-    ///                        file is empty.
+    /// @param[in] config      The configuration. block_rows and key_bytes must be those that the store
+    ///                        was created with. budget_bytes and generation matter only if the file is
+    ///                        empty.
     /// @param[in] shape       The shape that the store was created with.
     /// @param[in] descriptor  A descriptor of routecap_store_create_shared, or of a file opened for
     ///                        reading and writing. The caller still owns it, and may close it after the
     ///                        call.
     /// @param[out] store      The store, to be freed with routecap_store_free; NULL on error.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT (no store, a store of another version or another boot,
-    ///         or a damaged one); ROUTECAP_ERR_ARGUMENT (also if the file belongs to another user);
-    ///         ROUTECAP_ERR_SHAPE_MISMATCH (a different shape, block_rows, key_bytes or flags);
-    ///         ROUTECAP_ERR_NOT_READY (another process is making the store, and makes no progress);
-    ///         ROUTECAP_ERR_NO_MEMORY (also if the disk is full, or 48 processes have the store open);
-    ///         ROUTECAP_ERR_NO_BACKEND (this system has no /proc).
+    ///         or a damaged one); ROUTECAP_ERR_ARGUMENT (also for ROUTECAP_STORE_SLOT_KEYS, or if the
+    ///         file belongs to another user); ROUTECAP_ERR_SHAPE_MISMATCH (a different shape, block_rows
+    ///         or key_bytes); ROUTECAP_ERR_NOT_READY (another process is making the store, and makes no
+    ///         progress); ROUTECAP_ERR_NO_MEMORY (also if the disk is full); ROUTECAP_ERR_NO_BACKEND
+    ///         (this system has no /proc).
     pub fn routecap_store_open_shared(
         config: *const routecap_store_config,
         shape: *const routecap_config,
