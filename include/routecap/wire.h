@@ -259,14 +259,11 @@ ROUTECAP_API routecap_status routecap_wire_decode(const void *data, size_t bytes
 typedef struct routecap_wire_decoder routecap_wire_decoder;
 
 /**
- * Begin to decode a message that arrives piece by piece. Each piece is decoded on arrival into the
- * routing's memory, which grows as needed.
+ * Begin to decode a message that arrives piece by piece. The pieces are kept and decoded at the
+ * end, so routecap_wire_decoder_finish finds what is wrong with the message, and hint.budget_bytes
+ * has to have room for the message and its rows.
  *
- * Two formats are collected and decoded at the end: SERIALIZED, and OBJECT, whose shape may come
- * after its data.
- *
- * @param[in] format    ROUTECAP_WIRE_*. With ANY, the format is found once enough bytes have
- *                      arrived.
+ * @param[in] format    ROUTECAP_WIRE_*. With ANY, the format is found at the end.
  * @param[in] hint      What the bytes do not say. The call reads it and its arrays before it
  *                      returns. May be NULL for SERIALIZED.
  * @param[out] decoder  The decoder, to be freed with routecap_wire_decoder_free; NULL on error.
@@ -283,7 +280,7 @@ ROUTECAP_API routecap_status routecap_wire_decoder_create(routecap_wire_format f
  * @param[in,out] decoder  The decoder.
  * @param[in] data         [bytes] the next bytes. They may be freed afterwards.
  * @param[in] bytes        How many.
- * @return ROUTECAP_OK, even if cells are missing; otherwise an error of routecap_wire_decode.
+ * @return ROUTECAP_OK; ROUTECAP_ERR_NO_MEMORY (also hint.budget_bytes).
  */
 ROUTECAP_API routecap_status routecap_wire_decoder_write(routecap_wire_decoder *decoder,
                                                          const void *data, size_t bytes);

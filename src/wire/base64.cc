@@ -15,17 +15,11 @@ void choose() {
 
 }  // namespace
 
-Base64Decoder::Base64Decoder() {
+int64_t decode_base64(const uint8_t *text, size_t n, uint8_t *to) {
     choose();
-    base64_stream_decode_init(&state_, 0);
-}
-
-int64_t Base64Decoder::decode(const uint8_t *text, size_t n, uint8_t *to) {
-    if (n == 0) return 0;
-    characters_ += n;
     size_t bytes = 0;
-    const bool ok = base64_stream_decode(&state_, reinterpret_cast<const char *>(text), n,
-                                         reinterpret_cast<char *>(to), &bytes) == 1;
+    const bool ok = n == 0 || ::base64_decode(reinterpret_cast<const char *>(text), n,
+                                              reinterpret_cast<char *>(to), &bytes, 0) == 1;
     return ok ? static_cast<int64_t>(bytes) : -1;
 }
 

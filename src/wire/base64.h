@@ -10,24 +10,12 @@
 
 namespace routecap::wire {
 
-// Bytes of room that decoding `n` characters needs. That includes the rest of a group that an
-// earlier piece began, and the bytes that the fastest codec writes beyond its result.
+// Bytes of room that decoding `n` characters needs, with those that the fastest codec writes beyond
+// its result.
 constexpr size_t base64_room(size_t n) { return n / 4 * 3 + 64; }
-
-class Base64Decoder {
-public:
-    Base64Decoder();
-    // Decodes `n` characters into base64_room(n) bytes. Returns the number of bytes, or -1 if a
-    // character is not base64 or follows the padding.
-    int64_t decode(const uint8_t *text, size_t n, uint8_t *to);
-    // Whether the text may end here.
-    bool complete() const { return state_.bytes == 0 && characters_ % 4 == 0; }
-    uint64_t characters() const { return characters_; }
-
-private:
-    base64_state state_{};
-    uint64_t characters_ = 0;
-};
+// Decodes `n` characters, whole groups, into base64_room(n) bytes. Returns the number of bytes, or
+// -1 if a character is not base64 or follows the padding.
+int64_t decode_base64(const uint8_t *text, size_t n, uint8_t *to);
 
 class Base64Encoder {
 public:

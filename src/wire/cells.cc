@@ -85,7 +85,7 @@ int32_t read_hint(const routecap_wire_hint *theirs, int32_t format, Hint &hint) 
     return ROUTECAP_OK;
 }
 
-int32_t make_layout(const Format &format, const MessageFacts &said, const Hint &hint,
+int32_t make_layout(const Format &format, const MessageFacts &said, const Hint &hint, uint64_t size,
                     ArrayLayout &layout) {
     const routecap_wire_hint &h = hint.values;
     const bool shape = said.has(ROUTECAP_WIRE_FACT_SHAPE);
@@ -93,10 +93,7 @@ int32_t make_layout(const Format &format, const MessageFacts &said, const Hint &
     if (int32_t s = agree("columns", shape, said.columns, h.columns, layout.columns); s < 0)
         return s;
     if (int32_t s = agree("k", shape, said.k, h.k, k); s < 0) return s;
-    layout.rows_said = shape && ArrayLayout::is_known(said.rows);
-    if (int32_t s = agree("rows", layout.rows_said, said.rows, h.rows, layout.rows); s < 0)
-        return s;
-    if (!layout.rows_said && h.rows == 0) layout.rows = UINT64_MAX;
+    if (int32_t s = agree("rows", shape, said.rows, h.rows, layout.rows); s < 0) return s;
     if (int32_t s =
             agree("first", said.has(ROUTECAP_WIRE_FACT_FIRST), said.first, h.first, layout.first);
         s < 0)
@@ -137,10 +134,19 @@ int32_t make_layout(const Format &format, const MessageFacts &said, const Hint &
     }
     for (uint32_t c = 0; c < layout.columns; c++)
         if (!captured[c]) layout.left_out.push_back(c);
-    if (ArrayLayout::is_known(layout.rows) && layout.rows > ROUTECAP_MAX_POSITION - layout.first)
-        return report(ROUTECAP_ERR_FORMAT, "rows [%llu,+%llu) are beyond the highest position",
-                      ull(layout.first), ull(layout.rows));
     layout.row_bytes = uint64_t{layout.columns} * k * layout.dtype->bytes;
+    const uint64_t rows = size / layout.row_bytes, rest = size % layout.row_bytes;
+    if ((shape || h.rows != 0) && (rows != layout.rows || rest != 0))
+        return report(shape ? ROUTECAP_ERR_FORMAT : ROUTECAP_ERR_SHAPE_MISMATCH,
+                      "the array has %llu bytes; %llu rows of %llu bytes were said", ull(size),
+                      ull(layout.rows), ull(layout.row_bytes));
+    if (rest != 0)
+        return report(ROUTECAP_ERR_FORMAT, "%llu bytes are left over after %llu rows of %llu bytes",
+                      ull(rest), ull(rows), ull(layout.row_bytes));
+    layout.rows = rows;
+    if (rows > ROUTECAP_MAX_POSITION - layout.first)
+        return report(ROUTECAP_ERR_FORMAT, "rows [%llu,+%llu) are beyond the highest position",
+                      ull(layout.first), ull(rows));
     return ROUTECAP_OK;
 }
 
@@ -151,7 +157,6 @@ template <class T>
 void Cells::look_at_left_out(const uint8_t *row) {
     const Elements<T> ids(row);
     const uint32_t k = layout_.shape->k;
-    in_use_.resize(layout_.left_out.size());
     for (size_t i = 0; i < layout_.left_out.size(); i++) {
         if (in_use_[i]) continue;
         const uint64_t at = uint64_t{layout_.left_out[i]} * k;
@@ -281,64 +286,51 @@ bool Cells::write_row(const uint8_t *row, Id *ids, uint8_t *validity) {
 
 // ---- Rows -----------------------------------------------------------------------------------
 
-template <class Id, uint32_t K>
-int32_t Cells::write_rows(const uint8_t *bytes, uint64_t rows) {
+template <class T, class Id, uint32_t K>
+void Cells::write_rows_of(const uint8_t *bytes, uint64_t rows) {
     const Shape &shape = *layout_.shape;
-    if (seen_.empty()) seen_.resize(shape.layers), unseen_ = shape.layers;
     const uint8_t *before = last_.empty() ? nullptr : last_.data();
     const bool alike = layout_.left_out.empty() &&
                        std::all_of(shape.layer_experts.begin(), shape.layer_experts.end(),
                                    [&](uint32_t experts) { return experts == shape.experts; });
     const uint64_t at_once = alike ? kBytesAtOnce / layout_.row_bytes + 1 : 1;
-    while (rows > 0) {
-        RowSink::Room room{};
-        if (int32_t s = to_.room(rows, room); s < 0) return s;
-        bool complete = true;
-        const auto put = [&]<class T>(T) {
-            for (uint64_t r = 0, n = 0; r < room.rows; r += n) {
-                n = std::min(at_once, room.rows - r);
-                auto *ids = reinterpret_cast<Id *>(room.ids + r * shape.ids_bytes);
-                uint8_t *validity = room.validity + r * shape.validity_bytes;
-                const bool whole = alike && write_complete<T, Id, K>(bytes, n, ids, validity);
-                for (uint64_t i = 0; i < n;
-                     i++, bytes += layout_.row_bytes, validity += shape.validity_bytes) {
-                    const bool full =
-                        whole ||
-                        write_row<T, Id, K>(bytes, ids + i * shape.layers * shape.k, validity);
-                    complete &= full;
-                    if (before != nullptr && std::memcmp(before, bytes, layout_.row_bytes) == 0)
-                        counts_.rows_repeated += full || !shape.row_empty(validity);
-                    before = bytes;
-                    if (!layout_.left_out.empty() &&
-                        (in_use_.empty() || counts_.columns_in_use < in_use_.size()))
-                        look_at_left_out<T>(bytes);
-                }
-            }
-        };
-        switch (layout_.dtype->dtype) {
-            case ROUTECAP_DTYPE_U8: put(uint8_t{}); break;
-            case ROUTECAP_DTYPE_I8: put(int8_t{}); break;
-            case ROUTECAP_DTYPE_U16: put(uint16_t{}); break;
-            case ROUTECAP_DTYPE_I16: put(int16_t{}); break;
-            case ROUTECAP_DTYPE_U32: put(uint32_t{}); break;
-            case ROUTECAP_DTYPE_I32: put(int32_t{}); break;
-            case ROUTECAP_DTYPE_U64: put(uint64_t{}); break;
-            default: put(int64_t{}); break;
+    auto *ids = reinterpret_cast<Id *>(to_.ids + rows_ * shape.ids_bytes);
+    uint8_t *validity = to_.validity + rows_ * shape.validity_bytes;
+    for (uint64_t r = 0, n = 0; r < rows; r += n) {
+        n = std::min(at_once, rows - r);
+        const bool whole = alike && write_complete<T, Id, K>(bytes, n, ids, validity);
+        for (uint64_t i = 0; i < n; i++) {
+            const bool full = whole || write_row<T, Id, K>(bytes, ids, validity);
+            if (before != nullptr && std::memcmp(before, bytes, layout_.row_bytes) == 0)
+                counts_.rows_repeated += full || !shape.row_empty(validity);
+            before = bytes;
+            if (counts_.columns_in_use < in_use_.size()) look_at_left_out<T>(bytes);
+            bytes += layout_.row_bytes, ids += shape.layers * shape.k,
+                validity += shape.validity_bytes;
         }
-        if (int32_t s = to_.wrote(room.rows, complete); s < 0) return s;
-        rows -= room.rows, rows_ += room.rows;
     }
-    if (before != nullptr && before != last_.data())
-        last_.assign(before, before + layout_.row_bytes);
-    return ROUTECAP_OK;
+    last_.assign(before, before + layout_.row_bytes);
 }
 
-int32_t Cells::write_rows(const uint8_t *bytes, uint64_t rows) {
-    if (ArrayLayout::is_known(layout_.rows) && rows > layout_.rows - rows_)
-        return report(layout_.wrong_rows(), "there are more than the %llu rows that were said",
+template <class Id, uint32_t K>
+void Cells::write_rows(const uint8_t *bytes, uint64_t rows) {
+    switch (layout_.dtype->dtype) {
+        case ROUTECAP_DTYPE_U8: return write_rows_of<uint8_t, Id, K>(bytes, rows);
+        case ROUTECAP_DTYPE_I8: return write_rows_of<int8_t, Id, K>(bytes, rows);
+        case ROUTECAP_DTYPE_U16: return write_rows_of<uint16_t, Id, K>(bytes, rows);
+        case ROUTECAP_DTYPE_I16: return write_rows_of<int16_t, Id, K>(bytes, rows);
+        case ROUTECAP_DTYPE_U32: return write_rows_of<uint32_t, Id, K>(bytes, rows);
+        case ROUTECAP_DTYPE_I32: return write_rows_of<int32_t, Id, K>(bytes, rows);
+        case ROUTECAP_DTYPE_U64: return write_rows_of<uint64_t, Id, K>(bytes, rows);
+        default: return write_rows_of<int64_t, Id, K>(bytes, rows);
+    }
+}
+
+int32_t Cells::write(const uint8_t *bytes, uint64_t rows) {
+    if (rows > layout_.rows - rows_)
+        return report(ROUTECAP_ERR_FORMAT, "there are more than the %llu rows of the array",
                       ull(layout_.rows));
-    if (rows > ROUTECAP_MAX_POSITION - layout_.first - rows_)
-        return report(ROUTECAP_ERR_FORMAT, "rows are beyond the highest position");
+    if (rows == 0) return ROUTECAP_OK;
     const auto with_k = [&]<class Id>(Id) {
         switch (layout_.shape->k) {
             case 2: return write_rows<Id, 2>(bytes, rows);
@@ -347,50 +339,20 @@ int32_t Cells::write_rows(const uint8_t *bytes, uint64_t rows) {
             default: return write_rows<Id, 0>(bytes, rows);
         }
     };
-    return layout_.shape->id_bytes == 1 ? with_k(uint8_t{}) : with_k(uint16_t{});
-}
-
-int32_t Cells::write(const uint8_t *bytes, uint64_t n) {
-    if (!rest_.empty()) {
-        const uint64_t taken = std::min<uint64_t>(n, layout_.row_bytes - rest_.size());
-        rest_.insert(rest_.end(), bytes, bytes + taken);
-        bytes += taken, n -= taken;
-        if (rest_.size() < layout_.row_bytes) return ROUTECAP_OK;
-        const std::vector<uint8_t> row = std::move(rest_);
-        rest_.clear();
-        if (int32_t s = write_rows(row.data(), 1); s < 0) return s;
-    }
-    const uint64_t rows = n / layout_.row_bytes, whole = rows * layout_.row_bytes;
-    if (rows > 0)
-        if (int32_t s = write_rows(bytes, rows); s < 0) return s;
-    rest_.assign(bytes + whole, bytes + n);
+    layout_.shape->id_bytes == 1 ? with_k(uint8_t{}) : with_k(uint16_t{});
+    rows_ += rows;
     return ROUTECAP_OK;
 }
 
-int32_t Cells::finish() {
-    if (!rest_.empty())
-        return report(ROUTECAP_ERR_FORMAT, "%zu bytes are left over after %llu rows of %llu bytes",
-                      rest_.size(), ull(rows_), ull(layout_.row_bytes));
-    if (ArrayLayout::is_known(layout_.rows) && rows_ != layout_.rows)
-        return report(layout_.wrong_rows(), "there are %llu rows of %llu that were said",
-                      ull(rows_), ull(layout_.rows));
-    return ROUTECAP_OK;
-}
-
-void Cells::report_to(routecap_wire_report &report) const {
-    const uint32_t size = report.struct_size;
-    const int32_t format = report.format;
-    const uint32_t version = report.version, facts = report.facts;
-    const uint64_t bytes = report.bytes;
-    report = counts_;
-    report.struct_size = size, report.format = format, report.version = version,
-    report.facts = facts, report.bytes = bytes;
+routecap_wire_report Cells::counted() const {
+    routecap_wire_report report = counts_;
     report.dtype = layout_.dtype->dtype;
     report.columns = layout_.columns;
     report.columns_left_out = static_cast<uint32_t>(layout_.left_out.size());
     report.layers_empty = rows_ > 0 ? unseen_ : 0;
     report.first = layout_.first, report.rows = rows_;
     report.largest_id = largest_;
+    return report;
 }
 
 }  // namespace routecap::wire

@@ -2,19 +2,22 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
+#include <optional>
 #include <utility>
 
 #include "base/status.h"
 #include "base/structs.h"
 #include "routing/import.h"
 #include "routing/serialized.h"
+#include "wire/base64.h"
+#include "wire/lists.h"
+#include "wire/message.h"
 
 namespace routecap::wire {
 namespace {
 
-constexpr size_t kTextAtOnce = 32768;    // what it decodes to stays in the processor's cache
-constexpr uint64_t kFirstBytes = 65536;  // room for rows whose number is not known
-constexpr char kWithinGroup[] = "the text in base64 ends within a group of four";
+constexpr size_t kTextAtOnce = 32768;  // what it decodes to stays in the processor's cache
 
 int32_t over_budget(uint64_t bytes, uint64_t budget) {
     return report(ROUTECAP_ERR_NO_MEMORY, "decoding takes %llu bytes, hint.budget_bytes is %llu",
@@ -31,260 +34,141 @@ int32_t status_of(uint64_t valid, uint64_t cells, bool strict) {
                   ull(cells - valid), ull(cells));
 }
 
-}  // namespace
+// Reads a message whose ids are in an array or in lists.
+class Reader {
+public:
+    Reader(const Format &format, const Hint &hint) : format_(format), hint_(hint) {}
 
-// ---- Reading --------------------------------------------------------------------------------
-
-int32_t Reader::begin(uint64_t ready) {
-    if (int32_t s = make_layout(*format_, said_, hint_, layout_); s < 0) return s;
-    if (body_size_) {
-        const uint64_t size = *body_size_ - (format_->npy ? head_.size() : 0);
-        if (ArrayLayout::is_known(layout_.rows) &&
-            (size / layout_.row_bytes != layout_.rows || size % layout_.row_bytes != 0))
-            return report(layout_.wrong_rows(),
-                          "the array has %llu bytes; %llu rows of %llu bytes were said", ull(size),
-                          ull(layout_.rows), ull(layout_.row_bytes));
-        ready = size / layout_.row_bytes;
-    }
-    RowSink *rows = nullptr;
-    if (int32_t s = rows_for(layout_, ready, rows); s < 0) return s;
-    cells_.emplace(layout_, *rows);
-    return ROUTECAP_OK;
-}
-
-int32_t Reader::elements(const uint8_t *bytes, uint64_t n) {
-    if (!cells_)
-        if (int32_t s = begin(0); s < 0) return s;
-    return cells_->write(bytes, n);
-}
-
-// The bytes that remain after base64 is decoded.
-int32_t Reader::payload(const uint8_t *bytes, uint64_t n) {
-    if (!format_->npy || cells_) return elements(bytes, n);
-    const size_t before = head_.size();
-    // A longer header is refused.
-    head_.insert(head_.end(), bytes, bytes + std::min<uint64_t>(n, kLongestNpyHead));
-    size_t head = 0;
-    const int32_t s = read_npy(head_.data(), head_.size(), said_, head);
-    if (s != ROUTECAP_OK) return std::min(s, ROUTECAP_OK);  // PENDING is no error
-    head_.resize(head);
-    if (int32_t t = begin(0); t < 0) return t;
-    return elements(bytes + (head - before), n - (head - before));
-}
-
-// The size of the payload of a whole message. Text that ends within a group has none, because its
-// last bytes would decode to part of a row that the size does not count.
-int32_t Reader::measure(const uint8_t *body, uint64_t n) {
-    if (format_->base64 && n % 4 != 0) return report(ROUTECAP_ERR_FORMAT, kWithinGroup);
-    body_size_ = format_->base64 ? base64_decoded_size(body, n) : n;
-    return ROUTECAP_OK;
-}
-
-int32_t Reader::body(const uint8_t *bytes, uint64_t n) {
-    if (!format_->base64) return payload(bytes, n);
-    if (!base64_) base64_.emplace();
-    uint8_t decoded[base64_room(kTextAtOnce)];
-    while (n > 0) {
-        const size_t taken = std::min<uint64_t>(n, kTextAtOnce);
-        const int64_t got = base64_->decode(bytes, taken, decoded);
-        if (got < 0)
-            return report(ROUTECAP_ERR_FORMAT,
-                          "the text is not in base64, within %llu bytes after byte %llu",
-                          ull(taken), ull(bytes_ - n));
-        if (int32_t s = payload(decoded, static_cast<uint64_t>(got)); s < 0) return s;
-        bytes += taken, n -= taken;
-    }
-    return ROUTECAP_OK;
-}
-
-int32_t Reader::write(const uint8_t *bytes, uint64_t n) {
-    bytes_ += n;
-    if (format_->format == ROUTECAP_WIRE_LISTS) {
-        if (!lists_) lists_.emplace();
-        return lists_->write(
-            bytes, n,
-            [&](uint32_t columns, uint32_t k) {
-                said_.facts = ROUTECAP_WIRE_FACT_SHAPE, said_.columns = columns, said_.k = k,
-                said_.rows = UINT64_MAX;
-                return begin(0);
-            },
-            [&](const int64_t *ids, uint64_t count) {
-                return elements(reinterpret_cast<const uint8_t *>(ids), count * sizeof *ids);
-            });
-    }
-    if (format_->format != ROUTECAP_WIRE_NRLRE1 || in_body_) return body(bytes, n);
-    const size_t before = head_.size();
-    head_.insert(head_.end(), bytes, bytes + std::min<uint64_t>(n, 128));
-    size_t head = 0;
-    const int32_t s = read_nrlre1(head_.data(), head_.size(), said_, head);
-    if (s != ROUTECAP_OK) return std::min(s, ROUTECAP_OK);
-    in_body_ = true;
-    if (body_size_)
-        if (int32_t t = measure(bytes + head, n - head); t < 0) return t;
-    return body(bytes + (head - before), n - (head - before));
-}
-
-int32_t Reader::read(const uint8_t *bytes, uint64_t n) {
-    if (format_->format == ROUTECAP_WIRE_OBJECT) {
-        size_t data = 0, size = 0;
-        if (int32_t s = read_object(bytes, n, said_, data, size); s < 0) return s;
-        bytes_ = n;
-        if (int32_t s = measure(bytes + data, size); s < 0) return s;
-        if (int32_t s = body(bytes + data, size); s < 0) return s;
-        return finish();
-    }
-    if (format_->format == ROUTECAP_WIRE_NRLRE1)
-        body_size_ = 0;  // measured when its head was read
-    else if (format_->format != ROUTECAP_WIRE_LISTS)
-        if (int32_t s = measure(bytes, n); s < 0) return s;
-    if (int32_t s = write(bytes, n); s < 0) return s;
-    return finish();
-}
-
-int32_t Reader::finish() {
-    if (format_->format == ROUTECAP_WIRE_NRLRE1 && !in_body_)
-        return report(ROUTECAP_ERR_FORMAT, "the text ends within its head");
-    if (base64_ && !base64_->complete()) return report(ROUTECAP_ERR_FORMAT, kWithinGroup);
-    if (format_->npy && !cells_)
-        return report(ROUTECAP_ERR_FORMAT, "the bytes end within the head of the .npy file");
-    if (lists_)
-        if (int32_t s = lists_->finish([&](const int64_t *ids, uint64_t n) {
-                return elements(reinterpret_cast<const uint8_t *>(ids), n * sizeof *ids);
-            });
+    int32_t read(const uint8_t *bytes, uint64_t n) {
+        if (format_.format == ROUTECAP_WIRE_LISTS) return read_as_lists(bytes, n);
+        size_t from = 0, size = n;
+        if (format_.format == ROUTECAP_WIRE_OBJECT) {
+            if (int32_t s = read_object(bytes, n, said_, from, size); s < 0) return s;
+        } else if (format_.format == ROUTECAP_WIRE_NRLRE1) {
+            if (int32_t s = read_nrlre1(bytes, n, said_, from); s < 0) return s;
+            size = n - from;
+        }
+        if (int32_t s = format_.base64 ? read_base64(bytes + from, size) : read_all(bytes, n);
             s < 0)
             return s;
-    if (format_->format == ROUTECAP_WIRE_LISTS && !lists_)
-        return report(ROUTECAP_ERR_FORMAT, "there are no lists");
-    if (!cells_)
-        if (int32_t s = begin(0); s < 0) return s;  // no rows
-    return cells_->finish();
-}
-
-void Reader::report_to(routecap_wire_report *report) const {
-    if (report == nullptr) return;
-    routecap_wire_report r{};
-    r.format = format_->format;
-    r.version = said_.version;
-    r.facts = said_.facts | (layout_.dtype->is_signed ? ROUTECAP_WIRE_FACT_VALIDITY : 0u);
-    r.bytes = bytes_;
-    cells_->report_to(r);
-    write_struct(report, r);
-}
-
-// ---- To a routing ---------------------------------------------------------------------------
-
-namespace {
-
-class ToRouting : public Reader, private RowSink {
-public:
-    using Reader::Reader;
-
-    // The routing of all that was read.
-    int32_t finish(routecap_wire_report *report, Routing **routing) {
-        if (int32_t s = Reader::finish(); s < 0) return s;
-        return done(report, routing);
+        if (!cells_)
+            return report(ROUTECAP_ERR_FORMAT, "the bytes end within the head of the .npy file");
+        return check_end();
     }
-    int32_t done(routecap_wire_report *report, Routing **routing) {
-        const uint64_t cells = rows_ * layout().shape->layers;
-        if (strict())
-            if (int32_t s = status_of(valid(), cells, true); s < 0) return s;
-        ImportedRows imported{layout().shape, layout().first, rows_, {}, {}};
-        uint64_t position = layout().first;
-        for (const Chunk &chunk : *chunks_) {
-            if (chunk.used == 0) continue;
-            imported.segments.push_back({position, chunk.used, chunk.ids.get(),
-                                         chunk.complete ? nullptr : chunk.validity.get(), nullptr,
-                                         hint_.values.tag, 0, 0});
-            position += chunk.used;
-        }
-        auto owner = std::make_unique<std::shared_ptr<Chunks>>(chunks_);
+
+    int32_t finish(uint64_t bytes, routecap_wire_report *report, Routing **routing) {
+        routecap_wire_report r = cells_->counted();
+        r.format = format_.format;
+        r.version = said_.version;
+        r.facts = said_.facts | (layout_.dtype->is_signed ? ROUTECAP_WIRE_FACT_VALIDITY : 0u);
+        r.bytes = bytes;
+        const uint64_t cells = layout_.rows * layout_.shape->layers;
+        const bool strict = (hint_.values.flags & ROUTECAP_WIRE_HINT_STRICT) != 0;
+        if (int32_t s = status_of(r.cells_valid, cells, strict); s < 0) return s;
+        ImportedRows imported{layout_.shape, layout_.first, layout_.rows, {}, {}};
+        if (layout_.rows > 0)
+            imported.segments.push_back({layout_.first, layout_.rows, rows_->ids.get(),
+                                         r.cells_valid == cells ? nullptr : rows_->validity.get(),
+                                         nullptr, hint_.values.tag, 0, 0});
         const int32_t s = import_rows(
             std::move(imported), ROUTECAP_IMPORT_TRUSTED,
-            [](void *o) { delete static_cast<std::shared_ptr<Chunks> *>(o); }, owner.get(),
-            routing);
+            [](void *rows) { delete static_cast<Rows *>(rows); }, rows_.get(), routing);
         if (s < 0) return s;
-        static_cast<void>(owner.release());
-        report_to(report);
-        return s == ROUTECAP_OK ? s : status_of(valid(), cells, false);
+        static_cast<void>(rows_.release());
+        if (report != nullptr) write_struct(report, r);
+        return s == ROUTECAP_OK ? s : status_of(r.cells_valid, cells, false);
     }
 
 private:
-    struct Chunk {
+    struct Rows {
         std::unique_ptr<uint8_t[]> ids, validity;
-        uint64_t rows = 0, used = 0;
-        bool complete = true;
     };
-    using Chunks = std::vector<Chunk>;
 
-    uint64_t valid() const {
-        routecap_wire_report r{};
-        r.struct_size = sizeof r;
-        report_to(&r);
-        return r.cells_valid;
-    }
-
-    int32_t rows_for(const ArrayLayout &, uint64_t ready, RowSink *&rows) override {
-        ready_ = ready;
-        rows = this;
+    // Makes room for the rows of an array of this many bytes.
+    int32_t begin(uint64_t size) {
+        if (int32_t s = make_layout(format_, said_, hint_, size, layout_); s < 0) return s;
+        const Shape &shape = *layout_.shape;
+        const uint64_t bytes = layout_.rows * shape.row_bytes(), budget = hint_.values.budget_bytes;
+        if (budget != 0 && bytes > budget) return over_budget(bytes, budget);
+        rows_.reset(
+            new Rows{std::unique_ptr<uint8_t[]>(new uint8_t[layout_.rows * shape.ids_bytes]),
+                     std::unique_ptr<uint8_t[]>(new uint8_t[layout_.rows * shape.validity_bytes])});
+        cells_.emplace(layout_, CellsOut{rows_->ids.get(), rows_->validity.get()});
         return ROUTECAP_OK;
     }
 
-    int32_t room(uint64_t wanted, Room &room) override {
-        const Shape &shape = *layout().shape;
-        if (chunks_->empty() || chunks_->back().used == chunks_->back().rows) {
-            uint64_t rows = std::max({ready_ - std::min(ready_, rows_), wanted, rows_,
-                                      ready_ > 0 ? 1 : kFirstBytes / shape.row_bytes()});
-            if (ArrayLayout::is_known(layout().rows)) rows = std::min(rows, layout().rows - rows_);
-            const uint64_t bytes = rows * shape.row_bytes(), budget = hint_.values.budget_bytes;
-            if (budget != 0 && bytes > budget - std::min(budget, bytes_))
-                return over_budget(bytes_ + bytes, budget);
-            Chunk chunk{std::unique_ptr<uint8_t[]>(new uint8_t[rows * shape.ids_bytes]),
-                        std::unique_ptr<uint8_t[]>(new uint8_t[rows * shape.validity_bytes]), rows};
-            chunks_->push_back(std::move(chunk));
-            bytes_ += bytes;
+    int32_t check_end() const {
+        if (cells_->rows() == layout_.rows) return ROUTECAP_OK;
+        return report(ROUTECAP_ERR_FORMAT, "there are %llu rows of %llu that were said",
+                      ull(cells_->rows()), ull(layout_.rows));
+    }
+
+    // Reads the head of the .npy file if that is next, and then whole rows. Says how many bytes it
+    // has read. `size`: of all bytes, the head included.
+    int32_t take(const uint8_t *bytes, uint64_t n, uint64_t size, uint64_t &taken) {
+        taken = 0;
+        if (!cells_) {
+            size_t head = 0;
+            if (format_.npy)
+                if (int32_t s = read_npy(bytes, n, said_, head); s != ROUTECAP_OK)
+                    return std::min(s, ROUTECAP_OK);  // PENDING is no error
+            if (int32_t s = begin(size - head); s < 0) return s;
+            taken = head;
         }
-        const Chunk &chunk = chunks_->back();
-        room = {chunk.ids.get() + chunk.used * shape.ids_bytes,
-                chunk.validity.get() + chunk.used * shape.validity_bytes,
-                std::min(wanted, chunk.rows - chunk.used)};
+        const uint64_t rows = (n - taken) / layout_.row_bytes;
+        if (int32_t s = cells_->write(bytes + taken, rows); s < 0) return s;
+        taken += rows * layout_.row_bytes;
+        return ROUTECAP_OK;
+    }
+    int32_t read_all(const uint8_t *bytes, uint64_t n) {
+        uint64_t taken;
+        return take(bytes, n, n, taken);
+    }
+    int32_t read_base64(const uint8_t *text, uint64_t n) {
+        if (n % 4 != 0)
+            return report(ROUTECAP_ERR_FORMAT, "the text in base64 ends within a group of four");
+        const uint64_t size = base64_decoded_size(text, n);
+        std::vector<uint8_t> decoded;
+        uint64_t rest = 0;  // bytes that were decoded and not read yet
+        uint64_t at = 0, taken;
+        do {
+            const uint64_t most = std::min<uint64_t>(n - at, kTextAtOnce);
+            if (decoded.size() < rest + base64_room(most)) decoded.resize(rest + base64_room(most));
+            const int64_t got = decode_base64(text + at, most, decoded.data() + rest);
+            if (got < 0)
+                return report(ROUTECAP_ERR_FORMAT,
+                              "the text is not in base64, within %llu bytes after byte %llu",
+                              ull(most), ull(at));
+            rest += static_cast<uint64_t>(got);
+            if (int32_t s = take(decoded.data(), rest, size, taken); s < 0) return s;
+            rest -= taken, at += most;
+            std::memmove(decoded.data(), decoded.data() + taken, rest);
+        } while (at < n);
         return ROUTECAP_OK;
     }
 
-    int32_t wrote(uint64_t rows, bool complete) override {
-        chunks_->back().used += rows;
-        chunks_->back().complete &= complete;
-        rows_ += rows;
-        return ROUTECAP_OK;
+    int32_t read_as_lists(const uint8_t *text, uint64_t n) {
+        const auto begin_rows = [&](uint64_t rows, uint32_t columns, uint32_t k) {
+            said_.facts = ROUTECAP_WIRE_FACT_SHAPE, said_.columns = columns, said_.k = k,
+            said_.rows = rows;
+            return begin(rows * columns * k * sizeof(int64_t));
+        };
+        const auto give = [&](const int64_t *ids, uint64_t rows) {
+            return cells_->write(reinterpret_cast<const uint8_t *>(ids), rows);
+        };
+        if (int32_t s = read_lists(text, n, begin_rows, give); s < 0) return s;
+        if (!cells_)
+            if (int32_t s = begin(0); s < 0) return s;  // no rows
+        return check_end();
     }
 
-    std::shared_ptr<Chunks> chunks_ = std::make_shared<Chunks>();
-    uint64_t ready_ = 0, rows_ = 0, bytes_ = 0;
+    const Format &format_;
+    const Hint &hint_;
+    MessageFacts said_;
+    ArrayLayout layout_;
+    std::unique_ptr<Rows> rows_;
+    std::optional<Cells> cells_;
 };
-
-// The format of the bytes, if it is certain.
-int32_t find_out(const uint8_t *bytes, uint64_t n, int32_t &format) {
-    bool certain = false;
-    const int32_t s = detect(bytes, n, format, certain);
-    if (s != ROUTECAP_OK) return s;
-    return certain ? ROUTECAP_OK
-                   : report(ROUTECAP_ERR_FORMAT,
-                            "the bytes may be %s, or anything else in base64: say which",
-                            find_format(format)->name);
-}
-
-// What decoding checks first. Replaces ANY by the format that was found.
-int32_t begin_decoding(const void *data, size_t bytes, int32_t &format,
-                       const routecap_wire_report *report_, const uint8_t *&at) {
-    if (int32_t s = check_bytes(data, bytes, "data", at); s < 0) return s;
-    if (int32_t s = check_format(format, true); s < 0) return s;
-    if (report_ != nullptr)
-        if (int32_t s = check_output(report_, "report"); s < 0) return s;
-    if (format != ROUTECAP_WIRE_ANY) return ROUTECAP_OK;
-    const int32_t s = find_out(at, bytes, format);
-    return s == ROUTECAP_PENDING
-               ? report(ROUTECAP_ERR_FORMAT, "%zu bytes do not say what they are", bytes)
-               : s;
-}
 
 // Checks a hint against a serialised routing, which states every fact itself.
 int32_t check_hint(const routecap_wire_hint &h, const Routing &routing) {
@@ -339,97 +223,74 @@ int32_t decode_serialized(const void *data, size_t bytes, const routecap_wire_hi
     return s;
 }
 
+int32_t decode(const uint8_t *bytes, size_t n, int32_t format, const Hint &hint,
+               routecap_wire_report *report, Routing **routing) {
+    if (format == ROUTECAP_WIRE_SERIALIZED)
+        return decode_serialized(bytes, n, hint.values, report, routing);
+    Reader reader(*find_format(format), hint);
+    if (int32_t s = reader.read(bytes, n); s < 0) return s;
+    return reader.finish(n, report, routing);
+}
+
 }  // namespace
 
 int32_t decode(const void *data, size_t bytes, int32_t format, const routecap_wire_hint *theirs,
                routecap_wire_report *report_, Routing **routing) {
     const uint8_t *at = nullptr;
-    if (int32_t s = begin_decoding(data, bytes, format, report_, at); s < 0) return s;
+    if (int32_t s = check_bytes(data, bytes, "data", at); s < 0) return s;
+    if (int32_t s = check_format(format, true); s < 0) return s;
+    if (report_ != nullptr)
+        if (int32_t s = check_output(report_, "report"); s < 0) return s;
+    if (format == ROUTECAP_WIRE_ANY)
+        if (int32_t s = detect(at, bytes, format); s < 0) return s;
     Hint hint;
     if (int32_t s = read_hint(theirs, format, hint); s < 0) return s;
-    if (format == ROUTECAP_WIRE_SERIALIZED)
-        return decode_serialized(at, bytes, hint.values, report_, routing);
-    ToRouting reader(format, std::move(hint));
-    if (int32_t s = reader.read(at, bytes); s < 0) return s;
-    return reader.done(report_, routing);
+    return decode(at, bytes, format, hint, report_, routing);
 }
 
 // ---- In pieces ------------------------------------------------------------------------------
 
-int32_t Decoder::fail(int32_t status) {
-    error_ = status;
-    text_ = last_error();
-    reader_.reset();
-    kept_ = {};
+// Makes a call unless an earlier one failed or was the last. Then every later call returns the same
+// error.
+template <class Call>
+int32_t Decoder::once(Call call) {
+    if (error_ < 0) return report(error_, "%s", text_.c_str());
+    error_ = ROUTECAP_ERR_NO_MEMORY;  // if the call throws
+    const int32_t status = call();
+    error_ = std::min(status, ROUTECAP_OK);
+    if (status < 0) text_ = last_error(), kept_ = {};
     return status;
 }
 
-int32_t Decoder::take(const uint8_t *bytes, uint64_t n) {
-    if (reader_) return reader_->write(bytes, n);
-    const uint64_t budget = hint_.values.budget_bytes;
-    if (budget != 0 && n > budget - std::min<uint64_t>(budget, kept_.size()))
-        return over_budget(kept_.size() + n, budget);
-    kept_.insert(kept_.end(), bytes, bytes + n);
-    if (format_ == ROUTECAP_WIRE_ANY) {
-        const int32_t s = find_out(kept_.data(), kept_.size(), format_);
-        if (s != ROUTECAP_OK) {
-            format_ = ROUTECAP_WIRE_ANY;
-            return std::min(s, ROUTECAP_OK);
-        }
-    }
-    if (format_ == ROUTECAP_WIRE_SERIALIZED || format_ == ROUTECAP_WIRE_OBJECT) return ROUTECAP_OK;
-    reader_ = std::make_shared<ToRouting>(format_, std::move(hint_));
-    const std::vector<uint8_t> kept = std::move(kept_);
-    kept_ = {};
-    return reader_->write(kept.data(), kept.size());
-}
-
 int32_t Decoder::write(const void *data, size_t bytes) {
-    if (error_ < 0) return report(error_, "%s", text_.c_str());
-    if (finished_) return report(ROUTECAP_ERR_STATE, "the decoder was finished");
-    const uint8_t *at = nullptr;
-    if (int32_t s = check_bytes(data, bytes, "data", at); s < 0) return s;
-    if (bytes == 0) return ROUTECAP_OK;
-    try {
-        const int32_t s = take(at, bytes);
-        return s < 0 ? fail(s) : s;
-    } catch (const std::bad_alloc &) {
-        error_ = ROUTECAP_ERR_NO_MEMORY;
-        throw;
-    }
-}
-
-// Decodes a format that cannot be read in pieces. The kept bytes count in the budget too.
-int32_t Decoder::decode_kept(routecap_wire_report *report_, Routing **routing) {
-    routecap_wire_hint &h = hint_.values;
-    if (h.struct_size == 0)
-        return decode(kept_.data(), kept_.size(), format_, nullptr, report_, routing);
-    if (h.budget_bytes != 0 && kept_.size() >= h.budget_bytes)
-        return over_budget(kept_.size() + 1, h.budget_bytes);
-    if (h.budget_bytes != 0) h.budget_bytes -= kept_.size();
-    return decode(kept_.data(), kept_.size(), format_, &h, report_, routing);
+    return once([&] {
+        const uint8_t *at = nullptr;
+        if (int32_t s = check_bytes(data, bytes, "data", at); s < 0) return s;
+        const uint64_t budget = hint_.values.budget_bytes;
+        if (budget != 0 && bytes > budget - kept_.size())
+            return over_budget(kept_.size() + bytes, budget);
+        kept_.insert(kept_.end(), at, at + bytes);
+        return ROUTECAP_OK;
+    });
 }
 
 int32_t Decoder::finish(routecap_wire_report *report_, Routing **routing) {
-    if (error_ < 0) return report(error_, "%s", text_.c_str());
-    if (finished_) return report(ROUTECAP_ERR_STATE, "the decoder was finished");
-    if (report_ != nullptr)
-        if (int32_t s = check_output(report_, "report"); s < 0) return s;
-    try {
-        int32_t s;
-        if (reader_)
-            s = static_cast<ToRouting &>(*reader_).finish(report_, routing);
-        else
-            s = decode_kept(report_, routing);
-        if (s < 0) return fail(s);
-        finished_ = true;
-        reader_.reset();
-        kept_ = {};
-        return s;
-    } catch (const std::bad_alloc &) {
-        error_ = ROUTECAP_ERR_NO_MEMORY;
-        throw;
-    }
+    const int32_t status = once([&] {
+        if (report_ != nullptr)
+            if (int32_t s = check_output(report_, "report"); s < 0) return s;
+        int32_t format = format_;
+        if (format == ROUTECAP_WIRE_ANY)
+            if (int32_t s = detect(kept_.data(), kept_.size(), format); s < 0) return s;
+        // The kept bytes count in the budget too.
+        uint64_t &budget = hint_.values.budget_bytes;
+        if (budget != 0 && budget == kept_.size()) return over_budget(budget + 1, budget);
+        if (budget != 0) budget -= kept_.size();
+        return decode(kept_.data(), kept_.size(), format, hint_, report_, routing);
+    });
+    if (status < 0) return status;
+    kept_ = {};
+    error_ = ROUTECAP_ERR_STATE, text_ = "the decoder was finished";
+    return status;
 }
 
 }  // namespace routecap::wire

@@ -1,140 +1,101 @@
 #include "wire/lists.h"
 
-#include "base/status.h"
+#include <algorithm>
+#include <initializer_list>
+#include <vector>
+
+#include "wire/text.h"
 
 namespace routecap::wire {
 namespace {
 
 constexpr size_t kIdsAtOnce = 2048;
-// The text around the lists. A star stands for a word of letters and digits.
-constexpr char kBefore[] = "ndarray\",{\"data\":", kBehind[] = ",\"dtype\":\"*\"}]";
+constexpr uint64_t kLargestNumber = 999'999'999'999'999'999;
+constexpr char kNotLists[] = "this is not a list of integers";
 
-int32_t refuse(const char *what, uint64_t at) {
-    return report(ROUTECAP_ERR_FORMAT, "%s, at byte %llu", what, ull(at));
+// Whether these words come next, with blanks or without.
+bool take_words(Text &text, std::initializer_list<std::string_view> words) {
+    return std::all_of(words.begin(), words.end(),
+                       [&](std::string_view word) { return text.spaces(), text.take(word); });
+}
+
+// A list of one item or more.
+template <class Item>
+int32_t read_list(Text &text, Item read_item) {
+    text.spaces();
+    if (!text.take('[')) return text.refuse(kNotLists);
+    do {
+        if (int32_t s = read_item(); s < 0) return s;
+        text.spaces();
+    } while (text.take(','));
+    return text.take(']') ? ROUTECAP_OK : text.refuse(kNotLists);
+}
+
+// Adds the ids of a row.
+int32_t read_row(Text &text, uint32_t &columns, uint32_t &k, std::vector<int64_t> &ids) {
+    uint32_t in_row = 0;
+    const auto read_cell = [&] {
+        uint32_t in_cell = 0;
+        const auto read_id = [&] {
+            text.spaces();
+            const bool negative = text.take('-');
+            uint64_t number = 0;
+            if (!text.number(kLargestNumber, number)) return text.refuse(kNotLists);
+            ids.push_back(negative ? -static_cast<int64_t>(number) : static_cast<int64_t>(number));
+            return ++in_cell <= ROUTECAP_MAX_K ? ROUTECAP_OK
+                                               : text.refuse("a cell has too many ids");
+        };
+        if (int32_t s = read_list(text, read_id); s < 0) return s;
+        if (k == 0) k = in_cell;
+        if (in_cell != k)
+            return text.refuse("a cell and the first cell differ in their number of ids");
+        return ++in_row <= ROUTECAP_MAX_LAYERS ? ROUTECAP_OK
+                                               : text.refuse("a row has too many cells");
+    };
+    if (int32_t s = read_list(text, read_cell); s < 0) return s;
+    if (columns == 0) columns = in_row;
+    return in_row == columns
+               ? ROUTECAP_OK
+               : text.refuse("a row and the first row differ in their number of cells");
 }
 
 }  // namespace
 
-int32_t Lists::end_number(uint64_t at) {
-    if (!digits_) return refuse("a number without digits", at);
-    if (in_cell_ == ROUTECAP_MAX_K) return refuse("a cell has too many ids", at);
-    ids_.push_back(negative_ ? -static_cast<int64_t>(number_) : static_cast<int64_t>(number_));
-    in_cell_++;
-    after_ = After::value;
-    return ROUTECAP_OK;
-}
-
-int32_t Lists::close_list(uint64_t at, const Begin &begin, const Give &give) {
-    if (after_ == After::comma) return refuse("a comma before a bracket", at);
-    if (depth_ == 3) {
-        if (in_cell_ == 0 || (k_ != 0 && in_cell_ != k_))
-            return refuse("a cell and the first cell differ in their number of ids", at);
-        k_ = in_cell_, in_cell_ = 0;
-        if (++in_row_ > ROUTECAP_MAX_LAYERS) return refuse("a row has too many cells", at);
-    } else if (depth_ == 2) {
-        if (in_row_ == 0 || (columns_ != 0 && in_row_ != columns_))
-            return refuse("a row and the first row differ in their number of cells", at);
-        if (columns_ == 0)
-            if (int32_t s = begin(in_row_, k_); s < 0) return s;
-        columns_ = in_row_, in_row_ = 0;
-        if (ids_.size() >= kIdsAtOnce) {
-            if (int32_t s = give(ids_.data(), ids_.size()); s < 0) return s;
-            ids_.clear();
+int32_t read_lists(const uint8_t *bytes, uint64_t n, const BeginLists &begin,
+                   const GiveRows &give) {
+    Text text(bytes, n);
+    if (!take_words(text, {"["})) return text.refuse(kNotLists);
+    text.spaces();
+    const bool wrapped = text.peek() == '"';
+    if (wrapped && !take_words(text, {"\"ndarray\"", ",", "{", "\"data\"", ":", "["}))
+        return text.refuse(kNotLists);
+    uint32_t columns = 0, k = 0;
+    std::vector<int64_t> ids;
+    text.spaces();
+    for (bool more = text.peek() != ']'; more; more = text.take(',')) {
+        const bool first = columns == 0;
+        if (int32_t s = read_row(text, columns, k, ids); s < 0) return s;
+        const uint64_t row_ids = uint64_t{columns} * k;
+        if (first) {
+            // Each row and each cell has a bracket, and each id a digit and what follows it.
+            const auto brackets =
+                static_cast<uint64_t>(std::count(bytes, bytes + n, '[')) - (wrapped ? 2 : 1);
+            const uint64_t rows = brackets / (1 + columns);
+            if (rows > n / (2 * row_ids)) return text.refuse(kNotLists);
+            if (int32_t s = begin(rows, columns, k); s < 0) return s;
         }
+        text.spaces();
+        if (text.peek() == ',' && ids.size() < kIdsAtOnce) continue;
+        if (int32_t s = give(ids.data(), ids.size() / row_ids); s < 0) return s;
+        ids.clear();
     }
-    depth_--;
-    done_ = depth_ == 0;
-    if (done_ && around_ == Around::within) around_ = Around::behind, expected_ = kBehind;
-    after_ = After::value;
-    return ROUTECAP_OK;
-}
-
-// One character of what is around the lists.
-int32_t Lists::read_around(uint8_t c, uint64_t at) {
-    if (c == ' ' || c == '\t' || c == '\n' || c == '\r') return ROUTECAP_OK;
-    if (*expected_ == '*') {
-        if ((c >= 'a' && c <= 'z') || (c >= '0' && c <= '9')) return ROUTECAP_OK;
-        expected_++;
-    }
-    if (*expected_ == '\0' || *expected_ != static_cast<char>(c))
-        return refuse("this is not a list of integers", at);
-    if (*++expected_ == '\0' && around_ == Around::before) around_ = Around::within;
-    return ROUTECAP_OK;
-}
-
-int32_t Lists::write(const uint8_t *text, uint64_t n, const Begin &begin, const Give &give) {
-    for (uint64_t i = 0; i < n; i++) {
-        const uint8_t c = text[i];
-        const uint64_t at = read_ + i;
-        if (around_ == Around::before || around_ == Around::behind) {
-            if (int32_t s = read_around(c, at); s < 0) return s;
-            continue;
-        }
-        if (after_ == After::number) {
-            const auto digit = static_cast<uint8_t>(c - '0');
-            if (digit < 10) {
-                if (digits_ && number_ == 0) return refuse("a number with a zero before it", at);
-                if (number_ > 99'999'999'999'999'999)
-                    return refuse("a number that is too long", at);
-                number_ = number_ * 10 + digit, digits_ = true;
-                continue;
-            }
-            if (int32_t s = end_number(at); s < 0) return s;
-        }
-        switch (c) {
-            case ' ':
-            case '\t':
-            case '\n':
-            case '\r': break;
-            case '[':
-                if (done_ || depth_ == 3 || (after_ != After::open && after_ != After::comma))
-                    return refuse("a bracket that should not be there", at);
-                depth_++;
-                after_ = After::open;
-                break;
-            case ']':
-                if (depth_ == 0) return refuse("a bracket that should not be there", at);
-                if (int32_t s = close_list(at, begin, give); s < 0) return s;
-                break;
-            case ',':
-                if (depth_ == 0 || after_ != After::value)
-                    return refuse("a comma that should not be there", at);
-                after_ = After::comma;
-                break;
-            case '"':
-                if (depth_ != 1 || after_ != After::open || around_ != Around::nothing)
-                    return refuse("a string that should not be there", at);
-                around_ = Around::before, expected_ = kBefore, depth_ = 0, after_ = After::comma;
-                break;
-            default: {
-                const auto digit = static_cast<uint8_t>(c - '0');
-                if (depth_ != 3 || after_ == After::value || (c != '-' && digit > 9))
-                    return refuse("this is not a list of integers", at);
-                negative_ = c == '-', digits_ = !negative_, number_ = negative_ ? 0 : digit;
-                after_ = After::number;
-                // The usual number has a few digits, all of which are here.
-                uint64_t end = i + 1;
-                for (; !negative_ && end < n && end < i + 9 &&
-                       static_cast<uint8_t>(text[end] - '0') < 10;
-                     end++)
-                    number_ = number_ * 10 + text[end] - '0';
-                if (!negative_ && end < n && end < i + 9 && (c != '0' || end == i + 1)) {
-                    if (int32_t s = end_number(at); s < 0) return s;
-                    i = end - 1;
-                } else {
-                    number_ = negative_ ? 0 : digit;
-                }
-            }
-        }
-    }
-    read_ += n;
-    return ROUTECAP_OK;
-}
-
-int32_t Lists::finish(const Give &give) {
-    if (!done_ || (around_ == Around::behind && *expected_ != '\0'))
-        return refuse("the list has no end", read_);
-    return ids_.empty() ? ROUTECAP_OK : give(ids_.data(), ids_.size());
+    if (!text.take(']')) return text.refuse("the list has no end");
+    std::string_view dtype;
+    if (wrapped && !(take_words(text, {",", "\"dtype\"", ":", "\""}) && text.until('"', dtype) &&
+                     take_words(text, {"}", "]"})))
+        return text.refuse("the list has no end");
+    text.spaces();
+    return text.at_end() ? ROUTECAP_OK : text.refuse("there is text after the list");
 }
 
 }  // namespace routecap::wire

@@ -1,16 +1,16 @@
 #include "wire/message.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstring>
 
 #include "base/status.h"
 #include "base/structs.h"
-#include "wire/base64.h"
+#include "wire/text.h"
 
 namespace routecap::wire {
 namespace {
 
+constexpr uint64_t kLongestNpyHead = 65536;
 constexpr size_t kLongestNrlreHead = 128;
 constexpr size_t kTellTheFormat = 512;  // if these first bytes do not tell, none do
 constexpr char kNpyMagic[] = "\x93NUMPY";
@@ -18,71 +18,9 @@ constexpr char kNrlreMagic[] = "nrlre1:";
 constexpr char kSerializedMagic[] = "ROUTECAP";
 constexpr char kNpyInBase64[] = "k05VTVBZ";  // of the six bytes of the magic
 
-// Whether the bytes begin with the magic, or with as much of it as fits.
 bool begins(const uint8_t *data, size_t n, std::string_view magic) {
-    return std::equal(data, data + std::min(n, magic.size()), magic.begin(),
-                      [](uint8_t byte, char c) { return byte == static_cast<uint8_t>(c); });
+    return n >= magic.size() && std::memcmp(data, magic.data(), magic.size()) == 0;
 }
-
-// Parses a text from its beginning. Each take() returns whether the item was there. At the end of a
-// text that may continue, the result is pending instead.
-class Text {
-public:
-    Text(const uint8_t *text, size_t n, bool whole)
-        : begin_(reinterpret_cast<const char *>(text)),
-          at_(begin_),
-          end_(begin_ + n),
-          whole_(whole) {}
-
-    size_t offset() const { return static_cast<size_t>(at_ - begin_); }
-    bool at_end() const { return at_ == end_; }
-    char peek() const { return at_ == end_ ? '\0' : *at_; }
-    void spaces() {
-        while (at_ != end_ && (*at_ == ' ' || *at_ == '\t' || *at_ == '\n' || *at_ == '\r')) at_++;
-    }
-    bool take(char c) {
-        if (peek() != c || at_ == end_) return false;
-        at_++;
-        return true;
-    }
-    bool take(std::string_view word) {
-        if (static_cast<size_t>(end_ - at_) < word.size() ||
-            std::string_view(at_, word.size()) != word)
-            return false;
-        at_ += word.size();
-        return true;
-    }
-    // Up to the character, which is taken too.
-    bool until(char c, std::string_view &text) {
-        const auto *found =
-            at_ == end_
-                ? nullptr
-                : static_cast<const char *>(std::memchr(at_, c, static_cast<size_t>(end_ - at_)));
-        if (found == nullptr) {
-            at_ = end_;
-            return false;
-        }
-        text = {at_, static_cast<size_t>(found - at_)};
-        at_ = found + 1;
-        return true;
-    }
-    // A number of no more than `most`.
-    bool number(uint64_t most, uint64_t &value) {
-        const auto [next, failure] = std::from_chars(at_, end_, value);
-        if (failure != std::errc{} || value > most || (*at_ == '0' && next - at_ > 1)) return false;
-        at_ = next;
-        return true;
-    }
-    // An error, or PENDING if the text merely ends too early.
-    int32_t refuse(const char *what) const {
-        if (!whole_ && at_ == end_) return ROUTECAP_PENDING;
-        return report(ROUTECAP_ERR_FORMAT, "%s, at byte %zu", what, offset());
-    }
-
-private:
-    const char *begin_, *at_, *end_;
-    bool whole_;
-};
 
 int32_t check_shape(MessageFacts &said, uint64_t rows, uint64_t columns, uint64_t k) {
     if (rows > ROUTECAP_MAX_POSITION || columns < 1 || columns > ROUTECAP_MAX_LAYERS || k < 1 ||
@@ -189,9 +127,9 @@ int32_t skip_value(Text &text) {
 }  // namespace
 
 int32_t read_npy(const uint8_t *data, size_t n, MessageFacts &said, size_t &head) {
+    if (n < 8) return ROUTECAP_PENDING;
     if (!begins(data, n, kNpyMagic))
         return report(ROUTECAP_ERR_FORMAT, "the first bytes are not those of a .npy file");
-    if (n < 8) return ROUTECAP_PENDING;
     const uint32_t major = data[6], length_bytes = major == 1 ? 2 : 4;
     if (major < 1 || major > 3 || data[7] != 0)
         return report(ROUTECAP_ERR_FORMAT, "version %u.%u of .npy; this library reads 1.0 to 3.0",
@@ -199,25 +137,20 @@ int32_t read_npy(const uint8_t *data, size_t n, MessageFacts &said, size_t &head
     if (n < 8 + length_bytes) return ROUTECAP_PENDING;
     uint64_t length = 0;
     std::memcpy(&length, data + 8, length_bytes);
-    if (length > kLongestNpyHead - 12)
+    if (length > kLongestNpyHead)
         return report(ROUTECAP_ERR_FORMAT, "the head of the .npy file has %llu bytes", ull(length));
     head = 8 + length_bytes + length;
     if (n < head) return ROUTECAP_PENDING;
     said.version = major;
-    return read_npy_dictionary(Text(data + 8 + length_bytes, length, true), said);
+    return read_npy_dictionary(Text(data + 8 + length_bytes, length), said);
 }
 
 int32_t read_nrlre1(const uint8_t *data, size_t n, MessageFacts &said, size_t &head) {
-    if (!begins(data, n, kNrlreMagic))
-        return report(ROUTECAP_ERR_FORMAT, "the text does not begin with %s", kNrlreMagic);
-    const size_t looked_at = std::min(n, kLongestNrlreHead);
-    if (std::count(data, data + looked_at, ':') < 3 && n < kLongestNrlreHead)
-        return ROUTECAP_PENDING;
-    Text text(data, looked_at, true);
+    Text text(data, std::min(n, kLongestNrlreHead));
     std::string_view dtype;
     uint64_t dimension[3];
     if (!text.take(kNrlreMagic) || !text.until(':', dtype))
-        return text.refuse("the head has no type");
+        return text.refuse("the head does not begin with nrlre1: and a type");
     for (int i = 0; i < 3; i++) {
         if (!text.number(UINT64_MAX, dimension[i]))
             return text.refuse("the shape is not ROWSxCOLUMNSxK");
@@ -230,7 +163,7 @@ int32_t read_nrlre1(const uint8_t *data, size_t n, MessageFacts &said, size_t &h
 
 int32_t read_object(const uint8_t *bytes, size_t n, MessageFacts &said, size_t &data,
                     size_t &data_size) {
-    Text text(bytes, n, true);
+    Text text(bytes, n);
     std::string_view key, value;
     unsigned seen = 0;
     text.spaces();
@@ -283,35 +216,28 @@ int32_t read_object(const uint8_t *bytes, size_t n, MessageFacts &said, size_t &
     return ROUTECAP_OK;
 }
 
-int32_t detect(const uint8_t *data, size_t n, int32_t &format, bool &certain) {
-    certain = true;
+int32_t detect(const uint8_t *data, size_t n, int32_t &format) {
     const uint8_t *end = data + std::min(n, kTellTheFormat);
     const uint8_t *from = std::find_if(data, end, [](uint8_t byte) {
         return byte != ' ' && byte != '\t' && byte != '\r' && byte != '\n';
     });
     if (from == end)
-        return n < kTellTheFormat
-                   ? ROUTECAP_PENDING
-                   : report(ROUTECAP_ERR_FORMAT, "the first %zu bytes are blanks", kTellTheFormat);
+        return report(ROUTECAP_ERR_FORMAT, "the first %td bytes are blanks", end - data);
     if (*from == '{') return format = ROUTECAP_WIRE_OBJECT, ROUTECAP_OK;
     if (*from == '[') return format = ROUTECAP_WIRE_LISTS, ROUTECAP_OK;
     for (const auto &[magic, of] :
          {std::pair{kSerializedMagic, ROUTECAP_WIRE_SERIALIZED},
           std::pair{kNpyMagic, ROUTECAP_WIRE_NPY}, std::pair{kNrlreMagic, ROUTECAP_WIRE_NRLRE1},
-          std::pair{kNpyInBase64, ROUTECAP_WIRE_NPY_BASE64}}) {
-        if (!begins(data, n, magic)) continue;
-        format = of;
-        return n < std::strlen(magic) ? ROUTECAP_PENDING : ROUTECAP_OK;
-    }
+          std::pair{kNpyInBase64, ROUTECAP_WIRE_NPY_BASE64}})
+        if (begins(data, n, magic)) return format = of, ROUTECAP_OK;
     const auto is_base64 = [](uint8_t c) {
         return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') ||
                c == '+' || c == '/' || c == '=';
     };
-    if (!std::all_of(data, end, is_base64))
-        return report(ROUTECAP_ERR_FORMAT, "the first bytes are of no format that is known");
-    format = ROUTECAP_WIRE_RAW_BASE64;
-    certain = false;
-    return ROUTECAP_OK;
+    return report(ROUTECAP_ERR_FORMAT,
+                  std::all_of(data, end, is_base64)
+                      ? "the bytes may be raw.base64, or anything else in base64: say which"
+                      : "the first bytes are of no format that is known");
 }
 
 int32_t check_bytes(const void *data, size_t bytes, const char *name, const uint8_t *&at) {

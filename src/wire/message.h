@@ -22,10 +22,8 @@ struct MessageFacts {
     bool has(uint32_t fact) const { return (facts & fact) != 0; }
 };
 
-constexpr size_t kLongestNpyHead = 65536 + 12;
-
-// Each of these reads the head of a message. Returns ROUTECAP_OK, ROUTECAP_PENDING if the head is
-// not complete yet, or an error.
+// Each of these reads the head of a message. The first returns ROUTECAP_PENDING if the bytes end
+// within it.
 int32_t read_npy(const uint8_t *data, size_t n, MessageFacts &said, size_t &head);
 int32_t read_nrlre1(const uint8_t *text, size_t n, MessageFacts &said, size_t &head);
 
@@ -36,8 +34,8 @@ int32_t read_object(const uint8_t *text, size_t n, MessageFacts &said, size_t &d
 // The bytes of a caller, never null.
 int32_t check_bytes(const void *data, size_t bytes, const char *name, const uint8_t *&at);
 
-// Finds the format by the first bytes. Returns as above.
-int32_t detect(const uint8_t *data, size_t n, int32_t &format, bool &certain);
+// Finds the format of a whole message by its first bytes.
+int32_t detect(const uint8_t *data, size_t n, int32_t &format);
 
 // The text before and after the ids of a message with these facts.
 struct Frame {

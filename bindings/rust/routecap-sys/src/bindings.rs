@@ -1,4 +1,4 @@
-// Of headers with the SHA-256 d9e5fcc2528d48c706670bfbe97fe0a34b41c6dddff5feb70c565c7d19528538
+// Of headers with the SHA-256 abddd25e88ab81f3d9b967c36fd2518932323b962fad71fb1d0e2709dbfa1780
 pub const ROUTECAP_VERSION_MAJOR: u32 = 1;
 pub const ROUTECAP_VERSION_MINOR: u32 = 1;
 pub const ROUTECAP_VERSION_PATCH: u32 = 0;
@@ -3156,14 +3156,11 @@ pub struct routecap_wire_decoder {
     _unused: [u8; 0],
 }
 unsafe extern "C" {
-    /// Begin to decode a message that arrives piece by piece. Each piece is decoded on arrival into the
-    /// routing's memory, which grows as needed.
+    /// Begin to decode a message that arrives piece by piece. The pieces are kept and decoded at the
+    /// end, so routecap_wire_decoder_finish finds what is wrong with the message, and hint.budget_bytes
+    /// has to have room for the message and its rows.
     ///
-    /// Two formats are collected and decoded at the end: SERIALIZED, and OBJECT, whose shape may come
-    /// after its data.
-    ///
-    /// @param[in] format    ROUTECAP_WIRE_*. With ANY, the format is found once enough bytes have
-    ///                      arrived.
+    /// @param[in] format    ROUTECAP_WIRE_*. With ANY, the format is found at the end.
     /// @param[in] hint      What the bytes do not say. The call reads it and its arrays before it
     ///                      returns. May be NULL for SERIALIZED.
     /// @param[out] decoder  The decoder, to be freed with routecap_wire_decoder_free; NULL on error.
@@ -3181,7 +3178,7 @@ unsafe extern "C" {
     /// @param[in,out] decoder  The decoder.
     /// @param[in] data         [bytes] the next bytes. They may be freed afterwards.
     /// @param[in] bytes        How many.
-    /// @return ROUTECAP_OK, even if cells are missing; otherwise an error of routecap_wire_decode.
+    /// @return ROUTECAP_OK; ROUTECAP_ERR_NO_MEMORY (also hint.budget_bytes).
     pub fn routecap_wire_decoder_write(
         decoder: *mut routecap_wire_decoder,
         data: *const ::core::ffi::c_void,
