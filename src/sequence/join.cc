@@ -6,18 +6,11 @@
 namespace routecap {
 namespace {
 
-// Where rows of the result come from.
-enum class Source { sequence, call, both };
-struct Piece {
-    Source source;
-    const Segment *sequence, *call;  // null: nothing is known of the rows, they are ABSENT
-    uint64_t first, end;
-    bool complete;
-};
-
 // One row of a segment, or of none.
 struct RowView {
+    const Segment *segment;  // or null: nothing is known of the row, it is ABSENT
     const uint8_t *ids, *validity;
+    uint64_t tag;
     bool there;  // a cell of it is valid
 };
 
@@ -26,14 +19,8 @@ public:
     Join(const Storage &storage, const JoinedRows &rows, OwnRows &own, Joined &joined)
         : storage_(storage), shape_(*storage.shape), rows_(rows), own_(own), out_(joined) {}
 
+    // Meets ranges of rows that are in one segment, or in none, on each side.
     bool run() {
-        walk();
-        return build();
-    }
-
-private:
-    // Calls meet() for ranges of rows that are in one segment, or in none, on each side.
-    void walk() {
         const uint64_t end = std::max(rows_.kept, rows_.taken.end);
         out_.first = std::min(rows_.taken.first, rows_.kept);
         size_t s = 0, c = 0;
@@ -53,38 +40,47 @@ private:
             edge(rows_.preferred.first), edge(rows_.preferred.end);
             const Segment *sequence = at(rows_.sequence, s, {0, rows_.kept});
             const Segment *call = at(rows_.call, c, rows_.taken);
-            meet(sequence, call, position, next);
+            if (!meet(sequence, call, position, next)) return false;
             position = next;
         }
+        return true;
     }
 
-    void meet(const Segment *sequence, const Segment *call, uint64_t first, uint64_t end) {
-        if (sequence == nullptr && call == nullptr) return;
-        if (call == nullptr)
-            return add({Source::sequence, sequence, call, first, end, sequence->complete});
+private:
+    bool meet(const Segment *sequence, const Segment *call, uint64_t first, uint64_t end) {
+        if (call == nullptr) return sequence == nullptr || keep(sequence->part(first, end));
         const bool preferred = rows_.preferred.has(first);
         const bool in_sequence = sequence != nullptr && sequence->page;
         if (!in_sequence && !call->page) {
             const bool better =
                 sequence == nullptr || reason_rank(call->reason) > reason_rank(sequence->reason);
-            return add(
-                {better ? Source::call : Source::sequence, sequence, call, first, end, false});
+            return keep((better ? call : sequence)->part(first, end));
         }
         const auto whole = [](const Segment *s) { return s->page && s->complete; };
         if (!in_sequence && whole(call)) {
             note_taken(first, end, false, true);
-            return add({Source::call, sequence, call, first, end, true});
+            return take(call->part(first, end));
         }
         if (in_sequence && whole(sequence) && whole(call)) {
             compare(*sequence, *call, first, end);
-            if (preferred) note_taken(first, end, true, false);
-            return add(
-                {preferred ? Source::call : Source::sequence, sequence, call, first, end, true});
+            if (!preferred) return keep(sequence->part(first, end));
+            note_taken(first, end, true, false);
+            return take(call->part(first, end));
         }
-        for (uint64_t p = first; p < end; p++) meet_row(sequence, call, p, preferred);
+        for (uint64_t p = first; p < end; p++)
+            if (!meet_row(sequence, call, p, preferred)) return false;
+        return true;
     }
 
-    void meet_row(const Segment *sequence, const Segment *call, uint64_t position, bool preferred) {
+    // Rows of the sequence, which are shared, or rows that are not there.
+    bool keep(Segment rows) {
+        push(out_.segments, std::move(rows));
+        return true;
+    }
+    // Rows of the call.
+    bool take(const Segment &rows) { return own_.copy(storage_, rows, out_.segments); }
+
+    bool meet_row(const Segment *sequence, const Segment *call, uint64_t position, bool preferred) {
         const RowView old = view(sequence, position, unknown_[0]),
                       now = view(call, position, unknown_[1]);
         bool overlap = false, gain = false, differ = false;
@@ -101,33 +97,31 @@ private:
             note_taken(position, position + 1, preferred && overlap, gain, !old.there || preferred);
 
         const RowView &winner = preferred ? now : old, &other = preferred ? old : now;
-        const Source from = preferred ? Source::call : Source::sequence,
-                     from_other = preferred ? Source::sequence : Source::call;
         bool all_of_winner = true, all_of_other = true;
         for (uint32_t l = 0; !shape_.row_full(winner.validity) && l < shape_.layers; l++) {
             all_of_winner &= !better(other, winner, l);
             all_of_other &= better(other, winner, l) || same_reason(other, winner, l);
         }
-        if (all_of_winner || shape_.row_full(winner.validity))
-            add({from, sequence, call, position, position + 1, shape_.row_full(winner.validity)});
-        else if (all_of_other && !gives_tag(winner, other))
-            add({from_other, sequence, call, position, position + 1,
-                 shape_.row_full(other.validity)});
-        else
-            add({Source::both, sequence, call, position, position + 1, false});
+        if (!all_of_winner && (!all_of_other || gives_tag(winner, other)))
+            return blend(winner, other, position);
+        const RowView &all = all_of_winner ? winner : other;
+        if (all.segment == nullptr) return true;
+        Segment row = all.segment->part(position, position + 1);
+        row.complete = shape_.row_full(all.validity);
+        return all.segment == call && row.page ? take(row) : keep(std::move(row));
     }
 
     // A row of a segment. One that is not there is made of its reason.
     RowView view(const Segment *segment, uint64_t position, std::vector<uint8_t> &unknown) const {
         if (segment != nullptr && segment->page) {
             const uint64_t row = position - segment->first;
-            return {segment->ids(row), segment->validity(row),
+            return {segment, segment->ids(row), segment->validity(row), segment->tag(row),
                     !shape_.row_empty(segment->validity(row))};
         }
         unknown.assign(shape_.row_bytes(), 0);
         shape_.mark_missing(unknown.data(),
                             segment != nullptr ? segment->reason : ROUTECAP_MISSING_ABSENT);
-        return {unknown.data(), unknown.data() + shape_.ids_bytes, false};
+        return {segment, unknown.data(), unknown.data() + shape_.ids_bytes, 0, false};
     }
 
     // Whether the cell of `a` replaces that of `b`, which wins a tie: if only a's is valid, or if
@@ -195,69 +189,24 @@ private:
             out_.of_call.push_back({first, end});
     }
 
-    void add(const Piece &piece) {
-        if (!pieces_.empty()) {
-            Piece &last = pieces_.back();
-            if (last.end == piece.first && last.source == piece.source &&
-                last.sequence == piece.sequence && last.call == piece.call) {
-                last.end = piece.end;
-                last.complete &= piece.complete;
-                return;
-            }
-        }
-        pieces_.push_back(piece);
-    }
-
-    // ---- Making segments of the pieces
-
-    bool blend(const Piece &piece) {
+    // Adds a row of cells of both.
+    bool blend(const RowView &winner, const RowView &other, uint64_t position) {
         std::vector<uint8_t> row(shape_.row_bytes());
-        for (uint64_t p = piece.first; p < piece.end; p++) {
-            // The preference is decided for each row, because a piece joins adjacent rows.
-            const bool preferred = rows_.preferred.has(p);
-            const RowView old = view(piece.sequence, p, unknown_[0]),
-                          now = view(piece.call, p, unknown_[1]);
-            const RowView &winner = preferred ? now : old, &other = preferred ? old : now;
-            uint8_t *ids = row.data(), *validity = row.data() + shape_.ids_bytes;
-            std::memcpy(ids, winner.ids, shape_.ids_bytes);
-            std::memcpy(validity, winner.validity, shape_.validity_bytes);
-            bool fills = false;
-            for (uint32_t l = 0; l < shape_.layers; l++) {
-                if (!better(other, winner, l)) continue;
-                const size_t at = size_t{l} * shape_.cell_bytes;
-                std::memcpy(ids + at, other.ids + at, shape_.cell_bytes);
-                if (!Shape::valid(other.validity, l)) continue;
-                fills = true;
-                validity[l / 8] = static_cast<uint8_t>(validity[l / 8] | 1u << l % 8);
-            }
-            const auto tag_of = [p](const Segment *of) {
-                return of != nullptr && of->page ? of->tag(p - of->first) : 0;
-            };
-            uint64_t tag =
-                tag_of(gives_tag(winner, other) == preferred ? piece.call : piece.sequence);
-            if (fills && winner.there)
-                tag = std::min(tag, tag_of(preferred ? piece.sequence : piece.call));
-            if (!own_.add(storage_, p, ids, validity, tag, out_.segments)) return false;
+        uint8_t *ids = row.data(), *validity = row.data() + shape_.ids_bytes;
+        std::memcpy(ids, winner.ids, shape_.ids_bytes);
+        std::memcpy(validity, winner.validity, shape_.validity_bytes);
+        bool fills = false;
+        for (uint32_t l = 0; l < shape_.layers; l++) {
+            if (!better(other, winner, l)) continue;
+            const size_t at = size_t{l} * shape_.cell_bytes;
+            std::memcpy(ids + at, other.ids + at, shape_.cell_bytes);
+            if (!Shape::valid(other.validity, l)) continue;
+            fills = true;
+            Shape::set_valid(validity, l);
         }
-        return true;
-    }
-
-    bool build() {
-        for (const Piece &piece : pieces_) {
-            if (piece.source == Source::both) {
-                if (!blend(piece)) return false;
-                continue;
-            }
-            const Segment *from = piece.source == Source::call ? piece.call : piece.sequence;
-            if (from == nullptr) continue;
-            Segment rows = from->part(piece.first, piece.end);
-            rows.complete = piece.complete;
-            if (piece.source == Source::sequence || !rows.page)
-                push(out_.segments, std::move(rows));
-            else if (!own_.copy(storage_, rows, out_.segments))
-                return false;
-        }
-        return true;
+        uint64_t tag = gives_tag(winner, other) ? winner.tag : other.tag;
+        if (fills && winner.there) tag = std::min(tag, other.tag);
+        return own_.add(storage_, position, ids, validity, tag, out_.segments);
     }
 
     const Storage &storage_;
@@ -265,7 +214,6 @@ private:
     const JoinedRows &rows_;
     OwnRows &own_;
     Joined &out_;
-    std::vector<Piece> pieces_;
     std::vector<uint8_t> unknown_[2];
 };
 
