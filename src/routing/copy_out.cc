@@ -43,18 +43,15 @@ void copy_cells(const Shape &shape, const CopyPlan &plan, uint64_t first,
         else
             for (size_t i = 0; i < n; i++) out[i] = static_cast<T>(ids[i]);
     };
-    uint64_t row = 0;
-    for (const Segment &segment : segments) {
-        if (!segment.page) continue;  // rows without a page are missing
-        missing_rows(row, segment.first - first);
-        row = segment.first - first;
+    for_all_rows(first, first + rows, segments, [&](const Segment &segment) {
+        uint64_t row = segment.first - first;
+        if (!segment.page) return missing_rows(row, row + segment.rows);
         if (dense && segment.complete) {
             copy_ids(reinterpret_cast<const Id *>(segment.ids()), segment.rows * shape.layers * k,
                      dst + row * shape.layers * k);
             if (mask != nullptr)
                 std::memset(mask + row * shape.layers, 1, segment.rows * shape.layers);
-            row += segment.rows;
-            continue;
+            return;
         }
         for (uint64_t r = 0; r < segment.rows; r++, row++) {
             const uint8_t *validity = segment.validity(r);
@@ -75,8 +72,7 @@ void copy_cells(const Shape &shape, const CopyPlan &plan, uint64_t first,
                     out[c] = valid ? static_cast<T>(ids[c]) : static_cast<T>(plan.fill);
             }
         }
-    }
-    missing_rows(row, rows);
+    });
 }
 
 }  // namespace
@@ -111,7 +107,7 @@ int32_t plan_copy(const Shape &shape, uint64_t rows, const routecap_copy_options
             return report(
                 ROUTECAP_ERR_ARGUMENT,
                 "a missing cell would look like expert %llu: pass a mask, ROUTECAP_READ_STRICT or another fill",
-                static_cast<unsigned long long>(written));
+                ull(written));
     }
     if (o.row_stride < 0 || o.layer_stride < 0)
         return report(ROUTECAP_ERR_ARGUMENT, "a stride is negative");
@@ -134,11 +130,11 @@ int32_t plan_copy(const Shape &shape, uint64_t rows, const routecap_copy_options
     if (needed != nullptr) *needed = bytes;
     if (dst_bytes < bytes || bytes == UINT64_MAX)
         return report(ROUTECAP_ERR_BUFFER_TOO_SMALL, "dst has %zu bytes and needs %llu", dst_bytes,
-                      static_cast<unsigned long long>(bytes));
+                      ull(bytes));
     if (dst == nullptr && bytes > 0) return report(ROUTECAP_ERR_ARGUMENT, "dst is NULL");
     if (mask != nullptr && mask_bytes < saturate(r, l, 0))
         return report(ROUTECAP_ERR_BUFFER_TOO_SMALL, "mask has %zu bytes and needs %llu",
-                      mask_bytes, static_cast<unsigned long long>(saturate(r, l, 0)));
+                      mask_bytes, ull(saturate(r, l, 0)));
     plan = {.rows = rows,
             .dtype = o.dtype,
             .strictness = strictness,
@@ -176,7 +172,7 @@ int32_t copy_rows(const Shape &shape, const CopyPlan &plan, uint64_t first,
                   uint8_t *mask) {
     if (row > plan.rows || rows > plan.rows - row)
         return report(ROUTECAP_ERR_FORMAT, "there are more rows than the %llu that dst is for",
-                      static_cast<unsigned long long>(plan.rows));
+                      ull(plan.rows));
     const auto at = static_cast<int64_t>(row);
     if (mask != nullptr) mask += at * plan.mask_row_stride;
     with_dtype(plan.dtype, [&]<class T>(T) {

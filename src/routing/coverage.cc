@@ -1,5 +1,6 @@
 #include "routing/coverage.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "base/status.h"
@@ -83,41 +84,32 @@ void cover(const Shape &shape, uint64_t first, uint64_t rows, std::span<const Se
 
     const std::vector<Run> none;
     std::vector<Run> runs;
-    uint64_t position = first;
-    const auto missing_until = [&](uint64_t end, int32_t reason) {
-        runs.assign(1, {0, shape.layers, reason});
-        coverage.rows_empty += end - position;
-        blocks.add(position, end - position, runs);
-        position = end;
-    };
-    for (const Segment &segment : segments) {
-        missing_until(segment.first, ROUTECAP_MISSING_ABSENT);
+    for_all_rows(first, first + rows, segments, [&](const Segment &segment) {
         if (!segment.page) {
-            missing_until(segment.end(), segment.reason);
-        } else if (segment.complete) {
+            runs.assign(1, {0, shape.layers, segment.reason});
+            coverage.rows_empty += segment.rows;
+            return blocks.add(segment.first, segment.rows, runs);
+        }
+        if (segment.complete) {
             coverage.rows_complete += segment.rows;
             coverage.cells_recomputed += segment.rows * shape.recomputed_layers;
-            blocks.add(position, segment.rows, none);
-        } else {
-            for (uint64_t r = 0; r < segment.rows; r++) {
-                missing_of_row(shape, segment, r, runs);
-                coverage.cells_recomputed += shape.count_recomputed(segment.validity(r));
-                (runs.empty()                           ? coverage.rows_complete
-                 : shape.row_empty(segment.validity(r)) ? coverage.rows_empty
-                                                        : coverage.rows_partial)++;
-                blocks.add(segment.first + r, 1, runs);
-            }
+            return blocks.add(segment.first, segment.rows, none);
         }
-        position = segment.end();
-    }
-    missing_until(first + rows, ROUTECAP_MISSING_ABSENT);
+        for (uint64_t r = 0; r < segment.rows; r++) {
+            missing_of_row(shape, segment, r, runs);
+            coverage.cells_recomputed += shape.count_recomputed(segment.validity(r));
+            (runs.empty()                           ? coverage.rows_complete
+             : shape.row_empty(segment.validity(r)) ? coverage.rows_empty
+                                                    : coverage.rows_partial)++;
+            blocks.add(segment.first + r, 1, runs);
+        }
+    });
 }
 
 int32_t report_missing(const routecap_coverage &coverage) {
     if (coverage.cells_missing == 0) return ROUTECAP_OK;
     return report(ROUTECAP_INCOMPLETE, "%llu cells are missing, in %llu blocks",
-                  static_cast<unsigned long long>(coverage.cells_missing),
-                  static_cast<unsigned long long>(coverage.blocks));
+                  ull(coverage.cells_missing), ull(coverage.blocks));
 }
 
 int32_t read_flags(uint32_t flags, Strictness &strictness) {
@@ -140,35 +132,28 @@ int32_t check_provenance(const Shape &shape, uint32_t first_layer, uint32_t end_
 int32_t reading_status(const Shape &shape, uint64_t first, uint64_t rows,
                        std::span<const Segment> segments) noexcept {
     bool any = false;
-    uint64_t expected = first;      // where the next segment begins, unless rows are absent
     uint64_t missing = UINT64_MAX;  // the first row with a missing cell
     uint32_t layer = 0;             // and its first missing layer
-    for (const Segment &segment : segments) {
-        if (!segment.page) continue;  // rows without a page are missing
-        if (segment.first != expected && missing == UINT64_MAX) missing = expected;
-        expected = segment.end();
-        if (segment.complete) {
-            any = true;
-            continue;
-        }
+    for_all_rows(first, first + rows, segments, [&](const Segment &segment) {
+        if (!segment.page) missing = std::min(missing, segment.first);
+        any |= segment.complete;
+        if (!segment.page || segment.complete) return;
         for (uint64_t r = 0; r < segment.rows && (missing == UINT64_MAX || !any); r++) {
             any |= !shape.row_empty(segment.validity(r));
             if (missing != UINT64_MAX || shape.row_full(segment.validity(r))) continue;
             missing = segment.first + r;
             while (layer + 1 < shape.layers && Shape::valid(segment.validity(r), layer)) layer++;
         }
-    }
-    if (expected != first + rows && missing == UINT64_MAX) missing = expected;
+    });
     if (missing == UINT64_MAX) return ROUTECAP_OK;
 
-    const unsigned long long text_first = first, text_end = first + rows;
     if (!any)
-        return report(ROUTECAP_NOT_CAPTURED, "no cell of rows [%llu,%llu) was captured", text_first,
-                      text_end);
+        return report(ROUTECAP_NOT_CAPTURED, "no cell of rows [%llu,%llu) was captured", ull(first),
+                      ull(first + rows));
     return report(
         ROUTECAP_INCOMPLETE,
         "cells are missing in rows [%llu,%llu), the first in layer %u of row %llu; coverage names all",
-        text_first, text_end, layer, static_cast<unsigned long long>(missing));
+        ull(first), ull(first + rows), layer, ull(missing));
 }
 
 }  // namespace routecap

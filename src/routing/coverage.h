@@ -10,6 +10,21 @@
 
 namespace routecap {
 
+// Calls f(segment) for all rows [first, end), in order: rows in no segment are in one of their own,
+// without a page.
+template <class F>
+void for_all_rows(uint64_t first, uint64_t end, std::span<const Segment> segments, F f) {
+    const auto absent_until = [&](uint64_t to) {
+        if (first < to) f(Segment::not_there(first, to - first, ROUTECAP_MISSING_ABSENT));
+    };
+    for (const Segment &segment : segments) {
+        absent_until(segment.first);
+        f(segment);
+        first = segment.end();
+    }
+    absent_until(end);
+}
+
 // Counts the missing cells of rows [first, first + rows), and writes the first `capacity` blocks of
 // them, each into missing_size bytes. Rows that no segment has are missing. Sets all fields of
 // `coverage` except struct_size and length.

@@ -39,25 +39,14 @@ void Routing::view(routecap_view *view) const {
     std::call_once(viewed_, [this] {
         std::vector<routecap_segment> all;
         all.reserve(segments_.size());
-        uint64_t position = first_;
-        const auto missing_until = [&](uint64_t end, int32_t reason) {
-            if (position < end)
-                all.push_back({position, end - position, nullptr, nullptr, nullptr, 0, reason, 0});
-            position = end;
-        };
-        for (const Segment &s : segments_) {
-            missing_until(s.first, ROUTECAP_MISSING_ABSENT);
-            if (!s.page) {
-                missing_until(s.end(), s.reason);
-                continue;
-            }
+        for_all_rows(first_, end(), segments_, [&](const Segment &s) {
+            if (!s.page)
+                return all.push_back({s.first, s.rows, nullptr, nullptr, nullptr, 0, s.reason, 0});
             const uint64_t *tags = s.page->tags.load(std::memory_order_acquire);
             const bool complete = reading_status_ == ROUTECAP_OK || s.complete;
             all.push_back({s.first, s.rows, s.ids(), complete ? nullptr : s.validity(),
                            tags == nullptr ? nullptr : tags + s.page_row, s.tag(0), 0, 0});
-            position = s.end();
-        }
-        missing_until(end(), ROUTECAP_MISSING_ABSENT);
+        });
         view_ = std::move(all);
     });
     routecap_view v{};
@@ -107,31 +96,22 @@ Routing *Routing::copy() const {
 
     // The page keeps one tag if all rows have the same. Otherwise the plane of tags is made here,
     // because a RowStore would be needed for nothing else.
-    uint64_t position = first_;
-    bool one_tag = true;
-    const auto missing_until = [&](uint64_t end, int32_t reason) {
-        for (; position < end; position++)
-            shape().mark_missing(page->ids(position - first_), reason);
-    };
-    const auto there = [](const Segment &s) { return static_cast<bool>(s.page); };
-    if (const auto s = std::find_if(segments_.begin(), segments_.end(), there);
-        s != segments_.end())
-        page->tag.store(s->tag(0), std::memory_order_relaxed);
-    for (const Segment &s : segments_) {
-        missing_until(s.first, ROUTECAP_MISSING_ABSENT);
-        if (!s.page) {
-            missing_until(s.end(), s.reason);
-            continue;
-        }
+    bool any = false, one_tag = true;
+    for_all_rows(first_, end(), segments_, [&](const Segment &s) {
         const size_t row = s.first - first_;
+        if (!s.page) {
+            for (uint64_t r = 0; r < s.rows; r++)
+                shape().mark_missing(page->ids(row + r), s.reason);
+            return;
+        }
+        if (!any) page->tag.store(s.tag(0), std::memory_order_relaxed);
+        any = true;
         std::memcpy(page->ids(row), s.ids(), s.rows * shape().ids_bytes);
         std::memcpy(page->validity(row), s.validity(), s.rows * shape().validity_bytes);
         if (s.page->tags.load(std::memory_order_acquire) != nullptr ||
             s.tag(0) != page->tag.load(std::memory_order_relaxed))
             one_tag = false;
-        position = s.end();
-    }
-    missing_until(end(), ROUTECAP_MISSING_ABSENT);
+    });
     if (!one_tag) {
         if (!pool.reserve(rows_ * sizeof(uint64_t))) return nullptr;
         auto *tags = new (std::nothrow) uint64_t[rows_]();
@@ -202,9 +182,7 @@ public:
             for (uint32_t c = 0; c < to_.k; c++)
                 std::memcpy(out + size_t{c} * to_.id_bytes, cell + size_t{c} * from_.id_bytes,
                             from_.id_bytes);
-            if (Shape::valid(validity, l))
-                validity_[layer_[l] / 8] =
-                    static_cast<uint8_t>(validity_[layer_[l] / 8] | 1u << layer_[l] % 8);
+            if (Shape::valid(validity, l)) Shape::set_valid(validity_.data(), layer_[l]);
         }
         return {ids_.data(), validity_.data(), 0, 0};
     }
@@ -320,7 +298,7 @@ int32_t merge(std::span<const Routing *const> routings, Routing **merged) {
     if (filed.mismatched > 0)
         return report(ROUTECAP_ERR_CONFLICT,
                       "%llu rows have different experts in a layer that two routings have",
-                      static_cast<unsigned long long>(filed.mismatched));
+                      ull(filed.mismatched));
     std::vector<Segment> segments;
     {
         const Lock lock(rows.mutex);

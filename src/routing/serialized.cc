@@ -11,6 +11,7 @@
 #include "base/crc32c.h"
 #include "base/status.h"
 #include "base/structs.h"
+#include "routing/coverage.h"
 #include "routing/import.h"
 
 namespace routecap {
@@ -159,18 +160,16 @@ InPlace in_place(uint32_t version, const Shape &shape, uint64_t first, const std
 class Runs {
 public:
     explicit Runs(const Routing &routing) : shape_(routing.shape()) {
-        uint64_t position = routing.first();
-        for (const Segment &segment : routing.segments()) {
-            add({}, nullptr, 0, segment.first - position);
-            if (!segment.page)
-                add({0, segment.reason}, nullptr, 0, segment.rows);
-            else if (segment.complete || routing.status() == ROUTECAP_OK)
-                add({kPresent, 0}, &segment, 0, segment.rows);
-            else
-                for (uint64_t r = 0; r < segment.rows; r++) add(kind(segment, r), &segment, r, 1);
-            position = segment.end();
-        }
-        add({}, nullptr, 0, routing.end() - position);
+        for_all_rows(routing.first(), routing.end(), routing.segments(),
+                     [&](const Segment &segment) {
+                         if (!segment.page)
+                             add(not_there(segment.reason), nullptr, 0, segment.rows);
+                         else if (segment.complete || routing.status() == ROUTECAP_OK)
+                             add({kPresent, 0}, &segment, 0, segment.rows);
+                         else
+                             for (uint64_t r = 0; r < segment.rows; r++)
+                                 add(kind(segment, r), &segment, r, 1);
+                     });
     }
 
     const std::vector<Run> &all() const { return runs_; }
@@ -216,7 +215,9 @@ private:
         const uint8_t *validity = segment.validity(row);
         if (shape_.row_full(validity)) return {kPresent, 0};
         const int32_t reason = shape_.row_reason(segment.ids(row), validity);
-        if (reason == 0) return {kPresent | kValidity, 0};
+        return reason == 0 ? Kind{kPresent | kValidity, 0} : not_there(reason);
+    }
+    static Kind not_there(int32_t reason) {
         return {0, reason == ROUTECAP_MISSING_ABSENT ? 0 : reason};
     }
 

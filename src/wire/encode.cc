@@ -7,6 +7,7 @@
 
 #include "base/status.h"
 #include "base/structs.h"
+#include "routing/coverage.h"
 #include "routing/serialized.h"
 #include "wire/format.h"
 #include "wire/message.h"
@@ -43,16 +44,16 @@ void with_type(int32_t dtype, F f) {
     }
 }
 
-// One row of a segment, or of none, as ids of type T.
+// One row of a segment as ids of type T.
 template <class T, class Id>
-void write_row(const Job &job, const Segment *segment, uint64_t row, T *to) {
+void write_row(const Job &job, const Segment &segment, uint64_t row, T *to) {
     const Shape &shape = job.routing.shape();
     const uint32_t k = shape.k;
     if (shape.layers < job.columns) std::fill_n(to, job.row_ids(), T{0});
-    const bool present = segment != nullptr && segment->page;
-    const uint8_t *validity = present ? segment->validity(row) : nullptr;
-    const Id *ids = present ? reinterpret_cast<const Id *>(segment->ids(row)) : nullptr;
-    if (present && shape.layers == job.columns && (segment->complete || shape.row_full(validity))) {
+    const bool present = static_cast<bool>(segment.page);
+    const uint8_t *validity = present ? segment.validity(row) : nullptr;
+    const Id *ids = present ? reinterpret_cast<const Id *>(segment.ids(row)) : nullptr;
+    if (present && shape.layers == job.columns && (segment.complete || shape.row_full(validity))) {
         for (uint64_t i = 0, n = job.row_ids(); i < n; i++) to[i] = static_cast<T>(ids[i]);
         return;
     }
@@ -64,16 +65,12 @@ void write_row(const Job &job, const Segment *segment, uint64_t row, T *to) {
     }
 }
 
-// Calls f(segment or null, row of it) for every row.
+// Calls f(segment, row of it) for every row.
 template <class F>
 void for_rows(const Routing &routing, F f) {
-    uint64_t position = routing.first();
-    for (const Segment &segment : routing.segments()) {
-        for (; position < segment.first; position++) f(nullptr, 0);
-        for (uint64_t r = 0; r < segment.rows; r++) f(&segment, r);
-        position = segment.end();
-    }
-    for (; position < routing.end(); position++) f(nullptr, 0);
+    for_all_rows(routing.first(), routing.end(), routing.segments(), [&](const Segment &segment) {
+        for (uint64_t r = 0; r < segment.rows; r++) f(segment, r);
+    });
 }
 
 template <class T, class Id>
@@ -82,7 +79,7 @@ void write_array(const Job &job, Output &output) {
                  rows_at_once = kBytesAtOnce / (row_bytes + 1) + 1;
     std::vector<T> some(rows_at_once * job.row_ids());
     size_t rows = 0;
-    for_rows(job.routing, [&](const Segment *segment, uint64_t row) {
+    for_rows(job.routing, [&](const Segment &segment, uint64_t row) {
         write_row<T, Id>(job, segment, row, some.data() + rows * job.row_ids());
         if (++rows < rows_at_once) return;
         output.bytes(reinterpret_cast<const uint8_t *>(some.data()), rows * row_bytes);
@@ -99,7 +96,7 @@ void write_lists(const Job &job, Output &output) {
     char number[24];
     output.text("[");
     bool first = true;
-    for_rows(job.routing, [&](const Segment *segment, uint64_t row) {
+    for_rows(job.routing, [&](const Segment &segment, uint64_t row) {
         write_row<uint64_t, Id>(job, segment, row, row_ids.data());
         output.text(first ? "[[" : ",[[");
         first = false;
