@@ -4,10 +4,7 @@
 
 #include "api/call.h"
 #include "base/structs.h"
-#include "plan/gather.h"
-#include "plan/packed.h"
 #include "plan/plan.h"
-#include "plan/scatter.h"
 
 using namespace routecap;
 

@@ -2,7 +2,6 @@
 #include "sequence/sequence.h"
 #include "api/call.h"
 #include "base/structs.h"
-#include "sequence/envelope.h"
 
 using namespace routecap;
 

@@ -1,7 +1,6 @@
 // Formats of the wire: decoding and encoding messages.
 #include "api/call.h"
 #include "wire/decoder.h"
-#include "wire/encode.h"
 #include "wire/format.h"
 #include "wire/message.h"
 

@@ -1,10 +1,6 @@
 #include "backend/backends.h"
 
-#include "backend/host/host_backend.h"
 #include "base/status.h"
-#if ROUTECAP_CUDA
-#include "backend/cuda/cuda_backend.h"
-#endif
 
 namespace routecap {
 

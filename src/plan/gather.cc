@@ -1,7 +1,7 @@
-#include "plan/gather.h"
-
+// The ids of a rank in its layout, in host memory.
 #include "base/status.h"
 #include "base/structs.h"
+#include "plan/plan.h"
 #include "plan/row_writer.h"
 #include "plan/sources.h"
 

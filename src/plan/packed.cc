@@ -1,12 +1,11 @@
-#include "plan/packed.h"
-
+// The ids of a rank as they are uploaded: packed on the host, unpacked by a kernel.
 #include <cstring>
 
 #include "backend/backends.h"
 #include "base/status.h"
 #include "base/structs.h"
 #include "kernels/list.h"
-#include "plan/gather.h"
+#include "plan/plan.h"
 #include "plan/row_writer.h"
 #include "plan/sources.h"
 #if ROUTECAP_CUDA

@@ -6,7 +6,6 @@
 #include "base/shape.h"
 #include "base/status.h"
 #include "base/structs.h"
-#include "plan/packed.h"
 
 namespace routecap {
 int32_t Plan::create(const routecap_plan_config *config, std::unique_ptr<Plan> &plan) {

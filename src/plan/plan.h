@@ -9,6 +9,7 @@
 #include "kernels/unpack.h"
 #include "plan/layout.h"
 #include "routecap.h"
+#include "routing/routing.h"
 
 namespace routecap {
 
@@ -49,6 +50,23 @@ private:
     std::vector<kernels::PlanLayer> layers_;
     kernels::Filler filler_{};
 };
+
+// What is done with a plan, as the functions of plan.h of the same names.
+int32_t gather(const Plan &plan, const routecap_plan_source *sources, size_t source_size,
+               size_t count, void *dst, size_t dst_bytes, uint8_t *classes, size_t classes_bytes,
+               routecap_plan_report *report);
+int32_t scatter(const Plan &plan, const void *ids, size_t ids_bytes, const uint8_t *classes,
+                size_t classes_bytes, Routing **routings, size_t count);
+int32_t pack(const Plan &plan, const routecap_plan_source *sources, size_t source_size,
+             size_t count, void *packed, size_t packed_bytes, routecap_plan_report *report);
+int32_t unpack(const Plan &plan, const void *packed, size_t packed_bytes,
+               const routecap_plan_target *target, routecap_stream stream);
+
+// How many bytes `packed` needs.
+uint64_t packed_bytes(const Plan &plan);
+// Refuses memory that is too small for a plan's result, and missing classes that are required.
+int32_t check_result(const Plan &plan, const void *dst, uint64_t dst_bytes, const uint8_t *classes,
+                     uint64_t classes_bytes);
 
 // Calls f(an element as wide as those of this dtype).
 template <class F>

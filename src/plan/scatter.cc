@@ -1,10 +1,10 @@
-#include "plan/scatter.h"
-
+// Routings of what the routers of one rank have recorded: the inverse of gathering.
 #include <algorithm>
 
 #include "base/element.h"
 #include "base/status.h"
 #include "kernels/snapshot.h"
+#include "plan/plan.h"
 #include "routing/import.h"
 
 namespace routecap {

@@ -1,5 +1,4 @@
-#include "sequence/envelope.h"
-
+// The serialised form of a sequence.
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
@@ -7,6 +6,7 @@
 #include "base/crc32c.h"
 #include "base/status.h"
 #include "routing/serialized.h"
+#include "sequence/sequence.h"
 
 namespace routecap {
 namespace {

@@ -88,4 +88,10 @@ private:
     const uint32_t process_ = process_generation();
 };
 
+// The serialised form of a sequence, as docs/format.md specifies it: written, and read without
+// trust.
+int32_t serialize(const Sequence &sequence, uint32_t flags, void *dst, size_t dst_bytes,
+                  uint64_t *needed);
+int32_t deserialize(const void *data, size_t bytes, uint64_t budget_bytes, Sequence **sequence);
+
 }  // namespace routecap

@@ -1,4 +1,4 @@
-// Decoding: turns a message of any format, whole or in pieces, into rows.
+// Decoding: turns a message of any format, whole or in pieces, into rows. Encoding: the inverse.
 #pragma once
 
 #include <cstddef>
@@ -14,6 +14,9 @@ namespace routecap::wire {
 
 int32_t decode(const void *data, size_t bytes, int32_t format, const routecap_wire_hint *hint,
                routecap_wire_report *report, Routing **routing);
+
+int32_t encode(const Routing &routing, const routecap_wire_options *options, void *dst,
+               size_t dst_bytes, uint64_t *needed, routecap_wire_report *report);
 
 // A message that arrives piece by piece. The pieces are kept, and decoded at its end.
 class Decoder {

@@ -1,5 +1,4 @@
-#include "wire/encode.h"
-
+// Encoding: a routing becomes a message of some format.
 #include <algorithm>
 #include <charconv>
 #include <string>
@@ -9,6 +8,7 @@
 #include "base/structs.h"
 #include "routing/coverage.h"
 #include "routing/serialized.h"
+#include "wire/decoder.h"
 #include "wire/format.h"
 #include "wire/message.h"
 #include "wire/output.h"

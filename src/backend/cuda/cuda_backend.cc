@@ -1,5 +1,4 @@
-#include "backend/cuda/cuda_backend.h"
-
+// The CUDA backend.
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
@@ -9,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "backend/backends.h"
 #include "backend/cuda/arena.h"
 #include "backend/cuda/current_context.h"
 #include "base/process.h"

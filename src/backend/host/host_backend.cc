@@ -1,11 +1,11 @@
-#include "backend/host/host_backend.h"
-
+// The host backend.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <memory>
 #include <new>
 
+#include "backend/backends.h"
 #include "base/status.h"
 #include "kernels/list.h"
 
