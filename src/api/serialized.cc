@@ -6,6 +6,20 @@
 
 using namespace routecap;
 
+namespace {
+
+template <class Body>
+int32_t checked(const SplicedTo &to, Body body, const char *call = __builtin_FUNCTION()) noexcept {
+    if (int32_t s = check_output(to.sizes, "splice"); s < 0) return s;
+    if (int32_t s =
+            check_array(to.pieces, to.piece_capacity, to.piece_size, sizeof *to.pieces, "pieces");
+        s < 0)
+        return s;
+    return guard([&] { return body(to); }, call);
+}
+
+}  // namespace
+
 routecap_status routecap_routing_serialize(const routecap_routing *routing,
                                            routecap_serialize_flags flags, void *dst,
                                            size_t dst_bytes, uint64_t *needed) {
@@ -40,26 +54,16 @@ routecap_status routecap_serialized_splice(const void *head, size_t head_bytes, 
                                            size_t capacity, routecap_piece *pieces,
                                            size_t piece_size, size_t piece_capacity,
                                            routecap_splice *splice_) {
-    if (int32_t s = check_output(splice_, "splice"); s < 0) return s;
-    if (int32_t s = check_array(pieces, piece_capacity, piece_size, sizeof *pieces, "pieces");
-        s < 0)
-        return s;
-    return guard([&] {
-        return splice(head, head_bytes, tail, tail_bytes, row, header, capacity, pieces, piece_size,
-                      piece_capacity, splice_);
-    });
+    return checked(
+        {header, capacity, pieces, piece_size, piece_capacity, splice_},
+        [&](const SplicedTo &to) { return splice(head, head_bytes, tail, tail_bytes, row, to); });
 }
 
 routecap_status routecap_serialized_slice(const void *data, size_t bytes, uint64_t first,
                                           uint64_t rows, void *header, size_t capacity,
                                           routecap_piece *pieces, size_t piece_size,
                                           size_t piece_capacity, routecap_splice *slice) {
-    if (int32_t s = check_output(slice, "slice"); s < 0) return s;
-    if (int32_t s = check_array(pieces, piece_capacity, piece_size, sizeof *pieces, "pieces");
-        s < 0)
-        return s;
-    return guard([&] {
-        return slice_serialized(data, bytes, first, rows, header, capacity, pieces, piece_size,
-                                piece_capacity, slice);
-    });
+    return checked(
+        {header, capacity, pieces, piece_size, piece_capacity, slice},
+        [&](const SplicedTo &to) { return slice_serialized(data, bytes, first, rows, to); });
 }

@@ -60,10 +60,9 @@ uint64_t round_up(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
 // Where everything lies.
 struct Layout {
     uint64_t run_table, header_end;  // the tables' ends, without padding
-    uint64_t ids, ids_end;
-    uint64_t tags, tags_end;
-    uint64_t validity, validity_end;
-    uint64_t checks, end;
+    uint64_t ids = round_up(header_end, kAlignment), ids_end = ids;
+    uint64_t tags = ids, tags_end = ids, validity = ids, validity_end = ids;
+    uint64_t checks = ids, end = ids;
 
     Layout(uint32_t version, const Shape &shape, const std::vector<Run> &runs)
         : Layout(shape.layers, runs.size()) {
@@ -82,15 +81,7 @@ struct Layout {
     // Of the header alone.
     Layout(uint32_t layers, uint64_t runs)
         : run_table(round_up(sizeof(Header) + layers * sizeof(LayerEntry), 8)),
-          header_end(run_table + runs * sizeof(Run)),
-          ids(round_up(header_end, kAlignment)),
-          ids_end(ids),
-          tags(ids),
-          tags_end(ids),
-          validity(ids),
-          validity_end(ids),
-          checks(ids),
-          end(ids) {}
+          header_end(run_table + runs * sizeof(Run)) {}
 };
 
 // In header and tables of version 2, where the check of all of them is.
@@ -416,18 +407,9 @@ struct Part {
     Selection selection;
 };
 
-// Where the caller wants the result.
-struct Result {
-    void *header;
-    size_t capacity;
-    routecap_piece *pieces;
-    size_t piece_size, piece_capacity;
-    routecap_splice *sizes;
-};
-
 // A routing of these runs, whose rows are those of the parts, one after another.
 int32_t assemble(const Shape &shape, uint64_t first, const std::vector<Run> &runs,
-                 std::span<const Part> parts, const Result &to) {
+                 std::span<const Part> parts, const SplicedTo &to) {
     // Rows of version 1 have no checks to take over.
     uint32_t version = kChecked;
     for (const Part &part : parts) version = std::min(version, part.from.header.version);
@@ -536,8 +518,7 @@ int32_t serialized_info(const void *data, size_t bytes, routecap_serialized *inf
 }
 
 int32_t splice(const void *head_data, size_t head_bytes, const void *tail_data, size_t tail_bytes,
-               uint64_t row, void *header, size_t capacity, routecap_piece *pieces,
-               size_t piece_size, size_t piece_capacity, routecap_splice *plan) {
+               uint64_t row, const SplicedTo &to) {
     Parsed head, tail;
     if (int32_t s = read_header(head_data, head_bytes, head); s < 0) return s;
     if (int32_t s = read_header(tail_data, tail_bytes, tail); s < 0) return s;
@@ -557,13 +538,11 @@ int32_t splice(const void *head_data, size_t head_bytes, const void *tail_data, 
 
     const Part parts[] = {{ROUTECAP_PIECE_HEAD, head, from_head},
                           {ROUTECAP_PIECE_TAIL, tail, from_tail}};
-    return assemble(*with_provenance_of_both(head.shape, *tail.shape), first, runs, parts,
-                    {header, capacity, pieces, piece_size, piece_capacity, plan});
+    return assemble(*with_provenance_of_both(head.shape, *tail.shape), first, runs, parts, to);
 }
 
 int32_t slice_serialized(const void *data, size_t bytes, uint64_t first, uint64_t rows,
-                         void *header, size_t capacity, routecap_piece *pieces, size_t piece_size,
-                         size_t piece_capacity, routecap_splice *slice) {
+                         const SplicedTo &to) {
     Parsed whole;
     if (int32_t s = read_header(data, bytes, whole); s < 0) return s;
     const uint64_t begin = whole.header.first, end = whole.end();
@@ -575,8 +554,7 @@ int32_t slice_serialized(const void *data, size_t bytes, uint64_t first, uint64_
     const Selection selection =
         select(whole, first, rows == ROUTECAP_ROWS_ALL ? end : first + rows, runs);
     const Part parts[] = {{ROUTECAP_PIECE_HEAD, whole, selection}};
-    return assemble(*whole.shape, first, runs, parts,
-                    {header, capacity, pieces, piece_size, piece_capacity, slice});
+    return assemble(*whole.shape, first, runs, parts, to);
 }
 
 }  // namespace routecap

@@ -15,11 +15,17 @@ int32_t serialize(const Routing &routing, uint32_t flags, void *dst, size_t dst_
 int32_t deserialize(const void *data, size_t bytes, uint32_t flags, routecap_release release,
                     void *context, Routing **routing);
 int32_t serialized_info(const void *data, size_t bytes, routecap_serialized *info);
+// Where the caller wants the header and the pieces.
+struct SplicedTo {
+    void *header;
+    size_t capacity;
+    routecap_piece *pieces;
+    size_t piece_size, piece_capacity;
+    routecap_splice *sizes;
+};
 int32_t splice(const void *head, size_t head_bytes, const void *tail, size_t tail_bytes,
-               uint64_t row, void *header, size_t capacity, routecap_piece *pieces,
-               size_t piece_size, size_t piece_capacity, routecap_splice *plan);
+               uint64_t row, const SplicedTo &to);
 int32_t slice_serialized(const void *data, size_t bytes, uint64_t first, uint64_t rows,
-                         void *header, size_t capacity, routecap_piece *pieces, size_t piece_size,
-                         size_t piece_capacity, routecap_splice *slice);
+                         const SplicedTo &to);
 
 }  // namespace routecap
