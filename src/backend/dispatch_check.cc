@@ -11,8 +11,7 @@ int32_t check_received(const routecap_received &r) {
                global = (r.flags & ROUTECAP_RECEIVED_GLOBAL) != 0;
     const uint64_t sources = uint64_t{r.ranks} * r.tokens_per_rank;
     const auto wrong = [](const char *what, uint64_t is) {
-        return report(ROUTECAP_ERR_ARGUMENT, "received.%s is %llu", what,
-                      static_cast<unsigned long long>(is));
+        return report(ROUTECAP_ERR_ARGUMENT, "received.%s is %llu", what, ull(is));
     };
     if ((r.flags & ~(ROUTECAP_RECEIVED_EXPANDED | ROUTECAP_RECEIVED_GLOBAL)) != 0 ||
         (expanded && global))

@@ -84,7 +84,7 @@ struct Shape {
         for (uint32_t l = 0; l < layers; l++) {
             if (!is_recomputed(l)) continue;
             recomputed_layers++;
-            recomputed[l / 8] = static_cast<uint8_t>(recomputed[l / 8] | 1u << l % 8);
+            set_valid(recomputed.data(), l);
         }
     }
 

@@ -59,8 +59,7 @@ private:
                                     shape_->layer_experts[l],
                                     reinterpret_cast<Id *>(row) + size_t{l} * shape_->k);
                 if (reason == 0) {
-                    uint8_t &bits = rows.validity[r * shape_->validity_bytes + l / 8];
-                    bits = static_cast<uint8_t>(bits | 1u << l % 8);
+                    Shape::set_valid(rows.validity.data() + r * shape_->validity_bytes, l);
                 } else {
                     shape_->mark(row, l, reason);
                     complete_ = false;

@@ -96,24 +96,17 @@ bool Distinct::by_stamps(const Id *ids, uint64_t cells) {
     return twice == 0;
 }
 
-bool Distinct::all(const uint8_t *ids, uint64_t cells) {
-    switch (k_) {
-        case 1: return true;
-        case 2: return all_of<uint8_t, 2>(ids, cells);
-        case 4: return all_of<uint8_t, 4>(ids, cells);
-        case 8: return all_of<uint8_t, 8>(ids, cells);
-        default: return by_stamps(ids, cells);
-    }
+template <class Id>
+bool Distinct::all(const Id *ids, uint64_t cells) {
+    if (k_ == 1) return true;
+    return with_k(k_, [&]<uint32_t K>() {
+        if constexpr (K == 0)
+            return by_stamps(ids, cells);
+        else
+            return all_of<Id, K>(ids, cells);
+    });
 }
-
-bool Distinct::all(const uint16_t *ids, uint64_t cells) {
-    switch (k_) {
-        case 1: return true;
-        case 2: return all_of<uint16_t, 2>(ids, cells);
-        case 4: return all_of<uint16_t, 4>(ids, cells);
-        case 8: return all_of<uint16_t, 8>(ids, cells);
-        default: return by_stamps(ids, cells);
-    }
-}
+template bool Distinct::all(const uint8_t *, uint64_t);
+template bool Distinct::all(const uint16_t *, uint64_t);
 
 }  // namespace routecap

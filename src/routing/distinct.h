@@ -7,13 +7,24 @@
 
 namespace routecap {
 
+// Calls f.operator()<K>() with K = k for the k of most models, otherwise with 0.
+template <class F>
+auto with_k(uint32_t k, F f) {
+    switch (k) {
+        case 2: return f.template operator()<2>();
+        case 4: return f.template operator()<4>();
+        case 8: return f.template operator()<8>();
+        default: return f.template operator()<0>();
+    }
+}
+
 class Distinct {
 public:
     // Whether each of `cells` cells of k ids, one after another, has k distinct ids. All of them
     // must be below `experts`.
     Distinct(uint32_t k, uint32_t experts) : k_(k), experts_(experts) {}
-    bool all(const uint8_t *ids, uint64_t cells);
-    bool all(const uint16_t *ids, uint64_t cells);
+    template <class Id>
+    bool all(const Id *ids, uint64_t cells);
 
 private:
     template <class Id>

@@ -68,15 +68,11 @@ int32_t check_ids(const Shape &shape, const routecap_segment &segment) {
                             : all_good<uint16_t>(shape, segment))
         return ROUTECAP_OK;
     BadCell bad{};
-    const auto find = [&]<class Id>(Id) {
-        switch (shape.k) {
-            case 2: return find_bad_cell<Id, 2>(shape, segment, bad);
-            case 4: return find_bad_cell<Id, 4>(shape, segment, bad);
-            case 8: return find_bad_cell<Id, 8>(shape, segment, bad);
-            default: return find_bad_cell<Id, 0>(shape, segment, bad);
-        }
-    };
-    if (!(shape.id_bytes == 1 ? find(uint8_t{}) : find(uint16_t{}))) return ROUTECAP_OK;
+    const bool found = with_k(shape.k, [&]<uint32_t K>() {
+        return shape.id_bytes == 1 ? find_bad_cell<uint8_t, K>(shape, segment, bad)
+                                   : find_bad_cell<uint16_t, K>(shape, segment, bad);
+    });
+    if (!found) return ROUTECAP_OK;
     return report(ROUTECAP_ERR_FORMAT,
                   "row %llu, layer %u is said to be valid and is not %u distinct experts in [0,%u)",
                   ull(bad.row), bad.layer, shape.k, shape.layer_experts[bad.layer]);

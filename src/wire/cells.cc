@@ -193,7 +193,7 @@ void Cells::judge_row(const uint8_t *row, Id *ids, uint8_t *validity) {
             cell[c] = static_cast<Id>(plain);
         }
         if (in_range && !zero && kernels::distinct<Id, K>(cell, k)) {
-            validity[l / 8] = static_cast<uint8_t>(validity[l / 8] | 1u << l % 8);
+            Shape::set_valid(validity, l);
             largest_ = std::max<int64_t>(largest_, *std::max_element(cell, cell + k));
             valid_cells++;
             if (!seen_[l]) seen_[l] = true, unseen_--;
@@ -331,15 +331,10 @@ int32_t Cells::write(const uint8_t *bytes, uint64_t rows) {
         return report(ROUTECAP_ERR_FORMAT, "there are more than the %llu rows of the array",
                       ull(layout_.rows));
     if (rows == 0) return ROUTECAP_OK;
-    const auto with_k = [&]<class Id>(Id) {
-        switch (layout_.shape->k) {
-            case 2: return write_rows<Id, 2>(bytes, rows);
-            case 4: return write_rows<Id, 4>(bytes, rows);
-            case 8: return write_rows<Id, 8>(bytes, rows);
-            default: return write_rows<Id, 0>(bytes, rows);
-        }
-    };
-    layout_.shape->id_bytes == 1 ? with_k(uint8_t{}) : with_k(uint16_t{});
+    with_k(layout_.shape->k, [&]<uint32_t K>() {
+        layout_.shape->id_bytes == 1 ? write_rows<uint8_t, K>(bytes, rows)
+                                     : write_rows<uint16_t, K>(bytes, rows);
+    });
     rows_ += rows;
     return ROUTECAP_OK;
 }
