@@ -103,7 +103,7 @@ plants asan-ubsan vectors '^vectors$' "the boundary of two calls is a row late" 
 plants asan-ubsan api '^api[.]' "a page that a request has is charged again" src/capture/issue.cc \
     's/end_page - first_page - has_own/end_page - first_page - 0 * has_own/'
 plants asan-ubsan api '^api[.]' "rows anywhere are charged two pages" src/capture/issue.cc \
-    's/charge\.pages = span\.rows;/charge.pages = 2;/'
+    's/(end_page - first_page - has_own), span\.rows/\1, 2/'
 plants asan-ubsan api '^api[.]' "the most memory in use is not noted" src/rows/pages.cc \
     's/^ *note_peak\(used \+ bytes\);//'
 plants asan-ubsan store '^store[.]' "a block that goes is paid for" src/prefix/local_store.cc \

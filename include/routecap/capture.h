@@ -327,10 +327,9 @@ typedef struct routecap_issue_options {
  * newest page that the request wrote, which is charged already. That page is charged again if the
  * request was truncated, or if rows of the page were taken, shared or forked (requests.h). Issue
  * also charges:
- *   - for a page whose rows may get different tags: memory for these tags,
  *   - for drafts: memory of their own, until they are settled,
- *   - for device positions: each page within the bounds. If the bounds contain at least two more
- *     pages than the span has rows, issue charges one page for each row instead.
+ *   - for device positions: each page within the bounds. If the bounds contain more pages than the
+ *     span has rows, issue charges one page for each row instead.
  * When the step is filed, or when its drafts are settled, the part of the charge that was not
  * needed returns to the budget. Issue accepts a span that is charged nothing, even if the budget is
  * exceeded. Rows of an accepted span are refused later only if the system itself has no memory
@@ -340,7 +339,7 @@ typedef struct routecap_issue_options {
  * issue and its filing. The span gets that page even if this exceeds the budget. The excess has a
  * limit. Consider the time since stats.bytes_in_use was last within the budget, and all spans that
  * were in flight or had provisional drafts at any moment of that time. The excess is at most the
- * memory of the pages that these spans touch, tags included.
+ * memory of the pages that these spans touch.
  *
  * The worker thread frees the memory of rows that close, truncate, finish or a take removed from a
  * request, unless a routing has them. If the budget is exhausted, issue does that itself before it
@@ -439,10 +438,10 @@ ROUTECAP_API routecap_status routecap_step_finalize(routecap_capturer *capturer,
 /*
  * The memory that a capturer with a given configuration needs.
  *
- * For example, with 48 layers and 8 of 128 experts a row takes 390 bytes, and a page of 128 rows
- * 50,048 bytes. A request of 4,096 tokens takes 32 pages of the budget, 1.6 MB. A request of 10
- * tokens takes one page. 256 requests of 4,096 tokens take 410 MB, so the default budget of 1 GiB
- * has room for 670 of them.
+ * For example, with 48 layers and 8 of 128 experts a row takes 390 bytes, and a page of 128 rows,
+ * with room for their tags, 51,072 bytes. A request of 4,096 tokens takes 32 pages of the budget,
+ * 1.6 MB. A request of 10 tokens takes one page. 256 requests of 4,096 tokens take 418 MB, so the
+ * default budget of 1 GiB has room for 657 of them.
  */
 typedef struct routecap_memory {
     uint32_t struct_size;
@@ -451,10 +450,11 @@ typedef struct routecap_memory {
     uint64_t pinned_bytes;    /* page-locked host memory, allocated at create */
     uint64_t host_bytes;      /* other host memory, allocated at create, rounded up */
     uint64_t row_bytes;       /* of one captured row: ids and validity */
-    uint64_t page_bytes;      /* of one page, the unit in which requests take from the budget */
+    uint64_t page_bytes;      /* of one page, the unit in which requests take from the budget: its
+                                 rows, and 8 bytes for the tag of each */
     uint64_t request_bytes;   /* of one open request before its first row, outside the budget */
-    uint64_t tag_bytes;       /* what a page takes from the budget in addition, once two of its rows
-                                 have different tags */
+    uint64_t tag_bytes;       /* 0: what a page takes from the budget in addition, once two of its
+                                 rows have different tags. Before 1.1 it was not 0 */
 } routecap_memory;
 
 /**
@@ -534,8 +534,8 @@ typedef struct routecap_stats {
     /* Now. */
     uint64_t requests_open;
     uint64_t steps_in_flight;
-    uint64_t bytes_in_use; /* of the budget: pages of requests and routings, their tags, provisional
-                              rows, and the charges of spans in flight */
+    uint64_t bytes_in_use; /* of the budget: pages of requests and routings, provisional rows, and
+                              the charges of spans in flight */
     uint64_t bytes_peak;   /* the highest bytes_in_use so far. It includes memory that an issue
                               reserved and gave back at once, such as for a page that two of its
                               spans share */

@@ -95,11 +95,10 @@ private:
     // Of each span, what check_spans found: its request, or null, and what it is charged.
     struct Checked {
         Request *request;
-        Charge charge;
+        uint32_t charge;
     };
     std::vector<Checked> checked_;
     std::vector<uint32_t> order_;  // spans by request and position, where they do not ascend
-    uint64_t first_tag_ = 0, last_tag_ = 0;  // of the steps
 };
 
 }  // namespace routecap

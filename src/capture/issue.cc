@@ -50,8 +50,6 @@ struct ForwardPath::Issue {
     size_t count;
     const routecap_issue_options &options;
     const Shape &shape;
-    bool tags_vary;      // some step had another tag
-    uint64_t first_tag;  // of requests that have rows and no tag of their own
     uint64_t ticket;
     int32_t slot;
     bool lost;              // there is no slot
@@ -73,46 +71,23 @@ struct ForwardPath::Issue {
     }
     uint64_t page_of(uint64_t position) const { return position >> shape.page_shift; }
 
-    // One past the last page of a request that may have rows of another tag than this step's, once
-    // its rows are there.
-    uint64_t mixed_end(const Request &request) const {
-        const uint64_t end = request.issued_end();
-        const Rare &rare = request.rare();
-        const bool other =
-            tags_vary && end > 0 && (rare.tagged ? rare.tag : first_tag) != options.tag;
-        return other ? std::max(rare.mixed_end, page_of(end - 1) + 1) : rare.mixed_end;
-    }
-
-    // What a span is charged: every page that it touches, but for the request's own where nobody
-    // else sees the rows; and the tags of pages that may get a second one.
-    Charge charge_of(const routecap_span &span, const Request &request) const {
-        Charge charge;
-        if (lost) return charge;
-        const uint64_t end = end_of(span), first_page = page_of(span.position),
-                       end_page = page_of(end - 1) + 1, own = request.own_page;
-        // Nearly all spans: in the request's own page, where nobody else sees the rows, with one
-        // tag.
-        if (!tags_vary && !request.has_rare && first_page == own && end_page == own + 1 &&
-            span.position >= request.shared_end())
-            return charge;
-        const uint64_t mixed = mixed_end(request);
-        charge.tags = static_cast<uint32_t>(std::min<uint64_t>(
-            std::min(end_page, std::max(mixed, first_page)) - first_page, span.rows));
-        if (wide_bounds(span.position, end, span.rows, shape.page_shift)) {
-            charge.pages = span.rows;
-        } else {
-            const bool has_own =
-                own >= first_page && own < end_page &&
-                std::max(span.position, own << shape.page_shift) >= request.shared_end();
-            charge.pages = static_cast<uint32_t>(end_page - first_page - has_own);
-        }
-        return charge;
+    // The pages that a span is charged: every one that it touches, but for the request's own where
+    // nobody else sees the rows; and no more than it has rows.
+    uint32_t charge_of(const routecap_span &span, const Request &request) const {
+        if (lost) return 0;
+        const uint64_t first_page = page_of(span.position),
+                       end_page = page_of(end_of(span) - 1) + 1, own = request.own_page;
+        const bool has_own =
+            own >= first_page && own < end_page &&
+            std::max(span.position, own << shape.page_shift) >= request.shared_end();
+        return static_cast<uint32_t>(
+            std::min<uint64_t>(end_page - first_page - has_own, span.rows));
     }
     // The bytes of a charge, with those of the page that a draft waits in.
-    uint64_t bytes_of(const routecap_span &span, const Charge &charge, const PagePool &pool) const {
+    uint64_t bytes_of(const routecap_span &span, uint32_t charge, const PagePool &pool) const {
         if (lost) return 0;
         return (speculative(span) ? PagePool::page_bytes(shape, span.rows) : 0) +
-               charge.bytes(pool.page_bytes(), PagePool::tag_bytes(shape.page_rows));
+               charge * pool.page_bytes();
     }
 };
 
@@ -159,7 +134,7 @@ int32_t ForwardPath::check_spans(Issue &issue) {
         if (speculative(span) && (draft_rows += span.rows) > UINT32_MAX)
             return report(ROUTECAP_ERR_ARGUMENT, "span %u: more than 2^32 drafts in one step", i);
         Request *request = owner_->registry.requests.find(span.request);
-        checked_[i] = {request, request != nullptr ? issue.charge_of(span, *request) : Charge()};
+        checked_[i] = {request, request != nullptr ? issue.charge_of(span, *request) : 0};
         if (request == nullptr) continue;
         issue.wanted += issue.bytes_of(span, checked_[i].charge, owner_->pool);
         if (!plain(span)) continue;
@@ -201,26 +176,17 @@ int32_t ForwardPath::issue_span(Issue &issue, uint32_t i) {
     Request &request = *checked_[i].request;
     const bool draft = speculative(span), device = device_positions(span);
     const uint64_t end = Issue::end_of(span);
-    Charge charge = checked_[i].charge;
+    uint32_t charge = checked_[i].charge;
     if (request.newest.step == issue.ticket) {
         // An earlier span of this step may pay for a page that this one touches. What check_spans
         // found is enough nevertheless: the page that was the request's own then still is.
-        const Charge now = issue.charge_of(span, request);
-        const Charge less{std::min(charge.pages, now.pages), std::min(charge.tags, now.tags)};
-        if (issue.reserved)
-            owner_->pool.unreserve(issue.bytes_of(span, charge, owner_->pool) -
-                                   issue.bytes_of(span, less, owner_->pool));
+        const uint32_t less = std::min(charge, issue.charge_of(span, request));
+        if (issue.reserved) owner_->pool.unreserve((charge - less) * owner_->pool.page_bytes());
         charge = less;
     }
     const bool filed =
         !issue.lost &&
         (issue.reserved || owner_->pool.reserve(issue.bytes_of(span, charge, owner_->pool)));
-    if (filed && issue.tags_vary) {
-        Rare &rare = request.change_rare();
-        rare.mixed_end = issue.mixed_end(request);
-        rare.tag = issue.options.tag;
-        rare.tagged = true;
-    }
     if (draft || device) {
         request.changed = true;
         request.flagged_end = std::max(request.flagged_end, end);
@@ -314,16 +280,11 @@ int32_t ForwardPath::issue(const routecap_span *spans, size_t span_size, size_t 
     if (later && steps.named() == kernels::kNoSlot)  // maybe one is free now
         if (int32_t s = discard(stream); s < 0) return s;
     const int32_t slot = steps.named();
-    const bool first = steps.issued() == 0;
     Issue issue{.spans = reinterpret_cast<const char *>(spans),
                 .span_size = span_size,
                 .count = count,
                 .options = o,
                 .shape = *config_.shape,
-                .tags_vary = owner_->tags_vary.load(std::memory_order_relaxed) ||
-                             (!first && o.tag != last_tag_),
-                .first_tag = owner_->tags_vary.load(std::memory_order_relaxed) || first ? first_tag_
-                                                                                        : last_tag_,
                 .ticket = steps.next_ticket(),
                 .slot = slot,
                 .lost = slot == kernels::kNoSlot && count > 0};
@@ -370,7 +331,6 @@ int32_t ForwardPath::issue(const routecap_span *spans, size_t span_size, size_t 
         if (status != nullptr) status[i] = s;
         issue.partial |= s != ROUTECAP_OK;
     }
-    if (issue.tags_vary) owner_->tags_vary.store(true, std::memory_order_relaxed);
 
     const bool to_file = issue.rows_filed > 0;
     if (to_file) {
@@ -398,8 +358,6 @@ int32_t ForwardPath::issue(const routecap_span *spans, size_t span_size, size_t 
         counters.steps_landed++;
     lock.unlock();
 
-    first_tag_ = issue.first_tag;
-    last_tag_ = o.tag;
     begun_ = false;
     later_ |= later;
     if (check_) check_->issued();

@@ -1,7 +1,6 @@
 // What the forward path, the requests and the reader of an owner share. A mirror has no Owner.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <optional>
 
@@ -26,9 +25,8 @@ struct Owner {
     Counters counters;
     Steps steps;
     Registry registry;
-    std::atomic<bool> tags_vary{false};  // the steps have not all had the same tag
-    std::optional<LoadCounter> load;     // if it is counted
-    StepWorker worker;                   // last: it uses the others
+    std::optional<LoadCounter> load;  // if it is counted
+    StepWorker worker;                // last: it uses the others
 };
 
 }  // namespace routecap

@@ -82,8 +82,7 @@ int32_t Requests::adopt(const StorePtr &store, routecap_adopt_item &item, uint64
         if (int32_t s = owner_->registry.find(item.request, &request); s < 0) return s;
     }
     if (item.count == 0) return ROUTECAP_OK;
-    const uint64_t end = item.first + item.count * store->config().block_rows,
-                   page_rows = config_.shape->page_rows;
+    const uint64_t end = item.first + item.count * store->config().block_rows;
     routecap_adoption found{};
     bool waits = false;
     std::unique_ptr<Adoption> adoption;
@@ -95,11 +94,8 @@ int32_t Requests::adopt(const StorePtr &store, routecap_adopt_item &item, uint64
         owner_->registry.make_room(1);
         Request *request = nullptr;
         if (int32_t s = owner_->registry.find(item.request, &request); s < 0) return s;
-        Rare &rare = request->change_rare();
-        if (found.found > 0)
-            rare.mixed_end = std::max(rare.mixed_end, (end + page_rows - 1) / page_rows);
         request->extend_attached(end);
-        if (waits) rare.inherited_after = std::max(rare.inherited_after, owner_->steps.issued());
+        if (waits) request->inherit(owner_->steps.issued());
         request->note_operation(item.first, end);
         owner_->registry.append(request->after(), Adopt{request->rows(), std::move(adoption), end});
     }

@@ -96,12 +96,9 @@ struct alignas(64) Rare {
     // One past the highest position of a row that was neither refused nor lost; UINT64_MAX if that
     // is the length.
     uint64_t written_end = UINT64_MAX;
-    uint64_t mixed_end = 0;        // one past the last page that may have rows of different tags
     uint64_t inherited_after = 0;  // see Request::after()
     // Operations behind number missed_from, up to missed_until, only say why rows are missing.
     uint64_t missed_from = 0, missed_until = 0;
-    uint64_t tag = 0;     // of the rows that were issued last
-    bool tagged = false;  // `tag` is set
     PendingBounds bounds;
 };
 
@@ -214,6 +211,11 @@ struct alignas(64) Request {
     void extend_attached(uint64_t end) {
         length = std::max(length, end);
         if (has_rare) rare_.written_end = std::max(rare_.written_end, end);
+    }
+    // Operations wait for this step too.
+    void inherit(uint64_t step) {
+        Rare &rare = change_rare();
+        rare.inherited_after = std::max(rare.inherited_after, step);
     }
     // Rows before this may have been lent to others: whoever writes them needs a page for a copy.
     uint64_t shared_end() const { return changed ? shared_end_ : 0; }

@@ -200,15 +200,8 @@ int32_t Requests::fork(routecap_request handle, uint64_t rows, routecap_request 
         made->rows.set_policy(parent->rows()->policy());
         Request &c = owner_->registry.requests.open(std::move(made), serial);
         *child = c.handle;
-        const Rare &from = parent->rare();
-        Rare &to = c.change_rare();
         c.length = rows;
-        to.inherited_after = parent->after();
-        to.tag = from.tag, to.tagged = from.tagged;
-        to.mixed_end =
-            std::min(std::max(from.mixed_end,
-                              owner_->tags_vary.load(std::memory_order_relaxed) ? UINT64_MAX : 0),
-                     rows / config_.shape->page_rows + 1);
+        c.inherit(parent->after());
         c.note_operation(0, rows);
         parent->share(rows);
         parent->note_fork(rows);
@@ -237,21 +230,15 @@ int32_t Requests::attach(routecap_request handle, const Routing *routing, uint64
                       ull(routing_end), ull(rows));
     routing->retain();
     RoutingPtr held(routing);
-    uint64_t present_end = pending ? rows : 0;  // of what it has, as far as that is known
-    for (const Segment &segment : pending ? std::span<const Segment>() : routing->segments())
-        if (segment.page) present_end = std::max(present_end, std::min(segment.end(), rows));
     {
         const Lock lock(owner_->registry.mutex);
         owner_->registry.make_room(1);
         Request *request = nullptr;
         if (int32_t s = owner_->registry.find(handle, &request); s < 0) return s;
-        const uint64_t first = pending ? 0 : std::min(routing->first(), rows),
-                       page_rows = config_.shape->page_rows;
+        const uint64_t first = pending ? 0 : std::min(routing->first(), rows);
         if (first >= rows) return ROUTECAP_OK;
-        Rare &rare = request->change_rare();
-        rare.mixed_end = std::max(rare.mixed_end, (present_end + page_rows - 1) / page_rows);
         request->extend_attached(rows);
-        if (pending) rare.inherited_after = std::max(rare.inherited_after, routing->after());
+        if (pending) request->inherit(routing->after());
         request->note_operation(first, rows);
         owner_->registry.append(request->after(), Attach{request->rows(), std::move(held), rows});
     }

@@ -372,7 +372,7 @@ static uint64_t position_of(const uint8_t *positions, int32_t dtype, uint32_t ro
 void StepWorker::file_span(const Step &step, StepSpan &span, const SlotContents &contents,
                            bool failed, RowOutcomes &filed) {
     const RowSource rows = source(contents.slot, span.sink_row);
-    Charge charge = span.charge;
+    uint32_t charge = span.charge;
     const uint64_t cut = std::atomic_ref(span.cut).load(std::memory_order_acquire),
                    ended = std::atomic_ref(span.ended).load(std::memory_order_acquire);
     const bool from_device = span.device_positions;

@@ -15,13 +15,6 @@
 
 namespace routecap {
 
-// Whether the bounds of device positions touch more pages than there are rows. Then each row is
-// charged one page.
-inline bool wide_bounds(uint64_t position, uint64_t position_end, uint64_t rows,
-                        uint32_t page_shift) {
-    return ((position_end - 1) >> page_shift) - (position >> page_shift) > rows;
-}
-
 // Names a span of a step. Valid until the step was filed.
 struct SpanLink {
     uint64_t step = 0;
@@ -42,7 +35,7 @@ struct StepSpan {
     SpanLink previous;  // of the same request
     uint32_t sink_row;
     uint32_t count;
-    Charge charge;
+    uint32_t charge;       // pages
     uint32_t draft_index;  // of the first row, if speculative
     bool speculative, device_positions;
     Phase phase;

@@ -48,8 +48,7 @@ void BlockPages::unlist(uint32_t r) {
     (record.next != kNone ? this->record(record.next).previous : open_last_) = record.previous;
 }
 
-bool BlockPages::take_from(uint32_t r, uint64_t tag, bool one_tag,
-                           std::unique_ptr<uint64_t[]> &tags, uint32_t &place, bool &needs_tags) {
+bool BlockPages::take_from(uint32_t r, uint64_t tag, bool one_tag, uint32_t &place) {
     Record &record = this->record(r);
     // Slots of blocks that went can be written once nobody else has the page.
     if (record.page.unique()) std::copy(record.live, record.live + 4, record.used);
@@ -60,14 +59,7 @@ bool BlockPages::take_from(uint32_t r, uint64_t tag, bool one_tag,
     if (page.tags.load(std::memory_order_relaxed) == nullptr) {
         if (record.blocks == 0 && page.references.load(std::memory_order_acquire) == 1)
             page.tag.store(tag, std::memory_order_relaxed);
-        if (!one_tag || page.tag.load(std::memory_order_relaxed) != tag) {
-            if (tags == nullptr) {
-                needs_tags = true;
-                return false;
-            }
-            std::fill_n(tags.get(), page.rows, page.tag.load(std::memory_order_relaxed));
-            page.tags.store(tags.release(), std::memory_order_release);
-        }
+        if (!one_tag || page.tag.load(std::memory_order_relaxed) != tag) page.split_tags();
     }
     record.used[slot / 64] |= uint64_t{1} << slot % 64;
     record.live[slot / 64] |= uint64_t{1} << slot % 64;
@@ -77,13 +69,10 @@ bool BlockPages::take_from(uint32_t r, uint64_t tag, bool one_tag,
     return true;
 }
 
-BlockPages::Taken BlockPages::take(uint64_t tag, bool one_tag, std::unique_ptr<uint64_t[]> &tags,
-                                   uint32_t &place) {
-    bool needs_tags = false;
+bool BlockPages::take(uint64_t tag, bool one_tag, uint32_t &place) {
     uint32_t r = open_;
     for (int looked = 0; r != kNone && looked < 4; looked++) {
-        if (take_from(r, tag, one_tag, tags, place, needs_tags)) return Taken::slot;
-        if (needs_tags) return Taken::needs_tags;
+        if (take_from(r, tag, one_tag, place)) return true;
         // It is full until others let go of it: the next look begins elsewhere.
         const uint32_t next = record(r).next;
         if (r != open_last_) {
@@ -96,7 +85,7 @@ BlockPages::Taken BlockPages::take(uint64_t tag, bool one_tag, std::unique_ptr<u
         }
         r = next;
     }
-    return Taken::none;
+    return false;
 }
 
 PageRef BlockPages::give(uint32_t place) {

@@ -48,9 +48,8 @@ public:
     void add_slots(PageRef page);
 
     // A slot for a block with these tags, one for all rows or different ones. It is nobody's
-    // else's from then on. `tags` is memory for the tags of a page, which may be used.
-    enum class Taken { slot, needs_tags, none };
-    Taken take(uint64_t tag, bool one_tag, std::unique_ptr<uint64_t[]> &tags, uint32_t &place);
+    // else's from then on. False if there is none.
+    bool take(uint64_t tag, bool one_tag, uint32_t &place);
     // A block went. What is returned is to be dropped where nothing guards this.
     PageRef give(uint32_t place);
 
@@ -62,8 +61,7 @@ public:
 private:
     static constexpr uint32_t kNone = UINT32_MAX, kChunk = 1024, kMost = 1u << 24;
     Record &record(uint32_t r) const;
-    bool take_from(uint32_t r, uint64_t tag, bool one_tag, std::unique_ptr<uint64_t[]> &tags,
-                   uint32_t &place, bool &needs_tags);
+    bool take_from(uint32_t r, uint64_t tag, bool one_tag, uint32_t &place);
     void list(uint32_t r);
     void unlist(uint32_t r);
 

@@ -168,13 +168,12 @@ private:
                b.page->rows <= kPageRows && b.page->pool != s_.pool_;
     }
     void share(Page *page, size_t first, size_t end, uint32_t blocks, bool ours) {
-        const uint64_t moved = ours ? 0 : page->whole_bytes(),
-                       bytes = moved + blocks * s_.block_bytes_;
+        const uint64_t moved = ours ? 0 : page->bytes, bytes = moved + blocks * s_.block_bytes_;
         if (!s_.pay(bytes)) return;
         page->references.fetch_add(1, std::memory_order_relaxed);
         uint32_t record = 0;
         if (!s_.add_page(PageRef(page), blocks, record)) return s_.pool_->unreserve(bytes);
-        if (!ours && !s_.pool_->adopt(*page, moved)) s_.pool_->unreserve(moved);
+        if (!ours && !s_.pool_->adopt(*page)) s_.pool_->unreserve(moved);
         for (size_t i = first; i < end; i++) {
             Landed &b = blocks_[i];
             if (!sharable(i)) continue;

@@ -285,38 +285,26 @@ bool LocalStore::add_page(PageRef page, uint32_t blocks, uint32_t &record) {
 // A slot for a block's rows, and the block's own bytes.
 bool LocalStore::take_slot(uint64_t tag, bool one_tag, Slot &slot) {
     if (!pay(block_bytes_)) return false;
-    const uint64_t page_bytes = PagePool::page_bytes(*shape_, page_rows_),
-                   tag_bytes = PagePool::tag_bytes(page_rows_);
-    std::unique_ptr<uint64_t[]> tags;
+    const uint64_t page_bytes = PagePool::page_bytes(*shape_, page_rows_);
     const auto look = [&] {
         const Lock lock(mutex_);
-        const BlockPages::Taken taken = pages_.take(tag, one_tag, tags, slot.place);
-        if (taken == BlockPages::Taken::slot) {
-            const BlockPages::Place at = pages_.at(slot.place);
-            slot.page = at.page, slot.row = at.row;
-        }
-        return taken;
+        if (!pages_.take(tag, one_tag, slot.place)) return false;
+        const BlockPages::Place at = pages_.at(slot.place);
+        slot.page = at.page, slot.row = at.row;
+        return true;
     };
-    BlockPages::Taken taken;
-    while ((taken = look()) != BlockPages::Taken::slot) {
-        if (taken == BlockPages::Taken::needs_tags) {
-            if (!pay(tag_bytes)) break;
-            tags.reset(new (std::nothrow) uint64_t[page_rows_]);
-            if (tags != nullptr) continue;
-            pool_->unreserve(tag_bytes);
-            break;
-        }
-        if (!pool_->reserve(page_bytes)) {
-            if (evict_oldest()) continue;
-            break;
-        }
-        PageRef page = pool_->make(*shape_, page_rows_);
+    while (!look()) {
+        PageRef page;
+        if (pool_->reserve(page_bytes))
+            page = pool_->make(*shape_, page_rows_);
+        else if (evict_oldest())
+            continue;
         uint32_t none;
-        if (!page || !add_page(std::move(page), 0, none)) break;
+        if (page && add_page(std::move(page), 0, none)) continue;
+        pool_->unreserve(block_bytes_);
+        return false;
     }
-    if (tags != nullptr) pool_->unreserve(tag_bytes);  // they were not needed in the end
-    if (taken != BlockPages::Taken::slot) pool_->unreserve(block_bytes_);
-    return taken == BlockPages::Taken::slot;
+    return true;
 }
 
 // ---- Adopting -------------------------------------------------------------------------------

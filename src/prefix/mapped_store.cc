@@ -283,26 +283,23 @@ PageRef MappedStore::copy_page(const uint8_t *keys, uint64_t generation,
                                std::span<MappedBlocks::Found> found, PagePool &pool) const {
     const Shape &shape = *config_.shape;
     const auto rows = static_cast<uint32_t>(found.size() * config_.block_rows);
-    std::unique_ptr<uint64_t[]> tags(new uint64_t[rows]);
-    const uint64_t bytes = PagePool::page_bytes(shape, rows), tag_bytes = PagePool::tag_bytes(rows);
-    if (!pool.reserve(bytes)) return PageRef();
+    if (!pool.reserve(PagePool::page_bytes(shape, rows))) return PageRef();
     PageRef page = pool.make(shape, rows);
     if (!page) return page;
-    blocks_->read(keys, generation, found, {page->ids_plane, page->validity_plane, tags.get()});
-    const uint64_t *first = nullptr;
+    const uint64_t *tags = page->tags_plane, *first = nullptr;
+    blocks_->read(keys, generation, found,
+                  {page->ids_plane, page->validity_plane, page->tags_plane});
     bool one = true;
     for (size_t i = 0; i < found.size(); i++) {
         if (found[i].reason != 0) continue;
-        const uint64_t *of = tags.get() + i * config_.block_rows;
+        const uint64_t *of = tags + i * config_.block_rows;
         if (first == nullptr) first = of;
         for (uint32_t r = 0; r < config_.block_rows; r++) one &= of[r] == *first;
     }
-    if (one) {
+    if (one)
         page->tag.store(first != nullptr ? *first : 0, std::memory_order_relaxed);
-    } else {
-        if (!pool.reserve(tag_bytes)) return PageRef();
-        page->tags.store(tags.release(), std::memory_order_release);
-    }
+    else
+        page->tags.store(page->tags_plane, std::memory_order_release);
     return page;
 }
 

@@ -94,9 +94,7 @@ Routing *Routing::copy() const {
     PageRef page = pool.make(shape(), static_cast<uint32_t>(rows_));
     if (!page) return nullptr;
 
-    // The page keeps one tag if all rows have the same. Otherwise the plane of tags is made here,
-    // because a RowStore would be needed for nothing else.
-    bool any = false, one_tag = true;
+    bool fresh = true;  // no row has a tag
     for_all_rows(first_, end(), segments_, [&](const Segment &s) {
         const size_t row = s.first - first_;
         if (!s.page) {
@@ -104,25 +102,10 @@ Routing *Routing::copy() const {
                 shape().mark_missing(page->ids(row + r), s.reason);
             return;
         }
-        if (!any) page->tag.store(s.tag(0), std::memory_order_relaxed);
-        any = true;
         std::memcpy(page->ids(row), s.ids(), s.rows * shape().ids_bytes);
         std::memcpy(page->validity(row), s.validity(), s.rows * shape().validity_bytes);
-        if (s.page->tags.load(std::memory_order_acquire) != nullptr ||
-            s.tag(0) != page->tag.load(std::memory_order_relaxed))
-            one_tag = false;
+        page->copy_tags(row, *s.page.get(), s.page_row, s.rows, std::exchange(fresh, false));
     });
-    if (!one_tag) {
-        if (!pool.reserve(rows_ * sizeof(uint64_t))) return nullptr;
-        auto *tags = new (std::nothrow) uint64_t[rows_]();
-        if (tags == nullptr) {
-            pool.unreserve(rows_ * sizeof(uint64_t));
-            return nullptr;
-        }
-        for (const Segment &s : segments_)
-            for (uint64_t r = 0; s.page && r < s.rows; r++) tags[s.first - first_ + r] = s.tag(r);
-        page->tags.store(tags, std::memory_order_release);
-    }
     std::vector<Segment> one;
     one.push_back({std::move(page), 0, first_, rows_, reading_status_ == ROUTECAP_OK});
     return new Routing(storage_, first_, rows_, std::move(one));

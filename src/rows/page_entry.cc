@@ -8,37 +8,26 @@ namespace routecap {
 
 // ---- Lending --------------------------------------------------------------------------------
 
-void PageEntry::note_lent(uint64_t from, uint64_t to) {
-    const bool none = lent_first == lent_end || page.unique();
-    lent_first = none ? from : std::min(lent_first, from);
-    lent_end = none ? to : std::max(lent_end, to);
+void PageEntry::note_lent(uint64_t to) { lent_end = page.unique() ? to : std::max(lent_end, to); }
+
+bool PageEntry::writable(uint64_t from) {
+    if (lent_end != 0 && page.unique()) lent_end = 0;
+    return own && from >= lent_end;
 }
 
-bool PageEntry::writable(uint64_t from, uint64_t to) {
-    if (!own) return false;
-    if (lent_first != lent_end && page.unique()) lent_first = lent_end = 0;
-    return from >= lent_end || to <= lent_first;
-}
-
-PageEntry PageEntry::copy(PageRef to, std::unique_ptr<uint64_t[]> &tags) const {
+PageEntry PageEntry::copy(PageRef to) const {
     PageEntry copied{.shape = shape,
                      .index = index,
                      .origin = index * shape->page_rows,
                      .first = first,
-                     .end = first,
+                     .end = end,
                      .page = std::move(to),
                      .own = true};
-    for (uint64_t p = first; p < end;) {  // runs of one tag
-        const uint64_t tag = page->tag_of(row(p));
-        uint64_t q = p + 1;
-        while (q < end && page->tag_of(row(q)) == tag) q++;
-        copied.tag_rows(p, q - p, tag, tags);
-        copied.put(p,
-                   {ids(p), validity(p), static_cast<ptrdiff_t>(shape->ids_bytes),
-                    static_cast<ptrdiff_t>(shape->validity_bytes)},
-                   q - p);
-        copied.end = p = q;
-    }
+    copied.page->copy_tags(copied.row(first), *page.get(), row(first), end - first, true);
+    copied.put(first,
+               {ids(first), validity(first), static_cast<ptrdiff_t>(shape->ids_bytes),
+                static_cast<ptrdiff_t>(shape->validity_bytes)},
+               end - first);
     return copied;
 }
 
@@ -53,52 +42,34 @@ void PageEntry::clear_rows(uint64_t from, uint64_t to) {
 
 // ---- Filing ---------------------------------------------------------------------------------
 
-Needs PageEntry::needs(uint64_t position, const RowSource &source, uint64_t rows,
-                       const Filing &filing) {
-    const uint64_t last = position + rows;
-    const uint64_t inside = std::clamp(first, position, last),
-                   after = std::clamp(end, inside, last);
-    const bool empty = first == end;
-    bool copies = false, whole = false;
-    if (after < last) copies |= !writable(empty ? after : end, last), whole = true;
-    if (position < inside) copies |= !writable(position, empty ? inside : first), whole = true;
-    if (inside < after && (!writable(inside, after) || needs_tags(filing.tag)))
-        for (uint64_t p = inside; p < after; p++) {
-            const Meeting m = meet(p, source.from(p - position), filing);
-            whole |= m.retags;
-            copies |= m.writes && !writable(p, p + 1);
-        }
-    const bool tagged = page->tags.load(std::memory_order_relaxed) != nullptr;
-    return {.page = copies,
-            .tags = copies ? tagged || (whole && page->tag_of(0) != filing.tag && !empty)
-                           : whole && needs_tags(filing.tag)};
+bool PageEntry::needs_copy(uint64_t position, const RowSource &source, uint64_t rows,
+                           const Filing &filing) {
+    if (writable(first == end ? position : std::min(position, end))) return false;
+    // New rows in front, or behind; these begin at `end`, with the rows between that become absent.
+    if (position < first || first == end || (position + rows > end && !writable(end))) return true;
+    for (uint64_t p = position; p < std::min(position + rows, end); p++)
+        if (!writable(p) && meet(p, source.from(p - position), filing).writes) return true;
+    return false;
 }
 
 void PageEntry::file(uint64_t position, const RowSource &source, uint64_t rows,
-                     const Filing &filing, Means &means, RowOutcomes &filed) {
-    // Before any row is written, so that what the old page says of tags is copied once.
-    if (means.page) {
-        PageEntry copied = copy(std::move(means.page), means.tags);
-        means.page = std::move(page);
-        *this = std::move(copied);
-    }
+                     const Filing &filing, RowOutcomes &filed) {
     // Rows outside the visible ones are new, rows inside meet others.
     const uint64_t last = position + rows;
     const uint64_t inside = std::clamp(first, position, last),
                    after = std::clamp(end, inside, last);
-    for (uint64_t p = inside; p < after; p++)
-        merge(p, source.from(p - position), filing, means, filed);
-    add(after, source.from(after - position), last - after, filing, means, filed);
-    add(position, source, inside - position, filing, means, filed);
+    for (uint64_t p = inside; p < after; p++) merge(p, source.from(p - position), filing, filed);
+    add(after, source.from(after - position), last - after, filing, filed);
+    add(position, source, inside - position, filing, filed);
 }
 
 // Adds rows outside the visible ones. Rows between these and the visible ones become absent rows.
 void PageEntry::add(uint64_t position, const RowSource &source, uint64_t rows, const Filing &filing,
-                    Means &means, RowOutcomes &filed) {
+                    RowOutcomes &filed) {
     if (rows == 0) return;
     const uint64_t last = position + rows;
     if (first == end) first = end = position;
-    tag_rows(position, rows, filing.tag, means.tags);
+    tag_rows(position, rows, filing.tag);
     clear_rows(end, std::max(end, position));
     clear_rows(std::min(last, first), first);
     put(position, source, rows);
@@ -146,14 +117,14 @@ bool PageEntry::better(uint32_t layer, const uint8_t *old_ids, const uint8_t *ol
 
 // Files one row at a position that has one.
 void PageEntry::merge(uint64_t position, const RowSource &source, const Filing &filing,
-                      Means &means, RowOutcomes &filed) {
+                      RowOutcomes &filed) {
     const Meeting m = meet(position, source, filing);
     (m.nothing_new ? filed.missing : filed.delivered)++;
     filed.overlapped += m.overlap;
     filed.mismatched += m.mismatch;
     if (!m.writes) return;
     filing.count(source, 1, validity(position));
-    if (m.retags) tag_rows(position, 1, filing.tag, means.tags);
+    if (m.retags) tag_rows(position, 1, filing.tag);
     if (m.whole) return put(position, source, 1);
     uint8_t *to = page->ids(row(position)), *to_validity = page->validity(row(position));
     for (uint32_t l = 0; l < shape->layers; l++) {
@@ -169,26 +140,8 @@ void PageEntry::merge(uint64_t position, const RowSource &source, const Filing &
     full_rows += shape->row_full(to_validity);
 }
 
-// Whether rows of this tag make it necessary to keep one for each row.
-bool PageEntry::needs_tags(uint64_t tag) const {
-    if (page->tags.load(std::memory_order_relaxed) != nullptr ||
-        page->tag.load(std::memory_order_relaxed) == tag)
-        return false;
-    return first != end || lent_first != lent_end;  // or nobody looks at the old one
-}
-
-// Gives rows a tag. Most pages have one tag for all rows; the first that has two gets `tags`, which
-// are one for each row.
-void PageEntry::tag_rows(uint64_t position, uint64_t rows, uint64_t tag,
-                         std::unique_ptr<uint64_t[]> &tags) {
-    if (needs_tags(tag)) {
-        std::fill_n(tags.get(), page->rows, page->tag.load(std::memory_order_relaxed));
-        page->tags.store(tags.release(), std::memory_order_release);
-    }
-    if (uint64_t *each = page->tags.load(std::memory_order_relaxed); each != nullptr)
-        std::fill_n(each + row(position), rows, tag);
-    else
-        page->tag.store(tag, std::memory_order_relaxed);
+void PageEntry::tag_rows(uint64_t position, uint64_t rows, uint64_t tag) {
+    page->set_tag(row(position), rows, tag, first == end && lent_end == 0);
 }
 
 void PageEntry::put(uint64_t position, const RowSource &source, uint64_t rows) {

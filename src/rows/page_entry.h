@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 
 #include "routecap.h"
 #include "rows/pages.h"
@@ -73,25 +72,16 @@ public:
 // What holds for all rows of a call.
 struct Filing {
     uint64_t tag;
-    bool replace = false;       // a row replaces what is there; otherwise the first write stays
-    bool compare = false;       // rows that meet others are compared with them
-    Charge *charge = nullptr;   // of rows that were accepted; others ask the budget
+    bool replace = false;  // a row replaces what is there; otherwise the first write stays
+    bool compare = false;  // rows that meet others are compared with them
+    // Pages that are paid for, of rows that were accepted; others ask the budget.
+    uint32_t *charge = nullptr;
     NewCells *cells = nullptr;  // null: nobody counts
     Phase phase = Phase::none;
 
     void count(const RowSource &rows, uint64_t n, const uint8_t *known) const {
         if (cells != nullptr && phase != Phase::none) cells->add(rows, n, known, phase);
     }
-};
-
-// The memory that filing rows into one page needs, and that memory.
-struct Needs {
-    bool page = false;  // for new rows, or for a copy of rows that other holders may see
-    bool tags = false;
-};
-struct Means {
-    PageRef page;  // after filing: the page that was replaced
-    std::unique_ptr<uint64_t[]> tags;
 };
 
 // Consecutive rows in one page that a holder may read; or, without a page, consecutive rows that
@@ -129,8 +119,7 @@ struct PageEntry {
     uint64_t end;
     PageRef page;
     bool own = false;  // this table made the page, so it may write rows that were not lent
-    // Rows that other holders may see, as long as the page has other holders.
-    uint64_t lent_first = 0;
+    // Rows before this other holders may see, as long as the page has other holders.
     uint64_t lent_end = 0;
     // Rows of the page without a missing cell, also outside [first, end).
     uint32_t full_rows = 0;
@@ -145,20 +134,21 @@ struct PageEntry {
     Segment segment(PageRef of, uint64_t from, uint64_t to) const {
         return {std::move(of), row(from), from, to - from, complete()};
     }
-    // Notes that other holders will see these rows. Forgets what was lent before if nobody else
-    // holds the page any more.
-    void note_lent(uint64_t from, uint64_t to);
-    // Whether rows may be written in place.
-    bool writable(uint64_t from, uint64_t to);
+    // Notes that other holders will see rows before `to`.
+    void note_lent(uint64_t to);
+    // Whether rows at and after `from` may be written in place.
+    bool writable(uint64_t from);
 
     // ---- Filing, of rows whose positions belong to this page
 
-    Needs needs(uint64_t position, const RowSource &source, uint64_t rows, const Filing &filing);
-    // Files rows with the memory that needs() asked for, and adds how they ended to `filed`.
+    // Whether they go into a copy of the page, because other holders may see what they change.
+    bool needs_copy(uint64_t position, const RowSource &source, uint64_t rows,
+                    const Filing &filing);
+    // Files rows, and adds how they ended to `filed`.
     void file(uint64_t position, const RowSource &source, uint64_t rows, const Filing &filing,
-              Means &means, RowOutcomes &filed);
-    // Copies the rows into the page `to`. If they have different tags, `to` takes `tags`.
-    PageEntry copy(PageRef to, std::unique_ptr<uint64_t[]> &tags) const;
+              RowOutcomes &filed);
+    // Copies the rows into the page `to`.
+    PageEntry copy(PageRef to) const;
     // Makes rows ABSENT.
     void clear_rows(uint64_t from, uint64_t to);
 
@@ -174,13 +164,11 @@ private:
     Meeting meet(uint64_t position, const RowSource &source, const Filing &filing) const;
     bool better(uint32_t layer, const uint8_t *ids, const uint8_t *validity,
                 const RowSource &source) const;
-    void merge(uint64_t position, const RowSource &source, const Filing &filing, Means &means,
+    void merge(uint64_t position, const RowSource &source, const Filing &filing,
                RowOutcomes &filed);
     void add(uint64_t position, const RowSource &source, uint64_t rows, const Filing &filing,
-             Means &means, RowOutcomes &filed);
-    bool needs_tags(uint64_t tag) const;
-    void tag_rows(uint64_t position, uint64_t rows, uint64_t tag,
-                  std::unique_ptr<uint64_t[]> &tags);
+             RowOutcomes &filed);
+    void tag_rows(uint64_t position, uint64_t rows, uint64_t tag);
     void put(uint64_t position, const RowSource &source, uint64_t rows);
 };
 

@@ -117,6 +117,8 @@ PageRef PagePool::make(const Shape &shape, uint32_t rows, void *memory) {
                                    .validity_bytes = shape.validity_bytes,
                                    .ids_plane = ids,
                                    .validity_plane = ids + size_t{rows} * shape.ids_bytes,
+                                   .tags_plane = reinterpret_cast<uint64_t *>(
+                                       static_cast<uint8_t *>(memory) + tags_offset(shape, rows)),
                                    .pool = shared_from_this(),
                                    .bytes = bytes,
                                    .lender = nullptr};
@@ -144,6 +146,7 @@ PageRef PagePool::borrow(uint32_t rows, const uint8_t *ids, const uint8_t *valid
                           .ids_plane = const_cast<uint8_t *>(ids),
                           .validity_plane = validity != nullptr ? const_cast<uint8_t *>(validity)
                                                                 : memory + Page::kHeader,
+                          .tags_plane = nullptr,
                           .pool = shared_from_this(),
                           .bytes = bytes,
                           .lender = std::move(lender)};
@@ -152,7 +155,7 @@ PageRef PagePool::borrow(uint32_t rows, const uint8_t *ids, const uint8_t *valid
     return PageRef(page);
 }
 
-bool PagePool::adopt(Page &page, uint64_t bytes) {
+bool PagePool::adopt(Page &page) {
     if (page.pool.get() == this || page.lender != nullptr) return false;
     auto *charged = new (std::nothrow) std::shared_ptr<PagePool>(shared_from_this());
     std::shared_ptr<PagePool> *none = nullptr;
@@ -160,8 +163,7 @@ bool PagePool::adopt(Page &page, uint64_t bytes) {
         delete charged;
         return false;
     }
-    page.tags_moved.store(bytes > page.bytes, std::memory_order_release);
-    page.pool->unreserve(bytes);
+    page.pool->unreserve(page.bytes);
     return true;
 }
 
@@ -171,15 +173,8 @@ void PagePool::free(Page *page) {
     const bool borrowed = page->lender != nullptr;
     const std::unique_ptr<std::shared_ptr<PagePool>> moved(
         page->charged.load(std::memory_order_relaxed));
-    PagePool &charged = moved != nullptr ? **moved : *pool;
-    if (const uint64_t *tags = page->tags.load(std::memory_order_relaxed);
-        tags != nullptr && !borrowed) {
-        delete[] tags;
-        (page->tags_moved.load(std::memory_order_relaxed) ? charged : *pool)
-            .unreserve(tag_bytes(page->rows));
-    }
     page->~Page();
-    charged.unreserve(bytes);
+    (moved != nullptr ? **moved : *pool).unreserve(bytes);
     if (borrowed) return ::operator delete(page, kAlignment);
     pool->give_memory(page, bytes);
 }

@@ -1,6 +1,7 @@
 // Memory for captured rows: reference-counted pages, and the budget that bounds them.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -16,18 +17,6 @@ namespace routecap {
 
 class PagePool;
 
-// The memory that the rows of a span may need. Issue reserves it in the budget. Filing uses what
-// the rows turn out to need and gives the rest back; for drafts it does so when they are settled.
-struct Charge {
-    uint32_t pages = 0;
-    uint32_t tags = 0;  // for pages whose rows get a second tag: one tag for each row
-
-    bool none() const { return (pages | tags) == 0; }
-    uint64_t bytes(uint64_t page_bytes, uint64_t tag_bytes) const {
-        return pages * page_bytes + tags * tag_bytes;
-    }
-};
-
 // A block of rows: ids in C order, and validity. The request that made it writes rows that no other
 // holder can see. Rows that other holders can see do not change.
 struct Page {
@@ -40,15 +29,14 @@ struct Page {
     // Behind this header, or a lender's.
     uint8_t *ids_plane;
     uint8_t *validity_plane;
+    uint64_t *tags_plane;            // room for tags; null in a lender's page
     std::shared_ptr<PagePool> pool;  // made the page, which counts in its budget
-    size_t bytes;                    // in that budget, without tags
+    size_t bytes;                    // in that budget
     // Keeps a lender's planes and tags alive. Nobody writes such a page.
     std::shared_ptr<const void> lender;
     Page *next = nullptr;  // among DeferredPages
-    // Not null once the page was moved to another budget: that budget's pool, on the heap. And
-    // whether the page had tags then, which moved with it. Later tags count in `pool`.
+    // Not null once the page was moved to another budget: that budget's pool, on the heap.
     std::atomic<std::shared_ptr<PagePool> *> charged{nullptr};
-    std::atomic<bool> tags_moved{false};
 
     uint8_t *ids(size_t row) const { return ids_plane + row * ids_bytes; }
     uint8_t *validity(size_t row) const { return validity_plane + row * validity_bytes; }
@@ -56,10 +44,26 @@ struct Page {
         const uint64_t *each = tags.load(std::memory_order_acquire);
         return each != nullptr ? each[row] : tag.load(std::memory_order_relaxed);
     }
-    // The bytes that the page takes from a budget, with its tags.
-    size_t whole_bytes() const {
-        const bool tagged = tags.load(std::memory_order_acquire) != nullptr;
-        return bytes + (tagged ? rows * sizeof(uint64_t) : 0);
+    // Gives rows [first, first + n) a tag. `fresh` says that nobody looks at the other rows. Most
+    // pages have one tag for all rows; the first row with a second one gives each row its own.
+    void set_tag(size_t first, size_t n, uint64_t new_tag, bool fresh) {
+        uint64_t *each = tags.load(std::memory_order_relaxed);
+        if (each == nullptr && fresh) tag.store(new_tag, std::memory_order_relaxed);
+        if (each == nullptr && tag.load(std::memory_order_relaxed) != new_tag) each = split_tags();
+        if (each != nullptr) std::fill_n(each + first, n, new_tag);
+    }
+    // The same with the tags that `n` rows of another page have from row `at` on.
+    void copy_tags(size_t first, const Page &from, size_t at, size_t n, bool fresh) {
+        const uint64_t *each = from.tags.load(std::memory_order_acquire);
+        if (each == nullptr)
+            return set_tag(first, n, from.tag.load(std::memory_order_relaxed), fresh);
+        for (size_t r = 0; r < n; r++) set_tag(first + r, 1, each[at + r], fresh && r == 0);
+    }
+    // Gives each row a tag of its own, as yet that of all.
+    uint64_t *split_tags() {
+        std::fill_n(tags_plane, rows, tag.load(std::memory_order_relaxed));
+        tags.store(tags_plane, std::memory_order_release);
+        return tags_plane;
     }
     static constexpr size_t kHeader = 128;
 };
@@ -128,13 +132,11 @@ public:
     PagePool(const PagePool &) = delete;
     PagePool &operator=(const PagePool &) = delete;
 
-    // The bytes that a page of this many rows takes from the budget, and those of its tags, if it
-    // has different ones.
+    // The bytes that a page of this many rows takes from the budget.
     static size_t page_bytes(const Shape &shape, uint64_t rows) {
-        return (Page::kHeader + rows * shape.row_bytes() + 63) / 64 * 64;
+        return (tags_offset(shape, rows) + rows * sizeof(uint64_t) + 63) / 64 * 64;
     }
     size_t page_bytes() const { return page_bytes_; }
-    static constexpr size_t tag_bytes(uint64_t rows) { return rows * sizeof(uint64_t); }
 
     bool reserve(uint64_t bytes);
     // The same, even if the budget has no room: for rows that were accepted.
@@ -157,9 +159,9 @@ public:
     PageRef borrow(uint32_t rows, const uint8_t *ids, const uint8_t *validity, const uint64_t *tags,
                    uint64_t tag, std::shared_ptr<const void> lender);
 
-    // Moves a page to this budget, in which the caller has reserved `bytes`, the page's
-    // whole_bytes(). False if the page is a lender's or was moved before; the bytes stay reserved.
-    bool adopt(Page &page, uint64_t bytes);
+    // Moves a page to this budget, in which the caller has reserved the page's bytes. False if the
+    // page is a lender's or was moved before; the bytes stay reserved.
+    bool adopt(Page &page);
 
     uint64_t used() const { return used_.load(std::memory_order_relaxed); }
     uint64_t peak() const { return peak_.load(std::memory_order_relaxed); }
@@ -169,6 +171,10 @@ private:
     friend class PageRef;
     friend class DeferredPages;
     PagePool(ShapePtr shape, uint64_t budget_bytes, bool recycles);
+    // Of the plane of tags, behind the others.
+    static size_t tags_offset(const Shape &shape, uint64_t rows) {
+        return (Page::kHeader + rows * shape.row_bytes() + 7) / 8 * 8;
+    }
     void *take_memory(size_t bytes);
     static void free(Page *page);
     void give_memory(void *memory, size_t bytes);

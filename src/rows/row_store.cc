@@ -11,34 +11,19 @@ namespace routecap {
 
 // ---- Memory ---------------------------------------------------------------------------------
 
-void RowStore::give_back(Charge &charge) {
-    if (charge.none()) return;
-    pool_->unreserve(charge.bytes(PagePool::page_bytes(*shape_, shape_->page_rows),
-                                  PagePool::tag_bytes(shape_->page_rows)));
-    charge = {};
+void RowStore::give_back(uint32_t &charge) {
+    if (charge == 0) return;
+    pool_->unreserve(std::exchange(charge, 0) * PagePool::page_bytes(*shape_, shape_->page_rows));
 }
 
-// Pays for what rows need and allocates it. False, and nothing has changed, if the budget has no
-// room or the system no memory.
-bool RowStore::pay(Needs needs, const Filing &filing, Means &means) {
-    const auto reserve = [&](uint32_t Charge::*kind, uint64_t bytes) {
-        if (filing.charge == nullptr) return pool_->reserve(bytes);
-        if (filing.charge->*kind > 0)
-            (filing.charge->*kind)--;
-        else
-            pool_->reserve_anyway(bytes);
-        return true;
-    };
-    const uint64_t tag_bytes = PagePool::tag_bytes(shape_->page_rows);
+// Pays for a page and makes it. Null if the budget has no room or the system no memory.
+PageRef RowStore::pay(uint32_t *charge) {
     // Merged rows may be wider than the pool's own.
-    if (needs.page && !reserve(&Charge::pages, PagePool::page_bytes(*shape_, shape_->page_rows)))
-        return false;
-    if (needs.page && !(means.page = pool_->make(*shape_, shape_->page_rows))) return false;
-    if (!needs.tags) return true;
-    if (!reserve(&Charge::tags, tag_bytes)) return false;
-    means.tags.reset(new (std::nothrow) uint64_t[shape_->page_rows]);
-    if (means.tags == nullptr) pool_->unreserve(tag_bytes);
-    return means.tags != nullptr;
+    const uint64_t bytes = PagePool::page_bytes(*shape_, shape_->page_rows);
+    if (charge == nullptr && !pool_->reserve(bytes)) return PageRef();
+    if (charge != nullptr && *charge == 0) pool_->reserve_anyway(bytes);
+    if (charge != nullptr && *charge > 0) --*charge;
+    return pool_->make(*shape_, shape_->page_rows);
 }
 
 // For one entry more. False without memory.
@@ -96,13 +81,12 @@ void RowStore::file(uint64_t position, const RowSource &source, uint64_t rows, c
     for (uint64_t done = 0; done < rows;) {
         const uint64_t from = position + done, index = from / page_rows;
         const uint64_t n = std::min(rows - done, (index + 1) * page_rows - from);
-        Means means;  // what is left of it is freed without the mutex
+        PageRef replaced;  // freed without the mutex
         bool filed_all = false;
         {
             const Lock lock(mutex);
-            filed_all = file_in_page(index, from, source.from(done), n, filing, means, filed);
+            filed_all = file_in_page(index, from, source.from(done), n, filing, replaced, filed);
         }
-        if (means.tags != nullptr) pool_->unreserve(PagePool::tag_bytes(page_rows));
         if (!filed_all) {
             filed.refused += n;
             note_missing(from, from + n, ROUTECAP_MISSING_REFUSED);
@@ -113,17 +97,23 @@ void RowStore::file(uint64_t position, const RowSource &source, uint64_t rows, c
 
 // False, and nothing has changed, without memory.
 bool RowStore::file_in_page(uint64_t index, uint64_t position, const RowSource &source,
-                            uint64_t rows, const Filing &filing, Means &means, RowOutcomes &filed) {
+                            uint64_t rows, const Filing &filing, PageRef &replaced,
+                            RowOutcomes &filed) {
     const auto there = at_or_after(index);
     PageEntry *entry = there != entries_.end() && there->index == index ? &*there : nullptr;
     if (entry == nullptr) {
-        if (!pay({.page = true}, filing, means) || !make_room()) return false;
-        entry = &add_entry(index, std::move(means.page));
+        PageRef page = make_room() ? pay(filing.charge) : PageRef();
+        if (!page) return false;
+        entry = &add_entry(index, std::move(page));
         entry->own = true;
-    } else if (!pay(entry->needs(position, source, rows, filing), filing, means)) {
-        return false;
+    } else if (entry->needs_copy(position, source, rows, filing)) {
+        PageRef page = pay(filing.charge);
+        if (!page) return false;
+        PageEntry copied = entry->copy(std::move(page));
+        replaced = std::move(entry->page);
+        *entry = std::move(copied);
     }
-    entry->file(position, source, rows, filing, means, filed);
+    entry->file(position, source, rows, filing, filed);
     filed_entry_ = entry;
     filed_page_ = entry->page.get();
     return true;
@@ -133,7 +123,7 @@ bool RowStore::file_in_page(uint64_t index, uint64_t position, const RowSource &
 
 bool RowStore::file_draft(uint64_t step, uint64_t first_index, std::vector<uint64_t> positions,
                           uint64_t covered, const RowSource &source, uint64_t tag, Phase phase,
-                          Charge charge, bool lost) {
+                          uint32_t charge, bool lost) {
     const auto rows = static_cast<uint32_t>(positions.size());
     const bool kept = !lost && std::any_of(positions.begin(), positions.end(),
                                            [](uint64_t p) { return p < kPast; });
@@ -168,8 +158,8 @@ void RowStore::miss_draft(uint64_t step, uint64_t first_index, uint64_t position
                           uint64_t bounds_end, int32_t reason) noexcept try {
     std::vector<uint64_t> positions(rows, position);
     for (uint64_t r = 0; r < rows && bounds_end == 0; r++) positions[r] += r;
-    drafts_.push_back({step, first_index, PageRef(), std::move(positions), Charge(), Phase::none,
-                       reason, false, bounds_end});
+    drafts_.push_back({step, first_index, PageRef(), std::move(positions), 0, Phase::none, reason,
+                       false, bounds_end});
 } catch (const std::bad_alloc &) {}  // nobody knows why they are missing
 
 RowOutcomes RowStore::settle(uint64_t step, std::span<const uint32_t> kept, uint64_t keep_first,
@@ -299,7 +289,7 @@ void RowStore::fork(RowStore &parent, uint64_t end) {
         for (PageEntry &entry : parent.entries_) {
             const uint64_t entry_end = std::min(entry.end, end);
             if (entry.first >= entry_end) continue;
-            entry.note_lent(entry.first, entry_end);
+            entry.note_lent(entry_end);
             shared.push_back({.shape = shape_,
                               .index = entry.index,
                               .origin = entry.origin,
@@ -415,7 +405,7 @@ std::vector<Segment> RowStore::lend(uint64_t first, uint64_t end) {
     for (PageEntry &entry : all) {
         const uint64_t from = std::max(first, entry.first), to = std::min(end, entry.end);
         if (from >= to) continue;
-        entry.note_lent(from, to);
+        entry.note_lent(to);
         segments.push_back(entry.segment(entry.page, from, to));
     }
     return segments;
@@ -440,11 +430,9 @@ bool RowStore::take(uint64_t first, uint64_t end, std::vector<Segment> &segments
     const std::span<PageEntry> all = entries(first, end);
     if (!all.empty() && all.front().first < first && all.front().end > end) {
         // Rows stay on both sides, in another page.
-        const bool tagged = all.front().page->tags.load(std::memory_order_relaxed) != nullptr;
-        Means means;
-        if (!pay({.page = true, .tags = tagged}, {.tag = 0}, means)) return false;
-        all.front() = all.front().copy(std::move(means.page), means.tags);
-        if (means.tags != nullptr) pool_->unreserve(PagePool::tag_bytes(shape_->page_rows));
+        PageRef page = pay(nullptr);
+        if (!page) return false;
+        all.front() = all.front().copy(std::move(page));
         all.front().clear_rows(first, end);
     } else {
         // A page without a row stays, for a step in flight may need it.

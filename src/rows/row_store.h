@@ -57,7 +57,7 @@ private:
         uint64_t first_index;
         PageRef page;  // null if no row is left to file
         std::vector<uint64_t> positions;
-        Charge charge;
+        uint32_t charge;  // pages
         Phase phase;
         int32_t missing = 0;      // why the rows will never come, or 0
         bool counted = true;      // its rows are in rows_provisional
@@ -96,12 +96,11 @@ public:
     // ---- Filing: for one thread at a time, which does not hold `mutex`. Without memory rows are
     // refused, and nothing throws unless its comment says so.
 
-    // Files rows that issue accepted, at consecutive positions. The memory comes from their charge.
-    // If readers shared or took rows since, filing may need more than the charge. It then takes the
+    // Files rows that issue accepted, at consecutive positions. Their charge pays for pages. If readers shared or took rows since, filing may need more than the charge. It then takes the
     // rest even if the budget has no room, because the rows were accepted.
     // Adds to `filed` how they ended.
     void file_rows(uint64_t position, const RowSource &source, uint64_t rows, uint64_t tag,
-                   Charge &charge, RowOutcomes &filed, NewCells *cells = nullptr,
+                   uint32_t &charge, RowOutcomes &filed, NewCells *cells = nullptr,
                    Phase phase = Phase::none) {
         file(position, source, rows,
              {tag, policy_ == Policy::replace, compare_, &charge, cells, phase}, filed);
@@ -123,7 +122,7 @@ public:
     // the rows are refused then.
     bool file_draft(uint64_t step, uint64_t first_index, std::vector<uint64_t> positions,
                     uint64_t covered, const RowSource &source, uint64_t tag, Phase phase,
-                    Charge charge, bool lost);
+                    uint32_t charge, bool lost);
     static constexpr uint64_t kDropped = UINT64_MAX, kCut = UINT64_MAX - 1, kPast = UINT64_MAX - 2;
     // The same for drafts that issue lost or refused, for this reason, and has counted. They are at
     // consecutive positions. If bounds_end is not 0 the device has the positions: each row may be
@@ -163,7 +162,8 @@ public:
 
     // Frees the pages and gives back the charges of drafts.
     void clear();
-    void give_back(Charge &charge);
+    // Of a charge, the pages that were not needed.
+    void give_back(uint32_t &charge);
 
     // ---- Reading, with `mutex`. Throws without memory, before anything has changed.
 
@@ -180,8 +180,8 @@ private:
     void file(uint64_t position, const RowSource &source, uint64_t rows, const Filing &filing,
               RowOutcomes &filed);
     bool file_in_page(uint64_t index, uint64_t position, const RowSource &source, uint64_t rows,
-                      const Filing &filing, Means &means, RowOutcomes &filed) REQUIRES(mutex);
-    bool pay(Needs needs, const Filing &filing, Means &means);
+                      const Filing &filing, PageRef &replaced, RowOutcomes &filed) REQUIRES(mutex);
+    PageRef pay(uint32_t *charge);
     bool make_room() noexcept REQUIRES(mutex);
     PageEntry &add_entry(uint64_t index, PageRef page) REQUIRES(mutex);
     RowOutcomes attach_segment(const Segment &segment, uint64_t end);

@@ -29,15 +29,9 @@ bool OwnRows::copy(const Storage &storage, const Segment &rows, std::vector<Segm
             static_cast<uint32_t>(std::min<uint64_t>(rows.rows - done, page_->rows - used_));
         std::memcpy(page_->ids(used_), rows.ids(done), size_t{n} * page_->ids_bytes);
         std::memcpy(page_->validity(used_), rows.validity(done), size_t{n} * page_->validity_bytes);
-        const uint32_t at = used_;
-        for (uint32_t r = 0; r < n;) {  // runs of one tag
-            const uint64_t tag = rows.tag(done + r);
-            uint32_t end = r + 1;
-            while (end < n && rows.tag(done + end) == tag) end++;
-            if (!tag_rows(*storage.pool, end - r, tag)) return false;
-            used_ += end - r, r = end;
-        }
-        push(segments, {page_, at, rows.first + done, n, rows.complete});
+        page_->copy_tags(used_, *rows.page.get(), rows.page_row + done, n, used_ == 0);
+        push(segments, {page_, used_, rows.first + done, n, rows.complete});
+        used_ += n;
         done += n;
     }
     return true;
@@ -45,7 +39,8 @@ bool OwnRows::copy(const Storage &storage, const Segment &rows, std::vector<Segm
 
 bool OwnRows::add(const Storage &storage, uint64_t position, const uint8_t *ids,
                   const uint8_t *validity, uint64_t tag, std::vector<Segment> &segments) {
-    if (!make_room(storage, 1) || !tag_rows(*storage.pool, 1, tag)) return false;
+    if (!make_room(storage, 1)) return false;
+    page_->set_tag(used_, 1, tag, used_ == 0);
     std::memcpy(page_->ids(used_), ids, page_->ids_bytes);
     std::memcpy(page_->validity(used_), validity, page_->validity_bytes);
     push(segments, {page_, used_++, position, 1, storage.shape->row_full(validity)});
@@ -62,21 +57,6 @@ bool OwnRows::make_room(const Storage &storage, uint64_t rows) {
     page_ = storage.pool->make(shape, capacity);
     if (!page_) throw std::bad_alloc();
     used_ = 0;
-    return true;
-}
-
-// Gives the next rows a tag. Most pages have one for all rows; the first that has two gets a plane.
-bool OwnRows::tag_rows(PagePool &pool, uint32_t rows, uint64_t tag) {
-    uint64_t *each = page_->tags.load(std::memory_order_relaxed);
-    if (each == nullptr && used_ == 0) page_->tag.store(tag, std::memory_order_relaxed);
-    if (each == nullptr && page_->tag.load(std::memory_order_relaxed) != tag) {
-        auto made = std::make_unique<uint64_t[]>(page_->rows);
-        if (!pool.reserve(PagePool::tag_bytes(page_->rows))) return false;
-        each = made.release();
-        std::fill_n(each, page_->rows, page_->tag.load(std::memory_order_relaxed));
-        page_->tags.store(each, std::memory_order_release);
-    }
-    if (each != nullptr) std::fill_n(each + used_, rows, tag);
     return true;
 }
 

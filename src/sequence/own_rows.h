@@ -23,7 +23,6 @@ public:
 
 private:
     bool make_room(const Storage &storage, uint64_t rows);
-    bool tag_rows(PagePool &pool, uint32_t rows, uint64_t tag);
 
     PageRef page_;
     uint32_t used_ = 0;  // rows of it

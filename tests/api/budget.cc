@@ -261,8 +261,8 @@ TEST_F(Budget, drafts) {
     EXPECT_EQ(rig.stats().rows_provisional, 0u);
 }
 
-// Drafts are accepted although their page was lent since, and holds rows of a second tag: its copy
-// and the copy's tags go above the budget, and back under it with the routing or the child.
+// Drafts are accepted although their page was lent since: its copy goes above the budget, and back
+// under it with the routing or the child.
 TEST_F(Budget, drafts_in_a_page_that_was_lent_since_are_never_refused) {
     for (const bool fork : {false, true}) {
         SCOPED_TRACE(fork ? "fork" : "share");
@@ -294,12 +294,12 @@ TEST_F(Budget, drafts_in_a_page_that_was_lent_since_are_never_refused) {
                       routecap_request_accept(tight.capturer(), r, drafts, nullptr, 4));
         tight.open_gate();
         EXPECT_EQ(tight.stats().rows_refused, 0u);
-        EXPECT_EQ(tight.stats().bytes_in_use, 2 * kPage + 2 * kMemory.tag_bytes);
+        EXPECT_EQ(tight.stats().bytes_in_use, 2 * kPage);
         tight.expect(r, 0, routed_rows(kShape, 1, 0, 12));
         lent.reset();
         if (fork) tight.close(child);
         tight.open_gate();
-        EXPECT_EQ(tight.stats().bytes_in_use, kPage + kMemory.tag_bytes);
+        EXPECT_EQ(tight.stats().bytes_in_use, kPage);
     }
 }
 
@@ -335,76 +335,33 @@ TEST_F(Budget, a_request_with_refused_rows_gives_back_its_memory_before_its_step
     rig.expect(other, 0, routed_rows(kShape, 2, 0, 2 * kRows));
 }
 
-// A page has one tag for all its rows until two differ; then it has one for each.
-TEST_F(Budget, tags) {
-    const routecap_request r = rig.open();
-    EXPECT_EQ(step(r, 1, 0, 5, ROUTECAP_OK, 0, 77), 1);
-    EXPECT_EQ(step(r, 1, 5, 5, ROUTECAP_OK, 0, 77), 1);
-    EXPECT_EQ(step(r, 1, 10, 1, ROUTECAP_OK, 0, 78),
-              1 + static_cast<double>(kRows * 8) / static_cast<double>(kPage));
-    const RoutingPtr routing(rig.extract(r, 0, 11, ROUTECAP_OK)),
-        copy(rig.extract(r, 0, 11, ROUTECAP_OK, ROUTECAP_EXTRACT_COPY));
-    for (const routecap_routing *each : {routing.get(), copy.get()}) {
-        const routecap_segment &s = view_of(each).segments[0];
-        for (uint64_t row = 0; row < 11; row++) EXPECT_EQ(s.tags[row], row < 10 ? 77u : 78u);
-    }
-    rig.close(r);
-    rig.open_gate();
-    EXPECT_GT(pages(), 1);
-}
-
-TEST_F(Budget, rows_of_another_tag_need_room_for_theirs) {
-    const routecap_request r = rig.open(), other = rig.open();
-    EXPECT_EQ(step(r, 1, 0, 5, ROUTECAP_OK, 0, 77), 1);
-    EXPECT_EQ(step(other, 2, 0, 3 * kRows), 4);
-    EXPECT_EQ(step(r, 1, 5, 5, ROUTECAP_PARTIAL, 0, 78), 4);
-    rig.expect(r, 0, routed_rows(kShape, 1, 0, 5) + missing_rows(kShape, 5));
-    EXPECT_EQ(rig.stats().rows_refused, 5u);
-    EXPECT_EQ(step(r, 1, 5, 5, ROUTECAP_OK, 0, 77), 4);
-    rig.expect(r, 0, routed_rows(kShape, 1, 0, 10));
-    rig.close(other);
-    EXPECT_EQ(step(r, 1, 10, 5, ROUTECAP_OK, 0, 78),
-              1 + static_cast<double>(kMemory.tag_bytes) / static_cast<double>(kPage));
-    EXPECT_EQ(rig.stats().rows_refused, 5u);
-}
-
-// What tags take is known before: a budget of a page and that much is enough, and a byte less is
-// not.
-TEST(Tags, take_what_config_memory_says) {
-    for (const uint64_t less : {0, 1}) {
-        Rig rig({.shape = kShape, .budget_bytes = kPage + kMemory.tag_bytes - less, .held = true});
-        const routecap_request r = rig.open();
-        routecap_issue_options options{};
-        options.struct_size = sizeof options;
-        for (const uint64_t tag : {1, 2}) {
-            options.tag = tag;
-            rig.run({{1, tag * 4, 4}});
-            rig.issue({Rig::span(r, tag * 4, 0, 4)},
-                      tag == 1 || less == 0 ? ROUTECAP_OK : ROUTECAP_PARTIAL, nullptr, &options);
-        }
-        rig.open_gate();
-        EXPECT_EQ(rig.stats().rows_delivered, less == 0 ? 8u : 4u);
-        EXPECT_EQ(rig.stats().rows_refused, less == 0 ? 0u : 4u);
-        EXPECT_EQ(rig.stats().bytes_in_use, kPage + (less == 0 ? kMemory.tag_bytes : 0));
-    }
-}
-
-// Two spans with two tags in a page that no step has touched yet: the first step alone cannot tell
-// that tags will be needed.
-TEST_F(Budget, steps_in_flight_with_two_tags_have_room_for_them) {
+// A page has room for a tag of each row from the start, so rows of another tag are charged nothing:
+// neither where their request has a page, nor where a step in flight will make it.
+TEST_F(Budget, rows_of_another_tag_need_no_room_of_their_own) {
+    EXPECT_EQ(kMemory.tag_bytes, 0u);
     const routecap_request r = rig.open(), other = rig.open();
     EXPECT_EQ(step(other, 2, 0, 3 * kRows), 3);
     routecap_issue_options options{};
     options.struct_size = sizeof options;
-    for (const uint64_t tag : {1, 2}) {
+    for (const uint64_t tag : {77, 78}) {
         options.tag = tag;
-        rig.run({{1, tag * 4, 4}});
-        rig.issue({Rig::span(r, tag * 4, 0, 4)}, tag == 1 ? ROUTECAP_OK : ROUTECAP_PARTIAL, nullptr,
-                  &options);
+        rig.run({{1, (tag - 77) * 5, 5}});
+        rig.issue({Rig::span(r, (tag - 77) * 5, 0, 5)}, ROUTECAP_OK, nullptr, &options);
     }
     rig.open_gate();
-    EXPECT_EQ(rig.stats().rows_refused, 4u);
-    EXPECT_EQ(rig.stats().rows_delivered, 3u * kRows + 4);
+    EXPECT_EQ(pages(), 4);
+    EXPECT_EQ(step(r, 1, 10, 1, ROUTECAP_OK, 0, 79), 4);
+    rig.close(other);
+    rig.open_gate();
+    const RoutingPtr routing(rig.extract(r, 0, 11, ROUTECAP_OK)),
+        copy(rig.extract(r, 0, 11, ROUTECAP_OK, ROUTECAP_EXTRACT_COPY));
+    for (const routecap_routing *each : {routing.get(), copy.get()}) {
+        const routecap_segment &segment = view_of(each).segments[0];
+        for (uint64_t row = 0; row < 11; row++) EXPECT_EQ(segment.tags[row], 77 + row / 5);
+    }
+    rig.close(r);
+    rig.open_gate();
+    EXPECT_EQ(rig.stats().rows_refused, 0u);
 }
 
 namespace {
@@ -507,14 +464,12 @@ TEST_F(Budget, a_forked_child_has_room_for_its_copy_or_is_refused_by_issue) {
     EXPECT_EQ(rig.stats().rows_refused, 5u);
 }
 
-// The page that holds a lent row is copied before any of the rows is written: it has the second tag
-// once.
+// The page that holds a lent row is copied before any of the rows is written, with their tags.
 TEST_F(Budget, rows_with_a_second_tag_replace_others_beside_a_row_that_was_lent) {
     const routecap_request r = rig.open(ROUTECAP_POLICY_REPLACE);
     EXPECT_EQ(step(r, 1, 0, 20), 1);
     const RoutingPtr lent(rig.extract(r, 8, 1, ROUTECAP_OK));
-    EXPECT_EQ(step(r, 2, 5, 10, ROUTECAP_OK, 0, 1),
-              2 + static_cast<double>(kRows * 8) / static_cast<double>(kPage));
+    EXPECT_EQ(step(r, 2, 5, 10, ROUTECAP_OK, 0, 1), 2);
     rig.expect(r, 0,
                routed_rows(kShape, 1, 0, 5) + routed_rows(kShape, 2, 5, 15) +
                    routed_rows(kShape, 1, 15, 20));
@@ -522,19 +477,6 @@ TEST_F(Budget, rows_with_a_second_tag_replace_others_beside_a_row_that_was_lent)
     const RoutingPtr routing(rig.extract(r, 0, 20, ROUTECAP_OK));
     for (uint64_t row = 0; row < 20; row++)
         EXPECT_EQ(view_of(routing.get()).segments[0].tags[row], row >= 5 && row < 15);
-}
-
-TEST_F(Budget, a_copy_of_rows_with_two_tags_needs_room_for_them) {
-    const routecap_request one = rig.open(), two = rig.open();
-    EXPECT_EQ(step(one, 1, 0, 2 * kRows, ROUTECAP_OK, 0, 77), 2);
-    EXPECT_NE(RoutingPtr(rig.extract(one, 0, 2 * kRows, ROUTECAP_OK, ROUTECAP_EXTRACT_COPY)),
-              nullptr);
-    rig.close(one);
-    rig.open_gate();
-    step(two, 1, 0, kRows, ROUTECAP_OK, 0, 77);
-    EXPECT_EQ(step(two, 1, kRows, kRows, ROUTECAP_OK, 0, 78), 2);
-    rig.extract(two, 0, 2 * kRows, ROUTECAP_ERR_NO_MEMORY, ROUTECAP_EXTRACT_COPY);
-    EXPECT_EQ(pages(), 2);
 }
 
 // No routing may be called complete because other rows of its page were written twice.

@@ -73,7 +73,7 @@ TEST(Sequence, samples_of_one_prompt_hold_its_rows_once) {
         EXPECT_STATUS(ROUTECAP_OK, samples.back().append(whole, routing_of(computed(whole))));
         EXPECT_EQ(samples.back().rows(), computed(whole));
     }
-    const uint64_t tokens = 8 * 4003 * 4, page = 256 * 7 + 128;
+    const uint64_t tokens = 8 * 4003 * 4, page = 256 * (7 + 8) + 128;
     EXPECT_LE(parent.sums().bytes, one + tokens + 8 * page);
 }
 
@@ -126,7 +126,7 @@ TEST(Sequence, a_large_routing_is_not_kept_for_a_few_rows) {
         EXPECT_EQ(released.count, turn + 1);  // the sequence does not hold on to it
     }
     EXPECT_EQ(sequence.rows(), computed(tokens));
-    EXPECT_LE(sequence.sums().bytes, one + 2 * (256 * 7 + 128) + 40);
+    EXPECT_LE(sequence.sums().bytes, one + 2 * (256 * (7 + 8) + 128) + 40);
 }
 
 TEST(Sequence, rows_of_a_capturer_leave_its_budget_and_outlive_it) {

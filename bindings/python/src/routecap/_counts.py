@@ -66,8 +66,8 @@ class Stats(NamedTuple):
     requests_open: int
     steps_in_flight: int
     bytes_in_use: int
-    """Of the budget: pages of requests and routings, their tags, provisional rows, and the charges
-    of spans in flight.
+    """Of the budget: pages of requests and routings, provisional rows, and the charges of spans in
+    flight.
     """
     bytes_peak: int
     """The highest bytes_in_use so far. It includes memory that an issue reserved and gave back at

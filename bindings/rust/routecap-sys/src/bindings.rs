@@ -1,4 +1,4 @@
-// Of headers with the SHA-256 abddd25e88ab81f3d9b967c36fd2518932323b962fad71fb1d0e2709dbfa1780
+// Of headers with the SHA-256 d816b375622a1aea55e537b3e1b5545fbc3a58e766fc5a6fdba3628c4d9b4428
 pub const ROUTECAP_VERSION_MAJOR: u32 = 1;
 pub const ROUTECAP_VERSION_MINOR: u32 = 1;
 pub const ROUTECAP_VERSION_PATCH: u32 = 0;
@@ -586,10 +586,9 @@ unsafe extern "C" {
     /// newest page that the request wrote, which is charged already. That page is charged again if the
     /// request was truncated, or if rows of the page were taken, shared or forked (requests.h). Issue
     /// also charges:
-    ///   - for a page whose rows may get different tags: memory for these tags,
     ///   - for drafts: memory of their own, until they are settled,
-    ///   - for device positions: each page within the bounds. If the bounds contain at least two more
-    ///     pages than the span has rows, issue charges one page for each row instead.
+    ///   - for device positions: each page within the bounds. If the bounds contain more pages than the
+    ///     span has rows, issue charges one page for each row instead.
     /// When the step is filed, or when its drafts are settled, the part of the charge that was not
     /// needed returns to the budget. Issue accepts a span that is charged nothing, even if the budget is
     /// exceeded. Rows of an accepted span are refused later only if the system itself has no memory
@@ -599,7 +598,7 @@ unsafe extern "C" {
     /// issue and its filing. The span gets that page even if this exceeds the budget. The excess has a
     /// limit. Consider the time since stats.bytes_in_use was last within the budget, and all spans that
     /// were in flight or had provisional drafts at any moment of that time. The excess is at most the
-    /// memory of the pages that these spans touch, tags included.
+    /// memory of the pages that these spans touch.
     ///
     /// The worker thread frees the memory of rows that close, truncate, finish or a take removed from a
     /// request, unless a routing has them. If the budget is exhausted, issue does that itself before it
@@ -702,10 +701,10 @@ unsafe extern "C" {
 }
 /// The memory that a capturer with a given configuration needs.
 ///
-/// For example, with 48 layers and 8 of 128 experts a row takes 390 bytes, and a page of 128 rows
-/// 50,048 bytes. A request of 4,096 tokens takes 32 pages of the budget, 1.6 MB. A request of 10
-/// tokens takes one page. 256 requests of 4,096 tokens take 410 MB, so the default budget of 1 GiB
-/// has room for 670 of them.
+/// For example, with 48 layers and 8 of 128 experts a row takes 390 bytes, and a page of 128 rows,
+/// with room for their tags, 51,072 bytes. A request of 4,096 tokens takes 32 pages of the budget,
+/// 1.6 MB. A request of 10 tokens takes one page. 256 requests of 4,096 tokens take 418 MB, so the
+/// default budget of 1 GiB has room for 657 of them.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct routecap_memory {
@@ -720,12 +719,13 @@ pub struct routecap_memory {
     pub host_bytes: u64,
     /// of one captured row: ids and validity
     pub row_bytes: u64,
-    /// of one page, the unit in which requests take from the budget
+    /// of one page, the unit in which requests take from the budget: its
+    /// rows, and 8 bytes for the tag of each
     pub page_bytes: u64,
     /// of one open request before its first row, outside the budget
     pub request_bytes: u64,
-    /// what a page takes from the budget in addition, once two of its rows
-    /// have different tags
+    /// 0: what a page takes from the budget in addition, once two of its
+    /// rows have different tags. Before 1.1 it was not 0
     pub tag_bytes: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -873,8 +873,8 @@ pub struct routecap_stats {
     /// Now.
     pub requests_open: u64,
     pub steps_in_flight: u64,
-    /// of the budget: pages of requests and routings, their tags, provisional
-    /// rows, and the charges of spans in flight
+    /// of the budget: pages of requests and routings, provisional rows, and
+    /// the charges of spans in flight
     pub bytes_in_use: u64,
     /// the highest bytes_in_use so far. It includes memory that an issue
     /// reserved and gave back at once, such as for a page that two of its

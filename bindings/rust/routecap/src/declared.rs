@@ -400,8 +400,8 @@ pub struct Stats {
     pub requests_open: u64,
     /// Steps in flight.
     pub steps_in_flight: u64,
-    /// Of the budget: pages of requests and routings, their tags, provisional rows, and the charges
-    /// of spans in flight.
+    /// Of the budget: pages of requests and routings, provisional rows, and the charges of spans in
+    /// flight.
     pub bytes_in_use: u64,
     /// The highest bytes_in_use so far. It includes memory that an issue reserved and gave back at
     /// once, such as for a page that two of its spans share.
