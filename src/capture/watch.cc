@@ -1,5 +1,6 @@
 #include "capture/watch.h"
 
+#include <cstdarg>
 #include <cstdio>
 
 #include "base/status.h"
@@ -11,97 +12,79 @@ namespace {
 constexpr std::chrono::seconds kPause{1};      // between two lines of one kind
 constexpr std::chrono::seconds kPatience{10};  // with a step in flight
 
+// What happened, by Watch::Kind.
+constexpr const char *kTexts[] = {"steps lost",
+                                  "steps lost",
+                                  "slips",
+                                  "steps with silent layers",
+                                  "cells with an id out of range",
+                                  "cells with one id twice",
+                                  "cells recorded twice in one step",
+                                  "rows recorded outside the rows begun",
+                                  "rows issued again with other ids",
+                                  "rows refused for memory",
+                                  "rows with positions outside the bounds of their spans",
+                                  "rows of requests that are not open",
+                                  "times the worker found all slots landed"};
+
 }  // namespace
 
-void Watch::failed(const char *why) {
-    failures_++;
-    std::snprintf(failure_, sizeof failure_, "%s", why);
+// `times` is how often it has happened in all.
+void Watch::note(Kind kind, uint64_t times, const char *detail, ...) {
+    Event &event = events_[kind];
+    if (event.times == times) return;
+    event.times = times;
+    std::va_list arguments;
+    va_start(arguments, detail);
+    std::vsnprintf(event.detail, sizeof event.detail, detail, arguments);
+    va_end(arguments);
 }
 
+void Watch::failed(const char *why) { note(kFailed, events_[kFailed].times + 1, ": %s", why); }
+
 void Watch::slipped(uint64_t step, int32_t slip) {
-    slips_++;
-    slip_step_ = step, slip_ = slip;
+    note(kSlipped, events_[kSlipped].times + 1, ": in the last, step %llu: %s: %s", ull(step),
+         status_name(slip), ForwardCheck::text_of(slip));
 }
 
 void Watch::silent(uint64_t step, uint32_t layers, uint32_t first, int32_t slip) {
-    silences_++;
-    silencing_slip_ = slip;
-    silent_step_ = step, silent_layers_ = layers, first_silent_ = first;
+    note(kSilent, events_[kSilent].times + 1,
+         ": in the last, step %llu, %u layers from layer %u on had no valid cell%s%s", ull(step),
+         layers, first, slip != ROUTECAP_OK ? ": " : "",
+         slip != ROUTECAP_OK ? ForwardCheck::text_of(slip) : "");
 }
 
 void Watch::bad_ids(uint64_t out_of_range, uint64_t duplicate, uint32_t layer) {
-    out_of_range_ += out_of_range, duplicates_ += duplicate;
-    bad_layer_ = layer;
+    note(kOutOfRange, events_[kOutOfRange].times + out_of_range, ": in layer %u among others",
+         layer);
+    note(kDuplicate, events_[kDuplicate].times + duplicate, ": in layer %u among others", layer);
 }
 
-void Watch::round(uint32_t filed) { behind_ += slots_ > 1 && filed >= slots_; }
-
-// How often it has happened since that was told; 0 if it is not to be told now.
-uint64_t Watch::fresh(Kind kind, uint64_t times) {
-    Told &told = told_[kind];
-    const uint64_t since = times - told.times;
-    if (since == 0) return 0;
-    const bool first = told.when == Clock::time_point{};
-    if (!first && !end_ && now_ < told.when + kPause) return 0;
-    told = {times, now_};
-    return since;
+void Watch::round(uint32_t filed) {
+    if (slots_ > 1 && filed >= slots_)
+        note(kBehind, events_[kBehind].times + 1, ": slots is %u", slots_);
 }
 
 void Watch::look(Clock::time_point now, uint64_t oldest, Clock::time_point issued, Lines &lines,
                  bool end) {
-    now_ = now, end_ = end;
-    const auto n = ull(number_);
-    if (const uint64_t lost = fresh(kLost, counters_.steps_lost - failures_); lost > 0)
-        lines.add(ROUTECAP_LOG_WARNING,
-                  "capturer %llu: %llu steps lost, %llu in all: no slot was free; slots is %u", n,
-                  ull(lost), ull(told_[kLost].times), slots_);
-    if (const uint64_t lost = fresh(kFailed, failures_); lost > 0)
-        lines.add(ROUTECAP_LOG_WARNING, "capturer %llu: %llu steps lost, %llu in all: %s", n,
-                  ull(lost), ull(failures_), failure_);
-    if (const uint64_t slips = fresh(kSlipped, slips_); slips > 0)
-        lines.add(ROUTECAP_LOG_WARNING, "capturer %llu: %llu slips, the last in step %llu: %s: %s",
-                  n, ull(slips), ull(slip_step_), status_name(slip_), ForwardCheck::text_of(slip_));
-    if (const uint64_t steps = fresh(kSilent, silences_); steps > 0)
-        lines.add(ROUTECAP_LOG_WARNING,
-                  "capturer %llu: %llu steps with silent layers, in the last, step %llu, %u layers "
-                  "from layer %u on had no valid cell%s%s",
-                  n, ull(steps), ull(silent_step_), silent_layers_, first_silent_,
-                  silencing_slip_ != ROUTECAP_OK ? ": " : "",
-                  silencing_slip_ != ROUTECAP_OK ? ForwardCheck::text_of(silencing_slip_) : "");
-    if (const uint64_t cells = fresh(kOutOfRange, out_of_range_); cells > 0)
-        lines.add(ROUTECAP_LOG_WARNING,
-                  "capturer %llu: %llu cells with an id out of range, in layer %u among others", n,
-                  ull(cells), bad_layer_);
-    if (const uint64_t cells = fresh(kDuplicate, duplicates_); cells > 0)
-        lines.add(ROUTECAP_LOG_WARNING,
-                  "capturer %llu: %llu cells with one id twice, in layer %u among others", n,
-                  ull(cells), bad_layer_);
-    if (const uint64_t cells = fresh(kConflicting, counters_.cells_conflicting); cells > 0)
-        lines.add(ROUTECAP_LOG_WARNING, "capturer %llu: %llu cells were recorded twice in one step",
-                  n, ull(cells));
-    if (const uint64_t rows = fresh(kDropped, counters_.rows_dropped); rows > 0)
-        lines.add(ROUTECAP_LOG_WARNING,
-                  "capturer %llu: %llu rows were recorded outside the rows begun", n, ull(rows));
-    if (const uint64_t rows = fresh(kMismatched, counters_.rows_mismatched); rows > 0)
-        lines.add(ROUTECAP_LOG_WARNING, "capturer %llu: %llu rows were issued again with other ids",
-                  n, ull(rows));
-    if (const uint64_t rows = fresh(kRefused, counters_.rows_refused); rows > 0)
-        lines.add(ROUTECAP_LOG_WARNING,
-                  "capturer %llu: %llu rows refused for memory, %llu in all: %llu bytes of "
-                  "budget_bytes %llu are in use",
-                  n, ull(rows), ull(told_[kRefused].times), ull(pool_.used()), ull(pool_.budget()));
-    if (const uint64_t rows = fresh(kUnplaced, counters_.rows_unplaced); rows > 0)
-        lines.add(ROUTECAP_LOG_WARNING,
-                  "capturer %llu: %llu rows had positions outside the bounds of their spans", n,
-                  ull(rows));
-    if (const uint64_t rows = fresh(kSkipped, counters_.rows_skipped); rows > 0)
-        lines.add(ROUTECAP_LOG_INFO, "capturer %llu: %llu rows were of requests that are not open",
-                  n, ull(rows));
-    if (const uint64_t rounds = fresh(kBehind, behind_); rounds > 0)
-        lines.add(ROUTECAP_LOG_INFO,
-                  "capturer %llu: the worker fell behind %llu times: all %u slots held steps that "
-                  "had landed",
-                  n, ull(rounds), slots_);
+    note(kLost, counters_.steps_lost - events_[kFailed].times, ": no slot was free; slots is %u",
+         slots_);
+    note(kConflicting, counters_.cells_conflicting, "%s", "");
+    note(kDropped, counters_.rows_dropped, "%s", "");
+    note(kMismatched, counters_.rows_mismatched, "%s", "");
+    note(kRefused, counters_.rows_refused, ": %llu bytes of budget_bytes %llu are in use",
+         ull(pool_.used()), ull(pool_.budget()));
+    note(kUnplaced, counters_.rows_unplaced, "%s", "");
+    note(kSkipped, counters_.rows_skipped, "%s", "");
+    for (uint32_t kind = 0; kind < kKinds; kind++) {
+        Event &event = events_[kind];
+        const bool first = event.when == Clock::time_point{};
+        if (event.times == event.told || (!first && !end && now < event.when + kPause)) continue;
+        lines.add(kind < kSkipped ? ROUTECAP_LOG_WARNING : ROUTECAP_LOG_INFO,
+                  "capturer %llu: %llu %s, %llu in all%s", ull(number_),
+                  ull(event.times - event.told), kTexts[kind], ull(event.times), event.detail);
+        event.told = event.times, event.when = now;
+    }
 
     if (oldest != late_step_) late_step_ = oldest, late_ = {};
     if (oldest == 0 || end) return;
@@ -112,7 +95,7 @@ void Watch::look(Clock::time_point now, uint64_t oldest, Clock::time_point issue
         ROUTECAP_LOG_WARNING,
         "capturer %llu: step %llu was issued %llu s ago and has not landed; %llu steps are in "
         "flight",
-        n, ull(oldest),
+        ull(number_), ull(oldest),
         ull(static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::seconds>(age).count())),
         ull(counters_.steps_issued - counters_.steps_landed));
 }

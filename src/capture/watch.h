@@ -21,13 +21,12 @@ public:
     Watch(uint64_t number, uint32_t slots, const Counters &counters, const PagePool &pool)
         : number_(number), slots_(slots), counters_(counters), pool_(pool) {}
 
-    // A step was filed. Its copy failed.
-    void failed(const char *why);
-    // The device saw a slip of checked mode in it.
-    void slipped(uint64_t step, int32_t slip);
-    // None of its rows has a valid cell in so many layers, of which this is the first, because of
+    // Of the step that was filed: its copy failed; or the device saw a slip of checked mode in it;
+    // or none of its rows has a valid cell in so many layers, of which this is the first, because of
     // this slip or, with ROUTECAP_OK, because these were not written; or so many of its cells have
     // ids that cannot be, in this layer among others.
+    void failed(const char *why);
+    void slipped(uint64_t step, int32_t slip);
     void silent(uint64_t step, uint32_t layers, uint32_t first, int32_t slip);
     void bad_ids(uint64_t out_of_range, uint64_t duplicate, uint32_t layer);
     // A round was made that filed so many steps.
@@ -56,27 +55,19 @@ private:
         kBehind,
         kKinds
     };
-    struct Told {
-        uint64_t times = 0;
+    // What has happened in all, what was told of it, and when.
+    struct Event {
+        uint64_t times = 0, told = 0;
         Clock::time_point when{};
+        char detail[200] = "";  // of the last
     };
-    uint64_t fresh(Kind kind, uint64_t times);
+    [[gnu::format(printf, 4, 5)]] void note(Kind kind, uint64_t times, const char *detail, ...);
 
     const uint64_t number_;
     const uint32_t slots_;
     const Counters &counters_;
     const PagePool &pool_;
-    std::array<Told, kKinds> told_{};
-    Clock::time_point now_{};  // of the look that is being made
-    bool end_ = false;
-
-    // What the counters do not say.
-    uint64_t failures_ = 0, slips_ = 0, silences_ = 0, out_of_range_ = 0, duplicates_ = 0,
-             behind_ = 0;
-    char failure_[200] = "";
-    uint64_t slip_step_ = 0, silent_step_ = 0;
-    int32_t slip_ = 0, silencing_slip_ = 0;
-    uint32_t silent_layers_ = 0, first_silent_ = 0, bad_layer_ = 0;
+    std::array<Event, kKinds> events_{};
     // The oldest step in flight that was told to be late, and how late.
     uint64_t late_step_ = 0;
     Clock::duration late_{};

@@ -93,5 +93,5 @@ TEST_F(Watching, the_worker_is_behind_if_it_files_all_slots_at_once) {
     watch.round(3);
     EXPECT_TRUE(look(0s).empty());
     watch.round(4);
-    EXPECT_TRUE(has(look(1s), "the worker fell behind 1 times: all 4 slots"));
+    EXPECT_TRUE(has(look(1s), "1 times the worker found all slots landed, 1 in all: slots is 4"));
 }
