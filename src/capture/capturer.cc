@@ -45,11 +45,9 @@ Owner::Owner(const Config &config, uint64_t number, Backend &backend)
       counters(config.shape->layers),
       steps(config.slots, config.rows),
       registry(config.max_requests),
-      worker(number, registry, storage, backend, steps, counters) {
+      load(config.load ? std::make_unique<LoadCounter>(config.shape) : nullptr),
+      worker(number, registry, storage, backend, steps, counters, load.get()) {
     steps.name(0);
-    if (!config.load) return;
-    load.emplace(config.shape);
-    worker.set_load(&*load);
 }
 
 Capturer::Capturer(const Config &config, std::unique_ptr<Backend> backend)

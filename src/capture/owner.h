@@ -2,16 +2,16 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
+#include <memory>
 
 #include "backend/backend.h"
 #include "backend/config.h"
 #include "base/completion.h"
 #include "base/counters.h"
-#include "capture/load_counter.h"
 #include "capture/registry.h"
 #include "capture/step_worker.h"
 #include "capture/steps.h"
+#include "rows/load_counter.h"
 #include "rows/pages.h"
 
 namespace routecap {
@@ -25,8 +25,8 @@ struct Owner {
     Counters counters;
     Steps steps;
     Registry registry;
-    std::optional<LoadCounter> load;  // if it is counted
-    StepWorker worker;                // last: it uses the others
+    const std::unique_ptr<LoadCounter> load;  // null unless it is counted
+    StepWorker worker;                        // last: it uses the others
 };
 
 }  // namespace routecap

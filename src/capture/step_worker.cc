@@ -19,7 +19,7 @@ namespace routecap {
 using std::chrono::nanoseconds;
 
 StepWorker::StepWorker(uint64_t number, Registry &registry, StoragePtr storage, Backend &backend,
-                       Steps &steps, Counters &counters)
+                       Steps &steps, Counters &counters, LoadCounter *load)
     : number_(number),
       registry_(registry),
       storage_(std::move(storage)),
@@ -27,6 +27,7 @@ StepWorker::StepWorker(uint64_t number, Registry &registry, StoragePtr storage, 
       backend_(backend),
       steps_(steps),
       counters_(counters),
+      load_(load),
       watch_(number, steps.slots(), counters, *storage_->pool),
       tallies_(shape_->layers, Tally{}) {
     pending_.reserve(Registry::kRoom);
@@ -246,31 +247,31 @@ bool StepWorker::apply(LogEntry &entry) {
                 else
                     what.rows->miss_draft(what.step, what.first_index, what.position, what.drafts,
                                           what.device_positions ? what.end : 0, what.reason);
-                applied(*what.rows);
             } else if constexpr (std::is_same_v<What, Settle>) {
                 count_settled(what.rows->settle(
                     what.step,
                     what.kept ? std::span<const uint32_t>(*what.kept) : std::span<const uint32_t>(),
                     what.keep_first, load_));
-                applied(*what.rows);
             } else if constexpr (std::is_same_v<What, Truncate>) {
                 what.rows->truncate(what.end);
-                applied(*what.rows);
             } else if constexpr (std::is_same_v<What, Fork>) {
                 what.child->fork(*what.parent, what.end);
                 applied(*what.child);
                 applied(*what.parent);
             } else if constexpr (std::is_same_v<What, Attach>) {
                 what.rows->attach(what.routing->segments(), what.end);
-                applied(*what.rows);
             } else if constexpr (std::is_same_v<What, Publish>) {
-                what.rows->publish(*what.publication);
-                applied(*what.rows);
+                const Publication &wants = *what.publication;
+                std::vector<Segment> rows;
+                try {
+                    const Lock lock(what.rows->mutex);
+                    rows = what.rows->lend(wants.first, wants.end);
+                } catch (const std::bad_alloc &) {}
+                what.publication->land(rows);
             } else if constexpr (std::is_same_v<What, Adopt>) {
                 try {
                     what.rows->attach(what.adoption->take(*storage_->pool), what.end);
                 } catch (const std::bad_alloc &) {}  // its rows are missing
-                applied(*what.rows);
             } else if constexpr (std::is_same_v<What, Finish>) {
                 RowStore &rows = what.data->rows;
                 const uint64_t end =
@@ -294,6 +295,7 @@ bool StepWorker::apply(LogEntry &entry) {
                 count_settled(rows.drop_drafts(0));
                 rows.clear();
             }
+            if constexpr (requires { what.rows; }) applied(*what.rows);
             return true;
         },
         entry.what);

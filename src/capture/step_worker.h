@@ -20,26 +20,24 @@
 #include "base/completion.h"
 #include "base/counters.h"
 #include "capture/forward_check.h"
-#include "capture/load_counter.h"
 #include "capture/registry.h"
 #include "capture/rhythm.h"
 #include "capture/steps.h"
 #include "capture/turn.h"
 #include "capture/watch.h"
 #include "prefix/store.h"
+#include "rows/load_counter.h"
 
 namespace routecap {
 
 class StepWorker {
 public:
-    // `number` is the capturer's.
+    // `number` is the capturer's; `load` is null unless the load is counted.
     StepWorker(uint64_t number, Registry &registry, StoragePtr storage, Backend &backend,
-               Steps &steps, Counters &counters);
+               Steps &steps, Counters &counters, LoadCounter *load);
 
     // In checked mode, before start(): who hears of slips that the device saw.
     void set_check(ForwardCheck *check) { check_ = check; }
-    // Before start(): who counts the load.
-    void set_load(LoadCounter *load) { load_ = load; }
     // Starts the worker thread; with manual progress, threads that wait do its work.
     int32_t start(bool manual);
     // Files everything that was issued, then stops. No call may follow.
@@ -92,10 +90,10 @@ private:
     const StoragePtr storage_;
     const Shape *const shape_;
     ForwardCheck *check_ = nullptr;
-    LoadCounter *load_ = nullptr;
     Backend &backend_;
     Steps &steps_;
     Counters &counters_;
+    LoadCounter *const load_;
     Bell bell_;
     std::atomic<bool> stop_{false};
     bool manual_ = false;

@@ -10,7 +10,6 @@
 
 #include "base/shape.h"
 #include "routecap.h"
-#include "rows/publication.h"
 #include "rows/row_store.h"
 
 namespace routecap {
@@ -37,6 +36,17 @@ struct Keys {
 
     const uint8_t *operator[](size_t i) const { return bytes + i * key_bytes; }
     Keys part(size_t first, size_t n) const { return {(*this)[first], n, key_bytes}; }
+};
+
+// What was published, on its way to the worker: it gets rows of a request once they have landed.
+class Publication {
+public:
+    virtual ~Publication() = default;  // if land() was not called, no row will come
+    // The filing thread calls this once, without a mutex. `rows` are those of [first, end) that are
+    // there; the others will not come. The pages of the segments may be kept.
+    virtual void land(std::span<const Segment> rows) noexcept = 0;
+
+    uint64_t first = 0, end = 0;  // positions in the request
 };
 
 // What an adopt found, on its way to the worker.

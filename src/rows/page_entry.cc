@@ -4,6 +4,8 @@
 #include <cstring>
 #include <utility>
 
+#include "rows/load_counter.h"
+
 namespace routecap {
 
 // ---- Lending --------------------------------------------------------------------------------
@@ -38,6 +40,10 @@ void PageEntry::clear_rows(uint64_t from, uint64_t to) {
         std::memset(valid, 0, shape->validity_bytes);
         shape->mark_absent(page->ids(row(p)));
     }
+}
+
+void Filing::count(const RowSource &rows, uint64_t n, const uint8_t *known) const {
+    if (load != nullptr && phase != Phase::none) load->add(rows, n, known, phase);
 }
 
 // ---- Filing ---------------------------------------------------------------------------------

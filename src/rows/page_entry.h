@@ -58,16 +58,7 @@ struct RowOutcomes {
     }
 };
 
-// Counts the cells that become valid in requests. The filing thread calls it, and may hold the
-// mutex of a request's rows.
-class NewCells {
-public:
-    virtual ~NewCells() = default;
-    // Counts the valid cells of rows, except those that are valid in `known` (a row's validity, or
-    // null), which were counted before.
-    virtual void add(const RowSource &rows, uint64_t count, const uint8_t *known,
-                     Phase phase) noexcept = 0;
-};
+class LoadCounter;
 
 // What holds for all rows of a call.
 struct Filing {
@@ -76,12 +67,10 @@ struct Filing {
     bool compare = false;  // rows that meet others are compared with them
     // Pages that are paid for, of rows that were accepted; others ask the budget.
     uint32_t *charge = nullptr;
-    NewCells *cells = nullptr;  // null: nobody counts
+    LoadCounter *load = nullptr;  // of cells that become valid; null: nobody counts
     Phase phase = Phase::none;
 
-    void count(const RowSource &rows, uint64_t n, const uint8_t *known) const {
-        if (cells != nullptr && phase != Phase::none) cells->add(rows, n, known, phase);
-    }
+    void count(const RowSource &rows, uint64_t n, const uint8_t *known) const;
 };
 
 // Consecutive rows in one page that a holder may read; or, without a page, consecutive rows that

@@ -163,7 +163,7 @@ void RowStore::miss_draft(uint64_t step, uint64_t first_index, uint64_t position
 } catch (const std::bad_alloc &) {}  // nobody knows why they are missing
 
 RowOutcomes RowStore::settle(uint64_t step, std::span<const uint32_t> kept, uint64_t keep_first,
-                             NewCells *cells) {
+                             LoadCounter *load) {
     RowOutcomes filed;
     for (Draft &draft : drafts_) {
         if (draft.step != step) continue;
@@ -183,7 +183,7 @@ RowOutcomes RowStore::settle(uint64_t step, std::span<const uint32_t> kept, uint
                 placed(end);
             } else {
                 file_rows(position, {draft.page->ids(r), draft.page->validity(r), 0, 0}, 1,
-                          draft.page->tag_of(r), draft.charge, filed, cells, draft.phase);
+                          draft.page->tag_of(r), draft.charge, filed, load, draft.phase);
                 placed(position + 1);
             }
         }
@@ -264,17 +264,6 @@ void RowStore::note_missing(uint64_t first, uint64_t end, int32_t reason) noexce
     const Lock lock(mutex);
     missing_.add(first, end, reason);
 } catch (const std::bad_alloc &) {}
-
-// ---- Publishing -----------------------------------------------------------------------------
-
-void RowStore::publish(Publication &publication) noexcept {
-    std::vector<Segment> rows;
-    try {
-        const Lock lock(mutex);
-        rows = lend(publication.first, publication.end);
-    } catch (const std::bad_alloc &) {}
-    publication.land(rows);
-}
 
 // ---- Rows of others -------------------------------------------------------------------------
 

@@ -16,7 +16,6 @@
 #include "base/mutex.h"
 #include "rows/missing_rows.h"
 #include "rows/page_entry.h"
-#include "rows/publication.h"
 
 namespace routecap {
 
@@ -100,10 +99,10 @@ public:
     // rest even if the budget has no room, because the rows were accepted.
     // Adds to `filed` how they ended.
     void file_rows(uint64_t position, const RowSource &source, uint64_t rows, uint64_t tag,
-                   uint32_t &charge, RowOutcomes &filed, NewCells *cells = nullptr,
+                   uint32_t &charge, RowOutcomes &filed, LoadCounter *load = nullptr,
                    Phase phase = Phase::none) {
         file(position, source, rows,
-             {tag, policy_ == Policy::replace, compare_, &charge, cells, phase}, filed);
+             {tag, policy_ == Policy::replace, compare_, &charge, load, phase}, filed);
     }
     // The same for rows that no issue accepted: they are refused if the budget has no room.
     RowOutcomes file_from_budget(uint64_t position, const RowSource &source, uint64_t rows,
@@ -133,7 +132,7 @@ public:
     // Files the drafts of a step that are kept, and rejects the others. `kept` has the numbers of
     // those drafts, ascending. If it is empty, the first keep_first drafts are kept.
     RowOutcomes settle(uint64_t step, std::span<const uint32_t> kept, uint64_t keep_first,
-                       NewCells *cells);
+                       LoadCounter *load);
     // Ends all drafts, because their request ends. Drafts at and after `end`, and drafts that were
     // cut, count as late; the others count as rejected.
     RowOutcomes drop_drafts(uint64_t end);
@@ -154,9 +153,6 @@ public:
     // the cells that a row of [first, end) lacks. Throws without memory.
     RowOutcomes attach_missing(const MissingRows &missing, uint64_t first, uint64_t end);
 
-    // Gives a publication the rows that it wants.
-    void publish(Publication &publication) noexcept;
-
     // Notes why rows will not come. Without memory the reason is forgotten, and they are ABSENT.
     void note_missing(uint64_t first, uint64_t end, int32_t reason) noexcept;
 
@@ -169,7 +165,9 @@ public:
 
     // One past the last row before `end` that is there, or 0.
     uint64_t last_before(uint64_t end) REQUIRES(mutex);
-    // The rows of [first, end), and the reasons of those that are missing. The request keeps them.
+    // The rows of [first, end) that are there. The request keeps them.
+    std::vector<Segment> lend(uint64_t first, uint64_t end) REQUIRES(mutex);
+    // The same, and the reasons of those that are missing.
     std::vector<Segment> share(uint64_t first, uint64_t end) REQUIRES(mutex);
     // The same, but the rows leave the request, which notes that they are TAKEN. If rows remain on
     // both sides of them in one page, these need another page. Returns false, and changes nothing,
@@ -187,7 +185,6 @@ private:
     RowOutcomes attach_segment(const Segment &segment, uint64_t end);
     Entries::iterator at_or_after(uint64_t index) REQUIRES(mutex);
     std::span<PageEntry> entries(uint64_t first, uint64_t end) REQUIRES(mutex);
-    std::vector<Segment> lend(uint64_t first, uint64_t end) REQUIRES(mutex);
 };
 
 }  // namespace routecap

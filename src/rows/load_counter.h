@@ -7,19 +7,20 @@
 #include <vector>
 
 #include "base/shape.h"
-#include "rows/row_store.h"
+#include "rows/page_entry.h"
 
 namespace routecap {
 
-class LoadCounter final : public NewCells {
+class LoadCounter {
 public:
     explicit LoadCounter(ShapePtr shape);
     static size_t bytes(const Shape &shape);
 
     // A step's rows follow. Of a step that has landed with rows.
     void add_step(uint64_t ticket) noexcept;
-    void add(const RowSource &rows, uint64_t count, const uint8_t *known,
-             Phase phase) noexcept override;
+    // Counts the valid cells of rows, except those that are valid in `known` (a row's validity, or
+    // null), which were counted before. The mutex of a request's rows may be held.
+    void add(const RowSource &rows, uint64_t count, const uint8_t *known, Phase phase) noexcept;
 
     // [phases, layers, experts]
     size_t size() const { return counts_.size(); }

@@ -1,4 +1,4 @@
-#include "capture/load_counter.h"
+#include "rows/load_counter.h"
 
 #include <algorithm>
 #include <cstring>
