@@ -317,7 +317,7 @@ void StepWorker::count(const RowOutcomes &filed) {
 // Of drafts that were provisional until now.
 void StepWorker::count_settled(const RowOutcomes &filed) {
     counters_.rows_provisional -=
-        filed.delivered + filed.missing + filed.refused + filed.rejected + filed.late + filed.lost;
+        filed.delivered + filed.missing + filed.refused + filed.rejected + filed.late;
     count(filed);
 }
 
@@ -378,9 +378,8 @@ void StepWorker::file_span(const Step &step, StepSpan &span, const SlotContents 
     const uint64_t cut = std::atomic_ref(span.cut).load(std::memory_order_acquire),
                    ended = std::atomic_ref(span.ended).load(std::memory_order_acquire);
     const bool from_device = span.device_positions;
-    const uint8_t *device = from_device && !failed
-                                ? backend_.layout().positions(contents.slot, step.rows_copied)
-                                : nullptr;
+    const uint8_t *device =
+        from_device ? backend_.layout().positions(contents.slot, step.rows_copied) : nullptr;
     const uint32_t covered =
         std::clamp(contents.covered, span.sink_row, span.sink_row + span.count) - span.sink_row;
 
@@ -399,7 +398,6 @@ void StepWorker::file_span(const Step &step, StepSpan &span, const SlotContents 
             return RowStore::kCut;
         }
         if (position >= ended) return RowStore::kPast;
-        if (failed) return position;
         if (r < covered)
             tally(rows.ids_of(r), rows.validity_of(r));
         else
@@ -407,41 +405,37 @@ void StepWorker::file_span(const Step &step, StepSpan &span, const SlotContents 
         return position;
     };
 
-    if (failed && (!span.speculative || from_device)) {
-        const uint64_t end = std::min(span.position_end, cut);
-        const uint64_t lost = from_device || span.position >= end ? (from_device ? span.count : 0)
-                                                                  : end - span.position;
-        filed.lost += lost;
-        filed.late += span.count - lost;
+    std::vector<uint64_t> positions;  // of drafts
+    bool refused = false;
+    try {
+        if (span.speculative && !failed) positions.resize(span.count);
+    } catch (const std::bad_alloc &) {
+        refused = true;
+    }
+    if (failed || refused) {
+        // Of device positions all within the bounds are missing.
+        const uint64_t end = std::min(span.position_end, cut),
+                       missing = from_device ? span.count : end - std::min(span.position, end);
+        const int32_t reason = failed ? ROUTECAP_MISSING_LOST : ROUTECAP_MISSING_REFUSED;
+        (failed ? filed.lost : filed.refused) += missing;
+        filed.late += span.count - missing;
         span.rows->give_back(charge);
         if (span.speculative) {
             storage_->pool->unreserve(PagePool::page_bytes(*shape_, span.count));
-            span.rows->miss_draft(step.ticket, span.draft_index, span.position, span.count, end,
-                                  ROUTECAP_MISSING_LOST);
-            return;
+            span.rows->miss_draft(step.ticket, span.draft_index, span.position, span.count,
+                                  from_device ? end : 0, reason);
+        } else {
+            span.rows->note_missing(span.position, end, reason);
+            if (from_device) span.rows->placed(end);
         }
-        if (span.position < end) span.rows->note_missing(span.position, end, ROUTECAP_MISSING_LOST);
-        if (from_device) span.rows->placed(end);
         return;
     }
     if (span.speculative) {
-        std::vector<uint64_t> positions;
-        try {
-            positions.resize(span.count);
-        } catch (const std::bad_alloc &) {
-            storage_->pool->unreserve(PagePool::page_bytes(*shape_, span.count));
-            span.rows->give_back(charge);
-            filed.refused += span.count;
-            span.rows->miss_draft(step.ticket, span.draft_index, span.position, span.count,
-                                  from_device ? std::min(span.position_end, cut) : 0,
-                                  ROUTECAP_MISSING_REFUSED);
-            return;
-        }
         uint64_t kept = 0;
         for (uint32_t r = 0; r < span.count; r++)
             kept += (positions[r] = place(r)) != RowStore::kDropped;
         if (span.rows->file_draft(step.ticket, span.draft_index, std::move(positions), covered,
-                                  rows, step.tag, span.phase, charge, failed))
+                                  rows, step.tag, span.phase, charge))
             filed.provisional += kept;
         else
             filed.refused += kept;

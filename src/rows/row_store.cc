@@ -123,30 +123,26 @@ bool RowStore::file_in_page(uint64_t index, uint64_t position, const RowSource &
 
 bool RowStore::file_draft(uint64_t step, uint64_t first_index, std::vector<uint64_t> positions,
                           uint64_t covered, const RowSource &source, uint64_t tag, Phase phase,
-                          uint32_t charge, bool lost) {
+                          uint32_t charge) {
     const auto rows = static_cast<uint32_t>(positions.size());
-    const bool kept = !lost && std::any_of(positions.begin(), positions.end(),
-                                           [](uint64_t p) { return p < kPast; });
+    const bool kept =
+        std::any_of(positions.begin(), positions.end(), [](uint64_t p) { return p < kPast; });
     PageRef page = kept ? pool_->make(*shape_, rows) : PageRef();
     const bool refused = kept && !page;
-    if (page) {
-        page->tag.store(tag, std::memory_order_relaxed);
-        for (uint64_t r = 0; r < rows; r++) {
-            if (r < covered) {
-                std::memcpy(page->ids(r), source.ids_of(r), shape_->ids_bytes);
-                std::memcpy(page->validity(r), source.validity_of(r), shape_->validity_bytes);
-            } else {
-                shape_->mark_absent(page->ids(r));
-            }
+    if (page) page->tag.store(tag, std::memory_order_relaxed);
+    for (uint64_t r = 0; page && r < rows; r++) {
+        if (r < covered) {
+            std::memcpy(page->ids(r), source.ids_of(r), shape_->ids_bytes);
+            std::memcpy(page->validity(r), source.validity_of(r), shape_->validity_bytes);
+        } else {
+            shape_->mark_absent(page->ids(r));
         }
-    } else {
-        if (!refused) pool_->unreserve(PagePool::page_bytes(*shape_, rows));
-        give_back(charge);
     }
-    const int32_t missing = refused ? ROUTECAP_MISSING_REFUSED : lost ? ROUTECAP_MISSING_LOST : 0;
+    if (!kept) pool_->unreserve(PagePool::page_bytes(*shape_, rows));
+    if (!page) give_back(charge);
     try {
         drafts_.push_back({step, first_index, std::move(page), std::move(positions), charge, phase,
-                           missing, !refused});
+                           refused ? ROUTECAP_MISSING_REFUSED : 0});
         return !refused;
     } catch (const std::bad_alloc &) {
         give_back(charge);
@@ -158,8 +154,8 @@ void RowStore::miss_draft(uint64_t step, uint64_t first_index, uint64_t position
                           uint64_t bounds_end, int32_t reason) noexcept try {
     std::vector<uint64_t> positions(rows, position);
     for (uint64_t r = 0; r < rows && bounds_end == 0; r++) positions[r] += r;
-    drafts_.push_back({step, first_index, PageRef(), std::move(positions), 0, Phase::none, reason,
-                       false, bounds_end});
+    drafts_.push_back(
+        {step, first_index, PageRef(), std::move(positions), 0, Phase::none, reason, bounds_end});
 } catch (const std::bad_alloc &) {}  // nobody knows why they are missing
 
 RowOutcomes RowStore::settle(uint64_t step, std::span<const uint32_t> kept, uint64_t keep_first,
@@ -172,15 +168,15 @@ RowOutcomes RowStore::settle(uint64_t step, std::span<const uint32_t> kept, uint
             if (position == kDropped) continue;
             const bool keep = kept.empty() ? index < keep_first
                                            : std::binary_search(kept.begin(), kept.end(), index);
-            if (!keep) {
-                filed.rejected += draft.counted;
-            } else if (position >= kPast) {
-                filed.late += draft.counted;
-            } else if (draft.missing != 0) {
+            if (draft.missing != 0) {
+                if (!keep || position >= kPast) continue;
                 const uint64_t end = std::max(position + 1, draft.bounds_end);
-                filed.lost += draft.counted;
                 note_missing(position, end, draft.missing);
                 placed(end);
+            } else if (!keep) {
+                filed.rejected++;
+            } else if (position >= kPast) {
+                filed.late++;
             } else {
                 file_rows(position, {draft.page->ids(r), draft.page->validity(r), 0, 0}, 1,
                           draft.page->tag_of(r), draft.charge, filed, load, draft.phase);
@@ -197,7 +193,7 @@ RowOutcomes RowStore::drop_drafts(uint64_t end) {
     RowOutcomes filed;
     for (Draft &draft : drafts_) {
         for (uint64_t position : draft.positions) {
-            if (position == kDropped || !draft.counted) continue;
+            if (position == kDropped || draft.missing != 0) continue;
             (position == kCut || (position >= end && position != kPast) ? filed.late
                                                                         : filed.rejected)++;
         }

@@ -58,8 +58,7 @@ private:
         std::vector<uint64_t> positions;
         uint32_t charge;  // pages
         Phase phase;
-        int32_t missing = 0;      // why the rows will never come, or 0
-        bool counted = true;      // its rows are in rows_provisional
+        int32_t missing = 0;      // why the rows will never come, or 0: they are provisional
         uint64_t bounds_end = 0;  // as in miss_draft
     };
     // Only the filing thread uses these. Drafts are in order of filing.
@@ -116,14 +115,13 @@ public:
     // the caller has reserved. first_index is the number of the first row among the step's drafts
     // of this request. Rows from `covered` on have no ids. Instead of a position a row may have
     // kDropped (it was counted elsewhere and is not kept), kCut (a truncate cut it) or kPast (it
-    // lies beyond the end of its request). settle() files the rows out of `charge`. `lost` says
-    // that the step's copy failed. Returns false without memory, and gives back what was reserved;
-    // the rows are refused then.
+    // lies beyond the end of its request). settle() files the rows out of `charge`. Returns false
+    // without memory, and gives back what was reserved; the rows are refused then.
     bool file_draft(uint64_t step, uint64_t first_index, std::vector<uint64_t> positions,
                     uint64_t covered, const RowSource &source, uint64_t tag, Phase phase,
-                    uint32_t charge, bool lost);
+                    uint32_t charge);
     static constexpr uint64_t kDropped = UINT64_MAX, kCut = UINT64_MAX - 1, kPast = UINT64_MAX - 2;
-    // The same for drafts that issue lost or refused, for this reason, and has counted. They are at
+    // The same for drafts that were lost or refused, for this reason, and counted. They are at
     // consecutive positions. If bounds_end is not 0 the device has the positions: each row may be
     // anywhere in [position, bounds_end).
     void miss_draft(uint64_t step, uint64_t first_index, uint64_t position, uint64_t rows,
