@@ -130,9 +130,9 @@ def lists(headers: Headers) -> str:
         + macro("ROUTECAP_CONFIG_FLAGS", "X(NAME, name).", [f"{n}, {n.lower()}" for n in flags])
         + macro(
             "ROUTECAP_COUNTERS",
-            "X(field): those of routecap_stats that are counted. The others are sums over layers,\n"
-            "// or say what is there now.",
-            counters(headers),
+            "X(field): those of routecap_stats that are counted, effects before causes. The\n"
+            "// others are sums over layers, or say what is there now.",
+            counters(headers)[::-1],
         )
         + "// clang-format on\n"
     )

@@ -178,27 +178,27 @@
     X(CHECKED, checked) \
     X(LOAD, load)
 
-// X(field): those of routecap_stats that are counted. The others are sums over layers,
-// or say what is there now.
+// X(field): those of routecap_stats that are counted, effects before causes. The
+// others are sums over layers, or say what is there now.
 #define ROUTECAP_COUNTERS(X) \
-    X(silent_layers) \
-    X(steps_issued) \
-    X(steps_landed) \
-    X(steps_lost) \
-    X(rows_issued) \
-    X(rows_in_flight) \
-    X(rows_provisional) \
-    X(rows_delivered) \
-    X(rows_missing) \
-    X(rows_lost) \
-    X(rows_late) \
-    X(rows_rejected) \
-    X(rows_unplaced) \
-    X(rows_refused) \
-    X(rows_skipped) \
-    X(rows_overlapped) \
-    X(rows_mismatched) \
+    X(cells_conflicting) \
     X(rows_dropped) \
-    X(cells_conflicting)
+    X(rows_mismatched) \
+    X(rows_overlapped) \
+    X(rows_skipped) \
+    X(rows_refused) \
+    X(rows_unplaced) \
+    X(rows_rejected) \
+    X(rows_late) \
+    X(rows_lost) \
+    X(rows_missing) \
+    X(rows_delivered) \
+    X(rows_provisional) \
+    X(rows_in_flight) \
+    X(rows_issued) \
+    X(steps_lost) \
+    X(steps_landed) \
+    X(steps_issued) \
+    X(silent_layers)
 
 // clang-format on

@@ -129,14 +129,11 @@ int32_t Capturer::finalize(routecap_step step, int64_t timeout_ns, uint64_t *con
     if (int32_t s = poll(step); s < 0) return s;
     owner_->completion.wait(timeout_ns, [&] { return owner_->steps.landed(step); });
     const int32_t status = poll(step);
-    if (conflicting != nullptr && status != ROUTECAP_PENDING)
-        *conflicting =
-            owner_->steps.with_result(step, [](const StepResult &r) { return r.conflicts; });
-    const int32_t slip =
-        status == ROUTECAP_OK
-            ? owner_->steps.with_result(step, [](const StepResult &r) { return r.slip; })
-            : ROUTECAP_OK;
-    return slip < 0 ? ForwardCheck::report_found(step, slip) : status;
+    if (status == ROUTECAP_PENDING) return status;
+    return owner_->steps.with_result(step, [&](const StepResult &r) {
+        if (conflicting != nullptr) *conflicting = r.conflicts;
+        return r.slip < 0 ? ForwardCheck::report_found(step, r.slip) : status;
+    });
 }
 
 int32_t Capturer::arrive(routecap_step step, const routecap_sink *rows) {
@@ -170,25 +167,9 @@ routecap_stats Capturer::counted() const {
     routecap_stats out{};
     if (owner_ != nullptr) {
         const Counters &c = owner_->counters;
-        out.silent_layers = static_cast<uint32_t>(c.silent_layers);
-        out.rows_overlapped = c.rows_overlapped;  // effects before causes
-        out.rows_mismatched = c.rows_mismatched;
-        out.rows_dropped = c.rows_dropped;
-        out.cells_conflicting = c.cells_conflicting;
-        out.rows_delivered = c.rows_delivered;
-        out.rows_missing = c.rows_missing;
-        out.rows_late = c.rows_late;
-        out.rows_rejected = c.rows_rejected;
-        out.rows_unplaced = c.rows_unplaced;
-        out.rows_refused = c.rows_refused;
-        out.rows_lost = c.rows_lost;
-        out.rows_provisional = c.rows_provisional;
-        out.rows_in_flight = c.rows_in_flight;
-        out.rows_skipped = c.rows_skipped;
-        out.rows_issued = c.rows_issued;
-        out.steps_landed = c.steps_landed;
-        out.steps_lost = c.steps_lost;
-        out.steps_issued = c.steps_issued;
+#define COUNTER(field) out.field = static_cast<decltype(out.field)>(c.field);
+        ROUTECAP_COUNTERS(COUNTER)
+#undef COUNTER
         for (uint32_t l = 0; l < config_.shape->layers; l++) {
             out.cells_unwritten += c.layers[l].unwritten;
             out.cells_out_of_range += c.layers[l].out_of_range;
