@@ -118,10 +118,7 @@ int32_t ForwardPath::check_span(const Issue &issue, uint32_t i) const {
 
 int32_t ForwardPath::check_spans(Issue &issue) {
     issue.wanted = issue.drafts = 0;
-    if (++checks_ == 0) {  // once in 2^32 issues
-        owner_->registry.requests.clear_checks();
-        checks_ = 1;
-    }
+    checks_++;
     const auto count = static_cast<uint32_t>(issue.count);
     uint64_t draft_rows = 0;
     bool tangled = false;  // some spans of one request do not ascend
@@ -138,7 +135,8 @@ int32_t ForwardPath::check_spans(Issue &issue) {
         if (request == nullptr) continue;
         issue.wanted += issue.bytes_of(span, checked_[i].charge, owner_->pool);
         if (!plain(span)) continue;
-        if (request->check == checks_)
+        // The number may be one of 2^32 issues ago: then it compares in vain.
+        if (request->check == checks_ && request->check_last < i)
             tangled |= span.position < Issue::end_of(issue.span(request->check_last));
         request->check = checks_;
         request->check_last = i;

@@ -344,11 +344,6 @@ public:
         return r != nullptr && r->handle == handle && handle != 0 ? r : nullptr;
     }
 
-    // Forgets which issue looked at which request last.
-    void clear_checks() {
-        for (uint32_t i = 0; i < made_; i++) at(i).check = 0;
-    }
-
     // How many are open. Any thread may ask.
     uint64_t count() const { return count_.load(std::memory_order_relaxed); }
 
