@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <new>
 #include <type_traits>
 
 #include "base/status.h"
@@ -127,6 +128,24 @@ template <class T>
 T &at(T *array, size_t element, size_t i) {
     using Byte = std::conditional_t<std::is_const_v<T>, const char, char>;
     return *reinterpret_cast<T *>(reinterpret_cast<Byte *>(array) + i * element);
+}
+
+// Calls one(item) for each item of a batch, and keeps what it returns as the item's status.
+template <class Item, class One>
+int32_t for_each_item(Item *items, size_t item_size, size_t count, One one) {
+    if (int32_t s = check_items(items, count, item_size, "items"); s < 0) return s;
+    bool ok = true;
+    for (size_t i = 0; i < count; i++) {
+        Item &item = at(items, item_size, i);
+        try {
+            item.status = item.reserved == 0 ? one(item) : refuse_reserved(item.reserved);
+        } catch (const std::bad_alloc &) {
+            item.status = ROUTECAP_ERR_NO_MEMORY;
+        }
+        ok &= item.status == ROUTECAP_OK;
+    }
+    return ok ? ROUTECAP_OK
+              : report(ROUTECAP_PARTIAL, "not every item is OK: see the status of each");
 }
 
 // Fills an array of the caller with ours, as far as there is room, and says how many there are.

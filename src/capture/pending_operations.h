@@ -50,47 +50,31 @@ private:
     uint64_t pending_until_ = 0;
 };
 
-// Where these operations cut rows of steps in flight, and which of these rows children and stores
-// are to get.
-class PendingBounds {
+// Where these operations cut rows of steps in flight.
+class Cuts {
 public:
     // Forgets cuts that were applied, and makes room for one more. Throws without memory.
-    void make_room_for_cut(uint64_t applied) {
+    void make_room(uint64_t applied) {
         std::erase_if(cuts_, [applied](const Cut &cut) { return applied >= cut.until; });
-        make_room(cuts_, cuts_.size() + 1);
+        routecap::make_room(cuts_, cuts_.size() + 1);
     }
     // Operation `number` cuts rows at and after `rows`, of steps up to `step`. There must be room.
-    void note_cut(uint64_t rows, uint64_t number, uint64_t step) noexcept {
+    void note(uint64_t rows, uint64_t number, uint64_t step) noexcept {
         cuts_.push_back({rows, number, step});
     }
-    // Operation `number` gives a child the rows before `end`, of steps up to `step`.
-    void note_fork(uint64_t end, uint64_t number, uint64_t step, uint64_t applied) {
-        forked_.note(end, step, number, applied);
-    }
-    // Operation `number` publishes rows before `end`, of steps up to `step`.
-    void note_publish(uint64_t end, uint64_t number, uint64_t step, uint64_t applied) {
-        published_.note(end, step, number, applied);
-    }
-
     // The first row of which the RowStore may still have what was cut.
-    uint64_t cut(uint64_t applied) const {
+    uint64_t first(uint64_t applied) const {
         uint64_t first = UINT64_MAX;
         for (const Cut &cut : cuts_)
             if (applied < cut.until) first = std::min(first, cut.rows);
         return first;
     }
     // Where the rows of a step in flight are cut.
-    uint64_t cut_of(uint64_t step) const {
+    uint64_t of(uint64_t step) const {
         uint64_t first = UINT64_MAX;
         for (const Cut &cut : cuts_)
             if (step <= cut.step) first = std::min(first, cut.rows);
         return first;
-    }
-    // Children are still to get the rows before this.
-    uint64_t forked_end(uint64_t applied) const { return forked_.end_at(0, applied); }
-    // The same of one step, with what stores are still to get.
-    uint64_t needed_end(uint64_t step, uint64_t applied) const {
-        return std::max(forked_.end_at(step, applied), published_.end_at(step, applied));
     }
 
 private:
@@ -99,23 +83,23 @@ private:
         uint64_t until;  // applied operations
         uint64_t step;
     };
-
     std::vector<Cut> cuts_;
-    // Rows that others are to have: those before `end`, of steps up to `step`.
-    struct Wanted {
-        uint64_t end = 0, step = 0;
-        uint64_t until = 0;  // applied operations
+};
 
-        uint64_t end_at(uint64_t of_step, uint64_t applied) const {
-            return of_step <= step && applied < until ? end : 0;
-        }
-        void note(uint64_t e, uint64_t s, uint64_t number, uint64_t applied) {
-            end = std::max(end_at(0, applied), e);
-            step = s;
-            until = number;
-        }
-    };
-    Wanted forked_, published_;
+// Rows that children or stores are still to get: those before `end`, of steps up to `step`.
+struct Wanted {
+    uint64_t end = 0, step = 0;
+    uint64_t until = 0;  // applied operations
+
+    uint64_t end_at(uint64_t of_step, uint64_t applied) const {
+        return of_step <= step && applied < until ? end : 0;
+    }
+    // Operation `number` gives them rows before `e`, of steps up to `s`.
+    void note(uint64_t e, uint64_t s, uint64_t number, uint64_t applied) {
+        end = std::max(end_at(0, applied), e);
+        step = s;
+        until = number;
+    }
 };
 
 }  // namespace routecap

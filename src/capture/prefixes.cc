@@ -53,17 +53,12 @@ int32_t Requests::publish(const StorePtr &store, routecap_publish_item &item, ui
     if (int32_t s = store->publish(keys, item.first, generation, owner_, publication); s < 0)
         return s;
     if (publication == nullptr) return ROUTECAP_OK;
-    {
-        const Lock lock(owner_->registry.mutex);
-        owner_->registry.make_room(1);
-        Request *request = nullptr;
-        if (int32_t s = owner_->registry.find(item.request, &request); s < 0) return s;
-        request->share(end);
-        request->note_publish(end);
-        owner_->registry.append(request->after(), Publish{request->rows(), std::move(publication)});
-    }
-    owner_->worker.wake();
-    return ROUTECAP_OK;
+    return change(item.request, [&](Request &request) REQUIRES(owner_->registry.mutex) {
+        request.share(end);
+        request.note_wanted(request.change_rare().published, end);
+        owner_->registry.append(request.after(), Publish{request.rows(), std::move(publication)});
+        return ROUTECAP_OK;
+    });
 }
 
 // ---- Adopt ----------------------------------------------------------------------------------
@@ -89,54 +84,33 @@ int32_t Requests::adopt(const StorePtr &store, routecap_adopt_item &item, uint64
     if (int32_t s = store->adopt(keys, item.first, generation, owner_, found, waits, adoption);
         s < 0)
         return s;
-    {
-        const Lock lock(owner_->registry.mutex);
-        owner_->registry.make_room(1);
-        Request *request = nullptr;
-        if (int32_t s = owner_->registry.find(item.request, &request); s < 0) return s;
-        request->extend_attached(end);
-        if (waits) request->inherit(owner_->steps.issued());
-        request->note_operation(item.first, end);
-        owner_->registry.append(request->after(), Adopt{request->rows(), std::move(adoption), end});
-    }
-    owner_->worker.wake();
-    item.rows = found.rows;
-    item.found = found.found;
-    item.evicted = found.evicted;
-    item.not_published = found.not_published;
-    item.stale = found.stale;
-    return ROUTECAP_OK;
+    return change(item.request, [&](Request &request) REQUIRES(owner_->registry.mutex) {
+        request.extend_attached(end);
+        if (waits) request.inherit(owner_->steps.issued());
+        request.note_operation(item.first, end);
+        owner_->registry.append(request.after(), Adopt{request.rows(), std::move(adoption), end});
+        item.rows = found.rows;
+        item.found = found.found;
+        item.evicted = found.evicted;
+        item.not_published = found.not_published;
+        item.stale = found.stale;
+        return ROUTECAP_OK;
+    });
 }
 
 // ---- Many at once ---------------------------------------------------------------------------
 
-template <class Item, class One>
-static int32_t each(Item *items, size_t item_size, size_t count, One one) {
-    if (int32_t s = check_items(items, count, item_size, "items"); s < 0) return s;
-    bool ok = true;
-    for (size_t i = 0; i < count; i++) {
-        Item &item = at(items, item_size, i);
-        try {
-            item.status = item.reserved == 0 ? one(item) : refuse_reserved(item.reserved);
-        } catch (const std::bad_alloc &) {
-            item.status = ROUTECAP_ERR_NO_MEMORY;
-        }
-        ok &= item.status == ROUTECAP_OK;
-    }
-    return ok ? ROUTECAP_OK
-              : report(ROUTECAP_PARTIAL, "some items were refused: see the status of each");
-}
-
 int32_t Requests::publish_batch(const StorePtr &store, routecap_publish_item *items,
                                 size_t item_size, size_t count, uint64_t generation) {
-    return each(items, item_size, count,
-                [&](routecap_publish_item &item) { return publish(store, item, generation); });
+    return for_each_item(items, item_size, count, [&](routecap_publish_item &item) {
+        return publish(store, item, generation);
+    });
 }
 
 int32_t Requests::adopt_batch(const StorePtr &store, routecap_adopt_item *items, size_t item_size,
                               size_t count, uint64_t generation) {
-    return each(items, item_size, count,
-                [&](routecap_adopt_item &item) { return adopt(store, item, generation); });
+    return for_each_item(items, item_size, count,
+                         [&](routecap_adopt_item &item) { return adopt(store, item, generation); });
 }
 
 }  // namespace routecap

@@ -91,8 +91,8 @@ int32_t Reader::check_readable(Request &request, uint64_t first, uint64_t rows, 
     const uint64_t applied = request.applied();
     const PendingOperations::Range pending = request.pending.pending_rows(applied);
     not_landed(pending.first, pending.end);
-    not_landed(request.rare().bounds.cut(applied), UINT64_MAX);
-    if (take) not_landed(0, request.rare().bounds.forked_end(applied));
+    not_landed(request.rare().cuts.first(applied), UINT64_MAX);
+    if (take) not_landed(0, request.rare().forked.end_at(0, applied));
 
     if (first > length)
         return report(ROUTECAP_ERR_OUT_OF_RANGE, "row %llu: the request has %llu rows", ull(first),
@@ -171,22 +171,10 @@ int32_t Reader::extract(routecap_request request, uint64_t first, uint64_t rows,
 
 int32_t Reader::extract_batch(routecap_extract_item *items, size_t item_size, size_t count) {
     if (owner_ == nullptr) return refuse_reading();
-    if (int32_t s = check_items(items, count, item_size, "items"); s < 0) return s;
-    bool ok = true;
-    for (size_t i = 0; i < count; i++) {
-        routecap_extract_item &item = at(items, item_size, i);
-        try {
-            item.status = item.reserved == 0
-                              ? extract(item.request, item.first, item.rows, item.mode, item.flags,
-                                        reinterpret_cast<Routing **>(&item.routing))
-                              : refuse_reserved(item.reserved);
-        } catch (const std::bad_alloc &) {
-            item.status = ROUTECAP_ERR_NO_MEMORY;
-        }
-        ok &= item.status == ROUTECAP_OK;
-    }
-    return ok ? ROUTECAP_OK
-              : report(ROUTECAP_PARTIAL, "some items are not complete: see the status of each");
+    return for_each_item(items, item_size, count, [this](routecap_extract_item &item) {
+        return extract(item.request, item.first, item.rows, item.mode, item.flags,
+                       reinterpret_cast<Routing **>(&item.routing));
+    });
 }
 
 int32_t Reader::extract_into(routecap_request request, uint64_t first, uint64_t rows,

@@ -26,8 +26,8 @@ namespace routecap {
 struct RequestData final : Routing {
     // From a cache line on. In pairs this is worth 40 % of filing 1,024 rows (cold caches).
     alignas(64) RowStore rows;
-    RequestData(const StoragePtr &storage, RowStore::Policy policy, bool compare)
-        : Routing(storage, 2), rows(storage, policy, compare) {}
+    RequestData(const StoragePtr &storage, bool replace, bool compare)
+        : Routing(storage, 2), rows(storage, replace, compare) {}
 };
 template <uint32_t references>
 struct RequestDataRelease {
@@ -99,7 +99,8 @@ struct alignas(64) Rare {
     uint64_t inherited_after = 0;  // see Request::after()
     // Operations behind number missed_from, up to missed_until, only say why rows are missing.
     uint64_t missed_from = 0, missed_until = 0;
-    PendingBounds bounds;
+    Cuts cuts;
+    Wanted forked, published;  // by children, by stores
 };
 
 // That of a new request. It is never destroyed, so that loading the library runs nothing for it.
@@ -164,20 +165,16 @@ struct alignas(64) Request {
         note_operation(first, end);
         rare.missed_until = pending.count();
     }
-    // The same for one that cuts rows at and after `end`; gives a child the rows before it; or
-    // publishes these.
+    // The same for one that cuts rows at and after `end`; and for one that gives the rows before it
+    // to those who wanted them.
     void note_cut(uint64_t end) noexcept {
         note_operation(0, 0);
         pending.cut(end);
-        change_rare().bounds.note_cut(end, pending.count(), newest.step);
+        change_rare().cuts.note(end, pending.count(), newest.step);
     }
-    void note_fork(uint64_t end) {
+    void note_wanted(Wanted &wanted, uint64_t end) {
         note_operation(0, 0);
-        change_rare().bounds.note_fork(end, pending.count(), newest.step, applied());
-    }
-    void note_publish(uint64_t end) {
-        note_operation(0, 0);
-        change_rare().bounds.note_publish(end, pending.count(), newest.step, applied());
+        wanted.note(end, newest.step, pending.count(), applied());
     }
     uint64_t applied() const { return rows()->applied.load(std::memory_order_acquire); }
     // Nothing that was handed over waits to be applied, but for why rows are missing.
@@ -241,14 +238,14 @@ struct alignas(64) Request {
         end = std::max(end, pending.pending_rows(applied()).end);
         for_each_in_flight(steps, [&](StepSpan &span, uint64_t step) {
             if (!span.device_positions || span.speculative) return;
-            end = std::max(end, std::min(span.position_end, rare().bounds.cut_of(step)));
+            end = std::max(end, std::min(span.position_end, rare().cuts.of(step)));
         });
         return std::max(end, placed_end());  // again: what was in flight may have landed in between
     }
 
 private:
     uint64_t placed_end() const {
-        const uint64_t cut = rare().bounds.cut(applied());
+        const uint64_t cut = rare().cuts.first(applied());
         return std::min(cut, rows()->placed_end.load(std::memory_order_acquire));
     }
 

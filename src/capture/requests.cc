@@ -24,15 +24,14 @@ int32_t Requests::open(const routecap_open_options *options, routecap_request *r
         if (int32_t s = read_struct(o, options, "options"); s < 0) return s;
     if (o.policy != ROUTECAP_POLICY_KEEP && o.policy != ROUTECAP_POLICY_REPLACE)
         return report(ROUTECAP_ERR_ARGUMENT, "options.policy is %d", o.policy);
-    const RowStore::Policy policy =
-        o.policy == ROUTECAP_POLICY_KEEP ? RowStore::Policy::keep : RowStore::Policy::replace;
+    const bool replace = o.policy == ROUTECAP_POLICY_REPLACE;
     if (count == 0) return ROUTECAP_OK;
     // Looked at again with the mutex: so many requests need not be made in vain.
     if (count + owner_->registry.open_requests() > config_.max_requests) return refuse_many(count);
 
     std::vector<OpenRequestPtr> made(count);
     for (OpenRequestPtr &data : made)
-        data.reset(new RequestData(owner_->storage, policy, config_.compare));
+        data.reset(new RequestData(owner_->storage, replace, config_.compare));
     const Lock lock(owner_->registry.mutex);
     if (!owner_->registry.requests.possible(count)) return refuse_many(count);
     owner_->registry.requests.make_room(count);
@@ -46,25 +45,8 @@ int32_t Requests::open(const routecap_open_options *options, routecap_request *r
 
 // ---- Change ---------------------------------------------------------------------------------
 
-// Of the rows of an item, if it names any and there may be so many: before that is known they are
-// not looked at.
-Requests::Kept Requests::copy_kept(const routecap_accept_item &item) {
-    if (item.rows == nullptr || item.count == 0) return nullptr;
-    uint64_t drafts = 0;
-    {
-        const Lock lock(owner_->registry.mutex);
-        const Request *request = owner_->registry.requests.find(item.request);
-        for (const DraftSpan *d = request != nullptr ? request->drafts : nullptr; d != nullptr;
-             d = d->next)
-            if (d->step == item.step) drafts += d->rows;
-    }
-    if (item.count > drafts) return nullptr;
-    return std::make_unique<std::vector<uint32_t>>(item.rows, item.rows + item.count);
-}
-
 // What is wrong with an item, for a request that has so many drafts of its step, if anything is.
-int32_t Requests::check_accept(const routecap_accept_item &item, uint64_t drafts,
-                               const Kept &kept) const {
+static int32_t check_accept(const routecap_accept_item &item, uint64_t drafts) {
     if (drafts == 0)
         return report(ROUTECAP_ERR_UNKNOWN_STEP, "no drafts of step %llu wait to be accepted",
                       ull(item.step));
@@ -78,17 +60,19 @@ int32_t Requests::check_accept(const routecap_accept_item &item, uint64_t drafts
         if (i > 0 && item.rows[i] <= item.rows[i - 1])
             return report(ROUTECAP_ERR_ARGUMENT, "rows do not ascend at index %llu", ull(i));
     }
-    if (item.rows != nullptr && item.count > 0 && kept == nullptr)
-        return report(ROUTECAP_ERR_UNKNOWN_STEP, "the drafts are new since the call began");
     return ROUTECAP_OK;
 }
 
-int32_t Requests::accept_one(Request &request, const routecap_accept_item &item, Kept kept) {
+// Throws without memory, before anything has changed.
+int32_t Requests::accept_one(Request &request, const routecap_accept_item &item) {
     uint64_t drafts = 0;
     for (const DraftSpan *d = request.drafts; d != nullptr; d = d->next)
         if (d->step == item.step) drafts += d->rows;
     if (drafts == 0 || item.count > drafts || item.rows != nullptr)
-        if (int32_t s = check_accept(item, drafts, kept); s < 0) return s;
+        if (int32_t s = check_accept(item, drafts); s < 0) return s;
+    std::unique_ptr<std::vector<uint32_t>> kept;
+    if (item.rows != nullptr && item.count > 0)
+        kept = std::make_unique<std::vector<uint32_t>>(item.rows, item.rows + item.count);
 
     // The length, and which rows change once this is applied. The newest draft comes first.
     uint64_t changed_first = UINT64_MAX, changed_end = 0;
@@ -126,16 +110,9 @@ int32_t Requests::accept(routecap_request request, routecap_step step, const uin
     if (owner_ == nullptr) return ROUTECAP_OK;
     const routecap_accept_item item{
         .request = request, .step = step, .rows = rows, .count = count, .status = 0, .reserved = 0};
-    Kept kept = copy_kept(item);
-    {
-        const Lock lock(owner_->registry.mutex);
-        owner_->registry.make_room(1);
-        Request *found = nullptr;
-        if (int32_t s = owner_->registry.find(request, &found); s < 0) return s;
-        if (int32_t s = accept_one(*found, item, std::move(kept)); s < 0) return s;
-    }
-    owner_->worker.wake();
-    return ROUTECAP_OK;
+    return change(request, [&](Request &found) REQUIRES(owner_->registry.mutex) {
+        return accept_one(found, item);
+    });
 }
 
 // Rows at and after `end` of steps in flight will be dropped when they land, but for those that a
@@ -143,9 +120,11 @@ int32_t Requests::accept(routecap_request request, routecap_step step, const uin
 // that nobody accepted end as rejected, and not as late.
 void Requests::cut_in_flight(Request &request, uint64_t end, bool finished) {
     const uint64_t applied = request.applied();
-    const PendingBounds &bounds = request.rare().bounds;
+    const Rare &rare = request.rare();
     request.for_each_in_flight(owner_->steps, [&](StepSpan &span, uint64_t step) {
-        const uint64_t from = std::max(end, bounds.needed_end(step, applied));
+        const uint64_t needed = std::max(rare.forked.end_at(step, applied),
+                                         rare.published.end_at(step, applied)),
+                       from = std::max(end, needed);
         std::atomic_ref cut(finished && span.speculative ? span.ended : span.cut);
         if (cut.load(std::memory_order_relaxed) > from) cut.store(from, std::memory_order_release);
     });
@@ -153,30 +132,25 @@ void Requests::cut_in_flight(Request &request, uint64_t end, bool finished) {
 
 int32_t Requests::truncate(routecap_request handle, uint64_t rows) {
     if (owner_ == nullptr) return ROUTECAP_OK;
-    {
-        const Lock lock(owner_->registry.mutex);
-        owner_->registry.make_room(1);
-        Request *request = nullptr;
-        if (int32_t s = owner_->registry.find(handle, &request); s < 0) return s;
-        if (rows >= std::max(request->length_now(owner_->steps), request->flagged_end))
+    return change(handle, [&](Request &request) REQUIRES(owner_->registry.mutex) {
+        if (rows >= std::max(request.length_now(owner_->steps), request.flagged_end))
             return ROUTECAP_OK;
-        request->change_rare().bounds.make_room_for_cut(request->applied());
-        const bool alone = request->settled();
+        request.change_rare().cuts.make_room(request.applied());
+        const bool alone = request.settled();
         const uint64_t page_rows = config_.shape->page_rows;
         const uint64_t first_page = (rows + page_rows - 1) / page_rows;
-        request->own_page = Request::kNone;
-        cut_in_flight(*request, rows);
-        for (DraftSpan *draft = request->drafts; draft != nullptr; draft = draft->next)
+        request.own_page = Request::kNone;
+        cut_in_flight(request, rows);
+        for (DraftSpan *draft = request.drafts; draft != nullptr; draft = draft->next)
             draft->cut = std::min(draft->cut, rows);
-        request->length = std::min(request->length, rows);
+        request.length = std::min(request.length, rows);
         // Of a page that stays others may still see what is cut.
-        request->shared_end_ = std::min(request->shared_end_, first_page * page_rows);
-        request->flagged_end = std::min(request->flagged_end, rows);
-        request->note_cut(rows);
-        owner_->registry.append(request->after(), Truncate{request->rows(), rows, alone});
-    }
-    owner_->worker.wake();
-    return ROUTECAP_OK;
+        request.shared_end_ = std::min(request.shared_end_, first_page * page_rows);
+        request.flagged_end = std::min(request.flagged_end, rows);
+        request.note_cut(rows);
+        owner_->registry.append(request.after(), Truncate{request.rows(), rows, alone});
+        return ROUTECAP_OK;
+    });
 }
 
 int32_t Requests::fork(routecap_request handle, uint64_t rows, routecap_request *child) {
@@ -184,31 +158,26 @@ int32_t Requests::fork(routecap_request handle, uint64_t rows, routecap_request 
     const uint64_t serial = Serials::take(1);
     if (serial == 0)
         return report(ROUTECAP_ERR_TOO_MANY_REQUESTS, "this process has given out all its handles");
-    OpenRequestPtr made(new RequestData(owner_->storage, RowStore::Policy::keep, config_.compare));
-    {
-        const Lock lock(owner_->registry.mutex);
-        owner_->registry.make_room(1);
-        Request *parent = nullptr;
-        if (int32_t s = owner_->registry.find(handle, &parent); s < 0) return s;
-        const uint64_t length = parent->length_now(owner_->steps);
+    return change(handle, [&](Request &parent) REQUIRES(owner_->registry.mutex) {
+        const uint64_t length = parent.length_now(owner_->steps);
         if (rows == ROUTECAP_ROWS_ALL) rows = length;
         if (rows > length)
             return report(ROUTECAP_ERR_OUT_OF_RANGE, "rows [%llu,%llu) do not exist", ull(length),
                           ull(rows));
         if (!owner_->registry.requests.possible(1)) return refuse_many(1);
         owner_->registry.requests.make_room(1);
-        made->rows.set_policy(parent->rows()->policy());
-        Request &c = owner_->registry.requests.open(std::move(made), serial);
+        OpenRequestPtr data(
+            new RequestData(owner_->storage, parent.rows()->replaces(), config_.compare));
+        Request &c = owner_->registry.requests.open(std::move(data), serial);
         *child = c.handle;
         c.length = rows;
-        c.inherit(parent->after());
+        c.inherit(parent.after());
         c.note_operation(0, rows);
-        parent->share(rows);
-        parent->note_fork(rows);
-        owner_->registry.append(parent->after(), Fork{parent->rows(), c.rows(), rows});
-    }
-    owner_->worker.wake();
-    return ROUTECAP_OK;
+        parent.share(rows);
+        parent.note_wanted(parent.change_rare().forked, rows);
+        owner_->registry.append(parent.after(), Fork{parent.rows(), c.rows(), rows});
+        return ROUTECAP_OK;
+    });
 }
 
 int32_t Requests::attach(routecap_request handle, const Routing *routing, uint64_t rows) {
@@ -230,20 +199,15 @@ int32_t Requests::attach(routecap_request handle, const Routing *routing, uint64
                       ull(routing_end), ull(rows));
     routing->retain();
     RoutingPtr held(routing);
-    {
-        const Lock lock(owner_->registry.mutex);
-        owner_->registry.make_room(1);
-        Request *request = nullptr;
-        if (int32_t s = owner_->registry.find(handle, &request); s < 0) return s;
+    return change(handle, [&](Request &request) REQUIRES(owner_->registry.mutex) {
         const uint64_t first = pending ? 0 : std::min(routing->first(), rows);
         if (first >= rows) return ROUTECAP_OK;
-        request->extend_attached(rows);
-        if (pending) request->inherit(routing->after());
-        request->note_operation(first, rows);
-        owner_->registry.append(request->after(), Attach{request->rows(), std::move(held), rows});
-    }
-    owner_->worker.wake();
-    return ROUTECAP_OK;
+        request.extend_attached(rows);
+        if (pending) request.inherit(routing->after());
+        request.note_operation(first, rows);
+        owner_->registry.append(request.after(), Attach{request.rows(), std::move(held), rows});
+        return ROUTECAP_OK;
+    });
 }
 
 // ---- End ------------------------------------------------------------------------------------
@@ -268,42 +232,28 @@ int32_t Requests::finish_one(Request &request, uint64_t rows, Routing **routing)
 int32_t Requests::finish(routecap_request request, uint64_t rows, Routing **routing) {
     if (owner_ == nullptr)
         return report(ROUTECAP_ERR_DISABLED, "this capturer is disabled or a mirror");
-    {
-        const Lock lock(owner_->registry.mutex);
-        owner_->registry.make_room(1);
-        Request *found = nullptr;
-        if (int32_t s = owner_->registry.find(request, &found); s < 0) return s;
-        if (int32_t s = finish_one(*found, rows, routing); s < 0) return s;
-    }
-    owner_->worker.wake();
-    return ROUTECAP_OK;
+    return change(request, [&](Request &found) REQUIRES(owner_->registry.mutex) {
+        return finish_one(found, rows, routing);
+    });
 }
 
-int32_t Requests::close_one(routecap_request handle) {
-    if (handle == 0) return ROUTECAP_OK;
-    Request *request = nullptr;
-    if (int32_t s = owner_->registry.find(handle, &request); s < 0) return s;
-    const bool alone = request->settled();
-    cut_in_flight(*request, 0);
-    owner_->registry.append(request->after(), Close{std::move(request->data), alone});
-    owner_->registry.requests.close(*request);
+int32_t Requests::close_one(Request &request) {
+    const bool alone = request.settled();
+    cut_in_flight(request, 0);
+    owner_->registry.append(request.after(), Close{std::move(request.data), alone});
+    owner_->registry.requests.close(request);
     return ROUTECAP_OK;
 }
 
 int32_t Requests::close(routecap_request request) {
-    if (owner_ == nullptr) return ROUTECAP_OK;
-    {
-        const Lock lock(owner_->registry.mutex);
-        owner_->registry.make_room(1);
-        if (int32_t s = close_one(request); s < 0) return s;
-    }
-    owner_->worker.wake();
-    return ROUTECAP_OK;
+    if (owner_ == nullptr || request == 0) return ROUTECAP_OK;
+    return change(
+        request, [&](Request &found) REQUIRES(owner_->registry.mutex) { return close_one(found); });
 }
 
 // ---- Many at once ---------------------------------------------------------------------------
 
-// Calls one(request, item, i) for each, with the mutex and room in the log for one entry of each.
+// Calls one(request, item) for each, with the mutex and room in the log for one entry of each.
 // Requests lie all over memory, so it begins to fetch them some items ahead, and then calls
 // ahead(request) for what they point to. In pairs this is worth 63 % of finishing 1,024 and 77 % of
 // accepting for 1,024, if requests were opened in another order (cold caches).
@@ -326,7 +276,7 @@ int32_t Requests::batch(Item *items, size_t item_size, size_t count, Ahead ahead
             Request *request = nullptr;
             item.status = item.reserved != 0 ? refuse_reserved(item.reserved)
                                              : owner_->registry.find(item.request, &request);
-            if (request != nullptr) item.status = one(*request, item, i);
+            if (request != nullptr) item.status = one(*request, item);
             ok &= item.status == ROUTECAP_OK;
         }
     }
@@ -342,24 +292,20 @@ int32_t Requests::accept_batch(routecap_accept_item *items, size_t item_size, si
             at(items, item_size, i).status = ROUTECAP_OK;
         return ROUTECAP_OK;
     }
-    if (int32_t s = check_items(items, count, item_size, "items"); s < 0) return s;
-    std::vector<Kept> kept;  // of the items that name their rows
-    for (size_t i = 0; i < count; i++) {
-        const routecap_accept_item &item = at(items, item_size, i);
-        if (item.rows == nullptr || item.reserved != 0) continue;
-        kept.resize(count);
-        kept[i] = copy_kept(item);
-    }
     return batch(
         items, item_size, count,
         [](const Request &request) {
             __builtin_prefetch(request.drafts);
             __builtin_prefetch(&request.rows()->applied);
         },
-        [&](Request &request, const routecap_accept_item &item, size_t i)
+        [this](Request &request, const routecap_accept_item &item)
             REQUIRES(owner_->registry.mutex) {
-            return accept_one(request, item, kept.empty() ? nullptr : std::move(kept[i]));
-        });
+                try {
+                    return accept_one(request, item);
+                } catch (const std::bad_alloc &) {
+                    return ROUTECAP_ERR_NO_MEMORY;
+                }
+            });
 }
 
 int32_t Requests::finish_batch(routecap_finish_item *items, size_t item_size, size_t count) {
@@ -368,8 +314,7 @@ int32_t Requests::finish_batch(routecap_finish_item *items, size_t item_size, si
     return batch(
         items, item_size, count,
         [](const Request &request) { __builtin_prefetch(request.data.get(), 1); },
-        [this](Request &request, routecap_finish_item &item, size_t)
-            REQUIRES(owner_->registry.mutex) {
+        [this](Request &request, routecap_finish_item &item) REQUIRES(owner_->registry.mutex) {
             return finish_one(request, item.rows, reinterpret_cast<Routing **>(&item.routing));
         });
 }
@@ -386,7 +331,10 @@ int32_t Requests::close_batch(const routecap_request *requests, int32_t *status,
         const Lock lock(owner_->registry.mutex);
         owner_->registry.make_room(count);
         for (size_t i = 0; i < count; i++) {
-            const int32_t s = close_one(requests[i]);
+            Request *request = nullptr;
+            int32_t s = ROUTECAP_OK;
+            if (requests[i] != 0) s = owner_->registry.find(requests[i], &request);
+            if (request != nullptr) s = close_one(*request);
             if (status != nullptr) status[i] = s;
             ok &= s == ROUTECAP_OK;
         }

@@ -45,14 +45,24 @@ public:
                         size_t count, uint64_t generation);
 
 private:
-    using Kept = std::unique_ptr<std::vector<uint32_t>>;
-    Kept copy_kept(const routecap_accept_item &item);
-    int32_t check_accept(const routecap_accept_item &item, uint64_t drafts, const Kept &kept) const;
-    int32_t accept_one(Request &request, const routecap_accept_item &item, Kept kept)
+    // Calls f(request) with the mutex and room for one entry in the log, and wakes the worker.
+    template <class F>
+    int32_t change(routecap_request handle, F f) {
+        {
+            const Lock lock(owner_->registry.mutex);
+            owner_->registry.make_room(1);
+            Request *request = nullptr;
+            if (int32_t s = owner_->registry.find(handle, &request); s < 0) return s;
+            if (int32_t s = f(*request); s < 0) return s;
+        }
+        owner_->worker.wake();
+        return ROUTECAP_OK;
+    }
+    int32_t accept_one(Request &request, const routecap_accept_item &item)
         REQUIRES(owner_->registry.mutex);
     int32_t finish_one(Request &request, uint64_t rows, Routing **routing)
         REQUIRES(owner_->registry.mutex);
-    int32_t close_one(routecap_request request) REQUIRES(owner_->registry.mutex);
+    int32_t close_one(Request &request) REQUIRES(owner_->registry.mutex);
     void cut_in_flight(Request &request, uint64_t end, bool finished = false)
         REQUIRES(owner_->registry.mutex);
     int32_t refuse_many(size_t count) const;

@@ -254,7 +254,7 @@ int32_t merge(std::span<const Routing *const> routings, Routing **merged) {
     const Storage &first_context = *routings.front()->storage_;
     const auto storage =
         std::make_shared<const Storage>(shape, first_context.pool, first_context.completion);
-    RowStore rows(storage, RowStore::Policy::keep, true);
+    RowStore rows(storage, false, true);
     RowOutcomes filed;
     std::vector<Widen> widen;
     widen.reserve(routings.size());

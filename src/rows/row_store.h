@@ -21,8 +21,6 @@ namespace routecap {
 
 class RowStore {
 public:
-    enum class Policy { keep, replace };
-
     Mutex mutex;
 
 private:
@@ -32,7 +30,7 @@ private:
     Entries entries_ GUARDED_BY(mutex);  // by index; only the filing thread adds entries
     const Shape *const shape_;
     PagePool *const pool_;
-    Policy policy_;
+    const bool replace_;
     const bool compare_;
     // Where rows were filed last. Only prefetch_row() uses these; what they name may be gone.
     const PageEntry *filed_entry_ = nullptr;
@@ -68,18 +66,18 @@ private:
     MissingRows missing_ GUARDED_BY(mutex), attached_ GUARDED_BY(mutex);
 
 public:
-    RowStore(const StoragePtr &storage, Policy policy, bool compare)
+    // `replace`: a row replaces what is there; `compare`: it is compared with that.
+    RowStore(const StoragePtr &storage, bool replace, bool compare)
         : shape_(storage->shape.get()),
           pool_(storage->pool.get()),
-          policy_(policy),
+          replace_(replace),
           compare_(compare),
           storage_(storage) {}
     RowStore(const RowStore &) = delete;
     RowStore &operator=(const RowStore &) = delete;
     ~RowStore() { clear(); }
 
-    Policy policy() const { return policy_; }
-    void set_policy(Policy policy) { policy_ = policy; }  // before other threads use the store
+    bool replaces() const { return replace_; }
 
     // Requests and pages lie all over memory, so the filing thread begins to fetch them some spans
     // ahead: first this object, then the place of a row in the page that rows were filed into last.
@@ -100,14 +98,13 @@ public:
     void file_rows(uint64_t position, const RowSource &source, uint64_t rows, uint64_t tag,
                    uint32_t &charge, RowOutcomes &filed, LoadCounter *load = nullptr,
                    Phase phase = Phase::none) {
-        file(position, source, rows,
-             {tag, policy_ == Policy::replace, compare_, &charge, load, phase}, filed);
+        file(position, source, rows, {tag, replace_, compare_, &charge, load, phase}, filed);
     }
     // The same for rows that no issue accepted: they are refused if the budget has no room.
     RowOutcomes file_from_budget(uint64_t position, const RowSource &source, uint64_t rows,
                                  uint64_t tag) {
         RowOutcomes filed;
-        file(position, source, rows, {tag, policy_ == Policy::replace, compare_}, filed);
+        file(position, source, rows, {tag, replace_, compare_}, filed);
         return filed;
     }
 
