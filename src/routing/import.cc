@@ -161,7 +161,7 @@ int32_t import_rows(ImportedRows rows, uint32_t flags, routecap_release release,
         if ((flags & ROUTECAP_IMPORT_TRUSTED) == 0)
             if (int32_t s = check_ids(shape, segment); s < 0) return s;
     }
-    const auto pool = PagePool::unlimited(rows.shape);
+    const auto pool = PagePool::plain(rows.shape, UINT64_MAX);
     std::vector<Segment> segments;
     for (const routecap_segment &s : rows.segments) {
         const auto *ids = static_cast<const uint8_t *>(s.ids);

@@ -42,10 +42,6 @@ void PageEntry::clear_rows(uint64_t from, uint64_t to) {
     }
 }
 
-void Filing::count(const RowSource &rows, uint64_t n, const uint8_t *known) const {
-    if (load != nullptr && phase != Phase::none) load->add(rows, n, known, phase);
-}
-
 // ---- Filing ---------------------------------------------------------------------------------
 
 bool PageEntry::needs_copy(uint64_t position, const RowSource &source, uint64_t rows,
@@ -54,7 +50,7 @@ bool PageEntry::needs_copy(uint64_t position, const RowSource &source, uint64_t 
     // New rows in front, or behind; these begin at `end`, with the rows between that become absent.
     if (position < first || first == end || (position + rows > end && !writable(end))) return true;
     for (uint64_t p = position; p < std::min(position + rows, end); p++)
-        if (!writable(p) && meet(p, source.from(p - position), filing).writes) return true;
+        if (!writable(p) && changes(p, source.from(p - position), filing)) return true;
     return false;
 }
 
@@ -80,36 +76,18 @@ void PageEntry::add(uint64_t position, const RowSource &source, uint64_t rows, c
     clear_rows(std::min(last, first), first);
     put(position, source, rows);
     first = std::min(first, position), end = std::max(end, last);
-    filing.count(source, rows, nullptr);
+    if (filing.counts()) filing.load->add(source, rows, nullptr, filing.phase);
     for (uint64_t r = 0; r < rows; r++)
         (shape->row_empty(source.validity_of(r)) ? filed.missing : filed.delivered)++;
 }
 
-PageEntry::Meeting PageEntry::meet(uint64_t position, const RowSource &source,
-                                   const Filing &filing) const {
-    const uint8_t *old_ids = ids(position), *old_validity = validity(position);
-    const bool nothing_old = shape->row_empty(old_validity);
-    Meeting m{.nothing_new = shape->row_empty(source.validity)};
-    if (!m.nothing_new && !nothing_old) {
-        for (uint32_t b = 0; b < shape->validity_bytes; b++)
-            m.overlap |= (old_validity[b] & source.validity[b]) != 0;
-        for (uint32_t l = 0; filing.compare && m.overlap && !m.mismatch && l < shape->layers; l++)
-            m.mismatch = Shape::valid(old_validity, l) && Shape::valid(source.validity, l) &&
-                         !shape->same_cell(old_ids + size_t{l} * shape->cell_bytes,
-                                           source.ids + size_t{l} * shape->cell_bytes);
-    }
-    const bool fresh = nothing_old && shape->row_full(source.validity);
-    m.whole = !m.nothing_new && (filing.replace || fresh);
-    m.writes = m.whole;
-    for (uint32_t l = 0; !m.writes && !shape->row_full(old_validity) && l < shape->layers; l++)
-        m.writes = better(l, old_ids, old_validity, source);
-    const bool becomes_first = m.writes && nothing_old &&
-                               (!m.nothing_new || shape->row_reason(old_ids, old_validity) != 0);
-    bool fills = false;
-    for (uint32_t b = 0; m.writes && b < shape->validity_bytes; b++)
-        fills |= (source.validity[b] & ~old_validity[b]) != 0;
-    m.retags = m.whole || becomes_first || (fills && filing.tag < page->tag_of(row(position)));
-    return m;
+// Whether filing a row changes the one that is there.
+bool PageEntry::changes(uint64_t position, const RowSource &source, const Filing &filing) const {
+    if (filing.replace && !shape->row_empty(source.validity)) return true;
+    if (shape->row_full(validity(position))) return false;
+    for (uint32_t l = 0; l < shape->layers; l++)
+        if (better(l, ids(position), validity(position), source)) return true;
+    return false;
 }
 
 // Whether the new cell of a layer goes in the old one's place. Of two that are missing the reason
@@ -124,26 +102,40 @@ bool PageEntry::better(uint32_t layer, const uint8_t *old_ids, const uint8_t *ol
 // Files one row at a position that has one.
 void PageEntry::merge(uint64_t position, const RowSource &source, const Filing &filing,
                       RowOutcomes &filed) {
-    const Meeting m = meet(position, source, filing);
-    (m.nothing_new ? filed.missing : filed.delivered)++;
-    filed.overlapped += m.overlap;
-    filed.mismatched += m.mismatch;
-    if (!m.writes) return;
-    filing.count(source, 1, validity(position));
-    if (m.retags) tag_rows(position, 1, filing.tag);
-    if (m.whole) return put(position, source, 1);
-    uint8_t *to = page->ids(row(position)), *to_validity = page->validity(row(position));
+    uint8_t *to = page->ids(row(position)), *valid = page->validity(row(position));
+    const bool nothing_new = shape->row_empty(source.validity),
+               nothing_old = shape->row_empty(valid);
+    bool overlap = false, mismatch = false, fills = false;
+    for (uint32_t b = 0; b < shape->validity_bytes; b++)
+        overlap |= (valid[b] & source.validity[b]) != 0;
+    for (uint32_t l = 0; filing.compare && overlap && !mismatch && l < shape->layers; l++)
+        mismatch = Shape::valid(valid, l) && Shape::valid(source.validity, l) &&
+                   !shape->same_cell(to + size_t{l} * shape->cell_bytes,
+                                     source.ids + size_t{l} * shape->cell_bytes);
+    (nothing_new ? filed.missing : filed.delivered)++;
+    filed.overlapped += overlap;
+    filed.mismatched += mismatch;
+    if (!changes(position, source, filing)) return;
+    if (filing.counts()) filing.load->add(source, 1, valid, filing.phase);
+    if (filing.replace && !nothing_new) {
+        tag_rows(position, 1, filing.tag);
+        return put(position, source, 1);
+    }
+    const bool not_there = shape->row_reason(to, valid) != 0;
     for (uint32_t l = 0; l < shape->layers; l++) {
-        if (!better(l, to, to_validity, source)) continue;
+        if (!better(l, to, valid, source)) continue;
         if (Shape::valid(source.validity, l)) {
             std::memcpy(to + size_t{l} * shape->cell_bytes,
                         source.ids + size_t{l} * shape->cell_bytes, shape->cell_bytes);
-            Shape::set_valid(to_validity, l);
+            Shape::set_valid(valid, l);
+            fills = true;
         } else {
             shape->mark(to, l, shape->reason(source.ids, l));
         }
     }
-    full_rows += shape->row_full(to_validity);
+    full_rows += shape->row_full(valid);
+    if (not_there || (fills && (nothing_old || filing.tag < page->tag_of(row(position)))))
+        tag_rows(position, 1, filing.tag);
 }
 
 void PageEntry::tag_rows(uint64_t position, uint64_t rows, uint64_t tag) {

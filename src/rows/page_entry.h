@@ -70,7 +70,7 @@ struct Filing {
     LoadCounter *load = nullptr;  // of cells that become valid; null: nobody counts
     Phase phase = Phase::none;
 
-    void count(const RowSource &rows, uint64_t n, const uint8_t *known) const;
+    bool counts() const { return load != nullptr && phase != Phase::none; }
 };
 
 // Consecutive rows in one page that a holder may read; or, without a page, consecutive rows that
@@ -142,15 +142,7 @@ struct PageEntry {
     void clear_rows(uint64_t from, uint64_t to);
 
 private:
-    // What filing a row does at a position that has one already.
-    struct Meeting {
-        bool nothing_new;
-        bool overlap = false, mismatch = false;
-        bool whole = false;   // the new row replaces the old one
-        bool retags = false;  // the row gets the new row's tag
-        bool writes = false;  // the row changes
-    };
-    Meeting meet(uint64_t position, const RowSource &source, const Filing &filing) const;
+    bool changes(uint64_t position, const RowSource &source, const Filing &filing) const;
     bool better(uint32_t layer, const uint8_t *ids, const uint8_t *validity,
                 const RowSource &source) const;
     void merge(uint64_t position, const RowSource &source, const Filing &filing,

@@ -101,16 +101,12 @@ bool PagePool::release_idle() {
 }
 
 PageRef PagePool::make(const Shape &shape, uint32_t rows) {
-    void *memory = blank(shape, rows);
+    const size_t bytes = page_bytes(shape, rows);
+    void *memory = take_memory(bytes);
     if (memory == nullptr) {
-        unreserve(page_bytes(shape, rows));
+        unreserve(bytes);
         return PageRef();
     }
-    return make(shape, rows, memory);
-}
-
-PageRef PagePool::make(const Shape &shape, uint32_t rows, void *memory) {
-    const size_t bytes = page_bytes(shape, rows);
     uint8_t *ids = static_cast<uint8_t *>(memory) + Page::kHeader;
     Page *page = new (memory) Page{.rows = rows,
                                    .ids_bytes = shape.ids_bytes,

@@ -126,9 +126,6 @@ public:
     static std::shared_ptr<PagePool> create(ShapePtr shape, uint64_t budget_bytes);
     // For rows that belong to no capturer: each page is an allocation of its own.
     static std::shared_ptr<PagePool> plain(ShapePtr shape, uint64_t budget_bytes);
-    static std::shared_ptr<PagePool> unlimited(ShapePtr shape) {
-        return plain(std::move(shape), UINT64_MAX);
-    }
     PagePool(const PagePool &) = delete;
     PagePool &operator=(const PagePool &) = delete;
 
@@ -143,16 +140,8 @@ public:
     void reserve_anyway(uint64_t bytes);
     void unreserve(uint64_t bytes) { used_.fetch_sub(bytes, std::memory_order_relaxed); }
 
-    // Memory for a page of so many rows, as yet without a reservation: to be fetched where no lock
-    // is held. Null without memory.
-    void *blank(const Shape &shape, uint32_t rows) { return take_memory(page_bytes(shape, rows)); }
-    void give_blank(const Shape &shape, uint32_t rows, void *memory) {
-        give_memory(memory, page_bytes(shape, rows));
-    }
-    // Makes a page of that memory and of page_bytes(shape, rows) reserved bytes, its validity all
-    // zero. Allocates nothing.
-    PageRef make(const Shape &shape, uint32_t rows, void *blank);
-    // Both. Null without memory; the reservation then is undone.
+    // Makes a page of page_bytes(shape, rows) reserved bytes, its validity all zero. Null without
+    // memory; the reservation then is undone.
     PageRef make(const Shape &shape, uint32_t rows);
     // Makes a page of a lender's planes. Without a validity plane all cells are valid. Null if the
     // budget has no room; throws without memory.

@@ -71,8 +71,8 @@ void RowStore::prefetch_row(uint64_t position) const {
     __builtin_prefetch(filed_page_);
     for (uint32_t b = 0; b < shape_->ids_bytes && b < 1024; b += 64)
         __builtin_prefetch(rows + row * shape_->ids_bytes + b, 1);
-    __builtin_prefetch(rows + shape_->page_rows * shape_->ids_bytes + row * shape_->validity_bytes,
-                       1);
+    __builtin_prefetch(
+        rows + size_t{shape_->page_rows} * shape_->ids_bytes + row * shape_->validity_bytes, 1);
 }
 
 void RowStore::file(uint64_t position, const RowSource &source, uint64_t rows, const Filing &filing,

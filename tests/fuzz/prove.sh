@@ -54,17 +54,17 @@ breaks operations "rows of another are taken" src/capture/step_worker.cc \
 breaks operations "a span's status is lost" src/capture/issue.cc \
     's/if \(status != nullptr\) status\[i\] = s;/if (status != nullptr \&\& i != 1) status[i] = s;/'
 breaks operations "a truncate is forgotten" src/capture/requests.cc \
-    's/^( *)(owner_->registry\.log\.append\(request->after\(\), Truncate\{)/\1if (rows % 4 != 3) \2/'
+    's/^( *)(owner_->registry\.append\(request\.after\(\), Truncate\{)/\1if (rows % 4 != 3) \2/'
 breaks operations "a truncate leaves what is in flight" src/capture/requests.cc \
-    's/^( *)cut_in_flight\(\*request, rows\);/\1if (rows % 4 != 3) cut_in_flight(*request, rows);/'
+    's/^( *)cut_in_flight\(request, rows\);/\1if (rows % 4 != 3) cut_in_flight(request, rows);/'
 breaks operations "a tag is lost" src/rows/pages.h \
     's/std::fill_n\(each \+ first, n, new_tag\);/std::fill_n(each + first, n - (n > 0), new_tag);/'
 breaks operations "the policy is not looked at" src/rows/page_entry.cc \
-    's/\(filing\.replace \|\| /(false || /'
+    's/if \(filing\.replace \&\& /if (false \&\& /'
 breaks operations "the second write wins" src/rows/page_entry.cc \
     's/if \(Shape::valid\(old_validity, layer\)\) return false;//'
 breaks operations "overlapping rows are not counted" src/rows/page_entry.cc \
-    's/filed\.overlapped \+= m\.overlap;/filed.overlapped += m.overlap \&\& m.mismatch;/'
+    's/filed\.overlapped \+= overlap;/filed.overlapped += overlap \&\& mismatch;/'
 breaks operations "late rows are filed" src/capture/step_worker.cc 's/position >= cut\) \{/position >= cut + 1) {/'
 breaks operations "rows in flight can be read" src/capture/reader.cc \
     's/if \(in_flight < first \+ rows\)/if (in_flight + 1 < first + rows)/'
@@ -90,7 +90,7 @@ breaks operations "drafts are published before they are settled" src/capture/pre
 breaks operations "rows of older weights are published" src/prefix/landing.cc 's/else if \(b\.tag < p_\.generation_\)/else if (false)/'
 breaks operations "rows of older weights stay" src/prefix/local_store.cc \
     's/return generation == 0 \|\| pages_\.least_tag\(block\.place\) >= generation;/return true;/'
-breaks operations "a row is as old as its first cell" src/rows/page_entry.cc 's/\(fills \&\& filing\.tag < page/(false \&\& filing.tag < page/'
+breaks operations "a row is as old as its first cell" src/rows/page_entry.cc 's/filing\.tag < page->tag_of\(row\(position\)\)/false/'
 breaks operations "old weights are compared with new ones" src/prefix/landing.cc \
     's/const bool stale = b\.outcome == Outcome::stale \|\| .*;/const bool stale = b.outcome == Outcome::stale;/'
 breaks operations "a block is retained once too often" src/prefix/local_store.cc 's/if \(block\.retained\+\+ > 0\) return;/if (block.retained++ > 1) return;/'
@@ -110,7 +110,7 @@ breaks wire "a minus is no part of a number" src/wire/lists.cc 's/negative \? -s
 breaks sequence "a row in the place of the last token's is taken" src/sequence/sequence.cc 's/return end > 0 \? end - 1 : 0;/return end;/'
 breaks sequence "rows stay one token too long where tokens differ" src/sequence/sequence.cc 's/const uint64_t kept = call\.diverges \? call\.common :/const uint64_t kept = call.diverges ? call.common + 1 :/'
 breaks sequence "the newest row stays" src/sequence/join.cc 's/const RowView \&winner = preferred \? now : old/const RowView \&winner = !preferred ? now : old/'
-breaks sequence "a page's next rows are written over those before" src/sequence/own_rows.cc 's/used_ \+= end - r, r = end;/r = end;/'
+breaks sequence "a page's next rows are written over those before" src/sequence/own_rows.cc 's/^( *)used_ \+= n;/\1used_ += n \/ 2;/'
 breaks sequence "digests are not looked at" src/sequence/token_digests.cc 's/if \(digest != digests\[i\]\) return/if (false) return/'
 breaks sequence "spans may name rows that are not there" src/sequence/sequence.cc 's/if \(named != joined\.of_call\)/if (false)/'
 breaks serialized "a slice begins a row late" src/routing/serialized.cc 's/select\(whole, first, rows ==/select(whole, first + (first > begin), rows ==/'
