@@ -73,10 +73,15 @@ int32_t Reader::find_to_read(routecap_request handle, RequestDataPtr &data) {
     return ROUTECAP_OK;
 }
 
-// With the store's mutex and the capturer's: nothing is filed into the request, so what is found in
-// flight is what is not in the store.
-int32_t Reader::check_readable(Request &request, uint64_t first, uint64_t rows, bool take,
-                               Range &range) {
+// Checks whether rows can be read, and notes on the engine's side that they are shared or taken.
+// With both mutexes nothing is filed into the request, so what is found in flight is what is not in
+// the store.
+int32_t Reader::look_at(routecap_request handle, RowStore &store, uint64_t first, uint64_t rows,
+                        bool take, Range &range) {
+    const Lock lock(owner_->registry.mutex);
+    Request *found = nullptr;
+    if (int32_t s = owner_->registry.find(handle, &found); s < 0) return s;
+    Request &request = *found;
     const uint64_t length = request.length_now(owner_->steps);
     uint64_t in_flight = UINT64_MAX;  // the first row at or after `first` that is
     const auto not_landed = [&](uint64_t from, uint64_t to) {
@@ -107,19 +112,9 @@ int32_t Reader::check_readable(Request &request, uint64_t first, uint64_t rows, 
     if (in_flight < first + rows)
         return report(ROUTECAP_ERR_NOT_READY, "row %llu is in flight", ull(in_flight));
     range = {first, rows, length};
-    return ROUTECAP_OK;
-}
-
-// Checks whether rows can be read, and notes on the engine's side that they are shared or taken.
-int32_t Reader::look_at(routecap_request handle, RowStore &store, uint64_t first, uint64_t rows,
-                        bool take, Range &range) {
-    const Lock lock(owner_->registry.mutex);
-    Request *request = nullptr;
-    if (int32_t s = owner_->registry.find(handle, &request); s < 0) return s;
-    if (int32_t s = check_readable(*request, first, rows, take, range); s < 0) return s;
-    if (range.rows == 0) return ROUTECAP_OK;
-    request->share(store.last_before(range.end()));
-    if (take) request->own_page = Request::kNone;
+    if (rows == 0) return ROUTECAP_OK;
+    request.share(store.last_before(range.end()));
+    if (take) request.own_page = Request::kNone;
     return ROUTECAP_OK;
 }
 

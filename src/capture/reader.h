@@ -40,8 +40,6 @@ private:
     int32_t read(routecap_request request, uint64_t first, uint64_t rows, bool take,
                  Strictness strictness, Range &range, std::vector<Segment> &segments);
     int32_t find_to_read(routecap_request handle, RequestDataPtr &data);
-    int32_t check_readable(Request &request, uint64_t first, uint64_t rows, bool take, Range &range)
-        REQUIRES(owner_->registry.mutex);
     int32_t look_at(routecap_request handle, RowStore &store, uint64_t first, uint64_t rows,
                     bool take, Range &range) REQUIRES(store.mutex);
 

@@ -9,6 +9,7 @@
 
 #include "base/mutex.h"
 #include "base/room.h"
+#include "base/status.h"
 #include "capture/operations.h"
 #include "capture/request_table.h"
 
@@ -47,7 +48,10 @@ struct Registry {
         *request = requests.find(handle);
         return *request != nullptr ? ROUTECAP_OK : refuse_unknown(handle);
     }
-    static int32_t refuse_unknown(routecap_request handle);
+    [[gnu::noinline]] static int32_t refuse_unknown(routecap_request handle) {
+        return report(ROUTECAP_ERR_UNKNOWN_REQUEST, "request %016llx is not open here",
+                      ull(handle));
+    }
     // How many requests are open. Needs no mutex, because the table counts them in an atomic.
     uint64_t open_requests() const UNCHECKED_THREADS { return requests.count(); }
 };
