@@ -103,16 +103,6 @@ struct alignas(64) Rare {
     Wanted forked, published;  // by children, by stores
 };
 
-// That of a new request. It is never destroyed, so that loading the library runs nothing for it.
-struct NothingRare {
-    union {
-        Rare rare;
-    };
-    constexpr NothingRare() : rare() {}
-    constexpr ~NothingRare() {}
-};
-inline constexpr NothingRare kNothingRare{};
-
 struct alignas(64) Request {
     // The first cache line has all that issuing settled rows with known positions needs.
     routecap_request handle = 0;  // 0: the request is not open
@@ -137,10 +127,9 @@ struct alignas(64) Request {
     uint64_t shared_end_ = 0;
     PendingOperations pending;
 
-    bool open() const { return handle != 0; }
     RowStore *rows() const { return &data->rows; }
 
-    const Rare &rare() const { return has_rare ? rare_ : kNothingRare.rare; }
+    const Rare &rare() const { return rare_; }
     Rare &change_rare() {
         changed = has_rare = true;
         return rare_;
@@ -181,7 +170,8 @@ struct alignas(64) Request {
     bool settled() const {
         if (!changed) return true;
         const uint64_t count = pending.count();
-        return applied() >= (rare().missed_until == count ? rare().missed_from : count);
+        const bool missed = has_rare && rare_.missed_until == count;
+        return applied() >= (missed ? rare_.missed_from : count);
     }
     // Whether operations wait to be applied, and no step in flight holds them up.
     bool has_ready_operations(const Steps &steps) const {

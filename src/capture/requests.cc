@@ -120,11 +120,11 @@ int32_t Requests::accept(routecap_request request, routecap_step step, const uin
 // that nobody accepted end as rejected, and not as late.
 void Requests::cut_in_flight(Request &request, uint64_t end, bool finished) {
     const uint64_t applied = request.applied();
-    const Rare &rare = request.rare();
     request.for_each_in_flight(owner_->steps, [&](StepSpan &span, uint64_t step) {
-        const uint64_t needed = std::max(rare.forked.end_at(step, applied),
-                                         rare.published.end_at(step, applied)),
-                       from = std::max(end, needed);
+        uint64_t from = end;
+        if (request.has_rare)
+            from = std::max({end, request.rare().forked.end_at(step, applied),
+                             request.rare().published.end_at(step, applied)});
         std::atomic_ref cut(finished && span.speculative ? span.ended : span.cut);
         if (cut.load(std::memory_order_relaxed) > from) cut.store(from, std::memory_order_release);
     });

@@ -23,7 +23,6 @@ public:
     };
 
     bool empty() const { return runs_.empty(); }
-    size_t runs() const { return runs_.size(); }
 
     // Adds a reason for rows. A row that has one already keeps the one of the higher rank. Throws
     // without memory, before anything has changed.
