@@ -169,11 +169,13 @@ class Memory(NamedTuple):
     row_bytes: int
     """Of one captured row: ids and validity."""
     page_bytes: int
-    """Of one page, the unit in which requests take memory from the budget."""
+    """Of one page, the unit in which requests take memory from the budget: its rows, and 8 bytes
+    for the tag of each."""
     request_bytes: int
     """Of one open request before its first row, outside the budget."""
     tag_bytes: int
-    """What a page takes besides, from the budget, once two of its rows have different tags."""
+    """0: what a page takes besides, from the budget, once two of its rows have different tags.
+    Before 1.1 it was not 0."""
 
 
 @documented("routecap_config_memory")

@@ -101,11 +101,13 @@ pub struct Memory {
     pub host_bytes: u64,
     /// Of one captured row: ids and validity.
     pub row_bytes: u64,
-    /// Of one page, the unit in which requests take memory from the budget.
+    /// Of one page, the unit in which requests take memory from the budget: its rows, and 8 bytes
+    /// for the tag of each.
     pub page_bytes: u64,
     /// Of one open request before its first row, outside the budget.
     pub request_bytes: u64,
-    /// What a page takes besides, from the budget, once two of its rows have different tags.
+    /// 0: what a page takes besides, from the budget, once two of its rows have different tags.
+    /// Before 1.1 it was not 0.
     pub tag_bytes: u64,
 }
 
