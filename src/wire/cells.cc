@@ -150,6 +150,21 @@ int32_t make_layout(const Format &format, const MessageFacts &said, const Hint &
     return ROUTECAP_OK;
 }
 
+Cells::Cells(const ArrayLayout &layout, CellsOut to)
+    : layout_(layout),
+      to_(to),
+      distinct_(layout.shape->k, layout.shape->experts),
+      seen_(layout.shape->layers),
+      unseen_(layout.shape->layers),
+      in_use_(layout.left_out.size()) {
+    const std::vector<uint32_t> &column = layout.column, &experts = layout.shape->layer_experts;
+    for (uint32_t l = 0; l < layout.shape->layers; l++)
+        if (l > 0 && column[l] == column[l - 1] + 1 && experts[l] == experts[l - 1])
+            stretches_.back().layers++;
+        else
+            stretches_.push_back({l, 1});
+}
+
 // ---- One row --------------------------------------------------------------------------------
 
 // Whether a cell holds k distinct experts, if the layer is known to have fewer than this many.
@@ -242,45 +257,22 @@ void Cells::note_complete(const Id *ids, uint8_t *validity) {
     counts_.rows_counting += counting;
 }
 
-// Takes rows as a whole, if their columns are the layers and all layers have the same number of
-// experts. Returns false and counts nothing if a row is not complete.
+// Narrows rows, then looks at them as a whole. Returns false and counts nothing if a row is not
+// complete.
 template <class T, class Id, uint32_t K>
 bool Cells::write_complete(const uint8_t *bytes, uint64_t rows, Id *ids, uint8_t *validity) {
     const Shape &shape = *layout_.shape;
-    const uint64_t cells = rows * shape.layers, row_ids = uint64_t{shape.layers} * shape.k;
-    const auto most = narrow<T>(bytes, cells * shape.k, ids);
-    if (most >= bound<T>(shape.experts) || !distinct_.all(ids, cells)) return false;
-    largest_ = std::max<int64_t>(largest_, static_cast<int64_t>(most));
-    for (uint64_t r = 0; r < rows; r++)
-        note_complete<Id, K>(ids + r * row_ids, validity + r * shape.validity_bytes);
-    return true;
-}
-
-// Returns whether it is complete. The usual row is narrowed, then looked at as a whole.
-template <class T, class Id, uint32_t K>
-bool Cells::write_row(const uint8_t *row, Id *ids, uint8_t *validity) {
-    const Shape &shape = *layout_.shape;
-    const uint32_t k = kernels::columns<K>(shape.k), layers = shape.layers;
-    bool good = true;
     std::make_unsigned_t<T> largest = 0;
-    for (uint32_t l = 0; l < layers && good;) {
-        // Adjacent layers with the same number of experts are taken together.
-        uint32_t end = l + 1;
-        while (end < layers && layout_.column[end] == layout_.column[l] + (end - l) &&
-               shape.layer_experts[end] == shape.layer_experts[l])
-            end++;
-        const auto most = narrow<T>(row + uint64_t{layout_.column[l]} * k * sizeof(T),
-                                    uint64_t{end - l} * k, ids + uint64_t{l} * k);
-        good = most < bound<T>(shape.layer_experts[l]);
+    for (const Stretch &s : stretches_) {
+        const auto most = narrow<T>(bytes + uint64_t{layout_.column[s.first]} * shape.k * sizeof(T),
+                                    rows * s.layers * shape.k, ids + uint64_t{s.first} * shape.k);
+        if (most >= bound<T>(shape.layer_experts[s.first])) return false;
         largest = std::max(largest, most);
-        l = end;
     }
-    if (!good || !distinct_.all(ids, layers)) {
-        judge_row<T, Id, K>(row, ids, validity);
-        return false;
-    }
+    if (!distinct_.all(ids, rows * shape.layers)) return false;
     largest_ = std::max<int64_t>(largest_, static_cast<int64_t>(largest));
-    note_complete<Id, K>(ids, validity);
+    for (uint64_t r = 0; r < rows; r++)
+        note_complete<Id, K>(ids + r * shape.layers * shape.k, validity + r * shape.validity_bytes);
     return true;
 }
 
@@ -290,17 +282,17 @@ template <class T, class Id, uint32_t K>
 void Cells::write_rows_of(const uint8_t *bytes, uint64_t rows) {
     const Shape &shape = *layout_.shape;
     const uint8_t *before = last_.empty() ? nullptr : last_.data();
-    const bool alike = layout_.left_out.empty() &&
-                       std::all_of(shape.layer_experts.begin(), shape.layer_experts.end(),
-                                   [&](uint32_t experts) { return experts == shape.experts; });
-    const uint64_t at_once = alike ? kBytesAtOnce / layout_.row_bytes + 1 : 1;
+    // Rows without a gap are taken together.
+    const bool gapless = stretches_.size() == 1 && layout_.left_out.empty();
+    const uint64_t at_once = gapless ? kBytesAtOnce / layout_.row_bytes + 1 : 1;
     auto *ids = reinterpret_cast<Id *>(to_.ids + rows_ * shape.ids_bytes);
     uint8_t *validity = to_.validity + rows_ * shape.validity_bytes;
     for (uint64_t r = 0, n = 0; r < rows; r += n) {
         n = std::min(at_once, rows - r);
-        const bool whole = alike && write_complete<T, Id, K>(bytes, n, ids, validity);
+        const bool whole = write_complete<T, Id, K>(bytes, n, ids, validity);
         for (uint64_t i = 0; i < n; i++) {
-            const bool full = whole || write_row<T, Id, K>(bytes, ids, validity);
+            const bool full = whole || (n > 1 && write_complete<T, Id, K>(bytes, 1, ids, validity));
+            if (!full) judge_row<T, Id, K>(bytes, ids, validity);
             if (before != nullptr && std::memcmp(before, bytes, layout_.row_bytes) == 0)
                 counts_.rows_repeated += full || !shape.row_empty(validity);
             before = bytes;

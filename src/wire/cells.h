@@ -43,13 +43,7 @@ struct CellsOut {
 
 class Cells {
 public:
-    Cells(const ArrayLayout &layout, CellsOut to)
-        : layout_(layout),
-          to_(to),
-          distinct_(layout.shape->k, layout.shape->experts),
-          seen_(layout.shape->layers),
-          unseen_(layout.shape->layers),
-          in_use_(layout.left_out.size()) {}
+    Cells(const ArrayLayout &layout, CellsOut to);
 
     // Reads the next rows of the array.
     int32_t write(const uint8_t *bytes, uint64_t rows);
@@ -68,15 +62,19 @@ private:
     template <class Id, uint32_t K>
     void note_complete(const Id *ids, uint8_t *validity);
     template <class T, class Id, uint32_t K>
-    bool write_row(const uint8_t *row, Id *ids, uint8_t *validity);
-    template <class T, class Id, uint32_t K>
     void judge_row(const uint8_t *row, Id *ids, uint8_t *validity);
     template <class T>
     void look_at_left_out(const uint8_t *row);
 
+    // Layers whose columns are adjacent, with the same number of experts.
+    struct Stretch {
+        uint32_t first, layers;
+    };
+
     const ArrayLayout &layout_;
     const CellsOut to_;
     Distinct distinct_;
+    std::vector<Stretch> stretches_;
     uint64_t rows_ = 0;
     std::vector<uint8_t> last_;  // row
     routecap_wire_report counts_{};

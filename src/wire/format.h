@@ -30,8 +30,6 @@ struct Format {
     const char *name, *aliases, *ending;
     bool base64;  // the ids are
     bool npy;     // a header of .npy stands before them
-
-    bool says(uint32_t fact) const { return (facts & fact) != 0; }
 };
 // Null if there is none.
 const Format *find_format(int32_t format);

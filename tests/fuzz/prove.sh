@@ -104,7 +104,7 @@ breaks serialized "a reserved field may be anything" src/routing/serialized.cc \
     's/== kPlain && header\.check != 0/== kPlain \&\& header.check > 255/'
 breaks wire "one id too many is an expert" src/wire/cells.cc 's/in_range &= plain < bound</in_range \&= plain <= bound</'
 breaks wire "a cell of zeros is an expert" src/wire/cells.cc \
-    's/if \(!good \|\| !distinct_\.all\(ids, layers\)\)/if (!good || (ids[0] != 0 \&\& !distinct_.all(ids, layers)))/'
+    's/if \(!distinct_\.all\(ids, rows \* shape\.layers\)\)/if (ids[0] != 0 \&\& !distinct_.all(ids, rows * shape.layers))/'
 breaks wire "a piece of a few bytes is lost" src/wire/decoder.cc 's/kept_\.insert\(kept_\.end\(\), at, at \+ bytes\);/if (bytes > 2) kept_.insert(kept_.end(), at, at + bytes);/'
 breaks wire "a minus is no part of a number" src/wire/lists.cc 's/negative \? -static_cast<int64_t>\(number\) :/negative ? static_cast<int64_t>(number) :/'
 breaks sequence "a row in the place of the last token's is taken" src/sequence/sequence.cc 's/return end > 0 \? end - 1 : 0;/return end;/'
