@@ -23,6 +23,17 @@ bool with_dtype(int32_t dtype, F f) {
     }
 }
 
+// Calls f(an unsigned element of so many bytes).
+template <class F>
+void with_width(uint32_t element_bytes, F f) {
+    switch (element_bytes) {
+        case 1: return f(uint8_t{});
+        case 2: return f(uint16_t{});
+        case 4: return f(uint32_t{});
+        default: return f(uint64_t{});
+    }
+}
+
 struct ElementLimits {
     uint32_t size = 0;  // bytes; 0: there is no such type
     uint64_t largest_id = 0;

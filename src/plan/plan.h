@@ -68,15 +68,4 @@ uint64_t packed_bytes(const Plan &plan);
 int32_t check_result(const Plan &plan, const void *dst, uint64_t dst_bytes, const uint8_t *classes,
                      uint64_t classes_bytes);
 
-// Calls f(an element as wide as those of this dtype).
-template <class F>
-void with_width(uint32_t element_bytes, F f) {
-    switch (element_bytes) {
-        case 1: return f(uint8_t{});
-        case 2: return f(uint16_t{});
-        case 4: return f(uint32_t{});
-        default: return f(uint64_t{});
-    }
-}
-
 }  // namespace routecap

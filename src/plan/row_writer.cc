@@ -7,6 +7,7 @@
 #include <emmintrin.h>
 #endif
 
+#include "base/element.h"
 #include "kernels/list.h"
 
 namespace routecap {

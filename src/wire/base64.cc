@@ -23,22 +23,11 @@ int64_t decode_base64(const uint8_t *text, size_t n, uint8_t *to) {
     return ok ? static_cast<int64_t>(bytes) : -1;
 }
 
-Base64Encoder::Base64Encoder() {
+base64_state base64_encoder() {
     choose();
-    base64_stream_encode_init(&state_, 0);
-}
-
-size_t Base64Encoder::encode(const uint8_t *bytes, size_t n, uint8_t *to) {
-    size_t characters = 0;
-    base64_stream_encode(&state_, reinterpret_cast<const char *>(bytes), n,
-                         reinterpret_cast<char *>(to), &characters);
-    return characters;
-}
-
-size_t Base64Encoder::finish(uint8_t *to) {
-    size_t characters = 0;
-    base64_stream_encode_final(&state_, reinterpret_cast<char *>(to), &characters);
-    return characters;
+    base64_state state;
+    base64_stream_encode_init(&state, 0);
+    return state;
 }
 
 uint64_t base64_decoded_size(const uint8_t *text, uint64_t n) {

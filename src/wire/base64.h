@@ -1,4 +1,4 @@
-// base64 in pieces, with the fastest codec that the processor supports.
+// base64, with the fastest codec that the processor supports.
 #pragma once
 
 #include <cstddef>
@@ -17,17 +17,8 @@ constexpr size_t base64_room(size_t n) { return n / 4 * 3 + 64; }
 // -1 if a character is not base64 or follows the padding.
 int64_t decode_base64(const uint8_t *text, size_t n, uint8_t *to);
 
-class Base64Encoder {
-public:
-    Base64Encoder();
-    // Encodes `n` bytes to at most n / 3 * 4 + 8 characters, and returns how many.
-    size_t encode(const uint8_t *bytes, size_t n, uint8_t *to);
-    // The rest: at most 4 characters.
-    size_t finish(uint8_t *to);
-
-private:
-    base64_state state_{};
-};
+// For base64_stream_encode.
+base64_state base64_encoder();
 
 constexpr uint64_t base64_size(uint64_t bytes) { return (bytes + 2) / 3 * 4; }
 // Bytes that a text of whole groups decodes to, by its padding.

@@ -1,22 +1,78 @@
 // Encoding: a routing becomes a message of some format.
 #include <algorithm>
 #include <charconv>
+#include <cstring>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "base/element.h"
 #include "base/status.h"
 #include "base/structs.h"
 #include "routing/coverage.h"
 #include "routing/serialized.h"
+#include "wire/base64.h"
 #include "wire/decoder.h"
 #include "wire/format.h"
 #include "wire/message.h"
-#include "wire/output.h"
 
 namespace routecap::wire {
 namespace {
 
 constexpr size_t kBytesAtOnce = 12288;
+
+// A message as it is written to a caller's memory, and never beyond its end, however much it is
+// given: text as it is, bytes as they are or in base64.
+class Output {
+public:
+    // `size`: of `to`, and of the message. base64: of the bytes, not of the text.
+    Output(uint8_t *to, uint64_t size, bool base64) : to_(to), size_(size), base64_(base64) {}
+
+    void text(std::string_view text) { put(text.data(), text.size()); }
+    void bytes(const uint8_t *bytes, size_t n) {
+        if (!base64_) return put(bytes, n);
+        // Encodes into a buffer first, because the codec may write a little beyond its result.
+        for (size_t taken = 0; n > 0; bytes += taken, n -= taken) {
+            taken = std::min<size_t>(n, kBytesAtOnce);
+            char text[kBytesAtOnce / 3 * 4 + 64];
+            size_t characters = 0;
+            base64_stream_encode(&state_, reinterpret_cast<const char *>(bytes), taken, text,
+                                 &characters);
+            put(text, characters);
+        }
+    }
+    // The end of the bytes.
+    void finish() {
+        if (!base64_) return;
+        char text[4];
+        size_t characters = 0;
+        base64_stream_encode_final(&state_, text, &characters);
+        put(text, characters);
+    }
+
+    // Bytes that were given, whether or not there was room for them.
+    uint64_t written() const { return written_; }
+    // An error if the message does not have the announced size. That happens only if the routing
+    // lies in memory of the caller, who changed it after the size was measured.
+    int32_t status() const {
+        if (written_ == size_) return ROUTECAP_OK;
+        return report(ROUTECAP_ERR_FORMAT, "a message of %llu bytes became one of %llu meanwhile",
+                      ull(size_), ull(written_));
+    }
+
+private:
+    void put(const void *from, size_t n) {
+        const uint64_t at = written_;
+        written_ += n;
+        if (n > 0 && written_ <= size_) std::memcpy(to_ + at, from, n);
+    }
+
+    uint8_t *const to_;
+    const uint64_t size_;
+    const bool base64_;
+    uint64_t written_ = 0;
+    base64_state state_ = base64_encoder();
+};
 
 // A routing to be written, and how.
 struct Job {
@@ -30,19 +86,6 @@ struct Job {
     uint64_t rows() const { return routing.end() - routing.first(); }
     uint64_t row_ids() const { return uint64_t{columns} * routing.shape().k; }
 };
-
-template <class F>
-void with_type(int32_t dtype, F f) {
-    switch (dtype) {
-        case ROUTECAP_DTYPE_U8:
-        case ROUTECAP_DTYPE_I8: return f(uint8_t{});
-        case ROUTECAP_DTYPE_U16:
-        case ROUTECAP_DTYPE_I16: return f(uint16_t{});
-        case ROUTECAP_DTYPE_U32:
-        case ROUTECAP_DTYPE_I32: return f(uint32_t{});
-        default: return f(uint64_t{});
-    }
-}
 
 // One row of a segment as ids of type T.
 template <class T, class Id>
@@ -245,7 +288,7 @@ int32_t encode(const Routing &routing, const routecap_wire_options *theirs, void
             output.bytes(reinterpret_cast<const uint8_t *>(around.head.data()), around.head.size());
         else
             output.text(around.head);
-        with_type(dtype->dtype, [&]<class T>(T) {
+        with_width(dtype->bytes, [&]<class T>(T) {
             shape.id_bytes == 1 ? write_array<T, uint8_t>(job, output)
                                 : write_array<T, uint16_t>(job, output);
         });
