@@ -8,7 +8,6 @@
 #include <span>
 
 #include "backend/sink.h"
-#include "kernels/dispatch_check.h"
 #include "kernels/record.h"
 #include "kernels/route.h"
 #include "kernels/slot.h"
@@ -64,10 +63,9 @@ public:
                            bool overlap, routecap_stream stream) = 0;
     virtual int32_t route(uint32_t layer, const kernels::Router &router,
                           const kernels::Logits &logits, routecap_stream stream) = 0;
-    // Clears the table of executed experts, if the caller wants it, and reads a dispatch into it.
-    virtual int32_t read_dispatch(const kernels::Received &body, routecap_stream stream) = 0;
-    virtual int32_t read_dispatch(const kernels::ReceivedExpanded &body,
-                                  routecap_stream stream) = 0;
+    // Clears the table of executed experts, if the caller wants it, and reads a checked dispatch
+    // into it.
+    virtual int32_t read_dispatch(const routecap_received &dispatch, routecap_stream stream) = 0;
     virtual int32_t snapshot(routecap_stream stream) = 0;
 
     // Names `slot`, or none (kNoSlot), and disarms the rows that were begun. Not while capturing.

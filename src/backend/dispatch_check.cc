@@ -1,5 +1,7 @@
 #include "backend/dispatch_check.h"
 
+#include <algorithm>
+
 #include "base/status.h"
 #include "base/structs.h"
 
@@ -58,9 +60,20 @@ int32_t merge_received(const int32_t *const *executed, size_t count, size_t cell
         if (executed[t] == nullptr && cells > 0)
             return report(ROUTECAP_ERR_ARGUMENT, "executed[%zu] is NULL", t);
     if (merged == nullptr && cells > 0) return report(ROUTECAP_ERR_ARGUMENT, "merged is NULL");
-    if (!merge_executed(executed, count, cells, merged))
-        return report(ROUTECAP_ERR_CONFLICT,
-                      "two ranks have different ids for one column of a token");
+    const auto highest = [&](size_t cell) {
+        int32_t id = kernels::kNotExecuted;
+        for (size_t t = 0; t < count; t++) id = std::max(id, executed[t][cell]);
+        return id;
+    };
+    for (size_t cell = 0; cell < cells; cell++) {
+        const int32_t id = highest(cell);
+        for (size_t t = 0; t < count; t++)
+            if (executed[t][cell] >= 0 && executed[t][cell] != id)
+                return report(ROUTECAP_ERR_CONFLICT,
+                              "two ranks have different ids for one column of a token");
+    }
+    // `merged` may be one of the tables, so it is written last.
+    for (size_t cell = 0; cell < cells; cell++) merged[cell] = highest(cell);
     return ROUTECAP_OK;
 }
 

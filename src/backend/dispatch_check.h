@@ -1,7 +1,6 @@
 // Checks the tensors of one expert-parallel dispatch, and makes the element body that reads them.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -10,24 +9,7 @@
 
 namespace routecap {
 
-// Merges the tables of `count` ranks, each with `cells` ids, in host memory. `merged` may be one of
-// the tables. If two tables have different ids in one cell, it returns false and writes nothing.
-inline bool merge_executed(const int32_t *const *tables, size_t count, size_t cells,
-                           int32_t *merged) {
-    const auto highest = [&](size_t cell) {
-        int32_t id = kernels::kNotExecuted;
-        for (size_t t = 0; t < count; t++) id = std::max(id, tables[t][cell]);
-        return id;
-    };
-    for (size_t cell = 0; cell < cells; cell++) {
-        const int32_t id = highest(cell);
-        for (size_t t = 0; t < count; t++)
-            if (tables[t][cell] >= 0 && tables[t][cell] != id) return false;
-    }
-    for (size_t cell = 0; cell < cells; cell++) merged[cell] = highest(cell);
-    return true;
-}
-// The same with its arguments checked, as routecap_received_merge.
+// Merges the tables of `count` ranks, as routecap_received_merge.
 int32_t merge_received(const int32_t *const *executed, size_t count, size_t cells, int32_t *merged);
 
 // The defaults of `r` must be filled in already.

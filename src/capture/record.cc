@@ -253,8 +253,7 @@ int32_t ForwardPath::read_received(uint32_t layer, const routecap_received *rece
                                               {r.ignored, "received.ignored"}});
             s < 0)
             return s;
-    return with_received(r,
-                         [&](const auto &body) { return backend_->read_dispatch(body, stream); });
+    return backend_->read_dispatch(r, stream);
 }
 
 // ---- The probe ------------------------------------------------------------------------------

@@ -11,6 +11,7 @@
 #include "backend/backends.h"
 #include "backend/cuda/arena.h"
 #include "backend/cuda/current_context.h"
+#include "backend/dispatch_check.h"
 #include "base/process.h"
 #include "base/shape.h"
 #include "base/status.h"
@@ -78,12 +79,7 @@ public:
                    bool overlap, routecap_stream stream) override;
     int32_t route(uint32_t layer, const kernels::Router &router, const kernels::Logits &logits,
                   routecap_stream stream) override;
-    int32_t read_dispatch(const kernels::Received &body, routecap_stream stream) override {
-        return read_any_dispatch(body, stream);
-    }
-    int32_t read_dispatch(const kernels::ReceivedExpanded &body, routecap_stream stream) override {
-        return read_any_dispatch(body, stream);
-    }
+    int32_t read_dispatch(const routecap_received &dispatch, routecap_stream stream) override;
     int32_t wait_for(routecap_stream stream, uint32_t &rows_begun) override;
     int32_t read_layer(uint32_t layer, uint32_t rows, void *ids) override;
     int32_t snapshot(routecap_stream stream) override;
@@ -160,8 +156,6 @@ private:
     template <uint32_t K, uint32_t L>
     int32_t record_layers(const kernels::Source &source, std::span<const RecordedLayer> layers,
                           bool overlap, CUstream stream);
-    template <class Body>
-    int32_t read_any_dispatch(const Body &body, CUstream stream);
     template <class Body>
     int32_t add_leaf(const Body &body, uint64_t items, CUstream stream);
     int32_t retain();
@@ -583,13 +577,14 @@ int32_t CudaBackend::route(uint32_t layer, const kernels::Router &router,
 }
 
 // It uses only memory of the caller, so a graph needs no reference to the arena.
-template <class Body>
-int32_t CudaBackend::read_any_dispatch(const Body &body, CUstream stream) {
+int32_t CudaBackend::read_dispatch(const routecap_received &dispatch, routecap_stream stream) {
     const Current current(context_, entered_);
-    if (body.from.executed != nullptr)
-        ROUTECAP_TRY(MemsetD8Async, reinterpret_cast<CUdeviceptr>(body.from.executed),
-                     kernels::kNotExecutedByte, body.from.executed_bytes(), stream);
-    return launch(body, body.inner(), stream);
+    return with_received(dispatch, [&](const auto &body) {
+        if (body.from.executed != nullptr)
+            ROUTECAP_TRY(MemsetD8Async, address_of(body.from.executed), kernels::kNotExecutedByte,
+                         body.from.executed_bytes(), stream);
+        return launch(body, body.inner(), stream);
+    });
 }
 
 // Calls f(body) with the snapshot's element body for this shape.

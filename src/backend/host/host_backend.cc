@@ -6,6 +6,7 @@
 #include <new>
 
 #include "backend/backends.h"
+#include "backend/dispatch_check.h"
 #include "base/status.h"
 #include "kernels/list.h"
 
@@ -100,11 +101,14 @@ public:
         return ROUTECAP_OK;
     }
 
-    int32_t read_dispatch(const kernels::Received &body, routecap_stream) override {
-        return read_any_dispatch(body);
-    }
-    int32_t read_dispatch(const kernels::ReceivedExpanded &body, routecap_stream) override {
-        return read_any_dispatch(body);
+    int32_t read_dispatch(const routecap_received &dispatch, routecap_stream) override {
+        return with_received(dispatch, [](const auto &body) {
+            if (body.from.executed != nullptr)
+                std::memset(body.from.executed, kernels::kNotExecutedByte,
+                            body.from.executed_bytes());
+            run(body);
+            return ROUTECAP_OK;
+        });
     }
 
     int32_t wait_for(routecap_stream, uint32_t &rows_begun) override {
@@ -209,14 +213,6 @@ private:
                             step.positions.bytes());
         }
         step.landed.store(true, std::memory_order_release);
-    }
-
-    template <class Body>
-    int32_t read_any_dispatch(const Body &body) {
-        if (body.from.executed != nullptr)
-            std::memset(body.from.executed, kernels::kNotExecutedByte, body.from.executed_bytes());
-        run(body);
-        return ROUTECAP_OK;
     }
 
     void snapshot(const kernels::SinkLayer *layers, kernels::Control &control) {
