@@ -78,6 +78,12 @@ int32_t check_output(const T *theirs, const char *name, size_t oldest = sizeof(T
     return check_size(theirs->struct_size, oldest, name);
 }
 
+// The same where NULL says that it is not wanted.
+template <class T>
+int32_t check_wanted(const T *theirs, const char *name) {
+    return theirs == nullptr ? ROUTECAP_OK : check_output(theirs, name);
+}
+
 template <class T>
 void write_struct(T *theirs, T ours) {
     ours.struct_size = theirs->struct_size;

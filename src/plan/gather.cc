@@ -26,8 +26,7 @@ int32_t check_result(const Plan &plan, const void *dst, uint64_t dst_bytes, cons
 int32_t gather(const Plan &plan, const routecap_plan_source *sources, size_t source_size,
                size_t count, void *dst, size_t dst_bytes, uint8_t *classes, size_t classes_bytes,
                routecap_plan_report *report) {
-    if (report != nullptr)
-        if (int32_t s = check_output(report, "report"); s < 0) return s;
+    if (int32_t s = check_wanted(report, "report"); s < 0) return s;
     if (int32_t s = check_result(plan, dst, dst_bytes, classes, classes_bytes); s < 0) return s;
     PlanSources found(plan);
     if (int32_t s = found.read(sources, source_size, count); s < 0) return s;

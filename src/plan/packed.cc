@@ -74,8 +74,7 @@ uint64_t packed_bytes(const Plan &plan) { return header_of(plan, plan.layout().r
 
 int32_t pack(const Plan &plan, const routecap_plan_source *sources, size_t source_size,
              size_t count, void *packed, size_t bytes, routecap_plan_report *report_) {
-    if (report_ != nullptr)
-        if (int32_t s = check_output(report_, "report"); s < 0) return s;
+    if (int32_t s = check_wanted(report_, "report"); s < 0) return s;
     if (bytes < packed_bytes(plan))
         return report(ROUTECAP_ERR_BUFFER_TOO_SMALL, "packed has %zu bytes and needs %llu", bytes,
                       ull(packed_bytes(plan)));

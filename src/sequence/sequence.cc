@@ -243,8 +243,7 @@ int32_t Sequence::compare_tokens(Call &call) const {
 int32_t Sequence::append(const int32_t *tokens, uint64_t token_start, uint64_t count,
                          const Routing *routing, const routecap_append_options *options,
                          routecap_append_report *report_) {
-    if (report_ != nullptr)
-        if (int32_t s = check_output(report_, "report"); s < 0) return s;
+    if (int32_t s = check_wanted(report_, "report"); s < 0) return s;
     Call call;
     if (int32_t s = read_call(tokens, token_start, count, routing, options, call); s < 0) return s;
 

@@ -239,8 +239,7 @@ int32_t decode(const void *data, size_t bytes, int32_t format, const routecap_wi
     const uint8_t *at = nullptr;
     if (int32_t s = check_bytes(data, bytes, "data", at); s < 0) return s;
     if (int32_t s = check_format(format, true); s < 0) return s;
-    if (report_ != nullptr)
-        if (int32_t s = check_output(report_, "report"); s < 0) return s;
+    if (int32_t s = check_wanted(report_, "report"); s < 0) return s;
     if (format == ROUTECAP_WIRE_ANY)
         if (int32_t s = detect(at, bytes, format); s < 0) return s;
     Hint hint;
@@ -276,8 +275,7 @@ int32_t Decoder::write(const void *data, size_t bytes) {
 
 int32_t Decoder::finish(routecap_wire_report *report_, Routing **routing) {
     const int32_t status = once([&] {
-        if (report_ != nullptr)
-            if (int32_t s = check_output(report_, "report"); s < 0) return s;
+        if (int32_t s = check_wanted(report_, "report"); s < 0) return s;
         int32_t format = format_;
         if (format == ROUTECAP_WIRE_ANY)
             if (int32_t s = detect(kept_.data(), kept_.size(), format); s < 0) return s;

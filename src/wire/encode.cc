@@ -197,8 +197,7 @@ int32_t encode(const Routing &routing, const routecap_wire_options *theirs, void
     routecap_wire_options o;
     if (int32_t s = read_struct(o, theirs, "options"); s < 0) return s;
     if (int32_t s = check_format(o.format); s < 0) return s;
-    if (report_ != nullptr)
-        if (int32_t s = check_output(report_, "report"); s < 0) return s;
+    if (int32_t s = check_wanted(report_, "report"); s < 0) return s;
     const Format &format = *find_format(o.format);
     const Shape &shape = routing.shape();
     if ((o.allow & ~find_format(ROUTECAP_WIRE_SERIALIZED)->facts) != 0)
