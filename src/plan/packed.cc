@@ -28,8 +28,8 @@ PackedHeader header_of(const Plan &plan, uint64_t needed, bool with_validity) {
     h.magic = PackedHeader::kMagic;
     h.filler = plan.filler();
     h.shape = plan.shape();
-    h.id_bytes = plan.experts() <= 256 ? 1 : 2;
-    h.validity_bytes = static_cast<uint32_t>((layers + 7) / 8);
+    h.id_bytes = plan.ids()->id_bytes;
+    h.validity_bytes = plan.ids()->validity_bytes;
     h.row_words = after(sizeof h, layers * sizeof(kernels::PlanLayer));
     uint64_t end = after(h.row_words, plan.layout().rows * sizeof(RowWord));
     if (with_validity) {

@@ -19,10 +19,9 @@ int32_t Plan::create(const routecap_plan_config *config, std::unique_ptr<Plan> &
 }
 
 int32_t Plan::read_ids(const routecap_plan_config &c) {
-    ShapePtr shape;
     const ShapeSource source{
         c.layers, c.k, c.experts, ROUTECAP_ID_SPACE_LOGICAL, c.layer_map, c.layer_experts, nullptr};
-    if (int32_t s = make_shape(source, "config", shape); s < 0) return s;
+    if (int32_t s = make_shape(source, "config", ids_); s < 0) return s;
     const uint32_t ranks = c.expert_parallel != 0 ? c.expert_parallel : 1;
     if (int32_t s = check_between("config", "expert_parallel", ranks, 1, ROUTECAP_MAX_EXPERTS);
         s < 0)
@@ -36,8 +35,8 @@ int32_t Plan::read_ids(const routecap_plan_config &c) {
     const ElementLimits element = element_limits(c.dtype);
     if (element.size == 0)
         return report(ROUTECAP_ERR_DTYPE, "dtype %d is not one that ids can have", c.dtype);
-    if (shape->experts - 1 > element.largest_id)
-        return report(ROUTECAP_ERR_DTYPE, "ids up to %u do not fit dtype %d", shape->experts - 1,
+    if (ids_->experts - 1 > element.largest_id)
+        return report(ROUTECAP_ERR_DTYPE, "ids up to %u do not fit dtype %d", ids_->experts - 1,
                       c.dtype);
     const auto fits = [&](bool used, const char *name, int64_t value) {
         return !used || element.holds(value)
@@ -50,10 +49,9 @@ int32_t Plan::read_ids(const routecap_plan_config &c) {
     if (int32_t s = fits(c.lost == ROUTECAP_PLAN_LOST_MARK, "lost_value", c.lost_value); s < 0)
         return s;
 
-    k_ = c.k, experts_ = shape->experts, element_bytes_ = element.size;
-    dtype_ = c.dtype, order_ = c.order;
-    for (uint32_t l = 0; l < shape->layers; l++)
-        layers_.push_back({shape->layer_map[l], shape->layer_experts[l]});
+    element_bytes_ = element.size, dtype_ = c.dtype, order_ = c.order;
+    for (uint32_t l = 0; l < ids_->layers; l++)
+        layers_.push_back({ids_->layer_map[l], ids_->layer_experts[l]});
     filler_ = {.fill = c.fill,
                .lost = c.lost,
                .fill_value = c.fill_value,
@@ -66,8 +64,8 @@ int32_t Plan::read_ids(const routecap_plan_config &c) {
 kernels::PackedShape Plan::shape() const {
     return {static_cast<uint32_t>(layout_.rows),
             static_cast<uint32_t>(layers_.size()),
-            k_,
-            experts_,
+            ids_->k,
+            ids_->experts,
             dtype_,
             order_};
 }
@@ -75,13 +73,13 @@ kernels::PackedShape Plan::shape() const {
 bool Plan::lost_may_look_like_experts() const {
     return filler_.lost == ROUTECAP_PLAN_LOST_BALANCED ||
            (filler_.lost == ROUTECAP_PLAN_LOST_MARK &&
-            element_limits(dtype_).written(filler_.lost_value) < experts_);
+            element_limits(dtype_).written(filler_.lost_value) < ids_->experts);
 }
 
 void Plan::describe(routecap_plan_shape *shape) const {
     write_struct(shape, routecap_plan_shape{.struct_size = 0,
                                             .layers = static_cast<uint32_t>(layers_.size()),
-                                            .k = k_,
+                                            .k = ids_->k,
                                             .dtype = dtype_,
                                             .order = order_,
                                             .reserved = 0,

@@ -19,8 +19,9 @@ public:
 
     const PlanLayout &layout() const { return layout_; }
     uint64_t samples() const { return layout_.lengths.size(); }
-    uint32_t k() const { return k_; }
-    uint32_t experts() const { return experts_; }  // the most of any layer
+    // Of the ids of its layers, as a routing has them.
+    const ShapePtr &ids() const { return ids_; }
+    uint32_t k() const { return ids_->k; }
     std::span<const kernels::PlanLayer> layers() const { return layers_; }
     const kernels::Filler &filler() const { return filler_; }
     kernels::PackedShape shape() const;
@@ -29,7 +30,7 @@ public:
     bool by_layer() const { return order_ == ROUTECAP_ORDER_LAYER_MAJOR; }
     uint32_t element_bytes() const { return element_bytes_; }
     uint64_t cells() const { return layout_.rows * layers_.size(); }
-    uint64_t ids_bytes() const { return cells() * k_ * element_bytes_; }
+    uint64_t ids_bytes() const { return cells() * k() * element_bytes_; }
     // Strides of the result, in cells.
     uint64_t row_stride() const { return by_layer() ? 1 : layers_.size(); }
     uint64_t layer_stride() const { return by_layer() ? layout_.rows : 1; }
@@ -45,7 +46,8 @@ private:
     int32_t read_ids(const routecap_plan_config &config);
 
     PlanLayout layout_;
-    uint32_t k_ = 0, experts_ = 0, element_bytes_ = 0;
+    ShapePtr ids_;
+    uint32_t element_bytes_ = 0;
     int32_t dtype_ = 0, order_ = 0;
     std::vector<kernels::PlanLayer> layers_;
     kernels::Filler filler_{};

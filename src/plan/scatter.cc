@@ -18,22 +18,13 @@ struct Rows {
 class Scatter {
 public:
     Scatter(const Plan &plan, const void *ids, const uint8_t *classes)
-        : plan_(plan), ids_(ids), classes_(classes) {
-        std::vector<int32_t> map;
-        std::vector<uint32_t> experts;
-        for (const kernels::PlanLayer &layer : plan.layers())
-            map.push_back(layer.index), experts.push_back(layer.experts);
-        const size_t layers = map.size();
-        shape_ = std::make_shared<const Shape>(
-            plan.k(), ROUTECAP_ID_SPACE_LOGICAL, std::move(map), std::move(experts),
-            std::vector<int32_t>(layers, ROUTECAP_PROVENANCE_CAPTURED));
-    }
+        : plan_(plan), ids_(ids), classes_(classes) {}
 
     Rows read(const PlanRun &run) {
-        Rows rows{std::vector<uint8_t>(run.rows * shape_->ids_bytes),
-                  std::vector<uint8_t>(run.rows * shape_->validity_bytes)};
+        Rows rows{std::vector<uint8_t>(run.rows * shape_.ids_bytes),
+                  std::vector<uint8_t>(run.rows * shape_.validity_bytes)};
         with_dtype(plan_.dtype(), [&]<class T>(T) {
-            if (shape_->id_bytes == 1)
+            if (shape_.id_bytes == 1)
                 read_cells<T, uint8_t>(run, rows);
             else
                 read_cells<T, uint16_t>(run, rows);
@@ -41,27 +32,26 @@ public:
         return rows;
     }
 
-    const ShapePtr &shape() const { return shape_; }
     bool complete() const { return complete_; }
 
 private:
     template <class T, class Id>
     void read_cells(const PlanRun &run, Rows &rows) {
         for (uint64_t r = 0; r < run.rows; r++)
-            for (uint32_t l = 0; l < shape_->layers; l++) {
+            for (uint32_t l = 0; l < shape_.layers; l++) {
                 const uint64_t at =
                     (run.row + r * run.step) * plan_.row_stride() + l * plan_.layer_stride();
-                uint8_t *row = rows.ids.data() + r * shape_->ids_bytes;
+                uint8_t *row = rows.ids.data() + r * shape_.ids_bytes;
                 const int32_t reason =
                     classes_ != nullptr && classes_[at] == ROUTECAP_PLAN_CLASS_LOST
                         ? ROUTECAP_MISSING_UNWRITTEN
-                        : read_cell(static_cast<const T *>(ids_) + at * shape_->k,
-                                    shape_->layer_experts[l],
-                                    reinterpret_cast<Id *>(row) + size_t{l} * shape_->k);
+                        : read_cell(static_cast<const T *>(ids_) + at * shape_.k,
+                                    shape_.layer_experts[l],
+                                    reinterpret_cast<Id *>(row) + size_t{l} * shape_.k);
                 if (reason == 0) {
-                    Shape::set_valid(rows.validity.data() + r * shape_->validity_bytes, l);
+                    Shape::set_valid(rows.validity.data() + r * shape_.validity_bytes, l);
                 } else {
-                    shape_->mark(row, l, reason);
+                    shape_.mark(row, l, reason);
                     complete_ = false;
                 }
             }
@@ -71,20 +61,20 @@ private:
     template <class T, class Id>
     int32_t read_cell(const T *cell, uint32_t experts, Id *to) const {
         bool negative = false, in_range = true;
-        for (uint32_t c = 0; c < shape_->k; c++) {
+        for (uint32_t c = 0; c < shape_.k; c++) {
             if constexpr (std::is_signed_v<T>) negative |= cell[c] < 0;
             in_range &= static_cast<uint64_t>(cell[c]) < experts;
             to[c] = static_cast<Id>(cell[c]);
         }
         if (negative) return ROUTECAP_MISSING_UNWRITTEN;
         if (!in_range) return ROUTECAP_MISSING_OUT_OF_RANGE;
-        return kernels::distinct<Id, 0>(to, shape_->k) ? 0 : ROUTECAP_MISSING_DUPLICATE;
+        return kernels::distinct<Id, 0>(to, shape_.k) ? 0 : ROUTECAP_MISSING_DUPLICATE;
     }
 
     const Plan &plan_;
+    const Shape &shape_ = *plan_.ids();
     const void *ids_;
     const uint8_t *classes_;
-    ShapePtr shape_;
     bool complete_ = true;
 };
 
@@ -105,7 +95,7 @@ int32_t scatter(const Plan &plan, const void *ids, size_t ids_bytes, const uint8
     std::vector<RoutingPtr> made;
     auto run = plan.layout().runs.begin();
     for (uint64_t i = 0; i < count; i++) {
-        ImportedRows rows{from.shape(), 0, plan.layout().lengths[i], {}, {}};
+        ImportedRows rows{plan.ids(), 0, plan.layout().lengths[i], {}, {}};
         std::vector<Rows> arrays;
         for (; run != plan.layout().runs.end() && run->sample == i; ++run) {
             if (run->row_class != ROUTECAP_PLAN_CLASS_VALID) continue;
