@@ -135,39 +135,33 @@ public:
     void name_slot(int32_t slot, routecap_stream) override {
         control_.named = {slot, ++epoch_};
         if (slot == kernels::kNoSlot) return;
-        in_slots_[static_cast<size_t>(slot)].epoch = epoch_;
-        in_slots_[static_cast<size_t>(slot)].gone = false;
+        in(slot).epoch = epoch_;
+        in(slot).gone = false;
     }
-    void expect(int32_t slot) override {
-        in_slots_[static_cast<size_t>(slot)].landed.store(false, std::memory_order_relaxed);
-    }
+    void expect(int32_t slot) override { in(slot).landed.store(false, std::memory_order_relaxed); }
 
     void copy(int32_t slot, uint32_t rows, const DevicePositions &from, int32_t next,
               routecap_stream stream) override {
         if (from.rows > 0)
             std::memcpy(layout_.positions(this->slot(slot), rows), from.positions, from.bytes());
         name_slot(next, stream);
-        in_slots_[static_cast<size_t>(slot)].landed.store(true, std::memory_order_release);
+        in(slot).landed.store(true, std::memory_order_release);
     }
 
-    bool landed(int32_t slot) override {
-        return in_slots_[static_cast<size_t>(slot)].landed.load(std::memory_order_acquire);
-    }
+    bool landed(int32_t slot) override { return in(slot).landed.load(std::memory_order_acquire); }
     SlotContents contents(int32_t slot) override {
-        return read_slot(layout_, this->slot(slot), in_slots_[static_cast<size_t>(slot)].epoch);
+        return read_slot(layout_, this->slot(slot), in(slot).epoch);
     }
     const char *failure(int32_t slot) const override {
-        return in_slots_[static_cast<size_t>(slot)].gone ? "the rows of this step did not arrive"
-                                                         : nullptr;
+        return in(slot).gone ? "the rows of this step did not arrive" : nullptr;
     }
 
     void await(int32_t slot, routecap_step ticket, uint32_t rows, const DevicePositions &from,
                int32_t next) override {
-        InSlot &step = in_slots_[static_cast<size_t>(slot)];
-        step.rows = rows;
-        step.positions = from;
+        in(slot).rows = rows;
+        in(slot).positions = from;
         name_slot(next, nullptr);
-        step.awaited.store(ticket, std::memory_order_release);
+        in(slot).awaited.store(ticket, std::memory_order_release);
     }
     void arrive(routecap_step ticket, const kernels::SinkLayer *layers, uint32_t rows) override {
         for (uint32_t s = 0; s < slot_count_; s++)
@@ -193,11 +187,12 @@ private:
         DevicePositions positions{};
     };
 
+    InSlot &in(int32_t slot) const { return in_slots_[static_cast<size_t>(slot)]; }
     uint8_t *slot(int32_t n) const { return layout_.slot(slots_.get(), n); }
 
     // The rows of a step have arrived, or will not.
     void land(int32_t slot, const kernels::SinkLayer *layers, uint32_t rows) {
-        InSlot &step = in_slots_[static_cast<size_t>(slot)];
+        InSlot &step = in(slot);
         if (layers == nullptr) {
             step.gone = true;
         } else {
