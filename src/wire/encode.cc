@@ -77,8 +77,6 @@ private:
 // A routing to be written, and how.
 struct Job {
     const Routing &routing;
-    const Format &format;
-    const Dtype &dtype;
     uint32_t columns;
     std::vector<uint32_t> column;  // [layers] of each captured layer
     int64_t fill;
@@ -164,10 +162,9 @@ uint32_t facts_of(const Routing &routing, uint64_t missing, bool map_follows) {
     if (shape.id_space != ROUTECAP_ID_SPACE_LOGICAL) facts |= ROUTECAP_WIRE_FACT_ID_SPACE;
     if (shape.recomputed_layers > 0) facts |= ROUTECAP_WIRE_FACT_PROVENANCE;
     for (const Segment &segment : routing.segments()) {
-        const bool each =
-            segment.page && segment.page->tags.load(std::memory_order_acquire) != nullptr;
-        for (uint64_t r = 0;
-             segment.page && r < (each ? segment.rows : std::min<uint64_t>(segment.rows, 1)); r++)
+        if (!segment.page) continue;
+        const bool one = segment.page->tags.load(std::memory_order_acquire) == nullptr;
+        for (uint64_t r = 0; r < (one ? 1 : segment.rows); r++)
             if (segment.tag(r) != 0) return facts | ROUTECAP_WIRE_FACT_TAGS;
     }
     return facts;
@@ -220,16 +217,16 @@ int32_t encode(const Routing &routing, const routecap_wire_options *theirs, void
         return report(ROUTECAP_ERR_DTYPE, "ids of %u experts are not written as %s in %s",
                       shape.experts, dtype != nullptr ? dtype->name : "that", format.name);
 
-    Job job{routing, format, *dtype, shape.layers, {}, -1};
     const auto last = static_cast<uint64_t>(shape.layer_map.back()) + 1;
     if (decoder && o.columns != 0 && o.columns < last)
         return report(ROUTECAP_ERR_SHAPE_MISMATCH,
                       "options.columns is %u, and layer %d is captured", o.columns,
                       shape.layer_map.back());
-    if (decoder && std::max<uint64_t>(o.columns, last) > ROUTECAP_MAX_LAYERS)
-        return report(ROUTECAP_ERR_SHAPE_MISMATCH, "%llu columns are more than %u",
-                      ull(std::max<uint64_t>(o.columns, last)), ROUTECAP_MAX_LAYERS);
-    if (decoder) job.columns = o.columns != 0 ? o.columns : static_cast<uint32_t>(last);
+    const uint64_t columns = !decoder ? shape.layers : o.columns != 0 ? o.columns : last;
+    if (columns > ROUTECAP_MAX_LAYERS)
+        return report(ROUTECAP_ERR_SHAPE_MISMATCH, "%llu columns are more than %u", ull(columns),
+                      ROUTECAP_MAX_LAYERS);
+    Job job{routing, static_cast<uint32_t>(columns), {}, -1};
     bool counted_from_zero = true;
     for (uint32_t l = 0; l < shape.layers; l++) {
         job.column.push_back(decoder ? static_cast<uint32_t>(shape.layer_map[l]) : l);
@@ -258,11 +255,9 @@ int32_t encode(const Routing &routing, const routecap_wire_options *theirs, void
                             routing.first(), job.rows()};
     uint64_t size = 0;
     if (serialized) {
-        if (int32_t s = serialize(routing, 0, dst, dst_bytes, &size); s < 0) {
-            if (needed != nullptr) *needed = size;
-            return s;
-        }
+        const int32_t s = serialize(routing, 0, dst, dst_bytes, &size);
         if (needed != nullptr) *needed = size;
+        if (s < 0) return s;
     } else if (o.format == ROUTECAP_WIRE_LISTS) {
         const auto write = [&](Output &output) {
             shape.id_bytes == 1 ? write_lists<uint8_t>(job, output)
