@@ -34,33 +34,6 @@ void missing_of_row(const Shape &shape, const Segment &segment, uint64_t row,
     }
 }
 
-// Joins rows with equal runs and calls out(first, rows, run) for each block. Rows come one after
-// another, without gaps.
-template <class Out>
-class Blocks {
-public:
-    explicit Blocks(Out out) : out_(out) {}
-    ~Blocks() { flush(); }
-
-    void add(uint64_t first, uint64_t rows, const std::vector<Run> &runs) {
-        if (rows == 0) return;
-        if (runs != runs_) {
-            flush();
-            first_ = first, rows_ = 0, runs_ = runs;
-        }
-        rows_ += rows;
-    }
-
-private:
-    void flush() {
-        for (const Run &run : runs_) out_(first_, rows_, run);
-    }
-
-    Out out_;
-    uint64_t first_ = 0, rows_ = 0;
-    std::vector<Run> runs_;
-};
-
 }  // namespace
 
 void cover(const Shape &shape, uint64_t first, uint64_t rows, std::span<const Segment> segments,
@@ -71,16 +44,26 @@ void cover(const Shape &shape, uint64_t first, uint64_t rows, std::span<const Se
     coverage.rows = rows;
     coverage.rows_complete = coverage.rows_partial = coverage.rows_empty = coverage.cells_missing =
         coverage.blocks = coverage.cells_recomputed = 0;
-    const auto out = [&](uint64_t block_first, uint64_t block_rows, const Run &run) {
-        coverage.cells_missing += block_rows * run.layers;
-        if (coverage.blocks < capacity)
-            write_bytes(reinterpret_cast<char *>(missing) + coverage.blocks * missing_size,
-                        missing_size,
-                        routecap_missing{block_first, block_rows, run.first_layer, run.layers,
-                                         run.reason, 0});
-        coverage.blocks++;
+    // Rows of a block have the same missing cells.
+    uint64_t block_first = first, block_rows = 0;
+    std::vector<Run> block;
+    const auto end_block = [&] {
+        for (const Run &run : block) {
+            coverage.cells_missing += block_rows * run.layers;
+            if (coverage.blocks < capacity)
+                write_bytes(&at(missing, missing_size, coverage.blocks), missing_size,
+                            routecap_missing{block_first, block_rows, run.first_layer, run.layers,
+                                             run.reason, 0});
+            coverage.blocks++;
+        }
     };
-    Blocks<decltype(out)> blocks(out);
+    const auto add = [&](uint64_t from, uint64_t n, const std::vector<Run> &runs) {
+        if (runs != block) {
+            end_block();
+            block_first = from, block_rows = 0, block = runs;
+        }
+        block_rows += n;
+    };
 
     const std::vector<Run> none;
     std::vector<Run> runs;
@@ -88,12 +71,12 @@ void cover(const Shape &shape, uint64_t first, uint64_t rows, std::span<const Se
         if (!segment.page) {
             runs.assign(1, {0, shape.layers, segment.reason});
             coverage.rows_empty += segment.rows;
-            return blocks.add(segment.first, segment.rows, runs);
+            return add(segment.first, segment.rows, runs);
         }
         if (segment.complete) {
             coverage.rows_complete += segment.rows;
             coverage.cells_recomputed += segment.rows * shape.recomputed_layers;
-            return blocks.add(segment.first, segment.rows, none);
+            return add(segment.first, segment.rows, none);
         }
         for (uint64_t r = 0; r < segment.rows; r++) {
             missing_of_row(shape, segment, r, runs);
@@ -101,9 +84,10 @@ void cover(const Shape &shape, uint64_t first, uint64_t rows, std::span<const Se
             (runs.empty()                           ? coverage.rows_complete
              : shape.row_empty(segment.validity(r)) ? coverage.rows_empty
                                                     : coverage.rows_partial)++;
-            blocks.add(segment.first + r, 1, runs);
+            add(segment.first + r, 1, runs);
         }
     });
+    end_block();
 }
 
 int32_t report_missing(const routecap_coverage &coverage) {
