@@ -16,13 +16,9 @@ namespace {
 constexpr uint64_t kBytesAtOnce = 16384;
 constexpr uint64_t kMaxPageRows = 1u << 30;  // rows of a page are counted in 32 bits
 
-// The first valid cell that is not k distinct experts of its layer, as row and layer.
-struct BadCell {
-    uint64_t row;
-    uint32_t layer;
-};
+// Reports the first valid cell that is not k distinct experts of its layer.
 template <class Id, uint32_t K>
-bool find_bad_cell(const Shape &shape, const routecap_segment &segment, BadCell &bad) {
+int32_t check_cells(const Shape &shape, const routecap_segment &segment) {
     const auto *ids = static_cast<const Id *>(segment.ids);
     for (uint64_t r = 0; r < segment.rows; r++) {
         const uint8_t *validity = segment.validity != nullptr
@@ -34,11 +30,13 @@ bool find_bad_cell(const Shape &shape, const routecap_segment &segment, BadCell 
             for (uint32_t c = 0; c < kernels::columns<K>(shape.k); c++)
                 in_range &= ids[c] < shape.layer_experts[l];
             if (in_range && kernels::distinct<Id, K>(ids, shape.k)) continue;
-            bad = {segment.first + r, l};
-            return true;
+            return report(ROUTECAP_ERR_FORMAT,
+                          "row %llu, layer %u is said to be valid and is not %u distinct experts "
+                          "in [0,%u)",
+                          ull(segment.first + r), l, shape.k, shape.layer_experts[l]);
         }
     }
-    return false;
+    return ROUTECAP_OK;
 }
 
 // Whether all cells of rows without missing cells are valid. This is the usual case, and is checked
@@ -64,18 +62,13 @@ bool all_good(const Shape &shape, const routecap_segment &segment) {
 }
 
 int32_t check_ids(const Shape &shape, const routecap_segment &segment) {
-    if (shape.id_bytes == 1 ? all_good<uint8_t>(shape, segment)
-                            : all_good<uint16_t>(shape, segment))
+    const bool narrow = shape.id_bytes == 1;
+    if (narrow ? all_good<uint8_t>(shape, segment) : all_good<uint16_t>(shape, segment))
         return ROUTECAP_OK;
-    BadCell bad{};
-    const bool found = with_k(shape.k, [&]<uint32_t K>() {
-        return shape.id_bytes == 1 ? find_bad_cell<uint8_t, K>(shape, segment, bad)
-                                   : find_bad_cell<uint16_t, K>(shape, segment, bad);
+    return with_k(shape.k, [&]<uint32_t K>() {
+        return narrow ? check_cells<uint8_t, K>(shape, segment)
+                      : check_cells<uint16_t, K>(shape, segment);
     });
-    if (!found) return ROUTECAP_OK;
-    return report(ROUTECAP_ERR_FORMAT,
-                  "row %llu, layer %u is said to be valid and is not %u distinct experts in [0,%u)",
-                  ull(bad.row), bad.layer, shape.k, shape.layer_experts[bad.layer]);
 }
 
 int32_t check_validity(const Shape &shape, const routecap_segment &segment) {
