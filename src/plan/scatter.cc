@@ -5,6 +5,7 @@
 #include "base/status.h"
 #include "kernels/snapshot.h"
 #include "plan/plan.h"
+#include "routing/distinct.h"
 #include "routing/import.h"
 
 namespace routecap {
@@ -15,68 +16,44 @@ struct Rows {
     std::vector<uint8_t> ids, validity;
 };
 
-class Scatter {
-public:
-    Scatter(const Plan &plan, const void *ids, const uint8_t *classes)
-        : plan_(plan), ids_(ids), classes_(classes) {}
+// Narrows one cell. Returns 0 if it is valid, otherwise the reason.
+template <class T, class Id, uint32_t K>
+int32_t read_cell(const T *cell, uint32_t k, uint32_t experts, Id *to) {
+    bool negative = false, in_range = true;
+    for (uint32_t c = 0; c < kernels::columns<K>(k); c++) {
+        if constexpr (std::is_signed_v<T>) negative |= cell[c] < 0;
+        in_range &= static_cast<uint64_t>(cell[c]) < experts;
+        to[c] = static_cast<Id>(cell[c]);
+    }
+    if (negative) return ROUTECAP_MISSING_UNWRITTEN;
+    if (!in_range) return ROUTECAP_MISSING_OUT_OF_RANGE;
+    return kernels::distinct<Id, K>(to, k) ? 0 : ROUTECAP_MISSING_DUPLICATE;
+}
 
-    Rows read(const PlanRun &run) {
-        Rows rows{std::vector<uint8_t>(run.rows * shape_.ids_bytes),
-                  std::vector<uint8_t>(run.rows * shape_.validity_bytes)};
-        with_dtype(plan_.dtype(), [&]<class T>(T) {
-            if (shape_.id_bytes == 1)
-                read_cells<T, uint8_t>(run, rows);
+// Returns whether all cells are valid.
+template <class T, class Id, uint32_t K>
+bool read_cells(const Plan &plan, const T *ids, const uint8_t *classes, const PlanRun &run,
+                Rows &rows) {
+    const Shape &shape = *plan.ids();
+    bool complete = true;
+    for (uint64_t r = 0; r < run.rows; r++)
+        for (uint32_t l = 0; l < shape.layers; l++) {
+            const uint64_t at =
+                (run.row + r * run.step) * plan.row_stride() + l * plan.layer_stride();
+            uint8_t *row = rows.ids.data() + r * shape.ids_bytes;
+            const bool lost = classes != nullptr && classes[at] == ROUTECAP_PLAN_CLASS_LOST;
+            const int32_t reason =
+                lost ? ROUTECAP_MISSING_UNWRITTEN
+                     : read_cell<T, Id, K>(ids + at * shape.k, shape.k, shape.layer_experts[l],
+                                           reinterpret_cast<Id *>(row) + size_t{l} * shape.k);
+            complete &= reason == 0;
+            if (reason == 0)
+                Shape::set_valid(rows.validity.data() + r * shape.validity_bytes, l);
             else
-                read_cells<T, uint16_t>(run, rows);
-        });
-        return rows;
-    }
-
-    bool complete() const { return complete_; }
-
-private:
-    template <class T, class Id>
-    void read_cells(const PlanRun &run, Rows &rows) {
-        for (uint64_t r = 0; r < run.rows; r++)
-            for (uint32_t l = 0; l < shape_.layers; l++) {
-                const uint64_t at =
-                    (run.row + r * run.step) * plan_.row_stride() + l * plan_.layer_stride();
-                uint8_t *row = rows.ids.data() + r * shape_.ids_bytes;
-                const int32_t reason =
-                    classes_ != nullptr && classes_[at] == ROUTECAP_PLAN_CLASS_LOST
-                        ? ROUTECAP_MISSING_UNWRITTEN
-                        : read_cell(static_cast<const T *>(ids_) + at * shape_.k,
-                                    shape_.layer_experts[l],
-                                    reinterpret_cast<Id *>(row) + size_t{l} * shape_.k);
-                if (reason == 0) {
-                    Shape::set_valid(rows.validity.data() + r * shape_.validity_bytes, l);
-                } else {
-                    shape_.mark(row, l, reason);
-                    complete_ = false;
-                }
-            }
-    }
-
-    // Narrows one cell. Returns 0 if it is valid, otherwise the reason.
-    template <class T, class Id>
-    int32_t read_cell(const T *cell, uint32_t experts, Id *to) const {
-        bool negative = false, in_range = true;
-        for (uint32_t c = 0; c < shape_.k; c++) {
-            if constexpr (std::is_signed_v<T>) negative |= cell[c] < 0;
-            in_range &= static_cast<uint64_t>(cell[c]) < experts;
-            to[c] = static_cast<Id>(cell[c]);
+                shape.mark(row, l, reason);
         }
-        if (negative) return ROUTECAP_MISSING_UNWRITTEN;
-        if (!in_range) return ROUTECAP_MISSING_OUT_OF_RANGE;
-        return kernels::distinct<Id, 0>(to, shape_.k) ? 0 : ROUTECAP_MISSING_DUPLICATE;
-    }
-
-    const Plan &plan_;
-    const Shape &shape_ = *plan_.ids();
-    const void *ids_;
-    const uint8_t *classes_;
-    bool complete_ = true;
-};
+    return complete;
+}
 
 }  // namespace
 
@@ -91,7 +68,8 @@ int32_t scatter(const Plan &plan, const void *ids, size_t ids_bytes, const uint8
                       ids_bytes, classes_bytes, ull(plan.ids_bytes()), ull(plan.cells()));
     if (ids_bytes > 0 && ids == nullptr) return report(ROUTECAP_ERR_ARGUMENT, "ids is NULL");
 
-    Scatter from(plan, ids, classes);
+    const Shape &shape = *plan.ids();
+    bool complete = true;
     std::vector<RoutingPtr> made;
     auto run = plan.layout().runs.begin();
     for (uint64_t i = 0; i < count; i++) {
@@ -99,8 +77,17 @@ int32_t scatter(const Plan &plan, const void *ids, size_t ids_bytes, const uint8
         std::vector<Rows> arrays;
         for (; run != plan.layout().runs.end() && run->sample == i; ++run) {
             if (run->row_class != ROUTECAP_PLAN_CLASS_VALID) continue;
-            arrays.push_back(from.read(*run));
-            const Rows &read = arrays.back();
+            Rows &read =
+                arrays.emplace_back(Rows{std::vector<uint8_t>(run->rows * shape.ids_bytes),
+                                         std::vector<uint8_t>(run->rows * shape.validity_bytes)});
+            with_dtype(plan.dtype(), [&]<class T>(T) {
+                const auto *from = static_cast<const T *>(ids);
+                complete &= with_k(shape.k, [&]<uint32_t K>() {
+                    return shape.id_bytes == 1
+                               ? read_cells<T, uint8_t, K>(plan, from, classes, *run, read)
+                               : read_cells<T, uint16_t, K>(plan, from, classes, *run, read);
+                });
+            });
             rows.segments.push_back({.first = run->first,
                                      .rows = run->rows,
                                      .ids = read.ids.data(),
@@ -118,7 +105,7 @@ int32_t scatter(const Plan &plan, const void *ids, size_t ids_bytes, const uint8
         made.emplace_back(routing);
     }
     for (size_t i = 0; i < count; i++) routings[i] = const_cast<Routing *>(made[i].release());
-    if (from.complete()) return ROUTECAP_OK;
+    if (complete) return ROUTECAP_OK;
     return report(ROUTECAP_INCOMPLETE, "recorded cells are missing; coverage names them");
 }
 
