@@ -211,18 +211,14 @@ private:
     }
 
     void snapshot(const kernels::SinkLayer *layers, kernels::Control &control) {
-        if (shape_->id_bytes == 1)
-            snapshot<uint8_t>(layers, control);
-        else
-            snapshot<uint16_t>(layers, control);
-    }
-    template <class Id>
-    void snapshot(const kernels::SinkLayer *layers, kernels::Control &control) {
         kernels::with_columns(shape_->k, [&]<uint32_t K>() {
-            const kernels::Snapshot<Id, K> kernel{layers,   shape_->layers, shape_->k,
-                                                  &control, slots_.get(),   layout_};
-            run(kernel);
-            kernel.once();
+            const auto take = [&]<class Id>(Id) {
+                const kernels::Snapshot<Id, K> kernel{layers,   shape_->layers, shape_->k,
+                                                      &control, slots_.get(),   layout_};
+                run(kernel);
+                kernel.once();
+            };
+            shape_->id_bytes == 1 ? take(uint8_t{}) : take(uint16_t{});
         });
     }
 
