@@ -7,20 +7,6 @@
 
 using namespace routecap;
 
-namespace {
-
-int32_t slice(const Routing &routing, uint64_t first, uint64_t rows, Routing **slice) {
-    if (first < routing.first() || first > routing.end() ||
-        (rows != ROUTECAP_ROWS_ALL && rows > routing.end() - first))
-        return report(ROUTECAP_ERR_OUT_OF_RANGE,
-                      "%llu rows from %llu of a routing of rows [%llu,%llu)", ull(rows), ull(first),
-                      ull(routing.first()), ull(routing.end()));
-    *slice = routing.slice(first, rows == ROUTECAP_ROWS_ALL ? routing.end() - first : rows);
-    return ROUTECAP_OK;
-}
-
-}  // namespace
-
 routecap_status routecap_copy_options_init(routecap_copy_options *options, size_t struct_size) {
     routecap_copy_options defaults{};
     defaults.fill = -1;
@@ -68,10 +54,17 @@ routecap_status routecap_routing_split(const routecap_routing *routing, uint64_t
 }
 
 routecap_status routecap_routing_slice(const routecap_routing *routing, uint64_t first,
-                                       uint64_t rows, routecap_routing **slice_) {
-    if (int32_t s = clear(slice_, "slice"); s < 0) return s;
-    return with_rows(
-        routing, [&](const Routing &r) { return slice(r, first, rows, routing_output(slice_)); });
+                                       uint64_t rows, routecap_routing **slice) {
+    if (int32_t s = clear(slice, "slice"); s < 0) return s;
+    return with_rows(routing, [&](const Routing &r) {
+        if (first < r.first() || first > r.end() ||
+            (rows != ROUTECAP_ROWS_ALL && rows > r.end() - first))
+            return report(ROUTECAP_ERR_OUT_OF_RANGE,
+                          "%llu rows from %llu of a routing of rows [%llu,%llu)", ull(rows),
+                          ull(first), ull(r.first()), ull(r.end()));
+        *slice = routing_handle(r.slice(first, rows == ROUTECAP_ROWS_ALL ? r.end() - first : rows));
+        return ROUTECAP_OK;
+    });
 }
 
 routecap_status routecap_routing_merge(const routecap_routing *const *routings, size_t count,
