@@ -8,9 +8,6 @@
 #include "plan/plan.h"
 #include "plan/row_writer.h"
 #include "plan/sources.h"
-#if ROUTECAP_CUDA
-#include "backend/cuda/cuda_unpack.h"
-#endif
 
 namespace routecap {
 namespace {
@@ -133,16 +130,13 @@ int32_t unpack(const Plan &plan, const void *packed, size_t bytes,
                           ull(t.scratch_bytes), ull(packed_bytes(plan)));
     }
     if (t.backend == ROUTECAP_BACKEND_HOST) return unpack_on_host(plan, packed, t, stream);
-#if ROUTECAP_CUDA
     if (t.backend == ROUTECAP_BACKEND_CUDA)
         return cuda_unpack(
             t.device,
             {packed, header.bytes, packed_bytes(plan), t.scratch, t.dst, t.classes, plan.shape()},
             stream);
-#endif
-    return report(
-        t.backend == ROUTECAP_BACKEND_CUDA ? ROUTECAP_ERR_NO_BACKEND : ROUTECAP_ERR_ARGUMENT,
-        "target.backend is %d: %s", t.backend, backend_info(t.backend).detail);
+    return report(ROUTECAP_ERR_ARGUMENT, "target.backend is %d: %s", t.backend,
+                  backend_info(t.backend).detail);
 }
 
 }  // namespace routecap

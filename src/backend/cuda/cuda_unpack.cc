@@ -1,8 +1,8 @@
-#include "backend/cuda/cuda_unpack.h"
-
+// Unpacks a plan on a device.
 #include <algorithm>
 #include <atomic>
 
+#include "backend/backends.h"
 #include "backend/cuda/current_context.h"
 #include "base/process.h"
 #include "base/status.h"
