@@ -179,7 +179,7 @@ func NewWireDecoder(format WireFormat, hint WireHint) (*WireDecoder, error) {
 	return d, nil
 }
 
-// Write decodes the next bytes of the message (routecap_wire_decoder_write). An error is repeated
+// Write takes the next bytes of the message (routecap_wire_decoder_write). An error is repeated
 // from then on.
 func (d *WireDecoder) Write(data []byte) (int, error) {
 	_, err := d.call("routecap_wire_decoder_write", func(p unsafe.Pointer) Result {

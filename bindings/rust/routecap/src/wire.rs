@@ -509,7 +509,8 @@ impl WireDecoder {
     ///
     /// # Errors
     ///
-    /// As [`Routing::from_wire`]; the decoder repeats it from then on.
+    /// [`NoMemory`](ErrorKind::NoMemory), for the hint's budget too; the decoder repeats it from
+    /// then on.
     pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
         // SAFETY: the decoder is this one's.
         check(unsafe {
