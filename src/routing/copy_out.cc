@@ -144,8 +144,7 @@ int32_t plan_copy(const Shape &shape, uint64_t rows, const routecap_copy_options
             .layer_stride = static_cast<int64_t>(layer_stride),
             .mask_row_stride = row_major ? static_cast<int64_t>(layers) : 1,
             .mask_layer_stride = row_major ? 1 : static_cast<int64_t>(rows),
-            .fill = o.fill,
-            .needed = bytes};
+            .fill = o.fill};
     return ROUTECAP_OK;
 }
 

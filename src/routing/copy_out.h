@@ -19,7 +19,6 @@ struct CopyPlan {
     int64_t row_stride, layer_stride;            // elements
     int64_t mask_row_stride, mask_layer_stride;  // bytes
     int64_t fill;
-    uint64_t needed;  // bytes of dst
 };
 
 // Reads and checks the options. On success dst and mask are large enough; *needed is set where it

@@ -48,7 +48,9 @@ public:
             if (int32_t s = read_nrlre1(bytes, n, said_, from); s < 0) return s;
             size = n - from;
         }
-        if (int32_t s = format_.base64 ? read_base64(bytes + from, size) : read_all(bytes, n);
+        uint64_t taken;
+        if (int32_t s =
+                format_.base64 ? read_base64(bytes + from, size) : take(bytes, n, size, taken);
             s < 0)
             return s;
         if (!cells_)
@@ -120,10 +122,7 @@ private:
         taken += rows * layout_.row_bytes;
         return ROUTECAP_OK;
     }
-    int32_t read_all(const uint8_t *bytes, uint64_t n) {
-        uint64_t taken;
-        return take(bytes, n, n, taken);
-    }
+
     int32_t read_base64(const uint8_t *text, uint64_t n) {
         if (n % 4 != 0)
             return report(ROUTECAP_ERR_FORMAT, "the text in base64 ends within a group of four");
