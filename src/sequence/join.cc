@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace routecap {
 namespace {
@@ -10,7 +11,6 @@ namespace {
 struct RowView {
     const Segment *segment;  // or null: nothing is known of the row, it is ABSENT
     const uint8_t *ids, *validity;
-    uint64_t tag;
     bool there;  // a cell of it is valid
 };
 
@@ -43,42 +43,57 @@ public:
             if (!meet(sequence, call, position, next)) return false;
             position = next;
         }
-        return true;
+        return end_run();
     }
 
 private:
     bool meet(const Segment *sequence, const Segment *call, uint64_t first, uint64_t end) {
-        if (call == nullptr) return sequence == nullptr || keep(sequence->part(first, end));
+        if (call == nullptr)
+            return sequence == nullptr || add(sequence, first, end, sequence->complete);
         const bool preferred = rows_.preferred.has(first);
         const bool in_sequence = sequence != nullptr && sequence->page;
         if (!in_sequence && !call->page) {
             const bool better =
                 sequence == nullptr || reason_rank(call->reason) > reason_rank(sequence->reason);
-            return keep((better ? call : sequence)->part(first, end));
+            return add(better ? call : sequence, first, end, false);
         }
         const auto whole = [](const Segment *s) { return s->page && s->complete; };
         if (!in_sequence && whole(call)) {
             note_taken(first, end, false, true);
-            return take(call->part(first, end));
+            return add(call, first, end, true);
         }
         if (in_sequence && whole(sequence) && whole(call)) {
             compare(*sequence, *call, first, end);
-            if (!preferred) return keep(sequence->part(first, end));
-            note_taken(first, end, true, false);
-            return take(call->part(first, end));
+            if (preferred) note_taken(first, end, true, false);
+            return add(preferred ? call : sequence, first, end, true);
         }
         for (uint64_t p = first; p < end; p++)
             if (!meet_row(sequence, call, p, preferred)) return false;
         return true;
     }
 
-    // Rows of the sequence, which are shared, or rows that are not there.
-    bool keep(Segment rows) {
+    // Adds rows of one side, together with rows of the same segment before them.
+    bool add(const Segment *side, uint64_t first, uint64_t end, bool complete) {
+        if (side == run_.side && first == run_.end) {
+            run_.end = end, run_.complete &= complete;
+            return true;
+        }
+        if (!end_run()) return false;
+        run_ = {side, first, end, complete};
+        return true;
+    }
+    // Rows of the sequence are shared, those of the call are copied.
+    bool end_run() {
+        const Run run = std::exchange(run_, {});
+        if (run.side == nullptr) return true;
+        Segment rows = run.side->part(run.first, run.end);
+        rows.complete = run.complete;
+        const bool of_call =
+            run.side >= rows_.call.data() && run.side < rows_.call.data() + rows_.call.size();
+        if (of_call && rows.page) return own_.copy(storage_, rows, out_.segments);
         push(out_.segments, std::move(rows));
         return true;
     }
-    // Rows of the call.
-    bool take(const Segment &rows) { return own_.copy(storage_, rows, out_.segments); }
 
     bool meet_row(const Segment *sequence, const Segment *call, uint64_t position, bool preferred) {
         const RowView old = view(sequence, position, unknown_[0]),
@@ -105,23 +120,21 @@ private:
         if (!all_of_winner && (!all_of_other || gives_tag(winner, other)))
             return blend(winner, other, position);
         const RowView &all = all_of_winner ? winner : other;
-        if (all.segment == nullptr) return true;
-        Segment row = all.segment->part(position, position + 1);
-        row.complete = shape_.row_full(all.validity);
-        return all.segment == call && row.page ? take(row) : keep(std::move(row));
+        return all.segment == nullptr ||
+               add(all.segment, position, position + 1, shape_.row_full(all.validity));
     }
 
     // A row of a segment. One that is not there is made of its reason.
     RowView view(const Segment *segment, uint64_t position, std::vector<uint8_t> &unknown) const {
         if (segment != nullptr && segment->page) {
             const uint64_t row = position - segment->first;
-            return {segment, segment->ids(row), segment->validity(row), segment->tag(row),
+            return {segment, segment->ids(row), segment->validity(row),
                     !shape_.row_empty(segment->validity(row))};
         }
         unknown.assign(shape_.row_bytes(), 0);
         shape_.mark_missing(unknown.data(),
                             segment != nullptr ? segment->reason : ROUTECAP_MISSING_ABSENT);
-        return {segment, unknown.data(), unknown.data() + shape_.ids_bytes, 0, false};
+        return {segment, unknown.data(), unknown.data() + shape_.ids_bytes, false};
     }
 
     // Whether the cell of `a` replaces that of `b`, which wins a tie: if only a's is valid, or if
@@ -204,9 +217,14 @@ private:
             fills = true;
             Shape::set_valid(validity, l);
         }
-        uint64_t tag = gives_tag(winner, other) ? winner.tag : other.tag;
-        if (fills && winner.there) tag = std::min(tag, other.tag);
-        return own_.add(storage_, position, ids, validity, tag, out_.segments);
+        const auto tag_of = [position](const RowView &row) {
+            return row.segment != nullptr && row.segment->page
+                       ? row.segment->tag(position - row.segment->first)
+                       : 0;
+        };
+        uint64_t tag = tag_of(gives_tag(winner, other) ? winner : other);
+        if (fills && winner.there) tag = std::min(tag, tag_of(other));
+        return end_run() && own_.add(storage_, position, ids, validity, tag, out_.segments);
     }
 
     const Storage &storage_;
@@ -214,6 +232,11 @@ private:
     const JoinedRows &rows_;
     OwnRows &own_;
     Joined &out_;
+    struct Run {
+        const Segment *side = nullptr;
+        uint64_t first = 0, end = 0;
+        bool complete = false;
+    } run_;  // rows that are still to be added
     std::vector<uint8_t> unknown_[2];
 };
 
