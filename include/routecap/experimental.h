@@ -41,15 +41,17 @@ extern "C" {
  * dropped between an adopt and that copy, it is EVICTED for the adopter too. The counts are those
  * of all processes together, except blocks_in_flight.
  *
- * Lock. To publish blocks, and to note that blocks were used, a process must hold the store's lock.
- * Finding, adopting and evicting work without it. The worker thread waits for it for up to one
- * second to publish, and for about 50 us to note a use. A process may fail to get the lock, for
- * example because another process was stopped while it held the lock. Then its blocks are not
- * published (blocks_refused), or an adopt does not note that its blocks were used, which no counter
- * shows.
+ * Room. If there is no room, the store goes round its blocks, and drops the first that is of an
+ * older generation, or that nobody published or adopted since it came by last. In a store of more
+ * than 32 blocks this may happen while evicted blocks have left room elsewhere. bytes_peak is the
+ * highest bytes_in_use that a call of routecap_store_stats has seen.
  *
- * Death. A process may die at any moment without holding up the others. If it dies while it holds
- * the lock, the store forgets which blocks were used last.
+ * Lock. To publish blocks, a process must hold the store's lock. All else works without it. The
+ * worker thread waits for the lock for up to one second. A process may fail to get it, for example
+ * because another process was stopped while it held the lock. Then its blocks are not published
+ * (blocks_refused).
+ *
+ * Death. A process may die at any moment without holding up the others.
  *
  * Trust. A process that writes into the memory by other means can make rows missing by accident,
  * and wrong on purpose. Pass the descriptor only to processes that you trust.

@@ -24,31 +24,36 @@ namespace routecap {
 namespace {
 
 constexpr char kMagic[8] = {'r', 'c', 's', 't', 'o', 'r', 'e', '\n'};
-constexpr uint32_t kVersion = 6;
+constexpr uint32_t kVersion = 7;
 constexpr uint32_t kMostSlots = 1u << 27;
-constexpr uint32_t kMostHops = 256;      // in a chain of one block on average
-constexpr uint32_t kOut = UINT32_MAX;    // `older` of what is not in the line
-constexpr uint32_t kMostWalks = 64;      // of a reader, through a chain that changes
+constexpr uint32_t kCells = 16;          // of the index, of which one is a key's
+constexpr uint32_t kMostWalks = 64;      // of a reader, through cells that change
 constexpr size_t kCheckedBytes = 16384;  // of ids, which are still in the cache when checked
 
 constexpr size_t align(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
 
-// ---- A slot's word: state, number of the use, checksum
-constexpr uint64_t kFree = 0, kWritten = 1, kPublished = 2, kDropped = 3, kStates = 3;
-constexpr uint64_t state(uint64_t word) { return word & kStates; }
-constexpr uint64_t kUse = 4, kUses = 0xfffffffc;
-constexpr uint64_t next_use(uint64_t word, uint64_t state) {
-    return ((word + kUse) & kUses) | state;
-}
-constexpr uint64_t published_word(uint64_t written, uint64_t sum) {
-    return (written & kUses) | kPublished | sum << 32;
+// ---- A slot's word: whether there is a block, number of the use, checksum
+constexpr uint64_t kPublished = 1, kUse = 2, kUses = 0xfffffffe;
+constexpr bool published(uint64_t word) { return (word & kPublished) != 0; }
+constexpr uint64_t next_use(uint64_t word) { return (word + kUse) & kUses; }  // without a block
+constexpr uint64_t published_word(uint64_t word, uint64_t sum) {
+    return (word & kUses) | kPublished | sum << 32;
 }
 constexpr uint64_t sum_of(uint64_t word) { return word >> 32; }
 
-constexpr uint64_t fold(uint64_t hash) { return (hash ^ hash >> 32) & 0xffffffff; }
-// What a block's key and generation put into its checksum. It can be taken out again.
-constexpr uint64_t name_sum(uint64_t key_hash, uint64_t generation) {
-    return fold(xxh64::avalanche(key_hash + generation * xxh64::kPrime1));
+// The checksum of a block, from that of its rows.
+constexpr uint64_t block_sum(uint64_t rows, uint64_t key_hash, uint64_t generation) {
+    const uint64_t all = rows ^ xxh64::avalanche(key_hash + generation * xxh64::kPrime1);
+    return (all ^ all >> 32) & 0xffffffff;
+}
+
+// ---- A cell of the index: 32 bits of a hash, and a slot's number, from 1. 0: there is none.
+constexpr uint64_t cell_of(uint64_t hash, uint32_t slot) {
+    return (hash & ~uint64_t{0xffffffff}) | (uint64_t{slot} + 1);
+}
+constexpr uint32_t slot_in(uint64_t cell) { return static_cast<uint32_t>(cell) - 1; }
+constexpr bool may_be_of(uint64_t cell, uint64_t hash) {
+    return cell != 0 && (cell ^ hash) >> 32 == 0;
 }
 
 // What identifies a boot of this machine. Empty if the system does not say.
@@ -92,20 +97,13 @@ struct alignas(64) MappedBlocks::Control {
     MappedWord generation;
     alignas(64) MappedWord evictions;
     alignas(64) std::array<std::atomic<uint64_t>, static_cast<size_t>(MappedCount::end)> counts;
-    // The writer's, but for what was dropped.
-    alignas(64) Link dirty;    // 1: a writer is changing the table, or died when it did
-    Link free;                 // the first of the list
-    Link oldest, newest;       // the ends of the line
-    Link used, most_used;      // how many slots are not free, and were at most
-    alignas(64) Link dropped;  // the last that somebody dropped, of a list
+    MappedWord most_blocks;                  // that a call of usage() has seen
+    alignas(64) std::atomic<uint32_t> hand;  // the slot that it took last
 };
 
 struct MappedBlocks::Slot {
     MappedWord word;
-    MappedWord generation;  // the least tag of its rows
-    Link next;              // in its chain, or in the list of free ones
-    Link next_dropped;
-    Link newer, older;              // in the line
+    MappedWord generation;          // the least tag of its rows
     MappedWord key[kMostKeyWords];  // as many as a key has words
 };
 
@@ -116,7 +114,7 @@ MappedBlocks::MappedBlocks(const StoreConfig &config)
       key_words_(static_cast<uint32_t>(words_of(config.key_bytes))),
       ids_bytes_(size_t{config.block_rows} * config.shape->ids_bytes),
       validity_bytes_(size_t{config.block_rows} * config.shape->validity_bytes),
-      slot_stride_(8 * (4 + size_t{key_words_})),
+      slot_stride_(8 * (2 + size_t{key_words_})),
       rows_words_(words_of(ids_bytes_) + words_of(validity_bytes_) + config.block_rows) {
     scratch_.resize(rows_words_);
 }
@@ -127,9 +125,10 @@ MappedBlocks::Layout MappedBlocks::layout(uint32_t slots) const {
     const size_t identity = sizeof(Fixed) + config_.shape->layers * sizeof(LayerIdentity) + 16;
     l.control = align(identity, kPage);
     l.evictions = align(l.control + sizeof(Control), kPage);
-    l.buckets = l.evictions + Evictions::kWords * 8;
-    l.slots = align(l.buckets + slots * sizeof(Link), 64);
-    l.rows = align(l.slots + (size_t{slots} + 1) * slot_stride_, 64);  // the first is nobody's
+    l.index = l.evictions + Evictions::kWords * 8;
+    l.used = l.index + (size_t{4} * slots + kCells) * 8;
+    l.slots = align(l.used + slots, 64);
+    l.rows = align(l.slots + slots * slot_stride_, 64);
     l.bytes = align(l.rows + slots * rows_words_ * 8, kPage);
     return l;
 }
@@ -184,7 +183,7 @@ int32_t MappedBlocks::initialise(int32_t descriptor) {
         return report(ROUTECAP_ERR_NO_BACKEND, "the system does not say which boot this is");
     const uint64_t each = slot_bytes(config_);
     if (int32_t s = check_between("config", "budget_bytes", config_.budget_bytes, 2 * each,
-                                  uint64_t{kMostSlots - 1} * each);
+                                  uint64_t{kMostSlots} * each);
         s < 0)
         return s;
     const auto slots = static_cast<uint32_t>(config_.budget_bytes / each);
@@ -197,10 +196,6 @@ int32_t MappedBlocks::initialise(int32_t descriptor) {
     place(slots, seed);
     control_->generation.store(config_.generation);
     control_->evictions.store(Evictions::kFirst);
-    {
-        const Lock lock(mutex_);
-        repair();
-    }
     // What is not complete does not begin so.
     std::memcpy(file_.memory() + sizeof kMagic, identity.data() + sizeof kMagic,
                 identity.size() - sizeof kMagic);
@@ -306,7 +301,7 @@ int32_t MappedBlocks::check_identity() {
             s < 0)
             return s;
     }
-    if (fixed.slots < 2 || fixed.slots >= kMostSlots || fixed.file_bytes != file_.bytes() ||
+    if (fixed.slots < 2 || fixed.slots > kMostSlots || fixed.file_bytes != file_.bytes() ||
         layout(fixed.slots).bytes != fixed.file_bytes)
         return damaged("it has not the size that its header says");
     place(fixed.slots, fixed.seed);
@@ -329,37 +324,33 @@ void MappedBlocks::advance(uint64_t generation) {
 
 // ---- Parts of the table -----------------------------------------------------------------------
 
+MappedWord *MappedBlocks::cells(uint64_t hash) const {
+    auto *const all = reinterpret_cast<MappedWord *>(file_.memory() + at_.index);
+    return all + ((hash & 0xffffffff) * 4 * slots_ >> 32);
+}
+std::atomic<uint8_t> &MappedBlocks::used(uint32_t slot) const {
+    return reinterpret_cast<std::atomic<uint8_t> *>(file_.memory() + at_.used)[slot];
+}
 MappedBlocks::Slot &MappedBlocks::slot(uint32_t number) const {
-    // Whatever a link says: slot 0 is nobody's.
-    const size_t place = number <= slots_ ? number : 0;
-    return *reinterpret_cast<Slot *>(file_.memory() + at_.slots + place * slot_stride_);
+    return *reinterpret_cast<Slot *>(file_.memory() + at_.slots + number * slot_stride_);
 }
-MappedWord *MappedBlocks::rows(uint32_t number) const {
-    return reinterpret_cast<MappedWord *>(file_.memory() + at_.rows) + (number - 1) * rows_words_;
-}
-MappedBlocks::Link &MappedBlocks::bucket(uint64_t hash) const {
-    auto *const buckets = reinterpret_cast<Link *>(file_.memory() + at_.buckets);
-    return buckets[(hash & 0xffffffff) * slots_ >> 32];
+MappedWord *MappedBlocks::rows(uint32_t slot) const {
+    return reinterpret_cast<MappedWord *>(file_.memory() + at_.rows) + slot * rows_words_;
 }
 std::atomic<uint64_t> &MappedBlocks::counter(MappedCount what) const {
     return control_->counts[static_cast<size_t>(what)];
 }
 
-[[gnu::always_inline]] inline uint64_t MappedBlocks::hash_of(const Key &key) const {
-    return checksum(key_words_, seed_, [&](size_t w) { return key.words[w]; });
-}
 MappedBlocks::Key MappedBlocks::key_at(const uint8_t *keys, size_t i) const {
     Key key{};
     std::memcpy(key.words.data(), keys + i * config_.key_bytes, config_.key_bytes);
-    key.hash = hash_of(key);
+    key.hash = checksum(key_words_, seed_, [&](size_t w) { return key.words[w]; });
     return key;
 }
-MappedBlocks::Key MappedBlocks::key_in(uint32_t number) const {
-    Key key{};
-    for (uint32_t w = 0; w < key_words_; w++)
-        key.words[w] = slot(number).key[w].load(std::memory_order_relaxed);
-    key.hash = hash_of(key);
-    return key;
+uint64_t MappedBlocks::hash_in(uint32_t number) const {
+    const MappedWord *const key = slot(number).key;
+    return checksum(key_words_, seed_,
+                    [key](size_t w) { return key[w].load(std::memory_order_relaxed); });
 }
 bool MappedBlocks::is_key(const Slot &s, const Key &key) const {
     for (uint32_t w = 0; w < key_words_; w++)
@@ -369,28 +360,23 @@ bool MappedBlocks::is_key(const Slot &s, const Key &key) const {
 
 // ---- Finding ----------------------------------------------------------------------------------
 
-std::optional<MappedBlocks::Match> MappedBlocks::look(const Key &key) const {
-    const Link &first = bucket(key.hash);
-    for (uint32_t walk = 0; walk < kMostWalks; walk++) {
-        uint32_t number = first.load(std::memory_order_acquire);
-        bool in_chain = true;
-        for (uint32_t hop = 0; number != 0 && in_chain; hop++) {
-            if (number > slots_ || hop == kMostHops) return {};
-            const Slot &s = slot(number);
+std::optional<MappedBlocks::Found> MappedBlocks::look(const Key &key) const {
+    const std::span<const MappedWord> cells(this->cells(key.hash), kCells);
+    bool changed = true;
+    for (uint32_t walk = 0; changed && walk < kMostWalks; walk++) {
+        changed = false;
+        for (const MappedWord &at : cells) {
+            const uint64_t cell = at.load(std::memory_order_acquire);
+            if (!may_be_of(cell, key.hash) || slot_in(cell) >= slots_) continue;
+            const Slot &s = slot(slot_in(cell));
             const uint64_t word = s.word.load(std::memory_order_acquire);
             const bool same = is_key(s, key);
             const uint64_t generation = s.generation.load(std::memory_order_relaxed);
-            const uint32_t next = s.next.load(std::memory_order_acquire);
-            // What is compared next is compared with nothing that was written since.
-            in_chain =
-                state(word) >= kPublished && (same || &bucket(key_in(number).hash) == &first);
             std::atomic_thread_fence(std::memory_order_acquire);
-            in_chain &= s.word.load(std::memory_order_relaxed) == word;
-            if (in_chain && same && state(word) == kPublished)
-                return Match{number, word, generation};
-            number = next;
+            if (same && published(word) && s.word.load(std::memory_order_relaxed) == word)
+                return Found{key.hash, word, slot_in(cell), 0, generation, false};
+            changed |= at.load(std::memory_order_relaxed) != cell;
         }
-        if (in_chain) return {};
     }
     return {};
 }
@@ -399,35 +385,30 @@ int32_t MappedBlocks::reason_of_absence(uint64_t hash) const {
     return evictions_->has(hash) ? ROUTECAP_MISSING_EVICTED : ROUTECAP_MISSING_NOT_PUBLISHED;
 }
 
-void MappedBlocks::fetch(const uint8_t *key_bytes) const {
-    __builtin_prefetch(&bucket(key_at(key_bytes, 0).hash), 1);
-}
-
 void MappedBlocks::find(const uint8_t *keys, uint64_t generation, std::span<Found> found) const {
     const uint64_t now = this->generation();
-    // Memory is fetched for many keys at once: first buckets, then slots.
+    // Memory is fetched for many keys at once: first cells, then slots.
     Key at_once[kAtOnce];
     for (size_t first = 0; first < found.size(); first += kAtOnce) {
         const size_t n = std::min<size_t>(kAtOnce, found.size() - first);
         for (size_t i = 0; i < n; i++) {
             at_once[i] = key_at(keys, first + i);
-            __builtin_prefetch(&bucket(at_once[i].hash));
+            __builtin_prefetch(cells(at_once[i].hash));
         }
         for (size_t i = 0; i < n; i++) {
-            const Slot &s = slot(bucket(at_once[i].hash).load(std::memory_order_relaxed));
-            __builtin_prefetch(&s);
-            __builtin_prefetch(&s.key[key_words_ - 1]);  // which may be in the next line
+            const uint64_t cell = cells(at_once[i].hash)->load(std::memory_order_relaxed);
+            if (slot_in(cell) < slots_) __builtin_prefetch(&slot(slot_in(cell)));
         }
         for (size_t i = 0; i < n; i++) {
             const uint64_t hash = at_once[i].hash;
-            const std::optional<Match> m = look(at_once[i]);
+            const std::optional<Found> there = look(at_once[i]);
             Found &f = found[first + i];
-            if (!m)
+            if (!there)
                 f = {hash, 0, 0, reason_of_absence(hash), 0, false};
-            else if (m->generation < now || generation != now)
+            else if (there->tag < now || generation != now)
                 f = {hash, 0, 0, ROUTECAP_MISSING_STALE, 0, false};
             else
-                f = {hash, m->word, m->slot, 0, m->generation, false};
+                f = *there;
         }
     }
     // What others have published since the store advanced is not for this caller.
@@ -439,9 +420,9 @@ void MappedBlocks::find(const uint8_t *keys, uint64_t generation, std::span<Foun
 // Copies a block, if it is still the one that was found. `damaged`: it is, and its rows are not
 // what was published.
 bool MappedBlocks::copy_block(const Found &found, RowPlanes to, bool &damaged) const {
-    const Slot &s = slot(found.slot);
     damaged = false;
-    if (s.word.load(std::memory_order_acquire) != found.word) return false;
+    const MappedWord &word = slot(found.slot).word;
+    if (word.load(std::memory_order_acquire) != found.word) return false;
     const MappedWord *from = rows(found.slot);
     WordSum sum;
     copy_out(to.ids, from, ids_bytes_, sum);
@@ -450,8 +431,8 @@ bool MappedBlocks::copy_block(const Found &found, RowPlanes to, bool &damaged) c
     from += words_of(validity_bytes_);
     copy_out(reinterpret_cast<uint8_t *>(to.tags), from, 8 * size_t{config_.block_rows}, sum);
     std::atomic_thread_fence(std::memory_order_acquire);
-    if (s.word.load(std::memory_order_relaxed) != found.word) return false;
-    damaged = (fold(sum.value()) ^ name_sum(found.hash, found.tag)) != sum_of(found.word);
+    if (word.load(std::memory_order_relaxed) != found.word) return false;
+    damaged = block_sum(sum.value(), found.hash, found.tag) != sum_of(found.word);
     return !damaged;
 }
 
@@ -515,6 +496,7 @@ void MappedBlocks::read(const uint8_t *keys, uint64_t generation, std::span<Foun
         all = all && good_rows(rows_at(first), (end - first) * config_.block_rows, complete);
         for (size_t i = first; i < end; i++) {
             Found &f = found[i];
+            if (f.reason == 0) used(f.slot).store(1, std::memory_order_relaxed);
             f.complete = all && complete;
             if (f.complete) continue;
             if (f.reason == 0 && !good_rows(rows_at(i), config_.block_rows, f.complete)) {
@@ -528,25 +510,10 @@ void MappedBlocks::read(const uint8_t *keys, uint64_t generation, std::span<Foun
 
 // ---- Dropping ---------------------------------------------------------------------------------
 
-// Nobody finds the block of a slot any more, if it is still the one of that word. The slot stays in
-// its chain until a writer comes.
-bool MappedBlocks::drop(uint32_t number, uint64_t word) {
-    Slot &s = slot(number);
-    if (!s.word.compare_exchange_strong(word, word | kDropped)) return false;
-    uint32_t last = control_->dropped.load();
-    do s.next_dropped.store(last);
-    while (!control_->dropped.compare_exchange_weak(last, number));
-    return true;
-}
-
-// Whether the key had a block. Its next one may come while this is on its way.
-bool MappedBlocks::drop(const Key &key) {
-    for (uint32_t walk = 0; walk < kMostWalks; walk++) {
-        const std::optional<Match> m = look(key);
-        if (!m) return false;
-        if (drop(m->slot, m->word)) return true;
-    }
-    return false;
+// Nobody finds a block any more, if it is still the one that was found.
+bool MappedBlocks::drop(const Found &found) {
+    uint64_t word = found.word;
+    return slot(found.slot).word.compare_exchange_strong(word, next_use(word));
 }
 
 // A block went for room, or was dropped.
@@ -557,24 +524,30 @@ void MappedBlocks::note_eviction(uint64_t hash) {
 
 bool MappedBlocks::evict(const uint8_t *key_bytes, bool as_if) {
     const Key key = key_at(key_bytes, 0);
-    const bool there = drop(key) || as_if;
+    bool there = as_if;
+    // Its next one may come while this is on its way.
+    for (uint32_t walk = 0; walk < kMostWalks; walk++) {
+        const std::optional<Found> found = look(key);
+        if (!found) break;
+        there |= drop(*found);
+    }
     if (there) note_eviction(key.hash);
     return there;
 }
 
 void MappedBlocks::discard_damaged(const Found &found) {
-    if (!drop(found.slot, found.word)) return;
+    if (!drop(found)) return;
     evictions_->add(found.hash);
     count(MappedCount::damaged, 1);
 }
 
 // ---- The lock ---------------------------------------------------------------------------------
 
-bool MappedBlocks::lock(Patience patience) {
+bool MappedBlocks::lock() {
     using Clock = std::chrono::steady_clock;
     constexpr auto kTry = std::chrono::microseconds(50);
     constexpr auto kWait = std::chrono::seconds(1);
-    const bool waits = patience == Patience::waits && !held_up_.load(std::memory_order_relaxed);
+    const bool waits = !held_up_.load(std::memory_order_relaxed);
     Clock::time_point start;
     for (uint32_t times = 0;; times++) {
         if (mutex_.try_lock()) {
@@ -584,158 +557,69 @@ bool MappedBlocks::lock(Patience patience) {
         const auto now = Clock::now();
         if (times == 0) start = now;
         if (now - start >= (waits ? Clock::duration(kWait) : Clock::duration(kTry))) {
-            if (waits) held_up_.store(true, std::memory_order_relaxed);
+            held_up_.store(true, std::memory_order_relaxed);
             return false;
         }
         if (waits && now - start >= kTry) std::this_thread::sleep_for(kTry);
     }
     held_up_.store(false, std::memory_order_relaxed);
-    if (control_->dirty.exchange(1) != 0) repair();
-    // Before the table is changed everybody sees that it is.
-    std::atomic_thread_fence(std::memory_order_seq_cst);
-    if (control_->dropped.load(std::memory_order_relaxed) != 0) free_dropped();
     return true;
 }
 
 void MappedBlocks::unlock() {
-    control_->dirty.store(std::exchange(broken_, false), std::memory_order_release);
     file_.unlock(MappedFile::kWriter);
     mutex_.unlock();
 }
 
-// ---- Chains, the line and the list of free slots ----------------------------------------------
-
-// The link that leads to the block of a key; null if there is none.
-MappedBlocks::Link *MappedBlocks::link_to(const Key &key) const {
-    Link *link = &bucket(key.hash);
-    for (uint32_t hop = 0;; hop++) {
-        const uint32_t number = link->load(std::memory_order_relaxed);
-        if (number == 0) return nullptr;
-        if (number > slots_ || hop == kMostHops) {
-            broken_ = true;
-            return nullptr;
-        }
-        Slot &s = slot(number);
-        if (state(s.word.load(std::memory_order_relaxed)) == kPublished && is_key(s, key))
-            return link;
-        link = &s.next;
-    }
-}
-
-void MappedBlocks::unlink(uint32_t number) {
-    Link *link = &bucket(key_in(number).hash);
-    for (uint32_t hop = 0; hop < kMostHops; hop++) {
-        const uint32_t there = link->load(std::memory_order_relaxed);
-        if (there == 0 || there > slots_) return;  // another took its place
-        Slot &s = slot(there);
-        if (there == number) {
-            link->store(s.next.load(std::memory_order_relaxed), std::memory_order_release);
-            return;
-        }
-        link = &s.next;
-    }
-    broken_ = true;
-}
-
-// What is the first goes next.
-void MappedBlocks::enqueue(uint32_t number, bool first) {
-    Slot &s = slot(number);
-    Link &end = first ? control_->oldest : control_->newest;
-    Link &other = first ? control_->newest : control_->oldest;
-    const uint32_t before = end.load(std::memory_order_relaxed);
-    (first ? s.newer : s.older).store(before, std::memory_order_relaxed);
-    (first ? s.older : s.newer).store(0, std::memory_order_relaxed);
-    Slot &neighbour = slot(before);
-    if (before == 0)
-        other.store(number, std::memory_order_relaxed);
-    else
-        (first ? neighbour.older : neighbour.newer).store(number, std::memory_order_relaxed);
-    end.store(number, std::memory_order_relaxed);
-}
-
-void MappedBlocks::dequeue(uint32_t number) {
-    Slot &s = slot(number);
-    const uint32_t newer = s.newer.load(std::memory_order_relaxed),
-                   older = s.older.exchange(kOut, std::memory_order_relaxed);
-    if (older == kOut) return;
-    (newer != 0 ? slot(newer).older : control_->newest).store(older, std::memory_order_relaxed);
-    (older != 0 ? slot(older).newer : control_->oldest).store(newer, std::memory_order_relaxed);
-}
-
-// Blocks of older weights go first.
-void MappedBlocks::use(uint32_t number) {
-    dequeue(number);
-    enqueue(number, slot(number).generation.load(std::memory_order_relaxed) < generation());
-}
-
-void MappedBlocks::touch(std::span<const Found> found) {
-    constexpr size_t kMany = 256;
-    for (; !found.empty(); found = found.subspan(std::min(kMany, found.size()))) {
-        const auto note = [&](const Writer &) REQUIRES(mutex_) {
-            for (const Found &f : found.first(std::min(kMany, found.size())))
-                if (f.word != 0 && slot(f.slot).word.load(std::memory_order_relaxed) == f.word)
-                    use(f.slot);
-        };
-        if (!change(Patience::tries, note)) return;
-    }
-}
-
-// Takes a block out of the table. False: somebody has dropped it.
-bool MappedBlocks::retire(uint32_t number) {
-    Slot &s = slot(number);
-    uint64_t word = s.word.load();
-    unlink(number);
-    dequeue(number);
-    return state(word) == kPublished &&
-           s.word.compare_exchange_strong(word, next_use(word, kWritten));
-}
-
-void MappedBlocks::give_back(uint32_t number) {
-    Slot &s = slot(number);
-    s.word.store(next_use(s.word.load(std::memory_order_relaxed), kFree),
-                 std::memory_order_release);
-    s.older.store(kOut, std::memory_order_relaxed);
-    s.next.store(control_->free.load(std::memory_order_relaxed), std::memory_order_relaxed);
-    control_->free.store(number, std::memory_order_relaxed);
-    control_->used.fetch_sub(1, std::memory_order_relaxed);
-}
-
-// A slot to be written, out of chain and line: a free one, or that of the oldest block; 0: none.
-uint32_t MappedBlocks::take_slot() {
-    for (uint32_t tried = 0; tried <= slots_; tried++) {
-        const uint32_t free = control_->free.load(std::memory_order_relaxed),
-                       oldest = control_->oldest.load(std::memory_order_relaxed);
-        Slot &s = slot(free);
-        const uint64_t word = s.word.load(std::memory_order_relaxed);
-        if (free > slots_ || oldest > slots_ || (free != 0 && state(word) != kFree) ||
-            (free == 0 && oldest == 0)) {
-            repair();
-        } else if (free != 0) {
-            control_->free.store(s.next.load(std::memory_order_relaxed), std::memory_order_relaxed);
-            const uint32_t used = control_->used.fetch_add(1, std::memory_order_relaxed) + 1;
-            if (used > control_->most_used.load(std::memory_order_relaxed))
-                control_->most_used.store(used, std::memory_order_relaxed);
-            s.word.store(next_use(word, kWritten), std::memory_order_relaxed);
-            return free;
-        } else {
-            const uint64_t hash = key_in(oldest).hash;
-            if (!retire(oldest)) {  // it was dropped, maybe by one that died before it said so
-                repair();
-                continue;
-            }
-            note_eviction(hash);
-            return oldest;
-        }
-    }
-    broken_ = true;
-    return 0;
-}
-
 // ---- Publishing -------------------------------------------------------------------------------
 
-// Writes a block into a slot that nobody else has. The word that publishes it.
-uint64_t MappedBlocks::write(uint32_t number, const Key &key, RowView from) {
-    std::atomic_thread_fence(std::memory_order_release);  // behind the word that says so
+// The hand's next slot, without a block and without a cell.
+uint32_t MappedBlocks::take_slot() {
+    constexpr uint32_t kNone = UINT32_MAX, kLook = 32;  // slots, for one without a block
+    const uint64_t now = generation();
+    uint32_t taken = kNone, number = control_->hand.load(std::memory_order_relaxed);
+    for (uint32_t visits = 0; visits < kLook || taken == kNone; visits++) {
+        number = number + 1 < slots_ ? number + 1 : 0;
+        const Slot &s = slot(number);
+        if (!published(s.word.load(std::memory_order_relaxed))) {
+            taken = number;
+            break;
+        }
+        if (taken == kNone &&
+            (s.generation.load(std::memory_order_relaxed) < now ||
+             used(number).exchange(0, std::memory_order_relaxed) == 0 || visits >= slots_))
+            taken = number;
+    }
+    control_->hand.store(taken, std::memory_order_relaxed);
+    const uint64_t hash = hash_in(taken);
+    uint64_t word = slot(taken).word.load();
+    if (published(word) && slot(taken).word.compare_exchange_strong(word, next_use(word)))
+        note_eviction(hash);
+    for (MappedWord &cell : std::span(cells(hash), kCells))
+        if (cell.load(std::memory_order_relaxed) == cell_of(hash, taken))
+            cell.store(0, std::memory_order_relaxed);
+    return taken;
+}
+
+// From now on a key's cell leads to this slot: the cell that it has, or the first that is free, or
+// else one of another block, which is lost then.
+void MappedBlocks::index(uint64_t hash, uint32_t number) {
+    MappedWord *place = nullptr;
+    for (MappedWord &at : std::span(cells(hash), kCells)) {
+        const uint64_t cell = at.load(std::memory_order_relaxed);
+        if (may_be_of(cell, hash)) {
+            place = &at;
+            break;
+        }
+        if (cell == 0 && place == nullptr) place = &at;
+    }
+    if (place == nullptr) place = cells(hash);
+    place->store(cell_of(hash, number), std::memory_order_release);
+}
+
+// Publishes a block in a slot that nobody else has.
+void MappedBlocks::write(uint32_t number, const Key &key, RowView from) {
+    std::atomic_thread_fence(std::memory_order_release);  // behind the word without a block
     Slot &s = slot(number);
     const uint64_t generation = least_tag(from);
     for (uint32_t w = 0; w < key_words_; w++)
@@ -748,8 +632,10 @@ uint64_t MappedBlocks::write(uint32_t number, const Key &key, RowView from) {
     copy_in(to, from.validity, validity_bytes_, sum);
     to += words_of(validity_bytes_);
     copy_in(to, reinterpret_cast<const uint8_t *>(from.tags), 8 * size_t{config_.block_rows}, sum);
-    return published_word(s.word.load(std::memory_order_relaxed),
-                          fold(sum.value()) ^ name_sum(key.hash, generation));
+    used(number).store(1, std::memory_order_relaxed);
+    const uint64_t checksum = block_sum(sum.value(), key.hash, generation);
+    s.word.store(published_word(s.word.load(std::memory_order_relaxed), checksum),
+                 std::memory_order_release);
 }
 
 // Fills cells that old rows lack from new ones. Whether there were any.
@@ -777,20 +663,10 @@ void MappedBlocks::publish(std::span<New> blocks, uint64_t generation) {
         const size_t n = std::min<size_t>(kAtOnce, blocks.size());
         for (size_t i = 0; i < n; i++) {
             keys[i] = key_at(blocks[i].key, 0);
-            __builtin_prefetch(&bucket(keys[i].hash), 1);
+            __builtin_prefetch(cells(keys[i].hash), 1);
         }
         for (size_t i = 0; i < n; i++)
-            __builtin_prefetch(&slot(bucket(keys[i].hash).load(std::memory_order_relaxed)), 1);
-        // Where the next will be written, if slots are free or go in the order of their numbers.
-        const uint32_t free = control_->free.load(std::memory_order_relaxed);
-        const uint32_t next = free != 0 ? free : control_->oldest.load(std::memory_order_relaxed);
-        for (size_t i = 0; i < n; i++) {
-            if (next + i + 1 <= slots_) {
-                __builtin_prefetch(&slot(static_cast<uint32_t>(next + i + 1)), 1);
-                __builtin_prefetch(rows(static_cast<uint32_t>(next + i + 1)), 1);
-            }
             blocks[i].result = publish_one(blocks[i], keys[i], generation);
-        }
     }
 }
 
@@ -801,112 +677,37 @@ MappedBlocks::Published MappedBlocks::publish_one(New &block, const Key &key, ui
     block.mismatched = false;
     if (this->generation() != generation) return Published::stale;
     RowView from = block.rows;
-    if (const Link *link = link_to(key); link != nullptr) {
-        const uint32_t there = link->load(std::memory_order_relaxed);
-        const Found old{key.hash,
-                        slot(there).word.load(),
-                        there,
-                        0,
-                        slot(there).generation.load(std::memory_order_relaxed),
-                        false};
+    const std::optional<Found> old = look(key);
+    if (old && old->tag >= generation) {  // or it gives way
         bool damaged, complete;
-        if (state(old.word) != kPublished || old.tag < generation) {
-            // It gives way, or somebody has just dropped it.
-        } else if (!copy_block(old, old_rows, damaged) ||
-                   !good_rows(old_rows, config_.block_rows, complete)) {
-            discard_damaged(old);
+        if (!copy_block(*old, old_rows, damaged) ||
+            !good_rows(old_rows, config_.block_rows, complete)) {
+            discard_damaged(*old);
         } else if (!merge(old_rows, block.rows, block.mismatched)) {
-            use(there);
+            used(old->slot).store(1, std::memory_order_relaxed);
             return Published::repeated;
         } else {
             from = old_rows;
         }
     }
-    const uint32_t number = take_slot();  // that of the block that is there, if it was the oldest
-    if (number == 0) return Published::refused;
-    Slot &s = slot(number);
-    const uint64_t word = write(number, key, from);
-    Link *link = link_to(key);
-    const uint32_t before = link != nullptr ? link->load(std::memory_order_relaxed) : 0;
-    if (link == nullptr) link = &bucket(key.hash);
-    s.next.store(before != 0 ? slot(before).next.load(std::memory_order_relaxed)
-                             : link->load(std::memory_order_relaxed),
-                 std::memory_order_relaxed);
-    s.word.store(word, std::memory_order_release);
+    const uint32_t number = take_slot();  // that of the block that is there, if it is next
+    write(number, key, from);
     // Whoever comes by finds the one or the other.
-    link->store(number, std::memory_order_release);
-    if (before != 0 && retire(before)) give_back(before);
-    use(number);
+    index(key.hash, number);
+    if (old) drop(*old);
     return Published::stored;
 }
 
-// ---- What others left -------------------------------------------------------------------------
-
-// Frees what was dropped without the lock.
-void MappedBlocks::free_dropped() {
-    uint32_t number = control_->dropped.exchange(0);
-    for (uint32_t i = 0; number != 0; i++) {
-        Slot &s = slot(number);
-        if (number > slots_ || i > slots_ || state(s.word.load()) != kDropped) {
-            broken_ = true;
-            return;
-        }
-        const uint32_t next = s.next_dropped.load();
-        unlink(number);
-        dequeue(number);
-        give_back(number);
-        number = next;
-    }
-}
-
-// Makes everything anew but the chains, in which what is right stays: other processes read them.
-void MappedBlocks::repair() {
-    constexpr uint32_t kInChain = kOut - 1;  // `older`, until there is a line
-    control_->dropped.exchange(0);
-    for (Link *link : {&control_->free, &control_->oldest, &control_->newest}) link->store(0);
-    for (uint32_t i = 1; i <= slots_; i++) slot(i).older.store(kOut, std::memory_order_relaxed);
-    Link *const buckets = reinterpret_cast<Link *>(file_.memory() + at_.buckets);
-    for (uint32_t b = 0; b < slots_; b++) {
-        Link *link = &buckets[b];
-        while (const uint32_t number = link->load(std::memory_order_relaxed)) {
-            Slot &s = slot(number);
-            const uint64_t is = state(s.word.load());
-            if (number <= slots_ && is == kDropped) {
-                const uint32_t next = s.next.load(std::memory_order_relaxed);
-                link->store(next == number ? 0 : next, std::memory_order_release);
-                continue;
-            }
-            if (number > slots_ || is != kPublished ||
-                s.older.load(std::memory_order_relaxed) == kInChain ||
-                &bucket(key_in(number).hash) != &buckets[b]) {
-                link->store(0, std::memory_order_release);
-                break;
-            }
-            s.older.store(kInChain, std::memory_order_relaxed);
-            link = &s.next;
-        }
-    }
-    control_->used.store(slots_);
-    for (uint32_t i = slots_; i > 0; i--) {
-        Slot &s = slot(i);
-        if (s.older.exchange(kOut, std::memory_order_relaxed) != kInChain)
-            give_back(i);
-        else
-            use(i);
-    }
-}
+// ---- Counts -----------------------------------------------------------------------------------
 
 MappedBlocks::Usage MappedBlocks::usage() const {
-    Usage usage{};
-    for (uint32_t i = 1; i <= slots_; i++)
-        usage.blocks += state(slot(i).word.load(std::memory_order_relaxed)) == kPublished;
+    uint64_t blocks = 0;
+    for (uint32_t i = 0; i < slots_; i++)
+        blocks += published(slot(i).word.load(std::memory_order_relaxed));
+    uint64_t most = control_->most_blocks.load(std::memory_order_relaxed);
+    while (most < blocks && !control_->most_blocks.compare_exchange_weak(most, blocks)) {}
     const uint64_t each = slot_bytes(config_);
-    usage.bytes = usage.blocks * each;
-    usage.bytes_peak =
-        std::max<uint64_t>(control_->most_used.load(std::memory_order_relaxed), usage.blocks) *
-        each;
-    usage.bytes_budget = slots_ * each;
-    return usage;
+    return {blocks, blocks * each, std::max(most, blocks) * each, slots_ * each};
 }
 
 }  // namespace routecap

@@ -1,42 +1,39 @@
 // Blocks of rows in a file that several processes map: a hash table of fixed size that one process
-// at a time changes.
+// at a time adds to.
 //
 //   identity   what the file is, checked when it is opened and never written again
-//   control    generation, counters, and ends of the lists
+//   control    generation and counters
 //   evictions  the keys of blocks that went lately (Evictions)
-//   buckets    from a key's hash to the first slot of a chain
-//   slots      of each block: a word, generation, links and key
+//   index      cells, which lead from a key's hash to a slot
+//   used       of each slot: whether its block was used lately
+//   slots      of each block: a word, generation and key
 //   rows       of each block: ids, validity and tags
 //
-// How it works. The word of a slot says what the slot is: free, written (a writer has it to
-// itself), published, or dropped. One process at a time, the Writer, changes anything but that:
-// chains and lists, and the words of slots from free over written to published. Everybody
-// else reads without a lock, and may make what is published dropped, by one compare-and-swap. A
-// process that dies as the writer leaves a word that says so (dirty), and in the chains nothing
-// but whole blocks and some that were dropped: the next writer makes everything else anew.
+// How it works. The word of a slot says whether it has a block, with a number that grows with every
+// use of the slot, and the checksum. A key has a cell of the index: of sixteen, from the one
+// that its hash names on, the first that was free. It has 32 bits of the hash and a slot's number.
+// There are four times as many cells as slots, so one of sixteen is practically always free. A cell
+// may lead to a slot that has another block by now, or none: the slot says whose key it has.
 //
-// Writing. A Writer changes the table. It exists only with a mutex of this process and a lock on a
-// byte of the file, which the kernel drops when its process ends. So there is one at a time, and
-// links and lists are as in any table. Nobody waits for the lock without a limit. A slot is in a
-// chain, or in the list of free ones; what is in a chain stands in a line too, by which blocks go
-// for room, the one that was used longest ago first.
+// Writing. One process at a time, the Writer, publishes blocks. It exists only with a mutex of this
+// process and a lock on a byte of the file, which the kernel drops when its process ends. Nobody
+// waits for the lock without a limit. A hand goes round the slots. It takes a slot without a block,
+// if there is one among the next few, and else the first whose block is of older weights or was not
+// used since the hand came by (second chance). What gets more cells is written into another slot,
+// and its cell changes by one store.
 //
-// Reading. A reader takes no lock. A slot's word has its state, a number that grows with every use
-// of the slot, and the checksum of its block. A reader loads the word (acquire), copies what it
-// wants by relaxed loads, and loads the word again behind an acquire fence: the copy is whole if
-// the word is the same, and is believed if the checksum is right and every id an expert of its
-// layer. The writer takes a slot out of its chain before it writes to it, and puts a fence behind
-// the word that says so. A chain changes by one store, also where a block takes the place of
-// another. So who walks one finds what was there all the time, if it begins again whenever a slot
-// was not, or is not any more, of that chain. It does so for a limited number of times.
+// Reading. A reader takes no lock. It loads the word (acquire), copies what it wants by relaxed
+// loads, and loads the word again behind an acquire fence: the copy is whole if the word is the
+// same, and is believed if the checksum is right and every id an expert of its layer. A writer
+// takes the block out of the word before it writes to the slot, and puts a fence behind that. Who
+// finds nothing looks again if a cell has changed meanwhile, for a limited number of times.
 //
 // Dropping. Whoever has no lock can still drop a block, by one compare-and-swap of its word: nobody
-// finds it from then on. The slot is added to a list, and the next writer frees what is in it.
+// finds it from then on. The hand clears its cell.
 //
-// Death. A writer sets a word (dirty) while it changes the table. The next one finds it set if the
-// process died, and repairs the table: what a chain leads to stays, every other slot is free, and
-// line and lists are made anew. Bytes that something else wrote may lead a writer to what cannot be:
-// then it leaves the table dirty.
+// Death. Nothing that a writer leaves needs a repair. It clears the cell of a slot before it writes
+// there, so a slot without a block is taken when the hand comes by, as is one with a block to which
+// no cell leads yet.
 #pragma once
 
 #include <array>
@@ -128,7 +125,7 @@ public:
     void find(const uint8_t *keys, uint64_t generation, std::span<Found> found) const;
     // Copies blocks that were found to rows one after another, block_rows each, and checks them.
     // What has gone since is looked for anew. Rows of a block that is not there are missing, for
-    // its reason.
+    // its reason. The others were used.
     void read(const uint8_t *keys, uint64_t generation, std::span<Found> found, RowPlanes rows);
 
     // Drops a block. Whether there was one; `as_if` there was.
@@ -145,29 +142,22 @@ public:
     }
     struct Usage {
         uint64_t blocks;
-        uint64_t bytes, bytes_peak, bytes_budget;
+        uint64_t bytes, bytes_peak, bytes_budget;  // the peak: the most that a call has seen
     };
     Usage usage() const;
 
     // ---- By a writer
 
-    // On an engine's thread a writer only tries, for some microseconds. Elsewhere it waits, for a
-    // second at most; but not again before the lock was to be had.
-    enum class Patience { tries, waits };
-    // Calls f(writer) with the lock, unless it is not to be had in time. Whether it was.
+    // Calls f(writer) with the lock, unless it is not to be had within a second, or, after such a
+    // call and until it was to be had, within some microseconds. Whether it was.
     template <class F>
-    bool change(Patience patience, F f) {
-        if (!lock(patience)) return false;
+    bool change(F f) {
+        if (!lock()) return false;
         f(Writer(*this));
         unlock();
         return true;
     }
 
-    // Blocks that were found were used, in this order. Without the lock it is not noted.
-    void touch(std::span<const Found> found);
-
-    // Begins to bring into the cache what publish() reads first of a key.
-    void fetch(const uint8_t *key) const;
     enum class Published { stored, repeated, refused, stale };
     struct New {
         const uint8_t *key = nullptr;
@@ -193,20 +183,13 @@ public:
 private:
     struct Control;
     struct Slot;
-    using Link = std::atomic<uint32_t>;  // the number of a slot, from 1; 0: none
     // Offsets in the file.
     struct Layout {
-        size_t control, evictions, buckets, slots, rows, bytes;
+        size_t control, evictions, index, used, slots, rows, bytes;
     };
     struct Key {
         std::array<uint64_t, kMostKeyWords> words;
         uint64_t hash;
-    };
-    // A block of a key.
-    struct Match {
-        uint32_t slot;
-        uint64_t word;
-        uint64_t generation;
     };
 
     explicit MappedBlocks(const StoreConfig &config);
@@ -216,45 +199,36 @@ private:
     int32_t check_identity();
     void place(uint32_t slots, uint64_t seed);
 
-    uint64_t hash_of(const Key &key) const;
     Key key_at(const uint8_t *keys, size_t i) const;
-    Key key_in(uint32_t slot) const;
+    uint64_t hash_in(uint32_t slot) const;
+    MappedWord *cells(uint64_t hash) const;
+    std::atomic<uint8_t> &used(uint32_t slot) const;
     Slot &slot(uint32_t number) const;
     MappedWord *rows(uint32_t slot) const;
-    Link &bucket(uint64_t hash) const;
     bool is_key(const Slot &slot, const Key &key) const;
     std::atomic<uint64_t> &counter(MappedCount what) const;
 
     // ---- Without the lock
-    std::optional<Match> look(const Key &key) const;
+    std::optional<Found> look(const Key &key) const;
     int32_t reason_of_absence(uint64_t hash) const;
     bool copy_block(const Found &found, RowPlanes rows, bool &damaged) const;
     bool good_rows(RowPlanes rows, uint64_t n, bool &complete) const;
     bool read_block(const uint8_t *key, uint64_t generation, Found &found, RowPlanes rows);
     void mark_hole(RowPlanes rows, int32_t reason) const;
-    bool drop(uint32_t slot, uint64_t word);
-    bool drop(const Key &key);
+    bool drop(const Found &found);
     void discard_damaged(const Found &found);
     void note_eviction(uint64_t hash);
 
     // ---- With it
-    bool lock(Patience patience) TRY_ACQUIRE(true, mutex_);
+    bool lock() TRY_ACQUIRE(true, mutex_);
     void unlock() RELEASE(mutex_);
     void has_writer() const ASSERTS(mutex_) {}
-    Link *link_to(const Key &key) const REQUIRES(mutex_);
-    void unlink(uint32_t slot) REQUIRES(mutex_);
-    void enqueue(uint32_t slot, bool first) REQUIRES(mutex_);
-    void dequeue(uint32_t slot) REQUIRES(mutex_);
-    void use(uint32_t slot) REQUIRES(mutex_);
     uint32_t take_slot() REQUIRES(mutex_);
-    void give_back(uint32_t slot) REQUIRES(mutex_);
-    bool retire(uint32_t slot) REQUIRES(mutex_);
-    uint64_t write(uint32_t slot, const Key &key, RowView rows) REQUIRES(mutex_);
+    void index(uint64_t hash, uint32_t slot) REQUIRES(mutex_);
+    void write(uint32_t slot, const Key &key, RowView rows) REQUIRES(mutex_);
     void publish(std::span<New> blocks, uint64_t generation) REQUIRES(mutex_);
     Published publish_one(New &block, const Key &key, uint64_t generation) REQUIRES(mutex_);
     bool merge(RowPlanes old_rows, RowView new_rows, bool &mismatched) const REQUIRES(mutex_);
-    void free_dropped() REQUIRES(mutex_);
-    void repair() REQUIRES(mutex_);
 
     const StoreConfig config_;
     const uint32_t key_words_;
@@ -271,7 +245,6 @@ private:
     // A writer has it and the file's lock.
     Mutex mutex_;
     std::vector<uint64_t> scratch_ GUARDED_BY(mutex_);  // a block
-    mutable bool broken_ GUARDED_BY(mutex_) = false;    // the writer found what cannot be
     std::atomic<bool> held_up_{false};                  // somebody waited for the lock, and in vain
 };
 

@@ -1,5 +1,5 @@
-// A file that several processes map: taken whole when it is made, never shorter, and with two locks,
-// which the kernel drops when the process that has them ends.
+// A file that several processes map: taken whole when it is made, never shorter, and with two
+// locks, which the kernel drops when the process that has them ends.
 //
 // While it is made it begins with a mark, and whoever has the lock for that and finds the mark
 // begins anew: the one before has died.

@@ -229,8 +229,6 @@ void MappedStore::Published::land(std::span<const Segment> rows) noexcept try {
         std::array<MappedBlocks::New, kRowsAtOnce> wanted;
         size_t count = 0;
         const auto choose = [&]() REQUIRES(store_->flights_mutex_) {
-            for (size_t i = from + n; i < std::min(from + 2 * n, flights_.size()); i++)
-                blocks.fetch(key(i));
             for (size_t i = 0; i < n; i++) {
                 if (!any[i] || stale[i] || !flights_[from + i].wanted) continue;
                 wanted[count].key = key(from + i);
@@ -261,13 +259,12 @@ void MappedStore::Published::land(std::span<const Segment> rows) noexcept try {
             store_->in_flight_ -= n;
         };
         // In this order: who sees nothing in flight looks no further than the file.
-        const bool changed =
-            blocks.change(MappedBlocks::Patience::waits, [&](const MappedBlocks::Writer &writer) {
-                const Lock lock(store_->flights_mutex_);
-                choose();
-                writer.publish({wanted.data(), count}, generation_);
-                settle();
-            });
+        const bool changed = blocks.change([&](const MappedBlocks::Writer &writer) {
+            const Lock lock(store_->flights_mutex_);
+            choose();
+            writer.publish({wanted.data(), count}, generation_);
+            settle();
+        });
         if (changed) continue;
         const Lock lock(store_->flights_mutex_);
         choose();  // and all of it is refused
@@ -341,7 +338,6 @@ public:
             }
             i += std::max<size_t>(1, n);
         }
-        store_->blocks_->touch(found_);
         return adopted.take();
     }
 

@@ -95,7 +95,7 @@ breaks operations "old weights are compared with new ones" src/prefix/landing.cc
     's/const bool stale = b\.outcome == Outcome::stale \|\| .*;/const bool stale = b.outcome == Outcome::stale;/'
 breaks operations "a block is retained once too often" src/prefix/local_store.cc 's/if \(block\.retained\+\+ > 0\) return;/if (block.retained++ > 1) return;/'
 breaks operations "a shared block of older weights is there" src/prefix/mapped_blocks.cc \
-    's/else if \(m->generation < now \|\| generation != now\)/else if (generation != now)/'
+    's/else if \(there->tag < now \|\| generation != now\)/else if (generation != now)/'
 breaks serialized "ids of foreign bytes are not looked at" src/routing/import.cc \
     's/if \(in_range && kernels::distinct<Id, K>\(ids, shape\.k\)\) continue;/continue;/'
 breaks serialized "padding may be anything" src/routing/serialized.cc \

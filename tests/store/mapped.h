@@ -190,7 +190,6 @@ public:
         MappedBlocks::Found found{};
         blocks_->find(bytes.data(), generation * kTags, {&found, 1});
         blocks_->read(bytes.data(), generation * kTags, {&found, 1}, scratch_.planes());
-        if (found.reason == 0) blocks_->touch({&found, 1});
         return found.reason;
     }
     const Block &read_rows() const { return scratch_; }
@@ -210,7 +209,7 @@ public:
 
 private:
     void write(std::span<MappedBlocks::New> blocks) {
-        blocks_->change(MappedBlocks::Patience::waits, [&](const MappedBlocks::Writer &writer) {
+        blocks_->change([&](const MappedBlocks::Writer &writer) {
             writer.publish(blocks, generation * kTags);
         });
     }

@@ -317,7 +317,7 @@ TEST(Locks, a_child_of_fork_does_not_keep_its_parents) {
     ASSERT_EQ(pipe(pipes), 0);
     const pid_t middle = in_child([&] {
         Process process(o, descriptor);
-        process.blocks().change(MappedBlocks::Patience::waits, [&](const MappedBlocks::Writer &) {
+        process.blocks().change([&](const MappedBlocks::Writer &) {
             in_child([&] {
                 const pid_t me = getpid();
                 if (write(pipes[1], &me, sizeof me) == sizeof me) sleep(30);
