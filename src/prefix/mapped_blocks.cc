@@ -28,6 +28,7 @@ constexpr uint32_t kVersion = 7;
 constexpr uint32_t kMostSlots = 1u << 27;
 constexpr uint32_t kCells = 16;          // of the index, of which one is a key's
 constexpr uint32_t kMostWalks = 64;      // of a reader, through cells that change
+constexpr size_t kAtOnce = 16;           // keys for which memory is fetched side by side
 constexpr size_t kCheckedBytes = 16384;  // of ids, which are still in the cache when checked
 
 constexpr size_t align(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
@@ -390,7 +391,7 @@ void MappedBlocks::find(const uint8_t *keys, uint64_t generation, std::span<Foun
     // Memory is fetched for many keys at once: first cells, then slots.
     Key at_once[kAtOnce];
     for (size_t first = 0; first < found.size(); first += kAtOnce) {
-        const size_t n = std::min<size_t>(kAtOnce, found.size() - first);
+        const size_t n = std::min(kAtOnce, found.size() - first);
         for (size_t i = 0; i < n; i++) {
             at_once[i] = key_at(keys, first + i);
             __builtin_prefetch(cells(at_once[i].hash));
@@ -659,8 +660,8 @@ void MappedBlocks::Writer::publish(std::span<New> blocks, uint64_t generation) c
 }
 void MappedBlocks::publish(std::span<New> blocks, uint64_t generation) {
     Key keys[kAtOnce];
-    for (; !blocks.empty(); blocks = blocks.subspan(std::min<size_t>(kAtOnce, blocks.size()))) {
-        const size_t n = std::min<size_t>(kAtOnce, blocks.size());
+    for (; !blocks.empty(); blocks = blocks.subspan(std::min(kAtOnce, blocks.size()))) {
+        const size_t n = std::min(kAtOnce, blocks.size());
         for (size_t i = 0; i < n; i++) {
             keys[i] = key_at(blocks[i].key, 0);
             __builtin_prefetch(cells(keys[i].hash), 1);
@@ -670,12 +671,12 @@ void MappedBlocks::publish(std::span<New> blocks, uint64_t generation) {
     }
 }
 
-MappedBlocks::Published MappedBlocks::publish_one(New &block, const Key &key, uint64_t generation) {
+MappedCount MappedBlocks::publish_one(New &block, const Key &key, uint64_t generation) {
     auto *scratch = reinterpret_cast<uint8_t *>(scratch_.data());
     const RowPlanes old_rows{scratch, scratch + 8 * words_of(ids_bytes_),
                              scratch_.data() + words_of(ids_bytes_) + words_of(validity_bytes_)};
     block.mismatched = false;
-    if (this->generation() != generation) return Published::stale;
+    if (this->generation() != generation) return MappedCount::stale;
     RowView from = block.rows;
     const std::optional<Found> old = look(key);
     if (old && old->tag >= generation) {  // or it gives way
@@ -685,7 +686,7 @@ MappedBlocks::Published MappedBlocks::publish_one(New &block, const Key &key, ui
             discard_damaged(*old);
         } else if (!merge(old_rows, block.rows, block.mismatched)) {
             used(old->slot).store(1, std::memory_order_relaxed);
-            return Published::repeated;
+            return MappedCount::repeated;
         } else {
             from = old_rows;
         }
@@ -695,7 +696,7 @@ MappedBlocks::Published MappedBlocks::publish_one(New &block, const Key &key, ui
     // Whoever comes by finds the one or the other.
     index(key.hash, number);
     if (old) drop(*old);
-    return Published::stored;
+    return MappedCount::published;
 }
 
 // ---- Counts -----------------------------------------------------------------------------------

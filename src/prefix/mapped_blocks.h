@@ -158,16 +158,14 @@ public:
         return true;
     }
 
-    enum class Published { stored, repeated, refused, stale };
     struct New {
         const uint8_t *key = nullptr;
         RowView rows = {};  // block_rows
-        // What became of it; refused, if it was not published. And whether a cell that was there
-        // has other ids.
-        Published result = Published::refused;
+        // What became of it: published, repeated, stale, or else refused. And whether a cell that
+        // was there has other ids.
+        MappedCount result = MappedCount::refused;
         bool mismatched = false;
     };
-    static constexpr uint32_t kAtOnce = 16;  // keys for which memory is fetched side by side
     // Whoever changes the table. One exists only while change() has the lock.
     class Writer {
     public:
@@ -227,7 +225,7 @@ private:
     void index(uint64_t hash, uint32_t slot) REQUIRES(mutex_);
     void write(uint32_t slot, const Key &key, RowView rows) REQUIRES(mutex_);
     void publish(std::span<New> blocks, uint64_t generation) REQUIRES(mutex_);
-    Published publish_one(New &block, const Key &key, uint64_t generation) REQUIRES(mutex_);
+    MappedCount publish_one(New &block, const Key &key, uint64_t generation) REQUIRES(mutex_);
     bool merge(RowPlanes old_rows, RowView new_rows, bool &mismatched) const REQUIRES(mutex_);
 
     const StoreConfig config_;

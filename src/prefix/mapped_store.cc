@@ -51,10 +51,9 @@ public:
     const size_t key_bytes_;
     std::vector<uint8_t> keys_;
     std::vector<Flight> flights_;
-    // For who adopted blocks in flight; whoever files has it: the rows, and which blocks of them
-    // are in the store now.
-    std::vector<Segment> rows_;
-    std::vector<int32_t> landed_;  // 0, or why not
+    // For who adopted blocks in flight; whoever files has it: 0 for what came to the store, or why
+    // it did not.
+    std::vector<int32_t> landed_;
 
 private:
     using Rows = std::span<const Segment>;
@@ -180,7 +179,7 @@ bool MappedStore::Published::gather(size_t i, Rows &rows, RowPlanes to, RowView 
     }
     std::memset(to.validity, 0, size_t{config.block_rows} * shape.validity_bytes);
     for (uint32_t r = 0; r < config.block_rows; r++)
-        shape.mark_missing(to.ids + r * shape.ids_bytes, ROUTECAP_MISSING_NOT_PUBLISHED);
+        shape.mark_missing(to.from(shape, r).ids, ROUTECAP_MISSING_NOT_PUBLISHED);
     bool any = false;
     for (const Segment &s : rows) {
         if (s.first >= end_row) break;
@@ -198,7 +197,6 @@ bool MappedStore::Published::gather(size_t i, Rows &rows, RowPlanes to, RowView 
 }
 
 void MappedStore::Published::land(std::span<const Segment> rows) noexcept try {
-    using Result = MappedBlocks::Published;
     const StoreConfig &config = store_->config();
     const Shape &shape = *config.shape;
     MappedBlocks &blocks = *store_->blocks_;
@@ -210,7 +208,6 @@ void MappedStore::Published::land(std::span<const Segment> rows) noexcept try {
     landed_.assign(flights_.size(), ROUTECAP_MISSING_NOT_PUBLISHED);
     bool all_stale = true;
     uint64_t newest = 0;
-    rows_.assign(rows.begin(), rows.end());
     std::array<uint64_t, static_cast<size_t>(MappedCount::end)> counts{};
     const auto add = [&](MappedCount what) { counts[static_cast<size_t>(what)]++; };
     for (size_t from = 0; from < flights_.size(); from += group) {
@@ -226,49 +223,39 @@ void MappedStore::Published::land(std::span<const Segment> rows) noexcept try {
             stale[i] = any[i] && tag < generation_;
             newest = std::max(newest, tag);
         }
-        std::array<MappedBlocks::New, kRowsAtOnce> wanted;
-        size_t count = 0;
-        const auto choose = [&]() REQUIRES(store_->flights_mutex_) {
-            for (size_t i = 0; i < n; i++) {
-                if (!any[i] || stale[i] || !flights_[from + i].wanted) continue;
-                wanted[count].key = key(from + i);
-                wanted[count++].rows = gathered[i];
-            }
-        };
-        const auto settle = [&]() REQUIRES(store_->flights_mutex_) {
+        // Without a writer all of it is refused.
+        const auto publish = [&](const MappedBlocks::Writer *writer) {
+            const Lock lock(store_->flights_mutex_);
+            std::array<MappedBlocks::New, kRowsAtOnce> wanted;
+            size_t count = 0;
+            for (size_t i = 0; i < n; i++)
+                if (any[i] && !stale[i] && flights_[from + i].wanted)
+                    wanted[count++] = {.key = key(from + i), .rows = gathered[i]};
+            if (writer != nullptr) writer->publish({wanted.data(), count}, generation_);
             const MappedBlocks::New *next = wanted.data();
             for (size_t i = 0; i < n; i++) {
-                Flight &flight = flights_[from + i];
-                const bool tried = any[i] && !stale[i] && flight.wanted;
-                const Result result = tried ? next->result : Result::refused;
-                if (tried && next++->mismatched) add(MappedCount::mismatched);
-                // What was dropped before it was there counts as if it had been dropped after.
-                const bool landed =
-                    any[i] && !stale[i] &&
-                    (!flight.wanted || result == Result::stored || result == Result::repeated);
-                stale[i] = stale[i] || result == Result::stale;
-                all_stale &= stale[i];
-                if (landed || stale[i]) landed_[from + i] = stale[i] ? ROUTECAP_MISSING_STALE : 0;
-                add(stale[i]                     ? MappedCount::stale
-                    : !any[i]                    ? MappedCount::empty
-                    : result == Result::repeated ? MappedCount::repeated
-                    : landed                     ? MappedCount::published
-                                                 : MappedCount::refused);
-                store_->unlist(flight);
+                MappedCount what = MappedCount::empty;
+                if (stale[i]) {
+                    what = MappedCount::stale;
+                } else if (any[i] && !flights_[from + i].wanted) {
+                    what = MappedCount::published;  // as if it had been dropped after that
+                } else if (any[i]) {
+                    what = next->result;
+                    if (next++->mismatched) add(MappedCount::mismatched);
+                }
+                if (what == MappedCount::published || what == MappedCount::repeated)
+                    landed_[from + i] = 0;
+                else if (what == MappedCount::stale)
+                    landed_[from + i] = ROUTECAP_MISSING_STALE;
+                all_stale &= what == MappedCount::stale;
+                add(what);
+                store_->unlist(flights_[from + i]);
             }
             store_->in_flight_ -= n;
         };
         // In this order: who sees nothing in flight looks no further than the file.
-        const bool changed = blocks.change([&](const MappedBlocks::Writer &writer) {
-            const Lock lock(store_->flights_mutex_);
-            choose();
-            writer.publish({wanted.data(), count}, generation_);
-            settle();
-        });
-        if (changed) continue;
-        const Lock lock(store_->flights_mutex_);
-        choose();  // and all of it is refused
-        settle();
+        if (!blocks.change([&](const MappedBlocks::Writer &writer) { publish(&writer); }))
+            publish(nullptr);
     }
     for (size_t c = 0; c < counts.size(); c++) blocks.count(static_cast<MappedCount>(c), counts[c]);
     if (all_stale) store_->note_stale(newest, generation_);
@@ -313,30 +300,34 @@ public:
     std::vector<Segment> take(PagePool &pool) override {
         const StoreConfig &config = store_->config();
         const auto rows = config.block_rows;
+        for (size_t i = 0; i < found_.size(); i++)
+            if (const Late &late = flights_[i]; late.publication != nullptr) {
+                const std::vector<int32_t> &landed = late.publication->landed_;
+                found_[i].reason = late.index < landed.size() ? landed[late.index]
+                                                              : ROUTECAP_MISSING_NOT_PUBLISHED;
+                if (found_[i].reason == 0)
+                    store_->blocks_->find(&keys_[i * config.key_bytes], generation_,
+                                          {&found_[i], 1});
+            }
         AdoptedRows adopted(first_);
         const size_t per_page = std::max<size_t>(1, config.shape->page_rows / rows);
         for (size_t i = 0; i < found_.size();) {
             // Blocks that are in the file, one after another.
             size_t n = 0;
-            while (i + n < found_.size() && n < per_page && found_[i + n].reason == 0 &&
-                   flights_[i + n].publication == nullptr)
-                n++;
-            if (flights_[i].publication != nullptr) {
-                add_landed(flights_[i], adopted);
-            } else if (n == 0) {
-                adopted.add_missing(rows, found_[i].reason);
-            } else {
-                const std::span<MappedBlocks::Found> run(&found_[i], n);
-                const PageRef page =
-                    store_->copy_page(&keys_[i * config.key_bytes], generation_, run, pool);
-                for (size_t b = 0; b < n; b++)
-                    if (!page || run[b].reason != 0)
-                        adopted.add_missing(rows, page ? run[b].reason : ROUTECAP_MISSING_REFUSED);
-                    else
-                        adopted.add(page.get(), static_cast<uint32_t>(b * rows), rows,
-                                    run[b].complete);
+            while (i + n < found_.size() && n < per_page && found_[i + n].reason == 0) n++;
+            if (n == 0) {
+                adopted.add_missing(rows, found_[i++].reason);
+                continue;
             }
-            i += std::max<size_t>(1, n);
+            const std::span<MappedBlocks::Found> run(&found_[i], n);
+            const PageRef page =
+                store_->copy_page(&keys_[i * config.key_bytes], generation_, run, pool);
+            for (size_t b = 0; b < n; b++)
+                if (!page || run[b].reason != 0)
+                    adopted.add_missing(rows, page ? run[b].reason : ROUTECAP_MISSING_REFUSED);
+                else
+                    adopted.add(page.get(), static_cast<uint32_t>(b * rows), rows, run[b].complete);
+            i += n;
         }
         return adopted.take();
     }
@@ -351,32 +342,6 @@ public:
     std::vector<uint8_t> keys_;
     std::vector<MappedBlocks::Found> found_;
     std::vector<Late> flights_;  // of the blocks that are in flight
-
-private:
-    // The rows of a block that was in flight, as they landed.
-    void add_landed(const Late &late, AdoptedRows &adopted) const {
-        const uint64_t rows = store_->config().block_rows;
-        const Published &p = *late.publication;
-        const Shape &shape = *store_->config().shape;
-        const int32_t reason =
-            late.index < p.landed_.size() ? p.landed_[late.index] : ROUTECAP_MISSING_NOT_PUBLISHED;
-        const int32_t hole = reason != 0 ? reason : ROUTECAP_MISSING_NOT_PUBLISHED;
-        uint64_t next = p.first + late.index * rows;  // position in the publisher
-        const uint64_t end = next + rows;
-        if (reason == 0)
-            for (const Segment &s : p.rows_) {
-                if (!s.page) continue;
-                for (uint64_t at = std::max(next, s.first); at < std::min(end, s.end()); at++) {
-                    const uint64_t row = at - s.first;
-                    if (shape.row_reason(s.ids(row), s.validity(row)) != 0) continue;
-                    adopted.add_missing(at - next, hole);
-                    adopted.add(s.page.get(), static_cast<uint32_t>(s.page_row + row), 1,
-                                s.complete);
-                    next = at + 1;
-                }
-            }
-        adopted.add_missing(end - next, hole);
-    }
 };
 
 int32_t MappedStore::adopt(Keys keys, uint64_t first, uint64_t generation, const void *owner,

@@ -1049,12 +1049,14 @@ int32_t Capturer::adopt(const RequestPtr &r, Store &store, uint64_t first,
         uint8_t why;
         BlockPtr block;
         bool goes;  // if the block does, before its rows are copied
+        bool in_flight;  // at the adopt
     };
     std::vector<Found> blocks;
     for (uint64_t key : keys) {
         const uint8_t why = store.why(key, generation);
         const BlockPtr block = why == 0 ? store.blocks[key] : nullptr;
-        blocks.push_back({key, why, block, store.shared && block != nullptr && block->landed});
+        blocks.push_back({key, why, block, store.shared && block != nullptr,
+                          block != nullptr && !block->landed});
         found.found += why == 0;
         if (found.found == blocks.size()) found.rows = found.found * store.block_rows;
         found.evicted += why == ROUTECAP_MISSING_EVICTED;
@@ -1066,9 +1068,10 @@ int32_t Capturer::adopt(const RequestPtr &r, Store &store, uint64_t first,
     r->reached({.rows = {}, .at_least = end});
     change(r, first, end, [this, r, first, blocks, &store, generation, rows = store.block_rows] {
         for (size_t i = 0; i < blocks.size(); i++) {
-            auto [key, why, block, goes] = blocks[i];
+            auto [key, why, block, goes, in_flight] = blocks[i];
             if (const auto now = store.blocks.find(key);
-                goes && (now == store.blocks.end() || now->second != block)) {
+                goes && block->landed &&
+                (in_flight || now == store.blocks.end() || now->second != block)) {
                 why = store.why(key, generation);
                 block = why == 0 ? now->second : nullptr;
             }

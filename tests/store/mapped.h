@@ -22,7 +22,6 @@
 namespace mapped {
 
 using namespace routecap;
-using Published = MappedBlocks::Published;
 
 inline ShapePtr make_shape(uint32_t layers, uint32_t k, uint32_t experts) {
     std::vector<int32_t> map(layers), provenance(layers, ROUTECAP_PROVENANCE_CAPTURED);
@@ -157,11 +156,11 @@ public:
     const Shape &shape() const { return *config_.shape; }
     void end() { blocks_.reset(); }
 
-    Published publish(uint64_t key, uint64_t seed, uint64_t missing = 0) {
+    MappedCount publish(uint64_t key, uint64_t seed, uint64_t missing = 0) {
         Block b = block_of(shape(), config_.block_rows, generation, seed, missing);
         return publish_block(key, b);
     }
-    Published publish_block(uint64_t key, Block &b) {
+    MappedCount publish_block(uint64_t key, Block &b) {
         const auto bytes = key_of(config_.key_bytes, key);
         MappedBlocks::New block{bytes.data(), b.planes()};
         write({&block, 1});
@@ -169,8 +168,9 @@ public:
         return block.result;
     }
     // Keys with blocks of a seed each, in one call.
-    std::vector<Published> publish_many(const std::vector<uint64_t> &keys,
-                                        const std::vector<uint64_t> &seeds, uint64_t missing = 0) {
+    std::vector<MappedCount> publish_many(const std::vector<uint64_t> &keys,
+                                          const std::vector<uint64_t> &seeds,
+                                          uint64_t missing = 0) {
         const auto bytes = keys_of(config_.key_bytes, keys);
         std::vector<Block> rows;
         for (const uint64_t seed : seeds)
@@ -180,7 +180,7 @@ public:
             blocks.push_back({bytes.data() + i * config_.key_bytes, rows[i].planes()});
         if (ready) ready();
         write(blocks);
-        std::vector<Published> results;
+        std::vector<MappedCount> results;
         for (const MappedBlocks::New &block : blocks) results.push_back(block.result);
         return results;
     }

@@ -70,14 +70,15 @@ TEST_F(Table, many_that_are_published_at_once_are_as_if_one_by_one) {
     std::vector<uint64_t> keys = {1, 2, 3, 4, 5, 4, 6, 7}, seeds = {11, 12, 13, 14, 15, 14, 16, 17};
     const auto results = a.publish_many(keys, seeds);
     for (size_t i = 0; i < keys.size(); i++) {
-        EXPECT_EQ(results[i], i == 1 || i == 5 ? Published::repeated : Published::stored) << i;
+        EXPECT_EQ(results[i], i == 1 || i == 5 ? MappedCount::repeated : MappedCount::published)
+            << i;
         EXPECT_TRUE(b.has(keys[i], seeds[i])) << i;
     }
     EXPECT_EQ(a.blocks().usage().blocks, 7u);
     for (uint64_t first = 100; first < 200; first += 16) {
         for (uint64_t i = 0; i < 16; i++) keys.resize(16), keys[i] = first + i;
-        for (const Published result : b.publish_many(keys, keys))
-            ASSERT_EQ(result, Published::stored);
+        for (const MappedCount result : b.publish_many(keys, keys))
+            ASSERT_EQ(result, MappedCount::published);
         for (const uint64_t key : keys) ASSERT_TRUE(a.has(key, key));
     }
     EXPECT_EQ(a.blocks().usage().blocks, 20u);
@@ -89,7 +90,8 @@ TEST_F(Table, more_at_once_than_there_is_room_for) {
     Process a(o, descriptor);
     std::vector<uint64_t> keys;
     for (uint64_t k = 0; k < 16; k++) keys.push_back(k);
-    for (const Published result : a.publish_many(keys, keys)) EXPECT_EQ(result, Published::stored);
+    for (const MappedCount result : a.publish_many(keys, keys))
+        EXPECT_EQ(result, MappedCount::published);
     uint64_t there = 0;
     for (const uint64_t k : keys) there += a.has(k, k);
     EXPECT_EQ(there, 5u);
@@ -105,7 +107,7 @@ TEST_F(Table, evict_drops_a_block_for_all) {
     EXPECT_EQ(b.read(1), kEvicted);
     EXPECT_EQ(a.blocks().usage().blocks, 0u);
     EXPECT_FALSE(a.evict(1));
-    EXPECT_EQ(a.publish(1, 2), Published::stored);
+    EXPECT_EQ(a.publish(1, 2), MappedCount::published);
     EXPECT_TRUE(b.has(1, 2));
 }
 
@@ -117,10 +119,10 @@ TEST_F(Table, advancing_ends_older_blocks_for_all_and_never_goes_back) {
     b.advance(5);
     EXPECT_EQ(a.is_at(), 5u);
     EXPECT_EQ(a.read(1), kStale);
-    EXPECT_EQ(a.publish(3, 3), Published::stale);
+    EXPECT_EQ(a.publish(3, 3), MappedCount::stale);
     a.generation = 5;
     EXPECT_EQ(a.read(1), kStale);
-    EXPECT_EQ(a.publish(1, 100), Published::stored);
+    EXPECT_EQ(a.publish(1, 100), MappedCount::published);
     b.generation = 5;
     EXPECT_TRUE(b.has(1, 100));
     a.advance(4);
@@ -313,15 +315,15 @@ TEST_F(Table, random_calls_of_three_processes_agree_with_a_model) {
                                   differ(process.shape(), b->second.seed, block_seed,
                                          b->second.missing | missing));
                         if (filled == b->second.missing) {
-                            ASSERT_EQ(result, Published::repeated);
+                            ASSERT_EQ(result, MappedCount::repeated);
                             model.use(key);
                             break;
                         }
-                        ASSERT_EQ(result, Published::stored);
+                        ASSERT_EQ(result, MappedCount::published);
                         model.store(key, block_seed, filled);
                         break;
                     }
-                    ASSERT_EQ(result, Published::stored) << step;
+                    ASSERT_EQ(result, MappedCount::published) << step;
                     model.store(key, block_seed, missing);
                 }
             }

@@ -146,7 +146,7 @@ TEST(FailingSystem, every_call_that_fails_is_an_error_with_a_line_and_leaves_not
             }
             // A lock that cannot be had is taken for that of another: the next one will do.
             if (made->status == ROUTECAP_OK) {
-                EXPECT_EQ(made->publish(1, 1), Published::stored);
+                EXPECT_EQ(made->publish(1, 1), MappedCount::published);
                 continue;
             }
             EXPECT_TRUE(made->status == ROUTECAP_ERR_NO_MEMORY ||
@@ -251,7 +251,7 @@ TEST(Named, an_empty_file_becomes_a_table_once_however_many_open_it) {
         threads.emplace_back([&, t] {
             Process process(kSmall, descriptor);
             ASSERT_EQ(process.status, ROUTECAP_OK) << last_error();
-            stored += process.publish(t, t) == Published::stored;
+            stored += process.publish(t, t) == MappedCount::published;
         });
     for (std::thread &t : threads) t.join();
     EXPECT_EQ(stored, 4);
@@ -328,7 +328,7 @@ TEST(Dead, while_it_made_a_store_leaves_a_file_that_the_next_makes_one_of) {
         more = signalled_in_open(SIGKILL, n, file.descriptor, child);
         Process next(kSmall, file.descriptor);
         ASSERT_EQ(next.status, ROUTECAP_OK) << last_error();
-        EXPECT_EQ(next.publish(1, 1), Published::stored);
+        EXPECT_EQ(next.publish(1, 1), MappedCount::published);
         Process other(kSmall, file.descriptor);
         ASSERT_EQ(other.status, ROUTECAP_OK) << last_error();
         EXPECT_TRUE(other.has(1, 1));
@@ -345,7 +345,7 @@ TEST(Dead, while_it_made_a_store_leaves_a_file_that_the_next_makes_one_of) {
         Process next(kSmall, file.descriptor);
         ASSERT_EQ(next.status, ROUTECAP_OK) << last_error();
         EXPECT_EQ(next.find(0), kNotPublished);
-        EXPECT_EQ(next.publish(1, 1), Published::stored);
+        EXPECT_EQ(next.publish(1, 1), MappedCount::published);
         EXPECT_TRUE(next.has(1, 1));
     }
 }

@@ -53,7 +53,7 @@ void expect_whole(Process &process, uint64_t seed) {
 // Nobody who is dead holds anything: as many blocks as it has room for are published and found.
 void expect_all_room(Process &process, uint32_t blocks, uint64_t first_key) {
     for (uint64_t k = 0; k < blocks; k++)
-        ASSERT_EQ(process.publish(first_key + k, first_key + k), Published::stored);
+        ASSERT_EQ(process.publish(first_key + k, first_key + k), MappedCount::published);
     for (uint64_t k = 0; k < blocks; k++)
         ASSERT_TRUE(process.has(first_key + k, first_key + k)) << k;
     ASSERT_EQ(process.blocks().usage().blocks, blocks);
@@ -268,14 +268,14 @@ TEST(Interrupted, with_the_lock_a_writer_holds_up_nobody_and_what_is_dropped_mea
         more = a.step(steps) && lock.taken();
         if (!more) break;
         EXPECT_TRUE(parent.has(2, 2));
-        EXPECT_EQ(parent.publish(8, 8), Published::refused);
-        EXPECT_EQ(parent.publish(8, 8), Published::refused);  // which does not wait again
+        EXPECT_EQ(parent.publish(8, 8), MappedCount::refused);
+        EXPECT_EQ(parent.publish(8, 8), MappedCount::refused);  // which does not wait again
         EXPECT_TRUE(parent.evict(2));
         EXPECT_EQ(parent.read(2), kEvicted);
         a.finish();
         EXPECT_TRUE(parent.has(1, 1));
         EXPECT_TRUE(parent.has(7, 7));
-        EXPECT_EQ(parent.publish(8, 8), Published::stored);
+        EXPECT_EQ(parent.publish(8, 8), MappedCount::published);
         EXPECT_TRUE(parent.has(8, 8));
         ASSERT_NO_FATAL_FAILURE(expect_all_room(parent, o.blocks, 1000)) << steps;
     }
@@ -301,7 +301,7 @@ TEST(Interrupted, a_publish_from_before_an_advance_takes_no_block_from_after_it)
             parent.advance(parent.generation = 2);
             EXPECT_NE(parent.find(1), 0);
             if (lock.taken()) a.finish();
-            EXPECT_EQ(parent.publish(1, 20), Published::stored);
+            EXPECT_EQ(parent.publish(1, 20), MappedCount::published);
             a.finish();
             ASSERT_TRUE(parent.has(1, 20)) << there << " " << steps;
         }
@@ -327,11 +327,11 @@ TEST(Locks, a_child_of_fork_does_not_keep_its_parents) {
     });
     pid_t inner;
     ASSERT_EQ(::read(pipes[0], &inner, sizeof inner), static_cast<ssize_t>(sizeof inner));
-    EXPECT_EQ(here.publish(5, 5), Published::refused);
+    EXPECT_EQ(here.publish(5, 5), MappedCount::refused);
     kill(middle, SIGKILL);
     int status;
     waitpid(middle, &status, 0);
-    EXPECT_EQ(here.publish(5, 5), Published::stored);
+    EXPECT_EQ(here.publish(5, 5), MappedCount::published);
     kill(inner, SIGKILL);
     close(pipes[0]);
     close(pipes[1]);
@@ -407,7 +407,7 @@ TEST(AtOnce, every_read_is_of_a_state_between_the_last_complete_and_the_last_beg
                     ASSERT_TRUE(process.evict(key));
                 else
                     ASSERT_EQ(process.publish(key, key, kMissing[next % kStates]),
-                              Published::stored);
+                              MappedCount::published);
                 states[key].complete = next;
             }
         });
@@ -509,8 +509,9 @@ TEST(AtOnce, keys_that_two_publish_have_one_block_each) {
                 meet(2 * round + 1);
                 for (uint64_t key = 0; key < kAll; key += 16) {
                     for (uint64_t i = 0; i < 16; i++) keys[i] = key + (t == 0 ? i : 15 - i);
-                    for (const Published result : processes[t]->publish_many(keys, keys))
-                        ASSERT_TRUE(result == Published::stored || result == Published::repeated);
+                    for (const MappedCount result : processes[t]->publish_many(keys, keys))
+                        ASSERT_TRUE(result == MappedCount::published ||
+                                    result == MappedCount::repeated);
                 }
                 meet(2 * round + 2);
                 if (t != 0) continue;
