@@ -92,7 +92,7 @@ plants asan-ubsan vectors '^vectors$' "drafts beyond a cut stay" src/capture/req
 plants asan-ubsan vectors '^vectors$' "a mask by layers is a row too narrow" src/routing/copy_out.cc \
     's/(\.mask_layer_stride = row_major \? 1 : static_cast<int64_t>\(rows\))/\1 - 1/'
 plants asan-ubsan vectors '^vectors$' "rows behind the last segment are not in the form" src/routing/serialized.cc \
-    's/^( *)add\(\{\}, nullptr, 0, routing\.end\(\) - position\);/\1;/'
+    's/for_all_rows\(routing\.first\(\), routing\.end\(\),/for_all_rows(routing.first(), routing.first(),/'
 plants asan-ubsan vectors '^vectors$' "a block is as old as its newest row" src/prefix/landing.cc \
     's/any \? std::min\(b\.tag, tag\)/any ? std::max(b.tag, tag)/'
 plants asan-ubsan vectors '^vectors$' "what a key has is overlooked" src/prefix/landing.cc 's/if \(s_\.slot_keys\(\)\) return;/return;/'

@@ -106,7 +106,6 @@ breaks wire "one id too many is an expert" src/wire/cells.cc 's/in_range &= plai
 breaks wire "a cell of zeros is an expert" src/wire/cells.cc \
     's/if \(!distinct_\.all\(ids, rows \* shape\.layers\)\)/if (ids[0] != 0 \&\& !distinct_.all(ids, rows * shape.layers))/'
 breaks wire "a piece of a few bytes is lost" src/wire/decoder.cc 's/kept_\.insert\(kept_\.end\(\), at, at \+ bytes\);/if (bytes > 2) kept_.insert(kept_.end(), at, at + bytes);/'
-breaks wire "a minus is no part of a number" src/wire/lists.cc 's/negative \? -static_cast<int64_t>\(number\) :/negative ? static_cast<int64_t>(number) :/'
 breaks sequence "a row in the place of the last token's is taken" src/sequence/sequence.cc 's/return end > 0 \? end - 1 : 0;/return end;/'
 breaks sequence "rows stay one token too long where tokens differ" src/sequence/sequence.cc 's/const uint64_t kept = call\.diverges \? call\.common :/const uint64_t kept = call.diverges ? call.common + 1 :/'
 breaks sequence "the newest row stays" src/sequence/join.cc 's/const RowView \&winner = preferred \? now : old/const RowView \&winner = !preferred ? now : old/'
