@@ -72,6 +72,8 @@ private:
     uint64_t length(uint64_t blocks) const { return blocks * config_.block_rows; }
 
     // The hash of a key, after fetching where it leads to; neither changes, so it needs no mutex.
+    // In pairs, with the blocks that are fetched next, this is worth 38 % of looking up 2,048 and
+    // 26 % of adopting them (cold caches).
     uint64_t hash_ahead(const uint8_t *key) const UNCHECKED_THREADS {
         const uint64_t hash = table_.hash(key);
         table_.prefetch_bucket(hash);

@@ -181,6 +181,7 @@ public:
 private:
     struct Control;
     struct Slot;
+    using Cell = std::atomic<uint32_t>;
     // Offsets in the file.
     struct Layout {
         size_t control, evictions, index, used, slots, rows, bytes;
@@ -199,7 +200,7 @@ private:
 
     Key key_at(const uint8_t *keys, size_t i) const;
     uint64_t hash_in(uint32_t slot) const;
-    MappedWord *cells(uint64_t hash) const;
+    Cell *cells(uint64_t hash) const;
     std::atomic<uint8_t> &used(uint32_t slot) const;
     Slot &slot(uint32_t number) const;
     MappedWord *rows(uint32_t slot) const;
@@ -222,7 +223,7 @@ private:
     void unlock() RELEASE(mutex_);
     void has_writer() const ASSERTS(mutex_) {}
     uint32_t take_slot() REQUIRES(mutex_);
-    void index(uint64_t hash, uint32_t slot) REQUIRES(mutex_);
+    void index(uint64_t hash, uint32_t slot, const std::optional<Found> &old) REQUIRES(mutex_);
     void write(uint32_t slot, const Key &key, RowView rows) REQUIRES(mutex_);
     void publish(std::span<New> blocks, uint64_t generation) REQUIRES(mutex_);
     MappedCount publish_one(New &block, const Key &key, uint64_t generation) REQUIRES(mutex_);
