@@ -381,10 +381,12 @@ void Workload::prefixes(bool shared) {
         CALL(routecap_request_adopt_batch, capturer_, adopters, &rest, sizeof rest, 1, 0);
         observe(adopted_);
         settle(store);
-        CALL(routecap_store_retain, store, keys, 6, nullptr);
-        CALL(routecap_store_release, store, keys, 6);
+        if (!shared) {
+            CALL(routecap_store_retain, store, keys, 6, nullptr);
+            CALL(routecap_store_release, store, keys, 6);
+            CALL(routecap_store_retain, store, keys + 1, 5, nullptr);
+        }
         CALL(routecap_store_contains, store, keys, 6, 0, nullptr, nullptr);
-        CALL(routecap_store_retain, adopters, keys + 1, 5, nullptr);
         CALL(routecap_store_evict, store, keys, 1, nullptr);
         CALL(routecap_store_advance, store, 1);
         routecap_store_counts counts{};

@@ -494,7 +494,7 @@ CAUSES: list[tuple[Any, dict[str, Any], dict[str, str]]] = [
     (ids_are_no_experts, {}, {of_layers("out_of_range"): "RoutecapIdsRefused"}),
     (an_id_is_there_twice, {}, {of_layers("duplicate"): "RoutecapIdsRefused"}),
     (rows_are_refused, {"budget_bytes": 1 << 17}, {of_rows("refused"): "RoutecapRowsRefused"}),
-    (adopted_rows_are_refused, {"budget_bytes": 1 << 17}, {'routecap_memory_bytes{kind="in_use"}': "RoutecapBudgetFull"}),
+    (adopted_rows_are_refused, {"budget_bytes": 1 << 19}, {'routecap_memory_bytes{kind="in_use"}': "RoutecapBudgetFull"}),
     (no_slot_is_free, {"slots": 1, "manual_progress": True, "may_lose": True}, {'routecap_steps_total{state="lost"}': "RoutecapStepsLost"}),
     (a_request_is_closed_too_early, {"manual_progress": True}, {of_rows("late"): "RoutecapRowsWithoutRequest"}),
     (a_request_was_never_opened, {}, {of_rows("skipped"): "RoutecapRowsWithoutRequest"}),
