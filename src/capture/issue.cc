@@ -124,7 +124,8 @@ int32_t ForwardPath::check_spans(Issue &issue) {
     bool tangled = false;  // some spans of one request do not ascend
     for (uint32_t i = 0; i < count; i++) {
         // Requests lie all over memory.
-        if (i + kAhead < count) owner_->registry.requests.prefetch(issue.span(i + kAhead).request);
+        if (i + kAhead < count)
+            owner_->registry.requests.prefetch(issue.span(i + kAhead).request, true);
         const routecap_span &span = issue.span(i);
         if (int32_t s = check_span(issue, i); s < 0) return s;
         issue.drafts += speculative(span);

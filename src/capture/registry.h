@@ -35,6 +35,11 @@ struct Registry {
     void make_room(size_t entries) REQUIRES(mutex) {
         routecap::make_room(log, log.size() + promised + entries);
     }
+    // Starts fetching where the entry goes that comes after so many.
+    void prefetch_entry(size_t ahead) const REQUIRES(mutex) {
+        if (log.size() + ahead < log.capacity())
+            __builtin_prefetch(log.data() + log.size() + ahead, 1);
+    }
     // There must be room: that growing the log is out of the question makes the code shorter.
     template <class What>
     void append(uint64_t after, What &&what) noexcept REQUIRES(mutex) {

@@ -67,7 +67,7 @@ private:
         REQUIRES(owner_->registry.mutex);
     int32_t refuse_many(size_t count) const;
     template <class Item, class Ahead, class One>
-    int32_t batch(Item *items, size_t item_size, size_t count, Ahead ahead, One one);
+    int32_t batch(Item *items, size_t item_size, size_t count, bool drafts, Ahead ahead, One one);
 
     // prefixes.cc
     int32_t check_prefix(const Store &store, const Shape &from, const Shape &to, uint64_t first,
