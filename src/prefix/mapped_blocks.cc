@@ -606,9 +606,9 @@ uint32_t MappedBlocks::take_slot() {
     return taken;
 }
 
-// From now on a key's cell leads to this slot: the cell that leads to its old one, or the first
-// that is free, or else one of another block, which is lost then: of a full store's blocks, with
-// every slot written 20 times, one in a million.
+// From now on a key's cell leads to this slot: the cell that leads to its old one, so that a reader
+// finds the one or the other; or the first that leads to no block; or else one of another block,
+// which is lost then: of a full store's blocks, with every slot written 20 times, one in a million.
 void MappedBlocks::index(uint64_t hash, uint32_t number, const std::optional<Found> &old) {
     Cell *place = nullptr;
     for (Cell &at : std::span(cells(hash), kCells)) {
@@ -617,7 +617,8 @@ void MappedBlocks::index(uint64_t hash, uint32_t number, const std::optional<Fou
             place = &at;
             break;
         }
-        if (cell == 0 && place == nullptr) place = &at;
+        const bool none = slot_in(cell) >= slots_ || !published(slot(slot_in(cell)).word.load());
+        if (none && place == nullptr) place = &at;
     }
     if (place == nullptr) place = cells(hash);
     place->store(cell_of(hash, number), std::memory_order_release);
@@ -699,7 +700,6 @@ MappedCount MappedBlocks::publish_one(New &block, const Key &key, uint64_t gener
     }
     const uint32_t number = take_slot();  // that of the block that is there, if it is next
     write(number, key, from);
-    // Whoever comes by finds the one or the other.
     index(key.hash, number, old);
     if (old) drop(*old);
     return MappedCount::published;
