@@ -162,7 +162,6 @@ bool MappedStore::Published::gather(size_t i, Rows &rows, RowPlanes to, RowView 
     const Shape &shape = *config.shape;
     const uint64_t first_row = first + i * config.block_rows,
                    end_row = first_row + config.block_rows;
-    std::fill_n(to.tags, config.block_rows, generation_);
     while (!rows.empty() && rows.front().end() <= first_row) rows = rows.subspan(1);
     if (rows.empty() || rows.front().first >= end_row) return false;
     const Segment &only = rows.front();
@@ -192,6 +191,10 @@ bool MappedStore::Published::gather(size_t i, Rows &rows, RowPlanes to, RowView 
                        .filled;
         }
     }
+    // A row without a cell says nothing of the block's age.
+    const uint64_t tag = store_->blocks_->least_tag(to);
+    for (uint32_t r = 0; r < config.block_rows; r++)
+        if (shape.row_empty(to.from(shape, r).validity)) to.tags[r] = tag;
     gathered = to;
     return any;
 }

@@ -960,7 +960,9 @@ void Store::land(const Shape &shape, const BlockPtr &block, std::vector<RowPtr> 
             news |= !old->valid(l);
             differs |= old->valid(l) && !old->same_set(*row, l);
         }
-        row = unite(old, row);
+        auto united = std::make_shared<Row>(*unite(old, row));
+        if (!united->any()) united->tag = before != nullptr ? old->tag : tag;
+        row = united;
     }
     counts.blocks_mismatched += differs;
     (!any ? counts.blocks_empty : !news ? counts.blocks_repeated : counts.blocks_published)++;
