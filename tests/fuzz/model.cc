@@ -1082,8 +1082,9 @@ int32_t Capturer::adopt(const RequestPtr &r, Store &store, uint64_t first,
                                      : block != nullptr && block->stale
                                          ? ROUTECAP_MISSING_STALE
                                          : ROUTECAP_MISSING_NOT_PUBLISHED;
-                const RowPtr row =
+                RowPtr row =
                     block != nullptr && block->landed ? block->rows[p] : empty_row(*shape, hole);
+                if (!row->there()) row = empty_row(*shape, row->missing.front());  // without a tag
                 RowPtr &mine = r->content[first + i * rows + p];
                 mine = unite(mine, row);
             }
