@@ -72,7 +72,7 @@ routecap_status routecap_plan_scatter(const routecap_plan *plan, const void *ids
                                       const uint8_t *classes, size_t classes_bytes,
                                       routecap_routing **routings, size_t count) {
     if (routings == nullptr && count > 0) return report(ROUTECAP_ERR_ARGUMENT, "routings is NULL");
-    if (int32_t s = check_count(count, sizeof *routings, "routings"); s < 0) return s;
+    if (int32_t s = check_count(count, sizeof(void *), "routings"); s < 0) return s;
     std::fill_n(routings, count, nullptr);
     return with(plan, [&](const Plan &p) {
         return scatter(p, ids, ids_bytes, classes, classes_bytes, routing_output(routings), count);

@@ -72,7 +72,7 @@ routecap_status routecap_routing_merge(const routecap_routing *const *routings, 
     if (int32_t s = clear(merged, "merged"); s < 0) return s;
     if (flags != 0) return report(ROUTECAP_ERR_ARGUMENT, "flags is %u", flags);
     if (routings == nullptr || count == 0) return report(ROUTECAP_ERR_ARGUMENT, "nothing to merge");
-    if (int32_t s = check_count(count, sizeof *routings, "routings"); s < 0) return s;
+    if (int32_t s = check_count(count, sizeof(void *), "routings"); s < 0) return s;
     for (size_t i = 0; i < count; i++)
         if (int32_t s = with_rows(routings[i], [](const Routing &) { return ROUTECAP_OK; }); s < 0)
             return s;
