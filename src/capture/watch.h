@@ -22,9 +22,9 @@ public:
         : number_(number), slots_(slots), counters_(counters), pool_(pool) {}
 
     // Of the step that was filed: its copy failed; or the device saw a slip of checked mode in it;
-    // or none of its rows has a valid cell in so many layers, of which this is the first, because of
-    // this slip or, with ROUTECAP_OK, because these were not written; or so many of its cells have
-    // ids that cannot be, in this layer among others.
+    // or none of its rows has a valid cell in so many layers, of which this is the first, because
+    // of this slip or, with ROUTECAP_OK, because these were not written; or so many of its cells
+    // have ids that cannot be, in this layer among others.
     void failed(const char *why);
     void slipped(uint64_t step, int32_t slip);
     void silent(uint64_t step, uint32_t layers, uint32_t first, int32_t slip);

@@ -92,7 +92,8 @@ public:
     // ---- Filing: for one thread at a time, which does not hold `mutex`. Without memory rows are
     // refused, and nothing throws unless its comment says so.
 
-    // Files rows that issue accepted, at consecutive positions. Their charge pays for pages. If readers shared or took rows since, filing may need more than the charge. It then takes the
+    // Files rows that issue accepted, at consecutive positions. Their charge pays for pages. If
+    // readers shared or took rows since, filing may need more than the charge. It then takes the
     // rest even if the budget has no room, because the rows were accepted.
     // Adds to `filed` how they ended.
     void file_rows(uint64_t position, const RowSource &source, uint64_t rows, uint64_t tag,

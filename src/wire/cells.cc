@@ -167,7 +167,7 @@ Cells::Cells(const ArrayLayout &layout, CellsOut to)
 
 // ---- One row --------------------------------------------------------------------------------
 
-// Whether a cell holds k distinct experts, if the layer is known to have fewer than this many.
+// Notes which columns that belong to no layer hold k distinct experts.
 template <class T>
 void Cells::look_at_left_out(const uint8_t *row) {
     const Elements<T> ids(row);
