@@ -22,7 +22,7 @@ func (r *Routing) Serialize(dst []byte) (int, error) { return r.serialize(dst, 0
 
 // SerializeChecked is Serialize with checksums of the header and of each row
 // (ROUTECAP_SERIALIZE_CHECKED), so that a reader of some rows notices whether they arrived as they
-// were written. Libraries before 1.1 refuse such bytes.
+// were written.
 //
 // Errors: ErrNotReady; ErrBufferTooSmall, nothing is written.
 func (r *Routing) SerializeChecked(dst []byte) (int, error) {

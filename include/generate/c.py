@@ -25,32 +25,9 @@ def wrapped(begin: str, parts: list[str], end: str) -> str:
 # ---- The function table and the version script
 
 
-def since(headers: Headers) -> dict[str, str]:
-    """The version of each function in the order of the table. What is declared and not in the table
-    comes at its end, under the version of the headers.
-    """
-    number = {each.name: each.value for each in headers.constants}
-    now = f"{number['ROUTECAP_VERSION_MAJOR']}.{number['ROUTECAP_VERSION_MINOR']}"
-    declared = {each.short for each in headers.functions} - {"get_api"}
-    found, version = {}, "1.0"
-    body = table(headers)
-    for match in re.finditer(r"/\* Since (\d+\.\d+)\. \*/|\(\*(\w+)\)\(", body):
-        if match[1]:
-            version = match[1]
-        elif match[2] in declared:
-            found[match[2]] = version
-        else:
-            raise SystemExit(f"generate: table.h has {match[2]}, which no chapter declares")
-    for each in headers.functions:
-        if each.short in declared:
-            found.setdefault(each.short, now)
-    return found
-
-
-def table(headers: Headers) -> str:
-    """The entries of the function table, as they stand."""
-    text = headers.chapter("table")
-    return text[text.index("    uint32_t minor;\n") + 20 : text.index("} routecap_api;")]
+def entries(headers: Headers) -> list[str]:
+    """The functions of the table, in the order of the chapters."""
+    return [each.short for each in headers.functions if each.short != "get_api"]
 
 
 def pointer(function: Function) -> str:
@@ -60,42 +37,40 @@ def pointer(function: Function) -> str:
 
 
 def table_header(headers: Headers) -> str:
-    """table.h with every other chapter, and the functions that are declared and not in it. Entries
-    never change: what the chapters declare otherwise does not compile in src/api/table.cc.
-    """
-    body = table(headers)
-    functions = {each.short: each for each in headers.functions}
-    versions = re.findall(r"Since (\d+\.\d+)", body)
-    added = ""
-    for name, came in since(headers).items():
-        if f"(*{name})(" not in body:
-            if came != versions[-1]:
-                versions.append(came)
-                added += f"    /* Since {came}. */\n"
-            added += pointer(functions[name]) + "\n"
-    text = headers.chapter("table").replace(body, body + added)
+    """table.h with every other chapter, and with every function of theirs."""
+    text = headers.chapter("table")
+    begin = text.index("    uint32_t minor;\n") + len("    uint32_t minor;\n")
+    end = text.index("} routecap_api;")
+    body = ""
+    for chapter in headers.chapters:
+        functions = [each for each in headers.functions if each.chapter == chapter]
+        functions = [each for each in functions if each.short != "get_api"]
+        if functions:
+            body += f"    /* {chapter}.h */\n"
+            body += "".join(pointer(each) + "\n" for each in functions)
     chapters = sorted(each.name for each in headers.folder.glob("routecap/*.h"))
     includes = "".join(f'#include "{each}"\n' for each in chapters if each != "table.h")
+    text = text[:begin] + body + text[end:]
     return re.sub(r'(#include "\w+\.h"\n)+', includes, text, count=1)
 
 
+def version(headers: Headers) -> str:
+    """The name of the version that all symbols have."""
+    number = {each.name: each.value for each in headers.constants}
+    return "ROUTECAP_{ROUTECAP_VERSION_MAJOR}.{ROUTECAP_VERSION_MINOR}".format(**number)
+
+
 def version_script(headers: Headers) -> str:
-    versions: dict[str, list[str]] = {}
-    for name, came in {"get_api": "1.0", **since(headers)}.items():
-        versions.setdefault(came, []).append(name)
-    text, before = f"# {OPENING}\n", ""
-    for version, names in versions.items():
-        text += f"ROUTECAP_{version} {{\n  global:\n"
-        text += "".join(f"    routecap_{name};\n" for name in sorted(names))
-        text += "" if before else "  local:\n    *;\n"
-        text += f"}}{before};\n"
-        before = f" ROUTECAP_{version}"
-    return text
+    names = sorted(["get_api", *entries(headers)])
+    exported = "".join(f"    routecap_{name};\n" for name in names)
+    return (
+        f"# {OPENING}\n{version(headers)} {{\n  global:\n{exported}  local:\n    *;\n}};\n"
+    )
 
 
 def symbols(headers: Headers) -> str:
-    every = {"get_api": "1.0", **since(headers)}
-    return "".join(f"routecap_{name}@@ROUTECAP_{every[name]}\n" for name in sorted(every))
+    names = sorted(["get_api", *entries(headers)])
+    return "".join(f"routecap_{name}@@{version(headers)}\n" for name in names)
 
 
 # ---- Lists for the preprocessor
@@ -115,7 +90,7 @@ def lists(headers: Headers) -> str:
         "// Lists of what the headers declare: X(...) is expanded for each.\n"
         "#pragma once\n\n"
         "// clang-format off\n"
-        + macro("ROUTECAP_FUNCTIONS", "X(name), in the order of the table.", list(since(headers)))
+        + macro("ROUTECAP_FUNCTIONS", "X(name), in the order of the table.", entries(headers))
         + macro("ROUTECAP_STATUSES", "X(ROUTECAP_NAME).", [each.name for each in headers.statuses])
         + macro(
             "ROUTECAP_REASONS",
@@ -194,9 +169,7 @@ def vector_fields(headers: Headers) -> str:
 
 
 def layout(headers: Headers) -> str:
-    """layout.txt, with what it says nothing of added, and larger sizes of structs that grew. Where
-    it says otherwise than the headers, the ABI was changed.
-    """
+    """layout.txt: the value of every constant, and the offset of every field."""
     is_so: dict[str, int] = {}
     for each in headers.constants:
         if not each.name.startswith("ROUTECAP_VERSION_"):
@@ -205,23 +178,13 @@ def layout(headers: Headers) -> str:
         *offsets, size = struct.offsets()
         is_so[struct.name] = size
         is_so |= {f"{struct.name}.{f.name}": at for f, at in zip(struct.fields, offsets)}
-    names = ["size", "major", "minor", *since(headers)]
-    offsets = [0, 8, 12, *range(16, 16 + 8 * len(names), 8)]
-    is_so |= {f"routecap_api.{name}": at for name, at in zip(names, offsets)}
-    is_so["routecap_api"] = 16 + 8 * (len(names) - 3)
-    text = (ROOT / "tests/abi/layout.txt").read_text()
-    said = dict(line.split() for line in text.splitlines())
-    for what, value in is_so.items():
-        was = int(said.get(what, str(value)).removesuffix("u"))
-        if was < value and re.fullmatch(r"routecap_\w+", what):
-            said[what] = str(value)
-        elif was != value:
-            raise SystemExit(
-                f"generate: tests/abi/layout.txt has {what} {was}; the headers have {value}"
-            )
-        else:
-            said.setdefault(what, f"{value}u" if value >= 2**63 else str(value))
-    return "".join(f"{what} {value}\n" for what, value in said.items())
+    names = entries(headers)
+    is_so |= {"routecap_api.size": 0, "routecap_api.major": 8, "routecap_api.minor": 12}
+    is_so |= {f"routecap_api.{name}": 16 + 8 * at for at, name in enumerate(names)}
+    is_so["routecap_api"] = 16 + 8 * len(names)
+    return "".join(
+        f"{what} {value}{'u' if value >= 2**63 else ''}\n" for what, value in is_so.items()
+    )
 
 
 def forgotten(headers: Headers) -> Iterator[str]:

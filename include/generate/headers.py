@@ -89,6 +89,7 @@ class Function:
     returns: str
     parameters: list[Parameter]
     comment: str
+    chapter: str = ""
 
     @property
     def short(self) -> str:
@@ -120,6 +121,8 @@ class Headers:
         self.functions: list[Function] = []
         for name in self.chapters:
             self._read(self.chapter(name))
+            for each in self.functions:
+                each.chapter = each.chapter or name
 
     def chapter(self, name: str) -> str:
         return (self.folder / "routecap" / f"{name}.h").read_text()

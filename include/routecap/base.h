@@ -131,7 +131,7 @@
  * routecap_copy_options.fill, and lost_value, context_rank and tensor_rank of routecap_plan_config.
  * Fill these two structs with their _init functions. The sizes of a struct in the program and in
  * the library may differ:
- *   - A struct that the caller fills may be smaller than this library's, down to its size in 1.0.
+ *   - A struct that the caller fills may be smaller than this library's, down to its size in 1.0.0.
  *     It may be larger, up to 65536 bytes, if all bytes that this library does not know are 0.
  *     Otherwise the call returns ROUTECAP_ERR_STRUCT_SIZE.
  *   - In a struct that the library fills, it reads only struct_size. It fills that many bytes, and
@@ -181,10 +181,12 @@ extern "C" {
  * Version
  * ============================================================================================== */
 
-/* The version of this header. */
+/* The version of this header. With DEV 1 it is 1.0.0-dev: what becomes 1.0.0, and may change until
+ * then. */
 #define ROUTECAP_VERSION_MAJOR 1
-#define ROUTECAP_VERSION_MINOR 1
+#define ROUTECAP_VERSION_MINOR 0
 #define ROUTECAP_VERSION_PATCH 0
+#define ROUTECAP_VERSION_DEV 1
 
 /**
  * Return the version of the loaded library: major * 10000 + minor * 100 + patch. Never fails.

@@ -82,7 +82,7 @@ extern "C" {
                                               first */
 #define ROUTECAP_CONFIG_CHECKED 16u        /* checked mode, for development: mistakes in the order
                                               of calls are errors */
-#define ROUTECAP_CONFIG_LOAD 32u           /* since 1.1: count how often each expert was chosen; see
+#define ROUTECAP_CONFIG_LOAD 32u           /* count how often each expert was chosen; see
                                               load.h */
 typedef uint32_t routecap_config_flags; /* any of ROUTECAP_CONFIG_* */
 
@@ -256,10 +256,10 @@ ROUTECAP_API routecap_status routecap_step_snapshot(routecap_capturer *capturer,
 #define ROUTECAP_SPAN_SPECULATIVE 1u      /* drafts: provisional until routecap_request_accept */
 #define ROUTECAP_SPAN_DEVICE_POSITIONS 2u /* the positions are in routecap_issue_options.positions,
                                              and lie in [position, position_end) */
-#define ROUTECAP_SPAN_PREFILL 4u          /* since 1.1: load.h counts its rows as prefill */
-#define ROUTECAP_SPAN_DECODE 8u           /* since 1.1: load.h counts its rows as decode. Cannot be
+#define ROUTECAP_SPAN_PREFILL 4u          /* load.h counts its rows as prefill */
+#define ROUTECAP_SPAN_DECODE 8u           /* load.h counts its rows as decode. Cannot be
                                              combined with PREFILL */
-#define ROUTECAP_SPAN_UNCOUNTED 16u       /* since 1.1: load.h does not count its rows, because
+#define ROUTECAP_SPAN_UNCOUNTED 16u       /* load.h does not count its rows, because
                                              another span with the same sink rows counts them.
                                              Cannot be combined with PREFILL or DECODE */
 typedef uint32_t routecap_span_flags; /* any of ROUTECAP_SPAN_* */
@@ -453,8 +453,6 @@ typedef struct routecap_memory {
     uint64_t page_bytes;      /* of one page, the unit in which requests take from the budget: its
                                  rows, and 8 bytes for the tag of each */
     uint64_t request_bytes;   /* of one open request before its first row, outside the budget */
-    uint64_t tag_bytes;       /* 0: what a page takes from the budget in addition, once two of its
-                                 rows have different tags. Before 1.1 it was not 0 */
 } routecap_memory;
 
 /**

@@ -38,7 +38,7 @@ typedef uint32_t routecap_serialize_flags; /* any of ROUTECAP_SERIALIZE_* */
  * With ROUTECAP_SERIALIZE_CHECKED the bytes are version 2: they contain checksums (CRC32C, 4 bytes
  * each), one of the header, and one of each row and its position. So deserialising them, or a slice
  * of them, finds bytes that a disk or a network changed, and rows that were read from a wrong
- * place. Libraries before 1.1 refuse version 2.
+ * place.
  *
  * @param[in] routing    The routing.
  * @param[in] flags      0 or ROUTECAP_SERIALIZE_CHECKED.

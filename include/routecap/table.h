@@ -30,42 +30,22 @@ extern "C" {
 #endif
 
 /*
- * All functions except routecap_get_api, each under its name without the prefix. Later versions
- * only add entries, at the end.
+ * All functions except routecap_get_api, each under its name without the prefix, in the order
+ * of the chapters. Later versions only add entries, at the end.
  */
 typedef struct routecap_api {
     size_t size;    /* size of this table in the loaded library, in bytes; entries beyond it do not
                        exist */
     uint32_t major; /* version of the loaded library */
     uint32_t minor;
+    /* base.h */
     uint32_t (*version)(void);
     const char *(*status_name)(routecap_status);
     const char *(*last_error)(void);
-    routecap_status (*backend_info)(routecap_backend_kind, routecap_backend *);
+    /* capture.h */
     routecap_status (*config_init)(routecap_config *, size_t);
-    routecap_status (*config_memory)(const routecap_config *, routecap_memory *);
     routecap_status (*capturer_create)(const routecap_config *, routecap_capturer **);
     void (*capturer_destroy)(routecap_capturer *);
-    routecap_status (*capturer_stats)(const routecap_capturer *, routecap_stats *);
-    routecap_status (*capturer_layer_stats)(const routecap_capturer *, routecap_layer_stats *,
-                                            size_t, size_t);
-    routecap_status (*capturer_progress)(routecap_capturer *);
-    routecap_status (*sink_bind)(routecap_capturer *, uint32_t, uint32_t, const routecap_sink *);
-    routecap_status (*sink_layer)(routecap_capturer *, uint32_t, routecap_sink *);
-    routecap_status (*layer_record)(routecap_capturer *, uint32_t, const routecap_source *,
-                                    routecap_stream);
-    routecap_status (*layers_record)(routecap_capturer *, const routecap_source *,
-                                     const routecap_layer_source *, size_t, size_t,
-                                     routecap_stream);
-    routecap_status (*router_init)(routecap_router *, size_t, routecap_method);
-    routecap_status (*layer_route)(routecap_capturer *, uint32_t, const routecap_router *,
-                                   const routecap_logits *, routecap_stream);
-    routecap_status (*capturer_probe)(routecap_capturer *, uint32_t, routecap_layer_probe *, size_t,
-                                      size_t, routecap_stream);
-    routecap_status (*received_read)(routecap_capturer *, uint32_t, const routecap_received *,
-                                     routecap_stream); /* experimental */
-    routecap_status (*received_merge)(const int32_t *const *, size_t, size_t,
-                                      int32_t *); /* experimental */
     routecap_status (*step_begin)(routecap_capturer *, uint32_t, routecap_stream);
     routecap_status (*step_snapshot)(routecap_capturer *, routecap_stream);
     routecap_status (*step_issue)(routecap_capturer *, const routecap_span *, size_t, size_t,
@@ -74,6 +54,29 @@ typedef struct routecap_api {
     routecap_status (*step_discard)(routecap_capturer *, routecap_stream);
     routecap_status (*step_poll)(routecap_capturer *, routecap_step);
     routecap_status (*step_finalize)(routecap_capturer *, routecap_step, int64_t, uint64_t *);
+    routecap_status (*config_memory)(const routecap_config *, routecap_memory *);
+    routecap_status (*backend_info)(routecap_backend_kind, routecap_backend *);
+    routecap_status (*capturer_stats)(const routecap_capturer *, routecap_stats *);
+    routecap_status (*capturer_layer_stats)(const routecap_capturer *, routecap_layer_stats *,
+                                            size_t, size_t);
+    routecap_status (*capturer_progress)(routecap_capturer *);
+    /* record.h */
+    routecap_status (*sink_layer)(routecap_capturer *, uint32_t, routecap_sink *);
+    routecap_status (*sink_bind)(routecap_capturer *, uint32_t, uint32_t, const routecap_sink *);
+    routecap_status (*layer_record)(routecap_capturer *, uint32_t, const routecap_source *,
+                                    routecap_stream);
+    routecap_status (*layers_record)(routecap_capturer *, const routecap_source *,
+                                     const routecap_layer_source *, size_t, size_t,
+                                     routecap_stream);
+    routecap_status (*router_init)(routecap_router *, size_t, routecap_method);
+    routecap_status (*layer_route)(routecap_capturer *, uint32_t, const routecap_router *,
+                                   const routecap_logits *, routecap_stream);
+    routecap_status (*step_arrive)(routecap_capturer *, routecap_step, const routecap_sink *);
+    routecap_status (*capturer_probe)(routecap_capturer *, uint32_t, routecap_layer_probe *, size_t,
+                                      size_t, routecap_stream);
+    /* reading.h */
+    routecap_status (*copy_options_init)(routecap_copy_options *, size_t);
+    /* requests.h */
     routecap_status (*request_open)(routecap_capturer *, const routecap_open_options *,
                                     routecap_request *, size_t);
     routecap_status (*request_accept)(routecap_capturer *, routecap_request, routecap_step,
@@ -85,17 +88,6 @@ typedef struct routecap_api {
                                     routecap_request *);
     routecap_status (*request_attach)(routecap_capturer *, routecap_request,
                                       const routecap_routing *, uint64_t);
-    routecap_status (*request_coverage)(routecap_capturer *, routecap_request, uint64_t, uint64_t,
-                                        routecap_coverage *, routecap_missing *, size_t, size_t);
-    routecap_status (*request_extract)(routecap_capturer *, routecap_request, uint64_t, uint64_t,
-                                       routecap_extract_mode, routecap_read_flags,
-                                       routecap_routing **);
-    routecap_status (*request_extract_batch)(routecap_capturer *, routecap_extract_item *, size_t,
-                                             size_t);
-    routecap_status (*copy_options_init)(routecap_copy_options *, size_t);
-    routecap_status (*request_extract_into)(routecap_capturer *, routecap_request, uint64_t,
-                                            uint64_t, const routecap_copy_options *, void *, size_t,
-                                            uint8_t *, size_t, uint64_t *);
     routecap_status (*request_finish)(routecap_capturer *, routecap_request, uint64_t,
                                       routecap_routing **);
     routecap_status (*request_finish_batch)(routecap_capturer *, routecap_finish_item *, size_t,
@@ -103,23 +95,35 @@ typedef struct routecap_api {
     routecap_status (*request_close)(routecap_capturer *, routecap_request);
     routecap_status (*request_close_batch)(routecap_capturer *, const routecap_request *,
                                            routecap_status *, size_t);
+    routecap_status (*request_coverage)(routecap_capturer *, routecap_request, uint64_t, uint64_t,
+                                        routecap_coverage *, routecap_missing *, size_t, size_t);
+    routecap_status (*request_extract)(routecap_capturer *, routecap_request, uint64_t, uint64_t,
+                                       routecap_extract_mode, routecap_read_flags,
+                                       routecap_routing **);
+    routecap_status (*request_extract_batch)(routecap_capturer *, routecap_extract_item *, size_t,
+                                             size_t);
+    routecap_status (*request_extract_into)(routecap_capturer *, routecap_request, uint64_t,
+                                            uint64_t, const routecap_copy_options *, void *, size_t,
+                                            uint8_t *, size_t, uint64_t *);
+    /* routing.h */
     routecap_status (*routing_wait)(const routecap_routing *, int64_t);
     routecap_status (*routing_poll)(const routecap_routing *);
     routecap_status (*routing_view)(const routecap_routing *, routecap_view *);
     routecap_status (*routing_coverage)(const routecap_routing *, routecap_coverage *,
                                         routecap_missing *, size_t, size_t);
+    routecap_status (*routing_copy_to)(const routecap_routing *, const routecap_copy_options *,
+                                       void *, size_t, uint8_t *, size_t, uint64_t *);
     routecap_status (*routing_split)(const routecap_routing *, uint64_t, uint64_t,
                                      routecap_routing **, routecap_routing **);
     routecap_status (*routing_slice)(const routecap_routing *, uint64_t, uint64_t,
                                      routecap_routing **);
     routecap_status (*routing_merge)(const routecap_routing *const *, size_t, uint32_t,
                                      routecap_routing **);
-    routecap_status (*routing_copy_to)(const routecap_routing *, const routecap_copy_options *,
-                                       void *, size_t, uint8_t *, size_t, uint64_t *);
     routecap_status (*routing_retain)(const routecap_routing *);
     void (*routing_free)(routecap_routing *);
-    routecap_status (*routing_serialize)(const routecap_routing *, uint32_t, void *, size_t,
-                                         uint64_t *);
+    /* serialized.h */
+    routecap_status (*routing_serialize)(const routecap_routing *, routecap_serialize_flags, void *,
+                                         size_t, uint64_t *);
     routecap_status (*routing_deserialize)(const void *, size_t, routecap_import_flags,
                                            routecap_release, void *, routecap_routing **);
     routecap_status (*routing_import)(const routecap_view *, routecap_import_flags,
@@ -128,7 +132,9 @@ typedef struct routecap_api {
     routecap_status (*serialized_splice)(const void *, size_t, const void *, size_t, uint64_t,
                                          void *, size_t, routecap_piece *, size_t, size_t,
                                          routecap_splice *);
-    /* Since 1.1. */
+    routecap_status (*serialized_slice)(const void *, size_t, uint64_t, uint64_t, void *, size_t,
+                                        routecap_piece *, size_t, size_t, routecap_splice *);
+    /* wire.h */
     routecap_status (*wire_describe)(routecap_wire_format, routecap_wire_description *);
     routecap_status (*wire_find)(const char *, routecap_wire_format *);
     routecap_status (*wire_decode)(const void *, size_t, routecap_wire_format,
@@ -142,7 +148,7 @@ typedef struct routecap_api {
     void (*wire_decoder_free)(routecap_wire_decoder *);
     routecap_status (*wire_encode)(const routecap_routing *, const routecap_wire_options *, void *,
                                    size_t, uint64_t *, routecap_wire_report *);
-    /* Sequences. */
+    /* sequence.h */
     routecap_status (*sequence_create)(const routecap_sequence_config *, routecap_sequence **);
     void (*sequence_free)(routecap_sequence *);
     routecap_status (*sequence_append)(routecap_sequence *, const int32_t *, uint64_t, uint64_t,
@@ -159,7 +165,7 @@ typedef struct routecap_api {
     routecap_status (*sequence_serialize)(const routecap_sequence *, routecap_sequence_flags,
                                           void *, size_t, uint64_t *);
     routecap_status (*sequence_deserialize)(const void *, size_t, uint64_t, routecap_sequence **);
-    /* The store. */
+    /* store.h */
     routecap_status (*store_config_init)(routecap_store_config *, size_t);
     routecap_status (*store_create)(const routecap_store_config *, const routecap_config *,
                                     routecap_store **);
@@ -181,7 +187,7 @@ typedef struct routecap_api {
     routecap_status (*store_retain)(routecap_store *, const void *, size_t, routecap_reason *);
     routecap_status (*store_release)(routecap_store *, const void *, size_t);
     routecap_status (*store_evict)(routecap_store *, const void *, size_t, uint64_t *);
-    /* Plans. */
+    /* plan.h */
     routecap_status (*plan_config_init)(routecap_plan_config *, size_t);
     routecap_status (*plan_create)(const routecap_plan_config *, routecap_plan **);
     void (*plan_free)(routecap_plan *);
@@ -199,20 +205,20 @@ typedef struct routecap_api {
                                  size_t, void *, size_t, routecap_plan_report *);
     routecap_status (*plan_unpack)(const routecap_plan *, const void *, size_t,
                                    const routecap_plan_target *, routecap_stream);
-    routecap_status (*serialized_slice)(const void *, size_t, uint64_t, uint64_t, void *, size_t,
-                                        routecap_piece *, size_t, size_t, routecap_splice *);
-    /* Load. */
+    /* load.h */
     routecap_status (*capturer_load)(const routecap_capturer *, routecap_load *, uint64_t *,
                                      size_t);
-    /* Diagnostics. */
+    /* diagnostics.h */
     routecap_status (*set_log)(routecap_log, void *, routecap_log_level);
-    /* Experimental. */
+    /* dispatch_check.h */
+    routecap_status (*received_read)(routecap_capturer *, uint32_t, const routecap_received *,
+                                     routecap_stream);
+    routecap_status (*received_merge)(const int32_t *const *, size_t, size_t, int32_t *);
+    /* experimental.h */
     routecap_status (*store_create_shared)(const routecap_store_config *, const routecap_config *,
                                            int32_t *, routecap_store **);
     routecap_status (*store_open_shared)(const routecap_store_config *, const routecap_config *,
                                          int32_t, routecap_store **);
-    /* Rows that arrive later. */
-    routecap_status (*step_arrive)(routecap_capturer *, routecap_step, const routecap_sink *);
 } routecap_api;
 
 /**

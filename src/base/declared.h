@@ -8,52 +8,51 @@
     X(version) \
     X(status_name) \
     X(last_error) \
-    X(backend_info) \
     X(config_init) \
-    X(config_memory) \
     X(capturer_create) \
     X(capturer_destroy) \
-    X(capturer_stats) \
-    X(capturer_layer_stats) \
-    X(capturer_progress) \
-    X(sink_bind) \
-    X(sink_layer) \
-    X(layer_record) \
-    X(layers_record) \
-    X(router_init) \
-    X(layer_route) \
-    X(capturer_probe) \
-    X(received_read) \
-    X(received_merge) \
     X(step_begin) \
     X(step_snapshot) \
     X(step_issue) \
     X(step_discard) \
     X(step_poll) \
     X(step_finalize) \
+    X(config_memory) \
+    X(backend_info) \
+    X(capturer_stats) \
+    X(capturer_layer_stats) \
+    X(capturer_progress) \
+    X(sink_layer) \
+    X(sink_bind) \
+    X(layer_record) \
+    X(layers_record) \
+    X(router_init) \
+    X(layer_route) \
+    X(step_arrive) \
+    X(capturer_probe) \
+    X(copy_options_init) \
     X(request_open) \
     X(request_accept) \
     X(request_accept_batch) \
     X(request_truncate) \
     X(request_fork) \
     X(request_attach) \
-    X(request_coverage) \
-    X(request_extract) \
-    X(request_extract_batch) \
-    X(copy_options_init) \
-    X(request_extract_into) \
     X(request_finish) \
     X(request_finish_batch) \
     X(request_close) \
     X(request_close_batch) \
+    X(request_coverage) \
+    X(request_extract) \
+    X(request_extract_batch) \
+    X(request_extract_into) \
     X(routing_wait) \
     X(routing_poll) \
     X(routing_view) \
     X(routing_coverage) \
+    X(routing_copy_to) \
     X(routing_split) \
     X(routing_slice) \
     X(routing_merge) \
-    X(routing_copy_to) \
     X(routing_retain) \
     X(routing_free) \
     X(routing_serialize) \
@@ -61,6 +60,7 @@
     X(routing_import) \
     X(serialized_info) \
     X(serialized_splice) \
+    X(serialized_slice) \
     X(wire_describe) \
     X(wire_find) \
     X(wire_decode) \
@@ -104,12 +104,12 @@
     X(plan_scatter) \
     X(plan_pack) \
     X(plan_unpack) \
-    X(serialized_slice) \
     X(capturer_load) \
     X(set_log) \
+    X(received_read) \
+    X(received_merge) \
     X(store_create_shared) \
-    X(store_open_shared) \
-    X(step_arrive)
+    X(store_open_shared)
 
 // X(ROUTECAP_NAME).
 #define ROUTECAP_STATUSES(X) \

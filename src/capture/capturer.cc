@@ -32,7 +32,6 @@ routecap_memory memory_of(const Config &config) {
     m.row_bytes = shape.row_bytes();
     m.page_bytes = PagePool::page_bytes(shape, shape.page_rows);
     m.request_bytes = sizeof(Request) + sizeof(RequestData) + 64;
-    m.tag_bytes = 0;
     return m;
 }
 

@@ -1,26 +1,22 @@
 #!/usr/bin/env bash
 # The ABI gate. Prints what differs; exit status 1 if anything does.
 #
-#   check.sh LIBRARY HEADER_DIR COMPILER             LIBRARY needs debug information
-#   check.sh --refresh LIBRARY HEADER_DIR COMPILER   after a wanted change, in its commit
+#   check.sh LIBRARY HEADER_DIR COMPILER [DUMP]
 #
 # It compares
 #   - exported symbols with their versions: symbols.txt
 #   - values, sizes and offsets: layout.txt, which has to name every constant and every field of the
 #     headers, as a compiler has them
-#   - functions and types as compiled: routecap.abi, by abidiff without filters or suppressions, and
-#     with what abidiff calls harmless
+#   - with DUMP, functions and types as compiled: by abidiff without filters or suppressions, and
+#     with what abidiff calls harmless. LIBRARY needs debug information then
 #
-# --refresh writes routecap.abi. `python3 include/generate` writes symbols.txt and adds to layout.txt
-# what it says nothing of; what layout.txt says already is changed by hand. frozen/ never changes:
-# consumer.c is built with that header of 1.0 and has to run with every later library.
+# `python3 include/generate` writes both files anew, as long as the version is 1.0.0-dev. With 1.0.0
+# they become what that version promises, and so does a dump of its types, which prove.sh makes of
+# the sources as they are.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 
 symbols() { nm -D --defined-only "$1" | awk '$2 == "T" { print $3 }' | LC_ALL=C sort; }
-# exported-interfaces-only limits the dump to what can be reached from exported functions; it hides
-# nothing of that.
-dump() { abidw --exported-interfaces-only --no-comp-dir-path --short-locs "$1"; }
 
 # layout.txt as assertions of the compiler.
 assertions() {
@@ -45,17 +41,12 @@ named() {
 
 # What it says nothing of.
 unsaid() { comm -23 <(named | sort -u) <(cut -d ' ' -f 1 "$here/layout.txt" | sort -u); }
-refresh=0
-[ "${1:-}" != --refresh ] || { refresh=1; shift; }
 library=$1 headers=$2 compiler=$3 failed=0
-if [ $refresh = 1 ]; then
-    dump "$library" > "$here/routecap.abi"
-    exit
-fi
 
 diff -u "$here/symbols.txt" <(symbols "$library") || { echo "abi: the exported symbols differ"; failed=1; }
 assertions | "$compiler" -std=c11 -I"$headers" -fsyntax-only -x c - || { echo "abi: values or layouts differ"; failed=1; }
 missing=$(unsaid)
 [ -z "$missing" ] || { echo "abi: layout.txt says nothing of"; echo "$missing"; failed=1; }
-abidiff --harmless --exported-interfaces-only "$here/routecap.abi" "$library" || { echo "abi: functions or types differ"; failed=1; }
+[ -z "${4:-}" ] || abidiff --harmless --exported-interfaces-only "$4" "$library" ||
+    { echo "abi: functions or types differ"; failed=1; }
 exit $failed

@@ -41,7 +41,7 @@ public:
             one();
             const routecap_stats s = rig_->stats();
             const uint64_t most =
-                budget_ + (lends_ ? touched_ * (memory_.page_bytes + memory_.tag_bytes) : 0);
+                budget_ + (lends_ ? touched_ * memory_.page_bytes : 0);
             most_ever_ = std::max(most_ever_, most);
             ASSERT_LE(s.bytes_in_use, most);
             ASSERT_LE(s.bytes_peak, most_ever_);

@@ -666,7 +666,7 @@ void Engine::note_memory(const Batch &batch, const std::vector<int32_t> &status)
     s.struct_size = sizeof s;
     SAME_STATUS(ROUTECAP_OK, routecap_capturer_stats(capturer_, &s));
     most_bytes_ =
-        std::max(most_bytes_, s.bytes_budget + pages * (memory_.page_bytes + memory_.tag_bytes));
+        std::max(most_bytes_, s.bytes_budget + pages * memory_.page_bytes);
     if (s.bytes_in_use <= s.bytes_budget)
         std::erase_if(touched_, [this](const Touched &span) {
             return span.drafts == nullptr && span.step < landed_;

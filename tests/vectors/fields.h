@@ -28,7 +28,7 @@ void fields(routecap_issue_options &s, F &&f) {
 template <class F>
 void fields(routecap_memory &s, F &&f) {
     FIELD(page_rows), FIELD(device_bytes), FIELD(pinned_bytes), FIELD(host_bytes), FIELD(row_bytes),
-    FIELD(page_bytes), FIELD(request_bytes), FIELD(tag_bytes);
+    FIELD(page_bytes), FIELD(request_bytes);
 }
 template <class F>
 void fields(routecap_backend &s, F &&f) {

@@ -64,7 +64,7 @@ GROUPS: dict[str, type[IntEnum]] = {
     "WIRE_": routecap.Wire,
 }
 ALONE = {"ROWS_ALL": routecap.ALL, "ROWS_LANDED": routecap.LANDED}
-BUILD = {"VERSION_MAJOR", "VERSION_MINOR", "VERSION_PATCH", "API"}
+BUILD = {"VERSION_MAJOR", "VERSION_MINOR", "VERSION_PATCH", "VERSION_DEV", "API"}
 NONE = {"PLAN_RANK_UNSET"}  # what the package says by None
 
 

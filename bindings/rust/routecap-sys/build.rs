@@ -4,7 +4,7 @@ use std::env;
 use std::path::Path;
 
 /// Every later version with the same major number has what this one has.
-const VERSIONS: std::ops::Range<&str> = "1.1.0".."2.0.0";
+const VERSIONS: std::ops::Range<&str> = "1.0.0".."2.0.0";
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

@@ -173,9 +173,6 @@ class Memory(NamedTuple):
     for the tag of each."""
     request_bytes: int
     """Of one open request before its first row, outside the budget."""
-    tag_bytes: int
-    """0: what a page takes besides, from the budget, once two of its rows have different tags.
-    Before 1.1 it was not 0."""
 
 
 @documented("routecap_config_memory")

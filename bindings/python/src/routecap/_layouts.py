@@ -12,7 +12,7 @@ span = "request:u8 position:u8 position_end:u8 sink_row:u4 rows:u4 flags:u4 rese
 issue_options = "snapshot:i tag:Q positions:Q positions_dtype:i reserved:I"
 memory = (
     "page_rows:I device_bytes:Q pinned_bytes:Q host_bytes:Q row_bytes:Q page_bytes:Q "
-    "request_bytes:Q tag_bytes:Q"
+    "request_bytes:Q"
 )
 backend = "available:i devices:i reserved:i detail:Q"
 stats = (

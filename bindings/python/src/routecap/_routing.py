@@ -120,7 +120,7 @@ class Routing(Contents):
         on every machine.
 
         With `checked` the bytes have checksums (version 2), and a reader of some rows notices
-        whether they arrived as they were written. Libraries before 1.1 refuse such bytes.
+        whether they arrived as they were written.
         """
         data: bytes = raw.serialize(self._handle, SerializeFlag.CHECKED if checked else 0)
         return data

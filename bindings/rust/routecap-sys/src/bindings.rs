@@ -1,7 +1,8 @@
-// Of headers with the SHA-256 751532b95f1b7c7a68f6f79dcebab98dd4f2a9ab35b1d345af70deb9d9af2a32
+// Of headers with the SHA-256 0a2a0d2111b44e2773970f5d5f74cf944009e76b1d9a08be940e0c37b4ed5502
 pub const ROUTECAP_VERSION_MAJOR: u32 = 1;
-pub const ROUTECAP_VERSION_MINOR: u32 = 1;
+pub const ROUTECAP_VERSION_MINOR: u32 = 0;
 pub const ROUTECAP_VERSION_PATCH: u32 = 0;
+pub const ROUTECAP_VERSION_DEV: u32 = 1;
 pub const ROUTECAP_OK: i32 = 0;
 pub const ROUTECAP_INCOMPLETE: i32 = 1;
 pub const ROUTECAP_LOST: i32 = 2;
@@ -724,13 +725,10 @@ pub struct routecap_memory {
     pub page_bytes: u64,
     /// of one open request before its first row, outside the budget
     pub request_bytes: u64,
-    /// 0: what a page takes from the budget in addition, once two of its
-    /// rows have different tags. Before 1.1 it was not 0
-    pub tag_bytes: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of routecap_memory"][::core::mem::size_of::<routecap_memory>() - 64usize];
+    ["Size of routecap_memory"][::core::mem::size_of::<routecap_memory>() - 56usize];
     ["Alignment of routecap_memory"][::core::mem::align_of::<routecap_memory>() - 8usize];
     ["Offset of field: routecap_memory::struct_size"]
         [::core::mem::offset_of!(routecap_memory, struct_size) - 0usize];
@@ -748,8 +746,6 @@ const _: () = {
         [::core::mem::offset_of!(routecap_memory, page_bytes) - 40usize];
     ["Offset of field: routecap_memory::request_bytes"]
         [::core::mem::offset_of!(routecap_memory, request_bytes) - 48usize];
-    ["Offset of field: routecap_memory::tag_bytes"]
-        [::core::mem::offset_of!(routecap_memory, tag_bytes) - 56usize];
 };
 unsafe extern "C" {
     /// Tell how much memory a capturer with a given configuration needs, without creating it.
@@ -2538,7 +2534,7 @@ unsafe extern "C" {
     /// With ROUTECAP_SERIALIZE_CHECKED the bytes are version 2: they contain checksums (CRC32C, 4 bytes
     /// each), one of the header, and one of each row and its position. So deserialising them, or a slice
     /// of them, finds bytes that a disk or a network changed, and rows that were read from a wrong
-    /// place. Libraries before 1.1 refuse version 2.
+    /// place.
     ///
     /// @param[in] routing    The routing.
     /// @param[in] flags      0 or ROUTECAP_SERIALIZE_CHECKED.
@@ -5275,8 +5271,8 @@ unsafe extern "C" {
         store: *mut *mut routecap_store,
     ) -> routecap_status;
 }
-/// All functions except routecap_get_api, each under its name without the prefix. Later versions
-/// only add entries, at the end.
+/// All functions except routecap_get_api, each under its name without the prefix, in the order
+/// of the chapters. Later versions only add entries, at the end.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct routecap_api {
@@ -5286,25 +5282,15 @@ pub struct routecap_api {
     /// version of the loaded library
     pub major: u32,
     pub minor: u32,
+    /// base.h
     pub version: ::core::option::Option<unsafe extern "C" fn() -> u32>,
     pub status_name: ::core::option::Option<
         unsafe extern "C" fn(arg1: routecap_status) -> *const ::core::ffi::c_char,
     >,
     pub last_error: ::core::option::Option<unsafe extern "C" fn() -> *const ::core::ffi::c_char>,
-    pub backend_info: ::core::option::Option<
-        unsafe extern "C" fn(
-            arg1: routecap_backend_kind,
-            arg2: *mut routecap_backend,
-        ) -> routecap_status,
-    >,
+    /// capture.h
     pub config_init: ::core::option::Option<
         unsafe extern "C" fn(arg1: *mut routecap_config, arg2: usize) -> routecap_status,
-    >,
-    pub config_memory: ::core::option::Option<
-        unsafe extern "C" fn(
-            arg1: *const routecap_config,
-            arg2: *mut routecap_memory,
-        ) -> routecap_status,
     >,
     pub capturer_create: ::core::option::Option<
         unsafe extern "C" fn(
@@ -5314,98 +5300,6 @@ pub struct routecap_api {
     >,
     pub capturer_destroy:
         ::core::option::Option<unsafe extern "C" fn(arg1: *mut routecap_capturer)>,
-    pub capturer_stats: ::core::option::Option<
-        unsafe extern "C" fn(
-            arg1: *const routecap_capturer,
-            arg2: *mut routecap_stats,
-        ) -> routecap_status,
-    >,
-    pub capturer_layer_stats: ::core::option::Option<
-        unsafe extern "C" fn(
-            arg1: *const routecap_capturer,
-            arg2: *mut routecap_layer_stats,
-            arg3: usize,
-            arg4: usize,
-        ) -> routecap_status,
-    >,
-    pub capturer_progress: ::core::option::Option<
-        unsafe extern "C" fn(arg1: *mut routecap_capturer) -> routecap_status,
-    >,
-    pub sink_bind: ::core::option::Option<
-        unsafe extern "C" fn(
-            arg1: *mut routecap_capturer,
-            arg2: u32,
-            arg3: u32,
-            arg4: *const routecap_sink,
-        ) -> routecap_status,
-    >,
-    pub sink_layer: ::core::option::Option<
-        unsafe extern "C" fn(
-            arg1: *mut routecap_capturer,
-            arg2: u32,
-            arg3: *mut routecap_sink,
-        ) -> routecap_status,
-    >,
-    pub layer_record: ::core::option::Option<
-        unsafe extern "C" fn(
-            arg1: *mut routecap_capturer,
-            arg2: u32,
-            arg3: *const routecap_source,
-            arg4: routecap_stream,
-        ) -> routecap_status,
-    >,
-    pub layers_record: ::core::option::Option<
-        unsafe extern "C" fn(
-            arg1: *mut routecap_capturer,
-            arg2: *const routecap_source,
-            arg3: *const routecap_layer_source,
-            arg4: usize,
-            arg5: usize,
-            arg6: routecap_stream,
-        ) -> routecap_status,
-    >,
-    pub router_init: ::core::option::Option<
-        unsafe extern "C" fn(
-            arg1: *mut routecap_router,
-            arg2: usize,
-            arg3: routecap_method,
-        ) -> routecap_status,
-    >,
-    pub layer_route: ::core::option::Option<
-        unsafe extern "C" fn(
-            arg1: *mut routecap_capturer,
-            arg2: u32,
-            arg3: *const routecap_router,
-            arg4: *const routecap_logits,
-            arg5: routecap_stream,
-        ) -> routecap_status,
-    >,
-    pub capturer_probe: ::core::option::Option<
-        unsafe extern "C" fn(
-            arg1: *mut routecap_capturer,
-            arg2: u32,
-            arg3: *mut routecap_layer_probe,
-            arg4: usize,
-            arg5: usize,
-            arg6: routecap_stream,
-        ) -> routecap_status,
-    >,
-    pub received_read: ::core::option::Option<
-        unsafe extern "C" fn(
-            arg1: *mut routecap_capturer,
-            arg2: u32,
-            arg3: *const routecap_received,
-            arg4: routecap_stream,
-        ) -> routecap_status,
-    >,
-    pub received_merge: ::core::option::Option<
-        unsafe extern "C" fn(
-            arg1: *const *const i32,
-            arg2: usize,
-            arg3: usize,
-            arg4: *mut i32,
-        ) -> routecap_status,
-    >,
     pub step_begin: ::core::option::Option<
         unsafe extern "C" fn(
             arg1: *mut routecap_capturer,
@@ -5448,6 +5342,107 @@ pub struct routecap_api {
             arg4: *mut u64,
         ) -> routecap_status,
     >,
+    pub config_memory: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *const routecap_config,
+            arg2: *mut routecap_memory,
+        ) -> routecap_status,
+    >,
+    pub backend_info: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: routecap_backend_kind,
+            arg2: *mut routecap_backend,
+        ) -> routecap_status,
+    >,
+    pub capturer_stats: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *const routecap_capturer,
+            arg2: *mut routecap_stats,
+        ) -> routecap_status,
+    >,
+    pub capturer_layer_stats: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *const routecap_capturer,
+            arg2: *mut routecap_layer_stats,
+            arg3: usize,
+            arg4: usize,
+        ) -> routecap_status,
+    >,
+    pub capturer_progress: ::core::option::Option<
+        unsafe extern "C" fn(arg1: *mut routecap_capturer) -> routecap_status,
+    >,
+    /// record.h
+    pub sink_layer: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *mut routecap_capturer,
+            arg2: u32,
+            arg3: *mut routecap_sink,
+        ) -> routecap_status,
+    >,
+    pub sink_bind: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *mut routecap_capturer,
+            arg2: u32,
+            arg3: u32,
+            arg4: *const routecap_sink,
+        ) -> routecap_status,
+    >,
+    pub layer_record: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *mut routecap_capturer,
+            arg2: u32,
+            arg3: *const routecap_source,
+            arg4: routecap_stream,
+        ) -> routecap_status,
+    >,
+    pub layers_record: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *mut routecap_capturer,
+            arg2: *const routecap_source,
+            arg3: *const routecap_layer_source,
+            arg4: usize,
+            arg5: usize,
+            arg6: routecap_stream,
+        ) -> routecap_status,
+    >,
+    pub router_init: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *mut routecap_router,
+            arg2: usize,
+            arg3: routecap_method,
+        ) -> routecap_status,
+    >,
+    pub layer_route: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *mut routecap_capturer,
+            arg2: u32,
+            arg3: *const routecap_router,
+            arg4: *const routecap_logits,
+            arg5: routecap_stream,
+        ) -> routecap_status,
+    >,
+    pub step_arrive: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *mut routecap_capturer,
+            arg2: routecap_step,
+            arg3: *const routecap_sink,
+        ) -> routecap_status,
+    >,
+    pub capturer_probe: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *mut routecap_capturer,
+            arg2: u32,
+            arg3: *mut routecap_layer_probe,
+            arg4: usize,
+            arg5: usize,
+            arg6: routecap_stream,
+        ) -> routecap_status,
+    >,
+    /// reading.h
+    pub copy_options_init: ::core::option::Option<
+        unsafe extern "C" fn(arg1: *mut routecap_copy_options, arg2: usize) -> routecap_status,
+    >,
+    /// requests.h
     pub request_open: ::core::option::Option<
         unsafe extern "C" fn(
             arg1: *mut routecap_capturer,
@@ -5496,6 +5491,36 @@ pub struct routecap_api {
             arg4: u64,
         ) -> routecap_status,
     >,
+    pub request_finish: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *mut routecap_capturer,
+            arg2: routecap_request,
+            arg3: u64,
+            arg4: *mut *mut routecap_routing,
+        ) -> routecap_status,
+    >,
+    pub request_finish_batch: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *mut routecap_capturer,
+            arg2: *mut routecap_finish_item,
+            arg3: usize,
+            arg4: usize,
+        ) -> routecap_status,
+    >,
+    pub request_close: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *mut routecap_capturer,
+            arg2: routecap_request,
+        ) -> routecap_status,
+    >,
+    pub request_close_batch: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *mut routecap_capturer,
+            arg2: *const routecap_request,
+            arg3: *mut routecap_status,
+            arg4: usize,
+        ) -> routecap_status,
+    >,
     pub request_coverage: ::core::option::Option<
         unsafe extern "C" fn(
             arg1: *mut routecap_capturer,
@@ -5527,9 +5552,6 @@ pub struct routecap_api {
             arg4: usize,
         ) -> routecap_status,
     >,
-    pub copy_options_init: ::core::option::Option<
-        unsafe extern "C" fn(arg1: *mut routecap_copy_options, arg2: usize) -> routecap_status,
-    >,
     pub request_extract_into: ::core::option::Option<
         unsafe extern "C" fn(
             arg1: *mut routecap_capturer,
@@ -5544,36 +5566,7 @@ pub struct routecap_api {
             arg10: *mut u64,
         ) -> routecap_status,
     >,
-    pub request_finish: ::core::option::Option<
-        unsafe extern "C" fn(
-            arg1: *mut routecap_capturer,
-            arg2: routecap_request,
-            arg3: u64,
-            arg4: *mut *mut routecap_routing,
-        ) -> routecap_status,
-    >,
-    pub request_finish_batch: ::core::option::Option<
-        unsafe extern "C" fn(
-            arg1: *mut routecap_capturer,
-            arg2: *mut routecap_finish_item,
-            arg3: usize,
-            arg4: usize,
-        ) -> routecap_status,
-    >,
-    pub request_close: ::core::option::Option<
-        unsafe extern "C" fn(
-            arg1: *mut routecap_capturer,
-            arg2: routecap_request,
-        ) -> routecap_status,
-    >,
-    pub request_close_batch: ::core::option::Option<
-        unsafe extern "C" fn(
-            arg1: *mut routecap_capturer,
-            arg2: *const routecap_request,
-            arg3: *mut routecap_status,
-            arg4: usize,
-        ) -> routecap_status,
-    >,
+    /// routing.h
     pub routing_wait: ::core::option::Option<
         unsafe extern "C" fn(arg1: *const routecap_routing, arg2: i64) -> routecap_status,
     >,
@@ -5593,6 +5586,17 @@ pub struct routecap_api {
             arg3: *mut routecap_missing,
             arg4: usize,
             arg5: usize,
+        ) -> routecap_status,
+    >,
+    pub routing_copy_to: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *const routecap_routing,
+            arg2: *const routecap_copy_options,
+            arg3: *mut ::core::ffi::c_void,
+            arg4: usize,
+            arg5: *mut u8,
+            arg6: usize,
+            arg7: *mut u64,
         ) -> routecap_status,
     >,
     pub routing_split: ::core::option::Option<
@@ -5620,25 +5624,15 @@ pub struct routecap_api {
             arg4: *mut *mut routecap_routing,
         ) -> routecap_status,
     >,
-    pub routing_copy_to: ::core::option::Option<
-        unsafe extern "C" fn(
-            arg1: *const routecap_routing,
-            arg2: *const routecap_copy_options,
-            arg3: *mut ::core::ffi::c_void,
-            arg4: usize,
-            arg5: *mut u8,
-            arg6: usize,
-            arg7: *mut u64,
-        ) -> routecap_status,
-    >,
     pub routing_retain: ::core::option::Option<
         unsafe extern "C" fn(arg1: *const routecap_routing) -> routecap_status,
     >,
     pub routing_free: ::core::option::Option<unsafe extern "C" fn(arg1: *mut routecap_routing)>,
+    /// serialized.h
     pub routing_serialize: ::core::option::Option<
         unsafe extern "C" fn(
             arg1: *const routecap_routing,
-            arg2: u32,
+            arg2: routecap_serialize_flags,
             arg3: *mut ::core::ffi::c_void,
             arg4: usize,
             arg5: *mut u64,
@@ -5685,7 +5679,21 @@ pub struct routecap_api {
             arg11: *mut routecap_splice,
         ) -> routecap_status,
     >,
-    /// Since 1.1.
+    pub serialized_slice: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *const ::core::ffi::c_void,
+            arg2: usize,
+            arg3: u64,
+            arg4: u64,
+            arg5: *mut ::core::ffi::c_void,
+            arg6: usize,
+            arg7: *mut routecap_piece,
+            arg8: usize,
+            arg9: usize,
+            arg10: *mut routecap_splice,
+        ) -> routecap_status,
+    >,
+    /// wire.h
     pub wire_describe: ::core::option::Option<
         unsafe extern "C" fn(
             arg1: routecap_wire_format,
@@ -5741,7 +5749,7 @@ pub struct routecap_api {
             arg6: *mut routecap_wire_report,
         ) -> routecap_status,
     >,
-    /// Sequences.
+    /// sequence.h
     pub sequence_create: ::core::option::Option<
         unsafe extern "C" fn(
             arg1: *const routecap_sequence_config,
@@ -5817,7 +5825,7 @@ pub struct routecap_api {
             arg4: *mut *mut routecap_sequence,
         ) -> routecap_status,
     >,
-    /// The store.
+    /// store.h
     pub store_config_init: ::core::option::Option<
         unsafe extern "C" fn(arg1: *mut routecap_store_config, arg2: usize) -> routecap_status,
     >,
@@ -5926,7 +5934,7 @@ pub struct routecap_api {
             arg4: *mut u64,
         ) -> routecap_status,
     >,
-    /// Plans.
+    /// plan.h
     pub plan_config_init: ::core::option::Option<
         unsafe extern "C" fn(arg1: *mut routecap_plan_config, arg2: usize) -> routecap_status,
     >,
@@ -6006,21 +6014,7 @@ pub struct routecap_api {
             arg5: routecap_stream,
         ) -> routecap_status,
     >,
-    pub serialized_slice: ::core::option::Option<
-        unsafe extern "C" fn(
-            arg1: *const ::core::ffi::c_void,
-            arg2: usize,
-            arg3: u64,
-            arg4: u64,
-            arg5: *mut ::core::ffi::c_void,
-            arg6: usize,
-            arg7: *mut routecap_piece,
-            arg8: usize,
-            arg9: usize,
-            arg10: *mut routecap_splice,
-        ) -> routecap_status,
-    >,
-    /// Load.
+    /// load.h
     pub capturer_load: ::core::option::Option<
         unsafe extern "C" fn(
             arg1: *const routecap_capturer,
@@ -6029,7 +6023,7 @@ pub struct routecap_api {
             arg4: usize,
         ) -> routecap_status,
     >,
-    /// Diagnostics.
+    /// diagnostics.h
     pub set_log: ::core::option::Option<
         unsafe extern "C" fn(
             arg1: routecap_log,
@@ -6037,7 +6031,24 @@ pub struct routecap_api {
             arg3: routecap_log_level,
         ) -> routecap_status,
     >,
-    /// Experimental.
+    /// dispatch_check.h
+    pub received_read: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *mut routecap_capturer,
+            arg2: u32,
+            arg3: *const routecap_received,
+            arg4: routecap_stream,
+        ) -> routecap_status,
+    >,
+    pub received_merge: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *const *const i32,
+            arg2: usize,
+            arg3: usize,
+            arg4: *mut i32,
+        ) -> routecap_status,
+    >,
+    /// experimental.h
     pub store_create_shared: ::core::option::Option<
         unsafe extern "C" fn(
             arg1: *const routecap_store_config,
@@ -6052,14 +6063,6 @@ pub struct routecap_api {
             arg2: *const routecap_config,
             arg3: i32,
             arg4: *mut *mut routecap_store,
-        ) -> routecap_status,
-    >,
-    /// Rows that arrive later.
-    pub step_arrive: ::core::option::Option<
-        unsafe extern "C" fn(
-            arg1: *mut routecap_capturer,
-            arg2: routecap_step,
-            arg3: *const routecap_sink,
         ) -> routecap_status,
     >,
 }
@@ -6077,52 +6080,52 @@ const _: () = {
         [::core::mem::offset_of!(routecap_api, status_name) - 24usize];
     ["Offset of field: routecap_api::last_error"]
         [::core::mem::offset_of!(routecap_api, last_error) - 32usize];
-    ["Offset of field: routecap_api::backend_info"]
-        [::core::mem::offset_of!(routecap_api, backend_info) - 40usize];
     ["Offset of field: routecap_api::config_init"]
-        [::core::mem::offset_of!(routecap_api, config_init) - 48usize];
-    ["Offset of field: routecap_api::config_memory"]
-        [::core::mem::offset_of!(routecap_api, config_memory) - 56usize];
+        [::core::mem::offset_of!(routecap_api, config_init) - 40usize];
     ["Offset of field: routecap_api::capturer_create"]
-        [::core::mem::offset_of!(routecap_api, capturer_create) - 64usize];
+        [::core::mem::offset_of!(routecap_api, capturer_create) - 48usize];
     ["Offset of field: routecap_api::capturer_destroy"]
-        [::core::mem::offset_of!(routecap_api, capturer_destroy) - 72usize];
-    ["Offset of field: routecap_api::capturer_stats"]
-        [::core::mem::offset_of!(routecap_api, capturer_stats) - 80usize];
-    ["Offset of field: routecap_api::capturer_layer_stats"]
-        [::core::mem::offset_of!(routecap_api, capturer_layer_stats) - 88usize];
-    ["Offset of field: routecap_api::capturer_progress"]
-        [::core::mem::offset_of!(routecap_api, capturer_progress) - 96usize];
-    ["Offset of field: routecap_api::sink_bind"]
-        [::core::mem::offset_of!(routecap_api, sink_bind) - 104usize];
-    ["Offset of field: routecap_api::sink_layer"]
-        [::core::mem::offset_of!(routecap_api, sink_layer) - 112usize];
-    ["Offset of field: routecap_api::layer_record"]
-        [::core::mem::offset_of!(routecap_api, layer_record) - 120usize];
-    ["Offset of field: routecap_api::layers_record"]
-        [::core::mem::offset_of!(routecap_api, layers_record) - 128usize];
-    ["Offset of field: routecap_api::router_init"]
-        [::core::mem::offset_of!(routecap_api, router_init) - 136usize];
-    ["Offset of field: routecap_api::layer_route"]
-        [::core::mem::offset_of!(routecap_api, layer_route) - 144usize];
-    ["Offset of field: routecap_api::capturer_probe"]
-        [::core::mem::offset_of!(routecap_api, capturer_probe) - 152usize];
-    ["Offset of field: routecap_api::received_read"]
-        [::core::mem::offset_of!(routecap_api, received_read) - 160usize];
-    ["Offset of field: routecap_api::received_merge"]
-        [::core::mem::offset_of!(routecap_api, received_merge) - 168usize];
+        [::core::mem::offset_of!(routecap_api, capturer_destroy) - 56usize];
     ["Offset of field: routecap_api::step_begin"]
-        [::core::mem::offset_of!(routecap_api, step_begin) - 176usize];
+        [::core::mem::offset_of!(routecap_api, step_begin) - 64usize];
     ["Offset of field: routecap_api::step_snapshot"]
-        [::core::mem::offset_of!(routecap_api, step_snapshot) - 184usize];
+        [::core::mem::offset_of!(routecap_api, step_snapshot) - 72usize];
     ["Offset of field: routecap_api::step_issue"]
-        [::core::mem::offset_of!(routecap_api, step_issue) - 192usize];
+        [::core::mem::offset_of!(routecap_api, step_issue) - 80usize];
     ["Offset of field: routecap_api::step_discard"]
-        [::core::mem::offset_of!(routecap_api, step_discard) - 200usize];
+        [::core::mem::offset_of!(routecap_api, step_discard) - 88usize];
     ["Offset of field: routecap_api::step_poll"]
-        [::core::mem::offset_of!(routecap_api, step_poll) - 208usize];
+        [::core::mem::offset_of!(routecap_api, step_poll) - 96usize];
     ["Offset of field: routecap_api::step_finalize"]
-        [::core::mem::offset_of!(routecap_api, step_finalize) - 216usize];
+        [::core::mem::offset_of!(routecap_api, step_finalize) - 104usize];
+    ["Offset of field: routecap_api::config_memory"]
+        [::core::mem::offset_of!(routecap_api, config_memory) - 112usize];
+    ["Offset of field: routecap_api::backend_info"]
+        [::core::mem::offset_of!(routecap_api, backend_info) - 120usize];
+    ["Offset of field: routecap_api::capturer_stats"]
+        [::core::mem::offset_of!(routecap_api, capturer_stats) - 128usize];
+    ["Offset of field: routecap_api::capturer_layer_stats"]
+        [::core::mem::offset_of!(routecap_api, capturer_layer_stats) - 136usize];
+    ["Offset of field: routecap_api::capturer_progress"]
+        [::core::mem::offset_of!(routecap_api, capturer_progress) - 144usize];
+    ["Offset of field: routecap_api::sink_layer"]
+        [::core::mem::offset_of!(routecap_api, sink_layer) - 152usize];
+    ["Offset of field: routecap_api::sink_bind"]
+        [::core::mem::offset_of!(routecap_api, sink_bind) - 160usize];
+    ["Offset of field: routecap_api::layer_record"]
+        [::core::mem::offset_of!(routecap_api, layer_record) - 168usize];
+    ["Offset of field: routecap_api::layers_record"]
+        [::core::mem::offset_of!(routecap_api, layers_record) - 176usize];
+    ["Offset of field: routecap_api::router_init"]
+        [::core::mem::offset_of!(routecap_api, router_init) - 184usize];
+    ["Offset of field: routecap_api::layer_route"]
+        [::core::mem::offset_of!(routecap_api, layer_route) - 192usize];
+    ["Offset of field: routecap_api::step_arrive"]
+        [::core::mem::offset_of!(routecap_api, step_arrive) - 200usize];
+    ["Offset of field: routecap_api::capturer_probe"]
+        [::core::mem::offset_of!(routecap_api, capturer_probe) - 208usize];
+    ["Offset of field: routecap_api::copy_options_init"]
+        [::core::mem::offset_of!(routecap_api, copy_options_init) - 216usize];
     ["Offset of field: routecap_api::request_open"]
         [::core::mem::offset_of!(routecap_api, request_open) - 224usize];
     ["Offset of field: routecap_api::request_accept"]
@@ -6135,54 +6138,54 @@ const _: () = {
         [::core::mem::offset_of!(routecap_api, request_fork) - 256usize];
     ["Offset of field: routecap_api::request_attach"]
         [::core::mem::offset_of!(routecap_api, request_attach) - 264usize];
-    ["Offset of field: routecap_api::request_coverage"]
-        [::core::mem::offset_of!(routecap_api, request_coverage) - 272usize];
-    ["Offset of field: routecap_api::request_extract"]
-        [::core::mem::offset_of!(routecap_api, request_extract) - 280usize];
-    ["Offset of field: routecap_api::request_extract_batch"]
-        [::core::mem::offset_of!(routecap_api, request_extract_batch) - 288usize];
-    ["Offset of field: routecap_api::copy_options_init"]
-        [::core::mem::offset_of!(routecap_api, copy_options_init) - 296usize];
-    ["Offset of field: routecap_api::request_extract_into"]
-        [::core::mem::offset_of!(routecap_api, request_extract_into) - 304usize];
     ["Offset of field: routecap_api::request_finish"]
-        [::core::mem::offset_of!(routecap_api, request_finish) - 312usize];
+        [::core::mem::offset_of!(routecap_api, request_finish) - 272usize];
     ["Offset of field: routecap_api::request_finish_batch"]
-        [::core::mem::offset_of!(routecap_api, request_finish_batch) - 320usize];
+        [::core::mem::offset_of!(routecap_api, request_finish_batch) - 280usize];
     ["Offset of field: routecap_api::request_close"]
-        [::core::mem::offset_of!(routecap_api, request_close) - 328usize];
+        [::core::mem::offset_of!(routecap_api, request_close) - 288usize];
     ["Offset of field: routecap_api::request_close_batch"]
-        [::core::mem::offset_of!(routecap_api, request_close_batch) - 336usize];
+        [::core::mem::offset_of!(routecap_api, request_close_batch) - 296usize];
+    ["Offset of field: routecap_api::request_coverage"]
+        [::core::mem::offset_of!(routecap_api, request_coverage) - 304usize];
+    ["Offset of field: routecap_api::request_extract"]
+        [::core::mem::offset_of!(routecap_api, request_extract) - 312usize];
+    ["Offset of field: routecap_api::request_extract_batch"]
+        [::core::mem::offset_of!(routecap_api, request_extract_batch) - 320usize];
+    ["Offset of field: routecap_api::request_extract_into"]
+        [::core::mem::offset_of!(routecap_api, request_extract_into) - 328usize];
     ["Offset of field: routecap_api::routing_wait"]
-        [::core::mem::offset_of!(routecap_api, routing_wait) - 344usize];
+        [::core::mem::offset_of!(routecap_api, routing_wait) - 336usize];
     ["Offset of field: routecap_api::routing_poll"]
-        [::core::mem::offset_of!(routecap_api, routing_poll) - 352usize];
+        [::core::mem::offset_of!(routecap_api, routing_poll) - 344usize];
     ["Offset of field: routecap_api::routing_view"]
-        [::core::mem::offset_of!(routecap_api, routing_view) - 360usize];
+        [::core::mem::offset_of!(routecap_api, routing_view) - 352usize];
     ["Offset of field: routecap_api::routing_coverage"]
-        [::core::mem::offset_of!(routecap_api, routing_coverage) - 368usize];
+        [::core::mem::offset_of!(routecap_api, routing_coverage) - 360usize];
+    ["Offset of field: routecap_api::routing_copy_to"]
+        [::core::mem::offset_of!(routecap_api, routing_copy_to) - 368usize];
     ["Offset of field: routecap_api::routing_split"]
         [::core::mem::offset_of!(routecap_api, routing_split) - 376usize];
     ["Offset of field: routecap_api::routing_slice"]
         [::core::mem::offset_of!(routecap_api, routing_slice) - 384usize];
     ["Offset of field: routecap_api::routing_merge"]
         [::core::mem::offset_of!(routecap_api, routing_merge) - 392usize];
-    ["Offset of field: routecap_api::routing_copy_to"]
-        [::core::mem::offset_of!(routecap_api, routing_copy_to) - 400usize];
     ["Offset of field: routecap_api::routing_retain"]
-        [::core::mem::offset_of!(routecap_api, routing_retain) - 408usize];
+        [::core::mem::offset_of!(routecap_api, routing_retain) - 400usize];
     ["Offset of field: routecap_api::routing_free"]
-        [::core::mem::offset_of!(routecap_api, routing_free) - 416usize];
+        [::core::mem::offset_of!(routecap_api, routing_free) - 408usize];
     ["Offset of field: routecap_api::routing_serialize"]
-        [::core::mem::offset_of!(routecap_api, routing_serialize) - 424usize];
+        [::core::mem::offset_of!(routecap_api, routing_serialize) - 416usize];
     ["Offset of field: routecap_api::routing_deserialize"]
-        [::core::mem::offset_of!(routecap_api, routing_deserialize) - 432usize];
+        [::core::mem::offset_of!(routecap_api, routing_deserialize) - 424usize];
     ["Offset of field: routecap_api::routing_import"]
-        [::core::mem::offset_of!(routecap_api, routing_import) - 440usize];
+        [::core::mem::offset_of!(routecap_api, routing_import) - 432usize];
     ["Offset of field: routecap_api::serialized_info"]
-        [::core::mem::offset_of!(routecap_api, serialized_info) - 448usize];
+        [::core::mem::offset_of!(routecap_api, serialized_info) - 440usize];
     ["Offset of field: routecap_api::serialized_splice"]
-        [::core::mem::offset_of!(routecap_api, serialized_splice) - 456usize];
+        [::core::mem::offset_of!(routecap_api, serialized_splice) - 448usize];
+    ["Offset of field: routecap_api::serialized_slice"]
+        [::core::mem::offset_of!(routecap_api, serialized_slice) - 456usize];
     ["Offset of field: routecap_api::wire_describe"]
         [::core::mem::offset_of!(routecap_api, wire_describe) - 464usize];
     ["Offset of field: routecap_api::wire_find"]
@@ -6269,18 +6272,18 @@ const _: () = {
         [::core::mem::offset_of!(routecap_api, plan_pack) - 792usize];
     ["Offset of field: routecap_api::plan_unpack"]
         [::core::mem::offset_of!(routecap_api, plan_unpack) - 800usize];
-    ["Offset of field: routecap_api::serialized_slice"]
-        [::core::mem::offset_of!(routecap_api, serialized_slice) - 808usize];
     ["Offset of field: routecap_api::capturer_load"]
-        [::core::mem::offset_of!(routecap_api, capturer_load) - 816usize];
+        [::core::mem::offset_of!(routecap_api, capturer_load) - 808usize];
     ["Offset of field: routecap_api::set_log"]
-        [::core::mem::offset_of!(routecap_api, set_log) - 824usize];
+        [::core::mem::offset_of!(routecap_api, set_log) - 816usize];
+    ["Offset of field: routecap_api::received_read"]
+        [::core::mem::offset_of!(routecap_api, received_read) - 824usize];
+    ["Offset of field: routecap_api::received_merge"]
+        [::core::mem::offset_of!(routecap_api, received_merge) - 832usize];
     ["Offset of field: routecap_api::store_create_shared"]
-        [::core::mem::offset_of!(routecap_api, store_create_shared) - 832usize];
+        [::core::mem::offset_of!(routecap_api, store_create_shared) - 840usize];
     ["Offset of field: routecap_api::store_open_shared"]
-        [::core::mem::offset_of!(routecap_api, store_open_shared) - 840usize];
-    ["Offset of field: routecap_api::step_arrive"]
-        [::core::mem::offset_of!(routecap_api, step_arrive) - 848usize];
+        [::core::mem::offset_of!(routecap_api, store_open_shared) - 848usize];
 };
 unsafe extern "C" {
     /// Get the library's functions as one table.

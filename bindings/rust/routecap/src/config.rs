@@ -106,9 +106,6 @@ pub struct Memory {
     pub page_bytes: u64,
     /// Of one open request before its first row, outside the budget.
     pub request_bytes: u64,
-    /// 0: what a page takes besides, from the budget, once two of its rows have different tags.
-    /// Before 1.1 it was not 0.
-    pub tag_bytes: u64,
 }
 
 /// The configuration of a capturer (`routecap_config`), a builder.
@@ -331,7 +328,6 @@ impl Config {
             row_bytes: memory.row_bytes,
             page_bytes: memory.page_bytes,
             request_bytes: memory.request_bytes,
-            tag_bytes: memory.tag_bytes,
         })
     }
 

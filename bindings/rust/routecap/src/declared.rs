@@ -333,7 +333,7 @@ impl Config {
         self.flag(sys::ROUTECAP_CONFIG_CHECKED, on)
     }
 
-    /// Since 1.1: count how often each expert was chosen; see load.h (`ROUTECAP_CONFIG_LOAD`).
+    /// Count how often each expert was chosen; see load.h (`ROUTECAP_CONFIG_LOAD`).
     pub fn load(self, on: bool) -> Self {
         self.flag(sys::ROUTECAP_CONFIG_LOAD, on)
     }

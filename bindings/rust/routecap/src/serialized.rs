@@ -26,8 +26,7 @@ impl Routing {
     }
 
     /// The same with checksums of the header and of each row (`ROUTECAP_SERIALIZE_CHECKED`), so
-    /// that a reader of some rows notices whether they arrived as they were written. Libraries
-    /// before 1.1 refuse such bytes.
+    /// that a reader of some rows notices whether they arrived as they were written.
     pub fn serialize_checked(&self) -> Result<Vec<u8>> {
         self.serialize_with(sys::ROUTECAP_SERIALIZE_CHECKED)
     }

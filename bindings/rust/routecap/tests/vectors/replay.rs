@@ -340,8 +340,7 @@ impl Replay {
                 if let Some(memory) =
                     call.done(config(call.input.object("config").ok_or(Inexpressible)?)?.memory())
                 {
-                    let memory = object!(memory; page_rows, device_bytes, pinned_bytes, host_bytes, row_bytes, page_bytes, request_bytes,
-                        tag_bytes);
+                    let memory = object!(memory; page_rows, device_bytes, pinned_bytes, host_bytes, row_bytes, page_bytes, request_bytes);
                     call.expect_object("memory", memory);
                 }
             }

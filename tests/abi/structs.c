@@ -1,9 +1,8 @@
 /*
- * A program of yesterday: built with the header in tests/abi/frozen, it runs with the library of
- * today. It calls what it knows through the function table, with every struct as it knows it, and
- * as a program of tomorrow would have it: larger, with what this library does not know 0 or not.
+ * A program whose structs have other sizes than the library's: larger ones, as a later header has
+ * them, with what this library does not know 0 or not, and smaller ones, as no header ever had them.
  *
- *     consumer LIBRARY       ends with one line that counts
+ *     structs LIBRARY       ends with one line that counts
  */
 #include <dlfcn.h>
 #include <routecap.h>
@@ -327,7 +326,7 @@ static void outputs(void) {
 
 int main(int argc, char **argv) {
     void *library = argc > 1 ? dlopen(argv[1], RTLD_NOW) : NULL;
-    if (library == NULL) return printf("usage: consumer LIBRARY\n"), 2;
+    if (library == NULL) return printf("usage: structs LIBRARY\n"), 2;
     const routecap_api *(*get_api)(uint32_t, uint32_t);
     *(void **)&get_api = dlsym(library, "routecap_get_api");
     api = get_api(ROUTECAP_VERSION_MAJOR, ROUTECAP_VERSION_MINOR);
