@@ -21,5 +21,6 @@ fi
 check "every row of a generation and of a packed batch is what the routers chose" prints " 0 of them differ from what hooks on the routers saw" \
     "$transformers_python" examples/transformers/capture.py examples/model/weights "int main(" "import numpy as " "#" --save "$build/transformers_run"
 check "the files are there" test -s "$build/transformers_run/sequence-2.routecap"
+check "experts are pruned by what they add, which hooks alone say too" "$transformers_python" examples/transformers/prune.py
 tests "tests" "$transformers_python" -m pytest bindings/python/tests/transformers
 closing

@@ -149,3 +149,46 @@ def test_what_cannot_be_taken_together_is_refused() -> None:
         analysis.difference(routing, routecap.Routing.from_arrays(ids[..., :2], experts=12))
     with pytest.raises(ValueError, match="no routing"):
         analysis.expert_load([])
+
+
+def test_drift_says_where_two_routings_differ() -> None:
+    first, ids, valid = random_routing(7, 40, first=3)
+    second, others, present = random_routing(8, 30, first=10, layer_map=[0, 1, 3, 9])
+    others[:, :3] = ids[7:37][:, [0, 1, 3]]  # the same sets, in other orders, but for some
+    changed = np.random.default_rng(9).random((30, 3)) < 0.2
+    others[:, :3][changed] = (others[:, :3][changed] + 1) % 12
+    second = routecap.Routing.from_arrays(
+        others[..., ::-1], experts=12, valid=present, first=10, layer_map=[0, 1, 3, 9]
+    )
+    found = analysis.drift(first, second)
+    assert found.layer_map.tolist() == [0, 1, 3]
+    assert found.positions.tolist() == list(range(10, 40))
+    cells = differ = 0
+    for row in range(30):
+        for column, layer in enumerate((0, 1, 3)):
+            mine, theirs = set(ids[row + 7, layer]), set(others[row, column])
+            compared = valid[row + 7, layer] and present[row, column]
+            assert found.both[row, column] == compared
+            assert found.differs[row, column] == (compared and mine != theirs)
+            cells += compared
+            differ += compared and mine != theirs
+    assert 0 < differ < cells
+    assert found.by_tag() == {0: pytest.approx(differ / cells)}
+    by_layer = [found.differs[:, i].sum() / found.both[:, i].sum() for i in range(3)]
+    assert found.by_layer().tolist() == pytest.approx(by_layer)
+    assert found.by_position()[found.both.any(axis=1)].max() <= 1
+
+
+def test_drift_is_told_apart_by_tag() -> None:
+    ids = np.array([[[0, 1]], [[0, 1]], [[2, 3]]])
+    old = routecap.Routing.from_arrays(ids, experts=4, tags=np.array([1, 1, 2], np.uint64))
+    new = routecap.Routing.from_arrays(np.array([[[1, 0]], [[0, 2]], [[3, 2]]]), experts=4)
+    assert analysis.drift(old, new).by_tag() == {1: 0.5, 2: 0.0}
+
+
+def test_routings_without_a_common_position_have_no_drift() -> None:
+    first, _, _ = random_routing(1, 5)
+    second, _, _ = random_routing(2, 5, first=20)
+    found = analysis.drift(first, second)
+    assert found.both.shape == (0, 4)
+    assert np.isnan(found.by_layer()).all()

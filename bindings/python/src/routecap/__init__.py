@@ -140,6 +140,7 @@ if typing.TYPE_CHECKING:
         analysis as analysis,
         colours as colours,
         doctor as doctor,
+        experts as experts,
         log as log,
         metrics as metrics,
         names as names,

@@ -203,3 +203,74 @@ def difference(first: Routing, second: Routing) -> Difference:
                 )
             ]
     return Difference(layer_map, *counts)
+
+
+class Drift(NamedTuple):
+    """Where two routings of one sequence chose other experts: an engine's and a trainer's, say."""
+
+    positions: NDArray[np.int64]
+    """[rows] the positions that both have."""
+    layer_map: NDArray[np.int32]
+    """[layers] index of each layer in the decoder: the layers that both have."""
+    tags: NDArray[np.uint64]
+    """[rows] the tags of the first one's rows, such as the version of the weights."""
+    both: NDArray[np.bool_]
+    """[rows, layers] cells that are valid in both: no other cell can be compared."""
+    differs: NDArray[np.bool_]
+    """[rows, layers] of these, the cells whose experts differ as sets."""
+
+    def by_layer(self) -> NDArray[np.float64]:
+        """[layers] the share of compared cells that differ; NaN where none could be compared."""
+        return _share(self.differs.sum(axis=0), self.both.sum(axis=0))
+
+    def by_position(self) -> NDArray[np.float64]:
+        """[rows] the share of compared cells that differ, over the layers of each position."""
+        return _share(self.differs.sum(axis=1), self.both.sum(axis=1))
+
+    def by_tag(self) -> dict[int, float]:
+        """The share of compared cells that differ, for each tag."""
+        return {
+            int(tag): float(
+                _share(self.differs[self.tags == tag].sum(), self.both[self.tags == tag].sum())
+            )
+            for tag in np.unique(self.tags)
+        }
+
+
+def _share(part: Any, whole: Any) -> NDArray[np.float64]:
+    with np.errstate(invalid="ignore"):
+        share: NDArray[np.float64] = np.asarray(part, float) / np.where(whole > 0, whole, np.nan)
+    return share
+
+
+def drift(first: Routing, second: Routing) -> Drift:
+    """Compare two routings of one sequence cell by cell: which experts differ, and where.
+
+    Give the engine's rows first, and what the trainer chose without replay second. Ask it before
+    you switch replay on: where hardly a cell differs, replay has nothing to do. `difference` has
+    the sums for each layer.
+    """
+    if first.k != second.k:
+        raise error(
+            Status.ERR_SHAPE_MISMATCH,
+            f"k is {first.k} and {second.k}: give two routings of one model",
+        )
+    layer_map, ours, theirs = np.intersect1d(first.layer_map, second.layer_map, return_indices=True)
+    start = max(first.first, second.first)
+    rows = max(min(first.first + first.rows, second.first + second.rows) - start, 0)
+    both = np.zeros((rows, len(layer_map)), np.bool_)
+    differs = np.zeros_like(both)
+    if both.size:
+        for position, ids, valid in _parts(first.slice(start, rows)):
+            others, present = second.slice(position, len(ids)).masked()
+            part = slice(position - start, position - start + len(ids))
+            both[part] = valid[:, ours] & present[:, theirs]
+            unequal = (np.sort(ids[:, ours]) != np.sort(others[:, theirs])).any(axis=2)
+            differs[part] = both[part] & unequal
+    return Drift(
+        np.arange(start, start + rows),
+        layer_map,
+        np.asarray(first.slice(start, rows).tags) if rows else np.zeros(0, np.uint64),
+        both,
+        differs,
+    )

@@ -3,7 +3,7 @@ one thing each on axes of the caller's.
 """
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 from unicodedata import east_asian_width
 
@@ -14,7 +14,8 @@ from ._constants import Missing, Status
 from ._errors import error
 from ._routing import Routing
 from ._samples import Sample, alike, layer_of, token_texts
-from .analysis import balance, expert_load, facts, reason_words
+from .analysis import Drift, balance, expert_load, facts, reason_words
+from .experts import Usage, hit_rates
 
 try:
     from matplotlib.colors import LinearSegmentedColormap, PowerNorm
@@ -146,6 +147,97 @@ def coverage(axes: "Axes", routing: Routing) -> None:
         loc="lower right",
         bbox_to_anchor=(1, 1),
     )
+
+
+def usage(axes: "Axes", used: Usage, levels: Sequence[int] = (0, 10, 100)) -> None:
+    """How many experts of each layer got at most so many tokens: what a calibration set leaves
+    out. The bars of a layer lie on one another, the fewest tokens to the left.
+    """
+    tones = (_ORANGE, _ACCENT, _TEAL, _SOFT)
+    layers, below = np.arange(len(used.tokens)), np.zeros(len(used.tokens), np.int64)
+    for level, tone in zip(sorted(levels), tones):
+        counts = used.at_most(level).sum(axis=1)
+        name = "no token" if level == 0 else f"at most {level}"
+        axes.barh(layers, counts - below, left=below, color=tone, label=name)
+        below = counts
+    axes.set_xlim(0, max(int(used.layer_experts.max(initial=1)), 1))
+    axes.set_ylim(len(layers) - 0.5, -0.5)
+    axes.set_xlabel("experts")
+    _whole(axes.xaxis)
+    axes.legend(frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=3)
+    _layers(axes, len(layers), used.layer_map)
+    _plain(axes)
+
+
+def pairs(axes: "Axes", together: Any) -> None:
+    """The co-activation [experts, experts] of one layer, relative to what independent choices of
+    the same load would give: 1 as often, 2 twice as often. The diagonal is left out.
+    """
+    counts = np.array(together, float)
+    load = counts.diagonal().copy()
+    np.fill_diagonal(counts, 0)
+    expected = np.outer(load, load)
+    np.fill_diagonal(expected, 0)
+    scale = counts.sum() / max(float(expected.sum()), 1e-9)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        relative = counts / (expected * scale)
+    steps = LinearSegmentedColormap.from_list(
+        "pairs", [colours.hexadecimal(step) for step in colours.ramp(False)]
+    )
+    finite = relative[np.isfinite(relative)]
+    most = max(float(np.quantile(finite, 0.995)) if finite.size else 2, 2)
+    image = axes.imshow(relative, cmap=steps, vmin=0, vmax=most, interpolation="nearest")
+    bar = axes.figure.colorbar(image, ax=axes, pad=0.01, fraction=0.046)
+    bar.ax.set_ylabel("together, beside independent choices")
+    axes.set_xlabel("expert")
+    axes.set_ylabel("expert")
+    _whole(axes.xaxis)
+    _whole(axes.yaxis)
+    _plain(bar.ax)
+
+
+def drift(axes: "Axes", found: Drift) -> None:
+    """Which cells of two routings differ, over positions and layers. Cells that could not be
+    compared are shaded; where many positions share a column, one that differs is seen.
+    """
+    rows = len(found.positions)
+    starts = _bins(rows)
+    image = np.full((len(found.layer_map), max(len(starts), 1), 3), _rgb(_HOLE), np.uint8)
+    if rows:
+        compared = np.logical_or.reduceat(found.both, starts, axis=0).T
+        differs = np.logical_or.reduceat(found.differs, starts, axis=0).T
+        image[compared] = _rgb("#efece4")
+        image[differs] = _rgb(_ACCENT)
+    first = int(found.positions[0]) if rows else 0
+    axes.imshow(
+        image,
+        aspect="auto",
+        interpolation="nearest",
+        extent=(first - 0.5, first + max(rows, 1) - 0.5, len(found.layer_map) - 0.5, -0.5),
+    )
+    axes.set_xlabel("position")
+    _whole(axes.xaxis)
+    _layers(axes, len(found.layer_map), found.layer_map)
+    cells, differ = int(found.both.sum()), int(found.differs.sum())
+    axes.set_title(f"{differ:,} of {cells:,} compared cells differ", fontsize=9)
+
+
+def caches(axes: "Axes", steps: Sequence[Any], experts: int) -> None:
+    """Hit rates over the size of a cache of one layer's experts: LRU, and the best there is.
+
+    `steps` is what `experts.needed` gives.
+    """
+    sizes = np.unique(np.linspace(1, experts, min(experts, 24)).round().astype(int))
+    rates = hit_rates(steps, sizes.tolist())
+    axes.plot(sizes, rates.optimal, "s-", color=_TEAL, markersize=3, label="optimal (Belady)")
+    axes.plot(sizes, rates.lru, "o-", color=_ACCENT, markersize=3, label="LRU")
+    axes.set_xlim(0, experts)
+    axes.set_ylim(0, 1.02)
+    axes.set_xlabel(f"experts that the cache holds, of {experts}")
+    axes.set_ylabel("hit rate")
+    axes.grid(color=_LINE, linewidth=0.6)
+    axes.legend(frameon=False, fontsize=8)
+    _plain(axes)
 
 
 def text(axes: "Axes", sample: Sample, layer: int) -> None:

@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Sequence
 
 from .. import Error, __version__
-from . import bench, compare, conform, convert, doctor, info, show, top
+from . import bench, compare, conform, convert, coverage, doctor, info, show, top
 from .terminal import Terminal, printable
 from .wire import in_options
 
@@ -16,6 +16,7 @@ _COMMANDS = {
     "info": info,
     "show": show,
     "compare": compare,
+    "coverage": coverage,
     "bench": bench,
     "convert": convert,
     "doctor": doctor,

@@ -1,0 +1,358 @@
+"""Which experts a set of texts uses, for calibration, pruning, merging and caches of experts.
+
+    from routecap import experts
+
+    routings = [sample.routing for sample in routecap.load("calibration.tar").values()]
+    used = experts.usage(routings)
+    print(used.tokens)                  # [layers, experts]
+    print(used.at_most(100).sum(axis=1))  # experts of each layer with at most 100 tokens
+
+`usage` counts tokens, `coactivation` pairs of experts, and `importance` weighs experts by what they
+add. `in_batch` brings routings into the order of a padded batch, in which hooks see its tokens.
+`needed`, `distances` and `hit_rates` say what a cache of experts would do.
+
+NumPy only. Cells that are missing count nowhere, and neither does padding, which has no rows.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ._constants import Status
+from ._errors import error
+from ._routing import Routing
+from ._samples import layer_of
+from .analysis import expert_load
+
+__all__ = [
+    "Usage",
+    "coactivation",
+    "distances",
+    "hit_rates",
+    "importance",
+    "in_batch",
+    "needed",
+    "usage",
+]
+
+_CELLS = 1 << 17  # looked at in one go: bounds the memory that a long routing takes
+
+
+def _several(routings: Routing | Iterable[Routing]) -> list[Routing]:
+    """One routing or several, of the same layers."""
+    found = [routings] if isinstance(routings, Routing) else list(routings)
+    if not found:
+        raise error(Status.ERR_ARGUMENT, "no routing is given: give one at least")
+    for each in found:
+        if not isinstance(each, Routing):
+            raise TypeError(
+                f"a routecap.Routing is expected, not {type(each).__name__}: of the samples that"
+                " routecap.load gives, take sample.routing"
+            )
+        like = found[0]
+        if (
+            not np.array_equal(each.layer_map, like.layer_map)
+            or not np.array_equal(each.layer_experts, like.layer_experts)
+            or each.k != like.k
+        ):
+            raise error(
+                Status.ERR_SHAPE_MISMATCH,
+                "the routings are not of the same layers: give those of one model at a time",
+            )
+    return found
+
+
+def _parts(routing: Routing) -> Iterator[tuple[int, NDArray[Any], NDArray[np.bool_]]]:
+    """Its rows, some at a time: the index of the first, ids [rows, layers, k], and which cells are
+    valid [rows, layers].
+    """
+    step = max(_CELLS // max(routing.layers, 1), 1)
+    for start in range(0, routing.rows, step):
+        yield start, *routing[start : start + step].masked()
+
+
+# ---- Calibration
+
+
+class Usage(NamedTuple):
+    """How many tokens of some texts each expert got."""
+
+    layer_map: NDArray[np.int32]
+    """[layers] index of each layer in the decoder."""
+    layer_experts: NDArray[np.uint32]
+    """[layers] how many experts each layer has."""
+    tokens: NDArray[np.int64]
+    """[layers, experts] tokens that were sent to each expert, in valid cells."""
+    texts: int
+    """How many routings were counted."""
+    missing: int
+    """Cells that are missing, and were counted nowhere."""
+
+    @property
+    def exists(self) -> NDArray[np.bool_]:
+        """[layers, experts] whether the layer has this expert: all do, unless layers differ."""
+        most = self.tokens.shape[1]
+        exists: NDArray[np.bool_] = np.arange(most) < self.layer_experts[:, None]
+        return exists
+
+    def at_most(self, tokens: int) -> NDArray[np.bool_]:
+        """[layers, experts] the experts that got at most so many tokens; 0: none."""
+        return self.exists & (self.tokens <= tokens)
+
+    def more_texts(self, tokens: int) -> NDArray[np.float64]:
+        """[layers, experts] how many more texts like these until each expert has `tokens`.
+
+        It is (tokens - got) / (got per text), rounded up; 0 for experts that have them, infinite
+        for those that got none so far, NaN where the layer has no such expert. The largest of all
+        is what the set lacks.
+        """
+        lacking = np.maximum(tokens - self.tokens, 0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            more = np.ceil(lacking * self.texts / self.tokens)
+        more = np.where(lacking == 0, 0.0, more)
+        return np.where(self.exists, more, np.nan)
+
+
+def usage(routings: Routing | Iterable[Routing]) -> Usage:
+    """Count the tokens of each expert over the texts of a calibration set, a routing each."""
+    found = _several(routings)
+    return Usage(
+        found[0].layer_map,
+        found[0].layer_experts,
+        expert_load(found),
+        len(found),
+        sum(int(each.coverage().cells_missing) for each in found),
+    )
+
+
+# ---- Pairs
+
+
+def coactivation(
+    routings: Routing | Iterable[Routing], weights: Sequence[Any] | None = None
+) -> NDArray[Any]:
+    """[layers, experts, experts] how many tokens were sent to both experts of a pair.
+
+    The diagonal is the load, and the sum over a layer is its tokens times k times k. Counts are
+    int64, and symmetric.
+
+    With `weights`, an array [rows, layers, k] for each routing, a pair counts the product of its
+    two weights, in float64: the diagonal is the sum of squares.
+    """
+    found = _several(routings)
+    layers, experts = found[0].layers, found[0].experts
+    given = _per_routing(weights, found, "weights")
+    pairs: NDArray[Any] = np.zeros(
+        (layers, experts, experts), np.int64 if given is None else np.float64
+    )
+    one, other = np.triu_indices(found[0].k)
+    for number, routing in enumerate(found):
+        for start, ids, valid in _parts(routing):
+            for layer in range(layers):  # one after the other: what is counted fits into a cache
+                wide = ids[:, layer][valid[:, layer]].astype(np.int64)
+                places = wide[:, one] * experts + wide[:, other]
+                by = None
+                if given is not None:
+                    weight = given[number][start : start + len(ids), layer][valid[:, layer]]
+                    by = (weight[:, one].astype(np.float64) * weight[:, other]).ravel()
+                pairs[layer] += np.bincount(
+                    places.ravel(), by, minlength=experts * experts
+                ).reshape(experts, experts)
+    turned = pairs.transpose(0, 2, 1).copy()
+    diagonal = np.arange(experts)
+    turned[:, diagonal, diagonal] = 0  # a pair of one expert with itself was counted whole
+    pairs += turned
+    return pairs
+
+
+def _per_routing(
+    arrays: Sequence[Any] | None, routings: list[Routing], name: str
+) -> list[NDArray[Any]] | None:
+    """An array [rows, layers, k] for each routing."""
+    if arrays is None:
+        return None
+    given = [np.asarray(each) for each in arrays]
+    wanted = [(each.rows, each.layers, each.k) for each in routings]
+    if [each.shape for each in given] != wanted:
+        raise ValueError(
+            f"{name} has arrays of shapes {[each.shape for each in given]}; the routings'"
+            f" [rows, layers, k] are {wanted}: give a list with one array for each routing"
+        )
+    return given
+
+
+# ---- What an expert adds
+
+
+def importance(
+    routings: Routing | Iterable[Routing], weights: Sequence[Any], norms: Sequence[Any]
+) -> NDArray[np.float64]:
+    """[layers, experts] the mean of weight times norm of the output, over the tokens of an expert.
+
+    This is REAP's measure for pruning. NaN where an expert got no token.
+
+    `weights` has the router's weight of each choice, [rows, layers, k] for each routing, in the
+    order of its ids. `norms` has the Euclidean norm of what the chosen expert returned for that
+    token, before it is multiplied by the weight, in the same shapes.
+    """
+    found = _several(routings)
+    given = _per_routing(weights, found, "weights")
+    lengths = _per_routing(norms, found, "norms")
+    assert given is not None and lengths is not None
+    layers, experts = found[0].layers, found[0].experts
+    total = np.zeros(layers * experts)
+    base = np.arange(layers)[:, None] * experts
+    for number, routing in enumerate(found):
+        for start, ids, valid in _parts(routing):
+            part = slice(start, start + len(ids))
+            added = given[number][part].astype(np.float64) * lengths[number][part]
+            places = (ids.astype(np.int64) + base)[valid].ravel()
+            total += np.bincount(places, added[valid].ravel(), minlength=len(total))
+    tokens = expert_load(found).astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        return total.reshape(layers, experts) / np.where(tokens > 0, tokens, np.nan)
+
+
+def in_batch(
+    routings: Sequence[Routing], mask: Any, *, fill: int = -1
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Bring the routings of a padded batch into the order in which the model computes its tokens.
+
+    A model flattens a batch [texts, columns] to tokens [texts * columns], padding included, and
+    that is what a hook sees. `mask` [texts, columns] says which columns are no padding, on
+    whichever side it is (an attention mask); row p of a routing is the p-th of them.
+
+    Returns ids [texts * columns, layers, k], `fill` where there are none, and which cells are
+    valid, [texts * columns, layers]. A text's last token has no row where it was never an input.
+    """
+    found = _several(routings)
+    present = np.asarray(mask).astype(bool)
+    if present.ndim != 2 or len(present) != len(found):
+        raise ValueError(
+            f"mask has shape {present.shape}; [{len(found)}, columns] is expected, a line for each"
+            " routing: give the batch's attention mask"
+        )
+    layers, k = found[0].layers, found[0].k
+    ids = np.full((present.size, layers, k), fill, np.int64)
+    valid = np.zeros((present.size, layers), np.bool_)
+    for number, routing in enumerate(found):
+        places = number * present.shape[1] + np.flatnonzero(present[number])
+        if routing.first + routing.rows > len(places):
+            raise ValueError(
+                f"routing {number} has rows up to position {routing.first + routing.rows - 1}, and"
+                f" line {number} of the mask has {len(places)} tokens: give the mask of this batch"
+            )
+        places = places[routing.first : routing.first + routing.rows]
+        rows, there = routing.masked(np.int64)
+        ids[places] = np.where(there[..., None], rows, fill)
+        valid[places] = there
+    return ids, valid
+
+
+# ---- Caches of experts
+
+
+def needed(
+    routings: Routing | Iterable[Routing], layer: int, steps: Sequence[Any] | None = None
+) -> list[NDArray[np.int64]]:
+    """The experts of one layer that each step of an engine needs: for each step the ids in
+    ascending order, each once, over all requests of the step.
+
+    `layer` is the index in the decoder. `steps` says for each routing which step computed each
+    row, [rows] of integers in any numbering that ascends with time; a step without valid cells is
+    left out. Without it each row is a step of its own, one routing after the other: a sequence
+    that was generated alone.
+    """
+    found = _several(routings)
+    captured = layer_of(found[0], layer)
+    given = None if steps is None else [np.asarray(each) for each in steps]
+    if given is not None and [each.shape for each in given] != [(each.rows,) for each in found]:
+        raise ValueError(
+            f"steps has shapes {[each.shape for each in given]}; the routings have"
+            f" {[each.rows for each in found]} rows: give the step of each row, for each routing"
+        )
+    numbers, chosen, before = [], [], 0
+    for number, routing in enumerate(found):
+        ids, valid = routing.masked(np.int64, first_layer=captured, layers=1)
+        there = valid[:, 0]
+        step = before + np.arange(routing.rows) if given is None else given[number]
+        before += routing.rows
+        numbers.append(np.repeat(np.asarray(step, np.int64)[there], routing.k))
+        chosen.append(ids[there, 0].ravel())
+    experts = found[0].experts
+    # Each step and expert once, by step and then by expert.
+    at, which = np.concatenate(numbers), np.concatenate(chosen)
+    order, at = np.unique(at, return_inverse=True)
+    pairs = np.unique(at * experts + which)
+    ends = np.searchsorted(pairs // experts, np.arange(1, len(order)))
+    return [part % experts for part in np.split(pairs, ends)] if len(order) else []
+
+
+def distances(steps: Iterable[Iterable[int]]) -> NDArray[np.int64]:
+    """Reuse distances: how many other experts were needed since an expert was needed last.
+
+    `steps` has the experts of one layer that each step of the engine needs, each once a step. One
+    number for each need, in order, experts of a step by their ids; -1 for the first need of an
+    expert. An LRU cache of n experts has those whose distance is below n.
+    """
+    recent: list[int] = []  # the last needed at the end
+    found: list[int] = []
+    for step in steps:
+        for expert in sorted(set(step)):
+            if expert in recent:
+                found.append(len(recent) - 1 - recent.index(expert))
+                recent.remove(expert)
+            else:
+                found.append(-1)
+            recent.append(expert)
+    return np.array(found, np.int64)
+
+
+class HitRates(NamedTuple):
+    """Of the experts that the steps of one layer need, the share that a cache has."""
+
+    slots: NDArray[np.int64]
+    """[sizes] experts that the cache has room for."""
+    lru: NDArray[np.float64]
+    """[sizes] if the expert that was needed longest ago makes room."""
+    optimal: NDArray[np.float64]
+    """[sizes] if the expert that is needed again last makes room (Belady): no cache has more."""
+    needs: int
+    """How many experts the steps need, each once a step."""
+
+
+def hit_rates(steps: Sequence[Iterable[int]], slots: Sequence[int] = (4, 8, 12)) -> HitRates:
+    """Simulate caches of the experts of one layer over the steps of an engine.
+
+    `steps` is as in `distances`. Experts of a step are asked for by ids, one after the other, and
+    each one that the cache lacks is loaded. NaN if nothing is needed.
+    """
+    asked = [expert for step in steps for expert in sorted(set(step))]
+    sizes = np.array(slots, np.int64)
+    if len(sizes) and sizes.min() < 1:
+        raise ValueError(f"slots is {list(slots)}: a cache has room for one expert at least")
+    reused = distances(steps)
+    total = max(len(asked), 1) if asked else np.nan
+    lru = [((reused >= 0) & (reused < size)).sum() / total for size in sizes]
+    best = [_belady(asked, int(size)) / total for size in sizes]
+    return HitRates(sizes, np.array(lru), np.array(best), len(asked))
+
+
+def _belady(asked: list[int], slots: int) -> int:
+    """The hits of a cache that drops what is needed again last."""
+    after: list[int] = [len(asked)] * len(asked)  # where the same expert is asked for again
+    last: dict[int, int] = {}
+    for place in range(len(asked) - 1, -1, -1):
+        after[place] = last.get(asked[place], len(asked))
+        last[asked[place]] = place
+    cached: dict[int, int] = {}  # expert: where it is asked for again
+    hits = 0
+    for place, expert in enumerate(asked):
+        if expert in cached:
+            hits += 1
+        elif len(cached) == slots:
+            del cached[max(cached, key=cached.__getitem__)]
+        cached[expert] = after[place]
+    return hits

@@ -1,0 +1,246 @@
+"""Figures of experts, each against a count over single cells that is written apart."""
+
+import itertools
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+import routecap
+from numpy.typing import NDArray
+from routecap import analysis, experts
+from routecap.command import main
+
+from test_analysis import random_routing
+
+LAYERS, K, EXPERTS = 4, 3, 12
+
+
+def many(count: int = 3, **more: Any) -> list[Any]:
+    return [random_routing(seed, 20 + seed, **more) for seed in range(count)]
+
+
+def cells(routings: list[Any]) -> Any:
+    """(routing, row, layer, ids) of each cell that is there."""
+    for number, (_, ids, valid) in enumerate(routings):
+        for row, layer in np.argwhere(valid):
+            yield number, row, layer, ids[row, layer]
+
+
+def test_usage_counts_the_valid_cells_of_all_texts() -> None:
+    given = many()
+    used = experts.usage([routing for routing, _, _ in given])
+    counted = np.zeros((LAYERS, EXPERTS), int)
+    for _, _, layer, chosen in cells(given):
+        counted[layer, chosen] += 1
+    assert (used.tokens == counted).all()
+    assert used.texts == 3
+    assert used.missing == sum(int((~valid).sum()) for _, _, valid in given)
+    for level in (0, 10, 15):
+        assert (used.at_most(level) == (counted <= level)).all()
+
+
+def test_more_texts_are_what_the_rate_so_far_says() -> None:
+    ids = np.array([[[0, 1]], [[0, 2]], [[0, 1]], [[0, 1]]])
+    used = experts.usage([routecap.Routing.from_arrays(ids, experts=4)] * 2)
+    assert used.tokens.tolist() == [[8, 6, 2, 0]]
+    # Of expert 1 three tokens a text come, of expert 2 one; nobody knows when expert 3 comes.
+    assert used.more_texts(8).tolist() == [[0, 1, 6, np.inf]]
+    assert used.more_texts(0).tolist() == [[0, 0, 0, 0]]
+
+
+def test_experts_that_a_layer_does_not_have_are_not_missed() -> None:
+    ids = np.array([[[0, 1], [0, 1]], [[0, 2], [0, 1]]])
+    routing = routecap.Routing.from_arrays(ids, layer_experts=[4, 2])
+    used = experts.usage(routing)
+    assert used.at_most(0).tolist() == [[False, False, False, True], [False] * 4]
+    assert np.isnan(used.more_texts(1)[1, 2:]).all()
+
+
+def test_coactivation_counts_pairs() -> None:
+    given = many()
+    found = experts.coactivation([routing for routing, _, _ in given])
+    counted = np.zeros((LAYERS, EXPERTS, EXPERTS), int)
+    for _, _, layer, chosen in cells(given):
+        for one, other in itertools.product(chosen, chosen):
+            counted[layer, one, other] += 1
+    assert found.dtype == np.int64
+    assert (found == counted).all()
+    load = experts.usage([routing for routing, _, _ in given]).tokens
+    assert (found.diagonal(axis1=1, axis2=2) == load).all()
+    tokens = np.array([load[layer].sum() // K for layer in range(LAYERS)])
+    assert (found.sum(axis=(1, 2)) == tokens * K * K).all()
+
+
+def test_coactivation_is_weighted_by_both_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = many()
+    random = np.random.default_rng(1)
+    weights = [random.random(ids.shape) for _, ids, _ in given]
+    counted = np.zeros((LAYERS, EXPERTS, EXPERTS))
+    for number, row, layer, chosen in cells(given):
+        weight = weights[number][row, layer]
+        for one, other in itertools.product(range(K), range(K)):
+            counted[layer, chosen[one], chosen[other]] += weight[one] * weight[other]
+    routings = [routing for routing, _, _ in given]
+    np.testing.assert_allclose(experts.coactivation(routings, weights), counted, atol=1e-12)
+    monkeypatch.setattr(experts, "_CELLS", 40)  # a long routing is looked at in parts
+    np.testing.assert_allclose(experts.coactivation(routings, weights), counted, atol=1e-12)
+
+
+def test_importance_is_the_mean_of_weight_times_norm() -> None:
+    given = many()
+    random = np.random.default_rng(2)
+    weights = [random.random(ids.shape) for _, ids, _ in given]
+    norms = [random.random(ids.shape) * 9 for _, ids, _ in given]
+    sums: dict[tuple[int, int], list[float]] = {}
+    for number, row, layer, chosen in cells(given):
+        for column, expert in enumerate(chosen):
+            added = weights[number][row, layer, column] * norms[number][row, layer, column]
+            sums.setdefault((int(layer), int(expert)), []).append(added)
+    found = experts.importance([routing for routing, _, _ in given], weights, norms)
+    for (layer, expert), added in sums.items():
+        assert found[layer, expert] == pytest.approx(np.mean(added))
+    ids = np.array([[[0, 1]]])
+    alone = experts.importance(
+        routecap.Routing.from_arrays(ids, experts=3), [np.ones((1, 1, 2))], [np.ones((1, 1, 2))]
+    )
+    assert np.isnan(alone[0, 2])  # no token, and so nothing that it adds
+
+
+def test_weights_of_another_shape_are_refused_with_both_shapes() -> None:
+    routing, ids, _ = random_routing(1, 5)
+    with pytest.raises(ValueError, match=r"\(4, 5, 3\).*\(5, 4, 3\)"):
+        experts.coactivation([routing], [ids.transpose(1, 0, 2)])
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_routings_of_a_padded_batch_come_into_its_order(side: str) -> None:
+    given = many(3)
+    width = 30
+    mask = np.zeros((3, width), bool)
+    wanted = np.full((3, width, LAYERS, K), -1)
+    there = np.zeros((3, width, LAYERS), bool)
+    for number, (routing, ids, valid) in enumerate(given):
+        tokens = routing.rows + 1  # the last token was never an input
+        begin = width - tokens if side == "left" else 0
+        mask[number, begin : begin + tokens] = True
+        wanted[number, begin : begin + routing.rows] = np.where(valid[..., None], ids, -1)
+        there[number, begin : begin + routing.rows] = valid
+    found, valid = experts.in_batch([routing for routing, _, _ in given], mask)
+    assert (found == wanted.reshape(-1, LAYERS, K)).all()
+    assert (valid == there.reshape(-1, LAYERS)).all()
+
+
+def test_a_mask_of_another_batch_is_refused() -> None:
+    routing, _, _ = random_routing(1, 5)
+    with pytest.raises(ValueError, match="rows up to position 4"):
+        experts.in_batch([routing], np.ones((1, 4)))
+    with pytest.raises(ValueError, match="a line for each"):
+        experts.in_batch([routing], np.ones((2, 5)))
+
+
+def test_what_each_step_needs_is_a_union_over_its_requests() -> None:
+    given = many(3)
+    random = np.random.default_rng(3)
+    steps = [np.sort(random.integers(0, 15, routing.rows)) for routing, _, _ in given]
+    layer = 2
+    counted: dict[int, set[int]] = {}
+    for number, row, at, chosen in cells(given):
+        if at == layer:
+            counted.setdefault(int(steps[number][row]), set()).update(chosen.tolist())
+    found = experts.needed([routing for routing, _, _ in given], layer, steps)
+    assert [each.tolist() for each in found] == [sorted(counted[step]) for step in sorted(counted)]
+
+
+def test_without_steps_each_row_is_one() -> None:
+    routing, ids, valid = random_routing(5, 9)
+    found = experts.needed(routing, 1)
+    assert [each.tolist() for each in found] == [
+        sorted(ids[row, 1].tolist()) for row in range(9) if valid[row, 1]
+    ]
+    assert experts.needed(routing[:0], 1) == []
+
+
+def lru(asked: list[int], slots: int) -> int:
+    """The hits of an LRU cache, by what it holds."""
+    held: list[int] = []
+    hits = 0
+    for expert in asked:
+        if expert in held:
+            hits += 1
+            held.remove(expert)
+        elif len(held) == slots:
+            held.pop(0)
+        held.append(expert)
+    return hits
+
+
+def best(asked: list[int], slots: int) -> int:
+    """The most hits that any choice of what to drop gives, by trying them all."""
+
+    def tried(place: int, held: frozenset[int]) -> int:
+        if place == len(asked):
+            return 0
+        expert = asked[place]
+        if expert in held:
+            return 1 + tried(place + 1, held)
+        if len(held) < slots:
+            return tried(place + 1, held | {expert})
+        return max(tried(place + 1, held - {each} | {expert}) for each in held)
+
+    return tried(0, frozenset())
+
+
+def test_hit_rates_are_those_of_caches_that_were_run() -> None:
+    random = np.random.default_rng(4)
+    for _ in range(20):
+        steps = [random.choice(5, 2, replace=False) for _ in range(6)]
+        asked = [expert for step in steps for expert in sorted(step.tolist())]
+        rates = experts.hit_rates(steps, (1, 2, 3, 5))
+        assert rates.needs == len(asked)
+        for number, slots in enumerate((1, 2, 3, 5)):
+            assert rates.lru[number] == lru(asked, slots) / len(asked)
+            assert rates.optimal[number] == best(asked, slots) / len(asked)
+
+
+def test_reuse_distances_count_the_experts_between() -> None:
+    assert experts.distances([[0], [1], [0], [0, 2], [1]]).tolist() == [-1, -1, 1, 0, -1, 2]
+
+
+def test_the_command_names_experts_without_tokens(
+    tmp_path: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ids: NDArray[Any] = np.array([[[0, 1], [2, 3]], [[0, 2], [2, 3]]])
+    routing = routecap.Routing.from_arrays(ids, experts=4, layer_map=[3, 7])
+    file = str(tmp_path / "a.routecap")
+    routecap.save(file, routing)
+    assert main(["coverage", file]) == 1
+    said = capsys.readouterr().out
+    assert "layer 3, no token: expert 3" in said
+    assert "layer 7, no token: expert 0, 1" in said
+    assert main(["coverage", "--json", file]) == 1
+    (found,) = json.loads(capsys.readouterr().out)
+    assert found["tokens"] == [[2, 1, 1, 0], [0, 0, 2, 2]]
+    assert found["more_texts"] == [None, None]
+    full = routecap.Routing.from_arrays(np.array([[[0, 1]]]), experts=2)
+    routecap.save(file, full)
+    assert main(["coverage", file]) == 0
+    assert main(["coverage", "--tokens", "2", file]) == 1
+
+
+def test_pictures_are_drawn(tmp_path: Any) -> None:
+    from matplotlib.figure import Figure
+    from routecap import plot
+
+    routings = [routing for routing, _, _ in many(3)]
+    figure = Figure(layout="constrained")
+    first, second, third, fourth = figure.subplots(4)
+    plot.usage(first, experts.usage(routings))
+    plot.pairs(second, experts.coactivation(routings)[0])
+    plot.caches(third, experts.needed(routings, 0), EXPERTS)
+    plot.drift(fourth, analysis.drift(routings[0], routings[1]))
+    assert [bar.get_width() for bar in first.patches[:LAYERS]] == experts.usage(routings).at_most(
+        0
+    ).sum(axis=1).tolist()
+    assert (third.lines[0].get_ydata() >= third.lines[1].get_ydata()).all()
+    figure.savefig(tmp_path / "experts.png")
