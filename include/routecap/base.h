@@ -236,8 +236,8 @@ typedef int32_t routecap_status; /* ROUTECAP_OK, or one of the following */
 #define ROUTECAP_ERR_DISABLED (-201)   /* reading from a disabled or mirroring capturer */
 #define ROUTECAP_ERR_NOT_READY (-202)  /* some of these rows are in flight */
 #define ROUTECAP_ERR_INCOMPLETE (-203) /* strict reading, and cells are missing */
-#define ROUTECAP_ERR_CONFLICT (-204)   /* recorded twice in one step, or two different sets of ids
-                                          for one cell */
+#define ROUTECAP_ERR_CONFLICT (-204)   /* recorded twice in one step, one sink row in two spans, or
+                                          two different sets of ids for one cell */
 #define ROUTECAP_ERR_FORKED (-205)     /* the object was made before this process was forked */
 #define ROUTECAP_ERR_CAPTURING (-206)  /* the call is not capturable, and the stream is being
                                           captured */

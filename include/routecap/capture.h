@@ -262,6 +262,8 @@ ROUTECAP_API routecap_status routecap_step_snapshot(routecap_capturer *capturer,
 #define ROUTECAP_SPAN_UNCOUNTED 16u       /* load.h does not count its rows, because
                                              another span with the same sink rows counts them.
                                              Cannot be combined with PREFILL or DECODE */
+#define ROUTECAP_SPAN_SHARED 32u          /* other spans of the step may have its sink rows too, if
+                                             they have this flag */
 typedef uint32_t routecap_span_flags; /* any of ROUTECAP_SPAN_* */
 
 /*
@@ -278,7 +280,7 @@ typedef struct routecap_span {
     uint64_t position_end;     /* with DEVICE_POSITIONS: one past the highest position that a row
                                   may have; a row outside the bounds is dropped and counted.
                                   Otherwise 0 */
-    uint32_t sink_row;         /* sink row of the first row */
+    uint32_t sink_row;         /* sink row of the first row: its place among all rows of the pass */
     uint32_t rows;             /* how many, 1 or more */
     routecap_span_flags flags; /* ROUTECAP_SPAN_* */
     uint32_t reserved;         /* 0 */
@@ -311,10 +313,15 @@ typedef struct routecap_issue_options {
  * before a call that begins another pass. The pass need not have run. The worker thread then files
  * the rows in the background. Steps are filed in the order in which they were issued.
  *
- * Spans. Issue ignores sink rows that are in no span. A sink row may be in several spans, if
- * several sequences share a token that is computed once. A request may have several spans. They
- * must not overlap in position, unless they are speculative (a tree has several drafts for one
- * position) or have device positions. A step without spans lands at once.
+ * Spans. Issue ignores sink rows that are in no span. A request may have several spans. They must
+ * not overlap in position, unless they are speculative (a tree has several drafts for one position)
+ * or have device positions. A step without spans lands at once.
+ *
+ * Shared sink rows. If several sequences share a token that is computed once, its sink row is in
+ * several spans. Each of these spans must have ROUTECAP_SPAN_SHARED. Otherwise issue returns
+ * ROUTECAP_ERR_CONFLICT and changes nothing, because a sink_row that was forgotten gives a request
+ * the rows of another. All spans of the call count, those of unknown requests too. The check costs
+ * one comparison per span if spans are in the order of their sink rows.
  *
  * Issue skips a span and counts its rows if the request is unknown, or if the span's charge (see
  * "Memory") is more than the budget (config.budget_bytes) has left. Issue then returns
@@ -382,8 +389,9 @@ typedef struct routecap_issue_options {
  *         pass is neither issued nor discarded: ROUTECAP_ERR_ARGUMENT (a span without rows, unknown
  *         flags, positions beyond ROUTECAP_MAX_POSITION, empty bounds, no positions although a span
  *         needs them, or ROUTECAP_SNAPSHOT_LATER on a device); ROUTECAP_ERR_CAPACITY (sink rows
- *         outside the sink); ROUTECAP_ERR_OVERLAP; ROUTECAP_ERR_DTYPE (of the positions);
- *         ROUTECAP_ERR_STATE (ROUTECAP_SNAPSHOT_LATER after a begin).
+ *         outside the sink); ROUTECAP_ERR_CONFLICT (a sink row in two spans without
+ *         ROUTECAP_SPAN_SHARED; the text names both); ROUTECAP_ERR_OVERLAP; ROUTECAP_ERR_DTYPE (of
+ *         the positions); ROUTECAP_ERR_STATE (ROUTECAP_SNAPSHOT_LATER after a begin).
  */
 ROUTECAP_API routecap_status routecap_step_issue(routecap_capturer *capturer,
                                                  const routecap_span *spans, size_t span_size,
@@ -518,6 +526,8 @@ typedef struct routecap_stats {
     uint64_t rows_refused;     /* there was no memory for them */
     /* Other counts. */
     uint64_t rows_skipped;       /* in spans of unknown requests */
+    uint64_t rows_shared;        /* of spans whose sink row another span of the step has too; see
+                                    ROUTECAP_SPAN_SHARED */
     uint64_t rows_overlapped;    /* delivered with a valid cell where the request already had one */
     uint64_t rows_mismatched;    /* rows of rows_overlapped with different sets of ids in a cell
                                     that is valid in both; needs ROUTECAP_CONFIG_COMPARE */

@@ -66,6 +66,9 @@ typedef struct routecap_sink {
     uint32_t k;           /* columns of a row, adjacent in memory */
     int64_t row_stride;   /* elements from one row to the next, k or more; 0 means k */
     int64_t layer_stride; /* elements from one layer to the next; 0 means rows * row_stride */
+    uint64_t ids_bytes;   /* the bytes at ids, to be checked as in routecap_source: without strides
+                             layers * rows * k elements exactly; 0: not stated. routecap_sink_layer
+                             does not state it */
 } routecap_sink;
 
 /**
@@ -110,8 +113,8 @@ ROUTECAP_API routecap_status routecap_sink_layer(routecap_capturer *capturer, ui
  * @param[in] layers       How many layers, 1 or more.
  * @param[in] sink         The memory, with routecap_config.rows rows or more, and the capturer's k.
  * @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_LAYER; ROUTECAP_ERR_SHAPE_MISMATCH (rows or strides too
- *         small, or a different k); ROUTECAP_ERR_DTYPE; ROUTECAP_ERR_STATE (the address is fixed);
- *         ROUTECAP_ERR_DEVICE; ROUTECAP_ERR_DEVICE_LOST.
+ *         small, a different k, or ids_bytes); ROUTECAP_ERR_DTYPE; ROUTECAP_ERR_STATE (the address
+ *         is fixed); ROUTECAP_ERR_DEVICE; ROUTECAP_ERR_DEVICE_LOST.
  */
 ROUTECAP_API routecap_status routecap_sink_bind(routecap_capturer *capturer, uint32_t first_layer,
                                                 uint32_t layers, const routecap_sink *sink);
@@ -130,11 +133,18 @@ typedef uint32_t routecap_source_flags; /* any of ROUTECAP_SOURCE_* */
  *   2. If there is a table, an id becomes table[id]. An id outside the table becomes invalid.
  *   3. `offset` is added.
  * If the result is outside the layer's range, the cell is missing. Nothing wraps around.
+ *
+ * A matrix of another shape or type than it is said to be gives ids that are in range and wrong. So
+ * state the bytes that there are at `ids` if you know them:
+ *   - With neither row_stride nor column_stride, they must be rows * k_source elements exactly.
+ *   - With a stride, they must reach up to the end of the last element that is used.
+ * Otherwise the call returns ROUTECAP_ERR_SHAPE_MISMATCH, and the text has both numbers.
  */
 typedef struct routecap_source {
     uint32_t struct_size;
     routecap_dtype dtype;        /* ROUTECAP_DTYPE_I16, _I32, _U32, _I64 or _ID16_BF16 */
     const void *ids;             /* [device] row 0, column 0 */
+    uint64_t ids_bytes;          /* the bytes at ids, of each layer alike; 0: not stated */
     int64_t row_stride;          /* elements from one row to the next; 0 means k_source; ignored if
                                     there is only one row */
     int64_t column_stride;       /* elements from one column to the next; 0 means 1 */
@@ -186,9 +196,9 @@ typedef struct routecap_source {
  * @param[in] source    The ids, and the sink rows to write them to.
  * @param[in] stream    A stream that is ordered after the router.
  * @return ROUTECAP_OK. On error nothing is written: ROUTECAP_ERR_UNKNOWN_LAYER; ROUTECAP_ERR_DTYPE;
- *         ROUTECAP_ERR_SHAPE_MISMATCH (k_source less than k); ROUTECAP_ERR_CAPACITY (first_row +
- *         rows outside the sink); ROUTECAP_ERR_CONFLICT; ROUTECAP_ERR_STATE (the layer has no
- *         sink).
+ *         ROUTECAP_ERR_SHAPE_MISMATCH (k_source less than k, or ids_bytes is not what is read);
+ *         ROUTECAP_ERR_CAPACITY (first_row + rows outside the sink); ROUTECAP_ERR_CONFLICT;
+ *         ROUTECAP_ERR_STATE (the layer has no sink).
  */
 ROUTECAP_API routecap_status routecap_layer_record(routecap_capturer *capturer, uint32_t layer,
                                                    const routecap_source *source,
@@ -419,8 +429,8 @@ ROUTECAP_API routecap_status routecap_layer_route(routecap_capturer *capturer, u
  *                      ROUTECAP_ERR_ROWS_NOT_BEGUN. Rows beyond the last that a span names are not
  *                      read. NULL: the rows will not come, and the step is lost.
  * @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_STEP (never issued); ROUTECAP_ERR_SHAPE_MISMATCH (a
- *         different k, or a stride below k); ROUTECAP_ERR_DTYPE. On error the rows can still
- *         arrive.
+ *         different k, a stride below k, or ids_bytes); ROUTECAP_ERR_DTYPE. On error the rows can
+ *         still arrive.
  */
 ROUTECAP_API routecap_status routecap_step_arrive(routecap_capturer *capturer, routecap_step step,
                                                   const routecap_sink *rows);
@@ -443,6 +453,14 @@ ROUTECAP_API routecap_status routecap_step_arrive(routecap_capturer *capturer, r
 #define ROUTECAP_PROBE_CONSTANT 32u    /* several rows, all with the same ids */
 #define ROUTECAP_PROBE_REPEATED 64u    /* several rows, each the same as in the layer before: two
                                           layers share one buffer */
+#define ROUTECAP_PROBE_WORD_SIZE 128u  /* every second id is 0: ids are read as narrower ones, such
+                                          as 64 bits as 32, and the 0 is their upper half. Found if
+                                          all rows were written, have 16 ids or more together, and
+                                          the other ids are not all the same. With k 1 or 2 such
+                                          cells are valid, and with k 3 half of them are: nothing
+                                          else finds them, checked mode included. State
+                                          routecap_source.ids_bytes. If k is 2 and expert 0 is the
+                                          second choice for every token, it looks the same */
 typedef uint32_t routecap_probe_flags; /* any of ROUTECAP_PROBE_* */
 
 /* What the sink of a layer holds. Each row is in exactly one of the first three counts. */

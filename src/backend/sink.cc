@@ -6,6 +6,41 @@
 
 namespace routecap {
 
+uint64_t IdsExtent::bytes() const {
+    uint64_t last = 0;
+    for (const Dimension &d : dimensions) {
+        if (d.count == 0) return 0;
+        uint64_t reach = 0;
+        if (d.stride > 0 &&
+            (__builtin_mul_overflow(d.count - 1, static_cast<uint64_t>(d.stride), &reach) ||
+             __builtin_add_overflow(last, reach, &last)))
+            return UINT64_MAX;
+    }
+    return last < UINT64_MAX / element_bytes ? (last + 1) * element_bytes : UINT64_MAX;
+}
+
+int32_t check_ids_bytes(uint64_t stated, const IdsExtent &ids, bool dense, const char *what,
+                        const char *advice) {
+    const uint64_t bytes = stated != 0 ? ids.bytes() : 0;
+    if (dense ? stated == bytes || stated == 0 : stated >= bytes) return ROUTECAP_OK;
+    const auto &[layers, rows, columns] = ids.dimensions;
+    return report(ROUTECAP_ERR_SHAPE_MISMATCH,
+                  "%s.ids_bytes is %llu, and %llu x %llu rows of %llu ids of %u bytes %s %llu: %s",
+                  what, ull(stated), ull(layers.count), ull(rows.count), ull(columns.count),
+                  ids.element_bytes, dense ? "are" : "with these strides need", ull(bytes), advice);
+}
+
+static int32_t check_ids_bytes(const routecap_sink &sink, uint32_t layers, const char *name) {
+    const int64_t row_stride = sink.row_stride != 0 ? sink.row_stride : sink.k,
+                  layer_stride =
+                      sink.layer_stride != 0 ? sink.layer_stride : row_stride * sink.rows;
+    return check_ids_bytes(sink.ids_bytes,
+                           {{{{layers, layer_stride}, {sink.rows, row_stride}, {sink.k, 1}}},
+                            sink_element_bytes(sink.dtype)},
+                           sink.row_stride == 0 && sink.layer_stride == 0, name,
+                           "check rows, strides and dtype");
+}
+
 Sink::Sink(std::span<const uint32_t> layer_experts, uint32_t rows, uint32_t k, int32_t dtype,
            void *ids)
     : rows_(rows), k_(k), layers_(layer_experts.size()), fixed_(layer_experts.size(), 0) {
@@ -36,6 +71,7 @@ int32_t Sink::bind(uint32_t first_layer, uint32_t layers, const routecap_sink &s
                       "%u rows of %u, strides %lld and %lld, for a sink of %u rows of %u",
                       sink.rows, sink.k, static_cast<long long>(row_stride),
                       static_cast<long long>(layer_stride), rows_, k_);
+    if (int32_t s = check_ids_bytes(sink, layers, "sink"); s < 0) return s;
     const auto bound = [&](uint32_t l) {
         void *ids = static_cast<uint8_t *>(sink.ids) +
                     static_cast<int64_t>(l - first_layer) * layer_stride * element;
@@ -69,6 +105,7 @@ int32_t layers_of(const routecap_sink &sink, const Shape &shape,
         if (stride != 0 && stride < sink.k)
             return report(ROUTECAP_ERR_SHAPE_MISMATCH, "a stride of %lld, and k is %u",
                           static_cast<long long>(stride), shape.k);
+    if (int32_t s = check_ids_bytes(sink, shape.layers, "rows"); s < 0) return s;
     const int64_t row_stride = sink.row_stride != 0 ? sink.row_stride : sink.k;
     const int64_t layer_stride =
         sink.layer_stride != 0 ? sink.layer_stride : row_stride * sink.rows;
@@ -110,7 +147,8 @@ routecap_sink Sink::give_out(uint32_t layer) {
             .rows = rows_,
             .k = k_,
             .row_stride = l.row_stride,
-            .layer_stride = 0};
+            .layer_stride = 0,
+            .ids_bytes = 0};
 }
 
 }  // namespace routecap

@@ -2,6 +2,7 @@
 // never change.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -19,6 +20,30 @@ constexpr uint32_t sink_element_bytes(int32_t dtype) {
            : dtype == ROUTECAP_DTYPE_I64 ? 8
                                          : 0;
 }
+
+// The same for a source: 2, 4 or 8.
+constexpr uint32_t source_element_bytes(int32_t dtype) {
+    return dtype == ROUTECAP_DTYPE_U32 || dtype == ROUTECAP_DTYPE_ID16_BF16
+               ? 4
+               : sink_element_bytes(dtype);
+}
+
+// Ids in a caller's memory: the counts and strides of its dimensions, the outermost first.
+struct IdsExtent {
+    struct Dimension {
+        uint64_t count;
+        int64_t stride;  // in elements
+    };
+    std::array<Dimension, 3> dimensions;
+    uint32_t element_bytes;
+
+    // From the first element to the end of the last one that is reached, at most UINT64_MAX.
+    uint64_t bytes() const;
+};
+// Refuses the length that a caller states of its memory, unless it is 0. Without strides of the
+// caller's own (`dense`) it must be exact. `what` and `advice` go into the text.
+int32_t check_ids_bytes(uint64_t stated, const IdsExtent &ids, bool dense, const char *what,
+                        const char *advice);
 
 // The sinks of a shape's layers in memory that only this call reads.
 int32_t layers_of(const routecap_sink &sink, const Shape &shape,

@@ -185,6 +185,7 @@
     X(rows_dropped) \
     X(rows_mismatched) \
     X(rows_overlapped) \
+    X(rows_shared) \
     X(rows_skipped) \
     X(rows_refused) \
     X(rows_unplaced) \

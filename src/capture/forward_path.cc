@@ -19,6 +19,7 @@ ForwardPath::ForwardPath(const Config &config, Backend *backend, Owner *owner)
     seen_.reserve(config.shape->layers);
     checked_.resize(std::min(config.rows, 1024u));
     order_.reserve(checked_.size());
+    named_rows_.resize((size_t{config.rows} + 63) / 64);
 }
 
 int32_t ForwardPath::bind(uint32_t first_layer, uint32_t layers, const routecap_sink *sink) {

@@ -70,6 +70,8 @@ private:
     struct Issue;
     int32_t check_span(const Issue &issue, uint32_t i) const;
     int32_t check_spans(Issue &issue) REQUIRES(owner_->registry.mutex);
+    int32_t check_sink_rows(Issue &issue, uint32_t sink_end);
+    static int32_t report_shared(const Issue &issue, uint32_t i);
     bool overlaps(const Issue &issue);
     int32_t issue_span(Issue &issue, uint32_t i) REQUIRES(owner_->registry.mutex);
 
@@ -99,6 +101,12 @@ private:
     };
     std::vector<Checked> checked_;
     std::vector<uint32_t> order_;  // spans by request and position, where they do not ascend
+    // Of 64 sink rows, where spans do not ascend: those that spans name, those of spans that share
+    // none, and those that several name.
+    struct NamedRows {
+        uint64_t named, alone, again;
+    };
+    std::vector<NamedRows> named_rows_;
 };
 
 }  // namespace routecap

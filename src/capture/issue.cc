@@ -3,6 +3,7 @@
 // the second needs of memory is made before it. Then, without the mutex, the next slot is named and
 // the copy started.
 #include <algorithm>
+#include <bit>
 #include <new>
 #include <tuple>
 
@@ -23,8 +24,12 @@ static bool device_positions(const routecap_span &span) {
     return (span.flags & ROUTECAP_SPAN_DEVICE_POSITIONS) != 0;
 }
 
+static bool shared(const routecap_span &span) { return (span.flags & ROUTECAP_SPAN_SHARED) != 0; }
+
 // Settled rows whose positions the host knows.
-static bool plain(const routecap_span &span) { return (span.flags & ~kPhaseFlags) == 0; }
+static bool plain(const routecap_span &span) {
+    return (span.flags & (ROUTECAP_SPAN_SPECULATIVE | ROUTECAP_SPAN_DEVICE_POSITIONS)) == 0;
+}
 
 // How many spans ahead memory is fetched.
 constexpr uint32_t kAhead = 16;
@@ -52,12 +57,13 @@ struct ForwardPath::Issue {
     const Shape &shape;
     uint64_t ticket;
     int32_t slot;
-    bool lost;              // there is no slot
-    Step *step = nullptr;   // the slot's
-    size_t drafts = 0;      // speculative spans
-    uint64_t wanted = 0;    // bytes that all spans take of the budget
-    bool reserved = false;  // they have them; otherwise each span asks for its own
-    uint32_t handed = 0;    // spans that the step has
+    bool lost;                 // there is no slot
+    Step *step = nullptr;      // the slot's
+    size_t drafts = 0;         // speculative spans
+    uint64_t wanted = 0;       // bytes that all spans take of the budget
+    bool reserved = false;     // they have them; otherwise each span asks for its own
+    uint32_t handed = 0;       // spans that the step has
+    uint64_t rows_shared = 0;  // of spans with rows that another span names too
     uint64_t rows_filed = 0, rows_lost = 0, rows_skipped = 0, rows_refused = 0;
     uint32_t sink_rows = 0;  // one past the last that is filed
     uint32_t positions = 0;  // one past the last sink row whose position comes from the device
@@ -93,8 +99,8 @@ struct ForwardPath::Issue {
 
 // Whether a span is sound by itself.
 int32_t ForwardPath::check_span(const Issue &issue, uint32_t i) const {
-    constexpr uint32_t kFlags =
-        ROUTECAP_SPAN_SPECULATIVE | ROUTECAP_SPAN_DEVICE_POSITIONS | kPhaseFlags;
+    constexpr uint32_t kFlags = ROUTECAP_SPAN_SPECULATIVE | ROUTECAP_SPAN_DEVICE_POSITIONS |
+                                ROUTECAP_SPAN_SHARED | kPhaseFlags;
     const routecap_span &span = issue.span(i);
     const bool device = device_positions(span);
     if (span.rows == 0) return report(ROUTECAP_ERR_ARGUMENT, "span %u has no rows", i);
@@ -121,13 +127,17 @@ int32_t ForwardPath::check_spans(Issue &issue) {
     checks_++;
     const auto count = static_cast<uint32_t>(issue.count);
     uint64_t draft_rows = 0;
-    bool tangled = false;  // some spans of one request do not ascend
+    bool tangled = false;       // some spans of one request do not ascend
+    bool rows_tangled = false;  // some spans do not ascend in the sink
+    uint32_t sink_end = 0;      // of the spans before
     for (uint32_t i = 0; i < count; i++) {
         // Requests lie all over memory.
         if (i + kAhead < count)
             owner_->registry.requests.prefetch(issue.span(i + kAhead).request, true);
         const routecap_span &span = issue.span(i);
         if (int32_t s = check_span(issue, i); s < 0) return s;
+        rows_tangled |= span.sink_row < sink_end;
+        sink_end = std::max(sink_end, span.sink_row + span.rows);
         issue.drafts += speculative(span);
         if (speculative(span) && (draft_rows += span.rows) > UINT32_MAX)
             return report(ROUTECAP_ERR_ARGUMENT, "span %u: more than 2^32 drafts in one step", i);
@@ -142,9 +152,54 @@ int32_t ForwardPath::check_spans(Issue &issue) {
         request->check = checks_;
         request->check_last = i;
     }
+    issue.rows_shared = 0;
+    if (rows_tangled)
+        if (int32_t s = check_sink_rows(issue, sink_end); s < 0) return s;
     if (tangled && overlaps(issue))
         return report(ROUTECAP_ERR_OVERLAP, "two spans of one request overlap in position");
     return ROUTECAP_OK;
+}
+
+// Refuses a sink row in two spans, unless both say that it is shared, where the order of the spans
+// does not tell. Spans that will be skipped count, too: whether the arguments are right does not
+// depend on when a request was closed.
+int32_t ForwardPath::check_sink_rows(Issue &issue, uint32_t sink_end) {
+    constexpr uint32_t kBits = 64;
+    std::fill_n(named_rows_.begin(), (size_t{sink_end} + kBits - 1) / kBits, NamedRows{});
+    for (uint32_t i = 0; i < issue.count; i++) {
+        const routecap_span &span = issue.span(i);
+        const uint32_t end = span.sink_row + span.rows;
+        for (uint32_t row = span.sink_row; row < end;) {
+            NamedRows &word = named_rows_[row / kBits];
+            const uint32_t n = std::min(end - row, kBits - row % kBits);
+            const uint64_t rows = ~uint64_t{0} >> (kBits - n) << row % kBits;
+            const uint64_t again = word.named & rows;
+            if ((shared(span) ? word.alone & rows : again) != 0) return report_shared(issue, i);
+            issue.rows_shared += static_cast<uint64_t>(std::popcount(again)) +
+                                 static_cast<uint64_t>(std::popcount(again & ~word.again));
+            word.again |= again;
+            word.alone |= shared(span) ? 0 : rows;
+            word.named |= rows;
+            row += n;
+        }
+    }
+    return ROUTECAP_OK;
+}
+
+// Span i and one before it have a sink row in common.
+int32_t ForwardPath::report_shared(const Issue &issue, uint32_t i) {
+    const routecap_span &span = issue.span(i);
+    const auto end = [](const routecap_span &of) { return of.sink_row + of.rows; };
+    const auto meets = [&](const routecap_span &other) {
+        return std::max(other.sink_row, span.sink_row) < std::min(end(other), end(span)) &&
+               !(shared(other) && shared(span));
+    };
+    uint32_t other = 0;
+    while (!meets(issue.span(other))) other++;
+    return report(ROUTECAP_ERR_CONFLICT,
+                  "spans %u and %u both have sink row %u: give the second span its own sink_row, "
+                  "or set ROUTECAP_SPAN_SHARED on both",
+                  other, i, std::max(issue.span(other).sink_row, span.sink_row));
 }
 
 // Whether two spans with known, settled positions of one request overlap, where their order does
@@ -346,6 +401,7 @@ int32_t ForwardPath::issue(const routecap_span *spans, size_t span_size, size_t 
     counters.rows_issued += issue.rows_filed + issue.rows_lost + issue.rows_refused;
     counters.rows_in_flight += issue.rows_filed;
     counters.rows_skipped += issue.rows_skipped;
+    counters.rows_shared += issue.rows_shared;
     counters.rows_refused += issue.rows_refused;
     if (issue.lost) {
         counters.rows_lost += issue.rows_lost;

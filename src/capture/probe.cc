@@ -19,6 +19,19 @@ void widen(std::span<const unsigned char> bytes, std::vector<int64_t> &ids, int6
     poison = kernels::kPoison<T>;
 }
 
+// Whether every second id is 0, of so many that no router does that: the upper halves of wider ids,
+// which were read as ids too.
+bool halves(std::span<const int64_t> ids) {
+    constexpr size_t kEnough = 16;
+    if (ids.size() < kEnough) return false;
+    bool same = true;  // all that are not halves
+    for (size_t i = 0; i < ids.size(); i++) {
+        if (i % 2 == 1 && ids[i] != 0) return false;
+        same &= i % 2 == 1 || ids[i] == ids[0];
+    }
+    return !same;
+}
+
 }  // namespace
 
 routecap_layer_probe Probe::without_sink(uint32_t rows) {
@@ -75,6 +88,7 @@ routecap_layer_probe Probe::layer(std::span<const unsigned char> bytes, int32_t 
     flag(several && sequence, ROUTECAP_PROBE_SEQUENCE);
     flag(several && constant, ROUTECAP_PROBE_CONSTANT);
     flag(several && ids == before_, ROUTECAP_PROBE_REPEATED);
+    flag(p.rows_written == rows && halves(ids), ROUTECAP_PROBE_WORD_SIZE);
     before_ = std::move(ids);
     return p;
 }

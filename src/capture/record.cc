@@ -2,6 +2,7 @@
 // Arguments are checked here; the work is the backend's.
 #include "backend/dispatch_check.h"
 #include "backend/routing_method.h"
+#include "backend/sink.h"
 #include "base/status.h"
 #include "base/structs.h"
 #include "capture/forward_path.h"
@@ -76,18 +77,27 @@ void ForwardPath::note_recorded(uint32_t layer, const kernels::Placement &to,
 // ---- Ids ------------------------------------------------------------------------------------
 
 int32_t ForwardPath::check_source(const routecap_source &s, kernels::Source &source) const {
-    if (s.dtype != ROUTECAP_DTYPE_I16 && s.dtype != ROUTECAP_DTYPE_I32 &&
-        s.dtype != ROUTECAP_DTYPE_U32 && s.dtype != ROUTECAP_DTYPE_I64 &&
-        s.dtype != ROUTECAP_DTYPE_ID16_BF16)
-        return report(ROUTECAP_ERR_DTYPE, "dtype %d is not a source's", s.dtype);
+    const uint32_t element = source_element_bytes(s.dtype);
+    if (element == 0) return report(ROUTECAP_ERR_DTYPE, "dtype %d is not a source's", s.dtype);
     const uint32_t k = config_.shape->k, k_source = s.k_source != 0 ? s.k_source : k;
     if (k_source < k)
         return report(ROUTECAP_ERR_SHAPE_MISMATCH, "the source has %u columns, a row %u", k_source,
                       k);
     if ((s.flags & ~ROUTECAP_SOURCE_OVERLAP) != 0)
         return report(ROUTECAP_ERR_ARGUMENT, "source.flags is %u", s.flags);
-    source = {.row_stride = s.row_stride != 0 ? s.row_stride : k_source,
-              .column_stride = s.column_stride != 0 ? s.column_stride : 1,
+    const int64_t row_stride = s.row_stride != 0 ? s.row_stride : k_source,
+                  column_stride = s.column_stride != 0 ? s.column_stride : 1;
+    const bool dense = s.row_stride == 0 && s.column_stride == 0;
+    if (int32_t status = check_ids_bytes(
+            s.ids_bytes,
+            {{{{1, 0}, {s.rows, row_stride}, {dense ? k_source : k, column_stride}}}, element},
+            dense, "source",
+            "state k_source if rows have more ids than k, as with fused shared experts; otherwise "
+            "check rows and dtype");
+        status < 0)
+        return status;
+    source = {.row_stride = row_stride,
+              .column_stride = column_stride,
               .dtype = s.dtype,
               .offset = s.offset,
               .table_size = s.table_size,

@@ -463,6 +463,11 @@ int32_t Sink::probe(uint32_t rows, std::vector<routecap_layer_probe> &layers) co
             }
         }
         const bool several = p.rows_written > 1;
+        // Ids one after another: those at odd places, and those at even ones.
+        std::set<int64_t> odd_ids, even_ids;
+        uint64_t n = 0;
+        for (uint32_t r = 0; p.rows_written == rows && r < rows; r++)
+            for (int64_t id : written_[l].at(r)) (n++ % 2 == 1 ? odd_ids : even_ids).insert(id);
         p.found =
             (rows > 0 && p.rows_written == 0 ? ROUTECAP_PROBE_SILENT : 0) |
             (p.rows_written > 0 && p.rows_unwritten > 0 ? ROUTECAP_PROBE_INCOMPLETE : 0) |
@@ -471,7 +476,10 @@ int32_t Sink::probe(uint32_t rows, std::vector<routecap_layer_probe> &layers) co
             (several && kinds.size() == 1 ? ROUTECAP_PROBE_CONSTANT : 0) |
             (several && kinds.size() == 1 && *kinds.begin() == sequence ? ROUTECAP_PROBE_SEQUENCE
                                                                         : 0) |
-            (several && repeated ? ROUTECAP_PROBE_REPEATED : 0);
+            (several && repeated ? ROUTECAP_PROBE_REPEATED : 0) |
+            (n >= 16 && odd_ids == std::set<int64_t>{0} && even_ids.size() > 1
+                 ? ROUTECAP_PROBE_WORD_SIZE
+                 : 0);
         odd |= p.found != 0;
         before = &written_[l];
     }
@@ -553,6 +561,12 @@ int32_t Capturer::issue(const std::vector<Span> &spans, const std::vector<int64_
     ticket = ++stats.steps_issued;
     auto step = std::make_shared<Step>(Step{ticket, {}, taken.dropped, taken.conflicts, tag});
     bool partial = false;
+    for (const Span &s : spans)
+        for (uint32_t row = s.span.sink_row; row < s.span.sink_row + s.span.rows; row++)
+            stats.rows_shared += std::count_if(spans.begin(), spans.end(), [&](const Span &other) {
+                                     return other.span.sink_row <= row &&
+                                            row < other.span.sink_row + other.span.rows;
+                                 }) > 1;
     for (const Span &s : spans) {
         partial |= s.request == nullptr || s.status != ROUTECAP_OK;
         if (s.request == nullptr) {

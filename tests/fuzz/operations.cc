@@ -625,7 +625,8 @@ private:
         std::vector<model::Span> spans;
         std::vector<int64_t> positions(e.rows, -1);
         std::map<RequestPtr, std::vector<std::pair<uint64_t, uint64_t>>> settled;
-        bool overlap = false, device_positions = false;
+        bool overlap = false, device_positions = false, conflict = false;
+        const bool shares = in_.chance(220);  // whether spans say so
         uint32_t row = 0;
         for (uint64_t n = in_.below(5); n > 0 && row < e.rows; n--) {
             const auto [handle, r] = any_request();
@@ -657,8 +658,21 @@ private:
                                             ROUTECAP_SPAN_UNCOUNTED};
             s.flags |= kPhases[phase];
             given.push_back(s);
-            spans.push_back({r, s});
             if (!in_.chance(26)) row += s.rows;  // else the next span names the same sink rows
+        }
+        // In any order of sink rows, which mostly is the right one.
+        if (in_.chance(24)) std::reverse(given.begin(), given.end());
+        for (size_t i = 0; i < given.size(); i++) {
+            routecap_span &s = given[i];
+            for (size_t j = 0; j < given.size(); j++)
+                if (i != j && std::max(s.sink_row, given[j].sink_row) <
+                                  std::min(s.sink_row + s.rows,
+                                           given[j].sink_row + given[j].rows)) {
+                    if (shares) s.flags |= ROUTECAP_SPAN_SHARED;
+                    conflict |= !shares;
+                }
+            const auto open = e.requests.find(s.request);
+            spans.push_back({open != e.requests.end() ? open->second : nullptr, s});
         }
 
         routecap_issue_options options{};
@@ -670,14 +684,16 @@ private:
         options.tag = tag;
         if (device_positions || in_.chance(16))
             options.positions = positions.data(), options.positions_dtype = ROUTECAP_DTYPE_I64;
-        int32_t wrong = overlap ? ROUTECAP_ERR_OVERLAP : ROUTECAP_OK;
-        if (!given.empty() && !overlap && in_.chance(12)) {  // one thing wrong
+        int32_t wrong = conflict  ? ROUTECAP_ERR_CONFLICT
+                        : overlap ? ROUTECAP_ERR_OVERLAP
+                                  : ROUTECAP_OK;
+        if (!given.empty() && wrong == ROUTECAP_OK && in_.chance(12)) {  // one thing wrong
             routecap_span &s = given[in_.below(given.size())];
             wrong = ROUTECAP_ERR_ARGUMENT;
             switch (in_.below(9)) {
                 case 0: s.rows = 0; break;
                 case 1:
-                    s.flags |= in_.chance(128) ? 32 : ROUTECAP_SPAN_PREFILL | ROUTECAP_SPAN_DECODE;
+                    s.flags |= in_.chance(128) ? 64 : ROUTECAP_SPAN_PREFILL | ROUTECAP_SPAN_DECODE;
                     break;
                 case 2: s.reserved = 1; break;
                 case 3: s.sink_row = e.rows, wrong = ROUTECAP_ERR_CAPACITY; break;

@@ -39,10 +39,10 @@ void fields(routecap_stats &s, F &&f) {
     FIELD(silent_layers), FIELD(steps_issued), FIELD(steps_landed), FIELD(steps_lost),
     FIELD(rows_issued), FIELD(rows_in_flight), FIELD(rows_provisional), FIELD(rows_delivered),
     FIELD(rows_missing), FIELD(rows_lost), FIELD(rows_late), FIELD(rows_rejected),
-    FIELD(rows_unplaced), FIELD(rows_refused), FIELD(rows_skipped), FIELD(rows_overlapped),
-    FIELD(rows_mismatched), FIELD(rows_dropped), FIELD(cells_conflicting), FIELD(cells_unwritten),
-    FIELD(cells_out_of_range), FIELD(cells_duplicate), FIELD(requests_open), FIELD(steps_in_flight),
-    FIELD(bytes_in_use), FIELD(bytes_peak), FIELD(bytes_budget);
+    FIELD(rows_unplaced), FIELD(rows_refused), FIELD(rows_skipped), FIELD(rows_shared),
+    FIELD(rows_overlapped), FIELD(rows_mismatched), FIELD(rows_dropped), FIELD(cells_conflicting),
+    FIELD(cells_unwritten), FIELD(cells_out_of_range), FIELD(cells_duplicate), FIELD(requests_open),
+    FIELD(steps_in_flight), FIELD(bytes_in_use), FIELD(bytes_peak), FIELD(bytes_budget);
 }
 template <class F>
 void fields(routecap_layer_stats &s, F &&f) {
@@ -51,12 +51,12 @@ void fields(routecap_layer_stats &s, F &&f) {
 }
 template <class F>
 void fields(routecap_sink &s, F &&f) {
-    FIELD(dtype), FIELD(rows), FIELD(k), FIELD(row_stride), FIELD(layer_stride);
+    FIELD(dtype), FIELD(rows), FIELD(k), FIELD(row_stride), FIELD(layer_stride), FIELD(ids_bytes);
 }
 template <class F>
 void fields(routecap_source &s, F &&f) {
-    FIELD(dtype), FIELD(row_stride), FIELD(column_stride), FIELD(rows), FIELD(k_source),
-    FIELD(first_row), FIELD(offset), FIELD(table_size), FIELD(flags);
+    FIELD(dtype), FIELD(ids_bytes), FIELD(row_stride), FIELD(column_stride), FIELD(rows),
+    FIELD(k_source), FIELD(first_row), FIELD(offset), FIELD(table_size), FIELD(flags);
 }
 template <class F>
 void fields(routecap_layer_source &s, F &&f) {

@@ -306,6 +306,7 @@ class ProbeFlag(Flags):
     SEQUENCE = 16
     CONSTANT = 32
     REPEATED = 64
+    WORD_SIZE = 128
 
 
 class ReceivedFlag(Flags):
@@ -323,10 +324,11 @@ class SpanFlag(Flags):
     PREFILL = 4
     DECODE = 8
     UNCOUNTED = 16
+    SHARED = 32
 
 
 SpanFlagName: TypeAlias = Literal[
-    "speculative", "device_positions", "prefill", "decode", "uncounted"
+    "speculative", "device_positions", "prefill", "decode", "uncounted", "shared"
 ]
 
 

@@ -45,6 +45,8 @@ class Stats(NamedTuple):
     """There was no memory for them."""
     rows_skipped: int
     """In spans of unknown requests."""
+    rows_shared: int
+    """Of spans whose sink row another span of the step has too; see ROUTECAP_SPAN_SHARED."""
     rows_overlapped: int
     """Delivered with a valid cell where the request already had one."""
     rows_mismatched: int

@@ -18,15 +18,16 @@ backend = "available:i devices:i reserved:i detail:Q"
 stats = (
     "silent_layers:I steps_issued:Q steps_landed:Q steps_lost:Q rows_issued:Q rows_in_flight:Q "
     "rows_provisional:Q rows_delivered:Q rows_missing:Q rows_lost:Q rows_late:Q rows_rejected:Q "
-    "rows_unplaced:Q rows_refused:Q rows_skipped:Q rows_overlapped:Q rows_mismatched:Q "
-    "rows_dropped:Q cells_conflicting:Q cells_unwritten:Q cells_out_of_range:Q cells_duplicate:Q "
-    "requests_open:Q steps_in_flight:Q bytes_in_use:Q bytes_peak:Q bytes_budget:Q"
+    "rows_unplaced:Q rows_refused:Q rows_skipped:Q rows_shared:Q rows_overlapped:Q "
+    "rows_mismatched:Q rows_dropped:Q cells_conflicting:Q cells_unwritten:Q cells_out_of_range:Q "
+    "cells_duplicate:Q requests_open:Q steps_in_flight:Q bytes_in_use:Q bytes_peak:Q "
+    "bytes_budget:Q"
 )
 layer_stats = "rows_written:u8 unwritten:u8 out_of_range:u8 duplicate:u8 silent_steps:u8"
-sink = "dtype:i ids:Q rows:I k:I row_stride:q layer_stride:q"
+sink = "dtype:i ids:Q rows:I k:I row_stride:q layer_stride:q ids_bytes:Q"
 source = (
-    "dtype:i ids:Q row_stride:q column_stride:q rows:I k_source:I live_rows:Q row_base:Q "
-    "row_index:Q first_row:I offset:i table:Q table_size:I flags:I"
+    "dtype:i ids:Q ids_bytes:Q row_stride:q column_stride:q rows:I k_source:I live_rows:Q "
+    "row_base:Q row_index:Q first_row:I offset:i table:Q table_size:I flags:I"
 )
 layer_source = "layer:u4 reserved:u4 ids:u8 table:u8"
 router = (

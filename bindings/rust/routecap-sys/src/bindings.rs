@@ -1,4 +1,4 @@
-// Of headers with the SHA-256 0a2a0d2111b44e2773970f5d5f74cf944009e76b1d9a08be940e0c37b4ed5502
+// Of headers with the SHA-256 55223bba36a6af619cfc5fc8890f45e6cf449614c0a3b8a64162c0cbd59de676
 pub const ROUTECAP_VERSION_MAJOR: u32 = 1;
 pub const ROUTECAP_VERSION_MINOR: u32 = 0;
 pub const ROUTECAP_VERSION_PATCH: u32 = 0;
@@ -85,6 +85,7 @@ pub const ROUTECAP_SPAN_DEVICE_POSITIONS: u32 = 2;
 pub const ROUTECAP_SPAN_PREFILL: u32 = 4;
 pub const ROUTECAP_SPAN_DECODE: u32 = 8;
 pub const ROUTECAP_SPAN_UNCOUNTED: u32 = 16;
+pub const ROUTECAP_SPAN_SHARED: u32 = 32;
 pub const ROUTECAP_SNAPSHOT_TAKEN: i32 = 0;
 pub const ROUTECAP_SNAPSHOT_MAKE: i32 = 1;
 pub const ROUTECAP_SNAPSHOT_LATER: i32 = 2;
@@ -119,6 +120,7 @@ pub const ROUTECAP_PROBE_DUPLICATE: u32 = 8;
 pub const ROUTECAP_PROBE_SEQUENCE: u32 = 16;
 pub const ROUTECAP_PROBE_CONSTANT: u32 = 32;
 pub const ROUTECAP_PROBE_REPEATED: u32 = 64;
+pub const ROUTECAP_PROBE_WORD_SIZE: u32 = 128;
 pub const ROUTECAP_MISSING_ABSENT: i32 = 1;
 pub const ROUTECAP_MISSING_UNWRITTEN: i32 = 2;
 pub const ROUTECAP_MISSING_OUT_OF_RANGE: i32 = 3;
@@ -488,7 +490,7 @@ pub struct routecap_span {
     /// may have; a row outside the bounds is dropped and counted.
     /// Otherwise 0
     pub position_end: u64,
-    /// sink row of the first row
+    /// sink row of the first row: its place among all rows of the pass
     pub sink_row: u32,
     /// how many, 1 or more
     pub rows: u32,
@@ -571,10 +573,15 @@ unsafe extern "C" {
     /// before a call that begins another pass. The pass need not have run. The worker thread then files
     /// the rows in the background. Steps are filed in the order in which they were issued.
     ///
-    /// Spans. Issue ignores sink rows that are in no span. A sink row may be in several spans, if
-    /// several sequences share a token that is computed once. A request may have several spans. They
-    /// must not overlap in position, unless they are speculative (a tree has several drafts for one
-    /// position) or have device positions. A step without spans lands at once.
+    /// Spans. Issue ignores sink rows that are in no span. A request may have several spans. They must
+    /// not overlap in position, unless they are speculative (a tree has several drafts for one position)
+    /// or have device positions. A step without spans lands at once.
+    ///
+    /// Shared sink rows. If several sequences share a token that is computed once, its sink row is in
+    /// several spans. Each of these spans must have ROUTECAP_SPAN_SHARED. Otherwise issue returns
+    /// ROUTECAP_ERR_CONFLICT and changes nothing, because a sink_row that was forgotten gives a request
+    /// the rows of another. All spans of the call count, those of unknown requests too. The check costs
+    /// one comparison per span if spans are in the order of their sink rows.
     ///
     /// Issue skips a span and counts its rows if the request is unknown, or if the span's charge (see
     /// "Memory") is more than the budget (config.budget_bytes) has left. Issue then returns
@@ -642,8 +649,9 @@ unsafe extern "C" {
     ///         pass is neither issued nor discarded: ROUTECAP_ERR_ARGUMENT (a span without rows, unknown
     ///         flags, positions beyond ROUTECAP_MAX_POSITION, empty bounds, no positions although a span
     ///         needs them, or ROUTECAP_SNAPSHOT_LATER on a device); ROUTECAP_ERR_CAPACITY (sink rows
-    ///         outside the sink); ROUTECAP_ERR_OVERLAP; ROUTECAP_ERR_DTYPE (of the positions);
-    ///         ROUTECAP_ERR_STATE (ROUTECAP_SNAPSHOT_LATER after a begin).
+    ///         outside the sink); ROUTECAP_ERR_CONFLICT (a sink row in two spans without
+    ///         ROUTECAP_SPAN_SHARED; the text names both); ROUTECAP_ERR_OVERLAP; ROUTECAP_ERR_DTYPE (of
+    ///         the positions); ROUTECAP_ERR_STATE (ROUTECAP_SNAPSHOT_LATER after a begin).
     pub fn routecap_step_issue(
         capturer: *mut routecap_capturer,
         spans: *const routecap_span,
@@ -848,6 +856,9 @@ pub struct routecap_stats {
     pub rows_refused: u64,
     /// in spans of unknown requests
     pub rows_skipped: u64,
+    /// of spans whose sink row another span of the step has too; see
+    /// ROUTECAP_SPAN_SHARED
+    pub rows_shared: u64,
     /// delivered with a valid cell where the request already had one
     pub rows_overlapped: u64,
     /// rows of rows_overlapped with different sets of ids in a cell
@@ -882,7 +893,7 @@ pub struct routecap_stats {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of routecap_stats"][::core::mem::size_of::<routecap_stats>() - 216usize];
+    ["Size of routecap_stats"][::core::mem::size_of::<routecap_stats>() - 224usize];
     ["Alignment of routecap_stats"][::core::mem::align_of::<routecap_stats>() - 8usize];
     ["Offset of field: routecap_stats::struct_size"]
         [::core::mem::offset_of!(routecap_stats, struct_size) - 0usize];
@@ -916,30 +927,32 @@ const _: () = {
         [::core::mem::offset_of!(routecap_stats, rows_refused) - 104usize];
     ["Offset of field: routecap_stats::rows_skipped"]
         [::core::mem::offset_of!(routecap_stats, rows_skipped) - 112usize];
+    ["Offset of field: routecap_stats::rows_shared"]
+        [::core::mem::offset_of!(routecap_stats, rows_shared) - 120usize];
     ["Offset of field: routecap_stats::rows_overlapped"]
-        [::core::mem::offset_of!(routecap_stats, rows_overlapped) - 120usize];
+        [::core::mem::offset_of!(routecap_stats, rows_overlapped) - 128usize];
     ["Offset of field: routecap_stats::rows_mismatched"]
-        [::core::mem::offset_of!(routecap_stats, rows_mismatched) - 128usize];
+        [::core::mem::offset_of!(routecap_stats, rows_mismatched) - 136usize];
     ["Offset of field: routecap_stats::rows_dropped"]
-        [::core::mem::offset_of!(routecap_stats, rows_dropped) - 136usize];
+        [::core::mem::offset_of!(routecap_stats, rows_dropped) - 144usize];
     ["Offset of field: routecap_stats::cells_conflicting"]
-        [::core::mem::offset_of!(routecap_stats, cells_conflicting) - 144usize];
+        [::core::mem::offset_of!(routecap_stats, cells_conflicting) - 152usize];
     ["Offset of field: routecap_stats::cells_unwritten"]
-        [::core::mem::offset_of!(routecap_stats, cells_unwritten) - 152usize];
+        [::core::mem::offset_of!(routecap_stats, cells_unwritten) - 160usize];
     ["Offset of field: routecap_stats::cells_out_of_range"]
-        [::core::mem::offset_of!(routecap_stats, cells_out_of_range) - 160usize];
+        [::core::mem::offset_of!(routecap_stats, cells_out_of_range) - 168usize];
     ["Offset of field: routecap_stats::cells_duplicate"]
-        [::core::mem::offset_of!(routecap_stats, cells_duplicate) - 168usize];
+        [::core::mem::offset_of!(routecap_stats, cells_duplicate) - 176usize];
     ["Offset of field: routecap_stats::requests_open"]
-        [::core::mem::offset_of!(routecap_stats, requests_open) - 176usize];
+        [::core::mem::offset_of!(routecap_stats, requests_open) - 184usize];
     ["Offset of field: routecap_stats::steps_in_flight"]
-        [::core::mem::offset_of!(routecap_stats, steps_in_flight) - 184usize];
+        [::core::mem::offset_of!(routecap_stats, steps_in_flight) - 192usize];
     ["Offset of field: routecap_stats::bytes_in_use"]
-        [::core::mem::offset_of!(routecap_stats, bytes_in_use) - 192usize];
+        [::core::mem::offset_of!(routecap_stats, bytes_in_use) - 200usize];
     ["Offset of field: routecap_stats::bytes_peak"]
-        [::core::mem::offset_of!(routecap_stats, bytes_peak) - 200usize];
+        [::core::mem::offset_of!(routecap_stats, bytes_peak) - 208usize];
     ["Offset of field: routecap_stats::bytes_budget"]
-        [::core::mem::offset_of!(routecap_stats, bytes_budget) - 208usize];
+        [::core::mem::offset_of!(routecap_stats, bytes_budget) - 216usize];
 };
 /// The counters of one layer, since the capturer was created. A cell is that layer's part of a
 /// landed row. Late and unplaced rows are not counted.
@@ -1029,10 +1042,14 @@ pub struct routecap_sink {
     pub row_stride: i64,
     /// elements from one layer to the next; 0 means rows * row_stride
     pub layer_stride: i64,
+    /// the bytes at ids, to be checked as in routecap_source: without strides
+    /// layers * rows * k elements exactly; 0: not stated. routecap_sink_layer
+    /// does not state it
+    pub ids_bytes: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of routecap_sink"][::core::mem::size_of::<routecap_sink>() - 40usize];
+    ["Size of routecap_sink"][::core::mem::size_of::<routecap_sink>() - 48usize];
     ["Alignment of routecap_sink"][::core::mem::align_of::<routecap_sink>() - 8usize];
     ["Offset of field: routecap_sink::struct_size"]
         [::core::mem::offset_of!(routecap_sink, struct_size) - 0usize];
@@ -1046,6 +1063,8 @@ const _: () = {
         [::core::mem::offset_of!(routecap_sink, row_stride) - 24usize];
     ["Offset of field: routecap_sink::layer_stride"]
         [::core::mem::offset_of!(routecap_sink, layer_stride) - 32usize];
+    ["Offset of field: routecap_sink::ids_bytes"]
+        [::core::mem::offset_of!(routecap_sink, ids_bytes) - 40usize];
 };
 impl Default for routecap_sink {
     fn default() -> Self {
@@ -1100,8 +1119,8 @@ unsafe extern "C" {
     /// @param[in] layers       How many layers, 1 or more.
     /// @param[in] sink         The memory, with routecap_config.rows rows or more, and the capturer's k.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_LAYER; ROUTECAP_ERR_SHAPE_MISMATCH (rows or strides too
-    ///         small, or a different k); ROUTECAP_ERR_DTYPE; ROUTECAP_ERR_STATE (the address is fixed);
-    ///         ROUTECAP_ERR_DEVICE; ROUTECAP_ERR_DEVICE_LOST.
+    ///         small, a different k, or ids_bytes); ROUTECAP_ERR_DTYPE; ROUTECAP_ERR_STATE (the address
+    ///         is fixed); ROUTECAP_ERR_DEVICE; ROUTECAP_ERR_DEVICE_LOST.
     pub fn routecap_sink_bind(
         capturer: *mut routecap_capturer,
         first_layer: u32,
@@ -1117,6 +1136,12 @@ pub type routecap_source_flags = u32;
 ///   2. If there is a table, an id becomes table[id]. An id outside the table becomes invalid.
 ///   3. `offset` is added.
 /// If the result is outside the layer's range, the cell is missing. Nothing wraps around.
+///
+/// A matrix of another shape or type than it is said to be gives ids that are in range and wrong. So
+/// state the bytes that there are at `ids` if you know them:
+///   - With neither row_stride nor column_stride, they must be rows * k_source elements exactly.
+///   - With a stride, they must reach up to the end of the last element that is used.
+/// Otherwise the call returns ROUTECAP_ERR_SHAPE_MISMATCH, and the text has both numbers.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct routecap_source {
@@ -1125,6 +1150,8 @@ pub struct routecap_source {
     pub dtype: routecap_dtype,
     /// [device] row 0, column 0
     pub ids: *const ::core::ffi::c_void,
+    /// the bytes at ids, of each layer alike; 0: not stated
+    pub ids_bytes: u64,
     /// elements from one row to the next; 0 means k_source; ignored if
     /// there is only one row
     pub row_stride: i64,
@@ -1157,7 +1184,7 @@ pub struct routecap_source {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of routecap_source"][::core::mem::size_of::<routecap_source>() - 88usize];
+    ["Size of routecap_source"][::core::mem::size_of::<routecap_source>() - 96usize];
     ["Alignment of routecap_source"][::core::mem::align_of::<routecap_source>() - 8usize];
     ["Offset of field: routecap_source::struct_size"]
         [::core::mem::offset_of!(routecap_source, struct_size) - 0usize];
@@ -1165,30 +1192,32 @@ const _: () = {
         [::core::mem::offset_of!(routecap_source, dtype) - 4usize];
     ["Offset of field: routecap_source::ids"]
         [::core::mem::offset_of!(routecap_source, ids) - 8usize];
+    ["Offset of field: routecap_source::ids_bytes"]
+        [::core::mem::offset_of!(routecap_source, ids_bytes) - 16usize];
     ["Offset of field: routecap_source::row_stride"]
-        [::core::mem::offset_of!(routecap_source, row_stride) - 16usize];
+        [::core::mem::offset_of!(routecap_source, row_stride) - 24usize];
     ["Offset of field: routecap_source::column_stride"]
-        [::core::mem::offset_of!(routecap_source, column_stride) - 24usize];
+        [::core::mem::offset_of!(routecap_source, column_stride) - 32usize];
     ["Offset of field: routecap_source::rows"]
-        [::core::mem::offset_of!(routecap_source, rows) - 32usize];
+        [::core::mem::offset_of!(routecap_source, rows) - 40usize];
     ["Offset of field: routecap_source::k_source"]
-        [::core::mem::offset_of!(routecap_source, k_source) - 36usize];
+        [::core::mem::offset_of!(routecap_source, k_source) - 44usize];
     ["Offset of field: routecap_source::live_rows"]
-        [::core::mem::offset_of!(routecap_source, live_rows) - 40usize];
+        [::core::mem::offset_of!(routecap_source, live_rows) - 48usize];
     ["Offset of field: routecap_source::row_base"]
-        [::core::mem::offset_of!(routecap_source, row_base) - 48usize];
+        [::core::mem::offset_of!(routecap_source, row_base) - 56usize];
     ["Offset of field: routecap_source::row_index"]
-        [::core::mem::offset_of!(routecap_source, row_index) - 56usize];
+        [::core::mem::offset_of!(routecap_source, row_index) - 64usize];
     ["Offset of field: routecap_source::first_row"]
-        [::core::mem::offset_of!(routecap_source, first_row) - 64usize];
+        [::core::mem::offset_of!(routecap_source, first_row) - 72usize];
     ["Offset of field: routecap_source::offset"]
-        [::core::mem::offset_of!(routecap_source, offset) - 68usize];
+        [::core::mem::offset_of!(routecap_source, offset) - 76usize];
     ["Offset of field: routecap_source::table"]
-        [::core::mem::offset_of!(routecap_source, table) - 72usize];
+        [::core::mem::offset_of!(routecap_source, table) - 80usize];
     ["Offset of field: routecap_source::table_size"]
-        [::core::mem::offset_of!(routecap_source, table_size) - 80usize];
+        [::core::mem::offset_of!(routecap_source, table_size) - 88usize];
     ["Offset of field: routecap_source::flags"]
-        [::core::mem::offset_of!(routecap_source, flags) - 84usize];
+        [::core::mem::offset_of!(routecap_source, flags) - 92usize];
 };
 impl Default for routecap_source {
     fn default() -> Self {
@@ -1221,9 +1250,9 @@ unsafe extern "C" {
     /// @param[in] source    The ids, and the sink rows to write them to.
     /// @param[in] stream    A stream that is ordered after the router.
     /// @return ROUTECAP_OK. On error nothing is written: ROUTECAP_ERR_UNKNOWN_LAYER; ROUTECAP_ERR_DTYPE;
-    ///         ROUTECAP_ERR_SHAPE_MISMATCH (k_source less than k); ROUTECAP_ERR_CAPACITY (first_row +
-    ///         rows outside the sink); ROUTECAP_ERR_CONFLICT; ROUTECAP_ERR_STATE (the layer has no
-    ///         sink).
+    ///         ROUTECAP_ERR_SHAPE_MISMATCH (k_source less than k, or ids_bytes is not what is read);
+    ///         ROUTECAP_ERR_CAPACITY (first_row + rows outside the sink); ROUTECAP_ERR_CONFLICT;
+    ///         ROUTECAP_ERR_STATE (the layer has no sink).
     pub fn routecap_layer_record(
         capturer: *mut routecap_capturer,
         layer: u32,
@@ -1531,8 +1560,8 @@ unsafe extern "C" {
     ///                      ROUTECAP_ERR_ROWS_NOT_BEGUN. Rows beyond the last that a span names are not
     ///                      read. NULL: the rows will not come, and the step is lost.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_STEP (never issued); ROUTECAP_ERR_SHAPE_MISMATCH (a
-    ///         different k, or a stride below k); ROUTECAP_ERR_DTYPE. On error the rows can still
-    ///         arrive.
+    ///         different k, a stride below k, or ids_bytes); ROUTECAP_ERR_DTYPE. On error the rows can
+    ///         still arrive.
     pub fn routecap_step_arrive(
         capturer: *mut routecap_capturer,
         step: routecap_step,

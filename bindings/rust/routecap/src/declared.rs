@@ -47,8 +47,8 @@ numbers! {
         NotReady = ROUTECAP_ERR_NOT_READY;
         /// Strict reading, and cells are missing (`ROUTECAP_ERR_INCOMPLETE`).
         Incomplete = ROUTECAP_ERR_INCOMPLETE;
-        /// Recorded twice in one step, or two different sets of ids for one cell
-        /// (`ROUTECAP_ERR_CONFLICT`).
+        /// Recorded twice in one step, one sink row in two spans, or two different sets of ids for
+        /// one cell (`ROUTECAP_ERR_CONFLICT`).
         Conflict = ROUTECAP_ERR_CONFLICT;
         /// The object was made before this process was forked (`ROUTECAP_ERR_FORKED`).
         Forked = ROUTECAP_ERR_FORKED;
@@ -380,6 +380,8 @@ pub struct Stats {
     pub rows_refused: u64,
     /// In spans of unknown requests.
     pub rows_skipped: u64,
+    /// Of spans whose sink row another span of the step has too; see `ROUTECAP_SPAN_SHARED`.
+    pub rows_shared: u64,
     /// Delivered with a valid cell where the request already had one.
     pub rows_overlapped: u64,
     /// Rows of rows_overlapped with different sets of ids in a cell that is valid in both; needs
@@ -428,6 +430,7 @@ impl From<sys::routecap_stats> for Stats {
             rows_unplaced: raw.rows_unplaced,
             rows_refused: raw.rows_refused,
             rows_skipped: raw.rows_skipped,
+            rows_shared: raw.rows_shared,
             rows_overlapped: raw.rows_overlapped,
             rows_mismatched: raw.rows_mismatched,
             rows_dropped: raw.rows_dropped,

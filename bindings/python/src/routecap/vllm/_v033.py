@@ -499,11 +499,12 @@ class RowsConnector:
         spans["request"][:-1] = [request.handle for request in requests]
         spans["rows"][:-1] = starts[1:] - starts[:-1]
         spans["sink_row"][:-1] = starts[:-1]
-        spans["flags"][:-1] = routecap.SpanFlag.DEVICE_POSITIONS
+        spans["flags"] = routecap.SpanFlag.SHARED  # each row is a request's and the step's
+        spans["flags"][:-1] |= routecap.SpanFlag.DEVICE_POSITIONS
         spans["position_end"][:-1] = self.capture.max_model_len
         spans[-1:]["request"], spans[-1:]["position"] = self._steps, first
         spans[-1:]["rows"] = total
-        spans[-1:]["flags"] = routecap.SpanFlag.UNCOUNTED  # each request counts its own
+        spans[-1:]["flags"] |= routecap.SpanFlag.UNCOUNTED  # each request counts its own
         if drafts is not None:
             spans["flags"][:-1] |= np.where(drafts > 0, routecap.SpanFlag.DECODE, 0).astype("u4")
         self._issued_rows += total

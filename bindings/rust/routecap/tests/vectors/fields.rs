@@ -19,9 +19,9 @@ macro_rules! stats_object {
         object!($stats;
             silent_layers, steps_issued, steps_landed, steps_lost, rows_issued, rows_in_flight,
             rows_provisional, rows_delivered, rows_missing, rows_lost, rows_late, rows_rejected,
-            rows_unplaced, rows_refused, rows_skipped, rows_overlapped, rows_mismatched,
-            rows_dropped, cells_conflicting, cells_unwritten, cells_out_of_range, cells_duplicate,
-            requests_open, steps_in_flight, bytes_in_use, bytes_peak, bytes_budget
+            rows_unplaced, rows_refused, rows_skipped, rows_shared, rows_overlapped,
+            rows_mismatched, rows_dropped, cells_conflicting, cells_unwritten, cells_out_of_range,
+            cells_duplicate, requests_open, steps_in_flight, bytes_in_use, bytes_peak, bytes_budget
         )
     };
 }
