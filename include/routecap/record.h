@@ -429,8 +429,8 @@ ROUTECAP_API routecap_status routecap_layer_route(routecap_capturer *capturer, u
  *                      ROUTECAP_ERR_ROWS_NOT_BEGUN. Rows beyond the last that a span names are not
  *                      read. NULL: the rows will not come, and the step is lost.
  * @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_STEP (never issued); ROUTECAP_ERR_SHAPE_MISMATCH (a
- *         different k, a stride below k, or ids_bytes); ROUTECAP_ERR_DTYPE. On error the rows can
- *         still arrive.
+ *         different k, a stride below k, or ids_bytes); ROUTECAP_ERR_DTYPE; in checked mode
+ *         ROUTECAP_ERR_ROWS_NOT_BEGUN. On error the rows can still arrive.
  */
 ROUTECAP_API routecap_status routecap_step_arrive(routecap_capturer *capturer, routecap_step step,
                                                   const routecap_sink *rows);

@@ -101,6 +101,9 @@ public:
     // awaits no rows. give_up() comes last: no rows can arrive any more.
     virtual void await(int32_t, routecap_step, uint32_t, const DevicePositions &, int32_t) {}
     virtual void arrive(routecap_step, const kernels::SinkLayer *, uint32_t) {}
+    // One past the last sink row that spans of such a step name; 0 if it awaits no rows. Any thread
+    // may ask.
+    virtual uint32_t awaited_rows(routecap_step) const { return 0; }
     virtual void give_up() {}
 };
 

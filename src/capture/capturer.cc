@@ -144,6 +144,11 @@ int32_t Capturer::arrive(routecap_step step, const routecap_sink *rows) {
         if (int32_t s = read_struct(from, rows, "rows"); s < 0) return s;
         if (int32_t s = layers_of(from, *config_.shape, layers); s < 0) return s;
     }
+    if (const uint32_t awaited = config_.checked ? backend_->awaited_rows(step) : 0;
+        rows != nullptr && from.rows < awaited)
+        return report(ROUTECAP_ERR_ROWS_NOT_BEGUN,
+                      "%u rows, and spans of step %llu name sink rows up to %u", from.rows,
+                      ull(step), awaited - 1);
     backend_->arrive(step, rows != nullptr ? layers.data() : nullptr, from.rows);
     owner_->worker.wake();
     return ROUTECAP_OK;

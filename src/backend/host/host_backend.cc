@@ -158,7 +158,7 @@ public:
 
     void await(int32_t slot, routecap_step ticket, uint32_t rows, const DevicePositions &from,
                int32_t next) override {
-        in(slot).rows = rows;
+        in(slot).rows.store(rows, std::memory_order_release);
         in(slot).positions = from;
         name_slot(next, nullptr);
         in(slot).awaited.store(ticket, std::memory_order_release);
@@ -168,6 +168,18 @@ public:
             if (uint64_t awaited = ticket; in_slots_[s].awaited.compare_exchange_strong(
                     awaited, 0, std::memory_order_acquire, std::memory_order_relaxed))
                 land(static_cast<int32_t>(s), layers, rows);
+    }
+    uint32_t awaited_rows(routecap_step ticket) const override {
+        const auto awaits = [ticket](const InSlot &step) {
+            return step.awaited.load(std::memory_order_acquire) == ticket;
+        };
+        for (uint32_t s = 0; s < slot_count_; s++) {
+            const InSlot &step = in_slots_[s];
+            if (!awaits(step)) continue;
+            const uint32_t rows = step.rows.load(std::memory_order_acquire);
+            return awaits(step) ? rows : 0;  // the slot may be another step's by now
+        }
+        return 0;
     }
     void give_up() override {
         for (uint32_t s = 0; s < slot_count_; s++)
@@ -183,7 +195,7 @@ private:
         // Of a step whose rows arrive later.
         std::atomic<uint64_t> awaited{0};  // its ticket, until they have
         bool gone = false;                 // they will not come
-        uint32_t rows = 0;                 // one past the last that a span names
+        std::atomic<uint32_t> rows{0};     // one past the last that a span names
         DevicePositions positions{};
     };
 
@@ -201,10 +213,11 @@ private:
             layout_.header(to)->epoch = step.epoch;
             layout_.header(to)->begun = 1;
             const kernels::Named named(slot, step.epoch);
-            kernels::Control control{named, named, std::min(rows, step.rows), 0, 0, 0};
+            const uint32_t named_rows = step.rows.load(std::memory_order_relaxed);
+            kernels::Control control{named, named, std::min(rows, named_rows), 0, 0, 0};
             snapshot(layers, control);
             if (step.positions.rows > 0)
-                std::memcpy(layout_.positions(to, step.rows), step.positions.positions,
+                std::memcpy(layout_.positions(to, named_rows), step.positions.positions,
                             step.positions.bytes());
         }
         step.landed.store(true, std::memory_order_release);
