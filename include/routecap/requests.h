@@ -67,8 +67,9 @@
  *
  * Order. accept, truncate, fork, attach, adopt, finish and close apply to all steps that were
  * issued before the call, landed or not, and to no step that is issued later. Each of these calls
- * changes a range of rows. You can read the range once all earlier steps with spans of the request
- * have landed.
+ * changes some rows: the drafts that accept keeps, the rows at and after a cut, the rows that a
+ * fork, attach or adopt brings. You can read them once all earlier steps with spans of the request
+ * have landed. However many calls wait, each holds up its own rows and no others.
  *
  * Batch forms do the work of many calls in one. They return ROUTECAP_OK if the status of every item
  * is ROUTECAP_OK. Otherwise they return ROUTECAP_PARTIAL: check the status of each item.
@@ -191,7 +192,7 @@ ROUTECAP_API routecap_status routecap_request_truncate(routecap_capturer *captur
  *
  * Pages are shared, not copied. The child gets rows in flight once they land. It does not get
  * provisional rows. If there is no memory for the child's table of pages, its shared rows are
- * missing. The parent's shared rows cannot be taken (ROUTECAP_EXTRACT_TAKE) until the steps that
+ * missing. The parent's shared rows cannot be taken (ROUTECAP_EXTRACT_TAKE) until its steps that
  * are in flight at the fork have landed; before that, taking returns ROUTECAP_ERR_NOT_READY.
  *
  * @param[in] capturer  The capturer.
@@ -340,6 +341,9 @@ typedef int32_t routecap_extract_mode; /* ROUTECAP_EXTRACT_* */
 
 /**
  * Read rows of a request into a routing.
+ *
+ * TAKE returns ROUTECAP_ERR_NOT_READY as long as a fork or a publish (store.h) is still to get some
+ * of the rows: until the request's steps that were in flight at that call have landed.
  *
  * SHARE and TAKE cost a few nanoseconds per page. COPY costs one pass over the rows. The memory of
  * the rows counts in the budget until the routing is freed. COPY takes new memory from the budget.

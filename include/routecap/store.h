@@ -104,6 +104,7 @@
  *
  * Which rows are published. Publish takes the rows that were issued before the call. A later
  * truncate, finish or close does not change what is published, even if the rows are in flight.
+ * Until the store has them, they cannot be taken (ROUTECAP_EXTRACT_TAKE).
  *
  * Holes. If the store does not have a block, the adopter's rows of that block are missing. If a
  * block lacks rows, these rows are missing too. The store gives one of three reasons. (For rows

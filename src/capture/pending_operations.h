@@ -3,103 +3,76 @@
 //
 // A request's operations are numbered in the order of the log, in which they are applied. What is
 // noted here of operation n holds while RowStore::applied is less than n. Callers pass that as
-// `applied`.
+// `applied`. An operation is applied once step `after` was filed, which is never less than that of
+// an earlier operation.
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
-#include "base/room.h"
-
 namespace routecap {
 
-class PendingOperations {
+// Notes of one kind, in the order of the log. Those of operations that were applied are forgotten
+// where room is made.
+template <class Note>
+class PendingNotes {
 public:
-    struct Range {
-        uint64_t first = 0, end = 0;
-    };
-
-    // Notes an operation that adds or changes rows [first, end), and is applied once step `after`
-    // was filed. Calls applied() only if another one may be pending.
-    template <class Applied>
-    void note(uint64_t first, uint64_t end, uint64_t after, Applied applied) {
-        count_++;
-        after_ = after;
-        if (first >= end) return;
-        const bool none = pending_until_ == 0 || applied() >= pending_until_;
-        pending_rows_.first = none ? first : std::min(pending_rows_.first, first);
-        pending_rows_.end = none ? end : std::max(pending_rows_.end, end);
-        pending_until_ = count_;
-    }
-    // The operation noted last cuts rows at and after `rows`.
-    void cut(uint64_t rows) { pending_rows_.end = std::min(pending_rows_.end, rows); }
-
-    // How many were handed over, which is the number of the last one; and the step that must be
-    // filed before it.
-    uint64_t count() const { return count_; }
-    uint64_t after() const { return after_; }
-    // The rows that operations will add or change.
-    Range pending_rows(uint64_t applied) const {
-        return applied < pending_until_ ? pending_rows_ : Range{};
-    }
-
-private:
-    uint64_t count_ = 0, after_ = 0;
-    Range pending_rows_;
-    uint64_t pending_until_ = 0;
-};
-
-// Where these operations cut rows of steps in flight.
-class Cuts {
-public:
-    // Forgets cuts that were applied, and makes room for one more. Throws without memory.
+    // Makes room for one more. Throws without memory.
     void make_room(uint64_t applied) {
-        std::erase_if(cuts_, [applied](const Cut &cut) { return applied >= cut.until; });
-        routecap::make_room(cuts_, cuts_.size() + 1);
+        if (notes_.size() < notes_.capacity()) return;
+        const auto first = std::find_if(notes_.begin(), notes_.end(), [applied](const Note &note) {
+            return applied < note.number;
+        });
+        // At least half is free afterwards, so that this is seldom done.
+        const auto left = static_cast<size_t>(notes_.end() - first);
+        if (2 * left >= notes_.capacity())
+            notes_.reserve(2 * left + 2);
+        else
+            notes_.erase(notes_.begin(), first);
     }
-    // Operation `number` cuts rows at and after `rows`, of steps up to `step`. There must be room.
-    void note(uint64_t rows, uint64_t number, uint64_t step) noexcept {
-        cuts_.push_back({rows, number, step});
+    // There must be room.
+    void add(const Note &note) noexcept { notes_.push_back(note); }
+
+    // Calls f(note) for each that is not applied.
+    template <class F>
+    void for_each(uint64_t applied, F f) const {
+        for (const Note &note : notes_)
+            if (applied < note.number) f(note);
     }
-    // The first row of which the RowStore may still have what was cut.
-    uint64_t first(uint64_t applied) const {
-        uint64_t first = UINT64_MAX;
-        for (const Cut &cut : cuts_)
-            if (applied < cut.until) first = std::min(first, cut.rows);
-        return first;
-    }
-    // Where the rows of a step in flight are cut.
-    uint64_t of(uint64_t step) const {
-        uint64_t first = UINT64_MAX;
-        for (const Cut &cut : cuts_)
-            if (step <= cut.step) first = std::min(first, cut.rows);
-        return first;
+    template <class F>
+    void for_each(F f) {
+        for (Note &note : notes_) f(note);
     }
 
 private:
-    struct Cut {
-        uint64_t rows;
-        uint64_t until;  // applied operations
-        uint64_t step;
-    };
-    std::vector<Cut> cuts_;
+    std::vector<Note> notes_;
 };
 
-// Rows that children or stores are still to get: those before `end`, of steps up to `step`.
-struct Wanted {
-    uint64_t end = 0, step = 0;
-    uint64_t until = 0;  // applied operations
+// An operation adds or changes rows [first, end).
+struct Change {
+    uint64_t first = 0, end = 0;
+    uint64_t number = 0, after = 0;
 
-    uint64_t end_at(uint64_t of_step, uint64_t applied) const {
-        return of_step <= step && applied < until ? end : 0;
+    bool touches(const Change &other) const { return first <= other.end && other.first <= end; }
+    // A later one joins it.
+    void join(const Change &later) {
+        first = std::min(first, later.first), end = std::max(end, later.end);
+        number = later.number, after = later.after;
     }
-    // Operation `number` gives them rows before `e`, of steps up to `s`.
-    void note(uint64_t e, uint64_t s, uint64_t number, uint64_t applied) {
-        end = std::max(end_at(0, applied), e);
-        step = s;
-        until = number;
-    }
+};
+
+// An operation cuts rows at and after `rows`, of steps up to `step`.
+struct Cut {
+    uint64_t rows, step;
+    uint64_t number, after;
+};
+
+// An operation gives rows [first, end), of steps up to `step`, to a child or to a store.
+struct Lending {
+    uint64_t first, end, step;
+    uint64_t number, after;
 };
 
 }  // namespace routecap

@@ -54,8 +54,9 @@ int32_t Requests::publish(const StorePtr &store, routecap_publish_item &item, ui
         return s;
     if (publication == nullptr) return ROUTECAP_OK;
     return change(item.request, [&](Request &request) REQUIRES(owner_->registry.mutex) {
+        request.change_rare().lendings.make_room(request.applied());
         request.share(end);
-        request.note_wanted(request.change_rare().published, end);
+        request.note_lending(item.first, end);
         owner_->registry.append(request.after(), Publish{request.rows(), std::move(publication)});
         return ROUTECAP_OK;
     });
@@ -87,7 +88,8 @@ int32_t Requests::adopt(const StorePtr &store, routecap_adopt_item &item, uint64
     return change(item.request, [&](Request &request) REQUIRES(owner_->registry.mutex) {
         request.extend_attached(end);
         if (waits) request.inherit(owner_->steps.issued());
-        request.note_operation(item.first, end);
+        request.note_operation();
+        request.note_change(item.first, end);
         owner_->registry.append(request.after(), Adopt{request.rows(), std::move(adoption), end});
         item.rows = found.rows;
         item.found = found.found;

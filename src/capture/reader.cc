@@ -63,8 +63,7 @@ int32_t Reader::find_to_read(routecap_request handle, RequestDataPtr &data) {
         if (int32_t s = owner_->registry.find(handle, &request); s < 0) return s;
         request->data->retain();
         data.reset(request->data.get());
-        if (!owner_->worker.manual() && request->has_ready_operations(owner_->steps))
-            ready = request->pending.count();
+        if (!owner_->worker.manual()) ready = request->ready_operations(owner_->steps);
     }
     if (ready > 0) owner_->worker.apply_operations();
     if (data->rows.applied.load(std::memory_order_acquire) < ready)
@@ -94,10 +93,11 @@ int32_t Reader::look_at(routecap_request handle, RowStore &store, uint64_t first
                                 std::atomic_ref(const_cast<uint64_t &>(span.cut)).load()));
     });
     const uint64_t applied = request.applied();
-    const PendingOperations::Range pending = request.pending.pending_rows(applied);
-    not_landed(pending.first, pending.end);
-    not_landed(request.rare().cuts.first(applied), UINT64_MAX);
-    if (take) not_landed(0, request.rare().forked.end_at(0, applied));
+    request.for_each_change(applied, [&](const Change &c) { not_landed(c.first, c.end); });
+    not_landed(request.rare().first_cut(applied), UINT64_MAX);
+    if (take)
+        request.rare().lendings.for_each(
+            applied, [&](const Lending &lending) { not_landed(lending.first, lending.end); });
 
     if (first > length)
         return report(ROUTECAP_ERR_OUT_OF_RANGE, "row %llu: the request has %llu rows", ull(first),

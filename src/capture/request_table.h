@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <new>
 #include <utility>
 #include <vector>
 
@@ -99,8 +100,32 @@ struct alignas(64) Rare {
     uint64_t inherited_after = 0;  // see Request::after()
     // Operations behind number missed_from, up to missed_until, only say why rows are missing.
     uint64_t missed_from = 0, missed_until = 0;
-    Cuts cuts;
-    Wanted forked, published;  // by children, by stores
+    PendingNotes<Change> changes;  // but for the newest, Request::newest_change
+    PendingNotes<Cut> cuts;
+    PendingNotes<Lending> lendings;
+
+    // The first row of which the RowStore may still have what was cut.
+    uint64_t first_cut(uint64_t applied) const {
+        uint64_t first = UINT64_MAX;
+        cuts.for_each(applied, [&](const Cut &cut) { first = std::min(first, cut.rows); });
+        return first;
+    }
+    // Where the rows of a step in flight are cut.
+    uint64_t cut_of(uint64_t step, uint64_t applied) const {
+        uint64_t first = UINT64_MAX;
+        cuts.for_each(applied, [&](const Cut &cut) {
+            if (step <= cut.step) first = std::min(first, cut.rows);
+        });
+        return first;
+    }
+    // Rows of a step in flight that others are to get are before this.
+    uint64_t lent_end(uint64_t step, uint64_t applied) const {
+        uint64_t end = 0;
+        lendings.for_each(applied, [&](const Lending &lending) {
+            if (step <= lending.step) end = std::max(end, lending.end);
+        });
+        return end;
+    }
 };
 
 struct alignas(64) Request {
@@ -125,7 +150,9 @@ struct alignas(64) Request {
     // One past the highest position that a draft or a row with a device position may have.
     uint64_t flagged_end = 0;
     uint64_t shared_end_ = 0;
-    PendingOperations pending;
+    uint64_t operations = 0;  // that were handed over: the number of the last one
+    // Mostly there is one at a time. Where there are more the others are in rare_.
+    Change newest_change;
 
     RowStore *rows() const { return &data->rows; }
 
@@ -142,40 +169,73 @@ struct alignas(64) Request {
     // One past the highest position that was issued.
     uint64_t issued_end() const { return changed ? std::max(length, flagged_end) : length; }
 
-    // Counts an operation that adds or changes rows [first, end) once it is applied.
-    void note_operation(uint64_t first, uint64_t end) {
+    // Counts an operation.
+    void note_operation() noexcept {
         changed = true;
-        pending.note(first, end, after(), [this] { return applied(); });
+        operations++;
     }
-    // The same for one that only says why they are missing.
-    void note_missing(uint64_t first, uint64_t end) {
+    // The operation counted last adds or changes rows [first, end) once it is applied. Rows between
+    // this range and others are not held up. Without memory to tell them apart they are.
+    void note_change(uint64_t first, uint64_t end) noexcept {
+        if (first >= end) return;
+        const Change change{first, end, operations, after()};
+        Change &newest = newest_change;
+        const uint64_t applied = newest.number != 0 ? this->applied() : 0;
+        if (applied >= newest.number)
+            newest = change;
+        else if ((newest.after == change.after && newest.touches(change)) || !note_older(applied))
+            newest.join(change);
+        else
+            newest = change;
+    }
+    // Counts an operation that only says why rows [first, end) are missing.
+    void note_missing(uint64_t first, uint64_t end) noexcept {
         Rare &rare = change_rare();
-        if (rare.missed_until != pending.count()) rare.missed_from = pending.count();
-        note_operation(first, end);
-        rare.missed_until = pending.count();
+        if (rare.missed_until != operations) rare.missed_from = operations;
+        note_operation();
+        note_change(first, end);
+        rare.missed_until = operations;
     }
-    // The same for one that cuts rows at and after `end`; and for one that gives the rows before it
-    // to those who wanted them.
+    // Counts one that cuts rows at and after `end`. There must be room for the note.
     void note_cut(uint64_t end) noexcept {
-        note_operation(0, 0);
-        pending.cut(end);
-        change_rare().cuts.note(end, pending.count(), newest.step);
+        note_operation();
+        newest_change.end = std::min(newest_change.end, end);
+        Rare &rare = change_rare();
+        rare.changes.for_each([end](Change &change) { change.end = std::min(change.end, end); });
+        rare.cuts.add({end, newest.step, operations, after()});
     }
-    void note_wanted(Wanted &wanted, uint64_t end) {
-        note_operation(0, 0);
-        wanted.note(end, newest.step, pending.count(), applied());
+    // Counts one that gives rows to those who wanted them. There must be room for the note.
+    void note_lending(uint64_t first, uint64_t end) noexcept {
+        note_operation();
+        change_rare().lendings.add({first, end, newest.step, operations, after()});
     }
     uint64_t applied() const { return rows()->applied.load(std::memory_order_acquire); }
     // Nothing that was handed over waits to be applied, but for why rows are missing.
     bool settled() const {
         if (!changed) return true;
-        const uint64_t count = pending.count();
-        const bool missed = has_rare && rare_.missed_until == count;
-        return applied() >= (missed ? rare_.missed_from : count);
+        const bool missed = has_rare && rare_.missed_until == operations;
+        return applied() >= (missed ? rare_.missed_from : operations);
     }
-    // Whether operations wait to be applied, and no step in flight holds them up.
-    bool has_ready_operations(const Steps &steps) const {
-        return applied() < pending.count() && !steps.in_flight(pending.after());
+    // Calls f(change) for each range of rows that is to be changed.
+    template <class F>
+    void for_each_change(uint64_t applied, F f) const {
+        if (applied < newest_change.number) f(newest_change);
+        if (has_rare) rare_.changes.for_each(applied, f);
+    }
+    // The number of the last operation that must be applied before rows are read, and that no step
+    // in flight holds up; 0 if there is none.
+    uint64_t ready_operations(const Steps &steps) const {
+        if (!changed) return 0;
+        const uint64_t applied = this->applied();
+        uint64_t ready = 0;
+        const auto look = [&](const auto &note) {
+            if (!steps.in_flight(note.after)) ready = std::max(ready, note.number);
+        };
+        for_each_change(applied, look);
+        if (!has_rare) return ready;
+        rare_.cuts.for_each(applied, look);
+        rare_.lendings.for_each(applied, look);
+        return ready;
     }
 
     // Rows before `end`, whose positions the host knows, are issued or accepted. Where nothing was,
@@ -225,18 +285,29 @@ struct alignas(64) Request {
     uint64_t length_now(Steps &steps) const {
         if (!device_positions) return length;
         uint64_t end = std::max(length, placed_end());
-        end = std::max(end, pending.pending_rows(applied()).end);
+        const uint64_t applied = this->applied();
+        for_each_change(applied, [&](const Change &c) { end = std::max(end, c.end); });
         for_each_in_flight(steps, [&](StepSpan &span, uint64_t step) {
             if (!span.device_positions || span.speculative) return;
-            end = std::max(end, std::min(span.position_end, rare().cuts.of(step)));
+            end = std::max(end, std::min(span.position_end, rare().cut_of(step, applied)));
         });
         return std::max(end, placed_end());  // again: what was in flight may have landed in between
     }
 
 private:
     uint64_t placed_end() const {
-        const uint64_t cut = rare().cuts.first(applied());
+        const uint64_t cut = rare().first_cut(applied());
         return std::min(cut, rows()->placed_end.load(std::memory_order_acquire));
+    }
+
+    // Makes the newest change one of the older ones. False without memory.
+    bool note_older(uint64_t applied) noexcept try {
+        PendingNotes<Change> &changes = change_rare().changes;
+        changes.make_room(applied);
+        changes.add(newest_change);
+        return true;
+    } catch (const std::bad_alloc &) {
+        return false;
     }
 
     Rare rare_;  // as in a new request, unless has_rare
@@ -313,8 +384,8 @@ public:
         if (!r.changed) return;
         r.changed = false;
         while (r.drafts != nullptr) r.drafts = drafts.give(r.drafts);
-        r.flagged_end = r.shared_end_ = 0;
-        r.pending = {};
+        r.flagged_end = r.shared_end_ = r.operations = 0;
+        r.newest_change = {};
         if (!r.has_rare) return;
         r.has_rare = false;
         r.rare_ = {};

@@ -75,7 +75,7 @@ int32_t Requests::accept_one(Request &request, const routecap_accept_item &item)
         kept = std::make_unique<std::vector<uint32_t>>(item.rows, item.rows + item.count);
 
     // The length, and which rows change once this is applied. The newest draft comes first.
-    uint64_t changed_first = UINT64_MAX, changed_end = 0;
+    request.note_operation();
     uint64_t listed = item.rows != nullptr ? item.count : 0;
     for (DraftSpan **at = &request.drafts; *at != nullptr;) {
         DraftSpan *const d = *at;
@@ -84,21 +84,22 @@ int32_t Requests::accept_one(Request &request, const routecap_accept_item &item)
             continue;
         }
         uint64_t end = 0;
-        if (item.rows == nullptr && item.count > d->first_index)
+        if (item.rows == nullptr && item.count > d->first_index) {
             end = d->end_of_first(std::min<uint64_t>(item.count - d->first_index, d->rows));
-        for (; listed > 0 && item.rows[listed - 1] >= d->first_index; listed--)
-            end = std::max(end, d->end_of(item.rows[listed - 1]));
-        if (end > 0) {
-            if (d->missing)
-                request.extend_missing(end);
-            else if (!d->device_positions)
-                request.extend(end, config_.shape->page_shift);
-            changed_first = std::min(changed_first, d->position);
-            changed_end = std::max(changed_end, end);
+            request.note_change(d->position, end);
         }
+        for (; listed > 0 && item.rows[listed - 1] >= d->first_index; listed--) {
+            const uint64_t row_end = d->end_of(item.rows[listed - 1]);
+            if (row_end == 0) continue;
+            request.note_change(d->device_positions ? d->position : row_end - 1, row_end);
+            end = std::max(end, row_end);
+        }
+        if (end > 0 && d->missing)
+            request.extend_missing(end);
+        else if (end > 0 && !d->device_positions)
+            request.extend(end, config_.shape->page_shift);
         *at = owner_->registry.requests.drafts.give(d);
     }
-    request.note_operation(changed_first, changed_end);
     owner_->registry.append(
         request.after(),
         Settle{request.rows(), item.step, item.rows == nullptr ? item.count : 0, std::move(kept)});
@@ -122,9 +123,7 @@ void Requests::cut_in_flight(Request &request, uint64_t end, bool finished) {
     const uint64_t applied = request.applied();
     request.for_each_in_flight(owner_->steps, [&](StepSpan &span, uint64_t step) {
         uint64_t from = end;
-        if (request.has_rare)
-            from = std::max({end, request.rare().forked.end_at(step, applied),
-                             request.rare().published.end_at(step, applied)});
+        if (request.has_rare) from = std::max(end, request.rare().lent_end(step, applied));
         std::atomic_ref cut(finished && span.speculative ? span.ended : span.cut);
         if (cut.load(std::memory_order_relaxed) > from) cut.store(from, std::memory_order_release);
     });
@@ -166,15 +165,17 @@ int32_t Requests::fork(routecap_request handle, uint64_t rows, routecap_request 
                           ull(rows));
         if (!owner_->registry.requests.possible(1)) return refuse_many(1);
         owner_->registry.requests.make_room(1);
+        parent.change_rare().lendings.make_room(parent.applied());
         OpenRequestPtr data(
             new RequestData(owner_->storage, parent.rows()->replaces(), config_.compare));
         Request &c = owner_->registry.requests.open(std::move(data), serial);
         *child = c.handle;
         c.length = rows;
         c.inherit(parent.after());
-        c.note_operation(0, rows);
+        c.note_operation();
+        c.note_change(0, rows);
         parent.share(rows);
-        parent.note_wanted(parent.change_rare().forked, rows);
+        parent.note_lending(0, rows);
         owner_->registry.append(parent.after(), Fork{parent.rows(), c.rows(), rows});
         return ROUTECAP_OK;
     });
@@ -204,7 +205,8 @@ int32_t Requests::attach(routecap_request handle, const Routing *routing, uint64
         if (first >= rows) return ROUTECAP_OK;
         request.extend_attached(rows);
         if (pending) request.inherit(routing->after());
-        request.note_operation(first, rows);
+        request.note_operation();
+        request.note_change(first, rows);
         owner_->registry.append(request.after(), Attach{request.rows(), std::move(held), rows});
         return ROUTECAP_OK;
     });
