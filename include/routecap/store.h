@@ -97,8 +97,9 @@
  * Order. A block is in the store as soon as publish returns, even before its rows have landed. An
  * adopt finds blocks that were published before it, and no later ones. Usually you adopt before the
  * pass. If two requests of one step share a block that one of them computes, publish it for that
- * request after the issue, then adopt it for the other. Until that step has landed, the adopter's
- * rows are in flight too; if they never land, they are missing. Other capturers find a block only
+ * request after the issue, then adopt it for the other. Until the publisher's steps before the
+ * publish have landed, the adopter's rows are in flight too, and wait for no other step; if they
+ * never land, they are missing. Other capturers find a block only
  * after it has landed. If a content key already has a block, the cells of a second publish are
  * added under that key once they have landed.
  *

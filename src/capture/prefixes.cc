@@ -57,7 +57,9 @@ int32_t Requests::publish(const StorePtr &store, routecap_publish_item &item, ui
         request.change_rare().lendings.make_room(request.applied());
         request.share(end);
         request.note_lending(item.first, end);
+        Publication &noted = *publication;
         owner_->registry.append(request.after(), Publish{request.rows(), std::move(publication)});
+        noted.handed_over(request.after());  // from now on it can be adopted
         return ROUTECAP_OK;
     });
 }
@@ -80,14 +82,14 @@ int32_t Requests::adopt(const StorePtr &store, routecap_adopt_item &item, uint64
     if (item.count == 0) return ROUTECAP_OK;
     const uint64_t end = item.first + item.count * store->config().block_rows;
     routecap_adoption found{};
-    bool waits = false;
+    uint64_t after = 0;
     std::unique_ptr<Adoption> adoption;
-    if (int32_t s = store->adopt(keys, item.first, generation, owner_, found, waits, adoption);
+    if (int32_t s = store->adopt(keys, item.first, generation, owner_, found, after, adoption);
         s < 0)
         return s;
     return change(item.request, [&](Request &request) REQUIRES(owner_->registry.mutex) {
         request.extend_attached(end);
-        if (waits) request.inherit(owner_->steps.issued());
+        if (after > 0) request.inherit(std::min(after, owner_->steps.issued()));
         request.note_operation();
         request.note_change(item.first, end);
         owner_->registry.append(request.after(), Adopt{request.rows(), std::move(adoption), end});

@@ -138,7 +138,8 @@ int32_t LocalStore::look(Id id, uint64_t hash, uint64_t generation, const void *
     const bool at = generation == generation_.load(std::memory_order_relaxed) && current(block);
     if (block.state() == State::ready) return at ? 0 : ROUTECAP_MISSING_STALE;
     const Published &publication = *publications_.at(block.publication());
-    const bool awaited = at && (any_owner || publication.owner_ == owner);
+    const bool awaited =
+        at && (any_owner || (publication.owner_ == owner && publication.is_handed_over()));
     return awaited ? 0 : ROUTECAP_MISSING_NOT_PUBLISHED;
 }
 
@@ -341,14 +342,14 @@ public:
 };
 
 int32_t LocalStore::adopt(Keys keys, uint64_t first, uint64_t generation, const void *owner,
-                          routecap_adoption &found, bool &waits,
+                          routecap_adoption &found, uint64_t &after,
                           std::unique_ptr<Adoption> &adoption) {
     if (int32_t s = check_generation(generation); s < 0) return s;
     const uint64_t now = this->generation();
     auto result = std::make_unique<Found>(first, keys.count);
     const uint64_t rows = config_.block_rows;
     found = {};
-    waits = false;
+    after = 0;
     Dropped dropped;
     for_each(keys, dropped, [&](size_t i, const uint8_t *key, uint64_t hash) REQUIRES(mutex_) {
         const Id id = table_.find(key, hash);
@@ -359,8 +360,8 @@ int32_t LocalStore::adopt(Keys keys, uint64_t first, uint64_t generation, const 
             if (publication != nullptr) {
                 const size_t segment =
                     result->rows_.add_pending(rows, ROUTECAP_MISSING_NOT_PUBLISHED);
+                after = std::max(after, publication->after());
                 result->late_.push_back({segment, std::move(publication), block->index()});
-                waits = true;
             } else {
                 reason = ROUTECAP_MISSING_NOT_PUBLISHED;  // it is being dropped
             }
@@ -374,7 +375,7 @@ int32_t LocalStore::adopt(Keys keys, uint64_t first, uint64_t generation, const 
     });
     // An adopt is before an advance or after it, as a whole.
     if (this->generation() != now)
-        return adopt(keys, first, generation, owner, found, waits, adoption);
+        return adopt(keys, first, generation, owner, found, after, adoption);
     {
         const Lock lock(mutex_);
         counted_.blocks_adopted += found.found;

@@ -348,16 +348,16 @@ public:
 };
 
 int32_t MappedStore::adopt(Keys keys, uint64_t first, uint64_t generation, const void *owner,
-                           routecap_adoption &found, bool &waits,
+                           routecap_adoption &found, uint64_t &after,
                            std::unique_ptr<Adoption> &adoption) {
     if (int32_t s = check_generation(generation); s < 0) return s;
     const uint64_t now = this->generation();
-    waits = false;
+    after = 0;
     auto result = std::make_unique<Adopted>(shared_from_this(), keys, first, generation);
     // What is in flight now has landed at worst when the others are looked for.
     for_each(keys, [&](size_t i) REQUIRES(flights_mutex_) {
         const Flight *f = awaited(keys[i], generation);
-        if (f != nullptr && f->publication->owner_ == owner)
+        if (f != nullptr && f->publication->owner_ == owner && f->publication->is_handed_over())
             result->flights_[i] = {f->publication->weak_from_this().lock(), f->index};
     });
     blocks_->find(keys.bytes, generation, result->found_);
@@ -367,12 +367,12 @@ int32_t MappedStore::adopt(Keys keys, uint64_t first, uint64_t generation, const
         Adopted::Late &late = result->flights_[i];
         // What is there needs nothing in flight.
         if (reason == 0) late = {};
-        if (late.publication != nullptr) reason = 0, waits = true;
+        if (late.publication != nullptr) reason = 0, after = UINT64_MAX;
         note_key(i, reason, found);
     }
     // An adopt is before an advance or after it, as a whole.
     if (this->generation() != now)
-        return adopt(keys, first, generation, owner, found, waits, adoption);
+        return adopt(keys, first, generation, owner, found, after, adoption);
     blocks_->count(MappedCount::adopted, found.found);
     blocks_->count(MappedCount::absent, keys.count - found.found);
     adoption = std::move(result);

@@ -22,7 +22,7 @@ public:
     int32_t publish(Keys keys, uint64_t first, uint64_t generation, const void *owner,
                     std::shared_ptr<Publication> &publication) override;
     int32_t adopt(Keys keys, uint64_t first, uint64_t generation, const void *owner,
-                  routecap_adoption &found, bool &waits,
+                  routecap_adoption &found, uint64_t &after,
                   std::unique_ptr<Adoption> &adoption) override;
     int32_t contains(Keys keys, uint64_t generation, int32_t *reasons, uint64_t *leading) override;
     int32_t retain(Keys keys, int32_t *reasons) override;

@@ -47,6 +47,16 @@ public:
     virtual void land(std::span<const Segment> rows) noexcept = 0;
 
     uint64_t first = 0, end = 0;  // positions in the request
+
+    // It is in the log: land() is called once step `after` was filed. Nobody can adopt its blocks
+    // before, as an operation that comes earlier in the log would find no rows.
+    void handed_over(uint64_t after) { after_.store(after, std::memory_order_release); }
+    bool is_handed_over() const { return after() != kNever; }
+    uint64_t after() const { return after_.load(std::memory_order_acquire); }
+
+private:
+    static constexpr uint64_t kNever = UINT64_MAX;
+    std::atomic<uint64_t> after_{kNever};
 };
 
 // What an adopt found, on its way to the worker.
@@ -74,10 +84,10 @@ public:
     // where there is nothing to be done.
     virtual int32_t publish(Keys keys, uint64_t first, uint64_t generation, const void *owner,
                             std::shared_ptr<Publication> &publication) = 0;
-    // Looks for the keys. `waits` if some rows are in flight, so that everything that was handed
-    // over to the owner's worker must be applied before.
+    // Looks for the keys. Rows may be in flight: step `after` must have been filed before they are
+    // taken. UINT64_MAX: every step that was issued by now.
     virtual int32_t adopt(Keys keys, uint64_t first, uint64_t generation, const void *owner,
-                          routecap_adoption &found, bool &waits,
+                          routecap_adoption &found, uint64_t &after,
                           std::unique_ptr<Adoption> &adoption) = 0;
 
     virtual int32_t contains(Keys keys, uint64_t generation, int32_t *reasons,
