@@ -55,9 +55,11 @@
  * ------------------------------------------------------------------------------------------------
  * Length. A request's length is one past its highest position that was issued, whether or not that
  * row was captured. A draft counts once accept has kept it. Attach and adopt extend the length, and
- * truncate cuts it. Until a span with device positions lands, its upper bound counts; after that
- * its highest real position counts. If such a span is lost or refused, its upper bound stays.
- * Reading a row at or beyond the length returns ROUTECAP_ERR_OUT_OF_RANGE.
+ * truncate cuts it. Until a span with device positions lands (of drafts: until their accept is
+ * carried out), its upper bound counts; after that its highest real position counts. If such a span
+ * is lost or refused, its upper bound stays. A row that truncate cut counts up to the cut, whether
+ * or not it had landed then. Reading a row at or beyond the length returns
+ * ROUTECAP_ERR_OUT_OF_RANGE.
  *
  * First value. The first valid value of a cell is final. If a position is issued again, its valid
  * cells keep their values, and the row is counted (stats.rows_overlapped). Cells that are missing

@@ -1,3 +1,51 @@
+// What calls on a request do to each other. A later change makes this table larger.
+//
+// An operation takes effect, for callers, when it is called. Here it is applied: in the order of
+// the log, once the request's steps before it were filed (Request::after). Of another request it
+// awaits those from which it takes rows: of the parent of a fork, of the publisher of an adopted
+// block in flight, of the request of a pending routing that is attached. Rows that are held up
+// cannot be read until then.
+//
+//   call             does to rows of earlier steps, landed or not    holds up
+//   ---------------  ----------------------------------------------  --------------------------
+//   lost or refused  notes why they are missing                      its span; of drafts nothing
+//   accept           files the kept drafts, as if issued now;        each kept row; with device
+//                    rejects the others of that step                 positions: their bounds
+//   truncate(n)      drops rows from n on                            rows from n on
+//   fork(n)          gives the child rows [0, n), but no drafts      the child's; the parent's
+//                                                                    from take alone
+//   publish          gives a store rows [first, end)                 these, from take alone
+//   attach, adopt    fill missing cells of rows [first, end)         [first, end)
+//   take             moves rows away at once: it is not in the log   nothing
+//   finish(n)        makes a routing of [0, n), and drops drafts     the routing
+//   close            drops rows and drafts                           nothing
+//
+//   meeting            what becomes of it
+//   -----------------  -------------------------------------------------------------------------
+//   truncate(n) after  An operation before it changes no row from n on, and so holds up none.
+//     others
+//   truncate and rows  They are late when they land, and nobody has them. Those before the end of
+//     in flight        a fork or a publish that still waits, of their step or a later one, are
+//                      filed, lent, and then dropped.
+//   accept, then       The draft counts for the length up to n. In flight it is late; landed, it
+//     truncate(n)      is filed and dropped.
+//   truncate(n), then  The draft is late if it is kept, and otherwise rejected. It never counts
+//     accept           for the length.
+//   device positions   Until the span has landed (drafts: until accept is applied) its bounds
+//                      count for the length, as far as they are not cut. Then the real positions
+//                      do: that of a row that was cut in flight as if it had landed before, up to
+//                      n. Rows outside the bounds count for nothing, lost rows with their bounds.
+//   fork or publish,   take is refused as long as the other waits, which would not find the
+//     then take        rows.
+//   finish(n) and      Of settled rows, those from n on are late. Drafts that nobody accepted are
+//     rows in flight   rejected, or late if a truncate had cut them.
+//   early release      truncate and close free rows that landed before the steps in flight have,
+//                      if no earlier operation waits but to say why rows are missing.
+//   charges            A span's goes back when it is filed; of drafts, when they are settled,
+//                      dropped or all cut. After a truncate or a take, the next span is charged
+//                      for its page again; after a fork, a publish or a share, spans are that
+//                      write rows which were lent. attach and adopt are not charged: their copies
+//                      are refused where there is no room.
 #include "capture/step_worker.h"
 
 #include <algorithm>
@@ -383,8 +431,8 @@ void StepWorker::file_span(const Step &step, StepSpan &span, const SlotContents 
     const uint32_t covered =
         std::clamp(contents.covered, span.sink_row, span.sink_row + span.count) - span.sink_row;
 
-    // The position of row r; or kCut, kPast or kDropped (row_store.h). Counts rows that are
-    // unplaced, and rows that are late unless they are drafts.
+    // The position of row r; or kPast or kDropped (row_store.h). Counts rows that are unplaced, and
+    // rows that are late unless they are drafts.
     const auto place = [&](uint32_t r) REQUIRES(turn_) {
         const uint64_t position =
             device == nullptr ? span.position + r
@@ -394,8 +442,11 @@ void StepWorker::file_span(const Step &step, StepSpan &span, const SlotContents 
             return RowStore::kDropped;
         }
         if (position >= cut) {
-            filed.late += !span.speculative;
-            return RowStore::kCut;
+            if (span.speculative) return position;
+            filed.late++;
+            // As if it had been there when it was cut.
+            if (device != nullptr) span.rows->placed(cut);
+            return RowStore::kDropped;
         }
         if (position >= ended) return RowStore::kPast;
         if (r < covered)
@@ -434,7 +485,7 @@ void StepWorker::file_span(const Step &step, StepSpan &span, const SlotContents 
         uint64_t kept = 0;
         for (uint32_t r = 0; r < span.count; r++)
             kept += (positions[r] = place(r)) != RowStore::kDropped;
-        if (span.rows->file_draft(step.ticket, span.draft_index, std::move(positions), covered,
+        if (span.rows->file_draft(step.ticket, span.draft_index, std::move(positions), cut, covered,
                                   rows, step.tag, span.phase, charge))
             filed.provisional += kept;
         else

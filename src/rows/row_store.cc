@@ -122,11 +122,11 @@ bool RowStore::file_in_page(uint64_t index, uint64_t position, const RowSource &
 // ---- Drafts ---------------------------------------------------------------------------------
 
 bool RowStore::file_draft(uint64_t step, uint64_t first_index, std::vector<uint64_t> positions,
-                          uint64_t covered, const RowSource &source, uint64_t tag, Phase phase,
-                          uint32_t charge) {
+                          uint64_t late, uint64_t covered, const RowSource &source, uint64_t tag,
+                          Phase phase, uint32_t charge) {
     const auto rows = static_cast<uint32_t>(positions.size());
-    const bool kept =
-        std::any_of(positions.begin(), positions.end(), [](uint64_t p) { return p < kPast; });
+    const bool kept = std::any_of(positions.begin(), positions.end(),
+                                  [&](uint64_t p) { return p < std::min(late, kPast); });
     PageRef page = kept ? pool_->make(*shape_, rows) : PageRef();
     const bool refused = kept && !page;
     if (page) page->tag.store(tag, std::memory_order_relaxed);
@@ -141,8 +141,8 @@ bool RowStore::file_draft(uint64_t step, uint64_t first_index, std::vector<uint6
     if (!kept) pool_->unreserve(PagePool::page_bytes(*shape_, rows));
     if (!page) give_back(charge);
     try {
-        drafts_.push_back({step, first_index, std::move(page), std::move(positions), charge, phase,
-                           refused ? ROUTECAP_MISSING_REFUSED : 0});
+        drafts_.push_back({step, first_index, std::move(page), std::move(positions), late,
+                           UINT64_MAX, charge, phase, refused ? ROUTECAP_MISSING_REFUSED : 0});
         return !refused;
     } catch (const std::bad_alloc &) {
         give_back(charge);
@@ -154,8 +154,8 @@ void RowStore::miss_draft(uint64_t step, uint64_t first_index, uint64_t position
                           uint64_t bounds_end, int32_t reason) noexcept try {
     std::vector<uint64_t> positions(rows, position);
     for (uint64_t r = 0; r < rows && bounds_end == 0; r++) positions[r] += r;
-    drafts_.push_back(
-        {step, first_index, PageRef(), std::move(positions), 0, Phase::none, reason, bounds_end});
+    drafts_.push_back({step, first_index, PageRef(), std::move(positions), UINT64_MAX, UINT64_MAX,
+                       0, Phase::none, reason, bounds_end});
 } catch (const std::bad_alloc &) {}  // nobody knows why they are missing
 
 RowOutcomes RowStore::settle(uint64_t step, std::span<const uint32_t> kept, uint64_t keep_first,
@@ -169,14 +169,16 @@ RowOutcomes RowStore::settle(uint64_t step, std::span<const uint32_t> kept, uint
             const bool keep = kept.empty() ? index < keep_first
                                            : std::binary_search(kept.begin(), kept.end(), index);
             if (draft.missing != 0) {
-                if (!keep || position >= kPast) continue;
+                if (!keep || position >= std::min(draft.cut, kPast)) continue;
                 const uint64_t end = std::max(position + 1, draft.bounds_end);
                 note_missing(position, end, draft.missing);
                 placed(end);
             } else if (!keep) {
                 filed.rejected++;
-            } else if (position >= kPast) {
+            } else if (position >= std::min(draft.late, kPast)) {
                 filed.late++;
+                // What cuts it comes after this accept: until then it counts for the length.
+                if (position < std::min(draft.cut, kPast)) placed(position + 1);
             } else {
                 file_rows(position, {draft.page->ids(r), draft.page->validity(r), 0, 0}, 1,
                           draft.page->tag_of(r), draft.charge, filed, load, draft.phase);
@@ -194,8 +196,8 @@ RowOutcomes RowStore::drop_drafts(uint64_t end) {
     for (Draft &draft : drafts_) {
         for (uint64_t position : draft.positions) {
             if (position == kDropped || draft.missing != 0) continue;
-            (position == kCut || (position >= end && position != kPast) ? filed.late
-                                                                        : filed.rejected)++;
+            const bool late = position != kPast && position >= std::min(end, draft.late);
+            (late ? filed.late : filed.rejected)++;
         }
         give_back(draft.charge);
     }
@@ -225,14 +227,12 @@ void RowStore::drop(uint64_t end) {
 void RowStore::truncate(uint64_t end) {
     drop(end);
     for (Draft &draft : drafts_) {
-        bool left = false;
-        for (uint64_t &position : draft.positions) {
-            // What is past was issued below every earlier cut.
-            if (position >= end && position < kPast) position = kCut;
-            left |= position < kPast;
-        }
+        draft.cut = std::min(draft.cut, end);
+        draft.late = std::min(draft.late, end);
         draft.bounds_end = std::min(draft.bounds_end, end);
-        if (left) continue;
+        if (std::any_of(draft.positions.begin(), draft.positions.end(),
+                        [&](uint64_t p) { return p < std::min(draft.late, kPast); }))
+            continue;
         draft.page = PageRef();
         give_back(draft.charge);
     }

@@ -54,6 +54,9 @@ private:
         uint64_t first_index;
         PageRef page;  // null if no row is left to file
         std::vector<uint64_t> positions;
+        // Rows at and after these are cut: by any truncate that was called before they landed, and
+        // by those that were applied.
+        uint64_t late, cut;
         uint32_t charge;  // pages
         Phase phase;
         int32_t missing = 0;      // why the rows will never come, or 0: they are provisional
@@ -111,14 +114,14 @@ public:
 
     // Keeps draft rows of a step until settle(). They take page_bytes(rows) of the budget, which
     // the caller has reserved. first_index is the number of the first row among the step's drafts
-    // of this request. Rows from `covered` on have no ids. Instead of a position a row may have
-    // kDropped (it was counted elsewhere and is not kept), kCut (a truncate cut it) or kPast (it
-    // lies beyond the end of its request). settle() files the rows out of `charge`. Returns false
-    // without memory, and gives back what was reserved; the rows are refused then.
+    // of this request. Rows at and after `late` were cut in flight. Rows from `covered` on have no
+    // ids. Instead of a position a row may have kDropped (it was counted elsewhere and is not kept)
+    // or kPast (it lies beyond the end of its request). settle() files the rows out of `charge`.
+    // Returns false without memory, and gives back what was reserved; the rows are refused then.
     bool file_draft(uint64_t step, uint64_t first_index, std::vector<uint64_t> positions,
-                    uint64_t covered, const RowSource &source, uint64_t tag, Phase phase,
-                    uint32_t charge);
-    static constexpr uint64_t kDropped = UINT64_MAX, kCut = UINT64_MAX - 1, kPast = UINT64_MAX - 2;
+                    uint64_t late, uint64_t covered, const RowSource &source, uint64_t tag,
+                    Phase phase, uint32_t charge);
+    static constexpr uint64_t kDropped = UINT64_MAX, kPast = UINT64_MAX - 1;
     // The same for drafts that were lost or refused, for this reason, and counted. They are at
     // consecutive positions. If bounds_end is not 0 the device has the positions: each row may be
     // anywhere in [position, bounds_end).
