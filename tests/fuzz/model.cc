@@ -489,8 +489,8 @@ int32_t Sink::probe(uint32_t rows, std::vector<routecap_layer_probe> &layers) co
 // ---- Steps ---------------------------------------------------------------------------------
 
 uint64_t Filed::reach() const {
-    if (!known) return std::min(end, cut);
-    return nowhere ? 0 : real + 1;
+    if (!known) return std::min(end, cut_first);
+    return unplaced || real >= cut_first ? 0 : real + 1;
 }
 
 uint64_t Request::length() const {
@@ -598,7 +598,7 @@ int32_t Capturer::issue(const std::vector<Span> &spans, const std::vector<int64_
             rows.push_back(std::move(filed));
         }
         if (!speculative && rows.front()->never != 0)
-            change(s.request, rows.front()->first, rows.back()->end,
+            change(s.request, {{rows.front()->first, rows.back()->end}},
                    [r = s.request, reason = rows.front()->never, first = rows.front()->first,
                     end = rows.back()->end] { r->note(reason, first, end); });
         s.request->issued_end = std::max(s.request->issued_end, rows.back()->end);
@@ -619,7 +619,7 @@ int32_t Capturer::issue(const std::vector<Span> &spans, const std::vector<int64_
     steps_[ticket] = lost ? ROUTECAP_LOST : step->parts.empty() ? ROUTECAP_OK : ROUTECAP_PENDING;
     if (steps_[ticket] != ROUTECAP_PENDING) stats.steps_landed++;
     stats.steps_lost += lost;
-    if (!step->parts.empty()) log_.push_back({step, nullptr});
+    if (!step->parts.empty()) log_.push_back({step, nullptr, 0});
     if (lost || !step->parts.empty() || !slot) choose_slot();
     return lost ? ROUTECAP_LOST : partial ? ROUTECAP_PARTIAL : ROUTECAP_OK;
 }
@@ -634,11 +634,14 @@ uint64_t Capturer::conflicting(uint64_t ticket) const {
     return found == conflicting_.end() ? 0 : found->second;
 }
 
-void Capturer::land() {
-    while (!log_.empty()) {
-        std::vector<Entry> log;
-        log.swap(log_);
-        for (Entry &entry : log) entry.step != nullptr ? land(*entry.step) : entry.apply();
+void Capturer::land(uint64_t first_in_flight) {
+    std::vector<Entry> log;
+    log.swap(log_);
+    for (Entry &entry : log) {
+        if ((entry.step != nullptr ? entry.step->ticket : entry.after) >= first_in_flight)
+            log_.push_back(std::move(entry));
+        else
+            entry.step != nullptr ? land(*entry.step) : entry.apply();
     }
 }
 
@@ -679,7 +682,8 @@ void Capturer::land(Step &step) {
             const bool placed = filed->real >= filed->first && filed->real < filed->end,
                        late = filed->real >= filed->late;
             stats.rows_in_flight--;
-            filed->known = true;
+            filed->known |= !part.speculative;
+            filed->unplaced = !placed;
             filed->nowhere = !placed || (late && !part.speculative);
             if (placed && !late) {
                 counted++;
@@ -756,17 +760,30 @@ void Capturer::count_load(const Filed &filed, const RowPtr &known) {
 
 // ---- Requests ------------------------------------------------------------------------------
 
-// Appends a change that is applied after the steps before it; rows [first, end) cannot be read
-// until then.
-void Capturer::change(const RequestPtr &r, uint64_t first, uint64_t end,
+// Appends a change that is applied after the request's steps before it; these rows cannot be read
+// until then, and no others.
+void Capturer::change(const RequestPtr &r, const std::vector<Request::Range> &rows,
                       std::function<void()> apply) {
-    if (first < end) {
-        r->changing_first = r->changes == 0 ? first : std::min(r->changing_first, first);
-        r->changing_end = r->changes == 0 ? end : std::max(r->changing_end, end);
-        r->changes++;
-        apply = [r, apply = std::move(apply)] { apply(), r->changes--; };
+    for (const Request::Range &range : rows) {
+        r->changes.push_back(range);
+        apply = [r, at = std::prev(r->changes.end()), apply = std::move(apply)] {
+            apply(), r->changes.erase(at);
+        };
     }
-    log_.push_back({nullptr, std::move(apply)});
+    log_.push_back({nullptr, std::move(apply), after(r)});
+}
+
+// Appends one that gives rows [first, end) to a child or a store.
+void Capturer::lend(const RequestPtr &r, uint64_t first, uint64_t end,
+                    std::function<void()> apply) {
+    r->lendings.push_back({first, end, newest_step(r)});
+    change(r, {}, [r, at = std::prev(r->lendings.end()), apply = std::move(apply)] {
+        apply(), r->lendings.erase(at);
+    });
+}
+
+uint64_t Capturer::after(const RequestPtr &r) const {
+    return std::max(newest_step(r), r->inherited);
 }
 
 RequestPtr Capturer::open(int32_t policy) {
@@ -787,23 +804,24 @@ int32_t Capturer::accept(const RequestPtr &r, uint64_t ticket, const uint32_t *r
     if (!kept.empty() && *kept.rbegin() >= drafts.size()) return ROUTECAP_ERR_OUT_OF_RANGE;
     r->drafts.erase(found);
     Request::Reach reach;
-    uint64_t first = UINT64_MAX, end = 0;
+    std::vector<Request::Range> changes;
     std::vector<std::tuple<uint8_t, uint64_t, uint64_t>> missing;
     for (uint64_t i : kept) {
         Filed &row = *drafts[i];
         if (row.first >= row.cut) continue;
         row.known &= !row.device;  // the host learns where it is when it is filed
+        row.cut_first = row.cut;
         if (row.device && row.never == 0)
             reach.rows.push_back(drafts[i]);
         else
             reach.at_least = std::max(reach.at_least, row.reach());
         if (row.never != 0) missing.emplace_back(row.never, row.first, row.reach());
-        first = std::min(first, row.span), end = std::max(end, row.reach());
+        changes.push_back({row.device ? row.span : row.real, row.reach()});
     }
     r->reached(std::move(reach));
     std::vector<uint64_t> cuts;  // those before this call
     for (const FiledPtr &row : drafts) cuts.push_back(row->cut);
-    change(r, first, end, [this, r, drafts, kept, cuts, missing] {
+    change(r, changes, [this, r, drafts, kept, cuts, missing] {
         for (const auto &[reason, from, to] : missing) r->note(reason, from, to);
         for (uint64_t i = 0; i < drafts.size(); i++) {
             Filed &row = *drafts[i];
@@ -827,11 +845,9 @@ int32_t Capturer::accept(const RequestPtr &r, uint64_t ticket, const uint32_t *r
 void Capturer::cut_in_flight(const RequestPtr &r, uint64_t end) {
     for (const Entry &entry : log_) {
         if (entry.step == nullptr) continue;
-        uint64_t late = r->lending > 0 && entry.step->ticket <= r->lending_step
-                            ? std::max(end, r->lending_end)
-                            : end;
-        if (r->publishing > 0 && entry.step->ticket <= r->publishing_step)
-            late = std::max(late, r->publishing_end);
+        uint64_t late = end;
+        for (const Request::Lending &lending : r->lendings)
+            if (entry.step->ticket <= lending.step) late = std::max(late, lending.end);
         for (const Step::Part &part : entry.step->parts)
             for (const FiledPtr &row : part.rows)
                 if (part.request == r) row->late = std::min(row->late, late);
@@ -849,12 +865,12 @@ void Capturer::truncate(const RequestPtr &r, uint64_t rows) {
                 if (part.request == r) row->cut = std::min(row->cut, rows);
     for (const FiledPtr &row : r->waiting()) row->cut = std::min(row->cut, rows);
     r->reached({.rows = {}, .cut = rows});
-    r->changing_end = std::min(r->changing_end, rows);
+    for (Request::Range &changing : r->changes) changing.end = std::min(changing.end, rows);
     r->cuts.push_back(rows);
-    change(r, 0, 0, [this, r, rows] {
+    change(r, {}, [r, rows, at = std::prev(r->cuts.end())] {
         r->content.erase(r->content.lower_bound(rows), r->content.end());
         r->reasons.erase(r->reasons.lower_bound(rows), r->reasons.end());
-        r->cuts.erase(std::find(r->cuts.begin(), r->cuts.end(), rows));
+        r->cuts.erase(at);
     });
 }
 
@@ -865,12 +881,12 @@ int32_t Capturer::fork(const RequestPtr &r, uint64_t rows, RequestPtr &child) {
     if (!room(1)) return ROUTECAP_ERR_TOO_MANY_REQUESTS;
     child = open(r->policy);
     child->reached({.rows = {}, .at_least = rows});
-    r->lending_end = r->lending++ > 0 ? std::max(r->lending_end, rows) : rows;
-    r->lending_step = std::max(r->lending_step, newest_step(r));
-    change(child, 0, rows, [r, child = child, rows] {
+    child->inherited = after(r);
+    child->changes.push_back({0, rows});
+    lend(r, 0, rows, [r, child = child, rows] {
         child->content = Rows(r->content.begin(), r->content.lower_bound(rows));
         child->reasons = {r->reasons.begin(), r->reasons.lower_bound(rows)};
-        r->lending--;
+        child->changes.pop_front();
     });
     return ROUTECAP_OK;
 }
@@ -890,7 +906,8 @@ int32_t Capturer::attach(const RequestPtr &r, const RoutingPtr &routing, uint64_
     if (rows > routing->end()) return ROUTECAP_ERR_OUT_OF_RANGE;
     if (rows <= routing->first) return ROUTECAP_OK;
     r->reached({.rows = {}, .at_least = rows});
-    change(r, routing->first, rows, [r, routing, rows] {
+    if (routing->pending != nullptr) r->inherited = std::max(r->inherited, routing->after);
+    change(r, {{routing->first, rows}}, [r, routing, rows] {
         for (auto row = routing->content.begin(); row != routing->content.lower_bound(rows);
              ++row) {
             RowPtr &mine = r->content[row->first];
@@ -1035,13 +1052,11 @@ int32_t Capturer::publish(const RequestPtr &r, const StorePtr &store, uint64_t f
     }
     std::vector<BlockPtr> blocks;
     for (uint64_t key : keys) {
-        blocks.push_back(std::make_shared<Block>(Block{.key = key, .generation = generation}));
+        blocks.push_back(std::make_shared<Block>(
+            Block{.key = key, .generation = generation, .after = after(r)}));
         store->note(blocks.back());
     }
-    r->publishing_end = r->publishing++ > 0 ? std::max(r->publishing_end, end) : end;
-    r->publishing_step = newest_step(r);
-    change(r, 0, 0, [this, r, store, blocks, position = first]() mutable {
-        r->publishing--;
+    lend(r, first, end, [this, r, store, blocks, position = first]() mutable {
         for (const BlockPtr &block : blocks) {
             std::vector<RowPtr> rows;
             for (uint64_t n = 0; n < store->block_rows; n++, position++) {
@@ -1064,15 +1079,17 @@ int32_t Capturer::adopt(const RequestPtr &r, Store &store, uint64_t first,
         uint64_t key;
         uint8_t why;
         BlockPtr block;
-        bool goes;  // if the block does, before its rows are copied
+        bool goes;       // if the block does, before its rows are copied
         bool in_flight;  // at the adopt
     };
     std::vector<Found> blocks;
     for (uint64_t key : keys) {
         const uint8_t why = store.why(key, generation);
         const BlockPtr block = why == 0 ? store.blocks[key] : nullptr;
-        blocks.push_back({key, why, block, store.shared && block != nullptr,
-                          block != nullptr && !block->landed});
+        const bool waits = block != nullptr && !block->landed;
+        blocks.push_back({key, why, block, store.shared && block != nullptr, waits});
+        if (waits)
+            r->inherited = std::max(r->inherited, store.shared ? stats.steps_issued : block->after);
         found.found += why == 0;
         if (found.found == blocks.size()) found.rows = found.found * store.block_rows;
         found.evicted += why == ROUTECAP_MISSING_EVICTED;
@@ -1082,28 +1099,30 @@ int32_t Capturer::adopt(const RequestPtr &r, Store &store, uint64_t first,
     store.counts.blocks_adopted += found.found;
     store.counts.blocks_absent += keys.size() - found.found;
     r->reached({.rows = {}, .at_least = end});
-    change(r, first, end, [this, r, first, blocks, &store, generation, rows = store.block_rows] {
-        for (size_t i = 0; i < blocks.size(); i++) {
-            auto [key, why, block, goes, in_flight] = blocks[i];
-            if (const auto now = store.blocks.find(key);
-                goes && block->landed &&
-                (in_flight || now == store.blocks.end() || now->second != block)) {
-                why = store.why(key, generation);
-                block = why == 0 ? now->second : nullptr;
-            }
-            for (uint64_t p = 0; p < rows; p++) {
-                const uint8_t hole = why != 0 ? why
-                                     : block != nullptr && block->stale
-                                         ? ROUTECAP_MISSING_STALE
-                                         : ROUTECAP_MISSING_NOT_PUBLISHED;
-                RowPtr row =
-                    block != nullptr && block->landed ? block->rows[p] : empty_row(*shape, hole);
-                if (!row->there()) row = empty_row(*shape, row->missing.front());  // without a tag
-                RowPtr &mine = r->content[first + i * rows + p];
-                mine = unite(mine, row);
-            }
-        }
-    });
+    change(r, {{first, end}},
+           [this, r, first, blocks, &store, generation, rows = store.block_rows] {
+               for (size_t i = 0; i < blocks.size(); i++) {
+                   auto [key, why, block, goes, in_flight] = blocks[i];
+                   if (const auto now = store.blocks.find(key);
+                       goes && block->landed &&
+                       (in_flight || now == store.blocks.end() || now->second != block)) {
+                       why = store.why(key, generation);
+                       block = why == 0 ? now->second : nullptr;
+                   }
+                   for (uint64_t p = 0; p < rows; p++) {
+                       const uint8_t hole = why != 0 ? why
+                                            : block != nullptr && block->stale
+                                                ? ROUTECAP_MISSING_STALE
+                                                : ROUTECAP_MISSING_NOT_PUBLISHED;
+                       RowPtr row = block != nullptr && block->landed ? block->rows[p]
+                                                                      : empty_row(*shape, hole);
+                       if (!row->there())
+                           row = empty_row(*shape, row->missing.front());  // without a tag
+                       RowPtr &mine = r->content[first + i * rows + p];
+                       mine = unite(mine, row);
+                   }
+               }
+           });
     return ROUTECAP_OK;
 }
 
@@ -1127,7 +1146,8 @@ RoutingPtr Capturer::finish(const RequestPtr &r, uint64_t rows) {
     const bool all = rows == ROUTECAP_ROWS_ALL;
     auto routing = std::make_shared<Routing>(Routing{shape, 0, all ? r->length() : rows, {}, this});
     if (!all) cut_in_flight(r, rows);
-    change(r, 0, 0, [this, r, routing, all] {
+    routing->after = after(r);
+    change(r, {}, [this, r, routing, all] {
         if (all) routing->rows = r->length();
         routing->content = r->rows(*shape, 0, routing->rows);
         routing->pending = nullptr;
@@ -1139,9 +1159,7 @@ RoutingPtr Capturer::finish(const RequestPtr &r, uint64_t rows) {
 
 void Capturer::close(const RequestPtr &r) {
     cut_in_flight(r, 0);
-    change(r, 0, 0, [this, r] {
-        drop_drafts(r->waiting(), [](const Filed &) { return true; });
-    });
+    change(r, {}, [this, r] { drop_drafts(r->waiting(), [](const Filed &) { return true; }); });
     stats.requests_open--;
 }
 
@@ -1159,9 +1177,10 @@ int32_t Capturer::read(const RequestPtr &r, uint64_t first, uint64_t rows, bool 
             for (const FiledPtr &row : part.rows)
                 if (part.request == r && !part.speculative)
                     unready(row->first, std::min(row->end, row->late));
-    if (r->changes > 0) unready(r->changing_first, r->changing_end);
+    for (const Request::Range &changing : r->changes) unready(changing.first, changing.end);
     for (uint64_t rows_cut : r->cuts) unready(rows_cut, UINT64_MAX);
-    if (take && r->lending > 0) unready(0, r->lending_end);
+    for (const Request::Lending &lending : r->lendings)
+        if (take) unready(lending.first, lending.end);
     if (rows == ROUTECAP_ROWS_LANDED) rows = std::min(limit, length) - first;
     if (rows == ROUTECAP_ROWS_ALL) rows = length - first;
     if (rows > length - first) return ROUTECAP_ERR_OUT_OF_RANGE;

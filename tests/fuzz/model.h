@@ -9,10 +9,11 @@
 
 #include <cstdint>
 #include <functional>
+#include <list>
 #include <map>
 #include <memory>
-#include <set>
 #include <optional>
+#include <set>
 #include <vector>
 
 namespace model {
@@ -75,6 +76,7 @@ struct Routing {
     uint64_t first = 0, rows = 0;
     Rows content{};
     const Capturer *pending = nullptr;  // of finish, while steps before it are in flight
+    uint64_t after = 0;                 // then: the last of them
 
     uint64_t end() const { return first + rows; }
     RowPtr at(uint64_t position) const;
@@ -159,11 +161,13 @@ struct Filed {
     RowPtr row{};         // null: not in the snapshot
     uint64_t tag = 0;
     int phase = ROUTECAP_PHASE_DECODE;  // or kUncounted
-    bool device = false;        // its position is on the device
+    bool device = false;                // its position is on the device
     bool known = true;          // the host knows where it is: from the start, or since it landed
     uint8_t never = 0;          // why it is not filed: ROUTECAP_MISSING_LOST or _REFUSED
     bool nowhere = false;       // landed or settled, and counted as unplaced, late or rejected
+    bool unplaced = false;      // outside its bounds
     uint64_t cut = UINT64_MAX;  // rows from there on were cut by a truncate after it was issued
+    uint64_t cut_first = UINT64_MAX;  // the same before its accept: then it never counts
     // And are not filed when they land: the same, but for those that a child is to have.
     uint64_t late = UINT64_MAX;
     uint64_t reach() const;  // one past the highest position that it may have; 0 if it has none
@@ -185,16 +189,18 @@ struct Request {
     std::vector<Reach> reaches{};
     // One past the highest position that was issued and is not cut.
     uint64_t issued_end = 0;
-    // Rows that change once what was called is applied.
-    uint64_t changing_first = 0, changing_end = 0;
-    int changes = 0;               // of them, not applied
-    std::vector<uint64_t> cuts{};  // truncates that are not applied
-    // Forks that are not applied: children are to have rows before.
-    int lending = 0;
-    uint64_t lending_end = 0, lending_step = 0;  // lending_end of steps up to lending_step
-    // The same for what stores are to have, if the request is closed.
-    int publishing = 0;
-    uint64_t publishing_end = 0, publishing_step = 0;
+    // What was called and is not applied: rows that change, rows that are cut, and rows of steps up
+    // to one that children or stores are to have.
+    struct Range {
+        uint64_t first, end;
+    };
+    struct Lending {
+        uint64_t first, end, step;
+    };
+    std::list<Range> changes{};
+    std::list<uint64_t> cuts{};
+    std::list<Lending> lendings{};
+    uint64_t inherited = 0;  // a step of another request that changes wait for
 
     uint64_t length() const;
     uint64_t issued() const;  // one past the last row, drafts included
@@ -223,6 +229,7 @@ struct Block {
     bool stale = false;     // those who adopted it hear that
     bool unwanted = false;  // it lost its key while it was in flight
     int retained = 0;       // how often
+    uint64_t after = 0;     // in flight: the last step that it waits for
     std::vector<RowPtr> rows{};
     std::shared_ptr<Block> before{};  // of older weights, which is there again if it is empty
 };
@@ -293,7 +300,8 @@ struct Capturer {
     int32_t poll(uint64_t ticket) const;
     uint64_t conflicting(uint64_t ticket) const;
     void lose(uint64_t ticket);  // the rows of a step in flight, without drafts, will not come
-    void land();                 // applies everything
+    // Files the steps before this one, and applies what waits for none from it on.
+    void land(uint64_t first_in_flight = UINT64_MAX);
 
     // Requests.
     bool room(uint64_t count) const { return stats.requests_open + count <= max_requests; }
@@ -329,8 +337,12 @@ private:
     struct Entry {
         std::shared_ptr<Step> step;   // or
         std::function<void()> apply;  // a change of a request
+        uint64_t after;               // once this step is filed
     };
-    void change(const RequestPtr &r, uint64_t first, uint64_t end, std::function<void()> apply);
+    void change(const RequestPtr &r, const std::vector<Request::Range> &rows,
+                std::function<void()> apply);
+    uint64_t after(const RequestPtr &r) const;  // the step that a change waits for
+    void lend(const RequestPtr &r, uint64_t first, uint64_t end, std::function<void()> apply);
     void cut_in_flight(const RequestPtr &r, uint64_t end);
     uint64_t newest_step(const RequestPtr &r) const;
     void land(Step &step);

@@ -1,4 +1,4 @@
-// Of headers with the SHA-256 55223bba36a6af619cfc5fc8890f45e6cf449614c0a3b8a64162c0cbd59de676
+// Of headers with the SHA-256 fd89ef13a1e8c1876a1d22586a8a2e3dbad0e6757c07b256975bb2235fc21279
 pub const ROUTECAP_VERSION_MAJOR: u32 = 1;
 pub const ROUTECAP_VERSION_MINOR: u32 = 0;
 pub const ROUTECAP_VERSION_PATCH: u32 = 0;
@@ -1560,8 +1560,8 @@ unsafe extern "C" {
     ///                      ROUTECAP_ERR_ROWS_NOT_BEGUN. Rows beyond the last that a span names are not
     ///                      read. NULL: the rows will not come, and the step is lost.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_STEP (never issued); ROUTECAP_ERR_SHAPE_MISMATCH (a
-    ///         different k, a stride below k, or ids_bytes); ROUTECAP_ERR_DTYPE. On error the rows can
-    ///         still arrive.
+    ///         different k, a stride below k, or ids_bytes); ROUTECAP_ERR_DTYPE; in checked mode
+    ///         ROUTECAP_ERR_ROWS_NOT_BEGUN. On error the rows can still arrive.
     pub fn routecap_step_arrive(
         capturer: *mut routecap_capturer,
         step: routecap_step,
@@ -1942,7 +1942,7 @@ unsafe extern "C" {
     ///
     /// Pages are shared, not copied. The child gets rows in flight once they land. It does not get
     /// provisional rows. If there is no memory for the child's table of pages, its shared rows are
-    /// missing. The parent's shared rows cannot be taken (ROUTECAP_EXTRACT_TAKE) until the steps that
+    /// missing. The parent's shared rows cannot be taken (ROUTECAP_EXTRACT_TAKE) until its steps that
     /// are in flight at the fork have landed; before that, taking returns ROUTECAP_ERR_NOT_READY.
     ///
     /// @param[in] capturer  The capturer.
@@ -2120,6 +2120,9 @@ unsafe extern "C" {
 pub type routecap_extract_mode = i32;
 unsafe extern "C" {
     /// Read rows of a request into a routing.
+    ///
+    /// TAKE returns ROUTECAP_ERR_NOT_READY as long as a fork or a publish (store.h) is still to get some
+    /// of the rows: until the request's steps that were in flight at that call have landed.
     ///
     /// SHARE and TAKE cost a few nanoseconds per page. COPY costs one pass over the rows. The memory of
     /// the rows counts in the budget until the routing is freed. COPY takes new memory from the budget.
