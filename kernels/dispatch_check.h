@@ -1,34 +1,39 @@
-// received: read what this rank received in an expert-parallel dispatch (DeepEP v2).
+// Comparing the experts that executed a token with those that its router chose, in an
+// expert-parallel dispatch (DeepEP v2).
 //
-// metadata (rows, 2 + k): where each received token comes from; ids (rows, k), or in the expanded
-// layout the rows of each local expert
-// -> global_ids (rows, k) or (expanded_rows): what the experts are given; executed (ranks * M, k):
-// what they did, by source token and column. An item is one column of a received token and, in the
-// expanded layout, one expanded row. What contradicts itself is ignored and counted.
+// Received, ReceivedExpanded: metadata (rows, 2 + k) says where each received token comes from; ids
+// (rows, k), or in the expanded layout the rows of each local expert, which experts it is for
+// -> executed (ranks * M, k): what this rank executed, by source token and column.
+// Chosen: the sum of all ranks' tables, and the router's ids -> counts.
 #pragma once
 
 #include "body.h"
+#include "routecap/dispatch_check.h"
 
 namespace routecap::kernels {
 
-constexpr int32_t kNotExecuted = -1;  // in every byte, so that a memset fills a table with it
-constexpr unsigned char kNotExecutedByte = 0xff;
+// An element of `executed`: 0, or an id that one rank has put there. In a sum over ranks, the bits
+// from kOnce on count the ranks; 1024 ranks with any ids fit.
+constexpr int32_t kOnce = 1 << 20;
+ROUTECAP_BODY constexpr int32_t executed_once(int32_t id) { return kOnce + id; }
+// The id; -1: nobody's; -2: of several ranks, or no such element.
+constexpr int32_t kNobody = -1, kSeveral = -2;
+ROUTECAP_BODY constexpr int32_t executed_id(int32_t cell) {
+    if (cell == 0) return kNobody;
+    return cell >= kOnce && cell < kOnce + ROUTECAP_MAX_EXPERTS ? cell - kOnce : kSeveral;
+}
 
-// Common to both layouts: the received tokens, this rank's experts, and the table of executed
-// experts.
+// Common to both layouts: the received tokens, this rank's experts, and the table.
 struct Dispatch {
     uint32_t rows;             // of metadata
     const int32_t *live_rows;  // or nullptr: all rows are live
     const int32_t *metadata;   // its column 0 is source rank * M + source token
     uint32_t sources;          // ranks * M
     uint32_t k;
-    uint32_t experts;        // of all ranks
     uint32_t first_expert;   // of this rank
     uint32_t local_experts;  // of this rank
-    int32_t *executed;       // (sources, k), filled with kNotExecuted before; or nullptr
-    uint64_t *ignored;       // or nullptr
-
-    size_t executed_bytes() const { return size_t{sources} * k * sizeof *executed; }
+    int32_t *executed;       // (sources, k)
+    uint64_t *ignored;
 
     ROUTECAP_BODY uint32_t items() const { return rows * k; }
     ROUTECAP_BODY bool live(uint32_t row) const {
@@ -41,57 +46,56 @@ struct Dispatch {
     // The source token of a live row had local expert `local` of this rank in `column`.
     ROUTECAP_BODY void execute(uint32_t row, uint32_t column, int64_t local) const {
         const int64_t source = *origin(row);
-        const bool sound = local >= 0 && local < static_cast<int64_t>(local_experts) &&
-                           source >= 0 && source < static_cast<int64_t>(sources);
-        if (sound &&
-            put(executed + source * k + column, static_cast<int32_t>(first_expert + local)))
-            return;
-        if (ignored != nullptr) count(ignored, 1);
+        const bool sound = allocated() && local >= 0 &&
+                           local < static_cast<int64_t>(local_experts) && source >= 0 &&
+                           source < static_cast<int64_t>(sources);
+        if (!sound ||
+            !put(executed + source * k + column,
+                 executed_once(static_cast<int32_t>(first_expert) + static_cast<int32_t>(local))))
+            ignore();
     }
+    ROUTECAP_BODY void ignore() const { count(ignored, 1); }
 
 private:
+    // Whether DeepEP can have allocated so many rows: all that could come, or as many as came.
+    ROUTECAP_BODY bool allocated() const {
+        return live_rows == nullptr || rows == sources || static_cast<int64_t>(rows) == *live_rows;
+    }
+
     // If two rows claim the same column of one token, the second finds it filled.
-    ROUTECAP_BODY static bool put(int32_t *cell, int32_t id) {
+    ROUTECAP_BODY static bool put(int32_t *cell, int32_t value) {
 #if defined(__CUDA_ARCH__)
-        return atomicCAS(cell, kNotExecuted, id) == kNotExecuted;
+        return atomicCAS(cell, 0, value) == 0;
 #else
-        if (*cell != kNotExecuted) return false;
-        *cell = id;
+        if (*cell != 0) return false;
+        *cell = value;
         return true;
 #endif
     }
 };
 
-// One row per received token. ids may be global_ids.
+// One row per received token.
 struct Received {
     Dispatch from;
     uint32_t ids_first;  // the expert that id 0 stands for: first_expert, or 0 where ids are global
-    int32_t dtype;       // of ids and global_ids: ROUTECAP_DTYPE_I32 or _I64
+    bool masked;         // the engine says that ids behind the live rows are -1
+    int32_t dtype;       // of ids: ROUTECAP_DTYPE_I32 or _I64
     const void *ids;
-    void *global_ids;  // or nullptr
 
     ROUTECAP_BODY uint32_t outer() const { return 1; }
     ROUTECAP_BODY uint32_t inner() const { return from.items(); }
     ROUTECAP_BODY void item(uint32_t, uint32_t i) const {
-        if (dtype == ROUTECAP_DTYPE_I32)
-            item<int32_t>(i);
-        else
-            item<int64_t>(i);
-    }
-
-private:
-    template <class T>
-    ROUTECAP_BODY void item(uint32_t i) const {
         const uint32_t row = i / from.k;
-        const int64_t id =
-            from.live(row) ? static_cast<int64_t>(static_cast<const T *>(ids)[i]) : -1;
-        if (global_ids != nullptr) {
-            const bool kept = id >= 0 && id < static_cast<int64_t>(from.experts) - ids_first;
-            static_cast<T *>(global_ids)[i] = static_cast<T>(kept ? id + ids_first : -1);
-        }
-        if (from.executed != nullptr && id >= 0)
+        const bool live = from.live(row);
+        if (!live && !masked) return;
+        const int64_t id = dtype == ROUTECAP_DTYPE_I32 ? static_cast<const int32_t *>(ids)[i]
+                                                       : static_cast<const int64_t *>(ids)[i];
+        if (id < 0) return;
+        if (live)
             from.execute(row, i % from.k,
                          id - (static_cast<int64_t>(from.first_expert) - ids_first));
+        else
+            from.ignore();
     }
 };
 
@@ -103,34 +107,19 @@ struct ReceivedExpanded {
     const int32_t *expert_ends;  // (local_experts): the row behind the last of each expert
     uint32_t alignment;
     uint32_t expanded_rows;
-    int32_t dtype;     // of global_ids: ROUTECAP_DTYPE_I32 or _I64
-    void *global_ids;  // or nullptr
 
     ROUTECAP_BODY uint32_t outer() const { return 1; }
-    ROUTECAP_BODY uint32_t inner() const {
-        return from.items() > expanded_rows ? from.items() : expanded_rows;
-    }
+    ROUTECAP_BODY uint32_t inner() const { return from.items(); }
     ROUTECAP_BODY void item(uint32_t, uint32_t i) const {
-        if (global_ids != nullptr && i < expanded_rows) {
-            const uint32_t local = expert(i);
-            const int32_t id =
-                local < from.local_experts ? static_cast<int32_t>(from.first_expert + local) : -1;
-            if (dtype == ROUTECAP_DTYPE_I32)
-                static_cast<int32_t *>(global_ids)[i] = id;
-            else
-                static_cast<int64_t *>(global_ids)[i] = id;
-        }
-        if (from.executed != nullptr && i < from.items()) {
-            const uint32_t row = i / from.k, column = i % from.k;
-            if (!from.live(row)) return;
-            const int64_t at = from.origin(row)[2 + column];
-            if (at < 0) return;
-            const uint32_t local =
-                at < static_cast<int64_t>(expanded_rows) ? expert(at) : from.local_experts;
-            // Not a gap before the next expert.
-            const bool filled = local < from.local_experts && at < expert_ends[local];
-            from.execute(row, column, filled ? static_cast<int64_t>(local) : -1);
-        }
+        const uint32_t row = i / from.k, column = i % from.k;
+        if (!from.live(row)) return;
+        const int64_t at = from.origin(row)[2 + column];
+        if (at < 0) return;
+        const uint32_t local =
+            at < static_cast<int64_t>(expanded_rows) ? expert(at) : from.local_experts;
+        // Not a gap before the next expert.
+        const bool filled = local < from.local_experts && at < expert_ends[local];
+        from.execute(row, column, filled ? static_cast<int64_t>(local) : -1);
     }
 
 private:
@@ -147,6 +136,72 @@ private:
                 low = middle + 1;
         }
         return low;
+    }
+};
+
+// The tokens of one rank. An item is a row of its part of the table: a token, or one that it did
+// not send.
+struct Chosen {
+    const int32_t *executed;  // (rows, k): the sum of all ranks' tables
+    uint32_t rows;            // tokens_per_rank
+    uint32_t k;
+    uint32_t tokens;  // rows of ids
+    int32_t dtype;    // of ids: ROUTECAP_DTYPE_I32 or _I64
+    const void *ids;  // (tokens, k)
+    routecap_received_counts *counts;
+
+    ROUTECAP_BODY uint32_t outer() const { return 1; }
+    ROUTECAP_BODY uint32_t inner() const { return rows; }
+    ROUTECAP_BODY void item(uint32_t, uint32_t row) const {
+        uint32_t columns = 0, equal = 0, replaced = 0, swapped = 0, lost = 0, extra = 0;
+        for (uint32_t c = 0; c < k; c++) {
+            const int64_t want = chosen(row, c), is = ran(row, c);
+            columns += want >= 0;
+            if (is == kSeveral || (want < 0 && is != kNobody))
+                extra++;
+            else if (want < 0)
+                continue;
+            else if (is == want)
+                equal++;
+            else if (is == kNobody)
+                lost++;
+            else if (trade(row, want, is))
+                swapped++;
+            else
+                replaced++;
+        }
+        add(counts->tokens, row < tokens);
+        add(counts->columns, columns);
+        add(counts->equal, equal);
+        add(counts->replaced, replaced);
+        add(counts->swapped, swapped);
+        add(counts->lost, lost);
+        add(counts->tokens_lost, lost > 0 && lost == columns);
+        add(counts->extra, extra);
+    }
+
+private:
+    ROUTECAP_BODY static void add(uint64_t &counter, uint32_t n) {
+        if (n > 0) count(&counter, n);
+    }
+    ROUTECAP_BODY int64_t chosen(uint32_t row, uint32_t c) const {
+        if (row >= tokens) return -1;
+        const int64_t at = static_cast<int64_t>(row) * k + c;
+        return dtype == ROUTECAP_DTYPE_I32 ? static_cast<const int32_t *>(ids)[at]
+                                           : static_cast<const int64_t *>(ids)[at];
+    }
+    ROUTECAP_BODY int64_t ran(uint32_t row, uint32_t c) const {
+        return executed_id(executed[static_cast<int64_t>(row) * k + c]);
+    }
+    // Whether the token chose the expert that ran in a different column, and the chosen one ran in
+    // a different column.
+    ROUTECAP_BODY bool trade(uint32_t row, int64_t want, int64_t is) const {
+        bool is_chosen = false, want_ran = false;
+        for (uint32_t c = 0; c < k; c++) {
+            is_chosen |= chosen(row, c) == is;
+            want_ran |= ran(row, c) == want;
+        }
+        return is_chosen && want_ran;
     }
 };
 

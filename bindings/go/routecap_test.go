@@ -547,39 +547,31 @@ func TestArraysThatDoNotFitAreErrors(t *testing.T) {
 			0,
 		),
 	)
-	mustBe(
-		t,
-		c.ReadReceived(
-			0,
-			Received{
-				Ranks:         2,
-				TokensPerRank: 4,
-				Rows:          8,
-				DType:         DTypeI32,
-				IDs:           eight,
-				GlobalIDs:     eight,
-			},
-			0,
-		),
-		ErrArgument,
-	)
-	mustBe(
-		t,
-		c.ReadReceived(
-			0,
-			Received{
-				Ranks:         2,
-				TokensPerRank: 4,
-				Rows:          4,
-				DType:         DTypeI64,
-				IDs:           eight,
-				GlobalIDs:     eight,
-			},
-			0,
-		),
-		ErrDType,
-	)
-	mustBe(t, ReceivedMerge([][]int32{{1, 2}, {1}}, make([]int32, 2)), ErrArgument)
+	received := Received{
+		Ranks:         2,
+		Experts:       8,
+		K:             2,
+		TokensPerRank: 2,
+		Rows:          1,
+		DType:         DTypeI32,
+		Metadata:      ArrayOf(make([]int32, 4)),
+		IDs:           ArrayOf([]int32{0, -1}),
+		Tokens:        1,
+		TopkIDs:       ArrayOf([]int32{0, 5}),
+		Executed:      ArrayOf(make([]int32, 8)),
+	}
+	counts := make([]uint64, 9) // tokens, columns, equal, replaced, swapped, lost, ...
+	received.Counts = ArrayOf(counts)
+	must(t, c.ReadReceived(received, 0))
+	must(t, c.CompareReceived(received, 0))
+	if counts[0] != 1 || counts[1] != 2 || counts[2] != 1 || counts[5] != 1 {
+		t.Errorf("counted %d", counts)
+	}
+	short, wide := received, received
+	short.Executed = ArrayOf(make([]int32, 7))
+	mustBe(t, c.ReadReceived(short, 0), ErrArgument)
+	wide.TopkIDs = ArrayOf(make([]int64, 2))
+	mustBe(t, c.CompareReceived(wide, 0), ErrDType)
 	must(t, c.Snapshot(0))
 
 	request, err := c.Open(PolicyKeep)

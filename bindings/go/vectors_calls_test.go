@@ -163,20 +163,7 @@ func init() {
 				r.equal("hash_tokens", expected.int("hash_tokens"), int64(router.HashTable.Len()))
 			}
 		},
-		"layer_route":   replayRoute,
-		"received_read": replayReceived,
-		"received_merge": func(r *replay, in, out *said) {
-			var tables [][]int32
-			for _, table := range in.list("executed") {
-				tables = append(tables, numbers[int32](table.([]any)))
-			}
-			cells := 0
-			if len(tables) > 0 {
-				cells = len(tables[0])
-			}
-			merged := buffer[int32](cells)
-			wrote(r, r.done(ReceivedMerge(tables, merged)), out, "merged", merged, 0)
-		},
+		"layer_route": replayRoute,
 		"capturer_probe": func(r *replay, in, out *said) {
 			layers := make([]LayerProbe, in.uint("count"))
 			if r.returned(
@@ -763,67 +750,6 @@ func replayRoute(r *replay, in, out *said) {
 		tolerance = float(out.value("tolerance"))
 	}
 	wrote(r, delivered, out, "weights", weights, tolerance)
-}
-
-func replayReceived(r *replay, in, out *said) {
-	s := in.object("received")
-	var received Received
-	s.fill(&received)
-	received.LiveRows, received.Metadata, received.ExpertEnds = s.int32s(
-		"live_rows",
-	), s.int32s(
-		"metadata",
-	), s.int32s(
-		"expert_ends",
-	)
-	switch received.DType {
-	case DTypeI64:
-		receivedOf[int64](r, in, out, s, received)
-	default:
-		receivedOf[int32](r, in, out, s, received)
-	}
-}
-
-func receivedOf[T int32 | int64](r *replay, in, out, s *said, received Received) {
-	ids := numbers[T](s.list("ids"))
-	// of what is written; where the call fails, of any size that it may need
-	size := func(key string) int {
-		if s.has(key) && !out.has(key) {
-			return 1 << 12
-		}
-		return len(out.list(key))
-	}
-	globals, executed, ignored := buffer[T](
-		size("global_ids"),
-	), buffer[int32](
-		size("executed"),
-	), []uint64{
-		0,
-	}
-	inPlace := s.text("global_ids") == "ids"
-	if inPlace {
-		globals = ids
-	}
-	received.IDs = ArrayOf(ids).As(received.DType)
-	if s.has("global_ids") {
-		received.GlobalIDs = ArrayOf(globals).As(received.DType)
-	}
-	if s.has("executed") {
-		received.Executed = ArrayOf(executed)
-	}
-	if s.has("ignored") {
-		received.Ignored = ArrayOf(ignored)
-	}
-	delivered := r.done(
-		in.capturer().ReadReceived(in.uint32("layer"), received, Stream(in.uint("stream"))),
-	)
-	if delivered || !inPlace {
-		wrote(r, delivered, out, "global_ids", globals, 0)
-	}
-	wrote(r, delivered, out, "executed", executed, 0)
-	if out.has("ignored") {
-		r.equal("ignored", out.uint("ignored"), ignored[0])
-	}
 }
 
 // ---- Steps and reading

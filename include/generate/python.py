@@ -44,7 +44,7 @@ GROUPS = {
     "PROBE_": ("ProbeFlag", "What is odd about the ids of a layer: `found` of Capturer.probe.", ""),
     "RECEIVED_": (
         "ReceivedFlag",
-        "`expanded` and `already_global` of Capturer.read_received.",
+        "What the ids of a dispatch are: see routecap.deepep.",
         "",
     ),
     "SPAN_": ("SpanFlag", "`flags` of a span.", "SpanFlagName"),

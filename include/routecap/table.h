@@ -211,9 +211,10 @@ typedef struct routecap_api {
     /* diagnostics.h */
     routecap_status (*set_log)(routecap_log, void *, routecap_log_level);
     /* dispatch_check.h */
-    routecap_status (*received_read)(routecap_capturer *, uint32_t, const routecap_received *,
+    routecap_status (*received_read)(routecap_capturer *, const routecap_received *,
                                      routecap_stream);
-    routecap_status (*received_merge)(const int32_t *const *, size_t, size_t, int32_t *);
+    routecap_status (*received_compare)(routecap_capturer *, const routecap_received *,
+                                        routecap_stream);
     /* experimental.h */
     routecap_status (*store_create_shared)(const routecap_store_config *, const routecap_config *,
                                            int32_t *, routecap_store **);

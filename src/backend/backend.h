@@ -63,9 +63,9 @@ public:
                            bool overlap, routecap_stream stream) = 0;
     virtual int32_t route(uint32_t layer, const kernels::Router &router,
                           const kernels::Logits &logits, routecap_stream stream) = 0;
-    // Clears the table of executed experts, if the caller wants it, and reads a checked dispatch
-    // into it.
-    virtual int32_t read_dispatch(const routecap_received &dispatch, routecap_stream stream) = 0;
+    // Of a checked dispatch: into its table, and the sum of all ranks' tables into its counts.
+    virtual int32_t read_received(const routecap_received &r, routecap_stream stream) = 0;
+    virtual int32_t compare_received(const routecap_received &r, routecap_stream stream) = 0;
     virtual int32_t snapshot(routecap_stream stream) = 0;
 
     // Names `slot`, or none (kNoSlot), and disarms the rows that were begun. Not while capturing.

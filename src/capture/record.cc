@@ -240,30 +240,39 @@ int32_t ForwardPath::route(uint32_t layer, const routecap_router *router,
 
 // ---- A dispatch -----------------------------------------------------------------------------
 
-int32_t ForwardPath::read_received(uint32_t layer, const routecap_received *received,
-                                   routecap_stream stream) {
+int32_t ForwardPath::read_received(const routecap_received *received, routecap_stream stream) {
     if (disabled()) return ROUTECAP_OK;
     routecap_received r;
     if (int32_t s = read_struct(r, received, "received"); s < 0) return s;
     bool capturing = false;
     if (int32_t s = backend_->enter(stream, capturing); s < 0) return s;
-    const Shape &shape = *config_.shape;
-    if (int32_t status = check_exists(layer); status < 0) return status;
-    if (r.experts == 0) r.experts = shape.layer_experts[layer];
-    if (r.k == 0) r.k = shape.k;
-    if (r.expert_alignment == 0) r.expert_alignment = 1;
     if (int32_t s = check_received(r); s < 0) return s;
     if (check_)
         if (int32_t s = check_->check_memory({{r.live_rows, "received.live_rows"},
                                               {r.metadata, "received.metadata"},
                                               {r.ids, "received.ids"},
                                               {r.expert_ends, "received.expert_ends"},
-                                              {r.global_ids, "received.global_ids"},
                                               {r.executed, "received.executed"},
-                                              {r.ignored, "received.ignored"}});
+                                              {r.counts, "received.counts"}});
             s < 0)
             return s;
-    return backend_->read_dispatch(r, stream);
+    return backend_->read_received(r, stream);
+}
+
+int32_t ForwardPath::compare_received(const routecap_received *received, routecap_stream stream) {
+    if (disabled()) return ROUTECAP_OK;
+    routecap_received r;
+    if (int32_t s = read_struct(r, received, "received"); s < 0) return s;
+    bool capturing = false;
+    if (int32_t s = backend_->enter(stream, capturing); s < 0) return s;
+    if (int32_t s = check_chosen(r); s < 0) return s;
+    if (check_)
+        if (int32_t s = check_->check_memory({{r.topk_ids, "received.topk_ids"},
+                                              {r.executed, "received.executed"},
+                                              {r.counts, "received.counts"}});
+            s < 0)
+            return s;
+    return backend_->compare_received(r, stream);
 }
 
 // ---- The probe ------------------------------------------------------------------------------

@@ -113,7 +113,7 @@ static int32_t route_logits(void *l, size_t size) {
     return api->layer_route(capturer, 1, &router, l, NULL);
 }
 static int32_t received(void *r, size_t size) {
-    return (void)size, api->received_read(capturer, 0, r, NULL);
+    return (void)size, api->received_read(capturer, r, NULL);
 }
 static int32_t issue_span(void *span, size_t size) {
     routecap_step step = 0;
@@ -183,11 +183,15 @@ static void inputs(const routecap_config *config) {
     check_input("routecap_router", route, &router, sizeof router, 1);
     check_input("routecap_logits", route_logits, &known_logits, sizeof known_logits, 1);
     static int32_t executed[2][2];
+    static routecap_received_counts counts;
     const routecap_received dispatch = {.struct_size = sizeof dispatch,
                                         .ranks = 1,
+                                        .experts = 4,
+                                        .k = 2,
                                         .tokens_per_rank = 2,
                                         .dtype = ROUTECAP_DTYPE_I32,
-                                        .executed = executed[0]};
+                                        .executed = executed[0],
+                                        .counts = &counts};
     check_input("routecap_received", received, &dispatch, sizeof dispatch, 1);
     const routecap_span span = {.request = request, .position = 4, .rows = 1};
     check_input("routecap_span", issue_span, &span, sizeof span, 0);

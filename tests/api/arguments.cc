@@ -133,9 +133,6 @@ TEST(Arguments, more_elements_than_memory_can_hold_are_refused_and_none_is_writt
     const routecap_routing *const no_routing = nullptr;
     routecap_routing *made = nullptr;
     EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_routing_merge(&no_routing, kMany, 0, &made));
-    const int32_t executed = 0, *const ranks = &executed;
-    int32_t merged = 0;
-    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_received_merge(&ranks, kMany, 1, &merged));
     made = reinterpret_cast<routecap_routing *>(8);
     EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT,
                   routecap_plan_scatter(nullptr, nullptr, 0, nullptr, 0, &made, kMany));

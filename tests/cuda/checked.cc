@@ -260,23 +260,32 @@ TEST_F(CheckedGraphs, memory_that_no_device_can_read_is_refused) {
         routecap_received good{};
         good.struct_size = sizeof good;
         good.ranks = 1;
+        good.experts = 16;
+        good.k = 2;
         good.tokens_per_rank = 4;
         good.rows = 2;
+        good.tokens = 2;
         good.dtype = ROUTECAP_DTYPE_I32;
         good.metadata = static_cast<int32_t *>(there);
         good.ids = there;
-        good.global_ids = there;
+        good.topk_ids = there;
+        good.executed = static_cast<int32_t *>(there);
+        good.counts = static_cast<routecap_received_counts *>(there);
         const auto read = [&](const routecap_received &r) {
-            return routecap_received_read(rig.capturer(), 0, &r, rig.stream());
+            return routecap_received_read(rig.capturer(), &r, rig.stream());
+        };
+        const auto compare = [&](const routecap_received &r) {
+            return routecap_received_compare(rig.capturer(), &r, rig.stream());
         };
         routecap_received r = good;
         r.live_rows = here, refused("received.live_rows", read(r));
         r = good, r.metadata = here, refused("received.metadata", read(r));
         r = good, r.ids = here, refused("received.ids", read(r));
-        r = good, r.global_ids = here, refused("received.global_ids", read(r));
+        r = good, r.topk_ids = here, refused("received.topk_ids", compare(r));
         r = good, r.executed = here, refused("received.executed", read(r));
-        r = good, r.ignored = reinterpret_cast<uint64_t *>(here),
-        refused("received.ignored", read(r));
+        refused("received.executed", compare(r));
+        r = good, r.counts = reinterpret_cast<routecap_received_counts *>(here);
+        refused("received.counts", read(r)), refused("received.counts", compare(r));
         r = good, r.flags = ROUTECAP_RECEIVED_EXPANDED, r.ids = nullptr, r.expert_ends = here;
         refused("received.expert_ends", read(r));
     }

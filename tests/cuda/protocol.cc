@@ -479,10 +479,6 @@ void call_the_others(Functions &functions) {
     routecap_memory memory{};
     memory.struct_size = sizeof memory;
     EXPECT_CALL(ROUTECAP_OK, config_memory, &config, &memory);
-    const int32_t table[] = {3, -1};
-    const int32_t *const tables[] = {table};
-    int32_t merged[2];
-    EXPECT_CALL(ROUTECAP_OK, received_merge, tables, 1, 2, merged);
 }
 
 // Blocks of a request with 16 rows that have landed.
@@ -701,10 +697,14 @@ void expect_only_four_to_wait(bool held) {
     routecap_received received{};
     received.struct_size = sizeof received;
     received.ranks = 1;
+    received.experts = 16;
+    received.k = 2;
     received.tokens_per_rank = 16;
     received.dtype = ROUTECAP_DTYPE_I32;
     received.executed = static_cast<int32_t *>(memory);
-    EXPECT_CALL(ROUTECAP_OK, received_read, capturer, 0, &received, stream);
+    received.counts = static_cast<routecap_received_counts *>(memory);
+    EXPECT_CALL(ROUTECAP_OK, received_read, capturer, &received, stream);
+    EXPECT_CALL(ROUTECAP_OK, received_compare, capturer, &received, stream);
     EXPECT_CALL(ROUTECAP_OK, step_discard, capturer, stream);
     EXPECT_CALL(ROUTECAP_OK, step_arrive, capturer, step, nullptr);  // its rows come by themselves
 

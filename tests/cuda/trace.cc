@@ -332,10 +332,14 @@ void eager_steps(Engine &e, Capturer &c) {
     routecap_received received{};
     received.struct_size = sizeof received;
     received.ranks = 1;
+    received.experts = kExperts;
+    received.k = kColumns;
     received.tokens_per_rank = kRows;
     received.dtype = ROUTECAP_DTYPE_I32;
     received.executed = reinterpret_cast<int32_t *>(e.logits) + kSinkRows * kExperts / 2;
-    CALL(received_read, ROUTECAP_OK, c.capturer, 1, &received, e.stream);
+    received.counts = reinterpret_cast<routecap_received_counts *>(received.executed + 64);
+    CALL(received_read, ROUTECAP_OK, c.capturer, &received, e.stream);
+    CALL(received_compare, ROUTECAP_OK, c.capturer, &received, e.stream);
     routecap_layer_probe found[kLayers];
     CALL(capturer_probe, ROUTECAP_PARTIAL, c.capturer, kRows, found, sizeof found[0], kLayers,
          e.stream);

@@ -585,8 +585,8 @@ TEST_F(HotPathDriver, a_large_step_costs_the_same_at_any_size) {
     }
 }
 
-// However many rows: a launch for each 64 layers recorded at once, one for a layer routed, and a
-// memset with it for a table of what was executed.
+// However many rows: a launch for each 64 layers recorded at once, one for a layer routed, and one
+// for each call that checks a dispatch.
 TEST_F(HotPathDriver, taps_cost_a_launch) {
     Rig rig({.shape = {.layers = 130, .k = 2, .experts = 16, .rows = 64},
              .layer_provenance = std::vector<int32_t>(130, ROUTECAP_PROVENANCE_RECOMPUTED)});
@@ -635,15 +635,24 @@ TEST_F(HotPathDriver, taps_cost_a_launch) {
         routecap_received received{};
         received.struct_size = sizeof received;
         received.ranks = 2;
+        received.experts = 16;
+        received.k = 2;
         received.tokens_per_rank = 64;
         received.rows = rows;
+        received.tokens = rows;
         received.metadata = static_cast<const int32_t *>(memory);
         received.ids = memory;
         received.dtype = ROUTECAP_DTYPE_I32;
+        received.topk_ids = memory;
         received.executed = static_cast<int32_t *>(memory) + 4096;
-        EXPECT_COST((Cost{enter + "cuMemsetD8Async 1, cuLaunchKernel 1 routecap_dispatch", 0, 0}),
+        received.counts = static_cast<routecap_received_counts *>(memory);
+        EXPECT_COST((Cost{enter + "cuLaunchKernel 1 routecap_received", 0, 0}),
                     cost(ROUTECAP_OK, [&] {
-                        return routecap_received_read(rig.capturer(), 0, &received, stream);
+                        return routecap_received_read(rig.capturer(), &received, stream);
+                    }));
+        EXPECT_COST((Cost{enter + "cuLaunchKernel 1 routecap_received_compare", 0, 0}),
+                    cost(ROUTECAP_OK, [&] {
+                        return routecap_received_compare(rig.capturer(), &received, stream);
                     }));
     }
 }

@@ -63,6 +63,7 @@ bool Workload::allowed(const char *function, int32_t status) const {
         {"routecap_layers_record", kDevice},
         {"routecap_layer_route", kDevice},
         {"routecap_received_read", kDevice},
+        {"routecap_received_compare", kDevice},
         {"routecap_capturer_probe", kDevice | kPartial},
         {"routecap_step_begin", kDevice},
         {"routecap_step_snapshot", kDevice},
@@ -357,8 +358,7 @@ void Workload::prefixes(bool shared) {
     if (shared) {
         config.budget_bytes = 1 << 16;
         CALL(routecap_store_create_shared, &config, &shape, &descriptor, &store);
-        if (descriptor >= 0)
-            CALL(routecap_store_open_shared, &config, &shape, descriptor, &other);
+        if (descriptor >= 0) CALL(routecap_store_open_shared, &config, &shape, descriptor, &other);
         close(descriptor);
     } else {
         CALL(routecap_store_create, &config, &shape, &store);
@@ -487,11 +487,14 @@ void Workload::probing() {
     routecap_received received{};
     received.struct_size = sizeof received;
     received.ranks = 1;
+    received.experts = kShape.experts;
     received.k = kShape.k;
     received.tokens_per_rank = kShape.rows;
     received.dtype = ROUTECAP_DTYPE_I32;
     received.executed = executed;
-    CALL(routecap_received_read, capturer_, kRecorded, &received, device_->stream());
+    received.counts = reinterpret_cast<routecap_received_counts *>(executed);
+    CALL(routecap_received_read, capturer_, &received, device_->stream());
+    CALL(routecap_received_compare, capturer_, &received, device_->stream());
     CALL(routecap_step_discard, capturer_, device_->stream());
 }
 

@@ -234,9 +234,14 @@ void fields(routecap_load &s, F &&f) {
     FIELD(last_step), FIELD(rows_prefill), FIELD(rows_decode);
 }
 template <class F>
+void fields(routecap_received_counts &s, F &&f) {
+    FIELD(tokens), FIELD(columns), FIELD(equal), FIELD(replaced), FIELD(swapped), FIELD(lost),
+    FIELD(tokens_lost), FIELD(extra), FIELD(ignored);
+}
+template <class F>
 void fields(routecap_received &s, F &&f) {
     FIELD(flags), FIELD(ranks), FIELD(rank), FIELD(experts), FIELD(k), FIELD(tokens_per_rank),
-    FIELD(rows), FIELD(expert_alignment), FIELD(expanded_rows), FIELD(dtype), FIELD(reserved);
+    FIELD(rows), FIELD(expert_alignment), FIELD(expanded_rows), FIELD(dtype), FIELD(tokens);
 }
 
 #undef FIELD

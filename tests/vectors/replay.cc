@@ -490,40 +490,6 @@ void Replay::taps(const std::string &call) {
         const int32_t status = routecap_capturer_probe(
             capturer(), rows, unless_null("layers", layers.data()), size, count, stream());
         if (returned(status) && out_->has("layers")) expect_each(layers, (*out_)["layers"], count);
-    } else if (call == "received_read") {
-        Struct<routecap_received> received((*in_)["received"]);
-        const Said said((*in_)["received"]);
-        fill(*received, said);
-        received->live_rows = kept_i32(said, "live_rows");
-        received->metadata = kept_i32(said, "metadata");
-        received->expert_ends = kept_i32(said, "expert_ends");
-        const auto size_of = [&](const char *key) {
-            return out_->has(key) ? (*out_)[key].size() : 0;
-        };
-        const bool in_place = said["global_ids"] == "ids";
-        Elements ids(said.has("ids") ? said["ids"] : json::array(), received->dtype),
-            global_ids(size_of("global_ids"), received->dtype);
-        Elements executed(size_of("executed"), ROUTECAP_DTYPE_I32);
-        uint64_t ignored = 0;
-        if (said.has("ids")) received->ids = ids.data();
-        if (said.has("global_ids"))
-            received->global_ids = in_place ? ids.data() : global_ids.data();
-        if (said.has("executed")) received->executed = executed.data<int32_t>();
-        if (said.has("ignored")) received->ignored = &ignored;
-        const bool delivered = returned(routecap_received_read(
-            capturer(), layer, unless_null("received", received.get()), stream()));
-        expect_elements(delivered, "executed", executed);
-        if (!in_place || delivered)
-            expect_elements(delivered, "global_ids", in_place ? ids : global_ids);
-        expect_number("ignored", ignored);
-    } else if (call == "received_merge") {
-        std::vector<const int32_t *> tables;
-        for (const json &table : (*in_)["executed"])
-            tables.push_back(static_cast<int32_t *>(keep(Elements(table, ROUTECAP_DTYPE_I32))));
-        Elements merged(tables.empty() ? 0 : (*in_)["executed"][0].size(), ROUTECAP_DTYPE_I32);
-        expect_elements(returned(routecap_received_merge(tables.data(), tables.size(),
-                                                         merged.count(), merged.data<int32_t>())),
-                        "merged", merged);
     }
 }
 

@@ -516,64 +516,6 @@ def test_a_router_of_an_unknown_method_is_refused() -> None:
         routecap.Router("best")
 
 
-# ---- After a dispatch
-
-
-def test_what_a_dispatch_brought_is_read(capturer: routecap.Capturer) -> None:
-    ranks, tokens, k = 2, 3, K
-    metadata = np.zeros((tokens, 2 + k), np.int32)
-    ids = np.array([[0, 1, -1, -1], [2, -1, 3, -1], [-1, 4, -1, 5]], np.int32)  # local to rank 1
-    metadata[:, 0] = [0, 4, 2]  # source tokens
-    global_ids, executed, ignored = (
-        np.zeros_like(ids),
-        np.zeros((ranks, tokens, k), np.int32),
-        np.zeros(1, np.int64),
-    )
-    capturer.read_received(
-        0,
-        ranks=ranks,
-        rank=1,
-        tokens_per_rank=tokens,
-        ids=ids,
-        metadata=metadata,
-        global_ids=global_ids,
-        executed=executed,
-        ignored=ignored,
-    )
-    assert (global_ids == np.where(ids >= 0, ids + EXPERTS // 2, -1)).all() and ignored[0] == 0
-    assert (executed.reshape(-1, k)[[0, 4, 2]] == global_ids).all() and (
-        executed.reshape(-1, k)[[1, 3, 5]] == -1
-    ).all()
-    other = np.where(executed == -1, 7, -1).astype(np.int32)
-    assert (
-        routecap.received_merge([executed, other]) == np.where(executed == -1, 7, executed)
-    ).all()
-    with pytest.raises(routecap.Error) as raised:
-        routecap.received_merge([executed, executed + 1])
-    assert raised.value.status == routecap.Status.ERR_CONFLICT
-    with pytest.raises(ValueError):
-        routecap.received_merge([executed, executed[:1]])
-    for wrong in (
-        {"executed": executed[:1]},
-        {"global_ids": global_ids[:2]},
-        {"metadata": metadata[:, 1:]},
-        {"ids": ids[:, ::2]},
-    ):
-        with pytest.raises(ValueError):
-            capturer.read_received(
-                0,
-                **{
-                    "ranks": ranks,
-                    "rank": 1,
-                    "tokens_per_rank": tokens,
-                    "ids": ids,
-                    "metadata": metadata,
-                    "executed": executed,
-                    **wrong,
-                },
-            )
-
-
 # ---- Steps
 
 

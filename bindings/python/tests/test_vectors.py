@@ -655,67 +655,6 @@ class Replayer:
         found = self.capturer(call).probe(call["rows"], call["count"])
         return routecap.Status.PARTIAL if found["found"].any() else 0, {"layers": records(found)}
 
-    def received_read(self, call: Any, out: Any) -> Any:
-        capturer, given = self.capturer(call), dict(call["received"])
-        flags, dtype = given.pop("flags", 0), given.get("dtype", 0)
-        ids_type = TYPES.get(dtype, np.int32)
-        k = given.get("k") or capturer.k
-        rows = given.get("rows", 0)
-        arrays: dict[str, Any] = {}
-        for name, kind in (("ids", ids_type), ("metadata", np.int32), ("expert_ends", np.int32)):
-            if isinstance(given.get(name), list):
-                arrays[name] = array(given.pop(name), kind)
-        if "live_rows" in given:
-            arrays["live_rows"] = np.array([given.pop("live_rows")], np.int32)
-        if given.get("global_ids") == "ids":
-            arrays["global_ids"] = arrays["ids"]
-        elif given.get("global_ids"):
-            arrays["global_ids"] = np.full(
-                given.get("expanded_rows", 0) if flags & 1 else rows * k, FILL, ids_type
-            )
-        if given.get("executed"):
-            arrays["executed"] = np.full(
-                given.get("ranks", 0) * given.get("tokens_per_rank", 0) * k, FILL, np.int32
-            )
-        if given.get("ignored"):
-            arrays["ignored"] = np.zeros(1, np.uint64)
-        for name in ("global_ids", "executed", "ignored"):
-            given.pop(name, None)
-        delivered = {
-            name: arrays[name] for name in ("global_ids", "executed", "ignored") if name in arrays
-        }
-        if "ignored" in delivered:
-            delivered["ignored"] = arrays["ignored"][0]
-        self.buffers = delivered
-        if self.raw or flags > 3 or given.get("reserved"):
-            struct = structs.received(
-                flags=flags,
-                **{name: number(value) for name, value in given.items()},
-                **{name: describe(each, name).address for name, each in arrays.items()},
-            )
-            return raw.routecap_received_read(capturer._handle, call["layer"], struct, 0), delivered
-        given.pop("reserved", None)
-        given.pop("dtype", None)
-        capturer.read_received(
-            call["layer"],
-            **{"ranks": 0, "rank": 0, "tokens_per_rank": 0, **given},
-            **arrays,
-            dtype=dtype or None,
-            expanded=bool(flags & 1),
-            already_global=bool(flags & 2),
-        )
-        if "ignored" in delivered:
-            delivered["ignored"] = arrays["ignored"][0]
-        return 0, delivered
-
-    def received_merge(self, call: Any, out: Any) -> Any:
-        self.buffers = {"merged": np.full(len(call["executed"][0]), FILL)}
-        return 0, {
-            "merged": routecap.received_merge(
-                [array(table, np.int32) for table in call["executed"]]
-            )
-        }
-
     # ---- Steps
 
     def step_begin(self, call: Any, out: Any) -> Any:

@@ -79,7 +79,8 @@ public:
                    bool overlap, routecap_stream stream) override;
     int32_t route(uint32_t layer, const kernels::Router &router, const kernels::Logits &logits,
                   routecap_stream stream) override;
-    int32_t read_dispatch(const routecap_received &dispatch, routecap_stream stream) override;
+    int32_t read_received(const routecap_received &r, routecap_stream stream) override;
+    int32_t compare_received(const routecap_received &r, routecap_stream stream) override;
     int32_t wait_for(routecap_stream stream, uint32_t &rows_begun) override;
     int32_t read_layer(uint32_t layer, uint32_t rows, void *ids) override;
     int32_t snapshot(routecap_stream stream) override;
@@ -336,6 +337,7 @@ int32_t CudaBackend::warm_up() {
     if (status < 0) return status;
     if (int32_t s = launch(kernels::Received{}, 0, side_); s < 0) return s;
     if (int32_t s = launch(kernels::ReceivedExpanded{}, 0, side_); s < 0) return s;
+    if (int32_t s = launch(kernels::Chosen{}, 0, side_); s < 0) return s;
     if (int32_t s = with_snapshot([&](const auto &body) { return launch(body, 0, side_); }); s < 0)
         return s;
     if (slot_count_ == 0 || !maps_host_) return ROUTECAP_OK;
@@ -576,15 +578,16 @@ int32_t CudaBackend::route(uint32_t layer, const kernels::Router &router,
     return status;
 }
 
-// It uses only memory of the caller, so a graph needs no reference to the arena.
-int32_t CudaBackend::read_dispatch(const routecap_received &dispatch, routecap_stream stream) {
+// These two use only memory of the caller, so a graph needs no reference to the arena.
+int32_t CudaBackend::read_received(const routecap_received &r, routecap_stream stream) {
     const Current current(context_, entered_);
-    return with_received(dispatch, [&](const auto &body) {
-        if (body.from.executed != nullptr)
-            ROUTECAP_TRY(MemsetD8Async, address_of(body.from.executed), kernels::kNotExecutedByte,
-                         body.from.executed_bytes(), stream);
-        return launch(body, body.inner(), stream);
-    });
+    return with_received(r, [&](const auto &body) { return launch(body, body.inner(), stream); });
+}
+
+int32_t CudaBackend::compare_received(const routecap_received &r, routecap_stream stream) {
+    const Current current(context_, entered_);
+    const kernels::Chosen body = chosen(r);
+    return launch(body, body.inner(), stream);
 }
 
 // Calls f(body) with the snapshot's element body for this shape.

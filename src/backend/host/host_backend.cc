@@ -101,14 +101,15 @@ public:
         return ROUTECAP_OK;
     }
 
-    int32_t read_dispatch(const routecap_received &dispatch, routecap_stream) override {
-        return with_received(dispatch, [](const auto &body) {
-            if (body.from.executed != nullptr)
-                std::memset(body.from.executed, kernels::kNotExecutedByte,
-                            body.from.executed_bytes());
+    int32_t read_received(const routecap_received &r, routecap_stream) override {
+        return with_received(r, [](const auto &body) {
             run(body);
             return ROUTECAP_OK;
         });
+    }
+    int32_t compare_received(const routecap_received &r, routecap_stream) override {
+        run(chosen(r));
+        return ROUTECAP_OK;
     }
 
     int32_t wait_for(routecap_stream, uint32_t &rows_begun) override {

@@ -55,7 +55,7 @@ var notConstants = []string{"ROUTECAP_API"}
 // hand-written types on top.
 var public = map[string]string{
 	"routecap_memory": "Memory", "routecap_stats": "Stats", "routecap_layer_stats": "LayerStats", "routecap_sink": "Sink",
-	"routecap_layer_probe": "LayerProbe", "routecap_span": "Span", "routecap_accept_item": "AcceptItem", "routecap_missing": "Missing",
+	"routecap_layer_probe": "LayerProbe", "routecap_received_counts": "ReceivedCounts", "routecap_span": "Span", "routecap_accept_item": "AcceptItem", "routecap_missing": "Missing",
 	"routecap_coverage": "Coverage", "routecap_extract_item": "ExtractItem", "routecap_copy_options": "CopyOptions",
 	"routecap_finish_item": "FinishItem", "routecap_serialized": "Serialized", "routecap_piece": "Piece",
 	"routecap_wire_report": "WireReport", "routecap_wire_options": "WireOptions",

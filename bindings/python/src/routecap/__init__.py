@@ -13,7 +13,7 @@ from importlib import import_module
 from importlib.util import find_spec
 
 from . import models
-from ._capturer import Capturer, received_merge
+from ._capturer import Capturer
 from ._config import BackendInfo, Memory, Settings, backends, memory
 from ._constants import (
     ALL,
@@ -311,7 +311,6 @@ __all__ = [
     "needed_rows",
     "plan_range_dtype",
     "publish_dtype",
-    "received_merge",
     "save",
     "serialized_info",
     "slice_pieces",

@@ -1,15 +1,12 @@
 """The capturer."""
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 
 from . import _structs as structs
-from ._constants import LOAD_PHASES, Status
+from ._constants import LOAD_PHASES
 from ._counts import Stats
 from ._docs import documented
-from ._errors import error
 from ._forward_path import ForwardPath
 from ._library import raw
 from ._load import Load
@@ -88,21 +85,3 @@ class Capturer(ForwardPath, RequestCalls):
     def progress(self) -> None:
         """File the steps that have landed, on this thread. Needed with manual_progress."""
         raw.routecap_capturer_progress(self._handle)
-
-
-@documented("routecap_received_merge")
-def received_merge(tables: Sequence[NDArray[np.int32]]) -> NDArray[np.int32]:
-    """Experimental. Merge the tables `executed` of all ranks, in host memory."""
-    arrays = [np.ascontiguousarray(table) for table in tables]
-    if not arrays or any(
-        array.dtype != np.int32 or array.shape != arrays[0].shape for array in arrays
-    ):
-        raise error(
-            Status.ERR_SHAPE_MISMATCH,
-            "tables must be int32 arrays of one shape: give each rank's table `executed` of"
-            " Capturer.read_received",
-        )
-    addresses = np.array([describe(array, "table").address for array in arrays], np.uint64)
-    merged = np.empty_like(arrays[0])
-    raw.routecap_received_merge(addresses, merged.size, merged)
-    return merged

@@ -310,7 +310,7 @@ class ProbeFlag(Flags):
 
 
 class ReceivedFlag(Flags):
-    """`expanded` and `already_global` of Capturer.read_received."""
+    """What the ids of a dispatch are: see routecap.deepep."""
 
     EXPANDED = 1
     GLOBAL = 2

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _structs as structs
-from ._constants import MAX_SLOTS, Dtype, ReceivedFlag, Snapshot, SourceFlag, Status
+from ._constants import MAX_SLOTS, Dtype, Snapshot, SourceFlag, Status
 from ._docs import documented
 from ._errors import LostStepWarning, error, member
 from ._library import raw
@@ -479,114 +479,6 @@ class ForwardPath(Opened):
             memory,
             self._stream(stream, logits),
         )
-
-    @documented("routecap_received_read")
-    def read_received(
-        self,
-        layer: int,
-        *,
-        ranks: int,
-        rank: int,
-        tokens_per_rank: int,
-        ids: Any = None,
-        metadata: Any = None,
-        live_rows: Any = None,
-        expert_ends: Any = None,
-        expert_alignment: int = 0,
-        expanded_rows: int = 0,
-        experts: int = 0,
-        k: int = 0,
-        rows: int | None = None,
-        expanded: bool = False,
-        already_global: bool = False,
-        dtype: DtypeLike | None = None,
-        global_ids: Any = None,
-        executed: Any = None,
-        ignored: Any = None,
-        stream: Any = None,
-    ) -> None:
-        """Experimental.
-
-        Read what an expert-parallel dispatch brought to this rank, into `global_ids` and
-        `executed`.
-
-        ids [rows, k] of int32 or int64, metadata [rows, 2 + k], live_rows, expert_ends
-        [experts / ranks] and executed [ranks, tokens_per_rank, k] of int32, global_ids [rows, k]
-        or, expanded, [expanded_rows] of the type of ids, ignored (one number) of int64: all
-        C-contiguous.
-        """
-        k_here = k or self.k
-        layer_experts = self._config.layer_experts
-        experts_here = experts or (
-            self.experts
-            if layer_experts is None or not 0 <= layer < len(layer_experts)
-            else int(layer_experts[layer])
-        )
-        addresses: dict[str, int] = {}
-        for name, tensor, needed, kinds, written in (
-            ("ids", ids, None, (Dtype.I32, Dtype.I64), False),
-            ("metadata", metadata, None, (Dtype.I32,), False),
-            ("live_rows", live_rows, 1, (Dtype.I32,), False),
-            (
-                "expert_ends",
-                expert_ends,
-                experts_here // ranks if ranks else 0,
-                (Dtype.I32,),
-                False,
-            ),
-            ("global_ids", global_ids, None, (Dtype.I32, Dtype.I64), True),
-            ("executed", executed, ranks * tokens_per_rank * k_here, (Dtype.I32,), True),
-            ("ignored", ignored, 1, (Dtype.I64,), True),
-        ):
-            if tensor is None:
-                continue
-            found = describe(tensor, name)
-            expect_device(found, self._place, name)
-            if not (name == "ignored" and found.itemsize == 8):  # uint64 of NumPy, int64 of torch
-                kind = expect_dtype(found, kinds, name)
-                if name in ("ids", "global_ids"):
-                    if dtype is not None and dtype_of(dtype) != kind:
-                        raise error(
-                            Status.ERR_DTYPE,
-                            f"{name} has elements of type {kind.name}, not {dtype_of(dtype).name}:"
-                            " ids, global_ids and dtype must be of one type",
-                        )
-                    dtype = kind
-            expect_dense(found, name)
-            if written:
-                expect_writable(found, name)
-            if rows is None and name in ("ids", "metadata"):
-                rows = found.shape[0] if found.shape else 0
-            if needed is None:
-                needed = {"ids": k_here, "metadata": k_here + 2, "global_ids": k_here}[name] * (
-                    rows or 0
-                )
-                if name == "global_ids" and expanded:
-                    needed = expanded_rows
-            if _elements(found) < needed:
-                raise error(
-                    Status.ERR_SHAPE_MISMATCH,
-                    f"{name} has shape {found.shape}, {needed} elements are needed: give a larger"
-                    " tensor",
-                )
-            addresses[name] = found.address
-        flags = (ReceivedFlag.EXPANDED if expanded else 0) | (
-            ReceivedFlag.GLOBAL if already_global else 0
-        )
-        received = structs.received(
-            flags=flags,
-            ranks=ranks,
-            rank=rank,
-            experts=experts,
-            k=k,
-            tokens_per_rank=tokens_per_rank,
-            rows=rows or 0,
-            expert_alignment=expert_alignment,
-            expanded_rows=expanded_rows,
-            dtype=Dtype.I32 if dtype is None else dtype_of(dtype),
-            **addresses,
-        )
-        raw.routecap_received_read(self._handle, layer, received, self._stream(stream, metadata))
 
     @documented("routecap_capturer_probe")
     def probe(

@@ -116,8 +116,12 @@ plan_target = (
     "classes_bytes:Q"
 )
 load = "layers:I experts:I reserved:I steps:Q first_step:Q last_step:Q rows_prefill:Q rows_decode:Q"
+received_counts = (
+    "tokens:u8 columns:u8 equal:u8 replaced:u8 swapped:u8 lost:u8 tokens_lost:u8 extra:u8 "
+    "ignored:u8"
+)
 received = (
     "flags:I ranks:I rank:I experts:I k:I tokens_per_rank:I rows:I live_rows:Q metadata:Q ids:Q "
-    "expert_ends:Q expert_alignment:I expanded_rows:I dtype:i reserved:I global_ids:Q executed:Q "
-    "ignored:Q"
+    "expert_ends:Q expert_alignment:I expanded_rows:I dtype:i tokens:I topk_ids:Q executed:Q "
+    "counts:Q"
 )

@@ -1,4 +1,4 @@
-// Of headers with the SHA-256 fd89ef13a1e8c1876a1d22586a8a2e3dbad0e6757c07b256975bb2235fc21279
+// Of headers with the SHA-256 ccd0291589eb332d76d010969a324271a6068020b38d013a04086003b192377d
 pub const ROUTECAP_VERSION_MAJOR: u32 = 1;
 pub const ROUTECAP_VERSION_MINOR: u32 = 0;
 pub const ROUTECAP_VERSION_PATCH: u32 = 0;
@@ -5048,65 +5048,123 @@ unsafe extern "C" {
     ) -> routecap_status;
 }
 pub type routecap_received_flags = u32;
-/// What this rank received in one dispatch. Names in parentheses are DeepEP's. All arrays are in C
-/// order, without gaps.
+/// What a check found, in device memory. Both functions add to it. A column is one of the k ids of a
+/// token.
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct routecap_received_counts {
+    /// tokens of this rank that were compared
+    pub tokens: u64,
+    /// their columns with an id; a negative id chooses nothing
+    pub columns: u64,
+    /// columns whose expert executed the token
+    pub equal: u64,
+    /// columns in which a different expert did
+    pub replaced: u64,
+    /// the same, but that expert and the chosen one changed places in the
+    /// token's columns
+    pub swapped: u64,
+    /// columns that no rank executed
+    pub lost: u64,
+    /// tokens of which every column with an id is lost
+    pub tokens_lost: u64,
+    /// columns that nobody chose but a rank executed, and columns that several
+    /// ranks executed
+    pub extra: u64,
+    /// columns that this rank received and that cannot be right, of tokens of
+    /// any rank: the tensors do not belong together, or the table was not
+    /// zero
+    pub ignored: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of routecap_received_counts"]
+        [::core::mem::size_of::<routecap_received_counts>() - 72usize];
+    ["Alignment of routecap_received_counts"]
+        [::core::mem::align_of::<routecap_received_counts>() - 8usize];
+    ["Offset of field: routecap_received_counts::tokens"]
+        [::core::mem::offset_of!(routecap_received_counts, tokens) - 0usize];
+    ["Offset of field: routecap_received_counts::columns"]
+        [::core::mem::offset_of!(routecap_received_counts, columns) - 8usize];
+    ["Offset of field: routecap_received_counts::equal"]
+        [::core::mem::offset_of!(routecap_received_counts, equal) - 16usize];
+    ["Offset of field: routecap_received_counts::replaced"]
+        [::core::mem::offset_of!(routecap_received_counts, replaced) - 24usize];
+    ["Offset of field: routecap_received_counts::swapped"]
+        [::core::mem::offset_of!(routecap_received_counts, swapped) - 32usize];
+    ["Offset of field: routecap_received_counts::lost"]
+        [::core::mem::offset_of!(routecap_received_counts, lost) - 40usize];
+    ["Offset of field: routecap_received_counts::tokens_lost"]
+        [::core::mem::offset_of!(routecap_received_counts, tokens_lost) - 48usize];
+    ["Offset of field: routecap_received_counts::extra"]
+        [::core::mem::offset_of!(routecap_received_counts, extra) - 56usize];
+    ["Offset of field: routecap_received_counts::ignored"]
+        [::core::mem::offset_of!(routecap_received_counts, ignored) - 64usize];
+};
+/// What this rank sent and received in one dispatch. Names in parentheses are DeepEP's. All arrays
+/// are in C order, without gaps. "read" and "compare" say which function uses a field; the other
+/// fields are used by both.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct routecap_received {
     pub struct_size: u32,
-    /// ROUTECAP_RECEIVED_*
+    /// read: ROUTECAP_RECEIVED_*
     pub flags: routecap_received_flags,
     /// all scale-out and scale-up ranks of the dispatch, 1..1024
     pub ranks: u32,
     /// this one; its experts begin at rank * (experts / ranks)
     pub rank: u32,
     /// (handle.num_experts) a multiple of ranks, up to
-    /// ROUTECAP_MAX_EXPERTS; 0 means the layer's
+    /// ROUTECAP_MAX_EXPERTS
     pub experts: u32,
-    /// columns of the dispatched ids, up to ROUTECAP_MAX_K; 0 means
-    /// the capturer's k
+    /// columns of the dispatched ids, up to ROUTECAP_MAX_K
     pub k: u32,
     /// (handle.num_max_tokens_per_rank) of this dispatch: in vLLM it
     /// changes from step to step. ranks * tokens_per_rank is at most
     /// ROUTECAP_MAX_RECEIVED
     pub tokens_per_rank: u32,
-    /// (handle.recv_src_metadata.shape[0]) rows of metadata, at most
-    /// ranks * tokens_per_rank
+    /// read: (handle.recv_src_metadata.shape[0]) rows of metadata, at
+    /// most ranks * tokens_per_rank
     pub rows: u32,
-    /// [device] one number, the last of
+    /// read: [device] one number, the last of
     /// handle.psum_num_recv_tokens_per_scaleup_rank: only the first
-    /// live_rows rows were received; clamped to [0, rows]; NULL:
-    /// all
+    /// live_rows rows were received. NULL: all rows
     pub live_rows: *const i32,
-    /// [device] [rows, 2 + k] (handle.recv_src_metadata); may be NULL
-    /// if executed is
+    /// read: [device] [rows, 2 + k] (handle.recv_src_metadata)
     pub metadata: *const i32,
-    /// [device] [rows, k] (recv_topk_idx); NULL with EXPANDED
+    /// read: [device] [rows, k] (recv_topk_idx); NULL with
+    /// EXPANDED
     pub ids: *const ::core::ffi::c_void,
-    /// [device] [experts / ranks] with EXPANDED
-    /// (handle.psum_num_recv_tokens_per_expert, after the dispatch): one
-    /// past the last row of each local expert. The rows of the next
-    /// expert begin at the next multiple of expert_alignment. Otherwise
-    /// NULL
+    /// read: [device] [experts / ranks] with EXPANDED
+    /// (handle.psum_num_recv_tokens_per_expert, after the dispatch):
+    /// one past the last row of each local expert. The rows of the
+    /// next expert begin at the next multiple of expert_alignment.
+    /// Otherwise NULL
     pub expert_ends: *const i32,
-    /// (handle.expert_alignment) in rows, with EXPANDED; 0 means 1.
-    /// Otherwise 0
+    /// read: with EXPANDED (handle.expert_alignment) in rows; 0 means
+    /// 1. Otherwise 0
     pub expert_alignment: u32,
-    /// (recv_x.shape[0]) with EXPANDED, less than 2^31. Otherwise 0
+    /// read: with EXPANDED (handle.num_expanded_tokens, the rows of
+    /// recv_x, or of recv_x[0] with fp8), less than 2^31.
+    /// Otherwise 0
     pub expanded_rows: u32,
-    /// ROUTECAP_DTYPE_I32 or _I64, of ids and global_ids. Required
+    /// ROUTECAP_DTYPE_I32 or _I64, of ids and topk_ids. DeepEP's
+    /// builds with ids of 8 or 16 bits are refused
     pub dtype: routecap_dtype,
-    /// 0
-    pub reserved: u32,
-    /// [device] receives [rows, k], or with EXPANDED [expanded_rows];
-    /// NULL: not wanted. May be `ids`
-    pub global_ids: *mut ::core::ffi::c_void,
-    /// [device] receives [ranks, tokens_per_rank, k], all of it; NULL:
-    /// not wanted
+    /// compare: tokens that this rank sent, at most
+    /// tokens_per_rank
+    pub tokens: u32,
+    /// compare: [device] [tokens, k] the ids that the router chose.
+    /// Not handle.topk_idx, which is what was sent. With load
+    /// balancing, the ids behind the balancer: those of physical
+    /// experts
+    pub topk_ids: *const ::core::ffi::c_void,
+    /// [device] [ranks, tokens_per_rank, k] of int32, by source token
+    /// and column. Zero it before read; add it up over all ranks
+    /// before compare. What its numbers mean is the library's
     pub executed: *mut i32,
-    /// [device] one number, to which the number of ignored columns is
-    /// added; NULL: not counted
-    pub ignored: *mut u64,
+    /// [device] added to. Zero it before the first call
+    pub counts: *mut routecap_received_counts,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
@@ -5142,14 +5200,14 @@ const _: () = {
         [::core::mem::offset_of!(routecap_received, expanded_rows) - 68usize];
     ["Offset of field: routecap_received::dtype"]
         [::core::mem::offset_of!(routecap_received, dtype) - 72usize];
-    ["Offset of field: routecap_received::reserved"]
-        [::core::mem::offset_of!(routecap_received, reserved) - 76usize];
-    ["Offset of field: routecap_received::global_ids"]
-        [::core::mem::offset_of!(routecap_received, global_ids) - 80usize];
+    ["Offset of field: routecap_received::tokens"]
+        [::core::mem::offset_of!(routecap_received, tokens) - 76usize];
+    ["Offset of field: routecap_received::topk_ids"]
+        [::core::mem::offset_of!(routecap_received, topk_ids) - 80usize];
     ["Offset of field: routecap_received::executed"]
         [::core::mem::offset_of!(routecap_received, executed) - 88usize];
-    ["Offset of field: routecap_received::ignored"]
-        [::core::mem::offset_of!(routecap_received, ignored) - 96usize];
+    ["Offset of field: routecap_received::counts"]
+        [::core::mem::offset_of!(routecap_received, counts) - 96usize];
 };
 impl Default for routecap_received {
     fn default() -> Self {
@@ -5161,63 +5219,55 @@ impl Default for routecap_received {
     }
 }
 unsafe extern "C" {
-    /// Write what this rank received in an expert-parallel dispatch to the caller's memory.
+    /// Add to a table what this rank executed of one dispatch.
     ///
-    /// The call does not write to the sink, because a rank receives only some of a token's k columns.
+    /// Each column that this rank received is written at its source token, whatever the order of the
+    /// rows. A column that cannot be right is not written, and is counted in counts->ignored:
+    ///   - its source token is outside ranks * tokens_per_rank;
+    ///   - its id is not an expert of this rank;
+    ///   - its expanded row is outside expanded_rows, or of no expert;
+    ///   - its place in the table is not zero: a different row has the same token, or the table is that
+    ///     of an earlier step;
+    ///   - with GLOBAL, it is behind the live rows and is not -1: the experts get rows that nobody sent;
+    ///   - *live_rows is not `rows`, nor is `rows` ranks * tokens_per_rank: DeepEP allocates either as
+    ///     many rows as it received or as many as could be, so tokens_per_rank is that of a different
+    ///     step. All columns are then counted, and none is written.
     ///
-    /// global_ids. Every row is written.
-    ///   - Decode: an id i that numbers this rank's experts becomes rank * (experts / ranks) + i. If
-    ///     that is not below `experts`, it becomes -1, as in vLLM's class. Columns of other ranks become
-    ///     -1, and so do rows that are not live, whose memory is uninitialised.
-    ///   - Expanded: the expert of each row. Rows are grouped by expert, and each group is padded to
-    ///     expert_alignment. Padding rows have the expert of their group. Rows after the last group are
-    ///     -1.
-    /// An engine that reads global_ids must not pass a disabled capturer, which writes nothing.
-    ///
-    /// executed. It is ordered by source token, whatever the order of the rows. Columns that cannot be
-    /// right are not written, and are counted in `ignored`: a source token outside ranks *
-    /// tokens_per_rank; an id that is not an expert of this rank; an expanded row outside expanded_rows,
-    /// or of no expert; a column of a token that a different row has already filled. With correct
-    /// tensors the count is 0.
-    ///
-    /// Keep the tensors until the stream has run this work. An engine keeps the handle of a micro-batch
-    /// anyway until it has collected the experts' outputs.
+    /// Keep the tensors until the stream has run this work. An engine keeps the handle of a dispatch
+    /// anyway until it has collected the experts' outputs. A disabled capturer writes nothing.
     ///
     /// Capturable; a graph keeps the sizes of the call that was captured. On the host backend the work
     /// is done before the call returns.
     ///
-    /// @param[in] capturer  The capturer.
-    /// @param[in] layer     The layer whose number of experts is used if received->experts is 0.
-    /// @param[in] received  The tensors of the dispatch, and the arrays to write.
+    /// @param[in] capturer  A capturer on the device of the tensors. Nothing else of it is used.
+    /// @param[in] received  The tensors of the dispatch, the table, and the counts.
     /// @param[in] stream    A stream that is ordered after the dispatch.
-    /// @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_LAYER; ROUTECAP_ERR_DTYPE; ROUTECAP_ERR_ARGUMENT (a
-    ///         number beyond its limit, rank not below ranks, NULL where rows need an array, or neither
-    ///         array wanted although there are rows); ROUTECAP_ERR_SHAPE_MISMATCH (experts not a
+    /// @return ROUTECAP_OK; ROUTECAP_ERR_DTYPE; ROUTECAP_ERR_ARGUMENT (a number beyond its limit, rank
+    ///         not below ranks, an array that is NULL); ROUTECAP_ERR_SHAPE_MISMATCH (experts not a
     ///         multiple of ranks; or rows beyond ranks * tokens_per_rank, as with the tokens_per_rank of
-    ///         another step).
+    ///         a different step).
     pub fn routecap_received_read(
         capturer: *mut routecap_capturer,
-        layer: u32,
         received: *const routecap_received,
         stream: routecap_stream,
     ) -> routecap_status;
 }
 unsafe extern "C" {
-    /// Merge the `executed` tables of all ranks in host memory, if you do not use a collective. The
-    /// result has the whole rows of all tokens. The call needs no capturer and no device.
+    /// Compare, column by column, what all ranks executed with what the router of this rank chose.
     ///
-    /// @param[in] executed  [count] tables of [cells] ids each, copied to the host.
-    /// @param[in] count     How many tables: ranks.
-    /// @param[in] cells     Elements of each table: ranks * tokens_per_rank * k.
-    /// @param[out] merged   [cells] the id of each element, -1 where no table has one. May be one of the
-    ///                      tables.
-    /// @return ROUTECAP_OK; ROUTECAP_ERR_CONFLICT (two tables have different ids in the same element;
-    ///         nothing is written).
-    pub fn routecap_received_merge(
-        executed: *const *const i32,
-        count: usize,
-        cells: usize,
-        merged: *mut i32,
+    /// Capturable; a graph keeps the sizes of the call that was captured. On the host backend the work
+    /// is done before the call returns.
+    ///
+    /// @param[in] capturer  A capturer on the device of the tensors. Nothing else of it is used.
+    /// @param[in] received  The same as in read: `executed` is now the sum of all ranks' tables.
+    /// @param[in] stream    A stream that is ordered after that sum.
+    /// @return ROUTECAP_OK; ROUTECAP_ERR_DTYPE; ROUTECAP_ERR_ARGUMENT (a number beyond its limit, rank
+    ///         not below ranks, an array that is NULL); ROUTECAP_ERR_SHAPE_MISMATCH (experts not a
+    ///         multiple of ranks; or tokens beyond tokens_per_rank).
+    pub fn routecap_received_compare(
+        capturer: *mut routecap_capturer,
+        received: *const routecap_received,
+        stream: routecap_stream,
     ) -> routecap_status;
 }
 unsafe extern "C" {
@@ -6067,17 +6117,15 @@ pub struct routecap_api {
     pub received_read: ::core::option::Option<
         unsafe extern "C" fn(
             arg1: *mut routecap_capturer,
-            arg2: u32,
-            arg3: *const routecap_received,
-            arg4: routecap_stream,
+            arg2: *const routecap_received,
+            arg3: routecap_stream,
         ) -> routecap_status,
     >,
-    pub received_merge: ::core::option::Option<
+    pub received_compare: ::core::option::Option<
         unsafe extern "C" fn(
-            arg1: *const *const i32,
-            arg2: usize,
-            arg3: usize,
-            arg4: *mut i32,
+            arg1: *mut routecap_capturer,
+            arg2: *const routecap_received,
+            arg3: routecap_stream,
         ) -> routecap_status,
     >,
     /// experimental.h
@@ -6310,8 +6358,8 @@ const _: () = {
         [::core::mem::offset_of!(routecap_api, set_log) - 816usize];
     ["Offset of field: routecap_api::received_read"]
         [::core::mem::offset_of!(routecap_api, received_read) - 824usize];
-    ["Offset of field: routecap_api::received_merge"]
-        [::core::mem::offset_of!(routecap_api, received_merge) - 832usize];
+    ["Offset of field: routecap_api::received_compare"]
+        [::core::mem::offset_of!(routecap_api, received_compare) - 832usize];
     ["Offset of field: routecap_api::store_create_shared"]
         [::core::mem::offset_of!(routecap_api, store_create_shared) - 840usize];
     ["Offset of field: routecap_api::store_open_shared"]

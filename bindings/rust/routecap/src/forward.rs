@@ -364,31 +364,37 @@ impl Forward {
         check(call).map(|status| status == sys::ROUTECAP_PARTIAL)
     }
 
-    /// Read what an expert-parallel dispatch brought to this rank, into memory of the caller
-    /// (`routecap_received_read`). Experimental.
+    /// Add what this rank executed of one dispatch to its table (`routecap_received_read`).
+    /// Experimental.
     ///
     /// Capturable; a graph has the sizes of the call that was captured. On the host backend the
     /// work is done before the call returns.
     ///
     /// # Errors
     ///
-    /// [`UnknownLayer`](crate::ErrorKind::UnknownLayer); [`DType`](crate::ErrorKind::DType);
-    /// [`Argument`](crate::ErrorKind::Argument) (a number beyond its limit, memory that is missing,
-    /// too short or on the other side); [`ShapeMismatch`](crate::ErrorKind::ShapeMismatch) (experts
-    /// not a multiple of the ranks, or rows beyond those of the dispatch).
-    pub fn read_received(
-        &mut self,
-        layer: u32,
-        received: &mut Received<'_>,
-        stream: Stream,
-    ) -> Result<()> {
-        let raw =
-            received.checked(&self.checker, self.capturer.k(), self.capturer.experts(layer))?;
+    /// [`DType`](crate::ErrorKind::DType); [`Argument`](crate::ErrorKind::Argument) (a number
+    /// beyond its limit, memory that is missing, too short or on the other side);
+    /// [`ShapeMismatch`](crate::ErrorKind::ShapeMismatch) (experts not a multiple of the ranks, or
+    /// rows beyond those of the dispatch).
+    pub fn read_received(&mut self, received: &mut Received<'_>, stream: Stream) -> Result<()> {
+        let raw = received.checked(&self.checker)?;
         // SAFETY: as in `record`; what is written is borrowed exclusively.
-        check(unsafe {
-            sys::routecap_received_read(self.capturer.as_raw(), layer, &raw, stream.raw())
-        })
-        .map(drop)
+        check(unsafe { sys::routecap_received_read(self.capturer.as_raw(), &raw, stream.raw()) })
+            .map(drop)
+    }
+
+    /// Count what the sum of all ranks' tables has of the ids that the router of this rank chose
+    /// (`routecap_received_compare`). Experimental.
+    ///
+    /// # Errors
+    ///
+    /// As [`read_received`](Self::read_received), and
+    /// [`ShapeMismatch`](crate::ErrorKind::ShapeMismatch) for more tokens than `tokens_per_rank`.
+    pub fn compare_received(&mut self, received: &mut Received<'_>, stream: Stream) -> Result<()> {
+        let raw = received.checked(&self.checker)?;
+        // SAFETY: as in `record`; what is written is borrowed exclusively.
+        check(unsafe { sys::routecap_received_compare(self.capturer.as_raw(), &raw, stream.raw()) })
+            .map(drop)
     }
 
     /// Take a snapshot of the rows begun, so that the next forward may write the sink

@@ -118,7 +118,7 @@ pub use plan::{
 };
 pub use probe::LayerProbe;
 pub use range::{ALL, LANDED, Rows};
-pub use received::{Received, received_merge};
+pub use received::{Received, ReceivedCounts};
 pub use request::{
     AcceptItem, Extract, ExtractItem, FinishItem, Kept, Policy, RequestGuard, RequestId,
 };

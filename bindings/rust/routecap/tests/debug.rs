@@ -160,8 +160,11 @@ fn what_is_passed_to_calls_shows_names_and_not_numbers_of_c() {
     ] {
         assert!(router.contains(text), "{text} is not in {router}");
     }
-    let received = format!("{:?}", Received::new(8, 3, 64, 200).experts(256));
-    for text in ["ranks: 8", "rank: 3", "tokens_per_rank: 64", "rows: 200", "experts: 256"] {
+    let (mut executed, mut counts) = ([0i32; 4], ReceivedCounts::default());
+    let received = Received::new(8, 3, 256, 6, 64, &mut executed, &mut counts);
+    let received = format!("{:?}", received.metadata(&[0i32; 0], 200));
+    for text in ["ranks: 8", "rank: 3", "tokens_per_rank: 64", "rows: 200", "experts: 256", "k: 6"]
+    {
         assert!(received.contains(text), "{text} is not in {received}");
     }
 }

@@ -162,31 +162,39 @@ fn routing_from_logits_checks_all_that_it_reads_and_writes() {
 #[test]
 fn what_a_dispatch_brought_is_checked_before_it_is_read_or_written() {
     let (_capturer, mut forward) = begun();
-    let (metadata, ids) = ([0i32; 4], [0i32, -1]);
-    let mut executed = [0i32; 7];
-    let received = || Received::new(2, 0, 2, 1).metadata(&metadata).ids(&ids);
+    let (metadata, ids, chosen) = ([0i32; 4], [0i32, -1], [0i32, 5]);
+    let mut counts = ReceivedCounts::default();
+    let mut short = [0i32; 7];
     refused(
-        forward.read_received(0, &mut received().executed(&mut executed), Stream::HOST),
+        forward.read_received(
+            &mut Received::new(2, 0, 8, 2, 2, &mut short, &mut counts)
+                .metadata(&metadata, 1)
+                .ids(&ids),
+            Stream::HOST,
+        ),
         ErrorKind::Argument,
         "executed has 7",
     );
-    let mut wide = [0i64; 2];
-    refused(
-        forward.read_received(0, &mut received().global_ids(&mut wide), Stream::HOST),
-        ErrorKind::DType,
-        "global_ids",
-    );
-    let mut short = [0i32; 1];
-    refused(
-        forward.read_received(0, &mut received().global_ids(&mut short), Stream::HOST),
-        ErrorKind::Argument,
-        "global_ids has 1",
-    );
-    refused(received_merge(&[&[1, 2], &[1]], &mut [0, 0]), ErrorKind::Argument, "cells");
-
     let mut executed = [0i32; 8];
-    forward.read_received(0, &mut received().executed(&mut executed), Stream::HOST).unwrap();
-    assert_eq!(executed[..2], [0, -1]);
+    let mut received = Received::new(2, 0, 8, 2, 2, &mut executed, &mut counts)
+        .metadata(&metadata, 1)
+        .ids(&ids)
+        .topk_ids(&[0i64; 2], 1);
+    refused(
+        forward.read_received(&mut received, Stream::HOST),
+        ErrorKind::DType,
+        "topk_ids have another dtype",
+    );
+    let mut received = received.topk_ids(&chosen, 2);
+    refused(
+        forward.compare_received(&mut received, Stream::HOST),
+        ErrorKind::Argument,
+        "topk_ids has 2",
+    );
+    let mut received = received.topk_ids(&chosen, 1);
+    forward.read_received(&mut received, Stream::HOST).unwrap();
+    forward.compare_received(&mut received, Stream::HOST).unwrap();
+    assert_eq!([counts.tokens, counts.columns, counts.equal, counts.lost], [1, 2, 1, 1]);
 }
 
 #[test]

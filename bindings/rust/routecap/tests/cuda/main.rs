@@ -309,26 +309,24 @@ fn experts_are_chosen_from_logits_as_on_the_host() {
 fn what_a_rank_executed_is_read_from_its_dispatch() {
     let mut engine = Engine::new();
     let stream = engine.stream.get();
-    // Two ranks of four tokens; rank 1 received token 2 of rank 0 with its first column, whose
-    // local expert is 3.
-    let metadata = Array::new(&[2, 0, 0, 0]);
-    let ids = Array::new(&[3, -1]);
-    let mut executed = Array::new(&[77i32; 2 * 4 * K as usize]);
-    let mut global = Array::new(&[77i32; 2]);
-    let ignored = Array::new(&[0i64]);
-    // SAFETY: a number of 64 bits, which outlives the call's work.
-    let count = unsafe { SliceMut::device(ignored.address().cast::<u64>(), 1) };
-    let mut received = Received::new(2, 1, 4, 1).metadata(metadata.slice()).ids(ids.any());
-    received =
-        received.executed(executed.slice_mut()).global_ids(global.slice_mut()).ignored(count);
-    engine.forward.read_received(0, &mut received, stream).unwrap();
-    engine.stream.synchronize();
+    // Two ranks of four tokens. Rank 1 received its own token 2 with its first column, whose local
+    // expert is 3; the second column is lost.
     let local = EXPERTS as i32 / 2;
-    assert_eq!(global.read(), [3 + local, -1]);
-    let mut expected = [-1; 2 * 4 * K as usize];
-    expected[2 * K as usize] = 3 + local;
-    assert_eq!(executed.read(), expected);
-    assert_eq!(ignored.read(), [0]);
+    let metadata = Array::new(&[6, 0, 0, 0]);
+    let (ids, chosen) = (Array::new(&[3, -1]), Array::new(&[-1, -1, -1, -1, 3 + local, 1]));
+    let mut executed = Array::new(&[0i32; 2 * 4 * K as usize]);
+    let counted = Array::new(&[0i64; 9]);
+    // SAFETY: as many numbers of 64 bits as there are counts, which outlive the calls' work.
+    let counts = unsafe { SliceMut::device(counted.address().cast::<ReceivedCounts>(), 1) };
+    let mut received = Received::new(2, 1, EXPERTS, K, 4, executed.slice_mut(), counts)
+        .metadata(metadata.slice(), 1)
+        .ids(ids.any())
+        .topk_ids(chosen.any(), 3);
+    engine.forward.read_received(&mut received, stream).unwrap();
+    engine.forward.compare_received(&mut received, stream).unwrap();
+    engine.stream.synchronize();
+    // tokens, columns, equal, replaced, swapped, lost, tokens_lost, extra, ignored
+    assert_eq!(counted.read(), [3, 2, 1, 0, 0, 1, 0, 0, 0]);
 }
 
 #[test]

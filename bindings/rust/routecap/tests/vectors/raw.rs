@@ -310,31 +310,6 @@ pub fn call(replay: &mut Replay, call: &Call<'_>) {
                 assert!(!delivered, "raw logits are some that are refused");
                 assert!(weights.iter().all(|weight| *weight == UNTOUCHED as f32));
             }
-            "received_read" => {
-                let said = input.object("received").unwrap();
-                let mut received = sized!(routecap_received);
-                fill!(received, said; flags, ranks, rank, experts, k, tokens_per_rank, rows, expert_alignment, expanded_rows, dtype, reserved);
-                received.live_rows = kept.i32(said, "live_rows");
-                received.metadata = kept.i32(said, "metadata");
-                received.expert_ends = kept.i32(said, "expert_ends");
-                received.ids = kept.elements(said.get("ids"), received.dtype);
-                let mut written = vec![UNTOUCHED; 1024];
-                if said.has("global_ids") {
-                    received.global_ids = written.as_mut_ptr().cast();
-                }
-                if said.has("executed") {
-                    received.executed = written.as_mut_ptr().cast();
-                }
-                let capturer = replay.raw_capturer(call);
-                let delivered = call.returned(sys::routecap_received_read(
-                    capturer,
-                    input.number("layer"),
-                    &received,
-                    stream,
-                ));
-                assert!(!delivered, "what is received raw is refused");
-                assert!(written.iter().all(|id| *id == UNTOUCHED));
-            }
             "step_begin" => drop(call.returned(sys::routecap_step_begin(
                 replay.raw_capturer(call),
                 input.number("rows"),

@@ -10,8 +10,8 @@ use routecap::{
     Backend, Capturer, Completeness, Config, CopyOptions, Coverage, DType, Error, ErrorKind,
     Extract, ExtractItem, FinishItem, Forward, GroupScore, IdElement, IdSpace, IssueOptions,
     ItemStatus, Kept, Landing, LayerProbe, LayerSource, LayerStats, Logits, Method, Missing, Order,
-    Phase, Policy, Prefix, Provenance, Reason, Received, RequestId, Role, Router, Routing, Rows,
-    Score, Sequence, SequenceConfig, Sink, Slice, Snapshot, Source, Span, Step, Store, StoreConfig,
+    Phase, Policy, Prefix, Provenance, Reason, RequestId, Role, Router, Routing, Rows, Score,
+    Sequence, SequenceConfig, Sink, Slice, Snapshot, Source, Span, Step, Store, StoreConfig,
     Stream, Strictness, Trust, View, key_chain, status_name, sys,
 };
 use serde_json::{Value, json};
@@ -392,8 +392,9 @@ impl Replay {
             }
             name if name.starts_with("sink_") => self.sinks(call)?,
             name if name.starts_with("step_") => self.steps(call)?,
-            "layer_record" | "layers_record" | "layer_route" | "capturer_probe"
-            | "received_read" | "received_merge" => self.taps(call)?,
+            "layer_record" | "layers_record" | "layer_route" | "capturer_probe" => {
+                self.taps(call)?
+            }
             "request_publish"
             | "request_adopt"
             | "request_publish_batch"
@@ -705,21 +706,6 @@ impl Replay {
                     call.expect("layers", layers.iter().map(of).collect::<Vec<_>>());
                 }
             }
-            "received_read" => self.received(call, layer)?,
-            "received_merge" => {
-                let tables: Vec<Vec<i32>> = input
-                    .list("executed")
-                    .iter()
-                    .map(|table| {
-                        table.as_array().unwrap().iter().map(|id| number(id) as i32).collect()
-                    })
-                    .collect();
-                let tables: Vec<&[i32]> = tables.iter().map(Vec::as_slice).collect();
-                let mut merged =
-                    vec![UNTOUCHED as i32; tables.first().map_or(0, |table| table.len())];
-                let delivered = call.done(routecap::received_merge(&tables, &mut merged)).is_some();
-                call.expect_elements("merged", delivered, &Elements::I32(merged.into()), 0.0);
-            }
             name => panic!("no such call: {name}"),
         }
         Ok(())
@@ -850,85 +836,6 @@ impl Replay {
         let tolerance =
             call.out.get("tolerance").map_or(0.0, |tolerance| tolerance.as_f64().unwrap());
         call.expect_elements("weights", delivered, &Elements::F32(weights.into()), tolerance);
-        Ok(())
-    }
-
-    fn received(&mut self, call: &Call<'_>, layer: u32) -> Made {
-        let said = call.input.object("received").ok_or(Inexpressible)?;
-        only(said, "reserved", 0)?;
-        only(said, "flags", sys::ROUTECAP_RECEIVED_EXPANDED | sys::ROUTECAP_RECEIVED_GLOBAL)?;
-        let flags: u32 = said.number("flags");
-        let expanded = flags & sys::ROUTECAP_RECEIVED_EXPANDED != 0;
-        let (live_rows, metadata, ends) = (
-            said.numbers::<i32>("live_rows"),
-            said.numbers::<i32>("metadata"),
-            said.numbers::<i32>("expert_ends"),
-        );
-        if expanded != ends.is_some()
-            || (!expanded
-                && (said.number::<u32>("expert_alignment") | said.number::<u32>("expanded_rows"))
-                    != 0)
-        {
-            return Err(Inexpressible);
-        }
-        let dtype = some_dtype(said, "dtype")?;
-        let in_place = said.get("global_ids").is_some_and(|ids| ids == "ids");
-        let mut ids = said.get("ids").map(|ids| Elements::of(dtype, ids.as_array().unwrap()));
-        // Of a call that is refused nothing says how large they are.
-        let size = |key: &str| if call.out.has(key) { call.out.list(key).len() } else { 1024 };
-        let mut global_ids = Elements::untouched(dtype, size("global_ids"));
-        let mut executed = vec![UNTOUCHED as i32; size("executed")];
-        let mut ignored = 0u64;
-
-        let mut received = Received::new(
-            said.number("ranks"),
-            said.number("rank"),
-            said.number("tokens_per_rank"),
-            said.number("rows"),
-        );
-        received = received.experts(said.number("experts")).k(said.number("k"));
-        if let Some(rows) = &live_rows {
-            received = received.live_rows(rows);
-        }
-        if let Some(metadata) = &metadata {
-            received = received.metadata(metadata);
-        }
-        if let Some(ends) = &ends {
-            received = received.expanded(
-                ends,
-                said.number("expert_alignment"),
-                said.number("expanded_rows"),
-            );
-        }
-        if flags & sys::ROUTECAP_RECEIVED_GLOBAL != 0 {
-            received = received.already_global();
-        }
-        if in_place {
-            received = received.ids_in_place(ids.as_mut().expect("ids").slice_mut());
-        } else {
-            if let Some(ids) = &ids {
-                received = received.ids(ids.slice());
-            }
-            if said.has("global_ids") {
-                received = received.global_ids(global_ids.slice_mut());
-            }
-        }
-        if said.has("executed") {
-            received = received.executed(&mut executed);
-        }
-        if said.has("ignored") {
-            received = received.ignored(&mut ignored);
-        }
-        let delivered = call
-            .done(self.capturer(call)?.1.read_received(layer, &mut received, Stream::HOST))
-            .is_some();
-        call.expect_elements("executed", delivered, &Elements::I32(executed.into()), 0.0);
-        if in_place && delivered {
-            call.expect_elements("global_ids", true, ids.as_ref().expect("ids"), 0.0);
-        } else if !in_place {
-            call.expect_elements("global_ids", delivered, &global_ids, 0.0);
-        }
-        call.expect("ignored", ignored);
         Ok(())
     }
 
