@@ -253,6 +253,7 @@ def test_a_struct_is_laid_out_as_in_the_header(name: str) -> None:
         ("layer_source", "layer_source_dtype"),
         ("layer_stats", "layer_stats_dtype"),
         ("layer_probe", "layer_probe_dtype"),
+        ("received_counts", "received_counts_dtype"),
         ("piece", "piece_dtype"),
         ("plan_range", "plan_range_dtype"),
         ("sequence_span", "sequence_span_dtype"),
@@ -287,6 +288,7 @@ def test_every_struct_of_the_header_is_laid_out_here() -> None:
         "layer_source",
         "layer_stats",
         "layer_probe",
+        "received_counts",
         "piece",
         "plan_range",
         "plan_source",  # pairs of a number and a routing: see routecap.i

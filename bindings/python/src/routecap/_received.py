@@ -121,7 +121,7 @@ def _type_of(ids: Any, name: str) -> Dtype:
 
 def _described(
     capturer: "Capturer", table: Table, k: int, tensors: dict[str, tuple[Any, int]], **fields: int
-) -> bytearray:
+) -> bytes:
     """The struct. Each tensor has exactly so many elements, of int32 if it is not of ids."""
     tensors["executed"] = table.executed, table.ranks * table.tokens_per_rank * k
     tensors["counts"] = table.counts, len(Counts._fields)
