@@ -1,14 +1,19 @@
 """Stand-ins of SGLang's classes, with what the adapter reads of them, and an engine of them. What
 needs torch is collected where torch is."""
 
+import enum
 import sys
 import types
 from importlib.util import find_spec
 
 import pytest
+import released
+from watched import Known, Watched
 
 HAS_TORCH = (found := find_spec("torch")) is not None and found.origin is not None
-collect_ignore = [] if HAS_TORCH else ["test_engine.py", "test_graph.py", "test_metrics.py"]
+collect_ignore = (
+    [] if HAS_TORCH else ["test_engine.py", "test_graph.py", "test_metrics.py", "test_names.py"]
+)
 
 
 def pytest_report_header(config):
@@ -29,8 +34,11 @@ def _module(monkeypatch, name, **content):
     return module
 
 
-class Ranks:
-    """What SGLang says of ranks and of parallel attention; tests change it."""
+class Ranks(Watched):
+    """What SGLang says of ranks, of parallel attention and of its settings; tests change it."""
+
+    model_path, revision, json_model_override_args, load_format = "model", None, "{}", "auto"
+    dtype, quantization, kv_cache_dtype = "auto", None, "auto"
 
     def __init__(self):
         self.attn_tp_rank, self.attn_tp_size, self.num_dp_ranks, self.dp_rank = 0, 1, 1, 0
@@ -53,24 +61,68 @@ class Ranks:
         whole.copy_(torch.cat(self.parts))
 
 
+class HookType(enum.Enum):
+    BEFORE, AFTER, AROUND = 1, 2, 3
+
+
+class Registry:
+    applied = 0
+    hooks = ()
+
+    @classmethod
+    def register(cls, target, hook, kind):
+        cls.hooks.append((target, hook, kind))
+
+    @classmethod
+    def apply_hooks(cls):
+        cls.applied += 1
+
+
+@pytest.fixture
+def registry(monkeypatch):
+    """SGLang's, which remembers what it is told."""
+    import routecap.sglang
+    from routecap.sglang import _v0523
+
+    for name in ("sglang", "sglang.srt", "sglang.srt.plugins"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    module = types.ModuleType("sglang.srt.plugins.hook_registry")
+    module.HookRegistry, module.HookType = Registry, HookType
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(Registry, "hooks", [])
+    monkeypatch.setattr(Registry, "applied", 0)
+    monkeypatch.setattr(_v0523, "_hooked", {})
+    monkeypatch.setattr(routecap.sglang, "_version", lambda: "0.5.23")
+    for name in ("SGLANG_PLUGINS", "ROUTECAP_SGLANG"):
+        monkeypatch.delenv(name, raising=False)
+    return Registry
+
+
 @pytest.fixture
 def ranks(monkeypatch):
     """SGLang's modules that the adapter asks, in the place of SGLang's."""
+    from routecap.sglang import _v0523
+
     known = Ranks()
-    space = types.SimpleNamespace
+
+    def of(name):
+        return type(name, (Known,), {})
+
     _module(
         monkeypatch,
         "sglang.srt.runtime_context",
-        get_schedule=lambda: space(chunked_prefill_size=32, max_prefill_tokens=64),
+        get_schedule=lambda: of("Schedule")(chunked_prefill_size=32, max_prefill_tokens=64),
         get_parallel=lambda: known,
-        get_spec=lambda: space(
+        get_spec=lambda: of("Spec")(
             speculative_num_draft_tokens=known.drafts,
             speculative_algorithm="EAGLE",
             speculative_eagle_topk=known.topk,
         ),
         get_server_args=lambda: known,
-        get_disagg=lambda: space(disaggregation_mode=known.disaggregation),
-        get_exec=lambda: space(features=space(enable_return_routed_experts=known.enabled)),
+        get_disagg=lambda: of("Disagg")(disaggregation_mode=known.disaggregation),
+        get_exec=lambda: of("Exec")(
+            features=of("Features")(enable_return_routed_experts=known.enabled)
+        ),
     )
     _module(
         monkeypatch,
@@ -85,10 +137,13 @@ def ranks(monkeypatch):
         _is_scattered_a2a_backend=lambda: known.scattered,
     )
     cache = _module(monkeypatch, "sglang.srt.mem_cache.unified_radix_cache")
+    for name in _v0523._FIELDS:
+        released.put(monkeypatch, name)
     if HAS_TORCH:
-        from engine import Tree
+        from engine import TopK, Tree
 
         cache.UnifiedRadixCache = Tree
+        sys.modules["sglang.srt.layers.moe.topk"].TopK = TopK
     return known
 
 

@@ -2,11 +2,13 @@
 adapter can see it. Its routers are a function of the tokens before and at a position, so that the
 right rows of a sequence are known."""
 
+import enum
 import types
 from array import array
 
 import numpy as np
 import torch
+from watched import Known, Watched
 
 LAYERS, EXPERTS, K, VOCABULARY = 5, 40, 4, 1000
 CONFIG = {
@@ -20,6 +22,50 @@ CONFIG = {
 ROUTED = [0, 2, 3, 4]
 
 
+class ForwardBatch(Known):
+    pass
+
+
+class ScheduleBatch(Known):
+    pass
+
+
+class InsertResult(Known):
+    pass
+
+
+class InsertParams(Known):
+    pass
+
+
+class ModelConfig(Known):
+    pass
+
+
+class TopKConfig(Known):
+    pass
+
+
+class Session(Known):
+    pass
+
+
+class GenerationBatchResult(Known):
+    pass
+
+
+class Updater(Known):
+    pass
+
+
+class Loading(Known):
+    pass
+
+
+class Component(enum.Enum):
+    FULL, SWA, MAMBA = range(3)
+
+
 def choose(tokens, weights=0):
     """[tokens, layers that route, k]: what the routers choose for the tokens of a sequence."""
     state, rows = 17 + weights, []
@@ -31,21 +77,28 @@ def choose(tokens, weights=0):
     return np.array(rows, np.int32).reshape(len(rows), len(ROUTED), K)
 
 
-class Mode:
+class Mode(Watched):
     def __init__(self, name):
         self.name = name
 
-    def __getattr__(self, question):
-        kinds = {"is_decode": "decode", "is_target_verify": "verify", "is_idle": "idle"}
-        kinds["is_dllm_extend"] = "dllm"
-        return lambda: self.name == kinds[question]
+    def is_decode(self):
+        return self.name == "decode"
+
+    def is_target_verify(self):
+        return self.name == "verify"
+
+    def is_idle(self):
+        return self.name == "idle"
+
+    def is_dllm_extend(self):
+        return self.name == "dllm"
 
 
-class TopK(torch.nn.Module):
+class TopK(Watched, torch.nn.Module):
     def __init__(self, layer, allowed=True):
         super().__init__()
         self.layer_id = layer
-        self.topk_config = types.SimpleNamespace(allow_routed_experts_capture=allowed)
+        self.topk_config = TopKConfig(allow_routed_experts_capture=allowed)
 
 
 class Model(torch.nn.Module):
@@ -68,7 +121,7 @@ class Model(torch.nn.Module):
         return "logits"
 
 
-class Request:
+class Request(Watched):
     count = 0
 
     def __init__(self, tokens, most=8, asked=True, start=0, parameters=None, session=None):
@@ -94,7 +147,7 @@ class Request:
         return self.output_ids[: self.finished_len] if self.finished_len else self.output_ids
 
 
-class Key:
+class Key(Watched):
     def __init__(self, tokens, request):
         self.token_ids, self.extra_key = tokens, request.extra_key
         self.cache_salt, self.is_bigram = request.cache_salt, False
@@ -103,11 +156,12 @@ class Key:
         return len(self.token_ids)
 
 
-class Tree:
+class Tree(Watched):
     """The cached sequences: a set of prefixes, of whole pages each."""
 
     disable = False
-    tree_components, cache_controller, linker, enable_storage = ("FULL",), None, None, False
+    tree_components, cache_controller = (Component.FULL,), None
+    linker, enable_storage = None, False
 
     def __init__(self, face, page_size):
         self.face, self.page_size, self.known = face, page_size, {}
@@ -128,8 +182,8 @@ class Tree:
         there = self.match(request, tokens)
         known = self.known.setdefault((request.extra_key, request.cache_salt), set())
         known.update(tuple(tokens[: n + page]) for n in range(0, len(tokens), page))
-        result = types.SimpleNamespace(prefix_len=there)
-        params = types.SimpleNamespace(key=Key(tokens, request))
+        result = InsertResult(prefix_len=there, rotation_tail_declined=False)
+        params = InsertParams(key=Key(tokens, request))
         self.face.inserted(result, self, params)
 
     def evict(self, request, tokens, keep):
@@ -143,8 +197,8 @@ class Tree:
         known = self.known[key.extra_key, key.cache_salt]
         there = self.match(key, key.token_ids)
         known.update(tuple(key.token_ids[: n + 1]) for n in range(len(key)))
-        result = types.SimpleNamespace(prefix_len=there)
-        self.face.inserted(result, self, types.SimpleNamespace(key=key))
+        result = InsertResult(prefix_len=there, rotation_tail_declined=False)
+        self.face.inserted(result, self, InsertParams(key=key))
 
     def reset(self):
         self.known.clear()
@@ -162,12 +216,13 @@ class Engine:
         self.capturer = face.create(
             lambda **kwargs: own,
             model=self.model,
-            model_config=types.SimpleNamespace(hf_text_config=CONFIG, context_len=4096),
+            model_config=ModelConfig(hf_text_config=CONFIG, context_len=4096),
             num_tokens=4000,
             max_running_requests=16,
             device="cpu",
         )
         self.model.capturer = self.capturer
+        self.divided = False  # whether context parallelism divides a pass
         self.computed = {}  # rid -> position -> row, as last computed
 
     def close(self):
@@ -196,7 +251,7 @@ class Engine:
             axis=2,
         )[..., :K]
         ids[before : before + len(rows)] = rows
-        batch = types.SimpleNamespace(
+        batch = ForwardBatch(
             forward_mode=Mode(kind),
             ids=np.ascontiguousarray(ids),
             positions=torch.zeros(len(rows), dtype=torch.int64) if positions is None else positions,
@@ -205,8 +260,9 @@ class Engine:
             extend_seq_lens_cpu=list(counts),
             global_dp_buffer_len=len(ids),
             global_num_tokens_cpu=None,
+            attn_cp_metadata=object() if self.divided else None,
         )
-        self.face.name_requests(batch, None, types.SimpleNamespace(reqs=requests))
+        self.face.name_requests(batch, None, ScheduleBatch(reqs=requests))
         batch.global_num_tokens_cpu = self.global_counts(len(rows), before)
         self.model.forward(None, batch.positions, batch)
         return self.capturer.on_forward_end(batch, in_graph, before or None if in_graph else None)

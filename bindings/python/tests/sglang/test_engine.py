@@ -213,7 +213,10 @@ def test_over_an_update_without_a_flush_a_cache_that_is_not_followed_gives_no_ro
     engine = start()
     tree = engine.tree
     if kind in ("window", "state"):
-        tree.tree_components = ("FULL", "SWA" if kind == "window" else "MAMBA")
+        tree.tree_components = (
+            stand_in.Component.FULL,
+            stand_in.Component.SWA if kind == "window" else stand_in.Component.MAMBA,
+        )
     elif kind == "host":
         tree.cache_controller = object()
     elif kind == "decode":
@@ -903,22 +906,21 @@ def test_passes_of_nobody_have_no_rows(start, kind):
     assert getattr(request, "routecap", None) is None
 
 
-def test_a_forward_that_context_parallelism_divides_has_no_rows(start, monkeypatch):
+def test_a_forward_that_context_parallelism_divides_has_no_rows(start):
     engine = start()
     request = Request(tokens(6))
-    forward = types.SimpleNamespace(
-        forward_mode=stand_in.Mode("prefill"), routecap=[request], attn_cp_metadata=object()
-    )
-    assert not _v0523.batch_of(forward, engine.capturer.place, False, None).requests
+    engine.divided = True
+    engine.run("prefill", [request], [0], [6])
+    assert getattr(request, "routecap", None) is None
 
 
-def test_what_the_model_routes_counts_where_the_configuration_denies_it(start, caplog):
+def test_what_the_model_routes_counts_where_the_configuration_denies_it(ranks, caplog):
     from routecap.sglang._capturer import settings_of
 
     model = stand_in.Model()
     model.layers.append(stand_in.TopK(1))
     model.layers.append(stand_in.TopK(0, allowed=False))
-    settings, layers = settings_of(model, stand_in.CONFIG)
+    settings, layers = settings_of(_v0523._routers_of(model), stand_in.CONFIG)
     assert settings["layer_map"] == [0, 1, 2, 3, 4] and layers == 5
     assert settings["layer_experts"] == [40] * 5 and "[1]" in caplog.text
 

@@ -57,7 +57,9 @@ class Machine:
                 self.forward.route(layer, ids)
             self.log.append("head" if all(ref() is not None for ref in self.held) else "freed")
 
-        self.forward.around(model, self.softly)(None, torch.zeros(rows), None)
+        self.forward.around(model, self.softly)(
+            None, torch.zeros(rows), types.SimpleNamespace(global_dp_buffer_len=None)
+        )
         return list(self.log)
 
 

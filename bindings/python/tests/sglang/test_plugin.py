@@ -1,8 +1,6 @@
 """When the plugin does something, and what it tells SGLang's registry."""
 
 import ast
-import enum
-import sys
 import types
 from importlib.metadata import PackageNotFoundError, distribution
 
@@ -15,39 +13,6 @@ try:
     SOURCE = distribution("sglang").locate_file("")
 except PackageNotFoundError:
     SOURCE = None
-
-
-class HookType(enum.Enum):
-    BEFORE, AFTER, AROUND = 1, 2, 3
-
-
-class Registry:
-    applied = 0
-    hooks = ()
-
-    @classmethod
-    def register(cls, target, hook, kind):
-        cls.hooks.append((target, hook, kind))
-
-    @classmethod
-    def apply_hooks(cls):
-        cls.applied += 1
-
-
-@pytest.fixture
-def registry(monkeypatch):
-    for name in ("sglang", "sglang.srt", "sglang.srt.plugins"):
-        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
-    module = types.ModuleType("sglang.srt.plugins.hook_registry")
-    module.HookRegistry, module.HookType = Registry, HookType
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setattr(Registry, "hooks", [])
-    monkeypatch.setattr(Registry, "applied", 0)
-    monkeypatch.setattr(_v0523, "_registered", False)
-    monkeypatch.setattr(routecap.sglang, "_version", lambda: "0.5.23")
-    for name in ("SGLANG_PLUGINS", "ROUTECAP_SGLANG"):
-        monkeypatch.delenv(name, raising=False)
-    return Registry
 
 
 def test_it_does_nothing_until_it_is_asked(registry, monkeypatch):

@@ -24,10 +24,12 @@ def dtype_asked(sampling_params: Any) -> str:
     Raises:
         ValueError: It is none of `DTYPES`, or a reference and there is no place for objects.
     """
-    if isinstance(sampling_params, dict):
+    if sampling_params is None:
+        parameters = None
+    elif isinstance(sampling_params, dict):  # as the client gave them
         parameters = sampling_params.get("custom_params")
     else:
-        parameters = getattr(sampling_params, "custom_params", None)
+        parameters = sampling_params.custom_params
     dtype = parameters.get(_FIELD, "int32") if isinstance(parameters, dict) else "int32"
     if dtype not in DTYPES:
         raise ValueError(f"{_FIELD} is {dtype!r}: it must be one of {', '.join(DTYPES)}")

@@ -77,19 +77,16 @@ class Batch(NamedTuple):
 NOBODYS = Batch("decode", [], 0)  # or of whom nobody can tell
 
 
-def settings_of(model: Any, config: Any) -> tuple[models.CapturerSettings, int]:
-    """What a model decides, and how many layers its decoder has. Where the engine's model routes in
-    other layers than its configuration says, the model is right."""
+def settings_of(routers: set[int], config: Any) -> tuple[models.CapturerSettings, int]:
+    """What a model decides, and how many layers its decoder has.
+
+    routers: The layers in which the engine's model routes. Where its configuration says others, the
+        model is right.
+    """
     described = models.describe(config)
     settings = described.settings()
     layers = described.decoder_layers or settings["layer_map"][-1] + 1
-    routing = {
-        module.layer_id
-        for module in model.modules()
-        if getattr(getattr(module, "topk_config", None), "allow_routed_experts_capture", False)
-        and isinstance(getattr(module, "layer_id", None), int)
-        and module.layer_id < layers
-    }
+    routing = {layer for layer in routers if layer < layers}
     if more := sorted(routing.difference(settings["layer_map"])):
         logger.warning(
             "routed experts: layers %s route, and the configuration denies it: they are captured, "
@@ -122,6 +119,7 @@ class Capturer:
         model: torch.nn.Module,
         config: Any,
         *,
+        routers: set[int],
         rows: int,
         cached_tokens: int,
         max_requests: int,
@@ -135,7 +133,7 @@ class Capturer:
     ) -> None:
         from ._op import anchor
 
-        settings, self.columns = settings_of(model, config)
+        settings, self.columns = settings_of(routers, config)
         self.own, self.place, self.failed = own, place, False
         self._max_tokens = max_tokens
         self.capturer = capturer_on(

@@ -45,14 +45,16 @@ class Forward:
         def delimited(
             input_ids: Any, positions: Any, forward_batch: Any, *args: Any, **more: Any
         ) -> Any:
-            rows = max(len(positions), getattr(forward_batch, "global_dp_buffer_len", 0) or 0)
-            softly(self.begin, rows)
+            softly(self._begin_batch, positions, forward_batch)
             output = forward(input_ids, positions, forward_batch, *args, **more)
             softly(self.end)
             self._join()
             return output
 
         return delimited
+
+    def _begin_batch(self, positions: Any, forward_batch: Any) -> None:
+        self.begin(max(len(positions), forward_batch.global_dp_buffer_len or 0))
 
     def begin(self, rows: int) -> None:
         """A pass whose routers see up to `rows` rows, padding included."""

@@ -111,8 +111,7 @@ class Lives:
         if new:
             opened = self._capturer.open_batch(len(new)).tolist()
             for request, handle in zip(new, opened, strict=True):
-                retractions = getattr(request, "retraction_count", 0)
-                request.routecap = Life(Rows(self._capturer, handle), retractions)
+                request.routecap = Life(Rows(self._capturer, handle), request.retraction_count)
         return np.array([request.routecap.rows.handle for request in requests], np.uint64)
 
     def prefilling(
@@ -122,7 +121,7 @@ class Lives:
         took from its cache before these is taken from who computed it."""
         for request in requests:
             life = life_of(request)
-            if life is not None and life.retractions != getattr(request, "retraction_count", 0):
+            if life is not None and life.retractions != request.retraction_count:
                 life.rows.finish()
                 request.routecap = None
                 self._batch = []
@@ -173,10 +172,10 @@ def tokens_of(tokens: Any) -> Tokens:
 
 def tree_of(request: Any) -> tuple[Any, ...]:
     """Where in the cache's tree the prefix of a request may be."""
-    return (getattr(request, "extra_key", None), getattr(request, "cache_salt", None) or None)
+    return (request.extra_key, request.cache_salt or None)
 
 
 def session_of(request: Any) -> tuple[Any, ...] | None:
     """Where the KV of its session is, apart from the tree, if that keeps any."""
-    session = getattr(request, "session", None)
+    session = request.session
     return None if session is None else ("session", session.session_id)

@@ -15,6 +15,10 @@ In the scheduler's process:
 In the detokenizer's: _b64_encode_per_request. In the tokenizer manager's: _validate_one_request;
 _handle_batch_output, for servers without a tokenizer, whose scheduler answers it.
 
+What is hooked, and the fields that are read, are looked up before a capturer is made: where one is
+not there, or has other parameters, SGLang's own capturer stays. What else is read is read by its
+name alone, never with a value in its place.
+
 Hooks fail softly: what one raises is logged once, capture ends, and the engine goes on. From then
 on requests have no rows.
 """
@@ -31,6 +35,7 @@ from ._delivery import fetch
 from ._lives import session_of, tokens_of
 from ._options import Options
 from ._prefixes import pairs_of
+from ._surface import check_fields, check_functions
 
 logger = logging.getLogger("sglang.srt.routecap")
 
@@ -38,69 +43,123 @@ logger = logging.getLogger("sglang.srt.routecap")
 # must be told, or their rows are missing.
 _IN_CHAINS = ("EAGLE", "EAGLE3", "NEXTN", "STANDALONE", "DFLASH")
 
-_registered = False
+# Of RoutedExpertsCapturer.create.
+_ARGUMENTS = ("model", "model_config", "num_tokens", "max_running_requests", "device")
+
+# Fields that hooks and the capturer read of what SGLang gives them.
+_FIELDS = {
+    "sglang.srt.model_executor.forward_batch_info.ForwardBatch": (
+        "forward_mode",
+        "positions",
+        "seq_lens_cpu",
+        "extend_prefix_lens_cpu",
+        "extend_seq_lens_cpu",
+        "global_dp_buffer_len",
+        "attn_cp_metadata",
+    ),
+    "sglang.srt.managers.utils.GenerationBatchResult": ("routed_experts_output", "accept_index"),
+    "sglang.srt.mem_cache.base_prefix_cache.InsertResult": ("prefix_len", "rotation_tail_declined"),
+    "sglang.srt.layers.moe.topk.TopKConfig": ("allow_routed_experts_capture",),
+    "sglang.srt.managers.io_struct.GenerateReqInput": ("return_routed_experts", "sampling_params"),
+    "sglang.srt.managers.io_struct.BatchStrOutput": ("routed_experts",),
+    "sglang.srt.managers.io_struct.BatchTokenIDOutput": ("routed_experts",),
+    "sglang.srt.sampling.sampling_params.SamplingParams": ("custom_params",),
+}
+
+_hooked: dict[str, tuple[str, ...]] = {}  # what is hooked, and its first parameters
 _options = Options()
 _capturer: SGLangCapturer | None = None
 
 
 def register(options: Options) -> None:
     """Tell SGLang's registry of all hooks, once in a process."""
-    global _registered, _options
+    global _options
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     _options = options
-    if _registered:
+    if _hooked:
         return
-    _registered = True
     scheduler = "managers.scheduler_components."
     results = scheduler + "batch_result_processor.SchedulerBatchResultProcessor."
     weights = scheduler + "weight_updater.SchedulerWeightUpdaterManager."
     cache = "mem_cache.unified_radix_cache.UnifiedRadixCache."
     session = "session.streaming_session.StreamingSession."
-    hooks: list[tuple[str, Callable[..., Any], HookType]] = [
-        ("state_capturer.routed_experts.RoutedExpertsCapturer.create", create, HookType.AROUND),
-        ("model_executor.forward_batch_info.ForwardBatch.init_new", name_requests, HookType.AFTER),
-        (results + "_maybe_collect_routed_experts", collect, HookType.AROUND),
-        (results + "_resolve_spec_v2_tokens", accept, HookType.AFTER),
-        ("managers.utils.GenerationBatchResult.copy_to_cpu", keep_paths, HookType.BEFORE),
+    hooks: list[tuple[str, tuple[str, ...], Callable[..., Any], HookType]] = [
+        (
+            "state_capturer.routed_experts.RoutedExpertsCapturer.create",
+            _ARGUMENTS,
+            create,
+            HookType.AROUND,
+        ),
+        (
+            "model_executor.forward_batch_info.ForwardBatch.init_new",
+            ("batch",),
+            name_requests,
+            HookType.AFTER,
+        ),
+        (results + "_maybe_collect_routed_experts", ("req",), collect, HookType.AROUND),
+        (results + "_resolve_spec_v2_tokens", ("result", "batch"), accept, HookType.AFTER),
+        ("managers.utils.GenerationBatchResult.copy_to_cpu", (), keep_paths, HookType.BEFORE),
         (
             "speculative.spec_utils.move_accept_tokens_to_target_kvcache",
+            ("batch", "accept_index"),
             keep_moved_paths,
             HookType.BEFORE,
         ),
         (
             "speculative.ngram_worker.NGRAMWorker.forward_batch_generation",
+            (),
             carry_drafts,
             HookType.AFTER,
         ),
-        (cache + "checkpoint", checkpoint, HookType.AROUND),
-        (cache + "insert", inserted, HookType.AFTER),
-        (cache + "reset", flushed, HookType.AFTER),
-        (cache + "clear_storage_backend", storage_cleared, HookType.AFTER),
-        (session + "try_cache_finished_req", kept_by_session, HookType.AFTER),
-        (session + "release_session", released_by_session, HookType.AFTER),
-        (weights + "record_weight_version_after_update", updated, HookType.AROUND),
-        (weights + "flush_cache_after_weight_update", updated_in_part, HookType.BEFORE),
-        (weights + "end_weight_update", updated_from_outside, HookType.BEFORE),
-        ("managers.scheduler.Scheduler.record_weight_version_change", named, HookType.AFTER),
+        (cache + "checkpoint", ("req",), checkpoint, HookType.AROUND),
+        (cache + "insert", ("params",), inserted, HookType.AFTER),
+        (cache + "reset", (), flushed, HookType.AFTER),
+        (cache + "clear_storage_backend", (), storage_cleared, HookType.AFTER),
+        (session + "try_cache_finished_req", ("req",), kept_by_session, HookType.AFTER),
+        (session + "release_session", ("session_id",), released_by_session, HookType.AFTER),
+        (
+            weights + "record_weight_version_after_update",
+            ("weight_version",),
+            updated,
+            HookType.AROUND,
+        ),
+        (
+            weights + "flush_cache_after_weight_update",
+            ("recv_req", "success", "message"),
+            updated_in_part,
+            HookType.BEFORE,
+        ),
+        (weights + "end_weight_update", ("recv_req",), updated_from_outside, HookType.BEFORE),
+        (
+            "managers.scheduler.Scheduler.record_weight_version_change",
+            ("new_version",),
+            named,
+            HookType.AFTER,
+        ),
         (
             "managers.detokenizer_manager.DetokenizerManager._b64_encode_per_request",
+            ("data_list",),
             encode_rows,
             HookType.AROUND,
         ),
         (
             "managers.tokenizer_manager.TokenizerManager._validate_one_request",
+            ("obj",),
             check_request,
             HookType.BEFORE,
         ),
         (
             "managers.tokenizer_manager.TokenizerManager._handle_batch_output",
+            ("recv_obj",),
             encode_in_place,
             HookType.BEFORE,
         ),
     ]
-    for target, hook, kind in hooks:
-        HookRegistry.register(f"sglang.srt.{target}", hook, kind)
+    for name, parameters, hook, kind in hooks:
+        target = f"sglang.srt.{name}"
+        _hooked[target] = parameters
+        HookRegistry.register(target, hook, kind)
 
 
 # ---- The capturer
@@ -117,6 +176,8 @@ def _make(
     schedule, parallel = runtime.get_schedule(), runtime.get_parallel()
     spec = runtime.get_spec()
     drafts = spec.speculative_num_draft_tokens or 1
+    one_each = (spec.speculative_eagle_topk or 1) == 1
+    in_chains = one_each and str(spec.speculative_algorithm) in _IN_CHAINS
     prefill = schedule.chunked_prefill_size or 0
     if prefill <= 0:  # not in chunks
         prefill = model_config.context_len
@@ -131,12 +192,13 @@ def _make(
         owner=parallel.attn_tp_rank == 0,
         scattered=scattered,
         sliced=is_dp_attention_enabled() and not scattered,
-        apart=getattr(serving, "nnodes", 1) > 1 and getattr(serving, "node_rank", 0) > 0,
+        apart=serving.nnodes > 1 and serving.node_rank > 0,
         replica=0 if is_dp_attention_enabled() else parallel.dp_rank or 0,
     )
     capturer = SGLangCapturer(
         model,
         model_config.hf_text_config,
+        routers=_routers_of(model),
         rows=rows,
         cached_tokens=num_tokens + _host_tokens(serving, num_tokens),
         max_requests=max_requests,
@@ -146,11 +208,19 @@ def _make(
         options=_options,
         own=own,
         model_name=_model_name(serving),
-        weight_version=_number(getattr(serving, "weight_version", None)),
+        weight_version=_number(serving.weight_version),
     )
-    one_each = (spec.speculative_eagle_topk or 1) == 1
-    capturer.drafts_in_chains = one_each and str(spec.speculative_algorithm) in _IN_CHAINS
+    capturer.drafts_in_chains = in_chains
     return capturer
+
+
+def _routers_of(model: Any) -> set[int]:
+    """The layers whose routers give their ids to a capturer."""
+    from sglang.srt.layers.moe.topk import TopK
+
+    found = [module for module in model.modules() if isinstance(module, TopK)]
+    allowed = [each for each in found if each.topk_config.allow_routed_experts_capture]
+    return {each.layer_id for each in allowed if each.layer_id is not None}
 
 
 # What of a server's arguments decides the weights, and how a pass computes with them and with KV.
@@ -166,7 +236,7 @@ _MODEL = (
 
 
 def _model_name(serving: Any) -> str:
-    return repr([str(getattr(serving, name, "")) for name in _MODEL])
+    return repr([str(getattr(serving, name)) for name in _MODEL])
 
 
 def _number(version: str | None) -> str:
@@ -176,9 +246,9 @@ def _number(version: str | None) -> str:
 
 def _host_tokens(serving: Any, device_tokens: int) -> int:
     """About how many tokens the cache holds in host memory (HiCache)."""
-    if not getattr(serving, "enable_hierarchical_cache", False):
+    if not serving.enable_hierarchical_cache:
         return 0
-    return int(device_tokens * (getattr(serving, "hicache_ratio", 0) or 4))
+    return int(device_tokens * (serving.hicache_ratio or 4))
 
 
 def create(original: Callable[..., Any], **kwargs: Any) -> Any:
@@ -196,9 +266,10 @@ def create(original: Callable[..., Any], **kwargs: Any) -> Any:
         else:
             return original(**kwargs)
     own = original(**kwargs) if _options.beside else None
-    arguments = ("model", "model_config", "num_tokens", "max_running_requests", "device")
     try:
-        _capturer = _make(own, *(kwargs[name] for name in arguments))
+        check_functions(_hooked)
+        check_fields(_FIELDS)
+        _capturer = _make(own, *(kwargs[name] for name in _ARGUMENTS))
     except Exception:
         logger.exception("routed experts: routecap cannot capture here; SGLang's own does")
         _capturer = None
@@ -300,8 +371,9 @@ def _issue(
 def batch_of(forward_batch: Any, place: Place, in_graph: bool, graph_requests: int | None) -> Batch:
     """What SGLang says of a pass. Looks at nothing on the device."""
     mode = forward_batch.forward_mode
+    # Passes that are made to warm up or to capture a graph have no requests.
     requests = getattr(forward_batch, "routecap", None) or []
-    split = getattr(forward_batch, "attn_cp_metadata", None) is not None
+    split = forward_batch.attn_cp_metadata is not None
     if not requests or mode.is_idle() or split or mode.is_dllm_extend():
         return NOBODYS
     verify, decode = mode.is_target_verify(), mode.is_decode()
@@ -340,15 +412,16 @@ def _first_row(forward_batch: Any, in_graph: bool, padded: int | None) -> int | 
 
 
 def name_requests(forward_batch: Any, cls: Any, batch: Any, *args: Any, **kwargs: Any) -> None:
-    forward_batch.routecap = batch.reqs
+    if _capturer is not None:
+        forward_batch.routecap = _capturer.softly(lambda: batch.reqs)
 
 
-def collect(original: Callable[..., Any], processor: Any, request: Any) -> None:
+def collect(original: Callable[..., Any], processor: Any, req: Any) -> None:
     capturer = _capturer
     if capturer is None or capturer.own is not None or capturer.failed:
-        original(processor, request)
+        original(processor, req)
     if capturer is not None:
-        capturer.softly(_collect, capturer, request)
+        capturer.softly(_collect, capturer, req)
 
 
 def _collect(capturer: SGLangCapturer, request: Any) -> None:
@@ -367,24 +440,27 @@ def accept(tokens: list[Any], processor: Any, result: Any, batch: Any) -> None:
     if _capturer is not None and (issued := _capturer.settling) is not None:
         _capturer.settling = None
         if issued.step is not None:
-            _capturer.softly(_accept, _capturer, issued, batch.reqs, tokens)
+            _capturer.softly(_accept, _capturer, issued, batch, tokens)
 
 
-def _accept(
-    capturer: SGLangCapturer, issued: Issued, requests: list[Any], tokens: list[Any]
-) -> None:
+def _accept(capturer: SGLangCapturer, issued: Issued, batch: Any, tokens: list[Any]) -> None:
     kept = [len(each) for each in tokens]
     paths = None if issued.paths is None else issued.paths.cpu().numpy()
     if paths is None and not capturer.drafts_in_chains:
         kept = [0] * len(kept)
-    capturer.accept(issued.step, requests, kept, paths, issued.each)
+    capturer.accept(issued.step, batch.reqs, kept, paths, issued.each)
 
 
 def keep_paths(result: Any, *args: Any, **kwargs: Any) -> None:
     """Of a tree of drafts, which nodes were accepted: copied with the other results."""
+    if _capturer is not None:
+        _capturer.softly(_keep_path_of, result)
+
+
+def _keep_path_of(result: Any) -> None:
     issued = result.routed_experts_output
     if isinstance(issued, Issued):
-        _keep_paths(issued, getattr(result, "accept_index", None))
+        _keep_paths(issued, result.accept_index)
 
 
 def keep_moved_paths(batch: Any, accept_index: Any, *args: Any, **kwargs: Any) -> None:
@@ -401,8 +477,13 @@ def _keep_paths(issued: Issued, index: Any) -> None:
 
 def carry_drafts(result: Any, worker: Any, *args: Any, **kwargs: Any) -> None:
     """Of n-gram drafts SGLang drops what its capturer gives it to carry."""
-    if _capturer is not None and result.routed_experts_output is None:
-        result.routed_experts_output = _capturer.verifying
+    if _capturer is not None:
+        _capturer.softly(_carry_drafts, _capturer, result)
+
+
+def _carry_drafts(capturer: SGLangCapturer, result: Any) -> None:
+    if result.routed_experts_output is None:
+        result.routed_experts_output = capturer.verifying
 
 
 _updating = False  # what is named now are new weights
@@ -424,18 +505,22 @@ def _other_weights(version: str | None) -> None:
         _capturer.softly(_capturer.set_weight_version, version)
 
 
-def updated_in_part(updater: Any, request: Any, success: bool, message: str) -> None:
+def updated_in_part(updater: Any, recv_req: Any, success: bool, message: str) -> None:
     """The weights are others, but not those of the drafts: SGLang keeps the former version."""
     if not success:
         _other_weights(None)
 
 
-def updated_from_outside(updater: Any, request: Any) -> None:
+def updated_from_outside(updater: Any, recv_req: Any) -> None:
     """A session of updates ends in which SGLang loaded nothing: somebody else wrote the weights, or
     a part of them could not be loaded."""
-    session = updater._session
-    if session is not None and not session.loaded_weights:
+    if _capturer is not None and _capturer.softly(_loaded_nothing, updater):
         _other_weights(None)
+
+
+def _loaded_nothing(updater: Any) -> bool:
+    session = updater._session
+    return session is not None and not bool(session.loaded_weights)
 
 
 def named(result: Any, scheduler: Any, new_version: str | None = None) -> None:
@@ -461,15 +546,16 @@ def checkpoint(original: Callable[..., Any], cache: Any, req: Any, **kwargs: Any
 
 
 def inserted(result: Any, cache: Any, params: Any) -> None:
-    if _capturer is not None and not cache.disable:
-        _capturer.softly(_inserted, _capturer, cache, _checkpointing, params.key, result)
+    if _capturer is not None:
+        _capturer.softly(_inserted, _capturer, cache, _checkpointing, params, result)
 
 
-def _inserted(capturer: SGLangCapturer, cache: Any, request: Any, key: Any, result: Any) -> None:
+def _inserted(capturer: SGLangCapturer, cache: Any, request: Any, params: Any, result: Any) -> None:
     """The cache takes whole pages, and tells them by tokens, or by pairs of these. Without a request
     it took them from elsewhere."""
-    if getattr(result, "rotation_tail_declined", False):
+    if cache.disable or result.rotation_tail_declined:
         return
+    key = params.key
     capturer.follow(_followed(cache), _outside(cache))
     first, page = result.prefix_len, cache.page_size
     tokens = tokens_of(key.token_ids)
@@ -488,7 +574,7 @@ def _followed(cache: Any) -> bool:
     KV that was computed later, which nobody tells."""
     from sglang.srt.runtime_context import get_disagg
 
-    kinds = [str(getattr(kind, "name", kind)) for kind in cache.tree_components]
+    kinds = [kind.name for kind in cache.tree_components]
     alone = cache.cache_controller is None and get_disagg().disaggregation_mode == "null"
     return kinds == ["FULL"] and alone and not _outside(cache)
 
@@ -501,15 +587,17 @@ def _outside(cache: Any) -> bool:
     return not known or cache.linker is not None or bool(cache.enable_storage)
 
 
-def kept_by_session(kept: bool, session: Any, request: Any) -> None:
+def kept_by_session(kept: bool, session: Any, req: Any) -> None:
     """A streaming session keeps the KV of its last turn, outside of the tree."""
-    if _capturer is not None and request.session is not None:
-        _capturer.softly(_kept_by_session, _capturer, request, kept)
+    if _capturer is not None:
+        _capturer.softly(_kept_by_session, _capturer, req, kept)
 
 
 def _kept_by_session(capturer: SGLangCapturer, request: Any, kept: bool) -> None:
     """If it was aborted, the session has nothing any more, and begins with the tree again."""
     scope = session_of(request)
+    if scope is None:
+        return
     capturer.prefixes.forget(scope)
     if kept:
         tokens = tokens_of(request.origin_input_ids + request.output_ids_through_stop)
@@ -535,21 +623,21 @@ def storage_cleared(cleared: bool, cache: Any) -> None:
 # ---- The other processes
 
 
-def check_request(manager: Any, request: Any, *args: Any) -> None:
+def check_request(manager: Any, obj: Any, *args: Any) -> None:
     """Refuses what nobody could answer.
 
     Raises:
         ValueError: Which SGLang tells the client.
     """
-    if not _options.beside and getattr(request, "return_routed_experts", False):
-        dtype_asked(request.sampling_params)
+    if not _options.beside and getattr(obj, "return_routed_experts", False):  # not an embedding's
+        dtype_asked(obj.sampling_params)
 
 
-def encode_rows(original: Callable[..., Any], rows: list[Any] | None) -> Any:
+def encode_rows(original: Callable[..., Any], data_list: list[Any] | None) -> Any:
     """Base64 of what each request asked for; other tensors are SGLang's."""
-    if rows is None:
+    if data_list is None:
         return None
-    return [_encode(original, each) for each in rows]
+    return [_encode(original, each) for each in data_list]
 
 
 def _encode(original: Callable[..., Any], tensor: Any) -> Any:
@@ -563,10 +651,10 @@ def _encode(original: Callable[..., Any], tensor: Any) -> Any:
         return None
 
 
-def encode_in_place(manager: Any, message: Any) -> None:
-    rows = getattr(message, "routed_experts", None)
+def encode_in_place(manager: Any, recv_obj: Any) -> None:
+    rows = getattr(recv_obj, "routed_experts", None)  # embeddings have none
     if rows and any(each is not None and not isinstance(each, str) for each in rows):
-        message.routed_experts = encode_rows(_as_they_are, rows)
+        recv_obj.routed_experts = encode_rows(_as_they_are, rows)
 
 
 def _as_they_are(tensors: list[Any]) -> list[Any]:
