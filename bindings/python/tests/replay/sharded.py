@@ -1,6 +1,7 @@
 """The first of two ranks that share a sequence: its router sees a DTensor, and is replayed."""
 
 import sys
+from types import SimpleNamespace
 from unittest import mock
 
 import torch
@@ -12,6 +13,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 sys.modules["torchtitan.distributed.minimal_async_ep.kernels"] = mock.MagicMock()
 from torchtitan.models.common import config_utils as titan
+from torchtitan.models.common.token_dispatcher import LocalTokenDispatcher
 
 EXPERTS, K, BATCH, LENGTH, WIDTH = 8, 2, 2, 6, 16
 
@@ -23,9 +25,13 @@ router = titan.make_router_config(
 router.init_states()
 weight = DTensor.from_local(router.gate.weight.data, mesh, [Replicate()], run_check=False)
 router.gate.weight = torch.nn.Parameter(weight)
+block = torch.nn.Module()
+block.router = router
+dispatcher = object.__new__(LocalTokenDispatcher)  # it runs in no test
+block.routed_experts = SimpleNamespace(token_dispatcher=dispatcher)
 model = torch.nn.Module()
-model.layers = torch.nn.ModuleDict({"4": router})
-model.forward = lambda hidden: model.layers["4"](hidden)
+model.layers = torch.nn.ModuleDict({"4": block})
+model.forward = lambda hidden: router(hidden)
 
 mine = torch.randn(BATCH, LENGTH // 2, WIDTH)
 hidden = DTensor.from_local(mine, mesh, [Shard(1)], run_check=False)

@@ -237,8 +237,8 @@ def test_what_does_not_fit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         with replay(rows):
             model(hidden)
     router.__class__ = TokenChoiceTopKRouter
-    dispatcher = model.layers["3"].moe.routed_experts.token_dispatcher
-    monkeypatch.setattr(dispatcher, "non_blocking_capacity_factor", 0.5, raising=False)
+    hybrid = called("HybridEPTokenDispatcher", non_blocking_capacity_factor=0.5)
+    monkeypatch.setattr(model.layers["3"].moe.routed_experts, "token_dispatcher", hybrid)
     with pytest.raises(ValueError, match="capacity 0.5"):
         attach(model)
     monkeypatch.undo()
@@ -247,3 +247,43 @@ def test_what_does_not_fit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         attach(model)
     with pytest.raises(ValueError, match="no TokenChoiceTopKRouter"):
         attach(torch.nn.Linear(1, 1))
+
+
+def called(name: str, **content: Any) -> Any:
+    """One of a class of this name."""
+    return type(name, (), content)()
+
+
+def test_what_torchtitan_renamed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A setting that was not found stood for one that is not set: experts dropped tokens that they
+    were given."""
+    model = Model()
+    block = model.layers["2"].moe
+    things = dict.fromkeys(("num_experts", "top_k", "_debug_force_load_balance"), block.router)
+    things["token_dispatcher"] = block.routed_experts
+    for name, thing in things.items():
+        with monkeypatch.context() as patch:
+            patch.delattr(thing, name)
+            with pytest.raises(ValueError, match=rf"layers\.2\.moe\.router.* has no {name}\b"):
+                attach(model)
+    experts = block.routed_experts
+    del block.routed_experts
+    with pytest.raises(ValueError, match=r"layers\.2\.moe\.router.* has no routed_experts"):
+        attach(model)
+    block.routed_experts = experts
+    with monkeypatch.context() as patch:
+        patch.setattr(experts, "token_dispatcher", called("HybridEPTokenDispatcher"))
+        with pytest.raises(ValueError, match="has no non_blocking_capacity_factor"):
+            attach(model)
+        patch.setattr(experts, "token_dispatcher", called("OtherDispatcher"))
+        with pytest.raises(ValueError, match="behind a OtherDispatcher"):
+            attach(model)
+    model.ahead = torch.nn.ModuleDict({"layers": model.mtp_layers})  # whose layers count apart
+    del model.mtp_layers
+    with pytest.raises(ValueError, match=r"ahead\.layers\.0\.moe\.router are in different lists"):
+        attach(model)
+    for layer in "123":
+        model.layers[layer].moe.router = torch.nn.Identity()
+    del model.ahead
+    with pytest.raises(ValueError, match="no TokenChoiceTopKRouter"):
+        attach(model)

@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..transformers._taps import layer_of
+from ._names import expect, layers_of
 from ._passes import Router
 from ._rank import StagedReplay
 from ._report import ReplayError
@@ -36,6 +36,16 @@ from ._topk import Choice, replace_forward
 __all__ = ["TorchtitanReplay", "attach"]
 
 _KIND = "TokenChoiceTopKRouter"
+_KNOWN = "torchtitan 0.3"
+_CAPACITY = {
+    "LocalTokenDispatcher": None,
+    "AllToAllTokenDispatcher": None,
+    "TorchAOTokenDispatcher": None,
+    "DeepEPTokenDispatcher": None,
+    "MinimalAsyncEPTokenDispatcher": None,
+    "HybridEPTokenDispatcher": "non_blocking_capacity_factor",
+}
+"""What of a dispatcher says that it drops tokens; None: nothing can make it."""
 
 
 def attach(model: nn.Module | Sequence[nn.Module], *, agreement: bool = False) -> TorchtitanReplay:
@@ -109,7 +119,7 @@ def _routers_of(part: nn.Module) -> tuple[list[tuple[Router, Any]], list[str]]:
     Raises:
         ValueError: One cannot be replayed.
     """
-    replayed: list[tuple[Router, Any]] = []
+    replayed: list[tuple[str, Any]] = []
     live = []
     compiled: Callable[[Any], bool] = lambda module: module._compiled_call_impl is not None
     for name, module in part.named_modules():
@@ -118,18 +128,37 @@ def _routers_of(part: nn.Module) -> tuple[list[tuple[Router, Any]], list[str]]:
         if name.startswith("mtp_layers.") or ".mtp_layers." in name:
             live.append(name)
             continue
+        expect(module, name, ("num_experts", "top_k", "_debug_force_load_balance"), _KNOWN)
         owners = [part.get_submodule(name.rsplit(".", n)[0]) for n in range(1, name.count(".") + 1)]
         if any(map(compiled, [part, *owners, module])):
             raise ValueError(f"{name} is compiled, leave it eager: {_COMPILED}")
         if module._debug_force_load_balance:
             raise ValueError(f"{name} is forced to balance: leave debug.moe_force_load_balance out")
-        experts = getattr(owners[0], "routed_experts", None) if owners else None
-        dispatcher = getattr(experts, "token_dispatcher", None)
-        capacity = getattr(dispatcher, "non_blocking_capacity_factor", None)
-        if capacity is not None and capacity < 1:
-            raise ValueError(
-                f"{name} has experts of capacity {capacity}, which drop tokens that they were"
-                " given: leave non_blocking_capacity_factor out"
-            )
-        replayed.append((Router(layer_of(name), name), module))
-    return replayed, live
+        _expect_whole(name, owners[0] if owners else part)
+        replayed.append((name, module))
+    layers = layers_of([name for name, _ in replayed])
+    routers = [Router(layer, name) for layer, (name, _) in zip(layers, replayed)]
+    return [(router, module) for router, (_, module) in zip(routers, replayed)], live
+
+
+def _expect_whole(name: str, owner: Any) -> None:
+    """The experts behind a router get every token that it gives them."""
+    expect(owner, f"what {name} is in", ("routed_experts",), _KNOWN)
+    expect(owner.routed_experts, f"routed_experts beside {name}", ("token_dispatcher",), _KNOWN)
+    dispatcher = owner.routed_experts.token_dispatcher
+    kinds = [each.__name__ for each in type(dispatcher).__mro__ if each.__name__ in _CAPACITY]
+    if not kinds:
+        raise ValueError(
+            f"{name} has experts behind a {type(dispatcher).__name__}, of which it is not known"
+            f" whether it drops tokens: routecap knows {_KNOWN}. Install that, or report the class"
+        )
+    setting = _CAPACITY[kinds[0]]
+    if setting is None:
+        return
+    expect(dispatcher, f"the dispatcher beside {name}", (setting,), _KNOWN)
+    capacity = getattr(dispatcher, setting)
+    if capacity is not None and capacity < 1:
+        raise ValueError(
+            f"{name} has experts of capacity {capacity}, which drop tokens that they were given:"
+            f" leave {setting} out"
+        )
