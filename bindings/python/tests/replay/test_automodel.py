@@ -1,5 +1,7 @@
 """Gates of released NeMo Automodel choose what they are given, and weigh it as Automodel does."""
 
+import sys
+
 import pytest
 import routecap.replay.automodel
 import torch
@@ -246,3 +248,43 @@ def test_what_does_not_fit_is_named():
     model.layers["1"].mlp.gate.use_routing_core = True
     with pytest.raises(ValueError, match="CUDA graph"):
         attach(model)
+
+
+def called(kind, name):
+    """The same class by another name."""
+    own = {key: each for key, each in vars(kind).items() if key not in ("__dict__", "__weakref__")}
+    return type(name, kind.__bases__, own)
+
+
+def test_what_automodel_renamed_is_named(monkeypatch):
+    """An attribute that was not found stood for a gate that is none: it was routed live, or in a
+    graph."""
+    model = Model()
+    gate = model.layers["2"].mlp.gate
+    for name in ("router_replay", "n_experts", "use_routing_core"):
+        with monkeypatch.context() as patch:
+            patch.delattr(gate, name)
+            with pytest.raises(ValueError, match=rf"layers\.2\.mlp\.gate \(Gate\) has no {name}"):
+                attach(model)
+    with monkeypatch.context() as patch:  # as Gemma's
+        patch.setattr(gate, "__class__", called(Gate, "Renamed"))
+        with pytest.raises(ValueError, match=r"layers\.2\.mlp\.gate is a Renamed, and no Gate"):
+            attach(model)
+    ahead = Model()
+    ahead.ahead = ahead.mtp  # whose layers count apart
+    del ahead.mtp
+    with pytest.raises(ValueError, match=r"ahead\.layers\.0\.mlp\.gate are in different lists"):
+        attach(ahead)
+    model.blocks = model.layers
+    del model.layers
+    with pytest.raises(ValueError, match=r"blocks\.1\.mlp\.gate is in none of a decoder's layers"):
+        attach(model)
+
+
+def test_a_gate_that_asks_another_method_does_not_pass_for_replayed(monkeypatch):
+    model, rows = Model(), rows_of(1)
+    monkeypatch.setattr(
+        sys.modules[Gate.__module__], "replay_selection", lambda replay, indices: indices
+    )
+    with attach(model) as replay, pytest.raises(ReplayError, match="did not run"), replay(rows):
+        model(torch.randn(TOKENS, WIDTH))

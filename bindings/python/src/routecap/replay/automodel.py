@@ -23,11 +23,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..transformers._taps import layer_of
+from ._names import expect, layers_of
 from ._passes import Router
 from ._rank import StagedReplay
 
 __all__ = ["AutomodelReplay", "attach"]
+
+_KIND = "Gate"
+_KNOWN = "NeMo Automodel 0.7"
 
 
 def attach(model: nn.Module | Sequence[nn.Module], *, agreement: bool = False) -> AutomodelReplay:
@@ -51,8 +54,8 @@ class AutomodelReplay(StagedReplay):
         gates = sorted((each for own, _ in found for each in own), key=lambda each: each[0].layer)
         if not gates:
             raise ValueError(
-                "the model has no gates of Automodel that can be replayed: give a"
-                " mixture-of-experts model"
+                "the model has no gates of Automodel that can be replayed, with router_replay and"
+                " n_experts: give a mixture-of-experts model"
             )
         super().__init__([router for router, _ in gates], agreement=agreement)
         self.live = tuple(name for _, live in found for name in live)
@@ -80,21 +83,30 @@ def _gates_of(part: nn.Module) -> tuple[list[tuple[Router, Any]], list[str]]:
     Raises:
         ValueError: One cannot be replayed.
     """
-    replayed: list[tuple[Router, Any]] = []
+    replayed: list[tuple[str, Any]] = []
     live = []
     for name, module in part.named_modules():
-        if not (hasattr(module, "router_replay") and hasattr(module, "n_experts")):
+        known = any(each.__name__ == _KIND for each in type(module).__mro__)
+        if not known and not hasattr(module, "router_replay"):
             continue
         if "mtp" in name.split("."):
             live.append(name)
             continue
-        if getattr(module, "use_routing_core", False):
+        if not known:
+            raise ValueError(
+                f"{name} is a {type(module).__name__}, and no {_KIND} that is known here: report the"
+                " model"
+            )
+        expect(module, name, ("router_replay", "n_experts", "use_routing_core"), _KNOWN)
+        if module.use_routing_core:
             raise ValueError(
                 f"{name} runs in a CUDA graph, which would replay its first rows: leave "
                 "use_routing_core out"
             )
-        replayed.append((Router(layer_of(name), name), module))
-    return replayed, live
+        replayed.append((name, module))
+    layers = layers_of([name for name, _ in replayed])
+    routers = [Router(layer, name) for layer, (name, _) in zip(layers, replayed)]
+    return [(router, gate) for router, (_, gate) in zip(routers, replayed)], live
 
 
 class _Gate:
