@@ -2,6 +2,8 @@
 could not.
 """
 
+import sys
+
 import pytest
 import routecap.replay.megatron
 import torch
@@ -23,6 +25,16 @@ from small import (
 )
 
 attach = routecap.replay.megatron.attach
+REFUSED = (
+    "moe_router_fusion",
+    "moe_expert_capacity_factor",
+    "moe_router_force_load_balancing",
+    "moe_router_force_biased",  # not in 0.16
+    "overlap_moe_expert_parallel_comm",
+    "enable_cuda_graph",
+    "external_cuda_graph",
+    "cuda_graph_impl",
+)
 pytestmark = pytest.mark.usefixtures("alone")
 
 
@@ -364,3 +376,41 @@ def test_other_ways_to_choose_are_refused():
     model = model_of(config_of())
     with pytest.raises(ValueError, match="both are layer 1"):
         attach([model, model_of(config_of())])
+
+
+def test_what_megatron_renamed_is_named(monkeypatch):
+    """A setting that was not found stood for its harmless value, and a mark that was not found for
+    a router of the decoder."""
+    model = model_of(config_of())
+    router, kind = model.decoder.layers[1].mlp.router, type(model.config)
+    replay = sys.modules[RouterReplay.__module__].RouterReplay
+    marks = ("topk", "routing_type", "layer_number", "is_mtp_layer")  # the last since 0.17
+    own = [(router, each) for each in marks if hasattr(router, each)]
+    own += [(router, "config"), (router, "router_replay")]
+    own += [(replay, each) for each in ("get_replay_topk", "set_target_indices", "clear_indices")]
+    for thing, name in own:
+        with monkeypatch.context() as patch:
+            patch.delattr(thing, name)
+            with pytest.raises(ValueError, match=rf"\b{name}\b"):
+                attach(model)
+    settings = [each for each in REFUSED if hasattr(kind, each)]
+    assert len(settings) >= 7
+    for name in settings:
+        with monkeypatch.context() as patch:
+            [declares] = [each for each in kind.__mro__ if name in vars(each)]
+            patch.delattr(declares, name)
+            patch.delitem(vars(model.config), name)
+            with pytest.raises(ValueError, match=rf"has no {name}\b"):
+                attach(model)
+    with monkeypatch.context() as patch:
+        patch.setattr(replay, "get_replay_topk", lambda self, topk, scores: None)
+        with pytest.raises(ValueError, match="does not begin with scores, topk"):
+            attach(model)
+    for name in ("routing", "gating"):  # by these a router is known
+        with monkeypatch.context() as patch:
+            for each in type(router).__mro__:
+                if name in vars(each):
+                    patch.delattr(each, name)
+            with pytest.raises(ValueError, match=rf"{name}\(\)"):
+                attach(model)
+    attach(model).detach()

@@ -19,13 +19,14 @@ Layers are counted from 0 through the whole decoder, as in `Routing.layer_map`; 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
+from ._names import expect, expect_parameters
 from ._passes import LIVE, Router
 from ._rank import RankReplay
 from ._report import ReplayError
@@ -43,6 +44,11 @@ _REFUSED: dict[str, tuple[Any, str]] = {
     "cuda_graph_impl": ("none", "graphs would replay the rows of their capture"),
 }
 """Settings of a configuration, the one value with which routers can be replayed, and why."""
+_SINCE = {"moe_router_force_biased": (0, 17), "is_mtp_layer": (0, 17)}
+"""What came later than the rest."""
+_KNOWN = "Megatron-Core 0.16 to 0.19"
+_ROUTER = ("topk", "config", "routing_type", "layer_number", "is_mtp_layer")
+_TOPK = ("scores", "topk", "num_groups", "group_topk", "default_compute_topk")
 _KINDS = ("sinkhorn", "quantile_balancing")
 """Kinds of load balancing that choose experts without asking for replay."""
 
@@ -69,8 +75,8 @@ class MegatronReplay(RankReplay):
         flat = sorted((each for stage in bound for each in stage), key=lambda each: each[0].layer)
         if not flat:
             raise ValueError(
-                "the model has no routers of Megatron-Core that can be replayed: give a"
-                " mixture-of-experts model"
+                "the model has no routers of Megatron-Core that can be replayed, with routing() and"
+                " gating(): give a mixture-of-experts model"
             )
         for (one, _), (other, _) in zip(flat, flat[1:]):
             if one.layer == other.layer:
@@ -103,6 +109,7 @@ class MegatronReplay(RankReplay):
     def _stand_in(self, router: Router, module: nn.Module) -> None:
         """For the methods of the router's own RouterReplay that give rows, and that take them."""
         own: Any = module.router_replay
+        _expect_replay(own)
         if own is None:
             module.router_replay = own = _Unused()
             self._undo.append(partial(setattr, module, "router_replay", None))
@@ -171,6 +178,32 @@ class _Unused:
         pass
 
 
+def _there(names: Iterable[str]) -> list[str]:
+    """Those that this version of Megatron-Core has."""
+    import megatron.core
+
+    version = tuple(map(int, megatron.core.__version__.split(".")[:2]))
+    return [each for each in names if _SINCE.get(each, version) <= version]
+
+
+def _expect_replay(own: Any) -> None:
+    """What gives rows to a RouterReplay, and takes them, is called as it was."""
+    from megatron.core.transformer.moe.router_replay import RouterReplay
+
+    kind = RouterReplay if own is None else type(own)
+    for name, parameters in {
+        "get_replay_topk": _TOPK,
+        "set_target_indices": ("topk_indices",),
+        "clear_indices": (),
+    }.items():
+        if not hasattr(kind, name):
+            raise ValueError(
+                f"{kind.__name__} has no {name}(): routecap knows {_KNOWN}. Install that, or report"
+                " this version"
+            )
+        expect_parameters(getattr(kind, name), parameters, _KNOWN)
+
+
 def routers_of(stage: nn.Module) -> tuple[list[tuple[Router, nn.Module]], list[str]]:
     """Of a model or stage: the routers that can be replayed, and names of those that are not to be.
 
@@ -179,17 +212,20 @@ def routers_of(stage: nn.Module) -> tuple[list[tuple[Router, nn.Module]], list[s
     """
     replayed, live = [], []
     for name, module in stage.named_modules():
-        if not (
-            hasattr(module, "routing") and hasattr(module, "topk") and hasattr(module, "gating")
-        ):
-            continue
-        if getattr(module, "is_mtp_layer", False) or "mtp" in name.split("."):
-            live.append(name)
+        if not (hasattr(module, "routing") and hasattr(module, "gating")):
             continue
         if not hasattr(module, "router_replay"):
-            raise ValueError(f"{name} knows no replay: install Megatron-Core 0.16 or newer")
-        for setting, (value, why) in _REFUSED.items():
-            if (has := getattr(module.config, setting, value)) != value:
+            raise ValueError(f"{name} knows no replay (router_replay): install {_KNOWN}")
+        expect(module, name, _there(_ROUTER), _KNOWN)
+        ahead = "is_mtp_layer" in _there(_ROUTER) and module.is_mtp_layer
+        if ahead or "mtp" in name.split("."):
+            live.append(name)
+            continue
+        settings = _there(_REFUSED)
+        expect(module.config, f"the configuration of {name}", settings, _KNOWN)
+        for setting in settings:
+            value, why = _REFUSED[setting]
+            if (has := getattr(module.config, setting)) != value:
                 raise ValueError(
                     f"{name} cannot be replayed with {setting}={has!r}: {why}. Leave it out"
                 )
