@@ -70,8 +70,9 @@ class Slime:
 
     def _compute_topk(self, old):
         def compute_topk(scores, topk, num_groups=None, group_topk=None):
+            enabled = os.environ.get("ENABLE_ROUTING_REPLAY", "0") == "1"
             stage = os.environ["ROUTING_REPLAY_STAGE"]
-            if stage == "fallthrough":
+            if not enabled or stage == "fallthrough":
                 return old(scores, topk, num_groups=num_groups, group_topk=group_topk)
             queue = self.module.ROUTING_REPLAY
             ids = queue.pop_forward() if stage == "replay_forward" else queue.pop_backward()
@@ -140,7 +141,8 @@ class Miles:
 
 @pytest.fixture(params=[Slime, Miles])
 def trainer(request, monkeypatch):
-    monkeypatch.delitem(sys.modules, "miles.utils.replay_base", raising=False)
+    for name in ("miles", "miles.utils", "miles.utils.replay_base"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
     yield request.param(monkeypatch)
     for _, replay in routecap.replay.slime._replays.values():
         replay.detach()
@@ -228,6 +230,64 @@ def test_queues_that_are_not_those_of_the_model_are_refused(trainer):
         routecap.replay.slime.before_log_prob(None, [model], "")
     with pytest.raises(ReplayError, match="no queues"):
         routecap.replay.slime.before_log_prob(None, [model_of(config_of())], "")
+
+
+def renamed(monkeypatch, thing, name):
+    """Its attribute has another name now."""
+    monkeypatch.setattr(thing, "renamed", getattr(thing, name), raising=False)
+    monkeypatch.delattr(thing, name)
+
+
+def test_what_slime_or_miles_renamed_is_named(trainer, monkeypatch):
+    """An attribute that was not found stood for one that is not set: ids went to the computation
+    in another order, and their own replay went on beside this one."""
+    model, queues = queued(trainer)
+    [router, *_] = [each for each in model.modules() if hasattr(each, "routing_replay")]
+    if isinstance(trainer, Slime):
+        things = dict.fromkeys(
+            ("ROUTING_REPLAY", "RoutingReplay", "get_routing_replay_compute_topk"), trainer.module
+        )
+        things["all_routing_replays"] = trainer.module.RoutingReplay
+    else:
+        things = dict.fromkeys(("replays", "enabled", "stage"), trainer.manager)
+        things |= dict.fromkeys(("get_current", "get_topk_fn"), Manager)
+        module = sys.modules["miles.utils.replay_base"]
+        things["routing_replay_manager"] = module
+    things["pop_forward"] = Queue
+    things |= dict.fromkeys(("forward_index", "backward_index"), queues[1])
+    things["routing_replay"] = router
+    for name, thing in things.items():
+        with monkeypatch.context() as patch:
+            renamed(patch, thing, name)
+            with pytest.raises(ReplayError, match=rf"\b{name}\b"):
+                routecap.replay.slime.before_log_prob(None, [model], "")
+    trainer.stage("replay_of_forward")
+    routecap.replay.slime.before_log_prob(None, [model], "")
+    with pytest.raises(ReplayError, match="'replay_of_forward' is no stage"):
+        MicroBatch(1).through(model)
+
+
+@pytest.mark.parametrize("trainer", [Slime], indirect=True)
+def test_of_slimes_environment_and_of_its_order_another_name_is_said(trainer, monkeypatch):
+    model, _ = queued(trainer)
+    own = trainer.module.get_routing_replay_compute_topk
+
+    def of_another_environment(old):
+        os.environ.get("ENABLE_REPLAY_OF_ROUTING")
+        return own(old)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer.module, "get_routing_replay_compute_topk", of_another_environment)
+        with pytest.raises(ReplayError, match="ENABLE_ROUTING_REPLAY, ROUTING_REPLAY_STAGE"):
+            routecap.replay.slime.before_log_prob(None, [model], "")
+    monkeypatch.setattr(trainer.module, "ORDERED_TOPK_ROUTER", None, raising=False)
+    with pytest.raises(ReplayError, match="no _capture_ordered_topk"):
+        routecap.replay.slime.before_log_prob(None, [model], "")
+    seen = []
+    monkeypatch.setattr(trainer.module, "_capture_ordered_topk", seen.append, raising=False)
+    routecap.replay.slime.before_log_prob(None, [model], "")
+    MicroBatch(1).through(model)
+    assert len(seen) == 3
 
 
 def test_rows_of_a_routing_are_those_of_all_layers():

@@ -21,6 +21,7 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from .._routing import Routing
+from ._names import expect
 from ._passes import Replay, Router, in_backward
 from ._report import ReplayError
 from .megatron import routers_of
@@ -79,9 +81,27 @@ def replay_of(model: Sequence[nn.Module], *, agreement: bool = False) -> QueueRe
     """
     key = id(model[0])
     if key not in _replays:
-        trainer = _Miles() if "miles.utils.replay_base" in sys.modules else _Slime()
+        trainer = _Miles() if "miles" in sys.modules else _Slime()
         _replays[key] = model[0], QueueReplay(model, trainer, agreement=agreement)
     return _replays[key][1]
+
+
+_STAGES = ("fallthrough", "record", "replay_forward", "replay_backward")
+
+
+def _is_forward(stage: str) -> bool:
+    if stage not in _STAGES:
+        raise ReplayError(
+            f"{stage!r} is no stage of replay that is known here ({', '.join(_STAGES)}): report this"
+            " version"
+        )
+    return stage == "replay_forward"
+
+
+def _constants(code: CodeType) -> set[Any]:
+    """Those of a function, and of the functions in it."""
+    inner = (each for each in code.co_consts if isinstance(each, CodeType))
+    return set(code.co_consts).union(*map(_constants, inner))
 
 
 Choice = Callable[..., Any]
@@ -89,17 +109,37 @@ Choice = Callable[..., Any]
 """
 
 
+def _expect(thing: Any, what: str, names: Sequence[str]) -> None:
+    try:
+        expect(thing, what, names, "slime and miles as they were in November 2026")
+    except ValueError as error:
+        raise ReplayError(str(error)) from None
+
+
 class _Slime:
     """What is slime's own."""
 
     def __init__(self) -> None:
         self._module: Any = import_module("slime.utils.routing_replay")
+        names = ("ROUTING_REPLAY", "RoutingReplay", "get_routing_replay_compute_topk")
+        _expect(self._module, "slime.utils.routing_replay", names)
+        _expect(self._module.RoutingReplay, "slime's RoutingReplay", ("all_routing_replays",))
+        # The order of a router's choice, for who computes as SGLang does. Older versions have none.
+        self._capture: Any = None
+        if any("ordered_topk" in name.lower() for name in vars(self._module)):
+            _expect(self._module, "slime.utils.routing_replay", ("_capture_ordered_topk",))
+            self._capture = self._module._capture_ordered_topk
+        read = _constants(self._module.get_routing_replay_compute_topk.__code__)
+        if missing := {"ENABLE_ROUTING_REPLAY", "ROUTING_REPLAY_STAGE"} - read:
+            raise ReplayError(
+                f"slime's get_routing_replay_compute_topk does not read {', '.join(sorted(missing))}"
+                " of the environment: report this version"
+            )
 
     def is_replaying(self) -> bool:
-        return (
-            os.environ.get("ENABLE_ROUTING_REPLAY", "0") == "1"
-            and os.environ.get("ROUTING_REPLAY_STAGE") == "replay_forward"
-        )
+        if os.environ.get("ENABLE_ROUTING_REPLAY", "0") != "1":
+            return False
+        return _is_forward(os.environ["ROUTING_REPLAY_STAGE"])
 
     def current(self) -> Any:
         """The queue of the router that runs now."""
@@ -118,14 +158,14 @@ class _Slime:
     def wrap(self, wrapper: Callable[[Choice, Choice], Choice]) -> Callable[[], None]:
         """Let wrapper(slime's choice, Megatron's choice) choose; returns what undoes it."""
         own = self._module.get_routing_replay_compute_topk
-        capture = getattr(self._module, "_capture_ordered_topk", lambda ids: None)
 
         def compute_topk_of(old: Choice) -> Choice:
             choice = wrapper(own(old), old)
 
             def captured(*args: Any, **kwargs: Any) -> Any:
                 result = choice(*args, **kwargs)
-                capture(result[1])
+                if self._capture is not None:
+                    self._capture(result[1])
                 return result
 
             return captured
@@ -138,10 +178,14 @@ class _Miles:
     """What is miles' own."""
 
     def __init__(self) -> None:
-        self._manager: Any = import_module("miles.utils.replay_base").routing_replay_manager
+        module: Any = import_module("miles.utils.replay_base")
+        _expect(module, "miles.utils.replay_base", ("routing_replay_manager",))
+        self._manager: Any = module.routing_replay_manager
+        names = ("enabled", "stage", "replays", "get_current", "get_topk_fn")
+        _expect(self._manager, "miles' routing_replay_manager", names)
 
     def is_replaying(self) -> bool:
-        return bool(self._manager.enabled and self._manager.stage == "replay_forward")
+        return bool(self._manager.enabled) and _is_forward(self._manager.stage)
 
     def current(self) -> Any:
         return self._manager.get_current()
@@ -178,7 +222,12 @@ class QueueReplay(Replay):
         ]
         queues: dict[Router, Any] = {router: queue for each in found for router, _, queue in each}
         if not queues or None in queues.values():
-            raise ReplayError("routers have no queues: give --use-rollout-routing-replay")
+            raise ReplayError(
+                "routers have no queues (routing_replay): give --use-rollout-routing-replay"
+            )
+        for router, queue in queues.items():
+            names = ("pop_forward", "forward_index", "backward_index")
+            _expect(queue, f"the queue of {router.name}", names)
         trainer.check(list(queues.values()))
         super().__init__(sorted(queues, key=lambda each: each.layer), agreement=agreement)
         self._trainer, self._queues = trainer, queues
