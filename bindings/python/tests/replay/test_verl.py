@@ -3,7 +3,9 @@ routers of Megatron-Core.
 """
 
 import os
+import subprocess
 import sys
+import types
 from importlib.metadata import entry_points
 
 import pytest
@@ -103,3 +105,31 @@ def test_rows_that_no_forward_took_are_an_error(utils):
         utils.set_router_replay_data(aligned, None, config, 0, replay_mask=mask, model=model)
     with pytest.raises(ReplayError, match="which model"):
         utils.set_router_replay_data(aligned, None, config, 0, replay_mask=mask)
+
+
+def test_what_verl_renamed_is_named(utils, monkeypatch, tmp_path):
+    """A module that never came was waited for: verl's own replay went on, with zeros for what the
+    engine lost."""
+    for name, function in verl._USED.items():
+        other = types.SimpleNamespace(**{each: getattr(utils, each) for each in verl._USED})
+        delattr(other, name)
+        with pytest.raises(ReplayError, match=rf"no \['{name}'\]"):
+            verl.install(other)
+        for parameter in function:
+            scope = {}
+            exec(f"def {name}({', '.join(function).replace(parameter, 'renamed')}): pass", scope)
+            other = types.SimpleNamespace(**{each: getattr(utils, each) for each in verl._USED})
+            setattr(other, name, scope[name])
+            with pytest.raises(ReplayError, match=rf"{name}\(.*renamed"):
+                verl.install(other)
+    (tmp_path / "verl" / "utils").mkdir(parents=True)
+    (tmp_path / "verl" / "__init__.py").touch()
+    ran = subprocess.run(
+        [sys.executable, "-c", "import routecap.replay.verl"],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ['PYTHONPATH']}"},
+        capture_output=True,
+        text=True,
+    )
+    assert (
+        ran.returncode != 0 and "verl has no verl.utils.megatron.router_replay_utils" in ran.stderr
+    )

@@ -20,13 +20,28 @@ import sys
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from ._report import ReplayError
 
 _MODULE = "verl.utils.megatron.router_replay_utils"
-_USED = ("align_r3_router_replay_data", "set_router_replay_data", "iter_model_routers")
+_USED = {
+    "align_r3_router_replay_data": ("layers_topk_idx", "input_ids"),
+    "set_router_replay_data": (
+        "layers_topk_idx",
+        "attention_mask",
+        "tf_config",
+        "vp_rank",
+        "replay_mask",
+        "local_cp_size",
+        "model",
+    ),
+    "iter_model_routers": ("model",),
+}
+"""What is replaced, or marks the version, and its parameters."""
 _replays: dict[int, tuple[Any, Any]] = {}  # by the identity of a model, which is kept with it
 
 
@@ -43,6 +58,7 @@ def install(utils: Any) -> None:
     """
     import torch
 
+    from ._names import expect_parameters
     from .megatron import attach
 
     missing = [name for name in _USED if not hasattr(utils, name)]
@@ -50,6 +66,11 @@ def install(utils: Any) -> None:
         raise ReplayError(
             f"routecap.replay.verl knows verl 0.9; this one has no {missing}: install verl 0.9"
         )
+    try:
+        for name, parameters in _USED.items():
+            expect_parameters(getattr(utils, name), parameters, "verl 0.9")
+    except ValueError as error:
+        raise ReplayError(str(error)) from None
     align, set_data = utils.align_r3_router_replay_data, utils.set_router_replay_data
 
     def align_r3_router_replay_data(layers_topk_idx: Any, input_ids: Any) -> Any:
@@ -103,8 +124,6 @@ class _WhenImported(MetaPathFinder, Loader):
         if name != _MODULE:
             return None
         sys.meta_path.remove(self)
-        from importlib.util import find_spec
-
         spec = find_spec(name)
         if spec is None or spec.loader is None:
             return spec
@@ -120,7 +139,25 @@ class _WhenImported(MetaPathFinder, Loader):
         install(module)
 
 
+def _expect_module() -> None:
+    """It is where it is waited for. Nothing of verl is imported here.
+
+    Raises:
+        ReplayError: There is no such file.
+    """
+    package, *folders = _MODULE.split(".")
+    found = find_spec(package)
+    roots = found.submodule_search_locations if found is not None else None
+    path = Path(*folders).with_suffix(".py")
+    if not any((Path(root) / path).exists() for root in roots or ()):
+        raise ReplayError(
+            f"verl has no {_MODULE}, whose functions are replaced: install verl 0.9, or unset"
+            " ROUTECAP_VERL"
+        )
+
+
 if os.environ.get("ROUTECAP_VERL", "0") not in ("", "0"):
+    _expect_module()
     if _MODULE in sys.modules:
         install(sys.modules[_MODULE])
     else:
