@@ -37,8 +37,13 @@
 static PyObject *statuses;   /* {int: Status} */
 static PyObject *make_error; /* (status, text) -> exception */
 
+/* A text may quote bytes of a message, and may be cut within a character. */
+static PyObject *text_of(const char *text) { return PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace"); }
+
 static void set_error(int32_t status, const char *text) {
-    PyObject *error = PyObject_CallFunction(make_error, "is", (int)status, text);
+    PyObject *words = text_of(text);
+    PyObject *error = words == NULL ? NULL : PyObject_CallFunction(make_error, "iO", (int)status, words);
+    Py_XDECREF(words);
     if (error == NULL) return;
     PyErr_SetObject((PyObject *)Py_TYPE(error), error);
     Py_DECREF(error);
@@ -658,6 +663,7 @@ static void free_unused(PyObject *capsule) { /* consumers rename what they take 
 
 /* The function table: only whether there is one. */
 %typemap(out) const routecap_api * { $result = PyBool_FromLong($1 != NULL); }
+%typemap(out) const char * { $result = text_of($1); }
 
 /* ---- Handles ------------------------------------------------------------------------------ */
 

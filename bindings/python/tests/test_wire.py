@@ -7,6 +7,7 @@ import base64
 import io
 import json
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +140,29 @@ def test_nothing_is_lost_without_leave() -> None:
     message, report = routecap.wire_encode(routing, "vllm", allow=("first", "tags"))
     assert report.lost == WireFact.FIRST | WireFact.TAGS
     assert routecap.wire_decode(message, experts=16)[1].format == Wire.NPY_BASE64
+
+
+@pytest.mark.parametrize("name", ["npy", "npy.base64", "raw.base64", "object", "nrlre1", "lists"])
+def test_a_message_that_is_not_utf_8_is_an_error_of_ours(name: str, tmp_path: Path) -> None:
+    """The library's text quotes bytes of the message. Decoded strictly, it was a
+    UnicodeDecodeError.
+    """
+    message = messages(rows(2, 2, 2, 16), "int16")[name]
+    text = message if isinstance(message, (bytes, str)) else json.dumps(message)
+    data = text if isinstance(text, bytes) else text.encode()
+    file = tmp_path / f"a{routecap.wire_formats()[name].ending}"
+    hint: Any = {"experts": 16, "columns": 2, "k": 2}
+    quoted = 0
+    for at, byte in product(range(len(data)), b"\xdf\xff\x80"):
+        wrong = data[:at] + bytes([byte]) + data[at + 1 :]
+        try:
+            routecap.wire_decode(wrong, name, **hint)
+        except routecap.Error as reason:
+            quoted += "\ufffd" in str(reason)
+            file.write_bytes(wrong)
+            with pytest.raises(routecap.Error):
+                routecap.load(file, wire=hint)
+    assert quoted or name in ("npy.base64", "raw.base64", "lists")  # these quote nothing
 
 
 def test_a_hint_without_experts_is_told_so() -> None:
