@@ -368,6 +368,23 @@ def test_rows_of_another_request_are_found() -> None:
     }
 
 
+def test_rows_that_say_too_little_are_not_checked_for_those_of_others() -> None:
+    """Below 128 bits a row, where texts with the same rows passed, `prefix` was said to be checked."""
+    small = Model(3, 2, 8)
+    text, tokens = (
+        small.text(60),
+        {name: small.text(60, seed).tokens for seed, name in enumerate("abcd")},
+    )
+    cases = {name: of_array(name, text.ids) for name in tokens}
+    report = doctor.examine(cases, tokens=tokens, model=describe(small.config()))
+    assert all("prefix" not in each for each in report.checked.values())
+    why = {each.why for each in report.not_checked if each.check == "prefix" and each.asked}
+    assert len(why) == 1 and "128 are needed" in why.pop()
+    large = MODELS[0].text(60)
+    cases = {name: of_array(name, large.ids) for name in tokens}
+    assert ("prefix", "F05") in found(doctor.examine(cases, tokens=tokens))
+
+
 def test_what_a_sequence_says_of_its_tokens_is_held_against_them(tmp_path: Path) -> None:
     """Digests alone say how many tokens there are, whether those given are these, and with how many
     two texts begin alike.
@@ -392,9 +409,10 @@ def test_what_a_sequence_says_of_its_tokens_is_held_against_them(tmp_path: Path)
     right = {name: files[name] for name in ("a", "b")}
 
     alone = doctor.examine(right)
-    assert alone.findings == () and all(
-        {"length", "prefix"} <= set(each) for each in alone.checked.values()
-    )
+    assert alone.findings == () and all("length" in each for each in alone.checked.values())
+    assert {each.why for each in alone.not_checked if each.check == "prefix"} == {
+        "its tokens are known by digests alone (--tokens)"  # whether it has rows of others
+    }
     assert all("shift" not in each for each in alone.checked.values())
     given = doctor.examine(right, tokens={"a": text.tokens, "b": shared})
     assert given.findings == () and all("shift" in each for each in given.checked.values())

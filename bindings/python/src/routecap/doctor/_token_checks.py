@@ -207,15 +207,27 @@ def _begins_otherwise(subject: Subject, shared: int, other: Subject) -> Iterator
 
 
 def _has_rows_of_others(subject: Subject, others: list[Subject]) -> Iterator[Found]:
-    """Report rows that are those of another text, for tokens that differ."""
+    """Report rows that are those of another text, for tokens that differ.
+
+    Raises:
+        NotCheckedError: Equal rows may be chance, or tokens are not known.
+    """
     ours = subject.row_tokens
-    if subject.bits < CHANCE or ours is None:
-        return
+    if ours is None:
+        raise NotCheckedError("its tokens are known by digests alone (--tokens)")
+    if subject.bits < CHANCE:
+        raise NotCheckedError(
+            f"rows have too little information to tell another text's from chance: "
+            f"{subject.bits:.0f} bits, {CHANCE} are needed"
+        )
+    known = [(other, other.row_tokens) for other in others]
     whose = np.full(len(ours), -1)
-    for number, other in enumerate(others):
-        theirs, at = other.row_tokens, other.rows_of(subject.row_digests)
+    for number, (other, theirs) in enumerate(known):
         if theirs is not None:
+            at = other.rows_of(subject.row_digests)
             whose[(at >= 0) & (ours != theirs[at])] = number
+    if all(theirs is None for _, theirs in known):
+        raise NotCheckedError("the tokens of the other texts are known by digests alone (--tokens)")
     for number, other in enumerate(others):
         for first, end in runs(whose == number):
             if end - first >= _STALE:
