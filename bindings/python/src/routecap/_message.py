@@ -11,7 +11,7 @@ from . import _structs as structs
 from ._constants import Dtype, IdSpace, Status, Wire, WireColumns, WireFact, WireHintFlag
 from ._errors import error, member
 from ._library import raw
-from ._tensors import describe, integers
+from ._tensors import integers
 from .names import IdSpaceName, WireColumnsName, WireDtypeLike, WireFactName, WireLike
 
 
@@ -101,9 +101,17 @@ def _dtype(value: Any) -> int:
         return Dtype[value.upper()]
     if isinstance(value, Dtype):
         return value
-    return {"int8": Dtype.I8, "uint64": Dtype.U64}.get(str(np.dtype(value))) or describe(
-        np.empty(0, value), "dtype"
-    ).dtype  # type: ignore[return-value]
+    try:
+        kind = np.dtype(value)
+    except Exception:  # NumPy and Python's tokenizer raise many kinds for what is no type
+        kind = np.dtype(object)
+    if kind.kind not in "iu" or not kind.isnative:
+        raise error(
+            Status.ERR_DTYPE,
+            f"{value!r} is no type of ids: give one of integers in this machine's order, such as"
+            " int32",
+        )
+    return Dtype[f"{kind.kind.upper()}{8 * kind.itemsize}"]
 
 
 def as_message(data: Any) -> Any:
