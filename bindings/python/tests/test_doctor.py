@@ -807,6 +807,7 @@ def test_whatever_bytes_a_file_has_there_is_a_report_or_an_error(name: str, tmp_
         sequence.append(np.arange(100), routing)
         data = (sequence if name == "a.sequence" else routing).serialize()
     words = [b"9", b"999999999", b"-1", b'"', b"[", b"(", b"{}", b"\0", b"null", b"1e400", b"NaN"]
+    words += [b"%d" % ((1 << 63) - 1), b"%d" % (1 << 63), b"%d" % (1 << 64), b"\xdf", b"\xff\xfe"]
     path = tmp_path / name
     for turn in range(60):
         damaged = bytearray(data)

@@ -229,9 +229,12 @@ def _has(config: Any, name: str) -> bool:
 
 
 def _numbers(value: Any) -> list[int]:
-    """The numbers in a value: itself, or those of a list."""
+    """The numbers in a value: itself, or those of a list. What has more than 32 bits counts nothing
+    of a model.
+    """
     values = value if isinstance(value, (list, tuple, set, frozenset, range)) else [value]
-    return [each for each in values if isinstance(each, int) and not isinstance(each, bool)]
+    numbers = (each for each in values if isinstance(each, int) and not isinstance(each, bool))
+    return [each for each in numbers if -(1 << 31) <= each < 1 << 31]
 
 
 def _most(value: Any) -> int | None:

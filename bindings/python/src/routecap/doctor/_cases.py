@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .._constants import DIGEST_TOKENS, SequenceFlag, Status
+from .._constants import DIGEST_TOKENS, MAX_POSITION, SequenceFlag, Status
 from .._errors import Error, error
 from .._files import WIRE_ENDINGS, load, wire_ending
 from .._mapped import ROUTING, in_folder, mapped
@@ -29,6 +29,8 @@ _SEQUENCE = struct.Struct("<8sIIQQQ")  # the begin of docs/format.md's header of
 
 
 _BUDGET = 1 << 30
+_MOST_EXPERTS = 1 << 31
+"""Of any engine: what has more is no number of experts."""
 
 
 def read(
@@ -60,6 +62,8 @@ def read(
     Raises:
         Error: It is none of these, or damaged.
     """
+    _expect_within("first", first, 0, MAX_POSITION)
+    _expect_within("experts", experts, 1, _MOST_EXPERTS)
     path = Path(path)
     shape = Shape(
         model.decoder_layers if columns is None and model else columns,
@@ -74,6 +78,13 @@ def read(
             name = f"{file.name}:{case.name}" if case.name in found else case.name
             found[name] = replace(case, name=name)
     return found
+
+
+def _expect_within(name: str, value: int | None, least: int, most: int) -> None:
+    if value is not None and not least <= value < most:
+        raise error(
+            Status.ERR_ARGUMENT, f"{name} is {value}: give a number from {least} to {most - 1}"
+        )
 
 
 def _of_file(
@@ -178,5 +189,11 @@ def token_ids(values: Any, source: str) -> NDArray[np.int64]:
         raise error(
             Status.ERR_FORMAT,
             f"{source}: this is not a list of token ids: give one integer for each token",
+        )
+    if ids.size and not (-(1 << 31) <= ids.min() and ids.max() < 1 << 31):
+        raise error(
+            Status.ERR_FORMAT,
+            f"{source}: token ids have 32 bits, and there is {max(ids.max(), -ids.min(), key=int)}:"
+            " give the ids of a tokenizer",
         )
     return ids.astype(np.int64)

@@ -19,6 +19,8 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from .._constants import MAX_POSITION
+
 
 class Unwrapped(NamedTuple):
     ids: NDArray[Any]
@@ -114,7 +116,10 @@ def _raw_base64(data: bytes, shape: Shape) -> Unwrapped:
 def _object(data: bytes, shape: Shape) -> Unwrapped:
     given = json.loads(data)
     array = _array(_binary(given["data"]), given["dtype"], given["shape"])
-    return Unwrapped(array.ids, int(given.get("start", 0)))
+    first = int(given.get("start", 0))
+    if not 0 <= first < MAX_POSITION:
+        raise ValueError(f"its first row has position {first}: give a message as it came")
+    return Unwrapped(array.ids, first)
 
 
 def _nrlre1(data: bytes, shape: Shape) -> Unwrapped:

@@ -21,6 +21,7 @@ from ._messages import Shape, Unwrapped, unwrap
 
 _KEY = "routed_experts"
 _SERIALIZED = "Uk9VVEVDQV"  # ROUTECAP in base64, as far as the next byte does not matter
+_MOST_LAYERS = 65536
 _NPY = "k05VTVBZ"  # the magic of .npy
 
 
@@ -133,6 +134,8 @@ def _marked(case: Case, message: Unwrapped, rows: Any) -> Case:
             layers = tuple(int(each) for each in layers)
             if len(layers) != case.ids.shape[1]:
                 raise ValueError(f"there are {len(layers)} layers for {case.ids.shape[1]} columns")
+            if not all(0 <= each < _MOST_LAYERS for each in layers):
+                raise ValueError(f"a layer is not in [0, {_MOST_LAYERS})")
             case = replace(case, layer_map=layers)
         if blocks is not None:
             valid, reasons = case.valid.copy(), np.zeros(case.valid.shape, np.uint8)

@@ -16,6 +16,9 @@ from ._case import Case
 
 _CELLS = 1 << 20  # looked at in one go: bounds the memory that a long routing takes
 
+_NO_EXPERT = 1 << 31
+"""An id from here on is none, but may be in a file."""
+
 Bools = NDArray[np.bool_]
 
 
@@ -79,6 +82,15 @@ class Subject:
         return ~np.isin(layers, self.model.layer_map)
 
     @cached_property
+    def numbers(self) -> NDArray[Any]:
+        """`ids`, or smaller numbers, equal for equal ids, where some are so large that one more
+        overflows.
+        """
+        if not self.ids.size or -_NO_EXPERT < self.ids.min() and self.ids.max() < _NO_EXPERT:
+            return self.ids
+        return np.unique(self.ids, return_inverse=True)[1].reshape(self.ids.shape)
+
+    @cached_property
     def filled(self) -> Bools:
         """[rows, layers] cells that are not marked as missing, and have the largest number of an
         unsigned type, which was -1 once, in every column.
@@ -109,7 +121,7 @@ class Subject:
         are, the largest id counts.
         """
         k = self.ids.shape[2]
-        seen = int(self.ids[self.valid].max(initial=0)) + 1
+        seen = min(int(self.ids[self.valid].max(initial=0)), _NO_EXPERT) + 1
         experts = self.experts if self.experts is not None else np.full(self.ids.shape[1], seen)
         per_layer = sum(np.log2(np.maximum(experts - column, 1)) for column in range(k)) - sum(
             np.log2(range(1, k + 1))

@@ -136,7 +136,7 @@ def _alike(subject: Subject, tokens: NDArray[np.int64], shift: int) -> float | N
     k = subject.ids.shape[2]
     for layer in np.flatnonzero(~subject.dense):
         valid = subject.valid[known, layer]
-        ids, groups = subject.ids[known, layer][valid].astype(np.int64), group[valid]
+        ids, groups = subject.numbers[known, layer][valid].astype(np.int64), group[valid]
         sizes = np.bincount(groups)
         _, counts = np.unique(
             groups[:, None] * (int(ids.max(initial=0)) + 1) + ids, return_counts=True
