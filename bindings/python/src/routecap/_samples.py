@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from ._constants import Status
+from ._constants import MAX_POSITION, Status
 from ._errors import error
 from ._routing import Routing
 
@@ -36,9 +36,29 @@ def token_texts(sample: Sample) -> list[str] | None:
             Status.ERR_FORMAT, '"tokens" is not an array of strings: give the text of each token'
         )
     decoder = getincrementaldecoder("utf-8")("replace")
-    texts = [decoder.decode(token.encode("utf-8", "surrogateescape")) for token in tokens]
+    try:
+        texts = [decoder.decode(token.encode("utf-8", "surrogateescape")) for token in tokens]
+    except UnicodeEncodeError as reason:
+        raise error(
+            Status.ERR_FORMAT,
+            f'"tokens" has {reason.object[reason.start]!r}, which is half of a character: give bytes'
+            " that are no UTF-8 as U+DC80..U+DCFF",
+        ) from None
     first, rows = sample.routing.first, sample.routing.rows
     return (texts + [""] * (first + rows - len(texts)))[first : first + rows]
+
+
+def prompt_of(sample: Sample) -> int | None:
+    """How many of the tokens are the prompt's, None if it is not known."""
+    tokens = sample.info.get("prompt_tokens")
+    if tokens is None:
+        return None
+    if type(tokens) is not int or not 0 <= tokens < MAX_POSITION:
+        raise error(
+            Status.ERR_FORMAT,
+            f'"prompt_tokens" is {tokens!r}: give the number of the prompt\'s tokens',
+        )
+    return tokens
 
 
 def layer_of(routing: Routing, decoder_layer: int) -> int:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ._constants import Missing
 from ._library import version
 from ._routing import Routing
-from ._samples import Sample, alike, layer_of, token_texts
+from ._samples import Sample, alike, layer_of, prompt_of, token_texts
 from .analysis import balance, expert_load, reason_words
 from .colours import expert, hexadecimal, mark, ramp
 
@@ -89,7 +89,7 @@ def _sample(sample: Sample, load: NDArray[np.int64], share: float) -> dict[str, 
         "first": routing.first,
         "rows": routing.rows,
         "shown": shown.rows,
-        "prompt": sample.info.get("prompt_tokens"),
+        "prompt": prompt_of(sample),
         "tokens": texts if texts is None else texts[: shown.rows],
         "cells": routing.rows * routing.layers,
         "missing": coverage.cells_missing,

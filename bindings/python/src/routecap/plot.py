@@ -13,7 +13,7 @@ from . import colours
 from ._constants import Missing, Status
 from ._errors import error
 from ._routing import Routing
-from ._samples import Sample, alike, layer_of, token_texts
+from ._samples import Sample, alike, layer_of, prompt_of, token_texts
 from .analysis import Drift, balance, expert_load, facts, reason_words
 from .experts import Usage, hit_rates
 
@@ -267,8 +267,8 @@ def text(axes: "Axes", sample: Sample, layer: int) -> None:
                 )
                 drawn.set_in_layout(False)
     axes.hlines(range(1, len(lines)), 0, _COLUMNS, color=_CARD, linewidth=1.5)
-    prompt = sample.info.get("prompt_tokens")
-    row = prompt - sample.routing.first if isinstance(prompt, int) else -1
+    prompt = prompt_of(sample)
+    row = -1 if prompt is None else prompt - sample.routing.first
     if 0 <= row < len(starts):
         line, column = starts[row]
         axes.vlines(column, line, line + 1, color=_INK, linewidth=2)
@@ -406,13 +406,13 @@ def overview(samples: Mapping[str, Sample], layer: int | None = None) -> Figure:
     )
     middle = parts[2].subplots()
     positions(middle, routing, layer)
-    if isinstance(prompt := first.info.get("prompt_tokens"), int):
+    if (prompt := prompt_of(first)) is not None:
         middle.axvline(prompt - 0.5, color=_INK, linewidth=1)
     _title(
         middle,
         of
         + f"Experts of layer {layer} over the sequence"
-        + ("; the line is the end of the prompt" if isinstance(prompt, int) else ""),
+        + ("; the line is the end of the prompt" if prompt is not None else ""),
     )
     if not routing.complete:
         lowest = parts[3].subplots()

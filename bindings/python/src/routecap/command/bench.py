@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import Capturer, Error, Status, backends, spans
+from .. import MAX_ROWS, Capturer, Error, Status, backends, spans
 from ..names import BackendName
 from .terminal import Terminal
 
@@ -32,19 +32,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("host", "cuda"),
         help="which backend; default: all that this machine has",
     )
-    parser.add_argument("--layers", type=int, default=58, help="MoE layers; default: %(default)s")
-    parser.add_argument("--k", type=int, default=8, help="experts per token; default: %(default)s")
-    parser.add_argument("--experts", type=int, default=256, help="of a layer; default: %(default)s")
+    parser.add_argument(
+        "--layers", type=_counted, default=58, help="MoE layers; default: %(default)s"
+    )
+    parser.add_argument(
+        "--k", type=_counted, default=8, help="experts per token; default: %(default)s"
+    )
+    parser.add_argument(
+        "--experts", type=_counted, default=256, help="of a layer; default: %(default)s"
+    )
     parser.add_argument(
         "--rows",
-        type=int,
+        type=_counted,
         nargs="+",
         default=[1, 64, 256, 1024],
         help="tokens of a step, one or more numbers; default: 1 64 256 1024",
     )
     parser.add_argument(
         "--steps",
-        type=int,
+        type=_counted,
         default=100,
         help="steps to measure for each number of tokens; default: %(default)s",
     )
@@ -53,6 +59,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="print one JSON object for each line of the table instead",
     )
+
+
+def _counted(text: str) -> int:
+    if not 0 < (number := int(text)) <= MAX_ROWS:
+        raise argparse.ArgumentTypeError(f"{text}: give a number from 1 to {MAX_ROWS}")
+    return number
 
 
 def run(arguments: argparse.Namespace, terminal: Terminal) -> int:

@@ -10,6 +10,8 @@ rebalance_experts.
 """
 
 import argparse
+import http.client
+import math
 import time
 import urllib.parse
 import urllib.request
@@ -20,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from .._constants import LOAD_PHASES, MAX_EXPERTS, Status
-from .._errors import error
+from .._errors import Error, error
 from .._load import Load
 from .terminal import Terminal
 
@@ -30,7 +32,7 @@ _URL = "http://127.0.0.1:9400/metrics"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("urls", metavar="URL", nargs="*", default=[_URL], help=f"default {_URL}")
     parser.add_argument(
-        "--interval", type=float, default=2.0, help="seconds between two readings; default 2"
+        "--interval", type=_seconds, default=2.0, help="seconds between two readings; default 2"
     )
     parser.add_argument(
         "--layers", type=int, default=20, help="how many layers to show; default 20"
@@ -46,11 +48,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--decoder-layers",
-        type=int,
+        type=_decoder_layers,
         help="layers of the model, for .json; default: up to the last that was seen",
     )
 
 
+def _seconds(text: str) -> float:
+    if not 0 <= (seconds := float(text)) <= _MOST_INTERVAL:
+        raise argparse.ArgumentTypeError(f"{text}: give seconds from 0 to {_MOST_INTERVAL}")
+    return seconds
+
+
+def _decoder_layers(text: str) -> int:
+    if not 0 < (layers := int(text)) <= _MOST_LAYERS:
+        raise argparse.ArgumentTypeError(f"{text}: give a number from 1 to {_MOST_LAYERS}")
+    return layers
+
+
+_MOST_INTERVAL = 86400
 _MOST_BYTES = 1 << 26
 _MOST_SECONDS = 10
 _MOST_LAYERS = 65536
@@ -74,12 +89,14 @@ def _read(urls: list[str], phase: str | None) -> Chosen:
                 # A file of it has as many columns as the largest number says.
                 if not (0 <= layer < _MOST_LAYERS and 0 <= expert < MAX_EXPERTS):
                     raise ValueError(f"there are no layer {layer} and expert {expert}")
+                if not (0 <= sample.value < math.inf):
+                    raise ValueError(f"an expert was chosen {sample.value} times")
                 if phase in (None, labels.pop("phase")):
                     name = ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
                     if len(urls) > 1:
                         name = f"{urllib.parse.urlsplit(url).netloc} {name}".rstrip()
                     chosen[name, layer][expert] += sample.value
-        except (ValueError, KeyError) as reason:
+        except Exception as reason:  # its parser raises many kinds for what is no metrics
             raise error(
                 Status.ERR_FORMAT,
                 f"{url} serves no metrics of routecap, give where they are: {reason!r}",
@@ -96,16 +113,25 @@ def _read(urls: list[str], phase: str | None) -> Chosen:
 def _fetch(url: str) -> str:
     """What is served there: not more than `_MOST_BYTES`, and not for longer than some seconds."""
     end, pieces, size = time.monotonic() + _MOST_SECONDS, [], 0
-    with urllib.request.urlopen(url, timeout=_MOST_SECONDS) as answer:
-        while piece := answer.read1(1 << 16):
-            pieces.append(piece)
-            size += len(piece)
-            if size > _MOST_BYTES or time.monotonic() > end:
-                raise error(
-                    Status.ERR_FORMAT,
-                    f"{url} serves more than {_MOST_BYTES} bytes, or takes more than"
-                    f" {_MOST_SECONDS} s: name where metrics are served",
-                )
+    try:
+        with urllib.request.urlopen(url, timeout=_MOST_SECONDS) as answer:
+            while piece := answer.read1(1 << 16):
+                pieces.append(piece)
+                size += len(piece)
+                if size > _MOST_BYTES or time.monotonic() > end:
+                    raise error(
+                        Status.ERR_FORMAT,
+                        f"{url} serves more than {_MOST_BYTES} bytes, or takes more than"
+                        f" {_MOST_SECONDS} s: name where metrics are served",
+                    )
+    except Error:
+        raise
+    except (ValueError, http.client.HTTPException) as reason:
+        raise error(
+            Status.ERR_ARGUMENT,
+            f"{url} is no address of a server, or what is there answers no HTTP: give where"
+            f" metrics are served ({reason!r})",
+        ) from None
     return b"".join(pieces).decode(errors="replace")
 
 

@@ -102,9 +102,15 @@ def options_of(arguments: argparse.Namespace) -> WireOptions:
     return {"allow": allow, "dtype": arguments.out_dtype, "columns": arguments.out_columns}
 
 
+_MOST_LAYERS = 65536  # of a model's decoder: a number above is a slip, and would be memory
+
+
 def _layers(text: str) -> list[int]:
     layers: list[int] = []
     for part in text.split(","):
         first, _, last = part.partition("-")
-        layers += range(int(first), int(last or first) + 1)
+        several = range(int(first), int(last or first) + 1)
+        if several.stop > _MOST_LAYERS:
+            raise argparse.ArgumentTypeError(f"{text!r}: give layers below {_MOST_LAYERS}")
+        layers += several
     return layers
