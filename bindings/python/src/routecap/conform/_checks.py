@@ -298,17 +298,17 @@ def pressure(run: Run) -> Iterator[Found]:
     """A request that is preempted has the same rows, and so have those around it."""
     run.need("preemptions")
     requests = [run.request(max_tokens=4 * run.generated) for _ in range(2 * run.requests)]
-    alone = [run.one(each) for each in requests[:4]]
+    alone = [run.one(each) for each in requests]  # all: which are preempted is not known
     before = run.engine.preemptions()
     among = run.ask(*requests)
     preempted = run.engine.preemptions() - before
     for one, (other,) in zip(alone, among):
         yield from run.same(one, other, "a request among more than the cache has room for", "F10")
-    for request, one in zip(requests, alone):
-        yield from run.same(one, run.one(request), "a request behind these", "F05")
+    for at in (0, 1, 2, -3, -2, -1):
+        yield from run.same(alone[at], run.one(requests[at]), "a request behind these", "F05")
     if not preempted:
         raise CannotError("the engine preempted nothing: start it with a smaller cache")
-    run.notes.append(f"{preempted} preemptions")
+    run.notes.append(f"{preempted} preemptions of {len(requests)} requests, all compared")
 
 
 def against(run: Run) -> Iterator[Found]:
