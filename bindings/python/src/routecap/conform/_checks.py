@@ -397,8 +397,8 @@ ALL: dict[str, Callable[[Run], Iterator[Found]]] = {
         pressure,
         against,
         adapter,
+        model,  # before the weights change
         update,
-        model,
         rows,
         each,
     )
