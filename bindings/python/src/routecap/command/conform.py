@@ -4,9 +4,10 @@ ENGINE is the URL of a server, vLLM's or SGLang's or one that answers as these d
 MODULE:NAME, an object of Python (`routecap.conform.Functions`) or a function that makes it. The
 engine has to be idle, but for these requests.
 
-Exit status: 0 if every check that was run passes; 1 if one fails; 2 if it could not run: an error,
-no check was run, or one that --require names was not. What the engine refuses or cannot do is
-listed, and is never a pass.
+Exit status: 0 if every check that was run passes; 1 if one fails; 2 if it could not judge: an
+error, nothing was compared, or a check that --require names, or for which an option gives
+something (--against, --adapter, --update, --model), was not made. What the engine refuses or cannot
+do is named in the first line, and is never a pass.
 """
 
 import argparse
@@ -85,7 +86,7 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
             Status.ERR_ARGUMENT, "give the model's configuration: --config, or --model"
         )
     model = describe(config)
-    body = json.loads(arguments.body) if arguments.body else None
+    body = _body(arguments.body) if arguments.body else None
 
     def made(name: str) -> Engine:
         if "://" in name:
@@ -93,12 +94,10 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
         return _of_python(name)
 
     def show(verdict: Verdict) -> None:
-        if arguments.json != "-":
-            _print(verdict, terminal)
+        if sys.stderr.isatty():  # the report's first line comes when all is known
+            print(f"{verdict.result:8} {verdict.check}", file=sys.stderr)
 
     engine = made(arguments.engine)
-    if arguments.json != "-":
-        terminal.title(engine.name)
     report = judge(
         engine,
         model,
@@ -116,6 +115,10 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
     )
     if arguments.html:
         Path(arguments.html).write_text(page(report), encoding="utf-8")
+    if arguments.json != "-":
+        terminal.title(f"{engine.name}: {report.summary}")
+        for verdict in report.verdicts:
+            _print(verdict, terminal)
     if arguments.json == "-":
         print(json.dumps(report.as_json()))
     elif arguments.json:
@@ -130,17 +133,44 @@ def _of_python(name: str) -> Engine:
             Status.ERR_ARGUMENT, f"{name}: give the URL of a server, or MODULE:NAME"
         )
     sys.path.insert(0, os.getcwd())
-    found: Any = getattr(importlib.import_module(module), attribute)
-    return found if hasattr(found, "generate") else found()  # type: ignore[no-any-return]
+    try:
+        found: Any = getattr(importlib.import_module(module), attribute)
+    except AttributeError:
+        raise ArgumentError(
+            Status.ERR_ARGUMENT, f"{module} has no {attribute}: give MODULE:NAME of an engine"
+        ) from None
+    made: Any = found() if callable(found) and not hasattr(found, "generate") else found
+    if not hasattr(made, "generate"):
+        raise ArgumentError(
+            Status.ERR_ARGUMENT,
+            f"{name} is a {type(made).__name__} and no engine: give a routecap.conform.Functions,"
+            " or a function that makes one",
+        )
+    return made  # type: ignore[no-any-return]
+
+
+def _body(text: str) -> dict[str, Any]:
+    try:
+        body = json.loads(text)
+    except (ValueError, RecursionError) as reason:
+        raise ArgumentError(
+            Status.ERR_ARGUMENT, f"--body is no JSON ({reason}): give an object, {{...}}"
+        ) from None
+    if not isinstance(body, dict):
+        raise ArgumentError(
+            Status.ERR_ARGUMENT, "--body is no object of JSON: give one, such as {...}"
+        )
+    return body
 
 
 def _vocabulary(config: str) -> int:
     path = Path(config)
-    content = json.loads((path / "config.json" if path.is_dir() else path).read_text())
-    content = content | (content.get("text_config") or {})
-    if not isinstance(content.get("vocab_size"), int):
+    content = json.loads((path / "config.json" if path.is_dir() else path).read_bytes())
+    part = content.get("text_config")
+    size = (content | part if isinstance(part, dict) else content).get("vocab_size")
+    if type(size) is not int:
         raise ArgumentError(Status.ERR_ARGUMENT, f"{path} has no vocab_size: give --vocabulary")
-    return int(content["vocab_size"])
+    return size
 
 
 def _print(verdict: Verdict, terminal: Terminal) -> None:

@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from .. import doctor
+from .._constants import Status
+from .._errors import error
 from ..doctor._case import Case
-from ..doctor._subject import Found
+from ..doctor._subject import Bools, Found, Subject
 from ..models import Description
-from ._compare import Tally, compare, in_common, limit_of, mean, shares
+from ._compare import Layers, Tally, compare, in_common, limit_of, mean, rows_of, shares
 from ._engines import Answer, CannotError, Engine, Request
+
+_BLOCK = 16
+"""Tokens: how caches divide prompts, most often."""
+_PLACES = 8
+"""Beginnings of blocks that `token` looks at, at most."""
+_TELLS = 64
+"""Bits of information in a row, at least, for two equal rows not to be chance."""
+_ENOUGH = 7
+"""Rows that an adapter changes, at least, so that it is told whose the others are."""
+_CHANCE = 1e-5
+"""Of changes that are all behind the beginning of their prompts: then it was not computed anew."""
 
 
 @dataclass
@@ -37,6 +52,12 @@ class Run:
     check: str = ""
     tally: Tally = field(default_factory=Tally)
     """Of the check."""
+    layers: Layers = field(default_factory=Layers)
+    """Of the check."""
+    equal: Tally = field(default_factory=Tally)
+    """Of the check's comparisons of equal batches."""
+    passed: dict[str, Tally] = field(default_factory=dict)
+    """Of the checks so far that found nothing."""
     notes: list[str] = field(default_factory=list)
     """Of the check."""
 
@@ -75,8 +96,16 @@ class Run:
             if any(getattr(each, name) != getattr(plain, name) for each in requests):
                 self.need(name)
         answers = engine.generate(requests)
-        for request, choices in zip(requests, answers, strict=True):
+        if len(answers) != len(requests):
+            raise error(
+                Status.ERR_ARGUMENT,
+                f"{engine.name} gave {len(answers)} answers to {len(requests)} requests: give one"
+                " for each",
+            )
+        for request, choices in zip(requests, answers):
             if not request.abort:
+                if not choices:
+                    raise CannotError("the engine gave no choice of an answer")
                 weights = f"{self._updates} {request.adapter}"
                 self.answers += [(self.check, weights, each) for each in choices]
         return answers
@@ -93,14 +122,28 @@ class Run:
         self.engine.update()
         self._updates += 1
 
-    def same(self, one: Answer, other: Answer, what: str, like: str) -> Iterator[Found]:
-        yield from compare(one, other, what, like, self.tally)
+    def same(
+        self, one: Answer, other: Answer, what: str, like: str, equal: bool = False
+    ) -> Iterator[Found]:
+        """equal: as of `compare`."""
+        own = Tally()
+        yield from compare(one, other, what, like, own, self.layers, equal)
+        self.tally.add(own)
+        if equal:
+            self.equal.add(own)
+
+    def alone(self, one: Answer, other: Answer, what: str, like: str) -> Iterator[Found]:
+        """`same` of two answers to one prompt that was alone in the engine: if as much of it came
+        out of a cache, the batches are equal."""
+        equal = one.cached is not None and one.cached == other.cached
+        yield from self.same(one, other, what, like, equal)
 
 
 def rows(run: Run) -> Iterator[Found]:
-    """Every answer of S tokens has S - 1 rows."""
+    """Every answer of S tokens has S - 1 rows, and single other ones are not in several checks."""
     if not run.answers:
         raise CannotError("there is no answer")
+    yield from _in_several(run)
     for check, _, answer in run.answers:
         tokens = len(answer.tokens)
         if answer.case is None:
@@ -109,6 +152,8 @@ def rows(run: Run) -> Iterator[Found]:
                 "Who asked for rows gets none.",
                 "F12" if check in ("stop", "stop_text") else "F02",
             )
+        elif not answer.case.ids.ndim:
+            continue  # `each` says what it is
         elif (end := answer.case.first + len(answer.case.ids)) != tokens - 1:
             yield Found(
                 f"in {check}, an answer of {tokens} tokens has rows up to {end - 1}",
@@ -117,6 +162,29 @@ def rows(run: Run) -> Iterator[Found]:
                 else "The last token was never an input, so it has no row.",
                 "F06" if abs(end - tokens + 1) == 1 else "F30",
             )
+
+
+def _in_several(run: Run) -> Iterator[Found]:
+    """Single rows that one check takes for noise, and several do not."""
+    ends = [name for name, tally in run.passed.items() if tally.ends_other]
+    if sum(run.passed[name].ends_other for name in ends) > 1:
+        yield Found(
+            f"the last row of an answer is another one in {', '.join(ends)}",
+            "It was not there yet when it was read.",
+            "F06",
+        )
+        return
+    whole = Tally()
+    for tally in run.passed.values():
+        whole.add(tally)
+    if whole.rows_other > whole.most_other:
+        names = ", ".join(name for name, tally in run.passed.items() if tally.rows_other)
+        yield Found(
+            f"{whole.rows_other} rows are other ones, in {names}, and {whole.rows_in_part} differ "
+            "in part",
+            "Noise makes a row another one only where it changes many in part.",
+            "F04",
+        )
 
 
 def each(run: Run) -> Iterator[Found]:
@@ -132,7 +200,10 @@ def each(run: Run) -> Iterator[Found]:
     for group in by_weights.values():
         cases = {name: case for name, (case, _) in group.items()}
         tokens = {name: tokens for name, (_, tokens) in group.items()}
-        for finding in doctor.examine(cases, tokens=tokens, model=run.model).findings:
+        report = doctor.examine(cases, tokens=tokens, model=run.model)
+        unseen = {f"not checked: {reason.check}: {reason.why}" for reason in report.not_checked}
+        run.notes += sorted(each for each in unseen if "(--" not in each and each not in run.notes)
+        for finding in report.findings:
             if finding.check != "length":  # `rows` says it
                 what = f"{finding.name}: {finding.check}: {finding.what}"
                 yield Found(what, finding.meaning, finding.like.split()[0])
@@ -141,19 +212,30 @@ def each(run: Run) -> Iterator[Found]:
 def token(run: Run) -> Iterator[Found]:
     """If one token of a prompt is another one, its row changes, and no row before it."""
     prompt = run.prompt()
-    places = [len(prompt) * part // 5 for part in (1, 2, 3, 4)]
+    blocks = [at for at in range(_BLOCK - 1, len(prompt)) if at % _BLOCK in (0, _BLOCK - 1)]
+    blocks = blocks[:: max(1, -(-len(blocks) // _PLACES))]
+    parts = [len(prompt) * part // 5 for part in (1, 2, 3, 4)]
+    places = sorted({at for at in (*parts, *blocks, len(prompt) - 1) if at})
     changed = [(*prompt[:at], _other(run, prompt, at), *prompt[at + 1 :]) for at in places]
     base, *others = (
         choices[0] for choices in run.ask(*(Request(each, 2) for each in (prompt, *changed)))
     )
-    if base.case is None or any(other.case is None for other in others):
-        raise CannotError("an answer has no rows")
-    limit, own, before = limit_of(base.case), [], []
+    ours, own, before = rows_of(base), [], []
+    limit = limit_of(ours)
+    tells = Subject(ours, None, False, None, run.model, None, False).bits >= _TELLS
     for at, other in zip(places, others):
-        by_row = mean(shares(base.case, _case(other)), axis=1)
+        yield from run.same(base, other, f"a prompt whose token {at} is another", "F07")
+        by_row = mean(shares(ours, rows_of(other)), axis=1)
+        if len(by_row) <= at:
+            continue  # there are too few: `rows` says it
+        if by_row[at] == 1 and tells:
+            yield Found(
+                f"where token {at} is another one, its row is the same",
+                "A row is not that of its token.",
+                "F07",
+            )
         own.append(by_row[at])
         before.append(by_row[at - 1])
-        yield from run.same(base, other, f"a prompt whose token {at} is another", "F07")
     if mean(own) >= limit:
         yield Found(
             f"where a token is another one, its row has {mean(own):.0%} of the same ids",
@@ -173,18 +255,14 @@ def _other(run: Run, prompt: tuple[int, ...], at: int) -> int:
     return next(each for each in run.prompt() if each not in prompt[at - 1 : at + 2])
 
 
-def _case(answer: Answer) -> Case:
-    if answer.case is None:
-        raise CannotError("an answer has no rows")
-    return answer.case
-
-
 def again(run: Run) -> Iterator[Found]:
-    """The same request twice at the same time, and once more, has the same rows."""
+    """The same request twice at the same time, and twice more alone, has the same rows."""
     request = run.request()
     (first,), (second,) = run.ask(request, request)
     yield from run.same(first, second, "the same request at the same time", "F24")
-    yield from run.same(first, run.one(request), "the same request once more", "F11")
+    third, fourth = run.one(request), run.one(request)
+    yield from run.same(first, third, "the same request once more", "F11")
+    yield from run.same(third, fourth, "the same request alone, twice", "F11", equal=True)
 
 
 def cached(run: Run) -> Iterator[Found]:
@@ -201,15 +279,18 @@ def cached(run: Run) -> Iterator[Found]:
 
 def prefix(run: Run) -> Iterator[Found]:
     """A prompt has the same rows as the beginning of a longer one, of a next turn, of a shorter."""
-    request = run.request()
-    short = run.one(request)
-    more = run.prompt()
-    long = run.one(replace(request, prompt=request.prompt + more))
-    turn = run.one(replace(request, prompt=short.tokens + more))
-    part = run.one(replace(request, prompt=request.prompt[: len(request.prompt) * 2 // 3]))
-    yield from run.same(short, long, "a longer prompt", "F08")
-    yield from run.same(short, turn, "the next turn", "F32")
-    yield from run.same(short, part, "a shorter prompt", "F08")
+    for _ in range(2):
+        request, more = run.request(), run.prompt()
+        short = run.one(request)
+        # Lengths that differ also in what is left beside whole blocks of a cache.
+        for length in (len(more) * 6 // 7, len(more) - 1):
+            long = run.one(replace(request, prompt=request.prompt + more[:length]))
+            yield from run.same(short, long, "a longer prompt", "F08")
+        turn = run.one(replace(request, prompt=short.tokens + more[: len(more) - 3]))
+        yield from run.same(short, turn, "the next turn", "F32")
+        for length in (len(request.prompt) * 3 // 5, len(request.prompt) - 5):
+            part = run.one(replace(request, prompt=request.prompt[:length]))
+            yield from run.same(short, part, "a shorter prompt", "F08")
 
 
 def batch(run: Run) -> Iterator[Found]:
@@ -233,18 +314,21 @@ def stream(run: Run) -> Iterator[Found]:
         run.answers = [each for each in run.answers if each[2].case or each[0] != "stream"]
     if streamed.case is None:
         raise CannotError(f"a stream has no rows. {streamed.why}".rstrip(". "))
-    yield from run.same(whole, streamed, "a stream", "F30")
+    yield from run.alone(whole, streamed, "a stream", "F30")
 
 
 def choices(run: Run) -> Iterator[Found]:
-    """Every choice of a request has the rows of the prompt."""
-    request = run.request()
+    """Every choice of a request has the rows of the prompt, and its next turn has the choice's."""
+    request, more = run.request(), run.prompt(_BLOCK)
     whole = run.one(request)
     several = run.ask(replace(request, n=4))[0]
     if len(several) != 4:
         raise CannotError(f"the engine gave {len(several)} choices of 4")
     for number, choice in enumerate(several):
         yield from run.same(whole, choice, f"choice {number}", "F30")
+    turns = run.ask(*(Request((*choice.tokens, *more), 1) for choice in several))
+    for number, (choice, [turn]) in enumerate(zip(several, turns)):
+        yield from run.same(choice, turn, f"the next turn of choice {number}", "F30")
 
 
 def stop(run: Run) -> Iterator[Found]:
@@ -254,12 +338,8 @@ def stop(run: Run) -> Iterator[Found]:
     new = whole.tokens[len(request.prompt) :]
     if not new:
         raise CannotError("the engine generated nothing")
-    yield from run.same(
-        whole,
-        run.one(replace(request, stop=new[len(new) // 2])),
-        "an answer that ends early",
-        "F12",
-    )
+    ended = run.one(replace(request, stop=new[len(new) // 2]))
+    yield from run.alone(whole, ended, "an answer that ends early", "F12")
 
 
 def stop_text(run: Run) -> Iterator[Found]:
@@ -271,7 +351,7 @@ def stop_text(run: Run) -> Iterator[Found]:
     if not text.strip():
         raise CannotError("the engine does not say what it generated as text")
     ended = run.one(replace(request, stop_text=text))
-    yield from run.same(whole, ended, "an answer that ends at a text", "F12")
+    yield from run.alone(whole, ended, "an answer that ends at a text", "F12")
 
 
 def one(run: Run) -> Iterator[Found]:
@@ -280,7 +360,7 @@ def one(run: Run) -> Iterator[Found]:
     whole, short = run.one(request), run.one(replace(request, max_tokens=1))
     if len(short.tokens) != len(request.prompt) + 1:
         raise CannotError(f"the engine generated {len(short.tokens) - len(request.prompt)} tokens")
-    yield from run.same(whole, short, "an answer of one token", "F06")
+    yield from run.alone(whole, short, "an answer of one token", "F06")
 
 
 def abort(run: Run) -> Iterator[Found]:
@@ -335,7 +415,7 @@ def adapter(run: Run) -> Iterator[Found]:
 
 
 def _changed(one: Answer, other: Answer) -> bool:
-    found = shares(_case(one), _case(other))[: in_common(one, other)]
+    found = shares(rows_of(one), rows_of(other))[: in_common(one, other)]
     return bool((found < 1).any())
 
 
@@ -363,7 +443,7 @@ def model(run: Run) -> Iterator[Found]:
         raise CannotError("there is no model to ask (--model)")
     answers = run.ask(*(run.request() for _ in range(3)))
     for [answer] in answers:
-        case = replace(_case(answer), name="answer")
+        case = replace(rows_of(answer), name="answer")
         report = doctor.examine(
             {"answer": case},
             tokens=answer.tokens,

@@ -19,13 +19,19 @@ from ..doctor._case import Case
 from ..doctor._subject import Found, away, runs
 from ._engines import Answer, CannotError
 
-FEW = 0.005
-"""Share of the rows of a check that may be other ones: see docs/conform.md, "Noise"."""
 IN_PART = 1 / 8
 """Other rows for each row that differs in part, of which noise has fewer: it changes few ids of
 many rows, and many of few. What is wrong with an engine changes whole rows."""
 IN_A_ROW = 3
 """Other rows one behind the other in one answer, of which noise has fewer."""
+_QUIET = 1 / 20
+"""Of the rows, how many may differ in part where the last row of an answer is held to be no noise."""
+_RANDOM = 1 / 4
+"""Of the cells of two equal batches, how many may differ."""
+_IN_LAYER = 1 / 4
+"""Of the cells of a layer, how many may differ where those beside it hardly do,"""
+_BESIDE = 1 / 8
+"""which is this much less: rounding that changes a layer changes the next as well."""
 _TELLS = 0.75
 """How alike a row and its neighbour may be, so that rows can be told apart."""
 _SHIFTED = 0.9
@@ -80,11 +86,18 @@ class Tally:
     rows_in_part: int = 0
     """Differ and are no other ones."""
     rows_other: int = 0
+    ends_other: int = 0
+    """Of these: the last row of an answer, where hardly a row differs in part."""
 
     @property
     def noisy(self) -> bool:
         """Most rows differ in part, so that some other ones say nothing."""
         return self.rows_in_part > self.rows / 2
+
+    @property
+    def most_other(self) -> float:
+        """How many other rows may be noise."""
+        return max(IN_PART * self.rows_in_part, 1)
 
     def add(self, more: Tally) -> None:
         for name, value in vars(more).items():
@@ -106,14 +119,75 @@ def limit_of(case: Case) -> float:
     return (1 + neighbours) / 2
 
 
-def compare(one: Answer, other: Answer, what: str, like: str, tally: Tally) -> Iterator[Found]:
-    """Rows of tokens that both answers have in common have to be the same. What is compared is
-    added to the tally."""
-    if one.case is None or other.case is None:
+@dataclass
+class Layers:
+    """How many cells of each layer a check compared, and how many differ, in rows that are no other
+    ones."""
+
+    cells: NDArray[np.int64] | None = None
+    different: NDArray[np.int64] | None = None
+
+    def add(self, found: Shares) -> None:
+        cells, different = np.isfinite(found).sum(axis=0), (found < 1).sum(axis=0)
+        if self.cells is None or self.different is None or self.cells.shape != cells.shape:
+            self.cells, self.different = cells, different
+        else:
+            self.cells, self.different = self.cells + cells, self.different + different
+
+    def alone(self) -> Iterator[Found]:
+        """Layers that differ in part while those beside them do not."""
+        if self.cells is None or self.different is None or len(self.cells) < 2:
+            return
+        share = self.different / np.maximum(self.cells, 1)
+        beside = np.maximum(np.append(share[1:], 0), np.insert(share[:-1], 0, 0))
+        for layer in np.flatnonzero((share > _IN_LAYER) & (beside < share * _BESIDE)):
+            if self.different[layer] >= IN_A_ROW:
+                yield Found(
+                    f"layer {layer} differs in part in {share[layer]:.0%} of its cells, and those "
+                    f"beside it in at most {beside[layer]:.0%}",
+                    "Rounding would change the next layer as well: these ids are changed, or drawn "
+                    "at random.",
+                    "F17",
+                )
+
+
+def rows_of(answer: Answer) -> Case:
+    """The rows of an answer.
+
+    Raises:
+        CannotError: There are none.
+    """
+    case = answer.case
+    if case is None:
         raise CannotError("an answer has no rows")
+    if case.ids.ndim != 3 or case.ids.dtype.kind not in "iu" or 0 in case.ids.shape:
+        raise CannotError(f"an answer has no rows of ids, but {case.ids.shape} {case.ids.dtype}")
+    return case
+
+
+def compare(
+    one: Answer,
+    other: Answer,
+    what: str,
+    like: str,
+    tally: Tally,
+    layers: Layers,
+    equal: bool = False,
+) -> Iterator[Found]:
+    """Rows of tokens that both answers have in common have to be the same. What is compared is
+    added to the tally.
+
+    equal: the engine computed the same both times, and nothing else, so that nothing rounds
+        otherwise.
+    """
+    ours, theirs = rows_of(one), rows_of(other)
+    if ours.ids.shape[1:] != theirs.ids.shape[1:]:
+        shapes = " and ".join("x".join(map(str, each.ids.shape[1:])) for each in (ours, theirs))
+        yield Found(f"rows have {shapes} ids in {what}", "Its reader has to guess.", "F21")
+        return
     end = in_common(one, other)
-    limit = limit_of(one.case)
-    found = shares(one.case, other.case)[:end]
+    limit = limit_of(ours)
+    found = shares(ours, theirs)[:end]
     by_row, there = mean(found, axis=1), np.isfinite(found)
     others = by_row < limit
     by_layer = mean(found[~others], axis=0)
@@ -125,15 +199,20 @@ def compare(one: Answer, other: Answer, what: str, like: str, tally: Tally) -> I
         rows_in_part=int((by_row[~others] < 1).sum()),
         rows_other=int(others.sum()),
     )
+    if own.rows_in_part <= own.rows * _QUIET:
+        ends = {each.first + len(each.ids) - 1 for each in (ours, theirs)}
+        own.ends_other = sum(bool(others[row]) for row in ends if row < len(others))
     tally.add(own)
+    layers = Layers() if equal else layers  # noise of other batches hides nothing here
+    layers.add(found[~others])
     if not own.rows:
         return
     longest = max(runs(others), key=lambda run: run[1] - run[0], default=(0, 0))
-    if longest[1] - longest[0] >= IN_A_ROW and not own.noisy:
+    if longest[1] - longest[0] >= IN_A_ROW and (equal or not own.noisy):
         yield Found(
             f"rows {longest[0]} to {longest[1] - 1} differ in {what}: "
             f"{mean(by_row[slice(*longest)]):.0%} of the ids are the same",
-            _explained(one.case, other.case, longest),
+            _explained(ours, theirs, longest),
             like,
         )
     for layer in np.flatnonzero(by_layer < limit):
@@ -142,6 +221,25 @@ def compare(one: Answer, other: Answer, what: str, like: str, tally: Tally) -> I
             "Something else wrote this layer.",
             "F17",
         )
+    if equal:
+        yield from layers.alone()
+    if equal and own.rows_other > own.most_other:
+        yield many(own, like)
+    if equal and own.cells_different > _RANDOM * own.cells:
+        yield Found(
+            f"{own.cells_different} of {own.cells} cells differ in {what}",
+            "The engine computed the same both times: these ids are changed, or drawn at random.",
+            like,
+        )
+
+
+def many(tally: Tally, like: str) -> Found:
+    return Found(
+        f"{tally.rows_other} of {tally.rows} rows are nearer to those of other tokens than to the "
+        "ones that they are compared with",
+        "So many are no noise.",
+        like,
+    )
 
 
 def _explained(one: Case, other: Case, where: tuple[int, int]) -> str:

@@ -6,14 +6,24 @@ from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from .._constants import Status
+from .._errors import error
 from .._library import version
 from ..doctor._examine import like
 from ..doctor._subject import Found
 from ..models import Description
 from ._checks import ALL, Run
-from ._compare import FEW, IN_PART, Tally
+from ._compare import Layers, Tally, many
 from ._engines import CannotError, Engine, RefusedError
 
+_ALONE = ("rows", "each")
+"""These look at the answers of the other checks, and compare nothing."""
+_NOT_JUDGED = ("refuses", "not run")
+_SAYS = {
+    0: "What was judged passes.",
+    1: "A check fails.",
+    2: "Nothing was compared, or not all that was asked for.",
+}
 _SHOWN = 8
 """Of what a check found: what follows says the same of other answers."""
 
@@ -44,22 +54,34 @@ class Report:
     """Of routecap."""
     verdicts: tuple[Verdict, ...]
     needed: tuple[str, ...]
-    """Checks without which it could not run."""
+    """Checks without which it could not run: those that the caller named, or gave something for."""
 
     @property
     def status(self) -> int:
-        """0: what was run passes. 1: a check fails. 2: nothing, or not all that is needed, was
-        run."""
+        """0: what was judged passes. 1: a check fails. 2: nothing was compared, or a check that is
+        needed was not made."""
         results = {each.check: each.result for each in self.verdicts}
         if "fails" in results.values():
             return 1
-        compared = [each for each in self.verdicts if each.result == "passes"]
-        if not compared or any(results.get(name) != "passes" for name in self.needed):
+        compared = [name for name, result in results.items() if result == "passes"]
+        if not set(compared) - set(_ALONE) or not set(self.needed) <= set(compared):
             return 2
         return 0
 
+    @property
+    def not_judged(self) -> tuple[str, ...]:
+        """Checks that were not run, or that the engine refused."""
+        return tuple(each.check for each in self.verdicts if each.result in _NOT_JUDGED)
+
+    @property
+    def summary(self) -> str:
+        """What came out, and what was not judged."""
+        left = ", ".join(self.not_judged)
+        return _SAYS[self.status] + (f" Not judged: {left}." if left else "")
+
     def as_json(self) -> dict[str, Any]:
-        return {**asdict(self), "status": self.status}
+        about = {"status": self.status, "not_judged": self.not_judged}
+        return {**asdict(self), **about}
 
 
 def judge(
@@ -87,7 +109,8 @@ def judge(
         beside: Another engine of the same model, such as one with drafts.
         adapter: The name of an adapter of the engine.
         live: What the model itself chooses for a text (see `routecap.doctor.routing_of_model`).
-        needed: Checks that have to pass; if one is not run, the status is 2.
+        needed: Checks that have to pass; if one is not run, the status is 2. Those for which
+            something is given have to as well: `beside`, `adapter`, `live`, an engine's `update`.
         only: Checks to make; default: all.
         tokens, generated: Of a prompt, and for it.
         requests: How many are in the engine at the same time; twice as many for `pressure`.
@@ -95,28 +118,42 @@ def judge(
         progress: Is given each verdict when it is there.
 
     Raises:
-        Error, OSError: The engine does not answer.
+        Error, OSError: The engine does not answer, or as no engine does.
     """
+    _expect_enough(vocabulary, tokens, generated, requests)
+    given_for = {
+        "against": beside is not None,
+        "adapter": bool(adapter),
+        "model": live is not None,
+        "update": "update" in engine.can,
+    }
+    chosen = [name for name in ALL if not only or name in only or name in _ALONE]
+    asked = [name for name, given in given_for.items() if given and name in chosen]
     run = Run(engine, model, vocabulary, beside, adapter, live, tokens, generated, requests, seed)
     verdicts = []
-    for name in ALL:
-        if not only or name in only or (name in ("rows", "each")):
-            verdicts.append(_verdict(run, name))
-            progress(verdicts[-1])
-    return Report(engine.name, ".".join(map(str, version())), tuple(verdicts), tuple(needed))
+    for name in chosen:
+        verdicts.append(_verdict(run, name))
+        progress(verdicts[-1])
+    asked = list(dict.fromkeys((*needed, *asked)))
+    return Report(engine.name, ".".join(map(str, version())), tuple(verdicts), tuple(asked))
 
 
-def _many(tally: Tally) -> Found:
-    return Found(
-        f"{tally.rows_other} of {tally.rows} rows are nearer to those of other tokens than to the "
-        "ones that they are compared with",
-        "So many are no noise.",
-        "F04",
-    )
+def _expect_enough(vocabulary: int, tokens: int, generated: int, requests: int) -> None:
+    for name, number, least, most in (
+        ("vocabulary", vocabulary, 64, 1 << 31),
+        ("tokens", tokens, 16, 1 << 20),
+        ("generated", generated, 4, 1 << 20),
+        ("requests", requests, 2, 1 << 12),
+    ):
+        if not least <= number < most:
+            raise error(
+                Status.ERR_ARGUMENT,
+                f"{name} is {number}: give a number from {least} to {most - 1}",
+            )
 
 
 def _verdict(run: Run, name: str) -> Verdict:
-    run.check, run.tally, run.notes = name, Tally(), []
+    run.check, run.tally, run.layers, run.equal, run.notes = name, Tally(), Layers(), Tally(), []
     what: list[str] = []
     found: list[Found] = []
     result = "passes"
@@ -124,17 +161,30 @@ def _verdict(run: Run, name: str) -> Verdict:
         for each in ALL[name](run):
             found.append(each)  # which stays, if the check cannot go on
         tally = run.tally
-        few = max(FEW * tally.rows, IN_PART * tally.rows_in_part, 1)
-        if not found and tally.rows_other > few:
-            found.append(_many(tally))
+        found += run.layers.alone()
+        if not found and tally.rows_other > tally.most_other:
+            found.append(many(tally, "F04"))
+        if not found and tally.ends_other > 1:
+            found.append(
+                Found(
+                    f"the last row of an answer is another one in {tally.ends_other} places",
+                    "It was not there yet when it was read.",
+                    "F06",
+                )
+            )
         if not found and tally.noisy:
-            raise CannotError("most rows that it compares differ in part: this noise hides faults")
+            noise = "most rows that it compares differ in part: this noise hides faults"
+            if not run.equal.rows or run.equal.noisy:
+                raise CannotError(noise)
+            run.notes.append(f"{noise} but in the {run.equal.rows} rows of equal batches")
         if not found and tally.cells_missing > tally.cells:
             raise CannotError("most cells that it compares are missing, and marked so")
     except RefusedError as reason:
         result, what = "refuses", [str(reason)]
     except CannotError as reason:
         result, what = "not run", [str(reason)]
+    if not found and run.tally.rows:
+        run.passed[name] = run.tally
     if found:
         result = "fails"
         what = list(dict.fromkeys(f"{each.what}. {each.meaning}" for each in found))[:_SHOWN]

@@ -28,12 +28,6 @@ td:nth-child(2) { font-weight: 600; white-space: nowrap; }
 </style>
 """
 
-_SAYS = {
-    0: "What was run passes.",
-    1: "A check fails.",
-    2: "Nothing was run, or not all that was required.",
-}
-
 
 def page(report: Report) -> str:
     """The page."""
@@ -43,7 +37,7 @@ def page(report: Report) -> str:
     counted = ", ".join(f"{number} {name}" for name, number in count.items() if number)
     rows = "".join(_row(verdict) for verdict in report.verdicts)
     return (
-        f"{_HEAD}<h1>{escape(report.engine)}</h1><p>{_SAYS[report.status]} {counted}. "
+        f"{_HEAD}<h1>{escape(report.engine)}</h1><p>{escape(report.summary)} {counted}. "
         f"A check that was not run is no pass.</p><p><small>routecap conform {report.version}"
         f"</small></p><table><tr><th>check<th>result<th>what was seen</tr>{rows}</table></html>\n"
     )
