@@ -59,10 +59,15 @@ class Pretended:
     known: dict[tuple[str, int], Ids] = field(default_factory=dict)
     seen: set[tuple[str, int]] = field(default_factory=set)
     """Beginnings of texts in the prefix cache."""
+    blocks: dict[tuple[int, ...], Ids] = field(default_factory=dict)
+    """The rows of beginnings of 16 tokens, where whose weights computed them is not looked at."""
     owners: list[tuple[tuple[int, ...], Ids]] = field(default_factory=list)
     """Prompts and rows, in order."""
     left: bool = False
     """Clients have gone away."""
+    first: Ids | None = None
+    """The rows of a request's first choice."""
+    draw: np.random.Generator = field(default_factory=lambda: np.random.default_rng(5))
 
     def engine(self, **more: Any) -> conform.Functions:
         given: dict[str, Any] = {
@@ -128,6 +133,8 @@ class Pretended:
             ids = np.array([self.row(tokens, end, version) for end in range(1, len(tokens))])
             cached = self.cache(request, version)
             ids = self.noisy(ids, together)
+            if "keeps blocks" in self.fault:
+                ids = self.kept(ids, tokens, len(request.prompt))
             wrong = self.planted(ids, request, cached, together, at, choice)
             outputs.append(Output(tokens, wrong, cached, text))
             self.owners = [*self.owners[-8:], (request.prompt[:8], ids)]
@@ -141,6 +148,15 @@ class Pretended:
         cached = next((n for n, key in enumerate(ends) if key not in self.seen), len(ends))
         self.seen.update(ends)
         return cached
+
+    def kept(self, ids: Ids, tokens: list[int], prompt: int) -> Ids:
+        """Rows of whole blocks of a prompt are those that computed them first."""
+        size = 1 if self.fault.endswith("of one token") else 16
+        ids = ids.copy()
+        for end in range(size, prompt, size):
+            first = self.blocks.setdefault(tuple(tokens[:end]), ids[end - size : end].copy())
+            ids[end - size : end] = first
+        return ids
 
     def noisy(self, ids: Ids, together: int) -> Ids:
         draw = np.random.default_rng([together, len(ids), int(ids[0, 0, 0])])
@@ -193,8 +209,30 @@ class Pretended:
                 return np.concatenate((ids[:1], ids[:-1]))
             case "the rows of who left" if self.left and not request.abort:
                 ids[:both] = last[:both]
-            case "the first life's rows" if together > self.room:
+            case "the first life's rows" if at >= self.room:  # the last are preempted
                 ids[8:both] = last[8:both]
+            case "one expert of a layer is drawn at random":
+                ids[:, 2, -1] = self.drawn(ids[:, 2])
+            case "one expert of every cell is drawn at random":
+                for layer in range(LAYERS):
+                    ids[:, layer, -1] = self.drawn(ids[:, layer])
+            case "the last row is the one before":
+                ids[-1] = ids[-2]
+            case "the last row is another request's":
+                ids = ids.copy()  # the owner's stays
+                ids[-1] = others[-1][-1] if others else ids[-1]
+            case "single rows of a length are the ones before":
+                for row in range(len(request.prompt) % 16 + 8, len(request.prompt), 16):
+                    ids[row] = ids[row - 1]
+            case "the first rows of blocks are the ones before":
+                ids[16::16] = ids[15:-1:16]
+            case "choices generate the first's rows" if choice and self.first is not None:
+                new = slice(len(request.prompt), min(len(ids), len(self.first)))
+                ids[new] = self.first[new]
+            case "adapters have the model's rows" if request.adapter:
+                plain = list(request.prompt)
+                rows = [self.row(plain, end, str(self.weights)) for end in range(1, len(plain) + 1)]
+                ids[: len(rows)] = np.array(rows)[: len(ids)]
             case "drafts write layer 0":
                 ids[:, 0] = np.roll(ids[:, 0], 5, axis=0)
             case "cache knows no adapters":
@@ -209,7 +247,14 @@ class Pretended:
                 ids[: len(old)] = np.array(old)[: len(ids)]
             case "an id too high":
                 ids[5, 2, 1] = EXPERTS + 3
+        if not choice:
+            self.first = ids.copy()
         return ids
+
+    def drawn(self, cells: Ids) -> NDArray[np.int64]:
+        """For each cell [rows, k] an expert that it does not have."""
+        others = [[e for e in range(EXPERTS) if e not in cell] for cell in cells.tolist()]
+        return np.array([self.draw.choice(each) for each in others])
 
 
 # ---- Over HTTP

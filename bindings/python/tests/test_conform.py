@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,57 @@ def test_what_an_engine_cannot_do_is_not_run_and_says_why() -> None:
     assert judged(engine, by=plain, only=["again"], needed=["cached"]).status == 2
 
 
+def test_a_judge_that_compared_nothing_says_so() -> None:
+    """Checks that look at each answer by itself passed, and the status was 0."""
+
+    class Constant(Pretended):
+        def row(self, tokens: Any, end: int, version: str) -> Any:
+            return super().row([5], 1, "")  # no row can be told from another
+
+    report = judged(Constant(), adapter="")
+    assert report.status == 2 and results(report)["rows"] == "passes"
+    assert report.summary.startswith("Nothing was compared")
+    assert {"again", "token", "batch"} <= set(report.not_judged)
+    assert all(name in report.summary for name in report.not_judged)
+
+
+def test_what_the_caller_gave_something_for_has_to_be_judged() -> None:
+    engine = Pretended()
+    no_change = engine.engine(update=lambda: None)  # nothing that a check could see
+    only = ["again", "update", "adapter"]
+    report = judged(engine, by=no_change, only=only, adapter="")
+    assert results(report)["update"] == "not run" and report.status == 2
+    weak = Pretended()
+
+    def as_the_model(requests: Any) -> Any:
+        return weak.generate([replace(each, adapter="") for each in requests])
+
+    made = weak.engine(update=None)
+    made._generate = as_the_model
+    report = judged(weak, by=made, only=only)
+    assert results(report)["adapter"] == "not run" and report.status == 2
+    assert "adapter" in report.summary and report.needed == ("adapter",)
+
+
+def test_the_model_is_asked_before_its_weights_change() -> None:
+    """After an update, with --model, the old weights were compared with rows of the new ones."""
+    engine = Pretended()
+    report = judged(engine, live=live(Pretended()), only=["model", "update"])
+    assert results(report) | {"model": "passes", "update": "passes"} == results(report)
+    assert report.status == 0
+
+
+def test_an_engine_that_gives_no_answer_to_a_request_is_told_so() -> None:
+    engine = Pretended()
+    none = conform.Functions("none", lambda asked: [[] for _ in asked], lambda _: 0, lambda _: [1])
+    assert set(results(judged(engine, by=none, adapter="")).values()) == {"not run"}
+    few = conform.Functions("few", lambda asked: [], lambda _: 0, lambda _: [1])
+    with pytest.raises(routecap.Error, match="0 answers to"):
+        judged(engine, by=few, adapter="")
+    with pytest.raises(routecap.Error, match="tokens is 3"):
+        judged(engine, tokens=3)
+
+
 def test_an_engine_that_refuses_is_no_pass() -> None:
     def refuse(requests: Any) -> Any:
         raise NotImplementedError("capture is not there with this backend")
@@ -167,7 +219,17 @@ FAULTS = {
     "stop texts shift rows": ("stop_text", "F12"),
     "the rows of who left": ("abort", "F28"),
     "the first life's rows": ("pressure", "F10"),
+    "one expert of a layer is drawn at random": ("again", "F17"),
+    "one expert of every cell is drawn at random": ("again", "F11"),
+    "the last row is the one before": ("prefix", "F04"),
+    "the last row is another request's": ("batch", "F04"),
+    "single rows of a length are the ones before": ("prefix", "F04"),
+    "the first rows of blocks are the ones before": ("token", "F07"),
+    "choices generate the first's rows": ("choices", "F30"),
     "cache knows no adapters": ("adapter", "F05"),
+    "adapters have the model's rows": ("adapter", "F05"),
+    "keeps blocks": ("adapter", "F05"),
+    "keeps blocks of one token": ("adapter", "F05"),
     "rows of old weights": ("update", "F11"),
     "an id too high": ("each", "F13"),
 }
@@ -182,6 +244,46 @@ def test_a_fault_is_found_by_the_check_for_it(fault: str) -> None:
     assert report.status == 1
     assert check in failed(report), [each.what for each in report.verdicts if each.what]
     assert number in numbers(report)
+
+
+@pytest.mark.parametrize("fault", ["keeps blocks", "keeps blocks of one token"])
+def test_a_cache_that_an_update_does_not_empty_is_found(fault: str) -> None:
+    """Of a prompt's rows only those changed that were computed anew, and one was enough to pass."""
+    assert failed(judged(Pretended(fault), only=["update"])) == {"update"}
+
+
+@pytest.mark.parametrize(
+    "fault", ["the last row is the one before", "the last row is another request's"]
+)
+def test_a_last_row_that_is_another_is_found_in_whatever_checks_there_are(fault: str) -> None:
+    """Each of `one`, `prefix` and `stop` compared one such row, and took it for noise."""
+    if "before" in fault:
+        for only in (["prefix"], ["choices"]):
+            assert failed(judged(Pretended(fault), only=only, adapter="")) & set(only)
+        # One place in each of several checks.
+        assert failed(judged(Pretended(fault), only=["one", "stop"], adapter="")) == {"rows"}
+    for seed in range(3):
+        assert judged(Pretended(fault), seed=seed).status == 1
+
+
+def test_whoever_is_preempted_is_compared() -> None:
+    """Of 24 requests the first four were, which an engine that preempts the last never preempts."""
+    for room in (14, 20, 23):
+        report = judged(Pretended("the first life's rows", room=room), only=["pressure"])
+        assert "pressure" in failed(report), room
+        [pressure] = [each for each in report.verdicts if each.check == "pressure"]
+        assert pressure.notes == (f"{24 - room} preemptions of 24 requests, all compared",)
+
+
+def test_noise_elsewhere_does_not_hide_what_equal_batches_say() -> None:
+    """With noise in most rows of larger batches all was "not run", and the status 0."""
+    noisy = {"noise": 0.5, "weights": 3}
+    right = judged(Pretended(**noisy), only=["again", "batch", "one"], adapter="")
+    assert results(right)["batch"] == "not run" and results(right)["again"] == "passes"
+    assert right.status == 0 and "batch" in right.not_judged and "batch" in right.summary
+    for fault in ("one expert of every cell", "one expert of a layer"):
+        report = judged(Pretended(f"{fault} is drawn at random", **noisy), only=["again", "batch"])
+        assert "again" in failed(report)
 
 
 def test_drafts_that_write_another_layer_are_found_beside_an_engine_without() -> None:
@@ -268,6 +370,7 @@ def test_the_commands_status_report_and_page(
         options = ["--html", str(tmp_path / "b.html"), "--only", "cached"]
         assert main(["conform", url, "--config", config, *options]) == 1
     said = capsys.readouterr().out
+    assert said.startswith("vLLM 0.0: A check fails.")
     assert "fails    cached" in said and "They are zeros in one of the two" in said
     assert "like F05" in said and "SGLang #26975" in (tmp_path / "b.html").read_text()
 

@@ -402,37 +402,96 @@ def against(run: Run) -> Iterator[Found]:
 
 
 def adapter(run: Run) -> Iterator[Found]:
-    """An adapter's rows are its own, and the model's stay the model's."""
+    """An adapter's rows are its own, and the model's stay the model's, whichever comes first."""
     if not run.adapter:
         raise CannotError("there is no adapter (--adapter)")
-    plain = run.request()
-    adapted = replace(plain, adapter=run.adapter)
-    answers = [run.one(each) for each in (adapted, plain, adapted, plain)]
-    yield from run.same(answers[0], answers[2], "the adapter's answer once more", "F05")
-    yield from run.same(answers[1], answers[3], "the model's answer once more", "F05")
-    if not _changed(answers[0], answers[1]):
-        raise CannotError("the adapter changes no row")
+
+    def adapted(request: Request) -> Request:
+        return replace(request, adapter=run.adapter)
+
+    first, second, both = run.request(), run.request(), run.request()
+    pairs = []
+    for one, other in ((adapted(first), first), (second, adapted(second))):
+        answers = [run.one(each) for each in (one, other, one, other)]
+        for at, request in enumerate((one, other)):
+            what = "the adapter's answer" if request.adapter else "the model's answer"
+            yield from run.alone(answers[at], answers[at + 2], f"{what} once more", "F05")
+        pairs.append((answers[0], answers[1]))
+    (ours,), (theirs,) = run.ask(adapted(both), both)
+    pairs.append((ours, theirs))
+    changes = [_changes(one, other) for one, other in pairs]
+    if not any(each.any() for each in changes[:2]):
+        if all(one.tokens == other.tokens for one, other in pairs):
+            raise CannotError("the adapter changes neither tokens nor rows")
+        yield Found(
+            "tokens change with the adapter, and no row does",
+            "The rows are those of the model without it.",
+            "F05",
+        )
+        return
+    together = changes[2]  # neither can have the other's cache, where it is one step that computes
+    orders = ("the model's answer behind the adapter's", "the adapter's answer behind the model's")
+    for what, change in zip(orders, changes):
+        end = _first(change)
+        if together[:end].sum() >= _ENOUGH or _kept(changes):
+            yield Found(
+                f"no row up to {end - 1} differs in {what}; where both are asked for at once "
+                f"{together.sum()} of {len(together)} do",
+                "The cache does not know adapters: these are the other's.",
+                "F05",
+            )
+    if together.sum() < _ENOUGH:
+        raise CannotError(
+            f"the adapter changes {together.sum()} of {len(together)} rows of a prompt: too few to "
+            "tell whose the others are (--tokens makes prompts longer)"
+        )
 
 
-def _changed(one: Answer, other: Answer) -> bool:
+def _changes(one: Answer, other: Answer) -> Bools:
+    """[rows] whether a row that two answers have for the same tokens differs."""
     found = shares(rows_of(one), rows_of(other))[: in_common(one, other)]
-    return bool((found < 1).any())
+    return np.asarray((found < 1).any(axis=1))
+
+
+def _first(changes: Bools) -> int:
+    """The first row that changed, or how many there are."""
+    return int(changes.argmax()) if changes.any() else len(changes)
+
+
+def _kept(changes: Sequence[Bools]) -> bool:
+    """Whether rows change only behind the beginning of each prompt, as where that comes out of a
+    cache which the other weights filled."""
+    if not all(each.any() and _first(each) >= _BLOCK for each in changes):
+        return False
+    behind = [1 - _first(each) / len(each) for each in changes]
+    chance = np.prod([part ** int(each.sum()) for part, each in zip(behind, changes)])
+    return bool(chance < _CHANCE)
 
 
 def update(run: Run) -> Iterator[Found]:
     """After an update of the weights no row is that of the old ones."""
     run.need("update")
-    request = run.request()
-    old = run.one(request)
+    requests = [run.request() for _ in range(3)]
+    old = [run.one(each) for each in requests]
     run.update()
-    new, later = run.one(request), run.one(request)
-    yield from run.same(new, later, "the same request once more after an update", "F11")
-    if not _changed(old, new):
-        if old.tokens == new.tokens:
+    new = [run.one(each) for each in requests]
+    for request, answer in zip(requests, new):
+        later = run.one(request)
+        yield from run.alone(answer, later, "the same request once more after an update", "F11")
+    changes = [_changes(one, other) for one, other in zip(old, new)]
+    if not any(each.any() for each in changes):
+        if all(one.tokens == other.tokens for one, other in zip(old, new)):
             raise CannotError("the update changes neither tokens nor rows")
         yield Found(
             "tokens changed with the weights, and no row did",
             "The rows are those of the old weights.",
+            "F11",
+        )
+    elif _kept(changes):
+        yield Found(
+            f"rows changed with the weights only from row {min(map(_first, changes))} of a prompt "
+            "on",
+            "Those before are of the old weights: a cache was not emptied.",
             "F11",
         )
 
