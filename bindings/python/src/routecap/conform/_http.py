@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import re
 import subprocess
@@ -9,11 +10,12 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 from .._constants import Status
-from .._errors import error
+from .._errors import Error, error
 from ..doctor._server_answers import cases_of
 from ..doctor._case import Case
 from ..doctor._messages import Shape
@@ -21,9 +23,10 @@ from ..models import Description
 from ._engines import Answer, CannotError, RefusedError, Request
 
 _PREEMPTED = re.compile(
-    r"^(?:vllm:num_preemptions_total|sglang:num_retracted_reqs_total)(?:\{.*\})? (\S+)$",
+    r"^(?:vllm:num_preemptions_total|sglang:num_retracted_reqs_total)(?:\{.*\})? ([\d.eE+]+)$",
     re.MULTILINE,
 )
+_MOST_TOKEN = 1 << 31
 
 
 class Http:
@@ -65,20 +68,42 @@ class Http:
 
     # ---- What the server says of itself
 
-    def _about(self, path: str) -> Any:
+    def _about(self, path: str) -> dict[str, Any] | None:
+        """What the server says there; None: it has no such page, or says what is none."""
         try:
-            return json.loads(self._get(path))
-        except (OSError, ValueError):
+            about = json.loads(self._get(path))
+        except (OSError, ValueError, RecursionError):
             return None
+        return about if isinstance(about, dict) else None
 
     def _get(self, path: str) -> str:
-        with urllib.request.urlopen(self._url + path, timeout=self._timeout) as answer:
-            return str(answer.read().decode())
+        with self._reading(path):
+            with urllib.request.urlopen(self._url + path, timeout=self._timeout) as answer:
+                return str(answer.read().decode(errors="replace"))
+
+    @contextmanager
+    def _reading(self, path: str) -> Iterator[None]:
+        """What a server, or who else answers at its address, sends can be anything."""
+        try:
+            yield
+        except (Error, OSError):
+            raise
+        except http.client.HTTPException as reason:
+            raise error(
+                Status.ERR_FORMAT,
+                f"{self._url}{path} answers what is no HTTP ({reason!r}): give the URL of a server",
+            ) from None
+        except (ValueError, TypeError, LookupError, RecursionError) as reason:
+            raise error(
+                Status.ERR_FORMAT,
+                f"{self._url}{path} is not answered as a server of completions does ({reason}):"
+                " give the URL of one, and --api if it is of another kind",
+            ) from None
 
     def _served(self) -> str:
         models = self._about("/v1/models")
         try:
-            return str(models["data"][0]["id"])
+            return str(models["data"][0]["id"])  # type: ignore[index]
         except (TypeError, LookupError):
             raise error(
                 Status.ERR_ARGUMENT,
@@ -95,9 +120,9 @@ class Http:
     def _preempted(self) -> int | None:
         try:
             found = _PREEMPTED.findall(self._get("/metrics"))
-        except OSError:
+            return int(sum(map(float, found))) if found else None
+        except (OSError, ValueError, OverflowError):
             return None
-        return sum(int(float(each)) for each in found) if found else None
 
     # ---- Engine
 
@@ -121,7 +146,10 @@ class Http:
             {"Content-Type": "application/json"},
         )
         try:
-            with urllib.request.urlopen(post, timeout=self._timeout) as answer:
+            with (
+                self._reading(path),
+                urllib.request.urlopen(post, timeout=self._timeout) as answer,
+            ):
                 if request.abort:
                     next(_events(answer), None)
                     return []
@@ -153,12 +181,14 @@ class Http:
         body |= {"model": request.adapter or self._name, "return_token_ids": True}
         return "/v1/completions", body
 
-    def _joined(self, events: list[Any]) -> Any:
+    def _joined(self, events: list[dict[str, Any]]) -> Any:
         """A whole answer, of a stream's pieces: the tokens of all, and the rows of the last that
         has some, or of all if each has its own tokens' alone."""
         if self._is_sglang:
             return events[-1] if events else {}
-        pieces = [choice for event in events for choice in event.get("choices", ())]
+        for event in events:
+            _expect_no_error(event)
+        pieces = [choice for event in events for choice in _choices(event, least=0)]
         rows = [each["routed_experts"] for each in pieces if each.get("routed_experts") is not None]
         choice: dict[str, Any] = {
             "token_ids": [token for each in pieces for token in each.get("token_ids") or ()],
@@ -172,27 +202,33 @@ class Http:
 
     def _answers(self, request: Request, answer: Any) -> list[Answer]:
         if self._is_sglang:
-            return [self._sglang(request, each) for each in _listed(answer)]
+            listed = answer if isinstance(answer, list) else [answer]
+            return [self._sglang(request, _object("an answer", each)) for each in listed]
+        _expect_no_error(_object("the answer", answer))
         shared = {name: value for name, value in answer.items() if name != "choices"}
-        usage = answer.get("usage") or {}
-        cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
+        usage = _object("usage", answer.get("usage") or {})
+        details = _object("prompt_tokens_details", usage.get("prompt_tokens_details") or {})
         found = []
-        for choice in answer["choices"]:
-            tokens = choice.get("token_ids")
-            if tokens is None:
+        for choice in _choices(answer):
+            if choice.get("token_ids") is None:
                 raise CannotError("the server gives no token ids (return_token_ids)")
             if choice.get("routed_experts") is None and shared.get("prompt_routed_experts"):
                 choice = {**choice, "routed_experts": []}  # vLLM 0.21: no row but the prompt's
             case, why = self._case(choice, {**shared, "choices": [choice]})
-            whole = (*request.prompt, *tokens)
-            found.append(Answer(whole, case, why, cached, choice.get("text") or ""))
+            whole = (*request.prompt, *_tokens(choice["token_ids"]))
+            cached = _count("cached_tokens", details.get("cached_tokens"))
+            found.append(Answer(whole, case, why, cached, _text(choice.get("text"))))
         return found
 
     def _sglang(self, request: Request, answer: dict[str, Any]) -> Answer:
-        about = answer.get("meta_info") or {}
+        _expect_no_error(answer)
+        about = _object("meta_info", answer.get("meta_info"))
+        if answer.get("output_ids") is None:
+            raise CannotError("the server gives no token ids (output_ids)")
         case, why = self._case(about, answer)
-        whole = (*request.prompt, *(answer.get("output_ids") or ()))
-        return Answer(whole, case, why, about.get("cached_tokens"), answer.get("text") or "")
+        whole = (*request.prompt, *_tokens(answer["output_ids"]))
+        cached = _count("cached_tokens", about.get("cached_tokens"))
+        return Answer(whole, case, why, cached, _text(answer.get("text")))
 
     def _case(self, holder: Mapping[str, Any], answer: Any) -> tuple[Case | None, str]:
         """The rows, or why there are none."""
@@ -200,17 +236,63 @@ class Http:
             return None, str(holder.get("routed_experts_error") or "")
         try:
             [case] = cases_of("answer", json.dumps(answer).encode(), self._shape)
-        except ValueError as reason:
+        except (ValueError, RecursionError) as reason:
             return None, str(reason)
         return replace(case, info={}), ""
 
 
-def _listed(answer: Any) -> list[Any]:
-    return answer if isinstance(answer, list) else [answer]
+# ---- What an answer may have in each place; ValueError if it has something else
 
 
-def _events(answer: Any) -> Iterator[Any]:
+def _object(name: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{name} is {_shown(value)}, and must be an object")
+    return value
+
+
+def _expect_no_error(answer: dict[str, Any]) -> None:
+    """An error may come in the place of an answer, with HTTP's 200.
+
+    Raises:
+        RefusedError: It does.
+    """
+    if answer.get("error") is not None:
+        raise RefusedError(_shown(answer["error"]))
+
+
+def _choices(answer: dict[str, Any], least: int = 1) -> list[dict[str, Any]]:
+    choices = answer.get("choices", None if least else [])
+    if not isinstance(choices, list) or len(choices) < least:
+        raise ValueError(f'"choices" must be an array of some, not {_shown(choices)}')
+    return [_object("a choice", each) for each in choices]
+
+
+def _tokens(tokens: Any) -> list[int]:
+    if not isinstance(tokens, list) or not all(
+        type(each) is int and 0 <= each < _MOST_TOKEN for each in tokens
+    ):
+        raise ValueError(f"token ids must be an array of integers, not {_shown(tokens)}")
+    return tokens
+
+
+def _count(name: str, number: Any) -> int | None:
+    if number is not None and (type(number) is not int or number < 0):
+        raise ValueError(f"{name} must be a number of tokens, not {_shown(number)}")
+    return number
+
+
+def _text(text: Any) -> str:
+    if not isinstance(text, str | None):
+        raise ValueError(f"the text must be a string, not {_shown(text)}")
+    return text or ""
+
+
+def _shown(value: Any) -> str:
+    return repr(value)[:200]
+
+
+def _events(answer: Any) -> Iterator[dict[str, Any]]:
     """Those of a stream of server-sent events."""
     for line in answer:
         if line.startswith(b"data: ") and line.strip() != b"data: [DONE]":
-            yield json.loads(line[6:])
+            yield _object("an event", json.loads(line[6:]))
