@@ -181,12 +181,14 @@ fetch_torch() {
     touch "$environment/ready"
 }
 
-# transformers, beside the PyTorch of install_torch.
+# transformers, beside the PyTorch of install_torch. install_transformers [VERSION]: another one than
+# the newest that is tested.
 install_transformers() {
+    local environment=$build/transformers${1:+-$1}
     install_torch
-    python_environment "$build/transformers" transformers==5.23.0
-    transformers_python=$build/transformers/bin/python
-    "$torch_python" -c 'import site; print(site.getsitepackages()[0])' > "$(ls -d "$build"/transformers/lib/python3*/site-packages)/torch.pth"
+    python_environment "$environment" "transformers==${1:-5.24.0}"
+    transformers_python=$environment/bin/python
+    "$torch_python" -c 'import site; print(site.getsitepackages()[0])' > "$(ls -d "$environment"/lib/python3*/site-packages)/torch.pth"
 }
 
 # released VERSION...: wheels as they are on PyPI (name==version), unpacked beside one another

@@ -6,6 +6,7 @@ On a CUDA device the step is one graph with a static cache: a model this small i
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +26,12 @@ class Answers:
     logits: torch.Tensor | None  # float32 [batch, answer, vocabulary], if they were asked for
 
 
+def cache_name(model: Any) -> str:
+    """What a model calls its cache: transformers 5.24 has renamed it."""
+    names = inspect.signature(model.forward).parameters
+    return next(name for name in ("cache", "past_key_values") if name in names)
+
+
 class Decoder:
     """Of a model, for `batch` prompts of `prompt` tokens and up to `answer` more.
 
@@ -37,6 +44,7 @@ class Decoder:
         self.model, self.capture = model, capture
         self.batch, self.prompt, self.answer = batch, prompt, answer
         self.device = model.device
+        self._name = cache_name(model)
         self._graph: torch.cuda.CUDAGraph | None = None
         if graph:
             self._make_graph()
@@ -72,7 +80,7 @@ class Decoder:
     def _prefill(self, prompts: torch.Tensor) -> tuple[torch.Tensor, Any]:
         if self._graph is None:
             cache: Any = DynamicCache(config=self.model.config)
-            output = self.model(input_ids=prompts, past_key_values=cache, logits_to_keep=1)
+            output = self.model(input_ids=prompts, **{self._name: cache}, logits_to_keep=1)
             return output.logits[:, -1], cache
         self._cache.reset()
         self._positions.fill_(self.prompt - 1)
@@ -81,14 +89,14 @@ class Decoder:
         output = self.model(
             input_ids=prompts,
             attention_mask=self._mask[:, : self.prompt],
-            past_key_values=self._cache,
+            **{self._name: self._cache},
             logits_to_keep=1,
         )
         return output.logits[:, -1], self._cache
 
     def _step(self, tokens: torch.Tensor, cache: Any) -> torch.Tensor:
         if self._graph is None:
-            return self.model(input_ids=tokens, past_key_values=cache).logits[:, -1]
+            return self.model(input_ids=tokens, **{self._name: cache}).logits[:, -1]
         self._tokens.copy_(tokens)
         self._graph.replay()
         if self.capture is not None:
@@ -126,7 +134,7 @@ class Decoder:
             input_ids=self._tokens,
             attention_mask=self._mask,
             position_ids=self._positions,
-            past_key_values=self._cache,
+            **{self._name: self._cache},
         )
         return output.logits[:, -1]
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs the example with the model of examples/model, and the tests of routecap.transformers on the
-# CPU. usage: check.sh [--full] [PREFIX]. --full has random mixtures alone, and many of them.
+# CPU. usage: check.sh [--full] [PREFIX]. --full has the tests in transformers 5.23, the last version
+# whose models call a cache otherwise, and many random mixtures, alone.
 cd "$(dirname "$0")/../.." && . examples/setup.sh
 export ROUTECAP_CHECKED=1 # a slip in the order of calls is an error
 full=0
@@ -14,6 +15,9 @@ export PYTHONDONTWRITEBYTECODE=1 HF_HUB_OFFLINE=1 PYTHONPATH=$package:$build/rel
 set +e
 
 if [ $full = 1 ]; then
+    install_transformers 5.23.0
+    tests "tests, transformers 5.23.0" "$transformers_python" -m pytest bindings/python/tests/transformers
+    install_transformers
     tests "200 random mixtures of each family" env ROUTECAP_MIXTURES=200 "$transformers_python" -m pytest bindings/python/tests/transformers/test_mixtures.py
     closing
     exit

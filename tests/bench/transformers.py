@@ -17,6 +17,7 @@ graph. It needs the package routecap, torch and transformers.
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
 import os
 import sys
@@ -220,6 +221,8 @@ class Decoder:
     def __init__(self, model: Any, batch: int) -> None:
         length = PROMPT + STEPS["cuda"]
         self.model = model
+        names = inspect.signature(model.forward).parameters  # renamed in transformers 5.24
+        self.cache_name = "cache" if "cache" in names else "past_key_values"
         self.cache = StaticCache(config=model.config, max_cache_len=length)
         self.prompt = torch.randint(VOCABULARY, (batch, PROMPT), device="cuda")
         self.tokens, self.positions = (
@@ -233,7 +236,9 @@ class Decoder:
         self.mask.zero_()
         self.mask[:, :PROMPT] = 1
         output = self.model(
-            input_ids=self.prompt, attention_mask=self.mask[:, :PROMPT], past_key_values=self.cache
+            input_ids=self.prompt,
+            attention_mask=self.mask[:, :PROMPT],
+            **{self.cache_name: self.cache},
         )
         self.tokens.copy_(output.logits[:, -1:].argmax(-1))
 
@@ -244,7 +249,7 @@ class Decoder:
             input_ids=self.tokens,
             attention_mask=self.mask,
             position_ids=self.positions,
-            past_key_values=self.cache,
+            **{self.cache_name: self.cache},
         )
         self.tokens.copy_(output.logits[:, -1:].argmax(-1))
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from families import FAMILIES, PAD, VOCABULARY, K, Witness, make, rows_of
+from families import CACHE, FAMILIES, K, PAD, VOCABULARY, Witness, make, rows_of
 from transformers import ContinuousBatchingConfig, GenerationConfig, StaticCache
 
 import routecap
@@ -171,7 +171,7 @@ class Decoder:
             input_ids=self.tokens,
             attention_mask=self.mask,
             position_ids=self.positions,
-            past_key_values=self.cache,
+            **{CACHE: self.cache},
         )
         self.next.copy_(output.logits[:, -1:].argmax(-1))
 
@@ -184,7 +184,7 @@ class Decoder:
             input_ids=tokens,
             attention_mask=mask,
             position_ids=positions,
-            past_key_values=self.cache,
+            **{CACHE: self.cache},
         )
         self.tokens.copy_(output.logits[:, -1:].argmax(-1))
         self.positions.copy_(positions[:, -1:] + 1)

@@ -11,8 +11,12 @@ from typing import Any
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import torch
+import transformers
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
+VERSION = tuple(int(each) for each in transformers.__version__.split(".")[:2])
+CACHE = "cache" if VERSION >= (5, 24) else "past_key_values"
+"""By which a model is given its cache, and gives it back."""
 EXPERTS, K = 8, 2
 PAD, EOS, VOCABULARY = 0, 2, 128
 

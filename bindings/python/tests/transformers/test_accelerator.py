@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import routecap
 import torch
-from families import EXPERTS, K, VOCABULARY, make
+from families import CACHE, EXPERTS, K, VOCABULARY, make
 from routecap.torch import Capturer
 from routecap.transformers import find
 from transformers import DynamicCache
@@ -66,7 +66,7 @@ def test_prefill_decode_and_abandoned_passes_in_flight(
                 used = copy.deepcopy(cache) if other else cache
                 capture.begin(REQUESTS * rows)
                 output, chosen = watched(
-                    lambda: model(inputs % VOCABULARY, past_key_values=used), monkeypatch
+                    lambda: model(inputs % VOCABULARY, **{CACHE: used}), monkeypatch
                 )
             capture.issue(
                 routecap.spans(

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from families import make
+from families import CACHE, make
 from routecap.transformers import attach
 from scraping import chosen, counted, free_port, scrape, taken_port, wait_for_all
 
@@ -37,9 +37,9 @@ def test_the_blocks_of_the_captures_store_are_counted() -> None:
     model, port = make("qwen3_moe"), free_port()
     tokens = torch.arange(11, 17)[None]
     with attach(model, metrics_port=port, store=1 << 22) as capture, torch.no_grad():
-        cache = model(input_ids=tokens).past_key_values
+        cache = model(input_ids=tokens)[CACHE]
         capture.take()
-        model(input_ids=tokens, past_key_values=cache)
+        model(input_ids=tokens, **{CACHE: cache})
         assert capture.take()[0].complete
         blocks = scrape(port)["routecap_store_blocks_total"]
     assert blocks["published", "0"] >= 6 and blocks["adopted", "0"] == 6

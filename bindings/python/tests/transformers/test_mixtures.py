@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from families import EXPERTS, K, PAD, VOCABULARY, make
+from families import CACHE, EXPERTS, K, PAD, VOCABULARY, make
 from routecap.replay.transformers import attach as replay_in
 from routecap.transformers import attach
 from transformers import DynamicCache, StaticCache
@@ -164,7 +164,7 @@ class World:
 
     def pass_on(self, held: Held, length: int, mask: torch.Tensor | None, model: Any) -> None:
         tokens = torch.randint(3, VOCABULARY, (len(held.sequences), length))
-        options: dict[str, Any] = {"past_key_values": held.cache, "use_cache": True}
+        options: dict[str, Any] = {CACHE: held.cache, "use_cache": True}
         if mask is not None and self.random.random() < 0.7:
             options["position_ids"] = (mask.cumsum(1) - 1).clamp(min=0)[:, -length:]
         style = self.random.choice(["names", "positions", "decoder", "embeddings"])
@@ -179,7 +179,7 @@ class World:
         else:
             call = lambda: model(tokens, mask, **options)  # noqa: E731
         output, (ids,) = self.run(call)
-        held.cache = output.past_key_values
+        held.cache = output[CACHE]
         self.grow(held, ids, mask)
 
     def new(self) -> None:
@@ -227,7 +227,7 @@ class World:
         def call() -> None:
             try:
                 self.model.generate(
-                    tokens, attention_mask=mask, past_key_values=held.cache, max_new_tokens=3,
+                    tokens, attention_mask=mask, **{CACHE: held.cache}, max_new_tokens=3,
                     do_sample=True, temperature=5.0, eos_token_id=None, pad_token_id=PAD, **options,
                 )  # fmt: skip
             except MemoryError:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import routecap
 import torch
-from families import make
+from families import CACHE, make
 from routecap.transformers import attach
 from test_sequences import alone
 from transformers import DynamicCache, StaticCache
@@ -29,14 +29,14 @@ def cache_of(model: Any, kind: str) -> Any:
 
 def forwarded(model: Any, cache: Any, tokens: torch.Tensor = SYSTEM) -> Any:
     with torch.no_grad():
-        model(input_ids=tokens, past_key_values=cache, use_cache=True)
+        model(input_ids=tokens, **{CACHE: cache}, use_cache=True)
     return cache
 
 
 def answered(model: Any, cache: Any, tokens: list[int], **options: Any) -> torch.Tensor:
     prompt = torch.tensor([SYSTEM[0].tolist() + tokens])
     given = {"max_new_tokens": 4, "do_sample": False, "eos_token_id": None} | options
-    return model.generate(input_ids=prompt, past_key_values=cache, **given)
+    return model.generate(input_ids=prompt, **{CACHE: cache}, **given)
 
 
 def whole_rows(routing: routecap.Routing) -> list[bool]:
@@ -159,7 +159,7 @@ def test_the_prompt_of_a_batch_may_be_padded(model: Any) -> None:
                 input_ids=tokens,
                 attention_mask=mask,
                 position_ids=(mask.cumsum(1) - 1).clamp(0),  # as generate has them
-                past_key_values=cache,
+                **{CACHE: cache},
                 use_cache=True,
             )
         capture.take()
@@ -167,7 +167,7 @@ def test_the_prompt_of_a_batch_may_be_padded(model: Any) -> None:
         out = model.generate(
             input_ids=whole,
             attention_mask=torch.cat([mask, torch.ones(2, 2, dtype=torch.long)], 1),
-            past_key_values=copy.deepcopy(cache),
+            **{CACHE: copy.deepcopy(cache)},
             max_new_tokens=3,
             do_sample=False,
             eos_token_id=None,

@@ -11,7 +11,7 @@ import pytest
 import routecap
 import routecap.transformers
 import torch
-from families import EOS, PAD, VOCABULARY, Witness, make, rows_of
+from families import CACHE, EOS, PAD, VOCABULARY, Witness, make, rows_of
 from routecap.transformers import Capture, attach
 from transformers import ContinuousBatchingConfig, DynamicCache, GenerationConfig, StaticCache
 
@@ -195,13 +195,13 @@ def test_drafts_that_were_rejected_leave_nothing(model: Any, capture: Capture) -
 
 def test_a_conversation_goes_on_with_its_cache(model: Any, capture: Capture) -> None:
     cache = DynamicCache(config=model.config)
-    first = generate(model, past_key_values=cache)
+    first = generate(model, **{CACHE: cache})
     second = torch.cat([first, torch.tensor([[31, 32], [33, 34]])], 1)
     mask = torch.cat([MASK, torch.ones(2, 8, dtype=torch.long)], 1)
     out = model.generate(
         input_ids=second,
         attention_mask=mask,
-        past_key_values=cache,
+        **{CACHE: cache},
         max_new_tokens=4,
         do_sample=False,
         eos_token_id=None,
@@ -213,13 +213,13 @@ def test_sequences_that_were_taken_go_on_as_new_ones_whose_first_rows_are_missin
     model: Any, capture: Capture
 ) -> None:
     cache = DynamicCache(config=model.config)
-    first = generate(model, past_key_values=cache)
+    first = generate(model, **{CACHE: cache})
     capture.take()
     mask = torch.cat([MASK, torch.ones(2, 6, dtype=torch.long)], 1)
     out = model.generate(
         input_ids=first,
         attention_mask=mask,
-        past_key_values=cache,
+        **{CACHE: cache},
         max_new_tokens=4,
         do_sample=False,
         eos_token_id=None,
@@ -270,10 +270,10 @@ def test_decoding_with_a_cache_of_the_caller_s(model: Any, capture: Capture, pad
                 input_ids=inputs,
                 attention_mask=mask if padded else None,
                 position_ids=positions,
-                past_key_values=cache,
+                **{CACHE: cache},
                 use_cache=True,
             )
-            cache, inputs = output.past_key_values, output.logits[:, -1:].argmax(-1)
+            cache, inputs = output[CACHE], output.logits[:, -1:].argmax(-1)
             tokens, mask = (
                 torch.cat([tokens, inputs], 1),
                 torch.cat([mask, torch.ones(2, 1, dtype=torch.long)], 1),
@@ -286,7 +286,7 @@ def test_a_static_cache_of_the_caller_s(model: Any, capture: Capture) -> None:
     cache = StaticCache(config=model.config, max_cache_len=16)
     with torch.no_grad():
         for begin, end in ((0, 5), (5, 6), (6, 9)):
-            model(input_ids=tokens[:, begin:end], past_key_values=cache)
+            model(input_ids=tokens[:, begin:end], **{CACHE: cache})
     expect(model, capture, capture.take(), list(tokens), missing=0)
 
 
@@ -294,11 +294,11 @@ def test_a_cache_that_was_cut(model: Any, capture: Capture) -> None:
     tokens = torch.randint(3, VOCABULARY, (1, 12))
     cache = DynamicCache(config=model.config)
     with torch.no_grad():
-        model(input_ids=tokens[:, :8], past_key_values=cache)
-        model(input_ids=torch.randint(3, VOCABULARY, (1, 4)), past_key_values=cache)
+        model(input_ids=tokens[:, :8], **{CACHE: cache})
+        model(input_ids=torch.randint(3, VOCABULARY, (1, 4)), **{CACHE: cache})
         cache.crop(-4)
-        model(input_ids=tokens[:, 8:11], past_key_values=cache)
-        model(input_ids=torch.randint(3, VOCABULARY, (1, 2)), past_key_values=cache)
+        model(input_ids=tokens[:, 8:11], **{CACHE: cache})
+        model(input_ids=torch.randint(3, VOCABULARY, (1, 2)), **{CACHE: cache})
         cache.crop(-2)
     assert cache.get_seq_length() == 11
     expect(model, capture, capture.take(), [tokens[0, :11]], missing=0)
@@ -322,7 +322,7 @@ def test_a_cache_whose_rows_were_changed(model: Any, capture: Capture, change: s
             input_ids=tokens,
             attention_mask=mask,
             position_ids=mask.cumsum(1).sub(1).clamp(min=0),
-            past_key_values=cache,
+            **{CACHE: cache},
         )
         getattr(cache, change)(argument)
         later = torch.cat([mask[rows], torch.ones_like(more)], 1)
@@ -330,7 +330,7 @@ def test_a_cache_whose_rows_were_changed(model: Any, capture: Capture, change: s
             input_ids=more,
             attention_mask=later,
             position_ids=later.cumsum(1)[:, 7:] - 1,
-            past_key_values=cache,
+            **{CACHE: cache},
         )
     expect(
         model,
@@ -345,11 +345,11 @@ def test_a_batch_that_the_caller_reorders(model: Any, capture: Capture) -> None:
     tokens = torch.randint(3, VOCABULARY, (3, 7))
     cache = DynamicCache(config=model.config)
     with torch.no_grad():
-        model(input_ids=tokens, past_key_values=cache)
+        model(input_ids=tokens, **{CACHE: cache})
         for layer in cache.layers:
             layer.keys, layer.values = layer.keys[[1, 0]], layer.values[[1, 0]]
         capture.reorder([1, 0])
-        model(input_ids=tokens[:2, :1], past_key_values=cache)
+        model(input_ids=tokens[:2, :1], **{CACHE: cache})
     expect(
         model,
         capture,
@@ -438,11 +438,11 @@ def test_rows_of_tokens_that_were_cut_while_capture_was_paused_are_missing(
     first, other, rest = (torch.randint(3, VOCABULARY, (1, length)) for length in (10, 4, 3))
     cache = DynamicCache(config=model.config)
     with torch.no_grad():
-        model(input_ids=first, past_key_values=cache)
+        model(input_ids=first, **{CACHE: cache})
         cache.crop(-4)
         with capture.paused():
-            model(input_ids=other, past_key_values=cache)
-        model(input_ids=rest, past_key_values=cache)
+            model(input_ids=other, **{CACHE: cache})
+        model(input_ids=rest, **{CACHE: cache})
     (routing,) = capture.take()
     there = (routing.ids() >= 0).all((1, 2))
     assert there.tolist() == [True] * 6 + [False] * 4 + [True] * 3
@@ -458,11 +458,11 @@ def test_a_cache_that_an_earlier_capture_followed_is_reordered_under_a_later_one
     tokens = torch.randint(3, VOCABULARY, (2, 11))
     with torch.no_grad():
         with attach(model):
-            model(input_ids=tokens[:, :6], past_key_values=cache)
+            model(input_ids=tokens[:, :6], **{CACHE: cache})
         with attach(model) as capture:
-            model(input_ids=tokens[:, 6:8], past_key_values=cache)
+            model(input_ids=tokens[:, 6:8], **{CACHE: cache})
             cache.reorder_cache(torch.tensor([1, 0]))
-            model(input_ids=tokens[:, 8:], past_key_values=cache)
+            model(input_ids=tokens[:, 8:], **{CACHE: cache})
             routings = capture.take()
     for row, routing in enumerate(routings):
         whole = torch.cat([tokens[1 - row, :8], tokens[row, 8:]])
@@ -479,13 +479,13 @@ def test_a_mask_that_hides_tokens_of_the_turn_before_moves_the_next(
     cache, options = DynamicCache(config=model.config), {"do_sample": False, "eos_token_id": None}
     with Witness(model) as witness:
         out = model.generate(
-            PROMPTS, attention_mask=mask, past_key_values=cache, max_new_tokens=6, **options
+            PROMPTS, attention_mask=mask, **{CACHE: cache}, max_new_tokens=6, **options
         )
         more = torch.cat([out, torch.randint(3, VOCABULARY, (2, added))], 1)
         later = torch.ones_like(more)
         later[0, 9:11] = 0
         model.generate(
-            more, attention_mask=later, past_key_values=cache, max_new_tokens=4, **options
+            more, attention_mask=later, **{CACHE: cache}, max_new_tokens=4, **options
         )
     shown = torch.cat([later, torch.ones(2, 3, dtype=torch.long)], 1)
     columns = rows_of(
@@ -504,9 +504,9 @@ def test_a_cache_that_is_reset_has_other_sequences(model: Any, capture: Capture,
     if kind == "static":
         cache = StaticCache(config=model.config, max_cache_len=32)
     with torch.no_grad():
-        model(input_ids=tokens, past_key_values=cache)
+        model(input_ids=tokens, **{CACHE: cache})
         cache.reset()
-        model(input_ids=tokens[:, :4] + 1, past_key_values=cache)
+        model(input_ids=tokens[:, :4] + 1, **{CACHE: cache})
     expect(model, capture, capture.take(), [tokens[0], tokens[0, :4] + 1], missing=0)
 
 
@@ -517,13 +517,13 @@ def test_a_turn_that_fails_leaves_the_turn_before(model: Any, capture: Capture) 
     options = {"do_sample": False, "eos_token_id": None, "max_new_tokens": 4}
     for again in (False, True):
         cache = DynamicCache(config=model.config)
-        out = model.generate(PROMPTS[1:], past_key_values=cache, **options)
+        out = model.generate(PROMPTS[1:], **{CACHE: cache}, **options)
         more = torch.cat([out, torch.tensor([[31, 32]])], 1)
         with pytest.raises(MemoryError):
-            model.generate(more, past_key_values=cache, stopping_criteria=[fail], **options)
+            model.generate(more, **{CACHE: cache}, stopping_criteria=[fail], **options)
         if again:
             out = model.generate(
-                torch.cat([more, torch.tensor([[33]])], 1), past_key_values=cache, **options
+                torch.cat([more, torch.tensor([[33]])], 1), **{CACHE: cache}, **options
             )
         expect(model, capture, capture.take(), [out[0]])
 
@@ -573,7 +573,7 @@ def test_a_cache_is_saved_as_if_nobody_followed_it(model: Any) -> None:
     cache = DynamicCache(config=model.config)
     with attach(model) as capture:
         with torch.no_grad():
-            model(input_ids=PROMPTS, past_key_values=cache)
+            model(input_ids=PROMPTS, **{CACHE: cache})
         torch.save(cache, file := io.BytesIO())
         loaded = torch.load(io.BytesIO(file.getvalue()), weights_only=False)
         assert (loaded.layers[0].keys == cache.layers[0].keys).all()
@@ -736,9 +736,9 @@ def test_a_token_of_before_the_capture_that_a_mask_shows_again_moves_those_behin
     """Its row is not known, and was that of the token behind it."""
     tokens = torch.randint(3, VOCABULARY, (1, 7))
     with capture.paused(), torch.no_grad():
-        cache = model(input_ids=tokens[:, :5]).past_key_values
+        cache = model(input_ids=tokens[:, :5])[CACHE]
     with torch.no_grad():
         for end, mask in ((6, [1, 1, 1, 0, 0, 1]), (7, [1, 1, 1, 0, 1, 1, 1])):
-            model(tokens[:, end - 1 : end], torch.tensor([mask]), past_key_values=cache)
+            model(tokens[:, end - 1 : end], torch.tensor([mask]), **{CACHE: cache})
     (routing,) = capture.take()
     assert routing.rows == 6 and (routing.ids() < 0).all()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import routecap
 import torch
-from families import Witness, make, rows_of
+from families import CACHE, Witness, make, rows_of
 from routecap import Missing, Status
 from routecap.transformers import Tap, attach, find
 from torch import nn
@@ -102,6 +102,10 @@ def test_an_unknown_family_is_refused_and_captured_with_taps_of_the_user_s() -> 
     for layer in odd.layers:
         layer.pick.register_forward_hook(lambda module, args, output: logits.append(output))
     with attach(odd, taps=taps) as capture, torch.no_grad():
+        with pytest.raises(ValueError, match=r"OddModel.forward\(inputs_embeds\) has none of cache"):
+            odd(inputs_embeds=torch.randn(1, 5, 8))
+        logits.clear()
+        capture.place(torch.arange(5)[None])
         odd(inputs_embeds=torch.randn(1, 5, 8))
         routing = capture.take()[0]
     assert (
@@ -342,16 +346,16 @@ def test_a_forward_pass_that_was_interrupted_does_not_run_any_more(model: Any) -
 def test_a_batch_that_changes_its_size_is_refused_unless_it_is_said_how(model: Any) -> None:
     cache = DynamicCache(config=model.config)
     with attach(model) as capture:
-        forward(model, past_key_values=cache, use_cache=True)
+        forward(model, **{CACHE: cache}, use_cache=True)
         for layer in cache.layers:
             layer.keys, layer.values = layer.keys[1:], layer.values[1:]
         with pytest.raises(
             ValueError,
             match="the cache has 2 sequences and the forward pass 1 rows: call capture.reorder",
         ):
-            forward(model, TOKENS[:1, :1], past_key_values=cache, use_cache=True)
+            forward(model, TOKENS[:1, :1], **{CACHE: cache}, use_cache=True)
         capture.reorder([1])
-        forward(model, TOKENS[:1, :1], past_key_values=cache, use_cache=True)
+        forward(model, TOKENS[:1, :1], **{CACHE: cache}, use_cache=True)
         assert [routing.rows for routing in capture.take()] == [5]
 
 

@@ -125,8 +125,12 @@ class _Sequences:
         inputs = inputs_of(decoder, args, kwargs)
         if inputs is None:
             raise ValueError(
-                "nothing says which arguments of the forward are its tokens, mask and positions:"
-                " give them by name"
+                "the decoder's forward does not take these arguments: give what it takes, by name"
+            )
+        if inputs.lacking:
+            raise ValueError(
+                f"{inputs.lacking}: nothing says which sequences its rows are of. Give a model of a"
+                " version of transformers that routecap knows (5.17 to 5.24)"
             )
         if inputs.cache is not None and cached_columns(inputs.cache) != 0:
             raise ValueError(

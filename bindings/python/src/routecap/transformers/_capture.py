@@ -25,6 +25,7 @@ from . import _ledger, _ops
 from ._follow import Generation, follow_generate, follow_generate_batch
 from ._followed import Followed
 from ._ledger import Content, length_of
+from ._names import expect_further
 from ._sequences import inputs_of
 from ._taps import Tap, find, in_order, stack_of
 
@@ -155,6 +156,7 @@ class Capture(Followed):
         modules = dict(model.named_modules())
         decoder = modules[stack_of(self.taps[0].name)]
         add = self._undo.append
+        expect_further(decoder)
 
         def around(
             module: nn.Module, before: Callable[..., Any], after: Callable[..., Any]
@@ -190,7 +192,7 @@ class Capture(Followed):
             return
         self._enter(module)
         if self._plan is None and not self._capturing():
-            self._plan = self._plan_of(module, args, kwargs)
+            self._plan = self._plan_of(module, args, kwargs, has_decoder=True)
 
     def _after_model(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any

@@ -18,6 +18,17 @@ from torch import nn
 
 import routecap
 
+from ._names import (
+    CACHE,
+    TOKENS,
+    cache_in,
+    expect,
+    expect_known_caches,
+    expect_parameters,
+    of_transformers,
+    parameters_of,
+    tokens_in,
+)
 from ._sequences import Batch, Plan, plan_of_runs
 
 if TYPE_CHECKING:
@@ -25,17 +36,19 @@ if TYPE_CHECKING:
 
 Add = Callable[[Callable[[], object]], object]
 
+_CALLED = ("generate", "prepare_inputs_for_generation")
+_PREPARES = ("_get_logits_processor", "_get_stopping_criteria")
+"""Of transformers' own loop, which a wrapper of another library calls."""
+_SETTINGS = ("num_beams", "eos_token_id", "pad_token_id")
+
 
 def follow_generate(capture: Capture, model: nn.Module, add: Add) -> None:
     """Wrap `generate` of a model, and what it asks for the inputs of each step."""
-    owner = next(
-        (
-            module
-            for module in model.modules()
-            if hasattr(type(module), "prepare_inputs_for_generation")
-        ),
-        None,
-    )
+    modules = list(model.modules())
+    loops = [each for each in modules if of_transformers(each) and _has(each, any)]
+    if loops:
+        _expect_loop(loops[0])
+    owner = next((each for each in modules if _has(each, all, _CALLED)), None)
     if owner is None:
         return
     generate, prepare = owner.generate, owner.prepare_inputs_for_generation
@@ -86,9 +99,26 @@ def follow_generate(capture: Capture, model: nn.Module, add: Add) -> None:
 
     for name, function in (("generate", followed), ("prepare_inputs_for_generation", prepared)):
         _set(owner, name, function, add)
-    for name, around in (("_get_logits_processor", apart), ("_get_stopping_criteria", judged)):
-        if hasattr(owner, name):
-            _set(owner, name, _calls(getattr(owner, name), around), add)
+    for name, around in zip(_PREPARES, (apart, judged)) if loops else ():
+        _set(loops[0], name, _calls(getattr(loops[0], name), around), add)
+
+
+def _has(module: nn.Module, some: Callable[..., bool], names: Sequence[str] = ()) -> bool:
+    return some(hasattr(type(module), name) for name in names or (*_CALLED, *_PREPARES))
+
+
+def _expect_loop(model: Any) -> None:
+    """What is read of transformers' own loop has the names that are known."""
+    expect(type(model), (*_CALLED, *_PREPARES))
+    expect(model, ("generation_config",))
+    if model.generation_config is not None:
+        expect(model.generation_config, _SETTINGS)
+    expect_parameters(type(model).generate, ("inputs", "generation_config"))
+    prepares = [
+        vars(kind)[_CALLED[1]] for kind in type(model).__mro__ if _CALLED[1] in vars(kind)
+    ]
+    # The others hand theirs on to it.
+    expect_parameters(prepares[-1], ("attention_mask", *TOKENS), CACHE)
 
 
 def _calls(prepare: Callable[..., Any], around: Callable[..., Any]) -> Callable[..., Any]:
@@ -98,7 +128,11 @@ def _calls(prepare: Callable[..., Any], around: Callable[..., Any]) -> Callable[
     def prepared(*args: Any, **kwargs: Any) -> Any:
         found = prepare(*args, **kwargs)
         if not isinstance(found, list):
-            return found
+            raise TypeError(
+                f"{prepare.__qualname__} gave {type(found).__name__}, a list was expected: this"
+                " version of transformers does otherwise. Give a model of a version that routecap"
+                " knows (5.17 to 5.24)"
+            )
         kind: Any = type(found)
         called = {"__call__": lambda self, *a, **k: around(partial(kind.__call__, self), *a, **k)}
         return type(kind.__name__, (kind,), called)(found)
@@ -129,26 +163,26 @@ class Generation:
     def __init__(
         self, capture: Capture, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        self._capture = capture
+        self._capture, self._model = capture, model
         self.thread = threading.get_ident()
         self._batch: Batch | None = None
         self._begun: Batch | None = None
         """Which began with it."""
         self._ends: torch.Tensor | None = None
         """[rows] the tokens of each when a criterion ended it, 0 until then."""
-        given = kwargs.get("generation_config") or next(
-            (each for each in args[1:] if hasattr(each, "eos_token_id")), None
-        )
+        configs = [
+            each
+            for each in (kwargs.get("generation_config"), *args[1:], model.generation_config)
+            if hasattr(each, "to_diff_dict")
+        ]
+        for each in configs:
+            expect(each, _SETTINGS)
 
         def setting(name: str) -> Any:
             if name in kwargs:  # None too
                 return kwargs[name]
-            value = getattr(given, name, None)
-            return (
-                getattr(getattr(model, "generation_config", None), name, None)
-                if value is None
-                else value
-            )
+            said = (getattr(each, name) for each in configs)
+            return next((value for value in said if value is not None), None)
 
         if (setting("num_beams") or 1) > 1:
             raise ValueError(
@@ -175,14 +209,12 @@ class Generation:
         """A forward pass with these inputs is next. mask: [rows, columns] before it was prepared,
         or None.
         """
-        capture = self._capture
+        capture, names = self._capture, parameters_of(self._model)
         capture._file()
-        tokens = inputs.get("input_ids")
-        tokens = inputs["inputs_embeds"] if tokens is None else tokens
+        tokens = tokens_in(self._model, names, inputs)
+        expect_known_caches(self._model, names, inputs)
         rows, length = tokens.shape[:2]
-        cache = inputs.get("past_key_values")
-        if cache is None:
-            cache = inputs.get("cache_params")
+        cache = cache_in(inputs)
         last, begun = self._batch, None
         if cache is None and last is not None:  # all is computed again
             batch = last
@@ -271,9 +303,12 @@ def follow_generate_batch(capture: Capture, model: nn.Module, add: Add) -> None:
     owner = next(
         (module for module in model.modules() if hasattr(type(module), "generate_batch")), None
     )
-    processor = getattr(sys.modules.get(_MODULE), "ContinuousBatchProcessor", None)
-    if owner is None or processor is None:
+    if owner is None:
         return
+    continuous = sys.modules.get(_MODULE)
+    expect(continuous, ("ContinuousBatchProcessor",))
+    processor: Any = continuous.ContinuousBatchProcessor  # type: ignore[union-attr]
+    expect(processor, ("_generation_step",))
     if not hasattr(processor._generation_step, "followed"):
         processor._generation_step = _followed(processor._generation_step)
     _continuous[owner] = capture
@@ -293,7 +328,7 @@ def _followed(generation_step: Callable[..., Any]) -> Callable[..., Any]:
             capture._drop()
             raise
         capture._file(
-            stream=getattr(inputs, "compute_stream", None)
+            stream=inputs.compute_stream
         )  # of a graph that was replayed; otherwise a hook has said it
         return result
 

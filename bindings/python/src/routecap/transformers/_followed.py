@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ import routecap
 
 from . import _ledger
 from ._ledger import Content, Held, Ledger
+from ._names import Unread
 from ._prefixes import Prefixes
 from ._sequences import Batch, Inputs, Plan, cached_columns, inputs_of, plan_of_runs, runs_of
 
@@ -41,9 +42,23 @@ class Followed:
         self._skipped: dict[int, tuple[nn.Module, Plan]] = {}
 
     def _plan_of(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        module: nn.Module,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        has_decoder: bool = False,
     ) -> Plan | None:
-        inputs = inputs_of(module, args, kwargs)
+        """What is to be said of a forward pass that begins with these arguments.
+
+        has_decoder: The decoder runs within it, and can be asked if this function says too little.
+        """
+        try:
+            inputs = inputs_of(module, args, kwargs)
+        except Unread:
+            if has_decoder:
+                return None
+            raise
         if inputs is None:
             return None
         if self._placed is not None:
@@ -51,6 +66,14 @@ class Followed:
             return self._plan_placed(positions, new)
         if inputs.paged:  # a warm-up: whose rows those of a step are is planned by who runs it
             return plan_of_runs(np.zeros(0, np.uint64), [], 0, None)
+        if inputs.lacking:
+            if has_decoder:
+                return None
+            raise ValueError(
+                f"{inputs.lacking}: nothing says which sequences its rows are of. Say where they are"
+                " by capture.place(), or give a model of a version of transformers that routecap"
+                " knows (5.17 to 5.24)"
+            )
         mask = inputs.mask
         if mask is not None and not (isinstance(mask, torch.Tensor) and mask.ndim == 2):
             raise ValueError(
@@ -140,8 +163,11 @@ class Followed:
         if outer is not None and outer[0] is not module:
             return
         self._skipped.pop(here, None)  # of one that was interrupted
-        inputs = inputs_of(module, args, kwargs)
-        if inputs is None or inputs.cache is None or inputs.starts is not None:
+        try:
+            inputs = inputs_of(module, args, kwargs)
+        except ValueError:  # its caches are not known from now on, as they were changed unseen
+            return
+        if inputs is None or inputs.cache is None or inputs.starts is not None or inputs.lacking:
             return
         held = self._held_by(inputs.cache)
         content, batch, mask = held.content, held.batch, inputs.mask
@@ -180,11 +206,10 @@ class Followed:
         if batch is None or batch.line is None:
             return
         batch.line.columns = plan.columns
-        cache = getattr(output, "past_key_values", None)
-        if cache is None and isinstance(output, tuple):
-            cache = next((each for each in output if hasattr(each, "get_seq_length")), None)
-        if cache is None:
-            cache = plan.cache
+        parts = output.values() if isinstance(output, Mapping) else output
+        parts = parts if isinstance(output, (Mapping, tuple)) else ()
+        # Told by what it is, whatever its name is.
+        cache = next((each for each in parts if hasattr(each, "get_seq_length")), plan.cache)
         if cache is not None:
             _ledger.end(self, cache, plan, batch, plan.past)
 

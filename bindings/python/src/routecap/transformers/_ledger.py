@@ -174,7 +174,9 @@ def head(batch: Batch) -> Content | None:
 
 
 def layers_of(cache: Any) -> list[Any] | None:
-    """The parts of a cache that are changed each by itself; None if it is of an unknown kind."""
+    """The parts of a cache that are changed each by itself; None if it is of an unknown kind, with
+    tensors elsewhere than in itself or in `layers`.
+    """
     if isinstance(layers := getattr(cache, "layers", None), list):
         return layers
     parts = [
@@ -182,7 +184,7 @@ def layers_of(cache: Any) -> list[Any] | None:
     ]
     if parts[0] is not None:
         return [layer for part in parts for layer in layers_of(part) or ()]
-    return [cache] if hasattr(cache, "__dict__") else None
+    return [cache] if next(_tensors(cache), None) is not None else None
 
 
 def length_of(layer: Any) -> int | None:

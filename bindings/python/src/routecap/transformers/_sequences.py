@@ -20,6 +20,17 @@ from torch import nn
 
 import routecap
 
+from ._names import (
+    Unread,
+    cache_in,
+    call_of,
+    expect,
+    expect_known_caches,
+    lacking,
+    parameters_of,
+    tokens_in,
+)
+
 if TYPE_CHECKING:
     from ._ledger import Ledger
     from ._prefixes import Published
@@ -261,6 +272,8 @@ class Inputs(NamedTuple):
     paged: bool
     """Whether it is a step of continuous batching."""
     device: torch.device
+    lacking: str
+    """What the function has no parameter for, as a message says it; empty if it has all."""
 
     @property
     def rows(self) -> int:
@@ -268,28 +281,27 @@ class Inputs(NamedTuple):
 
 
 def inputs_of(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Inputs | None:
-    """Of a call of a model or decoder; None if it has neither tokens nor embeddings, or its
-    signature does not say which arguments are these.
+    """Of a call of a model or decoder; None if it is no call that the function takes.
+
+    Raises:
+        Unread: It has neither tokens nor embeddings, or the signature does not say which arguments
+            are these.
+        ValueError: An argument is a cache, and not by its name.
     """
+    names = parameters_of(module)
     if args:
         try:
-            given = inspect.signature(module.forward).bind_partial(*args, **kwargs)
+            given = inspect.Signature(list(names.values())).bind_partial(*args, **kwargs)
         except TypeError:  # as the call itself will say
             return None
         kwargs = {}
         for name, value in given.arguments.items():
-            kind = given.signature.parameters[name].kind
+            kind = names[name].kind
             if kind is inspect.Parameter.VAR_POSITIONAL:
-                return None
+                raise Unread(f"{call_of(module, names)} does not say what its arguments are")
             kwargs.update(value if kind is inspect.Parameter.VAR_KEYWORD else {name: value})
-    tokens = kwargs.get("input_ids")
-    if tokens is None:
-        tokens = kwargs.get("inputs_embeds")
-    if tokens is None:
-        return None
-    cache = kwargs.get("past_key_values")
-    if cache is None:
-        cache = kwargs.get("cache_params")
+    tokens = tokens_in(module, names, kwargs)
+    expect_known_caches(module, names, kwargs)
     position_ids = kwargs.get("position_ids")
     if (
         position_ids is not None and position_ids.ndim != 2
@@ -302,14 +314,16 @@ def inputs_of(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) 
         kwargs.get("attention_mask"),
         position_ids,
         kwargs.get("cu_seq_lens_q"),
-        cache,
+        cache_in(kwargs, names),
         kwargs.get("read_index") is not None,
         tokens.device,
+        lacking(module, names),
     )
 
 
 def cached_columns(cache: Any) -> int | None:
     """How many columns a cache says it has; None if it cannot tell. May wait for the device."""
+    expect(cache, ("get_seq_length",))
     try:
         return int(cache.get_seq_length())
     except (AttributeError, ValueError):  # nothing but layers with a state of constant size

@@ -138,11 +138,19 @@ def _split(name: str) -> tuple[list[str], int]:
 _IDS = ("top_k_index", "router_indices")
 
 
-def _experts_ids(args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> torch.Tensor:
-    ids: torch.Tensor = (
-        next((kwargs[name] for name in _IDS if name in kwargs), None) if len(args) < 2 else args[1]
-    )
-    return ids
+def _experts_ids(
+    place: int, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+) -> torch.Tensor:
+    """place: Of the ids among the arguments."""
+    if len(args) > place:
+        return args[place]  # type: ignore[no-any-return]
+    ids = next((kwargs[name] for name in _IDS if name in kwargs), None)
+    if ids is None:
+        raise ValueError(
+            f"the experts are given none of {', '.join(_IDS)}, but {', '.join(kwargs)}: give"
+            " attach() taps of your own"
+        )
+    return ids  # type: ignore[no-any-return]
 
 
 def _jetmoe_ids(args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> torch.Tensor:
@@ -170,8 +178,8 @@ def _known(name: str, module: nn.Module) -> tuple[bool, Ids, routecap.Router | N
     kind = type(module).__name__
     if kind == "ZayaRouter":
         return False, partial(_zaya_ids, module), None
-    if kind != "ZayaExperts" and _is_given_ids(module.__class__):
-        return True, _experts_ids, None
+    if kind != "ZayaExperts" and (place := _place_of_ids(module.__class__)) is not None:
+        return True, partial(_experts_ids, place), None
     if kind == "JetMoeTopKGating" and name.endswith(
         "mlp.router"
     ):  # the other gate of a layer routes its attention
@@ -182,9 +190,10 @@ def _known(name: str, module: nn.Module) -> tuple[bool, Ids, routecap.Router | N
 
 
 @cache
-def _is_given_ids(kind: Any) -> bool:
-    """Whether modules of a class get ids."""
-    return any(name in inspect.signature(kind.forward).parameters for name in _IDS)
+def _place_of_ids(kind: Any) -> int | None:
+    """Where among their arguments modules of a class get ids; None if they get none."""
+    _, *names = inspect.signature(kind.forward).parameters
+    return next((names.index(name) for name in _IDS if name in names), None)
 
 
 def _looks_like_routing(module: nn.Module) -> bool:
