@@ -102,7 +102,7 @@ def test_an_unknown_family_is_refused_and_captured_with_taps_of_the_user_s() -> 
     for layer in odd.layers:
         layer.pick.register_forward_hook(lambda module, args, output: logits.append(output))
     with attach(odd, taps=taps) as capture, torch.no_grad():
-        with pytest.raises(ValueError, match=r"OddModel.forward\(inputs_embeds\) has none of cache"):
+        with pytest.raises(ValueError, match="OddModel.*inputs_embeds.* has no parameter attention_mask"):
             odd(inputs_embeds=torch.randn(1, 5, 8))
         logits.clear()
         capture.place(torch.arange(5)[None])

@@ -85,7 +85,24 @@ def find(model: nn.Module) -> list[Tap]:
             f"{kind} has no mixture-of-experts layers: there is nothing to capture. Give a"
             " mixture-of-experts model"
         )
-    return in_order(taps)
+    taps = in_order(taps)
+    _expect_all(modules, taps)
+    return taps
+
+
+def _expect_all(modules: dict[str, nn.Module], taps: list[Tap]) -> None:
+    """No layer beside those that are tapped has experts."""
+    stack, layers = stack_of(taps[0].name), {tap.layer for tap in taps}
+    for name, module in modules.items():
+        kind = type(module).__name__
+        if not kind.lower().endswith(("experts", "router")):
+            continue
+        parts, number = _number(name)
+        if ".".join(parts) == stack and number is not None and number not in layers:
+            raise ValueError(
+                f"{name} ({kind}) routes in a way that routecap does not know, and other layers of"
+                " the model in one that it knows: give attach() taps of your own"
+            )
 
 
 def in_order(taps: list[Tap]) -> list[Tap]:
@@ -123,13 +140,18 @@ def layer_of(name: str) -> int:
 
 
 def _split(name: str) -> tuple[list[str], int]:
-    parts = name.split(".")
-    number = next((i for i, part in enumerate(parts) if part.isdigit()), None)
+    stack, number = _number(name)
     if number is None:
         raise ValueError(
             f"{name} is in no numbered layer of a decoder: give attach() taps of your own"
         )
-    return parts[: number - 1], int(parts[number])
+    return stack, number
+
+
+def _number(name: str) -> tuple[list[str], int | None]:
+    parts = name.split(".")
+    at = next((i for i, part in enumerate(parts) if part.isdigit()), None)
+    return (parts, None) if at is None else (parts[: at - 1], int(parts[at]))
 
 
 # ---- What is known
