@@ -3,6 +3,7 @@ alone, in one forward pass.
 """
 
 import io
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -122,12 +123,28 @@ def test_several_samples_of_each_prompt(model: Any, capture: Capture) -> None:
         {"use_cache": False},
         {"cache_implementation": "static"},
         {"prefill_chunk_size": 2},
+        {"prefill_chunk_size": 1},
         {"return_dict_in_generate": True},
     ],
 )
 def test_other_ways_to_generate(model: Any, capture: Capture, options: dict[str, Any]) -> None:
     out = generate(model, **options)
     expect(model, capture, capture.take(), live(getattr(out, "sequences", out)))
+
+
+def test_a_column_of_padding_that_is_forwarded_alone_is_no_token(
+    model: Any, capture: Capture
+) -> None:
+    """A pass of one column, whose mask had one more than the last time, was taken for one of a token
+    that was generated: rows were shifted by the padding, and complete."""
+    prompts = torch.tensor([[0, 0, 0, 0, 11, 12], [21, 22, 23, 24, 25, 26]])
+    mask = (prompts != 0).long()
+    for chunk in (1, 2, 3):
+        out = model.generate(
+            prompts, attention_mask=mask, max_new_tokens=4, prefill_chunk_size=chunk,
+            do_sample=False, eos_token_id=None,
+        )  # fmt: skip
+        expect(model, capture, capture.take(), live(out, mask))
 
 
 def test_a_generation_compiled_around_a_static_cache(model: Any, capture: Capture) -> None:
@@ -595,6 +612,117 @@ def test_a_name_that_another_request_had_is_another_request(model: Any, capture:
         (result,) = results.values()
         tokens.append([*result.prompt_ids, *result.generated_tokens])
     expect(model, capture, capture.take(), tokens)
+
+
+# ---- Caches that are changed where nothing tells it
+
+
+def rows_there(model: Any, capture: Capture, routing: routecap.Routing, text: Any) -> list[bool]:
+    """Which rows of a routing are there; all of those are those of a text."""
+    with capture.paused():
+        rows = alone(model, text)
+    there = routing.mask().all(1)
+    assert (np.sort(routing.ids().astype(np.int64), -1)[there] == rows[: len(there)][there]).all()
+    return [bool(each) for each in there]
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_a_static_cache_that_is_put_back_has_no_rows_of_another_question(
+    model: Any, capture: Capture, mode: Any
+) -> None:
+    """Tensors of inference mode have no versions: nothing told that the cache was another's."""
+    cache = StaticCache(config=model.config, max_cache_len=16)
+    prompt = torch.randint(3, VOCABULARY, (1, 5))
+    with mode(), warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        model(input_ids=prompt, **{CACHE: cache})
+        capture.take()
+        saved = [
+            {name: each.clone() for name, each in vars(layer).items() if torch.is_tensor(each)}
+            for layer in cache.layers
+        ]
+        for length in 4, 2:
+            question = torch.randint(3, VOCABULARY, (1, length))
+            model(input_ids=question, **{CACHE: cache})
+            [routing] = capture.take()
+            text = torch.cat([prompt, question], 1)
+            assert rows_there(model, capture, routing, text) == [False] * 5 + [True] * length
+            for layer, tensors in zip(cache.layers, saved):
+                for name, each in tensors.items():
+                    getattr(layer, name).copy_(each)
+    words = [str(each.message) for each in said]
+    assert len(words) == (mode is torch.inference_mode)
+    assert all("Use torch.no_grad, or generate()" in each for each in words)
+
+
+@pytest.mark.filterwarnings("ignore:under torch.inference_mode")
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_rows_of_a_cache_that_change_their_places_in_it_are_missing(
+    model: Any, capture: Capture, mode: Any
+) -> None:
+    tokens = torch.randint(3, VOCABULARY, (2, 7))
+    cache = DynamicCache(config=model.config)
+    with mode():
+        model(input_ids=tokens[:, :5], **{CACHE: cache})
+        for layer in cache.layers:
+            for each in layer.keys, layer.values:
+                each.copy_(each.flip(0))
+        model(input_ids=tokens[:, 5:], **{CACHE: cache})
+    for row, routing in enumerate(capture.take()[2:]):
+        text = torch.cat([tokens[1 - row, :5], tokens[row, 5:]])
+        assert rows_there(model, capture, routing, text) == [False] * 5 + [True] * 2
+
+
+def test_a_generation_in_inference_mode_has_all_its_rows(model: Any, capture: Capture) -> None:
+    """Nothing but its own loop has its cache between two steps."""
+    with torch.inference_mode():
+        for options in ({}, {"prefill_chunk_size": 1}, {"cache_implementation": "static"}):
+            out = generate(model, **options)
+            expect(model, capture, capture.take(), live(out))
+        prompt = torch.tensor([[5, 6, 7, 8, 5, 6, 7, 8, 5, 6]])
+        out = model.generate(
+            prompt, max_new_tokens=8, do_sample=False, eos_token_id=None, prompt_lookup_num_tokens=3
+        )
+        expect(model, capture, capture.take(), [out[0]])
+
+
+@pytest.mark.filterwarnings("ignore:under torch.inference_mode")
+@pytest.mark.parametrize("kind", ["dynamic", "static"])
+def test_a_cache_that_is_reset_in_inference_mode_begins_at_its_first_row(
+    model: Any, capture: Capture, kind: str
+) -> None:
+    tokens = torch.randint(3, VOCABULARY, (1, 6))
+    cache: Any = DynamicCache(config=model.config)
+    if kind == "static":
+        cache = StaticCache(config=model.config, max_cache_len=16)
+    with torch.inference_mode():
+        model(input_ids=tokens + 1, **{CACHE: cache})
+        cache.reset()
+        model(input_ids=tokens, **{CACHE: cache})
+        routing = capture.take()[-1]
+    assert rows_there(model, capture, routing, tokens) == [True] * 6
+
+
+def test_a_pass_behind_a_graph_goes_on_where_the_cache_says(model: Any, capture: Capture) -> None:
+    """Its rows were put where the cache was before the graph ran: a replay writes where no version
+    counts. Here a copy of another cache's memory is the replay."""
+    tokens = torch.randint(3, VOCABULARY, (1, 9))
+    caches = [StaticCache(config=model.config, max_cache_len=16) for _ in range(2)]
+    with torch.no_grad():
+        model(input_ids=tokens[:, :4], **{CACHE: caches[0]})
+        with capture.paused():
+            model(input_ids=tokens[:, :7], **{CACHE: caches[1]})
+        for layer, other in zip(caches[0].layers, caches[1].layers):
+            for name, each in vars(layer).items():
+                if torch.is_tensor(each):
+                    each.numpy()[...] = getattr(other, name).numpy()
+        for position in 4, 5, 6:
+            capture.capturer.begin(1)
+            capture.capturer.snapshot()
+            capture.issue(torch.tensor([[position]]))
+        model(input_ids=tokens[:, 7:], **{CACHE: caches[0]})
+        *_, routing = capture.take()
+    assert rows_there(model, capture, routing, tokens) == [False] * 7 + [True] * 2
 
 
 # ---- Training

@@ -22,7 +22,7 @@ from .._held import HeldIds
 from ..metrics import Server, serve_rank
 from ..replay._passes import in_backward
 from . import _ledger, _ops
-from ._follow import Generation, follow_generate, follow_generate_batch
+from ._follow import follow_generate, follow_generate_batch
 from ._followed import Followed
 from ._ledger import Content, length_of
 from ._names import expect_further
@@ -134,7 +134,6 @@ class Capture(Followed):
         self._paused = False
         self._aside: set[int] = set()  # threads whose forward passes compute no user's sequence
         self._unfollowed = 0  # forward passes that ran without anybody to say whose rows they had
-        self._generation: Generation | None = None
         self._key = next(_keys)
         self._token = torch.zeros(1, dtype=torch.int32, device=self._device)
         torch._dynamo.mark_static_address(

@@ -222,19 +222,11 @@ class Generation:
         else:
             held = capture._held_by(cache)
             batch, begun = capture._goes_on(rows, length, mask, cache, held)
-        one_more = (
-            batch is last
-            and cache is not None
-            and length == 1
-            and mask is not None
-            and batch.line is not None
-            and mask.shape[1] == batch.line.columns + 1
-        )
         self._batch = batch
         if begun is not None:
             capture._forget(self._begun)  # its cache was changed unseen
             self._begun = begun
-        plan = batch.plan(length, mask, one_more=one_more)
+        plan = batch.plan(length, mask)
         if last is None and begun is None:
             batch.lengths = _until(batch, plan)
         capture._plan = capture._with_cache(plan, cache, None)

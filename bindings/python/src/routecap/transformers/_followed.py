@@ -5,6 +5,7 @@ follows them.
 from __future__ import annotations
 
 import threading
+import warnings
 import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -34,12 +35,15 @@ class Followed:
         self.store = None if self._prefixes is None else self._prefixes.store
         self._tag = 0 if self.store is None else self.store.stats().generation
         self._plan: Plan | None = None
+        self._generation: Any = None
+        """The call of `generate` that runs."""
         self._placed: tuple[torch.Tensor, bool] | None = None
         self._steps: list[routecap.Step] = []
         self._batches: list[Batch] = []
         self._named: dict[str, Batch] = {}
         self._ledgers: weakref.WeakSet[Ledger] = weakref.WeakSet()
         self._skipped: dict[int, tuple[nn.Module, Plan]] = {}
+        self._said_unversioned = False
 
     def _plan_of(
         self,
@@ -94,7 +98,17 @@ class Followed:
             raise
 
     def _held_by(self, cache: Any) -> Held:
-        return Held(True) if cache is None else _ledger.read(self, cache)
+        held = Held(True) if cache is None else _ledger.read(self, cache)
+        if held.unversioned and not self._said_unversioned:
+            self._said_unversioned = True
+            warnings.warn(
+                "under torch.inference_mode nothing tells whether a cache was changed since the last"
+                " forward pass, so that caches are not followed: each pass begins new sequences,"
+                " whose earlier rows are missing. Use torch.no_grad, or generate()",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        return held
 
     def _with_cache(self, plan: Plan, cache: Any, begun: Batch | None) -> Plan:
         """The forward pass of a plan is next, and goes on with a cache."""

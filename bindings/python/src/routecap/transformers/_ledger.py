@@ -2,7 +2,8 @@
 
 A ledger lies in each layer of a cache that the captured model was given. It names the content, and
 the tensors by which that is known again: as long as these are the same objects of the same version,
-nothing but what the ledger was told of has happened. The layer's own operations (crop, reset,
+nothing but what the ledger was told of has happened. Tensors of inference mode have no versions, and
+what is in them is not known from one pass to the next, but within a call of `generate`. The layer's own operations (crop, reset,
 reorder and their like) tell it; whatever else changes the tensors makes the content unknown. A copy
 of the layer has a ledger of its own, of the same content. A pickle has none.
 """
@@ -39,6 +40,8 @@ class Held(NamedTuple):
     """None, and known: nothing."""
     batch: Batch | None = None
     """Who goes on with the cache. A copy's is nobody yet."""
+    unversioned: bool = False
+    """It is not known for want of versions alone."""
 
 
 class Ledger:
@@ -56,16 +59,35 @@ class Ledger:
         """The forward pass that goes on with the layer, if nothing else has changed it since."""
         self._moving = False
         self._tensors: list[tuple[weakref.ref[torch.Tensor], int | None]] = []
+        self._generation: object = None
+        """The call of `generate` in which the layer was looked at."""
         self._updates = self._updates_seen = 0
 
     def look(self) -> None:
         """The layer as it is now has the content."""
+        capture = self.capture()
+        self._generation = None if capture is None else capture._generation
         self._tensors = [_seen(tensor) for tensor in _tensors(self.layer())]
         self._updates_seen = self._updates
 
     @property
     def holds(self) -> bool:
         """Whether the content is known, and the layer's still."""
+        return not self.unversioned and self._is_same
+
+    @property
+    def unversioned(self) -> bool:
+        """Whether the layer has tensors of inference mode, of which nothing tells that they were
+        written to. Between the steps of a call of `generate` its own loop alone has them.
+        """
+        capture = self.capture()
+        if self._generation is not None and capture is not None:
+            if self._generation is capture._generation:
+                return False
+        return any(version is None for _, version in self._tensors)
+
+    @property
+    def _is_same(self) -> bool:
         if self.content is None or self._updates != self._updates_seen:
             return False
         layer = self.layer()
@@ -92,6 +114,8 @@ class Ledger:
             self.look()
         else:  # its rows may be others now, and as many as nobody knows
             self.batch = None
+            if name == "reset":  # but nothing stays
+                take_out(self)
         return result
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Ledger | None:
@@ -115,7 +139,7 @@ def read(capture: Followed, cache: Any) -> Held:
     contents: set[Content | None] = set()
     batches: set[Batch | None] = set()
     layers = layers_of(cache)
-    known = layers is not None
+    known, unversioned = layers is not None, False
     for index, layer in enumerate(layers or ()):
         ledger = _of(capture, layer, index)
         if ledger is None:
@@ -128,10 +152,10 @@ def read(capture: Followed, cache: Any) -> Held:
             elif ledger.holds and ledger.content is not None:
                 contents.add(ledger.content if ledger.content.columns else None)
             else:
-                known = False
+                known, unversioned = False, unversioned or ledger.unversioned
     batch = batches.pop() if len(batches) == 1 else None
     if not known or len(contents) > 1:
-        return Held(False, None, batch)
+        return Held(False, None, batch, unversioned)
     return Held(True, next(iter(contents), None), batch)
 
 
@@ -281,8 +305,8 @@ def _seen(tensor: torch.Tensor) -> tuple[weakref.ref[torch.Tensor], int | None]:
 
 
 def _version(tensor: torch.Tensor) -> int | None:
-    """How often a tensor was written to. Of those made in inference mode nothing says that: the
-    updates of their layers are counted.
+    """How often a tensor was written to; None of those made in inference mode, of which nothing
+    says that.
     """
     return None if tensor.is_inference() else tensor._version
 

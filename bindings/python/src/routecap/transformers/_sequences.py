@@ -96,10 +96,6 @@ class Batch:
         """Columns of a cache that others filled, at its beginning: which of them are padding was
         not seen.
         """
-        self._last: torch.Tensor | None = None
-        """[rows, 1] the position of the last token of each that is no padding, where a mask told
-        positions.
-        """
         self._kept: torch.Tensor | None = None
         """[rows] how many rows of each are at their position still. A mask that hides or shows
         tokens before others moves these, and what was captured of them stays where it was."""
@@ -109,13 +105,12 @@ class Batch:
         """It begins, or begins again, with so many columns of a cache, whose places may be known."""
         self.line, self.reach = Line(columns), 0
         self._places, self._unknown = places, 0 if known else columns
-        self._last = self._kept = None
+        self._kept = None
 
-    def plan(self, length: int, mask: torch.Tensor | None, *, one_more: bool = False) -> Plan:
+    def plan(self, length: int, mask: torch.Tensor | None) -> Plan:
         """For a forward pass of `length` columns more.
 
-        mask: [rows, columns or more], as the model had it or None. one_more: it has one column
-        more than the last time, and that is no padding.
+        mask: [rows, columns or more], as the model had it or None.
         """
         assert self.line is not None
         past = self.line.columns
@@ -133,10 +128,7 @@ class Batch:
                     f" {(len(self.requests), columns)} is expected: a column for each token, those"
                     " of the cache too"
                 )
-            if one_more and self._last is not None:
-                positions = self._last = self._last + 1
-            else:
-                positions = self._told(mask, past, columns)
+            positions = self._told(mask, past, columns)
             if self._kept is not None:
                 positions = positions.where((self._kept == _ALL)[:, None], -1)
             spans["position"], spans["position_end"], spans["flags"] = (
@@ -155,8 +147,7 @@ class Batch:
             device = next(each.device for each in (self._places, self._kept) if each is not None)
             seen = torch.ones(len(self.requests), columns, dtype=torch.bool, device=device)
         live = seen[:, :columns] != 0
-        counts = live.cumsum(1) - 1
-        places = counts.where(live, -1)
+        places = (live.cumsum(1) - 1).where(live, -1)
         if past > self._unknown:
             now = places[:, self._unknown : past]
             before = self._places_of(past, seen.device).to(seen.device)[:, self._unknown :]
@@ -164,7 +155,7 @@ class Batch:
             least = now.minimum(before.where(before >= 0, _ALL))
             first = least.where((now >= 0) & (now != before), _ALL).amin(1)
             self._kept = first if self._kept is None else first.minimum(self._kept.to(first.device))
-        self._places, self._last = places, counts[:, -1:]
+        self._places = places
         return places[:, past:].contiguous()
 
     def _places_of(self, columns: int, device: torch.device) -> torch.Tensor:
@@ -195,7 +186,9 @@ class Batch:
             routecap.MAX_POSITION,
             routecap.SpanFlag.DEVICE_POSITIONS,
         )
-        self.line, self._places, self._last, self._kept = None, None, None, None
+        self.line, self._places, self._kept = None, None, None
+        for ledger in self.ledgers:  # a graph's replay has changed the cache, and nothing tells it
+            ledger.content = None
         return Plan(positions.numel(), spans, positions)
 
     def _filled(self, length: int) -> Spans:
@@ -210,7 +203,6 @@ class Batch:
         """Only its first columns are left; how many rows each sequence has then."""
         rows = self.rows(columns)
         self.line, self.reach = Line(columns), min(self.reach, columns)
-        self._last = None
         if self._places is not None:
             self._places = self._places[:, :columns]
         self._unknown = min(self._unknown, columns)
@@ -223,8 +215,8 @@ class Batch:
         self.requests = requests
         if self.line is not None:
             self.line = Line(self.line.columns)
-        self._places, self._last, self._kept = (
-            None if each is None else each[rows] for each in (self._places, self._last, self._kept)
+        self._places, self._kept = (
+            None if each is None else each[rows] for each in (self._places, self._kept)
         )
         if (lengths := self.lengths) is not None:
             self.lengths = lambda: [lengths()[row] for row in rows]
