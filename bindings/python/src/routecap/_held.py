@@ -3,6 +3,8 @@
 Nothing is launched for a layer then, and as a tensor is held no allocator gives its memory to a
 later layer, inside a CUDA graph neither. What else could go wrong, an engine that writes its own
 over the ids, an eager pass proves not to happen; until it has, each layer is recorded where it is.
+Where tensors have versions, each later pass proves it too: ids that were written to all the same,
+zero experts say that the first pass did not choose, are not recorded, and their cells are missing.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ class HeldIds:
         self._capturer, self._logger = capturer, logger
         self._ids: dict[int, Any] = {}  # of this pass, by layer
         self._copies: dict[int, Any] = {}  # of these, in the pass that proves
+        self._versions: dict[int, int | None] = {}  # of these, when their routers had run
         self._proven: dict[Hashable, bool] = {}
         self._kind: Hashable = None
         self.recorded = 0
@@ -42,7 +45,7 @@ class HeldIds:
 
     def forget(self) -> None:
         """The pass was given up, or has ended."""
-        self._ids, self._copies = {}, {}
+        self._ids, self._copies, self._versions = {}, {}, {}
 
     def __contains__(self, layer: int) -> bool:
         return layer in self._ids
@@ -60,6 +63,7 @@ class HeldIds:
         capturing: a CUDA graph, so that nothing can be compared.
         """
         known = self._proven.get(self._kind)
+        self._versions[layer] = _version(ids)
         if known is None and not capturing:
             self._ids[layer], self._copies[layer] = ids, ids.clone()
         if not known:
@@ -70,9 +74,14 @@ class HeldIds:
     def record(self, stream: Any = None) -> None:
         """The last router has run: record what was held, or prove. On the current stream, or on
         another that is behind it; then the ids are held until `forget`."""
+        written = [layer for layer in self._ids if _version(self._ids[layer]) != self._versions[layer]]
         if self._copies:
-            self._prove()
-        elif self._ids:
+            self._prove(bool(written))
+        elif written:
+            for layer in written:
+                del self._ids[layer]
+            self._refuse(f"the cells of layers {written} of one forward pass are missing, and ")
+        if self._ids and not self._copies:
             self.record_sources(self.sources(self._ids), stream)
         if stream is None:
             self.forget()
@@ -89,20 +98,31 @@ class HeldIds:
         for each in sources:
             self._capturer.record_layers(each, stream=stream)
 
-    def _prove(self) -> None:
+    def _prove(self, written: bool) -> None:
         """Whether each layer's ids are still what its router chose, in memory of their own.
 
-        Waits for the device.
+        written: Whether somebody wrote to one, be it what was there. Waits for the device.
         """
         import torch
 
         places = sorted((ids.data_ptr(), ids.data_ptr() + ids.nbytes) for ids in self._ids.values())
         apart = all(end <= begin for (_, end), (begin, _) in zip(places, places[1:]))
         same = torch.stack([(ids == self._copies[layer]).all() for layer, ids in self._ids.items()])
-        self._proven[self._kind] = apart and bool(same.all())
+        self._proven[self._kind] = apart and not written and bool(same.all())
         if not self._proven[self._kind]:
-            self._logger.warning(
-                "this model writes over the ids of its routers: each layer is recorded where it "
-                "is, which launches a kernel for each. Leave the ids in memory of their own to "
-                "save that"
-            )
+            self._refuse()
+
+    def _refuse(self, lost: str = "") -> None:
+        """From now on each layer is recorded where it is."""
+        self._proven[self._kind] = False
+        self._logger.warning(
+            "this model writes over the ids of its routers: %seach layer is recorded where it is from"
+            " now on, which launches a kernel for each. Leave the ids in memory of their own to save"
+            " that",
+            lost,
+        )
+
+
+def _version(ids: Any) -> int | None:
+    """How often a tensor was written to; None of one of inference mode, of which nothing says it."""
+    return None if ids.is_inference() else ids._version

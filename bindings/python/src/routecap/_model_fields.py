@@ -98,6 +98,7 @@ PERIODS = (
 )
 PERIOD, OFFSET = "expert_layer_period", "expert_layer_offset"  # Jamba
 SPREAD = "num_sparse_decoder_layers"  # Switch Transformers: how many route, evenly spread
+LOOPS = ("loop_num_passes",)  # Inkling 2: how often some of its layers run
 PER_LAYER = "per_layer_config"  # what a layer has otherwise, by its index
 
 RULES = (*INDICES, *DENSE_FIRST, LAST, DENSE, *(name for name, _ in PERIODS), PERIOD, SPREAD)

@@ -131,6 +131,8 @@ class Capture(Followed):
         )
         self._on_stack = False  # its call is found there
         self._inside = False  # a step is begun, and its snapshot not made
+        self._rows = 0  # of that step
+        self._recorded: set[int] = set()  # layers of it, by their number among the taps
         self._paused = False
         self._aside: set[int] = set()  # threads whose forward passes compute no user's sequence
         self._unfollowed = 0  # forward passes that ran without anybody to say whose rows they had
@@ -346,10 +348,13 @@ class Capture(Followed):
             self._unfollowed += 1
         self._held.begin(self._kind())
         self.capturer.begin(rows)
-        self._inside = True
+        self._inside, self._rows = True, rows
+        self._recorded.clear()
 
     def _kind(self) -> str | None:
-        """How the experts are computed: by other kernels, which may treat ids in another way."""
+        """How the experts are computed: by other kernels, which may treat ids in another way. None:
+        nothing says it.
+        """
         config = getattr(self.taps[0].module, "config", None)
         return getattr(config, "_experts_implementation", None)
 
@@ -360,22 +365,43 @@ class Capture(Followed):
         if not self._inside:  # a layer is computed again, in backward
             return
         tap, device = self.taps[index], self._devices[index]
+        if index in self._recorded:
+            raise ValueError(
+                f"{tap.name} runs more than once in one forward pass: the model runs its layers in a"
+                " loop, or two of them have the same experts, and a token has one row for each"
+                " layer. It cannot be captured; give attach() the taps of layers that run once"
+            )
+        if not isinstance(ids, torch.Tensor):
+            raise TypeError(
+                f"the tap of {tap.name} gives {type(ids).__name__}: a tensor is expected, of ids"
+                " [rows, k], or of logits [rows, experts] if the tap has a router"
+            )
         if ids.device != device and device.type != "meta":
             raise RuntimeError(
                 f"{tap.name} was on {device} when the capture was attached, and is on {ids.device}:"
                 " detach, move, attach again"
             )
-        if ids.device != self._device:
-            ids = ids.to(self._device, non_blocking=True)
-        if tap.router is not None:
-            self.capturer.route(index, tap.router, ids)
-        elif ids.shape[1] != tap.k:
+        if ids.ndim != 2 or len(ids) != self._rows:
+            raise ValueError(
+                f"{tap.name} is given ids {list(ids.shape)} in a forward pass of {self._rows} rows:"
+                " it sees a part of the tokens, and nothing says which. Give attach() a tap of your"
+                " own on the module that sees them all, whose ids are [rows, k]"
+            )
+        if tap.router is None and ids.shape[1] != tap.k:
             raise ValueError(
                 f"{tap.name} is given {ids.shape[1]} experts per token, {tap.k} were expected: give"
                 " attach() the tap with its k"
             )
+        self._recorded.add(index)
+        hold = hold and ids.device == self._device and not ids.is_inference()
+        if ids.device != self._device:
+            ids = ids.to(self._device, non_blocking=True)
+        if tap.router is not None:
+            self.capturer.route(index, tap.router, ids)
         elif not (
-            hold and index not in self._held and self._held.hold(index, ids, self._capturing())
+            hold
+            and self._kind() in _VERSIONED
+            and self._held.hold(index, ids, self._capturing())
         ):
             self.capturer.record(index, ids)
 
@@ -588,6 +614,8 @@ class Capture(Followed):
 
 
 _CALL = nn.Module._call_impl.__code__
+_VERSIONED = ("eager", "batched_mm", "grouped_mm")
+"""Ways to compute experts by PyTorch's own operations, which count what they write to a tensor."""
 _tapped: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 _keys = count(1)
 

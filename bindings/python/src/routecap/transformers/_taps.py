@@ -62,9 +62,15 @@ def find(model: nn.Module) -> list[Tap]:
     """The layers of a model that route, in order.
 
     Raises:
-        ValueError: None does, or none that is known; two stacks of layers do; the experts are
-            distributed.
+        ValueError: None does, or none that is known; two stacks of layers do, or two modules of one
+            layer; layers run in a loop; the experts are distributed.
     """
+    passes = getattr(getattr(model, "config", None), "loop_num_passes", 1)
+    if passes > 1:  # what has no such field, or another, is seen when it runs
+        raise ValueError(
+            f"{type(model).__name__} runs some of its layers {passes} times in a loop, and a token has"
+            " one row for each layer: it cannot be captured"
+        )
     modules = dict(model.named_modules())
     taps: list[Tap] = []
     for name, module in modules.items():
@@ -117,8 +123,9 @@ def in_order(taps: list[Tap]) -> list[Tap]:
     for one, other in zip(taps, taps[1:]):
         if one.layer == other.layer:
             raise ValueError(
-                f"{one.name} and {other.name} route in one layer: give attach() the taps that you"
-                " mean"
+                f"{one.name} and {other.name} route in one layer. If they are two banks of experts,"
+                " each sees a part of the tokens, and nothing says which: give attach() one tap of"
+                " your own for each layer, on the module that has both banks"
             )
     if len({tap.k for tap in taps}) > 1:
         raise ValueError(
