@@ -8,6 +8,7 @@ import json
 import pickle
 import subprocess
 import sys
+import types
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -256,9 +257,12 @@ def sampling(**extra):
     return SimpleNamespace(extra_args=extra)
 
 
+TOKENS = server.Tokens("vllm.entrypoints.tokens")
+
+
 def outputs_of(**asked):
     engine = type("Answering", (Engine,), {})
-    server.answer_later(engine)
+    server.answer_later(engine, TOKENS)
     return engine().generate("prompt", sampling(**asked), "name")
 
 
@@ -315,7 +319,7 @@ def test_a_response_has_the_rows_of_its_last_output():
                 outputs=[first, completion(1, "stop")], prompt_routed_experts="array"
             )
 
-    server.answer_later(Last)
+    server.answer_later(Last, TOKENS)
     server._answer_whole(serving, "whole")
     outputs = Last().generate("prompt", sampling(routed_experts_format="lists"), "name")
     instance = serving()
@@ -335,3 +339,103 @@ def test_whoever_goes_away_closes_what_the_engine_gives():
     before = Engine.closed
     asyncio.run(leave())
     assert Engine.closed == before + 1
+
+
+# ---- Who asks the engine
+
+# `vllm serve` of 0.33 does not import the module that was taken for the sign of a server. What its
+# classes asked the engine for in a format went out as vLLM makes it of arrays: a .npy of a text.
+
+SERVING = {
+    "vllm.entrypoints.openai.completion.serving": (
+        "OpenAIServingCompletion",
+        "request_output_to_completion_response completion_stream_generator",
+        "Completion",
+    ),
+    "vllm.entrypoints.openai.chat_completion.serving": (
+        "OpenAIServingChat",
+        "chat_completion_full_generator chat_completion_stream_generator",
+        "ChatCompletion",
+    ),
+    TOKENS.module: (
+        "ServingTokens",
+        "serve_tokens_full_generator serve_tokens_stream_generator",
+        "Generate",
+    ),
+    "vllm.entrypoints.openai.responses.serving": ("OpenAIServingResponses", "respond", "Responses"),
+}
+HOOKED = [name for name in SERVING if "responses" not in name]
+
+
+def part_of_a_server(name, monkeypatch, rename=""):
+    """A stand-in of a module of vLLM's server; a name that it has is another one."""
+    module = types.ModuleType(name)
+    owner, methods, answers = SERVING[name]
+    if rename:
+        owner, methods = owner.replace(rename, "renamed"), methods.replace(rename, "renamed")
+    source = f"class {owner}:\n    def ask(self, engine, parameters):\n"
+    source += "        return engine.generate('prompt', parameters, 'name')\n"
+    source += "".join(f"    async def {method}(self, *rest): ...\n" for method in methods.split())
+    choice = "renamed" if rename == "choice" else f"{answers}ResponseChoice"
+    for model in (choice, f"{answers}Response"):
+        source += f"class {model}:\n    model_fields = {{'routed_experts': str}}\n"
+    exec(source, vars(module))
+    monkeypatch.setitem(sys.modules, name, module)
+    pydantic = SimpleNamespace(create_model=lambda name, __base__, **_: type(name, (__base__,), {}))
+    monkeypatch.setitem(sys.modules, "pydantic", pydantic)
+    return module, getattr(module, owner)
+
+
+def ask(owner):
+    engine = type("Answering", (Engine,), {})
+    server.answer_later(engine, TOKENS)
+    return owner().ask(engine(), sampling(routed_experts_format="lists"))
+
+
+@pytest.mark.parametrize("name", HOOKED)
+def test_the_class_that_asks_the_engine_gives_the_answer_out(name, monkeypatch):
+    module, owner = part_of_a_server(name, monkeypatch)
+    before = {each: getattr(owner, each) for each in SERVING[name][1].split()}
+    ask(owner)
+    assert all(getattr(owner, each) is not method for each, method in before.items())
+    for each in ("ResponseChoice", "Response"):
+        model = getattr(module, SERVING[name][2] + each)
+        assert len(model.__mro__) == 3  # a class of ours, which takes more entries
+
+
+def test_a_part_of_the_server_that_is_not_known_is_refused_by_name(monkeypatch):
+    name = "vllm.entrypoints.openai.responses.serving"
+    _, owner = part_of_a_server(name, monkeypatch)
+    with pytest.raises(ValueError, match=f"{name} asks the engine.*leave routed_experts_format"):
+        ask(owner)
+
+
+@pytest.mark.parametrize(
+    ("name", "renamed"),
+    [
+        *((name, each) for name in HOOKED for each in SERVING[name][1].split()),
+        *((name, SERVING[name][0]) for name in HOOKED),
+        *((name, "choice") for name in HOOKED),
+    ],
+)
+def test_what_is_renamed_in_a_part_of_the_server_is_a_refusal_that_names_it(
+    name, renamed, monkeypatch
+):
+    _, owner = part_of_a_server(name, monkeypatch, renamed)
+    named = f"{SERVING[name][2]}ResponseChoice" if renamed == "choice" else renamed
+    with pytest.raises(ValueError, match=f"what {name} makes: .*{named}"):
+        ask(owner)
+
+
+def test_a_stream_in_which_no_choice_ends_says_that_rows_are_lost():
+    class Unended(Serving):
+        async def stream(self, request, results):
+            async for _ in results:
+                yield 'data: {"choices": [{"index": 0, "finished": true}]}\n\n'
+            yield "data: [DONE]\n\n"
+
+    server._answer_stream(Unended, "stream", results_at=1)
+    outputs = outputs_of(routed_experts_format="lists")
+    *_, said, done = asyncio.run(taken(Unended().stream(SimpleNamespace(n=2), outputs)))
+    assert "no chunk with a finish_reason came for choices [0, 1]" in said
+    assert done == "data: [DONE]\n\n"

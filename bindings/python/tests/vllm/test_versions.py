@@ -30,6 +30,8 @@ def sources(table):
             name, _, attributes = place.partition(":")
             text += [f"class {name}:", *(f"    {each} = None" for each in attributes.split())]
             text += ["    pass"]
+        elif place and "(" not in place:
+            text += [f"class {each}:" for each in place.split()]
         elif place:
             owner, dot, method = (
                 place.rpartition(".") if "." in place.split("(")[0] else ("", "", place)
@@ -48,7 +50,7 @@ def merged(lines):
     classes, functions = {}, []
     for line in lines:
         if line.startswith("class "):
-            body = classes.setdefault(line, [])
+            body = classes.setdefault(line, ["    pass"])
         elif line.startswith("def "):
             functions.append(line)
         else:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
+from collections.abc import Callable
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any
@@ -57,6 +58,21 @@ def on_both_sides() -> bool:
     return bool(entry_points(group="vllm.general_plugins", name="routecap")) and (
         allowed is None or "routecap" in allowed.split(",")
     )
+
+
+def each_processor(processor_class: Any, look: Callable[[Any], None]) -> None:
+    """`look` at the configuration of each engine whose front end this process makes, before it is
+    made.
+    """
+    init = once(processor_class, "__init__")
+    if init is None:
+        return
+
+    def look_and_init(processor: Any, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
+        look(vllm_config)
+        init(processor, vllm_config, *args, **kwargs)
+
+    replace(processor_class, "__init__", init, look_and_init)
 
 
 class _Rows:

@@ -6,6 +6,7 @@ it, further in, stands one place a line:
     WorkerWrapperBase.init_worker(self, all_kwargs)     a method with these parameters, in this order
     OutputProcessor.process_outputs(self, outputs, ...) and perhaps more of them, which are passed on
     SchedulerOutput: finished_req_ids preempted_req_ids a class with these attributes
+    CompletionResponse CompletionResponseChoice         names that the module has, or imports
 
 vLLM's sources are read and not imported: an import takes seconds, and may start a device.
 """
@@ -58,6 +59,11 @@ def _differs(place: str, tree: ast.Module) -> Iterator[str]:
         elif missing:
             yield f"it has no {', '.join(sorted(missing))}"
         return
+    if "(" not in place:
+        missing = set(place.split()) - set(_names(tree))
+        if missing:
+            yield f"it has no {', '.join(sorted(missing))}"
+        return
     name, _, wanted = place.partition("(")
     function: ast.AST | None = tree
     for part in name.split("."):
@@ -85,6 +91,18 @@ def _statements(owner: ast.AST) -> Iterator[ast.stmt]:
         yield each
         if isinstance(each, (ast.If, ast.Try)):
             yield from _statements(each)
+
+
+def _names(module: ast.Module) -> Iterator[str]:
+    """What a module defines or imports, also below an `if` there."""
+    for each in _statements(module):
+        if isinstance(each, (ast.Import, ast.ImportFrom)):
+            yield from (name.asname or name.name for name in each.names)
+        elif isinstance(each, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield each.name
+        elif isinstance(each, (ast.Assign, ast.AnnAssign)):
+            targets = each.targets if isinstance(each, ast.Assign) else [each.target]
+            yield from (name.id for name in targets if isinstance(name, ast.Name))
 
 
 def _attributes(owner: ast.AST) -> Iterator[str]:

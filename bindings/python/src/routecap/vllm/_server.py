@@ -11,6 +11,11 @@ endpoint; in a stream in the chunk that has the choice's `finish_reason`.
     serving classes    put it into the response, or into a chunk of the stream
 
 In 0.33 `_v033` does the first two.
+
+Which module a server begins with differs by version, and nothing here goes by it. The class that
+calls `AsyncLLM.generate` for a request is the one that makes its response: it is found on the
+stack, and wrapped before the request begins. A class of vLLM's server that is not known here would
+make something else of the answer: its request is refused.
 """
 
 from __future__ import annotations
@@ -19,9 +24,9 @@ import asyncio
 import contextlib
 import json
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 from ._answers import Answer
 from ._asked import Asked, asked_by
@@ -34,47 +39,96 @@ vllm.outputs
     RequestOutput: outputs prompt_token_ids
 vllm.v1.engine.async_llm
     AsyncLLM.generate(self, prompt, sampling_params, ...)
+vllm.v1.engine.input_processor
+    InputProcessor.__init__(self, vllm_config, ...)
 vllm.entrypoints.openai.completion.serving
     OpenAIServingCompletion.request_output_to_completion_response(self, final_res_batch, ...)
     OpenAIServingCompletion.completion_stream_generator(self, request, engine_inputs,
         result_generator, ...)
+    CompletionResponse CompletionResponseChoice
+vllm.entrypoints.openai.completion.protocol
+    CompletionRequest: n
+    CompletionResponse: choices
 vllm.entrypoints.openai.chat_completion.serving
     OpenAIServingChat.chat_completion_full_generator(self, request, result_generator, ...)
     OpenAIServingChat.chat_completion_stream_generator(self, request, result_generator, ...)
+    ChatCompletionResponse ChatCompletionResponseChoice
+vllm.entrypoints.openai.chat_completion.protocol
+    ChatCompletionResponse: choices
 """  # what this module replaces and reads
 
-_SERVER = "vllm.entrypoints.openai.api_server"
-_TOKENS = "vllm.entrypoints.serve.disagg.serving"
-_TOKEN_ANSWERS = (  # of the generate endpoint: one kind until 0.26, three in 0.33
-    ("GenerateResponseChoice", "GenerateResponse"),
-    *((f"Generate{kind}Choice", f"Generate{kind}Response") for kind in ("Tokens", "Text")),
-    ("GenerateDerenderChoice", "GenerateDerenderResponse"),
-)
+_ENGINE = "vllm.v1.engine.async_llm"
+_FRONT = "vllm.entrypoints."  # where the parts of vLLM's own servers are
+_COMPLETIONS = "vllm.entrypoints.openai.completion.serving"
+_CHATS = "vllm.entrypoints.openai.chat_completion.serving"
+
+
+class Tokens(NamedTuple):
+    """The generate endpoint of a version.
+
+    Attributes:
+        module: What serves it.
+        answers: The classes there of a choice and of the response that has it, for each kind.
+    """
+
+    module: str
+    answers: tuple[tuple[str, str], ...] = (("GenerateResponseChoice", "GenerateResponse"),)
+
+
 _KEPT, _ANSWER = "routecap_asked", "routecap_answer"  # in the dictionary of a completion output
 
 
-def serve(tokens_module: str = _TOKENS, check: Callable[[Asked], None] | None = None) -> None:
-    """Make the HTTP server of this process, if it has one, answer what requests ask for.
+def serve(tokens: Tokens, check: Callable[[Asked], None] | None = None) -> None:
+    """Make the AsyncLLM of this process, if it has one, answer what requests ask for. To be called
+    when the front end of an engine is made: what makes it is imported by then.
 
     Args:
-        tokens_module: The module that serves the generate endpoint.
         check: Refuses what cannot be answered; default: the function `check` of this module.
     """
-    if _SERVER in sys.modules:
-        answer_later(import_module("vllm.v1.engine.async_llm").AsyncLLM, check)
-        give_out(tokens_module)
+    if _ENGINE in sys.modules:
+        answer_later(sys.modules[_ENGINE].AsyncLLM, tokens, check)
 
 
-def give_out(tokens_module: str) -> None:
-    """Make the serving classes of this process's HTTP server, if it has one, give answers out."""
-    if _SERVER not in sys.modules:
+def give_out(tokens: Tokens) -> None:
+    """Make the serving class that has called AsyncLLM.generate give the answer out. A program that
+    calls it takes the answer from the output.
+
+    Raises:
+        ValueError: Another part of vLLM's server calls it, or one that lacks what is wrapped.
+    """
+    name = _caller()
+    if name is None:
         return
-    completion = import_module("vllm.entrypoints.openai.completion.serving")
-    chat = import_module("vllm.entrypoints.openai.chat_completion.serving")
-    tokens = import_module(tokens_module)
-    answer_completions(completion, completion.OpenAIServingCompletion)
-    answer_chats(chat, chat.OpenAIServingChat)
-    answer_tokens(tokens, tokens.ServingTokens)
+    module = sys.modules[name]
+    try:
+        if name == _COMPLETIONS:
+            answer_completions(module, module.OpenAIServingCompletion)
+        elif name == _CHATS:
+            answer_chats(module, module.OpenAIServingChat)
+        elif name == tokens.module:
+            answer_tokens(module, module.ServingTokens, tokens.answers)
+        else:
+            raise ValueError(
+                f"{name} asks the engine for this request, and routecap does not know how it makes"
+                " its answer: leave routed_experts_format out, or ask /v1/completions,"
+                " /v1/chat/completions or /inference/v1/generate"
+            )
+    except AttributeError as error:
+        raise ValueError(
+            f"routecap cannot put an answer into what {name} makes: {error}. Leave"
+            " routed_experts_format out, and install a version of vLLM that routecap supports"
+        ) from error
+
+
+def _caller() -> str | None:
+    """The module of vLLM's server that is calling the engine; None if a program of its own does."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        name: str = frame.f_globals.get("__name__", "")
+        if name.startswith(_FRONT):
+            return name
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
 
 
 def check(asked: Asked) -> None:
@@ -120,7 +174,9 @@ def forget(attributes: dict[str, Any]) -> None:
 # ---- Making answers
 
 
-def answer_later(engine_class: Any, refuse: Callable[[Asked], None] | None = None) -> None:
+def answer_later(
+    engine_class: Any, tokens: Tokens, refuse: Callable[[Asked], None] | None = None
+) -> None:
     """Wrap AsyncLLM.generate: it refuses what cannot be answered, and makes answers before it
     yields outputs.
     """
@@ -130,10 +186,12 @@ def answer_later(engine_class: Any, refuse: Callable[[Asked], None] | None = Non
     refuse = refuse or check
 
     def answering(engine: Any, prompt: Any, sampling_params: Any, *args: Any, **kwargs: Any) -> Any:
-        outputs = generate(engine, prompt, sampling_params, *args, **kwargs)
         asked = asked_by(sampling_params)
         refuse(asked)  # before a stream begins
-        return outputs if asked.format is None else _with_answers(outputs)
+        if asked.format is None:
+            return generate(engine, prompt, sampling_params, *args, **kwargs)
+        give_out(tokens)
+        return _with_answers(generate(engine, prompt, sampling_params, *args, **kwargs))
 
     replace(engine_class, "generate", generate, answering)
 
@@ -183,12 +241,11 @@ def answer_chats(module: Any, serving_class: Any) -> None:
         _answer_stream(serving_class, "chat_completion_stream_generator", results_at=1)
 
 
-def answer_tokens(module: Any, serving_class: Any) -> None:
+def answer_tokens(module: Any, serving_class: Any, answers: Iterable[tuple[str, str]]) -> None:
     """Wrap the serving class of the generate endpoint, so that responses have the answers."""
     if once(serving_class, "serve_tokens_full_generator") is not None:
-        for choice, response in _TOKEN_ANSWERS:
-            if hasattr(module, choice):
-                _widen(module, choice, response)
+        for choice, response in answers:
+            _widen(module, choice, response)
         _answer_whole(serving_class, "serve_tokens_full_generator")
         _answer_stream(serving_class, "serve_tokens_stream_generator", results_at=1)
 
@@ -224,8 +281,8 @@ def _take(completions: list[Any]) -> list[dict[str, Any]]:
 
 
 def _put(response: Any, answers: list[dict[str, Any]]) -> Any:
-    """Put answers into the choices of a response. An error response has no choices."""
-    if any(answers) and hasattr(response, "choices"):
+    """Put answers into the choices of a response. An error response has an error instead."""
+    if any(answers) and not hasattr(response, "error"):
         for choice, found in zip(response.choices, answers, strict=True):
             for name, value in found.items():
                 setattr(choice, name, value)
@@ -266,8 +323,10 @@ def _answer_stream(serving_class: Any, name: str, results_at: int) -> None:
 
         async def taking() -> AsyncIterator[Any]:
             async for each in results:
-                prompt, output = each if isinstance(each, tuple) else (0, each)
-                first = prompt * (getattr(request, "n", None) or 1)
+                output, first = each, 0
+                if isinstance(each, tuple):  # of several prompts, each with `n` choices
+                    prompt, output = each
+                    first = prompt * (request.n or 1)
                 for completion, found in zip(output.outputs, _take(output.outputs), strict=True):
                     if found:
                         answers[first + completion.index] = found
@@ -275,9 +334,18 @@ def _answer_stream(serving_class: Any, name: str, results_at: int) -> None:
 
         arguments[results_at] = taking()
         async for text in own(serving, *arguments, **kwargs):
+            if answers and text.startswith("data: [DONE]"):
+                yield _without_place(answers)
             yield _with_rows(text, answers) if answers else text
 
     replace(serving_class, name, own, streaming)
+
+
+def _without_place(answers: dict[int, dict[str, Any]]) -> str:
+    """A chunk that says that no chunk of a stream was the last of these choices."""
+    message = f"routed experts: no chunk with a finish_reason came for choices {sorted(answers)}"
+    error = {"message": message, "type": "InternalServerError", "param": None, "code": 500}
+    return f"data: {json.dumps({'error': error})}\n\n"
 
 
 def _with_rows(text: str, answers: dict[int, dict[str, Any]]) -> str:

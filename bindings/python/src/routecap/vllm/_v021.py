@@ -33,12 +33,12 @@ from . import (
 )
 from ._compiled import compile_alike, replayed_pieces
 from ._forward import say_pieces
-from ._front_end import make_lazy, say_captures, take_rows
+from ._front_end import each_processor, make_lazy, say_captures, take_rows
 from ._hooks import watch_weights
 from ._places import places_of
 from ._platform import ONE_PROCESS, expect_cuda
 from ._scheduler import tell_ends
-from ._server import serve
+from ._server import Tokens, serve
 from ._transport import send_bytes
 from ._workers import remember_executor
 from ._workers import serve as serve_scheduler
@@ -54,6 +54,7 @@ vllm.v1.worker.gpu_model_runner
 vllm.entrypoints.serve.disagg.serving
     ServingTokens.serve_tokens_full_generator(self, request, result_generator, ...)
     ServingTokens.serve_tokens_stream_generator(self, request, result_generator, ...)
+    GenerateResponse GenerateResponseChoice
 vllm.config.vllm
     VllmConfig._validate_return_routed_experts(self)
 vllm.v1.executor.abstract
@@ -67,6 +68,7 @@ logger = logging.getLogger("vllm.routecap")  # which vLLM shows
 # Each of two micro-batches numbers its rows from 0. The rows of one would be taken for the other's.
 TWO_BATCHES = "routed experts are not captured where a step is run as several micro-batches"
 
+_TOKENS = Tokens("vllm.entrypoints.serve.disagg.serving")
 MODULE = "vllm.model_executor.layers.fused_moe.routed_experts_capturer"
 # Names that modules of vLLM import from it.
 _NAMES = (
@@ -97,7 +99,8 @@ def apply() -> None:
     watch_weights(import_module("vllm.v1.worker.worker_base").WorkerWrapperBase, answer)
     remember_executor(import_module("vllm.v1.executor.abstract").Executor)
     look_later(import_module("vllm.outputs"), import_module("vllm.v1.engine.output_processor"))
-    serve()
+    inputs = import_module("vllm.v1.engine.input_processor")
+    each_processor(inputs.InputProcessor, lambda config: serve(_TOKENS))
 
 
 def captures(config: Any) -> bool:
@@ -147,7 +150,6 @@ def lift_refusal(config_class: Any) -> None:
 
     def validate_without_async(config: Any) -> None:
         say_captures()
-        serve()  # its server may have been imported since
         expect_cuda()
         scheduling, parallel = config.scheduler_config, config.parallel_config
         if parallel.use_ubatching:

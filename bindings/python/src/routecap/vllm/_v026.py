@@ -34,15 +34,14 @@ from . import (
 from ._asked import Asked, asked_by
 from ._compiled import compile_alike, replayed_pieces
 from ._forward import say_pieces
-from ._front_end import captures_here, make_lazy, say_captures, take_rows
+from ._front_end import captures_here, each_processor, make_lazy, say_captures, take_rows
 from ._hooks import take_worker, watch_weights
 from ._places import places_of
 from ._platform import ONE_PROCESS, expect_cuda
 from ._results import PendingRoutedExperts
 from ._scheduler import tell_ends
-from ._server import check, serve
+from ._server import Tokens, check, serve
 from ._transport import send_bytes
-from ._wrap import once, replace
 
 PLACES = f"""{places_of(_hooks, _binding, _compiled, _transport, _scheduler, _front_end, _server)}
 vllm.distributed.parallel_state
@@ -56,8 +55,7 @@ vllm.v1.worker.gpu_model_runner
 vllm.entrypoints.scale_out.token_in_token_out.serving
     ServingTokens.serve_tokens_full_generator(self, request, result_generator, ...)
     ServingTokens.serve_tokens_stream_generator(self, request, result_generator, ...)
-vllm.v1.engine.input_processor
-    InputProcessor.__init__(self, vllm_config, ...)
+    GenerateResponse GenerateResponseChoice
 vllm.v1.engine.output_processor
     OutputProcessor.abort_requests(self, request_ids, ...)
 """  # what this module and those replace and read
@@ -202,7 +200,7 @@ def look_later(outputs: Any, processor: Any, inputs: Any) -> None:
     """
     make_lazy(outputs.CompletionOutput, "routed_experts")
     take_rows(processor.RequestState, processor.OutputProcessor, TakingState)
-    _look_at_configuration(inputs.InputProcessor)
+    each_processor(inputs.InputProcessor, _look)
 
 
 class TakingState(_front_end.TakingState):
@@ -223,7 +221,7 @@ class TakingState(_front_end.TakingState):
         return None, rows
 
 
-_TOKENS = "vllm.entrypoints.scale_out.token_in_token_out.serving"
+_TOKENS = Tokens("vllm.entrypoints.scale_out.token_in_token_out.serving")
 
 
 def refuse(asked: Asked) -> None:
@@ -241,15 +239,7 @@ def refuse(asked: Asked) -> None:
     check(asked)
 
 
-def _look_at_configuration(processor_class: Any) -> None:
-    init = once(processor_class, "__init__")
-    if init is None:
-        return
-
-    def look(processor: Any, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
-        if captures(vllm_config):
-            say_captures()
-            serve(_TOKENS, refuse)  # its server may have been imported since
-        init(processor, vllm_config, *args, **kwargs)
-
-    replace(processor_class, "__init__", init, look)
+def _look(config: Any) -> None:
+    if captures(config):
+        say_captures()
+        serve(_TOKENS, refuse)

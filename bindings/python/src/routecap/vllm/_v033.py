@@ -40,23 +40,25 @@ from . import _binding, _hooks, _model_config, _server, routed_experts_capturer
 from ._answers import ERROR, ROWS, Answer
 from ._asked import Asked, asked_by, without_format
 from ._capturer import RoutedExpertsCapturer
+from ._front_end import each_processor
 from ._hooks import each_scheduler, take_worker, watch_weights
 from ._options import get_options
 from ._places import places_of
 from ._platform import expect_cuda
 from ._results import PendingRoutedExperts, spread, to_array
-from ._server import answered, check, give_out
+from ._server import Tokens, answered, check, give_out
 from ._wrap import once, replace
 
 PLACES = f"""{places_of(_hooks, _binding, _server)}
 vllm.distributed.parallel_state
     get_tp_group()
 vllm.v1.engine.input_processor
-    InputProcessor.__init__(self, vllm_config, ...)
     InputProcessor.process_inputs(self, request_id, prompt, params, ...)
 vllm.entrypoints.scale_out.token_in_token_out.serving
     ServingTokens.serve_tokens_full_generator(self, request, result_generator, ...)
     ServingTokens.serve_tokens_stream_generator(self, request, result_generator, ...)
+    GenerateTokensResponse GenerateTokensChoice GenerateTextResponse GenerateTextChoice
+    GenerateDerenderResponse GenerateDerenderChoice
 vllm.v1.core.sched.scheduler
     Scheduler: aux_output_connector
 vllm.v1.core.kv_cache_utils
@@ -86,7 +88,11 @@ vllm.distributed.aux_output_connector.connector
 logger = logging.getLogger("vllm.routecap")  # which vLLM shows
 _PACKAGE = "vllm.distributed.aux_output_connector"
 _ENGINE = "vllm.v1.engine.async_llm"
-_TOKENS = "vllm.entrypoints.scale_out.token_in_token_out.serving"
+_KINDS = ("Tokens", "Text", "Derender")  # of what the generate endpoint answers
+_TOKENS = Tokens(
+    "vllm.entrypoints.scale_out.token_in_token_out.serving",
+    tuple((f"Generate{kind}Choice", f"Generate{kind}Response") for kind in _KINDS),
+)
 
 
 def apply() -> None:
@@ -95,7 +101,9 @@ def apply() -> None:
     take_worker(wrapper, check_worker, prepare_worker)
     watch_weights(wrapper)
     each_scheduler(import_module("vllm.config.scheduler").SchedulerConfig, take_scheduler)
-    refuse_asked(import_module("vllm.v1.engine.input_processor").InputProcessor)
+    processor = import_module("vllm.v1.engine.input_processor").InputProcessor
+    refuse_asked(processor)
+    each_processor(processor, lambda config: answer_in_formats())
 
 
 def captures(config: Any) -> bool:
@@ -106,16 +114,18 @@ def captures(config: Any) -> bool:
 # ---- The front end
 
 
+def answer_in_formats() -> None:
+    """Wrap the AsyncLLM of this process, if it has one. What makes it is imported by now."""
+    if _ENGINE in sys.modules:
+        answer_asked(sys.modules[_ENGINE].AsyncLLM)
+
+
 def refuse_asked(processor_class: Any) -> None:
-    process, init = once(processor_class, "process_inputs"), processor_class.__init__
+    """Requests are refused if they ask for what 0.33 does not have, or reach the engine's front end
+    with a format that nobody took off them to answer in it."""
+    process = once(processor_class, "process_inputs")
     if process is None:
         return
-
-    def look(processor: Any, *args: Any, **kwargs: Any) -> None:
-        if _ENGINE in sys.modules:  # it is what makes this processor, or its server does
-            answer_asked(import_module(_ENGINE).AsyncLLM)
-            give_out(_TOKENS)
-        init(processor, *args, **kwargs)
 
     def process_inputs(
         processor: Any, request_id: str, prompt: Any, params: Any, *args: Any, **kwargs: Any
@@ -131,7 +141,6 @@ def refuse_asked(processor_class: Any) -> None:
         return process(processor, request_id, prompt, params, *args, **kwargs)
 
     replace(processor_class, "process_inputs", process, process_inputs)
-    replace(processor_class, "__init__", init, look)
 
 
 def refuse(asked: Asked) -> None:
@@ -160,6 +169,7 @@ def answer_asked(engine_class: Any) -> None:
         refuse(asked)  # before a stream begins
         if asked.format is None:
             return generate(engine, prompt, sampling_params, *args, **kwargs)
+        give_out(_TOKENS)
         start = getattr(sampling_params, "routed_experts_prompt_start", 0) or 0
         plain = copy.copy(sampling_params)
         plain.extra_args = without_format(sampling_params.extra_args)
