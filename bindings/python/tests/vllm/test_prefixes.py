@@ -300,7 +300,7 @@ class Scheduler:
         return self.output
 
     def reset_prefix_cache(self, reset_running_requests=False, reset_connector=False):
-        return True
+        return reset_running_requests or not self.requests
 
     def _handle_invalid_blocks(self, invalid):
         return invalid
@@ -386,11 +386,23 @@ def test_a_reset_of_the_prefix_cache_counts_as_new_weights(start):
     assert scheduler.reset_prefix_cache(reset_running_requests=True)
     assert batch.capturer.tag == 1
     batch.capturer.set_tag(9)
-    scheduler.reset_prefix_cache()
+    scheduler.reset_prefix_cache(True)
     assert batch.capturer.tag == 9  # the program says which weights they are
     assert not scheduler._prefixes.step.emptied
-    scheduler.reset_prefix_cache(reset_connector=True)
+    scheduler.reset_prefix_cache(True, reset_connector=True)
     assert scheduler._prefixes.step.emptied
+
+
+# vLLM's reset says False, and empties nothing, while a request runs. It was taken for new weights:
+# whoever hit blocks of that request had no rows.
+def test_a_reset_of_the_prefix_cache_that_failed_changes_nothing(start):
+    batch = Batch(start, a=request())
+    scheduler = scheduler_of(a=engine_request(TOKENS))
+    assert scheduler.reset_prefix_cache() is False
+    assert scheduler.reset_prefix_cache(reset_connector=True) is False
+    assert batch.capturer.tag == 0 and not scheduler._prefixes.step.emptied
+    scheduler.requests.clear()
+    assert scheduler.reset_prefix_cache() and batch.capturer.tag == 1
 
 
 def test_a_request_that_begins_anew_has_the_rows_of_what_it_hits_then(start, options):

@@ -7,7 +7,15 @@ import pytest
 import torch
 from engine import Model
 
-from routecap.vllm import _compiled, _hooks, _scheduler, _transport, _v026, routed_experts_capturer
+from routecap.vllm import (
+    _compiled,
+    _hooks,
+    _scheduler,
+    _transport,
+    _v026,
+    _v033,
+    routed_experts_capturer,
+)
 from routecap.vllm._prefixes import BlocksOf
 
 BLOCK = 4
@@ -147,7 +155,9 @@ def test_a_worker_in_the_engine_s_process_gets_ours_before_it_makes_its_own():
         def __init__(self, executor):
             parallel = SimpleNamespace(distributed_executor_backend=executor, use_ubatching=False)
             model = SimpleNamespace(enable_return_routed_experts=True)
-            self.vllm_config = SimpleNamespace(parallel_config=parallel, model_config=model)
+            self.vllm_config = SimpleNamespace(
+                parallel_config=parallel, model_config=model, use_v2_model_runner=False
+            )
             self.rpc_rank = 0
             runner = SimpleNamespace(init_routed_experts_capturer=lambda: made.append("own"))
             self.worker = SimpleNamespace(model_runner=runner)
@@ -166,6 +176,19 @@ def test_a_worker_in_the_engine_s_process_gets_ours_before_it_makes_its_own():
         init = wrapper.initialize_from_config([])
         assert (getattr(init, "func", None) is _v026.Capture) is ours
     assert made == ["init", "init"]
+
+
+# Versions behind 0.26 choose the other model runner by default, and all places fit in them. The
+# engine died of "no attribute 'requests'".
+@pytest.mark.parametrize(("face", "served"), [(_v026, False), (_v033, True)])
+def test_a_model_runner_that_is_not_hooked_is_refused_by_name(face, served):
+    config = configuration()
+    config.aux_output_config = SimpleNamespace(enabled=True)
+    config.use_v2_model_runner = served
+    face.check_worker(config)
+    config.use_v2_model_runner = not served
+    with pytest.raises(ValueError, match=f"set VLLM_USE_V2_MODEL_RUNNER={int(served)}, or unset"):
+        face.check_worker(config)
 
 
 # ---- The scheduler

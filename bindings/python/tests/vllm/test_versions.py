@@ -1,6 +1,9 @@
 """In which vLLM the adapter runs: by its number, and by the places that its sources have."""
 
+import os
 import re
+import subprocess
+import sys
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -39,10 +42,16 @@ def sources(table):
             if "(" in owner:  # the dots of "..."
                 owner, _, method = place.partition(".")
             method = method.replace(", ...)", ", *more)").replace("(...)", "(*more)")
-            text += (
-                [f"class {owner}:", f"    def {method}: ..."] if owner else [f"def {method}: ..."]
-            )
-    return {f"{name.replace('.', '/')}.py": merged(text) for name, text in found.items()}
+            if owner:
+                text += [f"class {owner}:"]
+                text += ["    @classmethod"] if "(cls" in method else []
+            text += [f"    def {method}: ..." if owner else f"def {method}: ..."]
+    return {file_of(name, found): merged(text) for name, text in found.items()}
+
+
+def file_of(name, names):
+    package = any(each.startswith(f"{name}.") for each in names)
+    return f"{name.replace('.', '/')}{'/__init__' if package else ''}.py"
 
 
 def merged(lines):
@@ -128,6 +137,55 @@ def test_a_place_that_does_not_fit_is_named_whatever_is_set(
     bad = bad.partition("These do not fit:")[2].strip().splitlines()
     assert len(bad) == 1 and named in bad[0] and good
     assert "UNCHECKED" not in why
+
+
+# In a version that is not known, a second install put a base before the scheduler's class twice:
+# the engine ended with a TypeError. vLLM's own loading of plugins is a second one.
+TWICE = """
+import sys
+
+import routecap.vllm
+
+
+def engine():
+    found = {}
+    for name, module in list(sys.modules.items()):
+        if name.startswith("vllm."):
+            for key, value in vars(module).items():
+                if isinstance(value, type):
+                    found |= {(name, key, each): id(own) for each, own in vars(value).items()}
+                found[name, key] = id(value)
+    return found
+
+
+routecap.vllm.install()
+first = engine()
+routecap.vllm.install()
+routecap.vllm.plugin()
+assert engine() == first, set(engine().items()) ^ set(first.items())
+print(len(first))
+"""
+
+
+@pytest.mark.parametrize(
+    ("version", "module"),
+    [("0.21.0", "_v021"), ("0.26.0", "_v026"), ("0.27.0", "_v026")]
+    + [("0.33.0", "_v033"), ("0.34.0", "_v033")],
+)
+def test_a_second_install_changes_nothing(tmp_path, version, module):
+    for name, text in {"vllm/__init__.py": "", **sources(tables(module))}.items():
+        file = tmp_path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    about = tmp_path / f"vllm-{version}.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n")
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    environment = os.environ | {"PYTHONPATH": path, "ROUTECAP_VLLM_UNCHECKED": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", TWICE], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0 and int(done.stdout) > 40, done.stderr
 
 
 def test_a_module_that_is_gone_is_named():

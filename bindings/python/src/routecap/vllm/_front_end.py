@@ -31,6 +31,7 @@ vllm.v1.engine.output_processor
     RequestState._new_request_output(self, ...)
     RequestState: request_id prompt_token_ids detokenizer queue prompt_len parent_req
     OutputProcessor.process_outputs(self, engine_core_outputs, ...)
+    OutputProcessor.abort_requests(self, request_ids, ...)
     OutputProcessor.propagate_error(self, e)
     OutputProcessor.has_unfinished_requests(self)
     OutputProcessor.get_num_unfinished_requests(self)

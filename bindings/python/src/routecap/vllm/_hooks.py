@@ -22,6 +22,8 @@ vllm.v1.worker.worker_base
     WorkerWrapperBase.init_worker(self, all_kwargs)
     WorkerWrapperBase.initialize_from_config(self, kv_cache_configs)
     WorkerWrapperBase: rpc_rank worker vllm_config
+vllm.config.vllm
+    VllmConfig: use_v2_model_runner model_config scheduler_config parallel_config lora_config
 vllm.lora.worker_manager
     WorkerLoRAManager._load_adapter(self, lora_request)
 vllm.config.scheduler
@@ -49,6 +51,21 @@ def take_worker(
 
     replace(wrapper_class, "init_worker", init_worker, init_worker_first)
     replace(wrapper_class, "initialize_from_config", initialize, initialize_from_config)
+
+
+def expect_runner(config: Any, v2: bool) -> None:
+    """Refuse an engine whose model runner is not the one that is hooked.
+
+    Raises:
+        ValueError: vLLM has chosen the other one.
+    """
+    if config.use_v2_model_runner != v2:
+        other = "its model runner V2" if config.use_v2_model_runner else "its first model runner"
+        raise ValueError(
+            f"routed experts: this version of vLLM runs the model in {other}, in which routecap"
+            f" hooks nothing: set VLLM_USE_V2_MODEL_RUNNER={int(v2)}, or unset ROUTECAP_VLLM to let"
+            " vLLM capture itself"
+        )
 
 
 def each_scheduler(scheduler_config_class: Any, change: Callable[[Any], Any]) -> None:

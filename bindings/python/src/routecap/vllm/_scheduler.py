@@ -214,9 +214,11 @@ class TellingScheduler:
         self, reset_running_requests: bool = False, reset_connector: bool = False
     ) -> Any:
         reset = super().reset_prefix_cache(reset_running_requests, reset_connector)  # type: ignore[misc]
+        if not reset:  # requests hold blocks of it, and it is as it was
+            return reset
         if self._capturer is not None:
             self._capturer.weights_changed()  # the cache is emptied when weights change
-        if self._prefixes is not None and reset and reset_connector:
+        if self._prefixes is not None and reset_connector:
             self._prefixes.step.emptied = True
         return reset
 

@@ -65,10 +65,10 @@ def guard(captures: Callable[[Any], bool]) -> None:
     """
     core = import_module("vllm.v1.engine.core")
     outputs = import_module("vllm.outputs")
-    _withhold(import_module("vllm.config.scheduler").SchedulerConfig)
     init = once(core.EngineCore, "__init__")
     if init is None:
         return
+    _withhold(import_module("vllm.config.scheduler").SchedulerConfig)
 
     def init_and_prove(engine: Any, *args: Any, **kwargs: Any) -> None:
         init(engine, *args, **kwargs)

@@ -34,7 +34,7 @@ from . import (
 from ._compiled import compile_alike, replayed_pieces
 from ._forward import say_pieces
 from ._front_end import each_processor, make_lazy, say_captures, take_rows
-from ._hooks import watch_weights
+from ._hooks import expect_runner, watch_weights
 from ._places import places_of
 from ._platform import ONE_PROCESS, expect_cuda
 from ._scheduler import tell_ends
@@ -196,6 +196,7 @@ def workers_can_be_told(parallel: Any) -> bool:
 def answer(wrapper: Any) -> None:
     """A worker of an engine that captures answers a scheduler in another process."""
     if wrapper.vllm_config.model_config.enable_return_routed_experts:
+        expect_runner(wrapper.vllm_config, v2=False)
         serve_scheduler(wrapper.worker)
         issue_before_tokens(import_module("vllm.v1.worker.gpu_model_runner"))
 

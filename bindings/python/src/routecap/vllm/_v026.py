@@ -35,7 +35,7 @@ from ._asked import Asked, asked_by
 from ._compiled import compile_alike, replayed_pieces
 from ._forward import say_pieces
 from ._front_end import captures_here, each_processor, make_lazy, say_captures, take_rows
-from ._hooks import take_worker, watch_weights
+from ._hooks import expect_runner, take_worker, watch_weights
 from ._places import places_of
 from ._platform import ONE_PROCESS, expect_cuda
 from ._results import PendingRoutedExperts
@@ -56,8 +56,6 @@ vllm.entrypoints.scale_out.token_in_token_out.serving
     ServingTokens.serve_tokens_full_generator(self, request, result_generator, ...)
     ServingTokens.serve_tokens_stream_generator(self, request, result_generator, ...)
     GenerateResponse GenerateResponseChoice
-vllm.v1.engine.output_processor
-    OutputProcessor.abort_requests(self, request_ids, ...)
 """  # what this module and those replace and read
 
 logger = logging.getLogger("vllm.routecap")  # which vLLM shows
@@ -103,6 +101,7 @@ def check_worker(config: Any) -> None:
     stays.
     """
     if captures(config):
+        expect_runner(config, v2=False)
         expect_cuda()
     elif config.model_config.enable_return_routed_experts:
         logger.warning(

@@ -41,7 +41,7 @@ from ._answers import ERROR, ROWS, Answer
 from ._asked import Asked, asked_by, without_format
 from ._capturer import RoutedExpertsCapturer
 from ._front_end import each_processor
-from ._hooks import each_scheduler, take_worker, watch_weights
+from ._hooks import each_scheduler, expect_runner, take_worker, watch_weights
 from ._options import get_options
 from ._places import places_of
 from ._platform import expect_cuda
@@ -254,6 +254,7 @@ def of_decoder(rows: NDArray[Any], model_config: Any, asked: Asked) -> PendingRo
 def check_worker(config: Any) -> None:
     """Refuse, before weights are loaded, if the library cannot capture."""
     if captures(config):
+        expect_runner(config, v2=True)
         expect_cuda()
 
 
