@@ -1,6 +1,6 @@
 """vLLM 0.33's own connector for auxiliary output beside routecap's, without a GPU.
 
-    PYTHONPATH=SOURCES_OF_0.33:PACKAGE python3 aux_output.py
+    python3 aux_output.py
 
 Both sides of both are driven through the same random schedules: every output of every step has the
 same rows from the same position on. Then with a store that is too small, in which the engine's own
@@ -97,7 +97,7 @@ for seed in range(12):
         f" {judge.rows} rows, {run.hits} of prefixes, {run.preempted} preempted,"
         f" {judge.wrong} differ, {judge.missing} missing"
     )
-cache, router = Cache(), Router(LAYERS, K, EXPERTS)
+cache, router = Cache(4000), Router(LAYERS, K, EXPERTS)
 side = scheduling(cache)
 judge = Judge(router, side)
 run = Run(1, router, side, [(ours(0), capture)], judge, prefixes=30, forget=0.001, reset=0)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from routecap.vllm._capturer import RoutedExpertsCapturer
-from routecap.vllm._v033 import RowsConnector
+from routecap.vllm._v033 import Numbers, RowsConnector
 
 BLOCK = 4
 
@@ -37,7 +37,7 @@ def rows_connector(
     model = SimpleNamespace(hf_text_config=config)
     return RowsConnector(
         RoutedExpertsCapturer.create(True, model, 0, rows, longest, "cpu"),
-        **{"store_bytes": 1 << 24, **more},
+        **{"store_bytes": 1 << 24, "numbers": Numbers(), **more},
         block_rows=block,
         decoder_layers=layers,
         output=output,
@@ -73,6 +73,7 @@ class Request:
         self.next = 0  # position that the device computes next
         self.sampled = len(prompt)  # tokens that the device has
         self.decodes = False  # has sampled since it was scheduled anew
+        self.numbers, self.new = [], True  # of its blocks; the worker knows nothing of it yet
         self.over = False
         self.hash()
 
@@ -95,10 +96,13 @@ class Request:
 
 
 class Cache:
-    """The scheduler's KV cache, as far as its side of the connector looks at it."""
+    """The scheduler's KV cache, as far as its side of the connector looks at it.
 
-    def __init__(self):
-        self.blocks = set()
+    blocks: The number of each block that can be hit, by its hash.
+    """
+
+    def __init__(self, count=150):
+        self.blocks, self.count = {}, count
         self.hash_block_size = self.block_size = BLOCK
         self.block_pool = self
         self.full_attention_group_id = 0
@@ -114,6 +118,14 @@ class Cache:
         while blocks < len(request.block_hashes) and request.block_hashes[blocks] in self.blocks:
             blocks += 1
         return min(blocks, (request.num_tokens - 1) // BLOCK) * BLOCK
+
+    def allocate(self, draw, used):
+        """The number of a block that no running request has. What it held cannot be hit."""
+        free = [number for number in range(1, self.count) if number not in used]
+        idle = [number for number in free if number not in self.blocks.values()]
+        found = draw.choice(idle if idle and draw.random() < 0.7 else free)
+        self.blocks = {key: number for key, number in self.blocks.items() if number != found}
+        return found
 
 
 class Scheduling:
@@ -164,6 +176,14 @@ class Scheduling:
         self._generation += 1
 
 
+def told(new=(), names=(), more=(), copies=None):
+    """What the scheduler says of blocks with a step: to the worker's execute_model."""
+    cached = SimpleNamespace(req_ids=names, new_block_ids=more, resumed_req_ids=set())
+    return SimpleNamespace(
+        scheduled_new_reqs=new, scheduled_cached_reqs=cached, kv_cache_block_copies=copies
+    )
+
+
 def capture(connector, rows):
     """A forward pass whose routers choose these rows."""
     for layer in range(rows.shape[1]):
@@ -189,10 +209,11 @@ class Run:
         prefixes=3,
         forget=0.05,
         reset=0.05,
+        blocks=150,
     ):
         self.draw, self.router, self.scheduling = random.Random(seed), router, scheduling
         self.workers, self.judge, self.drafts, self.ahead = workers, judge, drafts, ahead
-        self.cache, self.forget, self.reset = Cache(), forget, reset
+        self.cache, self.forget, self.reset = Cache(blocks), forget, reset
         self.requests, self.running, self.waiting = {}, [], []
         self.queue, self.number = [], 0
         self.hits = self.preempted = self.rejected = self.resets = self.decoded = 0
@@ -239,18 +260,21 @@ class Run:
         self.waiting.append(request)
         request.num_computed_tokens = 0
         request.decodes = False
+        request.numbers = []
 
     def forget_blocks(self):
         used = {key for request in self.running for key in request.block_hashes}
-        for key in sorted(self.cache.blocks - used):
+        for key in sorted(self.cache.blocks.keys() - used):
             if self.draw.random() < self.forget:
-                self.cache.blocks.discard(key)
+                del self.cache.blocks[key]
 
     def schedule(self):
         while self.waiting and len(self.running) < 5 and self.waiting[0] is not self.left:
             request = self.waiting.pop(0)
             request.next = request.num_computed_tokens = self.cache.hit(request)
             request.sampled = request.num_tokens
+            taken = request.block_hashes[: request.num_computed_tokens // BLOCK]
+            request.numbers, request.new = [self.cache.blocks[key] for key in taken], True
             self.hits += request.num_computed_tokens
             self.running.append(request)
         counts, room = {}, 20
@@ -272,8 +296,29 @@ class Run:
     def one_and_drafts(self, request):
         return 1 + (self.draw.randrange(self.drafts + 1) if request.decodes else 0)
 
+    def allocate(self, counts):
+        """What the scheduler says of blocks with the step."""
+        new, names, more = [], [], []
+        for name, count in counts.items():
+            request, allocated = self.requests[name], []
+            while len(request.numbers) * BLOCK < request.num_computed_tokens + count:
+                used = {number for each in self.running for number in each.numbers}
+                allocated.append(self.cache.allocate(self.draw, used))
+                request.numbers.append(allocated[-1])
+            if request.new:
+                computed, numbers = request.num_computed_tokens, list(request.numbers)
+                new.append(
+                    SimpleNamespace(req_id=name, num_computed_tokens=computed, block_ids=(numbers,))
+                )
+            else:
+                names.append(name)
+                more.append((allocated,) if allocated else None)
+            request.new = False
+        return told(new, names, more)
+
     def step(self):
         counts = self.schedule()
+        blocks = self.allocate(counts)
         metadata = self.scheduling.build_connector_meta(
             SimpleNamespace(num_scheduled_tokens=counts), self.requests
         )
@@ -306,7 +351,8 @@ class Run:
             request.num_computed_tokens += count
             request.in_flight += 1
             cached = min(len(request.block_hashes), request.num_computed_tokens // BLOCK)
-            self.cache.blocks.update(request.block_hashes[:cached])
+            for key, number in zip(request.block_hashes[:cached], request.numbers):
+                self.cache.blocks.setdefault(key, number)
         batch = SimpleNamespace(
             req_ids=names,
             query_start_loc_np=np.array(starts, np.int32),
@@ -316,6 +362,7 @@ class Run:
         )
         pending = []
         for connector, forward in self.workers:
+            connector.told = blocks
             connector.begin_step(metadata)
             if names:
                 forward(connector, np.array(rows, np.int32))

@@ -1,12 +1,13 @@
 """The connector of 0.33, under random schedules: every row that is called for, from where it is."""
 
 import asyncio
+import sys
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from schedule import BLOCK, Router, Run, Scheduling, capture, rows_connector
+from schedule import BLOCK, Router, Run, Scheduling, capture, rows_connector, told
 from scraping import chosen, counted, free_port, scrape
 
 from routecap import remote
@@ -59,9 +60,10 @@ def play(made, seed, steps=300, **how):
     return run, judge
 
 
+@pytest.mark.parametrize("numbers", [_v033.Numbers(), None])
 @pytest.mark.parametrize(("seed", "drafts", "ahead"), [(1, 0, 1), (2, 0, 2), (3, 2, 1), (4, 2, 2)])
-def test_every_row_comes_once_and_is_its_tokens(seed, drafts, ahead):
-    made = connector()
+def test_every_row_comes_once_and_is_its_tokens(seed, drafts, ahead, numbers):
+    made = connector(numbers=numbers)
     run, judge = play(made, seed, drafts=drafts, ahead=ahead)
     assert judge.missing == 0 and judge.rows > 1500
     assert run.hits > 300 and run.preempted and run.resets and bool(run.rejected) == bool(drafts)
@@ -70,19 +72,26 @@ def test_every_row_comes_once_and_is_its_tokens(seed, drafts, ahead):
     assert made._capturer.stats().requests_open < 8  # those that run, and what ended last
 
 
-def test_rows_of_hits_are_missing_from_new_weights_until_the_cache_is_emptied():
-    """The engine keeps its blocks, and then has blocks of both weights under one hash: nobody says
-    which of them is hit."""
-    made, number = connector(), [0]
+class Requests:
+    """Requests of 9 tokens, one after another, in a connector. Their rows say under which weights
+    they were computed."""
 
-    def rows_of(generation, hits, version):
-        """Of a request of 9 tokens, as callers get them."""
-        name, number[0] = f"r{number[0]}", number[0] + 1
-        hashes = b"".join(bytes([block]) * 32 for block in range(2))
+    def __init__(self, made, parts=1):
+        self.made, self.parts, self.number = made, parts, 0
+
+    def rows_of(self, hits, version, blocks=(), generation=0, hashes=(0, 1), copies=None):
+        """What a request gets for the rows that it takes from the cache.
+
+        blocks: The numbers of its blocks.
+        hashes: What its tokens are known by, BLOCK by BLOCK.
+        """
+        made, name = self.made, f"r{self.number}"
+        self.number += 1
+        data = b"".join(bytes([each]) * 32 for each in hashes)
         metadata = SimpleNamespace(
             generation=generation,
             requests={name: 0},
-            block_hashes={name: SimpleNamespace(data=hashes, item_size=32)},
+            block_hashes={name: SimpleNamespace(data=data, item_size=32)},
             finished_requests=(),
             retained_block_hashes=None,
             released_block_hashes=None,
@@ -94,26 +103,122 @@ def test_rows_of_hits_are_missing_from_new_weights_until_the_cache_is_emptied():
             num_draft_tokens_per_req=None,
             positions=torch.arange(hits, 9),
         )
+        new = SimpleNamespace(req_id=name, num_computed_tokens=hits, block_ids=(list(blocks),))
+        made.told = told([new], copies=copies)
         made.begin_step(metadata)
-        ids = (np.arange(9)[:, None, None] + np.arange(LAYERS)[:, None] + np.arange(K)) % 8
-        capture(made, (ids + 5 * version)[hits:].astype(np.int32))
+        capture(made, self.ids(version)[hits:].astype(np.int32))
         output = made.prepare_output(batch)
         output.enqueue_cpu_copy(np.ones(1, np.int32), np.zeros(1, np.int32))
         found = output.process_output()[name].rows[:, [0, 2, 3]]
-        np.testing.assert_array_equal(found[hits:], (ids + 5 * version)[hits:])
-        if (found[:hits] == -1).all():
-            return "missing" if hits else "computed"
-        return "of its weights" if (found == ids + 5 * version).all() else "of others"
+        np.testing.assert_array_equal(found[hits:], self.ids(version)[hits:])
+        return [self.of(position, row) for position, row in enumerate(found[:hits])]
 
+    @staticmethod
+    def ids(version):
+        base = np.arange(9)[:, None, None] + np.arange(LAYERS)[:, None] + np.arange(K)
+        return (base + 5 * version) % EXPERTS
+
+    def of(self, position, row):
+        """The version of the weights that a row is of; None if it is missing."""
+        if (row == -1).all():
+            return None
+        [version] = [v for v in range(3) if (row == self.ids(v)[position]).all()]
+        return version
+
+
+def test_under_hashes_hits_are_missing_from_new_weights_until_the_cache_is_emptied():
+    """The engine keeps its blocks, and then has blocks of both weights under one hash: nobody says
+    which of them is hit."""
+    made = connector(numbers=None)
+    rows_of = Requests(made).rows_of
     assert BLOCK == 4
-    assert rows_of(0, 0, 0) == "computed" and rows_of(0, 8, 0) == "of its weights"
+    assert not rows_of(0, 0) and rows_of(8, 0) == [0] * 8
     made.capture.weights_changed()
-    assert rows_of(0, 8, 1) == "missing"  # the block is of the old weights
-    assert rows_of(0, 0, 1) == "computed"  # a twin, as for prompt_logprobs
-    assert rows_of(0, 8, 1) == "missing"
+    assert rows_of(8, 1) == [None] * 8  # the block is of the old weights
+    assert not rows_of(0, 1)  # a twin, as for prompt_logprobs
+    assert rows_of(8, 1) == [None] * 8
     made.capture.weights_changed()
-    assert rows_of(1, 8, 1) == "missing"  # emptied behind that
-    assert rows_of(1, 0, 1) == "computed" and rows_of(1, 8, 1) == "of its weights"
+    assert rows_of(8, 1, generation=1) == [None] * 8  # emptied behind that
+    assert not rows_of(0, 1, generation=1) and rows_of(8, 1, generation=1) == [1] * 8
+
+
+# Prompts that were computed wholly behind an update were missing too when they were hit, until
+# somebody emptied the cache.
+def test_under_numbers_hits_have_the_rows_of_their_keys_and_values_whatever_the_weights_are():
+    made = connector()
+    rows_of = Requests(made).rows_of
+    assert not rows_of(0, 0, [1, 2, 3]) and rows_of(8, 0, [1, 2, 4]) == [0] * 8
+    made.capture.weights_changed()
+    assert rows_of(8, 1, [1, 2, 5]) == [0] * 8  # they are of the old weights
+    assert not rows_of(0, 1, [6, 7, 8])  # a twin, with the same hashes
+    assert rows_of(8, 2, [6, 7, 9]) == [1] * 8 and rows_of(8, 2, [1, 2, 9]) == [0] * 8
+    assert rows_of(8, 2, [1, 7, 9]) == [0] * 4 + [1] * 4
+    assert not rows_of(0, 2, [1, 10, 11], hashes=(7, 8))  # 1 is allocated anew
+    assert rows_of(8, 2, [1, 2, 9]) == [None] * 4 + [0] * 4  # with another hash than it has
+    assert rows_of(8, 2, [1, 10, 9], hashes=(7, 8)) == [2] * 8
+    assert rows_of(4, 2, [1, 12, 13], hashes=(7, 9)) == [2] * 4
+
+
+def test_a_part_of_a_block_is_taken_from_what_it_is_a_copy_of():
+    made = connector(numbers=_v033.Numbers(parts=2))
+    rows_of = Requests(made).rows_of
+    assert not rows_of(0, 0, [1, 2])  # two hashes a block
+    assert rows_of(8, 1, [1, 3]) == [0] * 8
+    copy = [SimpleNamespace(src_block_id=1, dst_block_id=4)]
+    assert rows_of(4, 1, [4, 5], hashes=(0, 6), copies=copy) == [0] * 4
+    assert rows_of(8, 2, [4, 6], hashes=(0, 6)) == [0] * 4 + [1] * 4  # it went on in the copy
+
+
+def test_a_step_that_nobody_told_the_blocks_of_is_refused():
+    made = connector()
+    made.begin_step(None)  # of no request
+    with pytest.raises(RuntimeError, match="GPUModelRunner.execute_model .* did not begin this step"):
+        made.begin_step(
+            SimpleNamespace(
+                generation=0, requests={}, block_hashes={}, finished_requests=()
+            )
+        )
+
+
+def test_the_runner_tells_its_connector_which_blocks_a_step_has():
+    told_of = []
+
+    class GPUModelRunner:
+        aux_output_connector = None
+
+        def execute_model(self, scheduler_output, intermediate=None, dummy_run=False):
+            told_of.append(getattr(self.aux_output_connector, "told", "none"))
+            return dummy_run
+
+    module = SimpleNamespace(GPUModelRunner=GPUModelRunner, get_aux_output_connector=print)
+    for _ in range(2):  # the second changes nothing
+        _v033.put_worker(module)
+    runner = GPUModelRunner()
+    assert runner.execute_model("first", dummy_run=True)
+    runner.aux_output_connector = SimpleNamespace(told="its own")
+    assert not runner.execute_model("second")
+    runner.aux_output_connector = connector()
+    runner.execute_model("third")
+    assert told_of == ["none", "its own", "third"]
+
+
+@pytest.mark.parametrize(
+    ("groups", "found"),
+    [
+        ([("whole", 16)], _v033.Numbers(0, 2)),
+        ([("window", 16), ("whole", 32)], _v033.Numbers(1, 4)),
+        ([("window", 16)], None),
+        ([("whole", 12)], None),  # hashes of other rows than a block has
+    ],
+)
+def test_numbers_are_those_of_the_cache_that_keeps_every_row(groups, found, monkeypatch):
+    kinds = {kind: type(kind, (), {}) for kind in ("whole", "window")}
+    interface = SimpleNamespace(FullAttentionSpec=kinds["whole"])
+    monkeypatch.setitem(sys.modules, "vllm.v1.kv_cache_interface", interface)
+    specs = [kinds[kind]() for kind, _ in groups]
+    for spec, (_, rows) in zip(specs, groups, strict=True):
+        spec.block_size = rows
+    assert _v033.numbers_of([SimpleNamespace(kv_cache_spec=each) for each in specs], 8) == found
 
 
 def test_a_cache_that_is_emptied_beside_a_step_in_flight_costs_no_row_of_it():
@@ -121,6 +226,7 @@ def test_a_cache_that_is_emptied_beside_a_step_in_flight_costs_no_row_of_it():
     rows = (np.arange(6)[:, None, None] + np.arange(LAYERS)[:, None] + np.arange(K)) % 8
 
     def step(generation, first, end):
+        made.told = told()
         made.begin_step(
             SimpleNamespace(
                 generation=generation,
@@ -156,9 +262,10 @@ def test_a_cache_that_is_emptied_beside_a_step_in_flight_costs_no_row_of_it():
         np.testing.assert_array_equal(found.rows[:, [0, 2, 3]], rows)
 
 
-def test_a_store_that_is_full_costs_rows_and_nothing_else():
-    made = connector(store_bytes=1)
-    run, judge = play(made, 5, steps=400, prefixes=30, forget=0.001, reset=0)
+@pytest.mark.parametrize("numbers", [_v033.Numbers(), None])
+def test_a_store_that_is_full_costs_rows_and_nothing_else(numbers):
+    made = connector(store_bytes=1, numbers=numbers)
+    run, judge = play(made, 5, steps=400, prefixes=30, forget=0.001, reset=0, blocks=4000)
     assert judge.rows > 1500 and 0 < judge.missing < run.hits
     assert made.store.stats().blocks_refused + made.store.stats().blocks_evicted
 
@@ -166,11 +273,13 @@ def test_a_store_that_is_full_costs_rows_and_nothing_else():
 def test_a_store_has_room_for_what_runs_beside_what_the_scheduler_retains():
     blocks = 200  # of the engine's cache
     rows, shape = _v033.kept_rows(blocks * BLOCK, None), {"layers": 41, "k": 8}
-    made = connector(store_bytes=connector(**shape).capture.store_bytes(rows), **shape)
+    room = connector(**shape).capture.store_bytes(rows)
+    made = connector(store_bytes=room, numbers=None, **shape)
     ids = np.arange(BLOCK * 40 * 8).reshape(BLOCK, 40, 8) % EXPERTS
     hashes = [index.to_bytes(32, "little") for index in range(2 * blocks)]
 
     def step(name, hashes, hits, retained=None):
+        made.told = told()
         made.begin_step(
             SimpleNamespace(
                 generation=0,

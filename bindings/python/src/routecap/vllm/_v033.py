@@ -1,8 +1,8 @@
 """What is replaced in vLLM 0.33: both sides of its connector for auxiliary output.
 
     put_worker      the worker's side, `RowsConnector`. Rows are captured by request, kept in
-                    routecap's store under the engine's hashes of blocks, and returned with the
-                    outputs of a step
+                    routecap's store under the numbers of the engine's blocks, and returned with
+                    the outputs of a step. The runner's execute_model says which blocks these are
     put_scheduler   the scheduler's side, `TolerantScheduling`. The engine uses a cached prefix even
                     if its rows are gone, and a row that is gone does not stop the engine
     answer_asked    a request that asks for a format is answered in it by AsyncLLM, and so by the
@@ -27,9 +27,9 @@ import dataclasses
 import logging
 import sys
 import threading
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -66,7 +66,20 @@ vllm.v1.core.kv_cache_utils
 vllm.model_executor.layers.fused_moe.routed_experts_capturer
     bind_routed_experts_capturer(model, capturer)
 vllm.v1.worker.gpu.model_runner
+    GPUModelRunner.execute_model(self, scheduler_output, ...)
     GPUModelRunner: aux_output_connector
+    get_aux_output_connector
+vllm.v1.core.sched.output
+    NewRequestData: req_id num_computed_tokens block_ids
+    CachedRequestData: req_ids new_block_ids resumed_req_ids
+    SchedulerOutput: scheduled_new_reqs scheduled_cached_reqs kv_cache_block_copies
+vllm.v1.core.kv_cache_utils
+    KVCacheBlockCopy: src_block_id dst_block_id
+vllm.v1.kv_cache_interface
+    FullAttentionSpec:
+    KVCacheSpec: block_size
+    KVCacheGroupSpec: kv_cache_spec
+    KVCacheConfig: num_blocks kv_cache_groups
 vllm.v1.worker.gpu.input_batch
     InputBatch: req_ids query_start_loc_np num_computed_tokens_np num_draft_tokens_per_req positions
 vllm.distributed.aux_output_connector.worker
@@ -88,6 +101,7 @@ vllm.distributed.aux_output_connector.connector
 logger = logging.getLogger("vllm.routecap")  # which vLLM shows
 _PACKAGE = "vllm.distributed.aux_output_connector"
 _ENGINE = "vllm.v1.engine.async_llm"
+_NOWHERE = 2**64 - 1  # the key of no block
 _KINDS = ("Tokens", "Text", "Derender")  # of what the generate endpoint answers
 _TOKENS = Tokens(
     "vllm.entrypoints.scale_out.token_in_token_out.serving",
@@ -276,7 +290,17 @@ def put_worker(runner_module: Any) -> None:
             logger.warning("routed experts: vLLM's own connector captures: %s", error)
             return own(model, vllm_config, kv_cache_config)
 
+    runner_class = runner_module.GPUModelRunner
+    execute = runner_class.execute_model
+
+    def execute_model(runner: Any, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
+        connector = runner.aux_output_connector
+        if isinstance(connector, RowsConnector):
+            connector.told = scheduler_output
+        return execute(runner, scheduler_output, *args, **kwargs)
+
     replace(runner_module, "get_aux_output_connector", own, get_aux_output_connector)
+    replace(runner_class, "execute_model", execute, execute_model)
 
 
 def make_connector(model: Any, vllm_config: Any, kv_cache_config: Any) -> RowsConnector:
@@ -299,17 +323,41 @@ def make_connector(model: Any, vllm_config: Any, kv_cache_config: Any) -> RowsCo
     bind(model, capture)
     routed_experts_capturer.set_global_experts_capturer(capture)  # which hears of new weights
     store_bytes = vllm_config.aux_output_config.max_bytes
+    transfer = vllm_config.kv_transfer_config
     if store_bytes is None:
         rows = kv_cache_config.num_blocks * (block_rows // hashed_rows) * hashed_rows
-        store_bytes = capture.store_bytes(kept_rows(rows, vllm_config.kv_transfer_config))
+        store_bytes = capture.store_bytes(kept_rows(rows, transfer))
     return RowsConnector(
         capture,
         block_rows=hashed_rows,
+        numbers=None if transfer else numbers_of(kv_cache_config.kv_cache_groups, hashed_rows),
         store_bytes=store_bytes,
         decoder_layers=config.get_total_num_hidden_layers(),
         output=import_module(f"{_PACKAGE}.connector").AuxRequestOutput,
         owner=first_rank,
     )
+
+
+class Numbers(NamedTuple):
+    """Whose numbers of blocks tell which rows a request takes from the cache.
+
+    Attributes:
+        group: One of the engine's groups of layers with caches of their own.
+        parts: How many hashes a block of it has.
+    """
+
+    group: int = 0
+    parts: int = 1
+
+
+def numbers_of(groups: Sequence[Any], hashed_rows: int) -> Numbers | None:
+    """None if no group keeps every row: a number then does not stay that of a row."""
+    whole = import_module("vllm.v1.kv_cache_interface").FullAttentionSpec
+    for group, each in enumerate(groups):
+        if isinstance(each.kv_cache_spec, whole):
+            parts, rest = divmod(each.kv_cache_spec.block_size, hashed_rows)
+            return None if rest else Numbers(group, parts)
+    return None
 
 
 def kept_rows(cache_rows: int, transfer: Any) -> int:
@@ -345,8 +393,9 @@ class _Request:
     """What is known of one request, from its first step to its end or preemption.
 
     emit: the first position that the caller does not have yet.
-    keys: of its blocks, in order, as far as the scheduler has told them.
-    published: how many of these blocks are published.
+    hashes: of its blocks, in order, as far as the scheduler has told them.
+    numbers: of its blocks in the engine's cache, in order.
+    published: how many of the blocks that have hashes are published.
     cursor: one past the last row of an accepted token; None before its first step is taken.
     steps: how many of its steps are issued and not taken.
     retained: keys that the store retains for it.
@@ -354,7 +403,8 @@ class _Request:
 
     emit: int
     handle: int = 0
-    keys: bytearray = dataclasses.field(default_factory=bytearray)
+    hashes: bytearray = dataclasses.field(default_factory=bytearray)
+    numbers: list[int] = dataclasses.field(default_factory=list)
     published: int = 0
     cursor: int | None = None
     steps: int = 0
@@ -392,6 +442,7 @@ class RowsConnector:
         capture: Any,
         *,
         block_rows: int,
+        numbers: Numbers | None,
         store_bytes: int,
         decoder_layers: int,
         output: Callable[[int, NDArray[Any]], Any],
@@ -401,6 +452,9 @@ class RowsConnector:
         Args:
             capture: A capturer that is bound to the model.
             block_rows: Rows of a block that has a hash of its own.
+            numbers: Blocks are kept under their numbers in the engine's cache: the rows are those
+                of the keys and values there, whatever the weights were. None: under their hashes,
+                for blocks that come from elsewhere with new numbers.
             store_bytes: Upper limit of the memory for rows of blocks.
             output: Makes the output of a request in a step, from its first position and its rows.
             owner: False for ranks that only take part in forward passes: another rank has the rows.
@@ -418,14 +472,20 @@ class RowsConnector:
         self._requests: dict[str, _Request] = {}
         self._keyed: list[_Request] = []  # with keys that are not published
         self._retained: collections.Counter[bytes] = collections.Counter()
-        self._block_rows = block_rows
+        self._block_rows, self._numbers = block_rows, numbers
+        self.told: Any = None  # what the scheduler says of the step that begins
+        self._hash_bytes = 0
+        # Under numbers: the hash of the block that is kept under each key. The engine's hash of
+        # what it takes has to be the same.
+        self._kept: dict[int, bytes] = {}
+        self._copied: dict[int, int] = {}  # in this step: block -> of which it is a copy
         self._store_bytes = max(store_bytes, capture.store_bytes(0))
         self._generation = 0  # how often the engine's cache was emptied
         self._epoch = 0  # how often it was, or the weights changed
         self._hooks = capture.tag
-        # The engine's hash of a block stands for its tokens alone. If the weights change and the
-        # cache is not emptied, the cache has blocks of old and new weights, and the hash does not
-        # tell which of them a request hits.
+        # Under hashes: the engine's hash of a block stands for its tokens alone. If the weights
+        # change and the cache is not emptied, the cache has blocks of old and new weights, and the
+        # hash does not tell which of them a request hits.
         self._mixed = False
         self.store: routecap.Store | None = None
         if owner:
@@ -447,7 +507,7 @@ class RowsConnector:
             if changed or emptied:
                 self._hooks, self._mixed = self.capture.tag, not emptied
                 self._epoch += 1
-                if self.store is not None:
+                if self.store is not None and self._numbers is None:
                     self.store.advance(self._epoch)
             for name, emit in metadata.requests.items():
                 known = self._requests.get(name)
@@ -457,10 +517,12 @@ class RowsConnector:
                 request = self._requests.get(name)
                 if request is not None:
                     self._make_store(hashes.item_size)
-                    request.keys += hashes.data
+                    request.hashes += hashes.data
                     self._keyed.append(request)
             if any(name not in metadata.requests for name in metadata.block_hashes):
                 self._publish(name for name in metadata.requests)
+            if self._numbers is not None:
+                self._number(self._numbers)
             self._retain(metadata.retained_block_hashes)
             for name in metadata.finished_requests:
                 request = self._requests.get(name)
@@ -578,47 +640,125 @@ class RowsConnector:
 
     # ---- Blocks
 
-    def _make_store(self, key_bytes: int) -> None:
+    def _make_store(self, hash_bytes: int) -> None:
         if self.store is None:  # only now the length of the hashes is known
+            self._hash_bytes, by_number = hash_bytes, self._numbers is not None
             self.store = routecap.Store(
                 self._capturer,
                 block_rows=self._block_rows,
-                key_bytes=key_bytes,
+                key_bytes=8 if by_number else hash_bytes,
                 budget_bytes=self._store_bytes,
-                generation=self._epoch,
+                generation=0 if by_number else self._epoch,
+                slot_keys=by_number,
             )
 
-    def _keys(self, data: bytes | bytearray) -> NDArray[np.uint8]:
-        assert self.store is not None
-        return np.frombuffer(bytes(data), np.uint8).reshape(-1, self.store.key_bytes)
+    def _number(self, of: Numbers) -> None:
+        """Note the numbers of blocks that the step tells. Those that the engine allocates hold
+        nothing any more."""
+        step, self.told = self.told, None
+        if step is None:
+            raise RuntimeError(
+                "GPUModelRunner.execute_model of vllm.v1.worker.gpu.model_runner did not begin this"
+                " step, so the blocks of its requests are not known: unset ROUTECAP_VLLM to let"
+                " vLLM capture itself"
+            )
+        copies = step.kv_cache_block_copies or ()
+        self._copied = {each.dst_block_id: each.src_block_id for each in copies}
+        allocated: list[int] = []
+        for new in step.scheduled_new_reqs:
+            numbers = list(new.block_ids[of.group])
+            if (request := self._requests.get(new.req_id)) is not None:
+                request.numbers = numbers
+            allocated += numbers[new.num_computed_tokens // (of.parts * self._block_rows) :]
+        cached = step.scheduled_cached_reqs
+        for name, blocks in zip(cached.req_ids, cached.new_block_ids, strict=True):
+            if blocks is None or not blocks[of.group]:
+                continue
+            if (request := self._requests.get(name)) is not None:
+                if name in cached.resumed_req_ids:
+                    request.numbers.clear()
+                request.numbers += blocks[of.group]
+            allocated += blocks[of.group]
+        gone = [key for number in allocated for key in self._keys_of_number(number)]
+        gone = [key for key in gone if self._kept.pop(key, None) is not None]
+        if gone:
+            assert self.store is not None
+            self.store.evict(np.array(gone, np.uint64))
+
+    def _keys_of_number(self, number: int) -> range:
+        assert self._numbers is not None
+        return range(number * self._numbers.parts, (number + 1) * self._numbers.parts)
+
+    def _of_hashes(self, data: bytes | bytearray) -> NDArray[np.uint8]:
+        return np.frombuffer(bytes(data), np.uint8).reshape(-1, self._hash_bytes)
+
+    def _hash_of(self, request: _Request, block: int) -> bytes:
+        return bytes(request.hashes[block * self._hash_bytes : (block + 1) * self._hash_bytes])
+
+    def _key(self, request: _Request, block: int, taken: bool = False) -> int:
+        """The key of a block of a request in a store of numbers.
+
+        taken: Of what the request took from the cache. A block of which it took a part is a copy.
+        """
+        assert self._numbers is not None
+        index, part = divmod(block, self._numbers.parts)
+        number = request.numbers[index] if index < len(request.numbers) else 0
+        if taken:
+            number = self._copied.get(number, number)
+        return number * self._numbers.parts + part if number else _NOWHERE  # 0 is no block
 
     def _publish(self, but: Iterable[str]) -> None:
-        """Publish the blocks whose rows are issued, except those of these requests. The store
-        retains them while their request runs."""
+        """Publish the blocks whose rows are issued, except those of these requests."""
         later = {id(self._requests[name]) for name in but}
         ready = [request for request in self._keyed if id(request) not in later]
         self._keyed = [request for request in self._keyed if id(request) in later]
         for request in ready:
-            keys = self._keys(request.keys)
-            new = keys[request.published :]
-            if len(new) and request.handle:
-                assert self.store is not None
-                if not self._mixed:
-                    first = self._block_rows * request.published
-                    self._capturer.publish_batch(
-                        self.store, [(request.handle, first, new)], generation=self._epoch
-                    )
-                    self._keep(request, new)
-                request.published = len(keys)
+            first, end = request.published, len(request.hashes) // self._hash_bytes
+            if first < end and request.handle:
+                if self._numbers is not None:
+                    self._publish_numbers(request, first, end)
+                elif not self._mixed:
+                    self._publish_hashes(request, first)
+                request.published = end
+
+    def _publish_numbers(self, request: _Request, first: int, end: int) -> None:
+        assert self.store is not None
+        keys = [self._key(request, block) for block in range(first, end)]
+        self._kept.update(
+            (key, self._hash_of(request, block)) for block, key in enumerate(keys, first)
+        )
+        self._kept.pop(_NOWHERE, None)
+        rows = self._block_rows * first
+        self._capturer.publish_batch(
+            self.store, [(request.handle, rows, np.array(keys, np.uint64))]
+        )
+
+    def _publish_hashes(self, request: _Request, first: int) -> None:
+        """The store retains them while their request runs."""
+        assert self.store is not None
+        new = self._of_hashes(request.hashes)[first:]
+        self._capturer.publish_batch(
+            self.store, [(request.handle, self._block_rows * first, new)], generation=self._epoch
+        )
+        self._keep(request, new)
 
     def _adopt(self, request: _Request, blocks: int) -> None:
         """Adopt the first blocks of a new request, which it took from the engine's cache."""
         if not blocks:
             return
         assert self.store is not None  # the scheduler tells the hashes of what it takes
-        keys = self._keys(request.keys)[:blocks]
-        self._capturer.adopt(request.handle, self.store, 0, keys, generation=self._epoch)
-        self._keep(request, keys)
+        if self._numbers is None:
+            keys = self._of_hashes(request.hashes)[:blocks]
+            self._capturer.adopt(request.handle, self.store, 0, keys, generation=self._epoch)
+            self._keep(request, keys)
+            return
+        found = [self._key(request, block, taken=True) for block in range(blocks)]
+        for block, key in enumerate(found):
+            if self._kept.get(key) != self._hash_of(request, block):
+                found[block] = _NOWHERE
+        self._capturer.adopt(request.handle, self.store, 0, np.array(found, np.uint64))
+        if copied := blocks % self._numbers.parts:  # the request goes on in a copy
+            self._publish_numbers(request, blocks - copied, blocks)
 
     def _keep(self, request: _Request, keys: NDArray[np.uint8]) -> None:
         assert self.store is not None
@@ -626,13 +766,13 @@ class RowsConnector:
 
     def _retain(self, hashes: Any) -> None:
         """Retain blocks of finished requests while the engine has their keys and values."""
-        if hashes is not None and self.store is not None:
-            keys = self._keys(hashes.data)
+        if hashes is not None and self.store is not None and self._numbers is None:
+            keys = self._of_hashes(hashes.data)
             self._retained.update(map(bytes, keys[self.store.retain(keys) == 0]))
 
     def _release(self, hashes: Any) -> None:
-        if hashes is not None and self.store is not None:
-            keys = [key for key in map(bytes, self._keys(hashes.data)) if self._retained[key]]
+        if hashes is not None and self.store is not None and self._numbers is None:
+            keys = [key for key in map(bytes, self._of_hashes(hashes.data)) if self._retained[key]]
             self._retained.subtract(keys)
             self.store.release(keys)
 
