@@ -27,9 +27,9 @@
     ROUTECAP_COLUMN_KERNELS(F, routecap_snapshot16_, Snapshot16) \
     F(routecap_deliver, Deliver)                                 \
     ROUTECAP_SCORES(ROUTECAP_ROUTE_KERNELS, F)                   \
-    F(routecap_received, Received)                               \
+    F(routecap_received_rows, Received)                          \
     F(routecap_received_expanded, ReceivedExpanded)              \
-    F(routecap_received_compare, Chosen)                         \
+    F(routecap_received_chosen, Chosen)                          \
     ROUTECAP_COLUMN_KERNELS(F, routecap_unpack_, Unpack)
 #define ROUTECAP_COLUMN_KERNELS(F, name, Body) \
     F(name##0, Body<0>)                        \

@@ -646,11 +646,11 @@ TEST_F(HotPathDriver, taps_cost_a_launch) {
         received.topk_ids = memory;
         received.executed = static_cast<int32_t *>(memory) + 4096;
         received.counts = static_cast<routecap_received_counts *>(memory);
-        EXPECT_COST((Cost{enter + "cuLaunchKernel 1 routecap_received", 0, 0}),
+        EXPECT_COST((Cost{enter + "cuLaunchKernel 1 routecap_received_rows", 0, 0}),
                     cost(ROUTECAP_OK, [&] {
                         return routecap_received_read(rig.capturer(), &received, stream);
                     }));
-        EXPECT_COST((Cost{enter + "cuLaunchKernel 1 routecap_received_compare", 0, 0}),
+        EXPECT_COST((Cost{enter + "cuLaunchKernel 1 routecap_received_chosen", 0, 0}),
                     cost(ROUTECAP_OK, [&] {
                         return routecap_received_compare(rig.capturer(), &received, stream);
                     }));
