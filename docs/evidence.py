@@ -1,21 +1,20 @@
 #!/usr/bin/env python3
 """The table of docs/evidence.md: one line for each measurement in tests/bench/results, read from
-the files themselves. The commit is the newest that the file names.
+the files themselves. The commit is what the file says that it measured: the first that it names.
 
-evidence.py writes the table. evidence.py --check, which needs no history, fails if it is stale.
+evidence.py writes the table. evidence.py --check fails if it is stale.
 """
 
 import json
 import pathlib
 import re
-import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "tests/bench/results"
 PAGE = ROOT / "docs/evidence.md"
 BEGIN, END = "<!-- by docs/evidence.py -->\n", "<!-- end -->\n"
-HASH = re.compile(r"\b(?=[0-9a-f]*[0-9])(?=[0-9a-f]*[a-f])[0-9a-f]{7,12}\b")
+HASH = re.compile(r"(?<!of )\b(?=[0-9a-f]*[0-9])(?=[0-9a-f]*[a-f])[0-9a-f]{7,12}\b")
 
 
 def counted(data: dict) -> str:
@@ -34,49 +33,45 @@ def counted(data: dict) -> str:
     return f"{steps:,} steps, {compared:,} cells compared, {wrong} wrong"
 
 
-def newest(hashes: list[str]) -> str:
-    """The newest of these that is a commit of this repository; if none is, the last."""
-    git = ["git", "-C", str(ROOT)]
-    asked = "\n".join(hashes)
-    kinds = subprocess.run(
-        [*git, "cat-file", "--batch-check"], input=asked, capture_output=True, text=True
-    ).stdout.splitlines()
-    known = [line.split()[0] for line in kinds if " commit " in line]
-    log = [*git, "log", "--no-walk=sorted", "--format=%h", "--abbrev=7", *known]
-    return subprocess.check_output(log, text=True).split()[0] if known else (hashes or [""])[-1]
+def heading(text: str) -> str:
+    """The first line, with those in which its sentence goes on: a full line may not be its end."""
+    lines = text.splitlines()
+    count = 1
+    while len(lines[count - 1]) >= 100 and "".join(lines[count : count + 1])[:1].islower():
+        if lines[count - 1].endswith(":"):
+            break
+        count += 1
+    return " ".join(lines[:count])
 
 
-def line(name: str, files: list[pathlib.Path], shown: str | None) -> str:
-    """One measurement, which has a text, a JSON file, or both. shown is the page's line of it."""
+def line(name: str, files: list[pathlib.Path]) -> str:
+    """One measurement, which has a text, a JSON file, or both."""
     texts = [file.read_text() for file in files if file.suffix != ".json"]
     data = next((json.loads(file.read_text()) for file in files if file.suffix == ".json"), {})
-    title = data.get("title") or (texts[0].splitlines()[0] if texts else data.get("device", ""))
+    title = data.get("title") or (heading(texts[0]) if texts else data.get("device", ""))
     said = ": ".join(filter(None, [title.rstrip(":."), counted(data)])).replace("|", "/")
     said = re.sub(r"--\w+", r"`\g<0>`", said)  # or the site would make a dash of it
-    hashes = [h[:7] for h in HASH.findall("\n".join([*texts, json.dumps(data)]))]
-    commit = newest(hashes) if not shown else shown.split("|")[-2].strip()
-    if commit and commit not in hashes:
-        commit = "?"
+    named = HASH.findall("\n".join([*texts, json.dumps(data)]))
+    commit = named[0 if texts else -1][:7] if named else ""  # of several runs the last one's
     link = f"[{name}](../{min(files, key=lambda f: f.suffix == '.json').relative_to(ROOT)})"
     return f"| {link} | {said} | {commit} |"
 
 
-def table(page: str | None) -> str:
+def table() -> str:
     found: dict[str, list[pathlib.Path]] = {}
     for file in sorted(RESULTS.rglob("*.*")):
         found.setdefault(str(file.relative_to(RESULTS).with_suffix("")), []).append(file)
     lines = ["| file | what was measured | commit |", "|---|---|---|"]
     for name, files in found.items():
         if not any(name.startswith(other + "_") for other in found):  # more data of that one
-            old = re.search(rf"^\| \[{name}\].*", page, re.M) if page else None
-            lines.append(line(name, files, page and (old[0] if old else "")))
+            lines.append(line(name, files))
     return "\n".join([*lines, ""])
 
 
 def main() -> int:
     check, page = "--check" in sys.argv, PAGE.read_text()
     before, rest = page.split(BEGIN)
-    made = before + BEGIN + table(page if check else None) + END + rest.split(END)[1]
+    made = before + BEGIN + table() + END + rest.split(END)[1]
     if not check:
         PAGE.write_text(made)
     elif made != page:
