@@ -233,6 +233,37 @@ def test_what_follows_from_nothing_but_absence_is_named_where_the_family_is_not_
     assert describe({**config, "model_type": "qwen3_moe"}).assumed == ()
 
 
+def test_blocks_that_differ_in_experts_and_k_are_described_and_not_captured_together() -> None:
+    """Nemotron-H Puzzle: what a block has is in the block alone. It was taken for a dense model."""
+    blocks: list[dict[str, Any]] = [
+        {"block_type": "mamba"},
+        {"block_type": "moe", "n_routed_experts": 128, "num_experts_per_tok": 4},
+        {"block_type": "attention"},
+        {"block_type": "moe", "n_routed_experts": 256, "num_experts_per_tok": 18},
+    ]
+    for more in ({}, {"n_routed_experts": 0, "num_experts_per_tok": 2, "n_shared_experts": 1}):
+        config = {"model_type": "nemotron_h_puzzle", "block_configs": blocks, **more}
+        for each in (config, Config(**config)):
+            model = describe(each)
+            assert model.has_experts and model.decoder_layers == 4
+            assert model.layer_map == (1, 3) and model.layer_experts == (128, 256)
+            assert model.layer_k == (4, 18) and (model.experts, model.k) == (256, 18)
+            with pytest.raises(
+                ValueError, match=r"per token \(\[4, 18\]\) are not captured together"
+            ):
+                model.settings()
+    same = describe(
+        {"block_configs": [blocks[0], blocks[1], {**blocks[1], "n_routed_experts": 64}]}
+    )
+    assert same.settings()["layer_map"] == [1, 2] and same.settings()["layer_experts"] == [128, 64]
+    assert describe({"block_configs": [{"ffn": {}}], "num_hidden_layers": 1}).has_experts is False
+
+
+def test_more_experts_for_a_token_than_can_be_captured_are_refused() -> None:
+    with pytest.raises(ValueError, match="gets 64 experts: at most 32"):
+        describe({"model_type": "doge", "is_moe": True}).settings()
+
+
 def test_a_model_without_experts_says_so() -> None:
     for config in (
         {"num_hidden_layers": 32},
@@ -249,7 +280,7 @@ def test_a_model_without_experts_says_so() -> None:
 def test_nothing_that_is_given_is_an_exception() -> None:
     fields = sorted(
         {name for family in FAMILIES.values() for name in family.fields}
-        | {"text_config", "per_layer_config", "model_type"}
+        | {"text_config", "per_layer_config", "block_configs", "model_type"}
     )
     values = [
         None,

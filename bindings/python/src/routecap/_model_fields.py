@@ -99,7 +99,8 @@ PERIODS = (
 PERIOD, OFFSET = "expert_layer_period", "expert_layer_offset"  # Jamba
 SPREAD = "num_sparse_decoder_layers"  # Switch Transformers: how many route, evenly spread
 LOOPS = ("loop_num_passes",)  # Inkling 2: how often some of its layers run
-PER_LAYER = "per_layer_config"  # what a layer has otherwise, by its index
+PER_LAYER = ("per_layer_config", "block_configs")  # what a layer has otherwise, by its index
+BLOCK = "block_type"  # of each of block_configs: Nemotron-H Puzzle
 
 RULES = (*INDICES, *DENSE_FIRST, LAST, DENSE, *(name for name, _ in PERIODS), PERIOD, SPREAD)
 """Fields that only models with experts have."""
@@ -292,9 +293,15 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             **_LISTED, dense_first=1,
         ),
         "hy_v4": _family(num_hidden_layers=34, **_deepseek(256, 8), **_LISTED, dense_first=1),
+        "hy_v4_vl_text": _family(
+            num_hidden_layers=78, **_deepseek(256, 8), **_LISTED, dense_first=1,
+        ),
         "inkling_text": _family(
             num_hidden_layers=66, n_routed_experts=256, num_experts_per_tok=6, n_shared_experts=2,
             **_LISTED, dense_mlp_idx=0,
+        ),
+        "inkling2_loop_text": _family(
+            num_hidden_layers=24, n_routed_experts=128, num_experts_per_tok=8,
         ),
         "inkling2_text": _family(num_hidden_layers=48, n_routed_experts=384, num_experts_per_tok=8),
         "jamba": _family(
@@ -316,6 +323,9 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         "laguna": _family(
             num_hidden_layers=40, num_experts=256, num_experts_per_tok=8,
             shared_expert_intermediate_size=512, **_LISTED, dense_first=1,
+        ),
+        "lara_mini": _family(
+            num_hidden_layers=34, num_experts=128, num_experts_per_tok=4, shared_experts=1,
         ),
         "lfm2_moe": _family(
             num_hidden_layers=32, num_experts=32, num_experts_per_tok=4, num_dense_layers=2,
@@ -387,6 +397,12 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         "qwen4_exp_text": _family(
             num_hidden_layers=40, num_experts=512, num_experts_per_tok=10,
             shared_expert_intermediate_size=512,
+        ),
+        "sarvam_mla": _family(
+            num_hidden_layers=32, **_deepseek(128, 8), first_k_dense_replace=1,
+        ),
+        "sarvam_moe": _family(
+            num_hidden_layers=19, **_deepseek(128, 6), first_k_dense_replace=1,
         ),
         "solar_open": _family(num_hidden_layers=48, **_deepseek(128, 8)),
         "step3p5": _family(

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from . import _model_fields as in_use
-from ._constants import Status
+from ._constants import MAX_K, Status
 from ._errors import error
 from ._model_fields import FAMILIES, Family
 
@@ -108,8 +108,13 @@ class Description:
         if len(set(self.layer_k)) > 1:
             different = sorted(set(self.layer_k))
             raise ValueError(
-                f"layers with different numbers of experts per token ({different}) cannot be "
-                "captured together: make a Capturer for each number"
+                f"layers with different numbers of experts per token ({different}) are not captured"
+                " together yet: make a Capturer for each number (layer_k has each layer's)"
+            )
+        if self.layer_k[0] > MAX_K:
+            raise ValueError(
+                f"each token gets {self.layer_k[0]} experts: at most {MAX_K} of a layer can be"
+                " captured"
             )
         return {
             "layers": len(self.layer_map),
@@ -293,7 +298,7 @@ class _Fields:
 
     def _own(self, layer: int) -> Any:
         """What a layer has otherwise than the model."""
-        layers = _value(self.config, in_use.PER_LAYER)
+        layers = _first(self.config, in_use.PER_LAYER)
         if isinstance(layers, Mapping):
             return layers.get(layer, layers.get(str(layer)))
         try:
@@ -326,7 +331,8 @@ def _describe(fields: _Fields, family: str | None, elsewhere: tuple[str, ...]) -
     decoder_layers, layer_map, listed = _layers(fields, named)
     if layer_map and (_most(_first(fields.config, in_use.LOOPS)) or 1) > 1:
         layer_map = None  # a layer that runs several times routes as often
-    no_choice = k == 0 or (experts is not None and experts + zero <= 1)
+    own = _value(fields.config, in_use.PER_LAYER[1]) is not None  # each layer says its own
+    no_choice = not own and (k == 0 or (experts is not None and experts + zero <= 1))
     switched_off = any(fields.rule(name) is False for name in in_use.SWITCHES)
     nothing = not (named or listed or fields.hints())
     if layer_map == () or no_choice or switched_off or nothing:
@@ -461,6 +467,9 @@ def _kinds(fields: _Fields) -> list[bool] | None:
             return [
                 kind in in_use.SPARSE if isinstance(kind, str) else bool(kind) for kind in value
             ]
+    blocks = _value(fields.config, in_use.PER_LAYER[1])
+    if isinstance(blocks, (list, tuple)) and any(_has(each, in_use.BLOCK) for each in blocks):
+        return [_value(each, in_use.BLOCK) == "moe" for each in blocks]
     letters = fields.rule(in_use.LETTERS)
     if isinstance(letters, str):
         return [kind == "E" for kind in letters.replace("|", "")]
