@@ -398,12 +398,6 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             num_hidden_layers=40, num_experts=512, num_experts_per_tok=10,
             shared_expert_intermediate_size=512,
         ),
-        "sarvam_mla": _family(
-            num_hidden_layers=32, **_deepseek(128, 8), first_k_dense_replace=1,
-        ),
-        "sarvam_moe": _family(
-            num_hidden_layers=19, **_deepseek(128, 6), first_k_dense_replace=1,
-        ),
         "solar_open": _family(num_hidden_layers=48, **_deepseek(128, 8)),
         "step3p5": _family(
             num_hidden_layers=45, n_routed_experts=288, num_experts_per_tok=8,
