@@ -552,6 +552,54 @@ def test_a_layer_that_is_silent_is_named_and_no_other() -> None:
     assert found["routecap_rows_total"]["missing",] == 0  # which is why nobody saw it
 
 
+def test_top_names_layers_that_are_silent(capsys: pytest.CaptureFixture[str]) -> None:
+    """It left them out, as if they were not there."""
+    pytest.importorskip("prometheus_client")
+    from routecap import metrics
+
+    with capturer(layer_map=[3, 4, 5, 7, 9]) as c, metrics.serve(c, 0) as server:
+        before = top._read([server.url], None)
+        a_layer_is_never_recorded(c, routecap.Store(c, block_rows=8, key_bytes=8))
+        now = top._read([server.url], None)
+        assert top._silent(before, now) == [
+            "silent layers, whose cells are missing: 5 (in 1 steps)"
+        ]
+        assert top._silent(now, now) == []
+        assert main(["top", server.url, "--interval", "0", "--count", "1"]) == 0
+    assert "silent" not in capsys.readouterr().out  # none since it began to watch
+
+
+def test_labels_that_a_scrape_would_stumble_over_are_converted_or_refused() -> None:
+    """A number was a traceback in each scrape, and a label named as one of the series vanished."""
+    pytest.importorskip("prometheus_client")
+    from routecap import metrics
+
+    with capturer() as c:
+        given: dict[str, Any] = {"rank": 0, "node": "a b", "share": 0.5, "on": np.int64(3)}
+        with metrics.serve(c, 0, labels=given) as server:
+            with urllib.request.urlopen(server.url) as answer:
+                text = answer.read().decode()
+        assert 'steps_total{node="a b",on="3",rank="0",share="0.5",state="issued"}' in text
+        own = {
+            name
+            for found in re.findall(
+                r"{(.*)}", metrics.text(c, store=routecap.Store(c, block_rows=8, key_bytes=8))
+            )
+            for name in re.findall(r'(\w+)="', found)
+        }
+        assert own == {"expert", "kind", "layer", "outcome", "phase", "state"}
+        wrong: list[dict[str, Any]] = [{"labels": {name: "1"}} for name in (*own, "__a", "a-b", "")]
+        wrong += [{"labels": {"rank": value}} for value in (None, [], "\udcdf", b"1")]
+        wrong += [{"labels": ["rank"]}, {"window": "x"}, {"window": -1.0}, {"window": float("nan")}]
+        wrong += [{"lables": {}}]
+        for options in wrong:
+            with pytest.raises(routecap.ArgumentError):
+                metrics.serve(c, 0, **options)
+            if "lables" not in options:
+                with pytest.raises(routecap.ArgumentError):
+                    metrics.Collector(c, **options)
+
+
 def test_every_series_is_named_in_the_documentation() -> None:
     pytest.importorskip("prometheus_client")
     from routecap import metrics

@@ -1,15 +1,18 @@
 """A capturer's counters and load as prometheus_client's registries take them."""
 
+import math
+import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .._constants import Phase
+from .._constants import Phase, Status
 from .._counts import Stats, StoreStats
+from .._errors import error
 from .._load import Load
 
 _STEPS = {"steps_issued": "issued", "steps_lost": "lost"}
@@ -21,6 +24,11 @@ _CELLS = {
     "duplicate": "duplicate",
 }
 _BLOCKS = ("adopted", "absent", "published", "refused", "stale", "evicted", "mismatched")
+
+
+_OWN = ("expert", "kind", "layer", "outcome", "phase", "state")
+"""Labels that series have already."""
+_LABEL = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*")
 
 
 class Counters(Protocol):
@@ -42,7 +50,53 @@ class Options(TypedDict, total=False):
 
     experts: bool
     window: float
-    labels: dict[str, str] | None
+    labels: Mapping[str, str | int | float] | None
+
+
+def checked(options: Options) -> Options:
+    """Options as a scrape takes them. What is wrong would be a traceback in each.
+
+    Raises:
+        ArgumentError: A label has a name of the series' own, or is no text nor a number; or the
+            window is no number of seconds.
+    """
+    if unknown := set(options) - set(Options.__annotations__):
+        raise error(
+            Status.ERR_ARGUMENT,
+            f"there is no option {', '.join(sorted(unknown))}: give"
+            f" {', '.join(Options.__annotations__)}",
+        )
+    made, labels = options.copy(), options.get("labels")
+    if labels is not None:
+        if not isinstance(labels, Mapping):
+            raise error(
+                Status.ERR_ARGUMENT,
+                f"labels are a {type(labels).__name__}: give a mapping, such as {{'rank': 3}}",
+            )
+        made["labels"] = {name: _value(name, value) for name, value in labels.items()}
+    window = options.get("window", 0.0)
+    if not isinstance(window, (int, float)) or not 0 <= window < math.inf:
+        raise error(Status.ERR_ARGUMENT, f"window is {window!r}: give a number of seconds")
+    return made
+
+
+def _value(name: Any, value: Any) -> str:
+    """The value of a label, as text."""
+    if not isinstance(name, str) or not _LABEL.fullmatch(name) or name in _OWN:
+        raise error(
+            Status.ERR_ARGUMENT,
+            f"{name!r} cannot be a label: give it a name of letters, digits and _, other than"
+            f" {', '.join(_OWN)}, which series have already",
+        )
+    try:
+        if not isinstance(value, (str, int, float, np.integer)):
+            raise ValueError
+        str(value).encode()
+    except ValueError:
+        raise error(
+            Status.ERR_ARGUMENT, f"the label {name} is {value!r}: give a text or a number"
+        ) from None
+    return str(value)
 
 
 class Collector:
@@ -54,7 +108,7 @@ class Collector:
     experts: a series for each expert too, which is layers x experts x 2 of them; routecap top
         shows the hottest by these. Without it a layer has few.
     window: imbalance is that of the last window of so many seconds, at least.
-    labels: of every series, as {"rank": "3"}.
+    labels: of every series, as {"rank": 3}. Names that series have already are refused.
     store: whose counters are series too: that of the prefixes that are adopted.
     """
 
@@ -65,13 +119,14 @@ class Collector:
         store: Counts | None = None,
         experts: bool = True,
         window: float = 15.0,
-        labels: dict[str, str] | None = None,
+        labels: Mapping[str, str | int | float] | None = None,
     ) -> None:
+        given = checked({"experts": experts, "window": window, "labels": labels})
         self._capturer = capturer
         self._store = store
         self._experts = experts
         self._window = window
-        self._labels = labels or {}
+        self._labels: Mapping[str, Any] = given["labels"] or {}
         self._lock = threading.Lock()
         self._began = time.monotonic()
         self._before = capturer.load()

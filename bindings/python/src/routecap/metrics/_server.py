@@ -33,7 +33,7 @@ from .._counts import Stats, StoreStats
 from .._errors import Error
 from .._load import Load
 from .._store import Store
-from ._collector import Options, registry
+from ._collector import Options, checked, registry
 
 logger = logging.getLogger("routecap.metrics")
 
@@ -173,11 +173,12 @@ def serve(
 
     Raises:
         OSError: The port is taken, or the address is none of this machine.
-        ArgumentError: The capturer counts no load (its setting `load`).
+        ArgumentError: The capturer counts no load (its setting `load`), or an option is wrong, such
+            as a label that series have already.
         ImportError: prometheus_client is not installed.
     """
     capturer.load()
-    return Server(capturer, port, address, options, store)
+    return Server(capturer, port, address, checked(options), store)
 
 
 def serve_rank(
