@@ -2,7 +2,8 @@
 
 URL is the address at which routecap.metrics.serve or the metrics_port of an engine serves metrics.
 Give one URL for each rank. Every interval, the command shows the layers with the largest imbalance
-(load of the most chosen expert over the mean), and the hottest experts of each.
+(load of the most chosen expert over the mean), and the hottest experts of each. It names layers
+that wrote nothing in a step with rows, whose cells are missing. Layers are those of the decoder.
 
 With --save, the command adds up what all ranks chose while it ran, and writes that when it ends
 (after --count intervals, or at Ctrl-C): .json for SGLang's --init-expert-location, .npy for EPLB's
@@ -17,7 +18,7 @@ import urllib.parse
 import urllib.request
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -72,29 +73,42 @@ _MOST_LAYERS = 65536
 
 Chosen = dict[tuple[str, int], dict[int, float]]
 """By the labels that tell capturers apart, and the layer: how often each expert was chosen."""
+_CHOSEN, _SILENT = "routecap_expert_chosen_total", "routecap_layer_silent_steps_total"
 
 
-def _read(urls: list[str], phase: str | None) -> Chosen:
+class Reading(NamedTuple):
+    """What is served."""
+
+    chosen: Chosen
+    silent: dict[tuple[str, int], float]
+    """In how many steps each layer wrote nothing."""
+
+
+def _read(urls: list[str], phase: str | None) -> Reading:
     from prometheus_client.parser import text_string_to_metric_families
 
     chosen: Chosen = defaultdict(lambda: defaultdict(float))
+    silent: dict[tuple[str, int], float] = {}
     for url in urls:
         text = _fetch(url)
         seen = False
         try:
             for sample in _samples(text_string_to_metric_families(text)):
-                seen = True
                 labels = dict(sample.labels)
-                layer, expert = int(labels.pop("layer")), int(labels.pop("expert"))
                 # A file of it has as many columns as the largest number says.
-                if not (0 <= layer < _MOST_LAYERS and 0 <= expert < MAX_EXPERTS):
-                    raise ValueError(f"there are no layer {layer} and expert {expert}")
+                layer = _below(_MOST_LAYERS, "layer", labels)
+                if sample.name == _CHOSEN:
+                    expert, of = _below(MAX_EXPERTS, "expert", labels), labels.pop("phase")
                 if not (0 <= sample.value < math.inf):
-                    raise ValueError(f"an expert was chosen {sample.value} times")
-                if phase in (None, labels.pop("phase")):
-                    name = ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
-                    if len(urls) > 1:
-                        name = f"{urllib.parse.urlsplit(url).netloc} {name}".rstrip()
+                    raise ValueError(f"{sample.name} is {sample.value}")
+                name = ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
+                if len(urls) > 1:
+                    name = f"{urllib.parse.urlsplit(url).netloc} {name}".rstrip()
+                if sample.name == _SILENT:
+                    silent[name, layer] = sample.value
+                    continue
+                seen = True
+                if phase in (None, of):
                     chosen[name, layer][expert] += sample.value
         except Exception as reason:  # its parser raises many kinds for what is no metrics
             raise error(
@@ -107,7 +121,15 @@ def _read(urls: list[str], phase: str | None) -> Chosen:
                 f"{url} has no routecap_expert_chosen_total: serve it with experts=True, the "
                 "default",
             )
-    return chosen
+    return Reading(chosen, silent)
+
+
+def _below(most: int, name: str, labels: dict[str, str]) -> int:
+    """The number that a label is, which is taken out."""
+    number = int(labels.pop(name))
+    if not 0 <= number < most:
+        raise ValueError(f"there is no {name} {number}")
+    return number
 
 
 def _fetch(url: str) -> str:
@@ -137,7 +159,7 @@ def _fetch(url: str) -> str:
 
 def _samples(families: Any) -> Iterator[Any]:
     for family in families:
-        yield from (each for each in family.samples if each.name == "routecap_expert_chosen_total")
+        yield from (each for each in family.samples if each.name in (_CHOSEN, _SILENT))
 
 
 def _windows(before: Chosen, now: Chosen) -> Iterator[tuple[str, int, dict[int, float]]]:
@@ -146,6 +168,20 @@ def _windows(before: Chosen, now: Chosen) -> Iterator[tuple[str, int, dict[int, 
         window = {expert: count - earlier.get(expert, 0) for expert, count in counts.items()}
         # Of an engine that was started again: all.
         yield name, layer, counts if min(window.values()) < 0 else window
+
+
+def _silent(before: Reading, now: Reading) -> list[str]:
+    """The layers that wrote nothing in steps of the interval, for each capturer."""
+    found: dict[str, list[str]] = {}
+    for (name, layer), steps in sorted(now.silent.items()):
+        earlier = before.silent.get((name, layer), 0)
+        more = steps - earlier if steps >= earlier else steps  # of one that was started again
+        if more:
+            found.setdefault(name, []).append(f"{layer} (in {more:.0f} steps)")
+    return [
+        f"{f'{name}: ' if name else ''}silent layers, whose cells are missing: {', '.join(layers)}"
+        for name, layers in found.items()
+    ]
 
 
 def _lines(before: Chosen, now: Chosen, seconds: float, layers: int) -> list[list[str]]:
@@ -196,12 +232,14 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
         while arguments.count == 0 or shown < arguments.count:
             time.sleep(arguments.interval)
             now, at = _read(arguments.urls, arguments.phase), time.monotonic()
-            lines = _lines(before, now, at - then, arguments.layers)
+            lines = _lines(before.chosen, now.chosen, at - then, arguments.layers)
             terminal.clear()
             named = ", ".join(arguments.urls)
             terminal.title(f"{named}: {len(lines)} layers with load in {at - then:.1f} s")
             terminal.table(columns, lines)
-            _add(sums, before, now)
+            for line in _silent(before, now):
+                terminal.line(line, "red")
+            _add(sums, before.chosen, now.chosen)
             before, then, shown = now, at, shown + 1
     finally:
         if arguments.save and sums:
