@@ -2,7 +2,10 @@
 
 package routecap
 
-import "unsafe"
+import (
+	"fmt"
+	"unsafe"
+)
 
 // Load says how often each expert of each layer was chosen (routecap_load).
 type Load struct {
@@ -16,8 +19,13 @@ type Load struct {
 	RowsDecode  uint64 // likewise
 }
 
-// Of returns the counts of one layer in one phase, an element for each expert: a part of Counts.
+// Of returns the counts of one layer in one phase, an element for each expert: a part of Counts. It
+// panics if there is no such phase or layer.
 func (l *Load) Of(phase Phase, layer int) []uint64 {
+	if phase < 0 || phase >= LoadPhases {
+		panic(fmt.Sprintf("routecap: phase %d of %d", phase, LoadPhases))
+	}
+	checkLayer(layer, l.Layers)
 	at := (int(phase)*l.Layers + layer) * l.Experts
 	return l.Counts[at : at+l.Experts : at+l.Experts]
 }

@@ -4,6 +4,7 @@ package routecap
 
 import (
 	"context"
+	"fmt"
 	"iter"
 	"runtime"
 	"slices"
@@ -339,8 +340,10 @@ func (r Row) Tag() uint64 {
 	return r.segment.Tag
 }
 
-// Valid reports whether the row has ids in a layer, 0..Layers-1.
+// Valid reports whether the row has ids in a layer. Layers are the captured ones, 0..Layers-1; the
+// view's LayerMap has the index of each in the decoder. It panics if there is no such layer.
 func (r Row) Valid(layer int) bool {
+	checkLayer(layer, int(r.view.Layers))
 	s := r.segment
 	if s.IDs8 == nil && s.IDs16 == nil {
 		return false
@@ -349,9 +352,14 @@ func (r Row) Valid(layer int) bool {
 		s.Validity[r.index*int(r.view.ValidityBytes)+layer/8]>>(layer%8)&1 != 0
 }
 
-// ID returns one of the K ids in a layer, -1 if the cell is missing.
+// ID returns one of the K ids in a layer, -1 if the cell is missing. It panics if there is no such
+// layer (Valid) or column.
 func (r Row) ID(layer, column int) int {
-	if !r.Valid(layer) {
+	valid := r.Valid(layer)
+	if k := int(r.view.K); uint(column) >= uint(k) {
+		panic(fmt.Sprintf("routecap: column %d of %d", column, k))
+	}
+	if !valid {
 		return -1
 	}
 	at := (r.index*int(r.view.Layers)+layer)*int(r.view.K) + column
@@ -361,7 +369,8 @@ func (r Row) ID(layer, column int) int {
 	return int(r.segment.IDs16[at])
 }
 
-// AppendIDs appends the K ids in a layer, or nothing if the cell is missing.
+// AppendIDs appends the K ids in a layer, or nothing if the cell is missing. It panics if there is
+// no such layer (Valid).
 func (r Row) AppendIDs(ids []int, layer int) []int {
 	if r.Valid(layer) {
 		for column := range int(r.view.K) {
@@ -369,4 +378,16 @@ func (r Row) AppendIDs(ids []int, layer int) []int {
 		}
 	}
 	return ids
+}
+
+// checkLayer panics if there is no such layer, as a slice does.
+func checkLayer(layer, layers int) {
+	if uint(layer) >= uint(layers) {
+		panic(fmt.Sprintf(
+			"routecap: layer %d of %d: layers are counted from 0, and only those that are captured"+
+				" (LayerMap has their index in the decoder)",
+			layer,
+			layers,
+		))
+	}
 }

@@ -375,9 +375,20 @@ impl<'a> Row<'a> {
         Some(self.segment.ids()?.slice(self.index * n..(self.index + 1) * n))
     }
 
-    /// Whether the cell of a layer is valid; those of layers that do not exist are not.
+    /// Whether the cell of a layer is valid. Layers are the captured ones, `0..layers`;
+    /// [`View::layer_map`] has the index of each in the decoder.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such layer.
     pub fn is_valid(&self, layer: u32) -> bool {
-        if layer >= self.segment.layers || self.segment.raw.ids.is_null() {
+        let layers = self.segment.layers;
+        assert!(
+            layer < layers,
+            "layer {layer} of {layers}: layers are counted from 0, and only those that are captured \
+             (layer_map has their index in the decoder)"
+        );
+        if self.segment.raw.ids.is_null() {
             return false;
         }
         let of_row = |validity: &[u8]| {
@@ -389,6 +400,10 @@ impl<'a> Row<'a> {
     }
 
     /// The k ids of a layer's cell, in the router's order; `None` if it is missing.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such layer (see [`is_valid`](Self::is_valid)).
     pub fn cell(&self, layer: u32) -> Option<Ids<'a>> {
         let k = self.segment.k as usize;
         let at = layer as usize * k;
