@@ -96,6 +96,19 @@ breaks operations "old weights are compared with new ones" src/prefix/landing.cc
 breaks operations "a block is retained once too often" src/prefix/local_store.cc 's/if \(block\.retained\+\+ > 0\) return;/if (block.retained++ > 1) return;/'
 breaks operations "a shared block of older weights is there" src/prefix/mapped_blocks.cc \
     's/else if \(there->tag < now \|\| generation != now\)/else if (generation != now)/'
+breaks operations "calls that wait hold up what is between them" src/capture/request_table.h \
+    's/\(\(newest\.after == change\.after && newest\.touches\(change\)\)/((newest.number != 0)/'
+breaks operations "a row that is cut in flight counts for no length" src/capture/step_worker.cc \
+    's/if \(device != nullptr\) span\.rows->placed\(cut\);//'
+breaks operations "what a store is to get is taken" src/capture/reader.cc 's/^( *)if \(take\)$/\1if (false)/'
+breaks operations "an adopter waits for every step" src/capture/prefixes.cc \
+    's/std::min\(after, owner_->steps\.issued\(\)\)/owner_->steps.issued()/'
+breaks operations "what is cut after a fork is filed for it" src/capture/request_table.h \
+    's/if \(step <= lending\.step\) end = /end = /'
+breaks operations "a shared sink row is counted twice" src/capture/issue.cc \
+    's/std::popcount\(again & ~word\.again\)/std::popcount(again)/'
+breaks operations "one of two spans may share a sink row" src/capture/issue.cc \
+    's/word\.alone \|= shared\(span\) \? 0 : rows;//'
 breaks serialized "ids of foreign bytes are not looked at" src/routing/import.cc \
     's/if \(in_range && kernels::distinct<Id, K>\(ids, shape\.k\)\) continue;/continue;/'
 breaks serialized "padding may be anything" src/routing/serialized.cc \
