@@ -110,7 +110,7 @@ pub use import::{ArraySegment, Arrays, Trust};
 pub use load::{Load, Phase};
 pub use log::{LogLevel, set_log, unset_log};
 pub use memory::{
-    AnySlice, AnySliceMut, BF16, DType, Element, F16, IdElement, IdWeight, Slice, SliceMut, Stream,
+    AnySlice, BF16, DType, Element, F16, IdElement, IdWeight, Slice, SliceMut, Stream,
 };
 pub use plan::{
     Plan, PlanClass, PlanConfig, PlanContext, PlanFill, PlanLayout, PlanLost, PlanRange,

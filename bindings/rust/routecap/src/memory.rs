@@ -187,39 +187,6 @@ impl<T> SliceMut<'_, T> {
     }
 }
 
-/// Elements of some dtype that a call writes: as [`SliceMut`], where several dtypes are taken.
-#[derive(Debug)]
-pub struct AnySliceMut<'a> {
-    pub(crate) address: *mut c_void,
-    pub(crate) len: usize,
-    pub(crate) dtype: DType,
-    pub(crate) place: Place,
-    lifetime: PhantomData<&'a mut [u8]>,
-}
-
-impl AnySliceMut<'_> {
-    /// Memory of the device: `len` elements of `dtype` from `address` on.
-    ///
-    /// # Safety
-    ///
-    /// As for [`SliceMut::device`].
-    pub unsafe fn device(address: *mut c_void, dtype: DType, len: usize) -> Self {
-        AnySliceMut { address, len, dtype, place: Place::Device, lifetime: PhantomData }
-    }
-}
-
-impl<'a, T: Element> From<SliceMut<'a, T>> for AnySliceMut<'a> {
-    fn from(slice: SliceMut<'a, T>) -> Self {
-        AnySliceMut {
-            address: slice.address.cast(),
-            len: slice.len,
-            dtype: T::DTYPE,
-            place: slice.place,
-            lifetime: PhantomData,
-        }
-    }
-}
-
 // SAFETY: they are borrows of elements that are Send and Sync, or addresses that the constructors'
 // contracts make as good.
 unsafe impl<T: Sync> Send for Slice<'_, T> {}
@@ -233,10 +200,6 @@ unsafe impl Sync for AnySlice<'_> {}
 unsafe impl<T: Send> Send for SliceMut<'_, T> {}
 // SAFETY: as above; nothing is written through a shared one.
 unsafe impl<T: Sync> Sync for SliceMut<'_, T> {}
-// SAFETY: as above.
-unsafe impl Send for AnySliceMut<'_> {}
-// SAFETY: as above; nothing is written through a shared one.
-unsafe impl Sync for AnySliceMut<'_> {}
 
 impl<'a, T> From<&'a [T]> for Slice<'a, T> {
     fn from(slice: &'a [T]) -> Self {
@@ -273,12 +236,6 @@ impl<'a, T: Element> From<&'a [T]> for AnySlice<'a> {
         Slice::from(slice).into()
     }
 }
-impl<'a, T: Element> From<&'a mut [T]> for AnySliceMut<'a> {
-    fn from(slice: &'a mut [T]) -> Self {
-        SliceMut::from(slice).into()
-    }
-}
-
 macro_rules! from_containers {
     ($($slice:ident<$($args:tt),*>: $bound:path;)*) => { $(
         impl<'a, T: $bound> From<&'a Vec<T>> for $slice<$($args),*> {
@@ -295,21 +252,16 @@ macro_rules! from_containers {
 }
 from_containers! { Slice<'a, T>: Sized; AnySlice<'a>: Element; }
 
-macro_rules! from_mut_containers {
-    ($($slice:ident<$($args:tt),*>: $bound:path;)*) => { $(
-        impl<'a, T: $bound> From<&'a mut Vec<T>> for $slice<$($args),*> {
-            fn from(vec: &'a mut Vec<T>) -> Self {
-                vec.as_mut_slice().into()
-            }
-        }
-        impl<'a, T: $bound, const N: usize> From<&'a mut [T; N]> for $slice<$($args),*> {
-            fn from(array: &'a mut [T; N]) -> Self {
-                array.as_mut_slice().into()
-            }
-        }
-    )* };
+impl<'a, T> From<&'a mut Vec<T>> for SliceMut<'a, T> {
+    fn from(vec: &'a mut Vec<T>) -> Self {
+        vec.as_mut_slice().into()
+    }
 }
-from_mut_containers! { SliceMut<'a, T>: Sized; AnySliceMut<'a>: Element; }
+impl<'a, T, const N: usize> From<&'a mut [T; N]> for SliceMut<'a, T> {
+    fn from(array: &'a mut [T; N]) -> Self {
+        array.as_mut_slice().into()
+    }
+}
 
 /// The elements that a matrix with strides reaches: from the lowest to one past the highest,
 /// relative to row 0, column 0. None: no element.

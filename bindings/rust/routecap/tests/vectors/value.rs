@@ -1,7 +1,7 @@
 //! Values of vectors: numbers, arrays of some dtype, bytes, and comparison of what is with what is
 //! expected.
 
-use routecap::{AnySlice, AnySliceMut, BF16, DType, F16, IdWeight};
+use routecap::{AnySlice, BF16, DType, F16, IdWeight};
 use serde_json::{Map, Value};
 
 /// In every element that a call may write.
@@ -117,12 +117,6 @@ macro_rules! elements {
             pub fn slice(&self) -> AnySlice<'_> {
                 match self {
                     $(Elements::$dtype(elements) => AnySlice::from(&elements[..]),)*
-                }
-            }
-
-            pub fn slice_mut(&mut self) -> AnySliceMut<'_> {
-                match self {
-                    $(Elements::$dtype(elements) => AnySliceMut::from(&mut elements[..]),)*
                 }
             }
 
