@@ -78,6 +78,8 @@ check "the bindings are what the headers give" bash generate.sh --check
 check "clippy" cargo clippy --quiet --workspace --all-targets --features routecap/ndarray,routecap/experimental -- -D warnings
 check "documentation, without the library" env -u PKG_CONFIG_PATH DOCS_RS=1 RUSTDOCFLAGS="-D warnings" CARGO_TARGET_DIR="$work/docs" \
     cargo doc --quiet --workspace --no-deps --features routecap/ndarray,routecap/experimental
+check "documentation, without its features" env -u PKG_CONFIG_PATH DOCS_RS=1 RUSTDOCFLAGS="-D warnings" CARGO_TARGET_DIR="$work/docs" \
+    cargo doc --quiet --workspace --no-deps
 
 bench=$(built bench -p routecap --bench bench_rust)
 check "benchmark" test -x "$bench"

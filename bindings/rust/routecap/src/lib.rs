@@ -62,7 +62,7 @@
 //! - `vendored`: build the C++ library from the sources in `routecap-sys` and link it statically,
 //!   instead of finding an installed one.
 //! - `ndarray`: sources from, and copies to, arrays of the crate `ndarray`.
-//! - `experimental`: [`experimental`], methods that few programs need and that may be withdrawn.
+//! - `experimental`: the module of that name, methods that few programs need and that may be withdrawn.
 #![deny(missing_docs)]
 #![deny(unsafe_op_in_unsafe_fn)]
 
