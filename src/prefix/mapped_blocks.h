@@ -11,9 +11,9 @@
 //
 // How it works. The word of a slot says whether it has a block, with a number that grows with every
 // use of the slot, and the checksum. A key has a cell of the index: of sixteen, from the one
-// that its hash names on, the first that was free. It has 32 bits of the hash and a slot's number.
-// There are four times as many cells as slots, so one of sixteen is practically always free. A cell
-// may lead to a slot that has another block by now, or none: the slot says whose key it has.
+// that its hash names on, the first that led to no block. It has 32 bits of the hash and a slot's
+// number. There are four times as many cells as slots, so one of sixteen is practically always such
+// a cell. A cell may lead to a slot that has another block by now: the slot says whose key it has.
 //
 // Writing. One process at a time, the Writer, publishes blocks. It exists only with a mutex of this
 // process and a lock on a byte of the file, which the kernel drops when its process ends. Nobody
