@@ -135,7 +135,8 @@
  *     It may be larger, up to 65536 bytes, if all bytes that this library does not know are 0.
  *     Otherwise the call returns ROUTECAP_ERR_STRUCT_SIZE.
  *   - In a struct that the library fills, it reads only struct_size. It fills that many bytes, and
- *     writes zeros beyond the fields that it knows.
+ *     writes zeros beyond the fields that it knows. A struct smaller than in 1.0 is refused, with
+ *     ROUTECAP_ERR_STRUCT_SIZE.
  *
  * ------------------------------------------------------------------------------------------------
  * Statuses

@@ -332,8 +332,8 @@ typedef struct routecap_issue_options {
  * Memory. Issue reserves the memory that the rows of a span may need, so that rows which it accepts
  * find room when they land. It charges the budget for each page that a span touches, except the
  * newest page that the request wrote, which is charged already. That page is charged again if the
- * request was truncated, or if rows of the page were taken, shared or forked (requests.h). Issue
- * also charges:
+ * request was truncated, or if rows of the page were taken (requests.h). It is not charged again
+ * because its rows were shared or forked: the next row still goes into it. Issue also charges:
  *   - for drafts: memory of their own, until they are settled,
  *   - for device positions: each page within the bounds. If the bounds contain more pages than the
  *     span has rows, issue charges one page for each row instead.
@@ -591,7 +591,10 @@ ROUTECAP_API routecap_status routecap_capturer_layer_stats(const routecap_captur
  * With ROUTECAP_CONFIG_MANUAL_PROGRESS this call does all the work of the worker thread. Use it in
  * processes that allow no threads, and in tests. Calls that wait also file steps. Calls that read
  * do not file steps, and do not carry out queued changes. So a reader sees new rows and changes of
- * a request only after progress or a wait.
+ * a request only after progress or a wait: routecap_routing_poll of a request that was finished
+ * returns ROUTECAP_PENDING until then, even if none of its rows was in flight, and
+ * routecap_step_poll may return ROUTECAP_LOST of a step whose rows are still in flight for
+ * routecap_request_extract.
  *
  * Any thread may call it. One call runs at a time, and others wait for it. It does not wait for the
  * device. Without ROUTECAP_CONFIG_MANUAL_PROGRESS it does nothing.

@@ -217,7 +217,7 @@ ROUTECAP_API routecap_status routecap_request_fork(routecap_capturer *capturer,
  * these positions. Cells that the request already has are kept, even with ROUTECAP_POLICY_REPLACE.
  * Where rows line up with pages, the pages are shared. Other rows are copied; if there is no memory
  * for a copy, they are missing (REFUSED). If the request's length was less than `rows`, it becomes
- * `rows`.
+ * `rows`. With `rows` up to the routing's first row nothing is added, and the length stays.
  *
  * @param[in] capturer  The capturer.
  * @param[in] request   The request.

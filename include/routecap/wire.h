@@ -287,7 +287,7 @@ ROUTECAP_API routecap_status routecap_wire_decoder_write(routecap_wire_decoder *
 
 /**
  * End the message, after all of it was written. The decoder cannot be used again: further calls
- * return ROUTECAP_ERR_STATE.
+ * return ROUTECAP_ERR_STATE if this one succeeded, and otherwise the same error.
  *
  * @param[in,out] decoder  The decoder.
  * @param[out] report      What the message held, filled on success; may be NULL.

@@ -1,4 +1,4 @@
-// Of headers with the SHA-256 ccd0291589eb332d76d010969a324271a6068020b38d013a04086003b192377d
+// Of headers with the SHA-256 2fb3ce9e30eed3dc3cba9990a406ed12fd44e015cc8376a03029d9365c545231
 pub const ROUTECAP_VERSION_MAJOR: u32 = 1;
 pub const ROUTECAP_VERSION_MINOR: u32 = 0;
 pub const ROUTECAP_VERSION_PATCH: u32 = 0;
@@ -592,8 +592,8 @@ unsafe extern "C" {
     /// Memory. Issue reserves the memory that the rows of a span may need, so that rows which it accepts
     /// find room when they land. It charges the budget for each page that a span touches, except the
     /// newest page that the request wrote, which is charged already. That page is charged again if the
-    /// request was truncated, or if rows of the page were taken, shared or forked (requests.h). Issue
-    /// also charges:
+    /// request was truncated, or if rows of the page were taken (requests.h). It is not charged again
+    /// because its rows were shared or forked: the next row still goes into it. Issue also charges:
     ///   - for drafts: memory of their own, until they are settled,
     ///   - for device positions: each page within the bounds. If the bounds contain more pages than the
     ///     span has rows, issue charges one page for each row instead.
@@ -1016,7 +1016,10 @@ unsafe extern "C" {
     /// With ROUTECAP_CONFIG_MANUAL_PROGRESS this call does all the work of the worker thread. Use it in
     /// processes that allow no threads, and in tests. Calls that wait also file steps. Calls that read
     /// do not file steps, and do not carry out queued changes. So a reader sees new rows and changes of
-    /// a request only after progress or a wait.
+    /// a request only after progress or a wait: routecap_routing_poll of a request that was finished
+    /// returns ROUTECAP_PENDING until then, even if none of its rows was in flight, and
+    /// routecap_step_poll may return ROUTECAP_LOST of a step whose rows are still in flight for
+    /// routecap_request_extract.
     ///
     /// Any thread may call it. One call runs at a time, and others wait for it. It does not wait for the
     /// device. Without ROUTECAP_CONFIG_MANUAL_PROGRESS it does nothing.
@@ -1967,7 +1970,7 @@ unsafe extern "C" {
     /// these positions. Cells that the request already has are kept, even with ROUTECAP_POLICY_REPLACE.
     /// Where rows line up with pages, the pages are shared. Other rows are copied; if there is no memory
     /// for a copy, they are missing (REFUSED). If the request's length was less than `rows`, it becomes
-    /// `rows`.
+    /// `rows`. With `rows` up to the routing's first row nothing is added, and the length stays.
     ///
     /// @param[in] capturer  The capturer.
     /// @param[in] request   The request.
@@ -3215,7 +3218,7 @@ unsafe extern "C" {
 }
 unsafe extern "C" {
     /// End the message, after all of it was written. The decoder cannot be used again: further calls
-    /// return ROUTECAP_ERR_STATE.
+    /// return ROUTECAP_ERR_STATE if this one succeeded, and otherwise the same error.
     ///
     /// @param[in,out] decoder  The decoder.
     /// @param[out] report      What the message held, filled on success; may be NULL.
