@@ -148,14 +148,40 @@ static void discover(struct tap *tap, const struct ggml_tensor *topk, int decode
     tap->layer_map[tap->layers++] = decoder_layer;
 }
 
+static const char chosen[] = "ffn_moe_topk-"; /* and the layer's number */
+
+/* Do these experts run by ids that have the name that is waited for? A copy for another backend has
+ * it in its own. */
+static bool is_known(const struct ggml_tensor *ids) {
+    for (int depth = 0; ids != NULL && depth < 4; depth++, ids = ids->src[0])
+        if (strstr(ids->name, chosen) != NULL) return true;
+    return false;
+}
+
+/* The layer of a tensor of that name, or -1: of another, or of a view of one. */
+static int layer_of(struct tap *tap, const struct ggml_tensor *tensor) {
+    if (strncmp(tensor->name, chosen, sizeof chosen - 1) != 0) return -1;
+    char *end;
+    const char *number = tensor->name + sizeof chosen - 1;
+    long layer = strtol(number, &end, 10);
+    if (strncmp(end, " (", 2) == 0) return -1;
+    if (end == number || *end != '\0' || layer < 0 || layer >= TAP_MAX_LAYERS) {
+        fail(tap, "%s has no number of a layer behind %s", tensor->name, chosen);
+        return -1;
+    }
+    return (int)layer;
+}
+
 static bool on_tensor(struct ggml_tensor *tensor, bool ask, void *user) {
-    static const char prefix[] = "ffn_moe_topk-";
     struct tap *tap = user;
     if (tap->state != LISTENING && tap->state != FORWARD) return !ask;
     if (ask) identify(tap, tensor);
-    if (strncmp(tensor->name, prefix, sizeof prefix - 1) != 0) return !ask;
-    int decoder_layer = atoi(tensor->name + sizeof prefix - 1);
-    if (decoder_layer < 0 || decoder_layer >= TAP_MAX_LAYERS) return !ask;
+    if (ask && tap->state == LISTENING && tensor->op == GGML_OP_MUL_MAT_ID &&
+        !is_known(tensor->src[2]))
+        fail(tap, "%s runs experts by %s, which is not called %s<layer>: report the model",
+             tensor->name, tensor->src[2]->name, chosen);
+    int decoder_layer = layer_of(tap, tensor);
+    if (decoder_layer < 0) return !ask;
     if (tap->state == LISTENING) {
         if (!ask) discover(tap, tensor, decoder_layer);
         return true;
@@ -202,11 +228,11 @@ bool tap_discover(struct tap *tap, struct llama_context *context, routecap_confi
     tap->state = IDLE;
     llama_memory_seq_rm(llama_get_memory(context), 0, -1, -1);
     if (decoded != 0) return fail(tap, "the warm-up failed: llama_decode returned %d", decoded);
+    if (tap->error[0] != '\0') return false;
     if (tap->layers == 0)
         return fail(
             tap, "this model has no MoE layers: it computes no tensor called ffn_moe_topk-<layer>");
     if (tap->k < 1) return fail(tap, "layers of this model differ in the number of their experts");
-    if (tap->error[0] != '\0') return false;
 
     if (!check(tap, tap->api->config_init(config, sizeof *config), "config_init")) return false;
     config->backend = ROUTECAP_BACKEND_HOST;
