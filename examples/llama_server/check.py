@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Asks llama-server as clients do, and compares every row that it delivers with replay.c.
 
-usage: check.py SERVER PRELOAD REPLAY MODEL.gguf FOLDER
+usage: check.py SERVER PRELOAD REPLAY MODEL.gguf FOLDER PRELOAD.c RENAMED.so
 
 Each check prints a line. Exits with status 1 if a cell is wrong, or missing without being expected.
 """
@@ -10,6 +10,7 @@ import http.client
 import json
 import os
 import random
+import re
 import socket
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import rows
 
-program, preload, replay, model, folder = sys.argv[1:6]
+program, preload, replay, model, folder, source, renamed = sys.argv[1:8]
 LAYERS, K, ENDLESS = 6, 4, 1 << 20
 FEW = [[token, False] for token in range(256) if token not in (40, 50, 60)]  # so texts repeat
 delivered = Path(folder, "rows")
@@ -42,7 +43,7 @@ def tokens(count):
 class Server:
     """llama-server on the CPU; keys and values in float32, so that batches do not matter."""
 
-    def __init__(self, name, *options):
+    def __init__(self, name, *options, **environment):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
@@ -50,7 +51,12 @@ class Server:
         self.program = subprocess.Popen(
             [program, "-m", model, "--port", str(self.port), "-t", "1", "-tb", "1", "-ctk", "f32"]
             + ["-ctv", "f32", "-fa", "off", "-ngl", "0", *options],
-            env={**os.environ, "LD_PRELOAD": preload, "ROUTECAP_LLAMA_ROWS": str(delivered)},
+            env={
+                **os.environ,
+                "LD_PRELOAD": preload,
+                "ROUTECAP_LLAMA_ROWS": str(delivered),
+                **environment,
+            },
             stdout=self.log.open("w"),
             stderr=subprocess.STDOUT,
         )
@@ -61,7 +67,8 @@ class Server:
             except OSError:
                 pass
             time.sleep(0.05)
-        sys.exit(self.log.read_text())
+        if "RENAMED" not in environment:
+            sys.exit(self.log.read_text())
 
     def __enter__(self):
         return self
@@ -224,6 +231,29 @@ def refusals(server):
         check(f"{server.name}: rows of other tokens", "another token" in str(error), answer)
 
 
+def other_names():
+    """Each function that is taken from the server, as if llama.cpp called it otherwise: it is named,
+    and there are no rows. A call that went by unseen once left rows of other tokens."""
+    functions = sorted(set(re.findall(r"NEXT\((\w+)\);", Path(source).read_text())))
+    check(f"{len(functions)} functions are taken from the server", len(functions) == 20)
+    for function in functions:
+        loaded = {"LD_PRELOAD": f"{preload}:{renamed}", "RENAMED": function}
+        server = Server(f"no {function}", "-np", "1", "-c", "512", **loaded)
+        if server.program.poll() is None:
+            try:
+                body = rows.marked({"prompt": tokens(9), "n_predict": 2}, rows.new_id())
+                server.post(body)
+            except (OSError, http.client.HTTPException):
+                pass  # it has ended
+        server.program.terminate()
+        server.program.wait(60)
+        rowless = not list(delivered.glob("*.routecap"))
+        for path in delivered.iterdir():
+            path.unlink()
+        said = re.search(rf"routecap: .* no {function}\b.*", server.log.read_text())
+        check(f"{server.name}: {said and said[0]}", said and rowless, server.log)
+
+
 def compare():
     """Every row against the oracle."""
     lines = [
@@ -285,5 +315,6 @@ with Server("saved states", "-np", "1", "-c", "2048", "--slot-save-path", folder
     check("saved states: the slot was restored", cached == len(first) - 1, cached)
 left = sorted({path.name for path in delivered.iterdir()})
 check("no file is left", left == [], left)
+other_names()
 compare()
 sys.exit(failures > 0)

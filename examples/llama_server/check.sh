@@ -12,11 +12,12 @@ work=$build/llama_server/work
 rm -rf "$work" && mkdir -p "$work"
 
 check "the library to preload" build_preload "$work/routecap_preload.so"
+check "a dlsym that does not find a name" cc -O2 -std=gnu11 -Wall -Wextra -Werror -shared -fPIC -o "$work/renamed.so" examples/llama_server/renamed.c
 check "the oracle" link_llama "$work/replay" examples/llama_server/replay.c
 "$build/python/bin/python" examples/llama_cpp/make_model.py qwen3moe "$work/model.gguf" --tokenizer || exit 1
 
 GGML_BACKEND_DIR=$llama_libraries PYTHONPATH=$package PYTHONDONTWRITEBYTECODE=1 "$build/python/bin/python" \
-    examples/llama_server/check.py "$llama_server" "$work/routecap_preload.so" "$work/replay" "$work/model.gguf" "$work" | tee "$work/out"
+    examples/llama_server/check.py "$llama_server" "$work/routecap_preload.so" "$work/replay" "$work/model.gguf" "$work" examples/llama_server/preload.c "$work/renamed.so" | tee "$work/out"
 [ "${PIPESTATUS[0]}" = 0 ] || grep -q ^FAILED "$work/out" || failed=$((failed + 1)) # it did not come to its end
 passed=$((passed + $(grep -c '^ok ' "$work/out"))) failed=$((failed + $(grep -c ^FAILED "$work/out")))
 closing

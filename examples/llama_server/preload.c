@@ -25,7 +25,32 @@
 /* The function that the server would have called: the next one of the name of the caller. */
 #define NEXT(function)                            \
     static __typeof__(&function) next_##function; \
-    if (next_##function == NULL) *(void **)&next_##function = dlsym(RTLD_NEXT, #function)
+    if (next_##function == NULL) *(void **)&next_##function = next(#function)
+
+/* Every function that is taken from the server here. By another name it would not be, and rows of
+ * a sequence that it changes would be those of other tokens. */
+static const char *const functions[] = {
+    "ggml_backend_sched_set_eval_callback",
+    "llama_decode",
+    "llama_free",
+    "llama_get_logits_ith",
+    "llama_memory_clear",
+    "llama_memory_seq_add",
+    "llama_memory_seq_cp",
+    "llama_memory_seq_div",
+    "llama_memory_seq_keep",
+    "llama_memory_seq_rm",
+    "llama_sampler_apply",
+    "llama_sampler_chain_add",
+    "llama_sampler_free",
+    "llama_sampler_init_dry",
+    "llama_set_sampler",
+    "llama_state_load_file",
+    "llama_state_seq_load_file",
+    "llama_state_seq_set_data",
+    "llama_state_seq_set_data_ext",
+    "llama_state_set_data",
+};
 
 static const char other_way[] = "its tokens moved to other positions in a way that is not known";
 static const char prefix[] = "routecap:"; /* what a string begins with that is an id */
@@ -75,6 +100,14 @@ __attribute__((format(printf, 1, 2))) static void say(const char *format, ...) {
     if (strcmp(text, last) == 0) return; /* what every step says is said once */
     memcpy(last, text, sizeof last);
     fprintf(stderr, "routecap: %s\n", text);
+}
+
+/* The next function of this name, which somebody has called. */
+static void *next(const char *function) {
+    void *found = dlsym(RTLD_NEXT, function);
+    if (found != NULL) return found;
+    say("there is no %s behind this library: start a llama-server that loads libllama", function);
+    abort();
 }
 
 /* ---- Files --------------------------------------------------------------------------------- */
@@ -242,6 +275,13 @@ static void refuse(struct llama_context *context, const char *why) {
 /* Starts to capture a context, in which nothing has run yet. */
 static void capture(struct llama_context *context) {
     routecap_config config;
+    for (size_t i = 0; i < sizeof functions / sizeof functions[0]; i++)
+        if (dlsym(RTLD_NEXT, functions[i]) == NULL) {
+            char why[128];
+            snprintf(why, sizeof why, "this llama.cpp has no %s: take the version of the guide",
+                     functions[i]);
+            return refuse(context, why);
+        }
     llama_memory_t memory = llama_get_memory(context);
     const uint32_t most = llama_n_seq_max(context);
     if (getenv("ROUTECAP_LLAMA_ROWS") == NULL)
@@ -338,7 +378,9 @@ struct llama_sampler *llama_sampler_init_dry(const struct llama_vocab *vocab, fl
             continue;
         }
         const char *id = breakers[i] + sizeof prefix - 1;
-        if (is_id(id))
+        if (is_id(id) && captured == NULL && refused == NULL)
+            say("%s gets no rows: the server has not called llama_set_sampler for its slots", id);
+        else if (is_id(id))
             strcpy(own.id, id);
         else
             say("an id has 1 to %d letters, digits, '.', '_' and '-', and no '.' in front",
