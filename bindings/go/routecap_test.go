@@ -772,6 +772,15 @@ func TestItemsOfABatchThatAreRefusedDoNotHarmTheOthers(t *testing.T) {
 		status[2] != OK {
 		t.Fatal(result, status)
 	}
+	must(t, c.Begin(4, 0))
+	must(t, c.Snapshot(0))
+	step2, result, err := c.Issue(spans[1:2], IssueOptions{}, nil, 0)
+	var skipped *SkippedError
+	if !errors.As(err, &skipped) || !errors.Is(err, ErrSkipped) || skipped.Step != step2 ||
+		step2 != step+1 || result.Status != Partial || skipped.Statuses[0] != ErrUnknownRequest ||
+		!strings.Contains(err.Error(), "1 of 1 spans were skipped, first span 0") {
+		t.Fatal(step2, result, err)
+	}
 	accepts := []AcceptItem{
 		{Request: requests[0], Step: step, Count: 2},
 		{Request: requests[2], Step: step, Count: 1},

@@ -64,6 +64,42 @@ func (e *LostError) Unwrap() error { return ErrLost }
 // ErrLost is the status Lost, to compare errors of Issue with.
 const ErrLost = Lost
 
+// SkippedError is what Issue says of a step some of whose spans were skipped, where it was given no
+// status to tell which: their rows are missing. The step is issued, and has its ticket. With a
+// status for each span Issue returns no error, and Partial.
+//
+//	if errors.Is(err, routecap.ErrSkipped) { ... }
+type SkippedError struct {
+	Step     Step     // the ticket, which Issue returned too
+	Statuses []Status // of each span: OK, ErrUnknownRequest or ErrNoMemory
+	Text     string   // in one line
+}
+
+func (e *SkippedError) Error() string {
+	skipped, first := 0, -1
+	for i, status := range e.Statuses {
+		if status == OK {
+			continue
+		}
+		if skipped++; first < 0 {
+			first = i
+		}
+	}
+	if first < 0 {
+		return fmt.Sprintf("routecap_step_issue: step %d: %s (%v)", e.Step, e.Text, Partial)
+	}
+	return fmt.Sprintf(
+		"routecap_step_issue: step %d: %d of %d spans were skipped, first span %d (%v): %s",
+		e.Step, skipped, len(e.Statuses), first, e.Statuses[first], e.Text,
+	)
+}
+
+// Unwrap returns ErrSkipped.
+func (e *SkippedError) Unwrap() error { return ErrSkipped }
+
+// ErrSkipped is the status Partial, to compare errors of Issue with.
+const ErrSkipped = Partial
+
 // Result is the outcome of a call that can succeed in part: its status, and for Incomplete,
 // NotCaptured, Partial and Lost one line that says more.
 type Result struct {

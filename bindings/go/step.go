@@ -5,6 +5,7 @@ package routecap
 import (
 	"cmp"
 	"context"
+	"sync"
 	"time"
 	"unsafe"
 )
@@ -52,8 +53,9 @@ type IssueOptions struct {
 //
 // A span of an unknown request, or one that is charged more memory than the budget has, is skipped
 // and counted; the others are not affected. Rows that were accepted are refused later only where
-// the system itself has no memory left. `status` is nil or receives for each span OK,
-// ErrUnknownRequest or ErrNoMemory. With no spans at all the step has landed at once.
+// the system itself has no memory left. `status` receives for each span OK, ErrUnknownRequest or
+// ErrNoMemory. If it is nil, skipped spans are the error ErrSkipped, a *SkippedError that has these,
+// and the ticket that comes with it is valid. With no spans at all the step has landed at once.
 //
 // Each forward pass takes a slot until its step is filed. If none is free, the step is lost: it is
 // issued and has landed, and all its rows are missing. That is the error ErrLost, a *LostError with
@@ -62,7 +64,7 @@ type IssueOptions struct {
 // replayed as part of a graph, at most Slots - 2 when you call Issue. On the host backend nothing
 // is lost without ConfigMayLose.
 //
-// Result: Partial, spans were skipped; Lost, with ErrLost. Other errors, with the step neither
+// Result: Partial, spans were skipped, with ErrSkipped if status is nil; Lost, with ErrLost. Other errors, with the step neither
 // issued nor discarded: ErrArgument, a span without rows, unknown flags, positions beyond
 // MaxPosition, empty bounds, no positions where a span needs them, or a status of another length;
 // ErrCapacity, rows outside the sink; ErrOverlap; ErrDType; ErrCapturing. With ConfigChecked also,
@@ -74,6 +76,15 @@ func (c *Capturer) Issue(
 	stream Stream,
 ) (Step, Result, error) {
 	var step Step
+	own := status == nil && len(spans) > 0
+	if own {
+		kept := statusPool.Get().(*[]Status)
+		if cap(*kept) < len(spans) {
+			*kept = make([]Status, len(spans))
+		}
+		status = (*kept)[:len(spans)]
+		defer statusPool.Put(kept)
+	}
 	r, err := c.callWithArrays("routecap_step_issue", func(p unsafe.Pointer, a *arrays) Result {
 		if status != nil && len(status) != len(spans) {
 			return Result{ErrArgument, "there is not one status for each span"}
@@ -117,8 +128,14 @@ func (c *Capturer) Issue(
 	if err == nil && r.Status == Lost {
 		err = &LostError{step, r.Text}
 	}
+	if err == nil && r.Status == Partial && own {
+		err = &SkippedError{step, append([]Status(nil), status...), r.Text}
+	}
 	return step, r, err
 }
+
+// Statuses of spans, for callers of Issue who want none.
+var statusPool = sync.Pool{New: func() any { return new([]Status) }}
 
 // ArrivedRows are the rows of a step that arrive later, of all layers (routecap_sink).
 type ArrivedRows struct {
