@@ -72,6 +72,7 @@ check "the matrix of engines is that of its runs" matrix_is_current
 check "failures and the tests that name them" failures_are_told
 check "files that pages name" files_are_there
 check "names that the page of threads has" names_are_there
+check "files, functions and options that pages name" python3 tests/docs/names.py
 check "the site builds without a warning" bash docs/build.sh
 check "every function is in the C reference" every_function
 check "inherited methods are in the reference of Python" every_base

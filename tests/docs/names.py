@@ -1,0 +1,82 @@
+#!/usr/bin/env python3
+"""Files, functions, constants, variables and options that the pages name in backticks are in the
+tree. Prints those that are not, and exits with 1. usage: names.py, in the project's root"""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+# Of other projects, gone (SECURITY.md says so), made by a build, or of a page's own example.
+OTHERS = set(
+    """
+    --enable-eplb --json-model-override-args --kv-cache-dtype --model-path --quantization
+    --radix-cache-backend --revision --weight-version --aux-output-config
+    router_trace.py routecap_single.h build/soak.json routecap.1 first.py routecap_wire_decode_into
+    """.split()
+)
+PAGES = [
+    *("README.md CONTRIBUTING.md SECURITY.md tests/README.md examples/README.md".split()),
+    *map(str, sorted(Path("docs").glob("*.md"))),
+    *map(str, sorted(Path("docs/guides").glob("*.md"))),
+    *map(str, sorted(Path("bindings").glob("*/README.md"))),
+]
+FILE = re.compile(r"(?:[\w.-]+/)*[\w-]+\.(?:py|sh|cc|h|c|cu|rs|go|md|json|txt|toml|map)")
+NAME = re.compile(r"(?:routecap|ROUTECAP)_\w+")
+
+tracked = subprocess.check_output(["git", "ls-files"], text=True).split("\n")[:-1]
+names, options, stems = set(), set(), {}
+for file in tracked:
+    stems.setdefault(str(Path(file).parent), set()).update((Path(file).name, Path(file).stem))
+    if file.endswith((".md", ".svg", ".json")) or not Path(file).is_file():
+        continue
+    text = Path(file).read_bytes().decode(errors="replace")
+    names.update(re.findall(r"[A-Za-z_]\w*", text))
+    options.update(re.findall(r"--[a-z][a-z0-9-]+", text))
+basenames = {Path(file).name for file in tracked}
+
+
+def is_there(said: str) -> bool:
+    """Whether what a page says in backticks is there, as far as it is a name of ours."""
+    if "NAME" in said:
+        return True
+    ours = said.startswith(("bash tests", "routecap ", "python3 tests", "--"))
+    found = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", said)) - OTHERS
+    if said in OTHERS or ours and not found <= options:
+        return said in OTHERS
+    if setting := re.fullmatch(r"ROUTECAP_(?:VLLM|SGLANG)_(\w+)", said):
+        return said in names or setting[1].lower() in names  # a field of Options
+    if NAME.fullmatch(said.removesuffix("()")):
+        return said.removesuffix("()") in names or any(each.startswith(said) for each in names)
+    if re.fullmatch(r"routecap(\.\w+)+(\(\))?", said):
+        return all(part in names for part in said.removesuffix("()").split(".")[1:])
+    if FILE.fullmatch(said):
+        return (
+            Path(said).name in basenames
+            if "/" not in said
+            else any(each == said or each.endswith("/" + said) for each in tracked)
+        )
+    return True
+
+
+def main() -> int:
+    missing = []
+    for page in PAGES:
+        text = re.sub(r"```.*?```", "", Path(page).read_text(), flags=re.S)
+        for said in sorted(set(re.findall(r"`([^`\n]+)`", text))):
+            if not is_there(said):
+                missing.append(f"{page}: there is no {said}")
+    # What architecture.md says is in a room.
+    for folder, said in re.findall(
+        r"^\| `(src/\w+)/` \|[^|]*\|(.*)\|$", Path("docs/architecture.md").read_text(), re.M
+    ):
+        there = {each for place in stems if place.startswith(folder) for each in stems[place]}
+        there |= {Path(place).name for place in stems if place.startswith(folder)}
+        for name in re.findall(r"`(\w+)/?`", said):
+            if name not in there:
+                missing.append(f"docs/architecture.md: there is no {name} in {folder}")
+    print("\n".join(missing))
+    return bool(missing)
+
+
+sys.exit(main())
