@@ -301,6 +301,7 @@ rust-more|full|5|package_of rust --more
 go-more|full|5|package_of go --more
 contributing|full|9|bash tests/quick_starts/check.sh $prefix CONTRIBUTING.md
 ray|full|2|bash examples/ray/check.sh $prefix
+jax|full|1|bash examples/jax/check.sh $prefix
 remote|full|2|bash examples/cluster/check.sh $prefix
 static-tree|full|3|static_tree
 other-engines|full|9|other_engines
