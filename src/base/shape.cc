@@ -1,6 +1,7 @@
 #include "base/shape.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <utility>
 
 #include "base/status.h"
@@ -15,6 +16,16 @@ bool Shape::same_cell(const uint8_t *a, const uint8_t *b) const {
     return id_bytes == 1 ? subset(a, b)
                          : subset(reinterpret_cast<const uint16_t *>(a),
                                   reinterpret_cast<const uint16_t *>(b));
+}
+
+LayerName Shape::layer_name(uint32_t layer) const {
+    LayerName name;
+    const auto decoder = static_cast<uint32_t>(layer_map[layer]);
+    if (decoder == layer)
+        std::snprintf(name.text, sizeof name.text, "%u", layer);
+    else
+        std::snprintf(name.text, sizeof name.text, "%u (captured layer %u)", decoder, layer);
+    return name;
 }
 
 ShapePtr with_provenance_of_both(const ShapePtr &a, const Shape &b) {

@@ -38,6 +38,11 @@ constexpr size_t kPageBytes = size_t{64} * 1024;  // a page is no larger, unless
 // A page has at most this many rows, so that a short request of a small model takes little memory.
 constexpr uint32_t kPageRows = 256;
 
+// A captured layer as people read it: "7", or "7 (captured layer 3)".
+struct LayerName {
+    char text[48];
+};
+
 struct Shape {
     uint32_t layers;
     uint32_t k;
@@ -152,6 +157,7 @@ struct Shape {
     }
     // Whether two valid cells have the same experts, in whatever order.
     bool same_cell(const uint8_t *a, const uint8_t *b) const;
+    LayerName layer_name(uint32_t layer) const;
 
     // Whether rows of both shapes have the same layout in memory, and ids have the same meaning.
     bool same_rows(const Shape &other) const {

@@ -49,15 +49,17 @@ void Watch::slipped(uint64_t step, int32_t slip) {
 
 void Watch::silent(uint64_t step, uint32_t layers, uint32_t first, int32_t slip) {
     note(kSilent, events_[kSilent].times + 1,
-         ": in the last, step %llu, %u layers from layer %u on had no valid cell%s%s", ull(step),
-         layers, first, slip != ROUTECAP_OK ? ": " : "",
+         ": in the last, step %llu, %u layers from layer %s on had no valid cell%s%s", ull(step),
+         layers, shape_.layer_name(first).text, slip != ROUTECAP_OK ? ": " : "",
          slip != ROUTECAP_OK ? ForwardCheck::text_of(slip) : "");
 }
 
 void Watch::bad_ids(uint64_t out_of_range, uint64_t duplicate, uint32_t layer) {
-    note(kOutOfRange, events_[kOutOfRange].times + out_of_range, ": in layer %u among others",
-         layer);
-    note(kDuplicate, events_[kDuplicate].times + duplicate, ": in layer %u among others", layer);
+    const LayerName name = shape_.layer_name(layer);
+    note(kOutOfRange, events_[kOutOfRange].times + out_of_range, ": in layer %s among others",
+         name.text);
+    note(kDuplicate, events_[kDuplicate].times + duplicate, ": in layer %s among others",
+         name.text);
 }
 
 void Watch::round(uint32_t filed) {

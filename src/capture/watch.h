@@ -9,6 +9,7 @@
 
 #include "base/counters.h"
 #include "base/log.h"
+#include "base/shape.h"
 #include "rows/pages.h"
 
 namespace routecap {
@@ -18,8 +19,9 @@ class Watch {
 public:
     using Clock = std::chrono::steady_clock;
 
-    Watch(uint64_t number, uint32_t slots, const Counters &counters, const PagePool &pool)
-        : number_(number), slots_(slots), counters_(counters), pool_(pool) {}
+    Watch(uint64_t number, uint32_t slots, const Shape &shape, const Counters &counters,
+          const PagePool &pool)
+        : number_(number), slots_(slots), shape_(shape), counters_(counters), pool_(pool) {}
 
     // Of the step that was filed: its copy failed; or the device saw a slip of checked mode in it;
     // or none of its rows has a valid cell in so many layers, of which this is the first, because
@@ -65,6 +67,7 @@ private:
 
     const uint64_t number_;
     const uint32_t slots_;
+    const Shape &shape_;
     const Counters &counters_;
     const PagePool &pool_;
     std::array<Event, kKinds> events_{};

@@ -109,7 +109,8 @@ int32_t check_provenance(const Shape &shape, uint32_t first_layer, uint32_t end_
     for (uint32_t l = first_layer; l < end_layer && rows > 0 && strictness.captured; l++)
         if (shape.is_recomputed(l))
             return report(ROUTECAP_ERR_RECOMPUTED,
-                          "layer %u is recomputed from logits and the reading is strict", l);
+                          "layer %s is recomputed from logits and the reading is strict",
+                          shape.layer_name(l).text);
     return ROUTECAP_OK;
 }
 
@@ -136,8 +137,8 @@ int32_t reading_status(const Shape &shape, uint64_t first, uint64_t rows,
                       ull(first + rows));
     return report(
         ROUTECAP_INCOMPLETE,
-        "cells are missing in rows [%llu,%llu), the first in layer %u of row %llu; coverage names all",
-        ull(first), ull(first + rows), layer, ull(missing));
+        "cells are missing in rows [%llu,%llu), the first in layer %s of row %llu; coverage names all",
+        ull(first), ull(first + rows), shape.layer_name(layer).text, ull(missing));
 }
 
 }  // namespace routecap

@@ -159,6 +159,24 @@ TEST(Log, what_was_left_out_is_told_at_the_end) {
               std::string::npos);
 }
 
+// It named captured layers, and `routecap show`, `routecap top` and metrics those of the decoder.
+TEST(Log, names_layers_as_the_decoder_counts_them) {
+    Heard heard(ROUTECAP_LOG_WARNING);
+    {
+        Rig rig({.layer_map = {3, 4, 6, 7}});
+        const routecap_request r = rig.open();
+        EXPECT_STATUS(ROUTECAP_OK, rig.begin(1));
+        for (uint32_t l = 0; l < 2; l++) rig.record_tokens(l, {{1, 0, 1}});
+        EXPECT_STATUS(ROUTECAP_OK, rig.snapshot());
+        rig.land(rig.issue({Rig::span(r, 0, 0, 1)}));
+    }
+    ASSERT_EQ(heard.with("silent layers").size(), 1u);
+    EXPECT_NE(heard.with("silent layers")[0].text.find(
+                  "2 layers from layer 6 (captured layer 2) on had no valid cell"),
+              std::string::npos)
+        << heard.with("silent layers")[0].text;
+}
+
 // Without a snapshot every layer is silent, whatever was recorded.
 TEST(Log, says_what_was_left_out_of_a_pass_whose_layers_are_all_silent) {
     for (const bool begun : {true, false}) {
