@@ -299,6 +299,18 @@ def test_the_model_finds_what_no_comparison_can() -> None:
     assert failed(judged(engine, live=live(other), only=["model"])) == {"model"}
 
 
+def test_a_layer_is_named_as_the_decoder_counts_it() -> None:
+    engine = Pretended("one expert of a layer is drawn at random")
+
+    def mapped(output: Any) -> routecap.Routing:
+        layers = [3, 4, 6, 7, 8, 9]
+        return routecap.Routing.from_arrays(output.ids, experts=EXPERTS, layer_map=layers)
+
+    made = conform.Functions("mapped", engine.generate, mapped, lambda output: output.tokens)
+    [again, *_] = judged(engine, by=made, only=["again"], adapter="").verdicts
+    assert again.result == "fails" and "layer 6 (captured layer 2) differs" in again.what[0]
+
+
 def test_every_check_finds_a_fault_and_is_run_clean() -> None:
     found = {check for check, _ in FAULTS.values()} | {"against", "model"}
     assert found == set(conform.CHECKS)

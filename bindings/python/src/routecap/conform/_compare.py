@@ -126,8 +126,11 @@ class Layers:
 
     cells: NDArray[np.int64] | None = None
     different: NDArray[np.int64] | None = None
+    case: Case | None = None
+    """Whose layers these are."""
 
-    def add(self, found: Shares) -> None:
+    def add(self, found: Shares, case: Case) -> None:
+        self.case = case
         cells, different = np.isfinite(found).sum(axis=0), (found < 1).sum(axis=0)
         if self.cells is None or self.different is None or self.cells.shape != cells.shape:
             self.cells, self.different = cells, different
@@ -136,19 +139,27 @@ class Layers:
 
     def alone(self) -> Iterator[Found]:
         """Layers that differ in part while those beside them do not."""
-        if self.cells is None or self.different is None or len(self.cells) < 2:
+        if self.case is None or self.cells is None or self.different is None:
+            return
+        if len(self.cells) < 2:
             return
         share = self.different / np.maximum(self.cells, 1)
         beside = np.maximum(np.append(share[1:], 0), np.insert(share[:-1], 0, 0))
         for layer in np.flatnonzero((share > _IN_LAYER) & (beside < share * _BESIDE)):
             if self.different[layer] >= IN_A_ROW:
                 yield Found(
-                    f"layer {layer} differs in part in {share[layer]:.0%} of its cells, and those "
-                    f"beside it in at most {beside[layer]:.0%}",
+                    f"layer {layer_name(self.case, layer)} differs in part in {share[layer]:.0%} "
+                    f"of its cells, and those beside it in at most {beside[layer]:.0%}",
                     "Rounding would change the next layer as well: these ids are changed, or drawn "
                     "at random.",
                     "F17",
                 )
+
+
+def layer_name(case: Case, layer: Any) -> str:
+    """Of the decoder, if that is known, with the captured one where it is another number."""
+    number = case.layer_map[layer] if case.layer_map else layer
+    return f"{number}" if number == layer else f"{number} (captured layer {layer})"
 
 
 def rows_of(answer: Answer) -> Case:
@@ -204,7 +215,7 @@ def compare(
         own.ends_other = sum(bool(others[row]) for row in ends if row < len(others))
     tally.add(own)
     layers = Layers() if equal else layers  # noise of other batches hides nothing here
-    layers.add(found[~others])
+    layers.add(found[~others], ours)
     if not own.rows:
         return
     longest = max(runs(others), key=lambda run: run[1] - run[0], default=(0, 0))
@@ -217,7 +228,8 @@ def compare(
         )
     for layer in np.flatnonzero(by_layer < limit):
         yield Found(
-            f"layer {layer} differs in {what}: {by_layer[layer]:.0%} of the ids are the same",
+            f"layer {layer_name(ours, layer)} differs in {what}: {by_layer[layer]:.0%} of the ids "
+            "are the same",
             "Something else wrote this layer.",
             "F17",
         )
