@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Conform in transformers, llama.cpp and llama-server: ten clean runs of each, in which it must find
 # nothing, and runs with a planted fault, which it must find. Models have random weights, or are that
-# of examples/model, which is trained, in low precision. vLLM and SGLang: tests/vllm_engine/check.sh
+# of examples/model, which is trained, in low precision. Then small models of five families, with
+# more planted faults, among these of adapters, updates and preemptions. vLLM and SGLang: tests/vllm_engine/check.sh
 # and tests/sglang_engine/check.sh. usage: bash tests/conform/check.sh [PREFIX]
 cd "$(dirname "$0")/../.." && . examples/setup.sh
 set +e
@@ -21,6 +22,7 @@ for options in dtype=float32 dtype=bfloat16 "trained=1 dtype=bfloat16" "trained=
     # shellcheck disable=SC2086
     check "transformers, $options" "$transformers_python" tests/conform/prove.py --json "$build/conform_reports" transformers_engine $options
 done
+check "transformers, five families" "$transformers_python" tests/conform/families.py --json "$build/conform_families.json"
 llama_engine() {
     check "llama.cpp, $1" "$transformers_python" tests/conform/prove.py --json "$build/conform_reports" llama_engine \
         program="$work/llama_cpp" library="$library" version="node-llama-cpp-$llama_version" "${@:2}"

@@ -3,6 +3,8 @@
 folder: of the model; trained: it is that of examples/model, whose matrices are 8-bit floats.
 activations: "float8": what goes into a matrix is rounded to 8 bits, with one scale for all tokens
 of a step, as where scales are dynamic. So what else is in a batch changes how a request is rounded.
+adapter: there is one, and the weights can be updated: both change matrices of attention by some of
+low rank.
 """
 
 import json
@@ -31,7 +33,40 @@ def to_float8(module, arguments):
     return rounded, *arguments[1:]
 
 
-def engine(dtype="float32", folder=None, trained="", activations=""):
+class Changes:
+    """Changes of low rank of the matrices of attention, for an adapter and for each update."""
+
+    def __init__(self, model):
+        self._plain = {
+            name: (parameter, parameter.detach().clone())
+            for name, parameter in model.named_parameters()
+            if "self_attn" in name and parameter.ndim == 2
+        }
+        self.updates, self._now = 0, (0, "")
+
+    def update(self):
+        self.updates += 1
+
+    def go_to(self, updates):
+        """The weights after so many."""
+        self.updates = updates
+
+    @torch.no_grad()
+    def use(self, adapter):
+        if self._now == (self.updates, adapter):
+            return
+        self._now = self.updates, adapter
+        generator = torch.Generator()
+        for parameter, plain in self._plain.values():
+            parameter.copy_(plain)
+            for seed in [*range(1, self.updates + 1), *([1000] if adapter else [])]:
+                generator.manual_seed(seed)
+                down = torch.randn(plain.shape[0], 4, generator=generator)
+                up = torch.randn(4, plain.shape[1], generator=generator)
+                parameter += (0.25 * down @ up).to(plain.dtype)
+
+
+def engine(dtype="float32", folder=None, trained="", activations="", adapter=""):
     logging.set_verbosity_error()
     folder = TRAINED if trained else folder or small.make(tempfile.mkdtemp())
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
@@ -40,13 +75,17 @@ def engine(dtype="float32", folder=None, trained="", activations=""):
         if isinstance(module, torch.nn.Linear) or name.endswith(".experts"):
             module.register_forward_pre_hook(to_float8)
     capture = attach(model)
+    changes = Changes(model) if adapter else None
 
     def generate(requests):
         found = [None] * len(requests)
         groups = {}
         for number, request in enumerate(requests):
-            groups.setdefault((request.n, request.stop), []).append(number)
-        for numbers in groups.values():
+            key = request.n, request.stop, request.adapter
+            groups.setdefault(key, []).append(number)
+        for (_, _, used), numbers in groups.items():
+            if changes is not None:
+                changes.use(used)
             together([requests[number] for number in numbers], numbers, found)
         return found
 
@@ -79,16 +118,19 @@ def engine(dtype="float32", folder=None, trained="", activations=""):
                 ids = routings[row * n + choice].ids()[: len(whole) - 1]
                 found[number].append((ids, whole))
 
-    return conform.Functions(
+    made = conform.Functions(
         f"transformers {__version__}, {'trained, ' if trained else ''}{dtype}, "
         f"{f'activations in {activations}, ' if activations else ''}"
         f"routecap {routecap.__version__}",
         generate,
         lambda output: output[0],
         lambda output: output[1],
-        can={"n", "stop"},
-    ), {
+        can={"n", "stop", *(["adapter"] if adapter else [])},
+        update=changes.update if changes is not None else None,
+    )
+    return made, {
         "model": routecap.models.describe(Path(folder) / "config.json"),
         "vocabulary": json.loads((Path(folder) / "config.json").read_text())["vocab_size"],
         "live": routecap.doctor.routing_of_model(folder),
+        **({"adapter": "adapter", "use": changes.go_to} if adapter else {}),
     }

@@ -22,8 +22,9 @@ _BLOCK = 16
 """Tokens: how caches divide prompts, most often."""
 _PLACES = 8
 """Beginnings of blocks that `token` looks at, at most."""
-_TELLS = 64
-"""Bits of information in a row, at least, for two equal rows not to be chance."""
+_TELLS, _TELL_TWICE = 64, 16
+"""Bits of information in a row, at least, for two equal rows not to be chance; and if there are two
+such pairs."""
 _ENOUGH = 7
 """Rows that an adapter changes, at least, so that it is told whose the others are."""
 _CHANCE = 1e-5
@@ -220,22 +221,23 @@ def token(run: Run) -> Iterator[Found]:
     base, *others = (
         choices[0] for choices in run.ask(*(Request(each, 2) for each in (prompt, *changed)))
     )
-    ours, own, before = rows_of(base), [], []
+    ours, own, before, same = rows_of(base), [], [], []
     limit = limit_of(ours)
-    tells = Subject(ours, None, False, None, run.model, None, False).bits >= _TELLS
+    bits = Subject(ours, None, False, None, run.model, None, False).bits
     for at, other in zip(places, others):
         yield from run.same(base, other, f"a prompt whose token {at} is another", "F07")
         by_row = mean(shares(ours, rows_of(other)), axis=1)
         if len(by_row) <= at:
             continue  # there are too few: `rows` says it
-        if by_row[at] == 1 and tells:
-            yield Found(
-                f"where token {at} is another one, its row is the same",
-                "A row is not that of its token.",
-                "F07",
-            )
+        same += [at] if by_row[at] == 1 else []
         own.append(by_row[at])
         before.append(by_row[at - 1])
+    if same and (bits >= _TELLS or (bits >= _TELL_TWICE and len(same) > 1)):
+        yield Found(
+            f"where token {' or '.join(map(str, same))} is another one, its row is the same",
+            "A row is not that of its token.",
+            "F07",
+        )
     if mean(own) >= limit:
         yield Found(
             f"where a token is another one, its row has {mean(own):.0%} of the same ids",
