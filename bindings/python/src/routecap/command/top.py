@@ -128,7 +128,7 @@ def _below(most: int, name: str, labels: dict[str, str]) -> int:
     """The number that a label is, which is taken out."""
     number = int(labels.pop(name))
     if not 0 <= number < most:
-        raise ValueError(f"there is no {name} {number}")
+        raise ValueError(f"{name} {number} is none: there are {most}")
     return number
 
 

@@ -135,7 +135,7 @@ def _marked(case: Case, message: Unwrapped, rows: Any) -> Case:
             if len(layers) != case.ids.shape[1]:
                 raise ValueError(f"there are {len(layers)} layers for {case.ids.shape[1]} columns")
             if not all(0 <= each < _MOST_LAYERS for each in layers):
-                raise ValueError(f"a layer is not in [0, {_MOST_LAYERS})")
+                raise ValueError(f"a layer must be in [0, {_MOST_LAYERS})")
             case = replace(case, layer_map=layers)
         if blocks is not None:
             valid, reasons = case.valid.copy(), np.zeros(case.valid.shape, np.uint8)
