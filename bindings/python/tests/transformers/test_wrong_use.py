@@ -14,7 +14,8 @@ import routecap
 import torch
 from families import CACHE, Witness, make, rows_of
 from routecap import Missing, Status
-from routecap.transformers import Tap, attach, find
+from routecap.replay.transformers import attach as replay_in
+from routecap.transformers import Tap, attach, detach, find
 from torch import nn
 from transformers import AutoModelForCausalLM, DynamicCache, Qwen3Config
 
@@ -123,7 +124,7 @@ def test_a_part_of_the_layers_is_captured_with_some_of_the_taps(model: Any) -> N
 
 def test_experts_that_are_distributed_are_refused(model: Any) -> None:
     experts = model.model.layers[1].mlp.experts
-    experts._is_expert_parallel = True
+    experts.num_experts //= 2
     with pytest.raises(ValueError, match=r"model.layers.1.mlp.experts has a part of the experts"):
         attach(model)
 
@@ -375,7 +376,110 @@ def test_detaching_leaves_nothing_on_the_model(model: Any) -> None:
     assert [(name, set(attributes), *hooks) for name, attributes, *hooks in state()] == before
     capture.detach()  # again
     forward(model)
-    assert capture.take() == []
+    with pytest.warns(RuntimeWarning, match="no forward pass was seen"):
+        assert capture.take() == []
+
+
+def test_a_capture_that_nobody_kept_is_detached_by_its_model(model: Any) -> None:
+    attach(model)
+    with pytest.raises(RuntimeError, match=r"captured already: .*transformers.detach\(model\)"):
+        attach(model)
+    detach(model)
+    with attach(model.model) as capture:
+        expect_captured(model, capture)
+        detach(model)
+        assert not capture.attached
+    gone = weakref.ref(attach(model))
+    model.to("meta")
+    detach(model)
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_model_that_is_forgotten_is_gone_though_it_is_captured() -> None:
+    model = make("qwen3_moe")
+    gone = weakref.ref(model)
+    attach(model)
+    del model
+    gc.collect()
+    assert gone() is None
+
+
+@pytest.mark.parametrize("call", [attach, detach, find, replay_in])
+def test_what_is_no_model_is_refused_in_the_caller_s_language(call: Any) -> None:
+    for given, shown in (("gpt2", "'gpt2'"), ({"model": 1}, "dict"), (None, "NoneType")):
+        with pytest.raises(TypeError, match=f"takes a model, a torch.nn.Module, not {shown}: load"):
+            call(given)
+
+
+def test_taps_that_are_none_are_refused(model: Any) -> None:
+    with pytest.raises(TypeError, match=r"attach\(\) got str among its taps: give routecap"):
+        attach(model, taps=["model.layers.0.mlp.experts"])
+    with pytest.raises(ValueError, match=r"got no taps: give those of find\(model\)"):
+        attach(model, taps=[])
+    with (
+        attach(model, taps=[replace(tap, ids=lambda *unused: [1, 2]) for tap in find(model)]),
+        pytest.raises(TypeError, match="the tap of model.layers.0.mlp.experts gives list: a tensor"),
+    ):
+        forward(model)
+
+
+# ---- Compilers
+
+
+def compiled_before(model: Any) -> Any:
+    run = torch.compile(model, backend="eager")
+    forward(run)
+    return model, run
+
+
+def compiled_before_and_attached(model: Any) -> Any:
+    _, run = compiled_before(model)
+    return run, run
+
+
+def decoder_before(model: Any) -> Any:
+    model.model.compile(backend="eager")
+    forward(model)
+    return model, model
+
+
+def layers_before(model: Any) -> Any:
+    for layer in model.model.layers:
+        layer.compile(backend="eager")
+    forward(model)
+    return model, model
+
+
+def forward_before(model: Any) -> Any:
+    model.forward = torch.compile(model.forward, backend="eager")
+    forward(model)
+    return model, model
+
+
+@pytest.mark.parametrize(
+    "make_ready",
+    [
+        compiled_before,
+        compiled_before_and_attached,
+        decoder_before,
+        layers_before,
+        forward_before,
+    ],
+)
+def test_a_model_that_was_compiled_before_is_captured_or_a_warning_says_that_it_is_not(
+    model: Any, make_ready: Any
+) -> None:
+    """Five ways to compile and attach gave no row, and two of them an error of the library."""
+    torch.compiler.reset()
+    attached, run = make_ready(model)
+    with attach(attached) as capture:
+        forward(run)
+        with pytest.warns(RuntimeWarning, match="nothing was captured|have not fired") as said:
+            routings = capture.take()
+        assert len(said) == 1 and "compiled" in str(said[0].message)
+    assert not any(routing.mask().any() for routing in routings)
+    torch.compiler.reset()
 
 
 def test_what_was_captured_can_be_taken_after_detaching(model: Any) -> None:
@@ -431,7 +535,8 @@ def test_wrappers_that_came_later_outlive_a_capture(model: Any) -> None:
     capture.detach()
     assert model.generate is theirs
     model.generate(input_ids=TOKENS, max_new_tokens=2, do_sample=False)
-    assert capture.take() == []
+    with pytest.warns(RuntimeWarning, match="no forward pass was seen"):
+        assert capture.take() == []
 
 
 def test_a_capture_that_is_forgotten_gives_its_memory_back(model: Any) -> None:

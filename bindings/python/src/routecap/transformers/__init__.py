@@ -8,10 +8,10 @@ It needs torch, and imports no transformers of its own. README.md of the package
 captured and what is refused.
 """
 
-from ._capture import Capture, attach
+from ._capture import Capture, attach, detach
 from ._taps import Tap, find
 
 for _each in (Capture, Tap):
     _each.__module__ = __name__  # where users find them
 
-__all__ = ["Capture", "Tap", "attach", "find"]
+__all__ = ["Capture", "Tap", "attach", "detach", "find"]

@@ -27,7 +27,7 @@ from ._followed import Followed
 from ._ledger import Content, length_of
 from ._names import expect_further
 from ._sequences import inputs_of
-from ._taps import Tap, find, in_order, stack_of
+from ._taps import Tap, expect_model, find, in_order, stack_of
 
 logger = logging.getLogger("routecap.transformers")
 
@@ -62,13 +62,37 @@ def attach(
             (default 16384), budget_bytes, slots and so on.
 
     Raises:
+        TypeError: It is no model, or taps are none.
         ValueError: There is nothing to capture, or it is not known how (see `find`).
         RuntimeError: The model is captured already.
     """
+    expect_model("attach", model)
+    if taps is not None:
+        for tap in (taps := list(taps)):
+            if not isinstance(tap, Tap):
+                raise TypeError(
+                    f"attach() got {type(tap).__name__} among its taps: give routecap.transformers.Tap,"
+                    " or some of those of find(model)"
+                )
+        if not taps:
+            raise ValueError("attach() got no taps: give those of find(model), or some of them")
     found = find(model) if taps is None else in_order(list(taps))
     if metrics_port:
         settings.setdefault("load", True)
     return Capture(model, found, settings, store, metrics_port)
+
+
+def detach(model: nn.Module) -> None:
+    """Detach the captures of a model or of its parts: where nobody has kept what `attach` returned.
+    What they captured and nobody took is given up, if nobody has kept them.
+
+    Not while the model runs.
+    """
+    expect_model("detach", model)
+    for module in model.modules():
+        held = _tapped.get(module)
+        if held is not None and (capture := held()) is not None:
+            capture.detach()
 
 
 class Capture(Followed):
@@ -97,7 +121,10 @@ class Capture(Followed):
         self.taps = taps
         for tap in taps:
             if tap.module in _tapped:
-                raise RuntimeError(f"{tap.name} is captured already: detach that capture first")
+                raise RuntimeError(
+                    f"{tap.name} is captured already: detach that capture first, by its detach() or"
+                    " by routecap.transformers.detach(model)"
+                )
         self._devices = [_device_of(tap.module) for tap in taps]
         self._device = next(
             (device for device in self._devices if device.type != "meta"), torch.device("cpu")
@@ -136,6 +163,9 @@ class Capture(Followed):
         self._paused = False
         self._aside: set[int] = set()  # threads whose forward passes compute no user's sequence
         self._unfollowed = 0  # forward passes that ran without anybody to say whose rows they had
+        self._unseen = 0  # of which nothing was seen but that they ran
+        self._seen = False  # any forward pass
+        self._begun = False  # the decoder's hooks, by its forward or by what compilers made of it
         self._key = next(_keys)
         self._token = torch.zeros(1, dtype=torch.int32, device=self._device)
         torch._dynamo.mark_static_address(
@@ -176,8 +206,8 @@ class Capture(Followed):
                 else tap.module.register_forward_hook
             )
             add(register(self._recorder(index, tap), with_kwargs=True).remove)
-            _tapped.add(tap.module)
-            add(partial(_tapped.discard, tap.module))
+            _tapped[tap.module] = weakref.ref(self)
+            add(partial(_tapped.pop, tap.module, None))
         follow_generate(self, model, add)
         follow_generate_batch(self, model, add)
         _ledger.attached()
@@ -188,6 +218,7 @@ class Capture(Followed):
     ) -> None:
         if torch.compiler.is_compiling() or in_backward():
             return
+        self._seen = True
         if self._apart():
             self._skip(module, args, kwargs)
             return
@@ -219,6 +250,7 @@ class Capture(Followed):
             return
         if in_backward():  # a checkpoint runs the whole model again
             return
+        self._seen = True
         if self._apart():
             self._skip(module, args, kwargs)
             return
@@ -315,6 +347,9 @@ class Capture(Followed):
         try:
             if output is None:
                 self._drop()
+            elif self._plan is not None and not self._begun:
+                self._unseen += 1
+                self._drop()
             elif not self._capturing():
                 self._file(output=output)
         finally:
@@ -344,6 +379,7 @@ class Capture(Followed):
                 f"the forward pass has {rows} rows, padding included; the capture has room for"
                 f" {room}: attach(model, rows={rows})"
             )
+        self._seen = self._begun = True
         if self._plan is None and not self._apart() and not self._capturing():
             self._unfollowed += 1
         self._held.begin(self._kind())
@@ -440,6 +476,16 @@ class Capture(Followed):
                 RuntimeWarning,
                 stacklevel=2,
             )
+        if self._unseen or not self._seen:
+            passes = f"{self._unseen} forward passes ran" if self._unseen else "no forward pass was seen"
+            self._unseen, self._seen = 0, True
+            warnings.warn(
+                f"{passes}, and nothing was captured: the model has not run, or runs what was compiled"
+                " before the capture was attached. Attach before it is compiled, to the module that"
+                " torch.compile returned, or call torch.compiler.reset()",
+                RuntimeWarning,
+                stacklevel=2,
+            )
         self._wait()
         batches = self._batches if requests is None else self._batches_of(requests)
         items: list[tuple[int, int | None]] = []
@@ -459,7 +505,7 @@ class Capture(Followed):
         routings = [self.capturer.finish(request, rows) for request, rows in items]
         for routing in routings:
             routing.wait()
-        self._warn()
+        self._warn(bool(routings))
         return routings
 
     def discard(self) -> None:
@@ -502,7 +548,7 @@ class Capture(Followed):
         device are read there, and nothing waits.
         """
         self._plan = self._plan_placed(positions, new)
-        self._unfollowed = 0
+        self._unfollowed, self._seen = 0, True
         self._file()
 
     @contextmanager
@@ -595,12 +641,12 @@ class Capture(Followed):
         if self._generation is not None or self._lock.locked():
             raise RuntimeError(f"{what}: the model is running. Wait until it has ended")
 
-    def _warn(self) -> None:
+    def _warn(self, taken: bool) -> None:
         stats = self.capturer.stats()
-        if stats.rows_delivered and (silent := self.silent_layers):
+        if taken and (silent := self.silent_layers):
             warnings.warn(
                 f"layers {silent} have not fired: all their cells are missing. Attach to the module"
-                " that runs, or leave these taps out",
+                " that runs, and before it is compiled; or leave these taps out",
                 RuntimeWarning,
                 stacklevel=3,
             )
@@ -616,7 +662,7 @@ class Capture(Followed):
 _CALL = nn.Module._call_impl.__code__
 _VERSIONED = ("eager", "batched_mm", "grouped_mm")
 """Ways to compute experts by PyTorch's own operations, which count what they write to a tensor."""
-_tapped: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+_tapped: weakref.WeakKeyDictionary[nn.Module, weakref.ref[Capture]] = weakref.WeakKeyDictionary()
 _keys = count(1)
 
 

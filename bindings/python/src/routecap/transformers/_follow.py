@@ -284,7 +284,9 @@ def _until(batch: Batch, plan: Plan) -> Callable[[], Sequence[int]]:
 
 # ---- Continuous batching
 
-_continuous: weakref.WeakKeyDictionary[nn.Module, Capture] = weakref.WeakKeyDictionary()
+_continuous: weakref.WeakKeyDictionary[nn.Module, weakref.ref[Capture]] = (
+    weakref.WeakKeyDictionary()
+)
 _MODULE = "transformers.generation.continuous_batching.continuous_api"
 
 
@@ -303,15 +305,17 @@ def follow_generate_batch(capture: Capture, model: nn.Module, add: Add) -> None:
     expect(processor, ("_generation_step",))
     if not hasattr(processor._generation_step, "followed"):
         processor._generation_step = _followed(processor._generation_step)
-    _continuous[owner] = capture
+    _continuous[owner] = weakref.ref(capture)
     add(lambda: _continuous.pop(owner, None))
 
 
 def _followed(generation_step: Callable[..., Any]) -> Callable[..., Any]:
     def step(self: Any, model: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        capture = _continuous.get(model)
+        held = _continuous.get(model)
+        capture = None if held is None else held()
         if capture is None or capture._apart():
             return generation_step(self, model, *args, **kwargs)
+        capture._seen = True
         inputs = self.inputs_and_outputs
         capture._plan = _plan_of_requests(capture, inputs.requests_in_batch)
         try:

@@ -124,8 +124,8 @@ class Followed:
         content, batch = held.content, held.batch
         in_progress = batch is not None and batch in self._batches
         known = len(content.rows) if content is not None else None
-        if not held.known and in_progress and batch is not None:
-            known = len(batch.requests)
+        if not held.known and in_progress:
+            known = held.rows
         if known not in (None, rows):
             raise ValueError(
                 f"the cache has {known} sequences and the forward pass {rows} rows: call"

@@ -42,6 +42,8 @@ class Held(NamedTuple):
     """Who goes on with the cache. A copy's is nobody yet."""
     unversioned: bool = False
     """It is not known for want of versions alone."""
+    rows: int | None = None
+    """How many rows it had when that was known last."""
 
 
 class Ledger:
@@ -138,6 +140,7 @@ def read(capture: Followed, cache: Any) -> Held:
     """What a cache holds: the same in all of its layers, or it is not known."""
     contents: set[Content | None] = set()
     batches: set[Batch | None] = set()
+    rows: set[int] = set()
     layers = layers_of(cache)
     known, unversioned = layers is not None, False
     for index, layer in enumerate(layers or ()):
@@ -147,6 +150,8 @@ def read(capture: Followed, cache: Any) -> Held:
             contents.add(None)
         else:
             batches.add(ledger.batch)
+            if ledger.content is not None:
+                rows.add(len(ledger.content.rows))
             if ledger.empty:  # it has gone on with none
                 known = known and next(_tensors(layer), None) is None
             elif ledger.holds and ledger.content is not None:
@@ -155,7 +160,7 @@ def read(capture: Followed, cache: Any) -> Held:
                 known, unversioned = False, unversioned or ledger.unversioned
     batch = batches.pop() if len(batches) == 1 else None
     if not known or len(contents) > 1:
-        return Held(False, None, batch, unversioned)
+        return Held(False, None, batch, unversioned, rows.pop() if len(rows) == 1 else None)
     return Held(True, next(iter(contents), None), batch)
 
 

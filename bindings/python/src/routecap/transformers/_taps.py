@@ -58,13 +58,23 @@ class Tap:
     """
 
 
+def expect_model(function: str, model: object) -> None:
+    if not isinstance(model, nn.Module):
+        given = repr(model) if isinstance(model, str) else type(model).__name__
+        raise TypeError(
+            f"{function}() takes a model, a torch.nn.Module, not {given}: load one first, by"
+            " AutoModelForCausalLM.from_pretrained(...)"
+        )
+
+
 def find(model: nn.Module) -> list[Tap]:
     """The layers of a model that route, in order.
 
     Raises:
         ValueError: None does, or none that is known; two stacks of layers do, or two modules of one
-            layer; layers run in a loop; the experts are distributed.
+            layer; layers run in a loop; experts are distributed, and their ids are not of all.
     """
+    expect_model("find", model)
     passes = getattr(getattr(model, "config", None), "loop_num_passes", 1)
     if passes > 1:  # what has no such field, or another, is seen when it runs
         raise ValueError(
@@ -264,12 +274,24 @@ def _tap(
             " of your own"
         )
     part = getattr(module, "num_experts", experts) < experts - said.zero_experts
-    if part or getattr(module, "_is_expert_parallel", False):
+    if part and not _gets_global_ids(module):
         raise ValueError(
-            f"{name} has a part of the experts (expert parallelism), and its ids count from the"
-            " first of these: it cannot be captured. Give a model that has them all"
+            f"{name} has a part of the experts (expert parallelism), and nothing says that its ids are"
+            " of all of them: this version of transformers gives experts the ids of their own part"
+            " (5.23 and later do not), or distributes them otherwise. Give a model that has them all"
         )
     return Tap(layer, name, module, before, ids, k, experts, router, gate)
+
+
+def _gets_global_ids(module: nn.Module) -> bool:
+    """Whether a module that has a part of the experts is given ids of all of them: its forward is
+    that of transformers' dispatch, which sends tokens to the experts behind our hook.
+    """
+    forward = vars(module).get("forward")
+    name = getattr(forward, "__qualname__", "")
+    return name.startswith("EpDispatchExpertsParallel.") and any(
+        each in inspect.signature(forward).parameters for each in _IDS
+    )
 
 
 def _of_layer(said: Description, numbers: tuple[int, ...] | None, layer: int) -> int | None:
