@@ -534,3 +534,67 @@ def test_a_routers_rows_are_taken_once():
         block.register_forward_hook(lambda module, args, output: module.forward(*args))
         with pytest.raises(ReplayError, match="model.layers.1.mlp.experts ran twice"):
             forward(model, ids, mask)
+
+
+def test_each_pass_is_reported_by_itself():
+    """Routings in the wrong order hid in the agreement of all passes: 0.6, where theirs was 0.3."""
+    model = model_of("mixtral")
+    ids, mask = batch()
+    taps = routecap.transformers.find(model)
+    with torch.no_grad():
+        _, routed = forward(model, ids, mask)
+        own = [
+            routecap.Routing.from_arrays(
+                routed[row, :5].astype(np.uint8), experts=E, layer_map=[tap.layer for tap in taps]
+            )
+            for row in range(len(LENGTHS))
+        ]
+        with routecap.replay.transformers.attach(model, agreement=True) as attached:
+            for routings in (own, own[::-1], own):
+                with attached(routings):
+                    forward(model, ids, mask)
+            report = attached.report(reset=True)
+            assert attached.report().each == ()
+    right, wrong_order, again = report.each
+    assert report.passes == 3 and right.agreement == again.agreement == 1.0
+    assert wrong_order.agreement < 0.6 < report.agreement
+    assert sum(each.replayed for each in report.each) == report.replayed
+    assert [layer.layer for layer in right.layers] == [0, 1, 2]
+
+
+def test_a_block_in_which_nothing_was_replayed_raises():
+    """A forward outside of the block was routed live, and nothing said so."""
+    model = model_of("mixtral")
+    ids, mask = batch()
+    with torch.no_grad(), routecap.replay.transformers.attach(model) as attached:
+        with pytest.raises(ReplayError, match="no forward pass was replayed inside the with block"):
+            with attached(everywhere(model, [6, 1])):
+                pass
+            forward(model, ids, mask)
+        with pytest.raises(KeyError), attached(everywhere(model, [6, 1])):
+            raise KeyError  # of the user's own, which stays what it is
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (lambda routing: routing, r"give \[routing\]"),
+        (lambda routing: [torch.from_numpy(routing.ids())], "one of these is Tensor: .*from_arrays"),
+        (lambda routing: [routing.ids()], "one of these is ndarray: .*from_arrays"),
+        (lambda routing: [routing.ids().tolist()], "one of these is list: .*from_arrays"),
+        (lambda routing: [routing.serialize()], "one of these is bytes: .*deserialize"),
+        (lambda routing: ["run/a.routecap"], "one of these is str: .*load"),
+        (lambda routing: "run/a.routecap", "not str: .*load"),
+        (lambda routing: {"routed_experts": []}, "not dict: .*wire_decode"),
+        (lambda routing: [{"routed_experts": []}], "one of these is dict: .*wire_decode"),
+        (lambda routing: 3, "not int"),
+    ],
+)
+def test_what_are_no_routings_is_refused_in_the_caller_s_language(given, sentence):
+    model = model_of("mixtral")
+    with (
+        routecap.replay.transformers.attach(model) as attached,
+        pytest.raises(TypeError, match=sentence),
+        attached(given(everywhere(model, [6, 1])[0])),
+    ):
+        pass

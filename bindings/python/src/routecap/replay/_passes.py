@@ -7,6 +7,7 @@ activation checkpointing, running routers of this pass again, and gets what they
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +18,7 @@ from ._report import LayerReport, ReplayError, Report
 
 LIVE = -2
 """An id that asks for live routing: of padding, say. Rows of it are not counted as lost."""
+_MOST_PASSES = 256  # that are reported each by itself
 _COUNTS = ("replayed", "lost", "invalid", "agreeing ids")
 
 
@@ -41,6 +43,8 @@ class Pass:
     valid: torch.Tensor | None
     """[T] rows that are there; None: those whose ids say so."""
     taken: set[Router] = field(default_factory=set)
+    counts: dict[Router, torch.Tensor] = field(default_factory=dict)
+    """What became of its rows, as `Replay` sums it up."""
     again: set[Router] = field(default_factory=set)
     """Routers that ran again in the backward that goes on."""
 
@@ -63,6 +67,7 @@ class Replay:
         self._was_given_rows = False  # ever: only then it matters which pass runs again
         self._passes = 0
         self._counts: dict[Router, torch.Tensor] = {}
+        self._each: deque[dict[Router, torch.Tensor]] = deque(maxlen=_MOST_PASSES)  # the same, of one
         self._agreeing_of: dict[Router, int] = {}  # ids in a row, where agreement was counted
         self._undo: list[Callable[[], None]] = []
 
@@ -73,21 +78,26 @@ class Replay:
 
         reset: Count from zero afterwards.
         """
+        each = tuple(Report(1, self._layers(counts)) for counts in self._each)
+        report = Report(self._passes, self._layers(self._counts), each)
+        if reset:
+            self._passes = 0
+            self._counts.clear()
+            self._each.clear()
+            self._agreeing_of.clear()
+        return report
+
+    def _layers(self, of: Mapping[Router, torch.Tensor]) -> tuple[LayerReport, ...]:
         layers = []
         for router in self.routers:
-            counts = self._counts.get(router)
+            counts = of.get(router)
             replayed, lost, invalid, agreeing = (0,) * 4 if counts is None else counts.tolist()
             k = self._agreeing_of.get(router)
             agreement = agreeing / (replayed * k) if k and replayed else None
             layers.append(
                 LayerReport(router.layer, router.name, replayed, lost, invalid, agreement)
             )
-        report = Report(self._passes, tuple(layers))
-        if reset:
-            self._passes = 0
-            self._counts.clear()
-            self._agreeing_of.clear()
-        return report
+        return tuple(layers)
 
     def detach(self) -> None:
         """Leave the model as it was. What is still to go backward must be done before."""
@@ -119,6 +129,7 @@ class Replay:
             )
         self._was_given_rows = True
         self._passes += 1
+        self._each.append(self._running.counts)
 
     def end(self, output: Any) -> None:
         """It ended, with this output."""
@@ -234,9 +245,9 @@ class Replay:
             self._agreeing_of[router] = ids.shape[1]
             common = (ids[:, :, None] == live[:, None, :]).any(-1).sum(-1)
             agreeing = torch.where(alive, 0, common).sum()
-        counts += torch.stack(
-            [(~alive).sum(), (lost & ~asked).sum(), (wrong & ~lost).sum(), agreeing.long()]
-        )
+        found = [(~alive).sum(), (lost & ~asked).sum(), (wrong & ~lost).sum(), agreeing.long()]
+        now.counts[router] = torch.stack(found)
+        counts += now.counts[router]
         return chosen
 
 

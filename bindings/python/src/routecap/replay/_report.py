@@ -36,10 +36,20 @@ class Report:
     passes: int
     """Forward passes that were given rows."""
     layers: tuple[LayerReport, ...]
+    each: tuple[Report, ...] = ()
+    """Of each of the last passes (256 at most) by itself, the newest last: rows of other sequences
+    show in the agreement of their pass, where the sum over all may hide it."""
 
     @property
     def replayed(self) -> int:
         return sum(layer.replayed for layer in self.layers)
+
+    @property
+    def agreement(self) -> float | None:
+        """That of all layers: a share of all replayed ids."""
+        told = [each for each in self.layers if each.agreement is not None]
+        rows = sum(each.replayed for each in told)
+        return sum(each.agreement * each.replayed for each in told) / rows if rows else None  # type: ignore[operator]
 
     @property
     def lost(self) -> int:

@@ -14,7 +14,7 @@ family needs code of its own. One that masks groups of experts before it weighs 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -26,8 +26,9 @@ from torch import nn
 from .._routing import Routing
 from ..transformers import Tap, find
 from ..transformers._sequences import cached_columns, inputs_of, runs_of
-from ..transformers._taps import stack_of
+from ..transformers._taps import expect_model, stack_of
 from ._passes import LIVE, Replay, Router, in_backward
+from ._report import ReplayError
 from ._topk import Choice, replace_forward
 
 __all__ = ["ModelReplay", "attach"]
@@ -41,6 +42,7 @@ def attach(model: nn.Module, *, agreement: bool = False) -> ModelReplay:
     Raises:
         ValueError: The model has no experts, or routes in a way that is not known.
     """
+    expect_model("attach", model)
     return ModelReplay(model, find(model), agreement=agreement)
 
 
@@ -74,11 +76,19 @@ class ModelReplay(Replay):
             ValueError: k, the layers or their experts are not the model's; on a forward, the
                 sequences are not as many, one is shorter than its routing, or there is a cache with
                 tokens before them.
-            ReplayError: On a forward, a layer did not choose its experts by torch.topk, once.
+            ReplayError: On a forward, a layer did not choose its experts by torch.topk, once. At the
+                end, no forward was replayed.
+            TypeError: These are no routings.
         """
-        self._sequences = _Sequences(self._taps, routings)
+        self._sequences = _Sequences(self._taps, _routings(routings))
+        before = self._passes
         try:
             yield
+            if self._passes == before:
+                raise ReplayError(
+                    "no forward pass was replayed inside the with block: call the model that is"
+                    " attached there, and not what was compiled before"
+                )
         finally:
             self._sequences = self._running = self._given = None
 
@@ -86,6 +96,36 @@ class ModelReplay(Replay):
         if self._sequences is not None and not in_backward():
             self._given = self._sequences.place(decoder, args, kwargs), None
         self.begin(self.routers)
+
+
+def _routings(given: Any) -> list[Routing]:
+    """Routings as they were given, or what to give in their place."""
+    if isinstance(given, Routing):
+        raise TypeError("replay() takes a list of routings, one for each sequence: give [routing]")
+    if isinstance(given, (str, bytes, Mapping)) or not isinstance(given, Iterable):
+        raise TypeError(
+            f"replay() takes a list of routings, one for each sequence, not {type(given).__name__}:"
+            f" {_INSTEAD.get(type(given).__name__, _INSTEAD['dict'])}"
+        )
+    routings = list(given)
+    for each in routings:
+        if not isinstance(each, Routing):
+            kind = type(each).__name__
+            raise TypeError(
+                f"replay() takes routings, and one of these is {kind}:"
+                f" {_INSTEAD.get(kind, 'give what capture.take() returned')}"
+            )
+    return routings
+
+
+_INSTEAD = {
+    "Tensor": "make one by routecap.Routing.from_arrays(ids.cpu().numpy(), experts=...)",
+    "ndarray": "make one by routecap.Routing.from_arrays(ids, experts=...)",
+    "list": "make one by routecap.Routing.from_arrays(numpy.array(ids), experts=...)",
+    "bytes": "read it by routecap.Routing.deserialize(...)",
+    "str": "read a file by routecap.load(...)",
+    "dict": "take its routing out by routecap.wire_decode(...)",
+}
 
 
 class _Sequences:
