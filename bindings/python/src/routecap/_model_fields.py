@@ -416,7 +416,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         ),
     }
 )
-"""By model_type: of transformers 5.23, every family whose layers route."""
+"""By model_type: of transformers 5.24, every family whose layers route, but those that run some in a loop."""
 # fmt: on
 
 SAME_AS = {  # model_type: the family as which it is read

@@ -63,6 +63,9 @@ NEEDED: dict[str, dict[str, Any]] = {
 NOT_CAPTURED = {"doge", "nllb-moe", "switch_transformers", "ernie4_5_vl_moe_text"}
 
 
+LOOPED = {"inkling2_loop", "inkling2_loop_text"}  # some of their layers run several times
+
+
 def config_classes() -> dict[str, type[PreTrainedConfig]]:
     """By model_type, the configurations in packages of transformers whose models have experts."""
     classes: dict[str, type[PreTrainedConfig]] = {}
@@ -268,6 +271,12 @@ def test_layers_and_experts_are_those_that_the_model_has(model_type: str) -> Non
     config = CLASSES[model_type](**NEEDED.get(model_type, {}))
     description = describe(config)
     model = make(config)
+    if model_type in LOOPED:
+        assert description.layer_map is None and "layer_map" in description.unknown
+        if model_type.endswith("_text"):
+            with pytest.raises(ValueError, match="3 times in a loop"):
+                routecap.transformers.find(model)
+        return
     assert agrees(description, model)
     assert describe(config.to_dict()).layer_map == description.layer_map
     if description.has_experts:
