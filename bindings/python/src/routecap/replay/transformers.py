@@ -53,6 +53,7 @@ class ModelReplay(Replay):
         super().__init__([Router(tap.layer, tap.name) for tap in taps], agreement=agreement)
         self._taps = taps
         self._sequences: _Sequences | None = None
+        self._tried = False
         decoder = model.get_submodule(stack_of(taps[0].name))
         self._undo += [
             decoder.register_forward_pre_hook(self._before, with_kwargs=True).remove,
@@ -81,10 +82,10 @@ class ModelReplay(Replay):
             TypeError: These are no routings.
         """
         self._sequences = _Sequences(self._taps, _routings(routings))
-        before = self._passes
+        self._tried = False
         try:
             yield
-            if self._passes == before:
+            if not self._tried:
                 raise ReplayError(
                     "no forward pass was replayed inside the with block: call the model that is"
                     " attached there, and not what was compiled before"
@@ -94,6 +95,7 @@ class ModelReplay(Replay):
 
     def _before(self, decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self._sequences is not None and not in_backward():
+            self._tried = True  # what is refused has said so
             self._given = self._sequences.place(decoder, args, kwargs), None
         self.begin(self.routers)
 

@@ -68,6 +68,7 @@ def follow_generate(capture: Capture, model: nn.Module, add: Add) -> None:
                 "generate is running on this model already: a capture follows one at a time. Wait"
                 " until it has ended"
             )
+        capture._seen = True
         generation = capture._generation = Generation(capture, owner, args, kwargs)
         try:
             output = generate(*args, **kwargs)
