@@ -121,9 +121,9 @@ class Cache:
 
     def allocate(self, draw, used):
         """The number of a block that no running request has. What it held cannot be hit."""
-        free = [number for number in range(1, self.count) if number not in used]
-        idle = [number for number in free if number not in self.blocks.values()]
-        found = draw.choice(idle if idle and draw.random() < 0.7 else free)
+        held, found = set(self.blocks.values()), None
+        while found is None or found in used or (found in held and draw.random() < 0.7):
+            found = draw.randrange(1, self.count)
         self.blocks = {key: number for key, number in self.blocks.items() if number != found}
         return found
 

@@ -172,11 +172,11 @@ def test_a_part_of_a_block_is_taken_from_what_it_is_a_copy_of():
 def test_a_step_that_nobody_told_the_blocks_of_is_refused():
     made = connector()
     made.begin_step(None)  # of no request
-    with pytest.raises(RuntimeError, match="GPUModelRunner.execute_model .* did not begin this step"):
+    with pytest.raises(
+        RuntimeError, match="GPUModelRunner.execute_model .* did not begin this step"
+    ):
         made.begin_step(
-            SimpleNamespace(
-                generation=0, requests={}, block_hashes={}, finished_requests=()
-            )
+            SimpleNamespace(generation=0, requests={}, block_hashes={}, finished_requests=())
         )
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from batch import Batch, request
 from calls import calls_in
-from schedule import capture
+from schedule import capture, told
 from test_aux_output import EXPERTS, K, LAYERS, connector
 from test_v026 import BLOCK, Runner
 
@@ -59,6 +59,7 @@ def steps(start):
                 num_draft_tokens_per_req=None,
                 positions=torch.full((count,), at),
             )
+            made.told = told((), names, [None] * count)
             made.begin_step(metadata)
             capture(made, rows)
             output = made.prepare_output(batch)

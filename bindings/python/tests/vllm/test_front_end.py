@@ -144,7 +144,12 @@ class Processor:
 
     def add(self, name, queue=None, parent=None, index=0, resumable=False, final=False, **asked):
         extra = {f"routed_experts_{key}": value for key, value in asked.items() if key != "stop"}
-        sampling = SimpleNamespace(stop=asked.get("stop", ()), extra_args=extra, final=final)
+        sampling = SimpleNamespace(
+            stop=asked.get("stop", ()),
+            extra_args=extra,
+            final=final,
+            routed_experts_prompt_start=0,
+        )
         request = SimpleNamespace(
             request_id=name, sampling_params=sampling, index=index, resumable=resumable
         )

@@ -43,7 +43,7 @@ def layer(moe_layer_id, **config):
     return SimpleNamespace(
         moe_layer_id=moe_layer_id,
         moe_config=SimpleNamespace(**({"is_sequence_parallel": False, "dp_size": 1} | config)),
-        quant_method=SimpleNamespace(supports_internal_mk=True),
+        quant_method=SimpleNamespace(supports_internal_mk=True, is_monolithic=False),
     )
 
 

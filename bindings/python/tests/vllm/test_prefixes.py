@@ -280,7 +280,7 @@ class Scheduler:
     """vLLM's, as far as it is asked here. The second of its caches has every row."""
 
     def __init__(self, requests):
-        self.requests = requests
+        self.requests, self.connector = requests, None
         model = SimpleNamespace(enable_return_routed_experts=True)
         cache = SimpleNamespace(prefix_caching_hash_algo="sha256")
         self.vllm_config = SimpleNamespace(model_config=model, cache_config=cache)

@@ -307,14 +307,19 @@ def test_rows_say_how_often_weights_were_changed_before_them(start):
 
 
 def test_a_worker_says_when_its_weights_are_changed_and_is_told_their_version(start):
-    capturer = Batch(start, a=request()).capturer
+    batch = Batch(start, a=request())
+    capturer, batch_step = batch.capturer, batch.step
 
     class Worker:
         def update_weights(self, update_info):
             return update_info
 
+        def reload_weights(self):
+            pass
+
     class Wrapper:
         worker = Worker()
+        vllm_config = SimpleNamespace(lora_config=None)
 
         def init_device(self):
             return "ready"
@@ -324,6 +329,9 @@ def test_a_worker_says_when_its_weights_are_changed_and_is_told_their_version(st
     assert Wrapper().init_device() == "ready" and Wrapper().init_device() == "ready"
     assert Wrapper.worker.update_weights({"names": 1}) == {"names": 1}
     assert capturer.tag == 1
+    batch_step()
+    Wrapper.worker.reload_weights()
+    assert capturer.tag == 2
     Wrapper.worker.routecap_set_tag(12)
     assert capturer.tag == 12
 

@@ -27,6 +27,14 @@ PLACES = """
 vllm.model_executor.layers.fused_moe.router.base_router
     BaseRouter._apply_eplb_mapping(self, topk_ids)
     BaseRouter.set_capture_fn(self, capture_fn)
+vllm.model_executor.layers.fused_moe.router.zero_expert_router
+    ZeroExpertRouter: zero_expert_type
+vllm.model_executor.layers.fused_moe.runner.moe_runner
+    MoERunner: moe_config router layer_name _quant_method
+vllm.model_executor.layers.fused_moe.config
+    FusedMoEConfig: dp_size is_sequence_parallel
+vllm.model_executor.layers.fused_moe.fused_moe_method_base
+    FusedMoEMethodBase: supports_internal_mk is_monolithic
 """  # what this module replaces and reads
 
 if TYPE_CHECKING:
@@ -36,6 +44,7 @@ logger = logging.getLogger("vllm.routecap")  # which vLLM shows
 
 MAX_EXPERTS = 32768  # ids are int16
 _CLASSES = {"FusedMoE", "SharedFusedMoE", "MoERunner"}
+_QUANT = ("quant_method", "_quant_method")  # of FusedMoE, and of MoERunner
 _bindings: weakref.WeakKeyDictionary[Any, Binding] = weakref.WeakKeyDictionary()
 
 
@@ -66,9 +75,15 @@ class Binding:
 
     def call_after(self, owner: Any, name: str, function: Callable[[], object]) -> None:
         """Call a function after each call of a method, also after one that raises."""
-        method = getattr(owner, name, None)
-        if not callable(method):
+        if not hasattr(owner, name):
+            logger.warning(
+                "routed experts: %s has no %s, by which routecap hears of new weights: call"
+                " weights_changed() where they change",
+                type(owner).__name__,
+                name,
+            )
             return
+        method = getattr(owner, name)
 
         def called(*args: Any, **kwargs: Any) -> Any:
             try:
@@ -165,9 +180,7 @@ def _find_layers(model: Any) -> Iterator[Layer]:
     )
     found: list[str] = []
     for name, module in named:
-        known = any(cls.__name__ in _CLASSES for cls in type(module).__mro__) or hasattr(
-            module, "moe_layer_id"
-        )
+        known = _is_known(module) or hasattr(module, "moe_layer_id")
         if not known and not callable(
             getattr(getattr(module, "router", None), "select_experts", None)
         ):
@@ -176,6 +189,11 @@ def _find_layers(model: Any) -> Iterator[Layer]:
             continue
         found.append(name)
         yield Layer(name or getattr(module, "layer_name", ""), module, _decoder_index(name, module))
+
+
+def _is_known(module: Any) -> bool:
+    """Whether it is one of vLLM's own layers that route."""
+    return any(cls.__name__ in _CLASSES for cls in type(module).__mro__)
 
 
 def _decoder_index(name: str, module: Any) -> int | None:
@@ -207,13 +225,24 @@ def _assign(layers: list[Layer], layer_map: list[int]) -> list[tuple[int, Layer]
                 f"{layer.name} routes, but by the model's configuration only layers {layer_map} of"
                 " the decoder do: give the configuration that the model was made from"
             )
-        if (other := assigned.get(layer.place)) is not None:
-            raise NotImplementedError(
-                f"{other.name} and {layer.name} both route in one decoder layer, and only one"
-                " router of each layer can be captured: leave this model to vLLM's own capture"
-            )
+        expect_one_router(assigned.get(layer.place), layer)
         assigned[layer.place] = layer
     return [(captured[index], layer) for index, layer in assigned.items()]
+
+
+def expect_one_router(other: Layer | None, layer: Layer) -> None:
+    """Refuse a decoder layer with a second router: each of them sees a part of the rows, and no
+    capture knows which. vLLM's own takes the rows of one for those of the other.
+
+    Raises:
+        ValueError: `other` routes in the same decoder layer.
+    """
+    if other is not None:
+        raise ValueError(
+            f"{other.name} ({type(other.module).__name__}) and {layer.name} both route in one"
+            " decoder layer. Each sees a part of the rows, and no capture knows which, vLLM's own"
+            " neither: make the engine of this model without --enable-return-routed-experts"
+        )
 
 
 def _assign_by_id(layers: list[Layer], count: int) -> list[tuple[int, Layer]]:
@@ -234,14 +263,13 @@ def _check_layout(layer: Layer, experts: int, placed: bool) -> None:
     """Refuse a layer whose router sees other rows than the step's own, unless it is known which,
     and a layer with more experts than can be captured.
     """
-    config = getattr(layer.module, "moe_config", None)
+    config = _of_layer(layer.module, "moe_config")
     layout = None
-    if getattr(config, "is_sequence_parallel", False):
+    if config is not None and config.is_sequence_parallel:
         layout = "sequence parallelism: each rank routes a part of the rows"
-    elif getattr(config, "dp_size", 1) > 1 and not getattr(
-        getattr(layer.module, "quant_method", None), "supports_internal_mk", True
-    ):
-        layout = "data parallelism that gathers the rows of all ranks before routing"
+    elif config is not None and config.dp_size > 1:
+        if not _of_layer(layer.module, *_QUANT).supports_internal_mk:
+            layout = "data parallelism that gathers the rows of all ranks before routing"
     if layout is not None and not placed:
         raise NotImplementedError(
             f"{layer.name or 'a layer'} has {layout}. Set Options.place to say which rows are this"
@@ -253,6 +281,25 @@ def _check_layout(layer: Layer, experts: int, placed: bool) -> None:
             f"{layer.name} has {logical} experts, but by the model's configuration there are"
             f" {experts}: give the configuration that the model was made from"
         )
+
+
+def _of_layer(module: Any, *names: str) -> Any:
+    """An attribute that a layer of vLLM has under one of these names; None of a module of another
+    kind without it.
+
+    Raises:
+        ValueError: A layer of vLLM has none of them. It would say whose rows its router sees.
+    """
+    for name in names:
+        if hasattr(module, name):
+            return getattr(module, name)
+    if _is_known(module):
+        raise ValueError(
+            f"{type(module).__name__} of {type(module).__module__} has no {' or '.join(names)}, and"
+            " so does not say whose rows its router sees: install a version of vLLM that routecap"
+            " supports"
+        )
+    return None
 
 
 # ---- Tapping one
@@ -269,7 +316,8 @@ def _tap(
     module = layer.module
     router = getattr(module, "router", None)
     balanced = _is_balanced(module) or _is_balanced(router)
-    internal = getattr(getattr(module, "quant_method", None), "is_monolithic", False) is True
+    quant_method = _of_layer(module, *_QUANT)
+    internal = quant_method is not None and quant_method.is_monolithic is True
     buffers = [
         owner
         for owner in (module, router)

@@ -36,6 +36,7 @@ vllm.v1.engine.output_processor
     OutputProcessor.has_unfinished_requests(self)
     OutputProcessor.get_num_unfinished_requests(self)
     OutputProcessor: request_states external_req_ids parent_requests
+    RequestOutputCollector: output
 """  # what this module replaces and reads
 
 # Whether an engine of this process, or one that it started in another, captures.
@@ -163,6 +164,7 @@ class TakingState:
     """
 
     ENDS = frozenset({"stop string"})  # ends that the front end decides, and that wait for rows
+    OWN_START = False  # whether vLLM has a parameter for the first row
     check = staticmethod(check)  # refuses what cannot be given
 
     routecap: Asking
@@ -249,8 +251,9 @@ def take_rows(state_class: Any, processor_class: Any, before: Any = TakingState)
         asked = asked_by(sampling)
         before.check(asked)
         state = from_request(cls, *args, **kwargs)
-        start = getattr(sampling, "routed_experts_prompt_start", 0) or 0
-        asked = asked._replace(start=max(asked.start, start))
+        if before.OWN_START and sampling is not None:
+            own = sampling.routed_experts_prompt_start
+            asked = asked._replace(start=max(asked.start, own))
         comes = _captures and asked.capture and on_both_sides()
         state.routecap = Asking(asked, before.ENDS if comes else frozenset())
         if comes and getattr(sampling, "stop", None):

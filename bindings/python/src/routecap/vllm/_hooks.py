@@ -23,7 +23,20 @@ vllm.v1.worker.worker_base
     WorkerWrapperBase.initialize_from_config(self, kv_cache_configs)
     WorkerWrapperBase: rpc_rank worker vllm_config
 vllm.config.vllm
-    VllmConfig: use_v2_model_runner model_config scheduler_config parallel_config lora_config
+    VllmConfig: model_config scheduler_config parallel_config lora_config
+vllm.config.parallel
+    ParallelConfig: use_ubatching distributed_executor_backend world_size
+vllm.platforms.interface
+    Platform: device_type
+vllm.sampling_params
+    SamplingParams: extra_args output_kind stop stop_token_ids min_tokens max_tokens
+    SamplingParams: ignore_eos eos_token_id
+vllm.v1.worker.gpu_worker
+    Worker.update_weights(self, update_info)
+    Worker.reload_weights(self, ...)
+    Worker: model_runner
+vllm.lora.request
+    LoRARequest: load_inplace
 vllm.lora.worker_manager
     WorkerLoRAManager._load_adapter(self, lora_request)
 vllm.config.scheduler
@@ -53,14 +66,17 @@ def take_worker(
     replace(wrapper_class, "initialize_from_config", initialize, initialize_from_config)
 
 
-def expect_runner(config: Any, v2: bool) -> None:
+def expect_runner(chosen: Any, v2: bool) -> None:
     """Refuse an engine whose model runner is not the one that is hooked.
 
+    Args:
+        chosen: What says which one vLLM has chosen: its configuration, or its worker in 0.21.
+
     Raises:
-        ValueError: vLLM has chosen the other one.
+        ValueError: It is the other one.
     """
-    if config.use_v2_model_runner != v2:
-        other = "its model runner V2" if config.use_v2_model_runner else "its first model runner"
+    if bool(chosen.use_v2_model_runner) != v2:
+        other = "its model runner V2" if chosen.use_v2_model_runner else "its first model runner"
         raise ValueError(
             f"routed experts: this version of vLLM runs the model in {other}, in which routecap"
             f" hooks nothing: set VLLM_USE_V2_MODEL_RUNNER={int(v2)}, or unset ROUTECAP_VLLM to let"
@@ -94,11 +110,9 @@ def watch_weights(wrapper_class: Any, made: Callable[[Any], None] | None = None)
     def init_and_watch(wrapper: Any) -> Any:
         worker_class = type(wrapper.worker)
         for name in ("update_weights", "reload_weights"):
-            if hasattr(worker_class, name):
-                _say_change(worker_class, name)
+            _say_change(worker_class, name)
         worker_class.routecap_set_tag = _set_tag
-        config = getattr(wrapper, "vllm_config", None)
-        if getattr(config, "lora_config", None) is not None:
+        if wrapper.vllm_config.lora_config is not None:
             watch_adapters(import_module("vllm.lora.worker_manager").WorkerLoRAManager)
         found = init_device(wrapper)
         if made is not None:
@@ -116,7 +130,7 @@ def watch_adapters(manager_class: Any) -> None:
 
     def load_adapter(manager: Any, lora_request: Any) -> Any:
         loaded = load(manager, lora_request)
-        if getattr(lora_request, "load_inplace", False):
+        if lora_request.load_inplace:
             routed_experts_capturer.weights_changed()
         return loaded
 

@@ -37,7 +37,8 @@ def _device_type() -> str | None:
     platforms = sys.modules.get("vllm.platforms")
     if platforms is None:
         return None
-    return getattr(platforms.current_platform, "device_type", None) or "cpu"
+    kind: str = platforms.current_platform.device_type
+    return kind or "cpu"  # it is empty where vLLM has no platform
 
 
 def engine_is_on_cuda() -> bool:

@@ -47,6 +47,8 @@ vllm.utils.hashing
 vllm.v1.request
     Request.__init__(self, request_id, prompt_token_ids, sampling_params, pooling_params, ...)
     Request: block_hashes num_tokens num_computed_tokens sampling_params client_index
+vllm.v1.worker.gpu_input_batch
+    CachedRequestState: num_computed_tokens num_prompt_tokens output_token_ids sampling_params
 vllm.v1.engine
     EngineCoreOutput: request_id new_token_ids finish_reason routed_experts
     EngineCoreOutputs: outputs
@@ -140,7 +142,7 @@ class TellingScheduler:
         algorithm = self.vllm_config.cache_config.prefix_caching_hash_algo  # type: ignore[attr-defined]
         hashing = import_module("vllm.utils.hashing").get_hash_fn_by_name(algorithm)
         self._block_rows, self._hash_rows = managers[self._group].block_size, pool.hash_block_size
-        handed = getattr(self, "connector", None) is not None
+        handed = self.connector is not None  # type: ignore[attr-defined]
         self._prefixes = self._capturer.keep_prefixes(
             self._block_rows, self._hash_rows, len(hashing(b"")), handed
         )

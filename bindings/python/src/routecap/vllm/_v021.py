@@ -57,9 +57,12 @@ vllm.entrypoints.serve.disagg.serving
     GenerateResponse GenerateResponseChoice
 vllm.config.vllm
     VllmConfig._validate_return_routed_experts(self)
+vllm.v1.worker.gpu_worker
+    Worker: use_v2_model_runner
 vllm.v1.executor.abstract
     Executor.__init__(self, vllm_config)
 vllm.model_executor.layers.fused_moe.routed_experts_capturer
+    get_global_experts_capturer
     issue_routing_d2h_copy(input_batch_req_ids, num_scheduled_tokens, positions, positions_cpu)
 """  # what this module and those replace and read
 
@@ -196,7 +199,7 @@ def workers_can_be_told(parallel: Any) -> bool:
 def answer(wrapper: Any) -> None:
     """A worker of an engine that captures answers a scheduler in another process."""
     if wrapper.vllm_config.model_config.enable_return_routed_experts:
-        expect_runner(wrapper.vllm_config, v2=False)
+        expect_runner(wrapper.worker, v2=False)
         serve_scheduler(wrapper.worker)
         issue_before_tokens(import_module("vllm.v1.worker.gpu_model_runner"))
 

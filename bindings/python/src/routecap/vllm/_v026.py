@@ -52,6 +52,10 @@ vllm.v1.worker.gpu_model_runner
     GPUModelRunner.init_routed_experts_capturer(self)
     GPUModelRunner.get_model(self)
     GPUModelRunner: input_batch positions requests
+vllm.sampling_params
+    SamplingParams: routed_experts_prompt_start
+vllm.config.vllm
+    VllmConfig: use_v2_model_runner
 vllm.entrypoints.scale_out.token_in_token_out.serving
     ServingTokens.serve_tokens_full_generator(self, request, result_generator, ...)
     ServingTokens.serve_tokens_stream_generator(self, request, result_generator, ...)
@@ -206,6 +210,7 @@ class TakingState(_front_end.TakingState):
     """A base of the state's class, as in 0.21. All rows belong to the completion."""
 
     ENDS = frozenset({"stop string", "abort"})
+    OWN_START = True
 
     @staticmethod
     def check(asked: Asked) -> None:

@@ -27,7 +27,7 @@ import dataclasses
 import logging
 import sys
 import threading
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -59,8 +59,14 @@ vllm.entrypoints.scale_out.token_in_token_out.serving
     ServingTokens.serve_tokens_stream_generator(self, request, result_generator, ...)
     GenerateTokensResponse GenerateTokensChoice GenerateTextResponse GenerateTextChoice
     GenerateDerenderResponse GenerateDerenderChoice
+vllm.sampling_params
+    SamplingParams: routed_experts_prompt_start
+    RequestOutputKind: DELTA
+vllm.config.vllm
+    VllmConfig: aux_output_config kv_transfer_config use_v2_model_runner
 vllm.v1.core.sched.scheduler
     Scheduler: aux_output_connector
+    AuxOutputSchedulerConnector
 vllm.v1.core.kv_cache_utils
     resolve_kv_cache_block_sizes(kv_cache_config, vllm_config)
 vllm.model_executor.layers.fused_moe.routed_experts_capturer
@@ -184,7 +190,7 @@ def answer_asked(engine_class: Any) -> None:
         if asked.format is None:
             return generate(engine, prompt, sampling_params, *args, **kwargs)
         give_out(_TOKENS)
-        start = getattr(sampling_params, "routed_experts_prompt_start", 0) or 0
+        start = sampling_params.routed_experts_prompt_start
         plain = copy.copy(sampling_params)
         plain.extra_args = without_format(sampling_params.extra_args)
         outputs = generate(engine, prompt, plain, *args, **kwargs)
@@ -197,8 +203,7 @@ async def _with_answers(
     outputs: Any, model_config: Any, asked: Asked, sampling_params: Any
 ) -> AsyncGenerator[Any, None]:
     """Yield outputs; where a completion has ended, after its answer was made in a thread."""
-    kind = getattr(sampling_params, "output_kind", None)
-    delta = getattr(kind, "name", "") == "DELTA"  # outputs have new tokens alone
+    delta = sampling_params.output_kind.name == "DELTA"  # outputs have new tokens alone
     tokens: collections.Counter[int] = collections.Counter()
     async with contextlib.aclosing(outputs):
         async for output in outputs:
@@ -305,7 +310,7 @@ def put_worker(runner_module: Any) -> None:
 
 def make_connector(model: Any, vllm_config: Any, kv_cache_config: Any) -> RowsConnector:
     """Raises: NotImplementedError: The routers may see other rows than the step's own."""
-    if getattr(vllm_config.parallel_config, "enable_dbo", False):
+    if vllm_config.parallel_config.use_ubatching:
         raise NotImplementedError("two micro-batches run at once: leave --enable-dbo out")
     config, scheduling = vllm_config.model_config, vllm_config.scheduler_config
     first_rank = import_module("vllm.distributed.parallel_state").get_tp_group().is_first_rank
@@ -371,8 +376,12 @@ def kept_rows(cache_rows: int, transfer: Any) -> int:
 
 def bind(model: Any, capture: Any) -> None:
     """Tap the model's routers as the engine's own connector does, and begin and end its passes."""
+    first: dict[int | None, _binding.Layer] = {}
     for layer in _binding._find_layers(model):
         _binding._check_layout(layer, int(capture.capturer.layer_experts.max()), placed=False)
+        if layer.place is not None:
+            _binding.expect_one_router(first.get(layer.place), layer)
+            first[layer.place] = layer
     captured = {place: index for index, place in enumerate(capture.layer_map)}
     forward = capture.forward
 
@@ -547,7 +556,7 @@ class RowsConnector:
                 for i, handle in zip(new, handles.tolist(), strict=True):
                     requests[i].handle = handle
             first = self._issued_rows
-            drafts = getattr(input_batch, "num_draft_tokens_per_req", None)
+            drafts = input_batch.num_draft_tokens_per_req
             step = self._issue(requests, starts, first, input_batch.positions, drafts)
             cached = begins // self._block_rows
             for i in new:
