@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs vLLM's engine and server without a GPU, out of its wheels for CUDA, and of 0.33 the scheduler
-# and the worker's connector alone. Needs Python 3.12, fetches 1 GB for each version the first time,
-# and takes some minutes. On a GPU machine that has vLLM and routecap, `python3 check.py` is the same
+# Runs vLLM's engine and server without a GPU, out of its wheels for CUDA; 0.33 with its own model
+# runner (V2), whose kernels Triton's interpreter runs. Needs Python 3.12, fetches 1 GB for each
+# version the first time, and takes some minutes. On a GPU machine that has vLLM and routecap, `python3 check.py` is the same
 # on the device.
 #
 #   check.sh [VERSION...]     0.21, 0.26 and 0.33 unless named
@@ -37,23 +37,6 @@ blocks() {
     for options; do
         check "$version: rows of the blocks that are hit, slots.py $options" "$python" tests/vllm_engine/slots.py $options
     done
-}
-
-# The sources of 0.33, which run in the environment of 0.26.
-sources() {
-    local wheel folder=$build/vllm_sources_$1
-    python=$build/vllm_engine_0.26/bin/python
-    [ ! -e "$folder/ready" ] || return 0
-    say "setup: fetching vLLM $1"
-    rm -rf "$folder" && mkdir -p "$folder/wheel"
-    "$python" -m pip download --quiet --disable-pip-version-check --no-deps --dest "$folder/wheel" "vllm==$1.0" || exit 1
-    wheel=$(ls "$folder"/wheel/*.whl)
-    "$python" -c 'import sys, zipfile
-wheel = zipfile.ZipFile(sys.argv[1])
-wheel.extractall(sys.argv[2], [n for n in wheel.namelist() if n.endswith(".py") or "dist-info" in n])' "$wheel" "$folder"
-    rm -r "$folder/wheel"
-    "$python" -m pip install --quiet --disable-pip-version-check --no-deps --target "$folder" orjson==3.13.0 || exit 1  # its server
-    touch "$folder/ready"
 }
 
 # every_row VERSION OPTIONS...: check.py, once with each, and what a user does.
@@ -105,17 +88,18 @@ check_0.26() {
     check "0.26: the HTTP server, server.py" "$python" tests/vllm_engine/server.py "$build/vllm_engine_server_0.26"
 }
 check_0.33() {
-    environment 0.26
-    sources 0.33
-    check "0.33: beside its own connector, aux_output.py" env PYTHONPATH="$build/vllm_sources_0.33:$PYTHONPATH" \
-        "$python" tests/vllm_engine/aux_output.py
-    check "0.33: answers in a format, front_033.py" env PYTHONPATH="$build/vllm_sources_0.33:$PYTHONPATH" \
-        "$python" tests/vllm_engine/front_033.py "$build/vllm_engine_objects_0.33"
-    for options in "" "--sync --blocks 24 --seed 1" "--block 64 --seed 2" "--block 4 --flush 0.8 --seed 3"; do
-        check "0.33: rows of the blocks that are hit, slots_033.py $options" env PYTHONPATH="$build/vllm_sources_0.33:$PYTHONPATH" \
-            "$python" tests/vllm_engine/slots_033.py $options
+    local options
+    environment 0.33
+    for options in "" --sync --preempt "--drafts --seed 1" "--weights --preempt --seed 2" "--store 20000 --seed 3"; do
+        check "0.33: every row, check_033.py $options" "$python" tests/vllm_engine/check_033.py $options
     done
-    check "0.33: a saved load for its balancer, load.py" "$python" tests/vllm_engine/load.py "$build/vllm_sources_0.33"
+    check "0.33: the HTTP server, server.py" "$python" tests/vllm_engine/server.py "$build/vllm_engine_server_0.33"
+    check "0.33: beside its own connector, aux_output.py" "$python" tests/vllm_engine/aux_output.py
+    check "0.33: what a program gets in a format, front_033.py" "$python" tests/vllm_engine/front_033.py "$build/vllm_engine_objects_0.33"
+    for options in "" "--sync --blocks 24 --seed 1" "--block 64 --seed 2" "--block 4 --flush 0.8 --seed 3"; do
+        check "0.33: rows of the blocks that are hit, slots_033.py $options" "$python" tests/vllm_engine/slots_033.py $options
+    done
+    check "0.33: a saved load for its balancer, load.py" "$python" tests/vllm_engine/load.py
 }
 
 install_library

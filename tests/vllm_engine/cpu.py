@@ -1,14 +1,24 @@
-"""vLLM's engine, 0.21 or 0.26, without a GPU, out of the wheel for CUDA. Import it before vllm.
+"""vLLM's engine, 0.21, 0.26 or 0.33, without a GPU, out of the wheel for CUDA. Import it before vllm.
 
-What its kernels do, PyTorch does, as in examples/vllm/kernels.py. It shows what the host does, and
-nothing about the device.
+What its kernels do, PyTorch does, as in examples/vllm/kernels.py. 0.33 runs with its own model
+runner (V2), whose kernels Triton's interpreter runs. It shows what the host does, and nothing about
+the device.
 """
 
 import os
 import sys
+from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 
 os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+V2 = version("vllm").startswith("0.33")
+if V2:
+    os.environ["TRITON_INTERPRET"] = os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1"
+    import triton.backends
+
+    driver = SimpleNamespace(is_active=lambda: True)
+    triton.backends.backends["cpu"] = SimpleNamespace(driver=driver, compiler=None)
 import torch
 
 for name in ("zeros", "empty"):
@@ -114,6 +124,8 @@ torch.Event = kernels.Immediate
 
 def without_streams():
     """This imports the model runner: what replaces its parts has to be there before."""
+    if V2:
+        return
     from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 
     initialise = CPUModelRunner.__init__

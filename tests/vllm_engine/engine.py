@@ -117,7 +117,7 @@ def options_of(model, capture, sizes=SIZES, eager=False, **arguments):
     options |= arguments
     if ON_CPU:
         options |= {"dtype": "float32", "enforce_eager": True}
-        options.setdefault("block_size", 16)
+        options.setdefault("block_size", 32 if cpu.V2 else 16)
         options["compilation_config"] = {"custom_ops": ["none"]}
         for name in ("gpu_memory_utilization", "kv_cache_memory_bytes"):
             options.pop(name, None)

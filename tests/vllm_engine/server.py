@@ -1,10 +1,12 @@
-"""What vLLM's HTTP server, 0.21 or 0.26, answers with routecap, and what one request may ask for.
+"""What vLLM's HTTP server, 0.21, 0.26 or 0.33, answers with routecap, and what a request may ask for.
 
     python3 server.py FOLDER
 
 Completions, chats and the generate endpoint, whole and as streams: without asking, what the
 server's own code makes; in each format the same rows; a file that is on this machine; several
-choices and several prompts; what is refused; and what conform says. FOLDER is for what it writes.
+choices and several prompts; what is refused; and what conform says. In 0.33 an oracle in the
+engine's process says which rows these are. The server is started as `vllm serve` starts it, and
+nothing is imported that it does not import itself. FOLDER is for what it writes.
 """
 
 import base64
@@ -12,6 +14,7 @@ import concurrent.futures
 import io
 import json
 import os
+import pickle
 import re
 import shutil
 import signal
@@ -32,10 +35,30 @@ if os.environ.get(SERVES):
         engine.cpu.in_each_process()
 
 PROMPT = list(range(100, 133))
-IS_21 = version("vllm").startswith("0.21")
+IS_21, IS_33 = (version("vllm").startswith(each) for each in ("0.21", "0.33"))
+BLOCK = 32 if IS_33 else 16
 # 0.26 gives all layers of the decoder, of which the model's second does not route.
 ROWS, LAYERS, K, ROUTES = len(PROMPT) + 7, 3 if IS_21 else 4, 4, [0, 1, 2] if IS_21 else [0, 2, 3]
 passed = failed = 0
+
+
+def watch_routers():
+    """In the process that has the worker: an oracle, before the worker makes its runner."""
+    from oracle_033 import Oracle
+    from vllm.v1.worker.worker_base import WorkerWrapperBase
+
+    init_device = WorkerWrapperBase.init_device
+
+    def init(wrapper):
+        Oracle(BLOCK).serve(os.environ[ORACLE])
+        init_device(wrapper)
+
+    WorkerWrapperBase.init_device = init
+
+
+ORACLE = "VLLM_ENGINE_ORACLE"  # the file of its answers
+if os.environ.get(SERVES) and IS_33:
+    watch_routers()
 
 
 def serve(arguments):
@@ -65,11 +88,14 @@ class Server:
         arguments += ["--max-model-len", "512", "--max-num-batched-tokens", "128"]
         arguments += ["--chat-template", template, "--enforce-eager", "--served-model-name", "tiny"]
         arguments += ["--seed", "0", "--enable-prompt-tokens-details"]
+        if IS_33:
+            arguments.append("--enable-scale-out")  # which has the generate endpoint
         if os.environ.get("VLLM_ENGINE_ON_CPU") == "1":
-            arguments += ["--dtype", "float32", "--block-size", "16"]
+            arguments += ["--dtype", "float32", "--block-size", str(BLOCK)]
             arguments += ["--compilation-config", json.dumps({"custom_ops": ["none"]})]
         environment = os.environ | {
             SERVES: "1",
+            ORACLE: str(folder / "oracle"),
             "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
             "ROUTECAP_VLLM": "1",
             "ROUTECAP_VLLM_FOLDER": str(folder / "rows"),
@@ -124,8 +150,11 @@ class Server:
 
     def complete(self, stream=False, prompt=PROMPT, **asked):
         body = {"prompt": prompt, "max_tokens": 8, "temperature": 1e-3, "ignore_eos": True}
-        body |= {"top_k": 1}
-        extra = {"n": asked.pop("n", 1)}
+        if IS_33:  # Triton's interpreter has no top_k
+            body |= {"temperature": 1, "seed": 1} if "n" in asked else {"temperature": 0}
+        else:
+            body["top_k"] = 1
+        extra = {"n": asked.pop("n", 1)} | start_of(asked)
         return self.post(
             "/v1/completions", **body, **extra, stream=stream, vllm_xargs=asked or None
         )
@@ -133,13 +162,21 @@ class Server:
     def chat(self, stream=False, **asked):
         content = " ".join(f"w{i}" for i in PROMPT)
         body = {"messages": [{"role": "user", "content": content}], "max_tokens": 8}
-        body |= {"temperature": 0, "ignore_eos": True, "stream": stream}
+        body |= {"temperature": 0, "ignore_eos": True, "stream": stream} | start_of(asked)
         return self.post("/v1/chat/completions", **body, vllm_xargs=asked or None)
 
     def generate(self, stream=False, **asked):
-        sampling = {"max_tokens": 8, "temperature": 0, "ignore_eos": True, "extra_args": asked}
+        sampling = {"max_tokens": 8, "temperature": 0, "ignore_eos": True} | start_of(asked)
+        sampling["extra_args"] = asked
         body = {"token_ids": PROMPT, "sampling_params": sampling, "stream": stream}
         return self.post("/inference/v1/generate", **body)
+
+
+def start_of(asked):
+    """Of 0.33 it is a parameter of vLLM's own, and is not left in `asked`."""
+    if not IS_33 or asked.get("routed_experts_start", -1) < 0:
+        return {}
+    return {"routed_experts_prompt_start": asked.pop("routed_experts_start")}
 
 
 OBJECTS = Path(sys.argv[1]).resolve() / "objects" if len(sys.argv) == 2 else None
@@ -251,6 +288,24 @@ def own_of_26(server, answer):
     return rows
 
 
+def judged(folder, rows):
+    """The rows are those that the routers chose for each request of these tokens."""
+    import numpy as np
+
+    file = folder / "oracle"
+    Path(f"{file}.ask").touch()
+    for _ in range(300):
+        if Path(f"{file}.done").exists():
+            break
+        time.sleep(0.2)
+    lives, odd = pickle.loads(file.read_bytes())
+    whole = [life for each in lives.values() for life in each if len(life) == ROWS]
+    expect(len(whole) > 3 and not odd, f"oracle: {len(whole)} requests, odd {dict(odd)}")
+    for life in whole:
+        chosen = np.stack([life[position][0] for position in range(ROWS)])
+        expect(np.array_equal(chosen, rows), "own: the rows are what the routers chose")
+
+
 def in_every_format(server, rows):
     import numpy as np
 
@@ -259,7 +314,7 @@ def in_every_format(server, rows):
     for kind in FORMATS:
         if kind == "store" and not IS_21:
             continue
-        for start in (0, 35):
+        for start in (0, 20 if IS_33 else 35):  # 0.33: up to the prompt's end
             asked = {"routed_experts_format": kind, "routed_experts_start": start}
             asked["routed_experts_dtype"] = "int16" if kind == "nrlre1" else "uint8"
             asked["routed_experts_validity"] = 1
@@ -327,8 +382,9 @@ def several(server, rows):
             expect(len(ids) == len(prompt) + 7, f"several {index}: {len(ids)} rows")
             first = ids[: len(prompt)]
             expect(np.array_equal(first, rows[: len(prompt)]), f"several {index}: its rows")
-    _, answer = server.complete(routed_experts=0, routed_experts_format="object")
-    expect(answer["choices"][0]["routed_experts"] is None, "off")
+    if not IS_33:
+        _, answer = server.complete(routed_experts=0, routed_experts_format="object")
+        expect(answer["choices"][0]["routed_experts"] is None, "off")
     _, answer = server.complete(
         routed_experts_format="nrlre1", routed_experts_dtype="uint8"
     )  # which that cannot be
@@ -341,8 +397,10 @@ def several(server, rows):
 
 def refused(server):
     of_21 = () if IS_21 else (({"routed_experts_format": "store"}, "which only vLLM 0.21 has"),)
+    of_33 = (({"routed_experts": 0}, "has no routed_experts"),) if IS_33 else ()
     for asked, said in (
         *of_21,
+        *of_33,
         ({"routed_experts_format": "xml"}, "routed_experts_format is 'xml'"),
         ({"routed_experts_start": -1}, "routed_experts_start is -1"),
         ({"routed_experts_validity": 2}, "routed_experts_validity is 2"),
@@ -393,12 +451,16 @@ def main():
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
     words.write(folder)
+    for each in ("oracle", "oracle.ask", "oracle.done"):
+        (folder / each).unlink(missing_ok=True)
     for each in ("rows", "objects"):  # files of processes that are gone stay
         shutil.rmtree(folder / each, ignore_errors=True)
     server = Server(folder, folder / "server.log")
     try:
         server.wait()
         rows = own(server)
+        if IS_33:
+            judged(folder, rows)
         in_every_format(server, rows)
         several(server, rows)
         refused(server)
