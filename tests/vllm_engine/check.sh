@@ -90,7 +90,7 @@ check_0.26() {
 check_0.33() {
     local options
     environment 0.33
-    for options in "" --sync --preempt "--drafts --seed 1" "--weights --preempt --seed 2" "--store 20000 --seed 3"; do
+    for options in "" --sync --preempt "--drafts --seed 1" "--weights --preempt --seed 2"; do
         check "0.33: every row, check_033.py $options" "$python" tests/vllm_engine/check_033.py $options
     done
     check "0.33: the HTTP server, server.py" "$python" tests/vllm_engine/server.py "$build/vllm_engine_server_0.33"

@@ -1,7 +1,7 @@
 """Cell for cell: what callers of vLLM 0.33 get from routecap, and what its routers chose.
 
-    python3 check_033.py [--sync] [--preempt] [--drafts] [--weights] [--store BYTES] [--own]
-                         [--requests N] [--seed N]
+    python3 check_033.py [--sync] [--preempt] [--drafts] [--weights] [--own] [--requests N]
+                         [--seed N]
 
 With its own model runner, scheduler, prefix cache and front end. Random requests: prompts of many
 lengths in chunks, shared prefixes, n = 3, the three kinds of output, stop tokens, aborts,
@@ -19,7 +19,6 @@ parser.add_argument("--sync", action="store_true", help="no async scheduling")
 parser.add_argument("--preempt", action="store_true", help="few blocks: requests are preempted")
 parser.add_argument("--drafts", action="store_true", help="by n-grams")
 parser.add_argument("--weights", action="store_true", help="change those of routers, many times")
-parser.add_argument("--store", type=int, help="limit of --aux-output-config: some rows are gone")
 parser.add_argument("--own", action="store_true", help="vLLM's own capture")
 parser.add_argument("--requests", type=int, default=96)
 parser.add_argument("--seed", type=int, default=0)
@@ -52,8 +51,6 @@ if options.drafts:
         "prompt_lookup_max": 3,
         "prompt_lookup_min": 1,
     }
-if options.store:
-    more["aux_output_config"] = {"max_bytes": options.store}
 llm, runner = engine.make(
     MODEL,
     True,
@@ -193,8 +190,7 @@ def judge_row(name, position, row, truths):
     if any((row == ids).all() for ids, _, _ in truths):  # of an earlier life, if it came out then
         counts[f"right, {how}"] += 1
     elif (row == FILL).all():
-        gone = options.store and any(how == "hit" for _, _, how in truths)
-        counts[f"{'' if gone else 'WRONG '}missing, {how}"] += 1
+        counts[f"WRONG missing, {how}"] += 1
         notes.append((name, position, "missing", [version for _, version, _ in truths]))
     else:
         counts[f"WRONG rows, {how}"] += 1
@@ -213,7 +209,6 @@ for what, count in sorted(counts.items()):
 wrong = any("WRONG" in what for what in counts)
 few = counts["right, computed"] < 1000 or not counts["right, hit"]
 few |= options.preempt and not sum(len(each) > 1 for each in lives.values())
-few |= bool(options.store) and not counts["missing, hit"]
 few |= options.weights and oracle.version < 5
 print("FAILED" if wrong or few or odd else "PASSED")
 raise SystemExit(bool(wrong or few or odd))

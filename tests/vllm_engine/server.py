@@ -1,4 +1,5 @@
-"""What vLLM's HTTP server, 0.21, 0.26 or 0.33, answers with routecap, and what a request may ask for.
+"""What the HTTP server of vLLM 0.21, 0.26 or 0.33 answers with routecap, and what a request may
+ask for.
 
     python3 server.py FOLDER
 
