@@ -120,12 +120,15 @@ class Oracle:
             ids = ids.cpu().numpy()
             rows = zip(slots.cpu().tolist(), positions.cpu().tolist(), ids, strict=True)
             for slot, position, row in rows:
-                # Of those that share a block, the one that computes this position in this step.
                 owners = [
-                    (name, index * block + slot % block)
-                    for name, index in owners_of[slot // block]
-                    if began[name] <= index * block + slot % block < began[name] + counts[name]
+                    (name, index * block + slot % block) for name, index in owners_of[slot // block]
                 ]
+                if len(owners) > 1:  # of those that share a block, the one that computes in it
+                    owners = [
+                        (name, at)
+                        for name, at in owners
+                        if began[name] <= at < began[name] + counts[name]
+                    ]
                 if len(owners) != 1 or owners[0][1] != position:
                     odd[f"rows of {len(owners)} owners"] += 1
                     continue
