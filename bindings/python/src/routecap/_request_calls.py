@@ -325,14 +325,15 @@ class RequestCalls(Opened):
         generation: int | None,
         check: bool,
     ) -> NDArray[np.void]:
+        requests, firsts, keys = zip(*items)
+        checked = [checked_keys(each, store.key_bytes) for each in keys]
+        counts = np.array([count for _, count in checked], np.uint64)
+        held = np.frombuffer(b"".join(data for data, _ in checked), np.uint8)
         array = np.zeros(len(items), dtype)
-        held = []
-        for item, (request, first, keys) in zip(array, items):
-            data, count = checked_keys(keys, store.key_bytes)
-            keys = np.frombuffer(data, np.uint8) if count else np.zeros(0, np.uint8)
-            held.append(keys)
-            item["request"], item["first"] = self._resolve(request), first
-            item["keys"], item["count"] = keys.ctypes.data if count else 0, count
+        array["request"] = [self._resolve(request) for request in requests]
+        array["first"], array["count"] = firsts, counts
+        before = counts.cumsum() - counts
+        array["keys"] = held.ctypes.data + before * np.uint64(store.key_bytes)
         call(self._handle, store._handle, array, store._generation(generation))
         array["keys"] = 0  # they are not held from here on
         if check:
