@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,6 +10,9 @@ from numpy.typing import DTypeLike, NDArray
 
 import routecap
 
+from .. import _structs as structs
+from .._library import raw
+from .._tensors import dtype_of
 from ._unread import Rows
 
 
@@ -25,9 +29,15 @@ def to_array(routing: routecap.Routing, fill: int, dtype: DTypeLike = np.int16) 
     if out.dtype.kind == "u" and routing.complete:
         fill = 0
     # The library refuses a fill that is an expert's id unless a mask tells which cells are missing.
-    mask = np.empty(out.shape[:2], np.bool_) if fill >= 0 else None
-    routing.copy_to(out, mask=mask, fill=fill)
+    mask = np.empty(out.shape[:2], np.uint8) if fill >= 0 else None
+    # `Routing.copy_to`, without what it asks of an array that is not its own.
+    raw.routecap_routing_copy_to(routing._handle, _copy_options(out.dtype, fill), out, mask)
     return out
+
+
+@functools.cache
+def _copy_options(dtype: np.dtype[Any], fill: int) -> bytes:
+    return structs.copy_options(dtype=dtype_of(dtype), fill=fill)
 
 
 def spread(
