@@ -1,18 +1,20 @@
 """What a capturer does inside a forward pass: begin, record the ids of each layer, take a snapshot.
 
 If the whole pass is eager, or one CUDA graph, nothing is launched for a single layer: all layers
-are recorded at once after the last router (`HeldIds`). A graph of a part of the pass leaves its ids
-in memory that lives as long as the graph. They are recorded after the pass that replays the graph.
+are recorded at once after the last router (`HeldIds`). In one graph all of it runs on a branch, and
+the engine's kernels wait for none of it. A graph of a part of the pass leaves its ids in memory
+that lives as long as the graph. They are recorded after the pass that replays the graph.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import routecap
 
+from .._branch import Branch
 from .._devices import capturing_on
 from .._held import HeldIds
 
@@ -27,7 +29,8 @@ _pieces: Callable[[], Hashable | None] | None = None
 def say_pieces(pieces: Callable[[], Hashable | None] | None) -> None:
     """Set the function that says which graphs of parts of the model a pass replays; None if none.
 
-    Without such a function, ids are recorded inside these graphs.
+    Without such a function, ids are recorded inside these graphs, and a graph of a whole pass has no
+    branch: it is not known to be one.
     """
     global _pieces
     _pieces = pieces
@@ -53,6 +56,9 @@ class Forward:
         self.held = HeldIds(capturer, logger)
         self._is_capturing = capturing_on(capturer)
         self._capturing = False  # a graph, when this pass began
+        on_cuda = capturer.backend is routecap.Backend.CUDA
+        self._branch = Branch() if on_cuda else None  # of a graph that is a whole pass
+        self._recorded = False  # all layers of this pass, before its end
         self._seen = False  # a router has called in this pass
         self._of_pieces: dict[Hashable, dict[int, torch.Tensor]] = {}
         self._sources_of_pieces: dict[Hashable, list[routecap.LayerSources]] = {}
@@ -63,17 +69,42 @@ class Forward:
         None: as many as there may be.
         """
         self.delimited = True
-        self._seen = False
+        self._seen = self._recorded = False
         self._capturing = self._is_capturing()
         self.held.begin()
-        self._capturer.begin(self._capturer.rows if rows is None else rows)
+        whole = self._capturing and _pieces is not None and _pieces() is None
+        if self._branch is not None and whole and self.held.proven:
+            self._branch.fork()
+        rows = self._capturer.rows if rows is None else rows
+        self._capturer.begin(rows, stream=self._aside)
 
     def end(self) -> None:
         """All routers of the forward pass have run."""
+        try:
+            if not self._recorded:
+                self._record_all()
+        finally:
+            self._join()
+
+    @property
+    def _aside(self) -> Any:
+        """The branch's stream while there is one; None is the engine's."""
+        return None if self._branch is None else self._branch.stream
+
+    def _record_all(self) -> None:
         if not self._seen and _pieces is not None and self._of_pieces:
             self._record_pieces(_pieces())
-        self.held.record()
-        self._capturer.snapshot()
+        if self._branch is not None and self._aside is not None:
+            self._branch.fork()  # it waits for the last router
+        self.held.record(self._aside)
+        self._capturer.snapshot(stream=self._aside)
+        self._recorded = True
+
+    def _join(self) -> None:
+        """What comes on the engine's stream comes after the branch. Also if something failed: the
+        engine's graph would be lost with a branch that is open."""
+        if self._branch is not None and self._branch.join() and self._recorded:
+            self.held.forget()
 
     def route(self, layer: int, topk_ids: torch.Tensor, table: torch.Tensor | None = None) -> None:
         """As `record`, for ids whose memory is free only once their tensor is gone."""
@@ -87,6 +118,8 @@ class Forward:
             self._tell_conflict(layer)
         elif self.held.hold(layer, topk_ids, capturing):
             self._seen = True
+            if self._aside is not None and len(self.held) == self._capturer.layers:
+                self._record_all()
         else:
             self.record(layer, topk_ids)
 
@@ -97,6 +130,7 @@ class Forward:
         `table` [ids] of int32 they are looked up in it.
         """
         self._seen = True
+        self._join()  # what is recorded here comes after the begin
         if not self.delimited:
             self._begin_if_new(layer, topk_ids)
         first_row = 0
@@ -125,7 +159,8 @@ class Forward:
     # ---- Graphs of parts of a pass
 
     def _route_in_piece(self, layer: int, topk_ids: torch.Tensor) -> None:
-        key = _pieces() if self.held.proven and _pieces is not None else None
+        in_piece = not self._capturing  # else a part that runs eagerly within a graph
+        key = _pieces() if in_piece and self.held.proven and _pieces is not None else None
         of_pieces = None if key is None else self._of_pieces.setdefault(key, {})
         if of_pieces is None or layer in of_pieces:  # another graph of this name records inside
             self.record(layer, topk_ids)
