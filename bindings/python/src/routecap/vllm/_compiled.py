@@ -13,10 +13,7 @@ PLACES = """
 vllm.forward_context
     get_forward_context()
     is_forward_context_available()
-vllm.config.model
-    ModelConfig.compute_hash(self)
-    ModelConfig: enable_return_routed_experts
-"""  # what this module replaces and reads
+"""  # what this module reads, beside the class of configurations that a version has
 
 
 def replayed_pieces() -> Hashable | None:
@@ -33,7 +30,7 @@ def replayed_pieces() -> Hashable | None:
 
 
 def compile_alike(config_class: Any) -> None:
-    """An engine finds what one without capture has compiled, and the other way round. Capture is
+    """Of the configuration that has the option `enable_return_routed_experts`: an engine finds what one without capture has compiled, and the other way round. Capture is
     no part of it: routers run inside an operator that the compiler does not look into.
 
     vLLM counts the option in the name under which it keeps what is compiled. Compiled apart,

@@ -45,6 +45,9 @@ from ._workers import serve as serve_scheduler
 from ._wrap import once, replace
 
 PLACES = f"""{places_of(_hooks, _binding, _compiled, _transport, _scheduler, _front_end, _server)}
+vllm.config.model
+    ModelConfig.compute_hash(self)
+    ModelConfig: enable_return_routed_experts
 vllm.distributed.parallel_state
     get_pp_group()
 vllm.v1.worker.gpu_model_runner

@@ -44,6 +44,9 @@ from ._server import Tokens, check, serve
 from ._transport import send_bytes
 
 PLACES = f"""{places_of(_hooks, _binding, _compiled, _transport, _scheduler, _front_end, _server)}
+vllm.config.model
+    ModelConfig.compute_hash(self)
+    ModelConfig: enable_return_routed_experts
 vllm.distributed.parallel_state
     get_pp_group()
 vllm.v1.worker.gpu_model_runner

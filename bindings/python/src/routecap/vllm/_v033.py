@@ -36,10 +36,12 @@ from numpy.typing import DTypeLike, NDArray
 
 import routecap
 
-from . import _binding, _hooks, _model_config, _server, routed_experts_capturer
+from . import _binding, _compiled, _hooks, _model_config, _server, routed_experts_capturer
 from ._answers import ERROR, ROWS, Answer
 from ._asked import Asked, asked_by, without_format
 from ._capturer import RoutedExpertsCapturer
+from ._compiled import compile_alike, replayed_pieces
+from ._forward import say_pieces
 from ._front_end import each_processor
 from ._hooks import each_scheduler, expect_runner, take_worker, watch_weights
 from ._options import get_options
@@ -49,7 +51,10 @@ from ._results import PendingRoutedExperts, spread, to_array
 from ._server import Tokens, answered, check, give_out
 from ._wrap import once, replace
 
-PLACES = f"""{places_of(_hooks, _binding, _server)}
+PLACES = f"""{places_of(_hooks, _binding, _compiled, _server)}
+vllm.config.aux_output
+    AuxOutputConfig.compute_hash(self)
+    AuxOutputConfig: enable_return_routed_experts
 vllm.distributed.parallel_state
     get_tp_group()
 vllm.v1.engine.input_processor
@@ -117,6 +122,8 @@ _TOKENS = Tokens(
 
 def apply() -> None:
     """Replace all of these, once."""
+    say_pieces(replayed_pieces)
+    compile_alike(import_module("vllm.config.aux_output").AuxOutputConfig)
     wrapper = import_module("vllm.v1.worker.worker_base").WorkerWrapperBase
     take_worker(wrapper, check_worker, prepare_worker)
     watch_weights(wrapper)
