@@ -150,6 +150,10 @@ class ForwardPath(Opened):
         )
         if positions is not None and member(Snapshot, snapshot) is Snapshot.LATER:
             self._keep_in_flight(ticket, positions)
+        return self._step_of(outcome, ticket)
+
+    def _step_of(self, outcome: Status, ticket: int) -> Step:
+        """The step of a call that was made. Warns of the first that is lost."""
         if outcome is Status.LOST and not self._warned_of_loss:
             self._warned_of_loss = True
             more = min(2 * self.slots, MAX_SLOTS)
@@ -160,7 +164,7 @@ class ForwardPath(Opened):
                 " step.wait() before the next forward begins. Later losses are not warned of:"
                 " Step.lost and Capturer.stats().steps_lost tell them.",
                 LostStepWarning,
-                stacklevel=2,
+                stacklevel=3,
             )
         return Step(self, ticket, outcome)  # type: ignore[arg-type]  # a Capturer
 

@@ -262,6 +262,52 @@ def test_a_cache_that_is_emptied_beside_a_step_in_flight_costs_no_row_of_it():
         np.testing.assert_array_equal(found.rows[:, [0, 2, 3]], rows)
 
 
+def test_a_step_in_which_nothing_happens_to_its_requests_costs_nothing_for_each():
+    """Spans were made and steps were counted for each request, in every step: 0.4 ms of 14 ms, on
+    the engine's thread, for 256 requests that decode."""
+
+    def calls_of(count):
+        made, found = connector(), []
+        names = [f"r{i}" for i in range(count)]
+        for position in range(3):
+            made.told = told(names=names, more=[None] * count)
+            capture(made, np.tile(np.arange(LAYERS * K).reshape(LAYERS, K), (count, 1, 1)))
+            metadata = SimpleNamespace(
+                generation=0,
+                requests=dict.fromkeys(names, position),
+                block_hashes={},
+                finished_requests=(),
+                retained_block_hashes=None,
+                released_block_hashes=None,
+            )
+            batch = SimpleNamespace(
+                req_ids=list(names),
+                query_start_loc_np=np.arange(count + 1, dtype=np.int32),
+                num_computed_tokens_np=np.full(count, position, np.int32),
+                num_draft_tokens_per_req=None,
+                positions=torch.full((count,), position),
+            )
+            found.append(0)
+
+            def count_calls(frame, event, argument):
+                found[-1] += event in ("call", "c_call")
+
+            sys.setprofile(count_calls)
+            try:
+                made.begin_step(metadata)
+                output = made.prepare_output(batch)
+            finally:
+                sys.setprofile(None)
+            output.enqueue_cpu_copy(np.ones(count, np.int32), np.zeros(count, np.int32))
+            given = output.process_output()
+            assert [each.token_start for each in map(given.get, names)] == [position] * count
+        return found
+
+    few, many = calls_of(2), calls_of(60)
+    assert many[0] > few[0] + 58  # they begin
+    assert many[1:] == few[1:]
+
+
 @pytest.mark.parametrize("numbers", [_v033.Numbers(), None])
 def test_a_store_that_is_full_costs_rows_and_nothing_else(numbers):
     made = connector(store_bytes=1, numbers=numbers)

@@ -30,8 +30,10 @@ def replayed_pieces() -> Hashable | None:
 
 
 def compile_alike(config_class: Any) -> None:
-    """Of the configuration that has the option `enable_return_routed_experts`: an engine finds what one without capture has compiled, and the other way round. Capture is
+    """An engine finds what one without capture has compiled, and the other way round. Capture is
     no part of it: routers run inside an operator that the compiler does not look into.
+
+    config_class: the one that has the option `enable_return_routed_experts`.
 
     vLLM counts the option in the name under which it keeps what is compiled. Compiled apart,
     kernels are chosen by measuring them, anew and otherwise: they round otherwise, and greedy

@@ -29,8 +29,8 @@ _pieces: Callable[[], Hashable | None] | None = None
 def say_pieces(pieces: Callable[[], Hashable | None] | None) -> None:
     """Set the function that says which graphs of parts of the model a pass replays; None if none.
 
-    Without such a function, ids are recorded inside these graphs, and a graph of a whole pass has no
-    branch: it is not known to be one.
+    Without such a function, ids are recorded inside these graphs, and no graph has a branch: it is
+    not known to be one of a whole pass.
     """
     global _pieces
     _pieces = pieces

@@ -27,7 +27,7 @@ import dataclasses
 import logging
 import sys
 import threading
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Container, Iterable, Mapping, Sequence
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -37,6 +37,7 @@ from numpy.typing import DTypeLike, NDArray
 import routecap
 
 from . import _binding, _compiled, _hooks, _model_config, _server, routed_experts_capturer
+from ._again import KeptSpans
 from ._answers import ERROR, ROWS, Answer
 from ._asked import Asked, asked_by, without_format
 from ._capturer import RoutedExpertsCapturer
@@ -408,33 +409,107 @@ def bind(model: Any, capture: Any) -> None:
 class _Request:
     """What is known of one request, from its first step to its end or preemption.
 
-    emit: the first position that the caller does not have yet.
+    slot: its place in the connector's `_Slots`.
     hashes: of its blocks, in order, as far as the scheduler has told them.
     numbers: of its blocks in the engine's cache, in order.
     published: how many of the blocks that have hashes are published.
-    cursor: one past the last row of an accepted token; None before its first step is taken.
-    steps: how many of its steps are issued and not taken.
     retained: keys that the store retains for it.
     """
 
-    emit: int
-    handle: int = 0
+    name: str
+    slot: int
     hashes: bytearray = dataclasses.field(default_factory=bytearray)
     numbers: list[int] = dataclasses.field(default_factory=list)
     published: int = 0
-    cursor: int | None = None
-    steps: int = 0
-    finished: bool = False
     retained: list[NDArray[np.uint8]] = dataclasses.field(default_factory=list)
 
 
-@dataclasses.dataclass(eq=False)
+class _Slots:
+    """What every step reads or writes of its requests, in arrays, so that no step looks at each
+    request.
+
+    handle: 0 before the first step.
+    emit_cursor: [2, slots]. The first position that the caller does not have yet; and one past the
+        last row of an accepted token, or before the first step is taken, a position behind all.
+    """
+
+    def __init__(self) -> None:
+        self.handle = np.zeros(0, np.uint64)
+        self.emit_cursor = np.zeros((2, 0), np.int64)
+        self._free: list[int] = []
+
+    def take(self, emit: int) -> int:
+        if not self._free:
+            used, more = len(self.handle), max(256, len(self.handle))
+            self.handle = np.append(self.handle, np.zeros(more, np.uint64))
+            self.emit_cursor = np.append(self.emit_cursor, np.zeros((2, more), np.int64), axis=1)
+            self._free = list(range(used, used + more))[::-1]
+        slot = self._free.pop()
+        self.handle[slot] = 0
+        self.emit_cursor[:, slot] = emit, np.iinfo(np.int64).max
+        return slot
+
+    def give_back(self, slots: Iterable[int]) -> None:
+        self._free += slots
+
+
+class _Batch:
+    """The spans of a batch. Most steps have the batch of the last one: then there is nothing to
+    write again but where the step begins.
+
+    The last span is of the request that has the rows of all.
+    """
+
+    def __init__(
+        self, names: list[str], slots: NDArray[np.intp], handles: NDArray[np.uint64], limit: int
+    ) -> None:
+        self.names, self.slots = names, slots
+        self.spans = routecap.spans(len(names) + 1)
+        self.spans["request"] = handles
+        self.spans["position_end"][:-1] = limit
+        # Each row is a request's and the step's. Each request counts its own.
+        self.spans["flags"] = routecap.SpanFlag.SHARED | routecap.SpanFlag.UNCOUNTED
+        self._rows, self._sink_row, self._flags, self._position = (
+            self.spans[name] for name in ("rows", "sink_row", "flags", "position")
+        )
+        self._starts = b""
+        self._drafts = True
+
+    def fill(self, starts: NDArray[Any], first: int, drafts: NDArray[Any] | None) -> None:
+        """
+        Args:
+            starts: The first row of each request, and one past the last row of all.
+            first: The position of the step's first row in the request that has all.
+            drafts: How many of each request's rows verify drafts.
+        """
+        self._position[-1] = first
+        if (told := starts.tobytes()) != self._starts:
+            self._rows[:-1] = starts[1:] - starts[:-1]
+            self._rows[-1] = starts[-1]
+            self._sink_row[:-1] = starts[:-1]
+            self._starts = told
+        if drafts is not None or self._drafts:
+            each = routecap.SpanFlag.SHARED | routecap.SpanFlag.DEVICE_POSITIONS
+            flags = np.full(len(self.names), each, np.uint32)
+            if drafts is not None:
+                flags[drafts > 0] |= np.uint32(routecap.SpanFlag.DECODE)
+            self._flags[:-1] = flags
+            self._drafts = drafts is not None
+
+
+@dataclasses.dataclass(slots=True, eq=False)
 class PendingOutput:
-    """A step whose rows are in flight."""
+    """A step whose rows are in flight.
+
+    slots: of its requests.
+    begins: the position of each request's first row, as the scheduler has it.
+    starts: the first row of each in the step, and one past the last of all.
+    first: the position of the step's first row in the request that has all.
+    """
 
     _take: Callable[[PendingOutput], dict[str, Any]]
     names: Sequence[str]
-    requests: Sequence[_Request]
+    slots: NDArray[np.intp]
     begins: NDArray[Any]
     starts: NDArray[Any]
     step: routecap.Step
@@ -451,7 +526,11 @@ class PendingOutput:
 
 
 class RowsConnector:
-    """What the engine's AuxOutputWorkerConnector does, for any number of concurrent steps."""
+    """What the engine's AuxOutputWorkerConnector does, for any number of concurrent steps.
+
+    A step costs Python's time for what begins, fills a block or ends in it, and for each request
+    only where its output is made.
+    """
 
     def __init__(
         self,
@@ -485,7 +564,12 @@ class RowsConnector:
         self._dtype: DTypeLike = np.int16 if self._fill < 0 else own_type
         self._lock = threading.Lock()
         self._metadata: Any = None
-        self._requests: dict[str, _Request] = {}
+        self._requests: dict[str, _Request] = {}  # those that have not ended
+        self._slots = _Slots()
+        self._batch: _Batch | None = None  # of the last step, if its requests are still the same
+        self._spans = KeptSpans(self._capturer)
+        self._in_flight: dict[int, None] = {}  # steps that are not taken, the oldest first
+        self._ended: list[tuple[int, _Request]] = []  # with the last step that may have rows of it
         self._keyed: list[_Request] = []  # with keys that are not published
         self._retained: collections.Counter[bytes] = collections.Counter()
         self._block_rows, self._numbers = block_rows, numbers
@@ -525,126 +609,122 @@ class RowsConnector:
                 self._epoch += 1
                 if self.store is not None and self._numbers is None:
                     self.store.advance(self._epoch)
-            for name, emit in metadata.requests.items():
-                known = self._requests.get(name)
-                if known is None or known.finished:
-                    self._requests[name] = _Request(emit)
+            requests = metadata.requests
+            if not requests.keys() <= self._requests.keys():
+                self._batch = None
+                for name, emit in requests.items():
+                    if name not in self._requests:
+                        self._requests[name] = _Request(name, self._slots.take(emit))
             for name, hashes in metadata.block_hashes.items():
                 request = self._requests.get(name)
                 if request is not None:
                     self._make_store(hashes.item_size)
                     request.hashes += hashes.data
                     self._keyed.append(request)
-            if any(name not in metadata.requests for name in metadata.block_hashes):
-                self._publish(name for name in metadata.requests)
+            if any(name not in requests for name in metadata.block_hashes):
+                self._publish(requests)
             if self._numbers is not None:
                 self._number(self._numbers)
             self._retain(metadata.retained_block_hashes)
-            for name in metadata.finished_requests:
-                request = self._requests.get(name)
-                if request is not None:
-                    request.finished = True
-                    if request.steps == 0:
-                        self._end(name, request)
+            if metadata.finished_requests:
+                self._end(metadata.finished_requests)
             self._release(metadata.released_block_hashes)
 
     def prepare_output(self, input_batch: Any) -> PendingOutput | None:
         """After the forward pass: issue its rows to the requests that they belong to."""
         if not self._owner or self._metadata is None:
             return None
-        names = list(input_batch.req_ids)
+        names = input_batch.req_ids
         starts = np.array(input_batch.query_start_loc_np[: len(names) + 1])
         begins = np.array(input_batch.num_computed_tokens_np[: len(names)])
+        drafts = input_batch.num_draft_tokens_per_req
         with self._lock:
-            requests = [self._requests[name] for name in names]
-            new = [i for i, request in enumerate(requests) if not request.handle]
-            if new:
-                handles = self._capturer.open_batch(len(new), policy="replace")
-                for i, handle in zip(new, handles.tolist(), strict=True):
-                    requests[i].handle = handle
+            batch = self._batch
+            new: list[int] = []
+            if batch is None or batch.names != names:
+                batch, new = self._make_batch(names)
             first = self._issued_rows
-            drafts = input_batch.num_draft_tokens_per_req
-            step = self._issue(requests, starts, first, input_batch.positions, drafts)
-            cached = begins // self._block_rows
-            for i in new:
-                requests[i].published = int(cached[i])
-            self._publish(())
-            for i in new:
-                self._adopt(requests[i], int(cached[i]))
-            for request in requests:
-                request.steps += 1
-        return PendingOutput(self._take, names, requests, begins, starts, step, first)
+            batch.fill(starts, first, drafts)
+            self._issued_rows += int(starts[-1])
+            step = self._issue(batch.spans, input_batch.positions, self._issued_rows - first)
+            cached = [int(begins[i]) // self._block_rows for i in new]
+            for i, blocks in zip(new, cached, strict=True):
+                self._requests[names[i]].published = blocks
+            if self._keyed:
+                self._publish(())
+            for i, blocks in zip(new, cached, strict=True):
+                self._adopt(self._requests[names[i]], blocks)
+            self._in_flight[step.ticket] = None
+        return PendingOutput(self._take, batch.names, batch.slots, begins, starts, step, first)
 
-    def _issue(
-        self,
-        requests: Sequence[_Request],
-        starts: NDArray[Any],
-        first: int,
-        positions: Any,
-        drafts: NDArray[Any] | None,
-    ) -> routecap.Step:
-        total = int(starts[-1])
-        spans = routecap.spans(len(requests) + 1)
-        spans["request"][:-1] = [request.handle for request in requests]
-        spans["rows"][:-1] = starts[1:] - starts[:-1]
-        spans["sink_row"][:-1] = starts[:-1]
-        spans["flags"] = routecap.SpanFlag.SHARED  # each row is a request's and the step's
-        spans["flags"][:-1] |= routecap.SpanFlag.DEVICE_POSITIONS
-        spans["position_end"][:-1] = self.capture.max_model_len
-        spans[-1:]["request"], spans[-1:]["position"] = self._steps, first
-        spans[-1:]["rows"] = total
-        spans[-1:]["flags"] |= routecap.SpanFlag.UNCOUNTED  # each request counts its own
-        if drafts is not None:
-            spans["flags"][:-1] |= np.where(drafts > 0, routecap.SpanFlag.DECODE, 0).astype("u4")
-        self._issued_rows += total
+    def _make_batch(self, names: Sequence[str]) -> tuple[_Batch, list[int]]:
+        """Another batch than the last one, and which of its requests are new."""
+        requests = [self._requests[name] for name in names]
+        slots = np.fromiter((request.slot for request in requests), np.intp, len(requests))
+        handles = self._slots.handle[slots]
+        new: list[int] = np.flatnonzero(handles == 0).tolist()
+        if new:
+            handles[new] = self._capturer.open_batch(len(new), policy="replace")
+            self._slots.handle[slots] = handles
+        all_handles = np.append(handles, np.uint64(self._steps))
+        self._batch = _Batch(list(names), slots, all_handles, self.capture.max_model_len)
+        return self._batch, new
+
+    def _issue(self, spans: NDArray[np.void], positions: Any, rows: int) -> routecap.Step:
         forward = self.capture.forward
         snapshot = routecap.Snapshot.TAKEN if forward.delimited else routecap.Snapshot.MAKE
-        step = self._capturer.issue(spans, tag=self._epoch, positions=positions, snapshot=snapshot)
+        step = self._spans.issue(spans, rows, positions, self._epoch, snapshot)
         forward.issued()
         self.capture.issued(step)
         self.capture.watch.look(step.ticket)
         return step
 
     def _take(self, pending: PendingOutput) -> dict[str, Any]:
-        """The outputs of a step. Ends the requests that finished before it was taken."""
+        """The outputs of a step. Ends the requests that ended before it was taken."""
         pending.step.wait()
-        starts = pending.starts.tolist()
-        routing = self._capturer.extract(self._steps, pending.first, starts[-1], mode="take")
+        starts, slots, known = pending.starts, pending.slots, self._slots
+        routing = self._capturer.extract(self._steps, pending.first, int(starts[-1]), mode="take")
         rows = self._array(routing)
-        found = {}
+        sampled, rejected = np.asarray(pending.sampled), np.asarray(pending.rejected)
+        if not sampled.shape == rejected.shape == slots.shape:
+            raise ValueError(
+                f"a step of {len(slots)} requests has numbers of sampled and rejected tokens of the"
+                f" shapes {sampled.shape} and {rejected.shape}: vLLM differs from 0.33.0"
+            )
         with self._lock:
-            for name, request, begin, start, end, sampled, rejected in zip(
-                pending.names,
-                pending.requests,
-                pending.begins.tolist(),
-                starts[:-1],
-                starts[1:],
-                np.asarray(pending.sampled).tolist(),
-                np.asarray(pending.rejected).tolist(),
-                strict=True,
-            ):
-                end -= rejected
-                if request.cursor is not None:  # the scheduler may have counted on drafts
-                    begin = min(begin, request.cursor)
-                request.cursor = cursor = begin + end - start
-                emit = request.emit
-                if sampled > 0 and emit <= cursor:
-                    part = (
-                        rows[start + emit - begin : end]
-                        if emit >= begin
-                        else self._read(request, emit, cursor)
-                    )
-                    found[name] = self._output(emit, part)
-                    request.emit = cursor
-                request.steps -= 1
-                if request.finished and request.steps == 0:
-                    self._end(name, request)
+            emits, cursors = state = known.emit_cursor[:, slots]
+            begins = np.minimum(pending.begins, cursors)  # the scheduler may count on drafts
+            firsts = starts[:-1]
+            accepted = starts[1:] - firsts - rejected
+            np.add(begins, accepted, out=cursors)
+            given = (sampled > 0) & (emits <= cursors)
+            whole = bool(given.all())
+            at = emits + (firsts - begins)  # the row of `emit`, if the step has it
+            found: dict[str, Any] = {}
+            one_each = len(rows) == len(slots) and bool((accepted == 1).all())
+            if whole and one_each and (at == firsts).all():
+                each = map(self._output, emits.tolist(), rows[:, None])
+                found = dict(zip(pending.names, each, strict=True))
+                emits[:] = cursors
+            else:
+                for i in np.flatnonzero(given).tolist():
+                    emit, first, row = int(emits[i]), firsts[i], at[i]
+                    if row >= first:
+                        part = rows[row : first + accepted[i]]
+                    else:
+                        part = self._read(slots[i], emit, cursors[i])
+                    found[pending.names[i]] = self._output(emit, part)
+                emits[given] = cursors[given]
+            known.emit_cursor[:, slots] = state
+            self._in_flight.pop(pending.step.ticket, None)
+            if self._ended:
+                self._close_ended()
         return found
 
-    def _read(self, request: _Request, first: int, end: int) -> NDArray[Any]:
-        """Rows [first, end), including adopted ones, which may be in flight."""
-        copy = self._capturer.fork(request.handle, end)
-        routing = self._capturer.finish(copy, end)
+    def _read(self, slot: int, first: int, end: int) -> NDArray[Any]:
+        """Rows [first, end) of a request, including adopted ones, which may be in flight."""
+        copy = self._capturer.fork(int(self._slots.handle[slot]), int(end))
+        routing = self._capturer.finish(copy, int(end))
         routing.wait()
         return self._array(routing.slice(first, end - first))
 
@@ -688,7 +768,7 @@ class RowsConnector:
             allocated += numbers[new.num_computed_tokens // (of.parts * self._block_rows) :]
         cached = step.scheduled_cached_reqs
         for name, blocks in zip(cached.req_ids, cached.new_block_ids, strict=True):
-            if blocks is None or not blocks[of.group]:
+            if blocks is None or not blocks[of.group]:  # nearly all, in a step of decoding
                 continue
             if (request := self._requests.get(name)) is not None:
                 if name in cached.resumed_req_ids:
@@ -723,62 +803,82 @@ class RowsConnector:
             number = self._copied.get(number, number)
         return number * self._numbers.parts + part if number else _NOWHERE  # 0 is no block
 
-    def _publish(self, but: Iterable[str]) -> None:
+    def _publish(self, but: Container[str]) -> None:
         """Publish the blocks whose rows are issued, except those of these requests."""
-        later = {id(self._requests[name]) for name in but}
-        ready = [request for request in self._keyed if id(request) not in later]
-        self._keyed = [request for request in self._keyed if id(request) in later]
+        ready: dict[_Request, None] = {}
+        later = []
+        for request in self._keyed:
+            if request.name in but and self._requests.get(request.name) is request:
+                later.append(request)
+            else:
+                ready[request] = None
+        self._keyed = later
+        told = []
         for request in ready:
             first, end = request.published, len(request.hashes) // self._hash_bytes
-            if first < end and request.handle:
-                if self._numbers is not None:
-                    self._publish_numbers(request, first, end)
-                elif not self._mixed:
-                    self._publish_hashes(request, first)
+            if first < end and self._slots.handle[request.slot]:
+                told.append((request, first, end))
                 request.published = end
+        if told and self._numbers is not None:
+            self._publish_numbers(told)
+        elif told and not self._mixed:
+            self._publish_hashes(told)
 
-    def _publish_numbers(self, request: _Request, first: int, end: int) -> None:
+    def _publish_numbers(self, told: Sequence[tuple[_Request, int, int]]) -> None:
+        """Publish blocks [first, end) of each of these requests."""
         assert self.store is not None
-        keys = [self._key(request, block) for block in range(first, end)]
-        self._kept.update(
-            (key, self._hash_of(request, block)) for block, key in enumerate(keys, first)
-        )
+        items = []
+        for request, first, end in told:
+            keys = [self._key(request, block) for block in range(first, end)]
+            self._kept.update(
+                (key, self._hash_of(request, block)) for block, key in enumerate(keys, first)
+            )
+            rows = self._block_rows * first
+            items.append((self._handle(request), rows, np.array(keys, np.uint64)))
         self._kept.pop(_NOWHERE, None)
-        rows = self._block_rows * first
-        self._capturer.publish_batch(
-            self.store, [(request.handle, rows, np.array(keys, np.uint64))]
-        )
+        self._capturer.publish_batch(self.store, items)
 
-    def _publish_hashes(self, request: _Request, first: int) -> None:
+    def _publish_hashes(self, told: Sequence[tuple[_Request, int, int]]) -> None:
         """The store retains them while their request runs."""
         assert self.store is not None
-        new = self._of_hashes(request.hashes)[first:]
-        self._capturer.publish_batch(
-            self.store, [(request.handle, self._block_rows * first, new)], generation=self._epoch
-        )
-        self._keep(request, new)
+        keys = [self._of_hashes(request.hashes)[first:end] for request, first, end in told]
+        items = [
+            (self._handle(request), self._block_rows * first, each)
+            for (request, first, _), each in zip(told, keys, strict=True)
+        ]
+        self._capturer.publish_batch(self.store, items, generation=self._epoch)
+        self._keep([request for request, _, _ in told], keys)
+
+    def _handle(self, request: _Request) -> int:
+        return int(self._slots.handle[request.slot])
 
     def _adopt(self, request: _Request, blocks: int) -> None:
         """Adopt the first blocks of a new request, which it took from the engine's cache."""
         if not blocks:
             return
         assert self.store is not None  # the scheduler tells the hashes of what it takes
+        handle = self._handle(request)
         if self._numbers is None:
             keys = self._of_hashes(request.hashes)[:blocks]
-            self._capturer.adopt(request.handle, self.store, 0, keys, generation=self._epoch)
-            self._keep(request, keys)
+            self._capturer.adopt(handle, self.store, 0, keys, generation=self._epoch)
+            self._keep([request], [keys])
             return
         found = [self._key(request, block, taken=True) for block in range(blocks)]
         for block, key in enumerate(found):
             if self._kept.get(key) != self._hash_of(request, block):
                 found[block] = _NOWHERE
-        self._capturer.adopt(request.handle, self.store, 0, np.array(found, np.uint64))
+        self._capturer.adopt(handle, self.store, 0, np.array(found, np.uint64))
         if copied := blocks % self._numbers.parts:  # the request goes on in a copy
-            self._publish_numbers(request, blocks - copied, blocks)
+            self._publish_numbers([(request, blocks - copied, blocks)])
 
-    def _keep(self, request: _Request, keys: NDArray[np.uint8]) -> None:
+    def _keep(self, requests: Sequence[_Request], keys: Sequence[NDArray[np.uint8]]) -> None:
+        """The store retains these keys of each request, as far as it has them."""
         assert self.store is not None
-        request.retained.append(keys[self.store.retain(keys) == 0])
+        kept, at = self.store.retain(np.concatenate(keys)) == 0, 0
+        whole = bool(kept.all())
+        for request, some in zip(requests, keys, strict=True):
+            request.retained.append(some if whole else some[kept[at : at + len(some)]])
+            at += len(some)
 
     def _retain(self, hashes: Any) -> None:
         """Retain blocks of finished requests while the engine has their keys and values."""
@@ -794,30 +894,46 @@ class RowsConnector:
 
     # ---- Ends
 
-    def _end(self, name: str, request: _Request) -> None:
-        if request.handle:
-            self._capturer.close_batch(np.array([request.handle], np.uint64))
-            request.handle = 0
-        self._let_go(request)
-        if self._requests.get(name) is request:
-            del self._requests[name]
+    def _end(self, names: Iterable[str]) -> None:
+        """These requests have no further steps. Those in flight may still have rows of them."""
+        self._batch = None
+        last = next(reversed(self._in_flight), 0)
+        for name in names:
+            request = self._requests.pop(name, None)
+            if request is not None:
+                self._ended.append((last, request))
+        self._close_ended()
+
+    def _close_ended(self) -> None:
+        """Forget the requests of which no step is in flight."""
+        oldest = next(iter(self._in_flight), None)
+        over = [request for last, request in self._ended if oldest is None or last < oldest]
+        if not over:
+            return
+        self._ended = [each for each in self._ended if oldest is not None and each[0] >= oldest]
+        slots = [request.slot for request in over]
+        handles = self._slots.handle[slots]
+        self._capturer.close_batch(handles[handles != 0])
+        self._slots.give_back(slots)
+        for request in over:
+            self._let_go(request)
 
     def _let_go(self, request: _Request) -> None:
         """Release its blocks, the last ones first, which the fewest other requests share."""
-        for keys in reversed(request.retained):
+        if request.retained:
             assert self.store is not None
+            keys = np.concatenate(request.retained)
             self.store.release(np.ascontiguousarray(keys[::-1]))
-        request.retained.clear()
+            request.retained.clear()
 
     def _renew(self, generation: int) -> None:
         """Forget all requests and keys: the engine has emptied its cache. Steps that are not taken
         yet belong to requests that end with it."""
-        for name, request in list(self._requests.items()):
-            request.finished = True
+        for request in self._requests.values():
             self._let_go(request)
-            if request.steps == 0:
-                self._end(name, request)
-        self._requests.clear()
+        for _, request in self._ended:
+            self._let_go(request)
+        self._end(list(self._requests))
         self._keyed.clear()
         self._generation = generation
         if self.store is not None:
@@ -827,6 +943,7 @@ class RowsConnector:
     def close(self) -> None:
         with self._lock:
             self._requests.clear()
+            self._batch = None
             if self.store is not None:
                 self.store.close()
                 self.store = None
