@@ -3,6 +3,7 @@
 package routecap
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"runtime"
@@ -18,8 +19,9 @@ type Element interface {
 // Array is an array that the library reads or writes: Go's (ArrayOf), on the host backend only, or
 // any other (DeviceArray). The zero Array is none.
 //
-// Its length is checked before the library sees it, its type by the library. Go's memory is pinned
-// while a call runs and not used after it.
+// Its length is checked before the library sees it, its type by the library: an array that is not
+// exactly as long as what is read of it is ErrShapeMismatch, unless a stride says how it lies in a
+// longer one. Go's memory is pinned while a call runs and not used after it.
 type Array struct {
 	memory unsafe.Pointer // of Go; or nil
 	device DevicePointer
@@ -29,16 +31,16 @@ type Array struct {
 	origin int // see From
 }
 
-// ArrayOf makes an array of a slice, for a capturer on the host backend. A slice without elements
-// makes none.
+// ArrayOf makes an array of a slice, for a capturer on the host backend. nil makes none; a slice
+// without elements is an array that is too short.
 func ArrayOf[T Element](s []T) Array {
-	if len(s) == 0 {
+	if s == nil {
 		return Array{}
 	}
 	return Array{
 		memory: unsafe.Pointer(unsafe.SliceData(s)),
 		dtype:  typeOf[T](),
-		size:   int(unsafe.Sizeof(s[0])),
+		size:   int(unsafe.Sizeof(*new(T))),
 		length: len(s),
 	}
 }
@@ -70,7 +72,7 @@ func (a Array) From(element int) Array {
 // Len returns the number of elements, with those before From's.
 func (a Array) Len() int { return a.length }
 
-func (a Array) none() bool { return a.length == 0 && a.device == 0 }
+func (a Array) none() bool { return a.memory == nil && a.device == 0 }
 
 // typeOf returns the dtype of a Go type; 0 for uint64, which has none.
 func typeOf[T Element]() DType {
@@ -147,7 +149,7 @@ func (a *arrays) at(name string, array Array, lowest, highest int64) DevicePoint
 		)
 	case lowest <= highest && (lowest < -int64(array.origin) || highest >= int64(array.length)-int64(array.origin)):
 		return a.refuse(
-			ErrArgument,
+			ErrShapeMismatch,
 			"%s has %d elements, of which %d to %d would be used",
 			name,
 			array.length,
@@ -157,26 +159,35 @@ func (a *arrays) at(name string, array Array, lowest, highest int64) DevicePoint
 	}
 	address := array.device
 	if array.memory != nil {
-		a.pin.Pin(array.memory)
+		if array.length > 0 {
+			a.pin.Pin(array.memory)
+		}
 		address = DevicePointer(uintptr(array.memory))
 	}
 	return address + DevicePointer(array.origin*array.size)
 }
 
-// matrix passes an array of rows and columns.
-func (a *arrays) matrix(
-	name string,
-	array Array,
-	rows, columns uint32,
-	rowStride, columnStride int64,
-) DevicePointer {
-	if rows == 0 || columns == 0 {
+// A shape of an array: what a call reads of it, and how its caller says so.
+type shape struct {
+	rows, columns           uint32
+	rowStride, columnStride int64 // 0: one after another
+	says                    string
+}
+
+// matrix passes an array of rows and columns: with strides it holds what these reach, without any it
+// has exactly so many elements.
+func (a *arrays) matrix(name string, array Array, s shape) DevicePointer {
+	if s.rowStride == 0 && s.columnStride == 0 {
+		return a.exactly(name, array, product(s.rows, s.columns), s.says)
+	}
+	if s.rows == 0 || s.columns == 0 {
 		return a.at(name, array, 0, -1)
 	}
-	r, c := extent(rows, rowStride), extent(columns, columnStride)
+	r := extent(s.rows, cmp.Or(s.rowStride, int64(s.columns)))
+	c := extent(s.columns, cmp.Or(s.columnStride, 1))
 	if r == outOfReach || c == outOfReach {
 		return a.refuse(
-			ErrArgument,
+			ErrShapeMismatch,
 			"%s has %d elements and impossible strides",
 			name,
 			array.length,
@@ -185,19 +196,47 @@ func (a *arrays) matrix(
 	return a.at(name, array, min(r, 0)+min(c, 0), max(r, 0)+max(c, 0))
 }
 
-// list passes an array of which so many elements are used and which has to be of one type; 0: any.
-func (a *arrays) list(name string, array Array, dtype DType, elements uint64) DevicePointer {
+// exactly passes an array that has so many elements from its origin on, no more and no fewer; says
+// is where the number comes from.
+func (a *arrays) exactly(name string, array Array, elements uint64, says string) DevicePointer {
+	given := uint64(max(array.length-array.origin, 0))
+	if !array.none() && a.c.config.Role != RoleDisabled && given != elements {
+		return a.refuse(
+			ErrShapeMismatch,
+			"%s has %d elements, not %d: %s",
+			name,
+			given,
+			elements,
+			says,
+		)
+	}
+	return a.at(name, array, 0, -1)
+}
+
+// list passes an array of exactly so many elements, which has to be of one type; 0: any.
+func (a *arrays) list(name string, array Array, dtype DType, elements uint64, says string) DevicePointer {
 	if dtype != 0 && !array.none() && array.dtype != dtype {
 		return a.refuse(ErrDType, "%s has dtype %d, not %d", name, array.dtype, dtype)
 	}
-	return a.at(name, array, 0, int64(min(elements, math.MaxInt64))-1)
+	return a.exactly(name, array, elements, says)
+}
+
+// perRow passes an array with an element for each row.
+func (a *arrays) perRow(name string, array Array, dtype DType, rows uint32) DevicePointer {
+	return a.list(name, array, dtype, uint64(rows), "one for each of Rows")
+}
+
+// number passes an array of one number.
+func (a *arrays) number(name string, array Array, dtype DType) DevicePointer {
+	return a.list(name, array, dtype, 1, "it is one number")
 }
 
 // table passes an array of int32 that is used from its origin to its end, and says how many
 // elements that is.
 func (a *arrays) table(name string, array Array) (address DevicePointer, elements int) {
-	if address = a.list(name, array, DTypeI32, 0); address != 0 {
-		elements = array.length - array.origin
+	elements = array.length - array.origin
+	if address = a.list(name, array, DTypeI32, uint64(max(elements, 0)), ""); address == 0 {
+		elements = 0
 	}
 	return address, elements
 }

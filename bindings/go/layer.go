@@ -4,11 +4,16 @@ package routecap
 
 import (
 	"cmp"
+	"fmt"
 	"unsafe"
 )
 
-// Source is the expert ids as a router leaves them: a matrix of Rows x KSource elements
+// Source is the expert ids as a router leaves them: a matrix of Rows x Columns elements
 // (routecap_source).
+//
+// IDs has exactly Rows x Columns elements, one after another, or RowStride or ColumnStride says how
+// they lie in a longer array. Another length is ErrShapeMismatch: a capturer whose K is not the
+// model's would read rows of something else.
 //
 // What it takes to make ids of the capturer from them: columns at and after the capturer's K are
 // dropped (fused shared experts); then Table, if there is one, replaces an id by Table[id], and an
@@ -17,13 +22,14 @@ import (
 type Source struct {
 	// of int16, int32, uint32, int64 or DTypeID16BF16, beginning at row 0, column 0
 	IDs Array
-	// elements from one row to the next; 0 means KSource; arbitrary if there is one row
+	// elements from one row to the next; 0 means Columns; arbitrary if there is one row
 	RowStride    int64
 	ColumnStride int64  // elements from one column to the next; 0 means 1
 	Rows         uint32 // rows present, or the most of them where LiveRows is set
-	KSource      uint32 // columns present, at least the capturer's K; 0 means K
-	LiveRows     Array  // one int32: only the first so many rows hold ids; none: all
-	RowBase      Array  // one int32, added to FirstRow
+	// columns present (routecap_source.k_source), at least the capturer's K, which 0 means
+	Columns  uint32
+	LiveRows Array // one int32: only the first so many rows hold ids; none: all
+	RowBase  Array // one int32, added to FirstRow
 	// [Rows] of int32: the sink row of each source row, negative for none; FirstRow is not used
 	// then. None: in order
 	RowIndex Array
@@ -35,7 +41,8 @@ type Source struct {
 }
 
 // SourceOf makes a source of a slice, for a capturer on the host backend: `rows` rows of ids, K in
-// each, one after another. What is laid out otherwise has its fields set.
+// each, one after another and nothing else. What is laid out otherwise has its fields set: Columns
+// where a row has more than K, as with fused shared experts.
 //
 // The slice is the caller's again when the call that it is passed to returns: it is pinned until
 // then.
@@ -54,33 +61,26 @@ func (s *Source) pass(a *arrays) cSource {
 		rowStride:    s.RowStride,
 		columnStride: s.ColumnStride,
 		rows:         s.Rows,
-		kSource:      s.KSource,
-		liveRows:     a.list("LiveRows", s.LiveRows, DTypeI32, 1),
-		rowBase: a.list(
-			"RowBase",
-			s.RowBase,
-			DTypeI32,
-			1,
-		),
-		rowIndex:  a.list("RowIndex", s.RowIndex, DTypeI32, uint64(s.Rows)),
-		firstRow:  s.FirstRow,
-		offset:    s.Offset,
-		table:     table,
-		tableSize: uint32(tableSize),
-		flags:     s.Flags,
+		kSource:      s.Columns,
+		liveRows:     a.number("LiveRows", s.LiveRows, DTypeI32),
+		rowBase:      a.number("RowBase", s.RowBase, DTypeI32),
+		rowIndex:     a.perRow("RowIndex", s.RowIndex, DTypeI32, s.Rows),
+		firstRow:     s.FirstRow,
+		offset:       s.Offset,
+		table:        table,
+		tableSize:    uint32(tableSize),
+		flags:        s.Flags,
 	}
 }
 
 func (s *Source) passIDs(a *arrays, ids Array) DevicePointer {
-	columns := cmp.Or(s.KSource, a.c.config.K)
-	return a.matrix(
-		"IDs",
-		ids,
-		s.Rows,
-		columns,
-		cmp.Or(s.RowStride, int64(columns)),
-		cmp.Or(s.ColumnStride, 1),
-	)
+	k := a.c.config.K
+	columns := cmp.Or(s.Columns, k)
+	says := "Rows x Columns"
+	if s.Columns == 0 {
+		says = "Rows x K of the capturer; set Columns where the rows have more"
+	}
+	return a.matrix("IDs", ids, shape{s.Rows, columns, s.RowStride, s.ColumnStride, says})
 }
 
 // Record copies the ids that a router chose into the sink of one layer (routecap_layer_record).
@@ -91,8 +91,9 @@ func (s *Source) passIDs(a *arrays, ids Array) DevicePointer {
 // one is kept. Rows at or beyond the number begun are dropped and counted. On the host backend the
 // ids are copied before the call returns; on the CUDA backend it may be part of a graph.
 //
-// Errors: ErrUnknownLayer; ErrDType; ErrShapeMismatch, fewer columns than K; ErrCapacity, rows
-// outside the sink; ErrConflict; ErrState, the layer has no sink; ErrArgument, an array too short.
+// Errors: ErrUnknownLayer; ErrDType; ErrShapeMismatch, fewer columns than K, or an array that is not
+// as long as what is read; ErrCapacity, rows outside the sink; ErrConflict; ErrState, the layer has
+// no sink.
 func (c *Capturer) Record(layer uint32, source Source, stream Stream) error {
 	_, err := c.callWithArrays("routecap_layer_record", func(p unsafe.Pointer, a *arrays) Result {
 		cc := source.pass(a)
@@ -216,12 +217,24 @@ type Logits struct {
 // Rows go where Record would put them, and are kept or dropped by the same rules.
 //
 // Errors: ErrUnknownLayer; ErrDType; ErrArgument, also groups that do not divide the experts, too
-// few or too many experts, a HashTable without Tokens, an array too short; ErrCapacity;
+// few or too many experts, a HashTable without Tokens; ErrShapeMismatch, an array that is not as long
+// as what is read; ErrCapacity;
 // ErrConflict; ErrState.
 func (c *Capturer) Route(layer uint32, router Router, logits Logits, stream Stream) error {
 	_, err := c.callWithArrays("routecap_layer_route", func(p unsafe.Pointer, a *arrays) Result {
+		if layer >= c.config.Layers && c.config.Role != RoleDisabled {
+			return Result{ErrUnknownLayer, fmt.Sprintf("layer %d of %d", layer, c.config.Layers)}
+		}
 		k, experts := c.config.K, cmp.Or(logits.Experts, c.expertsOf(layer))
 		hashTable, hashElements := a.table("HashTable", router.HashTable)
+		if hashElements%int(max(k, 1)) != 0 {
+			a.refuse(
+				ErrShapeMismatch,
+				"HashTable has %d elements, not a multiple of K, %d",
+				hashElements,
+				k,
+			)
+		}
 		r := cRouter{
 			structSize: uint32(unsafe.Sizeof(cRouter{})),
 			score:      router.Score,
@@ -231,43 +244,46 @@ func (c *Capturer) Route(layer uint32, router Router, logits Logits, stream Stre
 			groupsKept: router.GroupsKept,
 			scale:      router.Scale,
 			floor:      router.Floor,
-			bias:       a.list("Bias", router.Bias, 0, uint64(experts)),
+			bias: a.list(
+				"Bias",
+				router.Bias,
+				0,
+				uint64(experts),
+				"one for each expert",
+			),
 			biasDType:  router.Bias.dtype,
 			hashTokens: uint32(hashElements / int(max(k, 1))),
 			hashTable:  hashTable,
 		}
-		l := cLogits{structSize: uint32(unsafe.Sizeof(cLogits{})), dtype: logits.Logits.dtype,
-			logits: a.matrix(
-				"Logits",
-				logits.Logits,
+		l := cLogits{
+			structSize: uint32(unsafe.Sizeof(cLogits{})),
+			dtype:      logits.Logits.dtype,
+			logits: a.matrix("Logits", logits.Logits, shape{
 				logits.Rows,
 				experts,
-				cmp.Or(logits.RowStride, int64(experts)),
-				cmp.Or(logits.ColumnStride, 1),
-			),
-			rowStride: logits.RowStride, columnStride: logits.ColumnStride, rows: logits.Rows, firstRow: logits.FirstRow,
-			liveRows: a.list(
-				"LiveRows",
-				logits.LiveRows,
-				DTypeI32,
-				1,
-			), rowBase: a.list("RowBase", logits.RowBase, DTypeI32, 1),
-			rowIndex: a.list("RowIndex", logits.RowIndex, DTypeI32, uint64(logits.Rows)),
-			tokens: a.list(
-				"Tokens",
-				logits.Tokens,
-				0,
-				uint64(logits.Rows),
-			), tokensDType: logits.Tokens.dtype, experts: logits.Experts,
-			weights: a.matrix(
-				"Weights",
-				logits.Weights,
+				logits.RowStride,
+				logits.ColumnStride,
+				"Rows x experts; set Experts where the logits have fewer than the layer",
+			}),
+			rowStride:    logits.RowStride,
+			columnStride: logits.ColumnStride,
+			rows:         logits.Rows,
+			firstRow:     logits.FirstRow,
+			liveRows:     a.number("LiveRows", logits.LiveRows, DTypeI32),
+			rowBase:      a.number("RowBase", logits.RowBase, DTypeI32),
+			rowIndex:     a.perRow("RowIndex", logits.RowIndex, DTypeI32, logits.Rows),
+			tokens:       a.perRow("Tokens", logits.Tokens, 0, logits.Rows),
+			tokensDType:  logits.Tokens.dtype,
+			experts:      logits.Experts,
+			weights: a.matrix("Weights", logits.Weights, shape{
 				logits.Rows,
 				k,
-				cmp.Or(logits.WeightsStride, int64(k)),
-				1,
-			),
-			weightsStride: logits.WeightsStride}
+				logits.WeightsStride,
+				0,
+				"Rows x K",
+			}),
+			weightsStride: logits.WeightsStride,
+		}
 		if !logits.Weights.none() && logits.Weights.dtype != DTypeF32 {
 			a.refuse(ErrDType, "Weights has dtype %d, not %d", logits.Weights.dtype, DTypeF32)
 		}

@@ -247,12 +247,12 @@ func (p *Plan[T]) withSources(
 }
 
 // Gather writes the ids of this rank, in its layout, to dst, and the PlanClass of each cell to
-// classes, unless nil (routecap_plan_gather).
+// classes, unless nil (routecap_plan_gather). Both are as long as Describe says, and no longer.
 //
 // Result: OK; Incomplete, cells are lost. Errors: ErrIncomplete, with PlanLostError; ErrOutOfRange,
 // no such sample, or a routing with rows behind its last token; ErrOverlap; ErrUnknownLayer;
-// ErrShapeMismatch; ErrNotReady; ErrBufferTooSmall; ErrArgument, a lost cell would look like
-// experts.
+// ErrShapeMismatch, also dst or classes is too long; ErrNotReady; ErrBufferTooSmall; ErrArgument, a
+// lost cell would look like experts.
 func (p *Plan[T]) Gather(
 	sources []PlanSource,
 	dst []T,
@@ -263,6 +263,9 @@ func (p *Plan[T]) Gather(
 		"routecap_plan_gather",
 		sources,
 		func(plan unsafe.Pointer, first *cPlanSource, count uintptr) Result {
+			if refused := p.noLonger(plan, dst, classes); refused.Status != OK {
+				return refused
+			}
 			return routecap_plan_gather(
 				plan,
 				first,
@@ -283,18 +286,47 @@ func (p *Plan[T]) Gather(
 	return report, r, err
 }
 
+// noLonger refuses memory for ids and classes that is longer than they are: who made it took it for
+// that of another shape. Too short is what the library finds.
+func (p *Plan[T]) noLonger(plan unsafe.Pointer, dst []T, classes []uint8) Result {
+	s := PlanShape{structSize: uint32(unsafe.Sizeof(PlanShape{}))}
+	if r := routecap_plan_describe(plan, &s); r.Status != OK {
+		return r
+	}
+	ids := s.IDsBytes / uint64(unsafe.Sizeof(*new(T)))
+	switch {
+	case uint64(len(dst)) > ids:
+		return Result{ErrShapeMismatch, fmt.Sprintf("dst has %d elements, not %d", len(dst), ids)}
+	case uint64(len(classes)) > s.ClassesBytes:
+		return Result{
+			ErrShapeMismatch,
+			fmt.Sprintf("classes has %d elements, not %d", len(classes), s.ClassesBytes),
+		}
+	}
+	return Result{}
+}
+
 // GatherValues sends one element for each token the same way (routecap_plan_gather_values): token
 // ids for instance. `values` has those of each sample, or nil where this rank has no row of it;
-// `fill` is written where there is no token. E must not have pointers in it.
+// `fill` is written where there is no token, and dst has an element for each row of the rank. E must
+// not have pointers in it.
 //
-// Errors: ErrShapeMismatch, a sample has not one value for each token; ErrBufferTooSmall.
+// Errors: ErrShapeMismatch, a sample has not one value for each token, or dst is too long;
+// ErrBufferTooSmall.
 func GatherValues[E any, T ID](p *Plan[T], values [][]E, fill E, dst []E) error {
 	const op = "routecap_plan_gather_values"
 	var pin runtime.Pinner
 	defer pin.Unpin()
 	pointers := make([]unsafe.Pointer, p.Samples())
+	if len(values) != len(pointers) {
+		_, err := Result{
+			ErrShapeMismatch,
+			fmt.Sprintf("there are values of %d samples, not %d", len(values), len(pointers)),
+		}.outcome(op)
+		return err
+	}
 	for i, each := range values {
-		if i >= len(pointers) || each != nil && uint64(len(each)) != p.lengths[i] {
+		if each != nil && uint64(len(each)) != p.lengths[i] {
 			_, err := Result{
 				ErrShapeMismatch,
 				fmt.Sprintf("sample %d has %d values, not one for each token", i, len(each)),
@@ -307,6 +339,16 @@ func GatherValues[E any, T ID](p *Plan[T], values [][]E, fill E, dst []E) error 
 	}
 	pinSlice(&pin, pointers)
 	_, err := p.call(op, func(plan unsafe.Pointer) Result {
+		s := PlanShape{structSize: uint32(unsafe.Sizeof(PlanShape{}))}
+		if r := routecap_plan_describe(plan, &s); r.Status != OK {
+			return r
+		}
+		if uint64(len(dst)) > s.Rows {
+			return Result{
+				ErrShapeMismatch,
+				fmt.Sprintf("dst has %d elements, not %d", len(dst), s.Rows),
+			}
+		}
 		return routecap_plan_gather_values(
 			plan,
 			unsafe.SliceData(pointers),
@@ -407,8 +449,14 @@ func (p *Plan[T]) Unpack(packed []byte, target PlanTarget, stream Stream) error 
 	return p.unpack(packed, &c, stream)
 }
 
-// UnpackOnHost is Unpack to memory of Go, without a device.
+// UnpackOnHost is Unpack to memory of Go, without a device. dst and classes are as those of Gather.
 func (p *Plan[T]) UnpackOnHost(packed []byte, dst []T, classes []uint8) error {
+	_, err := p.call("routecap_plan_unpack", func(plan unsafe.Pointer) Result {
+		return p.noLonger(plan, dst, classes)
+	})
+	if err != nil {
+		return err
+	}
 	var pin runtime.Pinner
 	defer pin.Unpin()
 	c := cPlanTarget{

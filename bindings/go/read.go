@@ -2,7 +2,10 @@
 
 package routecap
 
-import "unsafe"
+import (
+	"fmt"
+	"unsafe"
+)
 
 // Coverage says which cells of a range of a request's rows are there and which are missing
 // (routecap_request_coverage). The range has `rows` rows from position `first` on, or RowsAll, or
@@ -99,9 +102,13 @@ func DefaultCopyOptions() CopyOptions {
 // valid, otherwise 0. It returns how many elements dst needs, also with ErrBufferTooSmall: with a
 // dst of nil that is a way to ask.
 //
+// Without strides dst has exactly so many elements, and mask one for each cell. With RowsLanded, whose
+// number grows, they may have room for more.
+//
 // A Fill that is an expert id needs a mask or ReadStrict: missing cells must not pass for routing.
 //
-// Result and errors: as Extract, and ErrBufferTooSmall, dst or mask, and nothing is written;
+// Result and errors: as Extract, and ErrBufferTooSmall and ErrShapeMismatch, dst or mask is too short
+// or too long, and nothing is written;
 // ErrDType, the ids or the fill do not fit; ErrUnknownLayer; ErrArgument, strides that mix the
 // cells of rows and layers, or a fill that is an expert id.
 func ExtractInto[T ID](
@@ -116,7 +123,10 @@ func ExtractInto[T ID](
 	return copyIDs(
 		&options,
 		dst,
-		func(p unsafe.Pointer, bytes uintptr, needed *uint64) (Result, error) {
+		mask,
+		rows == RowsLanded || c.config.Role == RoleDisabled,
+		c.config.K,
+		func(p unsafe.Pointer, n uintptr, m *uint8, cells uintptr, needed *uint64) (Result, error) {
 			return c.call("routecap_request_extract_into", func(capturer unsafe.Pointer) Result {
 				return routecap_request_extract_into(
 					capturer,
@@ -125,9 +135,9 @@ func ExtractInto[T ID](
 					rows,
 					&options,
 					p,
-					bytes,
-					unsafe.SliceData(mask),
-					uintptr(len(mask)),
+					n,
+					m,
+					cells,
 					needed,
 				)
 			})
@@ -137,42 +147,75 @@ func ExtractInto[T ID](
 
 // CopyTo copies a routing to the caller's memory (routecap_routing_copy_to). It is to a routing
 // what ExtractInto is to a request, with the same results and errors; Slice first to copy fewer
-// rows.
+// rows. Without strides dst and mask are exactly as long as the copy.
 func CopyTo[T ID](
 	r *Routing,
 	options CopyOptions,
 	dst []T,
 	mask []uint8,
 ) (needed uint64, outcome Result, err error) {
+	view := cView{structSize: uint32(unsafe.Sizeof(cView{}))}
+	outcome, err = r.call("routecap_routing_view", func(routing unsafe.Pointer) Result {
+		return routecap_routing_view(routing, &view)
+	})
+	if err != nil {
+		return 0, outcome, err
+	}
 	return copyIDs(
 		&options,
 		dst,
-		func(p unsafe.Pointer, bytes uintptr, needed *uint64) (Result, error) {
+		mask,
+		false,
+		view.k,
+		func(p unsafe.Pointer, n uintptr, m *uint8, cells uintptr, needed *uint64) (Result, error) {
 			return r.call("routecap_routing_copy_to", func(routing unsafe.Pointer) Result {
-				return routecap_routing_copy_to(
-					routing,
-					&options,
-					p,
-					bytes,
-					unsafe.SliceData(mask),
-					uintptr(len(mask)),
-					needed,
-				)
+				return routecap_routing_copy_to(routing, &options, p, n, m, cells, needed)
 			})
 		},
 	)
 }
 
-// copyIDs makes a copying call with dst as C has it.
+// copyIDs makes a copying call with dst and mask as C has them. Memory for a dense copy that is longer
+// than it is refused: who made it took it for that of another shape. With `open` it may be.
 func copyIDs[T ID](
 	options *CopyOptions,
 	dst []T,
-	call func(dst unsafe.Pointer, bytes uintptr, needed *uint64) (Result, error),
+	mask []uint8,
+	open bool,
+	k uint32,
+	call func(dst unsafe.Pointer, dstBytes uintptr, mask *uint8, maskBytes uintptr, needed *uint64) (Result, error),
 ) (
 	uint64, Result, error) {
-	size := unsafe.Sizeof(*new(T))
+	size := uint64(unsafe.Sizeof(*new(T)))
 	options.structSize, options.dtype = uint32(unsafe.Sizeof(*options)), typeOf[T]()
 	var bytes uint64
-	r, err := call(unsafe.Pointer(unsafe.SliceData(dst)), uintptr(len(dst))*size, &bytes)
-	return bytes / uint64(size), r, err
+	first := unsafe.SliceData(mask)
+	if dst != nil && !open && options.RowStride == 0 && options.LayerStride == 0 {
+		r, err := call(nil, 0, first, 0, &bytes)
+		if r.Status < 0 && r.Status != ErrBufferTooSmall {
+			return bytes / size, r, err
+		}
+		ids := bytes / size
+		cells := ids / uint64(max(k, 1))
+		switch {
+		case uint64(len(dst)) > ids:
+			r = Result{ErrShapeMismatch, fmt.Sprintf("dst has %d elements, not %d", len(dst), ids)}
+		case uint64(len(mask)) > cells:
+			r = Result{ErrShapeMismatch, fmt.Sprintf("mask has %d elements, not %d", len(mask), cells)}
+		default:
+			r = Result{}
+		}
+		if r.Status != OK {
+			r, err = r.outcome("routecap_copy_options")
+			return ids, r, err
+		}
+	}
+	r, err := call(
+		unsafe.Pointer(unsafe.SliceData(dst)),
+		uintptr(len(dst))*uintptr(size),
+		first,
+		uintptr(len(mask)),
+		&bytes,
+	)
+	return bytes / size, r, err
 }

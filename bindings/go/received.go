@@ -35,8 +35,8 @@ type Received struct {
 // ReadReceived adds what this rank executed of one dispatch to its table (routecap_received_read,
 // experimental).
 //
-// Errors: ErrDType; ErrArgument, a number beyond its limit, an array that is needed or too short;
-// ErrShapeMismatch, Experts not a multiple of Ranks, or Rows beyond Ranks * TokensPerRank.
+// Errors: ErrDType; ErrArgument, a number beyond its limit, or an array that is needed;
+// ErrShapeMismatch, an array of another length, Experts not a multiple of Ranks, or Rows beyond Ranks * TokensPerRank.
 func (c *Capturer) ReadReceived(received Received, stream Stream) error {
 	_, err := c.callWithArrays("routecap_received_read", func(p unsafe.Pointer, a *arrays) Result {
 		cc := received.toC(a)
@@ -72,29 +72,36 @@ func (r *Received) toC(a *arrays) cReceived {
 	}
 	counts := uint64(unsafe.Sizeof(ReceivedCounts{}) / 8)
 	return cReceived{
-		structSize:      uint32(unsafe.Sizeof(cReceived{})),
-		flags:           r.Flags,
-		ranks:           r.Ranks,
-		rank:            r.Rank,
-		experts:         r.Experts,
-		k:               r.K,
-		tokensPerRank:   r.TokensPerRank,
-		rows:            r.Rows,
-		liveRows:        a.list("LiveRows", r.LiveRows, DTypeI32, 1),
-		metadata:        a.list("Metadata", r.Metadata, DTypeI32, product(r.Rows, r.K+2)),
-		ids:             a.list("IDs", r.IDs, r.DType, product(r.Rows, r.K)),
-		expertEnds:      a.list("ExpertEnds", r.ExpertEnds, DTypeI32, uint64(r.Experts/max(r.Ranks, 1))),
+		structSize:    uint32(unsafe.Sizeof(cReceived{})),
+		flags:         r.Flags,
+		ranks:         r.Ranks,
+		rank:          r.Rank,
+		experts:       r.Experts,
+		k:             r.K,
+		tokensPerRank: r.TokensPerRank,
+		rows:          r.Rows,
+		liveRows:      a.number("LiveRows", r.LiveRows, DTypeI32),
+		metadata:      a.list("Metadata", r.Metadata, DTypeI32, product(r.Rows, r.K+2), "Rows x (2 + K)"),
+		ids:           a.list("IDs", r.IDs, r.DType, product(r.Rows, r.K), "Rows x K"),
+		expertEnds: a.list(
+			"ExpertEnds",
+			r.ExpertEnds,
+			DTypeI32,
+			uint64(r.Experts/max(r.Ranks, 1)),
+			"one for each expert of this rank",
+		),
 		expertAlignment: r.ExpertAlignment,
 		expandedRows:    r.ExpandedRows,
 		dtype:           r.DType,
 		tokens:          r.Tokens,
-		topkIDs:         a.list("TopkIDs", r.TopkIDs, r.DType, product(r.Tokens, r.K)),
+		topkIDs:         a.list("TopkIDs", r.TopkIDs, r.DType, product(r.Tokens, r.K), "Tokens x K"),
 		executed: a.list(
 			"Executed",
 			r.Executed,
 			DTypeI32,
 			product(r.Ranks, r.TokensPerRank, r.K),
+			"Ranks x TokensPerRank x K",
 		),
-		counts: a.list("Counts", r.Counts, 0, counts),
+		counts: a.list("Counts", r.Counts, 0, counts, "the fields of ReceivedCounts"),
 	}
 }

@@ -77,7 +77,7 @@ func TestRowsThatArriveAreCheckedBeforeTheyAreRead(t *testing.T) {
 		{IDs: ArrayOf(ids), Rows: 3, RowStride: 6, LayerStride: 2},
 		{IDs: Array{}, Rows: 3},
 	} {
-		if err := c.Arrive(step, &rows); !errors.Is(err, ErrArgument) && !errors.Is(err, ErrDType) {
+		if err := c.Arrive(step, &rows); !errors.Is(err, ErrShapeMismatch) && !errors.Is(err, ErrDType) {
 			t.Fatalf("%+v: the error is %v", rows, err)
 		}
 	}
@@ -474,23 +474,23 @@ func TestArraysThatDoNotFitAreErrors(t *testing.T) {
 		source Source
 		want   Status
 	}{
-		"too few ids":              {Source{IDs: eight, Rows: 5}, ErrArgument},
-		"too few for the strides":  {Source{IDs: eight, Rows: 4, RowStride: 3}, ErrArgument},
-		"before the first":         {Source{IDs: eight, Rows: 4, RowStride: -2}, ErrArgument},
-		"behind the last":          {Source{IDs: eight.From(2), Rows: 4}, ErrArgument},
-		"an overflow":              {Source{IDs: eight, Rows: 4, RowStride: 1 << 62}, ErrArgument},
+		"too few ids":              {Source{IDs: eight, Rows: 5}, ErrShapeMismatch},
+		"too few for the strides":  {Source{IDs: eight, Rows: 4, RowStride: 3}, ErrShapeMismatch},
+		"before the first":         {Source{IDs: eight, Rows: 4, RowStride: -2}, ErrShapeMismatch},
+		"behind the last":          {Source{IDs: eight.From(2), Rows: 4}, ErrShapeMismatch},
+		"an overflow":              {Source{IDs: eight, Rows: 4, RowStride: 1 << 62}, ErrShapeMismatch},
 		"no ids":                   {Source{Rows: 4}, ErrDType},
 		"ids of float32":           {Source{IDs: ArrayOf(make([]float32, 8)), Rows: 4}, ErrDType},
 		"ids of uint8":             {Source{IDs: ArrayOf(make([]uint8, 8)), Rows: 4}, ErrDType},
 		"ids of a wrong size":      {Source{IDs: eight.As(DTypeI64), Rows: 4}, ErrDType},
-		"a row index too short":    {Source{IDs: eight, Rows: 4, RowIndex: ArrayOf(make([]int32, 3))}, ErrArgument},
+		"a row index too short":    {Source{IDs: eight, Rows: 4, RowIndex: ArrayOf(make([]int32, 3))}, ErrShapeMismatch},
 		"a row index of int64":     {Source{IDs: eight, Rows: 4, RowIndex: ArrayOf(make([]int64, 4))}, ErrDType},
 		"live rows of uint32":      {Source{IDs: eight, Rows: 4, LiveRows: ArrayOf([]uint32{1})}, ErrDType},
-		"a device array too short": {Source{IDs: DeviceArray(1<<20, DTypeI32, 7), Rows: 4}, ErrArgument},
-		"a layer's ids too few":    {Source{Rows: 5}, ErrArgument},
+		"a device array too short": {Source{IDs: DeviceArray(1<<20, DTypeI32, 7), Rows: 4}, ErrShapeMismatch},
+		"a layer's ids too few":    {Source{Rows: 5}, ErrShapeMismatch},
 	} {
 		err := c.Record(0, test.source, 0)
-		if test.source.IDs.none() && test.want == ErrArgument {
+		if test.source.IDs.none() && test.want == ErrShapeMismatch {
 			err = c.RecordLayers(test.source, []LayerSource{{Layer: 0, IDs: eight}}, 0)
 		}
 		if !errors.Is(err, test.want) {
@@ -516,7 +516,7 @@ func TestArraysThatDoNotFitAreErrors(t *testing.T) {
 	router, err := NewRouter(MethodSoftmax)
 	must(t, err)
 	logits := ArrayOf(make([]float32, 4*16))
-	mustBe(t, c.Route(2, router, Logits{Logits: logits, Rows: 5}, 0), ErrArgument)
+	mustBe(t, c.Route(2, router, Logits{Logits: logits, Rows: 5}, 0), ErrShapeMismatch)
 	mustBe(
 		t,
 		c.Route(
@@ -525,7 +525,7 @@ func TestArraysThatDoNotFitAreErrors(t *testing.T) {
 			Logits{Logits: logits, Rows: 4, Weights: ArrayOf(make([]float32, 7))},
 			0,
 		),
-		ErrArgument,
+		ErrShapeMismatch,
 	)
 	mustBe(
 		t,
@@ -535,9 +535,9 @@ func TestArraysThatDoNotFitAreErrors(t *testing.T) {
 	mustBe(
 		t,
 		c.Route(2, Router{Bias: ArrayOf(make([]float32, 15))}, Logits{Logits: logits, Rows: 4}, 0),
-		ErrArgument,
+		ErrShapeMismatch,
 	)
-	mustBe(t, c.Route(2, router, Logits{Logits: eight, Rows: 4}, 0), ErrArgument)
+	mustBe(t, c.Route(2, router, Logits{Logits: eight, Rows: 4}, 0), ErrShapeMismatch)
 	must(
 		t,
 		c.Route(
@@ -569,7 +569,7 @@ func TestArraysThatDoNotFitAreErrors(t *testing.T) {
 	}
 	short, wide := received, received
 	short.Executed = ArrayOf(make([]int32, 7))
-	mustBe(t, c.ReadReceived(short, 0), ErrArgument)
+	mustBe(t, c.ReadReceived(short, 0), ErrShapeMismatch)
 	wide.TopkIDs = ArrayOf(make([]int64, 2))
 	mustBe(t, c.CompareReceived(wide, 0), ErrDType)
 	must(t, c.Snapshot(0))
@@ -580,7 +580,7 @@ func TestArraysThatDoNotFitAreErrors(t *testing.T) {
 		{Request: request, SinkRow: 1, Rows: 3, PositionEnd: 9, Flags: SpanDevicePositions},
 	}
 	_, _, err = c.Issue(spans, IssueOptions{Positions: ArrayOf([]int32{0, 1, 2})}, nil, 0)
-	mustBe(t, err, ErrArgument)
+	mustBe(t, err, ErrShapeMismatch)
 	_, _, err = c.Issue(
 		spans,
 		IssueOptions{Positions: ArrayOf([]int32{0, 1, 2, 3})},
@@ -615,7 +615,7 @@ func TestASourceIsMadeOfASliceOfAnyTypeOfIDsWhereverItLies(t *testing.T) {
 	must(t, c.Record(1, SourceOf([]int16{9, 9, 5, 6, 7, 8, 9}[2:6], 2), 0))
 	must(t, c.Record(2, SourceOf([]uint32{9, 10, 11, 12}, 2), 0))
 	must(t, c.Record(3, SourceOf([]expert{13, 14, 15, 0}, 2), 0))
-	mustBe(t, c.Record(3, SourceOf([]expert{13, 14, 15}, 2), 0), ErrArgument) // too short
+	mustBe(t, c.Record(3, SourceOf([]expert{13, 14, 15}, 2), 0), ErrShapeMismatch) // too short
 	must(t, c.Snapshot(0))
 	request, err := c.Open(PolicyKeep)
 	must(t, err)
@@ -699,7 +699,7 @@ func TestNoLayerExpertsAreNil(t *testing.T) {
 	mustBe(
 		t,
 		c.Route(0, router, Logits{Logits: ArrayOf(make([]float32, 15)), Rows: 1}, 0),
-		ErrArgument,
+		ErrShapeMismatch,
 	) // of 16
 	must(t, c.Route(0, router, Logits{Logits: ArrayOf(make([]float32, 16)), Rows: 1}, 0))
 }
@@ -707,7 +707,7 @@ func TestNoLayerExpertsAreNil(t *testing.T) {
 func TestGoMemoryIsNotGivenToADevice(t *testing.T) {
 	c := &Capturer{config: Config{Backend: BackendCUDA, K: testK}}
 	a := arrays{c: c}
-	a.list("ids", ArrayOf(make([]int32, 1)), DTypeI32, 1)
+	a.number("ids", ArrayOf(make([]int32, 1)), DTypeI32)
 	_, err := a.refused.outcome("test")
 	mustBe(t, err, ErrArgument)
 }

@@ -289,11 +289,11 @@ func (v *View) pass(l *loan) (cView, Result) {
 			c.ids = pinSlice(&l.pin, s.IDs16)
 		}
 		switch cells := s.Rows * product(v.Layers, v.K); {
-		case ids != 0 && uint64(ids) != cells:
+		case (s.IDs8 != nil || s.IDs16 != nil) && uint64(ids) != cells:
 			return fail(name("the array of ids"), ids, cells)
-		case len(s.Validity) != 0 && uint64(len(s.Validity)) != s.Rows*validity:
+		case s.Validity != nil && uint64(len(s.Validity)) != s.Rows*validity:
 			return fail(name("Validity"), len(s.Validity), s.Rows*validity)
-		case len(s.Tags) != 0 && uint64(len(s.Tags)) != s.Rows:
+		case s.Tags != nil && uint64(len(s.Tags)) != s.Rows:
 			return fail(name("Tags"), len(s.Tags), s.Rows)
 		}
 		c.validity = pinSlice(&l.pin, s.Validity)

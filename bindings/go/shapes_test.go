@@ -4,6 +4,7 @@ package routecap
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -75,4 +76,181 @@ func TestTheLoadOfALayerThatIsNotThereIsAPanic(t *testing.T) {
 	panicsWith(t, func() { load.Of(PhasePrefill, testLayers) }, "layer 3 of 3")
 	panicsWith(t, func() { load.Of(LoadPhases, 0) }, "phase 2 of 2")
 	panicsWith(t, func() { load.Of(-1, 0) }, "phase -1 of 2")
+}
+
+// A model of k 8 and a capturer of K 6: 4 x 8 ids were read as the first 24 of them, six to a row.
+// All rows were there, and all but the first were parts of two.
+func TestIDsThatAreNotRowsTimesKAreRefusedUnlessColumnsOrAStrideIsStated(t *testing.T) {
+	const rows, model = 4, 8
+	config := Config{Backend: BackendHost, Layers: 1, K: 6, Experts: 64, Rows: rows}
+	c, err := New(config)
+	must(t, err)
+	defer c.Close()
+	ids := make([]int32, rows*model)
+	for i := range ids {
+		ids[i] = int32(i)
+	}
+	must(t, c.Begin(rows, 0))
+	err = c.Record(0, SourceOf(ids, rows), 0)
+	mustBe(t, err, ErrShapeMismatch)
+	for _, part := range []string{"32 elements", "24", "Columns"} {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("%v, without %q", err, part)
+		}
+	}
+	for _, wrong := range []Source{
+		{IDs: ArrayOf(ids[:23]), Rows: rows},
+		{IDs: ArrayOf(ids[:0]), Rows: rows},
+		{IDs: ArrayOf(ids[:31]), Rows: rows, Columns: model},
+		{IDs: ArrayOf(ids), Rows: rows, Columns: 7},
+		{IDs: ArrayOf(ids), Rows: rows - 1, Columns: model},
+		{IDs: ArrayOf(ids[:29]), Rows: rows, RowStride: model},
+		{IDs: ArrayOf(ids), Rows: rows, Columns: model, RowIndex: ArrayOf(make([]int32, 5))},
+		{IDs: ArrayOf(ids), Rows: rows, Columns: model, RowIndex: ArrayOf([]int32{})},
+		{IDs: ArrayOf(ids), Rows: rows, Columns: model, LiveRows: ArrayOf([]int32{0, 2, 4})},
+		{IDs: ArrayOf(ids), Rows: rows, Columns: model, RowBase: ArrayOf([]int32{0, 2})},
+	} {
+		mustBe(t, c.Record(0, wrong, 0), ErrShapeMismatch)
+		if wrong.RowIndex.none() && wrong.LiveRows.none() && wrong.RowBase.none() {
+			layer := LayerSource{IDs: wrong.IDs}
+			wrong.IDs = Array{}
+			mustBe(t, c.RecordLayers(wrong, []LayerSource{layer}, 0), ErrShapeMismatch)
+		}
+	}
+	for _, right := range []Source{
+		{IDs: ArrayOf(ids), Rows: rows, Columns: model},
+		{IDs: ArrayOf(ids[:30]), Rows: rows, RowStride: model},
+	} {
+		must(t, c.Begin(rows, 0))
+		must(t, c.Record(0, right, 0))
+		must(t, c.Snapshot(0))
+		request, err := c.Open(PolicyKeep)
+		must(t, err)
+		_, _, err = c.Issue([]Span{{Request: request, Rows: rows}}, IssueOptions{}, nil, 0)
+		must(t, err)
+		routing, err := c.Finish(request, rows)
+		must(t, err)
+		_, err = routing.Wait(context.Background())
+		must(t, err)
+		view, err := routing.View()
+		must(t, err)
+		for position, row := range view.All() {
+			if got := row.ID(0, 5); got != int(position)*model+5 {
+				t.Errorf("row %d has %d in column 5", position, got)
+			}
+		}
+		routing.Close()
+	}
+}
+
+// What else has a shape: memory that is longer than it was made for another one.
+func TestOtherArraysAreAsLongAsWhatIsReadOrWritten(t *testing.T) {
+	c := newCapturer(t, func(config *Config) {
+		config.LayerProvenance = []Provenance{
+			ProvenanceRecomputed,
+			ProvenanceCaptured,
+			ProvenanceCaptured,
+		}
+	})
+	must(t, c.Begin(4, 0))
+	router, err := NewRouter(MethodSoftmax)
+	must(t, err)
+	scores, bias := ArrayOf(make([]float32, 4*16)), ArrayOf(make([]float32, 17))
+	for what, logits := range map[string]Logits{
+		"logits":  {Logits: ArrayOf(make([]float32, 4*17)), Rows: 4},
+		"experts": {Logits: scores, Rows: 4, Experts: 8},
+		"weights": {Logits: scores, Rows: 4, Weights: ArrayOf(make([]float32, 9))},
+		"tokens":  {Logits: scores, Rows: 4, Tokens: ArrayOf(make([]int32, 5))},
+	} {
+		if err := c.Route(0, router, logits, 0); !errors.Is(err, ErrShapeMismatch) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	router.Bias = bias
+	mustBe(t, c.Route(0, router, Logits{Logits: scores, Rows: 4}, 0), ErrShapeMismatch)
+	router.Bias, router.HashTable = Array{}, ArrayOf(make([]int32, 5))
+	mustBe(t, c.Route(0, router, Logits{Logits: scores, Rows: 4}, 0), ErrShapeMismatch)
+
+	// of a capturer whose rows arrive later
+	c = newCapturer(t, nil)
+	request, err := c.Open(PolicyKeep)
+	must(t, err)
+	step, _, err := c.Issue(
+		[]Span{{Request: request, Rows: 2}},
+		IssueOptions{Snapshot: SnapshotLater},
+		nil,
+		0,
+	)
+	must(t, err)
+	all := make([]int32, testLayers*2*testK+1)
+	mustBe(t, c.Arrive(step, &ArrivedRows{IDs: ArrayOf(all), Rows: 2}), ErrShapeMismatch)
+	for i := range all {
+		all[i] = int32(i % testK)
+	}
+	must(t, c.Arrive(step, &ArrivedRows{IDs: ArrayOf(all[1:]), Rows: 2}))
+	_, _, err = c.Finalize(context.Background(), step)
+	must(t, err)
+
+	options := DefaultCopyOptions()
+	cells := 2 * testLayers
+	for _, rows := range []uint64{2, RowsAll} {
+		_, _, err = ExtractInto(c, request, 0, rows, options, make([]int32, cells*testK+1), nil)
+		mustBe(t, err, ErrShapeMismatch)
+		_, _, err = ExtractInto(
+			c,
+			request,
+			0,
+			rows,
+			options,
+			make([]int32, cells*testK),
+			make([]uint8, cells+1),
+		)
+		mustBe(t, err, ErrShapeMismatch)
+		_, _, err = ExtractInto(c, request, 0, rows, options, make([]int32, cells*testK), nil)
+		must(t, err)
+	}
+	more := make([]int32, 2*cells*testK) // room for rows that have yet to land
+	_, _, err = ExtractInto(c, request, 0, RowsLanded, options, more, nil)
+	must(t, err)
+	_, _, err = ExtractInto(c, request, 0, 2, options, more, nil)
+	mustBe(t, err, ErrShapeMismatch)
+
+	routing, err := c.Finish(request, 2)
+	must(t, err)
+	defer routing.Close()
+	_, err = routing.Wait(context.Background())
+	must(t, err)
+	_, _, err = CopyTo(routing, options, more, nil)
+	mustBe(t, err, ErrShapeMismatch)
+	_, _, err = CopyTo(routing, options, more[:cells*testK], make([]uint8, 2*cells))
+	mustBe(t, err, ErrShapeMismatch)
+	_, _, err = CopyTo(routing, options, more[:cells*testK], make([]uint8, cells))
+	must(t, err)
+	options.Layers = 1
+	_, _, err = CopyTo(routing, options, more[:cells*testK], nil)
+	mustBe(t, err, ErrShapeMismatch)
+
+	store, err := NewStore(StoreConfig{BlockRows: 2, KeyBytes: 8}, c.config)
+	must(t, err)
+	defer store.Close()
+	_, err = store.Contains(make([]byte, 16), 0, make([]Reason, 1))
+	mustBe(t, err, ErrArgument)
+	mustBe(t, store.Retain(make([]byte, 16), make([]Reason, 3)), ErrArgument)
+
+	plan, err := NewPlan[int32](PlanConfig{
+		Lengths: []uint64{3}, Layers: testLayers, K: testK, Experts: 16, ContextSize: 1, TensorSize: 1,
+	})
+	must(t, err)
+	defer plan.Close()
+	sources := []PlanSource{{0, routing}}
+	ids, classes := make([]int32, 3*testLayers*testK), make([]uint8, 3*testLayers)
+	_, _, err = plan.Gather(sources, append(ids, 0), classes)
+	mustBe(t, err, ErrShapeMismatch)
+	_, _, err = plan.Gather(sources, ids, append(classes, 0))
+	mustBe(t, err, ErrShapeMismatch)
+	_, _, err = plan.Gather(sources, ids, classes)
+	must(t, err)
+	mustBe(t, GatherValues(plan, [][]int32{{1, 2, 3}}, 0, make([]int32, 4)), ErrShapeMismatch)
+	mustBe(t, GatherValues(plan, [][]int32{}, 0, make([]int32, 3)), ErrShapeMismatch)
+	must(t, GatherValues(plan, [][]int32{{1, 2, 3}}, 0, make([]int32, 3)))
 }

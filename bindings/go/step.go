@@ -67,7 +67,8 @@ type IssueOptions struct {
 // Result: Partial, spans were skipped, with ErrSkipped if status is nil; Lost, with ErrLost. Other errors, with the step neither
 // issued nor discarded: ErrArgument, a span without rows, unknown flags, positions beyond
 // MaxPosition, empty bounds, no positions where a span needs them, or a status of another length;
-// ErrCapacity, rows outside the sink; ErrOverlap; ErrDType; ErrCapturing. With ConfigChecked also,
+// ErrShapeMismatch, too few positions; ErrCapacity, rows outside the sink; ErrOverlap; ErrDType;
+// ErrCapturing. With ConfigChecked also,
 // once, the slip that a device found in an earlier step.
 func (c *Capturer) Issue(
 	spans []Span,
@@ -104,12 +105,8 @@ func (c *Capturer) Issue(
 					named = max(named, uint64(spans[i].SinkRow)+uint64(spans[i].Rows))
 				}
 			}
-			cc.positions, cc.positionsDType = a.list(
-				"Positions",
-				options.Positions,
-				0,
-				named,
-			), options.Positions.dtype
+			cc.positions = a.at("Positions", options.Positions, 0, int64(named)-1)
+			cc.positionsDType = options.Positions.dtype
 			if a.refused.Status != OK {
 				return a.refused
 			}
@@ -139,8 +136,8 @@ var statusPool = sync.Pool{New: func() any { return new([]Status) }}
 
 // ArrivedRows are the rows of a step that arrive later, of all layers (routecap_sink).
 type ArrivedRows struct {
-	// of int16, int32 or int64, beginning at row 0, column 0 of layer 0: [layers, Rows, K], or as
-	// the strides say
+	// of int16, int32 or int64, beginning at row 0, column 0 of layer 0: exactly [layers, Rows, K],
+	// or as the strides say
 	IDs         Array
 	Rows        uint32 // rows present; sink rows beyond are missing
 	RowStride   int64  // elements from one row to the next, K or more; 0 means K
@@ -155,6 +152,16 @@ func (r *ArrivedRows) pass(a *arrays) Sink {
 		return sink
 	}
 	sink.RowStride, sink.LayerStride = r.RowStride, r.LayerStride
+	if r.RowStride == 0 && r.LayerStride == 0 {
+		layers := a.c.config.Layers
+		sink.IDs = a.exactly(
+			"IDs",
+			r.IDs,
+			product(layers, r.Rows, k),
+			"layers x Rows x K; set the strides where they lie otherwise",
+		)
+		return sink
+	}
 	row := cmp.Or(r.RowStride, int64(k))
 	rows := extent(r.Rows, row)
 	layer := r.LayerStride
@@ -163,7 +170,7 @@ func (r *ArrivedRows) pass(a *arrays) Sink {
 	}
 	layers := extent(a.c.config.Layers, layer)
 	if rows == outOfReach || layers == outOfReach {
-		a.refuse(ErrArgument, "IDs has %d elements and impossible strides", r.IDs.length)
+		a.refuse(ErrShapeMismatch, "IDs has %d elements and impossible strides", r.IDs.length)
 		return sink
 	}
 	sink.IDs = a.at("IDs", r.IDs, 0, layers+rows+int64(k)-1)
@@ -183,8 +190,8 @@ func (r *ArrivedRows) pass(a *arrays) Sink {
 // which no slot is free is lost, without ConfigMayLose too: have at most Slots - 1 in flight when
 // you call Issue.
 //
-// Errors: ErrUnknownStep, never issued; ErrArgument, IDs does not hold what Rows and the strides
-// reach; ErrShapeMismatch, a stride below K; ErrDType. The rows can still arrive then.
+// Errors: ErrUnknownStep, never issued; ErrShapeMismatch, IDs is not as long as Rows and the strides
+// say, or a stride below K; ErrDType. The rows can still arrive then.
 func (c *Capturer) Arrive(step Step, rows *ArrivedRows) error {
 	_, err := c.call("routecap_step_arrive", func(p unsafe.Pointer) Result {
 		if rows == nil {

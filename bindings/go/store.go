@@ -114,10 +114,10 @@ func (s *Store) withKeys(
 }
 
 // Contains says how many leading keys an adopt of this generation would find
-// (routecap_store_contains), and in reasons, if it is long enough for all keys, why each is not
+// (routecap_store_contains), and in reasons, which is nil or has one for each key, why each is not
 // there, or 0.
 //
-// Errors: ErrState, a generation that the store has not advanced to.
+// Errors: ErrArgument, reasons of another length; ErrState, a generation that the store has not advanced to.
 func (s *Store) Contains(
 	keys []byte,
 	generation uint64,
@@ -127,12 +127,15 @@ func (s *Store) Contains(
 		"routecap_store_contains",
 		keys,
 		func(store, k unsafe.Pointer, count uintptr) Result {
+			if refused := oneEach(reasons, count); refused.Status != OK {
+				return refused
+			}
 			return routecap_store_contains(
 				store,
 				k,
 				count,
 				generation,
-				s.reasons(reasons, count),
+				(*int32)(unsafe.SliceData(reasons)),
 				&leading,
 			)
 		},
@@ -140,21 +143,27 @@ func (s *Store) Contains(
 	return leading, err
 }
 
-func (s *Store) reasons(reasons []Reason, count uintptr) *int32 {
-	if uintptr(len(reasons)) < count {
-		return nil
+// oneEach refuses reasons that are not one for each key.
+func oneEach(reasons []Reason, count uintptr) Result {
+	if reasons != nil && uintptr(len(reasons)) != count {
+		return Result{ErrArgument, fmt.Sprintf("there are %d reasons for %d keys", len(reasons), count)}
 	}
-	return (*int32)(unsafe.SliceData(reasons))
+	return Result{}
 }
 
-// Retain keeps blocks until they are released (routecap_store_retain). It says in reasons, if it is
-// long enough for all keys, which are retained now: those with 0.
+// Retain keeps blocks until they are released (routecap_store_retain). It says in reasons, which is
+// nil or has one for each key, which are retained now: those with 0.
+//
+// Errors: ErrArgument, reasons of another length.
 func (s *Store) Retain(keys []byte, reasons []Reason) error {
 	_, err := s.withKeys(
 		"routecap_store_retain",
 		keys,
 		func(store, k unsafe.Pointer, count uintptr) Result {
-			return routecap_store_retain(store, k, count, s.reasons(reasons, count))
+			if refused := oneEach(reasons, count); refused.Status != OK {
+				return refused
+			}
+			return routecap_store_retain(store, k, count, (*int32)(unsafe.SliceData(reasons)))
 		},
 	)
 	return err

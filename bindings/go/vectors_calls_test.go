@@ -3,6 +3,7 @@
 package routecap
 
 import (
+	"cmp"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -132,14 +133,14 @@ func init() {
 			}
 		},
 		"layer_record": func(r *replay, in, out *said) {
-			r.done(
-				in.capturer().
-					Record(in.uint32("layer"), source(in.object("source")), Stream(in.uint("stream"))),
-			)
+			c := in.capturer()
+			given := source(in.object("source"), c.config.K)
+			r.done(c.Record(in.uint32("layer"), given, Stream(in.uint("stream"))))
 		},
 		"layers_record": func(r *replay, in, out *said) {
-			common := in.object("source")
-			dtype := DType(common.int("dtype"))
+			c, said := in.capturer(), in.object("source")
+			dtype := DType(said.int("dtype"))
+			common := source(said, c.config.K)
 			var layers []LayerSource
 			for _, item := range in.list("layers") {
 				l := r.said(item)
@@ -147,12 +148,12 @@ func init() {
 					layers,
 					LayerSource{
 						Layer: l.uint32("layer"),
-						IDs:   array(l.list("ids"), dtype),
+						IDs:   common.dense(l.list("ids"), dtype, c.config.K),
 						Table: l.int32s("table"),
 					},
 				)
 			}
-			r.done(in.capturer().RecordLayers(source(common), layers, Stream(in.uint("stream"))))
+			r.done(c.RecordLayers(common, layers, Stream(in.uint("stream"))))
 		},
 		"router_init": func(r *replay, in, out *said) {
 			router, err := NewRouter(Method(in.int("method")))
@@ -483,7 +484,7 @@ func init() {
 		"store_advance": func(r *replay, in, out *said) { r.done(in.store().Advance(in.uint("generation"))) },
 		"store_contains": func(r *replay, in, out *said) {
 			keys := in.bytes("keys")
-			reasons := make([]Reason, len(keys)) // some more than there are keys
+			reasons := make([]Reason, len(keys)/in.store().keyBytes)
 			leading, err := in.store().Contains(keys, in.uint("generation"), reasons)
 			if r.done(err) {
 				r.equal("leading", out.uint("leading"), leading)
@@ -492,7 +493,7 @@ func init() {
 		},
 		"store_retain": func(r *replay, in, out *said) {
 			keys := in.bytes("keys")
-			reasons := make([]Reason, len(keys))
+			reasons := make([]Reason, len(keys)/in.store().keyBytes)
 			if r.done(in.store().Retain(keys, reasons)) {
 				r.reasons(out, reasons)
 			}
@@ -684,11 +685,22 @@ func writeSink[T int16 | int32 | int64](r *replay, in *said) {
 	}
 }
 
-func source(s *said) Source {
+// dense is the array of a source: C has a pointer, and what a vector has behind the last row of a
+// dense matrix is of no account.
+func (s *Source) dense(ids []any, dtype DType, k uint32) Array {
+	read := int(s.Rows) * int(cmp.Or(s.Columns, k))
+	if s.RowStride == 0 && s.ColumnStride == 0 && len(ids) > read {
+		ids = ids[:read]
+	}
+	return array(ids, dtype)
+}
+
+func source(s *said, k uint32) Source {
 	var source Source
 	dtype := DType(s.int("dtype"))
 	s.fill(&source)
-	source.IDs = array(s.list("ids"), dtype).From(int(s.uint("ids_start")))
+	source.Columns = uint32(s.uint("k_source"))
+	source.IDs = source.dense(s.list("ids"), dtype, k).From(int(s.uint("ids_start")))
 	source.LiveRows, source.RowBase, source.RowIndex = s.int32s(
 		"live_rows",
 	), s.int32s(
@@ -722,10 +734,13 @@ func replayRoute(r *replay, in, out *said) {
 	}
 	var logits Logits
 	ofLogits.fill(&logits)
-	logits.Logits = array(
-		ofLogits.list("logits"),
-		DType(ofLogits.int("dtype")),
-	).From(int(ofLogits.uint("logits_start")))
+	scores := ofLogits.list("logits")
+	experts := cmp.Or(logits.Experts, in.capturer().expertsOf(in.uint32("layer")))
+	read := int(logits.Rows * experts) // C has a pointer, and does not mind what is behind it
+	if logits.RowStride == 0 && logits.ColumnStride == 0 && len(scores) > read && read > 0 {
+		scores = scores[:read]
+	}
+	logits.Logits = array(scores, DType(ofLogits.int("dtype"))).From(int(ofLogits.uint("logits_start")))
 	logits.LiveRows, logits.RowBase, logits.RowIndex = ofLogits.int32s(
 		"live_rows",
 	), ofLogits.int32s(
@@ -902,6 +917,16 @@ func (r *replay) mask(in *said) []uint8 {
 	return buffer[uint8](int(in.uint("mask_bytes")))
 }
 
+// k is that of what is copied.
+func (s *said) k(from copies) uint32 {
+	if from.routing == nil {
+		return from.c.config.K
+	}
+	view, err := from.routing.View()
+	must(s.r.t, err)
+	return view.K
+}
+
 func copyTyped[T ID](r *replay, in, out *said, from copies, options CopyOptions) {
 	size := uint64(options.dtype.Size())
 	var dst []T
@@ -912,13 +937,20 @@ func copyTyped[T ID](r *replay, in, out *said, from copies, options CopyOptions)
 		}
 	}
 	mask := r.mask(in)
-	var needed uint64
-	var result Result
-	var err error
-	if from.routing != nil {
-		needed, result, err = CopyTo(from.routing, options, dst, mask)
-	} else {
-		needed, result, err = ExtractInto(from.c, from.request, from.first, from.rows, options, dst, mask)
+	copyTo := func(dst []T, mask []uint8) (uint64, Result, error) {
+		if from.routing != nil {
+			return CopyTo(from.routing, options, dst, mask)
+		}
+		return ExtractInto(from.c, from.request, from.first, from.rows, options, dst, mask)
+	}
+	needed, result, err := copyTo(dst, mask)
+	if errors.Is(err, ErrShapeMismatch) && options.RowStride == 0 && options.LayerStride == 0 {
+		// Longer than the copy, which C does not mind.
+		part := mask
+		if at := needed / uint64(in.k(from)); uint64(len(mask)) > at {
+			part = mask[:at]
+		}
+		needed, result, err = copyTo(dst[:min(needed, uint64(len(dst)))], part)
 	}
 	delivered := r.returned(result, err)
 	wide := make([]int64, len(dst)) // ID is narrower than Element

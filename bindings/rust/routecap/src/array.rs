@@ -50,8 +50,8 @@ impl<'a> Matrix<'a> {
                 start,
                 row_stride,
                 column_stride,
-                columns,
-                fixed: true,
+                columns: 0,
+                array: Some(columns),
                 changed: false,
             },
         })
@@ -59,9 +59,9 @@ impl<'a> Matrix<'a> {
 }
 
 impl<'a> Source<'a> {
-    /// Of a host array `[rows, columns]` with any strides. Its layout is the array's: a call with a
-    /// source whose start, strides or columns were set afterwards is
-    /// [`Argument`](ErrorKind::Argument). Needs the feature `ndarray`.
+    /// Of a host array `[rows, k]` with any strides; of one with more columns, say how many with
+    /// [`columns`](Self::columns). Its layout is the array's: a call with a source whose start or
+    /// strides were set afterwards is [`Argument`](ErrorKind::Argument). Needs the feature `ndarray`.
     ///
     /// # Errors
     ///
@@ -75,9 +75,10 @@ impl<'a> Source<'a> {
 }
 
 impl<'a> Logits<'a> {
-    /// Of a host array `[rows, experts]` with any strides. Its layout is the array's: a call with
-    /// logits whose start, strides or experts were set afterwards is
-    /// [`Argument`](ErrorKind::Argument). Needs the feature `ndarray`.
+    /// Of a host array `[rows, experts]` with any strides; of one with fewer experts than the layer,
+    /// say how many with [`experts`](Self::experts). Its layout is the array's: a call with logits
+    /// whose start or strides were set afterwards is [`Argument`](ErrorKind::Argument). Needs the
+    /// feature `ndarray`.
     ///
     /// # Errors
     ///
@@ -163,17 +164,23 @@ impl Routing {
         let data = dst.as_mut_ptr();
         // SAFETY: the library writes the cells of the view, which borrows them exclusively, and
         // nothing between them.
-        copy_into::<T>(&options, &mut [], None, &|options, _, _, mask, mask_bytes, needed| unsafe {
-            crate::sys::routecap_routing_copy_to(
-                self.as_raw(),
-                options,
-                data.cast(),
-                bytes,
-                mask,
-                mask_bytes,
-                needed,
-            )
-        })
+        copy_into::<T>(
+            &options,
+            &mut [],
+            None,
+            None,
+            &|options, _, _, mask, mask_bytes, needed| unsafe {
+                crate::sys::routecap_routing_copy_to(
+                    self.as_raw(),
+                    options,
+                    data.cast(),
+                    bytes,
+                    mask,
+                    mask_bytes,
+                    needed,
+                )
+            },
+        )
     }
 }
 

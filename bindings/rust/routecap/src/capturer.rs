@@ -106,12 +106,18 @@ impl Capturer {
         self.shared.disabled
     }
 
-    pub(crate) fn k(&self) -> u32 {
+    /// Experts per token.
+    pub fn k(&self) -> u32 {
         self.shared.k
     }
 
-    /// The experts of a layer; 0 of one that does not exist, which the library refuses.
-    pub(crate) fn experts(&self, layer: u32) -> u32 {
+    /// How many layers are captured.
+    pub fn layers(&self) -> usize {
+        self.shared.layer_experts.len()
+    }
+
+    /// The experts of a captured layer; 0 of one that does not exist.
+    pub fn experts(&self, layer: u32) -> u32 {
         self.shared.layer_experts.get(layer as usize).copied().unwrap_or(0)
     }
 
@@ -558,9 +564,17 @@ impl Capturer {
         options: &CopyOptions,
     ) -> Result<Completeness> {
         let rows = rows.into();
-        copy_into(options, dst, mask, &|options, dst, bytes, mask, mask_bytes, needed| {
-            self.copy(request, rows, options, dst, bytes, mask, mask_bytes, needed)
-        })
+        // What has landed grows, and a disabled capturer has nothing.
+        let open = rows.count == sys::ROUTECAP_ROWS_LANDED || self.is_disabled();
+        copy_into(
+            options,
+            dst,
+            mask,
+            (!open).then(|| self.k()),
+            &|options, dst, bytes, mask, mask_bytes, needed| {
+                self.copy(request, rows, options, dst, bytes, mask, mask_bytes, needed)
+            },
+        )
     }
 
     /// How many elements of `T` [`extract_into`](Self::extract_into) takes.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::error::{Completeness, ErrorKind, Result, check};
+use crate::error::{Completeness, Error, ErrorKind, Result, check};
 use crate::memory::IdElement;
 use crate::number::named;
 use crate::sys;
@@ -148,16 +148,35 @@ pub(crate) type Copy<'a> = &'a dyn Fn(
     *mut u64,
 ) -> i32;
 
-/// Copies into `dst` and `mask`.
+/// Copies into `dst` and `mask`. With `k`, of what is copied, memory for a dense copy that is longer
+/// than it is refused: who made it took it for that of another shape.
 pub(crate) fn copy_into<T: IdElement>(
     options: &CopyOptions,
     dst: &mut [T],
     mask: Option<&mut [bool]>,
+    k: Option<u32>,
     copy: Copy<'_>,
 ) -> Result<Completeness> {
     let raw = options.raw::<T>();
     let (mask, mask_bytes) =
         mask.map_or((std::ptr::null_mut(), 0), |mask| (mask.as_mut_ptr().cast(), mask.len()));
+    if let (Some(k), 0, 0) = (k, raw.row_stride, raw.layer_stride) {
+        let mut needed = 0;
+        match check(copy(&raw, std::ptr::null_mut(), 0, mask, 0, &mut needed)) {
+            Err(error) if error.kind() != ErrorKind::BufferTooSmall => return Err(error),
+            _ => {}
+        }
+        let ids = needed / size_of::<T>() as u64;
+        let cells = ids / u64::from(k.max(1));
+        for (name, given, needed) in [("dst", dst.len(), ids), ("mask", mask_bytes, cells)] {
+            if given as u64 > needed {
+                return Err(Error::new(
+                    ErrorKind::ShapeMismatch,
+                    format!("{name} has {given} elements, not {needed}"),
+                ));
+            }
+        }
+    }
     check(copy(
         &raw,
         dst.as_mut_ptr().cast(),

@@ -250,11 +250,11 @@ impl Forward {
     /// # Errors
     ///
     /// [`UnknownLayer`](crate::ErrorKind::UnknownLayer); [`DType`](crate::ErrorKind::DType);
-    /// [`ShapeMismatch`](crate::ErrorKind::ShapeMismatch) for fewer columns than k;
-    /// [`Capacity`](crate::ErrorKind::Capacity) for rows outside the sink;
-    /// [`Conflict`](crate::ErrorKind::Conflict) for rows recorded already;
+    /// [`ShapeMismatch`](crate::ErrorKind::ShapeMismatch) for fewer columns than k, and memory that
+    /// is not as long as what is read; [`Capacity`](crate::ErrorKind::Capacity) for rows outside the
+    /// sink; [`Conflict`](crate::ErrorKind::Conflict) for rows recorded already;
     /// [`State`](crate::ErrorKind::State) if the layer has no sink;
-    /// [`Argument`](crate::ErrorKind::Argument) for memory that is too short or on the other side.
+    /// [`Argument`](crate::ErrorKind::Argument) for memory on the other side.
     /// Nothing is written then.
     pub fn record(&mut self, layer: u32, source: &Source<'_>, stream: Stream) -> Result<()> {
         let raw = source.checked(&self.checker, self.capturer.k())?;
@@ -314,8 +314,9 @@ impl Forward {
     /// # Errors
     ///
     /// [`UnknownLayer`](crate::ErrorKind::UnknownLayer); [`DType`](crate::ErrorKind::DType)
-    /// (logits, bias or tokens); [`Argument`](crate::ErrorKind::Argument) (also groups that do not
-    /// divide the experts, and memory that is too short or on the other side);
+    /// (logits, bias or tokens); [`ShapeMismatch`](crate::ErrorKind::ShapeMismatch) for memory that
+    /// is not as long as what is read or written; [`Argument`](crate::ErrorKind::Argument) (also
+    /// groups that do not divide the experts, and memory on the other side);
     /// [`Capacity`](crate::ErrorKind::Capacity); [`Conflict`](crate::ErrorKind::Conflict);
     /// [`State`](crate::ErrorKind::State) for a layer that is captured.
     pub fn route(
@@ -325,6 +326,12 @@ impl Forward {
         logits: &mut Logits<'_>,
         stream: Stream,
     ) -> Result<()> {
+        if self.checker.place.is_some() && layer as usize >= self.capturer.layers() {
+            return Err(Error::new(
+                ErrorKind::UnknownLayer,
+                format!("layer {layer} of {}", self.capturer.layers()),
+            ));
+        }
         let experts = logits.columns(self.capturer.experts(layer));
         let router = router.checked(&self.checker, self.capturer.k(), experts)?;
         let logits = logits.checked(&self.checker, self.capturer.k(), experts)?;

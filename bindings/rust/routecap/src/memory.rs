@@ -288,18 +288,19 @@ pub(crate) struct Layout {
     pub(crate) row_stride: i64,
     /// 0: 1.
     pub(crate) column_stride: i64,
-    /// 0: as many as the capturer or the layer has.
+    /// As the caller says; 0: as many as the capturer or the layer has.
     pub(crate) columns: u32,
-    /// It is an array's: what lies between its elements may be lent to others, exclusively.
-    pub(crate) fixed: bool,
-    /// One of the fields was set after that.
+    /// It is an array's, of so many columns: what lies between its elements may be lent to others,
+    /// exclusively.
+    pub(crate) array: Option<u32>,
+    /// The start or a stride was set after that.
     pub(crate) changed: bool,
 }
 
 impl Layout {
-    /// For the public methods that set one of the fields.
+    /// For the public methods that set the start or a stride.
     pub(crate) fn change(&mut self) -> &mut Self {
-        self.changed = self.fixed;
+        self.changed = self.array.is_some();
         self
     }
 
@@ -307,7 +308,13 @@ impl Layout {
         if self.columns == 0 { default } else { self.columns }
     }
 
-    /// Whether `memory` holds `rows` rows of it; `columns` is the default.
+    /// As C has it; 0: the default.
+    pub(crate) fn present(&self) -> u32 {
+        self.array.unwrap_or(self.columns)
+    }
+
+    /// Whether `memory` is `rows` rows of it: with strides it holds what these reach, without any
+    /// it is exactly as long. `columns` is the default, and `more` what to do where there are more.
     pub(crate) fn check(
         &self,
         checker: &Checker,
@@ -315,6 +322,7 @@ impl Layout {
         memory: &AnySlice<'_>,
         rows: u32,
         columns: u32,
+        more: &str,
     ) -> Result<()> {
         if self.changed {
             return Err(Error::new(
@@ -323,6 +331,22 @@ impl Layout {
             ));
         }
         let columns = self.columns_or(columns);
+        if let Some(present) = self.array
+            && present != columns
+            && checker.place.is_some()
+        {
+            return Err(Error::new(
+                ErrorKind::ShapeMismatch,
+                format!("{name} is an array of {rows} x {present}, not {rows} x {columns}: {more}"),
+            ));
+        }
+        if self.array.is_none() && self.row_stride == 0 && self.column_stride == 0 {
+            let needed = u64::from(rows) * u64::from(columns);
+            let len = memory.len.saturating_sub(self.start);
+            return checker.exactly(name, memory.place, len, needed, || {
+                format!("{rows} rows x {columns} columns; {more}, or row_stride")
+            });
+        }
         let row_stride = if self.row_stride == 0 { i64::from(columns) } else { self.row_stride };
         let column_stride = if self.column_stride == 0 { 1 } else { self.column_stride };
         let reach = reach(rows.into(), columns.into(), row_stride, column_stride);
@@ -330,7 +354,7 @@ impl Layout {
     }
 }
 
-/// Checks that memory is long enough, and on the side where the backend reads it.
+/// Checks that memory is as long as what is read of it, and on the side where the backend reads it.
 #[derive(Debug)]
 pub(crate) struct Checker {
     /// None: the capturer is disabled and looks at no memory.
@@ -349,11 +373,35 @@ impl Checker {
         }
         if (len as u64) < needed {
             return Err(Error::new(
-                ErrorKind::Argument,
+                ErrorKind::ShapeMismatch,
                 format!("{name} has {len} elements and needs {needed}"),
             ));
         }
         Ok(())
+    }
+
+    /// The same for memory that may not be longer either; `says` is what the number is.
+    pub(crate) fn exactly(
+        &self,
+        name: &str,
+        place: Place,
+        len: usize,
+        needed: u64,
+        says: impl FnOnce() -> String,
+    ) -> Result<()> {
+        self.holds(name, place, len, 0)?;
+        if self.place.is_some() && len as u64 != needed {
+            return Err(Error::new(
+                ErrorKind::ShapeMismatch,
+                format!("{name} has {len} elements, not {needed}: {}", says()),
+            ));
+        }
+        Ok(())
+    }
+
+    /// The same for one number.
+    pub(crate) fn one(&self, name: &str, place: Place, len: usize) -> Result<()> {
+        self.exactly(name, place, len, 1, || "it is one number".into())
     }
 
     /// The same for a matrix whose row 0, column 0 is element `start`.
@@ -368,7 +416,7 @@ impl Checker {
         let (low, high) = reach.unwrap_or((0, 0));
         if low + (start as i128) < 0 {
             return Err(Error::new(
-                ErrorKind::Argument,
+                ErrorKind::ShapeMismatch,
                 format!("{name} is reached before its first element"),
             ));
         }

@@ -352,8 +352,27 @@ impl<T: IdElement> Plan<T> {
         Ok(list)
     }
 
+    /// Refuses memory for ids and classes that is longer than they are: who made it took it for that
+    /// of another shape. Too short is what the library finds.
+    fn no_longer(&self, dst: &[T], classes: usize) -> Result<()> {
+        let shape = self.describe()?;
+        let ids = shape.ids_bytes / size_of::<T>() as u64;
+        for (name, given, wanted) in
+            [("dst", dst.len(), ids), ("classes", classes, shape.classes_bytes)]
+        {
+            if given as u64 > wanted {
+                return Err(Error::new(
+                    ErrorKind::ShapeMismatch,
+                    format!("{name} has {given} elements, not {wanted}"),
+                ));
+            }
+        }
+        Ok(())
+    }
+
     /// Write the ids of this rank, in its layout, to `dst`, and the class of each cell (a
-    /// [`PlanClass`]) to `classes` (`routecap_plan_gather`). Cells that no source has are lost, and
+    /// [`PlanClass`]) to `classes` (`routecap_plan_gather`). Both are as long as
+    /// [`describe`](Self::describe) says, and no longer. Cells that no source has are lost, and
     /// counted in the report.
     ///
     /// # Errors
@@ -372,6 +391,7 @@ impl<T: IdElement> Plan<T> {
     ) -> Result<PlanReport> {
         let (sources, mut report) = (sources_of(sources), no_report());
         let (classes, classes_len) = classes_of(classes);
+        self.no_longer(dst, classes_len)?;
         // SAFETY: the plan and the routings live; `dst` and `classes` are as long as it is said.
         check(unsafe {
             sys::routecap_plan_gather(
@@ -391,7 +411,8 @@ impl<T: IdElement> Plan<T> {
 
     /// Send one element for each token the same way, token ids for instance
     /// (`routecap_plan_gather_values`): of each sample its elements, or none where this rank has no
-    /// row of it. `fill` is written where there is no token.
+    /// row of it. `fill` is written where there is no token, and `dst` has an element for each row of
+    /// the rank.
     ///
     /// # Errors
     ///
@@ -410,6 +431,13 @@ impl<T: IdElement> Plan<T> {
             return Err(Error::new(
                 ErrorKind::ShapeMismatch,
                 "each sample must have one value for each token",
+            ));
+        }
+        let rows = self.describe()?.rows;
+        if dst.len() as u64 > rows {
+            return Err(Error::new(
+                ErrorKind::ShapeMismatch,
+                format!("dst has {} elements, not {rows}", dst.len()),
             ));
         }
         let pointers: Vec<_> =
@@ -492,6 +520,7 @@ impl<T: IdElement> Plan<T> {
         classes: Option<&mut [u8]>,
     ) -> Result<()> {
         let (classes, classes_len) = classes_of(classes);
+        self.no_longer(dst, classes_len)?;
         let target = PlanTarget {
             backend: sys::ROUTECAP_BACKEND_HOST,
             dst: dst.as_mut_ptr().cast(),

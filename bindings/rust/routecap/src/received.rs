@@ -158,20 +158,21 @@ impl<'a> Received<'a> {
         let raw = &self.raw;
         let (rows, k) = (u64::from(raw.rows), u64::from(raw.k));
         let cells = u64::from(raw.ranks) * u64::from(raw.tokens_per_rank);
-        checker.holds(
-            "executed",
-            self.executed.place,
-            self.executed.len,
-            cells.saturating_mul(k),
-        )?;
-        checker.holds("counts", self.counts.place, self.counts.len, 1)?;
+        let exactly = |name: &str, place, len, needed| {
+            checker.exactly(name, place, len, needed, || {
+                format!("of {rows} rows, {} tokens, {cells} places and {k} columns", raw.tokens)
+            })
+        };
+        let executed = &self.executed;
+        exactly("executed", executed.place, executed.len, cells.saturating_mul(k))?;
+        checker.one("counts", self.counts.place, self.counts.len)?;
         for (name, slice, needed) in [
             ("live_rows", self.live_rows, 1),
             ("metadata", self.metadata, rows * (2 + k)),
             ("expert_ends", self.expert_ends, u64::from(raw.experts / raw.ranks.max(1))),
         ] {
             if let Some(slice) = slice {
-                checker.holds(name, slice.place, slice.len, needed)?;
+                exactly(name, slice.place, slice.len, needed)?;
             }
         }
         let mut dtype = raw.dtype;
@@ -179,7 +180,7 @@ impl<'a> Received<'a> {
             [("ids", self.ids, rows * k), ("topk_ids", self.topk_ids, u64::from(raw.tokens) * k)]
         {
             let Some(ids) = ids else { continue };
-            checker.holds(name, ids.place, ids.len, needed)?;
+            exactly(name, ids.place, ids.len, needed)?;
             dtype = ids.dtype as i32;
         }
         if let (Some(received), Some(chosen)) = (self.ids, self.topk_ids) {

@@ -159,15 +159,15 @@ impl<'a> Router<'a> {
         experts: u32,
     ) -> Result<sys::routecap_router> {
         if let Some(bias) = &self.bias {
-            checker.holds("bias", bias.place, bias.len, experts.into())?;
+            checker.exactly("bias", bias.place, bias.len, experts.into(), || {
+                "one for each expert".into()
+            })?;
         }
         if let Some(table) = self.hash_table {
-            checker.holds(
-                "hash_table",
-                table.place,
-                table.len,
-                u64::from(self.raw.hash_tokens) * u64::from(k),
-            )?;
+            let needed = u64::from(self.raw.hash_tokens) * u64::from(k);
+            checker.exactly("hash_table", table.place, table.len, needed, || {
+                format!("{} tokens x k", self.raw.hash_tokens)
+            })?;
         }
         Ok(sys::routecap_router {
             bias: address_at(self.bias, 0),
@@ -237,7 +237,7 @@ impl<'a> Logits<'a> {
     /// Columns: k or more, and no more than the layer's or
     /// [`MAX_ROUTED_EXPERTS`](crate::MAX_ROUTED_EXPERTS). Default the layer's.
     pub fn experts(mut self, experts: u32) -> Self {
-        self.layout.change().columns = experts;
+        self.layout.columns = experts;
         self
     }
 
@@ -264,23 +264,27 @@ impl<'a> Logits<'a> {
     ) -> Result<sys::routecap_logits> {
         let rows = self.placement.rows;
         if let Some(logits) = &self.logits {
-            self.layout.check(checker, "logits", logits, rows, experts)?;
+            let more = "where they have fewer experts than the layer, say experts";
+            self.layout.check(checker, "logits", logits, rows, experts, more)?;
         }
         if let Some(tokens) = &self.tokens {
-            checker.holds("tokens", tokens.place, tokens.len, rows.into())?;
+            checker.exactly("tokens", tokens.place, tokens.len, rows.into(), || {
+                "one for each row".into()
+            })?;
         }
         if let Some(weights) = &self.weights {
-            let stride = if self.weights_stride == 0 { i64::from(k) } else { self.weights_stride };
-            if stride < 0 {
+            if self.weights_stride < 0 {
                 return Err(Error::new(ErrorKind::Argument, "the stride of weights is negative"));
             }
-            checker.reaches(
-                "weights",
-                weights.place,
-                weights.len,
-                0,
-                reach(rows.into(), k.into(), stride, 1),
-            )?;
+            if self.weights_stride == 0 {
+                let needed = u64::from(rows) * u64::from(k);
+                checker.exactly("weights", weights.place, weights.len, needed, || {
+                    format!("{rows} rows x k")
+                })?;
+            } else {
+                let reach = reach(rows.into(), k.into(), self.weights_stride, 1);
+                checker.reaches("weights", weights.place, weights.len, 0, reach)?;
+            }
         }
         self.placement.check(checker)?;
         Ok(sys::routecap_logits {
@@ -296,7 +300,7 @@ impl<'a> Logits<'a> {
             row_index: address(self.placement.row_index),
             tokens: address_at(self.tokens, 0),
             tokens_dtype: self.tokens.map_or(0, |tokens| tokens.dtype as i32),
-            experts: self.layout.columns,
+            experts: self.layout.present(),
             weights: self.weights.as_ref().map_or(std::ptr::null_mut(), |weights| weights.address),
             weights_stride: self.weights_stride,
         })

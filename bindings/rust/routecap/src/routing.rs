@@ -252,7 +252,8 @@ impl Routing {
         mask: Option<&mut [bool]>,
         options: &CopyOptions,
     ) -> Result<Completeness> {
-        copy_into(options, dst, mask, &|options, dst, bytes, mask, mask_bytes, needed| {
+        let k = Some(self.view()?.k());
+        copy_into(options, dst, mask, k, &|options, dst, bytes, mask, mask_bytes, needed| {
             self.copy(options, dst, bytes, mask, mask_bytes, needed)
         })
     }

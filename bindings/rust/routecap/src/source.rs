@@ -16,14 +16,15 @@ pub(crate) struct Placement<'a> {
 
 impl Placement<'_> {
     pub(crate) fn check(&self, checker: &Checker) -> Result<()> {
-        for (name, slice, needed) in [
-            ("live_rows", self.live_rows, 1),
-            ("row_base", self.row_base, 1),
-            ("row_index", self.row_index, u64::from(self.rows)),
-        ] {
+        for (name, slice) in [("live_rows", self.live_rows), ("row_base", self.row_base)] {
             if let Some(slice) = slice {
-                checker.holds(name, slice.place, slice.len, needed)?;
+                checker.one(name, slice.place, slice.len)?;
             }
+        }
+        if let Some(index) = self.row_index {
+            checker.exactly("row_index", index.place, index.len, self.rows.into(), || {
+                "one for each row".into()
+            })?;
         }
         Ok(())
     }
@@ -74,6 +75,11 @@ pub(crate) use placement_methods;
 /// Expert ids as a router leaves them: a matrix of rows x `columns` elements of `i16`, `i32`,
 /// `u32`, `i64` or [`IdWeight`](crate::IdWeight) (`routecap_source`).
 ///
+/// The memory is exactly that long, unless [`row_stride`](Self::row_stride) or
+/// [`column_stride`](Self::column_stride) says how the rows lie in longer memory; otherwise the call
+/// is [`ShapeMismatch`](crate::ErrorKind::ShapeMismatch). A capturer whose k is not the model's would
+/// read rows of something else.
+///
 /// What it takes to make ids of this capturer from them: columns at and after the capturer's k are
 /// dropped (fused shared experts); then the table, if there is one, replaces an id by `table[id]`,
 /// and an id outside the table becomes invalid; then the offset is added. An id that is outside the
@@ -95,7 +101,8 @@ pub struct Source<'a> {
 }
 
 impl<'a> Source<'a> {
-    /// Of one layer: `rows` rows of `ids`, dense, one after another.
+    /// Of one layer: `rows` rows of k `ids`, dense, one after another. Where a row has more, say
+    /// how many with [`columns`](Self::columns).
     pub fn new(ids: impl Into<AnySlice<'a>>, rows: u32) -> Self {
         Source { ids: Some(ids.into()), ..Source::common(rows) }
     }
@@ -135,7 +142,7 @@ impl<'a> Source<'a> {
 
     /// Columns present, the capturer's k or more. Default k.
     pub fn columns(mut self, columns: u32) -> Self {
-        self.layout.change().columns = columns;
+        self.layout.columns = columns;
         self
     }
 
@@ -160,7 +167,8 @@ impl<'a> Source<'a> {
     }
 
     fn check_ids(&self, checker: &Checker, k: u32, ids: &AnySlice<'_>) -> Result<()> {
-        self.layout.check(checker, "ids", ids, self.placement.rows, k)
+        let more = "where the rows have more than the capturer's k, say columns";
+        self.layout.check(checker, "ids", ids, self.placement.rows, k, more)
     }
 
     /// In C's form, its memory checked against what a capturer of `k` experts per token will read.
@@ -179,7 +187,7 @@ impl<'a> Source<'a> {
             row_stride: self.layout.row_stride,
             column_stride: self.layout.column_stride,
             rows: self.placement.rows,
-            k_source: self.layout.columns,
+            k_source: self.layout.present(),
             live_rows: address(self.placement.live_rows),
             row_base: address(self.placement.row_base),
             row_index: address(self.placement.row_index),

@@ -239,8 +239,8 @@ pub struct ArrivedRows<'a> {
 }
 
 impl<'a> ArrivedRows<'a> {
-    /// `rows` rows of each layer, as `[layers, rows, k]`; `i16`, `i32` or `i64`. Sink rows beyond
-    /// are missing.
+    /// `rows` rows of each layer, as `[layers, rows, k]` and nothing else; `i16`, `i32` or `i64`.
+    /// Sink rows beyond are missing.
     pub fn new(ids: impl Into<AnySlice<'a>>, rows: u32) -> Self {
         ArrivedRows { ids: ids.into(), rows, start: 0, row_stride: 0, layer_stride: 0 }
     }
@@ -270,6 +270,13 @@ impl<'a> ArrivedRows<'a> {
         layers: usize,
         k: u32,
     ) -> Result<sys::routecap_sink> {
+        if self.rows > 0 && self.row_stride == 0 && self.layer_stride == 0 {
+            let needed = layers as u64 * u64::from(self.rows) * u64::from(k);
+            let len = self.ids.len.saturating_sub(self.start);
+            checker.exactly("rows", self.ids.place, len, needed, || {
+                format!("{layers} layers x {} rows x k; say the strides otherwise", self.rows)
+            })?;
+        }
         // Without rows nothing is read, whatever the strides are.
         let (row, layer) =
             if self.rows == 0 { (0, 0) } else { (self.row_stride, self.layer_stride) };

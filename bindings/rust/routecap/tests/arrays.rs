@@ -80,11 +80,15 @@ fn the_layout_of_an_array_cannot_be_changed_to_reach_what_lies_between_its_eleme
     let mut wide = Array2::from_shape_fn((3, 4), |(row, column)| (4 * row + column) as i32);
     let (left, mut right) = wide.view_mut().split_at(Axis(1), K as usize);
     let source = Source::from_array(left.view()).unwrap();
-    for source in
-        [source.row_stride(2), source.column_stride(-1), source.columns(3), source.start(1)]
-    {
+    for source in [source.row_stride(2), source.column_stride(-1), source.start(1)] {
         refused(forward.record(0, &source, Stream::HOST), ErrorKind::Argument, changed);
     }
+    let columns = source.columns(3);
+    refused(
+        forward.record(0, &columns, Stream::HOST),
+        ErrorKind::ShapeMismatch,
+        "3 x 2, not 3 x 3",
+    );
     right.fill(77);
     forward.record(0, &source.first_row(0).offset(1), Stream::HOST).unwrap();
 
@@ -92,14 +96,11 @@ fn the_layout_of_an_array_cannot_be_changed_to_reach_what_lies_between_its_eleme
     let (left, mut right) = wide.view_mut().split_at(Axis(1), EXPERTS as usize);
     let router = Router::new(Method::Topk).unwrap();
     let logits = || Logits::from_array(left.view()).unwrap();
-    for mut logits in [
-        logits().row_stride(32),
-        logits().column_stride(-1),
-        logits().experts(16),
-        logits().start(1),
-    ] {
+    for mut logits in [logits().row_stride(32), logits().column_stride(-1), logits().start(1)] {
         refused(forward.route(1, &router, &mut logits, Stream::HOST), ErrorKind::Argument, changed);
     }
+    let fewer = &mut logits().experts(16);
+    refused(forward.route(1, &router, fewer, Stream::HOST), ErrorKind::ShapeMismatch, "not 3 x 16");
     right.fill(77.0);
     forward.route(1, &router, &mut logits().first_row(0), Stream::HOST).unwrap();
 }

@@ -20,53 +20,53 @@ fn a_source_that_is_too_short_is_refused_before_it_is_read() {
     let ids = [0i32, 1, 2, 3, 4, 5, 6];
     refused(
         forward.record(0, &Source::new(&ids, 4), Stream::HOST),
-        ErrorKind::Argument,
-        "ids has 7 elements and needs 8",
+        ErrorKind::ShapeMismatch,
+        "ids has 7 elements, not 8",
     );
     refused(
         forward.record(0, &Source::new(&ids, 2).row_stride(6), Stream::HOST),
-        ErrorKind::Argument,
+        ErrorKind::ShapeMismatch,
         "needs 8",
     );
     refused(
         forward.record(0, &Source::new(&ids, 2).column_stride(5), Stream::HOST),
-        ErrorKind::Argument,
+        ErrorKind::ShapeMismatch,
         "needs 8",
     );
     refused(
         forward.record(0, &Source::new(&ids, 2).start(4), Stream::HOST),
-        ErrorKind::Argument,
-        "needs 8",
+        ErrorKind::ShapeMismatch,
+        "ids has 3 elements, not 4",
     );
     refused(
         forward.record(0, &Source::new(&ids, 2).columns(4), Stream::HOST),
-        ErrorKind::Argument,
-        "needs 8",
+        ErrorKind::ShapeMismatch,
+        "not 8: 2 rows x 4 columns",
     );
     refused(
         forward.record(0, &Source::new(&ids, 2).row_stride(i64::MAX), Stream::HOST),
-        ErrorKind::Argument,
+        ErrorKind::ShapeMismatch,
         "ids has 7",
     );
     refused(
         forward.record(0, &Source::new(&ids, 2).row_stride(-2), Stream::HOST),
-        ErrorKind::Argument,
+        ErrorKind::ShapeMismatch,
         "before its first element",
     );
     refused(
-        forward.record(0, &Source::new(&ids, 3).row_index(&[0, 1]), Stream::HOST),
-        ErrorKind::Argument,
+        forward.record(0, &Source::new(&ids[..6], 3).row_index(&[0, 1]), Stream::HOST),
+        ErrorKind::ShapeMismatch,
         "row_index has 2",
     );
     refused(
-        forward.record(0, &Source::new(&ids, 3).live_rows(&[]), Stream::HOST),
-        ErrorKind::Argument,
+        forward.record(0, &Source::new(&ids[..6], 3).live_rows(&[]), Stream::HOST),
+        ErrorKind::ShapeMismatch,
         "live_rows has 0",
     );
     // What is long enough is taken, strides that go back included.
     forward.record(0, &Source::new(&ids, 2).start(2).row_stride(-2), Stream::HOST).unwrap();
     forward
-        .record(1, &Source::new(&ids, 3).row_index(&[2, 1, 0]).live_rows(&2), Stream::HOST)
+        .record(1, &Source::new(&ids[..6], 3).row_index(&[2, 1, 0]).live_rows(&2), Stream::HOST)
         .unwrap();
 }
 
@@ -123,32 +123,32 @@ fn routing_from_logits_checks_all_that_it_reads_and_writes() {
     let short = &logits[..2 * EXPERTS as usize - 1];
     refused(
         forward.route(0, &router, &mut Logits::new(short, 2), Stream::HOST),
-        ErrorKind::Argument,
+        ErrorKind::ShapeMismatch,
         "logits has 63",
     );
     let mut weights = [0f32; 3];
     let mut wanted = Logits::new(&logits, 2).weights(&mut weights, 0);
     refused(
         forward.route(0, &router, &mut wanted, Stream::HOST),
-        ErrorKind::Argument,
+        ErrorKind::ShapeMismatch,
         "weights has 3",
     );
     let biased = router.bias(&[0f32; 31]);
     refused(
         forward.route(0, &biased, &mut Logits::new(&logits, 2), Stream::HOST),
-        ErrorKind::Argument,
+        ErrorKind::ShapeMismatch,
         "bias has 31",
     );
     let hashed = router.hash_table(&[1, 2, 3], 2);
     refused(
         forward.route(0, &hashed, &mut Logits::new(&logits, 2), Stream::HOST),
-        ErrorKind::Argument,
+        ErrorKind::ShapeMismatch,
         "hash_table has 3",
     );
     let mut tokens = Logits::new(&logits, 2).tokens(&[1i32]);
     refused(
         forward.route(0, &router, &mut tokens, Stream::HOST),
-        ErrorKind::Argument,
+        ErrorKind::ShapeMismatch,
         "tokens has 1",
     );
 
@@ -172,7 +172,7 @@ fn what_a_dispatch_brought_is_checked_before_it_is_read_or_written() {
                 .ids(&ids),
             Stream::HOST,
         ),
-        ErrorKind::Argument,
+        ErrorKind::ShapeMismatch,
         "executed has 7",
     );
     let mut executed = [0i32; 8];
@@ -188,7 +188,7 @@ fn what_a_dispatch_brought_is_checked_before_it_is_read_or_written() {
     let mut received = received.topk_ids(&chosen, 2);
     refused(
         forward.compare_received(&mut received, Stream::HOST),
-        ErrorKind::Argument,
+        ErrorKind::ShapeMismatch,
         "topk_ids has 2",
     );
     let mut received = received.topk_ids(&chosen, 1);
@@ -211,7 +211,7 @@ fn issue_wants_a_status_and_a_position_for_everything() {
     let spread = [span.device_positions(8)];
     refused(
         forward.issue(&spread, &options.positions(&[0i32; 7]), Stream::HOST),
-        ErrorKind::Argument,
+        ErrorKind::ShapeMismatch,
         "positions has 7",
     );
     refused(
@@ -251,7 +251,7 @@ fn rows_that_arrive_are_checked_before_they_are_read() {
     let of_three = unsafe { later.positions_later(positions.as_ptr(), 3) };
     refused(
         forward.issue(&[span.device_positions(8)], &of_three, Stream::HOST),
-        ErrorKind::Argument,
+        ErrorKind::ShapeMismatch,
         "positions has 3 elements and needs 4",
     );
     let address = positions.as_mut_ptr();
@@ -263,7 +263,7 @@ fn rows_that_arrive_are_checked_before_they_are_read() {
 
     let ids: Vec<i16> = (0..4 * LAYERS * K).map(|i| (i % EXPERTS) as i16).collect();
     let arrive = |rows: ArrivedRows<'_>| capturer.arrive(step, Some(&rows));
-    let short = "elements and needs";
+    let short = " elements";
     for rows in [
         ArrivedRows::new(&ids[1..], 4),
         ArrivedRows::new(&ids, 5),
@@ -276,7 +276,7 @@ fn rows_that_arrive_are_checked_before_they_are_read() {
         ArrivedRows::new(&ids, 4).row_stride(7).layer_stride(2),
         ArrivedRows::new(&ids, 0).start(25),
     ] {
-        refused(arrive(rows), ErrorKind::Argument, short);
+        refused(arrive(rows), ErrorKind::ShapeMismatch, short);
     }
     refused(arrive(ArrivedRows::new(&ids, 4).row_stride(-2)), ErrorKind::ShapeMismatch, "-2");
     refused(
@@ -332,7 +332,7 @@ fn copies_into_memory_that_is_too_small_write_nothing() {
     let mut dst = [77i32; (4 * LAYERS * K) as usize - 1];
     refused(routing.copy_to(&mut dst, None, &CopyOptions::new()), ErrorKind::BufferTooSmall, "dst");
     let mut mask = [true; (4 * LAYERS) as usize - 1];
-    let mut room = [77i32; 100];
+    let mut room = [77i32; (4 * LAYERS * K) as usize];
     refused(
         routing.copy_to(&mut room, Some(&mut mask), &CopyOptions::new()),
         ErrorKind::BufferTooSmall,
@@ -340,12 +340,12 @@ fn copies_into_memory_that_is_too_small_write_nothing() {
     );
     assert!(dst.iter().chain(&room).all(|id| *id == 77));
     refused(
-        routing.copy_to(&mut [0u8; 100], None, &CopyOptions::new().fill(3)),
+        routing.copy_to(&mut [0u8; (4 * LAYERS * K) as usize], None, &CopyOptions::new().fill(3)),
         ErrorKind::Argument,
         "expert 3",
     );
     refused(
-        routing.copy_to(&mut [0u8; 100], None, &CopyOptions::new().fill(300)),
+        routing.copy_to(&mut [0u8; (4 * LAYERS * K) as usize], None, &CopyOptions::new().fill(300)),
         ErrorKind::DType,
         "fill",
     );

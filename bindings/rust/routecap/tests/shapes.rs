@@ -3,7 +3,7 @@
 mod support;
 
 use routecap::*;
-use support::{K, LAYERS};
+use support::{EXPERTS, K, LAYERS, refused};
 
 /// A layer that is not there was "missing", as a cell that the router of a layer did not write is.
 /// A program that indexed by the decoder's layers saw holes, and shifted rows.
@@ -23,4 +23,103 @@ fn a_layer_that_is_not_there_is_a_panic_that_names_it() {
         assert!(said.contains("captured"), "{said}");
     }
     assert_eq!(view.k(), K);
+}
+
+/// A model of k 8 and a capturer of k 6: 4 x 8 ids were read as the first 24 of them, six to a row.
+/// All rows were there, and all but the first were parts of two.
+#[test]
+fn ids_that_are_not_rows_times_k_are_refused_unless_columns_or_a_stride_is_stated() {
+    let (capturer, mut forward) =
+        Config::host().layers(1).k(6).experts(64).rows(4).create().unwrap();
+    let ids: Vec<i32> = (0..4 * 8).collect();
+    forward.begin(4, Stream::HOST).unwrap();
+    for wrong in [
+        Source::new(&ids, 4),
+        Source::new(&ids[..23], 4),
+        Source::new(&ids[..0], 4),
+        Source::new(&ids[..31], 4).columns(8),
+        Source::new(&ids, 4).columns(7),
+        Source::new(&ids, 3).columns(8),
+        Source::new(&ids[..29], 4).row_stride(8),
+        Source::new(&ids, 4).columns(8).row_index(&[0, 1, 2, 3, 4]),
+        Source::new(&ids, 4).columns(8).live_rows(&[0, 2, 4]),
+        Source::new(&ids, 4).columns(8).row_base(&[0, 2]),
+    ] {
+        refused(forward.record(0, &wrong, Stream::HOST), ErrorKind::ShapeMismatch, "elements");
+    }
+    let layer = [LayerSource::new(0, &ids)];
+    let common = Source::common(4);
+    refused(
+        forward.record_layers(&common, &layer, Stream::HOST),
+        ErrorKind::ShapeMismatch,
+        "not 24: 4 rows x 6 columns; where the rows have more than the capturer's k, say columns",
+    );
+    for right in [Source::new(&ids, 4).columns(8), Source::new(&ids[..30], 4).row_stride(8)] {
+        let request = capturer.open().unwrap();
+        forward.begin(4, Stream::HOST).unwrap();
+        forward.record(0, &right, Stream::HOST).unwrap();
+        forward.snapshot(Stream::HOST).unwrap();
+        let spans = [Span::new(request, 0, 0, 4)];
+        let issued = forward.issue(&spans, &IssueOptions::new(), Stream::HOST).unwrap();
+        let _ = capturer.finalize(issued.step().unwrap()).unwrap();
+        let routing = capturer.finish(request, 4).unwrap();
+        let _ = routing.wait().unwrap();
+        let copied = routing.to_vec::<i32>(&CopyOptions::new()).unwrap();
+        let want: Vec<i32> = ids.chunks(8).flat_map(|row| row[..6].to_vec()).collect();
+        assert_eq!(copied.ids, want);
+    }
+}
+
+/// What else has a shape: memory that is longer was made for another one.
+#[test]
+fn other_memory_is_as_long_as_what_is_read_or_written() {
+    let recomputed = [Provenance::Recomputed; LAYERS as usize];
+    let (_, mut forward) = support::config().layer_provenance(&recomputed).create().unwrap();
+    forward.begin(2, Stream::HOST).unwrap();
+    let router = Router::new(Method::Softmax).unwrap();
+    let logits = vec![0f32; 2 * EXPERTS as usize];
+    let mut weights = [0f32; 2 * K as usize + 1];
+    let wide = vec![0f32; 2 * EXPERTS as usize + 1];
+    for (name, mut wrong) in [
+        ("logits", Logits::new(&wide, 2)),
+        ("logits", Logits::new(&logits, 2).experts(16)),
+        ("weights", Logits::new(&logits, 2).weights(&mut weights, 0)),
+        ("tokens", Logits::new(&logits, 2).tokens(&[1i32, 2, 3])),
+        ("live_rows", Logits::new(&logits, 2).live_rows(&[0, 2])),
+    ] {
+        let routed = forward.route(0, &router, &mut wrong, Stream::HOST);
+        refused(routed, ErrorKind::ShapeMismatch, name);
+    }
+    let biased = router.bias(&[0f32; EXPERTS as usize + 1]);
+    let mut logits = Logits::new(&logits, 2);
+    refused(forward.route(0, &biased, &mut logits, Stream::HOST), ErrorKind::ShapeMismatch, "bias");
+
+    let (capturer, mut forward) = support::config().create().unwrap();
+    let routing = support::sequence(&capturer, &mut forward, 3, 4);
+    let options = CopyOptions::new();
+    let cells = 4 * LAYERS as usize;
+    let (mut ids, mut mask) = (vec![0i32; cells * K as usize + 1], vec![true; cells + 1]);
+    let mismatch = ErrorKind::ShapeMismatch;
+    refused(routing.copy_to(&mut ids, None, &options), mismatch, "dst has 25 elements, not 24");
+    let dst = &mut ids[..24];
+    refused(routing.copy_to(dst, Some(&mut mask), &options), mismatch, "mask has 13");
+    routing.copy_to(dst, Some(&mut mask[..12]), &options).unwrap();
+    refused(routing.copy_to(dst, None, &options.layers(0, 1)), mismatch, "dst has 24");
+
+    let request = capturer.open().unwrap();
+    let got = capturer.extract_into(request, 0..0, &mut ids, None, &options);
+    refused(got, mismatch, "dst has 25 elements, not 0");
+    capturer.extract_into(request, Rows::landed(0), &mut ids, None, &options).unwrap();
+
+    let plan = PlanConfig::new([5], LAYERS, K, EXPERTS).create::<i32>().unwrap();
+    let shape = plan.describe().unwrap();
+    let mut ids = vec![0i32; shape.ids_bytes as usize / 4 + 1];
+    let mut classes = vec![0u8; shape.classes_bytes as usize + 1];
+    let sources = [(0, &routing)];
+    refused(plan.gather(&sources, &mut ids, None), mismatch, "dst");
+    ids.pop();
+    refused(plan.gather(&sources, &mut ids, Some(&mut classes)), mismatch, "classes");
+    classes.pop();
+    plan.gather(&sources, &mut ids, Some(&mut classes)).unwrap();
+    refused(plan.gather_values(&[Some(&[1; 5])], 0, &mut [0; 6]), mismatch, "dst has 6");
 }

@@ -652,7 +652,7 @@ impl Replay {
         match call.name {
             "layer_record" => {
                 let said = input.object("source").ok_or(Inexpressible)?;
-                let ids = ids_of(said)?;
+                let ids = ids_of(said, self.capturer(call)?.0.k())?;
                 let numbers = Placed::of(said);
                 let mut source = match &ids {
                     Some(ids) => Source::new(ids.slice(), said.number("rows")),
@@ -669,13 +669,13 @@ impl Replay {
                 let numbers = Placed::of(said);
                 let source = common_source(Source::common(said.number("rows")), said, &numbers)?;
                 let mut arrays = Vec::new();
+                let k = self.capturer(call)?.0.k();
                 for layer in input.list("layers") {
                     let layer = Said::of(layer);
                     only(layer, "reserved", 0)?;
-                    let ids = Elements::of(
-                        some_dtype(said, "dtype")?,
-                        layer.get("ids").ok_or(Inexpressible)?.as_array().expect("ids"),
-                    );
+                    let ids = layer.get("ids").ok_or(Inexpressible)?.as_array().expect("ids");
+                    let ids =
+                        Elements::of(some_dtype(said, "dtype")?, dense(said, ids, "k_source", k));
                     arrays.push((layer.number("layer"), ids, layer.numbers::<i32>("table")));
                 }
                 let layers: Vec<LayerSource<'_>> = arrays
@@ -783,7 +783,9 @@ impl Replay {
         let rows: u32 = said.number("rows");
         let elements = match said.get("logits") {
             Some(logits) => {
-                Some(Elements::of(some_dtype(said, "dtype")?, logits.as_array().unwrap()))
+                let experts = self.capturer(call)?.0.experts(layer);
+                let read = dense(said, logits.as_array().unwrap(), "experts", experts);
+                Some(Elements::of(some_dtype(said, "dtype")?, read))
             }
             None => None,
         };
@@ -949,6 +951,7 @@ impl Replay {
                 with_type!(some_dtype(options, "dtype")?, T => copied::<T>(
                     call,
                     |options| capturer.extract_len::<T>(request, rows, options),
+                    capturer.k(),
                     |dst, mask, options| capturer.extract_into::<T>(request, rows, dst, mask, options),
                 )?)
             }
@@ -1128,6 +1131,7 @@ impl Replay {
                 with_type!(some_dtype(options, "dtype")?, T => copied::<T>(
                     call,
                     |options| routing.copy_len::<T>(options),
+                    routing.view().map_or(1, |view| view.k()),
                     |dst, mask, options| routing.copy_to::<T>(dst, mask, options),
                 )?)
             }
@@ -1571,9 +1575,24 @@ impl Placed {
     }
 }
 
-fn ids_of(said: Said<'_>) -> Result<Option<Elements>, Inexpressible> {
+/// The elements of a matrix: C has a pointer, and what a vector has behind the last row of a dense
+/// one is of no account.
+fn dense<'v>(said: Said<'_>, elements: &'v [Value], columns: &str, default: u32) -> &'v [Value] {
+    let columns = match said.number::<usize>(columns) {
+        0 => default as usize,
+        columns => columns,
+    };
+    let read = said.number::<usize>("rows") * columns;
+    let strided = said.number::<i64>("row_stride") != 0 || said.number::<i64>("column_stride") != 0;
+    if strided { elements } else { &elements[..read.min(elements.len())] }
+}
+
+fn ids_of(said: Said<'_>, k: u32) -> Result<Option<Elements>, Inexpressible> {
     match said.get("ids") {
-        Some(ids) => Ok(Some(Elements::of(some_dtype(said, "dtype")?, ids.as_array().unwrap()))),
+        Some(ids) => {
+            let read = dense(said, ids.as_array().unwrap(), "k_source", k);
+            Ok(Some(Elements::of(some_dtype(said, "dtype")?, read)))
+        }
         None => Ok(None),
     }
 }
@@ -1616,6 +1635,7 @@ fn common_source<'a>(
 fn copied<T: IdElement + Into<i64> + TryFrom<i64>>(
     call: &Call<'_>,
     len: impl Fn(&CopyOptions) -> Result<usize, Error>,
+    k: u32,
     copy: impl FnOnce(&mut [T], Option<&mut [bool]>, &CopyOptions) -> Result<Completeness, Error>,
 ) -> Made {
     let said = call.input.object("options").ok_or(Inexpressible)?;
@@ -1637,9 +1657,16 @@ fn copied<T: IdElement + Into<i64> + TryFrom<i64>>(
     }
     let Ok(untouched) = T::try_from(UNTOUCHED) else { unreachable!() };
     let mut dst = vec![untouched; bytes / size_of::<T>()];
-    let delivered = call
-        .answered(copy(&mut dst, mask.as_deref_mut(), &options), |is| completeness(*is))
-        .is_some();
+    // C does not mind memory that is longer than the copy.
+    let strided = said.number::<i64>("row_stride") != 0 || said.number::<i64>("layer_stride") != 0;
+    let needed = if strided { usize::MAX } else { len(&options).unwrap_or(usize::MAX) };
+    let cells = mask.as_mut().map(|mask| {
+        let most = mask.len().min(if strided { usize::MAX } else { needed / k.max(1) as usize });
+        &mut mask[..most]
+    });
+    let most = dst.len().min(needed);
+    let delivered =
+        call.answered(copy(&mut dst[..most], cells, &options), |is| completeness(*is)).is_some();
     let dst: Vec<Value> = dst.into_iter().map(|id| Value::from(id.into())).collect();
     if delivered {
         call.expect("dst", dst);
