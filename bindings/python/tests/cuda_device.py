@@ -107,7 +107,8 @@ def strided_and_padded_tensors_and_parts_of_rows_are_recorded() -> None:
         order = torch.randperm(200, device=device)
         for layer in range(LAYERS):
             if layer % 4 == 0:  # fused shared experts behind the routed ones
-                capturer.record(layer, torch.nn.functional.pad(ids[layer], (0, 2), value=999))
+                wide = torch.nn.functional.pad(ids[layer], (0, 2), value=999)
+                capturer.record(layer, wide, columns=K + 2)
             elif layer % 4 == 1:  # columns apart
                 capturer.record(layer, ids[layer].t().contiguous().t())
             elif layer % 4 == 2:  # rows in another order

@@ -106,7 +106,8 @@ def test_ids_of_every_type_and_layout_are_recorded(capturer: routecap.Capturer, 
     wide[::2, :K] = given[:, 1]
     capturer.begin(12)
     capturer.record(0, given[:, 0])  # rows apart
-    capturer.record(1, wide[::2])  # rows apart, and columns that are not wanted
+    # rows apart, and columns that are not wanted
+    capturer.record(1, wide[::2], columns=wide.shape[1])
     capturer.record(2, np.asfortranarray(given[:, 2]))  # columns apart
     capturer.record(3, memoryview(np.ascontiguousarray(given[:, 3])))
     capturer.record(4, given[::-1, 4][::-1])
@@ -256,7 +257,13 @@ def test_ids_that_cannot_be_recorded_are_refused(
         ({"first_row": -1}, ValueError),
         ({"live_rows": np.array([1], np.int64)}, TypeError),
         ({"live_rows": np.array([], np.int32)}, ValueError),
-        ({"live_rows": 3}, ValueError),
+        ({"live_rows": np.array([0, 2, 4], np.int32)}, ValueError),
+        ({"row_base": np.array([0, 2], np.int32)}, ValueError),
+        ({"live_rows": 3, "row_index": np.zeros(4, np.int32)}, ValueError),
+        ({"row_base": -1}, ValueError),
+        ({"row_index": np.zeros(5, np.int32)}, ValueError),
+        ({"row_index": np.zeros((2, 2), np.int32)}, ValueError),
+        ({"table": np.zeros((2, 4), np.int32)}, ValueError),
         ({"row_index": np.zeros(3, np.int32)}, ValueError),
         ({"row_index": np.zeros(8, np.int32)[::2]}, ValueError),
         ({"table": np.zeros(4, np.int16)}, TypeError),

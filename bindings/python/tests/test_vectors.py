@@ -404,6 +404,7 @@ class Replayer:
             return as_strided(elements, (rows, columns), (row * size, column * size))
 
         keywords: dict[str, Any] = {
+            "columns": k or None,
             "first_row": source.get("first_row", 0),
             "offset": source.get("offset", 0),
         }
@@ -582,7 +583,10 @@ class Replayer:
             )
             return status, {"weights": weights}
         router = routecap.Router(method, **keywords)
-        options: dict[str, Any] = {"first_row": given.get("first_row", 0)}
+        options: dict[str, Any] = {
+            "experts": given.get("experts") or None,
+            "first_row": given.get("first_row", 0),
+        }
         for name in ("live_rows", "row_base"):
             if name in given:
                 options[name] = np.array([given[name]], np.int32)
@@ -591,7 +595,7 @@ class Replayer:
         if "tokens" in given:
             options["tokens"] = array(given["tokens"], TYPES[given["tokens_dtype"]])
         if weights is not None:
-            options["weights"] = weights.reshape(rows, -1)
+            options["weights"] = weights.reshape(rows, -1)[:, : capturer.k]
         logits = None
         if "logits" in given:
             elements = array(given["logits"], TYPES[given["dtype"]])[given.get("logits_start", 0) :]

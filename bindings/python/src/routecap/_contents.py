@@ -338,6 +338,7 @@ class Contents:
             ),
             out,
             mask,
+            None,
             view.k,
             fill,
             order,

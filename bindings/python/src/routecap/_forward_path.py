@@ -36,21 +36,56 @@ from .names import DtypeLike, SnapshotName
 _IDS = Dtype.I16, Dtype.I32, Dtype.U32, Dtype.I64
 
 
-def _one(tensor: Any, device: int, name: str, count: int = 1) -> int:
-    """The address of an int32 array of `count` elements or more; 0 for None."""
-    if tensor is None:
-        return 0
+def _int32(tensor: Any, device: int, name: str, shape: str) -> Tensor:
+    """An int32 tensor that a call reads; `shape` is what it should be, for errors."""
     found = describe(tensor, name)
     expect_device(found, device, name)
     expect_dtype(found, (Dtype.I32,), name)
     expect_dense(found, name)
-    if _elements(found) < count:
+    if len(found.shape) > 1 and _elements(found) != 1:
         raise error(
             Status.ERR_SHAPE_MISMATCH,
-            f"{name} has shape {found.shape}, {count} elements are needed: give a larger tensor, or"
-            " fewer rows",
+            f"{name} has shape {found.shape}, {shape} is expected: give one dimension",
+        )
+    return found
+
+
+def _one(tensor: Any, device: int, name: str) -> int:
+    """The address of one int32; 0 for None."""
+    if tensor is None:
+        return 0
+    found = _int32(tensor, device, name, "one number")
+    if _elements(found) != 1:
+        raise error(
+            Status.ERR_SHAPE_MISMATCH,
+            f"{name} has shape {found.shape}, and is one number: give a tensor of one element, such"
+            " as the last of a prefix sum, or an int",
         )
     return found.address
+
+
+def _per_row(tensor: Any, device: int, name: str, rows: int) -> int:
+    """The address of an int32 for each row; 0 for None."""
+    if tensor is None:
+        return 0
+    found = _int32(tensor, device, name, f"({rows},)")
+    if _elements(found) != rows:
+        raise error(
+            Status.ERR_SHAPE_MISMATCH,
+            f"{name} has shape {found.shape}, ({rows},) is expected: give a number for each row",
+        )
+    return found.address
+
+
+def _is_int(value: Any) -> bool:
+    """Whether this is a number of the host, not a tensor whose number is read when the call runs."""
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def _shape(tensor: Tensor) -> str:
+    """A tensor's shape and type, for errors."""
+    kind = tensor.dtype.name.lower() if isinstance(tensor.dtype, Dtype) else tensor.dtype
+    return f"shape {tensor.shape} and dtype {kind}"
 
 
 def _elements(tensor: Tensor) -> int:
@@ -204,17 +239,29 @@ class ForwardPath(Opened):
         ids: Any,
         dtype: DtypeLike | None,
         rows: int | None,
+        columns: int | None,
+        first_row: int,
         live_rows: Any,
         row_base: Any,
         row_index: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
         """What record and record_layers have in common: fields of routecap_source from a tensor
-        [rows, k_source] and its companions.
+        [rows, k], or [rows, columns], and its companions.
         """
         tensor = describe(ids, name)
         expect_device(tensor, self._place, name)
         kind = expect_kind(tensor, dtype, _IDS, name)
-        present, columns, row_stride, column_stride = matrix(tensor, name, "k_source")
+        present, there, row_stride, column_stride = matrix(tensor, name, "k")
+        wanted = self.k if columns is None else columns
+        if there != wanted and not self._disabled:
+            stated = "" if columns is None else f", and columns={columns} was said"
+            raise error(
+                Status.ERR_SHAPE_MISMATCH,
+                f"{name} has {_shape(tensor)}, the capturer has k={self.k}{stated}:"
+                f" (rows, {wanted}) is expected. Transpose what is [k, rows]; make the capturer with"
+                f" the model's k; or say columns={there} if each row has its {self.k} experts first"
+                " and others behind them, as fused shared experts are",
+            )
         if rows is None:
             rows = present
         elif rows > present:
@@ -228,20 +275,44 @@ class ForwardPath(Opened):
             "ids": tensor.address,
             "row_stride": row_stride,
             "column_stride": column_stride,
-            "rows": rows,
-            "k_source": columns,
+            "k_source": there,
+            **self._placement(rows, first_row, live_rows, row_base, row_index),
         }
-        if live_rows is not None or row_base is not None or row_index is not None:
-            fields["live_rows"] = _one(live_rows, self._place, "live_rows")
-            fields["row_base"] = _one(row_base, self._place, "row_base")
-            fields["row_index"] = _one(row_index, self._place, "row_index", rows)
         return tensor, fields
+
+    def _placement(
+        self, rows: int, first_row: int, live_rows: Any, row_base: Any, row_index: Any
+    ) -> dict[str, int]:
+        """The fields that say which sink rows the rows are."""
+        fields = {"rows": rows, "first_row": first_row}
+        if row_index is not None:
+            fields["row_index"] = _per_row(row_index, self._place, "row_index", rows)
+        if _is_int(live_rows) and row_index is None:
+            fields["rows"] = max(0, min(int(live_rows), rows))
+        elif _is_int(live_rows):
+            raise error(
+                Status.ERR_ARGUMENT,
+                "live_rows is an int beside a row_index: give a row_index that is negative behind"
+                " the live rows, or a tensor of one element",
+            )
+        elif live_rows is not None:
+            fields["live_rows"] = _one(live_rows, self._place, "live_rows")
+        if _is_int(row_base):
+            fields["first_row"] = first_row + int(row_base)
+        elif row_base is not None:
+            fields["row_base"] = _one(row_base, self._place, "row_base")
+        return fields
 
     def _table(self, table: Any, name: str = "table") -> tuple[int, int]:
         if table is None:
             return 0, 0
-        tensor = describe(table, name)
-        return _one(table, self._place, name), _elements(tensor)
+        found = _int32(table, self._place, name, "(ids,)")
+        if len(found.shape) != 1:
+            raise error(
+                Status.ERR_SHAPE_MISMATCH,
+                f"{name} has shape {found.shape}, (ids,) is expected: give a number for each id",
+            )
+        return found.address, found.shape[0]
 
     @documented("routecap_layer_record")
     def record(
@@ -251,6 +322,7 @@ class ForwardPath(Opened):
         *,
         dtype: DtypeLike | None = None,
         rows: int | None = None,
+        columns: int | None = None,
         first_row: int = 0,
         live_rows: Any = None,
         row_base: Any = None,
@@ -262,15 +334,18 @@ class ForwardPath(Opened):
     ) -> None:
         """Copy the ids that a router chose into the sink of one layer.
 
-        ids: a tensor [rows, k_source] of int16, int32, int64 or uint32, of any strides; for packed
-        ones say dtype="id16_bf16". live_rows, row_base (one number each), row_index [rows] and
-        table are int32 tensors on the same device.
+        ids: a tensor [rows, k] of int16, int32, int64 or uint32, of any strides; for packed ones say
+        dtype="id16_bf16". Where each row has more columns than k, of which the first k are its
+        experts, say how many with columns=. row_index [rows] and table are int32 tensors on the same
+        device. live_rows and row_base are one number each: an int, or such a tensor of one element,
+        which is read when the stream gets there.
         """
-        _, fields = self._source("ids", ids, dtype, rows, live_rows, row_base, row_index)
+        _, fields = self._source(
+            "ids", ids, dtype, rows, columns, first_row, live_rows, row_base, row_index
+        )
         address, size = self._table(table)
         source = structs.source(
             **fields,
-            first_row=first_row,
             offset=offset,
             table=address,
             table_size=size,
@@ -286,6 +361,7 @@ class ForwardPath(Opened):
         tables: Any = None,
         dtype: DtypeLike | None = None,
         rows: int | None = None,
+        columns: int | None = None,
         first_row: int = 0,
         live_rows: Any = None,
         row_base: Any = None,
@@ -296,8 +372,8 @@ class ForwardPath(Opened):
     ) -> None:
         """Copy the ids of several layers at once, after the last router.
 
-        ids: one tensor [layers, rows, k_source] for layers 0, 1, ..., or {layer: tensor
-        [rows, k_source]}, all of one dtype, shape and strides; or what `layer_sources` made of that
+        ids: one tensor [layers, rows, k] of all layers, a list of theirs, or {layer: tensor
+        [rows, k]} of some, all of one dtype, shape and strides; or what `layer_sources` made of that
         and of the other arguments, which are left out then. tables: None, one tensor
         [layers, table_size], or {layer: tensor [table_size]}. All else as `record` has it.
         """
@@ -308,6 +384,7 @@ class ForwardPath(Opened):
                 tables=tables,
                 dtype=dtype,
                 rows=rows,
+                columns=columns,
                 first_row=first_row,
                 live_rows=live_rows,
                 row_base=row_base,
@@ -327,6 +404,7 @@ class ForwardPath(Opened):
         tables: Any = None,
         dtype: DtypeLike | None = None,
         rows: int | None = None,
+        columns: int | None = None,
         first_row: int = 0,
         live_rows: Any = None,
         row_base: Any = None,
@@ -338,9 +416,20 @@ class ForwardPath(Opened):
         again. It holds the tensors.
         """
         given = dict(ids if isinstance(ids, Mapping) else enumerate(ids))
-        per_layer = (
-            tables if tables is None or isinstance(tables, Mapping) else dict(zip(given, tables))
-        )
+        if not isinstance(ids, Mapping) and len(given) != self.layers and not self._disabled:
+            raise error(
+                Status.ERR_SHAPE_MISMATCH,
+                f"ids are of {len(given)} layers, the capturer has {self.layers}: give"
+                " [layers, rows, k] of all, or {layer: tensor} of some",
+            )
+        per_layer = tables
+        if tables is not None and not isinstance(tables, Mapping):
+            if len(tables) != len(given):
+                raise error(
+                    Status.ERR_SHAPE_MISMATCH,
+                    f"tables are of {len(tables)} layers, ids of {len(given)}: give one for each",
+                )
+            per_layer = dict(zip(given, tables))
         layers = np.zeros(len(given), structs.layer_source_dtype)
         start = next(iter(given.values()), None)
         described: Tensor | None = None
@@ -353,7 +442,9 @@ class ForwardPath(Opened):
                 if address is not None:
                     addresses.append(address)
                     continue
-            tensor, fields = self._source(name, each, dtype, rows, live_rows, row_base, row_index)
+            tensor, fields = self._source(
+                name, each, dtype, rows, columns, first_row, live_rows, row_base, row_index
+            )
             addresses.append(fields.pop("ids"))
             if per_layer is not None:
                 if layer not in per_layer:
@@ -378,7 +469,7 @@ class ForwardPath(Opened):
             if table_addresses:
                 layers["table"] = table_addresses
         flags = SourceFlag.OVERLAP if overlap else 0
-        source = structs.source(**first, first_row=first_row, offset=offset, flags=flags)
+        source = structs.source(**first, offset=offset, flags=flags)
         return LayerSources(
             source, layers, start, (given, per_layer, live_rows, row_base, row_index)
         )
@@ -392,6 +483,7 @@ class ForwardPath(Opened):
         *,
         dtype: DtypeLike | None = None,
         rows: int | None = None,
+        experts: int | None = None,
         first_row: int = 0,
         live_rows: Any = None,
         row_base: Any = None,
@@ -403,23 +495,33 @@ class ForwardPath(Opened):
         """Choose experts from logits [rows, experts] of float32, float16 or bfloat16, into the sink
         of one layer that is declared as recomputed.
 
-        logits: where a framework has no bfloat16, say dtype="bf16" of 16-bit integers.
+        logits: where a framework has no bfloat16, say dtype="bf16" of 16-bit integers. Where they
+        are of fewer experts than the layer has, say how many with experts=.
 
         tokens: [rows] of int32 or int64, for a router with a hash_table; then logits may be None if
-        weights is, and rows is needed. weights: a float32 tensor [rows, k or more] that receives
-        the weight of each column.
+        weights is, and rows is needed. weights: a float32 tensor [rows, k] that receives the weight
+        of each column. All else as `record` has it.
         """
         fields: dict[str, Any] = {}
         layer_experts = self._config.layer_experts
-        experts = (
+        of_layer = (
             self.experts
             if layer_experts is None or not 0 <= layer < len(layer_experts)
             else int(layer_experts[layer])
         )
+        wanted = of_layer if experts is None else experts
+        if experts is None:
+            experts = of_layer
         if logits is not None:
             tensor = describe(logits, "logits")
             expect_device(tensor, self._place, "logits")
             present, experts, row_stride, column_stride = matrix(tensor, "logits", "experts")
+            if experts != wanted and not self._disabled and 0 <= layer < self.layers:
+                raise error(
+                    Status.ERR_SHAPE_MISMATCH,
+                    f"logits has {_shape(tensor)}, (rows, {wanted}) is expected: give one column for"
+                    f" each expert of the layer, or say experts={experts} if they are of fewer",
+                )
             fields = {
                 "dtype": expect_kind(tensor, dtype, FLOATS, "logits"),
                 "logits": tensor.address,
@@ -445,11 +547,11 @@ class ForwardPath(Opened):
             tensor = describe(tokens, "tokens")
             expect_device(tensor, self._place, "tokens")
             expect_dense(tensor, "tokens")
-            if _elements(tensor) < rows:
+            if tensor.shape != (rows,):
                 raise error(
                     Status.ERR_SHAPE_MISMATCH,
-                    f"tokens has shape {tensor.shape}, {rows} elements are needed: give the token"
-                    " id of each row",
+                    f"tokens has shape {tensor.shape}, {(rows,)} is expected: give the token id of"
+                    " each row",
                 )
             fields["tokens"], fields["tokens_dtype"] = (
                 tensor.address,
@@ -460,8 +562,8 @@ class ForwardPath(Opened):
             expect_device(tensor, self._place, "weights")
             expect_dtype(tensor, (Dtype.F32,), "weights")
             expect_writable(tensor, "weights")
-            present, columns, row_stride, column_stride = matrix(tensor, "weights", "k or more")
-            if present < rows or columns < self.k or column_stride != 1 or row_stride < self.k:
+            _, _, row_stride, column_stride = matrix(tensor, "weights", "k")
+            if tensor.shape != (rows, self.k) or column_stride != 1 or row_stride < self.k:
                 raise error(
                     Status.ERR_SHAPE_MISMATCH,
                     f"weights has shape {tensor.shape} and strides {tensor.strides},"
@@ -470,11 +572,7 @@ class ForwardPath(Opened):
             fields["weights"], fields["weights_stride"] = tensor.address, row_stride
         memory = structs.logits(
             **fields,
-            rows=rows,
-            first_row=first_row,
-            live_rows=_one(live_rows, self._place, "live_rows"),
-            row_base=_one(row_base, self._place, "row_base"),
-            row_index=_one(row_index, self._place, "row_index", rows),
+            **self._placement(rows, first_row, live_rows, row_base, row_index),
         )
         raw.routecap_layer_route(
             self._handle,

@@ -87,11 +87,16 @@ class HeldIds:
             self.forget()
 
     def sources(self, ids: Mapping[int, Any]) -> list[LayerSources]:
-        """What records the ids of these layers, in as few calls as there are types and shapes."""
+        """What records the ids of these layers, [rows, k or more], in as few calls as there are types
+        and shapes. What an engine fuses behind the k-th column is left out.
+        """
         alike: dict[tuple[object, ...], dict[int, Any]] = {}
         for layer, tensor in ids.items():
             alike.setdefault((tensor.dtype, tensor.shape, tensor.stride()), {})[layer] = tensor
-        return [self._capturer.layer_sources(some) for some in alike.values()]
+        return [
+            self._capturer.layer_sources(some, columns=next(iter(some.values())).shape[1])
+            for some in alike.values()
+        ]
 
     def record_sources(self, sources: list[LayerSources], stream: Any = None) -> None:
         self.recorded = sum(len(each.layers) for each in sources)

@@ -387,6 +387,8 @@ class Plan:
         if (
             tensor.shape != (self.rows, *shape)
             or tensor.itemsize != dtype.itemsize
+            or isinstance(out, np.ndarray)
+            and out.dtype != dtype
             or tensor.device != HOST
         ):
             raise error(

@@ -97,6 +97,7 @@ def copy_into(
     call: Callable[[bytes, Any, Any], Any],
     out: Any,
     mask: Any,
+    count: int | None,
     k: int,
     fill: int,
     order: Order | OrderName,
@@ -105,7 +106,7 @@ def copy_into(
     flags: int,
 ) -> Any:
     """Call with copy options, memory and mask for an array of the caller's, whose rows and layers
-    may be any distance apart.
+    may be any distance apart. `count` rows are copied; None: nobody knows how many.
     """
     tensor = describe(out, "out")
     expect_device(tensor, HOST, "out")
@@ -130,6 +131,12 @@ def copy_into(
             Status.ERR_SHAPE_MISMATCH,
             f"out has {tensor.shape[layer]} layers, {layers} are copied: give"
             f" layers={tensor.shape[layer]}, or room for all; and see order",
+        )
+    if count is not None and tensor.shape[rows] > count:
+        raise error(
+            Status.ERR_SHAPE_MISMATCH,
+            f"out has {tensor.shape[rows]} rows, {count} are copied: give room for as many, such as"
+            f" out[:{count}]; and see order",
         )
     row_stride, layer_stride = tensor.strides[rows], tensor.strides[layer]
     if row_stride < 0 or layer_stride < 0:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _structs as structs
-from ._constants import Extract, Order, Policy, Status
+from ._constants import ALL, LANDED, Extract, Order, Policy, Status
 from ._docs import documented
 from ._errors import Error, error, member
 from ._library import raw
@@ -443,6 +443,7 @@ class RequestCalls(Opened):
             ),
             out,
             mask,
+            None if rows in (ALL, LANDED) else rows,
             self.k,
             fill,
             order,

@@ -64,7 +64,7 @@ class Router:
             bias = describe(self.bias, "bias")
             expect_device(bias, device, "bias")
             expect_dense(bias, "bias")
-            if len(bias.shape) != 1 or bias.shape[0] < experts:
+            if bias.shape != (experts,):
                 raise error(
                     Status.ERR_SHAPE_MISMATCH,
                     f"bias has shape {bias.shape}, {(experts,)} is expected: give one number for"

@@ -275,16 +275,14 @@ def describe(tensor: Any, name: str) -> Tensor:
     if type(tensor) is Tensor:
         return tensor
     try:
-        if isinstance(tensor, (np.ndarray, bytes, bytearray, memoryview)):
-            return _from_buffer(tensor, name)
-        torch = sys.modules.get("torch")
-        if torch is not None and isinstance(tensor, torch.Tensor):
-            return _from_torch(tensor, name)
-        if hasattr(tensor, "__cuda_array_interface__"):
-            return _from_cuda_array(tensor, name)
-        if hasattr(tensor, "__dlpack__"):
-            return _from_dlpack(tensor, name)
-        return _from_buffer(tensor, name)
+        found = _described(tensor, name)
+        if isinstance(found.dtype, Dtype) and found.itemsize != _SIZES[found.dtype]:
+            raise error(
+                Status.ERR_DTYPE,
+                f"{name} says that it is of {found.dtype.name}, and has elements of"
+                f" {found.itemsize} bytes: give np.asarray({name}) of another type",
+            )
+        return found
     except Error:
         raise
     except (TypeError, ValueError, BufferError) as reason:
@@ -293,6 +291,19 @@ def describe(tensor: Any, name: str) -> Tensor:
             f"{name} is a {type(tensor).__name__}, not a NumPy array, a tensor with __dlpack__ or"
             f" __cuda_array_interface__: {reason}. Give np.asarray({name})",
         ) from reason
+
+
+def _described(tensor: Any, name: str) -> Tensor:
+    if isinstance(tensor, (np.ndarray, bytes, bytearray, memoryview)):
+        return _from_buffer(tensor, name)
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(tensor, torch.Tensor):
+        return _from_torch(tensor, name)
+    if hasattr(tensor, "__cuda_array_interface__"):
+        return _from_cuda_array(tensor, name)
+    if hasattr(tensor, "__dlpack__"):
+        return _from_dlpack(tensor, name)
+    return _from_buffer(tensor, name)
 
 
 def address_of_alike(tensor: Any, first: Any, described: Tensor) -> int | None:

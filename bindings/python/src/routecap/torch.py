@@ -163,12 +163,20 @@ class Capturer(_Capturer):
         self._begun = None
 
     def record(
-        self, layer: int, ids: Any, *, first_row: int = 0, table: Any = None, **others: Any
+        self,
+        layer: int,
+        ids: Any,
+        *,
+        columns: int | None = None,
+        first_row: int = 0,
+        table: Any = None,
+        **others: Any,
     ) -> None:
-        """Copy the ids [rows, k or more] that a router chose, of int16, int32 or int64.
+        """Copy the ids [rows, k] that a router chose, of int16, int32 or int64.
 
-        Columns behind the k-th are left out. With a `table` [ids] they are looked up in it. Each row
-        of a layer is recorded once in a pass: for micro-batches, give each its `first_row`.
+        Where each row has more columns than k, of which the first k are its experts, say how many
+        with `columns`. With a `table` [ids] of int32 or int64 they are looked up in it. Each row of a
+        layer is recorded once in a pass: for micro-batches, give each its `first_row`.
         """
         _expect_none(others)
         if not 0 <= layer < self.layers:
@@ -177,34 +185,47 @@ class Capturer(_Capturer):
                 f"layer {layer} is not one of the {self.layers} that are captured: count the MoE"
                 " layers from 0",
             )
-        self._expect(ids, f"ids of layer {layer}")
+        self._expect(ids, f"ids of layer {layer}", columns)
         if table is not None:
+            self._expect_table(table)
             inside = (ids >= 0) & (ids < len(table))
             ids = table[ids.long().where(inside, 0)].where(inside, _NO_ID)
         rows = self._claim((layer,), first_row, len(ids))
         self._write(ids, self.ids[rows, layer])
 
-    def record_layers(self, ids: Any, *, first_row: int = 0, **others: Any) -> None:
-        """Copy the ids of several layers at once, behind the last router: a tensor
-        [layers, rows, k or more], a list of one tensor for each layer, or {layer: tensor}, of one
-        shape and type.
+    def record_layers(
+        self, ids: Any, *, columns: int | None = None, first_row: int = 0, **others: Any
+    ) -> None:
+        """Copy the ids of several layers at once, behind the last router: a tensor [layers, rows, k]
+        or a list of one tensor for each layer, of all layers, or {layer: tensor} of some, of one
+        shape and type. `columns` is as in `record`.
         """
-        sources = ids if isinstance(ids, LayerSources) else self.layer_sources(ids, **others)
+        sources = ids
+        if not isinstance(ids, LayerSources):
+            sources = self.layer_sources(ids, columns=columns, **others)
         layers, tensors = sources.layers["layer"].tolist(), sources.held
         if not layers:
             return
         if layers != list(range(layers[0], layers[0] + len(layers))):
             for layer, each in zip(layers, tensors, strict=True):
-                self.record(layer, each, first_row=first_row)
+                self.record(layer, each, columns=each.shape[1], first_row=first_row)
             return
         whole = tensors if isinstance(tensors, torch.Tensor) else torch.stack(tensors)
         rows = self._claim(layers, first_row, whole.shape[1])
         self._write(whole.transpose(0, 1), self.ids[rows, layers[0] : layers[0] + len(layers)])
 
-    def layer_sources(self, ids: Any, **others: Any) -> LayerSources:
+    def layer_sources(
+        self, ids: Any, *, columns: int | None = None, **others: Any
+    ) -> LayerSources:
         """The ids of `record_layers`, checked once, for memory that is recorded again and again."""
         _expect_none(others)
         tensors = list(ids.values()) if isinstance(ids, Mapping) else ids
+        if not isinstance(ids, Mapping) and len(tensors) != self.layers:
+            raise error(
+                Status.ERR_SHAPE_MISMATCH,
+                f"ids are of {len(tensors)} layers, the capturer has {self.layers}: give"
+                " [layers, rows, k] of all, or {layer: tensor} of some",
+            )
         layers = np.zeros(len(tensors), structs.layer_source_dtype)
         layers["layer"] = list(ids) if isinstance(ids, Mapping) else range(len(tensors))
         if len(layers) and layers["layer"].max() >= self.layers:
@@ -214,7 +235,7 @@ class Capturer(_Capturer):
                 " count the MoE layers from 0",
             )
         for layer, each in zip(layers["layer"], tensors):
-            self._expect(each, f"ids of layer {layer}")
+            self._expect(each, f"ids of layer {layer}", columns)
             if each.shape != tensors[0].shape or each.dtype != tensors[0].dtype:
                 raise error(
                     Status.ERR_SHAPE_MISMATCH,
@@ -232,16 +253,26 @@ class Capturer(_Capturer):
             ids = ids.where((ids >= 0) & (ids <= most), _NO_ID)
         to.copy_(ids)
 
-    def _expect(self, ids: torch.Tensor, name: str) -> None:
-        if ids.dtype not in _TYPES:
-            raise error(
-                Status.ERR_DTYPE, f"{name} are {ids.dtype}: give int16, int32 or int64 tensors"
-            )
-        if ids.dim() != 2 or ids.shape[-1] < self.k:
+    def _expect(self, ids: torch.Tensor, name: str, columns: int | None) -> None:
+        _expect_tensor(ids, name, _TYPES)
+        wanted = self.k if columns is None else columns
+        if ids.dim() != 2 or ids.shape[1] != wanted or wanted < self.k:
+            stated = "" if columns is None else f", and columns={columns} was said"
             raise error(
                 Status.ERR_SHAPE_MISMATCH,
-                f"{name} have shape {tuple(ids.shape)}: give two dimensions, the last of {self.k}"
-                " columns or more",
+                f"{name} have shape {tuple(ids.shape)} and dtype {ids.dtype}, the capturer has"
+                f" k={self.k}{stated}: (rows, {max(wanted, self.k)}) is expected. Transpose what is"
+                " [k, rows]; make the capturer with the model's k; or say columns= if each row has"
+                f" its {self.k} experts first and others behind them, as fused shared experts are",
+            )
+
+    def _expect_table(self, table: Any) -> None:
+        _expect_tensor(table, "table", (torch.int32, torch.int64))
+        if table.dim() != 1:
+            raise error(
+                Status.ERR_SHAPE_MISMATCH,
+                f"table has shape {tuple(table.shape)}, (ids,) is expected: give a number for each"
+                " id",
             )
 
     def _claim(self, layers: Iterable[int], first: int, rows: int) -> slice:
@@ -306,10 +337,19 @@ class Capturer(_Capturer):
                 f"spans name {rows} sink rows, the capturer has {self.rows}: give each row of the"
                 " forward pass its number in it",
             )
+        positions = getattr(positions, "holder", positions)
+        if positions is not None:
+            _expect_tensor(positions, "positions", (torch.int32, torch.int64))
+            if positions.dim() != 1 or len(positions) < rows:
+                raise error(
+                    Status.ERR_SHAPE_MISMATCH,
+                    f"positions have shape {tuple(positions.shape)}, and spans name {rows} sink"
+                    " rows: give a position for each sink row",
+                )
         slot = self._slots[self._issued % len(self._slots)]
         if slot.step is not None:
             slot.step.wait()
-        slot.copy(self.ids, rows, getattr(positions, "holder", positions))
+        slot.copy(self.ids, rows, positions)
         where = None if positions is None else slot.positions[: max(rows, 1)].numpy()
         step = super().issue(
             spans, tag=tag, positions=where, snapshot=Snapshot.LATER, status=status
@@ -388,6 +428,20 @@ def _hand_over(handle: Any, arriving: queue.SimpleQueue[tuple[int, _Slot, int] |
         except Exception:
             logger.exception("the rows of step %d are lost: PyTorch did not copy them", ticket)
             raw.routecap_step_arrive(handle, ticket, None)
+
+
+def _expect_tensor(given: Any, name: str, types: tuple[torch.dtype, ...]) -> None:
+    if not isinstance(given, torch.Tensor):
+        raise error(
+            Status.ERR_DTYPE,
+            f"{name}: a {type(given).__name__} was given, where a torch.Tensor is expected:"
+            " torch.as_tensor makes one",
+        )
+    if given.dtype not in types:
+        raise error(
+            Status.ERR_DTYPE,
+            f"{name} are {given.dtype}: give {' or '.join(str(each) for each in types)} tensors",
+        )
 
 
 def _expect_none(others: Mapping[str, Any]) -> None:

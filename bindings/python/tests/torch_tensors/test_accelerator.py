@@ -97,8 +97,8 @@ def test_chunks_decode_rows_and_padding_of_one_pass(capture: Capturer, dtype: to
                 np.pad(ids[:, layer], ((0, 0), (0, 2)), constant_values=EXPERTS)
             )
             half = len(ids) // 2  # micro-batches, in any order
-            capture.record(layer, wide[half:].to(dtype), first_row=half)
-            capture.record(layer, wide[:half].to(dtype))
+            capture.record(layer, wide[half:].to(dtype), columns=K + 2, first_row=half)
+            capture.record(layer, wide[:half].to(dtype), columns=K + 2)
         both = np.concatenate(
             [spans(first, position, rows), spans(second, position * 2, 2, sink_row=rows)]
         )
@@ -358,7 +358,8 @@ def test_what_is_refused(capture: Capturer) -> None:
     refused(S.ERR_UNKNOWN_LAYER, capture.record, -1, ids)
     refused(S.ERR_DTYPE, capture.record, 0, ids.float())
     refused(S.ERR_SHAPE_MISMATCH, capture.record, 0, ids[:, :2])
-    refused(S.ERR_UNKNOWN_LAYER, capture.record_layers, ids.expand(LAYERS + 1, -1, -1))
+    refused(S.ERR_SHAPE_MISMATCH, capture.record_layers, ids.expand(LAYERS + 1, -1, -1))
+    refused(S.ERR_UNKNOWN_LAYER, capture.record_layers, {LAYERS: ids})
     refused(S.ERR_CAPACITY, capture.record, 0, ids, first_row=1)
     capture.record(0, ids)
     refused(S.ERR_CONFLICT, capture.record, 0, ids[:1], first_row=3)
@@ -424,3 +425,28 @@ def test_random_engines(seed: int) -> None:
             assert (routing.ids() == model[request][:rows]).all()
             seen += rows
         assert seen > 50
+
+
+# k came from the tensor's shape; a shorter list of positions was the same for all rows, and one of
+# floats was rounded.
+def test_a_slip_of_shape_is_refused(capture: Capturer) -> None:
+    S, ids = routecap.Status, torch.zeros(4, K, dtype=torch.int64)
+    capture.begin(4)
+    refused(S.ERR_SHAPE_MISMATCH, capture.record, 0, torch.zeros(4, K + 2, dtype=torch.int64))
+    refused(S.ERR_SHAPE_MISMATCH, capture.record, 0, torch.zeros(K, 3, dtype=torch.int64))
+    refused(S.ERR_SHAPE_MISMATCH, capture.record, 0, ids, columns=K + 1)
+    refused(S.ERR_SHAPE_MISMATCH, capture.record, 0, ids[:, :2], columns=2)
+    refused(S.ERR_SHAPE_MISMATCH, capture.record, 0, ids.ravel())
+    refused(S.ERR_SHAPE_MISMATCH, capture.record_layers, ids.expand(LAYERS - 1, -1, -1))
+    refused(S.ERR_DTYPE, capture.record, 0, ids.numpy())
+    table = torch.zeros(EXPERTS)
+    refused(S.ERR_DTYPE, capture.record, 0, ids, table=table)
+    refused(S.ERR_SHAPE_MISMATCH, capture.record, 0, ids, table=table.int().expand(LAYERS, -1))
+    request = capture.open()
+    where = routecap.spans(request=request, rows=4, position_end=9, flags="device_positions")
+    for positions, status in (
+        (torch.tensor([3]), S.ERR_SHAPE_MISMATCH),
+        (torch.arange(8).reshape(4, 2), S.ERR_SHAPE_MISMATCH),
+        (torch.arange(4.0), S.ERR_DTYPE),
+    ):
+        refused(status, capture.issue, where, positions=positions)

@@ -47,7 +47,7 @@ def test_a_tensor_is_bound_and_tensors_of_all_types_are_recorded(
     tensor = torch.from_numpy(ids).to(dtype)
     capturer.begin(10)
     capturer.record(0, tensor[:, 0])
-    capturer.record(1, torch.nn.functional.pad(tensor[:, 1], (0, 2)))
+    capturer.record(1, torch.nn.functional.pad(tensor[:, 1], (0, 2)), columns=K + 2)
     buffer[2, :10] = tensor[:, 2].to(torch.int16)
     capturer.snapshot()
     routing = issue(capturer, 10)

@@ -102,7 +102,8 @@ class Forward:
 
     def _record(self, layer: int, ids: torch.Tensor) -> None:
         try:
-            self._capturer.record(layer, ids)
+            # What is fused behind the k-th column is left out.
+            self._capturer.record(layer, ids, columns=ids.shape[1])
         except routecap.Error as error:
             if error.status is not routecap.Status.ERR_CONFLICT:
                 raise

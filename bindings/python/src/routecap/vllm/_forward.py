@@ -138,7 +138,11 @@ class Forward:
             source_row, first_row, rows = self._place(len(topk_ids))
             topk_ids = topk_ids[source_row : source_row + rows]
         try:
-            self._capturer.record(layer, topk_ids, first_row=first_row, table=table)
+            # What is fused behind the k-th column is left out.
+            columns = topk_ids.shape[1]
+            self._capturer.record(
+                layer, topk_ids, columns=columns, first_row=first_row, table=table
+            )
         except routecap.Error as error:
             if error.status is not routecap.Status.ERR_CONFLICT:
                 raise
