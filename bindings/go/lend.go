@@ -24,7 +24,6 @@ import (
 type loan struct {
 	pin     runtime.Pinner
 	release func()
-	owner   *Routing // of the memory, if it is C's; kept from being collected
 }
 
 var loans = struct {

@@ -63,8 +63,8 @@ func freeAll(objects []unsafe.Pointer) {
 	collectLoans()
 }
 
-// Close frees the routing; its memory goes with the last that shares it (routecap_routing_free).
-// Slices of its View are invalid from then on. A second Close does nothing. It returns nil.
+// Close frees the routing; its memory goes with the last that shares it (routecap_routing_free). Its
+// views stay. A second Close does nothing. It returns nil.
 func (r *Routing) Close() error {
 	r.close(routecap_routing_free)
 	collectLoans()
@@ -181,10 +181,8 @@ func Merge(routings ...*Routing) (*Routing, Result, error) {
 
 // ---- Views
 
-// View is a routing's contents (routecap_view). The slices of the view of a routing are its memory:
-// they must not be written, and they are valid only until the routing is closed. Keep the View
-// itself as long as they are used: as long as it is reachable, the routing is not collected. Clone
-// copies.
+// View is a routing's contents (routecap_view), in Go's memory: it stays as it is when the routing is
+// closed.
 type View struct {
 	DType           DType // of the ids: U8 if no layer has more than 256 experts, otherwise I16
 	Layers          uint32
@@ -199,8 +197,6 @@ type View struct {
 	LayerExperts    []uint32     // [Layers]
 	LayerProvenance []Provenance // [Layers]
 	Segments        []Segment    // together exactly the rows, in order
-
-	routing *Routing // what the slices belong to
 }
 
 // Segment is consecutive rows whose ids lie next to one another in memory (routecap_segment). The
@@ -219,7 +215,8 @@ type Segment struct {
 	Reason Reason
 }
 
-// View looks at the routing in place, without a copy (routecap_routing_view).
+// View copies the routing's contents as they are (routecap_routing_view). CopyTo copies them in a
+// dense layout, to memory of the caller.
 //
 // Errors: ErrNotReady.
 func (r *Routing) View() (View, error) {
@@ -228,87 +225,58 @@ func (r *Routing) View() (View, error) {
 		v := cView{structSize: uint32(unsafe.Sizeof(cView{}))}
 		seen := routecap_routing_view(p, &v)
 		if seen.Status == OK {
-			view = v.of(r) // before a Close can free the segments
+			view = v.copied() // before a Close can free the segments
 		}
 		return seen
 	})
 	return view, err
 }
 
-// of returns the view of a routing as Go has it; the inverse of View.pass.
-func (v *cView) of(routing *Routing) View {
+// copied returns the view of a routing as Go has it; the inverse of View.pass.
+func (v *cView) copied() View {
 	layers := int(v.layers)
 	view := View{
-		DType:         v.dtype,
-		Layers:        v.layers,
-		K:             v.k,
-		Experts:       v.experts,
-		ValidityBytes: v.validityBytes,
-		IDSpace:       v.idSpace,
-		Complete:      v.complete != 0,
-		First:         v.first,
-		Rows:          v.rows,
-		LayerMap:      unsafe.Slice((*int32)(v.layerMap), layers),
-		LayerExperts: unsafe.Slice(
-			(*uint32)(v.layerExperts),
-			layers,
-		),
-		LayerProvenance: unsafe.Slice((*Provenance)(v.layerProvenance), layers),
+		DType:           v.dtype,
+		Layers:          v.layers,
+		K:               v.k,
+		Experts:         v.experts,
+		ValidityBytes:   v.validityBytes,
+		IDSpace:         v.idSpace,
+		Complete:        v.complete != 0,
+		First:           v.first,
+		Rows:            v.rows,
+		LayerMap:        copyOf[int32](v.layerMap, layers),
+		LayerExperts:    copyOf[uint32](v.layerExperts, layers),
+		LayerProvenance: copyOf[Provenance](v.layerProvenance, layers),
 		Segments:        make([]Segment, v.segmentCount),
-		routing:         routing,
 	}
 	for i := range view.Segments {
 		c := (*cSegment)(unsafe.Add(v.segments, uintptr(i)*v.segmentSize))
 		rows := int(c.rows)
-		s := Segment{First: c.first, Rows: c.rows, Tag: c.tag, Reason: c.reason,
-			Tags: unsafe.Slice((*uint64)(c.tags), lengthOf(c.tags, rows)),
-			Validity: unsafe.Slice(
-				(*uint8)(c.validity),
-				lengthOf(c.validity, rows*int(v.validityBytes)),
-			)}
-		if ids := lengthOf(c.ids, rows*layers*int(v.k)); v.dtype == DTypeU8 {
-			s.IDs8 = unsafe.Slice((*uint8)(c.ids), ids)
+		s := Segment{
+			First:    c.first,
+			Rows:     c.rows,
+			Tag:      c.tag,
+			Reason:   c.reason,
+			Tags:     copyOf[uint64](c.tags, rows),
+			Validity: copyOf[uint8](c.validity, rows*int(v.validityBytes)),
+		}
+		if ids := rows * layers * int(v.k); v.dtype == DTypeU8 {
+			s.IDs8 = copyOf[uint8](c.ids, ids)
 		} else {
-			s.IDs16 = unsafe.Slice((*int16)(c.ids), ids)
+			s.IDs16 = copyOf[int16](c.ids, ids)
 		}
 		view.Segments[i] = s
 	}
 	return view
 }
 
-// lengthOf is the length of an array that may be absent.
-func lengthOf(array unsafe.Pointer, length int) int {
+// copyOf copies an array of C that may be absent.
+func copyOf[T any](array unsafe.Pointer, length int) []T {
 	if array == nil {
-		return 0
+		return nil
 	}
-	return length
-}
-
-// Clone returns the view with copies of all slices, which do not depend on the routing.
-func (v View) Clone() View {
-	v.LayerMap, v.LayerExperts, v.LayerProvenance = slices.Clone(
-		v.LayerMap,
-	), slices.Clone(
-		v.LayerExperts,
-	), slices.Clone(
-		v.LayerProvenance,
-	)
-	v.Segments = slices.Clone(v.Segments)
-	for i := range v.Segments {
-		s := &v.Segments[i]
-		s.IDs8, s.IDs16, s.Validity, s.Tags = slices.Clone(
-			s.IDs8,
-		), slices.Clone(
-			s.IDs16,
-		), slices.Clone(
-			s.Validity,
-		), slices.Clone(
-			s.Tags,
-		)
-	}
-	runtime.KeepAlive(v.routing)
-	v.routing = nil
-	return v
+	return slices.Clone(unsafe.Slice((*T)(array), length))
 }
 
 // All iterates over the rows by position.
@@ -325,7 +293,7 @@ func (v View) All() iter.Seq2[uint64, Row] {
 	}
 }
 
-// Row is the routing of one input token: K ids in each layer. It is valid as long as its view.
+// Row is the routing of one input token: K ids in each layer.
 type Row struct {
 	view    *View
 	segment *Segment

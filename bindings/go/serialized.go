@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"fmt"
 	"io"
-	"runtime"
 	"slices"
 	"unsafe"
 )
@@ -221,9 +220,9 @@ func Import(view View, flags ImportFlags) (*Routing, Result, error) {
 }
 
 // ImportInPlace is Import without a copy of the arrays of segments, which are lent as
-// DeserializeInPlace lends its data. Those of the view of a routing are valid until that is closed.
+// DeserializeInPlace lends its data.
 func ImportInPlace(view View, flags ImportFlags, release func()) (*Routing, Result, error) {
-	l := &loan{release: release, owner: view.routing}
+	l := &loan{release: release}
 	return importView(&view, flags, l, l.lend)
 }
 
@@ -244,7 +243,6 @@ func importView(
 	r, err := lend(func(context unsafe.Pointer) Result {
 		return routecap_routing_import(&v, uint32(flags), context, &routing)
 	}).outcome(op)
-	runtime.KeepAlive(view.routing) // whose memory the arrays may be
 	return newRouting(routing), r, err
 }
 
