@@ -72,6 +72,9 @@ func (a Array) From(element int) Array {
 // Len returns the number of elements, with those before From's.
 func (a Array) Len() int { return a.length }
 
+// bytes is how many there are from its origin on.
+func (a Array) bytes() uint64 { return uint64(max(a.length-a.origin, 0)) * uint64(a.size) }
+
 func (a Array) none() bool { return a.memory == nil && a.device == 0 }
 
 // typeOf returns the dtype of a Go type; 0 for uint64, which has none.

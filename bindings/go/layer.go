@@ -58,6 +58,7 @@ func (s *Source) pass(a *arrays) cSource {
 		structSize:   uint32(unsafe.Sizeof(cSource{})),
 		dtype:        s.IDs.dtype,
 		ids:          s.passIDs(a, s.IDs),
+		idsBytes:     s.IDs.bytes(),
 		rowStride:    s.RowStride,
 		columnStride: s.ColumnStride,
 		rows:         s.Rows,
@@ -134,6 +135,9 @@ func (c *Capturer) RecordLayers(common Source, layers []LayerSource, stream Stre
 				a.refuse(ErrDType, "the ids of all layers have one dtype")
 			case cc.tableSize != uint32(tableSize):
 				a.refuse(ErrArgument, "the tables of all layers have one length")
+			}
+			if bytes := l.IDs.bytes(); i == 0 || bytes < cc.idsBytes {
+				cc.idsBytes = bytes
 			}
 			list[i] = cLayerSource{layer: l.Layer, ids: common.passIDs(a, l.IDs), table: table}
 		}

@@ -254,3 +254,38 @@ func TestOtherArraysAreAsLongAsWhatIsReadOrWritten(t *testing.T) {
 	mustBe(t, GatherValues(plan, [][]int32{}, 0, make([]int32, 3)), ErrShapeMismatch)
 	must(t, GatherValues(plan, [][]int32{{1, 2, 3}}, 0, make([]int32, 3)))
 }
+
+// SinkRow was forgotten in the second span: both requests had the first one's rows, complete.
+func TestASinkRowInTwoSpansIsRefusedUnlessBothShareIt(t *testing.T) {
+	c := newCapturer(t, nil)
+	requests := make([]Request, 2)
+	must(t, c.OpenBatch(requests, PolicyKeep))
+	must(t, c.Begin(2, 0))
+	for layer := range uint32(testLayers) {
+		must(t, c.Record(layer, SourceOf([]int32{1, 2, 3, 4}, 2), 0))
+	}
+	must(t, c.Snapshot(0))
+	spans := []Span{{Request: requests[0], Rows: 2}, {Request: requests[1], Rows: 2}}
+	_, _, err := c.Issue(spans, IssueOptions{}, nil, 0)
+	mustBe(t, err, ErrConflict)
+	spans[0].Flags = SpanShared
+	_, _, err = c.Issue(spans, IssueOptions{}, nil, 0)
+	mustBe(t, err, ErrConflict)
+	spans[1].Flags = SpanShared
+	_, _, err = c.Issue(spans, IssueOptions{}, nil, 0)
+	must(t, err)
+	for _, request := range requests {
+		routing, err := c.Finish(request, 2)
+		must(t, err)
+		_, err = routing.Wait(context.Background())
+		must(t, err)
+		view, err := routing.View()
+		must(t, err)
+		for position, row := range view.All() {
+			if got := row.ID(0, 0); got != 1+2*int(position) {
+				t.Errorf("row %d has %d", position, got)
+			}
+		}
+		must(t, routing.Close())
+	}
+}

@@ -67,8 +67,8 @@ type IssueOptions struct {
 // Result: Partial, spans were skipped, with ErrSkipped if status is nil; Lost, with ErrLost. Other errors, with the step neither
 // issued nor discarded: ErrArgument, a span without rows, unknown flags, positions beyond
 // MaxPosition, empty bounds, no positions where a span needs them, or a status of another length;
-// ErrShapeMismatch, too few positions; ErrCapacity, rows outside the sink; ErrOverlap; ErrDType;
-// ErrCapturing. With ConfigChecked also,
+// ErrShapeMismatch, too few positions; ErrCapacity, rows outside the sink; ErrConflict, a sink row in
+// two spans without SpanShared; ErrOverlap; ErrDType; ErrCapturing. With ConfigChecked also,
 // once, the slip that a device found in an earlier step.
 func (c *Capturer) Issue(
 	spans []Span,
@@ -151,7 +151,7 @@ func (r *ArrivedRows) pass(a *arrays) Sink {
 	if r.Rows == 0 { // nothing is read, whatever the strides are
 		return sink
 	}
-	sink.RowStride, sink.LayerStride = r.RowStride, r.LayerStride
+	sink.RowStride, sink.LayerStride, sink.IDsBytes = r.RowStride, r.LayerStride, r.IDs.bytes()
 	if r.RowStride == 0 && r.LayerStride == 0 {
 		layers := a.c.config.Layers
 		sink.IDs = a.exactly(

@@ -184,3 +184,31 @@ def test_values_of_a_plan_are_laid_out_in_memory_of_their_type() -> None:
     with pytest.raises(ValueError):
         plan.gather_values(values, out=np.zeros(3, np.float32))
     assert plan.gather_values(values, out=np.zeros(3, np.int32)).tolist() == [1, 2, 3]
+
+
+# Without sink_row, each call of spans() begins at sink row 0: two requests got one's rows, complete.
+def test_a_sink_row_in_two_spans_is_refused_unless_both_say_that_they_share_it(
+    capturer: routecap.Capturer,
+) -> None:
+    one, two = capturer.open(), capturer.open()
+    capturer.record(0, IDS[:, :K])
+    capturer.snapshot()
+    parts = [routecap.spans(request=each, position=0, rows=2) for each in (one, two)]
+    with pytest.raises(routecap.Error, match="sink row 0") as raised:
+        capturer.issue(np.concatenate(parts))
+    assert raised.value.status is routecap.Status.ERR_CONFLICT
+    half = routecap.spans(request=two, position=0, rows=2, shared=True)
+    with pytest.raises(routecap.Error, match="sink row 0"):
+        capturer.issue(np.concatenate([parts[0], half]))
+    capturer.issue(routecap.spans(request=[one, two], position=0, rows=2, shared=True)).wait()
+    both = np.concatenate(
+        [routecap.spans(request=each, position=2, rows=2, shared=True) for each in (one, two)]
+    )
+    capturer.begin(2)
+    capturer.record(0, IDS[2:, :K])
+    capturer.snapshot()
+    capturer.issue(both).wait()
+    ids = [each.extract().ids()[:, 0] for each in (one, two)]
+    assert (ids[0] == np.concatenate([IDS[:2, :K], IDS[2:, :K]])).all()
+    assert (ids[1] == np.concatenate([IDS[2:, :K], IDS[2:, :K]])).all()
+    assert capturer.stats().rows_shared == 4

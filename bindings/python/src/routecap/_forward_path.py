@@ -19,6 +19,7 @@ from ._tensors import (
     DeviceArray,
     Tensor,
     address_of_alike,
+    bytes_at,
     current_stream,
     describe,
     dtype_of,
@@ -273,6 +274,7 @@ class ForwardPath(Opened):
         fields = {
             "dtype": kind,
             "ids": tensor.address,
+            "ids_bytes": bytes_at(tensor),
             "row_stride": row_stride,
             "column_stride": column_stride,
             "k_source": there,
@@ -632,6 +634,7 @@ class ForwardPath(Opened):
         sink = structs.sink(
             dtype=dtype,
             ids=found.address,
+            ids_bytes=bytes_at(found),
             rows=rows,
             k=k,
             row_stride=row_stride,
@@ -676,7 +679,7 @@ class ForwardPath(Opened):
         memory = structs.sink.empty()
         handle = self._handle
         raw.routecap_sink_layer(handle, layer, memory)
-        dtype, address, rows, k, row_stride, _ = structs.sink.read(memory)
+        dtype, address, rows, k, row_stride, _, _ = structs.sink.read(memory)
         if not address:
             return None
         if not self._host:

@@ -53,7 +53,9 @@ class SpanColumns(TypedDict, total=False):
     rows: Integers
     """Number of rows; default 1."""
     sink_row: Integers
-    """The first; by default the spans take consecutive sink rows, from 0 on."""
+    """The first; by default the spans take consecutive sink rows, from 0 on. So do those of each
+    call: of spans that are put together, say it.
+    """
     flags: SpanFlagName | Integers
     """SpanFlags, or the name of one for all spans; none unless given."""
     position_end: Integers
@@ -65,13 +67,16 @@ def spans(
     /,
     *,
     out: NDArray[np.void] | None = None,
+    shared: bool = False,
     **columns: Unpack[SpanColumns],
 ) -> NDArray[np.void]:
     """An array of spans: `n` of them, or as many as the longest of its `columns` has (see
     SpanColumns).
     Without any column they are spans to be filled: of one row each, at sink row 0.
 
-    out: spans to fill again, for the next step; columns that are not given stay as they are.
+    out: spans to fill again, for the next step; columns that are not given stay as they are. shared:
+    other spans may have their sink rows too, if they are shared as well; otherwise a sink row in two
+    spans of a step is an error.
     """
     if unknown := columns.keys() - SpanColumns.__annotations__.keys():
         raise TypeError(
@@ -105,6 +110,8 @@ def spans(
         given["sink_row"] = _column("sink_row", rows.cumsum() - rows)
     for name, column in given.items():
         array[name] = column
+    if shared:
+        array["flags"] |= np.uint32(SpanFlag.SHARED)
     return array
 
 

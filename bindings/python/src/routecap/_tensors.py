@@ -293,6 +293,14 @@ def describe(tensor: Any, name: str) -> Tensor:
         ) from reason
 
 
+def bytes_at(tensor: Tensor) -> int:
+    """The bytes from a tensor's first element to the end of the last one in memory."""
+    if not all(tensor.shape):
+        return 0
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.strides) if stride > 0)
+    return (last + 1) * tensor.itemsize
+
+
 def _described(tensor: Any, name: str) -> Tensor:
     if isinstance(tensor, (np.ndarray, bytes, bytearray, memoryview)):
         return _from_buffer(tensor, name)

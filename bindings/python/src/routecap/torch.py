@@ -410,6 +410,7 @@ class _Slot:
         memory: bytes = structs.sink(
             dtype=dtype_of(self._ids.numpy().dtype),
             ids=self._ids.data_ptr(),
+            ids_bytes=rows * layers * k * self._ids.element_size(),
             rows=rows,
             k=k,
             row_stride=layers * k,

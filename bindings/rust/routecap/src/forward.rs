@@ -27,6 +27,8 @@ pub struct Sink {
     pub row_stride: i64,
     /// Elements from one layer to the next; 0 means `rows * row_stride`.
     pub layer_stride: i64,
+    /// The bytes at `ids`, to be checked; 0: not stated, as of what [`Forward::sink`] gives.
+    pub ids_bytes: u64,
 }
 
 // SAFETY: it is an address and numbers; to write there is unsafe already.
@@ -154,6 +156,7 @@ impl Forward {
             k: sink.k,
             row_stride: sink.row_stride,
             layer_stride: sink.layer_stride,
+            ids_bytes: sink.ids_bytes,
         };
         // SAFETY: as the caller promises.
         check(unsafe { sys::routecap_sink_bind(self.capturer.as_raw(), first_layer, layers, &raw) })
@@ -184,7 +187,15 @@ impl Forward {
             Error::new(ErrorKind::Internal, format!("a sink of dtype {}", raw.dtype))
         })?;
         let (row_stride, layer_stride) = (raw.row_stride, raw.layer_stride);
-        Ok(Some(Sink { ids: raw.ids, dtype, rows: raw.rows, k: raw.k, row_stride, layer_stride }))
+        Ok(Some(Sink {
+            ids: raw.ids,
+            dtype,
+            rows: raw.rows,
+            k: raw.k,
+            row_stride,
+            layer_stride,
+            ids_bytes: 0,
+        }))
     }
 
     /// On the host backend: the rows of a layer that were begun, to write its ids into. Row r,
@@ -438,6 +449,8 @@ impl Forward {
     /// [`Argument`](crate::ErrorKind::Argument) (a span without rows, positions beyond
     /// [`MAX_POSITION`](crate::MAX_POSITION), empty bounds, no or too few positions where a span
     /// needs them); [`Capacity`](crate::ErrorKind::Capacity) for sink rows outside the sink;
+    /// [`Conflict`](crate::ErrorKind::Conflict) for a sink row in two spans that are not
+    /// [shared](crate::Span::shared);
     /// [`Overlap`](crate::ErrorKind::Overlap); [`DType`](crate::ErrorKind::DType) (positions). The
     /// step is then neither issued nor discarded. A [checked](crate::Config::checked) capturer also
     /// returns here, once, the slip that a device found in an earlier step.

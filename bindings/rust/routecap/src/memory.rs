@@ -132,6 +132,11 @@ pub struct AnySlice<'a> {
 }
 
 impl<'a> AnySlice<'a> {
+    /// How many bytes there are from an element on.
+    pub(crate) fn bytes_from(&self, start: usize) -> u64 {
+        self.len.saturating_sub(start) as u64 * self.dtype.size() as u64
+    }
+
     /// Memory of the device: `len` elements of `dtype` from `address` on.
     ///
     /// # Safety
@@ -236,6 +241,7 @@ impl<'a, T: Element> From<&'a [T]> for AnySlice<'a> {
         Slice::from(slice).into()
     }
 }
+
 macro_rules! from_containers {
     ($($slice:ident<$($args:tt),*>: $bound:path;)*) => { $(
         impl<'a, T: $bound> From<&'a Vec<T>> for $slice<$($args),*> {

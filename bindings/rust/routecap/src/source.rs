@@ -184,6 +184,7 @@ impl<'a> Source<'a> {
             struct_size: size_of::<sys::routecap_source>() as u32,
             dtype: self.ids.map_or(0, |ids| ids.dtype as i32),
             ids: address_at(self.ids, self.layout.start),
+            ids_bytes: self.ids.map_or(0, |ids| ids.bytes_from(self.layout.start)),
             row_stride: self.layout.row_stride,
             column_stride: self.layout.column_stride,
             rows: self.placement.rows,
@@ -216,10 +217,13 @@ impl<'a> Source<'a> {
             if let Some(table) = layer.table {
                 checker.holds("table", table.place, table.len, 0)?;
             }
+            let bytes = layer.ids.bytes_from(self.layout.start);
             if i == 0 {
                 source.dtype = layer.ids.dtype as i32;
                 source.table_size = size;
+                source.ids_bytes = bytes;
             }
+            source.ids_bytes = source.ids_bytes.min(bytes);
             if layer.ids.dtype as i32 != source.dtype {
                 return Err(Error::new(
                     ErrorKind::DType,

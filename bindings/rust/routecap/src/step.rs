@@ -29,6 +29,7 @@ impl fmt::Debug for Span {
             .field("sink_row", &self.sink_row())
             .field("rows", &self.rows())
             .field("speculative", &self.is_speculative())
+            .field("shared", &self.is_shared())
             .field("position_end", &self.position_end())
             .finish()
     }
@@ -56,6 +57,15 @@ impl Span {
     /// Draft tokens: provisional until they are accepted (`ROUTECAP_SPAN_SPECULATIVE`).
     pub const fn speculative(mut self) -> Span {
         self.0.flags |= sys::ROUTECAP_SPAN_SPECULATIVE;
+        self
+    }
+
+    /// Other spans of the step may have its sink rows too, if they are shared as well
+    /// (`ROUTECAP_SPAN_SHARED`): sequences that share a token which is computed once. Without it two
+    /// spans with one sink row are [`Conflict`](crate::ErrorKind::Conflict).
+    pub const fn shared(mut self, shared: bool) -> Span {
+        self.0.flags &= !sys::ROUTECAP_SPAN_SHARED;
+        self.0.flags |= if shared { sys::ROUTECAP_SPAN_SHARED } else { 0 };
         self
     }
 
@@ -108,6 +118,11 @@ impl Span {
     /// Whether these are drafts.
     pub const fn is_speculative(&self) -> bool {
         self.0.flags & sys::ROUTECAP_SPAN_SPECULATIVE != 0
+    }
+
+    /// Whether other spans may have its sink rows too.
+    pub const fn is_shared(&self) -> bool {
+        self.0.flags & sys::ROUTECAP_SPAN_SHARED != 0
     }
 
     /// Whether positions come from memory, and then one past the highest.
@@ -296,6 +311,7 @@ impl<'a> ArrivedRows<'a> {
             k,
             row_stride: row,
             layer_stride: layer,
+            ids_bytes: if self.rows == 0 { 0 } else { self.ids.bytes_from(self.start) },
         })
     }
 }

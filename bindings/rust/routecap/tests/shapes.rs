@@ -123,3 +123,31 @@ fn other_memory_is_as_long_as_what_is_read_or_written() {
     plan.gather(&sources, &mut ids, Some(&mut classes)).unwrap();
     refused(plan.gather_values(&[Some(&[1; 5])], 0, &mut [0; 6]), mismatch, "dst has 6");
 }
+
+/// The sink row of the second span was forgotten: both requests had the first one's rows, complete.
+#[test]
+fn a_sink_row_in_two_spans_is_refused_unless_both_share_it() {
+    let (capturer, mut forward) = support::config().create().unwrap();
+    let (one, two) = (capturer.open().unwrap(), capturer.open().unwrap());
+    forward.begin(2, Stream::HOST).unwrap();
+    for layer in 0..LAYERS {
+        forward.record(layer, &Source::new(&[1, 2, 3, 4], 2), Stream::HOST).unwrap();
+    }
+    forward.snapshot(Stream::HOST).unwrap();
+    let spans = [Span::new(one, 0, 0, 2), Span::new(two, 0, 0, 2)];
+    let options = IssueOptions::new();
+    let issued = forward.issue(&spans, &options, Stream::HOST);
+    refused(issued, ErrorKind::Conflict, "sink row 0");
+    let issued = forward.issue(&[spans[0].shared(true), spans[1]], &options, Stream::HOST);
+    refused(issued, ErrorKind::Conflict, "sink row 0");
+    let issued = forward.issue(&spans.map(|span| span.shared(true)), &options, Stream::HOST);
+    issued.unwrap().step().unwrap();
+    for request in [one, two] {
+        let routing = capturer.finish(request, 2).unwrap();
+        let _ = routing.wait().unwrap();
+        assert_eq!(
+            routing.to_vec::<u8>(&CopyOptions::new()).unwrap().ids,
+            [1, 2, 1, 2, 1, 2, 3, 4, 3, 4, 3, 4]
+        );
+    }
+}

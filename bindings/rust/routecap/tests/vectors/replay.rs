@@ -434,6 +434,7 @@ impl Replay {
                     k: said.number("k"),
                     row_stride: said.number("row_stride"),
                     layer_stride: said.number("layer_stride"),
+                    ids_bytes: said.number("ids_bytes"),
                 };
                 let forward = &mut self.capturer(call)?.1;
                 // SAFETY: the vector's memory holds what its sink describes, and outlives the
