@@ -212,3 +212,85 @@ def test_a_sink_row_in_two_spans_is_refused_unless_both_say_that_they_share_it(
     assert (ids[0] == np.concatenate([IDS[:2, :K], IDS[2:, :K]])).all()
     assert (ids[1] == np.concatenate([IDS[2:, :K], IDS[2:, :K]])).all()
     assert capturer.stats().rows_shared == 4
+
+
+SLIPS = (
+    "another k",
+    "turned",
+    "flat",
+    "layers",
+    "sink row",
+    "span beyond",
+    "prefix sum",
+    "row index",
+    "type",
+    "begun",
+    "table",
+    "copy",
+)
+
+
+def slipped(draw: np.random.Generator, slip: str) -> str:
+    """A pass of two requests with one slip: what became of it."""
+    k, rows, more = (int(draw.integers(*limits)) for limits in ((2, 7), (2, 6), (1, 3)))
+    true = np.stack([draw.permutation(64)[:k] for _ in range(2 * rows)]).astype(np.int64)
+    kind = draw.choice(np.array([np.int16, np.int32, np.int64], object))
+    given: Any = true.astype(kind)
+    own_k, begun, options = k, 2 * rows, {}
+    sink_rows, span_rows = [0, rows], rows
+    if slip == "another k":
+        own_k = k + more if draw.random() < 0.5 else max(1, k - more)
+    elif slip == "turned":
+        if 2 * rows == k:
+            return "none"
+        given = np.ascontiguousarray(given.T)
+    elif slip == "flat":
+        given = given.ravel() if draw.random() < 0.5 else given[None]
+    elif slip == "sink row":
+        sink_rows = [0, 0]
+    elif slip == "span beyond":
+        span_rows = rows + more
+    elif slip == "prefix sum":
+        name = "live_rows" if draw.random() < 0.5 else "row_base"
+        options[name] = np.arange(2 + more, dtype=np.int32)
+    elif slip == "row index":
+        options["row_index"] = np.arange(2 * rows + more, dtype=np.int32)
+    elif slip == "type":
+        given = true.view(np.int32)
+    elif slip == "begun":
+        begun -= more
+    elif slip == "table":
+        options["table"] = np.arange(32, dtype=np.int32)  # of the 64 that there are
+    with routecap.Capturer(layers=2, k=own_k, experts=64, rows=32, backend="host") as capturer:
+        requests = [capturer.open() for _ in range(2)]
+        capturer.begin(begun)
+        try:
+            for layer in range(2):
+                capturer.record(layer + (slip == "layers"), given, **options)
+            capturer.snapshot()
+            capturer.issue(
+                routecap.spans(request=requests, position=0, rows=span_rows, sink_row=sink_rows)
+            )
+            routings = [request.finish(rows) for request in requests]
+            for routing in routings:
+                routing.wait()
+            if slip == "copy":
+                routings[0].copy_to(np.zeros((rows, 2, k + more), np.int32))
+        except (routecap.Error, ValueError, TypeError):
+            return "refused"
+        for number, routing in enumerate(routings):
+            wanted = true[number * rows : (number + 1) * rows]
+            for got, row in zip(routing.ids().reshape(rows, 2, -1), wanted):
+                for cell in got:
+                    assert (cell == -1).all() or cell.tolist() == row.tolist(), slip
+            assert not routing.coverage().complete or slip == "none"
+        return "missing"
+
+
+# What a program gets wrong about a shape is refused, or rows are missing: never is there a row that
+# no router chose.
+def test_of_a_hundred_slips_none_gives_a_row_that_nobody_chose() -> None:
+    draw = np.random.default_rng(49)
+    became = [(slip, slipped(draw, slip)) for slip in draw.choice(SLIPS, 100)]
+    assert {slip for slip, _ in became} == set(SLIPS)
+    assert sum(how == "refused" for _, how in became) > 60
