@@ -6,8 +6,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
+	"unsafe"
 )
 
 // ---- A slip of shape is an error, never a row of something else
@@ -287,5 +290,136 @@ func TestASinkRowInTwoSpansIsRefusedUnlessBothShareIt(t *testing.T) {
 			}
 		}
 		must(t, routing.Close())
+	}
+}
+
+// slipped is a pass of two requests with one slip: it says whether that was refused, and fails if a
+// row is there that no router chose.
+func slipped(t *testing.T, draw *rand.Rand, slip string) (refused bool) {
+	k, rows, more := 2+draw.IntN(5), 2+draw.IntN(4), 1+draw.IntN(2)
+	chosen := make([]int32, 0, 2*rows*k)
+	for range 2 * rows {
+		for _, id := range draw.Perm(64)[:k] {
+			chosen = append(chosen, int32(id))
+		}
+	}
+	config := Config{Backend: BackendHost, Layers: 2, K: uint32(k), Experts: 64, Rows: 32}
+	source := SourceOf(chosen, uint32(2*rows))
+	spans := []Span{{Rows: uint32(rows)}, {SinkRow: uint32(rows), Rows: uint32(rows)}}
+	begun, shift := uint32(2*rows), uint32(0)
+	switch slip {
+	case "smaller K":
+		config.K = uint32(max(1, k-more))
+	case "larger K":
+		config.K = uint32(k + more)
+	case "fewer rows":
+		source.Rows -= uint32(more)
+	case "more rows":
+		source.Rows += uint32(more)
+	case "columns":
+		source.Columns = uint32(k + more)
+	case "stride":
+		source.RowStride = int64(k + more)
+	case "sink row":
+		spans[1].SinkRow = 0
+	case "span beyond":
+		spans[1].Rows += uint32(more)
+	case "prefix sum":
+		source.LiveRows = ArrayOf([]int32{0, int32(rows), int32(2 * rows)})
+	case "row index":
+		source.RowIndex = ArrayOf(make([]int32, 2*rows-more))
+	case "type": // of twice as many elements
+		wide := make([]int64, len(chosen))
+		for i, id := range chosen {
+			wide[i] = int64(id)
+		}
+		source.IDs = ArrayOf(unsafe.Slice((*int32)(unsafe.Pointer(&wide[0])), 2*len(wide)))
+	case "layer":
+		shift = 1
+	case "begun":
+		begun -= uint32(more)
+	case "table":
+		table := make([]int32, 32) // of the 64 that there are
+		for i := range table {
+			table[i] = int32(i)
+		}
+		source.Table = ArrayOf(table)
+	}
+	c, err := New(config)
+	must(t, err)
+	defer c.Close()
+	requests := make([]Request, 2)
+	must(t, c.OpenBatch(requests, PolicyKeep))
+	spans[0].Request, spans[1].Request = requests[0], requests[1]
+	failed := func(err error) bool { refused = refused || err != nil; return err != nil }
+	if failed(c.Begin(begun, 0)) || failed(c.Record(shift, source, 0)) ||
+		failed(c.Record(shift+1, source, 0)) || failed(c.Snapshot(0)) {
+		return true
+	}
+	if _, _, err := c.Issue(spans, IssueOptions{}, nil, 0); failed(err) {
+		return true
+	}
+	for i, request := range requests {
+		count := int(spans[i].Rows) // more than there are, if that is the slip
+		routing, err := c.Finish(request, uint64(count))
+		must(t, err)
+		defer routing.Close()
+		result, err := routing.Wait(context.Background())
+		must(t, err)
+		if slip == "copy" {
+			_, _, err = CopyTo(routing, DefaultCopyOptions(), make([]int32, count*2*(k+more)), nil)
+			failed(err)
+		}
+		if slip == "column" || slip == "layer of a row" {
+			refused = true // by a panic, below
+		}
+		view, err := routing.View()
+		must(t, err)
+		for position, row := range view.All() {
+			at := (i*rows + int(position)) * k
+			for layer := range 2 {
+				if got := row.AppendIDs(nil, layer); len(got) > 0 {
+					want := make([]int, k)
+					for j, id := range chosen[at : at+k] {
+						want[j] = int(id)
+					}
+					if !slices.Equal(got, want) {
+						t.Errorf("%s: row %d has %d, not %d", slip, position, got, want)
+					}
+				}
+			}
+			switch slip {
+			case "column":
+				panicsWith(t, func() { row.ID(0, k) }, "column")
+			case "layer of a row":
+				panicsWith(t, func() { row.ID(2, 0) }, "layer 2 of 2")
+			}
+		}
+		if result.Complete() && !refused && i == 1 {
+			t.Errorf("%s: nothing is missing", slip)
+		}
+	}
+	return refused
+}
+
+// What a program gets wrong about a shape is refused, or a panic, or rows are missing: never is
+// there a row that no router chose.
+func TestOfAHundredSlipsNoneGivesARowThatNobodyChose(t *testing.T) {
+	slips := []string{
+		"smaller K", "larger K", "fewer rows", "more rows", "columns", "stride", "sink row",
+		"span beyond", "prefix sum", "row index", "type", "layer", "begun", "table", "copy",
+		"column", "layer of a row",
+	}
+	draw := rand.New(rand.NewPCG(49, 0))
+	seen, refused := map[string]bool{}, 0
+	for range 100 {
+		slip := slips[draw.IntN(len(slips))]
+		seen[slip] = true
+		if slipped(t, draw, slip) {
+			refused++
+		}
+	}
+	if len(seen) != len(slips) || refused < 60 {
+		t.Fatalf("%d kinds of slips, %d refused", len(seen), refused)
 	}
 }

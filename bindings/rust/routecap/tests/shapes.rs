@@ -151,3 +151,116 @@ fn a_sink_row_in_two_spans_is_refused_unless_both_share_it() {
         );
     }
 }
+
+/// The next of a sequence of numbers below `end` (SplitMix64).
+fn draw(state: &mut u64, end: usize) -> usize {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut z = *state;
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    ((z ^ (z >> 31)) % end as u64) as usize
+}
+
+const SLIPS: [&str; 15] = [
+    "smaller k",
+    "larger k",
+    "fewer rows",
+    "more rows",
+    "columns",
+    "stride",
+    "sink row",
+    "span beyond",
+    "prefix sum",
+    "row index",
+    "type",
+    "layer",
+    "begun",
+    "table",
+    "copy",
+];
+
+/// A pass of two requests with one slip: whether that was refused. A row that is there and that no
+/// router chose is a panic.
+fn slipped(state: &mut u64, slip: &str) -> Result<bool> {
+    let (k, rows, more) = (2 + draw(state, 5), 2 + draw(state, 4), 1 + draw(state, 2));
+    let mut chosen = Vec::new();
+    for _ in 0..2 * rows {
+        let mut all: Vec<i32> = (0..64).collect();
+        for _ in 0..k {
+            let at = draw(state, all.len());
+            chosen.push(all.swap_remove(at));
+        }
+    }
+    let own_k = match slip {
+        "smaller k" => k.saturating_sub(more).max(1),
+        "larger k" => k + more,
+        _ => k,
+    };
+    let config = Config::host().layers(2).k(own_k as u32).experts(64).rows(32);
+    let (capturer, mut forward) = config.create()?;
+    let wide: Vec<i32> = chosen.iter().flat_map(|id| [*id, 0]).collect(); // as 64-bit ids lie
+    let (sums, index) = ([0, rows as i32, 2 * rows as i32], vec![0; 2 * rows - more]);
+    let table: Vec<i32> = (0..32).collect(); // of the 64 that there are
+    let count = 2 * rows as u32;
+    let source = match slip {
+        "fewer rows" => Source::new(&chosen, count - more as u32),
+        "more rows" => Source::new(&chosen, count + more as u32),
+        "columns" => Source::new(&chosen, count).columns((k + more) as u32),
+        "stride" => Source::new(&chosen, count).row_stride((k + more) as i64),
+        "prefix sum" => Source::new(&chosen, count).live_rows(&sums),
+        "row index" => Source::new(&chosen, count).row_index(&index),
+        "type" => Source::new(&wide, count),
+        "table" => Source::new(&chosen, count).table(&table),
+        _ => Source::new(&chosen, count),
+    };
+    let begun = if slip == "begun" { count - more as u32 } else { count };
+    let requests = [capturer.open()?, capturer.open()?];
+    let first = if slip == "sink row" { 0 } else { rows as u32 };
+    let length = rows as u32 + if slip == "span beyond" { more as u32 } else { 0 };
+    let spans =
+        [Span::new(requests[0], 0, 0, rows as u32), Span::new(requests[1], 0, first, length)];
+    let mut pass = || -> Result<()> {
+        forward.begin(begun, Stream::HOST)?;
+        for layer in 0..2 {
+            forward.record(layer + u32::from(slip == "layer"), &source, Stream::HOST)?;
+        }
+        forward.snapshot(Stream::HOST)?;
+        let _ = forward.issue(&spans, &IssueOptions::new(), Stream::HOST)?.step()?;
+        Ok(())
+    };
+    if pass().is_err() {
+        return Ok(true);
+    }
+    let mut refused = false;
+    for (i, request) in requests.into_iter().enumerate() {
+        let count = spans[i].rows() as usize; // more than there are, if that is the slip
+        let routing = capturer.finish(request, count as u64)?;
+        let completeness = routing.wait()?;
+        if slip == "copy" {
+            let mut longer = vec![0i32; count * 2 * (k + more)];
+            refused |= routing.copy_to(&mut longer, None, &CopyOptions::new()).is_err();
+        }
+        for row in routing.view()?.iter() {
+            let at = (i * rows + row.position() as usize) * k;
+            for cell in row.cells().flatten() {
+                let got: Vec<i32> = cell.iter().map(i32::from).collect();
+                assert_eq!(got, chosen[at..at + k], "{slip}");
+            }
+        }
+        assert!(i == 0 || refused || !completeness.is_complete(), "{slip}: nothing is missing");
+    }
+    Ok(refused)
+}
+
+/// What a program gets wrong about a shape is refused, or rows are missing: never is there a row
+/// that no router chose.
+#[test]
+fn of_a_hundred_slips_none_gives_a_row_that_nobody_chose() {
+    let (mut state, mut refused, mut seen) = (49, 0, [false; SLIPS.len()]);
+    for _ in 0..100 {
+        let slip = draw(&mut state, SLIPS.len());
+        seen[slip] = true;
+        refused += usize::from(slipped(&mut state, SLIPS[slip]).unwrap());
+    }
+    assert!(seen.iter().all(|seen| *seen) && refused > 60, "{refused} refused, {seen:?}");
+}
