@@ -25,10 +25,10 @@ class Machine:
     def begin(self, rows, *, stream=None):
         self.log.append(f"begin of {rows} on {stream or self.main}")
 
-    def record(self, layer, ids):
+    def record(self, layer, ids, *, columns=None):
         self.log.append(f"layer {layer} on {self.main}")
 
-    def layer_sources(self, ids):
+    def layer_sources(self, ids, *, columns=None):
         return types.SimpleNamespace(layers=list(ids))
 
     def record_layers(self, sources, *, stream=None):

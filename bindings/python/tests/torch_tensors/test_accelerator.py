@@ -276,7 +276,7 @@ def test_a_step_that_is_refused_can_be_issued_again(capture: Capturer) -> None:
     refused(
         routecap.Status.ERR_OVERLAP,
         capture.issue,
-        np.concatenate([spans(request, 0, 4), spans(request, 2, 2)]),
+        np.concatenate([spans(request, 0, 4), spans(request, 2, 2, sink_row=4)]),
     )
     capture.issue(spans(request, 0, 4))
     assert (taken(capture, request, 4).ids() == chosen(1, 0, 4)).all()
