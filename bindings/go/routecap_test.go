@@ -761,8 +761,8 @@ func TestItemsOfABatchThatAreRefusedDoNotHarmTheOthers(t *testing.T) {
 	must(t, c.Snapshot(0))
 	spans := []Span{
 		{Request: requests[0], SinkRow: 0, Rows: 3, Flags: SpanSpeculative},
-		{Request: 99, SinkRow: 3, Rows: 1},
-		{Request: requests[1], SinkRow: 3, Rows: 3, Flags: SpanSpeculative},
+		{Request: 99, SinkRow: 3, Rows: 1, Flags: SpanShared},
+		{Request: requests[1], SinkRow: 3, Rows: 3, Flags: SpanSpeculative | SpanShared},
 	}
 	status := make([]Status, len(spans))
 	step, result, err := c.Issue(spans, IssueOptions{}, status, 0)

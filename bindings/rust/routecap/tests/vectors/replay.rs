@@ -620,7 +620,10 @@ impl Replay {
         only(
             said,
             "flags",
-            sys::ROUTECAP_SPAN_SPECULATIVE | sys::ROUTECAP_SPAN_DEVICE_POSITIONS | phases,
+            sys::ROUTECAP_SPAN_SPECULATIVE
+                | sys::ROUTECAP_SPAN_DEVICE_POSITIONS
+                | sys::ROUTECAP_SPAN_SHARED
+                | phases,
         )?;
         let flags: u32 = said.number("flags");
         let mut span = Span::new(
@@ -629,6 +632,7 @@ impl Replay {
             said.number("sink_row"),
             said.number("rows"),
         );
+        span = span.shared(flags & sys::ROUTECAP_SPAN_SHARED != 0);
         if flags & sys::ROUTECAP_SPAN_SPECULATIVE != 0 {
             span = span.speculative();
         }
