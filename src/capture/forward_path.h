@@ -40,8 +40,8 @@ public:
                           size_t layer_size, size_t count, routecap_stream stream);
     int32_t route(uint32_t layer, const routecap_router *router, const routecap_logits *logits,
                   routecap_stream stream);
-    int32_t read_received(const routecap_received *received, routecap_stream stream);
-    int32_t compare_received(const routecap_received *received, routecap_stream stream);
+    int32_t read_received(uint32_t layer, const routecap_received *received,
+                          routecap_stream stream);
     int32_t probe(uint32_t rows, routecap_layer_probe *layers, size_t layer_size, size_t count,
                   routecap_stream stream);
 
@@ -70,7 +70,7 @@ private:
     struct Issue;
     int32_t check_span(const Issue &issue, uint32_t i) const;
     int32_t check_spans(Issue &issue) REQUIRES(owner_->registry.mutex);
-    int32_t check_sink_rows(Issue &issue, uint32_t sink_end);
+    int32_t check_sink_rows(Issue &issue);
     static int32_t report_shared(const Issue &issue, uint32_t i);
     bool overlaps(const Issue &issue);
     int32_t issue_span(Issue &issue, uint32_t i) REQUIRES(owner_->registry.mutex);

@@ -129,15 +129,16 @@ int32_t ForwardPath::check_spans(Issue &issue) {
     uint64_t draft_rows = 0;
     bool tangled = false;       // some spans of one request do not ascend
     bool rows_tangled = false;  // some spans do not ascend in the sink
-    uint32_t sink_end = 0;      // of the spans before
+    uint32_t sink_end = 0;      // of the span before
     for (uint32_t i = 0; i < count; i++) {
         // Requests lie all over memory.
         if (i + kAhead < count)
             owner_->registry.requests.prefetch(issue.span(i + kAhead).request, true);
         const routecap_span &span = issue.span(i);
         if (int32_t s = check_span(issue, i); s < 0) return s;
-        rows_tangled |= span.sink_row < sink_end;
-        sink_end = std::max(sink_end, span.sink_row + span.rows);
+        if (span.sink_row < sink_end) [[unlikely]]
+            rows_tangled = true;
+        sink_end = span.sink_row + span.rows;
         issue.drafts += speculative(span);
         if (speculative(span) && (draft_rows += span.rows) > UINT32_MAX)
             return report(ROUTECAP_ERR_ARGUMENT, "span %u: more than 2^32 drafts in one step", i);
@@ -154,7 +155,7 @@ int32_t ForwardPath::check_spans(Issue &issue) {
     }
     issue.rows_shared = 0;
     if (rows_tangled)
-        if (int32_t s = check_sink_rows(issue, sink_end); s < 0) return s;
+        if (int32_t s = check_sink_rows(issue); s < 0) return s;
     if (tangled && overlaps(issue))
         return report(ROUTECAP_ERR_OVERLAP, "two spans of one request overlap in position");
     return ROUTECAP_OK;
@@ -163,8 +164,11 @@ int32_t ForwardPath::check_spans(Issue &issue) {
 // Refuses a sink row in two spans, unless both say that it is shared, where the order of the spans
 // does not tell. Spans that will be skipped count, too: whether the arguments are right does not
 // depend on when a request was closed.
-int32_t ForwardPath::check_sink_rows(Issue &issue, uint32_t sink_end) {
+int32_t ForwardPath::check_sink_rows(Issue &issue) {
     constexpr uint32_t kBits = 64;
+    uint32_t sink_end = 0;
+    for (uint32_t i = 0; i < issue.count; i++)
+        sink_end = std::max(sink_end, issue.span(i).sink_row + issue.span(i).rows);
     std::fill_n(named_rows_.begin(), (size_t{sink_end} + kBits - 1) / kBits, NamedRows{});
     for (uint32_t i = 0; i < issue.count; i++) {
         const routecap_span &span = issue.span(i);

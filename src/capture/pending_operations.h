@@ -22,15 +22,11 @@ public:
     // Makes room for one more. Throws without memory.
     void make_room(uint64_t applied) {
         if (notes_.size() < notes_.capacity()) return;
-        const auto first = std::find_if(notes_.begin(), notes_.end(), [applied](const Note &note) {
-            return applied < note.number;
-        });
-        // At least half is free afterwards, so that this is seldom done.
-        const auto left = static_cast<size_t>(notes_.end() - first);
-        if (2 * left >= notes_.capacity())
-            notes_.reserve(2 * left + 2);
-        else
-            notes_.erase(notes_.begin(), first);
+        notes_.erase(notes_.begin(),
+                     std::find_if(notes_.begin(), notes_.end(),
+                                  [applied](const Note &note) { return applied < note.number; }));
+        // Half is free afterwards, so that this is seldom done.
+        if (2 * notes_.size() >= notes_.capacity()) notes_.reserve(2 * notes_.size() + 2);
     }
     // There must be room.
     void add(const Note &note) noexcept { notes_.push_back(note); }

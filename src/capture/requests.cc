@@ -94,10 +94,12 @@ int32_t Requests::accept_one(Request &request, const routecap_accept_item &item)
             request.note_change(d->device_positions ? d->position : row_end - 1, row_end);
             end = std::max(end, row_end);
         }
-        if (end > 0 && d->missing)
-            request.extend_missing(end);
-        else if (end > 0 && !d->device_positions)
-            request.extend(end, config_.shape->page_shift);
+        if (end > 0) {
+            if (d->missing)
+                request.extend_missing(end);
+            else if (!d->device_positions)
+                request.extend(end, config_.shape->page_shift);
+        }
         *at = owner_->registry.requests.drafts.give(d);
     }
     owner_->registry.append(
