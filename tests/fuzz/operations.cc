@@ -643,7 +643,7 @@ private:
         std::vector<int64_t> positions(e.rows, -1);
         std::map<RequestPtr, std::vector<std::pair<uint64_t, uint64_t>>> settled;
         bool overlap = false, device_positions = false, conflict = false;
-        const bool shares = in_.chance(220);  // whether spans say so
+        const bool shares = in_.chance(220);  // whether all spans say so
         uint32_t row = 0;
         for (uint64_t n = in_.below(5); n > 0 && row < e.rows; n--) {
             const auto [handle, r] = any_request();
@@ -679,15 +679,17 @@ private:
         }
         // In any order of sink rows, which mostly is the right one.
         if (in_.chance(24)) std::reverse(given.begin(), given.end());
-        for (size_t i = 0; i < given.size(); i++) {
-            routecap_span &s = given[i];
-            for (size_t j = 0; j < given.size(); j++)
-                if (i != j &&
-                    std::max(s.sink_row, given[j].sink_row) <
-                        std::min(s.sink_row + s.rows, given[j].sink_row + given[j].rows)) {
-                    if (shares) s.flags |= ROUTECAP_SPAN_SHARED;
-                    conflict |= !shares;
-                }
+        const auto meet = [](const routecap_span &a, const routecap_span &b) {
+            return &a != &b && std::max(a.sink_row, b.sink_row) <
+                                   std::min(a.sink_row + a.rows, b.sink_row + b.rows);
+        };
+        for (routecap_span &s : given) {
+            const bool shared = std::any_of(given.begin(), given.end(),
+                                            [&](const routecap_span &o) { return meet(s, o); });
+            if (shared && (shares || in_.chance(128))) s.flags |= ROUTECAP_SPAN_SHARED;
+            conflict |= shared && (s.flags & ROUTECAP_SPAN_SHARED) == 0;
+        }
+        for (const routecap_span &s : given) {
             const auto open = e.requests.find(s.request);
             spans.push_back({open != e.requests.end() ? open->second : nullptr, s});
         }
