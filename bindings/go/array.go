@@ -177,8 +177,8 @@ type shape struct {
 	says                    string
 }
 
-// matrix passes an array of rows and columns: with strides it holds what these reach, without any it
-// has exactly so many elements.
+// matrix passes an array of rows and columns: with strides it holds what these reach, without any
+// it has exactly so many elements.
 func (a *arrays) matrix(name string, array Array, s shape) DevicePointer {
 	if s.rowStride == 0 && s.columnStride == 0 {
 		return a.exactly(name, array, product(s.rows, s.columns), s.says)
@@ -217,7 +217,13 @@ func (a *arrays) exactly(name string, array Array, elements uint64, says string)
 }
 
 // list passes an array of exactly so many elements, which has to be of one type; 0: any.
-func (a *arrays) list(name string, array Array, dtype DType, elements uint64, says string) DevicePointer {
+func (a *arrays) list(
+	name string,
+	array Array,
+	dtype DType,
+	elements uint64,
+	says string,
+) DevicePointer {
 	if dtype != 0 && !array.none() && array.dtype != dtype {
 		return a.refuse(ErrDType, "%s has dtype %d, not %d", name, array.dtype, dtype)
 	}

@@ -92,9 +92,9 @@ func (s *Source) passIDs(a *arrays, ids Array) DevicePointer {
 // one is kept. Rows at or beyond the number begun are dropped and counted. On the host backend the
 // ids are copied before the call returns; on the CUDA backend it may be part of a graph.
 //
-// Errors: ErrUnknownLayer; ErrDType; ErrShapeMismatch, fewer columns than K, or an array that is not
-// as long as what is read; ErrCapacity, rows outside the sink; ErrConflict; ErrState, the layer has
-// no sink.
+// Errors: ErrUnknownLayer; ErrDType; ErrShapeMismatch, fewer columns than K, or an array that is
+// not as long as what is read; ErrCapacity, rows outside the sink; ErrConflict; ErrState, the layer
+// has no sink.
 func (c *Capturer) Record(layer uint32, source Source, stream Stream) error {
 	_, err := c.callWithArrays("routecap_layer_record", func(p unsafe.Pointer, a *arrays) Result {
 		cc := source.pass(a)
@@ -221,9 +221,8 @@ type Logits struct {
 // Rows go where Record would put them, and are kept or dropped by the same rules.
 //
 // Errors: ErrUnknownLayer; ErrDType; ErrArgument, also groups that do not divide the experts, too
-// few or too many experts, a HashTable without Tokens; ErrShapeMismatch, an array that is not as long
-// as what is read; ErrCapacity;
-// ErrConflict; ErrState.
+// few or too many experts, a HashTable without Tokens; ErrShapeMismatch, an array that is not as
+// long as what is read; ErrCapacity; ErrConflict; ErrState.
 func (c *Capturer) Route(layer uint32, router Router, logits Logits, stream Stream) error {
 	_, err := c.callWithArrays("routecap_layer_route", func(p unsafe.Pointer, a *arrays) Result {
 		if layer >= c.config.Layers && c.config.Role != RoleDisabled {

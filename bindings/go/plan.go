@@ -308,8 +308,8 @@ func (p *Plan[T]) noLonger(plan unsafe.Pointer, dst []T, classes []uint8) Result
 
 // GatherValues sends one element for each token the same way (routecap_plan_gather_values): token
 // ids for instance. `values` has those of each sample, or nil where this rank has no row of it;
-// `fill` is written where there is no token, and dst has an element for each row of the rank. E must
-// not have pointers in it.
+// `fill` is written where there is no token, and dst has an element for each row of the rank. E
+// must not have pointers in it.
 //
 // Errors: ErrShapeMismatch, a sample has not one value for each token, or dst is too long;
 // ErrBufferTooSmall.

@@ -102,15 +102,15 @@ func DefaultCopyOptions() CopyOptions {
 // valid, otherwise 0. It returns how many elements dst needs, also with ErrBufferTooSmall: with a
 // dst of nil that is a way to ask.
 //
-// Without strides dst has exactly so many elements, and mask one for each cell. With RowsLanded, whose
-// number grows, they may have room for more.
+// Without strides dst has exactly so many elements, and mask one for each cell. With RowsLanded,
+// whose number grows, they may have room for more.
 //
 // A Fill that is an expert id needs a mask or ReadStrict: missing cells must not pass for routing.
 //
-// Result and errors: as Extract, and ErrBufferTooSmall and ErrShapeMismatch, dst or mask is too short
-// or too long, and nothing is written;
-// ErrDType, the ids or the fill do not fit; ErrUnknownLayer; ErrArgument, strides that mix the
-// cells of rows and layers, or a fill that is an expert id.
+// Result and errors: as Extract, and ErrBufferTooSmall and ErrShapeMismatch, dst or mask is too
+// short or too long, and nothing is written; ErrDType, the ids or the fill do not fit;
+// ErrUnknownLayer; ErrArgument, strides that mix the cells of rows and layers, or a fill that is an
+// expert id.
 func ExtractInto[T ID](
 	c *Capturer,
 	request Request,
@@ -175,15 +175,21 @@ func CopyTo[T ID](
 	)
 }
 
-// copyIDs makes a copying call with dst and mask as C has them. Memory for a dense copy that is longer
-// than it is refused: who made it took it for that of another shape. With `open` it may be.
+// copyIDs makes a copying call with dst and mask as C has them. Memory for a dense copy that is
+// longer than it is refused: who made it took it for that of another shape. With `open` it may be.
 func copyIDs[T ID](
 	options *CopyOptions,
 	dst []T,
 	mask []uint8,
 	open bool,
 	k uint32,
-	call func(dst unsafe.Pointer, dstBytes uintptr, mask *uint8, maskBytes uintptr, needed *uint64) (Result, error),
+	call func(
+		dst unsafe.Pointer,
+		dstBytes uintptr,
+		mask *uint8,
+		maskBytes uintptr,
+		needed *uint64,
+	) (Result, error),
 ) (
 	uint64, Result, error) {
 	size := uint64(unsafe.Sizeof(*new(T)))

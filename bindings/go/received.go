@@ -36,7 +36,8 @@ type Received struct {
 // experimental).
 //
 // Errors: ErrDType; ErrArgument, a number beyond its limit, or an array that is needed;
-// ErrShapeMismatch, an array of another length, Experts not a multiple of Ranks, or Rows beyond Ranks * TokensPerRank.
+// ErrShapeMismatch, an array of another length, Experts not a multiple of Ranks, or Rows beyond
+// Ranks * TokensPerRank.
 func (c *Capturer) ReadReceived(received Received, stream Stream) error {
 	_, err := c.callWithArrays("routecap_received_read", func(p unsafe.Pointer, a *arrays) Result {
 		cc := received.toC(a)

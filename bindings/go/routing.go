@@ -63,8 +63,8 @@ func freeAll(objects []unsafe.Pointer) {
 	collectLoans()
 }
 
-// Close frees the routing; its memory goes with the last that shares it (routecap_routing_free). Its
-// views stay. A second Close does nothing. It returns nil.
+// Close frees the routing; its memory goes with the last that shares it (routecap_routing_free).
+// Its views stay. A second Close does nothing. It returns nil.
 func (r *Routing) Close() error {
 	r.close(routecap_routing_free)
 	collectLoans()
@@ -181,8 +181,8 @@ func Merge(routings ...*Routing) (*Routing, Result, error) {
 
 // ---- Views
 
-// View is a routing's contents (routecap_view), in Go's memory: it stays as it is when the routing is
-// closed.
+// View is a routing's contents (routecap_view), in Go's memory: it stays as it is when the routing
+// is closed.
 type View struct {
 	DType           DType // of the ids: U8 if no layer has more than 256 experts, otherwise I16
 	Layers          uint32

@@ -67,8 +67,8 @@ type IssueOptions struct {
 // Result: Partial, spans were skipped, with ErrSkipped if status is nil; Lost, with ErrLost. Other errors, with the step neither
 // issued nor discarded: ErrArgument, a span without rows, unknown flags, positions beyond
 // MaxPosition, empty bounds, no positions where a span needs them, or a status of another length;
-// ErrShapeMismatch, too few positions; ErrCapacity, rows outside the sink; ErrConflict, a sink row in
-// two spans without SpanShared; ErrOverlap; ErrDType; ErrCapturing. With ConfigChecked also,
+// ErrShapeMismatch, too few positions; ErrCapacity, rows outside the sink; ErrConflict, a sink row
+// in two spans without SpanShared; ErrOverlap; ErrDType; ErrCapturing. With ConfigChecked also,
 // once, the slip that a device found in an earlier step.
 func (c *Capturer) Issue(
 	spans []Span,
@@ -190,8 +190,8 @@ func (r *ArrivedRows) pass(a *arrays) Sink {
 // which no slot is free is lost, without ConfigMayLose too: have at most Slots - 1 in flight when
 // you call Issue.
 //
-// Errors: ErrUnknownStep, never issued; ErrShapeMismatch, IDs is not as long as Rows and the strides
-// say, or a stride below K; ErrDType. The rows can still arrive then.
+// Errors: ErrUnknownStep, never issued; ErrShapeMismatch, IDs is not as long as Rows and the
+// strides say, or a stride below K; ErrDType. The rows can still arrive then.
 func (c *Capturer) Arrive(step Step, rows *ArrivedRows) error {
 	_, err := c.call("routecap_step_arrive", func(p unsafe.Pointer) Result {
 		if rows == nil {

@@ -117,7 +117,8 @@ func (s *Store) withKeys(
 // (routecap_store_contains), and in reasons, which is nil or has one for each key, why each is not
 // there, or 0.
 //
-// Errors: ErrArgument, reasons of another length; ErrState, a generation that the store has not advanced to.
+// Errors: ErrArgument, reasons of another length; ErrState, a generation that the store has not
+// advanced to.
 func (s *Store) Contains(
 	keys []byte,
 	generation uint64,

@@ -58,8 +58,8 @@ type ProbeFlags uint32
 // ReceivedFlags of a Received.
 type ReceivedFlags uint32
 
-// SpanFlags of a Span: SpanSpeculative, SpanDevicePositions, SpanShared where several spans of a step
-// have its sink rows, and SpanPrefill, SpanDecode or SpanUncounted for the load.
+// SpanFlags of a Span: SpanSpeculative, SpanDevicePositions, SpanShared where several spans of a
+// step have its sink rows, and SpanPrefill, SpanDecode or SpanUncounted for the load.
 type SpanFlags uint32
 
 // Snapshot says who takes the snapshot: the forward pass, SnapshotTaken; the issue, SnapshotMake;

@@ -22,7 +22,6 @@ from ._tensors import (
     bytes_at,
     current_stream,
     describe,
-    dtype_of,
     expect_dense,
     expect_device,
     expect_dtype,

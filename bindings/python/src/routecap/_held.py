@@ -74,7 +74,9 @@ class HeldIds:
     def record(self, stream: Any = None) -> None:
         """The last router has run: record what was held, or prove. On the current stream, or on
         another that is behind it; then the ids are held until `forget`."""
-        written = [layer for layer in self._ids if _version(self._ids[layer]) != self._versions[layer]]
+        written = [
+            layer for layer in self._ids if _version(self._ids[layer]) != self._versions[layer]
+        ]
         if self._copies:
             self._prove(bool(written))
         elif written:

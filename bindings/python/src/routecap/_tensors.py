@@ -297,7 +297,9 @@ def bytes_at(tensor: Tensor) -> int:
     """The bytes from a tensor's first element to the end of the last one in memory."""
     if not all(tensor.shape):
         return 0
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.strides) if stride > 0)
+    last = sum(
+        (size - 1) * stride for size, stride in zip(tensor.shape, tensor.strides) if stride > 0
+    )
     return (last + 1) * tensor.itemsize
 
 

@@ -214,9 +214,7 @@ class Capturer(_Capturer):
         rows = self._claim(layers, first_row, whole.shape[1])
         self._write(whole.transpose(0, 1), self.ids[rows, layers[0] : layers[0] + len(layers)])
 
-    def layer_sources(
-        self, ids: Any, *, columns: int | None = None, **others: Any
-    ) -> LayerSources:
+    def layer_sources(self, ids: Any, *, columns: int | None = None, **others: Any) -> LayerSources:
         """The ids of `record_layers`, checked once, for memory that is recorded again and again."""
         _expect_none(others)
         tensors = list(ids.values()) if isinstance(ids, Mapping) else ids
