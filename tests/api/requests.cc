@@ -279,6 +279,7 @@ TEST_F(ManySpans, that_lie_within_another_are_found_in_any_order) {
     spans[0].rows = 20000;
     for (uint32_t i = 1; i < kSpans; i++) spans[i].position = 20000 + i;
     spans[kSpans / 2].position = 19999;
+    for (routecap_span &span : spans) span.flags = ROUTECAP_SPAN_SHARED;
     in_any_order(ROUTECAP_ERR_OVERLAP);
 }
 
