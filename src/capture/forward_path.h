@@ -40,8 +40,8 @@ public:
                           size_t layer_size, size_t count, routecap_stream stream);
     int32_t route(uint32_t layer, const routecap_router *router, const routecap_logits *logits,
                   routecap_stream stream);
-    int32_t read_received(uint32_t layer, const routecap_received *received,
-                          routecap_stream stream);
+    int32_t read_received(const routecap_received *received, routecap_stream stream);
+    int32_t compare_received(const routecap_received *received, routecap_stream stream);
     int32_t probe(uint32_t rows, routecap_layer_probe *layers, size_t layer_size, size_t count,
                   routecap_stream stream);
 
