@@ -90,7 +90,8 @@ class KeptSpans:
             return capturer.issue(spans, tag=tag, positions=positions, snapshot=snapshot)
         if positions.numel() < rows or not positions.is_contiguous():
             raise ValueError(
-                f"{positions.numel()} positions came for {rows} rows, or not one after another"
+                f"{positions.numel()} positions came for {rows} rows: there must be one for each, one"
+                " after another"
             )
         known = positions.data_ptr(), positions.dtype, tag, snapshot
         if known != self._known:
