@@ -354,7 +354,8 @@ static bool find_spans(struct tap *tap, size_t *span_count) {
                 sink_row);
 
         const llama_seq_id *sequences = batch->seq_id != NULL ? batch->seq_id[row] : &first;
-        for (int i = 0, count = batch->seq_id != NULL ? batch->n_seq_id[row] : 1; i < count; i++) {
+        const int count = batch->seq_id != NULL ? batch->n_seq_id[row] : 1;
+        for (int i = 0; i < count; i++) {
             llama_seq_id sequence = sequences[i];
             if (sequence >= TAP_MAX_SEQUENCES || tap->requests[sequence] == 0) continue;
             uint64_t request_row = (uint64_t)(position + tap->shift[sequence]);
@@ -369,6 +370,7 @@ static bool find_spans(struct tap *tap, size_t *span_count) {
                                         .sink_row = sink_row,
                                         .rows = 1};
             }
+            if (count > 1) span->flags |= ROUTECAP_SPAN_SHARED; /* one token in several sequences */
         }
     }
     return true;

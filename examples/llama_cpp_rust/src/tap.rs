@@ -251,10 +251,13 @@ impl Tap {
                             && u64::from(last.sink_row() + last.rows()) == row as u64
                             && last.position() + u64::from(last.rows()) == position =>
                     {
-                        *last =
-                            Span::new(*request, last.position(), last.sink_row(), last.rows() + 1);
+                        let rows = last.rows() + 1;
+                        *last = Span::new(*request, last.position(), last.sink_row(), rows)
+                            .shared(last.is_shared() || sequences.len() > 1);
                     }
-                    _ => spans.push(Span::new(*request, position, row as u32, 1)),
+                    _ => spans.push(
+                        Span::new(*request, position, row as u32, 1).shared(sequences.len() > 1),
+                    ),
                 }
             }
         }
