@@ -114,6 +114,7 @@ docs/guides/llama_cpp
 docs/guides/ollama
 docs/guides/candle
 docs/store
+docs/dispatch_check
 docs/models
 examples/README
 examples/llama_server/README

@@ -63,9 +63,7 @@ def version(headers: Headers) -> str:
 def version_script(headers: Headers) -> str:
     names = sorted(["get_api", *entries(headers)])
     exported = "".join(f"    routecap_{name};\n" for name in names)
-    return (
-        f"# {OPENING}\n{version(headers)} {{\n  global:\n{exported}  local:\n    *;\n}};\n"
-    )
+    return f"# {OPENING}\n{version(headers)} {{\n  global:\n{exported}  local:\n    *;\n}};\n"
 
 
 def symbols(headers: Headers) -> str:
