@@ -143,7 +143,7 @@ class _Handle:
             raise error(
                 Status.ERR_ARGUMENT,
                 f"{_HANDLE} has no {name}: routecap.deepep was written against {_REVISION}, and"
-                " this is another one",
+                " this is another one. Install that revision",
             ) from None
 
     def expect_columns(self, topk_ids: Any) -> None:

@@ -332,7 +332,7 @@ def hit_rates(steps: Sequence[Iterable[int]], slots: Sequence[int] = (4, 8, 12))
     asked = [expert for step in steps for expert in sorted(set(step))]
     sizes = np.array(slots, np.int64)
     if len(sizes) and sizes.min() < 1:
-        raise ValueError(f"slots is {list(slots)}: a cache has room for one expert at least")
+        raise ValueError(f"slots is {list(slots)}: give sizes of 1 and more")
     reused = distances(steps)
     total = max(len(asked), 1) if asked else np.nan
     lru = [((reused >= 0) & (reused < size)).sum() / total for size in sizes]

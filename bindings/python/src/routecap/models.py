@@ -113,8 +113,8 @@ class Description:
             )
         if self.layer_k[0] > MAX_K:
             raise ValueError(
-                f"each token gets {self.layer_k[0]} experts: at most {MAX_K} of a layer can be"
-                " captured"
+                f"each token gets {self.layer_k[0]} experts, and a layer must have at most"
+                f" {MAX_K} of a token to be captured"
             )
         return {
             "layers": len(self.layer_map),

@@ -247,7 +247,9 @@ class World:
             options["stopping_criteria"] = [_failing]
         if chunk:
             options["prefill_chunk_size"] = chunk
-        self.log.append(f"generate after {len(held)} + {more}{', fails' if fails else ''}, by {chunk}")
+        self.log.append(
+            f"generate after {len(held)} + {more}{', fails' if fails else ''}, by {chunk}"
+        )
 
         def call() -> None:
             try:

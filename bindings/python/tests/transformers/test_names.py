@@ -42,7 +42,9 @@ def rename(module: nn.Module, old: str, new: str) -> None:
     assert old in names
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return nn.Module.__call__(self, *args, **{new if n == old else n: v for n, v in kwargs.items()})
+        return nn.Module.__call__(
+            self, *args, **{new if n == old else n: v for n, v in kwargs.items()}
+        )
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         return kind.forward(self, *args, **{old if n == new else n: v for n, v in kwargs.items()})
@@ -184,7 +186,9 @@ def test_replay_refuses_a_cache_of_an_unknown_name(model: Any) -> None:
 def test_replay_refuses_a_cache_with_tokens_by_either_name(model: Any, name: str) -> None:
     tokens = torch.randint(3, VOCABULARY, (1, 4))
     cache = DynamicCache(config=model.config)
-    routing = Routing.from_arrays(whole(model, tokens).astype(np.uint8), experts=8, layer_map=[0, 2])
+    routing = Routing.from_arrays(
+        whole(model, tokens).astype(np.uint8), experts=8, layer_map=[0, 2]
+    )
     with torch.no_grad(), replay_in(model) as replay:
         model(input_ids=tokens, **{name: cache})
         with replay([routing]), pytest.raises(ValueError, match="continues a cache"):
@@ -221,7 +225,9 @@ def test_an_argument_of_a_forward_pass_that_was_renamed(model: Any, name: str, w
         run = lambda given=given: model(**given, use_cache=False)  # noqa: E731
         refused.append(expect_no_wrong_row(model, run, *TEXTS))
     if where == "both":
-        assert refused and all("Qwen3MoeModel.forward(" in each and "other" in each for each in refused)
+        assert refused and all(
+            "Qwen3MoeModel.forward(" in each and "other" in each for each in refused
+        )
 
 
 @pytest.mark.parametrize(
@@ -294,7 +300,9 @@ def test_an_argument_of_the_loop_that_was_renamed_is_refused(
         [each.replace(name="other") if each.name == name else each for each in names]
     )
     monkeypatch.setattr(GenerationMixin, function, copied)
-    with pytest.raises(ValueError, match=rf"GenerationMixin\.{function}\(.*other.*\) has no.* {name}"):
+    with pytest.raises(
+        ValueError, match=rf"GenerationMixin\.{function}\(.*other.*\) has no.* {name}"
+    ):
         attach(model)
 
 

@@ -579,7 +579,10 @@ def test_a_block_in_which_nothing_was_replayed_raises():
     ("given", "sentence"),
     [
         (lambda routing: routing, r"give \[routing\]"),
-        (lambda routing: [torch.from_numpy(routing.ids())], "one of these is Tensor: .*from_arrays"),
+        (
+            lambda routing: [torch.from_numpy(routing.ids())],
+            "one of these is Tensor: .*from_arrays",
+        ),
         (lambda routing: [routing.ids()], "one of these is ndarray: .*from_arrays"),
         (lambda routing: [routing.ids().tolist()], "one of these is list: .*from_arrays"),
         (lambda routing: [routing.serialize()], "one of these is bytes: .*deserialize"),

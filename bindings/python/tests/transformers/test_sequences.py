@@ -501,9 +501,7 @@ def test_a_mask_that_hides_tokens_of_the_turn_before_moves_the_next(
         more = torch.cat([out, torch.randint(3, VOCABULARY, (2, added))], 1)
         later = torch.ones_like(more)
         later[0, 9:11] = 0
-        model.generate(
-            more, attention_mask=later, **{CACHE: cache}, max_new_tokens=4, **options
-        )
+        model.generate(more, attention_mask=later, **{CACHE: cache}, max_new_tokens=4, **options)
     shown = torch.cat([later, torch.ones(2, 3, dtype=torch.long)], 1)
     columns = rows_of(
         witness.passes, [torch.ones(2, len(ids[0]) // 2) for ids in witness.passes], 2

@@ -104,7 +104,9 @@ def test_an_unknown_family_is_refused_and_captured_with_taps_of_the_user_s() -> 
     for layer in odd.layers:
         layer.pick.register_forward_hook(lambda module, args, output: logits.append(output))
     with attach(odd, taps=taps) as capture, torch.no_grad():
-        with pytest.raises(ValueError, match="OddModel.*inputs_embeds.* has no parameter attention_mask"):
+        with pytest.raises(
+            ValueError, match="OddModel.*inputs_embeds.* has no parameter attention_mask"
+        ):
             odd(inputs_embeds=torch.randn(1, 5, 8))
         logits.clear()
         capture.place(torch.arange(5)[None])
@@ -199,12 +201,16 @@ def test_a_layer_that_runs_in_a_loop_is_refused_and_named(model: Any, how: str) 
             expect_captured(model, capture)
     layer = model.model.layers[1]
     once = layer.forward
-    layer.forward = lambda states, *args, **kwargs: once(once(states, *args, **kwargs), *args, **kwargs)
+    layer.forward = lambda states, *args, **kwargs: once(
+        once(states, *args, **kwargs), *args, **kwargs
+    )
     if how == "compiled":
         torch.compiler.reset()
         run = torch.compile(model, backend="eager")
     with attach(run) as capture:
-        with pytest.raises(ValueError, match="layers.1.mlp.experts runs more than once .* in a loop"):
+        with pytest.raises(
+            ValueError, match="layers.1.mlp.experts runs more than once .* in a loop"
+        ):
             forward(run)
         assert capture.take() == []
     torch.compiler.reset()
@@ -248,7 +254,9 @@ def test_a_bank_that_sees_a_part_of_the_tokens_is_refused() -> None:
     """The rows that a bank is given were filed as the first rows of the batch: who took the advice
     of the refusal had half of them wrong, and complete."""
     model = make_banked()
-    with pytest.raises(ValueError, match="one tap of your own for each layer, on the module that has"):
+    with pytest.raises(
+        ValueError, match="one tap of your own for each layer, on the module that has"
+    ):
         attach(model)
     taps = [
         Tap(i, f"layers.{i}.mlp.text_moe.experts", model.layers[i].mlp.text_moe.experts, before=True,
@@ -301,7 +309,9 @@ def test_both_banks_are_captured_by_a_tap_on_the_module_that_has_them() -> None:
         expected[IMAGE[0] == 0, i] = seen[f"layers.{layer}.mlp.text_moe.experts"]
         expected[IMAGE[0] == 1, i] = seen[f"layers.{layer}.mlp.vision_moe.experts"] + 8
     assert routing.complete
-    assert (torch.tensor(routing.ids().astype(int)).sort(-1).values == expected.sort(-1).values).all()
+    assert (
+        torch.tensor(routing.ids().astype(int)).sort(-1).values == expected.sort(-1).values
+    ).all()
 
 
 @pytest.mark.parametrize("asks", [False, True])
@@ -419,7 +429,9 @@ def test_taps_that_are_none_are_refused(model: Any) -> None:
         attach(model, taps=[])
     with (
         attach(model, taps=[replace(tap, ids=lambda *unused: [1, 2]) for tap in find(model)]),
-        pytest.raises(TypeError, match="the tap of model.layers.0.mlp.experts gives list: a tensor"),
+        pytest.raises(
+            TypeError, match="the tap of model.layers.0.mlp.experts gives list: a tensor"
+        ),
     ):
         forward(model)
 

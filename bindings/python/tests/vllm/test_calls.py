@@ -41,6 +41,7 @@ def steps(start):
         names = [f"r{i}" for i in range(count)]
         rows = np.arange(count * LAYERS * K, dtype=np.int32).reshape(count, LAYERS, K) % EXPERTS
         ones = np.ones(count, np.int32)
+        positions = torch.zeros(count, dtype=torch.int64)  # the runner's, one for all steps
 
         def step():
             at, position[0] = position[0], position[0] + 1
@@ -57,7 +58,7 @@ def steps(start):
                 query_start_loc_np=np.arange(count + 1, dtype=np.int32),
                 num_computed_tokens_np=np.full(count, at, np.int32),
                 num_draft_tokens_per_req=None,
-                positions=torch.full((count,), at),
+                positions=positions.fill_(at),
             )
             made.told = told((), names, [None] * count)
             made.begin_step(metadata)

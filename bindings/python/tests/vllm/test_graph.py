@@ -30,7 +30,7 @@ class Machine:
     def record(self, layer, ids, **more):
         self.log.append(f"layer {layer} on {self.main}")
 
-    def layer_sources(self, ids):
+    def layer_sources(self, ids, *, columns=None):
         return types.SimpleNamespace(layers=list(ids))
 
     def record_layers(self, sources, *, stream=None):

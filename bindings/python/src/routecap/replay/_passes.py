@@ -67,7 +67,9 @@ class Replay:
         self._was_given_rows = False  # ever: only then it matters which pass runs again
         self._passes = 0
         self._counts: dict[Router, torch.Tensor] = {}
-        self._each: deque[dict[Router, torch.Tensor]] = deque(maxlen=_MOST_PASSES)  # the same, of one
+        self._each: deque[dict[Router, torch.Tensor]] = deque(
+            maxlen=_MOST_PASSES
+        )  # the same, of one
         self._agreeing_of: dict[Router, int] = {}  # ids in a row, where agreement was counted
         self._undo: list[Callable[[], None]] = []
 

@@ -47,9 +47,9 @@ class Report:
     @property
     def agreement(self) -> float | None:
         """That of all layers: a share of all replayed ids."""
-        told = [each for each in self.layers if each.agreement is not None]
-        rows = sum(each.replayed for each in told)
-        return sum(each.agreement * each.replayed for each in told) / rows if rows else None  # type: ignore[operator]
+        told = [(e.agreement, e.replayed) for e in self.layers if e.agreement is not None]
+        rows = sum(replayed for _, replayed in told)
+        return sum(agreement * replayed for agreement, replayed in told) / rows if rows else None
 
     @property
     def lost(self) -> int:

@@ -106,7 +106,7 @@ def _routings(given: Any) -> list[Routing]:
         raise TypeError("replay() takes a list of routings, one for each sequence: give [routing]")
     if isinstance(given, (str, bytes, Mapping)) or not isinstance(given, Iterable):
         raise TypeError(
-            f"replay() takes a list of routings, one for each sequence, not {type(given).__name__}:"
+            f"a list of routings is expected, one for each sequence, not {type(given).__name__}:"
             f" {_INSTEAD.get(type(given).__name__, _INSTEAD['dict'])}"
         )
     routings = list(given)
@@ -114,7 +114,7 @@ def _routings(given: Any) -> list[Routing]:
         if not isinstance(each, Routing):
             kind = type(each).__name__
             raise TypeError(
-                f"replay() takes routings, and one of these is {kind}:"
+                f"a list of routings is expected, and one of these is {kind}:"
                 f" {_INSTEAD.get(kind, 'give what capture.take() returned')}"
             )
     return routings

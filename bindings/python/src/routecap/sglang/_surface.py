@@ -20,8 +20,8 @@ def check_functions(known: Mapping[str, tuple[str, ...]]) -> None:
         found = [each for each in inspect.signature(function).parameters if each != "self"]
         if tuple(found[: len(parameters)]) != parameters:
             raise LookupError(
-                f"{name} has the parameters {_list(found)}, where {_list(parameters)} should be the"
-                " first"
+                f"{name} has the parameters {_list(found)}, the first of which must be"
+                f" {_list(parameters)}"
             )
 
 
@@ -36,7 +36,7 @@ def check_fields(known: Mapping[str, tuple[str, ...]]) -> None:
             key for each in _find(name).__mro__ for key in each.__dict__.get("__annotations__", ())
         }
         if missing := [each for each in fields if each not in found]:
-            raise LookupError(f"{name} has no {_list(missing)}, but {_list(sorted(found))}")
+            raise LookupError(f"{name} must have {_list(missing)}, and has {_list(sorted(found))}")
 
 
 def _find(name: str) -> Any:
@@ -44,7 +44,7 @@ def _find(name: str) -> Any:
     try:
         return getattr(pkgutil.resolve_name(owner), last)
     except (ImportError, AttributeError) as error:
-        raise LookupError(f"there is no {name}: {error}") from error
+        raise LookupError(f"there must be {name}: {error}") from error
 
 
 def _list(names: Any) -> str:

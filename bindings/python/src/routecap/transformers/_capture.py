@@ -435,9 +435,7 @@ class Capture(Followed):
         if tap.router is not None:
             self.capturer.route(index, tap.router, ids)
         elif not (
-            hold
-            and self._kind() in _VERSIONED
-            and self._held.hold(index, ids, self._capturing())
+            hold and self._kind() in _VERSIONED and self._held.hold(index, ids, self._capturing())
         ):
             self.capturer.record(index, ids)
 
@@ -477,7 +475,9 @@ class Capture(Followed):
                 stacklevel=2,
             )
         if self._unseen or not self._seen:
-            passes = f"{self._unseen} forward passes ran" if self._unseen else "no forward pass was seen"
+            passes = (
+                f"{self._unseen} forward passes ran" if self._unseen else "no forward pass was seen"
+            )
             self._unseen, self._seen = 0, True
             warnings.warn(
                 f"{passes}, and nothing was captured: the model has not run, or runs what was compiled"

@@ -115,9 +115,7 @@ def _expect_loop(model: Any) -> None:
     if model.generation_config is not None:
         expect(model.generation_config, _SETTINGS)
     expect_parameters(type(model).generate, ("inputs", "generation_config"))
-    prepares = [
-        vars(kind)[_CALLED[1]] for kind in type(model).__mro__ if _CALLED[1] in vars(kind)
-    ]
+    prepares = [vars(kind)[_CALLED[1]] for kind in type(model).__mro__ if _CALLED[1] in vars(kind)]
     # The others hand theirs on to it.
     expect_parameters(prepares[-1], ("attention_mask", *TOKENS), CACHE)
 

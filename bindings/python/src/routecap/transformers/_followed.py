@@ -104,7 +104,8 @@ class Followed:
             warnings.warn(
                 "under torch.inference_mode nothing tells whether a cache was changed since the last"
                 " forward pass, so that caches are not followed: each pass begins new sequences,"
-                " whose earlier rows are missing. Use torch.no_grad, or generate()",
+                " whose earlier rows are missing. Call the model under torch.no_grad, or"
+                " call generate()",
                 RuntimeWarning,
                 stacklevel=2,
             )

@@ -150,6 +150,4 @@ def expect_further(decoder: nn.Module) -> None:
 
 def of_transformers(module: nn.Module) -> bool:
     """Whether a module is of transformers, or of a class that descends from one of its."""
-    return any(
-        each.__module__.partition(".")[0] == "transformers" for each in type(module).__mro__
-    )
+    return any(each.__module__.partition(".")[0] == "transformers" for each in type(module).__mro__)

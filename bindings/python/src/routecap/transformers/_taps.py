@@ -62,8 +62,8 @@ def expect_model(function: str, model: object) -> None:
     if not isinstance(model, nn.Module):
         given = repr(model) if isinstance(model, str) else type(model).__name__
         raise TypeError(
-            f"{function}() takes a model, a torch.nn.Module, not {given}: load one first, by"
-            " AutoModelForCausalLM.from_pretrained(...)"
+            f"{function}() takes a model, a torch.nn.Module, not {given}: give what"
+            " AutoModelForCausalLM.from_pretrained(...) returns"
         )
 
 
@@ -78,8 +78,8 @@ def find(model: nn.Module) -> list[Tap]:
     passes = getattr(getattr(model, "config", None), "loop_num_passes", 1)
     if passes > 1:  # what has no such field, or another, is seen when it runs
         raise ValueError(
-            f"{type(model).__name__} runs some of its layers {passes} times in a loop, and a token has"
-            " one row for each layer: it cannot be captured"
+            f"{type(model).__name__} cannot be captured: it runs some of its layers {passes} times in a"
+            " loop, and a token has one row for each layer. Leave it uncaptured"
         )
     modules = dict(model.named_modules())
     taps: list[Tap] = []
@@ -182,14 +182,14 @@ def _experts_ids(
 ) -> torch.Tensor:
     """place: Of the ids among the arguments."""
     if len(args) > place:
-        return args[place]  # type: ignore[no-any-return]
+        return args[place]
     ids = next((kwargs[name] for name in _IDS if name in kwargs), None)
     if ids is None:
         raise ValueError(
             f"the experts are given none of {', '.join(_IDS)}, but {', '.join(kwargs)}: give"
             " attach() taps of your own"
         )
-    return ids  # type: ignore[no-any-return]
+    return ids
 
 
 def _jetmoe_ids(args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> torch.Tensor:
