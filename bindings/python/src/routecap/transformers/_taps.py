@@ -75,11 +75,13 @@ def find(model: nn.Module) -> list[Tap]:
             layer; layers run in a loop; experts are distributed, and their ids are not of all.
     """
     expect_model("find", model)
-    passes = getattr(getattr(model, "config", None), "loop_num_passes", 1)
+    passes = max(
+        getattr(getattr(module, "config", None), "loop_num_passes", 1) for module in model.modules()
+    )
     if passes > 1:  # what has no such field, or another, is seen when it runs
         raise ValueError(
-            f"{type(model).__name__} cannot be captured: it runs some of its layers {passes} times in a"
-            " loop, and a token has one row for each layer. Leave it uncaptured"
+            f"{type(model).__name__} cannot be captured: it runs some of its layers {passes} times"
+            " in a loop, and a token has one row for each layer. Leave it uncaptured"
         )
     modules = dict(model.named_modules())
     taps: list[Tap] = []
