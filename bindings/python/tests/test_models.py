@@ -260,7 +260,7 @@ def test_blocks_that_differ_in_experts_and_k_are_described_and_not_captured_toge
 
 
 def test_more_experts_for_a_token_than_can_be_captured_are_refused() -> None:
-    with pytest.raises(ValueError, match="gets 64 experts: at most 32"):
+    with pytest.raises(ValueError, match="gets 64 experts, and .* at most 32"):
         describe({"model_type": "doge", "is_moe": True}).settings()
 
 
@@ -324,7 +324,7 @@ RULES = (
     "hybrid_override_pattern first_k_dense_replace num_dense_layers dense_mlp_idx "
     "moe_layer_start_index moe_layer_end_index mlp_only_layers decoder_sparse_step "
     "moe_layer_interval interleave_moe_layer_step expert_layer_period expert_layer_offset "
-    "num_sparse_decoder_layers enable_moe_block is_moe"
+    "num_sparse_decoder_layers enable_moe_block is_moe loop_num_passes"
 ).split()
 
 

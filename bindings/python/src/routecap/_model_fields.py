@@ -98,7 +98,8 @@ PERIODS = (
 )
 PERIOD, OFFSET = "expert_layer_period", "expert_layer_offset"  # Jamba
 SPREAD = "num_sparse_decoder_layers"  # Switch Transformers: how many route, evenly spread
-LOOPS = ("loop_num_passes",)  # Inkling 2: how often some of its layers run
+# Inkling 2: how often some of its layers run.
+LOOPS = ("loop_num_passes", "loop_config.num_passes")
 PER_LAYER = ("per_layer_config", "block_configs")  # what a layer has otherwise, by its index
 BLOCK = "block_type"  # of each of block_configs: Nemotron-H Puzzle
 
@@ -301,7 +302,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             **_LISTED, dense_mlp_idx=0,
         ),
         "inkling2_loop_text": _family(
-            num_hidden_layers=24, n_routed_experts=128, num_experts_per_tok=8,
+            num_hidden_layers=24, n_routed_experts=128, num_experts_per_tok=8, loop_num_passes=3,
         ),
         "inkling2_text": _family(num_hidden_layers=48, n_routed_experts=384, num_experts_per_tok=8),
         "jamba": _family(
@@ -325,7 +326,8 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             shared_expert_intermediate_size=512, **_LISTED, dense_first=1,
         ),
         "lara_mini": _family(
-            num_hidden_layers=34, num_experts=128, num_experts_per_tok=4, shared_experts=1,
+            num_hidden_layers=34, num_experts=128, num_experts_per_tok=4,
+            shared_expert_intermediate_size=512,
         ),
         "lfm2_moe": _family(
             num_hidden_layers=32, num_experts=32, num_experts_per_tok=4, num_dense_layers=2,
@@ -416,7 +418,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         ),
     }
 )
-"""By model_type: of transformers 5.24, every family whose layers route, but those that run some in a loop."""
+"""By model_type: of transformers 5.24, every family whose layers route."""
 # fmt: on
 
 SAME_AS = {  # model_type: the family as which it is read

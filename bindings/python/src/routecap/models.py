@@ -329,7 +329,7 @@ def _describe(fields: _Fields, family: str | None, elsewhere: tuple[str, ...]) -
     zero = (known.zero_experts if known else 0) + (_most(fields.fact(in_use.ZERO)) or 0)
     named = known is not None or experts is not None or k is not None or fields.has_rules()
     decoder_layers, layer_map, listed = _layers(fields, named)
-    if layer_map and (_most(_first(fields.config, in_use.LOOPS)) or 1) > 1:
+    if layer_map and (_most(fields.fact(in_use.LOOPS)) or 1) > 1:
         layer_map = None  # a layer that runs several times routes as often
     own = _value(fields.config, in_use.PER_LAYER[1]) is not None  # each layer says its own
     no_choice = not own and (k == 0 or (experts is not None and experts + zero <= 1))
