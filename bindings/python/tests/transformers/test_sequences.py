@@ -650,7 +650,7 @@ def test_a_static_cache_that_is_put_back_has_no_rows_of_another_question(
                     getattr(layer, name).copy_(each)
     words = [str(each.message) for each in said]
     assert len(words) == (mode is torch.inference_mode)
-    assert all("Use torch.no_grad, or generate()" in each for each in words)
+    assert all("under torch.no_grad, or call generate()" in each for each in words)
 
 
 @pytest.mark.filterwarnings("ignore:under torch.inference_mode")

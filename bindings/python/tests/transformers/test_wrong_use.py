@@ -218,7 +218,7 @@ def test_a_layer_that_runs_in_a_loop_is_refused_and_named(model: Any, how: str) 
 
 def test_a_family_whose_layers_run_in_a_loop_is_refused_when_it_is_attached(model: Any) -> None:
     model.config.loop_num_passes = 3
-    with pytest.raises(ValueError, match="Qwen3MoeForCausalLM runs some of its layers 3 times"):
+    with pytest.raises(ValueError, match="Qwen3MoeForCausalLM cannot .* 3 times in a loop"):
         attach(model)
 
 
@@ -407,18 +407,22 @@ def test_a_capture_that_nobody_kept_is_detached_by_its_model(model: Any) -> None
 
 
 def test_a_model_that_is_forgotten_is_gone_though_it_is_captured() -> None:
+    """Its capture counted as attached for good, and the classes of caches stayed followed."""
     model = make("qwen3_moe")
-    gone = weakref.ref(model)
+    gone, cache = weakref.ref(model), DynamicCache(config=model.config)
     attach(model)
+    forward(model, use_cache=True, **{CACHE: cache})
+    assert hasattr(type(cache.layers[0]), "_routecap_followed")
     del model
     gc.collect()
     assert gone() is None
+    assert not hasattr(type(cache.layers[0]), "_routecap_followed")
 
 
 @pytest.mark.parametrize("call", [attach, detach, find, replay_in])
 def test_what_is_no_model_is_refused_in_the_caller_s_language(call: Any) -> None:
     for given, shown in (("gpt2", "'gpt2'"), ({"model": 1}, "dict"), (None, "NoneType")):
-        with pytest.raises(TypeError, match=f"takes a model, a torch.nn.Module, not {shown}: load"):
+        with pytest.raises(TypeError, match=f"takes a model, a torch.nn.Module, not {shown}: give"):
             call(given)
 
 

@@ -611,6 +611,8 @@ class Capture(Followed):
         self.detach()
 
     def __del__(self) -> None:
+        if getattr(self, "_undo", None):  # forgotten with its model, and with its hooks
+            _ledger.detached()
         if (metrics := getattr(self, "_metrics", None)) is not None:
             metrics.close()
         if (capturer := getattr(self, "capturer", None)) is not None:
