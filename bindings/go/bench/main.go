@@ -180,7 +180,7 @@ func (b *bench) open() routecap.Request {
 // forward is a forward pass of n rows.
 func (b *bench) forward(n uint32) {
 	check(b.c.Begin(n, 0))
-	source := routecap.SourceOf(b.ids[:], n)
+	source := routecap.SourceOf(b.ids[:n*k], n)
 	for layer := range uint32(layers) {
 		check(b.c.Record(layer, source, 0))
 	}

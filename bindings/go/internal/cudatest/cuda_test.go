@@ -96,8 +96,9 @@ func (e *engine) feed(batch []token) {
 	}
 }
 
-func (e *engine) ids(layer int) routecap.Array {
-	return routecap.DeviceArray(routecap.DevicePointer(e.buffers[layer]), e.dtype, rows*k)
+// ids are the first n rows of a router's buffer.
+func (e *engine) ids(layer int, n uint32) routecap.Array {
+	return routecap.DeviceArray(routecap.DevicePointer(e.buffers[layer]), e.dtype, int(n*k))
 }
 
 // forward enqueues a forward pass: layer by layer, or all layers at once.
@@ -106,10 +107,11 @@ func (e *engine) forward(n uint32, atOnce bool) {
 	must(e.t, e.c.Begin(n, e.stream))
 	var sources []routecap.LayerSource
 	for layer := range layers {
+		ids := e.ids(layer, n)
 		if atOnce {
-			sources = append(sources, routecap.LayerSource{Layer: uint32(layer), IDs: e.ids(layer)})
+			sources = append(sources, routecap.LayerSource{Layer: uint32(layer), IDs: ids})
 		} else {
-			must(e.t, e.c.Record(uint32(layer), routecap.Source{IDs: e.ids(layer), Rows: n}, e.stream))
+			must(e.t, e.c.Record(uint32(layer), routecap.Source{IDs: ids, Rows: n}, e.stream))
 		}
 	}
 	if atOnce {

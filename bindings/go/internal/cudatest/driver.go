@@ -176,12 +176,13 @@ func (d *Device) Synchronize() { check(C.synchronize(C.uintptr_t(d.Stream))) }
 // Graph is a captured forward pass.
 type Graph struct{ replay unsafe.Pointer }
 
-// Capture captures what f enqueues on the device's stream.
+// Capture captures what f enqueues on the device's stream. A test that fails in f ends the capture
+// too: otherwise whatever cleans up would be refused by the driver.
 func (d *Device) Capture(f func()) *Graph {
 	check(C.begin_capture(C.uintptr_t(d.Stream)))
-	f()
 	g := &Graph{}
-	check(C.end_capture(C.uintptr_t(d.Stream), &g.replay))
+	defer func() { check(C.end_capture(C.uintptr_t(d.Stream), &g.replay)) }()
+	f()
 	return g
 }
 

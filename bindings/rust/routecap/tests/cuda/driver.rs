@@ -2,6 +2,7 @@
 //! and graphs.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::OnceLock;
 
 use routecap::{AnySlice, Element, Slice, SliceMut, Stream};
@@ -131,6 +132,13 @@ impl<T: Element> Array<T> {
         self.slice().into()
     }
 
+    /// The first elements alone.
+    pub fn first(&self, len: usize) -> AnySlice<'_> {
+        assert!(len <= self.len);
+        // SAFETY: as above.
+        unsafe { Slice::device(self.address().cast_const(), len) }.into()
+    }
+
     pub fn slice_mut(&mut self) -> SliceMut<'_, T> {
         // SAFETY: as above.
         unsafe { SliceMut::device(self.address(), self.len) }
@@ -165,13 +173,15 @@ impl OwnStream {
         cu!(synchronize(self.0));
     }
 
-    /// Captures what `work` enqueues.
+    /// Captures what `work` enqueues. A panic in it ends the capture too: otherwise what unwinding
+    /// frees would be refused by the driver.
     pub fn capture(&self, work: impl FnOnce()) -> Graph {
         const THREAD_LOCAL: c_int = 1;
         let (mut graph, mut exec) = (std::ptr::null_mut(), std::ptr::null_mut());
         cu!(begin_capture(self.0, THREAD_LOCAL));
-        work();
+        let worked = catch_unwind(AssertUnwindSafe(work));
         cu!(end_capture(self.0, &mut graph));
+        worked.unwrap_or_else(|panic| resume_unwind(panic));
         cu!(instantiate(&mut exec, graph, 0));
         cu!(destroy_graph(graph));
         Graph(exec)

@@ -50,7 +50,8 @@ impl Engine {
         let stream = self.stream.get();
         self.forward.begin(rows, stream).unwrap();
         for (layer, ids) in self.ids.iter().enumerate() {
-            self.forward.record(layer as u32, &Source::new(ids.any(), rows), stream).unwrap();
+            let source = Source::new(ids.first((rows * K) as usize), rows);
+            self.forward.record(layer as u32, &source, stream).unwrap();
         }
         self.forward.snapshot(stream).unwrap();
     }
@@ -151,7 +152,7 @@ fn a_graph_is_captured_once_and_replayed() {
             let layers: Vec<LayerSource<'_>> = ids
                 .iter()
                 .enumerate()
-                .map(|(layer, ids)| LayerSource::new(layer as u32, ids.any()))
+                .map(|(layer, ids)| LayerSource::new(layer as u32, ids.first(8 * K as usize)))
                 .collect();
             forward.record_layers(&Source::common(8), &layers, stream).unwrap();
             assert_eq!(
