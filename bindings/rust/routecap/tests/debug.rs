@@ -112,7 +112,7 @@ fn what_is_passed_to_calls_shows_names_and_not_numbers_of_c() {
     let shown = [
         (
             format!("{:?}", Span::new(id, 1, 2, 3).speculative()),
-            "Span { request: RequestId(0000000000000004), position: 1, sink_row: 2, rows: 3, speculative: true, position_end: None }",
+            "Span { request: RequestId(0000000000000004), position: 1, sink_row: 2, rows: 3, speculative: true, shared: false, position_end: None }",
         ),
         (
             format!("{:?}", AcceptItem::new(id, Step(1), Kept::Indices(&[0, 2]))),

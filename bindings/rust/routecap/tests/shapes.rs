@@ -103,13 +103,14 @@ fn other_memory_is_as_long_as_what_is_read_or_written() {
     refused(routing.copy_to(&mut ids, None, &options), mismatch, "dst has 25 elements, not 24");
     let dst = &mut ids[..24];
     refused(routing.copy_to(dst, Some(&mut mask), &options), mismatch, "mask has 13");
-    routing.copy_to(dst, Some(&mut mask[..12]), &options).unwrap();
+    assert!(routing.copy_to(dst, Some(&mut mask[..12]), &options).unwrap().is_complete());
     refused(routing.copy_to(dst, None, &options.layers(0, 1)), mismatch, "dst has 24");
 
     let request = capturer.open().unwrap();
     let got = capturer.extract_into(request, 0..0, &mut ids, None, &options);
     refused(got, mismatch, "dst has 25 elements, not 0");
-    capturer.extract_into(request, Rows::landed(0), &mut ids, None, &options).unwrap();
+    let got = capturer.extract_into(request, Rows::landed(0), &mut ids, None, &options).unwrap();
+    assert!(got.is_complete());
 
     let plan = PlanConfig::new([5], LAYERS, K, EXPERTS).create::<i32>().unwrap();
     let shape = plan.describe().unwrap();
