@@ -79,17 +79,18 @@ outside() (
     return $status
 )
 
-# Vectors with one wrong expectation each: not one of them may pass.
+# Vectors with one wrong expectation each: every one fails. Those of abi.json are for C alone.
 mutants() {
     local folder=$work/mutants
     rm -rf "$folder" && mkdir -p "$folder" && python3 "$root/tests/vectors/files.py" --mutate 200 "$folder" || return 1
+    grep -l '"topic": "abi_' "$folder"/*.json | xargs -r rm
     ROUTECAP_VECTORS=$folder go test -count=1 -run TestTheConformanceVectors -v . > "$work/mutants.log" 2>&1
-    local noticed missed
+    local all noticed
+    all=$(find "$folder" -name '*.json' | wc -l)
     noticed=$(grep -c -e '^    --- FAIL' "$work/mutants.log")
-    missed=$(grep -c -e '^    --- PASS' "$work/mutants.log")
-    grep -e '^    --- PASS' "$work/mutants.log"
-    say "$noticed wrong vectors noticed, $missed not"
-    [ "$noticed" -gt 0 ] && [ "$missed" = 0 ]
+    grep -e '^    --- PASS' -e '^panic' "$work/mutants.log"
+    say "$noticed of $all wrong vectors noticed"
+    [ "$noticed" -gt 0 ] && [ "$noticed" = "$all" ]
 }
 
 cd "$module" || exit 1
