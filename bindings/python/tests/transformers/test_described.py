@@ -19,6 +19,7 @@ import pytest
 import routecap.transformers
 import torch
 import transformers.models
+from families import VERSION
 from routecap.models import FAMILIES, Description, describe
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
@@ -366,6 +367,8 @@ CHANGED += [
     (family, "num_experts", 1) for family in ("jamba", "qwen2_moe", "zaya")
 ]  # zaya's choice is then of one and none
 CHANGED.remove(("minimax_m3_vl_text", "moe_layer_freq", 2))  # a list there
+if VERSION < (5, 24):  # of whose families some are not there yet
+    CHANGED = [each for each in CHANGED if each[0] in CLASSES]
 
 
 @pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")  # of no shared expert
