@@ -83,7 +83,7 @@ def test_coactivation_is_weighted_by_both_weights(monkeypatch: pytest.MonkeyPatc
             counted[layer, chosen[one], chosen[other]] += weight[one] * weight[other]
     routings = [routing for routing, _, _ in given]
     np.testing.assert_allclose(experts.coactivation(routings, weights), counted, atol=1e-12)
-    monkeypatch.setattr(experts, "_CELLS", 40)  # a long routing is looked at in parts
+    monkeypatch.setattr(analysis, "_CELLS", 40)  # a long routing is looked at in parts
     np.testing.assert_allclose(experts.coactivation(routings, weights), counted, atol=1e-12)
 
 

@@ -64,15 +64,18 @@ def there(routing: Routing) -> str:
     return f"{min(float(f'{share:.4g}'), 99.99) if missing else 100:g} %"
 
 
-def expert_load(routings: Routing | Iterable[Routing]) -> NDArray[np.int64]:
-    """[layers, experts] how many tokens were sent to each expert, of one routing or of all
-    together. Routings must have the same layers.
-    """
-    routings = [routings] if isinstance(routings, Routing) else list(routings)
-    if not routings:
+def several(routings: Routing | Iterable[Routing]) -> list[Routing]:
+    """One routing or several, which must have the same layers, as a list."""
+    found = [routings] if isinstance(routings, Routing) else list(routings)
+    if not found:
         raise error(Status.ERR_ARGUMENT, "no routing is given: give one at least")
-    like = routings[0]
-    for each in routings:
+    like = found[0]
+    for each in found:
+        if not isinstance(each, Routing):
+            raise TypeError(
+                f"a routecap.Routing is expected, not {type(each).__name__}: of the samples that"
+                " routecap.load gives, take sample.routing"
+            )
         if not (
             np.array_equal(each.layer_map, like.layer_map)
             and np.array_equal(each.layer_experts, like.layer_experts)
@@ -81,6 +84,15 @@ def expert_load(routings: Routing | Iterable[Routing]) -> NDArray[np.int64]:
                 Status.ERR_SHAPE_MISMATCH,
                 "the routings are not of the same layers: give those of one model at a time",
             )
+    return found
+
+
+def expert_load(routings: Routing | Iterable[Routing]) -> NDArray[np.int64]:
+    """[layers, experts] how many tokens were sent to each expert, of one routing or of all
+    together. Routings must have the same layers.
+    """
+    routings = several(routings)
+    like = routings[0]
     load = np.zeros(like.layers * like.experts, np.int64)
     base = np.arange(like.layers)[:, None] * like.experts
     for each in routings:
@@ -163,24 +175,30 @@ class Difference(NamedTuple):
     """and in the second alone."""
 
 
-def difference(first: Routing, second: Routing) -> Difference:
-    """Compare two routings of one sequence, with the same k.
-
-    Positions and layers that only one of them has are left out.
+def _common(first: Routing, second: Routing) -> tuple[NDArray[np.int32], Any, Any, int, int]:
+    """What two routings of one model both have: the decoder's indices of the layers, where these
+    are in each, the first position, and how many rows.
     """
     if first.k != second.k:
         raise error(
             Status.ERR_SHAPE_MISMATCH,
             f"k is {first.k} and {second.k}: give two routings of one model",
         )
-    layer_map, ours, theirs = np.intersect1d(first.layer_map, second.layer_map, return_indices=True)
+    layers, ours, theirs = np.intersect1d(first.layer_map, second.layer_map, return_indices=True)
+    start = max(first.first, second.first)
+    end = min(first.first + first.rows, second.first + second.rows)
+    return layers, ours, theirs, start, max(end - start, 0)
+
+
+def difference(first: Routing, second: Routing) -> Difference:
+    """Compare two routings of one sequence, with the same k.
+
+    Positions and layers that only one of them has are left out.
+    """
+    layer_map, ours, theirs, start, rows = _common(first, second)
     counts = np.zeros((6, len(layer_map)), np.int64)
-    start, end = (
-        max(first.first, second.first),
-        min(first.first + first.rows, second.first + second.rows),
-    )
-    if start < end and len(layer_map):
-        for position, ids, valid in _parts(first.slice(start, end - start)):
+    if rows and len(layer_map):
+        for position, ids, valid in _parts(first.slice(start, rows)):
             others, present = second.slice(position, len(ids)).masked()
             ids, valid, others, present = (
                 ids[:, ours],
@@ -250,14 +268,7 @@ def drift(first: Routing, second: Routing) -> Drift:
     you switch replay on: where hardly a cell differs, replay has nothing to do. `difference` has
     the sums for each layer.
     """
-    if first.k != second.k:
-        raise error(
-            Status.ERR_SHAPE_MISMATCH,
-            f"k is {first.k} and {second.k}: give two routings of one model",
-        )
-    layer_map, ours, theirs = np.intersect1d(first.layer_map, second.layer_map, return_indices=True)
-    start = max(first.first, second.first)
-    rows = max(min(first.first + first.rows, second.first + second.rows) - start, 0)
+    layer_map, ours, theirs, start, rows = _common(first, second)
     both = np.zeros((rows, len(layer_map)), np.bool_)
     differs = np.zeros_like(both)
     if both.size:

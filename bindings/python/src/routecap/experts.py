@@ -20,11 +20,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from . import analysis
 from ._constants import Status
 from ._errors import error
 from ._routing import Routing
 from ._samples import layer_of
-from .analysis import expert_load
+from .analysis import expert_load, several
 
 __all__ = [
     "Usage",
@@ -37,30 +38,15 @@ __all__ = [
     "usage",
 ]
 
-_CELLS = 1 << 17  # looked at in one go: bounds the memory that a long routing takes
-
 
 def _several(routings: Routing | Iterable[Routing]) -> list[Routing]:
-    """One routing or several, of the same layers."""
-    found = [routings] if isinstance(routings, Routing) else list(routings)
-    if not found:
-        raise error(Status.ERR_ARGUMENT, "no routing is given: give one at least")
-    for each in found:
-        if not isinstance(each, Routing):
-            raise TypeError(
-                f"a routecap.Routing is expected, not {type(each).__name__}: of the samples that"
-                " routecap.load gives, take sample.routing"
-            )
-        like = found[0]
-        if (
-            not np.array_equal(each.layer_map, like.layer_map)
-            or not np.array_equal(each.layer_experts, like.layer_experts)
-            or each.k != like.k
-        ):
-            raise error(
-                Status.ERR_SHAPE_MISMATCH,
-                "the routings are not of the same layers: give those of one model at a time",
-            )
+    """One routing or several, of the same layers and k."""
+    found = several(routings)
+    if any(each.k != found[0].k for each in found):
+        raise error(
+            Status.ERR_SHAPE_MISMATCH,
+            f"k is {sorted({each.k for each in found})}: give routings of one model at a time",
+        )
     return found
 
 
@@ -68,9 +54,8 @@ def _parts(routing: Routing) -> Iterator[tuple[int, NDArray[Any], NDArray[np.boo
     """Its rows, some at a time: the index of the first, ids [rows, layers, k], and which cells are
     valid [rows, layers].
     """
-    step = max(_CELLS // max(routing.layers, 1), 1)
-    for start in range(0, routing.rows, step):
-        yield start, *routing[start : start + step].masked()
+    for position, ids, valid in analysis._parts(routing):
+        yield position - routing.first, ids, valid
 
 
 # ---- Calibration
