@@ -35,6 +35,25 @@ __device__ inline void run(const Snapshot<Id, K> &body) {
     if (blockIdx.x == 0 && threadIdx.x == 0) body.once();
 }
 
+// As a snapshot's. Eight layers have their own row of blocks, and so a block reads the parameters of
+// eight layers only.
+template <class Id, uint32_t K>
+__device__ inline void run(const WholeStep<Id, K> &body) {
+    const uint32_t items = body.outer() * 8, lane = threadIdx.x % 32, group = blockIdx.y;
+    const uint32_t layer = group * 8 + lane % 8;
+    uint8_t *to = items > 0 ? body.snapshot.slot() : nullptr;
+    for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i - lane < items;
+         i += gridDim.x * blockDim.x) {
+        const uint32_t row = i / 8;
+        const bool valid =
+            i < items && layer < body.snapshot.layer_count && body.cell(to, row, layer);
+        const uint32_t all = __ballot_sync(0xffffffffu, valid);
+        if (i < items && lane % 8 == 0)
+            body.snapshot.layout.validity(to, row)[group] = static_cast<uint8_t>(all >> lane);
+    }
+    if (blockIdx.x == 0 && group == 0 && threadIdx.x == 0) body.once();
+}
+
 // If record is launched as a dependent of the router, it lets the consumer start at once, and reads
 // nothing before the router has finished. So a consumer that waits for this kernel also waits for
 // the router. Each layer has its own row of blocks, so that a block reads the parameters of one

@@ -9,6 +9,7 @@
 #include "route.h"
 #include "snapshot.h"
 #include "unpack.h"
+#include "whole_step.h"
 
 // F(k) for each k that has kernels of its own, and F(0) for all other k.
 #define ROUTECAP_COLUMNS(F) F(0) F(1) F(2) F(4) F(6) F(8) F(10) F(16) F(22)
@@ -25,6 +26,8 @@
     ROUTECAP_COLUMN_KERNELS(F, routecap_records_, RecordMany)    \
     ROUTECAP_COLUMN_KERNELS(F, routecap_snapshot8_, Snapshot8)   \
     ROUTECAP_COLUMN_KERNELS(F, routecap_snapshot16_, Snapshot16) \
+    ROUTECAP_COLUMN_KERNELS(F, routecap_whole8_, WholeStep8)     \
+    ROUTECAP_COLUMN_KERNELS(F, routecap_whole16_, WholeStep16)   \
     F(routecap_deliver, Deliver)                                 \
     ROUTECAP_SCORES(ROUTECAP_ROUTE_KERNELS, F)                   \
     F(routecap_received_rows, Received)                          \
@@ -57,6 +60,10 @@ template <uint32_t K>
 using Snapshot8 = Snapshot<uint8_t, K>;
 template <uint32_t K>
 using Snapshot16 = Snapshot<uint16_t, K>;
+template <uint32_t K>
+using WholeStep8 = WholeStep<uint8_t, K>;
+template <uint32_t K>
+using WholeStep16 = WholeStep<uint16_t, K>;
 
 #define ROUTECAP_USING(F, name, Name, score) \
     template <uint32_t V>                    \

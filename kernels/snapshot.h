@@ -83,6 +83,11 @@ struct Snapshot {
         uint8_t reason = ROUTECAP_MISSING_UNWRITTEN;
         if (sink.ids != nullptr)
             with_row(sink, row, [&](auto *ids) { reason = narrow(ids, sink.experts, out); });
+        return put(to, row, layer, reason, out);
+    }
+    // Writes a cell that is valid if there is no reason.
+    ROUTECAP_BODY bool put(uint8_t *to, uint32_t row, uint32_t layer, uint8_t reason,
+                           Ids<Id, K> &out) const {
         if (reason != 0)
             for (uint32_t c = 0; c < columns<K>(k); c++) out[c] = c == 0 ? reason : 0;
         store(reinterpret_cast<Id *>(layout.ids(to, row)) +

@@ -115,7 +115,8 @@ type LayerSource struct {
 
 // RecordLayers copies the ids of several layers in one launch, each layer once, where all of them
 // still exist at the end of a forward pass (routecap_layers_record). `common` says what they have
-// in common; its IDs and Table are none. If one of them is refused, nothing is recorded.
+// in common; its IDs and Table are none. If one of them is refused, nothing is recorded. With
+// SourceWholeStep in Flags the call is the whole step: leave Begin and Snapshot out.
 //
 // Errors: as Record; ErrArgument, a layer twice.
 func (c *Capturer) RecordLayers(common Source, layers []LayerSource, stream Stream) error {

@@ -123,10 +123,15 @@ func TestIDsThatAreNotRowsTimesKAreRefusedUnlessColumnsOrAStrideIsStated(t *test
 	for _, right := range []Source{
 		{IDs: ArrayOf(ids), Rows: rows, Columns: model},
 		{IDs: ArrayOf(ids[:30]), Rows: rows, RowStride: model},
+		{Rows: rows, Columns: model, Flags: SourceWholeStep},
 	} {
-		must(t, c.Begin(rows, 0))
-		must(t, c.Record(0, right, 0))
-		must(t, c.Snapshot(0))
+		if right.Flags == SourceWholeStep {
+			must(t, c.RecordLayers(right, []LayerSource{{IDs: ArrayOf(ids)}}, 0))
+		} else {
+			must(t, c.Begin(rows, 0))
+			must(t, c.Record(0, right, 0))
+			must(t, c.Snapshot(0))
+		}
 		request, err := c.Open(PolicyKeep)
 		must(t, err)
 		_, _, err = c.Issue([]Span{{Request: request, Rows: rows}}, IssueOptions{}, nil, 0)

@@ -11,7 +11,8 @@
  *      stay as they are until the snapshot. Three things change them: load balancing in place,
  *      masking of zero-computation experts, and shared experts appended to the same rows.
  *   2. One call after the last router copies the ids of many layers: routecap_layers_record. This
- *      works only if the ids of all these layers still exist at that point.
+ *      works only if the ids of all these layers still exist at that point. If they are all layers,
+ *      ROUTECAP_SOURCE_WHOLE_STEP makes this the only call of the step.
  *   3. One call per layer, routecap_layer_record, on a side stream that is forked after the
  *      router and joined before the snapshot.
  *   4. One call per layer on the engine's stream. If the engine lets a kernel start before the
@@ -161,7 +162,7 @@ typedef struct routecap_source {
     const int32_t *table;        /* [device] [table_size] the id for each source id, such as a load
                                     balancer's table from physical to logical ids; NULL: none */
     uint32_t table_size;         /* elements of table; 0 without one */
-    routecap_source_flags flags; /* 0 or ROUTECAP_SOURCE_OVERLAP */
+    routecap_source_flags flags; /* 0, ROUTECAP_SOURCE_OVERLAP or ROUTECAP_SOURCE_WHOLE_STEP */
 } routecap_source;
 
 /*
@@ -173,6 +174,18 @@ typedef struct routecap_source {
  * synchronise before it reads.
  */
 #define ROUTECAP_SOURCE_OVERLAP 1u
+
+/*
+ * Flag of routecap_source, for routecap_layers_record alone. The call is the whole step: it begins
+ * the step with source.rows rows, copies the ids of the layers, and takes the snapshot. Layers that
+ * it does not name are missing. On a device all of that is one launch for up to 64 layers, and the
+ * ids do not go through the sink.
+ *
+ * Source row i is sink row i: leave first_row, live_rows, row_base and row_index out. If a step was
+ * begun before, this one takes its place. Record nothing else in the step. routecap_capturer_probe
+ * finds no rows of it.
+ */
+#define ROUTECAP_SOURCE_WHOLE_STEP 2u
 
 /**
  * Copy the ids that a router chose into the sink of one layer.
@@ -219,8 +232,8 @@ typedef struct routecap_layer_source {
  * later layers may reuse the memory that holds the ids of a layer, so keep the ids of each layer in
  * separate memory.
  *
- * In all other respects the call is like one routecap_layer_record for each layer. If one layer is
- * refused, nothing is recorded. Naming a layer twice is ROUTECAP_ERR_ARGUMENT. Capturable.
+ * With ROUTECAP_SOURCE_WHOLE_STEP the call also begins the step and takes its snapshot. In all other
+ * respects it is like one routecap_layer_record for each layer. If one layer is refused, nothing is recorded. Naming a layer twice is ROUTECAP_ERR_ARGUMENT. Capturable.
  *
  * @param[in] capturer    The capturer.
  * @param[in] source      What the layers have in common. Set its ids and table to NULL.

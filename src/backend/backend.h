@@ -67,6 +67,14 @@ public:
     virtual int32_t read_received(const routecap_received &r, routecap_stream stream) = 0;
     virtual int32_t compare_received(const routecap_received &r, routecap_stream stream) = 0;
     virtual int32_t snapshot(routecap_stream stream) = 0;
+    // All three at once, of the first rows of the sink.
+    virtual int32_t whole_step(const kernels::Source &source, std::span<const RecordedLayer> layers,
+                               routecap_stream stream) {
+        if (int32_t s = begin(source.to.rows, stream); s < 0) return s;
+        if (source.to.rows > 0 && !layers.empty())
+            if (int32_t s = record(source, layers, false, stream); s < 0) return s;
+        return snapshot(stream);
+    }
 
     // Names `slot`, or none (kNoSlot), and disarms the rows that were begun. Not while capturing.
     // If this fails, the step loses its rows, and failure() of its slot gives the reason. Rows that

@@ -46,12 +46,8 @@ int32_t ForwardPath::sink_layer(uint32_t layer, routecap_sink *sink) {
     return ROUTECAP_OK;
 }
 
-int32_t ForwardPath::begin(uint32_t rows, routecap_stream stream) {
-    if (disabled()) return ROUTECAP_OK;
-    bool capturing = false;
-    if (int32_t s = backend_->enter(stream, capturing); s < 0) return s;
-    if (rows > config_.rows)
-        return report(ROUTECAP_ERR_CAPACITY, "%u rows, the sink has %u", rows, config_.rows);
+// Before the device begins a step: it has a slot, if there is one.
+int32_t ForwardPath::prepare_begin(bool capturing, routecap_stream stream) {
     if (later_)
         return report(ROUTECAP_ERR_STATE,
                       "the rows of this capturer's steps arrive later: it begins none");
@@ -70,8 +66,17 @@ int32_t ForwardPath::begin(uint32_t rows, routecap_stream stream) {
         steps.name(slot);
         backend_->name_slot(slot, stream);
     }
-    const int32_t status = backend_->begin(rows, stream);
-    if (status < 0) return status;
+    return ROUTECAP_OK;
+}
+
+int32_t ForwardPath::begin(uint32_t rows, routecap_stream stream) {
+    if (disabled()) return ROUTECAP_OK;
+    bool capturing = false;
+    if (int32_t s = backend_->enter(stream, capturing); s < 0) return s;
+    if (rows > config_.rows)
+        return report(ROUTECAP_ERR_CAPACITY, "%u rows, the sink has %u", rows, config_.rows);
+    if (int32_t s = prepare_begin(capturing, stream); s < 0) return s;
+    if (int32_t s = backend_->begin(rows, stream); s < 0) return s;
     begins_++;
     begun_ = !capturing;
     if (check_) check_->begun(rows);

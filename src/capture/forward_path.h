@@ -53,6 +53,7 @@ public:
 private:
     bool disabled() const { return backend_ == nullptr; }
     int32_t enter_outside_capture(routecap_stream stream);
+    int32_t prepare_begin(bool capturing, routecap_stream stream);
     int32_t check_exists(uint32_t layer) const;
 
     // record.cc
@@ -65,6 +66,8 @@ private:
     int32_t check_source(const routecap_source &s, kernels::Source &source) const;
     int32_t record(const routecap_source &source, std::span<const RecordedLayer> layers,
                    routecap_stream stream);
+    int32_t whole_step(const kernels::Source &source, std::span<const RecordedLayer> layers,
+                       bool capturing, routecap_stream stream);
 
     // issue.cc
     struct Issue;

@@ -83,7 +83,7 @@ int32_t ForwardPath::check_source(const routecap_source &s, kernels::Source &sou
     if (k_source < k)
         return report(ROUTECAP_ERR_SHAPE_MISMATCH, "the source has %u columns, a row %u", k_source,
                       k);
-    if ((s.flags & ~ROUTECAP_SOURCE_OVERLAP) != 0)
+    if ((s.flags & ~(ROUTECAP_SOURCE_OVERLAP | ROUTECAP_SOURCE_WHOLE_STEP)) != 0)
         return report(ROUTECAP_ERR_ARGUMENT, "source.flags is %u", s.flags);
     const int64_t row_stride = s.row_stride != 0 ? s.row_stride : k_source,
                   column_stride = s.column_stride != 0 ? s.column_stride : 1;
@@ -109,6 +109,10 @@ int32_t ForwardPath::record(uint32_t layer, const routecap_source *source, route
     if (disabled()) return ROUTECAP_OK;
     routecap_source s;
     if (int32_t status = read_struct(s, source, "source"); status < 0) return status;
+    if ((s.flags & ROUTECAP_SOURCE_WHOLE_STEP) != 0)
+        return report(ROUTECAP_ERR_ARGUMENT,
+                      "source.flags has WHOLE_STEP: a whole step is recorded by "
+                      "routecap_layers_record");
     const RecordedLayer one{layer, s.ids, s.table};
     return record(s, std::span(&one, 1), stream);
 }
@@ -150,16 +154,25 @@ int32_t ForwardPath::record(const routecap_source &s, std::span<const RecordedLa
     if (int32_t status = backend_->enter(stream, capturing); status < 0) return status;
     kernels::Source source;
     if (int32_t status = check_source(s, source); status < 0) return status;
+    const bool whole = (s.flags & ROUTECAP_SOURCE_WHOLE_STEP) != 0;
+    if (whole && (s.first_row != 0 || s.live_rows != nullptr || s.row_base != nullptr ||
+                  s.row_index != nullptr || (s.flags & ROUTECAP_SOURCE_OVERLAP) != 0))
+        return report(ROUTECAP_ERR_ARGUMENT,
+                      "a whole step has its source rows from sink row 0 on: set no first_row, "
+                      "live_rows, row_base, row_index or OVERLAP with WHOLE_STEP");
     for (const RecordedLayer &l : layers) {
         if (s.rows > 0 && l.ids == nullptr)
             return report(ROUTECAP_ERR_ARGUMENT, "the ids of layer %u are NULL", l.layer);
         if ((l.table == nullptr) != (s.table_size == 0))
             return report(ROUTECAP_ERR_ARGUMENT, "the table of layer %u is %s with table_size %u",
                           l.layer, l.table == nullptr ? "NULL" : "set", s.table_size);
-        if (int32_t status = check_layer(l.layer, source.to, capturing); status < 0) return status;
+        // No row of a whole step was recorded before.
+        if (int32_t status = check_layer(l.layer, source.to, capturing || whole); status < 0)
+            return status;
     }
     for (const RecordedLayer &l : check_ ? layers : std::span<const RecordedLayer>())
         if (int32_t s = check_->check_memory({{l.ids, "ids"}, {l.table, "table"}}); s < 0) return s;
+    if (whole) return whole_step(source, layers, capturing, stream);
     if (int32_t status = check_forward(source.to); status < 0) return status;
     if (s.rows == 0 || layers.empty()) return ROUTECAP_OK;
     for (const RecordedLayer &l : layers) make_room(l.layer);
@@ -168,6 +181,20 @@ int32_t ForwardPath::record(const routecap_source &s, std::span<const RecordedLa
         status < 0)
         return status;
     for (const RecordedLayer &l : layers) note_recorded(l.layer, source.to, capturing);
+    return ROUTECAP_OK;
+}
+
+int32_t ForwardPath::whole_step(const kernels::Source &source,
+                                std::span<const RecordedLayer> layers, bool capturing,
+                                routecap_stream stream) {
+    if (int32_t s = prepare_begin(capturing, stream); s < 0) return s;
+    if (int32_t s = backend_->whole_step(source, layers, stream); s < 0) return s;
+    begins_++;
+    begun_ = false;
+    if (check_) {
+        check_->begun(source.to.rows);
+        check_->snapshot_taken();
+    }
     return ROUTECAP_OK;
 }
 

@@ -152,24 +152,28 @@ private:
     Layer layers_[2];
 };
 
-void run(Rig &rig, const Case &c, bool together, bool overlap, std::mt19937_64 &random) {
+// all: The source rows are those of the whole step, which one call records.
+void run(Rig &rig, const Case &c, bool together, bool overlap, bool all, std::mt19937_64 &random) {
     constexpr uint32_t kSource = 13;
     Sources s(c, kSource, random);
     // Which sink row each source row goes to.
     std::vector<int32_t> to(kSource, -1), index;
     const int32_t base = 4, live = 11;
     for (uint32_t i = 0; i < kSource; i++) {
-        if (c.placement == Case::first_row) to[i] = static_cast<int32_t>(i + 6);
+        if (c.placement == Case::first_row) to[i] = static_cast<int32_t>(all ? i : i + 6);
         if (c.placement == Case::row_index)
             index.push_back(to[i] = i % 5 == 2 ? -3 : static_cast<int32_t>((i * 7 + 3) % kRows));
         if (c.placement == Case::row_base && i < 11) to[i] = static_cast<int32_t>(i) + 2 + base;
     }
-    if (c.placement == Case::first_row) s.source.first_row = 6;
+    if (c.placement == Case::first_row && !all) s.source.first_row = 6;
     if (c.placement == Case::row_base) s.source.first_row = 2;
     if (overlap) s.source.flags = ROUTECAP_SOURCE_OVERLAP;
+    if (all) s.source.flags = ROUTECAP_SOURCE_WHOLE_STEP;
 
     rig.forward([&] {
-        EXPECT_STATUS(ROUTECAP_OK, rig.begin(kRows));
+        if (!all) {
+            EXPECT_STATUS(ROUTECAP_OK, rig.begin(kRows));
+        }
         routecap_source source = s.source;
         if (c.placement == Case::row_index)
             source.row_index =
@@ -196,11 +200,14 @@ void run(Rig &rig, const Case &c, bool together, bool overlap, std::mt19937_64 &
                                                                  rig.stream()));
             }
         }
-        EXPECT_STATUS(ROUTECAP_OK, rig.snapshot());
+        if (!all) {
+            EXPECT_STATUS(ROUTECAP_OK, rig.snapshot());
+        }
     });
     const routecap_request r = rig.open();
-    rig.land(rig.issue({Rig::span(r, 0, 0, kRows)}));
-    Rows expected = missing_rows(rig.shape(), kRows);
+    const uint32_t rows = all ? kSource : kRows;
+    rig.land(rig.issue({Rig::span(r, 0, 0, rows)}));
+    Rows expected = missing_rows(rig.shape(), rows);
     for (uint32_t i = 0; i < kSource; i++)
         for (uint32_t l = 0; l < 2 && to[i] >= 0; l++)
             expected[static_cast<size_t>(to[i])][l] = s.cell(l, i);
@@ -239,7 +246,8 @@ TEST(Record, every_source) {
                                      << n);
                         const Case c{
                             dtype, strides, placement, remap, k, experts, n % 4 == 0 ? k + 2 : k};
-                        run(rig, c, n % 2 == 0, n % 3 == 0, random);
+                        const bool all = placement == Case::first_row && n % 5 < 2;
+                        run(rig, c, all || n % 2 == 0, !all && n % 3 == 0, all, random);
                         if (HasFailure()) return;
                         n++;
                     }
@@ -250,30 +258,107 @@ TEST(Record, every_source) {
 
 // More layers than one launch takes.
 TEST(Record, many_layers_at_once) {
-    Rig rig({.shape = {.layers = 130, .k = 4, .experts = 64, .rows = 8}});
-    const routecap_request r = rig.open();
-    std::vector<std::vector<int32_t>> ids(130);
-    for (uint32_t l = 0; l < 130; l++)
-        for (uint64_t p = 0; p < 5; p++)
-            for (int64_t id : routed(rig.shape(), 3, p, l))
-                ids[l].push_back(static_cast<int32_t>(id));
-    rig.forward([&] {
-        EXPECT_STATUS(ROUTECAP_OK, rig.begin(5));
-        std::vector<routecap_layer_source> layers;
+    for (bool whole : {false, true}) {
+        Rig rig({.shape = {.layers = 130, .k = 4, .experts = 64, .rows = 8}});
+        const routecap_request r = rig.open();
+        std::vector<std::vector<int32_t>> ids(130);
         for (uint32_t l = 0; l < 130; l++)
-            layers.push_back(
-                {l, 0, rig.device().upload(ids[l].data(), ids[l].size() * 4), nullptr});
+            for (uint64_t p = 0; p < 5; p++)
+                for (int64_t id : routed(rig.shape(), 3, p, l))
+                    ids[l].push_back(static_cast<int32_t>(id));
+        rig.forward([&] {
+            if (!whole) {
+                EXPECT_STATUS(ROUTECAP_OK, rig.begin(5));
+            }
+            std::vector<routecap_layer_source> layers;
+            for (uint32_t l = 0; l < 130; l++)
+                layers.push_back(
+                    {l, 0, rig.device().upload(ids[l].data(), ids[l].size() * 4), nullptr});
+            routecap_source source{};
+            source.struct_size = sizeof source;
+            source.dtype = ROUTECAP_DTYPE_I32;
+            source.rows = 5;
+            if (whole) source.flags = ROUTECAP_SOURCE_WHOLE_STEP;
+            EXPECT_STATUS(ROUTECAP_OK,
+                          routecap_layers_record(rig.capturer(), &source, layers.data(),
+                                                 sizeof layers[0], layers.size(), rig.stream()));
+            if (!whole) {
+                EXPECT_STATUS(ROUTECAP_OK, rig.snapshot());
+            }
+        });
+        rig.land(rig.issue({Rig::span(r, 0, 0, 5)}));
+        rig.expect(r, 0, routed_rows(rig.shape(), 3, 0, 5));
+    }
+}
+
+// Steps of one call: layers that it does not name are missing, and what was begun before it is
+// forgotten. With more layers than one launch takes it is a begin, a record and a snapshot.
+TEST(Record, a_whole_step) {
+    for (uint32_t layer_count : {3u, 70u}) {
+        Rig rig({.shape = {.layers = layer_count, .k = 2, .experts = 16, .rows = 8}});
+        const int32_t ids[3][4] = {{1, 2, 3, 4}, {5, 6, 7, 7}, {8, 9, 10, 99}};
+        const void *uploaded[3];
+        for (uint32_t i = 0; i < 3; i++) uploaded[i] = rig.device().upload(ids[i], sizeof ids[i]);
         routecap_source source{};
         source.struct_size = sizeof source;
         source.dtype = ROUTECAP_DTYPE_I32;
-        source.rows = 5;
-        EXPECT_STATUS(ROUTECAP_OK,
-                      routecap_layers_record(rig.capturer(), &source, layers.data(),
-                                             sizeof layers[0], layers.size(), rig.stream()));
-        EXPECT_STATUS(ROUTECAP_OK, rig.snapshot());
-    });
-    rig.land(rig.issue({Rig::span(r, 0, 0, 5)}));
-    rig.expect(r, 0, routed_rows(rig.shape(), 3, 0, 5));
+        source.flags = ROUTECAP_SOURCE_WHOLE_STEP;
+        const auto record = [&](uint32_t rows, const routecap_layer_source &one) {
+            source.rows = rows;
+            return routecap_layers_record(rig.capturer(), &source, &one, sizeof one, 1,
+                                          rig.stream());
+        };
+        const routecap_request r = rig.open();
+        Rows expected = missing_rows(rig.shape(), 7);
+        rig.forward([&] {
+            EXPECT_STATUS(ROUTECAP_OK, rig.begin(8));
+            EXPECT_STATUS(ROUTECAP_OK, record(2, {1, 0, uploaded[0], nullptr}));
+            EXPECT_STATUS(ROUTECAP_OK, record(2, {2, 0, uploaded[1], nullptr}));
+        });
+        rig.land(rig.issue({Rig::span(r, 0, 0, 2)}));
+        expected[0][2] = std::vector<int64_t>{5, 6};
+        rig.forward([&] { EXPECT_STATUS(ROUTECAP_OK, record(2, {0, 0, uploaded[2], nullptr})); });
+        rig.land(rig.issue({Rig::span(r, 2, 0, 2)}));
+        expected[2][0] = std::vector<int64_t>{8, 9};
+        // Of rows that the step has not, and of none at all.
+        rig.forward([&] { EXPECT_STATUS(ROUTECAP_OK, record(1, {0, 0, uploaded[0], nullptr})); });
+        rig.land(rig.issue({Rig::span(r, 4, 0, 2)}));
+        expected[4][0] = std::vector<int64_t>{1, 2};
+        rig.forward([&] { EXPECT_STATUS(ROUTECAP_OK, record(0, {0, 0, uploaded[0], nullptr})); });
+        rig.land(rig.issue({Rig::span(r, 6, 0, 1)}));
+        rig.expect(r, 0, expected);
+    }
+}
+
+TEST(Record, a_whole_step_that_is_refused) {
+    Rig rig({.shape = {.layers = 3, .k = 2, .experts = 16, .rows = 8}});
+    const int32_t number = 1;
+    const auto *ids = static_cast<const int32_t *>(rig.device().upload(&number, 4));
+    const auto record = [&](auto change) {
+        routecap_source source{};
+        source.struct_size = sizeof source;
+        source.dtype = ROUTECAP_DTYPE_I32;
+        source.rows = 2;
+        source.flags = ROUTECAP_SOURCE_WHOLE_STEP;
+        change(source);
+        const routecap_layer_source one{0, 0, ids, nullptr};
+        return routecap_layers_record(rig.capturer(), &source, &one, sizeof one, 1, rig.stream());
+    };
+    using S = routecap_source;
+    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, record([](S &s) { s.first_row = 1; }));
+    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, record([&](S &s) { s.live_rows = ids; }));
+    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, record([&](S &s) { s.row_base = ids; }));
+    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, record([&](S &s) { s.row_index = ids; }));
+    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, record([](S &s) { s.flags |= ROUTECAP_SOURCE_OVERLAP; }));
+    EXPECT_STATUS(ROUTECAP_ERR_CAPACITY, record([](S &s) { s.rows = 9; }));
+    routecap_source alone{};
+    alone.struct_size = sizeof alone;
+    alone.dtype = ROUTECAP_DTYPE_I32;
+    alone.rows = 1;
+    alone.ids = ids;
+    alone.flags = ROUTECAP_SOURCE_WHOLE_STEP;
+    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT,
+                  routecap_layer_record(rig.capturer(), 0, &alone, rig.stream()));
 }
 
 TEST(Record, layers_that_are_refused) {

@@ -146,7 +146,12 @@ def test_all_layers_are_recorded_at_once(capturer: routecap.Capturer) -> None:
         capturer.snapshot()
         capturer.issue(routecap.spans(1, request=int(request), rows=8)).wait(10)
         assert (request.extract().ids() == ids).all()
+        capturer.record_layers(given, tables=tables, whole_step=True)
+        capturer.issue(routecap.spans(1, request=int(request), position=8, rows=8)).wait(10)
+        assert (request.extract().ids() == np.concatenate([ids, ids])).all()
     capturer.record_layers({})
+    with pytest.raises(routecap.ArgumentError, match="WHOLE_STEP"):
+        capturer.record_layers({0: ids[:, 0]}, first_row=1, whole_step=True)
     with pytest.raises(ValueError):
         capturer.record_layers({0: ids[:, 0], 1: ids[:4, 1]})
     with pytest.raises(ValueError):

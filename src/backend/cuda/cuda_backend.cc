@@ -84,6 +84,8 @@ public:
     int32_t wait_for(routecap_stream stream, uint32_t &rows_begun) override;
     int32_t read_layer(uint32_t layer, uint32_t rows, void *ids) override;
     int32_t snapshot(routecap_stream stream) override;
+    int32_t whole_step(const kernels::Source &source, std::span<const RecordedLayer> layers,
+                       routecap_stream stream) override;
     void name_slot(int32_t slot, routecap_stream stream) override;
     void expect(int32_t slot) override {
         in(slot).state.store(State::kExpected, std::memory_order_relaxed);
@@ -162,6 +164,7 @@ private:
     int32_t retain();
     template <class F>
     int32_t with_snapshot(F f);
+    int32_t before_begin(uint32_t rows, CUstream stream);
     kernels::Begin begin_body(uint32_t rows) const;
 
     CUdeviceptr device_name() const {
@@ -512,8 +515,8 @@ kernels::Begin CudaBackend::begin_body(uint32_t rows) const {
             plan_.layout};
 }
 
-int32_t CudaBackend::begin(uint32_t rows, routecap_stream stream) {
-    const Current current(context_, entered_);
+// What a begin of any kind does before its launch, and what it notes.
+int32_t CudaBackend::before_begin(uint32_t rows, CUstream stream) {
     if (int32_t s = retain(); s < 0) return s;
     // The snapshot of an earlier step in this graph must have read the sink before begin clears it.
     if (capturing_ && leaf_ != nullptr && leaf_capture_ == capture_)
@@ -524,11 +527,33 @@ int32_t CudaBackend::begin(uint32_t rows, routecap_stream stream) {
         if (int32_t s = unnamed_ ? name(naming_, stream) : follow(stream); s < 0) return s;
     }
     sink_->seal();
-    const kernels::Begin body = begin_body(rows);
-    if (int32_t s = launch(body, body.inner(), stream, false, body.outer()); s < 0) return s;
     largest_begin_ = std::max(largest_begin_, rows);
     begun_ = {rows, here()};
     return ROUTECAP_OK;
+}
+
+int32_t CudaBackend::begin(uint32_t rows, routecap_stream stream) {
+    const Current current(context_, entered_);
+    if (int32_t s = before_begin(rows, stream); s < 0) return s;
+    const kernels::Begin body = begin_body(rows);
+    return launch(body, body.inner(), stream, false, body.outer());
+}
+
+int32_t CudaBackend::whole_step(const kernels::Source &source,
+                                std::span<const RecordedLayer> layers, routecap_stream stream) {
+    if (shape_->layers > kernels::kWholeStepLayers)
+        return Backend::whole_step(source, layers, stream);
+    const Current current(context_, entered_);
+    if (int32_t s = before_begin(source.to.rows, stream); s < 0) return s;
+    return with_snapshot([&]<class Id, uint32_t K>(const kernels::Snapshot<Id, K> &snapshot) {
+        kernels::WholeStep<Id, K> body{{source, shape_->k, 0, control(), {}}, snapshot, {}, {}, {}};
+        for (const RecordedLayer &l : layers) {
+            body.ids[l.layer] = l.ids;
+            body.tables[l.layer] = l.table;
+        }
+        std::copy(shape_->layer_experts.begin(), shape_->layer_experts.end(), body.experts);
+        return launch(body, uint64_t{source.to.rows} * 8, stream, false, body.inner());
+    });
 }
 
 template <uint32_t K, uint32_t L>

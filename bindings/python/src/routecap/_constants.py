@@ -230,6 +230,7 @@ class SourceFlag(Flags):
     """`overlap` of Capturer.record."""
 
     OVERLAP = 1
+    WHOLE_STEP = 2
 
 
 class Score(Constant):

@@ -369,6 +369,7 @@ class ForwardPath(Opened):
         row_index: Any = None,
         offset: int = 0,
         overlap: bool = False,
+        whole_step: bool = False,
         stream: Any = None,
     ) -> None:
         """Copy the ids of several layers at once, after the last router.
@@ -377,6 +378,9 @@ class ForwardPath(Opened):
         [rows, k]} of some, all of one dtype, shape and strides; or what `layer_sources` made of that
         and of the other arguments, which are left out then. tables: None, one tensor
         [layers, table_size], or {layer: tensor [table_size]}. All else as `record` has it.
+
+        whole_step: The call is the whole step: it begins it, with as many rows as the ids have, and
+        takes its snapshot. Leave `begin` and `snapshot` out then.
         """
         sources = ids
         if not isinstance(ids, LayerSources):
@@ -392,8 +396,9 @@ class ForwardPath(Opened):
                 row_index=row_index,
                 offset=offset,
                 overlap=overlap,
+                whole_step=whole_step,
             )
-        if len(sources.layers):
+        if len(sources.layers) or sources.whole_step:
             raw.routecap_layers_record(
                 self._handle, sources.source, sources.layers, self._stream(stream, sources.first)
             )
@@ -412,6 +417,7 @@ class ForwardPath(Opened):
         row_index: Any = None,
         offset: int = 0,
         overlap: bool = False,
+        whole_step: bool = False,
     ) -> "LayerSources":
         """The arguments of `record_layers`, checked once, for memory that is recorded again and
         again. It holds the tensors.
@@ -469,11 +475,12 @@ class ForwardPath(Opened):
             layers["layer"], layers["ids"] = list(given), addresses
             if table_addresses:
                 layers["table"] = table_addresses
-        flags = SourceFlag.OVERLAP if overlap else 0
-        source = structs.source(**first, offset=offset, flags=flags)
-        return LayerSources(
-            source, layers, start, (given, per_layer, live_rows, row_base, row_index)
+        flags = (SourceFlag.OVERLAP if overlap else 0) | (
+            SourceFlag.WHOLE_STEP if whole_step else 0
         )
+        source = structs.source(**first, offset=offset, flags=flags)
+        held = given, per_layer, live_rows, row_base, row_index
+        return LayerSources(source, layers, start, held, whole_step)
 
     @documented("routecap_layer_route")
     def route(

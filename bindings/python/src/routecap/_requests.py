@@ -20,12 +20,16 @@ if TYPE_CHECKING:
 
 
 class LayerSources(NamedTuple):
-    """Ids of several layers, for `Capturer.record_layers`, made by `Capturer.layer_sources`."""
+    """Ids of several layers, for `Capturer.record_layers`, made by `Capturer.layer_sources`.
+
+    whole_step: Recording them begins the step and takes its snapshot.
+    """
 
     source: bytes
     layers: NDArray[np.void]
     first: Any
     held: Any
+    whole_step: bool = False
 
 
 class PreparedIssue(NamedTuple):

@@ -194,16 +194,26 @@ class Capturer(_Capturer):
         self._write(ids, self.ids[rows, layer])
 
     def record_layers(
-        self, ids: Any, *, columns: int | None = None, first_row: int = 0, **others: Any
+        self,
+        ids: Any,
+        *,
+        columns: int | None = None,
+        first_row: int = 0,
+        whole_step: bool = False,
+        **others: Any,
     ) -> None:
         """Copy the ids of several layers at once, behind the last router: a tensor [layers, rows, k]
         or a list of one tensor for each layer, of all layers, or {layer: tensor} of some, of one
         shape and type. `columns` is as in `record`.
+
+        whole_step: The call also begins the pass, with as many rows as the ids have.
         """
         sources = ids
         if not isinstance(ids, LayerSources):
-            sources = self.layer_sources(ids, columns=columns, **others)
+            sources = self.layer_sources(ids, columns=columns, whole_step=whole_step, **others)
         layers, tensors = sources.layers["layer"].tolist(), sources.held
+        if sources.whole_step:
+            self.begin(tensors[0].shape[0] if layers else 0)
         if not layers:
             return
         if layers != list(range(layers[0], layers[0] + len(layers))):
@@ -214,7 +224,9 @@ class Capturer(_Capturer):
         rows = self._claim(layers, first_row, whole.shape[1])
         self._write(whole.transpose(0, 1), self.ids[rows, layers[0] : layers[0] + len(layers)])
 
-    def layer_sources(self, ids: Any, *, columns: int | None = None, **others: Any) -> LayerSources:
+    def layer_sources(
+        self, ids: Any, *, columns: int | None = None, whole_step: bool = False, **others: Any
+    ) -> LayerSources:
         """The ids of `record_layers`, checked once, for memory that is recorded again and again."""
         _expect_none(others)
         tensors = list(ids.values()) if isinstance(ids, Mapping) else ids
@@ -240,7 +252,7 @@ class Capturer(_Capturer):
                     f"ids of layer {layer} differ from those of the first layer in shape or type:"
                     " record them by themselves, with record()",
                 )
-        return LayerSources(b"", layers, None, tensors)
+        return LayerSources(b"", layers, None, tensors, whole_step)
 
     def _write(self, ids: torch.Tensor, to: torch.Tensor) -> None:
         ids, most = ids[..., : self.k], torch.iinfo(to.dtype).max

@@ -116,6 +116,10 @@ def test_all_layers_are_recorded_at_once(capture: Capturer, as_list: bool) -> No
     capture.record_layers(list(tensor) if as_list else tensor)
     capture.issue(spans(request, 0, 9))
     assert (taken(capture, request, 9).ids() == ids).all()
+    other = capture.open()
+    capture.record_layers(list(tensor) if as_list else tensor, whole_step=True)
+    capture.issue(spans(other, 0, 9))
+    assert (taken(capture, other, 9).ids() == ids).all()
 
 
 def test_a_buffer_of_the_engine_is_bound(capture: Capturer) -> None:

@@ -1,4 +1,4 @@
-// Of headers with the SHA-256 2fb3ce9e30eed3dc3cba9990a406ed12fd44e015cc8376a03029d9365c545231
+// Of headers with the SHA-256 cdc19762385db49c007c904d8265b6dce9f21422a2824b45ca892ea63a09d8f4
 pub const ROUTECAP_VERSION_MAJOR: u32 = 1;
 pub const ROUTECAP_VERSION_MINOR: u32 = 0;
 pub const ROUTECAP_VERSION_PATCH: u32 = 0;
@@ -90,6 +90,7 @@ pub const ROUTECAP_SNAPSHOT_TAKEN: i32 = 0;
 pub const ROUTECAP_SNAPSHOT_MAKE: i32 = 1;
 pub const ROUTECAP_SNAPSHOT_LATER: i32 = 2;
 pub const ROUTECAP_SOURCE_OVERLAP: u32 = 1;
+pub const ROUTECAP_SOURCE_WHOLE_STEP: u32 = 2;
 pub const ROUTECAP_SCORE_LOGIT: i32 = 0;
 pub const ROUTECAP_SCORE_SOFTMAX: i32 = 1;
 pub const ROUTECAP_SCORE_SIGMOID: i32 = 2;
@@ -1182,7 +1183,7 @@ pub struct routecap_source {
     pub table: *const i32,
     /// elements of table; 0 without one
     pub table_size: u32,
-    /// 0 or ROUTECAP_SOURCE_OVERLAP
+    /// 0, ROUTECAP_SOURCE_OVERLAP or ROUTECAP_SOURCE_WHOLE_STEP
     pub flags: routecap_source_flags,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -1306,8 +1307,9 @@ unsafe extern "C" {
     /// later layers may reuse the memory that holds the ids of a layer, so keep the ids of each layer in
     /// separate memory.
     ///
-    /// In all other respects the call is like one routecap_layer_record for each layer. If one layer is
-    /// refused, nothing is recorded. Naming a layer twice is ROUTECAP_ERR_ARGUMENT. Capturable.
+    /// With ROUTECAP_SOURCE_WHOLE_STEP the call also begins the step and takes its snapshot. In all other
+    /// respects it is like one routecap_layer_record for each layer. If one layer is refused, nothing is recorded. Naming a layer twice is
+    /// ROUTECAP_ERR_ARGUMENT. Capturable.
     ///
     /// @param[in] capturer    The capturer.
     /// @param[in] source      What the layers have in common. Set its ids and table to NULL.

@@ -161,8 +161,19 @@ impl<'a> Source<'a> {
     /// Launch the copy with programmatic dependent launch (`ROUTECAP_SOURCE_OVERLAP`), so that it
     /// may start while a router that allows it is still running. Compute capability 9.0 or newer;
     /// elsewhere without effect.
-    pub fn overlap(mut self, overlap: bool) -> Self {
-        self.flags = if overlap { sys::ROUTECAP_SOURCE_OVERLAP } else { 0 };
+    pub fn overlap(self, overlap: bool) -> Self {
+        self.set(sys::ROUTECAP_SOURCE_OVERLAP, overlap)
+    }
+
+    /// For [`Forward::record_layers`](crate::Forward::record_layers): the call is the whole step
+    /// (`ROUTECAP_SOURCE_WHOLE_STEP`). It begins the step with as many rows as the ids have, and takes
+    /// its snapshot. Leave `begin` and `snapshot` out then.
+    pub fn whole_step(self, whole_step: bool) -> Self {
+        self.set(sys::ROUTECAP_SOURCE_WHOLE_STEP, whole_step)
+    }
+
+    fn set(mut self, flag: u32, on: bool) -> Self {
+        self.flags = if on { self.flags | flag } else { self.flags & !flag };
         self
     }
 

@@ -54,11 +54,19 @@ fn ids_that_are_not_rows_times_k_are_refused_unless_columns_or_a_stride_is_state
         ErrorKind::ShapeMismatch,
         "not 24: 4 rows x 6 columns; where the rows have more than the capturer's k, say columns",
     );
-    for right in [Source::new(&ids, 4).columns(8), Source::new(&ids[..30], 4).row_stride(8)] {
+    for (right, whole_step) in [
+        (Source::new(&ids, 4).columns(8), false),
+        (Source::new(&ids[..30], 4).row_stride(8), false),
+        (Source::common(4).columns(8).whole_step(true), true),
+    ] {
         let request = capturer.open().unwrap();
-        forward.begin(4, Stream::HOST).unwrap();
-        forward.record(0, &right, Stream::HOST).unwrap();
-        forward.snapshot(Stream::HOST).unwrap();
+        if whole_step {
+            forward.record_layers(&right, &layer, Stream::HOST).unwrap();
+        } else {
+            forward.begin(4, Stream::HOST).unwrap();
+            forward.record(0, &right, Stream::HOST).unwrap();
+            forward.snapshot(Stream::HOST).unwrap();
+        }
         let spans = [Span::new(request, 0, 0, 4)];
         let issued = forward.issue(&spans, &IssueOptions::new(), Stream::HOST).unwrap();
         let _ = capturer.finalize(issued.step().unwrap()).unwrap();
