@@ -74,31 +74,41 @@ class HeldIds:
     def record(self, stream: Any = None) -> None:
         """The last router has run: record what was held, or prove. On the current stream, or on
         another that is behind it; then the ids are held until `forget`."""
+        self.record_sources(self.settle(), stream)
+        if stream is None:
+            self.forget()
+
+    def settle(self, step_rows: int = -1) -> list[LayerSources]:
+        """The last router has run: what records the ids that were held; nothing where that is still
+        to be proved. `step_rows` as in `sources`."""
         written = [
             layer for layer in self._ids if _version(self._ids[layer]) != self._versions[layer]
         ]
         if self._copies:
             self._prove(bool(written))
-        elif written:
-            for layer in written:
-                del self._ids[layer]
+            return []
+        for layer in written:
+            del self._ids[layer]
+        if written:
             self._refuse(f"the cells of layers {written} of one forward pass are missing, and ")
-        if self._ids and not self._copies:
-            self.record_sources(self.sources(self._ids), stream)
-        if stream is None:
-            self.forget()
+        return self.sources(self._ids, step_rows)
 
-    def sources(self, ids: Mapping[int, Any]) -> list[LayerSources]:
+    def sources(self, ids: Mapping[int, Any], step_rows: int = -1) -> list[LayerSources]:
         """What records the ids of these layers, [rows, k or more], in as few calls as there are types
         and shapes. What an engine fuses behind the k-th column is left out.
+
+        step_rows: How many rows the step has, if it is not begun: a single call then is the whole
+            step.
         """
         alike: dict[tuple[object, ...], dict[int, Any]] = {}
         for layer, tensor in ids.items():
             alike.setdefault((tensor.dtype, tensor.shape, tensor.stride()), {})[layer] = tensor
-        return [
-            self._capturer.layer_sources(some, columns=next(iter(some.values())).shape[1])
-            for some in alike.values()
-        ]
+        found = []
+        for some in alike.values():
+            rows, columns = next(iter(some.values())).shape
+            whole = len(alike) == 1 and rows <= step_rows
+            found.append(self._capturer.layer_sources(some, columns=columns, whole_step=whole))
+        return found
 
     def record_sources(self, sources: list[LayerSources], stream: Any = None) -> None:
         self.recorded = sum(len(each.layers) for each in sources)

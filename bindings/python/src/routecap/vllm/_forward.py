@@ -1,20 +1,18 @@
 """What a capturer does inside a forward pass: begin, record the ids of each layer, take a snapshot.
 
-If the whole pass is eager, or one CUDA graph, nothing is launched for a single layer: all layers
-are recorded at once after the last router (`HeldIds`). In one graph all of it runs on a branch, and
-the engine's kernels wait for none of it. A graph of a part of the pass leaves its ids in memory
-that lives as long as the graph. They are recorded after the pass that replays the graph.
+If the whole pass is eager, or one CUDA graph, nothing is launched for a single layer: after the
+last router one kernel is the whole step (`HeldIds`). A graph of a part of the pass leaves its ids in
+memory that lives as long as the graph. They are recorded after the pass that replays the graph.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import routecap
 
-from .._branch import Branch
 from .._devices import capturing_on
 from .._held import HeldIds
 
@@ -29,8 +27,7 @@ _pieces: Callable[[], Hashable | None] | None = None
 def say_pieces(pieces: Callable[[], Hashable | None] | None) -> None:
     """Set the function that says which graphs of parts of the model a pass replays; None if none.
 
-    Without such a function, ids are recorded inside these graphs, and no graph has a branch: it is
-    not known to be one of a whole pass.
+    Without such a function, ids are recorded inside these graphs.
     """
     global _pieces
     _pieces = pieces
@@ -56,9 +53,8 @@ class Forward:
         self.held = HeldIds(capturer, logger)
         self._is_capturing = capturing_on(capturer)
         self._capturing = False  # a graph, when this pass began
-        on_cuda = capturer.backend is routecap.Backend.CUDA
-        self._branch = Branch() if on_cuda else None  # of a graph that is a whole pass
-        self._recorded = False  # all layers of this pass, before its end
+        self._rows = 0  # of this pass, padding included
+        self._begun = False  # its step
         self._seen = False  # a router has called in this pass
         self._of_pieces: dict[Hashable, dict[int, torch.Tensor]] = {}
         self._sources_of_pieces: dict[Hashable, list[routecap.LayerSources]] = {}
@@ -69,42 +65,32 @@ class Forward:
         None: as many as there may be.
         """
         self.delimited = True
-        self._seen = self._recorded = False
+        self._seen = self._begun = False
         self._capturing = self._is_capturing()
+        self._rows = self._capturer.rows if rows is None else rows
         self.held.begin()
-        whole = self._capturing and _pieces is not None and _pieces() is None
-        if self._branch is not None and whole and self.held.proven:
-            self._branch.fork()
-        rows = self._capturer.rows if rows is None else rows
-        self._capturer.begin(rows, stream=self._aside)
+        # A graph that begins and ends within the pass cannot hold the begin of the step.
+        if not (self.held.proven and _pieces is not None and _pieces() is None):
+            self._begin_step()
 
     def end(self) -> None:
         """All routers of the forward pass have run."""
-        try:
-            if not self._recorded:
-                self._record_all()
-        finally:
-            self._join()
-
-    @property
-    def _aside(self) -> Any:
-        """The branch's stream while there is one; None is the engine's."""
-        return None if self._branch is None else self._branch.stream
-
-    def _record_all(self) -> None:
         if not self._seen and _pieces is not None and self._of_pieces:
-            self._record_pieces(_pieces())
-        if self._branch is not None and self._aside is not None:
-            self._branch.fork()  # it waits for the last router
-        self.held.record(self._aside)
-        self._capturer.snapshot(stream=self._aside)
-        self._recorded = True
+            sources = self._of_replayed(_pieces())
+        else:
+            sources = self.held.settle(-1 if self._begun else self._rows)
+        whole_step = bool(sources) and sources[0].whole_step
+        if not whole_step:
+            self._begin_step()
+        self.held.record_sources(sources)
+        if not whole_step:
+            self._capturer.snapshot()
+        self.held.forget()
 
-    def _join(self) -> None:
-        """What comes on the engine's stream comes after the branch. Also if something failed: the
-        engine's graph would be lost with a branch that is open."""
-        if self._branch is not None and self._branch.join() and self._recorded:
-            self.held.forget()
+    def _begin_step(self) -> None:
+        if not self._begun:
+            self._begun = True
+            self._capturer.begin(self._rows)
 
     def route(self, layer: int, topk_ids: torch.Tensor, table: torch.Tensor | None = None) -> None:
         """As `record`, for ids whose memory is free only once their tensor is gone."""
@@ -118,8 +104,6 @@ class Forward:
             self._tell_conflict(layer)
         elif self.held.hold(layer, topk_ids, capturing):
             self._seen = True
-            if self._aside is not None and len(self.held) == self._capturer.layers:
-                self._record_all()
         else:
             self.record(layer, topk_ids)
 
@@ -130,8 +114,9 @@ class Forward:
         `table` [ids] of int32 they are looked up in it.
         """
         self._seen = True
-        self._join()  # what is recorded here comes after the begin
-        if not self.delimited:
+        if self.delimited:
+            self._begin_step()
+        else:
             self._begin_if_new(layer, topk_ids)
         first_row = 0
         if self._place is not None:
@@ -171,12 +156,13 @@ class Forward:
         else:
             of_pieces[layer] = topk_ids
 
-    def _record_pieces(self, key: Hashable | None) -> None:
+    def _of_replayed(self, key: Hashable | None) -> list[routecap.LayerSources]:
+        """What records the ids that the graphs of this name left."""
         ids = self._of_pieces.get(key, {})
         sources = self._sources_of_pieces.get(key, [])
         if sum(len(each.layers) for each in sources) != len(ids):  # more were captured since
             sources = self._sources_of_pieces[key] = self.held.sources(ids)
-        self.held.record_sources(sources)
+        return sources
 
     # ---- Without hooks that say when a pass begins
 
