@@ -1,7 +1,7 @@
 """Small models of five families with random weights, in three precisions, in transformers: clean
 runs, in which conform must find nothing, and each planted fault in each of twelve models.
 
-    python3 families.py [--json FILE]
+    python3 families.py [--json FILE] [--jobs N]
 
 All checks are made that one engine of transformers can be asked for. It has an adapter and other
 weights, which are changes of low rank, and says that it preempts the last requests of many, which
@@ -11,8 +11,12 @@ has a finding and each fault is found in at least eleven of the twelve models.
 
 import argparse
 import json
+import multiprocessing
+import os
 import sys
 import tempfile
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import torch
@@ -117,45 +121,58 @@ class Remembering:
         return self.preempted
 
 
+def judge(number, family, precision):
+    """Of one model: a report for each run, with what is printed of it."""
+    engine, given = transformers_engine.engine(
+        folder=make(family, tempfile.mkdtemp()), adapter="1", **PRECISIONS[precision]
+    )
+    engine = Remembering(engine, given.pop("use"))
+    given |= {"generated": 8, "requests": 8}  # a quarter of the time that the defaults take
+    name, reports = f"{family}, {precision}", []
+
+    def run(what, seed, wrong=None):
+        engine.begin()
+        report = conform.judge(wrong or engine, seed=seed, **given)
+        fails = [each for each in report.verdicts if each.result == "fails"]
+        print(
+            f"{name}, {what}, seed {seed}:"
+            f" {', '.join(each.check for each in fails) or 'nothing is found'};"
+            f" status {report.status}, not judged: {', '.join(report.not_judged)}",
+            *(f"    {each.check}: {text}" for each in fails if not wrong for text in each.what),
+            sep="\n",
+            flush=True,
+        )
+        told = {"model": name, "what": what, "seed": seed, **report.as_json()}
+        reports.append((what, bool(fails), told))
+
+    for seed in CLEAN[precision]:
+        run("clean", seed)
+    for fault in (*FAULTS, *MORE, "swapped") if number < PLANTED else ():
+        run(fault, 0, wrong=Wrong(engine, fault, 0))
+    return reports
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--jobs", type=int, default=2, help="models at a time, a process each")
     arguments = parser.parse_args()
-    alarms, found, reports = 0, {}, []
     models = [(family, precision) for precision in PRECISIONS for family in FAMILIES]
-    for number, (family, precision) in enumerate(models):
-        engine, given = transformers_engine.engine(
-            folder=make(family, tempfile.mkdtemp()), adapter="1", **PRECISIONS[precision]
-        )
-        engine = Remembering(engine, given.pop("use"))
-        given |= {"generated": 8, "requests": 8}  # a quarter of the time that the defaults take
-
-        def run(what, seed, engine=engine, given=given, name=f"{family}, {precision}", wrong=None):
-            engine.begin()
-            report = conform.judge(wrong or engine, seed=seed, **given)
-            fails = [each.check for each in report.verdicts if each.result == "fails"]
-            print(
-                f"{name}, {what}, seed {seed}: {', '.join(fails) or 'nothing is found'}; ", end=""
-            )
-            print(f"status {report.status}, not judged: {', '.join(report.not_judged)}", flush=True)
-            for each in report.verdicts:
-                for text in each.what if each.result == "fails" and wrong is None else ():
-                    print(f"    {each.check}: {text}")
-            reports.append({"model": name, "what": what, "seed": seed, **report.as_json()})
-            return bool(fails)
-
-        for seed in CLEAN[precision]:
-            alarms += run("clean", seed)
-        for fault in (*FAULTS, *MORE, "swapped") if number < PLANTED else ():
-            found.setdefault(fault, 0)
-            found[fault] += run(fault, 0, wrong=Wrong(engine, fault, 0))
-    for fault, number in found.items():
-        print(f"{fault}: found in {number} of {PLANTED} models")
-    clean = sum(map(len, CLEAN.values())) * len(FAMILIES)
-    print(f"{clean} clean runs, {alarms} of them with a finding")
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    with ProcessPoolExecutor(arguments.jobs, multiprocessing.get_context("spawn")) as pool:
+        parts = pool.map(judge, range(len(models)), *zip(*models, strict=True))
+        runs = [each for part in parts for each in part]
+    found = Counter()
+    for what, fails, _ in runs:
+        found[what] += fails
+    for fault in (*FAULTS, *MORE, "swapped"):
+        print(f"{fault}: found in {found[fault]} of {PLANTED} models")
+    clean = sum(what == "clean" for what, _, _ in runs)
+    print(f"{clean} clean runs, {found['clean']} of them with a finding")
     if arguments.json:
-        arguments.json.write_text(json.dumps(reports))
-    return alarms > 0 or min(found.values()) < PLANTED - 1
+        arguments.json.write_text(json.dumps([told for _, _, told in runs]))
+    least = min(found[fault] for fault in (*FAULTS, *MORE, "swapped"))
+    return found["clean"] > 0 or least < PLANTED - 1
 
 
 if __name__ == "__main__":
