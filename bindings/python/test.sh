@@ -136,7 +136,7 @@ if [ $more = 1 ]; then
     tests "the installed library, named by ROUTECAP_LIBRARY" env PYTHONPATH="$writers" ROUTECAP_LIBRARY="$library" "$python" -m pytest "$package/tests/test_capturer.py"
     check "the replayer fails every vector that is wrong" every_mutant_fails
     check "the benchmark runs" "$python" "$package/bench_python.py"
-    tests "what takes long" "$python" -m pytest -m slow "$package/tests/test_lifetimes.py"
+    tests "what takes long" env PYTHONPATH="$writers" "$python" -m pytest -m slow "$package"/tests/test_*.py
     [ -z "${ROUTECAP_TORCH_PYTHON:-}" ] || tests "what takes long with torch" \
         env PYTHONPATH="$work/unpacked:$clients" "$ROUTECAP_TORCH_PYTHON" -m pytest -m slow "$package/tests/vllm"
     closing

@@ -4,6 +4,7 @@ status of the table, and never in a traceback."""
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import threading
 from collections.abc import Iterator
@@ -131,9 +132,9 @@ def test_bytes_that_are_no_utf_8_and_numbers_that_nothing_holds(
     draw = np.random.default_rng(len(name))
     data = Path(name).read_bytes()
     given = ["--experts", "16", "--columns", "4", "--k", "4"]
-    for turn in range(60):
-        at, odd = int(draw.integers(min(len(data), 400))), ODD[turn % len(ODD)]
-        Path(name).write_bytes(data[:at] + odd + data[at + (turn % 3) * len(odd) :])
+    for odd, replaced in itertools.product(ODD, (0, 1, 2)):
+        at = int(draw.integers(min(len(data), 400)))
+        Path(name).write_bytes(data[:at] + odd + data[at + replaced * len(odd) :])
         if name == "tokens.json":
             ends(["doctor", "a.npy", "--experts", "16", "--tokens", name], capsys)
         elif name == "config.json":

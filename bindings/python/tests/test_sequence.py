@@ -6,6 +6,7 @@ The contract itself is in the vectors.
 import copy
 import pickle
 import threading
+import zlib
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,12 @@ LAYERS, K, EXPERTS = 3, 2, 16
 
 def computed(tokens: list[int], first: int = 0) -> NDArray[np.uint8]:
     """The rows of a call of an engine: each depends on every token before."""
-    rows = []
-    for position in range(first, len(tokens) - 1):
-        choose = np.random.default_rng(tokens[: position + 1])
+    rows, before = [], 0
+    for position, token in enumerate(tokens[:-1]):
+        before = zlib.crc32(token.to_bytes(8, "little"), before)
+        if position < first:
+            continue
+        choose = np.random.default_rng(before)
         rows.append([choose.permutation(EXPERTS)[:K] for _ in range(LAYERS)])
     return np.array(rows, np.uint8).reshape(-1, LAYERS, K)
 

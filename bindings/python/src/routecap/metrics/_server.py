@@ -289,6 +289,7 @@ class _RemoteStore:
 class _Listener(ThreadingTCPServer):
     """Few connections at a time, a thread for each."""
 
+    request_queue_size = 128  # with 5, a burst keeps Prometheus out until its packets come again
     allow_reuse_address = True
     daemon_threads = True
     block_on_close = False
