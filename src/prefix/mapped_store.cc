@@ -13,7 +13,7 @@ namespace routecap {
 namespace {
 
 constexpr size_t kBuckets = 4096;
-constexpr size_t kAtOnce = 64;       // keys for which the mutex is held
+constexpr size_t kKeysAtOnce = 64;       // keys for which the mutex is held
 constexpr size_t kRowsAtOnce = 128;  // that land while it is held; at least a block
 
 }  // namespace
@@ -123,9 +123,9 @@ bool MappedStore::drop_flights(const uint8_t *key) {
 template <class F>
 void MappedStore::for_each(Keys keys, F f) {
     if (in_flight_.load(std::memory_order_acquire) == 0) return;
-    for (size_t first = 0; first < keys.count; first += kAtOnce) {
+    for (size_t first = 0; first < keys.count; first += kKeysAtOnce) {
         const Lock lock(flights_mutex_);
-        for (size_t i = first; i < std::min(first + kAtOnce, keys.count); i++) f(i);
+        for (size_t i = first; i < std::min(first + kKeysAtOnce, keys.count); i++) f(i);
     }
 }
 
@@ -142,9 +142,9 @@ int32_t MappedStore::publish(Keys keys, uint64_t first, uint64_t generation, con
     auto published = std::make_shared<Published>(shared_from_this(), keys, generation, owner);
     published->first = first;
     published->end = first + keys.count * config_.block_rows;
-    for (size_t from = 0; from < keys.count; from += kAtOnce) {
+    for (size_t from = 0; from < keys.count; from += kKeysAtOnce) {
         const Lock lock(flights_mutex_);
-        const size_t end = std::min(from + kAtOnce, keys.count);
+        const size_t end = std::min(from + kKeysAtOnce, keys.count);
         in_flight_ += end - from;
         for (size_t i = from; i < end; i++) {
             published->flights_[i] = {nullptr, published.get(), static_cast<uint32_t>(i), true};

@@ -10,15 +10,15 @@ namespace routecap {
 namespace {
 
 // The missing cells of one row: neighbouring layers with one reason.
-struct Run {
+struct LayerRun {
     uint32_t first_layer;
     uint32_t layers;
     int32_t reason;
-    bool operator==(const Run &) const = default;
+    bool operator==(const LayerRun &) const = default;
 };
 
 void missing_of_row(const Shape &shape, const Segment &segment, uint64_t row,
-                    std::vector<Run> &runs) {
+                    std::vector<LayerRun> &runs) {
     runs.clear();
     const uint8_t *validity = segment.validity(row);
     if (shape.row_full(validity)) return;
@@ -46,9 +46,9 @@ void cover(const Shape &shape, uint64_t first, uint64_t rows, std::span<const Se
         coverage.blocks = coverage.cells_recomputed = 0;
     // Rows of a block have the same missing cells.
     uint64_t block_first = first, block_rows = 0;
-    std::vector<Run> block;
+    std::vector<LayerRun> block;
     const auto end_block = [&] {
-        for (const Run &run : block) {
+        for (const LayerRun &run : block) {
             coverage.cells_missing += block_rows * run.layers;
             if (coverage.blocks < capacity)
                 write_bytes(&at(missing, missing_size, coverage.blocks), missing_size,
@@ -57,7 +57,7 @@ void cover(const Shape &shape, uint64_t first, uint64_t rows, std::span<const Se
             coverage.blocks++;
         }
     };
-    const auto add = [&](uint64_t from, uint64_t n, const std::vector<Run> &runs) {
+    const auto add = [&](uint64_t from, uint64_t n, const std::vector<LayerRun> &runs) {
         if (runs != block) {
             end_block();
             block_first = from, block_rows = 0, block = runs;
@@ -65,8 +65,8 @@ void cover(const Shape &shape, uint64_t first, uint64_t rows, std::span<const Se
         block_rows += n;
     };
 
-    const std::vector<Run> none;
-    std::vector<Run> runs;
+    const std::vector<LayerRun> none;
+    std::vector<LayerRun> runs;
     for_all_rows(first, first + rows, segments, [&](const Segment &segment) {
         if (!segment.page) {
             runs.assign(1, {0, shape.layers, segment.reason});

@@ -19,7 +19,7 @@
 namespace routecap::wire {
 namespace {
 
-constexpr size_t kBytesAtOnce = 12288;
+constexpr size_t kEncodedAtOnce = 12288;
 
 // A message as it is written to a caller's memory, and never beyond its end, however much it is
 // given: text as it is, bytes as they are or in base64.
@@ -33,8 +33,8 @@ public:
         if (!base64_) return put(bytes, n);
         // Encodes into a buffer first, because the codec may write a little beyond its result.
         for (size_t taken = 0; n > 0; bytes += taken, n -= taken) {
-            taken = std::min<size_t>(n, kBytesAtOnce);
-            char text[kBytesAtOnce / 3 * 4 + 64];
+            taken = std::min<size_t>(n, kEncodedAtOnce);
+            char text[kEncodedAtOnce / 3 * 4 + 64];
             size_t characters = 0;
             base64_stream_encode(&state_, reinterpret_cast<const char *>(bytes), taken, text,
                                  &characters);
@@ -117,7 +117,7 @@ void for_rows(const Routing &routing, F f) {
 template <class T, class Id>
 void write_array(const Job &job, Output &output) {
     const size_t row_bytes = job.row_ids() * sizeof(T),
-                 rows_at_once = kBytesAtOnce / (row_bytes + 1) + 1;
+                 rows_at_once = kEncodedAtOnce / (row_bytes + 1) + 1;
     std::vector<T> some(rows_at_once * job.row_ids());
     size_t rows = 0;
     for_rows(job.routing, [&](const Segment &segment, uint64_t row) {
