@@ -129,7 +129,7 @@ ctest_in() {
 # on a device the random traffic of `Promises`, which is here on the host alone.
 against_installed() {
     build_tests scenarios api recording hot_path locks blocked protocol vectors device fake_cuda fake_test trace trace_cuda no_driver &&
-        GTEST_FILTER='-Promises.no_row_that_issue_accepted_*' ctest_in build/tests -R '^((cuda|graph)[.])?(scenarios|api|recording|hot_path|locks|blocked|protocol)([.]|$)|^(vectors|fake|trace|trace_is_that_of_a_device|failing_device|old_driver)$'
+        GTEST_FILTER='-Promises.no_row_that_issue_accepted_*' ROUTECAP_TEST_ONE_OF=4 ctest_in build/tests -R '^((cuda|graph)[.])?(scenarios|api|recording|hot_path|locks|blocked|protocol)([.]|$)|^(vectors|fake|trace|trace_is_that_of_a_device|failing_device|old_driver)$'
 }
 every_test() { build_tests all && ctest_in build/tests; }
 
@@ -152,7 +152,7 @@ asan() {
         -DROUTECAP_CUDA=OFF -DROUTECAP_FUZZ_ONE_OF=16 &&
         locked asan cmake --build build/asan_part -j "$jobs" --target api scenarios wire sequence plan store vectors \
             fuzz_{serialized,operations,wire,sequence} &&
-        ctest_in build/asan_part -R '^(api|scenarios|wire|sequence|plan|store)[.]|^fuzz[.]|^(vectors|shared[.]store)$' \
+        ROUTECAP_TEST_ONE_OF=4 ctest_in build/asan_part -R '^(api|scenarios|wire|sequence|plan|store)[.]|^fuzz[.]|^(vectors|shared[.]store)$' \
             -LE '^slow$' -E 'F24_next_step|F27_memory|F34_large'
 }
 every_asan() {
@@ -172,7 +172,7 @@ decoders_asan() {
 tsan() {
     configure_sanitized tsan &&
         locked tsan cmake --build build/tsan -j "$jobs" --target threads limits delayed store mapped fake_cuda &&
-        ctest_in build/tsan -R '^(store|mapped)[.]|^(delayed|graph[.]threads)$'
+        ROUTECAP_TEST_ONE_OF=4 ctest_in build/tsan -R '^(store|mapped)[.]|^(delayed|graph[.]threads)$'
 }
 every_tsan() { configure_sanitized tsan && locked tsan cmake --build build/tsan -j "$jobs" && ctest_in build/tsan; }
 

@@ -13,7 +13,7 @@ namespace routecap {
 namespace {
 
 constexpr size_t kBuckets = 4096;
-constexpr size_t kKeysAtOnce = 64;       // keys for which the mutex is held
+constexpr size_t kKeysAtOnce = 64;   // for which the mutex is held
 constexpr size_t kRowsAtOnce = 128;  // that land while it is held; at least a block
 
 }  // namespace

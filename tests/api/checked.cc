@@ -20,7 +20,7 @@ uint32_t flags(bool checked) { return checked ? ROUTECAP_CONFIG_CHECKED : 0; }
 int32_t if_checked(bool checked, int32_t slip) { return checked ? slip : ROUTECAP_OK; }
 
 const std::vector<std::vector<int64_t>> kFourRows(4, {1, 2});
-constexpr Shape kShape{.layers = 4, .k = 2, .experts = 16, .rows = 32};
+constexpr Shape kSmall{.layers = 4, .k = 2, .experts = 16, .rows = 32};
 
 int32_t issue(Rig &rig, const routecap_span &span, int32_t snapshot = ROUTECAP_SNAPSHOT_TAKEN) {
     routecap_issue_options options{};
@@ -72,7 +72,7 @@ TEST_F(Checked, rows_routed_without_a_begin_are_refused) {
 TEST_F(Checked, rows_that_the_device_placed_beyond_those_begun_are_told_when_the_step_has_landed) {
     for (const bool checked : {true, false})
         for (const bool indexed : {true, false}) {
-            Rig rig({.shape = kShape, .flags = flags(checked)});
+            Rig rig({.shape = kSmall, .flags = flags(checked)});
             const routecap_request request = rig.open();
             expect_that_the_next_step_works(rig);
             const int32_t ids[] = {1, 2, 3, 4}, base = 3, index[] = {31, 0};
@@ -132,19 +132,19 @@ TEST_F(Checked, a_second_thread_on_the_forward_path_is_refused) {
 TEST_F(Checked, the_environment_turns_it_on) {
     for (const char *value : {"1", "on"}) {
         setenv("ROUTECAP_CHECKED", value, 1);
-        EXPECT_STATUS(ROUTECAP_ERR_NOT_BEGUN, Rig({.shape = kShape}).snapshot()) << value;
+        EXPECT_STATUS(ROUTECAP_ERR_NOT_BEGUN, Rig({.shape = kSmall}).snapshot()) << value;
     }
     for (const char *value : {"", "0"}) {
         setenv("ROUTECAP_CHECKED", value, 1);
-        EXPECT_STATUS(ROUTECAP_OK, Rig({.shape = kShape}).snapshot()) << value;
+        EXPECT_STATUS(ROUTECAP_OK, Rig({.shape = kSmall}).snapshot()) << value;
     }
     unsetenv("ROUTECAP_CHECKED");
-    EXPECT_STATUS(ROUTECAP_OK, Rig({.shape = kShape}).snapshot());
+    EXPECT_STATUS(ROUTECAP_OK, Rig({.shape = kSmall}).snapshot());
 }
 
 TEST_F(Checked, a_mirror_is_checked_up_to_its_snapshot) {
     for (const bool checked : {true, false}) {
-        Rig rig({.shape = kShape, .flags = flags(checked), .role = ROUTECAP_ROLE_MIRROR});
+        Rig rig({.shape = kSmall, .flags = flags(checked), .role = ROUTECAP_ROLE_MIRROR});
         const routecap_span span = Rig::span(1, 0, 0, 4);
         EXPECT_STATUS(if_checked(checked, ROUTECAP_ERR_NOT_BEGUN), rig.record(0, kFourRows));
         EXPECT_STATUS(if_checked(checked, ROUTECAP_ERR_NOT_BEGUN), rig.snapshot());
@@ -163,7 +163,7 @@ TEST_F(Checked, a_mirror_is_checked_up_to_its_snapshot) {
 }
 
 TEST_F(Checked, a_disabled_capturer_checks_nothing) {
-    Rig rig({.shape = kShape, .flags = flags(true), .role = ROUTECAP_ROLE_DISABLED});
+    Rig rig({.shape = kSmall, .flags = flags(true), .role = ROUTECAP_ROLE_DISABLED});
     EXPECT_STATUS(ROUTECAP_OK, rig.record(0, kFourRows));
     for (int times = 0; times < 2; times++) {
         EXPECT_STATUS(ROUTECAP_OK, rig.snapshot());

@@ -11,7 +11,7 @@ using namespace rig;
 namespace {
 
 // Pages of few rows, so that spans, bounds, cuts and shares often meet their ends.
-const Shape kShape{.layers = 256, .k = 8, .experts = 256, .rows = 48};
+const Shape kWide{.layers = 256, .k = 8, .experts = 256, .rows = 48};
 
 class Engine {
 public:
@@ -19,16 +19,16 @@ public:
     Engine(uint64_t seed, bool manual, bool lends)
         : random_(seed),
           lends_(lends),
-          memory_(memory_of(kShape)),
+          memory_(memory_of(kWide)),
           budget_(memory_.page_bytes * (2 + below(9)) + below(2) * 3000) {
-        rig_ = std::make_unique<Rig>(Options{.shape = kShape,
+        rig_ = std::make_unique<Rig>(Options{.shape = kWide,
                                              .flags = ROUTECAP_CONFIG_COMPARE,
                                              .budget_bytes = budget_,
                                              .held = manual});
         std::vector<int32_t> ids;
-        for (uint32_t r = 0; r < kShape.rows; r++)
-            for (uint32_t c = 0; c < kShape.k; c++)
-                ids.push_back(static_cast<int32_t>((r * 7 + c) % kShape.experts));
+        for (uint32_t r = 0; r < kWide.rows; r++)
+            for (uint32_t c = 0; c < kWide.k; c++)
+                ids.push_back(static_cast<int32_t>((r * 7 + c) % kWide.experts));
         int32_t *to = static_cast<int32_t *>(rig_->device().allocate(ids.size() * sizeof ids[0]));
         rig_->device().write(to, ids.data(), ids.size() * sizeof ids[0]);
         rig_->device().synchronize();
@@ -139,13 +139,13 @@ private:
     void issue() {
         if (rig_->stats().steps_in_flight > 2) land();  // or a device would lose steps
         std::vector<routecap_span> spans;
-        std::vector<int64_t> positions(kShape.rows, 0);
+        std::vector<int64_t> positions(kWide.rows, 0);
         std::vector<std::pair<routecap_request, std::pair<uint64_t, uint64_t>>> settled;
         uint32_t row = 0;
-        for (uint64_t n = 1 + below(3); n > 0 && row < kShape.rows; n--) {
+        for (uint64_t n = 1 + below(3); n > 0 && row < kWide.rows; n--) {
             const routecap_request r = any_request();
             const auto rows = static_cast<uint32_t>(
-                1 + below(std::min<uint64_t>(kShape.rows - row, below(3) == 0 ? 40 : 6)));
+                1 + below(std::min<uint64_t>(kWide.rows - row, below(3) == 0 ? 40 : 6)));
             const uint64_t position = below(3) == 0   ? below(4 * page_rows_)
                                       : below(2) == 0 ? below(page_rows_)
                                                       : length(r);
@@ -171,9 +171,9 @@ private:
             row += rows;
         }
         const uint32_t first_layer =
-            below(2) == 0 ? 0 : static_cast<uint32_t>(below(kShape.layers));
+            below(2) == 0 ? 0 : static_cast<uint32_t>(below(kWide.layers));
         rig_->forward([&] {
-            EXPECT_STATUS(ROUTECAP_OK, rig_->begin(kShape.rows));
+            EXPECT_STATUS(ROUTECAP_OK, rig_->begin(kWide.rows));
             record(first_layer);
             EXPECT_STATUS(ROUTECAP_OK, rig_->snapshot());
         });
@@ -201,12 +201,12 @@ private:
 
     void record(uint32_t first_layer) {
         std::vector<routecap_layer_source> layers;
-        for (uint32_t l = first_layer; l < kShape.layers; l++)
+        for (uint32_t l = first_layer; l < kWide.layers; l++)
             layers.push_back({l, 0, ids_, nullptr});
         routecap_source source{};
         source.struct_size = sizeof source;
         source.dtype = ROUTECAP_DTYPE_I32;
-        source.rows = kShape.rows;
+        source.rows = kWide.rows;
         EXPECT_STATUS(ROUTECAP_OK,
                       routecap_layers_record(rig_->capturer(), &source, layers.data(),
                                              sizeof layers[0], layers.size(), rig_->stream()));
@@ -272,7 +272,7 @@ private:
             routecap_view view{};
             view.struct_size = sizeof view;
             view.dtype = ROUTECAP_DTYPE_U8;
-            view.layers = kShape.layers, view.k = kShape.k, view.experts = kShape.experts;
+            view.layers = kWide.layers, view.k = kWide.k, view.experts = kWide.experts;
             view.first = below(page_rows_), view.rows = 1 + below(3 * page_rows_);
             view.segment_size = sizeof(routecap_segment);
             routecap_routing *nothing = nullptr;
@@ -314,11 +314,11 @@ private:
     std::vector<RoutingPtr> routings_;
 };
 
-void run_seeds(uint64_t seeds, bool manual, bool lends = true) {
+void run_seeds(int seeds, bool manual, bool lends = true) {
     uint64_t refused = 0, delivered = 0;
-    for (uint64_t seed = 1; seed <= seeds && !testing::Test::HasFailure(); seed++) {
+    for (int seed = 1; seed <= seeds && !testing::Test::HasFailure(); seed++) {
         SCOPED_TRACE("seed " + std::to_string(seed));
-        Engine engine(seed, manual, lends);
+        Engine engine(static_cast<uint64_t>(seed), manual, lends);
         engine.run(250);
         if (!testing::Test::HasFailure()) engine.end();
         refused += engine.refused(), delivered += engine.delivered();
@@ -331,17 +331,17 @@ void run_seeds(uint64_t seeds, bool manual, bool lends = true) {
 
 // Under a sanitizer a seed takes a second.
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-constexpr uint64_t kSeeds = 15;
+constexpr int kSeeds = 15;
 #else
-constexpr uint64_t kSeeds = 60;
+constexpr int kSeeds = 60;
 #endif
 
 TEST(Promises, no_row_that_issue_accepted_is_refused_later_with_manual_progress) {
-    run_seeds(kSeeds, true);
+    run_seeds(draws(kSeeds), true);
 }
 TEST(Promises, no_row_that_issue_accepted_is_refused_later_with_a_worker) {
-    run_seeds(kSeeds, false);
+    run_seeds(draws(kSeeds), false);
 }
 TEST(Promises, the_budget_is_kept_to_where_nothing_is_lent_in_flight) {
-    for (const bool manual : {true, false}) run_seeds(kSeeds / 2, manual, false);
+    for (const bool manual : {true, false}) run_seeds(draws(kSeeds / 2), manual, false);
 }

@@ -88,7 +88,7 @@ Cells cells_of(const routecap_routing *routing) {
               0);
     return cells_of(coverage.first, coverage.rows, coverage.layers, blocks);
 }
-int32_t merge(const std::vector<const routecap_routing *> &parts, RoutingPtr &merged) {
+int32_t merge_of(const std::vector<const routecap_routing *> &parts, RoutingPtr &merged) {
     routecap_routing *routing = nullptr;
     const int32_t status = routecap_routing_merge(parts.data(), parts.size(), 0, &routing);
     merged.reset(routing);
@@ -124,21 +124,21 @@ TEST(Reasons, of_whole_rows_take_no_memory_in_a_merge) {
     const RoutingPtr a = import({0, 1}, lost), b = import({0, 1}, taken), c = import({2, 3}, lost),
                      d = import({2, 3}, taken);
     RoutingPtr merged;
-    ASSERT_STATUS(ROUTECAP_NOT_CAPTURED, merge({a.get(), b.get()}, merged));
+    ASSERT_STATUS(ROUTECAP_NOT_CAPTURED, merge_of({a.get(), b.get()}, merged));
     EXPECT_EQ(reasons(merged.get()),
               (decltype(reasons(nullptr)){
                   {0, 1, false, kLost}, {1, 2, false, kTaken}, {3, rows - 3, false, kLost}}));
-    ASSERT_STATUS(ROUTECAP_NOT_CAPTURED, merge({a.get(), c.get()}, merged));
+    ASSERT_STATUS(ROUTECAP_NOT_CAPTURED, merge_of({a.get(), c.get()}, merged));
     EXPECT_EQ(reasons(merged.get()), (decltype(reasons(nullptr)){{0, rows, false, kLost}}));
     // Where layers lack a row for different reasons it needs memory, which nobody has for so many.
-    ASSERT_STATUS(ROUTECAP_ERR_NO_MEMORY, merge({a.get(), d.get()}, merged));
+    ASSERT_STATUS(ROUTECAP_ERR_NO_MEMORY, merge_of({a.get(), d.get()}, merged));
     routecap_routing *few = nullptr;
     ASSERT_STATUS(ROUTECAP_OK, routecap_routing_slice(a.get(), 0, 3, &few));
     const RoutingPtr slice(few);
     routecap_routing *others = nullptr;
     ASSERT_STATUS(ROUTECAP_OK, routecap_routing_slice(d.get(), 0, 3, &others));
     const RoutingPtr other(others);
-    ASSERT_STATUS(ROUTECAP_NOT_CAPTURED, merge({slice.get(), other.get()}, merged));
+    ASSERT_STATUS(ROUTECAP_NOT_CAPTURED, merge_of({slice.get(), other.get()}, merged));
     EXPECT_EQ(cells_of(merged.get()), (Cells{{kLost, kLost, kAbsent, kAbsent},
                                              {kLost, kLost, kTaken, kTaken},
                                              {kLost, kLost, kTaken, kTaken}}));
@@ -154,12 +154,12 @@ TEST(Reasons, that_change_nothing_leave_pages_where_they_are) {
     };
     for (const auto *other : {&unwritten, &lost}) {
         RoutingPtr merged;
-        ASSERT_STATUS(ROUTECAP_INCOMPLETE, merge({a.get(), other->get()}, merged));
+        ASSERT_STATUS(ROUTECAP_INCOMPLETE, merge_of({a.get(), other->get()}, merged));
         EXPECT_EQ(address(merged.get()), address(a.get()));
         EXPECT_EQ(cells_of(merged.get()), cells_of(a.get()));
     }
     RoutingPtr merged;
-    ASSERT_STATUS(ROUTECAP_INCOMPLETE, merge({a.get(), duplicate.get()}, merged));
+    ASSERT_STATUS(ROUTECAP_INCOMPLETE, merge_of({a.get(), duplicate.get()}, merged));
     EXPECT_NE(address(merged.get()), address(a.get()));
     EXPECT_EQ(cells_of(merged.get()), (Cells{{kValid, kDuplicate}}));
     EXPECT_EQ(cells_of(a.get()), (Cells{{kValid, kOutOfRange}}));  // a routing does not change
@@ -172,7 +172,7 @@ TEST(Reasons, that_change_nothing_leave_pages_where_they_are) {
     const RoutingPtr gap(rig.extract(r, 0, 3, ROUTECAP_INCOMPLETE)),
         between = routing_of({0, 1}, 1, {kLost});
     const uint64_t before = rig.bytes_in_use();
-    ASSERT_STATUS(ROUTECAP_INCOMPLETE, merge({gap.get(), between.get()}, merged));
+    ASSERT_STATUS(ROUTECAP_INCOMPLETE, merge_of({gap.get(), between.get()}, merged));
     EXPECT_EQ(cells_of(merged.get()), (Cells{{kValid, kValid}, {kLost, kLost}, {kValid, kValid}}));
     EXPECT_EQ(address(merged.get()), address(gap.get()));
     EXPECT_EQ(rig.bytes_in_use(), before);

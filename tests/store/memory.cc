@@ -8,7 +8,6 @@ using namespace rig;
 
 namespace {
 
-constexpr int32_t kEvicted = ROUTECAP_MISSING_EVICTED, kNever = ROUTECAP_MISSING_NOT_PUBLISHED;
 using Reasons = std::vector<int32_t>;
 
 // Pages of few rows: 2 layers of 16 ids of two bytes, so that a page of 64 KiB has 256 rows.

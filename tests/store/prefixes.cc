@@ -7,8 +7,7 @@ using namespace rig;
 
 namespace {
 
-constexpr int32_t kEvicted = ROUTECAP_MISSING_EVICTED, kStale = ROUTECAP_MISSING_STALE,
-                  kNever = ROUTECAP_MISSING_NOT_PUBLISHED;
+constexpr int32_t kStale = ROUTECAP_MISSING_STALE;
 using Reasons = std::vector<int32_t>;
 
 routecap_issue_options with_tag(uint64_t tag) {

@@ -11,6 +11,7 @@
 namespace rig {
 
 using Numbers = std::vector<uint64_t>;
+constexpr int32_t kEvicted = ROUTECAP_MISSING_EVICTED, kNever = ROUTECAP_MISSING_NOT_PUBLISHED;
 
 struct ShelfOptions {
     uint32_t block_rows = 4;

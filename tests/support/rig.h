@@ -11,7 +11,9 @@
 
 #include "device.h"
 
+#include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <functional>
 #include <map>
 #include <optional>
@@ -32,6 +34,13 @@ std::ostream &operator<<(std::ostream &out, Status status);
     EXPECT_EQ((::rig::Status{expected}), (::rig::Status{call})) << routecap_last_error()
 #define ASSERT_STATUS(expected, call) \
     ASSERT_EQ((::rig::Status{expected}), (::rig::Status{call})) << routecap_last_error()
+
+// How many of n turns a test makes that is a draw, of random calls or of the order of threads: all
+// of them, or one of ROUTECAP_TEST_ONE_OF, where less time is given.
+inline int draws(int n) {
+    const char *one_of = std::getenv("ROUTECAP_TEST_ONE_OF");
+    return one_of == nullptr ? n : std::max(n / std::max(std::atoi(one_of), 1), 1);
+}
 
 // ---- What is expected ----------------------------------------------------------------------
 

@@ -15,8 +15,8 @@ using namespace rig;
 
 namespace {
 
-const Shape kShape{.layers = 2, .k = 2, .experts = 64, .rows = 1024};
-constexpr int kTurns = 300;
+const Shape kSmall{.layers = 2, .k = 2, .experts = 64, .rows = 1024};
+const int kTurns = draws(300);
 
 struct Case {
     bool manual, other_thread, busy;
@@ -34,14 +34,14 @@ protected:
         routecap_config config;
         ASSERT_STATUS(ROUTECAP_OK, routecap_config_init(&config, sizeof config));
         config.backend = backend();
-        config.layers = kShape.layers, config.k = kShape.k, config.experts = kShape.experts,
-        config.rows = kShape.rows;
+        config.layers = kSmall.layers, config.k = kSmall.k, config.experts = kSmall.experts,
+        config.rows = kSmall.rows;
         memory.struct_size = sizeof memory;
         ASSERT_STATUS(ROUTECAP_OK, routecap_config_memory(&config, &memory));
         rows = 2 * memory.page_rows;
-        ASSERT_LE(rows, kShape.rows);
+        ASSERT_LE(rows, kSmall.rows);
         rig = std::make_unique<Rig>(Options{
-            .shape = kShape, .budget_bytes = pages * memory.page_bytes, .held = GetParam().manual});
+            .shape = kSmall, .budget_bytes = pages * memory.page_bytes, .held = GetParam().manual});
         if (GetParam().busy)
             for (unsigned t = 0; t < 2 * std::max(2u, std::thread::hardware_concurrency()); t++)
                 crowd.repeat([](std::mt19937_64 &random) {
@@ -73,7 +73,7 @@ protected:
     void turns(Turn turn) {
         for (int i = 0; i < kTurns && !HasFailure(); i++) turn(i);
         EXPECT_EQ(rig->stats().rows_refused, 0u);
-        EXPECT_EQ(rig->stats().rows_issued, uint64_t{kTurns} * rows);
+        EXPECT_EQ(rig->stats().rows_issued, static_cast<uint64_t>(kTurns) * rows);
     }
 
     routecap_memory memory{};

@@ -22,7 +22,7 @@ using namespace rig;
 namespace {
 
 constexpr Shape kShape{.layers = 3, .k = 2, .experts = 64, .rows = 64};
-constexpr uint64_t kSteps = 600;
+constexpr int kSteps = 600;
 constexpr size_t kLoad = size_t{ROUTECAP_LOAD_PHASES} * kShape.layers * kShape.experts;
 
 // Of the load of a capturer: whole steps and accepts, and more than this thread read before.
@@ -297,15 +297,15 @@ void everything_at_once(bool held, uint64_t steps) {
 
 }  // namespace
 
-TEST(Limits, every_call_at_once) { everything_at_once(false, kSteps); }
+TEST(Limits, every_call_at_once) { everything_at_once(false, draws(kSteps)); }
 
 // Without a worker thread, whoever waits or asks for progress does its work.
-TEST(Limits, every_call_at_once_and_no_worker) { everything_at_once(true, kSteps / 4); }
+TEST(Limits, every_call_at_once_and_no_worker) { everything_at_once(true, draws(kSteps / 4)); }
 
 // Of all that end one request at once, one does; nobody gets its rows twice.
 TEST(Limits, one_of_many_ends_a_request) {
     Rig rig({.shape = kShape, .slots = 8});
-    for (int round = 0; round < 200; round++) {
+    for (int round = 0; round < draws(200); round++) {
         const routecap_request request = rig.open();
         rig.step({{request, {1, 0, 3}}});
         std::atomic<int> ready{0}, ended{0}, gone{0};
@@ -335,7 +335,7 @@ TEST(Limits, one_of_many_ends_a_request) {
 // Many threads wait for one routing and let go of it: the last frees it, whichever it is.
 TEST(Limits, references_go_on_many_threads) {
     Rig rig({.shape = kShape, .slots = 8});
-    for (int round = 0; round < 100; round++) {
+    for (int round = 0; round < draws(100); round++) {
         const routecap_request request = rig.open();
         rig.step({{request, {1, 0, 4}}});
         routecap_routing *routing = rig.finish(request, 4);

@@ -39,7 +39,7 @@ void read_landed(const Rig &rig, routecap_request request, uint64_t seed, std::m
     }
 }
 
-constexpr int kSteps = 2000;
+const auto kSteps = static_cast<uint64_t>(draws(2000));
 
 }  // namespace
 
@@ -194,7 +194,7 @@ TEST(Threads, requests_come_and_go) {
             }
         });
     routecap_step last = 0;
-    for (int step = 0; step < kSteps && !testing::Test::HasFailure(); step++) {
+    for (uint64_t step = 0; step < kSteps && !testing::Test::HasFailure(); step++) {
         std::vector<std::pair<routecap_request, Tokens>> batch;
         // The engine and the scheduler agree on who is running.
         std::vector<std::unique_lock<std::mutex>> locks;
@@ -212,7 +212,7 @@ TEST(Threads, requests_come_and_go) {
     for (auto &s : sequences) rig.close(s->request);
     EXPECT_EQ(rig.bytes_in_use(), 0u);
     const routecap_stats s = rig.stats();
-    EXPECT_EQ(s.rows_issued, static_cast<uint64_t>(kSteps) * 12);
+    EXPECT_EQ(s.rows_issued, kSteps * 12);
     EXPECT_EQ(s.rows_issued, s.rows_delivered + s.rows_missing + s.rows_lost + s.rows_late +
                                  s.rows_refused + s.rows_rejected);
     EXPECT_EQ(s.rows_missing + s.rows_lost + s.rows_refused + s.rows_skipped, 0u);
