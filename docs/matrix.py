@@ -5,7 +5,9 @@
     matrix.py --check              fails if the page is stale
     matrix.py --check --current    fails too if a run is older than its adapter
     matrix.py add FILE...          enters runs: the reports of conform --json, or of
-                                   tests/conform/prove.py --json, whose runs without a fault count
+                                   tests/conform/prove.py --json, whose runs without a fault count;
+                                   or what tests said in a release: its engine, command, counts, as
+                                   {"passed": 300, "failed": 0}, and seconds
         --device NAME              where they ran; default: the host
 
 A run is older than its adapter if the adapter's code is another one than at that run. Code is the
@@ -34,6 +36,7 @@ ADAPTERS = {
     "llama-server": "examples/llama_cpp/tap.[ch] examples/llama_server/preload.c",
 }
 OWN = "its own capture"
+BAD = {"failed", "wrong"}
 SHOWN = {"passes": "passes", "fails": "**fails**", "refuses": "refuses"}
 
 
@@ -83,9 +86,11 @@ def add(paths, device):
 def run_of(reports, device):
     """A run, of the reports of several with different prompts: a check fails if it failed in one."""
     reports = reports if isinstance(reports, list) else [reports]
+    if "counts" in reports[0]:
+        [report] = reports
+        run = entered(report, device)
+        return run | {"counts": report["counts"], "seconds": report["seconds"]}
     clean = [each for each in reports if each.get("what", "clean") == "clean"]
-    name, *settings, capture = clean[0]["engine"].split(", ")
-    engine, version = name.rsplit(" ", 1) if " " in name else (name, "")
     results, said = {}, {}
     for verdict in (verdict for each in clean for verdict in each["verdicts"]):
         check, result = verdict["check"], verdict["result"]
@@ -95,20 +100,30 @@ def run_of(reports, device):
             results[check] = result
         if result != "passes" and check not in said:
             said[check] = verdict["what"][0]
+    run = entered(clean[0], device) | {"prompts": len(clean)}
+    return run | {"results": results, "said": said}
+
+
+def entered(report, device):
+    """What any report says of its run, and where the tree was."""
+    name, *settings, capture = report["engine"].split(", ")
+    engine, version = name.rsplit(" ", 1) if " " in name else (name, "")
     assert engine in ADAPTERS, f"{engine}: say in ADAPTERS where its adapter is"
     git = ["git", "-C", str(ROOT), "rev-parse", "--short=7", "HEAD"]
     run = {"engine": engine, "version": version.removesuffix("+cpu"), "capture": capture}
     run |= {"settings": ", ".join(settings), "device": device}
-    run |= {"command": clean[0].get("command", "routecap conform"), "prompts": len(clean)}
+    run |= {"command": report.get("command", "routecap conform")}
     run |= {"commit": subprocess.check_output(git, text=True).strip()}
     run |= {"date": datetime.datetime.now(datetime.UTC).date().isoformat()}
-    return run | {"adapter": digest(run), "results": results, "said": said}
+    return run | {"adapter": digest(run)}
 
 
 # ---- The page
 
 
 def tables(runs):
+    releases = [run for run in runs if "counts" in run]
+    runs = [run for run in runs if "counts" not in run]
     checks = list(dict.fromkeys(check for run in runs for check in order(run)))
     lines = [
         "| run | engine | captured by | on | command | commit | date |",
@@ -134,7 +149,36 @@ def tables(runs):
         failed = [each for each in named if run["results"].get(each) != "refuses"]
         for check in failed[:1] + [each for each in named if each not in failed]:
             lines.append(f"| {number} | `{check}` | {run['said'][check]} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *table_of_releases(releases)]) + "\n"
+
+
+def table_of_releases(runs):
+    """Of the tests that were run in releases: as many lines as releases."""
+    if not runs:
+        return []
+    lines = [
+        "",
+        "## Releases",
+        "",
+        "| release | with | captured by | on | counts | seconds | command | commit | date |",
+    ]
+    lines.append("|---|---|---|---|---|---|---|---|---|")
+    for run in sorted(runs, key=lambda run: (run["engine"], numbers(run["version"]))):
+        counts = ", ".join(
+            f"**{many} {what}**" if many and what in BAD else f"{many} {what}"
+            for what, many in run["counts"].items()
+        )
+        older = " (the adapter has changed since)" if is_older(run) else ""
+        lines.append(
+            f"| {run['engine']} {run['version']} | {run['settings']} | {run['capture']}{older} | "
+            f"{run['device']} | {counts} | {run['seconds']} | `{run['command']}` | "
+            f"{run['commit']} | {run['date']} |"
+        )
+    return lines
+
+
+def numbers(version):
+    return [int(each) if each.isdigit() else -1 for each in version.split(".")]
 
 
 def order(run):
@@ -174,7 +218,8 @@ def main():
         return 1
     older = [run for run in runs if is_older(run)]
     for run in older if arguments.current else ():
-        print(f"{run['engine']} {run['version']}: run tests/conform/{run['command']} again")
+        where = "" if "counts" in run else "tests/conform/"
+        print(f"{run['engine']} {run['version']}: run {where}{run['command']} again")
     return bool(arguments.current and older)
 
 

@@ -18,13 +18,22 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import routecap
 import torch
 import transformers
-from families import CACHE, FAMILIES, K, PAD, VOCABULARY, Witness, make, rows_of
-from transformers import ContinuousBatchingConfig, GenerationConfig, StaticCache
-
-import routecap
+from families import (
+    CACHE,
+    FAMILIES,
+    PAD,
+    VOCABULARY,
+    K,
+    Witness,
+    checkpoint,
+    make,
+    rows_of,
+)
 from routecap.transformers import attach
+from transformers import ContinuousBatchingConfig, GenerationConfig, StaticCache
 
 DEVICE = sys.argv[1] if len(sys.argv) > 1 else "cuda"
 ON_GPU = DEVICE != "cpu"
@@ -364,11 +373,7 @@ def _() -> None:
 def _() -> None:
     """training with gradient checkpointing, whose backward runs the routers again"""
     model = make("qwen3_moe").to(DEVICE).train()
-    enable = (
-        getattr(model, "activation_checkpointing_enable", None)
-        or model.gradient_checkpointing_enable
-    )
-    enable({"use_reentrant": False})
+    checkpoint(model, use_reentrant=False)
     tokens = torch.randint(3, VOCABULARY, (4, 32), device=DEVICE)
     with attach(model) as capture:
         for each in tokens.split(2):

@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+import pytest
 import torch
 import transformers
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
@@ -17,6 +19,8 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 VERSION = tuple(int(each) for each in transformers.__version__.split(".")[:2])
 CACHE = "cache" if VERSION >= (5, 24) else "past_key_values"
 """By which a model is given its cache, and gives it back."""
+RESET_EMPTIES = VERSION >= (5, 18)
+"""Before, a layer that grows keeps its columns when it is reset, with zeros in them."""
 EXPERTS, K = 8, 2
 PAD, EOS, VOCABULARY = 0, 2, 128
 
@@ -177,6 +181,12 @@ FAMILIES: dict[str, tuple[dict[str, Any], list[int]]] = {
 }
 
 
+CHOSEN = os.environ.get("ROUTECAP_FAMILIES", "").split(",")
+"""The families that are tested; "": all."""
+if CHOSEN != [""]:
+    FAMILIES = {family: FAMILIES[family] for family in CHOSEN}
+
+
 def config_of(family: str, **changes: Any) -> Any:
     given = FAMILIES[family][0]
     base = (
@@ -191,6 +201,8 @@ def config_of(family: str, **changes: Any) -> Any:
 
 
 def make(family: str, seed: int = 0, **changes: Any) -> Any:
+    if family not in FAMILIES:
+        pytest.skip(f"{family} is none of the families that are tested")
     return make_of(config_of(family, **changes), seed)
 
 
@@ -204,6 +216,12 @@ def make_of(config: Any, seed: int = 0) -> Any:
     return model
 
 
+def checkpoint(model: Any, **options: Any) -> None:
+    """Let layers be computed again in backward."""
+    enable = getattr(model, "activation_checkpointing_enable", None)  # its newer name
+    (enable or model.gradient_checkpointing_enable)(options)
+
+
 class Witness:
     """Plain hooks on the routers, which tell of each forward pass [rows, k] ids for each layer,
     sorted: `passes` is a list of {layer: ids}.
@@ -212,15 +230,32 @@ class Witness:
     def __init__(self, model: Any, k: int = K) -> None:
         self.passes: list[dict[int, torch.Tensor]] = []
         self._k = k
-        self._hooks = []
-        for name, module in model.named_modules():
-            if re.search(r"(?<!router)\.(gate|router)$", name) and "attention" not in name:
-                layer = int(re.search(r"\.(\d+)\.", name).group(1))
-                self._hooks.append(
-                    module.register_forward_hook(
-                        lambda module, args, output, layer=layer: self._see(layer, output)
-                    )
-                )
+        self._undo: list[Callable[[], object]] = []
+        modules = dict(model.named_modules())
+        for name, module in modules.items():
+            if not re.search(r"(?<!router)\.(gate|router)$", name) or "attention" in name:
+                continue
+            layer = int(re.search(r"\.(\d+)\.", name).group(1))
+            block = modules[name.rpartition(".")[0]]
+            if hasattr(block, "route_tokens_to_experts"):  # what chooses by the router's logits
+                self._follow(layer, block)
+                continue
+            self._undo.append(
+                module.register_forward_hook(
+                    lambda module, args, output, layer=layer: self._see(layer, output)
+                ).remove
+            )
+
+    def _follow(self, layer: int, block: Any) -> None:
+        choose = block.route_tokens_to_experts
+
+        def seen(*args: Any) -> Any:
+            output = choose(*args)
+            self._see(layer, output)
+            return output
+
+        block.route_tokens_to_experts = seen
+        self._undo.append(lambda: delattr(block, "route_tokens_to_experts"))
 
     def _see(self, layer: int, output: Any) -> None:
         tensors = [
@@ -241,8 +276,8 @@ class Witness:
         return self
 
     def __exit__(self, *unused: object) -> None:
-        for hook in self._hooks:
-            hook.remove()
+        for undo in self._undo:
+            undo()
 
 
 def rows_of(

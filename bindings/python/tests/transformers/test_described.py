@@ -19,7 +19,7 @@ import pytest
 import routecap.transformers
 import torch
 import transformers.models
-from families import VERSION
+from families import CHOSEN, VERSION
 from routecap.models import FAMILIES, Description, describe
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
@@ -92,6 +92,8 @@ def config_classes() -> dict[str, type[PreTrainedConfig]]:
 
 
 CLASSES = config_classes()
+if CHOSEN != [""]:
+    CLASSES = {name: CLASSES[name] for name in CHOSEN}
 
 
 def make(config: PreTrainedConfig) -> PreTrainedModel:

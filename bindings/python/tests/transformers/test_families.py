@@ -76,6 +76,8 @@ def test_zero_experts_are_experts() -> None:
 
 def test_a_token_that_skips_the_experts_of_zaya_has_an_id_of_its_own() -> None:
     """The router gives the experts id 0 for it, with weight 0: that passed for the first expert."""
+    if "zaya" not in CONFIG_MAPPING:
+        pytest.skip("this release has no zaya")
     config = CONFIG_MAPPING["zaya"](
         vocab_size=VOCABULARY, hidden_size=64, moe_intermediate_size=32, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2,
         head_dim=16, num_experts=EXPERTS, router_hidden_size=16, pad_token_id=PAD,

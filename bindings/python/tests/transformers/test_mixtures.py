@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from families import CACHE, EXPERTS, FAMILIES, PAD, VOCABULARY, K, make
+from families import CACHE, EXPERTS, FAMILIES, PAD, RESET_EMPTIES, VOCABULARY, K, make
 from routecap.replay.transformers import attach as replay_in
 from routecap.transformers import attach
 from transformers import DynamicCache, StaticCache
@@ -316,7 +316,8 @@ class World:
         self.remember()
 
     def reset(self) -> None:
-        if (held := self.some()) is not None:
+        held = self.some()
+        if held is not None and (RESET_EMPTIES or isinstance(held.cache, StaticCache)):
             self.log.append("reset")
             held.cache.reset()
             mask = None

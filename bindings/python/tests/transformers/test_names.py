@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from families import CACHE, VERSION, VOCABULARY, Witness, make, rows_of
+from families import CACHE, RESET_EMPTIES, VERSION, VOCABULARY, Witness, make, rows_of
 from routecap import Routing
 from routecap.replay.transformers import attach as replay_in
 from routecap.transformers import attach
@@ -458,6 +458,8 @@ def test_an_operation_of_a_cache_that_was_renamed(model: Any, kind: str, name: s
     operation = getattr(type(cache.layers[0]), name, None)
     if kind == "static" and (operation is None or name.startswith("batch")):
         return  # it has none
+    if kind == "dynamic" and name == "reset" and not RESET_EMPTIES:
+        return  # what is computed behind columns of zeros is no text's
     tokens = torch.randint(3, VOCABULARY, (2, 8))
     rows, argument = {
         "crop": ([0, 1], (-2,)),

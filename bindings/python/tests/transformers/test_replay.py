@@ -10,7 +10,7 @@ import routecap
 import routecap.replay.transformers
 import routecap.transformers
 import torch
-from families import EXPERTS as E, FAMILIES, K, make as model_of
+from families import EXPERTS as E, FAMILIES, K, checkpoint, make as model_of
 from routecap.replay import ReplayError
 from transformers import AutoModelForCausalLM, LlamaConfig
 
@@ -258,7 +258,7 @@ def test_gradients_reach_the_router_and_the_captured_experts_alone():
 def test_activation_checkpointing_replays_the_same_experts_in_backward():
     model = model_of("mixtral")
     plain = gradients(model, random_routings(model, missing=True))
-    model.activation_checkpointing_enable({"use_reentrant": False})
+    checkpoint(model, use_reentrant=False)
     model.train()
     again = gradients(model, random_routings(model, missing=True))
     assert plain.keys() == again.keys() and all(
@@ -419,7 +419,7 @@ def test_micro_batches_may_go_backward_in_any_order_after_the_replay(reentrant):
     model = model_of("mixtral")
     routings = [everywhere(model, pair) for pair in ([5, 2], [1, 7], [0, 3])]
     expected = [gradients(model, each) for each in routings]
-    model.activation_checkpointing_enable({"use_reentrant": reentrant})
+    checkpoint(model, use_reentrant=reentrant)
     model.enable_input_require_grads()
     model.train()
     with routecap.replay.transformers.attach(model) as attached:
@@ -442,7 +442,7 @@ def test_two_passes_in_one_backward_are_told_apart():
     model = model_of("mixtral")
     routings = [everywhere(model, [5, 2]), everywhere(model, [1, 7])]
     expected = [gradients(model, each) for each in routings]
-    model.activation_checkpointing_enable({"use_reentrant": False})
+    checkpoint(model, use_reentrant=False)
     model.train()
     with routecap.replay.transformers.attach(model) as attached:
         model.zero_grad()

@@ -5,6 +5,7 @@ alone, in one forward pass.
 import io
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,25 @@ import pytest
 import routecap
 import routecap.transformers
 import torch
-from families import CACHE, EOS, PAD, VOCABULARY, Witness, make, rows_of
+from families import (
+    CACHE,
+    EOS,
+    PAD,
+    RESET_EMPTIES,
+    VERSION,
+    VOCABULARY,
+    Witness,
+    checkpoint,
+    make,
+    rows_of,
+)
 from routecap.transformers import Capture, attach
 from transformers import ContinuousBatchingConfig, DynamicCache, GenerationConfig, StaticCache
 
 PROMPTS = torch.tensor([[0, 0, 0, 11, 12, 13], [21, 22, 23, 24, 25, 26]])
 MASK = (PROMPTS != 0).long()
+NEVER = VOCABULARY
+"""A token that no model says. Drafts want one that ends a sequence, before transformers 5.13."""
 
 
 @pytest.fixture
@@ -204,7 +218,7 @@ def test_drafts_that_were_rejected_leave_nothing(model: Any, capture: Capture) -
         input_ids=prompt,
         max_new_tokens=10,
         do_sample=False,
-        eos_token_id=None,
+        eos_token_id=NEVER,
         prompt_lookup_num_tokens=3,
     )
     expect(model, capture, capture.take(), [out[0]])
@@ -518,11 +532,18 @@ def test_a_cache_that_is_reset_has_other_sequences(model: Any, capture: Capture,
     cache: Any = DynamicCache(config=model.config)
     if kind == "static":
         cache = StaticCache(config=model.config, max_cache_len=32)
-    with torch.no_grad():
+    with torch.no_grad(), Witness(model) as witness:
         model(input_ids=tokens, **{CACHE: cache})
         cache.reset()
         model(input_ids=tokens[:, :4] + 1, **{CACHE: cache})
-    expect(model, capture, capture.take(), [tokens[0], tokens[0, :4] + 1], missing=0)
+    routings = capture.take()
+    if kind == "static" or RESET_EMPTIES:
+        expect(model, capture, routings, [tokens[0], tokens[0, :4] + 1], missing=0)
+        return
+    expect(model, capture, routings[:1], [tokens[0]], missing=0)
+    [columns] = rows_of(witness.passes[1:], [torch.ones(1, 4)], 1)  # behind ten of zeros
+    assert not routings[1].mask()[:10].any() and routings[1].mask()[10:].all()
+    assert (np.sort(routings[1].ids().astype(np.int64), -1)[10:] == columns.numpy()).all()
 
 
 def test_a_turn_that_fails_leaves_the_turn_before(model: Any, capture: Capture) -> None:
@@ -679,7 +700,11 @@ def test_a_generation_in_inference_mode_has_all_its_rows(model: Any, capture: Ca
             expect(model, capture, capture.take(), live(out))
         prompt = torch.tensor([[5, 6, 7, 8, 5, 6, 7, 8, 5, 6]])
         out = model.generate(
-            prompt, max_new_tokens=8, do_sample=False, eos_token_id=None, prompt_lookup_num_tokens=3
+            prompt,
+            max_new_tokens=8,
+            do_sample=False,
+            eos_token_id=NEVER,
+            prompt_lookup_num_tokens=3,
         )
         expect(model, capture, capture.take(), [out[0]])
 
@@ -698,7 +723,10 @@ def test_a_cache_that_is_reset_in_inference_mode_begins_at_its_first_row(
         cache.reset()
         model(input_ids=tokens, **{CACHE: cache})
         routing = capture.take()[-1]
-    assert rows_there(model, capture, routing, tokens) == [True] * 6
+    if kind == "static" or RESET_EMPTIES:
+        assert rows_there(model, capture, routing, tokens) == [True] * 6
+    else:
+        assert routing.mask().all(1).tolist() == [False] * 6 + [True] * 6
 
 
 def test_a_pass_behind_a_graph_goes_on_where_the_cache_says(model: Any, capture: Capture) -> None:
@@ -746,11 +774,7 @@ def test_training_with_and_without_gradient_checkpointing(
         ),
     )
     if reentrant is not None:
-        enable = (
-            getattr(model, "activation_checkpointing_enable", None)
-            or model.gradient_checkpointing_enable
-        )
-        enable({"use_reentrant": reentrant})
+        checkpoint(model, use_reentrant=reentrant)
     model.train()
     tokens = torch.randint(3, VOCABULARY, (2, 6))
     for _ in range(2):  # with micro-batches of one step
@@ -798,8 +822,9 @@ def test_pages_that_requests_of_a_continuous_batch_share(
         common[:end] + draw.integers(3, VOCABULARY, i % 4).tolist() for i, end in enumerate(ends)
     ]
     config = GenerationConfig(max_new_tokens=5, do_sample=False, eos_token_id=EOS, pad_token_id=PAD)
+    names = [each.name for each in fields(ContinuousBatchingConfig)]
     memory = ContinuousBatchingConfig(
-        page_size=page_size,
+        **{"page_size" if "page_size" in names else "block_size": page_size},
         num_blocks=40,
         max_batch_tokens=2 * page_size,
         allow_block_sharing=shares,
@@ -819,7 +844,9 @@ def test_pages_that_requests_of_a_continuous_batch_share(
             given = routing.mask().all(1)
             assert (ids == rows[: len(ids)])[given].all()
             lacks = len(ids) - int(given.sum())
-            assert lacks % page_size == 0 and given[lacks:].all()
+            # Before 5.18 a prompt that is whole pages has its last token computed again.
+            again = lacks == len(result.prompt_ids) - 1 and VERSION < (5, 18)
+            assert given[lacks:].all() and (lacks % page_size == 0 or again)
             there, hit = there + int(given.sum()), hit + lacks
         assert there > 100 and (hit > 40 if shares else hit == 0)
         with torch.no_grad():

@@ -25,8 +25,10 @@ from torch import nn
 
 from .._routing import Routing
 from ..transformers import Tap, find
+from ..transformers._places import expect_known
 from ..transformers._sequences import cached_columns, inputs_of, runs_of
 from ..transformers._taps import expect_model, stack_of
+from ..transformers._versions import KNOWN
 from ._passes import LIVE, Replay, Router, in_backward
 from ._report import ReplayError
 from ._topk import Choice, replace_forward
@@ -34,15 +36,21 @@ from ._topk import Choice, replace_forward
 __all__ = ["ModelReplay", "attach"]
 
 
-def attach(model: nn.Module, *, agreement: bool = False) -> ModelReplay:
+def attach(
+    model: nn.Module, *, agreement: bool = False, unchecked: bool | None = None
+) -> ModelReplay:
     """Make a model's routers ready for replay. Without rows they choose as before.
 
-    agreement: Whether its report says how often live routing agrees.
+    Args:
+        agreement: Whether its report says how often live routing agrees.
+        unchecked: As for `routecap.transformers.attach`.
 
     Raises:
-        ValueError: The model has no experts, or routes in a way that is not known.
+        ValueError: The model has no experts, or routes in a way that is not known, or this release
+            of transformers is not.
     """
     expect_model("attach", model)
+    expect_known(model, unchecked)
     return ModelReplay(model, find(model), agreement=agreement)
 
 
@@ -172,7 +180,7 @@ class _Sequences:
         if inputs.lacking:
             raise ValueError(
                 f"{inputs.lacking}: nothing says which sequences its rows are of. Give a model of a"
-                " version of transformers that routecap knows (5.17 to 5.24)"
+                f" version of transformers that routecap knows ({KNOWN})"
             )
         if inputs.cache is not None and cached_columns(inputs.cache) != 0:
             raise ValueError(

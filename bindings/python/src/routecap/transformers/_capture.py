@@ -25,7 +25,7 @@ from . import _ledger, _ops
 from ._follow import follow_generate, follow_generate_batch
 from ._followed import Followed
 from ._ledger import Content, length_of
-from ._names import expect_further
+from ._places import expect_further, expect_known
 from ._sequences import inputs_of
 from ._taps import Tap, expect_model, find, in_order, stack_of
 
@@ -40,6 +40,7 @@ def attach(
     taps: Sequence[Tap] | None = None,
     store: routecap.Store | int | None = None,
     metrics_port: int = 0,
+    unchecked: bool | None = None,
     **settings: Unpack[routecap.Settings],
 ) -> Capture:
     """Capture what a model routes from now on, until the capture is detached: at the end of a
@@ -58,15 +59,20 @@ def attach(
             127.0.0.1, at this port and the rank of torch.distributed. If it cannot be, the logger
             "routecap.transformers" says why. `routecap.metrics.serve(capture.capturer)` has more
             to choose. Default: no.
+        unchecked: Capture in a release of transformers that routecap was not checked with, if that
+            has all places that are hooked and read. Default: what the environment says in
+            ROUTECAP_TRANSFORMERS_UNCHECKED; no.
         settings: Of the capturer: `rows`, the most tokens of one forward pass with padding
             (default 16384), budget_bytes, slots and so on.
 
     Raises:
         TypeError: It is no model, or taps are none.
-        ValueError: There is nothing to capture, or it is not known how (see `find`).
+        ValueError: There is nothing to capture, or it is not known how (see `find`), or this release
+            of transformers is not known.
         RuntimeError: The model is captured already.
     """
     expect_model("attach", model)
+    note = expect_known(model, unchecked)
     if taps is not None:
         for tap in (taps := list(taps)):
             if not isinstance(tap, Tap):
@@ -79,7 +85,7 @@ def attach(
     found = find(model) if taps is None else in_order(list(taps))
     if metrics_port:
         settings.setdefault("load", True)
-    return Capture(model, found, settings, store, metrics_port)
+    return Capture(model, found, settings, store, metrics_port, note)
 
 
 def detach(model: nn.Module) -> None:
@@ -108,6 +114,7 @@ class Capture(Followed):
         tag: Kept with every row from now on: a version of the weights, for instance. With a store
             it is the generation of its rows: a larger one ends those that were captured before.
         store: Where rows of caches are kept; None.
+        unchecked: "not checked with transformers 5.25.0"; "" if routecap was.
     """
 
     def __init__(
@@ -117,8 +124,9 @@ class Capture(Followed):
         settings: routecap.Settings,
         store: routecap.Store | int | None = None,
         metrics_port: int = 0,
+        unchecked: str = "",
     ) -> None:
-        self.taps = taps
+        self.taps, self.unchecked = taps, unchecked
         for tap in taps:
             if tap.module in _tapped:
                 raise RuntimeError(
@@ -620,6 +628,7 @@ class Capture(Followed):
 
     def __repr__(self) -> str:
         state = "attached" if self.attached else "detached"
+        state += f", {self.unchecked}" if self.unchecked else ""
         return (
             f"<routecap.transformers.Capture, {state},"
             f" {sum(len(batch.requests) for batch in self._batches)} sequences, of"

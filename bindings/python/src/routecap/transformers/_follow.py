@@ -5,7 +5,6 @@ which request of a continuous batch each row belongs to.
 
 from __future__ import annotations
 
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -19,27 +18,21 @@ from torch import nn
 import routecap
 
 from ._names import (
-    CACHE,
-    TOKENS,
     cache_in,
     expect,
     expect_known_caches,
-    expect_parameters,
     of_transformers,
     parameters_of,
     tokens_in,
 )
+from ._places import CALLED, PREPARES, SETTINGS, expect_batching, expect_loop
 from ._sequences import Batch, Plan, plan_of_runs
+from ._versions import KNOWN
 
 if TYPE_CHECKING:
     from ._capture import Capture
 
 Add = Callable[[Callable[[], object]], object]
-
-_CALLED = ("generate", "prepare_inputs_for_generation")
-_PREPARES = ("_get_logits_processor", "_get_stopping_criteria")
-"""Of transformers' own loop, which a wrapper of another library calls."""
-_SETTINGS = ("num_beams", "eos_token_id", "pad_token_id")
 
 
 def follow_generate(capture: Capture, model: nn.Module, add: Add) -> None:
@@ -48,7 +41,7 @@ def follow_generate(capture: Capture, model: nn.Module, add: Add) -> None:
     loops = [each for each in modules if of_transformers(each) and _has(each, any)]
     if loops:
         _expect_loop(loops[0])
-    owner = next((each for each in modules if _has(each, all, _CALLED)), None)
+    owner = next((each for each in modules if _has(each, all, CALLED)), None)
     if owner is None:
         return
     generate, prepare = owner.generate, owner.prepare_inputs_for_generation
@@ -100,24 +93,20 @@ def follow_generate(capture: Capture, model: nn.Module, add: Add) -> None:
 
     for name, function in (("generate", followed), ("prepare_inputs_for_generation", prepared)):
         _set(owner, name, function, add)
-    for name, around in zip(_PREPARES, (apart, judged)) if loops else ():
+    for name, around in zip(PREPARES, (apart, judged)) if loops else ():
         _set(loops[0], name, _calls(getattr(loops[0], name), around), add)
 
 
 def _has(module: nn.Module, some: Callable[..., bool], names: Sequence[str] = ()) -> bool:
-    return some(hasattr(type(module), name) for name in names or (*_CALLED, *_PREPARES))
+    return some(hasattr(type(module), name) for name in names or (*CALLED, *PREPARES))
 
 
 def _expect_loop(model: Any) -> None:
     """What is read of transformers' own loop has the names that are known."""
-    expect(type(model), (*_CALLED, *_PREPARES))
+    expect_loop(type(model))
     expect(model, ("generation_config",))
     if model.generation_config is not None:
-        expect(model.generation_config, _SETTINGS)
-    expect_parameters(type(model).generate, ("inputs", "generation_config"))
-    prepares = [vars(kind)[_CALLED[1]] for kind in type(model).__mro__ if _CALLED[1] in vars(kind)]
-    # The others hand theirs on to it.
-    expect_parameters(prepares[-1], ("attention_mask", *TOKENS), CACHE)
+        expect(model.generation_config, SETTINGS)
 
 
 def _calls(prepare: Callable[..., Any], around: Callable[..., Any]) -> Callable[..., Any]:
@@ -130,7 +119,7 @@ def _calls(prepare: Callable[..., Any], around: Callable[..., Any]) -> Callable[
             raise TypeError(
                 f"{prepare.__qualname__} gave {type(found).__name__}, a list was expected: this"
                 " version of transformers does otherwise. Give a model of a version that routecap"
-                " knows (5.17 to 5.24)"
+                f" knows ({KNOWN})"
             )
         kind: Any = type(found)
         called = {"__call__": lambda self, *a, **k: around(partial(kind.__call__, self), *a, **k)}
@@ -175,7 +164,7 @@ class Generation:
             if hasattr(each, "to_diff_dict")
         ]
         for each in configs:
-            expect(each, _SETTINGS)
+            expect(each, SETTINGS)
 
         def setting(name: str) -> Any:
             if name in kwargs:  # None too
@@ -286,7 +275,6 @@ def _until(batch: Batch, plan: Plan) -> Callable[[], Sequence[int]]:
 _continuous: weakref.WeakKeyDictionary[nn.Module, weakref.ref[Capture]] = (
     weakref.WeakKeyDictionary()
 )
-_MODULE = "transformers.generation.continuous_batching.continuous_api"
 
 
 def follow_generate_batch(capture: Capture, model: nn.Module, add: Add) -> None:
@@ -298,10 +286,7 @@ def follow_generate_batch(capture: Capture, model: nn.Module, add: Add) -> None:
     )
     if owner is None:
         return
-    continuous = sys.modules.get(_MODULE)
-    expect(continuous, ("ContinuousBatchProcessor",))
-    processor: Any = continuous.ContinuousBatchProcessor  # type: ignore[union-attr]
-    expect(processor, ("_generation_step",))
+    processor = expect_batching()
     if not hasattr(processor._generation_step, "followed"):
         processor._generation_step = _followed(processor._generation_step)
     _continuous[owner] = weakref.ref(capture)

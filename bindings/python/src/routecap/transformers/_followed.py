@@ -20,6 +20,7 @@ from . import _ledger
 from ._ledger import Content, Held, Ledger
 from ._names import Unread
 from ._prefixes import Prefixes
+from ._versions import KNOWN
 from ._sequences import Batch, Inputs, Plan, cached_columns, inputs_of, plan_of_runs, runs_of
 
 
@@ -76,7 +77,7 @@ class Followed:
             raise ValueError(
                 f"{inputs.lacking}: nothing says which sequences its rows are of. Say where they are"
                 " by capture.place(), or give a model of a version of transformers that routecap"
-                " knows (5.17 to 5.24)"
+                f" knows ({KNOWN})"
             )
         mask = inputs.mask
         if mask is not None and not (isinstance(mask, torch.Tensor) and mask.ndim == 2):

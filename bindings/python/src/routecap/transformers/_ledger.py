@@ -11,7 +11,7 @@ of the layer has a ledger of its own, of the same content. A pickle has none.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import wraps
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -95,16 +95,13 @@ class Ledger:
         layer = self.layer()
         if layer is None:  # nobody changes it any more
             return True
-        tensors = list(_tensors(layer))
-        return len(tensors) == len(self._tensors) and all(
-            seen() is tensor and version == _version(tensor)
-            for tensor, (seen, version) in zip(tensors, self._tensors)
-        )
+        return _are(_tensors(layer), self._tensors)
 
     def through(self, name: str, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call an operation of the layer, and follow what it does."""
         layer = self.layer()
         content, before = self.content if self.holds else None, length_of(layer)
+        tensors = [_seen(tensor) for tensor in _tensors(layer)]
         self.content, self.pass_, self._moving = None, None, True
         try:
             result = method(layer, *args, **kwargs)
@@ -112,7 +109,8 @@ class Ledger:
             self._moving = False
         if content is not None:
             change = next(iter((*args, *kwargs.values())), None)
-            self.content = _after(content, name, change, before, length_of(layer))
+            moved = not _are(_tensors(layer), tensors)
+            self.content = _after(content, name, change, before, length_of(layer), moved)
             self.look()
         else:  # its rows may be others now, and as many as nobody knows
             self.batch = None
@@ -262,14 +260,24 @@ def take_out(ledger: Ledger) -> None:
 
 
 def _after(
-    content: Content, name: str, change: Any, before: int | None, after: int | None
+    content: Content,
+    name: str,
+    change: Any,
+    before: int | None,
+    after: int | None,
+    moved: bool,
 ) -> Content | None:
-    """What a layer holds after an operation; None if it is not known."""
-    if name == "reset":
-        return content._replace(columns=0)
+    """What a layer holds after an operation; None if it is not known.
+
+    moved: Whether its tensors are others.
+    """
+    if name == "reset":  # before 5.18 a layer that grows keeps its columns, with zeros in them
+        return content._replace(columns=0) if after in (None, 0) else None
     if name == "crop":
         if before is not None and after is not None:
             removed = before - after
+        elif not moved:  # before 5.14 a state is not cropped
+            removed = 0
         elif int(change) <= 0:
             removed = -int(change)
         else:
@@ -307,6 +315,15 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
 
 def _seen(tensor: torch.Tensor) -> tuple[weakref.ref[torch.Tensor], int | None]:
     return weakref.ref(tensor), _version(tensor)
+
+
+def _are(tensors: Iterable[torch.Tensor], seen: list[tuple[Any, int | None]]) -> bool:
+    """Whether tensors are those that were seen, of the same versions."""
+    now = list(tensors)
+    return len(now) == len(seen) and all(
+        which() is tensor and version == _version(tensor)
+        for tensor, (which, version) in zip(now, seen)
+    )
 
 
 def _version(tensor: torch.Tensor) -> int | None:

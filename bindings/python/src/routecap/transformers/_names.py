@@ -7,14 +7,14 @@ names that are known.
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
 from torch import nn
+
+from ._versions import KNOWN
 
 CACHE = ("cache", "past_key_values", "cache_params")
 """Of a model's cache: from transformers 5.24 on, before that, and before that in models with a state
@@ -23,14 +23,6 @@ alone. Where a function has several, the first is the one that it reads.
 TOKENS = ("input_ids", "inputs_embeds")
 _PLACES = ("attention_mask", "position_ids")
 """By which padding is known, and where packed sequences begin."""
-_FURTHER = {
-    "transformers.modeling_flash_attention_utils": ("FlashAttentionKwargs", "cu_seq_lens_q"),
-    "transformers.generation.continuous_batching.input_outputs": (
-        "PagedAttentionArgs",
-        "read_index",
-    ),
-}
-"""What a forward takes without a parameter of that name: the class that declares it, by module."""
 
 
 class Unread(ValueError):
@@ -106,7 +98,7 @@ def expect(owner: object, what: Iterable[str]) -> None:
             raise ValueError(
                 f"{kind} has no {name}: this version of transformers calls it otherwise, and what"
                 " routecap would capture could be of other tokens. Give a model of a version that"
-                " it knows (5.17 to 5.24)"
+                f" it knows ({KNOWN})"
             )
 
 
@@ -122,30 +114,8 @@ def expect_parameters(
         raise ValueError(
             f"{function.__qualname__}({', '.join(names)}) has no parameter {missing[0]}: this"
             " version of transformers calls it otherwise. Give a model of a version that routecap"
-            " knows (5.17 to 5.24)"
+            f" knows ({KNOWN})"
         )
-
-
-def expect_further(decoder: nn.Module) -> None:
-    """What a decoder of transformers takes among its further arguments has the names that are
-    known.
-    """
-    if "transformers" not in sys.modules or not of_transformers(decoder):
-        return
-    for module, (name, member) in _FURTHER.items():
-        try:
-            declared = getattr(importlib.import_module(module), name)
-        except (ImportError, AttributeError) as reason:
-            raise ValueError(
-                f"{module} has no {name}, by which {member} is known: this version of transformers"
-                " calls it otherwise. Give a model of a version that routecap knows (5.17 to 5.24)"
-            ) from reason
-        if member not in declared.__annotations__:
-            raise ValueError(
-                f"{name}({', '.join(declared.__annotations__)}) has no {member}: this version of"
-                " transformers calls it otherwise. Give a model of a version that routecap knows"
-                " (5.17 to 5.24)"
-            )
 
 
 def of_transformers(module: nn.Module) -> bool:

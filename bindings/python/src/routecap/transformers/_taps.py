@@ -5,7 +5,8 @@ What is tapped, by family:
     experts     a module whose forward has a parameter `top_k_index` (in gpt_oss, `router_indices`): hidden states [rows, hidden], ids [rows, k],
                 weights [rows, k] come in. That is every class under transformers' `use_experts_implementation`, and dbrx, longcat_flash and
                 step3p7, which do without it
-    jetmoe      the gate of its feed-forward block gives ids sorted by expert and how many each expert has; they are put back in order
+    jetmoe      the gate of its feed-forward block gives ids sorted by expert and how many each expert has; they are put back in order. So do
+                the three of granitemoe before 5.13
     llama4      the router gives logits; routecap chooses again, and the layers' provenance is RECOMPUTED
     zaya        the experts get id 0 for a token that skips them. The router's choice is made again
                 from its logits, as it makes it; the id of a skip is the one behind the experts
@@ -194,7 +195,7 @@ def _experts_ids(
     return ids
 
 
-def _jetmoe_ids(args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> torch.Tensor:
+def _gating_ids(args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> torch.Tensor:
     order, _, _, counts, _ = output
     sorted_ids = torch.arange(len(counts), device=order.device).repeat_interleave(
         torch.as_tensor(counts, device=order.device)
@@ -221,10 +222,8 @@ def _known(name: str, module: nn.Module) -> tuple[bool, Ids, routecap.Router | N
         return False, partial(_zaya_ids, module), None
     if kind != "ZayaExperts" and (place := _place_of_ids(module.__class__)) is not None:
         return True, partial(_experts_ids, place), None
-    if kind == "JetMoeTopKGating" and name.endswith(
-        "mlp.router"
-    ):  # the other gate of a layer routes its attention
-        return False, _jetmoe_ids, None
+    if kind.endswith("TopKGating") and name.endswith(("mlp.router", "block_sparse_moe.router")):
+        return False, _gating_ids, None  # the other gate of a layer of jetmoe routes its attention
     if kind == "Llama4Router":
         return False, _logits, routecap.Router("topk_sigmoid")
     return None
@@ -280,7 +279,7 @@ def _tap(
         raise ValueError(
             f"{name} has a part of the experts (expert parallelism), and nothing says that its ids are"
             " of all of them: this version of transformers gives experts the ids of their own part"
-            " (5.23 and later do not), or distributes them otherwise. Give a model that has them all"
+            " (5.19 and later do not), or distributes them otherwise. Give a model that has them all"
         )
     return Tap(layer, name, module, before, ids, k, experts, router, gate)
 

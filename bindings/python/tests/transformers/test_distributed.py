@@ -1,0 +1,78 @@
+"""A model whose experts are distributed over two processes: each rank captures the rows of its own
+batch, with ids of all experts, in every layer.
+
+The refusal of distributed experts was lifted when the first layer had been compared, on ranks with
+one batch.
+"""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from families import VERSION, make
+
+LAYERS = 4
+RANK = Path(__file__).with_name("distributed_rank.py")
+ONE_BATCH = {"tp_size": 2, "ep_size": 2}
+"""Both ranks have the same tokens, and each computes what its experts add."""
+OWN_BATCHES = {"fsdp_size": 2, "ep_size": 2}
+"""Each rank has its own tokens, and sends them to the experts' ranks."""
+
+
+def run(folder: Path, settings: dict[str, Any]) -> list[dict[str, Any]]:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, RANK, folder, json.dumps(settings)],
+            env={**os.environ, **group, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    said = []
+    try:
+        for rank in ranks:
+            output, errors = rank.communicate(timeout=500)
+            assert rank.returncode == 0, errors[-3000:]
+            said.append(json.loads(output.splitlines()[-1]))
+    finally:
+        for rank in ranks:
+            rank.kill()
+    return said
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    make("qwen3_moe", num_hidden_layers=LAYERS, mlp_only_layers=[]).save_pretrained(tmp_path)
+    return tmp_path
+
+
+SETTINGS: dict[str, dict[str, Any]] = {"one batch": ONE_BATCH, "own batches": OWN_BATCHES}
+if VERSION >= (5, 23):
+    SETTINGS["one batch that is exchanged"] = ONE_BATCH | {"ep_implementation": "all_to_all"}
+if VERSION < (5, 19):  # the experts are given ids of their own part
+    SETTINGS = {"refused": {"enable_expert_parallel": True}}
+    SETTINGS["refused"] |= {"tp_size": 2} if VERSION >= (5, 16) else {}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_every_layer_of_distributed_experts_is_what_its_router_chose(
+    folder: Path, name: str
+) -> None:
+    for said in run(folder, SETTINGS[name]):
+        assert said["own"] == [4] * LAYERS  # of eight
+        if name == "refused":
+            assert "has a part of the experts (expert parallelism)" in said["refused"]
+            continue
+        assert said["experts"] == list(range(8))
+        assert said["wrong"] == [0] * LAYERS and min(said["cells"]) > 80
