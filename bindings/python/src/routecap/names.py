@@ -74,7 +74,6 @@ WireAlias: TypeAlias = Literal[
     "verifiers",
     "nemo-rl",
     "megatron",
-    "skyrl",
     ".routecap",
     ".npy",
     ".npy.b64",

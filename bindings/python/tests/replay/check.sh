@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the tests of routecap.replay with released trainers, on the CPU: check.sh [--full]
-# [--library PREFIX]. By itself Megatron-Core 0.19, Automodel, slime and miles; --full adds
-# Megatron-Core 0.16, torchtitan, and verl with what it needs (290 MB).
+# [--library PREFIX]. By itself Megatron-Core 0.19, Automodel, slime, miles, and the formats of
+# SkyRL and ART; --full adds Megatron-Core 0.16, torchtitan, and verl with what it needs (290 MB).
 cd "$(dirname "$0")/../../../.." && . examples/setup.sh
 export ROUTECAP_CHECKED=1 # a slip in the order of calls is an error
 full=0
@@ -11,7 +11,7 @@ full=0
 use_library "$@"
 install_package
 install_transformers
-released megatron-core==0.19.2 nemo-automodel==0.7.0
+released megatron-core==0.19.2 nemo-automodel==0.7.0 skyrl==0.4.0 openpipe-art==0.5.23
 export PYTHONDONTWRITEBYTECODE=1 HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1
 folder=bindings/python/tests/replay
 set +e
@@ -26,6 +26,11 @@ with() {
 }
 with "Megatron-Core 0.19.2, Automodel 0.7.0, slime, miles" "$transformers_python" megatron-core==0.19.2 nemo-automodel==0.7.0 -- \
     test_megatron test_queues test_automodel
+formats=$build/formats # what the modules of two wheels import that read and write their formats
+python_environment "$formats" openai==2.54.0 pydantic==2.14.4 orjson==3.13.0 pybase64==1.5.1 loguru==0.7.3 jaxtyping==0.3.11 \
+    numpy==2.4.6 pytest==9.2.0
+cp "$(ls -d "$build"/transformers/lib/python3*/site-packages)/torch.pth" "$(ls -d "$formats"/lib/python3*/site-packages)"
+with "SkyRL 0.4.0, ART 0.5.23" "$formats/bin/python" skyrl==0.4.0 openpipe-art==0.5.23 -- test_formats
 if [ $full = 1 ]; then
     titan=(torchtitan==0.3.0 spmd_types==0.2.3 tyro==1.0.17 docstring_parser==0.18.0)
     released megatron-core==0.16.1 verl==0.9.1 "${titan[@]}"
