@@ -47,10 +47,11 @@ def routing_of(ids: bytes, known: WireHint, hint: WireHint) -> Routing:
     Raises:
         Error: The hint says otherwise.
     """
+    told: dict[str, Any] = {**hint}
     for name, value in known.items():
-        if hint.get(name, value) != value:
+        if told.get(name, value) != value:
             raise error(
                 Status.ERR_SHAPE_MISMATCH,
-                f"the bytes have {name} {value}, the hint {hint.get(name)}: leave it out",
+                f"the bytes have {name} {value}, the hint {told[name]}: leave it out",
             )
-    return Routing.from_wire(ids, "raw", **{**hint, **known})
+    return Routing.from_wire(ids, "raw", **{**told, **known})

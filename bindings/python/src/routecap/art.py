@@ -27,7 +27,7 @@ __all__ = ["read", "write"]
 _MAGIC = b"ARTRTE2\0"
 _HEAD = struct.Struct("<8sQII")  # magic, bytes of the JSON, arrays, experts
 _ARRAY = struct.Struct("<IB3xQQQ")  # choice, type, rows, layers, k
-_TYPES = {1: np.dtype(np.uint8), 2: np.dtype("<u2")}
+_TYPES: dict[int, np.dtype[Any]] = {1: np.dtype(np.uint8), 2: np.dtype("<u2")}
 
 
 def write(answer: Mapping[str, Any] | bytes, routings: Mapping[int, Routing]) -> bytes:
@@ -73,6 +73,7 @@ def read(body: bytes, **hint: Unpack[WireHint]) -> tuple[dict[str, Any], dict[in
     Raises:
         Error: The bytes are not a body in this form.
     """
+    at = 0
 
     def take(count: int, what: str) -> bytes:
         nonlocal at
@@ -81,7 +82,6 @@ def read(body: bytes, **hint: Unpack[WireHint]) -> tuple[dict[str, Any], dict[in
         at += count
         return body[at - count : at]
 
-    at = 0
     magic, length, arrays, experts = _HEAD.unpack(take(_HEAD.size, "its head"))
     if magic != _MAGIC:
         raise error(Status.ERR_FORMAT, f"the body begins with {magic!r}, not with {_MAGIC!r}")
