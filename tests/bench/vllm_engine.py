@@ -92,7 +92,7 @@ class Measured:
 
     def time_functions(self) -> None:
         """Of routecap's, what the engine's thread calls; they are timed while `timing` says so."""
-        from routecap.vllm import _scheduler, _v026, _versions, routed_experts_capturer
+        from routecap.vllm import _by_slot, _scheduler, _versions, routed_experts_capturer
         from routecap.vllm._capturer import _RoutedExpertsCapturerReal
 
         def time_one(owner: object, name: str, called: str) -> None:
@@ -111,9 +111,9 @@ class Measured:
 
             setattr(owner, name, timed)
 
-        if _versions.find().module == "_v026":
-            time_one(_v026.Capture, "issue", "issue")
-            time_one(_v026.Capture, "begin", "begin")
+        if _versions.find().module == "_by_slot":
+            time_one(_by_slot.Capture, "issue", "issue")
+            time_one(_by_slot.Capture, "begin", "begin")
         else:
             time_one(routed_experts_capturer, "issue_routing_d2h_copy", "issue")
             extract = "extract_routed_experts_for_current_batch"

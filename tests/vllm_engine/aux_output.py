@@ -19,7 +19,7 @@ from schedule import BLOCK, Cache, Router, Run, capture, rows_connector
 from vllm.distributed.aux_output_connector import connector as own_connector
 from vllm.distributed.aux_output_connector import routed_experts, store, worker
 
-from routecap.vllm import _v033
+from routecap.vllm import _aux_output
 
 LAYERS, K, EXPERTS = 6, 4, 32
 BLOCK_BYTES = BLOCK * LAYERS * K
@@ -52,7 +52,7 @@ def ours(store_bytes):
 def scheduling(cache):
     """The scheduler's side, and the engine's own class of it."""
     module = SimpleNamespace(AuxOutputSchedulerConnector=own_connector.AuxOutputSchedulerConnector)
-    _v033.put_scheduler(module)
+    _aux_output.put_scheduler(module)
     return module.AuxOutputSchedulerConnector(cache)
 
 

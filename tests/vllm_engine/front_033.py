@@ -27,7 +27,7 @@ from vllm.v1.engine.input_processor import InputProcessor  # noqa: E402
 from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollector  # noqa: E402
 
 from routecap import remote  # noqa: E402
-from routecap.vllm import _v033  # noqa: E402
+from routecap.vllm import _aux_output  # noqa: E402
 from routecap.vllm._asked import Asked, asked_by  # noqa: E402
 
 MODEL = ModelConfig(
@@ -39,9 +39,9 @@ MODEL = ModelConfig(
 PROMPT, ANSWER = list(range(100, 133)), list(range(40, 48))
 ROWS = len(PROMPT) + len(ANSWER) - 1
 LAYERS = MODEL.get_total_num_hidden_layers()
-SHAPE = _v033._model_config.moe_layers(MODEL.hf_text_config)
-EXPERTS = _v033._model_config.experts_of_layers(MODEL.hf_text_config)
-K = _v033._model_config.experts_per_token(MODEL.hf_text_config)
+SHAPE = _aux_output._model_config.moe_layers(MODEL.hf_text_config)
+EXPERTS = _aux_output._model_config.experts_of_layers(MODEL.hf_text_config)
+K = _aux_output._model_config.experts_per_token(MODEL.hf_text_config)
 passed = failed = 0
 
 
@@ -146,8 +146,8 @@ async def program(kind, start):
 
 
 def main():
-    _v033.refuse_asked(InputProcessor)
-    _v033.answer_in_formats()  # as when an engine makes its front end
+    _aux_output.refuse_asked(InputProcessor)
+    _aux_output.answer_in_formats()  # as when an engine makes its front end
     for start in (0, 20):
         for kind in RequestOutputKind:
             asyncio.run(program(kind, start))

@@ -57,7 +57,7 @@ from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, ModelRunnerOutput  # noqa
 from vllm.v1.request import Request, RequestStatus  # noqa: E402
 from vllm.v1.structured_output import StructuredOutputManager  # noqa: E402
 
-from routecap.vllm import _v033  # noqa: E402
+from routecap.vllm import _aux_output  # noqa: E402
 
 LAYERS, K, EXPERTS, VOCABULARY = 16, 4, 64, 2048
 LONGEST, ROOM = max(256, 6 * options.block), max(128, 2 * options.block)
@@ -67,7 +67,7 @@ EVERY = 9  # steps from one update to the next
 
 def scheduler():
     """The engine's own, with routecap's part."""
-    _v033.put_scheduler(scheduler_module)
+    _aux_output.put_scheduler(scheduler_module)
     config = VllmConfig(
         model_config=ModelConfig(
             model=str(HERE / "models" / "tiny"),
@@ -92,7 +92,7 @@ def scheduler():
     cache = KVCacheConfig(BLOCKS, [], [KVCacheGroupSpec(["layer"], spec)])
     kind = scheduler_module.Scheduler if options.sync else AsyncScheduler
     made = kind(config, cache, StructuredOutputManager(config), options.block, log_stats=False)
-    assert isinstance(made.aux_output_connector, _v033.TolerantScheduling)
+    assert isinstance(made.aux_output_connector, _aux_output.TolerantScheduling)
     return made
 
 

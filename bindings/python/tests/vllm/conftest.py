@@ -4,7 +4,7 @@ from importlib.util import find_spec
 
 NEEDS_TORCH = ["test_aux_output.py", "test_binding.py", "test_defects.py", "test_drafts.py"]
 NEEDS_TORCH += ["test_engine.py", "test_held.py", "test_told.py", "test_metrics.py", "test_ops.py"]
-NEEDS_TORCH += ["test_peer.py", "test_prefixes.py", "test_sessions.py", "test_v026.py"]
+NEEDS_TORCH += ["test_peer.py", "test_prefixes.py", "test_sessions.py", "test_by_slot.py"]
 NEEDS_TORCH += ["test_without_model.py", "test_workers.py", "test_calls.py"]
 NEEDS_TORCH += ["test_unread.py"]
 TORCH = find_spec("torch")

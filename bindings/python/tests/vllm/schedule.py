@@ -12,8 +12,8 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 
+from routecap.vllm._aux_output import Numbers, RowsConnector
 from routecap.vllm._capturer import RoutedExpertsCapturer
-from routecap.vllm._v033 import Numbers, RowsConnector
 
 BLOCK = 4
 

@@ -11,7 +11,7 @@ from schedule import BLOCK, Router, Run, Scheduling, capture, rows_connector, to
 from scraping import chosen, counted, free_port, scrape
 
 from routecap import remote
-from routecap.vllm import _v033
+from routecap.vllm import _aux_output
 from routecap.vllm._options import Options, set_options
 
 LAYERS, K, EXPERTS = 3, 2, 16
@@ -60,7 +60,7 @@ def play(made, seed, steps=300, **how):
     return run, judge
 
 
-@pytest.mark.parametrize("numbers", [_v033.Numbers(), None])
+@pytest.mark.parametrize("numbers", [_aux_output.Numbers(), None])
 @pytest.mark.parametrize(("seed", "drafts", "ahead"), [(1, 0, 1), (2, 0, 2), (3, 2, 1), (4, 2, 2)])
 def test_every_row_comes_once_and_is_its_tokens(seed, drafts, ahead, numbers):
     made = connector(numbers=numbers)
@@ -160,7 +160,7 @@ def test_under_numbers_hits_have_the_rows_of_their_keys_and_values_whatever_the_
 
 
 def test_a_part_of_a_block_is_taken_from_what_it_is_a_copy_of():
-    made = connector(numbers=_v033.Numbers(parts=2))
+    made = connector(numbers=_aux_output.Numbers(parts=2))
     rows_of = Requests(made).rows_of
     assert not rows_of(0, 0, [1, 2])  # two hashes a block
     assert rows_of(8, 1, [1, 3]) == [0] * 8
@@ -192,7 +192,7 @@ def test_the_runner_tells_its_connector_which_blocks_a_step_has():
 
     module = SimpleNamespace(GPUModelRunner=GPUModelRunner, get_aux_output_connector=print)
     for _ in range(2):  # the second changes nothing
-        _v033.put_worker(module)
+        _aux_output.put_worker(module)
     runner = GPUModelRunner()
     assert runner.execute_model("first", dummy_run=True)
     runner.aux_output_connector = SimpleNamespace(told="its own")
@@ -205,8 +205,8 @@ def test_the_runner_tells_its_connector_which_blocks_a_step_has():
 @pytest.mark.parametrize(
     ("groups", "found"),
     [
-        ([("whole", 16)], _v033.Numbers(0, 2)),
-        ([("window", 16), ("whole", 32)], _v033.Numbers(1, 4)),
+        ([("whole", 16)], _aux_output.Numbers(0, 2)),
+        ([("window", 16), ("whole", 32)], _aux_output.Numbers(1, 4)),
         ([("window", 16)], None),
         ([("whole", 12)], None),  # hashes of other rows than a block has
     ],
@@ -218,7 +218,9 @@ def test_numbers_are_those_of_the_cache_that_keeps_every_row(groups, found, monk
     specs = [kinds[kind]() for kind, _ in groups]
     for spec, (_, rows) in zip(specs, groups, strict=True):
         spec.block_size = rows
-    assert _v033.numbers_of([SimpleNamespace(kv_cache_spec=each) for each in specs], 8) == found
+    assert (
+        _aux_output.numbers_of([SimpleNamespace(kv_cache_spec=each) for each in specs], 8) == found
+    )
 
 
 def test_a_cache_that_is_emptied_beside_a_step_in_flight_costs_no_row_of_it():
@@ -308,7 +310,7 @@ def test_a_step_in_which_nothing_happens_to_its_requests_costs_nothing_for_each(
     assert many[1:] == few[1:]
 
 
-@pytest.mark.parametrize("numbers", [_v033.Numbers(), None])
+@pytest.mark.parametrize("numbers", [_aux_output.Numbers(), None])
 def test_a_store_that_is_full_costs_rows_and_nothing_else(numbers):
     made = connector(store_bytes=1, numbers=numbers)
     run, judge = play(made, 5, steps=400, prefixes=30, forget=0.001, reset=0, blocks=4000)
@@ -318,7 +320,7 @@ def test_a_store_that_is_full_costs_rows_and_nothing_else(numbers):
 
 def test_a_store_has_room_for_what_runs_beside_what_the_scheduler_retains():
     blocks = 200  # of the engine's cache
-    rows, shape = _v033.kept_rows(blocks * BLOCK, None), {"layers": 41, "k": 8}
+    rows, shape = _aux_output.kept_rows(blocks * BLOCK, None), {"layers": 41, "k": 8}
     room = connector(**shape).capture.store_bytes(rows)
     made = connector(store_bytes=room, numbers=None, **shape)
     ids = np.arange(BLOCK * 40 * 8).reshape(BLOCK, 40, 8) % EXPERTS
@@ -423,9 +425,9 @@ class Own:
 
 def test_the_scheduler_gives_up_no_prefix_and_asks_for_no_row_that_is_gone():
     module = SimpleNamespace(AuxOutputSchedulerConnector=Own)
-    _v033.put_scheduler(module)
+    _aux_output.put_scheduler(module)
     put = module.AuxOutputSchedulerConnector
-    _v033.put_scheduler(module)
+    _aux_output.put_scheduler(module)
     assert module.AuxOutputSchedulerConnector is put and issubclass(put, Own)
     side = put()
     request = SimpleNamespace(request_id="a", num_tokens=33)
@@ -453,7 +455,7 @@ def test_what_0_33_does_not_have_is_refused_by_name(asked, said):
             return request_id, priority
 
     for _ in range(2):  # the second changes nothing
-        _v033.refuse_asked(InputProcessor)
+        _aux_output.refuse_asked(InputProcessor)
     plain = SimpleNamespace(extra_args={"other": 1})
     assert InputProcessor().process_inputs("a", [1], plain, (), priority=7) == ("a", 7)
     with pytest.raises(ValueError, match=said):
@@ -517,7 +519,7 @@ class Engine:
 def completions(kind="CUMULATIVE", start=0, engine=Engine, **asked):
     answering = type("Answering", (engine,), {})
     for _ in range(2):  # the second changes nothing
-        _v033.answer_asked(answering)
+        _aux_output.answer_asked(answering)
     parameters = SimpleNamespace(
         output_kind=SimpleNamespace(name=kind),
         routed_experts_prompt_start=start,

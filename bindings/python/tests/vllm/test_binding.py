@@ -9,7 +9,7 @@ import pytest
 import torch
 from engine import FusedMoE, Model, Router, RouterThatIsOpaque, RouterWithoutCallback
 
-from routecap.vllm import _binding, _v033
+from routecap.vllm import _aux_output, _binding
 from routecap.vllm import routed_experts_capturer as module
 from routecap.vllm.routed_experts_capturer import Options
 
@@ -192,7 +192,7 @@ def test_two_routers_in_one_layer_of_the_decoder_are_refused_and_nothing_is_advi
         start(model)
     capture = module.get_global_experts_capturer()
     with pytest.raises(ValueError, match=refusal):  # no NotImplementedError: vLLM's own would do
-        _v033.bind(model, capture)
+        _aux_output.bind(model, capture)
 
 
 def test_more_experts_than_the_configuration_has_are_an_error(start):

@@ -10,9 +10,9 @@ from batch import Batch, request
 from calls import calls_in
 from schedule import capture, told
 from test_aux_output import EXPERTS, K, LAYERS, connector
-from test_v026 import BLOCK, Runner
+from test_by_slot import BLOCK, Runner
 
-from routecap.vllm import _v026, routed_experts_capturer
+from routecap.vllm import _by_slot, routed_experts_capturer
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def steps(start):
 
     def of_026(count):
         runner, position = Runner(), [0]
-        made = _v026.Capture(runner).capturer
+        made = _by_slot.Capture(runner).capturer
 
         def step():
             at, position[0] = position[0], position[0] + 1

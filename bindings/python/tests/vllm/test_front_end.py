@@ -13,7 +13,7 @@ import pytest
 from calls import calls_in
 
 import routecap
-from routecap.vllm import _front_end, _transport, _v021, _v026
+from routecap.vllm import _by_request, _by_slot, _front_end, _transport
 from routecap.vllm._results import PendingRoutedExperts
 
 PROMPT = [1, 2, 3]
@@ -231,10 +231,10 @@ def make(monkeypatch):
         outputs = SimpleNamespace(CompletionOutput=completion, RequestOutput=request)
         for _ in range(2):  # the second changes nothing
             if version == "0.21":
-                _v021.look_later(outputs, classes)
+                _by_request.look_later(outputs, classes)
             else:
                 inputs = SimpleNamespace(InputProcessor=type("Inputs", (), {}))
-                _v026.look_later(outputs, classes, inputs)
+                _by_slot.look_later(outputs, classes, inputs)
         return processor()
 
     return made

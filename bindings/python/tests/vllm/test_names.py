@@ -90,7 +90,7 @@ ABSENT = {
         "getattr(output, 'prefill_stats', None)": "for a check that need not run",
         "getattr(stats, 'num_cached_tokens', None)": "the same",
     },
-    "_v021.py": {
+    "_by_request.py": {
         "sys.modules.get(name, module)": "not imported yet",
         "getattr(own, 'get_global_experts_capturer', None)": "in the table",
         "hasattr(own, each)": "a fork lacks it; who imports it from ours says so",
@@ -166,7 +166,7 @@ def renamed(tree, name):
     return ast.unparse(tree)
 
 
-@pytest.mark.parametrize("module", ["_v021", "_v026", "_v033"])
+@pytest.mark.parametrize("module", ["_by_request", "_by_slot", "_aux_output"])
 def test_each_name_of_a_table_that_is_renamed_is_named(tmp_path, module):
     table = tables(module)
     written = {}

@@ -8,7 +8,7 @@ import torch
 from batch import Batch, request
 
 import routecap
-from routecap.vllm import _asked, _hooks, _platform, _scheduler, _transport, _v021
+from routecap.vllm import _asked, _by_request, _hooks, _platform, _scheduler, _transport
 from routecap.vllm import routed_experts_capturer as module
 from routecap.vllm._results import PendingRoutedExperts, split_routed_experts
 
@@ -226,7 +226,7 @@ def test_a_library_without_cuda_is_refused_with_the_configuration_and_async_sche
             if self.parallel_config.pipeline_parallel_size > 1:
                 raise ValueError("not with pipeline parallelism")
 
-    _v021.lift_refusal(Config)
+    _by_request.lift_refusal(Config)
     monkeypatch.setattr(_platform, "engine_is_on_cuda", lambda: True)
     for without, workers, executor, said in (
         (False, 1, "uni", None),
@@ -262,7 +262,7 @@ def test_without_async_scheduling_a_worker_stays_and_micro_batches_are_refused()
         def _validate_return_routed_experts(self):
             assert not self.scheduler_config.async_scheduling
 
-    _v021.lift_refusal(Config)
+    _by_request.lift_refusal(Config)
     Config()._validate_return_routed_experts()
     assert Config.parallel_config.distributed_executor_backend == "mp"
     Config.parallel_config.use_ubatching = True
@@ -367,8 +367,8 @@ def test_rows_are_issued_before_a_steps_tokens_are_waited_for_and_once(start, mo
             return logits
 
     engine = SimpleNamespace(GPUModelRunner=Runner, issue_routing_d2h_copy=issue)
-    _v021.issue_before_tokens(engine)
-    _v021.issue_before_tokens(engine)  # once
+    _by_request.issue_before_tokens(engine)
+    _by_request.issue_before_tokens(engine)  # once
     batch.model(torch.tensor([10]), batch.positions[:1].clone())
     cached = SimpleNamespace(resumed_req_ids=set())
     output = SimpleNamespace(num_scheduled_tokens={"a": 1}, scheduled_cached_reqs=cached)

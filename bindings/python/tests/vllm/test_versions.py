@@ -91,14 +91,19 @@ def installed(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize(
     ("version", "module"),
-    [("0.21.0", "_v021"), ("0.26.0", "_v026"), ("0.26.1", "_v026"), ("0.33.0", "_v033")],
+    [
+        ("0.21.0", "_by_request"),
+        ("0.26.0", "_by_slot"),
+        ("0.26.1", "_by_slot"),
+        ("0.33.0", "_aux_output"),
+    ],
 )
 def test_a_version_that_is_known_has_its_module(installed, version, module):
     installed(version, module)
     assert _versions.find() == (version, module, True, "")
 
 
-@pytest.mark.parametrize(("module", "like"), [("_v026", "0.27.0"), ("_v033", "0.34.0")])
+@pytest.mark.parametrize(("module", "like"), [("_by_slot", "0.27.0"), ("_aux_output", "0.34.0")])
 def test_another_version_is_refused_unless_it_is_asked_for(installed, monkeypatch, module, like):
     installed(like, module)
     found = _versions.find()
@@ -130,7 +135,7 @@ CHANGED = [
 def test_a_place_that_does_not_fit_is_named_whatever_is_set(
     installed, monkeypatch, version, before, after, named
 ):
-    installed(version, "_v033", before, after)
+    installed(version, "_aux_output", before, after)
     monkeypatch.setenv("ROUTECAP_VLLM_UNCHECKED", "1")
     why = _versions.find().why
     bad, _, good = why.partition("These fit:")
@@ -169,8 +174,8 @@ print(len(first))
 
 @pytest.mark.parametrize(
     ("version", "module"),
-    [("0.21.0", "_v021"), ("0.26.0", "_v026"), ("0.27.0", "_v026")]
-    + [("0.33.0", "_v033"), ("0.34.0", "_v033")],
+    [("0.21.0", "_by_request"), ("0.26.0", "_by_slot"), ("0.27.0", "_by_slot")]
+    + [("0.33.0", "_aux_output"), ("0.34.0", "_aux_output")],
 )
 def test_a_second_install_changes_nothing(tmp_path, version, module):
     for name, text in {"vllm/__init__.py": "", **sources(tables(module))}.items():
@@ -194,7 +199,7 @@ def test_a_module_that_is_gone_is_named():
 
 
 def test_the_plugin_says_what_is_not_checked(installed, monkeypatch, caplog):
-    installed("0.34.0", "_v033")
+    installed("0.34.0", "_aux_output")
     monkeypatch.setenv("ROUTECAP_VLLM", "1")
     monkeypatch.setattr(vllm, "_install", lambda found: None)
     with caplog.at_level("INFO", "vllm.routecap"):

@@ -4,7 +4,8 @@
 ROUTECAP_VLLM=1 or by its name, routecap, in VLLM_PLUGINS, for engines with
 `--enable-return-routed-experts`. Programs may call `install` instead.
 
-A module for each version of vLLM (`_v021`, `_v026`, `_v033`) replaces parts of the engine and lists
+A module for each way in which vLLM brings rows to requests (`_by_request`, `_by_slot`,
+`_aux_output`) replaces parts of the engine, and lists
 them in its first lines. The other modules serve all versions.
 """
 
@@ -58,7 +59,7 @@ def install(name: str | None = None) -> None:
             reads, or vLLM's own capturer is in use.
     """
     if name is not None:
-        import_module("._v021", __name__).own_module(name)
+        import_module("._by_request", __name__).own_module(name)
         return
     found = _versions.find()
     if found.why:

@@ -10,7 +10,7 @@ endpoint; in a stream in the chunk that has the choice's `finish_reason`.
     AsyncLLM.generate  makes the answer of them, in a thread, before it yields the output; and
     serving classes    put it into the response, or into a chunk of the stream
 
-In 0.33 `_v033` does the first two.
+In 0.33 `_aux_output` does the first two.
 
 Which module a server begins with differs by version, and nothing here goes by it. The class that
 calls `AsyncLLM.generate` for a request is the one that makes its response: it is found on the

@@ -11,7 +11,11 @@ from typing import NamedTuple
 from ._options import get_options
 from ._places import Fit, look
 
-MODULES = {"0.21": "_v021", "0.26": "_v026", "0.33": "_v033"}  # by the beginning of the number
+MODULES = {  # by the beginning of the number
+    "0.21": "_by_request",
+    "0.26": "_by_slot",
+    "0.33": "_aux_output",
+}
 KNOWN = ", ".join(MODULES)
 
 note = ""  # "not checked with vLLM 0.34.0", in a process that captures in such a version

@@ -8,12 +8,12 @@ import torch
 from engine import Model
 
 from routecap.vllm import (
+    _aux_output,
+    _by_slot,
     _compiled,
     _hooks,
     _scheduler,
     _transport,
-    _v026,
-    _v033,
     routed_experts_capturer,
 )
 from routecap.vllm._prefixes import BlocksOf
@@ -91,7 +91,7 @@ class Runner:
 def make():
     def made():
         runner = Runner()
-        return runner, _v026.Capture(runner)
+        return runner, _by_slot.Capture(runner)
 
     yield made
     routed_experts_capturer.init_routed_experts_capturer_with_shared_cache(
@@ -169,18 +169,18 @@ def test_a_worker_in_the_engine_s_process_gets_ours_before_it_makes_its_own():
             return self.worker.model_runner.init_routed_experts_capturer
 
     for _ in range(2):  # the second changes nothing
-        _hooks.take_worker(Wrapper, _v026.check_worker, _v026.prepare_worker)
+        _hooks.take_worker(Wrapper, _by_slot.check_worker, _by_slot.prepare_worker)
     for executor, ours in (("uni", True), ("mp", False)):
         wrapper = Wrapper(executor)
         wrapper.init_worker([{"vllm_config": wrapper.vllm_config}])
         init = wrapper.initialize_from_config([])
-        assert (getattr(init, "func", None) is _v026.Capture) is ours
+        assert (getattr(init, "func", None) is _by_slot.Capture) is ours
     assert made == ["init", "init"]
 
 
 # Versions behind 0.26 choose the other model runner by default, and all places fit in them. The
 # engine died of "no attribute 'requests'".
-@pytest.mark.parametrize(("face", "served"), [(_v026, False), (_v033, True)])
+@pytest.mark.parametrize(("face", "served"), [(_by_slot, False), (_aux_output, True)])
 def test_a_model_runner_that_is_not_hooked_is_refused_by_name(face, served):
     config = configuration()
     config.aux_output_config = SimpleNamespace(enabled=True)
@@ -220,7 +220,7 @@ def configuration(executor="uni", micro_batches=False):
     )
 
 
-@pytest.mark.parametrize("face", [_scheduler, _v026])
+@pytest.mark.parametrize("face", [_scheduler, _by_slot])
 def test_an_engine_that_does_not_capture_has_its_own_scheduler(face):
     class SchedulerConfig:
         def get_scheduler_cls(self):
@@ -245,11 +245,11 @@ def test_a_scheduler_has_the_engine_s_table_only_where_the_engine_captures(
     ours = executor == "uni" and not micro_batches
     if not ours:
         routed_experts_capturer.set_global_experts_capturer(None)
-    scheduler = type("Telling", (_v026.TellingScheduler, Scheduler), {})(
+    scheduler = type("Telling", (_by_slot.TellingScheduler, Scheduler), {})(
         vllm_config=configuration(executor, micro_batches)
     )
     assert scheduler.table is not ours
-    assert isinstance(scheduler, _v026.TellingScheduler) is ours
+    assert isinstance(scheduler, _by_slot.TellingScheduler) is ours
     assert scheduler.vllm_config.model_config.enable_return_routed_experts
     if ours:
         assert scheduler._capturer is capture.capturer
